@@ -132,6 +132,10 @@ Add a table `[durable]` to the app's file and serve it on a nats-server with Jet
         "No reply arrived within the budget and half a second more, or a durable request has no result yet. The request or its reply may \
 have been lost with a process or a connection; a service that runs answers with KSK0005 when the budget runs out.\n\
 Send the request again; wait longer for the result of a durable request (`kaskade result --wait`)."
+    Unreadable "KSK0023" 503 true "A message between two parts of the service could not be read."
+        "A stage received a request, or an ingress a part of a result, whose bytes are not a valid message: the programs have \
+incompatible versions, or a message was damaged. The client's request is not the cause; it is sent to a replica again within its budget.\n\
+Check that all programs of the app have compatible versions; look at the log of the stage."
 }
 
 impl Code {

@@ -9,7 +9,8 @@
 //! kaskade.<app>.abandon                an ingress tells the replicas which of its requests are cancelled
 //! kaskade.<app>.stage.<stage>          any replica of a stage                      queue group STAGE_GROUP
 //! kaskade.<app>.replica.<replica>      one replica
-//! kaskade.<app>.done.<ingress>.<id>    a result for the ingress that owns request <id>
+//! kaskade.<app>.done.<ingress>.<id>.<attempt>.<token>
+//!                                      a result for the ingress that owns request <id>
 //! kaskade.<app>.beat.<actor>           heartbeats of workers and custom actors, for the ingresses
 //! kaskade.<app>.ingress.<id>           states of ingresses, for the workers
 //! kaskade.<app>.gear                   gear shifts
@@ -112,12 +113,16 @@ pub enum Route<'a> {
     Stage(&'a str),
     /// `replica.<replica>`
     Replica(&'a str),
-    /// `done.<ingress>.<id>`
+    /// `done.<ingress>.<id>.<attempt>.<token>`
     Done {
         /// The ingress that owns the request.
         ingress: &'a str,
         /// The request, as that ingress numbers it.
         id: u64,
+        /// The attempt that the result answers.
+        attempt: u32,
+        /// Proves that the ingress sent this attempt to the sender ([`crate::wire::Token`]).
+        token: &'a str,
     },
     /// `beat.<actor>`
     Beat(&'a str),
@@ -209,13 +214,14 @@ impl App {
         self.named("replica", "replica", replica)
     }
 
-    /// The result of request `id`.
+    /// The result of an attempt of request `id`, with the token that the request carries.
     ///
     /// # Errors
-    /// [`SubjectError`] if `ingress` is not a valid token.
-    pub fn done(&self, ingress: &str, id: u64) -> Result<Subject, SubjectError> {
+    /// [`SubjectError`] if `ingress` or `token` is not a valid token of a subject.
+    pub fn done(&self, ingress: &str, id: u64, attempt: u32, token: &str) -> Result<Subject, SubjectError> {
         check_token("ingress", ingress)?;
-        Ok(format!("{}done.{ingress}.{id}", self.prefix).into())
+        check_token("result's token", token)?;
+        Ok(format!("{}done.{ingress}.{id}.{attempt}.{token}", self.prefix).into())
     }
 
     /// All results for one ingress.
@@ -224,13 +230,15 @@ impl App {
     /// [`SubjectError`] if `ingress` is not a valid token.
     pub fn done_all(&self, ingress: &str) -> Result<Subject, SubjectError> {
         check_token("ingress", ingress)?;
-        Ok(format!("{}done.{ingress}.*", self.prefix).into())
+        Ok(format!("{}done.{ingress}.*.*.*", self.prefix).into())
     }
 
-    /// Returns the request id in a subject of [`App::done`]; `None` for any other subject.
-    pub fn parse_done(&self, subject: &str) -> Option<u64> {
+    /// Returns the request id, the attempt and the token in a subject of [`App::done`]; `None` for any other subject.
+    pub fn parse_done<'a>(&self, subject: &'a str) -> Option<(u64, u32, &'a str)> {
         match self.parse(subject) {
-            Some(Route::Done { id, .. }) => Some(id),
+            Some(Route::Done {
+                id, attempt, token, ..
+            }) => Some((id, attempt, token)),
             _ => None,
         }
     }
@@ -312,6 +320,8 @@ impl App {
             "done" => Route::Done {
                 ingress: name()?,
                 id: parse_id(name()?)?,
+                attempt: parse_id(name()?)?.try_into().ok()?,
+                token: name()?,
             },
             _ => return None,
         };
@@ -618,10 +628,12 @@ mod tests {
             for (subject, route) in &formatted {
                 prop_assert_eq!(app.parse(subject), Some(*route));
             }
-            let done = app.done(&name, id).unwrap();
-            prop_assert_eq!(app.parse(&done), Some(Route::Done { ingress: &name, id }));
-            prop_assert_eq!(app.parse_done(&done), Some(id));
-            prop_assert!(done.starts_with(app.done_all(&name).unwrap().trim_end_matches('*')));
+            let attempt = (id >> 40) as u32;
+            let done = app.done(&name, id, attempt, "1-2-3").unwrap();
+            let route = Route::Done { ingress: &name, id, attempt, token: "1-2-3" };
+            prop_assert_eq!(app.parse(&done), Some(route));
+            prop_assert_eq!(app.parse_done(&done), Some((id, attempt, "1-2-3")));
+            prop_assert!(done.starts_with(app.done_all(&name).unwrap().trim_end_matches(['*', '.'])));
         }
 
         #[test]
@@ -635,7 +647,8 @@ mod tests {
             let app = App::new("digits").unwrap();
             prop_assert!(app.stage(&name).is_err());
             prop_assert!(app.replica(&name).is_err());
-            prop_assert!(app.done(&name, 1).is_err());
+            prop_assert!(app.done(&name, 1, 1, "t").is_err());
+            prop_assert!(app.done("in", 1, 1, &name).is_err());
             prop_assert!(app.done_all(&name).is_err());
             prop_assert!(app.beat(&name).is_err());
             prop_assert!(app.ingress(&name).is_err());
@@ -648,7 +661,9 @@ mod tests {
             let again = match app.parse(&subject) {
                 None => return Ok(()),
                 Some(Route::Stage(name)) => app.stage(name).unwrap(),
-                Some(Route::Done { ingress, id }) => app.done(ingress, id).unwrap(),
+                Some(Route::Done { ingress, id, attempt, token }) => {
+                    app.done(ingress, id, attempt, token).unwrap()
+                }
                 Some(Route::Beat(name)) => app.beat(name).unwrap(),
                 Some(Route::Ingress(name)) => app.ingress(name).unwrap(),
                 Some(Route::Infer) => app.infer(),
@@ -684,7 +699,10 @@ mod tests {
         assert_eq!(app.name(), "digits");
         assert_eq!(app.parse("kaskade.other.infer"), None);
         assert_eq!(app.parse("kaskade.digits.infer.more"), None);
-        assert_eq!(app.parse_done("kaskade.digits.done.in.007"), None);
+        assert_eq!(app.parse_done("kaskade.digits.done.in.007.1.t"), None);
+        assert_eq!(app.parse_done("kaskade.digits.done.in.7"), None);
+        assert_eq!(app.parse_done("kaskade.digits.done.in.7.1"), None);
+        assert_eq!(app.parse_done("kaskade.digits.done.in.7.4294967296.t"), None);
         assert_eq!(app.parse_done("kaskade.digits.stage.s"), None);
     }
 }

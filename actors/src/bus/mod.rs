@@ -45,9 +45,9 @@ pub(crate) use subscription::Subscription;
 /// Oldest nats-server supported, major and minor. Key-value buckets cannot be created on older ones.
 pub const OLDEST_SERVER: (u32, u32) = (2, 10);
 
-/// Messages that one subscription buffers by default: four times the client's default. Memory is allocated only for
-/// messages that wait.
-pub const SUBSCRIPTION_CAPACITY: usize = 1 << 18;
+/// Messages that one subscription buffers by default. Memory is allocated only for messages that wait. Subscriptions
+/// are read at once: what exceeds the permits of an ingress or a replica is refused, not kept.
+pub const SUBSCRIPTION_CAPACITY: usize = 1 << 16;
 
 /// Longest pause between two attempts to reconnect, and thus the longest idle time of a restarted server.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);

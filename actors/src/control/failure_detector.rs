@@ -110,6 +110,7 @@ mod tests {
     use crate::bus::{BusConfig, Embedded};
     use crate::clock::Clock;
     use crate::control::heartbeats::Heartbeats;
+    use crate::plan::versions::PlanVersions;
     use crate::subjects::App;
     use crate::wire::{Message as _, ReplicaBeat};
     use kaskade_policy::liveness::BEAT_PERIOD_US;
@@ -154,7 +155,7 @@ mod tests {
             );
             heartbeats.detect(detector);
             heartbeats
-                .start(&bus, dispatcher.app(), dispatcher.supervisor())
+                .start(&bus, &dispatcher, &PlanVersions::new("stalled"))
                 .await
                 .unwrap();
             let mut seen = bus.subscribe(dispatcher.app().beats(), None).await.unwrap();

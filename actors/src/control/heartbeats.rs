@@ -13,9 +13,10 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::failure_detector::FailureDetector;
 use crate::{
     bus::{Bus, BusError},
+    dispatch::dispatcher::Dispatcher,
+    plan::{beats, versions::PlanVersions},
     subjects::App,
-    supervision::Supervisor,
-    wire::{Beat, Message as _},
+    wire::Beat,
 };
 
 type Listener = Box<dyn FnMut(&Arc<Beat>)>;
@@ -42,26 +43,36 @@ impl Heartbeats {
     ///
     /// # Errors
     /// [`BusError`] if the subscription fails.
-    pub(crate) async fn start(self, bus: &Bus, app: &App, supervisor: &Supervisor) -> Result<(), BusError> {
+    pub(crate) async fn start(
+        self,
+        bus: &Bus,
+        dispatcher: &Dispatcher,
+        plans: &PlanVersions,
+    ) -> Result<(), BusError> {
         if self.detector.is_none() && self.listeners.is_empty() {
             return Ok(());
         }
-        let beats = bus.control().subscribe(app.beats(), None).await?;
+        let beats = bus.control().subscribe(dispatcher.app().beats(), None).await?;
         // Only a round trip proves that the subscription is active.
         bus.control().barrier().await?;
-        supervisor.spawn("heartbeats", self.run(beats));
+        let supervisor = dispatcher.supervisor().clone();
+        supervisor.spawn(
+            "heartbeats",
+            self.run(beats, dispatcher.app().clone(), plans.clone()),
+        );
         Ok(())
     }
 
-    async fn run(mut self, mut beats: Subscriber) {
+    async fn run(mut self, mut heartbeats: Subscriber, app: App, plans: PlanVersions) {
         let mut looks = interval(Duration::from_micros(LOOK_PERIOD_US));
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             // Heartbeats first: those that waited are read before their senders are looked for.
             tokio::select! {
                 biased;
-                message = beats.next() => match message.map(|message| Beat::decode(&message.payload)) {
-                    Some(Ok(beat)) => self.hear(&Arc::new(beat)),
+                message = heartbeats.next() => match message.map(|message| beats::read(&app, &plans, &message)) {
+                    Some(Ok(Some(beat))) => self.hear(&Arc::new(beat)),
+                    Some(Ok(None)) => {}
                     Some(Err(error)) => tracing::warn!(%error, "a heartbeat could not be decoded"),
                     None => return,
                 },

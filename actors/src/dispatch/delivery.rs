@@ -35,11 +35,11 @@ pub struct Delivery {
     handle: Option<ReplyHandle>,
 }
 
-/// What is needed to answer. The permit comes last: it is released after the answer has been queued.
+/// What is needed to answer. The permit travels with the answer until that has been written to the connection.
 struct ReplyHandle {
     dispatcher: Dispatcher,
     replica: String,
-    _permit: Option<OwnedSemaphorePermit>,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Delivery {
@@ -56,7 +56,7 @@ impl Delivery {
         let handle = Some(ReplyHandle {
             dispatcher,
             replica: replica.to_owned(),
-            _permit: permit,
+            permit,
         });
         Self {
             request,
@@ -108,7 +108,9 @@ impl Delivery {
             hops: Vec::new(),
             result: DoneResult::Part { outputs, from, until },
         };
-        handle.dispatcher.done(&request.ingress, done);
+        handle
+            .dispatcher
+            .done(&request.ingress, request.token, done, Vec::new());
     }
 
     /// Drops a request that was cancelled, without an answer.
@@ -175,6 +177,7 @@ impl Delivery {
             for (index, inputs) in (0..).zip(requests) {
                 let request = StageRequest {
                     branch: self.request.branch.child(task, index),
+                    token: self.request.token.child(task, index),
                     inputs: inputs.clone(),
                     ..self.request.without_inputs()
                 };
@@ -210,7 +213,10 @@ impl Delivery {
             hops: request.hops,
             result,
         };
-        handle.dispatcher.done(&request.ingress, done);
+        let permits = handle.permit.into_iter().collect();
+        handle
+            .dispatcher
+            .done(&request.ingress, request.token, done, permits);
     }
 }
 

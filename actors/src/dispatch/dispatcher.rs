@@ -3,10 +3,7 @@
 //! A cascade step inside one process costs two mailbox hops and copies no tensor; between processes it costs one hop
 //! over NATS. Senders see no difference.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::actor::{Message, Recipient};
 use async_nats::{HeaderMap, Subject};
@@ -23,7 +20,7 @@ use tokio::sync::watch;
 
 use crate::{
     bus::Bus,
-    bus::publisher::Publisher,
+    bus::publisher::{Permits, Publisher},
     clock::Clock,
     dispatch::delivery::Delivery,
     dispatch::local::{LocalReplica, LocalReplicas},
@@ -32,7 +29,7 @@ use crate::{
     subjects::{App, SubjectError},
     supervision::Supervisor,
     wire::headers::{self, Trace},
-    wire::{Done, DoneResult, Message as _, StageRequest},
+    wire::{Done, DoneResult, Message as _, StageRequest, Token},
 };
 
 /// A stage's result, delivered to the ingress that owns the request.
@@ -76,8 +73,8 @@ impl Dispatcher {
         Self(Arc::new(Inner {
             app,
             clock,
-            publisher: Publisher::new(bus, &supervisor),
-            control: Publisher::new(bus.control(), &supervisor),
+            publisher: Publisher::new(bus, clock, &supervisor),
+            control: Publisher::new(bus.control(), clock, &supervisor),
             supervisor,
             ingresses: DashMap::new(),
             local: LocalReplicas::default(),
@@ -121,7 +118,7 @@ impl Dispatcher {
     }
 
     /// Returns the view of which replicas are reachable, and its changes.
-    pub(crate) fn reachability(&self) -> watch::Receiver<Arc<Reachability>> {
+    pub fn reachability(&self) -> watch::Receiver<Arc<Reachability>> {
         self.0.reachability.subscribe()
     }
 
@@ -196,7 +193,7 @@ impl Dispatcher {
         }
     }
 
-    /// Publishes raw bytes.
+    /// Publishes a small message that must not wait for data: a heartbeat, a refusal, a notice.
     pub fn publish(
         &self,
         subject: Subject,
@@ -204,32 +201,62 @@ impl Dispatcher {
         headers: Option<HeaderMap>,
         payload: Bytes,
     ) {
-        self.0.publisher.publish(subject, reply, headers, payload);
+        self.0.publisher.control(subject, reply, headers, payload);
     }
 
-    /// Publishes a control message: a heartbeat, a state, a gear, an event. It does not wait behind data, and is not
-    /// ordered with respect to it.
+    /// Publishes a control message on its own connection: a heartbeat, a state, a gear, an event. It does not wait behind
+    /// data, and is not ordered with respect to it.
     pub fn publish_control(&self, subject: Subject, payload: Bytes) {
-        self.0.control.publish(subject, None, None, payload);
+        self.0.control.control(subject, None, None, payload);
     }
 
-    /// Sends a result to the ingress that owns the request.
-    pub fn done(&self, ingress: &str, done: Done) {
+    /// Publishes a reply to a client. It holds `permits` until it has been written to the connection.
+    ///
+    /// # Errors
+    /// [`Code::Overloaded`] if the queue of outgoing messages is full.
+    pub(crate) fn reply(
+        &self,
+        subject: &Subject,
+        headers: Option<HeaderMap>,
+        payload: &Bytes,
+        permits: Permits,
+    ) -> Result<(), Fault> {
+        let headers = headers.unwrap_or_default();
+        self.0
+            .publisher
+            .send(subject, None, headers, None, payload, permits)
+    }
+
+    /// Sends a result to the ingress that owns the request, with the token of the request that it answers. It holds
+    /// `permits` until it has been written to the connection.
+    pub fn done(&self, ingress: &str, token: Token, done: Done, permits: Permits) {
         if let Some(mailbox) = self.0.ingresses.get(ingress) {
             mailbox.do_send(Finished(done));
             return;
         }
-        let subject = match self.0.app.done(ingress, done.id) {
+        let subject = match self
+            .0
+            .app
+            .done(ingress, done.id, done.attempt, &token.to_string())
+        {
             Ok(subject) => subject,
             // Only a forged request names an invalid ingress; there is no one to answer.
             Err(error) => return tracing::warn!(%error, "a result has no valid ingress"),
         };
-        let payload = self.0.publisher.encode_checked(&done).or_else(|fault| {
-            let result = DoneResult::Fault(fault);
-            Done { result, ..done }.encode()
+        let sent = self.0.publisher.encode_checked(&done).and_then(|payload| {
+            let headers = HeaderMap::new();
+            self.0
+                .publisher
+                .send(&subject, None, headers, None, &payload, permits)
         });
-        match payload {
-            Ok(payload) => self.0.publisher.send(&subject, None, HeaderMap::new(), &payload),
+        let Err(fault) = sent else { return };
+        // A part may be lost: the complete answer follows.
+        if matches!(done.result, DoneResult::Part { .. }) {
+            return;
+        }
+        let result = DoneResult::Fault(fault);
+        match (Done { result, ..done }).encode() {
+            Ok(payload) => self.0.publisher.control(subject, None, None, payload),
             Err(error) => tracing::error!(%error, "a result could not be encoded"),
         }
     }
@@ -449,14 +476,31 @@ impl Dispatcher {
         deadline: u64,
         trace: Trace,
     ) {
-        let budget = Duration::from_micros(deadline.saturating_sub(self.0.clock.now()));
         // The reply subject receives the result and the server's "no responders" notice.
-        let addressed =
-            subject.and_then(|subject| Ok((subject, self.0.app.done(&request.ingress, request.id)?)));
+        let StageRequest {
+            ingress,
+            id,
+            attempt,
+            token,
+            ..
+        } = &request;
+        let reply = self.0.app.done(ingress, *id, *attempt, &token.to_string());
+        let addressed = subject.and_then(|subject| Ok((subject, reply?)));
         match addressed {
             Ok((subject, reply)) => {
-                let headers = headers::for_hop(budget, &trace.child());
-                self.0.publisher.send(&subject, Some(reply), headers, payload);
+                let headers = headers::for_trace(&trace.child());
+                let publisher = &self.0.publisher;
+                let sent = publisher.send(
+                    &subject,
+                    Some(reply),
+                    headers,
+                    Some(deadline),
+                    payload,
+                    Permits::new(),
+                );
+                if let Err(fault) = sent {
+                    self.refuse(request, fault);
+                }
             }
             Err(error) => self.refuse(request, error.into()),
         }
@@ -473,7 +517,7 @@ impl Dispatcher {
             hops: request.hops,
             result: DoneResult::Fault(fault),
         };
-        self.done(&request.ingress, done);
+        self.done(&request.ingress, request.token, done, Permits::new());
     }
 
     /// Resolves once everything published so far has reached the broker.

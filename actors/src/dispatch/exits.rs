@@ -73,6 +73,7 @@ impl Router {
         let request = &delivery.request;
         // A finished answer is not thrown away: the ingress that admitted the request knows its plan.
         let Some(version) = self.plans.at(request.epoch) else {
+            // The work is done: the ingress knows the plan that admitted the request, and routes the result.
             return delivery.answer(outputs, None);
         };
         // Partitions of one model exit unconditionally, and hidden states have no confidence.

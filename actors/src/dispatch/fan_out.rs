@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use kaskade_models::{Datatype, Tensor};
+use kaskade_policy::gather::MAX_BRANCHES;
 
 use crate::error::{Code, Fault};
 
@@ -33,8 +34,9 @@ impl FannedOut {
 /// Splits a task's outputs.
 ///
 /// # Errors
-/// [`Code::BadOutput`] for an output to an unknown child task, an output without a first axis, or outputs to one task
-/// that differ in their numbers of rows.
+/// [`Code::BadOutput`] for an output to an unknown child task, an output without a first axis, outputs to one task
+/// that differ in their numbers of rows, or more than [`MAX_BRANCHES`] requests. The counts are checked before anything
+/// is allocated for them.
 pub(crate) fn split<'a>(
     outputs: Vec<Tensor>,
     tasks: impl Iterator<Item = &'a str> + Clone,
@@ -57,12 +59,20 @@ pub(crate) fn split<'a>(
                 &format!("addresses task `{task}`, which is not a child task: {below:?}"),
             ));
         };
-        let rows = rows(&output, &input)?;
-        let first = *heard.entry(task.clone()).or_insert(rows.len());
-        if first != rows.len() {
-            let message = format!("has {} rows, another output to `{task}` has {first}", rows.len());
+        let count = row_count(&output)?;
+        let first = *heard.entry(task.clone()).or_insert(count);
+        if first != count {
+            let message = format!("has {count} rows, another output to `{task}` has {first}");
             return Err(bad(&output, &message));
         }
+        let total = heard
+            .values()
+            .fold(0, |total: usize, count| total.saturating_add(*count));
+        if total > MAX_BRANCHES {
+            let message = format!("makes {total} requests of one; at most {MAX_BRANCHES} are allowed");
+            return Err(bad(&output, &message));
+        }
+        let rows = rows(&output, &input)?;
         requests.resize_with(rows.len(), Vec::new);
         for (request, row) in requests.iter_mut().zip(rows) {
             request.push(row);
@@ -71,14 +81,16 @@ pub(crate) fn split<'a>(
     Ok(parts)
 }
 
+/// Returns the extent of the first axis.
+fn row_count(output: &Tensor) -> Result<usize, Fault> {
+    let count = output.shape.first().copied();
+    count.ok_or_else(|| bad(output, "is a scalar; its first axis is the number of requests"))
+}
+
 /// Splits a tensor along its first axis without copying.
 fn rows(output: &Tensor, name: &str) -> Result<Vec<Tensor>, Fault> {
-    let Some((count, shape)) = output.shape.split_first() else {
-        return Err(bad(
-            output,
-            "is a scalar; its first axis is the number of requests",
-        ));
-    };
+    let count = row_count(output)?;
+    let shape = output.shape.get(1..).unwrap_or_default();
     if output.datatype == Datatype::Bytes {
         let texts = output
             .to_texts()
@@ -91,16 +103,16 @@ fn rows(output: &Tensor, name: &str) -> Result<Vec<Tensor>, Fault> {
                 ..row
             })
         };
-        return texts.chunks(each.max(1)).take(*count).map(row).collect();
+        return texts.chunks(each.max(1)).take(count).map(row).collect();
     }
-    let size = output.data.len().checked_div(*count).unwrap_or(0);
+    let size = output.data.len().checked_div(count).unwrap_or(0);
     let row = |place: usize| Tensor {
         name: name.to_owned(),
         shape: shape.to_vec(),
         datatype: output.datatype,
         data: part(&output.data, place * size, size),
     };
-    Ok((0..*count).map(row).collect())
+    Ok((0..count).map(row).collect())
 }
 
 /// Slices the bytes, whose length was checked against the shape.
@@ -120,6 +132,16 @@ mod tests {
     fn tensor(name: &str, shape: &[usize]) -> Tensor {
         let values: Vec<f32> = (0..shape.iter().product::<usize>()).map(|at| at as f32).collect();
         Tensor::from_f32(name, shape, &values).unwrap()
+    }
+
+    /// A tensor of any extent without data.
+    fn hollow(name: &str, shape: &[usize]) -> Tensor {
+        Tensor {
+            name: name.into(),
+            shape: shape.to_vec(),
+            datatype: Datatype::F32,
+            data: Bytes::new(),
+        }
     }
 
     fn apart(outputs: Vec<Tensor>) -> Result<FannedOut, Fault> {
@@ -171,6 +193,18 @@ mod tests {
             (
                 vec![tensor("digits/image", &[2, 1]), tensor("digits/scale", &[3])],
                 "another output",
+            ),
+            (vec![hollow("digits/image", &[1 << 40, 0])], "1099511627776"),
+            (
+                vec![hollow("digits/image", &[4000, 0]), hollow("marks/text", &[97, 0])],
+                "4097",
+            ),
+            (
+                vec![
+                    hollow("digits/image", &[usize::MAX, 0]),
+                    hollow("marks/text", &[2, 0]),
+                ],
+                "at most 4096",
             ),
         ] {
             let fault = apart(outputs).unwrap_err();

@@ -98,7 +98,7 @@ fn receive(
         Ok(request) => request,
         Err(error) => {
             let reason = format!("the stage could not decode the request: {error}");
-            let fault = Fault::new(Code::Malformed, reason);
+            let fault = Fault::new(Code::Unreadable, reason);
             return refuse(dispatcher, replica, &message.subject, message.reply, fault);
         }
     };
@@ -140,16 +140,27 @@ pub(crate) fn whole(
     let chunk = match message.headers.as_ref().map_or(Ok(None), headers::chunk) {
         Ok(Some(chunk)) => chunk,
         Ok(None) => return Ok(Some(message.payload.clone())),
-        Err(fault) => return Err(Unreadable { fault, reply }),
+        Err(fault) => {
+            let fault = unreadable(fault);
+            return Err(Unreadable { fault, reply });
+        }
     };
     let taken = assembler.take(chunk, message.payload.clone(), reply, now, until);
     taken.map_err(|failed| Unreadable {
-        fault: failed.error.into(),
+        fault: unreadable(failed.error.into()),
         reply: failed.reply,
     })
 }
 
-/// Answers an unreadable request. Its reply subject, `done.<ingress>.<id>`, identifies the request.
+/// A message between actors that is malformed is the service's fault, not the client's.
+fn unreadable(fault: Fault) -> Fault {
+    match fault.code {
+        Code::Malformed => Fault::new(Code::Unreadable, fault.message),
+        _ => fault,
+    }
+}
+
+/// Answers an unreadable request. Its reply subject identifies the request.
 fn refuse(dispatcher: &Dispatcher, replica: &str, subject: &Subject, reply: Option<Subject>, fault: Fault) {
     tracing::warn!(%subject, %fault, "a stage request could not be decoded");
     let Some(reply) = reply else {

@@ -57,23 +57,39 @@ impl Ingress {
                 self.fail_branch(done, Fault::new(Code::Internal, message), now);
             }
             Ok((RouteDecision::Forward(edge), _)) => {
-                let (edge, request) = (edge.clone(), self.stage_request(id, attempt, entry, done.hops));
-                self.send_to(&edge, request, now);
+                let edge = edge.clone();
+                if !self.forward_once(&done) {
+                    return self.metrics.stale();
+                }
+                if let Some(request) = self.stage_request(id, attempt, done.hops) {
+                    self.send_to(&edge, request, now);
+                }
             }
             Ok((RouteDecision::Continue(edge), _)) => {
-                let request = StageRequest {
-                    inputs: outputs,
-                    branch: done.branch,
-                    ..self.stage_request(id, attempt, entry, done.hops)
-                };
                 let edge = edge.clone();
-                self.send_to(&edge, request, now);
+                if !self.forward_once(&done) {
+                    return self.metrics.stale();
+                }
+                if let Some(request) = self.stage_request(id, attempt, done.hops) {
+                    let request = StageRequest {
+                        inputs: outputs,
+                        token: request.token.of_branch(&done.branch),
+                        branch: done.branch,
+                        ..request
+                    };
+                    self.send_to(&edge, request, now);
+                }
             }
             Ok((RouteDecision::FanOut(children), _)) => {
                 let children = children.to_vec();
                 self.fan_out_for_stage(done, &children, outputs, now);
             }
         }
+    }
+
+    fn forward_once(&mut self, done: &Done) -> bool {
+        let entry = self.ledger.get_mut(done.id);
+        entry.is_some_and(|entry| entry.forward_once(done))
     }
 
     /// Sends the child requests of a pipeline's task, for a stage that does not do so itself.
@@ -87,9 +103,30 @@ impl Ingress {
             Ok(parts) => parts,
             Err(fault) => return self.fail_branch(done, fault, now),
         };
+        let newest = self.ledger.place(done.id).map_or(0, |(newest, _)| newest);
+        let Some(entry) = self.ledger.get(done.id) else {
+            return;
+        };
+        if !entry.gather.awaits(done.attempt, newest, &done.branch) {
+            return self.metrics.stale();
+        }
+        let counts = parts.counts();
+        let children_sent: usize = counts.values().map(|count| *count as usize).sum();
+        let room = entry.gather.room(done.attempt);
+        if children_sent > room {
+            let message = format!(
+                "stage `{}` makes {children_sent} requests of one; {room} more are allowed",
+                done.stage
+            );
+            return self.fail_branch(done, Fault::new(Code::BadOutput, message), now);
+        }
+        let Some(request) = self.stage_request(done.id, done.attempt, done.hops.clone()) else {
+            return;
+        };
         let bare = StageRequest {
             inputs: Vec::new(),
-            ..self.stage_request(done.id, done.attempt, entry, done.hops.clone())
+            token: request.token.of_branch(&done.branch),
+            ..request
         };
         for child in children {
             let task = version.task_of(gear, &child.to);
@@ -97,6 +134,7 @@ impl Ingress {
             for (index, inputs) in (0..).zip(requests) {
                 let request = StageRequest {
                     branch: done.branch.child(task, index),
+                    token: bare.token.child(task, index),
                     inputs: inputs.clone(),
                     ..bare.clone()
                 };
@@ -105,7 +143,7 @@ impl Ingress {
         }
         self.ledger.sent(done.id, done.attempt, None, now);
         let result = DoneResult::Outputs {
-            children: parts.counts(),
+            children: counts,
             outputs: parts.own,
             confidence: None,
             routed: true,
@@ -126,6 +164,10 @@ impl Ingress {
     }
 
     fn confidence_of(entry: &InFlight, stage: &str, outputs: &[Tensor]) -> Result<Option<f64>, Fault> {
+        // Partitions of one model exit unconditionally, and hidden states have no confidence.
+        if entry.version.has_next_partition(entry.gear, stage) {
+            return Ok(None);
+        }
         let variant = entry
             .version
             .stage(entry.gear, stage)
@@ -300,7 +342,8 @@ impl Ingress {
             // The sweep resends it once it is due.
             Failure::Retry { .. } => {}
             Failure::Terminal(entry) => {
-                self.admission.completed(now);
+                // Not a service: a refusal that counted would make a refusing stage look fast.
+                self.admission.ended();
                 self.close(entry, fault);
             }
             Failure::Stale => self.metrics.stale(),

@@ -1,6 +1,6 @@
 //! The requests that an ingress owns, and the messages that it handles.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use crate::actor::Message;
 use async_nats::Subject;
@@ -12,19 +12,21 @@ use kaskade_policy::ledger::{Ledger, LedgerConfig};
 use kaskade_policy::plan::Edge;
 use kaskade_policy::shifting::ShiftConfig;
 use kaskade_policy::stream_offset::StreamOffset;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use super::client_ids::{ClientIds, Listed};
 use super::durable::{DurableConfig, Submission};
 use super::state::Epochs;
 use super::tally::Tally;
 use crate::{
+    bus::publisher::Permits,
     dispatch::dispatcher::Dispatcher,
     error::{Code, Fault},
     metrics::Metrics,
     plan::versions::{PlanVersion, PlanVersions},
     supervision::TaskGuard,
     wire::headers::Trace,
-    wire::{ContentType, Done, Hop, StageRequest},
+    wire::{ContentType, Done, Hop, StageRequest, TokenKey},
 };
 
 /// Configuration of an ingress.
@@ -32,6 +34,9 @@ use crate::{
 pub struct IngressConfig {
     /// Requests in flight; beyond that, clients are refused immediately.
     pub max_in_flight: usize,
+    /// Bytes of the inputs of requests in flight; beyond that, clients are refused immediately. Durable requests are
+    /// bounded by their number.
+    pub max_in_flight_bytes: usize,
     /// Budget of a request without one.
     pub default_budget: Duration,
     /// Largest budget; longer ones are reduced to it.
@@ -51,6 +56,7 @@ impl Default for IngressConfig {
     fn default() -> Self {
         Self {
             max_in_flight: 4096,
+            max_in_flight_bytes: 1 << 30,
             default_budget: Duration::from_secs(5),
             max_budget: Duration::from_mins(2),
             max_attempts: 16,
@@ -66,14 +72,16 @@ impl Default for IngressConfig {
 #[rtype(result = "()")]
 pub(super) struct Inbound {
     pub(super) message: async_nats::Message,
-    pub(super) permit: OwnedSemaphorePermit,
+    pub(super) held: Held,
 }
 
-/// The broker reports that no subscriber serves the subject that request `id` was sent to.
+/// The broker reports that no subscriber serves the subject to which this dispatch of a request was sent.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Undeliverable {
     pub(super) id: u64,
+    pub(super) attempt: u32,
+    pub(super) dispatch: u32,
 }
 
 /// A client cancels the requests of this id.
@@ -106,6 +114,8 @@ pub struct FailInFlight;
 /// State of a request until its terminal reply.
 pub(super) struct InFlight {
     pub(super) client: Client,
+    /// Its place in the index of client ids.
+    pub(super) listed: Option<Listed>,
     pub(super) inputs: Vec<Tensor>,
     pub(super) trace: Trace,
     pub(super) accepted: u64,
@@ -114,12 +124,25 @@ pub(super) struct InFlight {
     pub(super) gear: u32,
     /// The stage to which this ingress sent it last.
     pub(super) stage: String,
+    /// How often this ingress has sent it.
+    pub(super) dispatches: u32,
+    /// The attempts, branches and stages whose results this ingress has forwarded: each is forwarded once.
+    pub(super) forwarded: BTreeSet<(u32, Branch, String)>,
     /// The votes of an ensemble.
     pub(super) tally: Tally,
     /// The results of a pipeline's branches.
     pub(super) gather: Gather<Done>,
     /// Progress of a streamed answer, if the client asked for streaming.
     pub(super) reading: Option<StreamOffset>,
+}
+
+impl InFlight {
+    /// Notes that the result of a stage is forwarded. Returns false if it was before: a stage that repeats its answer
+    /// must not multiply the work of the next one.
+    pub(super) fn forward_once(&mut self, done: &Done) -> bool {
+        let key = (done.attempt, done.branch.clone(), done.stage.clone());
+        self.forwarded.insert(key)
+    }
 }
 
 /// Where the reply goes, and in which format.
@@ -132,12 +155,46 @@ pub(super) struct Client {
 /// The recipient of the reply, and the permit that the request holds until then.
 pub(super) enum To {
     /// A client's inbox; `None` if it gave no reply subject.
-    Inbox {
-        inbox: Option<Subject>,
-        _permit: Option<OwnedSemaphorePermit>,
-    },
+    Inbox { inbox: Option<Subject>, held: Held },
     /// The stream of durable requests.
     Stream(Box<Submission>),
+}
+
+/// What a request in flight holds until its reply has been written.
+#[derive(Default)]
+pub(super) struct Held {
+    permits: Permits,
+    /// The bytes that all requests of the ingress may hold, and how many of them this one holds.
+    bytes: Option<Arc<Semaphore>>,
+    charged: usize,
+}
+
+impl Held {
+    /// Holds a permit, and bytes of that semaphore.
+    pub(super) fn new(permit: OwnedSemaphorePermit, bytes: &Arc<Semaphore>) -> Self {
+        Self {
+            permits: vec![permit],
+            bytes: Some(Arc::clone(bytes)),
+            charged: 0,
+        }
+    }
+
+    /// Raises the bytes that the request holds to `size`. Returns false if there are too few.
+    pub(super) fn charge(&mut self, size: usize) -> bool {
+        let Some(bytes) = &self.bytes else { return true };
+        let more = size.saturating_sub(self.charged);
+        let permit = u32::try_from(more)
+            .ok()
+            .and_then(|more| Arc::clone(bytes).try_acquire_many_owned(more).ok());
+        let Some(permit) = permit else { return false };
+        self.permits.push(permit);
+        self.charged += more;
+        true
+    }
+
+    pub(super) fn into_permits(self) -> Permits {
+        self.permits
+    }
 }
 
 /// The ingress actor.
@@ -145,6 +202,8 @@ pub struct Ingress {
     pub(super) id: String,
     pub(super) config: IngressConfig,
     pub(super) ledger: Ledger<InFlight>,
+    pub(super) key: TokenKey,
+    pub(super) by_client: ClientIds,
     pub(super) admission: Admission,
     pub(super) plans: PlanVersions,
     pub(super) dispatcher: Dispatcher,
@@ -155,9 +214,10 @@ pub struct Ingress {
 }
 
 impl Ingress {
-    /// Creates an ingress of that id, which must be unique in the app.
+    /// Creates an ingress of that id, which must be unique in the app. Results must carry tokens of `key`.
     pub fn new(
         id: &str,
+        key: TokenKey,
         config: IngressConfig,
         plans: PlanVersions,
         dispatcher: Dispatcher,
@@ -173,6 +233,8 @@ impl Ingress {
             id: id.to_owned(),
             config,
             ledger: Ledger::new(limits),
+            key,
+            by_client: ClientIds::default(),
             admission: Admission::new(AdmissionConfig::default()),
             plans,
             _guard: dispatcher.supervisor().guard("ingress"),
@@ -185,11 +247,13 @@ impl Ingress {
 
     /// Sends the request to the first stage of its wiring.
     pub(super) fn send(&mut self, id: u64, attempt: u32, now: u64) {
+        let Some(request) = self.stage_request(id, attempt, Vec::new()) else {
+            return;
+        };
         let Some(entry) = self.ledger.get(id) else { return };
         let Some(gear) = entry.version.gear(entry.gear) else {
             return;
         };
-        let request = self.stage_request(id, attempt, entry, Vec::new());
         let first = gear.wiring.entry.clone();
         if gear.wiring.ensemble.is_empty() {
             let may_be_forwarded = entry.version.may_be_forwarded(entry.gear, &first);
@@ -222,26 +286,26 @@ impl Ingress {
         self.ledger.sent(id, attempt, to.as_deref(), now);
     }
 
-    pub(super) fn stage_request(
-        &self,
-        id: u64,
-        attempt: u32,
-        entry: &InFlight,
-        hops: Vec<Hop>,
-    ) -> StageRequest {
-        StageRequest {
+    /// Begins a dispatch of a request: to its first stage, or to where a stage's exit leads. `None` if it has been
+    /// answered.
+    pub(super) fn stage_request(&mut self, id: u64, attempt: u32, hops: Vec<Hop>) -> Option<StageRequest> {
+        let settle = self.ledger.must_accept_below_threshold(attempt);
+        let entry = self.ledger.get_mut(id)?;
+        entry.dispatches = entry.dispatches.saturating_add(1);
+        Some(StageRequest {
             id,
             ingress: self.id.clone(),
             attempt,
+            token: self.key.issue(id, attempt, entry.dispatches),
             branch: Branch::ROOT,
             epoch: entry.version.epoch,
             gear: entry.gear,
             stage: String::new(),
             hops,
             stream: entry.reading.is_some(),
-            settle: self.ledger.must_accept_below_threshold(attempt),
+            settle,
             inputs: entry.inputs.clone(),
-        }
+        })
     }
 }
 

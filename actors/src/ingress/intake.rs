@@ -11,8 +11,10 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::in_flight::{Cancel, Client, Inbound, Ingress, IngressConfig, Reconnected, To, Undeliverable};
-use super::reply;
+use super::in_flight::{
+    Cancel, Client, Held, Inbound, Ingress, IngressConfig, Reconnected, To, Undeliverable,
+};
+use super::{reply, request};
 use crate::{
     bus::{Bus, BusError, Link, Subscription},
     dispatch::dispatcher::{Dispatcher, Finished},
@@ -21,7 +23,7 @@ use crate::{
     metrics::Metrics,
     subjects,
     wire::headers,
-    wire::{Done, DoneResult, Message as _, chunks::Assembler},
+    wire::{Done, DoneResult, Message as _, TokenKey, chunks::Assembler},
 };
 
 /// The running intake of an ingress.
@@ -32,8 +34,17 @@ pub struct Intake {
     pub taking: JoinHandle<()>,
 }
 
-/// Subscribes to requests in the app's queue group and to results on `done.<ingress>.*`. The first subscription ends
-/// when `stop` turns true; the second stays, for the requests still in flight.
+/// The name of an ingress, and the key of the tokens that it issues.
+pub struct Identity {
+    /// Its id, unique in the app.
+    pub id: String,
+    /// The key.
+    pub key: TokenKey,
+}
+
+/// Subscribes to requests in the app's queue group and to results on `done.<ingress>.*.*.*`. The first subscription ends
+/// when `stop` turns true; the second stays, for the requests still in flight. Results without a token of its key
+/// are dropped.
 ///
 /// # Errors
 /// [`BusError`] if a subscription fails.
@@ -41,17 +52,26 @@ pub async fn open(
     bus: &Bus,
     dispatcher: &Dispatcher,
     ingress: &Addr<Ingress>,
-    id: &str,
+    Identity { id, key }: Identity,
     config: &IngressConfig,
     metrics: Arc<Metrics>,
     stop: watch::Receiver<bool>,
 ) -> Result<Intake, BusError> {
     let (app, supervisor) = (dispatcher.app(), dispatcher.supervisor());
-    let answers = bus.subscribe(app.done_all(id)?, None).await?;
+    let answers = bus.subscribe(app.done_all(&id)?, None).await?;
     let wanted_us = config.max_budget.as_micros() as u64;
-    let pump = pump_answers(answers, dispatcher.clone(), ingress.clone(), wanted_us);
-    supervisor.spawn("subscription to results", pump);
+    let results = Results {
+        dispatcher: dispatcher.clone(),
+        ingress: ingress.clone(),
+        metrics: Arc::clone(&metrics),
+        key,
+        assembler: Assembler::default(),
+        wanted_us,
+    };
+    supervisor.spawn("subscription to results", results.pump(answers));
     let permits = Arc::new(Semaphore::new(config.max_in_flight));
+    let bytes = config.max_in_flight_bytes.min(Semaphore::MAX_PERMITS);
+    let bytes = Arc::new(Semaphore::new(bytes));
     let group = Some(subjects::INGRESS_GROUP.to_owned());
     let requests = Subscription::open(bus, app.infer(), group).await?;
     let pump = pump_requests(
@@ -60,6 +80,7 @@ pub async fn open(
         dispatcher.clone(),
         metrics,
         Arc::clone(&permits),
+        Arc::clone(&bytes),
         stop,
     );
     let taking = supervisor.spawn("subscription to requests", pump);
@@ -98,15 +119,22 @@ async fn pump_requests(
     dispatcher: Dispatcher,
     metrics: Arc<Metrics>,
     permits: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
     mut stop: watch::Receiver<bool>,
 ) {
     let take = |message: Message| {
         metrics.arrived();
-        match Arc::clone(&permits).try_acquire_owned() {
+        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+            return refuse(&dispatcher, &metrics, &message, &too_many_requests());
+        };
+        let mut held = Held::new(permit, &bytes);
+        if !ingress.connected() {
             // An actor that has ended swallows its messages.
-            _ if !ingress.connected() => refuse(&dispatcher, &metrics, &message, &ended()),
-            Ok(permit) => ingress.do_send(Inbound { message, permit }),
-            Err(_) => refuse(&dispatcher, &metrics, &message, &full()),
+            refuse(&dispatcher, &metrics, &message, &ended());
+        } else if held.charge(message.payload.len()) {
+            ingress.do_send(Inbound { message, held });
+        } else {
+            refuse(&dispatcher, &metrics, &message, &request::too_many_bytes());
         }
     };
     loop {
@@ -123,11 +151,11 @@ async fn pump_requests(
 
 /// Refuses a request immediately.
 fn refuse(dispatcher: &Dispatcher, metrics: &Metrics, message: &Message, fault: &Fault) {
-    let client = Client::of(message, To::inbox(message, None));
+    let client = Client::of(message, To::inbox(message, Held::default()));
     reply::refuse(dispatcher, metrics, client, fault);
 }
 
-fn full() -> Fault {
+fn too_many_requests() -> Fault {
     let reason = "the ingress is at its limit of requests in flight; try again later";
     Fault::new(Code::Overloaded, reason)
 }
@@ -152,41 +180,85 @@ async fn pump_cancellations(mut cancelled: async_nats::Subscriber, ingress: Addr
     }
 }
 
-/// `wanted_us` is the longest time that a partial message is kept, microseconds.
-async fn pump_answers(
-    mut answers: async_nats::Subscriber,
+/// The results of stages, on their way to the ingress.
+struct Results {
     dispatcher: Dispatcher,
     ingress: Addr<Ingress>,
+    metrics: Arc<Metrics>,
+    key: TokenKey,
+    assembler: Assembler,
+    /// The longest time that a partial message is kept, microseconds.
     wanted_us: u64,
-) {
-    let mut assembler = Assembler::default();
-    while let Some(message) = answers.next().await {
-        let Some(id) = dispatcher.app().parse_done(&message.subject) else {
-            continue;
+}
+
+impl Results {
+    async fn pump(mut self, mut answers: async_nats::Subscriber) {
+        while let Some(message) = answers.next().await {
+            self.take(&message);
+        }
+    }
+
+    /// Checks that the ingress sent the request to the sender of the result, before the result costs any memory.
+    fn take(&mut self, message: &Message) {
+        let Some((id, attempt, token)) = self.dispatcher.app().parse_done(&message.subject) else {
+            return;
+        };
+        let issued = token
+            .parse()
+            .ok()
+            .filter(|token| self.key.issued(id, attempt, *token));
+        let Some(token) = issued else {
+            return self.forged(message);
         };
         if message.status == Some(StatusCode::NO_RESPONDERS) {
-            ingress.do_send(Undeliverable { id });
-            continue;
+            return self.ingress.do_send(Undeliverable {
+                id,
+                attempt,
+                dispatch: token.dispatch(),
+            });
         }
-        let now = dispatcher.clock().now();
-        let done = match subscribe::whole(&mut assembler, &message, now, now.saturating_add(wanted_us)) {
-            Ok(None) => continue,
+        let Some(done) = self.read(message) else { return };
+        // The subject identifies the request: a worker may omit the id and the attempt, or get them wrong.
+        let done = Done { id, attempt, ..done };
+        // Any branch may fail the whole request. A branch may answer itself and those below it.
+        let answers = !matches!(done.result, DoneResult::Fault(_));
+        if answers && !self.key.permits(id, attempt, token, &done.branch) {
+            return self.forged(message);
+        }
+        self.ingress.do_send(Finished(done));
+    }
+
+    /// Decodes a result, or makes one of the reason why it cannot be read. `None` if chunks are missing.
+    fn read(&mut self, message: &Message) -> Option<Done> {
+        let now = self.dispatcher.clock().now();
+        let until = now.saturating_add(self.wanted_us);
+        let done = match subscribe::whole(&mut self.assembler, message, now, until) {
+            Ok(None) => return None,
             Ok(Some(payload)) => Done::decode(&payload).map_err(|error| {
                 let reason = format!("the stage's result could not be decoded: {error}");
                 Fault::new(Code::BadOutput, reason)
             }),
             Err(unreadable) => Err(unreadable.fault),
         };
-        let done = done.unwrap_or_else(|fault| Done {
-            id,
-            attempt: 0,
-            branch: Branch::ROOT,
-            stage: String::new(),
-            replica: String::new(),
-            hops: Vec::new(),
-            result: DoneResult::Fault(fault),
-        });
-        // The subject identifies the request: a worker may omit the id, or get it wrong.
-        ingress.do_send(Finished(Done { id, ..done }));
+        Some(done.unwrap_or_else(|fault| {
+            self.metrics.unreadable();
+            Done {
+                id: 0,
+                attempt: 0,
+                branch: Branch::ROOT,
+                stage: String::new(),
+                replica: String::new(),
+                hops: Vec::new(),
+                result: DoneResult::Fault(fault),
+            }
+        }))
+    }
+
+    fn forged(&self, message: &Message) {
+        let count = self.metrics.forged();
+        // Log repeated ones at 1, 2, 4, 8, ... only.
+        if count.is_power_of_two() {
+            tracing::warn!(subject = %message.subject, count, "a result without a valid token was dropped");
+        }
     }
 }

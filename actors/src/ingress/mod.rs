@@ -8,6 +8,8 @@
 //! | `intake` | subscriptions: requests, results, cancellations |
 //! | `request` | reading and checking a client's request |
 //! | `in_flight` | the state of an ingress and of each request |
+//! | `check` | what results of stages must satisfy |
+//! | `client_ids` | requests by the ids that clients gave them |
 //! | `completion` | from the results of stages to the reply |
 //! | `state` | publishing the state for workers |
 //! | `reply` | encoding and publishing replies |
@@ -15,6 +17,8 @@
 //! | `tally` | votes of an ensemble |
 //! | [`durable`] | durable requests on JetStream |
 
+pub mod check;
+mod client_ids;
 mod completion;
 pub mod durable;
 mod in_flight;
@@ -24,7 +28,7 @@ mod request;
 mod state;
 mod tally;
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::actor::{Actor, AsyncContext, Context, Handler};
 use kaskade_policy::gather::Gather;
@@ -34,7 +38,7 @@ use kaskade_policy::stream_offset::StreamOffset;
 use durable::Submitted;
 use in_flight::{Cancel, Client, InFlight, Inbound, Reconnected, To, Undeliverable, may_retry};
 pub use in_flight::{FailInFlight, Ingress, IngressConfig, LeftReplicas, LostReplicas};
-pub use intake::{Intake, open};
+pub use intake::{Identity, Intake, open};
 pub(crate) use state::StatePublisher;
 use tally::Tally;
 
@@ -57,6 +61,7 @@ impl Ingress {
         }
         let due = self.ledger.due(now);
         for (_, entry) in due.expired {
+            self.admission.ended();
             self.close(
                 entry,
                 &Fault::new(Code::Expired, "no stage answered within the budget"),
@@ -76,18 +81,18 @@ impl Ingress {
         }
     }
 
-    fn replica_lost(&mut self, replica: &str, now: u64) {
-        let entries = self.ledger.lost(replica, now);
-        tracing::warn!(replica, resent = entries.len(), "lost a replica");
+    fn replicas_lost(&mut self, replicas: &[String], now: u64) {
+        let entries = self.ledger.lost_together(replicas, now);
+        tracing::warn!(?replicas, resent = entries.len(), "lost replicas");
         self.resend(entries, now);
     }
 
-    fn accept(&mut self, message: &async_nats::Message, to: To, now: u64) {
+    fn accept(&mut self, message: &async_nats::Message, mut to: To, now: u64) {
         let Some((version, gear)) = self.plans.current() else {
             let fault = Fault::new(Code::Unavailable, "no plan has been adopted yet");
             return self.refuse(Client::of(message, to), &fault);
         };
-        let read = request::read(message, &self.config).and_then(|read| read.check(&to).map(|()| read));
+        let read = request::read(message, &self.config).and_then(|read| read.check(&mut to).map(|()| read));
         let read = match read {
             Ok(read) => read,
             Err(fault) => return self.refuse(Client::of(message, to), &fault),
@@ -103,6 +108,7 @@ impl Ingress {
             .is_some_and(|gear| gear.wiring.gives_one_answer());
         let entry = InFlight {
             client,
+            listed: None,
             inputs: read.inputs,
             trace: read.trace,
             accepted: now,
@@ -110,6 +116,8 @@ impl Ingress {
             version,
             gear,
             stage: String::new(),
+            dispatches: 0,
+            forwarded: BTreeSet::new(),
             tally: Tally::default(),
             gather: Gather::default(),
             reading: (read.stream && one_answer).then(StreamOffset::default),
@@ -117,6 +125,10 @@ impl Ingress {
         match self.ledger.admit(now, read.budget_us, entry) {
             Ok(Admitted { id, attempt }) => {
                 self.metrics.accepted();
+                if let Some(entry) = self.ledger.get_mut(id) {
+                    let named = entry.client.id.as_deref();
+                    entry.listed = named.map(|named| self.by_client.list(named, id));
+                }
                 self.send(id, attempt, now);
             }
             Err((refusal, entry)) => {
@@ -143,10 +155,10 @@ impl Actor for Ingress {
 impl Handler<Inbound> for Ingress {
     type Result = ();
 
-    fn handle(&mut self, Inbound { message, permit }: Inbound, _: &mut Context<Self>) {
+    fn handle(&mut self, Inbound { message, held }: Inbound, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
         self.sweep(now);
-        self.accept(&message, To::inbox(&message, Some(permit)), now);
+        self.accept(&message, To::inbox(&message, held), now);
     }
 }
 
@@ -163,8 +175,9 @@ impl Handler<Submitted> for Ingress {
 impl Handler<Finished> for Ingress {
     type Result = ();
 
-    fn handle(&mut self, Finished(mut done): Finished, _: &mut Context<Self>) {
+    fn handle(&mut self, Finished(done): Finished, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
+        let mut done = check::checked(done);
         self.fill_defaults(&mut done);
         match &done.result {
             DoneResult::Outputs { routed: true, .. } => self.answer(done, now),
@@ -172,6 +185,9 @@ impl Handler<Finished> for Ingress {
             DoneResult::Part { .. } => self.forward_part(done),
             DoneResult::Fault(fault) => {
                 let fault = fault.clone();
+                if fault.code == Code::Unreadable {
+                    self.metrics.unreadable();
+                }
                 if !done.branch.is_root() && !may_retry(&fault) {
                     self.gather(done, now);
                 } else if !self.fail_member(&done, &fault, now) {
@@ -186,19 +202,30 @@ impl Handler<Finished> for Ingress {
 impl Handler<Undeliverable> for Ingress {
     type Result = ();
 
-    fn handle(&mut self, Undeliverable { id }: Undeliverable, _: &mut Context<Self>) {
+    fn handle(&mut self, notice: Undeliverable, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
-        let Some((attempt, replica)) = self.ledger.place(id) else {
+        let Undeliverable {
+            id,
+            attempt,
+            dispatch,
+        } = notice;
+        let (Some((current, replica)), Some(entry)) = (self.ledger.place(id), self.ledger.get(id)) else {
             return;
         };
-        if let Some(replica) = replica.map(ToOwned::to_owned)
+        if attempt != current {
+            // The request is elsewhere by now: the notice is no evidence against the replica that has it.
+            return self.metrics.stale();
+        }
+        // Only the last dispatch went to the replica that the ledger names.
+        let is_last = dispatch == entry.dispatches;
+        if let Some(replica) = replica.filter(|_| is_last).map(ToOwned::to_owned)
             && self
                 .dispatcher
                 .liveness(|liveness| liveness.declare_lost(&replica))
         {
             // The replica's own subject has no subscriber, so its other requests are lost too; no need to wait for
             // missed heartbeats.
-            return self.replica_lost(&replica, now);
+            return self.replicas_lost(&[replica], now);
         }
         let message = "no replica serves the next stage: the last one is gone, or none was started";
         self.fail(id, attempt, &Fault::new(Code::Unavailable, message), now);
@@ -216,15 +243,11 @@ impl Handler<Cancel> for Ingress {
         #[cfg(test)]
         assert_ne!(id, PANICS, "scripted to panic");
         let now = self.dispatcher.clock().now();
-        let named = self
-            .ledger
-            .iter()
-            .filter(|(_, entry)| entry.client.id.as_ref() == Some(&id));
-        let cancelled: Vec<u64> = named.map(|(number, _)| number).collect();
+        let cancelled = self.by_client.numbers(&id);
         for number in &cancelled {
             let attempt = self.ledger.place(*number).map_or(0, |(attempt, _)| attempt);
             if let Answer::First(entry) = self.ledger.answered(*number, attempt, now) {
-                self.admission.completed(now);
+                self.admission.ended();
                 self.refuse(
                     entry.client,
                     &Fault::new(Code::Cancelled, "the client cancelled it"),
@@ -240,9 +263,7 @@ impl Handler<LostReplicas> for Ingress {
 
     fn handle(&mut self, LostReplicas(replicas): LostReplicas, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
-        for replica in replicas {
-            self.replica_lost(&replica, now);
-        }
+        self.replicas_lost(&replicas, now);
     }
 }
 

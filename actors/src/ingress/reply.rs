@@ -4,7 +4,7 @@ use async_nats::HeaderMap;
 use kaskade_models::Tensor;
 use kaskade_policy::gather::Branch;
 
-use super::in_flight::{Client, InFlight, Ingress, To};
+use super::in_flight::{Client, Held, InFlight, Ingress, To};
 use crate::{
     bus::publisher::HEADROOM,
     dispatch::dispatcher::Dispatcher,
@@ -99,8 +99,10 @@ impl Ingress {
             ..InferReply::default()
         };
         if let Ok(payload) = wire::encode_reply(content_type, &part) {
-            self.dispatcher
-                .publish(inbox, None, body_headers(content_type), payload);
+            // A part that does not fit into the queue is skipped too.
+            let _ = self
+                .dispatcher
+                .reply(&inbox, body_headers(content_type), &payload, Vec::new());
         }
     }
 
@@ -117,17 +119,37 @@ impl Ingress {
             );
             return self.refuse(entry.client, &Fault::new(Code::TooLarge, message));
         }
-        self.metrics
-            .answered(self.dispatcher.clock().now().saturating_sub(entry.accepted));
+        let answered_in = self.dispatcher.clock().now().saturating_sub(entry.accepted);
         let content_type = entry.client.content_type;
-        match entry.client.to {
+        let sent = match entry.client.to {
             To::Inbox {
-                inbox: Some(inbox), ..
-            } => self
-                .dispatcher
-                .publish(inbox, None, body_headers(content_type), payload),
-            To::Inbox { inbox: None, .. } => {}
-            To::Stream(submission) => submission.answer(content_type, payload),
+                inbox: Some(inbox),
+                held,
+            } => {
+                let permits = held.into_permits();
+                let headers = body_headers(content_type);
+                let sent = self.dispatcher.reply(&inbox, headers, &payload, permits);
+                sent.map_err(|fault| (inbox, fault))
+            }
+            To::Inbox { inbox: None, .. } => Ok(()),
+            To::Stream(submission) => {
+                submission.answer(content_type, payload);
+                Ok(())
+            }
+        };
+        match sent {
+            Ok(()) => self.metrics.answered(answered_in),
+            Err((inbox, fault)) => {
+                let client = Client {
+                    to: To::Inbox {
+                        inbox: Some(inbox),
+                        held: Held::default(),
+                    },
+                    content_type,
+                    id: entry.client.id,
+                };
+                self.refuse(client, &fault);
+            }
         }
     }
 

@@ -2,9 +2,8 @@
 
 use async_nats::{Message, Subject};
 use kaskade_models::Tensor;
-use tokio::sync::OwnedSemaphorePermit;
 
-use super::in_flight::{Client, IngressConfig, To};
+use super::in_flight::{Client, Held, IngressConfig, To};
 use crate::{
     error::{Code, Fault},
     subjects,
@@ -24,9 +23,10 @@ pub(super) struct Read {
 }
 
 impl Read {
-    /// Checks that the request can be answered to `to`: results of durable requests are stored under the request's
+    /// Charges the request for its inputs, and checks that it can be answered to `to`: results of durable requests are stored under the request's
     /// id, which must be valid.
-    pub(super) fn check(&self, to: &To) -> Result<(), Fault> {
+    pub(super) fn check(&self, to: &mut To) -> Result<(), Fault> {
+        to.charge(&self.inputs)?;
         match (to, &self.id) {
             (To::Stream(_), Some(id)) => headers::check_request_id(id),
             _ => Ok(()),
@@ -47,12 +47,24 @@ impl Read {
 }
 
 impl To {
-    /// The sender of the message, with the permit that it holds.
-    pub(super) fn inbox(message: &Message, permit: Option<OwnedSemaphorePermit>) -> Self {
+    /// The sender of the message, and what its request holds.
+    pub(super) fn inbox(message: &Message, held: Held) -> Self {
         Self::Inbox {
             inbox: inbox_of(message),
-            _permit: permit,
+            held,
         }
+    }
+
+    /// Charges the request for its decoded inputs, which may be larger than its message.
+    fn charge(&mut self, inputs: &[Tensor]) -> Result<(), Fault> {
+        let Self::Inbox { held, .. } = self else {
+            return Ok(());
+        };
+        let size = inputs.iter().map(|input| input.data.len() + input.name.len());
+        if held.charge(size.sum()) {
+            return Ok(());
+        }
+        Err(too_many_bytes())
     }
 }
 
@@ -70,6 +82,13 @@ impl Client {
             id: id.map(ToOwned::to_owned),
         }
     }
+}
+
+/// The fault of a request beyond [`IngressConfig::max_in_flight_bytes`].
+pub(super) fn too_many_bytes() -> Fault {
+    let message =
+        "the inputs in flight reach the limit of the ingress (`max_in_flight_bytes`); try again later";
+    Fault::new(Code::Overloaded, message)
 }
 
 /// Returns the client's reply subject; `None` if replying to it would address actors in the ingress's name.

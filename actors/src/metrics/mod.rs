@@ -33,6 +33,10 @@ pub const FAULTS: &str = "kaskade_fault_replies_total";
 pub const RETRIED: &str = "kaskade_retried_attempts_total";
 /// Results that arrived after the request had been answered.
 pub const STALE: &str = "kaskade_stale_answers_total";
+/// Results without a valid token, dropped.
+pub const FORGED: &str = "kaskade_forged_results_total";
+/// Messages between actors that could not be read.
+pub const UNREADABLE: &str = "kaskade_unreadable_messages_total";
 /// Deliveries refused because a replica's queue was full.
 pub const QUEUE_FULL: &str = "kaskade_queue_full_refusals_total";
 /// Stored results of durable requests.
@@ -90,6 +94,8 @@ pub struct Metrics {
     answered: AtomicU64,
     retried: AtomicU64,
     stale: AtomicU64,
+    forged: AtomicU64,
+    unreadable: AtomicU64,
     queue_full: AtomicU64,
     durable_results: AtomicU64,
     redelivered: AtomicU64,
@@ -132,6 +138,10 @@ pub struct Snapshot {
     pub retried: u64,
     /// [`STALE`].
     pub stale: u64,
+    /// [`FORGED`].
+    pub forged: u64,
+    /// [`UNREADABLE`].
+    pub unreadable: u64,
     /// [`QUEUE_FULL`].
     pub queue_full: u64,
     /// [`DURABLE_RESULTS`].
@@ -193,6 +203,15 @@ impl Metrics {
 
     pub(crate) fn stale(&self) {
         self.stale.fetch_add(1, Relaxed);
+    }
+
+    /// Returns the new count.
+    pub(crate) fn forged(&self) -> u64 {
+        self.forged.fetch_add(1, Relaxed) + 1
+    }
+
+    pub(crate) fn unreadable(&self) {
+        self.unreadable.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn queue_full(&self) {
@@ -301,6 +320,8 @@ impl Metrics {
             answered: self.answered.load(Relaxed),
             retried: self.retried.load(Relaxed),
             stale: self.stale.load(Relaxed),
+            forged: self.forged.load(Relaxed),
+            unreadable: self.unreadable.load(Relaxed),
             queue_full: self.queue_full.load(Relaxed),
             durable_results: self.durable_results.load(Relaxed),
             redelivered: self.redelivered.load(Relaxed),

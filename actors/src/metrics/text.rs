@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use super::{
     ACCEPTED, ANSWERED, ARRIVED, BETWEEN_TOKENS, DEAD_LETTERS, DURABLE_RESULTS, ENERGY, ENERGY_PER_REQUEST,
-    FAN_OUT_CHILDREN, FAN_OUTS, FAULTS, FIRST_TOKENS, IN_FLIGHT, Metrics, PLAN_EPOCH, PROCESSING, QUEUE_FULL,
-    QUEUED, READY, REDELIVERED, RETRIED, SHIFTS, STALE, Snapshot, TO_FIRST_TOKEN, TOKENS, VARIANT_BATCHES,
-    VARIANT_BUSY, VARIANT_ENERGY, VARIANT_REQUESTS, VariantCount,
+    FAN_OUT_CHILDREN, FAN_OUTS, FAULTS, FIRST_TOKENS, FORGED, IN_FLIGHT, Metrics, PLAN_EPOCH, PROCESSING,
+    QUEUE_FULL, QUEUED, READY, REDELIVERED, RETRIED, SHIFTS, STALE, Snapshot, TO_FIRST_TOKEN, TOKENS,
+    UNREADABLE, VARIANT_BATCHES, VARIANT_BUSY, VARIANT_ENERGY, VARIANT_REQUESTS, VariantCount,
 };
 
 /// Media type of the page.
@@ -160,6 +160,12 @@ fn requests<'a>(page: &mut Page<'a>, snapshot: &'a Snapshot, processing_us: u64)
             STALE,
             "Results that arrived after the request had been answered.",
             snapshot.stale,
+        ),
+        (FORGED, "Results without a valid token, dropped.", snapshot.forged),
+        (
+            UNREADABLE,
+            "Messages between actors that could not be read.",
+            snapshot.unreadable,
         ),
         (
             QUEUE_FULL,

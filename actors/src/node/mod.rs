@@ -33,7 +33,7 @@ use crate::{
     control::shifter::Shifter,
     dispatch::dispatcher::Dispatcher,
     ingress::durable::{self, DurableError, DurableIntake},
-    ingress::{self, FailInFlight, Ingress, IngressConfig, StatePublisher},
+    ingress::{self, FailInFlight, Identity, Ingress, IngressConfig, StatePublisher},
     metrics::Metrics,
     ops::discovery::{self, Announcement},
     ops::health::{Health, IngressHealth, WorkerHealth},
@@ -45,7 +45,7 @@ use crate::{
         AnnounceLeave, HeardIngress, Leave, Left, Loader, Readiness, Reconcile, Worker, WorkerConfig,
     },
     subjects::{App, SubjectError},
-    wire::{EnergyReport, GearShift, Message as _},
+    wire::{EnergyReport, GearShift, Message as _, TokenKey},
 };
 
 /// Configuration of a node.
@@ -325,7 +325,7 @@ async fn assemble(
         let planner = Planner::new(planner, Arc::clone(&store), plans.clone(), dispatcher.clone());
         planner.listen(&bus, &mut heartbeats).await?;
     }
-    heartbeats.start(&bus, &app, dispatcher.supervisor()).await?;
+    heartbeats.start(&bus, &dispatcher, &plans).await?;
     let meter = config.power.map(|power| {
         let meter = Meter::new(&node, power, dispatcher.clone(), Arc::clone(&metrics));
         meter.start()
@@ -376,8 +376,10 @@ async fn start_ingress(
     let (bus, plans) = (&shared.bus, &shared.plans);
     let (dispatcher, metrics) = (&shared.dispatcher, &shared.metrics);
     let id = discovery::instance_id();
+    let key = TokenKey::random().map_err(|error| NodeError::Thread(error.to_string()))?;
     let ingress = Ingress::new(
         &id,
+        key.clone(),
         limits.clone(),
         plans.clone(),
         dispatcher.clone(),
@@ -390,7 +392,7 @@ async fn start_ingress(
         bus,
         dispatcher,
         &ingress,
-        &id,
+        Identity { id: id.clone(), key },
         &limits,
         metrics.clone(),
         closed.clone(),

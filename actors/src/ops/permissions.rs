@@ -78,14 +78,22 @@ fn ingress(app: &App) -> Result<Permissions, SubjectError> {
     publish.extend(subjects::durable_taking(app));
     // Clients choose their reply subjects; only inboxes, so that a reply cannot reach a stage.
     publish.push(INBOXES.to_owned());
-    let mut subscribe = app.all_of(["infer", "submit", "cancel", "done.*.*", "beat.*", "gear", "plan"]);
+    let mut subscribe = app.all_of([
+        "infer",
+        "submit",
+        "cancel",
+        "done.*.*.*.*",
+        "beat.*",
+        "gear",
+        "plan",
+    ]);
     subscribe.extend(named(app, &[LOAD])?);
     subscribe.extend(subjects::discovery_patterns(app));
     Ok(joined([Permissions { publish, subscribe }, reads_plans(app)]))
 }
 
 fn worker(app: &App) -> Result<Permissions, SubjectError> {
-    let mut publish = app.all_of(["stage.*", "replica.*", "done.*.*", "beat.*"]);
+    let mut publish = app.all_of(["stage.*", "replica.*", "done.*.*.*.*", "beat.*"]);
     publish.extend(named(app, &[ENERGY])?);
     let subscribe = app.all_of(["stage.*", "replica.*", "abandon", "ingress.*", "gear", "plan"]);
     Ok(joined([Permissions { publish, subscribe }, reads_plans(app)]))
@@ -112,7 +120,7 @@ fn observer(app: &App) -> Permissions {
 
 fn actor(app: &App, name: &str, stages: &[String]) -> Result<Permissions, SubjectError> {
     check_token("actor", name)?;
-    let mut publish = app.all_of(["done.*.*"]);
+    let mut publish = app.all_of(["done.*.*.*.*"]);
     publish.push(app.beat(name)?.into_string());
     let mut subscribe = app.all_of(["ingress.*"]);
     subscribe.push(app.replica(name)?.into_string());
@@ -269,14 +277,14 @@ mod tests {
     #[test]
     fn requests_and_answers_are_read_by_those_they_are_for() {
         assert_eq!(may_subscribe("kaskade.digits.infer"), ["ingress"]);
-        assert_eq!(may_subscribe("kaskade.digits.done.x.1"), ["ingress"]);
+        assert_eq!(may_subscribe("kaskade.digits.done.x.1.1.t"), ["ingress"]);
         assert_eq!(may_subscribe("kaskade.digits.stage.small"), ["worker", "actor"]);
         assert_eq!(may_subscribe("kaskade.digits.stage.large"), ["worker"]);
         assert!(may_subscribe("_INBOX.UOTHER.1").is_empty());
         assert_eq!(may_subscribe("_INBOX.UKEY.1").len(), roles().len());
         // An ingress pads its own subscription when it leaves.
         assert_eq!(may_publish("kaskade.digits.infer"), ["client", "ingress"]);
-        assert_eq!(may_publish("kaskade.digits.done.x.1"), ["worker", "actor"]);
+        assert_eq!(may_publish("kaskade.digits.done.x.1.1.t"), ["worker", "actor"]);
         assert_eq!(may_publish("kaskade.digits.beat.mine"), ["worker", "actor"]);
         assert_eq!(may_publish("kaskade.digits.beat.other"), ["worker"]);
         assert_eq!(may_publish("_INBOX.UOTHER.1"), ["ingress", "planner"]);

@@ -251,6 +251,22 @@ impl PlanVersions {
         self.state.borrow().at(epoch).cloned()
     }
 
+    /// Returns whether a plan that is kept places replicas on that worker.
+    pub fn is_worker(&self, worker: &str) -> bool {
+        self.any_placed(|replica| replica.worker == worker)
+    }
+
+    /// Returns whether a plan that is kept places the replica on that worker.
+    pub fn places(&self, worker: &str, id: &str) -> bool {
+        self.any_placed(|replica| replica.worker == worker && replica.id == id)
+    }
+
+    fn any_placed(&self, is: impl Fn(&Replica) -> bool) -> bool {
+        let state = self.state.borrow();
+        let mut placed = state.iter().flat_map(|(_, version)| &version.plan.placement);
+        placed.any(is)
+    }
+
     /// Adopts a plan in its first gear. An ingress admits requests under it once it is in place at the workers.
     ///
     /// # Errors

@@ -126,6 +126,13 @@ pub fn for_hop(budget: Duration, trace: &Trace) -> HeaderMap {
     headers
 }
 
+/// Returns the headers of one hop between stages, without the budget: it is added when the message is written.
+pub fn for_trace(trace: &Trace) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    trace.put(&mut headers);
+    headers
+}
+
 /// Returns the headers of a body.
 pub fn for_body(content_type: ContentType) -> HeaderMap {
     let mut headers = HeaderMap::new();

@@ -14,6 +14,7 @@ mod scan;
 mod tensors;
 #[cfg(test)]
 mod tests;
+mod token;
 
 use std::collections::BTreeMap;
 
@@ -30,6 +31,7 @@ pub use energy::{EnergyReport, ModelEnergy, Tokens};
 pub use lists::MAX_PARAMETERS;
 use lists::at_most;
 pub use tensors::{MAX_RANK, MAX_TENSORS};
+pub use token::{NotAToken, Token, TokenKey};
 
 /// Largest number of hops in one message.
 pub const MAX_HOPS: usize = 64;
@@ -162,6 +164,9 @@ pub struct StageRequest {
     /// 0 for the first try, one more for every retry; results of older attempts are dropped.
     #[serde(default)]
     pub attempt: u32,
+    /// Proves that a result answers this dispatch: the subject of the result carries it.
+    #[serde(default)]
+    pub token: Token,
     /// The branch of a pipeline's request; the answer names it.
     #[serde(default, skip_serializing_if = "Branch::is_root")]
     pub branch: Branch,
@@ -211,7 +216,7 @@ impl Message for StageRequest {
             + branch_name_hint(&self.branch)
             + self.ingress.len()
             + self.stage.len()
-            + 96
+            + 160
     }
 }
 

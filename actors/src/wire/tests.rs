@@ -163,6 +163,7 @@ fn stage_request() -> impl Strategy<Value = StageRequest> {
                     id,
                     ingress,
                     attempt,
+                    token: TokenKey::random().unwrap().issue(id, attempt, gear),
                     branch,
                     epoch,
                     gear,

@@ -16,6 +16,7 @@ mod common;
 mod control;
 mod durable;
 mod ensembles;
+mod foreign;
 mod gears;
 mod health;
 mod leaving;

@@ -95,7 +95,7 @@ fn stage(task: &str, variant: &str, exit: Exit) -> Stage {
 }
 
 /// `find`, then `classify` by two variants: the accurate one gets every request, the fast one is its backup.
-fn pipeline(app: &str, worker: impl Fn(&str) -> String) -> Plan {
+pub(crate) fn pipeline(app: &str, worker: impl Fn(&str) -> String) -> Plan {
     let classify = Edge {
         shares: BTreeMap::from([("accurate-0".into(), 1.0)]),
         backup: vec!["quick-0".into()],

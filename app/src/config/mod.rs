@@ -210,6 +210,8 @@ impl From<BatchingRule> for Batching {
 pub struct Ingress {
     /// Maximum requests in flight in one ingress; more are refused.
     pub max_in_flight: NonZeroU32,
+    /// Maximum bytes of the inputs of requests in flight in one ingress; more are refused.
+    pub max_in_flight_bytes: Size,
     /// Maximum requests in the queue of one replica; more are refused.
     pub queue_capacity: NonZeroU32,
     /// Budget of a request that states none.
@@ -227,6 +229,7 @@ impl Default for Ingress {
         }
         Self {
             max_in_flight: count(4_096),
+            max_in_flight_bytes: Size::mebibytes(1_024),
             queue_capacity: count(1_024),
             default_budget: Span::from_millis(2_000),
             max_budget: Span::from_millis(120_000),

@@ -232,6 +232,7 @@ pub(crate) fn start(
     let size = |count: NonZeroU32| usize::try_from(count.get()).unwrap_or(usize::MAX);
     let ingress = IngressConfig {
         max_in_flight: size(app.ingress.max_in_flight),
+        max_in_flight_bytes: usize::try_from(app.ingress.max_in_flight_bytes.bytes()).unwrap_or(usize::MAX),
         default_budget: app.ingress.default_budget.duration(),
         max_budget: app.ingress.max_budget.duration(),
         durable: app.durable.as_ref().map(Into::into),

@@ -7,8 +7,8 @@ use kaskade_actors::error::{Code, Fault};
 use kaskade_actors::subjects::{
     App, Route, check_token, discovery, discovery_verb, is_reply_allowed, token_from,
 };
-use kaskade_actors::wire::ContentType;
 use kaskade_actors::wire::headers::{self, Context};
+use kaskade_actors::wire::{ContentType, Token};
 
 /// Lines: an app, a name, and subjects. What a name makes is read back as it was meant; what is read is one of the app's.
 pub fn subjects(input: &[u8]) {
@@ -39,10 +39,12 @@ fn named(app: &App, name: &str) {
         (app.ingress(name), Route::Ingress(name)),
         (app.event(name), Route::Event(name)),
         (
-            app.done(name, u64::MAX),
+            app.done(name, u64::MAX, u32::MAX, "1-a-b"),
             Route::Done {
                 ingress: name,
                 id: u64::MAX,
+                attempt: u32::MAX,
+                token: "1-a-b",
             },
         ),
     ];
@@ -64,7 +66,18 @@ fn parsed(app: &App, subject: &str, route: Route<'_>) {
         Route::Beat(name) => app.beat(name),
         Route::Ingress(name) => app.ingress(name),
         Route::Event(name) => app.event(name),
-        Route::Done { ingress, id } => app.done(ingress, id),
+        Route::Done {
+            ingress,
+            id,
+            attempt,
+            token,
+        } => {
+            // A token that is read is written in the same way.
+            if let Ok(read) = token.parse::<Token>() {
+                assert_eq!(read.to_string(), token);
+            }
+            app.done(ingress, id, attempt, token)
+        }
         _ => return,
     };
     let made = made.expect("what was read can be written");

@@ -153,12 +153,12 @@ fn wire() -> io::Result<()> {
 
 fn names() -> io::Result<()> {
     let subjects = "digits\nworker-1\nkaskade.digits.infer\nkaskade.digits.stage.small\n\
-        kaskade.digits.done.a-1.18446744073709551615\nkaskade.digits.event.load\n$SRV.PING.digits\n_INBOX.x";
+        kaskade.digits.done.a-1.18446744073709551615.1.1-0123456789abcdef-fedcba9876543210\nkaskade.digits.event.load\n$SRV.PING.digits\n_INBOX.x";
     put("subjects", "all.txt", subjects)?;
     put(
         "subjects",
         "hostile.txt",
-        "a\na.b c\r\nkaskade.a.beat.*\nkaskade.a.>\nkaskade.a.done.b.+1",
+        "a\na.b c\r\nkaskade.a.beat.*\nkaskade.a.>\nkaskade.a.done.b.+1.+1.1-2-3",
     )?;
     let headers = "Kaskade-Request-Id: 42\nKaskade-Budget-Us: 250000\nKaskade-Epoch: 7\n\
         Kaskade-Chunk: 00000000000000ff/0/3\ncontent-type: application/json\n\

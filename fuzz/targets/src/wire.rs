@@ -3,11 +3,13 @@
 use std::sync::LazyLock;
 
 use bytes::Bytes;
+use kaskade_actors::ingress::check::checked;
 use kaskade_actors::wire::{
-    Abandoned, Beat, ContentType, Done, DriftNotice, GearShift, InferReply, InferRequest, IngressState,
-    LoadCount, Message, PlanNotice, PlanReport, PlanRequest, ShiftReport, StageRequest, decode_infer,
-    decode_reply, encode_fault, encode_reply,
+    Abandoned, Beat, ContentType, Done, DoneResult, DriftNotice, GearShift, InferReply, InferRequest,
+    IngressState, LoadCount, Message, PlanNotice, PlanReport, PlanRequest, ShiftReport, StageRequest,
+    decode_infer, decode_reply, encode_fault, encode_reply,
 };
+use kaskade_models::check_outputs;
 
 use crate::edit::edited;
 use crate::messages::examples;
@@ -20,6 +22,7 @@ pub fn wire(input: &[u8]) {
     round::<InferReply>(&bytes);
     round::<StageRequest>(&bytes);
     round::<Done>(&bytes);
+    result(&bytes);
     round::<Beat>(&bytes);
     round::<Abandoned>(&bytes);
     round::<IngressState>(&bytes);
@@ -30,6 +33,26 @@ pub fn wire(input: &[u8]) {
     round::<PlanRequest>(&bytes);
     round::<PlanReport>(&bytes);
     round::<PlanNotice>(&bytes);
+}
+
+/// The result of a stage as the ingress takes it: what passes its check may be an answer.
+fn result(bytes: &Bytes) {
+    let Ok(done) = Done::decode(bytes) else { return };
+    let done = checked(done);
+    match &done.result {
+        DoneResult::Fault(_) => {}
+        DoneResult::Part { outputs, .. } => assert!(check_outputs(outputs.clone()).is_ok()),
+        DoneResult::Outputs {
+            outputs,
+            confidence,
+            children,
+            ..
+        } => {
+            assert!(check_outputs(outputs.clone()).is_ok() || (outputs.is_empty() && !children.is_empty()));
+            assert!(confidence.is_none_or(|confidence| (0.0..=1.0).contains(&confidence)));
+        }
+    }
+    assert_eq!(checked(done.clone()), done, "a second check changed a result");
 }
 
 /// An edited message. Its tensors' data are arrays, as a peer may send them; the bytes are for [`wire`].

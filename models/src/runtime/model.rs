@@ -158,7 +158,7 @@ impl Signature {
 ///
 /// # Errors
 /// [`ModelError::BadOutput`] for the first that is not.
-pub(crate) fn check_outputs(outputs: Outputs) -> Result<Outputs, ModelError> {
+pub fn check_outputs(outputs: Outputs) -> Result<Outputs, ModelError> {
     let bad = |reason: String| ModelError::BadOutput { reason };
     if outputs.is_empty() {
         return Err(bad("it has no outputs".into()));

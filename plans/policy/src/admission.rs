@@ -79,7 +79,16 @@ impl Admission {
         accepted
     }
 
-    /// Notes that an accepted request got its answer. Errors that cost no model's time do not count.
+    /// Notes that an accepted request ended without an answer: refused by a full queue, expired, cancelled. That cost no
+    /// model's time, so it is no service.
+    pub fn ended(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if !self.is_busy() {
+            self.window = None;
+        }
+    }
+
+    /// Notes that an accepted request got its answer. Errors do not count: [`Admission::ended`].
     pub fn completed(&mut self, now: u64) {
         self.in_flight = self.in_flight.saturating_sub(1);
         if !self.is_busy() {

@@ -154,3 +154,24 @@ fn shorter_budgets_are_shed_first() {
     assert!(!admission.admit(5_000_000, in_flight, 50_000));
     assert!(admission.admit(5_000_000, in_flight, 1_000_000));
 }
+
+/// A service of 100 requests/s that is offered 400/s, of which a full queue refuses 300.
+#[test]
+fn refusals_are_not_taken_for_service() {
+    let mut admission = Admission::new(AdmissionConfig {
+        always: 8,
+        ..AdmissionConfig::default()
+    });
+    let mut now = 0;
+    for number in 0_u32..4_000 {
+        now += 2_500;
+        admission.admit(now, 16, u64::MAX);
+        if number % 4 == 0 {
+            admission.completed(now);
+        } else {
+            admission.ended();
+        }
+    }
+    let rate = admission.rate_per_s().unwrap();
+    assert!((90.0..110.0).contains(&rate), "{rate}");
+}

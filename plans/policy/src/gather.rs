@@ -165,6 +165,20 @@ impl<R> Gather<R> {
         Ok(())
     }
 
+    /// Whether a report of that branch would be noted: it is of the newest attempt that reports, and not a repetition.
+    pub fn awaits(&self, attempt: u32, newest: u32, branch: &Branch) -> bool {
+        (self.attempt..=newest).contains(&attempt)
+            && (attempt > self.attempt || !self.arrived.contains_key(branch))
+    }
+
+    /// How many more branches a report of that attempt may announce.
+    pub fn room(&self, attempt: u32) -> usize {
+        if attempt > self.attempt {
+            return MAX_BRANCHES;
+        }
+        MAX_BRANCHES.saturating_sub(self.told.len().max(self.arrived.len()))
+    }
+
     /// Whether every branch has come to its end.
     pub fn complete(&self) -> bool {
         self.arrived.contains_key(&Branch::ROOT)
@@ -268,6 +282,18 @@ mod tests {
         gather.arrive(2, 2, Branch::ROOT, &of("c", 1), 20).unwrap();
         assert!(gather.complete());
         assert_eq!(gather.into_branches().pop().unwrap().1, Some(21));
+    }
+
+    #[test]
+    fn a_repeated_report_is_not_awaited_and_room_shrinks() {
+        let mut gather = Gather::default();
+        assert!(gather.awaits(1, 1, &Branch::ROOT) && !gather.awaits(2, 1, &Branch::ROOT));
+        assert_eq!(gather.room(1), MAX_BRANCHES);
+        gather.arrive(1, 2, Branch::ROOT, &of("c", 96), ()).unwrap();
+        assert!(!gather.awaits(1, 2, &Branch::ROOT) && gather.awaits(1, 2, &branch("c.0")));
+        assert_eq!(gather.room(1), MAX_BRANCHES - 96);
+        assert!(gather.awaits(2, 2, &Branch::ROOT), "a new attempt begins anew");
+        assert_eq!(gather.room(2), MAX_BRANCHES);
     }
 
     #[test]

@@ -11,8 +11,10 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::retry_budget::{RetryBudget, RetryBudgetConfig};
+
 /// Limits of the book.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LedgerConfig {
     /// At most this many accepted requests without a reply.
     pub max_in_flight: usize,
@@ -27,6 +29,8 @@ pub struct LedgerConfig {
     pub backoff_us: u64,
     /// Longest pause, microseconds.
     pub max_backoff_us: u64,
+    /// Bounds resends, except those after a lost connection.
+    pub retries: RetryBudgetConfig,
     /// The first request's id. An ingress that restarts under the same name starts elsewhere, so that a late answer to
     /// its predecessor cannot match.
     pub first_id: u64,
@@ -42,6 +46,7 @@ impl Default for LedgerConfig {
             settle_from: 5,
             backoff_us: 2_000,
             max_backoff_us: 100_000,
+            retries: RetryBudgetConfig::default(),
             first_id: 1,
         }
     }
@@ -146,6 +151,7 @@ pub struct Due<T> {
 #[derive(Debug)]
 pub struct Ledger<T> {
     config: LedgerConfig,
+    retries: RetryBudget,
     next_id: u64,
     entries: BTreeMap<u64, Entry<T>>,
     deadlines: BTreeSet<(u64, u64)>,
@@ -160,8 +166,8 @@ struct Entry<T> {
     kept: T,
     deadline: u64,
     attempt: u32,
-    /// Times that it was sent again because a replica was lost.
-    losses: u32,
+    /// Times that it was sent again because a replica was lost, in halves: a replica that may have had it counts half.
+    half_losses: u32,
     state: State,
 }
 
@@ -183,6 +189,7 @@ impl<T> Ledger<T> {
     pub fn new(config: LedgerConfig) -> Self {
         Self {
             config,
+            retries: RetryBudget::new(config.retries),
             next_id: config.first_id,
             entries: BTreeMap::new(),
             deadlines: BTreeSet::new(),
@@ -205,6 +212,7 @@ impl<T> Ledger<T> {
             let limit = self.config.max_in_flight;
             return Err((Refusal::Full { limit }, kept));
         }
+        self.retries.admitted(now);
         let id = self.next_id;
         self.next_id = self.next_id.wrapping_add(1);
         let deadline = now.saturating_add(budget_us);
@@ -216,7 +224,7 @@ impl<T> Ledger<T> {
                 kept,
                 deadline,
                 attempt: 1,
-                losses: 0,
+                half_losses: 0,
                 state: State::Unplaced,
             },
         );
@@ -275,24 +283,38 @@ impl<T> Ledger<T> {
         self.take(id).map_or(Failure::Stale, Failure::Terminal)
     }
 
-    /// A replica is gone: the requests to send again now, each with its new attempt's number, in order of admission.
+    /// A replica is gone: the requests to send again now, each with its new attempt's number, in order of admission. What
+    /// the retry budget does not allow now comes out of [`Ledger::due`] later.
     ///
     /// Includes requests known to be there and requests whose replica is unknown: some of these may be answered twice, which
     /// costs work but not correctness, where the other choice would cost replies. A request known to have been there with
     /// no attempt left comes out of [`Ledger::due`] as exhausted, so that one that kills its replicas does not kill all.
     pub fn lost(&mut self, replica: &str, now: u64) -> Vec<(u64, u32)> {
-        let there = self.placed.get(replica).cloned().unwrap_or_default();
+        self.lost_together(&[replica], now)
+    }
+
+    /// Several replicas are gone at once, as with their machine: as [`Ledger::lost`], but one loss for each request. A
+    /// loss counts half for a request whose replica is unknown, since it may have been elsewhere.
+    pub fn lost_together<R: AsRef<str>>(&mut self, replicas: &[R], now: u64) -> Vec<(u64, u32)> {
+        let there = replicas
+            .iter()
+            .filter_map(|replica| self.placed.get(replica.as_ref()));
+        let there: BTreeSet<u64> = there.flatten().copied().collect();
         let mut again = Vec::new();
         for &id in there.union(&self.unplaced.clone()) {
             let Some(entry) = self.entries.get_mut(&id) else {
                 continue;
             };
             let config = &self.config;
-            match config.after_loss(entry.attempt, entry.losses, now, entry.deadline) {
+            match config.after_loss(entry.attempt, entry.half_losses / 2, now, entry.deadline) {
                 AfterLoss::Resend => {
-                    entry.losses += 1;
-                    let attempt = self.next_attempt(id, State::Unplaced);
-                    again.extend(attempt.map(|attempt| (id, attempt)));
+                    entry.half_losses += if there.contains(&id) { 2 } else { 1 };
+                    if self.retries.take(now) {
+                        let attempt = self.next_attempt(id, State::Unplaced);
+                        again.extend(attempt.map(|attempt| (id, attempt)));
+                    } else {
+                        self.next_attempt(id, State::Paused(now));
+                    }
                 }
                 AfterLoss::Exhausted if there.contains(&id) => self.put(id, State::Exhausted),
                 // Its replica is unknown, or `due` removes it.
@@ -361,6 +383,9 @@ impl<T> Ledger<T> {
             }
         }
         while let Some(&(_, id)) = self.pauses.first().filter(|(at, _)| *at <= now) {
+            if !self.retries.take(now) {
+                break;
+            }
             self.put(id, State::Unplaced);
             if let Some(entry) = self.entries.get(&id) {
                 due.resend.push((id, entry.attempt));
@@ -370,12 +395,13 @@ impl<T> Ledger<T> {
     }
 
     /// When [`Ledger::due`] has something to give next, microseconds, if anything changes no earlier.
-    pub fn next_wake(&self, now: u64) -> Option<u64> {
+    pub fn next_wake(&mut self, now: u64) -> Option<u64> {
         if !self.exhausted.is_empty() {
             return Some(now);
         }
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         let pause = self.pauses.first().map(|(at, _)| *at);
+        let pause = pause.map(|at| if at <= now { self.retries.next_at(now) } else { at });
         deadline.into_iter().chain(pause).min()
     }
 

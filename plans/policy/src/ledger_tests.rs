@@ -296,7 +296,7 @@ proptest! {
     /// Whatever is lost, doubled or reordered, every admitted request comes to exactly one end, by its deadline.
     #[test]
     fn every_request_ends_exactly_once(steps in prop::collection::vec((0..400_u64, step()), 1..150)) {
-        let config = LedgerConfig { max_in_flight: 20, max_attempts: 3, max_losses: 2, settle_from: 3, backoff_us: 50, max_backoff_us: 300, first_id: 7 };
+        let config = LedgerConfig { max_in_flight: 20, max_attempts: 3, max_losses: 2, settle_from: 3, backoff_us: 50, max_backoff_us: 300, first_id: 7, ..LedgerConfig::default() };
         let mut ledger: Ledger<u64> = Ledger::new(config);
         let mut known: HashMap<u64, Known> = HashMap::new();
         let mut now = 0;
@@ -413,4 +413,57 @@ fn ledger_speed() {
         "{:?} per request at 100,000 in flight",
         start.elapsed() / rounds as u32
     );
+}
+
+/// A ledger with this many requests at the replica `a`, and a budget of `floor` resends and a fifth of the admissions.
+fn at_one_replica(requests: u64, floor: u32) -> Ledger<u64> {
+    let retries = crate::retry_budget::RetryBudgetConfig {
+        floor,
+        ..crate::retry_budget::RetryBudgetConfig::default()
+    };
+    let mut ledger = Ledger::new(LedgerConfig {
+        retries,
+        max_attempts: 16,
+        ..LedgerConfig::default()
+    });
+    for number in 0..requests {
+        let Admitted { id, attempt } = ledger.admit(0, 10_000_000, number).unwrap();
+        ledger.sent(id, attempt, Some("a"), 0);
+    }
+    ledger
+}
+
+#[test]
+fn resends_beyond_the_budget_wait_and_none_is_forgotten() {
+    let mut ledger = at_one_replica(100, 10);
+    assert_eq!(ledger.lost("a", 1_000).len(), 30, "the floor and a fifth of 100");
+    let (mut now, mut resent, mut windows) = (1_000, 30, 0);
+    while resent < 100 {
+        let wake = ledger.next_wake(now).unwrap();
+        assert!(wake > now, "waiting does not spin");
+        now = wake;
+        let due = ledger.due(now);
+        assert!(due.expired.is_empty() && due.resend.len() <= 30);
+        resent += due.resend.len();
+        windows += usize::from(!due.resend.is_empty());
+    }
+    assert!(windows >= 3, "{windows}");
+}
+
+#[test]
+fn after_a_lost_connection_everything_is_sent_again_at_once() {
+    let mut ledger = at_one_replica(100, 10);
+    assert_eq!(ledger.scattered(1_000).len(), 100);
+}
+
+#[test]
+fn replicas_that_are_lost_together_count_as_one_loss() {
+    let mut ledger = at_one_replica(1, 100);
+    let names = ["a", "b", "c", "d", "e", "f"];
+    assert_eq!(ledger.lost_together(&names, 1), [(1, 2)]);
+    for (number, name) in (0..).zip(names) {
+        // It may be at any replica: each loss sends it again, and none exhausts it.
+        assert_eq!(ledger.lost(name, 2 + number).len(), 1, "{name}");
+    }
+    assert!(ledger.due(100).exhausted.is_empty());
 }

@@ -56,6 +56,7 @@ pub mod profile;
 pub mod reachability;
 pub mod redelivery;
 pub mod rerouting;
+pub mod retry_budget;
 pub mod routing;
 pub mod run_time;
 pub mod shifting;

@@ -234,6 +234,7 @@ fn blame(code: Code) -> Blame {
         | Code::StaleEpoch
         | Code::Dropped
         | Code::NotDurable
-        | Code::NoReply => Blame::Service,
+        | Code::NoReply
+        | Code::Unreadable => Blame::Service,
     }
 }

@@ -160,8 +160,8 @@ impl World {
     }
 
     fn close_process(&mut self, of: usize) {
-        let process = &self.processes[of];
-        if let Some(ingress) = &process.ingress {
+        let process = &mut self.processes[of];
+        if let Some(ingress) = &mut process.ingress {
             let (left, wakes) = (ingress.ledger.len(), ingress.ledger.next_wake(self.now).is_some());
             self.judge.demand(Oracle::LedgerEmpties, left == 0 && !wakes, || {
                 format!("p{of} still owes {left} replies")

@@ -81,7 +81,8 @@ pub(crate) struct Strike {
 /// What the wire and the configuration leave open, and a run may choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Glue {
-    /// Whether a no-responders notice contains the attempt. Its subject is `done.<ingress>.<id>`, so it does not.
+    /// Whether a no-responders notice contains the attempt. It does: its subject is
+    /// `done.<ingress>.<id>.<attempt>.<token>`.
     pub(crate) notices_name_attempts: bool,
     /// Whether a heartbeat identifies the life of its process. It does, by its number, which restarts.
     pub(crate) beats_name_lives: bool,
@@ -92,12 +93,6 @@ pub(crate) struct Glue {
 impl Glue {
     /// As the actors have it.
     pub(crate) const SERVING: Self = Self {
-        notices_name_attempts: false,
-        beats_name_lives: true,
-        max_attempts: 16,
-    };
-    /// In total.
-    pub(crate) const TELLING: Self = Self {
         notices_name_attempts: true,
         beats_name_lives: true,
         max_attempts: 16,

@@ -9,7 +9,7 @@ use futures::StreamExt as _;
 use kaskade::{Inputs, Tensor};
 use kaskade_actors::bus::Bus;
 use kaskade_actors::wire::headers;
-use kaskade_actors::wire::{InferRequest, Message as _};
+use kaskade_actors::wire::{InferReply, InferRequest, Message as _};
 use kaskade_actors::{App, Code};
 use kaskade_testkit::NatsOptions;
 
@@ -24,6 +24,7 @@ scenarios! {
     "malformed" "Undecodable bodies, wrong shapes, unknown inputs, absurd lengths, empty bodies: each is refused with the code for it." malformed;
     "oversize" "A client sends a message over max_payload; the server closes its connection, and no other client is affected." oversize;
     "delivered-twice" "Every message to a stage and every result is delivered twice; each request gets one reply." twice;
+    "foreign-outputs" "A foreign program joins a stage and answers NaN with confidence 0.99, or a huge shape without data; each becomes a typed error, and none an answer." foreign;
     "mixed-versions" "A worker and a client of another version send unknown fields and leave out optional ones; both are served." mixed;
 }
 
@@ -147,7 +148,7 @@ async fn twice() -> anyhow::Result<Verdict> {
     let rig = Rig::new()?;
     let _processes = rig.start_all()?;
     let bus = rig.bus().await?;
-    let echoes = ["stage.*", "replica.*", "done.*.*"].map(|tail| format!("kaskade.{APP}.{tail}"));
+    let echoes = ["stage.*", "replica.*", "done.*.*.*.*"].map(|tail| format!("kaskade.{APP}.{tail}"));
     for subject in echoes {
         let mut heard = bus.subscribe(subject.into(), None).await?;
         let bus = bus.clone();
@@ -170,6 +171,52 @@ async fn twice() -> anyhow::Result<Verdict> {
     };
     let tally = undisturbed(&load).await?;
     Ok(Verdict::of(&tally).without_faults())
+}
+
+async fn foreign() -> anyhow::Result<Verdict> {
+    let rig = Rig::new()?;
+    let _processes = rig.start_all()?;
+    let bus = rig.bus().await?;
+    // Joins the small stage's queue group, so that it gets some of all requests.
+    let mut asked = bus
+        .subscribe(App::new(APP)?.stage("small")?, Some("q".to_owned()))
+        .await?;
+    bus.barrier().await?;
+    let answers = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let (counted, speaking) = (answers.clone(), bus.clone());
+    tokio::spawn(async move {
+        while let Some(message) = asked.next().await {
+            let number = counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let not_a_number = Tensor::from_f32("logits", &[1], &[f32::NAN]);
+            let output = not_a_number.map(|not_a_number| match number % 2 {
+                0 => not_a_number,
+                _ => Tensor {
+                    shape: vec![1 << 40, 0],
+                    data: Bytes::new(),
+                    ..not_a_number
+                },
+            });
+            // A result needs no more fields than a reply has.
+            let answer = InferReply {
+                outputs: output.into_iter().collect(),
+                confidence: Some(0.99),
+                ..InferReply::default()
+            };
+            let (Some(reply), Ok(body)) = (message.reply, answer.encode()) else {
+                continue;
+            };
+            let _ = speaking.publish(reply, None, None, body).await;
+        }
+    });
+    let tally = undisturbed(&Load::at(&rig.nats.url())).await?;
+    let foreign = answers.load(std::sync::atomic::Ordering::Relaxed);
+    let refused =
+        (0..tally.requests()).filter(|number| tally.fault_of(*number) == Some(Code::BadOutput.id()));
+    let refused = refused.count();
+    Ok(Verdict::of(&tally)
+        .only(&tally, &["KSK0009"])
+        .demand(foreign > 0, "the foreign program gets requests")
+        .demand(refused == foreign, "each of its answers is refused, and no other"))
 }
 
 /// The answer of a worker of a later version, with fields that this version does not know.

@@ -1,0 +1,69 @@
+//! The requests in flight by the ids that clients gave them, for cancellations.
+
+use std::{
+    cell::RefCell,
+    collections::{HashMap, hash_map::Entry},
+    rc::Rc,
+};
+
+/// Numbers of requests by the client's id. Clients choose ids, so several requests may share one.
+type Index = HashMap<String, Vec<u64>>;
+
+/// An index of the requests in flight. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ClientIds(Rc<RefCell<Index>>);
+
+/// The entry of one request; dropping it removes the request from the index.
+#[derive(Debug)]
+pub(super) struct Listed {
+    index: ClientIds,
+    id: String,
+    number: u64,
+}
+
+impl ClientIds {
+    /// Adds a request of that number.
+    pub(super) fn list(&self, id: &str, number: u64) -> Listed {
+        self.0.borrow_mut().entry(id.to_owned()).or_default().push(number);
+        Listed {
+            index: self.clone(),
+            id: id.to_owned(),
+            number,
+        }
+    }
+
+    /// Returns the requests of that id, in constant time.
+    pub(super) fn numbers(&self, id: &str) -> Vec<u64> {
+        self.0.borrow().get(id).cloned().unwrap_or_default()
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        let mut index = self.index.0.borrow_mut();
+        if let Entry::Occupied(mut numbers) = index.entry(std::mem::take(&mut self.id)) {
+            numbers.get_mut().retain(|number| *number != self.number);
+            if numbers.get().is_empty() {
+                numbers.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_found_until_it_is_dropped() {
+        let ids = ClientIds::default();
+        let (first, second) = (ids.list("a", 1), ids.list("a", 2));
+        let other = ids.list("b", 3);
+        assert_eq!(ids.numbers("a"), [1, 2]);
+        drop(first);
+        assert_eq!((ids.numbers("a"), ids.numbers("b")), (vec![2], vec![3]));
+        drop((second, other));
+        assert!(ids.numbers("a").is_empty());
+        assert!(ids.0.borrow().is_empty(), "an ended request costs no memory");
+    }
+}

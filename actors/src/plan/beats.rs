@@ -1,0 +1,136 @@
+//! Reads heartbeats, and removes what their sender may not say.
+//!
+//! A heartbeat decides which replicas are alive, which epoch is in place, and what the shifter and the planner measure.
+//! A worker of the plan speaks for the replicas that a plan places on it. Any other actor speaks for itself: it may
+//! publish on its own subject only, so the subject names it.
+
+use async_nats::Message;
+
+use super::versions::PlanVersions;
+use crate::{
+    subjects::{App, Route},
+    wire::{Beat, CodecError, Message as _},
+};
+
+/// Decodes a heartbeat. What it says about other actors is removed; `None` if it is in another actor's name.
+///
+/// # Errors
+/// [`CodecError`] if it cannot be decoded.
+pub(crate) fn read(app: &App, plans: &PlanVersions, message: &Message) -> Result<Option<Beat>, CodecError> {
+    let mut beat = Beat::decode(&message.payload)?;
+    if app.parse(&message.subject) != Some(Route::Beat(&beat.actor)) {
+        tracing::warn!(subject = %message.subject, actor = beat.actor, "a heartbeat is in another actor's name");
+        return Ok(None);
+    }
+    if !plans.is_worker(&beat.actor) {
+        // Also a worker that no plan knows yet: it hosts nothing.
+        "custom".clone_into(&mut beat.kind);
+        beat.in_place = 0;
+        beat.fan_outs.clear();
+        beat.runs.clear();
+        beat.queue = 0;
+        beat.replicas.retain(|replica| replica.id == beat.actor);
+        beat.replicas.truncate(1);
+        for replica in &mut beat.replicas {
+            replica.variant.clear();
+            replica.queue = 0;
+        }
+        return Ok(Some(beat));
+    }
+    let Beat { actor, replicas, .. } = &mut beat;
+    replicas.retain(|replica| plans.places(actor, &replica.id));
+    Ok(Some(beat))
+}
+
+#[cfg(test)]
+mod tests {
+    use kaskade_policy::plan::Plan;
+
+    use super::*;
+    use crate::wire::{FanOuts, ReplicaBeat, Runs};
+
+    /// `small-0` on the worker `w1`, `large-0` on `w2`.
+    fn plans() -> PlanVersions {
+        let plan = Plan::cascade("beats")
+            .stage("first", "small")
+            .worker("w1")
+            .below(0.5)
+            .then("second", "large")
+            .worker("w2")
+            .build()
+            .unwrap();
+        let plans = PlanVersions::new("beats");
+        plans.adopt(1, plan).unwrap();
+        plans
+    }
+
+    fn beat(actor: &str, replicas: &[&str]) -> Beat {
+        Beat {
+            actor: actor.into(),
+            kind: "worker".into(),
+            replicas: replicas
+                .iter()
+                .map(|id| ReplicaBeat {
+                    id: (*id).into(),
+                    variant: "small".into(),
+                    queue: 9,
+                    ..ReplicaBeat::default()
+                })
+                .collect(),
+            fan_outs: [("small".to_owned(), FanOuts::default())].into(),
+            runs: [("small".to_owned(), Runs::default())].into(),
+            in_place: 9,
+            queue: 9,
+            leaving: true,
+            sequence: 4,
+            ..Beat::default()
+        }
+    }
+
+    fn heard(subject: &str, beat: &Beat) -> Option<Beat> {
+        let app = App::new("beats").unwrap();
+        let payload = beat.encode().unwrap();
+        let message = Message {
+            subject: app.beat(subject).unwrap(),
+            reply: None,
+            length: payload.len(),
+            payload,
+            headers: None,
+            status: None,
+            description: None,
+        };
+        read(&app, &plans(), &message).unwrap()
+    }
+
+    fn replicas(beat: &Beat) -> Vec<&str> {
+        beat.replicas.iter().map(|replica| replica.id.as_str()).collect()
+    }
+
+    #[test]
+    fn a_worker_speaks_for_the_replicas_that_the_plan_places_on_it() {
+        let sound = beat("w1", &["small-0"]);
+        assert_eq!(heard("w1", &sound), Some(sound));
+        let more = heard("w1", &beat("w1", &["small-0", "large-0", "unknown-0"])).unwrap();
+        assert_eq!(replicas(&more), ["small-0"]);
+    }
+
+    #[test]
+    fn a_heartbeat_in_another_name_is_dropped() {
+        assert_eq!(heard("mine", &beat("w1", &["small-0"])), None);
+        assert_eq!(heard("w2", &beat("w1", &[])), None);
+    }
+
+    #[test]
+    fn a_custom_actor_speaks_for_itself_only() {
+        let heard = heard("mine", &beat("mine", &["small-0", "mine", "mine"])).unwrap();
+        assert_eq!(replicas(&heard), ["mine"]);
+        let own = &heard.replicas[0];
+        assert_eq!((own.variant.as_str(), own.queue), ("", 0), "it shifts no gear");
+        assert_eq!((heard.in_place, heard.queue), (0, 0));
+        assert!(
+            heard.fan_outs.is_empty() && heard.runs.is_empty(),
+            "it teaches the planner nothing"
+        );
+        assert!(heard.leaving && heard.sequence == 4, "of itself it may say that");
+    }
+}

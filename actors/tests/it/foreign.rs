@@ -1,0 +1,610 @@
+//! Results of foreign stages: what a program of another vendor or language publishes is checked like any input.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use crate::common::BUDGET;
+use futures::StreamExt;
+use kaskade_actors::bus::BusConfig;
+use kaskade_actors::ingress::IngressConfig;
+use kaskade_actors::wire::{
+    Beat, Done, DoneResult, InferRequest, Message as _, ReplicaBeat, StageRequest, headers,
+};
+use kaskade_actors::{App, Client, Code, Fault, Node, Service};
+use kaskade_models::{Datatype, Tensor};
+use kaskade_policy::gather::{Branch, MAX_BRANCHES};
+use kaskade_policy::plan::{Plan, Replica};
+use kaskade_testkit::{PATIENCE, wait_until};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// The worker of replicas that no process of the tests hosts.
+const ELSEWHERE: &str = "elsewhere";
+
+/// One stage that only foreign programs serve.
+fn one_stage(app: &str) -> Plan {
+    Plan::cascade(app)
+        .stage("only", "foreign")
+        .worker(ELSEWHERE)
+        .build()
+        .unwrap()
+}
+
+/// An app without workers: the test plays the foreign stages with a plain NATS client.
+pub(crate) struct Foreign {
+    pub(crate) node: Node,
+    pub(crate) app: App,
+    pub(crate) client: Client,
+}
+
+impl Foreign {
+    pub(crate) fn start(name: &str, plan: Plan) -> Self {
+        let node = Service::new(name)
+            .plan(plan)
+            .bus(BusConfig::new(name))
+            .start()
+            .unwrap();
+        let app = App::new(name).unwrap();
+        let client = Client::new(node.bus(), app.clone());
+        Self { node, app, client }
+    }
+
+    /// Serves `stage`: `answer` makes the body of each reply, which goes to the reply subject of the request.
+    pub(crate) async fn serve(
+        &self,
+        stage: &str,
+        answer: impl Fn(StageRequest) -> Vec<u8> + Send + 'static,
+    ) -> tokio::task::JoinHandle<()> {
+        let nats = self.node.bus().client().clone();
+        let mut requests = nats
+            .queue_subscribe(self.app.stage(stage).unwrap(), "q".into())
+            .await
+            .unwrap();
+        self.node.bus().barrier().await.unwrap();
+        tokio::spawn(async move {
+            while let Some(message) = requests.next().await {
+                let (Some(reply), Ok(request)) = (message.reply, StageRequest::decode(&message.payload))
+                else {
+                    continue;
+                };
+                nats.publish(reply, answer(request).into()).await.unwrap();
+            }
+        })
+    }
+
+    pub(crate) async fn ask(&self, budget: Duration) -> Result<kaskade_actors::wire::InferReply, Fault> {
+        let inputs = vec![Tensor::from_f32("x", &[1], &[1.0]).unwrap()];
+        self.client.infer(inputs, budget).await
+    }
+}
+
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+/// The body of a result with these outputs.
+pub(crate) fn outputs(outputs: Vec<Tensor>, confidence: Option<f64>, routed: bool) -> Vec<u8> {
+    let result = DoneResult::Outputs {
+        outputs,
+        confidence,
+        routed,
+        children: BTreeMap::new(),
+    };
+    done(result).encode().unwrap().to_vec()
+}
+
+pub(crate) fn done(result: DoneResult) -> Done {
+    Done {
+        id: 0,
+        attempt: 0,
+        branch: Branch::ROOT,
+        stage: String::new(),
+        replica: String::new(),
+        hops: Vec::new(),
+        result,
+    }
+}
+
+fn logits(values: &[f32]) -> Tensor {
+    Tensor::from_f32("logits", &[values.len()], values).unwrap()
+}
+
+fn empty(name: &str, shape: &[usize]) -> Tensor {
+    Tensor {
+        name: name.into(),
+        shape: shape.to_vec(),
+        datatype: Datatype::F32,
+        data: bytes::Bytes::new(),
+    }
+}
+
+#[test]
+fn an_invalid_output_of_a_foreign_stage_never_leaves_as_an_answer() {
+    let served = Foreign::start("foreign-outputs", one_stage("foreign-outputs"));
+    let bad: Vec<(&str, Vec<Tensor>)> = vec![
+        ("NaN", vec![logits(&[f32::NAN, 1.0])]),
+        ("infinity", vec![logits(&[1.0, f32::INFINITY])]),
+        ("no outputs", Vec::new()),
+        ("an empty output", vec![empty("logits", &[0])]),
+        ("a huge shape without data", vec![empty("logits", &[1 << 40, 0])]),
+        (
+            "NaN in the second output",
+            vec![logits(&[1.0]), logits(&[f32::NAN])],
+        ),
+    ];
+    runtime().block_on(async {
+        for (what, tensors) in bad {
+            for routed in [false, true] {
+                let body = outputs(tensors.clone(), Some(0.99), routed);
+                let serving = served.serve("only", move |_| body.clone()).await;
+                let fault = served.ask(BUDGET).await.unwrap_err();
+                assert_eq!(fault.code, Code::BadOutput, "{what}, routed {routed}: {fault}");
+                serving.abort();
+                let _ = serving.await;
+            }
+        }
+        let body = outputs(vec![logits(&[0.5, 1.0])], Some(0.99), false);
+        let serving = served.serve("only", move |_| body.clone()).await;
+        assert_eq!(served.ask(BUDGET).await.unwrap().confidence, Some(0.99));
+        serving.abort();
+    });
+    served.node.stop();
+}
+
+/// A task `find` that fans out to `classify`, both served by foreign programs.
+fn pipeline(app: &str) -> Plan {
+    let mut plan = crate::pipelines::pipeline(app, |_| ELSEWHERE.into());
+    for gear in &mut plan.gears {
+        gear.wiring.entry.shares.clear();
+        for stage in &mut gear.wiring.stages {
+            if let kaskade_policy::plan::Exit::FanOut { children } = &mut stage.exit {
+                for child in children {
+                    child.to.shares.clear();
+                    child.to.backup.clear();
+                }
+            }
+        }
+    }
+    plan
+}
+
+#[test]
+fn a_fan_out_beyond_the_limit_is_refused_before_any_child_is_dispatched() {
+    let served = Foreign::start("foreign-rows", pipeline("foreign-rows"));
+    let rows = MAX_BRANCHES + 904;
+    let many = Tensor::from_f32("classify/x", &[rows, 2], &vec![1.0; 2 * rows]).unwrap();
+    let (seen, mut children) = tokio::sync::mpsc::unbounded_channel();
+    runtime().block_on(async {
+        let body = outputs(vec![many], None, false);
+        let finding = served.serve("find-finder", move |_| body.clone()).await;
+        let classifying = served
+            .serve("classify-accurate", move |request| {
+                seen.send(request.branch).unwrap();
+                outputs(vec![logits(&[1.0])], None, false)
+            })
+            .await;
+        let fault = served.ask(BUDGET).await.unwrap_err();
+        assert_eq!(fault.code, Code::BadOutput, "{fault}");
+        assert!(fault.message.contains("5000"), "{fault}");
+        // What was published before the refusal is delivered before the round trip ends.
+        served.node.bus().barrier().await.unwrap();
+        assert!(children.try_recv().is_err(), "a child was dispatched");
+        finding.abort();
+        classifying.abort();
+    });
+    served.node.stop();
+}
+
+#[test]
+fn a_huge_first_axis_without_data_is_refused_without_an_allocation() {
+    let served = Foreign::start("foreign-axis", pipeline("foreign-axis"));
+    runtime().block_on(async {
+        let own = logits(&[1.0]);
+        let body = outputs(vec![own, empty("classify/x", &[1 << 40, 0])], None, false);
+        let finding = served.serve("find-finder", move |_| body.clone()).await;
+        let fault = served.ask(PATIENCE.min(BUDGET)).await.unwrap_err();
+        assert_eq!(fault.code, Code::BadOutput, "{fault}");
+        finding.abort();
+    });
+    served.node.stop();
+}
+
+/// Publishes `body` on the subject of a result.
+async fn publish(served: &Foreign, subject: String, body: Vec<u8>) {
+    let nats = served.node.bus().client();
+    nats.publish(subject, body.into()).await.unwrap();
+}
+
+/// Publishes a message with the status of the broker's "no responders" notice, as any client can.
+async fn publish_notice(served: &Foreign, subject: &str) {
+    let address = served.node.bus().url().replace("nats://", "");
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let head = "NATS/1.0 503\r\n\r\n";
+    let length = head.len();
+    let commands = format!(
+        "CONNECT {{\"verbose\":false,\"headers\":true,\"no_responders\":true,\"lang\":\"t\",\"version\":\"1\"}}\r\n\
+         HPUB {subject} {length} {length}\r\n{head}\r\nPING\r\n"
+    );
+    stream.write_all(commands.as_bytes()).await.unwrap();
+    let mut answered = String::new();
+    while !answered.contains("PONG") {
+        let mut bytes = [0; 1024];
+        let count = stream.read(&mut bytes).await.unwrap();
+        assert_ne!(count, 0, "the broker closed the connection: {answered}");
+        answered.push_str(&String::from_utf8_lossy(&bytes[..count]));
+    }
+}
+
+/// A request that its stage holds: the request, and where its result goes.
+struct Held {
+    request: StageRequest,
+    reply: String,
+    asked: tokio::task::JoinHandle<Result<kaskade_actors::wire::InferReply, Fault>>,
+}
+
+/// Sends a request to `served` and takes it out of the queue of `stage` without an answer.
+async fn hold(served: &Arc<Foreign>, stage: &str) -> Held {
+    let nats = served.node.bus().client().clone();
+    let mut requests = nats
+        .queue_subscribe(served.app.stage(stage).unwrap(), "q".into())
+        .await
+        .unwrap();
+    served.node.bus().barrier().await.unwrap();
+    let asking = Arc::clone(served);
+    let asked = tokio::spawn(async move { asking.ask(PATIENCE).await });
+    let message = requests.next().await.unwrap();
+    Held {
+        request: StageRequest::decode(&message.payload).unwrap(),
+        reply: message.reply.unwrap().to_string(),
+        asked,
+    }
+}
+
+/// `reply` with one of the tokens after `done` replaced.
+fn with(reply: &str, place: usize, token: &str) -> String {
+    let mut tokens: Vec<&str> = reply.split('.').collect();
+    tokens[3 + place] = token;
+    tokens.join(".")
+}
+
+#[test]
+fn a_result_without_the_token_of_the_request_is_dropped_and_counted() {
+    let served = Arc::new(Foreign::start("foreign-forged", one_stage("foreign-forged")));
+    runtime().block_on(async {
+        let held = hold(&served, "only").await;
+        let token = held.reply.rsplit('.').next().unwrap();
+        let forged: Vec<String> = vec![
+            with(&held.reply, 3, "1-0000000000000000-0000000000000000"),
+            with(&held.reply, 3, "guess"),
+            // Its own token, for another request, attempt or dispatch.
+            with(&held.reply, 1, &(held.request.id + 1).to_string()),
+            with(&held.reply, 2, &(held.request.attempt + 1).to_string()),
+            with(&held.reply, 3, &token.replacen("1-", "2-", 1)),
+        ];
+        for subject in &forged {
+            publish(
+                &served,
+                subject.clone(),
+                outputs(vec![logits(&[9.0])], Some(1.0), true),
+            )
+            .await;
+            publish(
+                &served,
+                subject.clone(),
+                done(DoneResult::Fault(Fault::new(Code::WrongInput, "no")))
+                    .encode()
+                    .unwrap()
+                    .to_vec(),
+            )
+            .await;
+            publish_notice(&served, subject).await;
+        }
+        let expected = 3 * forged.len() as u64;
+        let seen = Arc::clone(&served);
+        tokio::task::block_in_place(|| {
+            wait_until("every forged result is counted", PATIENCE, || {
+                seen.node.metrics().read().forged == expected
+            });
+        });
+        assert!(!held.asked.is_finished(), "a forged result ended the request");
+        publish(
+            &served,
+            held.reply.clone(),
+            outputs(vec![logits(&[2.0])], Some(1.0), true),
+        )
+        .await;
+        let reply = held.asked.await.unwrap().unwrap();
+        assert_eq!(reply.outputs[0].to_f32().unwrap(), [2.0]);
+        assert_eq!(served.node.metrics().read().retried, 0);
+    });
+    Arc::into_inner(served).unwrap().node.stop();
+}
+
+#[test]
+fn a_child_task_cannot_answer_for_its_parent_or_a_sibling() {
+    let served = Arc::new(Foreign::start("foreign-branch", pipeline("foreign-branch")));
+    runtime().block_on(async {
+        let rows = Tensor::from_f32("classify/x", &[2, 2], &[1.0; 4]).unwrap();
+        let body = outputs(vec![logits(&[1.0]), rows], None, false);
+        let finding = served.serve("find-finder", move |_| body.clone()).await;
+        let held = hold(&served, "classify-accurate").await;
+        assert!(!held.request.branch.is_root());
+        let own: u32 = held
+            .request
+            .branch
+            .to_string()
+            .rsplit('.')
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap();
+        for branch in [
+            Branch::ROOT,
+            Branch::ROOT.child("classify", 1 - own),
+            Branch::ROOT.child("classify", 77),
+        ] {
+            let result = DoneResult::Outputs {
+                outputs: vec![logits(&[9.0])],
+                confidence: Some(1.0),
+                routed: true,
+                children: BTreeMap::new(),
+            };
+            let forged = Done {
+                branch,
+                ..done(result)
+            };
+            publish(&served, held.reply.clone(), forged.encode().unwrap().to_vec()).await;
+        }
+        let seen = Arc::clone(&served);
+        tokio::task::block_in_place(|| {
+            wait_until("every forged result is counted", PATIENCE, || {
+                seen.node.metrics().read().forged == 3
+            });
+        });
+        assert!(!held.asked.is_finished());
+        held.asked.abort();
+        finding.abort();
+    });
+    // Without a grace time: the request is still in flight.
+    drop(served);
+}
+
+/// Two replicas by name, so that the ingress knows where a request is.
+fn two_replicas(app: &str) -> Plan {
+    let mut plan = Plan::cascade(app)
+        .stage("only", "foreign")
+        .worker("away-1")
+        .build()
+        .unwrap();
+    let first = plan.placement[0].clone();
+    plan.placement.push(Replica {
+        id: "foreign-1".into(),
+        worker: "away-2".into(),
+        ..first
+    });
+    let shares = plan.placement.iter().map(|replica| (replica.id.clone(), 0.5));
+    plan.gears[0].wiring.entry.shares = shares.collect();
+    plan
+}
+
+#[test]
+fn a_notice_about_an_old_attempt_blames_no_replica() {
+    let plan = two_replicas("foreign-stale");
+    let served = Arc::new(Foreign::start("foreign-stale", plan.clone()));
+    runtime().block_on(async {
+        let nats = served.node.bus().client().clone();
+        // The workers' heartbeats, so that the ingress takes both replicas for alive.
+        let beating = {
+            let (nats, app, plan) = (nats.clone(), served.app.clone(), plan.clone());
+            tokio::spawn(async move {
+                for sequence in 1.. {
+                    for replica in &plan.placement {
+                        let beat = Beat {
+                            actor: replica.worker.clone(),
+                            kind: "worker".into(),
+                            replicas: vec![ReplicaBeat {
+                                id: replica.id.clone(),
+                                ..ReplicaBeat::default()
+                            }],
+                            sequence,
+                            ..Beat::default()
+                        };
+                        let subject = app.beat(&replica.worker).unwrap();
+                        nats.publish(subject, beat.encode().unwrap()).await.unwrap();
+                    }
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            })
+        };
+        let mut requests = nats
+            .subscribe(format!("kaskade.{}.replica.*", served.app))
+            .await
+            .unwrap();
+        served.node.bus().barrier().await.unwrap();
+        tokio::task::block_in_place(|| {
+            wait_until("both replicas are alive", PATIENCE, || {
+                served
+                    .node
+                    .dispatcher()
+                    .liveness(|liveness| plan.placement.iter().all(|replica| liveness.alive(&replica.id)))
+            });
+        });
+        let asking = Arc::clone(&served);
+        let asked = tokio::spawn(async move { asking.ask(PATIENCE).await });
+        let first = requests.next().await.unwrap();
+        let old = first.reply.unwrap().to_string();
+        // The first attempt fails, and the request moves on.
+        let failed = done(DoneResult::Fault(Fault::new(Code::Unavailable, "scripted")));
+        publish(&served, old.clone(), failed.encode().unwrap().to_vec()).await;
+        let second = requests.next().await.unwrap();
+        for _ in 0..20 {
+            publish_notice(&served, &old).await;
+        }
+        publish(
+            &served,
+            second.reply.unwrap().to_string(),
+            outputs(vec![logits(&[2.0])], Some(1.0), true),
+        )
+        .await;
+        assert!(asked.await.unwrap().is_ok());
+        assert_eq!(
+            served.node.metrics().read().retried,
+            1,
+            "the old notices caused no resend"
+        );
+        assert!(!served.node.dispatcher().reachability().borrow().avoids_any());
+        beating.abort();
+    });
+    Arc::into_inner(served).unwrap().node.stop();
+}
+
+#[test]
+fn an_unreadable_internal_message_is_the_services_fault_and_is_tried_again() {
+    let served = Arc::new(Foreign::start("foreign-unread", one_stage("foreign-unread")));
+    runtime().block_on(async {
+        let failed = std::sync::atomic::AtomicBool::new(false);
+        // What a stage answers to a request that it cannot read, once.
+        let serving = served
+            .serve("only", move |_| {
+                if failed.swap(true, std::sync::atomic::Ordering::SeqCst) {
+                    return outputs(vec![logits(&[2.0])], Some(1.0), true);
+                }
+                let fault = Fault::new(Code::Unreadable, "scripted");
+                done(DoneResult::Fault(fault)).encode().unwrap().to_vec()
+            })
+            .await;
+        assert!(served.ask(BUDGET).await.is_ok());
+        let counted = served.node.metrics().read();
+        assert_eq!((counted.unreadable, counted.retried), (1, 1));
+        serving.abort();
+    });
+    Arc::into_inner(served).unwrap().node.stop();
+}
+
+#[test]
+fn the_bytes_of_requests_in_flight_are_bounded_and_the_rest_is_refused() {
+    const LIMIT: usize = 32 << 20;
+    const BODY: usize = 1_000_000;
+    const REQUESTS: usize = 128;
+    let name = "foreign-bytes";
+    let node = Service::new(name)
+        .plan(one_stage(name))
+        .bus(BusConfig::new(name))
+        .ingress(IngressConfig {
+            max_in_flight_bytes: LIMIT,
+            ..IngressConfig::default()
+        })
+        .start()
+        .unwrap();
+    runtime().block_on(async {
+        let app = App::new(name).unwrap();
+        let nats = node.bus().client();
+        // The stage takes requests and never answers.
+        let _held = nats
+            .queue_subscribe(app.stage("only").unwrap(), "q".into())
+            .await
+            .unwrap();
+        let mut replies = nats.subscribe("replies.bytes").await.unwrap();
+        node.bus().barrier().await.unwrap();
+        let request = InferRequest {
+            inputs: vec![Tensor {
+                name: "x".into(),
+                shape: vec![BODY],
+                datatype: Datatype::U8,
+                data: vec![7; BODY].into(),
+            }],
+            ..InferRequest::default()
+        };
+        let body = request.encode().unwrap();
+        let mut context = async_nats::HeaderMap::new();
+        headers::put_budget(&mut context, Duration::from_secs(115));
+        for number in 1..=REQUESTS as u64 {
+            let (subject, context, body) = (app.infer(), context.clone(), body.clone());
+            nats.publish_with_reply_and_headers(subject, "replies.bytes", context, body)
+                .await
+                .unwrap();
+            // One at a time: a burst would exceed what the broker keeps for a subscriber.
+            tokio::task::block_in_place(|| {
+                wait_until("the request has arrived", PATIENCE, || {
+                    node.metrics().read().arrived == number
+                });
+            });
+        }
+        let fewest = REQUESTS - LIMIT / BODY;
+        for _ in 0..fewest {
+            let reply = replies.next().await.unwrap();
+            let fault = headers::fault(reply.headers.as_ref()).unwrap();
+            assert_eq!(fault.code, Code::Overloaded, "{fault}");
+        }
+        let counted = node.metrics().read();
+        assert!(counted.accepted as usize * BODY <= LIMIT, "{}", counted.accepted);
+    });
+    drop(node);
+}
+
+#[test]
+fn a_repeated_answer_makes_no_more_work_for_later_stages() {
+    let app = "foreign-repeat";
+    let plan = Plan::cascade(app)
+        .stage("first", "doubtful")
+        .worker(ELSEWHERE)
+        .below(0.5)
+        .then("second", "sure")
+        .worker(ELSEWHERE)
+        .build()
+        .unwrap();
+    let served = Arc::new(Foreign::start(app, plan));
+    runtime().block_on(async {
+        let (seen, mut asked_second) = tokio::sync::mpsc::unbounded_channel();
+        let serving = served
+            .serve("second", move |request| {
+                seen.send(request.attempt).unwrap();
+                // A part without meaning: the request stays in flight.
+                let result = DoneResult::Part {
+                    outputs: vec![logits(&[1.0])],
+                    from: 0,
+                    until: 1,
+                };
+                done(result).encode().unwrap().to_vec()
+            })
+            .await;
+        let held = hold(&served, "first").await;
+        for stage in ["first"; 30] {
+            let result = DoneResult::Outputs {
+                outputs: vec![logits(&[1.0])],
+                confidence: Some(0.1),
+                routed: false,
+                children: BTreeMap::new(),
+            };
+            let again = Done {
+                stage: stage.into(),
+                ..done(result)
+            };
+            publish(&served, held.reply.clone(), again.encode().unwrap().to_vec()).await;
+        }
+        let metrics = Arc::clone(&served);
+        tokio::task::block_in_place(|| {
+            wait_until("every repetition is dropped", PATIENCE, || {
+                metrics.node.metrics().read().stale == 29
+            });
+        });
+        // The answer of the second stage ends the request.
+        publish(
+            &served,
+            held.reply.clone(),
+            outputs(vec![logits(&[2.0])], Some(1.0), true),
+        )
+        .await;
+        assert!(held.asked.await.unwrap().is_ok());
+        served.node.bus().barrier().await.unwrap();
+        let mut forwarded = 0;
+        while asked_second.try_recv().is_ok() {
+            forwarded += 1;
+        }
+        assert_eq!(forwarded, 1, "requests reached the second stage");
+        serving.abort();
+    });
+    drop(served);
+}
