@@ -1,6 +1,8 @@
 //! A node: the actors of one process, assembled on one actix system.
 
 pub mod attach;
+mod first_plan;
+mod follow;
 pub mod service;
 pub mod stage;
 
@@ -11,7 +13,6 @@ use std::{
 };
 
 use crate::actor::{self, Actor, Addr};
-use futures::StreamExt;
 use kaskade_models::power::PowerMeter;
 use kaskade_policy::plan::Plan;
 use thiserror::Error;
@@ -28,14 +29,14 @@ use crate::{
     ingress::{self, FailInFlight, Ingress, IngressConfig},
     metrics::Metrics,
     ops::discovery::{self, Announcement},
-    ops::health::{Health, IngressHealth, WorkerHealth},
+    ops::health::{Health, HealthParts, IngressHealth, WorkerHealth},
     ops::meter::{Meter, ReadEnergy},
-    plan::store::{self, PlanStore, Plans, StoreError, Stored},
+    plan::store::{self, PlanStore, StoreError},
     plan::versions::{AdoptError, PlanVersions},
     stage::hosting::Shared,
     stage::worker::{Leave, Loader, Readiness, Reconcile, Worker, WorkerConfig},
     subjects::{App, SubjectError},
-    wire::{EnergyReport, GearShift, Message as _},
+    wire::EnergyReport,
 };
 
 /// Configuration of a node.
@@ -253,6 +254,7 @@ struct Parts {
     dispatcher: Dispatcher,
     ingress: Option<RunningIngress>,
     worker: Option<Addr<Worker>>,
+    followed: follow::Followed,
     close: watch::Sender<bool>,
 }
 
@@ -264,7 +266,7 @@ async fn assemble(
     let bus = Bus::connect(config.bus).await?;
     let store = store::open(&bus, &app).await?;
     let plans = PlanVersions::new(&config.app);
-    first_plan(&*store, &plans, config.plan).await?;
+    first_plan::adopt(&*store, &plans, config.plan).await?;
     let metrics = Arc::new(Metrics::default());
     let node = config
         .worker
@@ -304,14 +306,18 @@ async fn assemble(
         permits: Arc::clone(&ingress.permits),
         capacity: ingress.capacity,
     });
+    let followed = follow::Followed::new();
     let health = Health::new(
         &bus,
         &app,
         plans.clone(),
         Arc::clone(&metrics),
         stopped,
-        seen,
-        worker_vitals,
+        HealthParts {
+            ingress: seen,
+            worker: worker_vitals,
+            followed: followed.watched(),
+        },
     );
     let up = Up {
         bus: bus.clone(),
@@ -330,6 +336,7 @@ async fn assemble(
             dispatcher,
             ingress,
             worker,
+            followed,
             close,
         },
         up,
@@ -419,47 +426,6 @@ async fn host(
     Ok((worker, health))
 }
 
-/// Adopts the configured plan after writing it to the store, or else the store's plan.
-///
-/// The processes of an app start side by side with the same plan: a process that finds it stored adopts that epoch,
-/// and one that loses the race to write it reads again.
-async fn first_plan(
-    store: &dyn PlanStore,
-    plans: &PlanVersions,
-    plan: Option<Plan>,
-) -> Result<(), NodeError> {
-    let Some(plan) = plan else {
-        return match store.get().await? {
-            Some(Stored { plan, epoch }) => Ok(plans.adopt(epoch, plan)?),
-            None => Ok(()),
-        };
-    };
-    // Validate first: a plan that this process would refuse must not reach other processes.
-    PlanVersions::new(&plan.app).adopt(u64::MAX, plan.clone())?;
-    for _ in 0..FIRST_PLAN_TRIES {
-        let expected = match store.get().await {
-            Ok(Some(stored)) if stored.plan == plan => return Ok(plans.adopt(stored.epoch, plan)?),
-            Ok(stored) => stored.map(|stored| stored.epoch),
-            // An unreadable plan is replaced by the configured one.
-            Err(StoreError::Malformed { epoch, .. }) => Some(epoch),
-            Err(error) => return Err(error.into()),
-        };
-        match store.put(&plan, expected).await {
-            Ok(epoch) => return Ok(plans.adopt(epoch, plan)?),
-            Err(StoreError::Stale { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(StoreError::Stale {
-        expected: None,
-        newest: None,
-    }
-    .into())
-}
-
-/// Attempts to write the first plan while other processes write theirs.
-const FIRST_PLAN_TRIES: usize = 8;
-
 /// Waits until the worker has loaded its replicas of the first plan.
 async fn ready(plans: &PlanVersions, mut readiness: watch::Receiver<Readiness>) -> Result<(), NodeError> {
     let Some((adopted, _)) = plans.current() else {
@@ -476,12 +442,17 @@ async fn ready(plans: &PlanVersions, mut readiness: watch::Receiver<Readiness>) 
 impl Parts {
     /// Follows plans and gears until it is stopped, then drains.
     async fn serve(self, mut stopped: watch::Receiver<Option<Duration>>) {
-        let follow_store = actor::spawn(follow_store(Arc::clone(&self.store), self.plans.clone()));
-        let follow_gears = actor::spawn(follow_gears(
+        let follow_store = actor::spawn(follow::store(
+            Arc::clone(&self.store),
+            self.plans.clone(),
+            self.followed.store.clone(),
+        ));
+        let follow_gears = actor::spawn(follow::gears(
             self.bus.clone(),
             self.dispatcher.clone(),
             self.plans.clone(),
             Arc::clone(&self.metrics),
+            self.followed.gears.clone(),
         ));
         let follow_book = self.worker.clone().map(|worker| {
             let mut changes = self.plans.changes();
@@ -538,55 +509,5 @@ async fn until(end: tokio::time::Instant, condition: impl Fn() -> bool) {
     const POLL: Duration = Duration::from_millis(2);
     while !condition() && tokio::time::Instant::now() < end {
         tokio::time::sleep(POLL).await;
-    }
-}
-
-/// Adopts every plan that appears in the store; a refused plan changes nothing.
-async fn follow_store(store: Arc<dyn PlanStore>, plans: PlanVersions) {
-    loop {
-        match store.watch().await {
-            Ok(stored) => follow_plans(stored, &plans).await,
-            Err(error) => tracing::error!(%error, "watching the plan store failed; retrying"),
-        }
-        tokio::time::sleep(WATCH_AGAIN).await;
-    }
-}
-
-/// Pause before the plan store is watched again after an error or the end of a watch.
-const WATCH_AGAIN: Duration = Duration::from_secs(1);
-
-async fn follow_plans(mut stored: Plans, plans: &PlanVersions) {
-    while let Some(change) = stored.next().await {
-        let adopted =
-            change
-                .map_err(|error| error.to_string())
-                .and_then(|Stored { plan, epoch }| match plans.adopt(epoch, plan) {
-                    Err(AdoptError::Stale { .. }) | Ok(()) => Ok(()),
-                    Err(error) => Err(error.to_string()),
-                });
-        if let Err(reason) = adopted {
-            tracing::error!(reason, "a plan was refused; the running plan stays");
-        }
-    }
-}
-
-/// Follows published gear shifts.
-async fn follow_gears(bus: Bus, dispatcher: Dispatcher, plans: PlanVersions, metrics: Arc<Metrics>) {
-    let Ok(mut shifts) = bus.subscribe(dispatcher.app().gear(), None).await else {
-        return;
-    };
-    while let Some(message) = shifts.next().await {
-        let shifted = GearShift::decode(&message.payload)
-            .map_err(|error| error.to_string())
-            .and_then(|shift| {
-                plans
-                    .shift(shift.epoch, shift.gear)
-                    .map_err(|error| error.to_string())
-            });
-        match shifted {
-            Ok(true) => metrics.shifted(),
-            Ok(false) => {}
-            Err(reason) => tracing::warn!(reason, "a gear shift was ignored"),
-        }
     }
 }

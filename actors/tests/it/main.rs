@@ -17,6 +17,7 @@ mod ensembles;
 mod gears;
 mod health;
 mod pipelines;
+mod plan_store;
 mod planners;
 mod serving;
 mod stages;

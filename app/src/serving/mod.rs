@@ -178,10 +178,15 @@ impl Connection {
             nkey: self.nkey.clone().or_else(|| nats.nkey.clone()),
             ca: self.ca.clone().or_else(|| nats.ca.clone()),
             max_payload: usize::try_from(nats.max_payload.bytes()).unwrap_or(usize::MAX),
+            replicas: nats.replicas.map(size),
             listen: self.listen.unwrap_or(defaults.listen),
             ..defaults
         }
     }
+}
+
+fn size(count: NonZeroU32) -> usize {
+    usize::try_from(count.get()).unwrap_or(usize::MAX)
 }
 
 fn default_url() -> String {
@@ -229,7 +234,6 @@ pub(crate) fn start(
     plan: Option<Plan>,
     bus: BusConfig,
 ) -> Result<Node, ServingError> {
-    let size = |count: NonZeroU32| usize::try_from(count.get()).unwrap_or(usize::MAX);
     let ingress = IngressConfig {
         max_in_flight: size(app.ingress.max_in_flight),
         default_budget: app.ingress.default_budget.duration(),

@@ -24,6 +24,7 @@
 //! | [`stream_offset`] | position of a reader in a stream of partial answers |
 //! | [`admission`] | which requests to accept, so that goodput stays level under overload |
 //! | [`adoption`] | the plan and gear that a process runs, and the past plans that it keeps |
+//! | [`epochs`] | epochs of stored plans: which one a writer takes, and when a process restores its plan |
 //! | [`liveness`] | which processes are alive, judged by heartbeats |
 //! | [`arrivals`] | total load, counted by several ingresses |
 //! | [`demand`] | measurements reported to planners: peaks of the load, run times |
@@ -42,6 +43,7 @@ pub mod demand;
 pub mod device_queue;
 pub mod drift;
 pub mod energy;
+pub mod epochs;
 pub mod fit;
 pub mod gather;
 pub mod hybrid_cache;
