@@ -286,15 +286,21 @@ impl Dispatcher {
         one.map(ToOwned::to_owned)
     }
 
-    /// Returns whether this process knows no live replica behind the edge. Then the ingress that owns the request
-    /// must send it: the broker reports "no responders" only to the connection that sends the request and subscribes
-    /// to the reply.
-    pub(crate) fn no_known_replica(&self, version: &PlanVersion, edge: &Edge, gear: u32) -> bool {
+    /// Returns whether the ingress that owns the request must send it along the edge ([`routing::leave_to_ingress`]).
+    pub(crate) fn leaves_to_ingress(
+        &self,
+        is_root: bool,
+        version: &PlanVersion,
+        edge: &Edge,
+        gear: u32,
+    ) -> bool {
         let Some(stage) = version.stage(gear, &edge.stage) else {
             return false;
         };
-        let mut placed = version.plan.placement.iter();
-        !placed.any(|replica| version.serves(gear, stage, replica) && self.reachable(&replica.id))
+        let placed = version.plan.placement.iter();
+        let serving = placed.filter(|replica| version.serves(gear, stage, replica));
+        let ids = serving.map(|replica| replica.id.as_str());
+        routing::leave_to_ingress(is_root, ids, |id| self.reachable(id))
     }
 
     /// Returns a replica of the plan that serves the edge's stage. Actors outside the plan are not considered: they
