@@ -115,16 +115,22 @@ impl<'a> Exchange<'a> {
                     self.silent_at = None;
                     self.decide(Failure::Silence);
                 }
-                () = at(self.resend_at) => {
-                    self.resends += 1;
-                    self.send();
-                }
+                () = at(self.resend_at) => self.resend(),
             }
         }
     }
 
     fn left(&self) -> Duration {
         self.budget.saturating_sub(self.begun.elapsed())
+    }
+
+    fn resend(&mut self) {
+        self.resend_at = None;
+        // The timer may be late.
+        if !self.left().is_zero() {
+            self.resends += 1;
+            self.send();
+        }
     }
 
     fn send(&mut self) {
@@ -147,7 +153,6 @@ impl<'a> Exchange<'a> {
             Ended { sent, outcome }
         };
         self.open.push(attempt.boxed());
-        self.resend_at = None;
         if client.retries {
             let silence = client.shared.policy().silence_us(self.resends);
             self.silent_at = silence.map(|silence| sent + Duration::from_micros(silence));
