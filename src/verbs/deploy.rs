@@ -1,7 +1,6 @@
 //! `kaskade plan apply|get|history|rollback`: the plans of a running app.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use kaskade_actors::plan::store::Past;
