@@ -21,7 +21,7 @@ use crate::output;
 
 /// How a written plan is waited for.
 #[derive(Debug, clap::Args)]
-struct Wait {
+struct Waiting {
     /// Do not wait until the ingresses admit requests under the plan.
     #[arg(long)]
     no_wait: bool,
@@ -47,7 +47,7 @@ pub(crate) struct Apply {
     #[arg(long, value_name = "EPOCH")]
     expect: Option<u64>,
     #[command(flatten)]
-    wait: Wait,
+    wait: Waiting,
     #[command(flatten)]
     broker: Broker,
 }
@@ -94,7 +94,7 @@ pub(crate) struct Rollback {
     #[arg(value_name = "EPOCH", conflicts_with = "app_file")]
     epoch: Option<u64>,
     #[command(flatten)]
-    wait: Wait,
+    wait: Waiting,
     #[command(flatten)]
     broker: Broker,
 }
@@ -249,7 +249,7 @@ async fn finish(
     deployment: &mut Deployment,
     written: Written,
     older: Option<u64>,
-    wait: &Wait,
+    wait: &Waiting,
 ) -> anyhow::Result<()> {
     let what = stored(written, older);
     if !wait.no_wait {
