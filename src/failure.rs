@@ -6,6 +6,7 @@ use kaskade_actors::ingress::durable::DurableError;
 use kaskade_actors::node::NodeError;
 use kaskade_actors::plan::store::StoreError;
 use kaskade_actors::{Code, Fault};
+use kaskade_app::deploy::DeployError;
 use kaskade_app::measure::channels::ChannelError;
 use kaskade_app::report::in_one_line;
 use kaskade_app::serving::ServingError;
@@ -119,6 +120,7 @@ fn class(error: &(dyn std::error::Error + 'static)) -> Option<Class> {
         .or_else(|| error.downcast_ref::<NodeError>().and_then(of_node))
         .or_else(|| error.downcast_ref::<ServingError>().and_then(of_serving))
         .or_else(|| error.downcast_ref::<ChannelError>().and_then(of_channel))
+        .or_else(|| error.downcast_ref::<DeployError>().and_then(of_deploy))
 }
 
 fn of_serving(error: &ServingError) -> Option<Class> {
@@ -142,6 +144,16 @@ fn of_node(error: &NodeError) -> Option<Class> {
 fn of_channel(error: &ChannelError) -> Option<Class> {
     match error {
         ChannelError::Bus(error) => Some(of_bus(error)),
+        _ => None,
+    }
+}
+
+fn of_deploy(error: &DeployError) -> Option<Class> {
+    match error {
+        DeployError::Bus(error) => Some(of_bus(error)),
+        DeployError::Store(error) => Some(of_store(error)),
+        DeployError::OtherApp { .. } => Some(Code::PlanRefused.into()),
+        DeployError::NoIngress { .. } | DeployError::NotAdmitted { .. } => Some(Code::Unavailable.into()),
         _ => None,
     }
 }
@@ -219,6 +231,7 @@ mod tests {
             of(ServingError::from(unreachable())),
             of(start),
             of(ChannelError::from(unreachable())),
+            of(DeployError::from(unreachable())),
             Failure::of(
                 &Err::<(), _>(unreachable())
                     .context("over the network")

@@ -7,6 +7,7 @@
 //! | [`data`] | labelled samples |
 //! | [`measure`] | profiles: what a variant costs and answers |
 //! | [`planning`] | cascades, gears, placements and pipelines for an app |
+//! | [`deploy`] | writing plans to the plan store of a running app |
 //! | [`serving`] | an app on the bus, and its clients |
 //! | [`load`] | arrivals, and the clients that make them |
 //! | [`keys`] | seeds, and the permissions that a nats-server is given |
@@ -16,6 +17,7 @@
 pub mod charts;
 pub mod config;
 pub mod data;
+pub mod deploy;
 pub mod family;
 pub mod keys;
 pub mod load;

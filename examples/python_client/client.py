@@ -6,11 +6,19 @@ sends one FP32 tensor called NAME and prints the reply.
 """
 
 import asyncio
+import random
 import struct
 import sys
+import time
+import uuid
 
 import msgpack
 import nats
+import nats.errors
+
+# Faults after which the same request may succeed: full, unavailable, draining, every replica lost.
+RETRYABLE = {"KSK0006", "KSK0007", "KSK0010", "KSK0020"}
+LONGEST_PAUSE = 0.5
 
 
 def tensor(name, values):
@@ -24,14 +32,58 @@ def values(tensor):
     return list(struct.unpack(f"<{len(tensor['data']) // 4}f", tensor["data"]))
 
 
-async def infer(connection, app, inputs, budget=2.0):
-    """The reply as a dictionary; a fault of the service is raised."""
-    headers = {"Kaskade-Budget-Us": str(int(budget * 1e6))}
-    body = msgpack.packb({"inputs": inputs})
+async def infer(connection, app, inputs, budget=2.0, retry=True):
+    """The reply as a dictionary; a fault of the service is raised.
+
+    Core NATS keeps nothing: a request or its reply may be lost with a connection. It is then sent again, with the same id and
+    what is left of the budget, and so it is after a fault that permits it. With `retry=False` it is sent once.
+    """
+    body, request_id = msgpack.packb({"inputs": inputs}), uuid.uuid4().hex
+    end, pause = time.monotonic() + budget, 0.01
+    while True:
+        left = end - time.monotonic()
+        try:
+            return await attempt(connection, app, body, request_id, left)
+        except Refused as fault:
+            if not retry or fault.code not in RETRYABLE or time.monotonic() + pause >= end:
+                raise
+        except nats.errors.NoRespondersError:
+            # Either the name is wrong, or the ingresses have not reconnected yet.
+            if not retry or not connection.stats["reconnects"] or time.monotonic() + pause >= end:
+                raise
+        except Disconnected:
+            if not retry or time.monotonic() >= end:
+                raise
+        await asyncio.sleep(random.uniform(pause / 2, pause))
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+class Refused(RuntimeError):
+    """A fault of the service."""
+
+    def __init__(self, code, message):
+        super().__init__(f"{code}: {message}")
+        self.code = code
+
+
+class Disconnected(RuntimeError):
+    """The connection was lost before the reply, and is up again."""
+
+
+async def attempt(connection, app, body, request_id, left):
+    """Sends the request once."""
+    headers = {"Kaskade-Budget-Us": str(int(left * 1e6)), "Kaskade-Request-Id": request_id}
     # A little longer than the budget: the service answers within it, and the answer has to travel.
-    message = await connection.request(f"kaskade.{app}.infer", body, timeout=budget + 0.5, headers=headers)
+    asked = asyncio.ensure_future(connection.request(f"kaskade.{app}.infer", body, timeout=left + 0.5, headers=headers))
+    before = connection.stats["reconnects"]
+    while not asked.done():
+        await asyncio.wait([asked], timeout=0.1)
+        if not asked.done() and connection.stats["reconnects"] > before:
+            asked.cancel()
+            raise Disconnected("the connection was lost before the reply")
+    message = asked.result()
     if message.headers and "Nats-Service-Error" in message.headers:
-        raise RuntimeError(f"{message.headers.get('Kaskade-Fault')}: {message.headers['Nats-Service-Error']}")
+        raise Refused(message.headers.get("Kaskade-Fault"), message.headers["Nats-Service-Error"])
     return msgpack.unpackb(message.data)
 
 

@@ -73,6 +73,9 @@ pub(crate) struct Args {
     /// Send durable requests (`[durable]` in the app's file); the latency ends with the stored result.
     #[arg(long)]
     durable: bool,
+    /// Send each request once, so that refusals and losses are counted; by default the client sends it again within its deadline.
+    #[arg(long)]
+    no_retry: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -196,7 +199,8 @@ fn under_load(target: &Target, args: &Args, samples: Set, bus: BusConfig) -> any
         .transpose()?;
     let begun = meter.as_mut().map(Meter::begin);
     let runtime = serving::runtime()?;
-    let mut client = runtime.block_on(Client::open(target.name(), bus, budget))?;
+    let client = runtime.block_on(Client::open(target.name(), bus, budget))?;
+    let mut client = client.retry(!args.no_retry);
     if args.durable {
         client = client.durably();
     }

@@ -6,6 +6,7 @@ pub(crate) mod cache;
 pub(crate) mod channels;
 pub(crate) mod completions;
 pub(crate) mod demo;
+pub(crate) mod deploy;
 pub(crate) mod explain;
 pub(crate) mod gears;
 pub(crate) mod generate;

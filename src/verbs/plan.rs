@@ -1,4 +1,4 @@
-//! `kaskade plan`: writes plans; `plan cascade` is here.
+//! `kaskade plan`: writes and deploys plans; `plan cascade` is here.
 
 use std::iter::once;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::args::Overwrite;
 use crate::output;
 
-/// Plans a cascade, gears, a pipeline, a placement or a cache.
+/// Plans a cascade, gears, a pipeline, a placement or a cache, and deploys plans.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Planner {
     Cascade(Cascade),
@@ -24,6 +24,10 @@ pub(crate) enum Planner {
     Placement(Box<super::placement::Args>),
     Cache(Box<super::cache::Args>),
     Request(super::replan::Args),
+    Apply(super::deploy::Apply),
+    Get(super::deploy::Get),
+    History(super::deploy::History),
+    Rollback(super::deploy::Rollback),
 }
 
 /// Plans a confidence cascade (HybridServe).

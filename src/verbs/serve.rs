@@ -11,7 +11,7 @@ use kaskade_app::config::scalar::Address;
 use kaskade_app::planning::initial;
 use kaskade_app::report::progress::say;
 use kaskade_app::serving::service::worker_of;
-use kaskade_app::serving::{self, DEFAULT_ADDRESS, Service};
+use kaskade_app::serving::{DEFAULT_ADDRESS, Service};
 
 use crate::args::{Broker, Role};
 
@@ -22,7 +22,8 @@ pub(crate) struct Args {
     /// The TOML file of the app.
     #[arg(long, value_name = "FILE")]
     app: PathBuf,
-    /// A plan file, instead of the one that the app names.
+    /// A plan file to write to the plan store if it is empty, instead of the plan that the app names. A stored plan stays;
+    /// `kaskade plan apply` replaces it.
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
     /// The part of the app that this process serves.
@@ -31,7 +32,7 @@ pub(crate) struct Args {
     /// Which of the app's workers this process is, if it has several.
     #[arg(long, value_name = "NAME")]
     worker: Option<String>,
-    /// Serve the plan in the plan store rather than the app's.
+    /// Wait for a plan in the plan store if it is empty, instead of writing the app's.
     #[arg(long, conflicts_with = "plan")]
     stored_plan: bool,
     /// Address for probes and metrics: `/live`, `/ready` and `/metrics`.
@@ -59,8 +60,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let plan = match &args.plan {
         _ if args.stored_plan => None,
-        // A planner serves nothing; it stores the app's plan if the store has none.
-        None if args.role == Role::Planner => None,
         Some(path) => Some(initial::read(&app, path)?),
         None => Some(initial::of(&app)?),
     };
@@ -70,9 +69,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         args.app.display()
     );
     worker_of(&app, args.role.into(), args.worker.clone())?;
-    let made_by = plan
-        .as_ref()
-        .map_or_else(|| "of the plan store".to_owned(), |plan| plan.made_by.clone());
     let bus = connection.serve(&app, "serve")?;
     let probes = probes(&app, args.http)?;
     // Signals are awaited on a separate runtime, so that they never wait for an actor.
@@ -81,9 +77,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .build()?;
     let grace = app.ingress.drain.duration();
     let mut stop = runtime.block_on(async { shutdown::on_signals(grace) })?;
-    if args.role == Role::Planner && args.plan.is_none() && !args.stored_plan {
-        runtime.block_on(serving::first_plan(&app, &initial::of(&app)?, bus.clone()))?;
-    }
     let mut service = Service::builder(&app).role(args.role.into()).bus(bus);
     if let Some(worker) = &args.worker {
         service = service.worker(worker);
@@ -97,9 +90,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         probes.watch(service.node().health().clone());
     }
     say(&format!(
-        "serving `{}` on {}, plan {made_by}",
+        "serving `{}` on {}, {}",
         app.name,
-        service.url()
+        service.url(),
+        running(&service)
     ));
     if matches!(args.role, Role::All | Role::Ingress) {
         say(&how_to_ask(&app, service.url()));
@@ -127,6 +121,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     runtime.shutdown_background();
     say("stopped");
     failed.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// Returns which plan the service runs.
+fn running(service: &Service) -> String {
+    match service.node().plans().current() {
+        Some((version, _)) => format!("plan {} (epoch {})", version.plan.made_by, version.epoch),
+        None => "waiting for a plan in the plan store".to_owned(),
+    }
 }
 
 /// Returns the command that sends a request to the app.

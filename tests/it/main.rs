@@ -20,5 +20,6 @@ mod language;
 mod partitions;
 mod pipelines;
 mod placement;
+mod plans;
 mod probes;
 mod serving;

@@ -123,7 +123,7 @@ fn the_pipeline_is_planned_while_it_serves() {
         "--json",
     ];
     let report = json(
-        &command(ROOT, &["bench", "--app", &app])
+        &command(ROOT, &["bench", "--app", &app, "--no-retry"])
             .args(load)
             .output()
             .unwrap(),
@@ -226,7 +226,7 @@ fn a_worker_killed_during_a_plan_change_loses_no_request() {
         "5s",
         "--json",
     ];
-    let bench = command(ROOT, &["bench", "--app", &app])
+    let bench = command(ROOT, &["bench", "--app", &app, "--no-retry"])
         .args(load)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

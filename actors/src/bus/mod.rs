@@ -16,6 +16,7 @@ mod embedded;
 mod error;
 mod nkey;
 pub mod publisher;
+pub(crate) mod replication;
 mod subscription;
 
 use std::fmt;
@@ -35,7 +36,7 @@ use tokio::sync::OnceCell;
 use crate::subjects;
 use kaskade_broker::{BrokerConfig, BrokerError};
 
-pub(crate) use bucket::Bucket;
+pub(crate) use bucket::{Bucket, Revision};
 pub use connection::{ConnectionCounts, ConnectionHealth, Link, Observer};
 pub use embedded::Embedded;
 use embedded::{SHARED, SharedBroker};
@@ -90,6 +91,9 @@ pub struct BusConfig {
     pub max_payload: usize,
     /// Where plans are stored.
     pub plans: PlanStorage,
+    /// Copies of each bucket and stream that this process creates on a nats-server; `None` selects 3 in a cluster of
+    /// three or more servers, otherwise 1. Existing ones are not modified.
+    pub replicas: Option<usize>,
     /// Messages that one subscription buffers before it loses some.
     pub subscription_capacity: usize,
     /// Timeout of connecting, and of each request to the broker.
@@ -113,6 +117,7 @@ impl BusConfig {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             max_payload,
             plans: PlanStorage::Auto,
+            replicas: None,
             subscription_capacity: SUBSCRIPTION_CAPACITY,
             timeout: Duration::from_secs(3),
             observer: None,
@@ -164,6 +169,7 @@ struct Inner {
     embedded: Option<Embedded>,
     jetstream: OnceCell<bool>,
     plans: PlanStorage,
+    replicas: Option<usize>,
     timeout: Duration,
     /// The connection for control messages, if it has one of its own.
     control: Option<Bus>,
@@ -217,6 +223,7 @@ impl Bus {
             embedded,
             jetstream: OnceCell::new(),
             plans: config.plans,
+            replicas: config.replicas,
             timeout: config.timeout,
             control,
         })))
@@ -385,6 +392,11 @@ impl Bus {
     /// Returns where plans are stored.
     pub(crate) fn plan_storage(&self) -> PlanStorage {
         self.0.plans
+    }
+
+    /// Returns the configured number of copies of buckets and streams.
+    pub(crate) fn replicas(&self) -> Option<usize> {
+        self.0.replicas
     }
 }
 

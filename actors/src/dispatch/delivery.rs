@@ -139,12 +139,14 @@ impl Delivery {
     /// Returns whether this process knows no live replica to forward the request to. A branch of a pipeline is
     /// forwarded regardless, because its inputs exist nowhere else.
     pub(crate) fn has_no_known_target(&self, version: &PlanVersion, edge: &Edge) -> bool {
-        let gone = |handle: &ReplyHandle| {
+        let (is_root, gear) = (self.request.branch.is_root(), self.request.gear);
+        let leaves = |handle: &ReplyHandle| {
+            let owner = &self.request.ingress;
             handle
                 .dispatcher
-                .no_known_replica(version, edge, self.request.gear, &self.request.ingress)
+                .leaves_to_ingress(is_root, version, edge, gear, owner)
         };
-        self.request.branch.is_root() && self.handle.as_ref().is_some_and(gone)
+        self.handle.as_ref().is_some_and(leaves)
     }
 
     /// Forwards the request; the next stage then has to answer it. `inputs`, if given, replaces its inputs.

@@ -417,11 +417,11 @@ impl Dispatcher {
         one.map(ToOwned::to_owned)
     }
 
-    /// Returns whether this process knows no live replica behind the edge, or has not learned from the ingress which
-    /// replicas live. Then the ingress, which owns the request, must send it: the broker reports "no responders" only
-    /// to the connection that sends the request and subscribes to the reply.
-    pub(crate) fn no_known_replica(
+    /// Returns whether the ingress that owns the request must send it along the edge ([`routing::leave_to_ingress`]): also if
+    /// this process has not learned from that ingress which replicas live.
+    pub(crate) fn leaves_to_ingress(
         &self,
+        is_root: bool,
         version: &PlanVersion,
         edge: &Edge,
         gear: u32,
@@ -432,12 +432,12 @@ impl Dispatcher {
         };
         let view = self.view();
         if !view.is_informed_by(ingress) {
-            return true;
+            return is_root;
         }
-        let mut placed = version.plan.placement.iter();
-        !placed.any(|replica| {
-            version.serves(gear, stage, replica) && self.is_reachable(&view, version, &replica.id)
-        })
+        let placed = version.plan.placement.iter();
+        let serving = placed.filter(|replica| version.serves(gear, stage, replica));
+        let ids = serving.map(|replica| replica.id.as_str());
+        routing::leave_to_ingress(is_root, ids, |id| self.is_reachable(&view, version, id))
     }
 
     /// Returns a replica of the plan that serves the edge's stage. Actors outside the plan are not considered: they

@@ -135,7 +135,7 @@ impl Task {
 
     fn said(&self) -> Said {
         let now = self.dispatcher.clock().now();
-        let newest = self.plans.current().map_or(0, |(version, _)| version.epoch);
+        let newest = self.plans.newest().map_or(0, |version| version.epoch);
         let oldest = newest.saturating_sub(EPOCHS_KEPT as u64);
         let versions: Vec<_> = (oldest..=newest)
             .filter_map(|epoch| self.plans.at(epoch))

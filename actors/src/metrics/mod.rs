@@ -74,8 +74,10 @@ pub const ENERGY_PER_REQUEST: &str = "kaskade_energy_per_request_joules";
 /// A variant's share of the process's energy, by busy time.
 pub const VARIANT_ENERGY: &str = "kaskade_variant_energy_joules_total";
 
-/// 1 if the process serves and has capacity, 0 otherwise; summed over an app, the number of ready processes.
+/// 1 if the process serves, 0 otherwise; summed over an app, the number of ready processes.
 pub const READY: &str = "kaskade_ready_processes";
+/// Whether an ingress or a replica's queue is at its limit.
+pub const FULL: &str = "kaskade_full_processes";
 /// Epoch of the newest plan that the process knows.
 pub const PLAN_EPOCH: &str = "kaskade_plan_epoch_number";
 /// Requests in flight at an ingress.

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use super::{
     ACCEPTED, ANSWERED, ARRIVED, BETWEEN_TOKENS, DEAD_LETTERS, DURABLE_RESULTS, ENERGY, ENERGY_PER_REQUEST,
-    FAN_OUT_CHILDREN, FAN_OUTS, FAULTS, FIRST_TOKENS, FORGED, IN_FLIGHT, Metrics, PLAN_EPOCH, PROCESSING,
-    QUEUE_FULL, QUEUED, READY, REDELIVERED, RETRIED, SHIFTS, STALE, Snapshot, TO_FIRST_TOKEN, TOKENS,
-    UNREADABLE, VARIANT_BATCHES, VARIANT_BUSY, VARIANT_ENERGY, VARIANT_REQUESTS, VariantCount,
+    FAN_OUT_CHILDREN, FAN_OUTS, FAULTS, FIRST_TOKENS, FORGED, FULL, IN_FLIGHT, Metrics, PLAN_EPOCH,
+    PROCESSING, QUEUE_FULL, QUEUED, READY, REDELIVERED, RETRIED, SHIFTS, STALE, Snapshot, TO_FIRST_TOKEN,
+    TOKENS, UNREADABLE, VARIANT_BATCHES, VARIANT_BUSY, VARIANT_ENERGY, VARIANT_REQUESTS, VariantCount,
 };
 
 /// Media type of the page.
@@ -17,6 +17,8 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub struct Gauges {
     /// [`READY`].
     pub ready: bool,
+    /// [`FULL`].
+    pub full: bool,
     /// [`PLAN_EPOCH`]; none before the first plan.
     pub epoch: Option<u64>,
     /// [`IN_FLIGHT`]; `None` without an ingress.
@@ -113,8 +115,14 @@ fn state<'a>(page: &mut Page<'a>, gauges: &'a Gauges) {
     page.one(
         READY,
         Kind::Gauge,
-        "1 if the process serves and has capacity, 0 otherwise.",
+        "1 if the process serves, 0 otherwise.",
         Some(ready),
+    );
+    page.one(
+        FULL,
+        Kind::Gauge,
+        "1 if the ingress or a replica's queue is at its limit, so that further requests are refused, 0 otherwise.",
+        Some(u64::from(gauges.full)),
     );
     page.one(
         PLAN_EPOCH,
@@ -363,6 +371,7 @@ mod tests {
     fn gauges() -> Gauges {
         Gauges {
             ready: true,
+            full: false,
             epoch: Some(3),
             in_flight: Some(1),
             queued: BTreeMap::from([("small".to_owned(), 2)]),
@@ -376,6 +385,7 @@ mod tests {
         let page = metrics.text("digits", &gauges());
         for line in [
             "kaskade_ready_processes{app=\"digits\"} 1",
+            "kaskade_full_processes{app=\"digits\"} 0",
             "kaskade_plan_epoch_number{app=\"digits\"} 3",
             "kaskade_in_flight_requests{app=\"digits\"} 1",
             "kaskade_queued_requests{app=\"digits\",variant=\"small\"} 2",

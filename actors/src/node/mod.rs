@@ -1,6 +1,8 @@
 //! A node: the actors of one process, assembled on one actix system.
 
 pub mod attach;
+mod first_plan;
+mod follow;
 mod leaving;
 pub mod service;
 pub mod stage;
@@ -12,7 +14,6 @@ use std::{
 };
 
 use crate::actor::{self, Actor, Addr};
-use futures::StreamExt;
 use kaskade_models::power::PowerMeter;
 use kaskade_policy::plan::Plan;
 use thiserror::Error;
@@ -36,16 +37,16 @@ use crate::{
     ingress::{self, FailInFlight, Identity, Ingress, IngressConfig, StatePublisher},
     metrics::Metrics,
     ops::discovery::{self, Announcement},
-    ops::health::{Health, IngressHealth, WorkerHealth},
+    ops::health::{Health, HealthParts, IngressHealth, WorkerHealth},
     ops::meter::{Meter, ReadEnergy},
-    plan::store::{self, PlanStore, Plans, StoreError, Stored},
+    plan::store::{self, PlanStore, StoreError},
     plan::versions::{AdoptError, PlanVersions},
     stage::hosting::Shared,
     stage::worker::{
         AnnounceLeave, HeardIngress, Leave, Left, Loader, Readiness, Reconcile, Worker, WorkerConfig,
     },
     subjects::{App, SubjectError},
-    wire::{EnergyReport, GearShift, Message as _, TokenKey},
+    wire::{EnergyReport, TokenKey},
 };
 
 /// Configuration of a node.
@@ -280,6 +281,7 @@ struct Parts {
     dispatcher: Dispatcher,
     ingress: Option<RunningIngress>,
     worker: Option<Addr<Worker>>,
+    followed: follow::Followed,
     close: watch::Sender<bool>,
 }
 
@@ -291,7 +293,7 @@ async fn assemble(
     let bus = Bus::connect_with_control(config.bus).await?;
     let store = store::open(&bus, &app).await?;
     let plans = PlanVersions::new(&config.app);
-    first_plan(&*store, &plans, config.plan).await?;
+    first_plan::adopt(&*store, &plans, config.plan).await?;
     let metrics = Arc::new(Metrics::default());
     let node = config
         .worker
@@ -334,14 +336,18 @@ async fn assemble(
         permits: Arc::clone(&ingress.permits),
         capacity: ingress.capacity,
     });
+    let followed = follow::Followed::new();
     let health = Health::new(
         &bus,
         (&app, dispatcher.supervisor()),
         plans.clone(),
         Arc::clone(&metrics),
         stopped,
-        seen,
-        worker_health,
+        HealthParts {
+            ingress: seen,
+            worker: worker_health,
+            followed: followed.watched(),
+        },
     );
     let up = Up {
         bus: bus.clone(),
@@ -360,6 +366,7 @@ async fn assemble(
             dispatcher,
             ingress,
             worker,
+            followed,
             close,
         },
         up,
@@ -472,47 +479,6 @@ async fn host(
     Ok((worker, health))
 }
 
-/// Adopts the configured plan after writing it to the store, or else the store's plan.
-///
-/// The processes of an app start side by side with the same plan: a process that finds it stored adopts that epoch,
-/// and one that loses the race to write it reads again.
-async fn first_plan(
-    store: &dyn PlanStore,
-    plans: &PlanVersions,
-    plan: Option<Plan>,
-) -> Result<(), NodeError> {
-    let Some(plan) = plan else {
-        return match store.get().await? {
-            Some(Stored { plan, epoch }) => Ok(plans.adopt(epoch, plan)?),
-            None => Ok(()),
-        };
-    };
-    // Validate first: a plan that this process would refuse must not reach other processes.
-    PlanVersions::new(&plan.app).adopt(u64::MAX, plan.clone())?;
-    for _ in 0..FIRST_PLAN_TRIES {
-        let expected = match store.get().await {
-            Ok(Some(stored)) if stored.plan == plan => return Ok(plans.adopt(stored.epoch, plan)?),
-            Ok(stored) => stored.map(|stored| stored.epoch),
-            // An unreadable plan is replaced by the configured one.
-            Err(StoreError::Malformed { epoch, .. }) => Some(epoch),
-            Err(error) => return Err(error.into()),
-        };
-        match store.put(&plan, expected).await {
-            Ok(epoch) => return Ok(plans.adopt(epoch, plan)?),
-            Err(StoreError::Stale { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(StoreError::Stale {
-        expected: None,
-        newest: None,
-    }
-    .into())
-}
-
-/// Attempts to write the first plan while other processes write theirs.
-const FIRST_PLAN_TRIES: usize = 8;
-
 /// Waits until the worker has loaded its replicas of the first plan.
 async fn ready(plans: &PlanVersions, mut readiness: watch::Receiver<Readiness>) -> Result<(), NodeError> {
     let Some(adopted) = plans.newest() else {
@@ -530,18 +496,27 @@ impl Parts {
     /// Follows plans and gears until it is stopped, then drains.
     async fn serve(self, mut stopped: watch::Receiver<Option<Duration>>) {
         let supervisor = self.dispatcher.supervisor().clone();
-        let (store, plans) = (Arc::clone(&self.store), self.plans.clone());
-        let follow_store = supervisor.spawn_again("watch of the plan store", WATCH_AGAIN, move || {
-            follow_store(Arc::clone(&store), plans.clone())
+        let (store, plans, link) = (
+            Arc::clone(&self.store),
+            self.plans.clone(),
+            self.followed.store.clone(),
+        );
+        let follow_store = supervisor.spawn_again("watch of the plan store", follow::OPEN_AGAIN, move || {
+            follow::store(Arc::clone(&store), plans.clone(), link.clone())
         });
-        let (bus, dispatcher) = (self.bus.clone(), self.dispatcher.clone());
+        let (bus, dispatcher, link) = (
+            self.bus.clone(),
+            self.dispatcher.clone(),
+            self.followed.gears.clone(),
+        );
         let (plans, metrics) = (self.plans.clone(), Arc::clone(&self.metrics));
-        let follow_gears = supervisor.spawn_again("subscription to gears", WATCH_AGAIN, move || {
-            follow_gears(
+        let follow_gears = supervisor.spawn_again("subscription to gears", follow::OPEN_AGAIN, move || {
+            follow::gears(
                 bus.clone(),
                 dispatcher.clone(),
                 plans.clone(),
                 Arc::clone(&metrics),
+                link.clone(),
             )
         });
         let follow_book = self.worker.clone().map(|worker| {
@@ -625,53 +600,6 @@ async fn until(end: Instant, condition: impl Fn() -> bool) {
     const POLL: Duration = Duration::from_millis(2);
     while !condition() && Instant::now() < end {
         tokio::time::sleep(POLL).await;
-    }
-}
-
-/// Adopts every plan that appears in the store until the watch ends; a refused plan changes nothing.
-async fn follow_store(store: Arc<dyn PlanStore>, plans: PlanVersions) {
-    match store.watch().await {
-        Ok(stored) => follow_plans(stored, &plans).await,
-        Err(error) => tracing::error!(%error, "watching the plan store failed; retrying"),
-    }
-}
-
-/// Pause before the plan store is watched, or gears are followed, again after an error or the end of a watch.
-const WATCH_AGAIN: Duration = Duration::from_secs(1);
-
-async fn follow_plans(mut stored: Plans, plans: &PlanVersions) {
-    while let Some(change) = stored.next().await {
-        let adopted =
-            change
-                .map_err(|error| error.to_string())
-                .and_then(|Stored { plan, epoch }| match plans.adopt(epoch, plan) {
-                    Err(AdoptError::Stale { .. }) | Ok(()) => Ok(()),
-                    Err(error) => Err(error.to_string()),
-                });
-        if let Err(reason) = adopted {
-            tracing::error!(reason, "a plan was refused; the running plan stays");
-        }
-    }
-}
-
-/// Follows published gear shifts.
-async fn follow_gears(bus: Bus, dispatcher: Dispatcher, plans: PlanVersions, metrics: Arc<Metrics>) {
-    let Ok(mut shifts) = bus.control().subscribe(dispatcher.app().gear(), None).await else {
-        return;
-    };
-    while let Some(message) = shifts.next().await {
-        let shifted = GearShift::decode(&message.payload)
-            .map_err(|error| error.to_string())
-            .and_then(|shift| {
-                plans
-                    .shift(shift.epoch, shift.gear)
-                    .map_err(|error| error.to_string())
-            });
-        match shifted {
-            Ok(true) => metrics.shifted(),
-            Ok(false) => {}
-            Err(reason) => tracing::warn!(reason, "a gear shift was ignored"),
-        }
     }
 }
 

@@ -4,11 +4,13 @@
 //! channels and counters that the actors keep anyway, and the worker's queues from a channel of its heartbeats.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 use crate::bus::{Bus, Link};
 use crate::metrics::{Gauges, Metrics};
@@ -53,7 +55,7 @@ pub enum NotReady {
     },
     /// There is no plan yet.
     #[error(
-        "no plan yet: the plan store of app `{app}` is empty; start a planner, or serve with `--plan FILE` once"
+        "no plan yet: the plan store of app `{app}` is empty; write one with `kaskade plan apply FILE`, or start a process without `--stored-plan`"
     )]
     NoPlan {
         /// The app.
@@ -70,20 +72,83 @@ pub enum NotReady {
     /// Replicas of the newest plan could not be loaded.
     #[error("failed to load: {}", reasons(.0))]
     Failed(BTreeMap<String, String>),
+    /// Plans or gear shifts do not arrive.
+    #[error(
+        "{what} has failed for more than {INTERRUPTION:?}: {reason}; check the permissions of this process's user and JetStream"
+    )]
+    NotFollowing {
+        /// The operation that fails.
+        what: &'static str,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What is full in a process. It stays ready, because without readiness it would get no requests at all while it works
+/// on as many as it can hold; it refuses further ones with a retryable error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Full {
     /// The ingress is at its limit of requests in flight.
-    #[error("full: {in_flight} requests are in flight, the limit of `ingress.max_in_flight`")]
-    IngressFull {
+    Ingress {
         /// Requests in flight.
         in_flight: usize,
     },
-    /// A replica's queue is full.
-    #[error("full: {waiting} requests wait for replica `{replica}`, the limit of `ingress.queue_capacity`")]
-    QueueFull {
+    /// A replica's queue is at its limit.
+    Queue {
         /// The replica.
         replica: String,
         /// Requests in its queue.
         waiting: u32,
     },
+}
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ingress { in_flight } => write!(
+                f,
+                "full: {in_flight} requests are in flight, the limit of `ingress.max_in_flight`"
+            ),
+            Self::Queue { replica, waiting } => write!(
+                f,
+                "full: {waiting} requests wait for replica `{replica}`, the limit of `ingress.queue_capacity`"
+            ),
+        }
+    }
+}
+
+/// Time for which a subscription may be interrupted before the process counts as not ready.
+const INTERRUPTION: Duration = Duration::from_secs(3);
+
+/// A subscription that cannot be opened.
+#[derive(Debug, Clone)]
+pub(crate) struct Interruption {
+    /// The operation that fails.
+    pub(crate) what: &'static str,
+    /// Why it failed last.
+    pub(crate) reason: String,
+    /// When it failed first.
+    pub(crate) since: Instant,
+}
+
+impl Interruption {
+    fn check(&self, now: Instant) -> Result<(), NotReady> {
+        if now.saturating_duration_since(self.since) <= INTERRUPTION {
+            return Ok(());
+        }
+        Err(NotReady::NotFollowing {
+            what: self.what,
+            reason: self.reason.clone(),
+        })
+    }
+}
+
+/// The parts of a process whose state makes up its health.
+pub(crate) struct HealthParts {
+    pub(crate) ingress: Option<IngressHealth>,
+    pub(crate) worker: Option<WorkerHealth>,
+    /// Interruptions of the subscriptions that the process follows.
+    pub(crate) followed: Vec<watch::Receiver<Option<Interruption>>>,
 }
 
 fn reasons(failed: &BTreeMap<String, String>) -> String {
@@ -107,8 +172,7 @@ struct Inner {
     stopped: watch::Receiver<Option<Duration>>,
     liveness: mpsc::Sender<oneshot::Sender<()>>,
     supervisor: Supervisor,
-    ingress: Option<IngressHealth>,
-    worker: Option<WorkerHealth>,
+    parts: HealthParts,
 }
 
 /// The permits of a process's ingress.
@@ -137,16 +201,16 @@ impl WorkerHealth {
         if !ready.failed.is_empty() {
             return Err(NotReady::Failed(ready.failed));
         }
+        Ok(())
+    }
+
+    fn full(&self) -> Option<Full> {
         let beat = self.beat.borrow();
-        let full = beat
-            .replicas
-            .iter()
-            .find(|replica| replica.queue as usize >= self.queue_capacity);
-        full.map_or(Ok(()), |replica| {
-            Err(NotReady::QueueFull {
-                replica: replica.id.clone(),
-                waiting: replica.queue,
-            })
+        let mut replicas = beat.replicas.iter();
+        let full = replicas.find(|replica| replica.queue as usize >= self.queue_capacity)?;
+        Some(Full::Queue {
+            replica: full.id.clone(),
+            waiting: full.queue,
         })
     }
 }
@@ -159,8 +223,7 @@ impl Health {
         plans: PlanVersions,
         metrics: Arc<Metrics>,
         stopped: watch::Receiver<Option<Duration>>,
-        ingress: Option<IngressHealth>,
-        worker: Option<WorkerHealth>,
+        parts: HealthParts,
     ) -> Self {
         let (liveness, mut asked) = mpsc::channel::<oneshot::Sender<()>>(MAX_PENDING_PROBES);
         supervisor.spawn("answers to probes", async move {
@@ -177,8 +240,7 @@ impl Health {
             stopped,
             liveness,
             supervisor: supervisor.clone(),
-            ingress,
-            worker,
+            parts,
         }))
     }
 
@@ -204,7 +266,7 @@ impl Health {
         }
     }
 
-    /// Checks that all parts of the process serve and have capacity.
+    /// Checks that all parts of the process serve. A full process is ready ([`Health::full`]).
     ///
     /// # Errors
     /// The first reason why they do not.
@@ -218,21 +280,34 @@ impl Health {
                 url: inner.url.clone(),
             });
         }
+        let now = Instant::now();
+        for followed in &inner.parts.followed {
+            if let Some(interruption) = &*followed.borrow() {
+                interruption.check(now)?;
+            }
+        }
         // A planner can start without a plan; an ingress and a worker have nothing to serve without one.
-        if inner.ingress.is_some() || inner.worker.is_some() {
+        if inner.parts.ingress.is_some() || inner.parts.worker.is_some() {
             let epoch = self.epoch().ok_or_else(|| NotReady::NoPlan {
                 app: inner.app.name().to_owned(),
             })?;
-            if let Some(worker) = &inner.worker {
+            if let Some(worker) = &inner.parts.worker {
                 worker.ready(epoch)?;
             }
         }
-        match &inner.ingress {
-            Some(ingress) if ingress.permits.available_permits() == 0 => Err(NotReady::IngressFull {
+        Ok(())
+    }
+
+    /// Returns what is full, so that further requests are refused; `None` while the process has capacity.
+    pub fn full(&self) -> Option<Full> {
+        let parts = &self.0.parts;
+        let ingress = parts.ingress.as_ref();
+        let ingress = ingress.filter(|ingress| ingress.permits.available_permits() == 0);
+        ingress
+            .map(|ingress| Full::Ingress {
                 in_flight: ingress.capacity,
-            }),
-            _ => Ok(()),
-        }
+            })
+            .or_else(|| parts.worker.as_ref()?.full())
     }
 
     /// Returns every metric in Prometheus' text format.
@@ -246,20 +321,45 @@ impl Health {
 
     fn gauges(&self) -> Gauges {
         let mut queued = BTreeMap::new();
-        if let Some(worker) = &self.0.worker {
+        if let Some(worker) = &self.0.parts.worker {
             for replica in &worker.beat.borrow().replicas {
                 *queued.entry(replica.variant.clone()).or_default() += u64::from(replica.queue);
             }
         }
         Gauges {
             ready: self.ready().is_ok(),
+            full: self.full().is_some(),
             epoch: self.epoch(),
-            in_flight: self.0.ingress.as_ref().map(|ingress| {
+            in_flight: self.0.parts.ingress.as_ref().map(|ingress| {
                 ingress
                     .capacity
                     .saturating_sub(ingress.permits.available_permits()) as u64
             }),
             queued,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_interruption_leaves_a_process_ready() {
+        let since = Instant::now();
+        let interruption = Interruption {
+            what: "watching the plan store",
+            reason: "denied".to_owned(),
+            since,
+        };
+        assert_eq!(interruption.check(since + INTERRUPTION), Ok(()));
+        let later = interruption.check(since + INTERRUPTION + Duration::from_millis(1));
+        assert_eq!(
+            later,
+            Err(NotReady::NotFollowing {
+                what: "watching the plan store",
+                reason: "denied".to_owned()
+            })
+        );
     }
 }

@@ -105,7 +105,8 @@ fn planner(app: &App) -> Result<Permissions, SubjectError> {
     // The requester of a plan gets a report.
     publish.push(INBOXES.to_owned());
     publish.extend(subjects::plan_writing(app));
-    let mut subscribe = app.all_of(["replan", "beat.*", "gear", "plan"]);
+    // `kaskade plan apply` connects as the planner, and follows the ingresses.
+    let mut subscribe = app.all_of(["replan", "beat.*", "ingress.*", "gear", "plan"]);
     subscribe.extend(named(app, &[LOAD, DRIFT])?);
     Ok(joined([Permissions { publish, subscribe }, reads_plans(app)]))
 }

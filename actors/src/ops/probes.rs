@@ -142,7 +142,10 @@ async fn live(State(watched): State<Watched>) -> Response {
 async fn ready(State(watched): State<Watched>) -> Response {
     match known(&watched) {
         None => (StatusCode::SERVICE_UNAVAILABLE, STARTING).into_response(),
-        Some(health) => verdict("ready", health.ready()),
+        Some(health) => match health.full() {
+            Some(full) => verdict(&format!("ready; {full}"), health.ready()),
+            None => verdict("ready", health.ready()),
+        },
     }
 }
 

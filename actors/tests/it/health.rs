@@ -7,11 +7,12 @@ use crate::common::{ask, cascade};
 use kaskade_actors::bus::BusConfig;
 use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::node::service::SOLE_WORKER;
-use kaskade_actors::ops::health::{Health, NotReady};
+use kaskade_actors::ops::health::{Full, Health, NotReady};
+use kaskade_actors::ops::probes::Probes;
 use kaskade_actors::stage::worker::WorkerConfig;
 use kaskade_actors::{App, Client, Node, Service};
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
-use kaskade_testkit::wait_until;
+use kaskade_testkit::{http_get, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -110,7 +111,7 @@ fn a_node_is_ready_then_draining_then_gone() {
 }
 
 #[test]
-fn full_queues_and_full_ingresses_are_not_ready() {
+fn a_process_with_a_full_queue_is_ready_and_says_that_it_is_full() {
     let (service, begins, let_go) = held("full");
     let node = service
         .worker(WorkerConfig {
@@ -124,8 +125,9 @@ fn full_queues_and_full_ingresses_are_not_ready() {
     begins.recv_timeout(PATIENCE).unwrap();
     let waiting = send(&node, "full", 2);
     wait_until("the queue is full", PATIENCE, || {
-        matches!(health.ready(), Err(NotReady::QueueFull { waiting: 2, .. }))
+        matches!(health.full(), Some(Full::Queue { waiting: 2, .. }))
     });
+    assert_eq!(health.ready(), Ok(()));
     assert!(
         health
             .page()
@@ -141,20 +143,21 @@ fn full_queues_and_full_ingresses_are_not_ready() {
     assert!(
         health
             .page()
-            .contains("kaskade_ready_processes{app=\"full\"} 0\n")
+            .contains("kaskade_ready_processes{app=\"full\"} 1\n")
     );
+    assert!(health.page().contains("kaskade_full_processes{app=\"full\"} 1\n"));
     for _ in 0..3 {
         let_go.send(()).unwrap();
     }
     for asked in running.into_iter().chain(waiting) {
         assert!(asked.join().unwrap());
     }
-    wait_until("there is room again", PATIENCE, || health.ready().is_ok());
+    wait_until("there is room again", PATIENCE, || health.full().is_none());
     node.stop();
 }
 
 #[test]
-fn an_ingress_at_its_limit_is_not_ready() {
+fn an_ingress_at_its_limit_is_ready_and_the_probe_says_that_it_is_full() {
     let (service, begins, let_go) = held("limited");
     let node = service
         .ingress(IngressConfig {
@@ -166,7 +169,13 @@ fn an_ingress_at_its_limit_is_not_ready() {
     let health = node.health().clone();
     let asked = send(&node, "limited", 1);
     begins.recv_timeout(PATIENCE).unwrap();
-    assert_eq!(health.ready(), Err(NotReady::IngressFull { in_flight: 1 }));
+    assert_eq!(health.full(), Some(Full::Ingress { in_flight: 1 }));
+    assert_eq!(health.ready(), Ok(()));
+    let probes = Probes::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    probes.watch(health);
+    let (status, text) = http_get(&probes.address().to_string(), "/ready").unwrap();
+    assert!(status.contains("200"), "{status}");
+    assert!(text.contains("full: 1 requests are in flight"), "{text}");
     let_go.send(()).unwrap();
     assert!(asked.into_iter().all(|asked| asked.join().unwrap()));
     node.stop();

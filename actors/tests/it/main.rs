@@ -21,6 +21,7 @@ mod gears;
 mod health;
 mod leaving;
 mod pipelines;
+mod plan_store;
 mod planners;
 mod serving;
 mod stages;

@@ -230,12 +230,11 @@ fn late(app: &str, dropping: Dropping, budget_us: u64) -> Plan {
 
 #[test]
 fn late_requests_are_dropped_or_rerouted_to_a_faster_replica() {
-    let ends = |dropping, budget_us| {
-        let node = service("late", late("late", dropping, budget_us))
-            .start()
-            .unwrap();
+    // Each run is an app of its own: a process that starts follows the plan that is stored.
+    let ends = |app: &str, dropping, budget_us| {
+        let node = service(app, late(app, dropping, budget_us)).start().unwrap();
         let reply = block_on(async {
-            let client = Client::new(node.bus(), App::new("late").unwrap());
+            let client = Client::new(node.bus(), App::new(app).unwrap());
             client.infer(find(&[1.0]), BUDGET).await
         });
         node.stop();
@@ -243,10 +242,10 @@ fn late_requests_are_dropped_or_rerouted_to_a_faster_replica() {
     };
     let generous = PATIENCE.as_micros() as u64;
     assert_eq!(
-        ends(Dropping::OpportunisticRerouting, generous).unwrap(),
+        ends("late-generous", Dropping::OpportunisticRerouting, generous).unwrap(),
         "classify-accurate"
     );
-    let dropped = ends(Dropping::PerTask, 1).unwrap_err();
+    let dropped = ends("late-per-task", Dropping::PerTask, 1).unwrap_err();
     assert_eq!(dropped.code, Code::Dropped);
     assert!(
         dropped.message.contains("longer at a task than its budget"),
@@ -254,8 +253,8 @@ fn late_requests_are_dropped_or_rerouted_to_a_faster_replica() {
         dropped.message
     );
     // The finder exceeds its budget; the backup is four milliseconds faster and makes up for it.
-    assert_eq!(ends(Dropping::None, 1).unwrap(), "classify-accurate");
-    match ends(Dropping::OpportunisticRerouting, 1) {
+    assert_eq!(ends("late-none", Dropping::None, 1).unwrap(), "classify-accurate");
+    match ends("late-rerouted", Dropping::OpportunisticRerouting, 1) {
         Ok(stage) => assert_eq!(stage, "classify-quick"),
         Err(fault) => assert_eq!(
             fault.code,

@@ -33,9 +33,10 @@ pub struct DurableRule {
     pub dead_letter_retention: Span,
     /// Maximum size of each stream: waiting requests, results, dead letters.
     pub max_size: Size,
-    /// Copies of each stream in a cluster of nats-servers, 1 to 5.
+    /// Copies of each stream in a cluster of nats-servers, 1 to 5 [default: `nats.replicas`].
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 5))]
-    pub replicas: NonZeroU32,
+    pub replicas: Option<NonZeroU32>,
 }
 
 impl Default for DurableRule {
@@ -53,21 +54,27 @@ impl Default for DurableRule {
             result_retention: seconds(3_600),
             dead_letter_retention: seconds(7 * 24 * 3_600),
             max_size: Size::mebibytes(256),
-            replicas: NonZeroU32::MIN,
+            replicas: None,
         }
     }
 }
+
+/// Returns the problem of a number of copies that JetStream does not keep.
+pub(super) fn too_many_copies(field: &str, copies: Option<NonZeroU32>) -> Option<String> {
+    let copies = copies.filter(|copies| copies.get() > MOST_COPIES)?;
+    Some(format!(
+        "{field}: JetStream keeps at most {MOST_COPIES} copies, not {copies}"
+    ))
+}
+
+/// Copies that JetStream keeps of a stream at most.
+const MOST_COPIES: u32 = 5;
 
 impl DurableRule {
     /// Returns the values that contradict each other or are out of range.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        if self.replicas.get() > 5 {
-            problems.push(format!(
-                "durable.replicas: JetStream keeps at most 5 copies, not {}",
-                self.replicas
-            ));
-        }
+        problems.extend(too_many_copies("durable.replicas", self.replicas));
         if self.ack_wait < Span::from_millis(1_000) {
             problems.push(format!(
                 "durable.ack_wait: {} is shorter than an ingress needs to report progress; write `1s` or more",
@@ -99,7 +106,7 @@ impl From<&DurableRule> for DurableConfig {
             results: rule.result_retention.duration(),
             dead: rule.dead_letter_retention.duration(),
             max_bytes: rule.max_size.bytes(),
-            replicas: size(rule.replicas),
+            replicas: rule.replicas.map(size),
         }
     }
 }

@@ -278,6 +278,11 @@ pub struct Nats {
     pub ca: Option<PathBuf>,
     /// Maximum message size of the embedded broker, headers included; a nats-server has its own limit.
     pub max_payload: Size,
+    /// Copies of the plan store and the streams in a cluster of nats-servers, 1 to 5, if they do not exist yet [default: 3 if the
+    /// cluster has three or more servers, otherwise 1].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 5))]
+    pub replicas: Option<NonZeroU32>,
 }
 
 impl Default for Nats {
@@ -288,6 +293,7 @@ impl Default for Nats {
             nkey: None,
             ca: None,
             max_payload: Size::MEBIBYTE,
+            replicas: None,
         }
     }
 }
@@ -559,7 +565,9 @@ fn nats_problems(nats: &Nats) -> impl Iterator<Item = String> {
         let path = path.as_ref().filter(|path| !path.is_file())?;
         Some(format!("nats.{name}: `{}` is not there", path.display()))
     });
-    absent.chain(both)
+    absent
+        .chain(both)
+        .chain(durable::too_many_copies("nats.replicas", nats.replicas))
 }
 
 /// Returns a problem for every repeated name.

@@ -85,6 +85,7 @@ fn every_field_is_read() {
         nkey = "app/nkey"
         ca = "authority.pem"
         max_payload = "4 MiB"
+        replicas = 7
 
         [http]
         address = "0.0.0.0:8080"
@@ -101,6 +102,10 @@ fn every_field_is_read() {
         "{problems}"
     );
     assert!(problems.contains("both `credentials` and `nkey`"), "{problems}");
+    assert!(
+        problems.contains("nats.replicas: JetStream keeps at most 5 copies, not 7"),
+        "{problems}"
+    );
     assert_eq!(app.estimator(), Estimator::Margin);
     assert_eq!(app.slo, LatencyObjective::P99(Span::from_millis(100)));
     let (small, workers) = (&app.variants[0], &app.workers);

@@ -85,6 +85,15 @@ impl Client {
         }
     }
 
+    /// The same, but whether a request is sent again after a failure ([`actors::Client::retry`]); the default is to do so.
+    #[must_use]
+    pub fn retry(self, retries: bool) -> Self {
+        Self {
+            asked: self.asked.retry(retries),
+            ..self
+        }
+    }
+
     /// The same, with every request submitted to be kept until it is answered.
     #[must_use]
     pub fn durably(self) -> Self {

@@ -15,12 +15,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use kaskade_actors::bus::{Bus, BusConfig, BusError, Embedded};
+use kaskade_actors::bus::{BusConfig, BusError, Embedded};
 use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::node::{Node, NodeConfig, NodeError};
 use kaskade_actors::plan::store::StoreError;
 use kaskade_actors::stage::worker::WorkerConfig;
-use kaskade_actors::subjects;
 use kaskade_actors::subjects::SubjectError;
 use kaskade_broker::{BrokerConfig, BrokerError};
 use kaskade_models::power::PowerError;
@@ -178,10 +177,15 @@ impl Connection {
             nkey: self.nkey.clone().or_else(|| nats.nkey.clone()),
             ca: self.ca.clone().or_else(|| nats.ca.clone()),
             max_payload: usize::try_from(nats.max_payload.bytes()).unwrap_or(usize::MAX),
+            replicas: nats.replicas.map(size),
             listen: self.listen.unwrap_or(defaults.listen),
             ..defaults
         }
     }
+}
+
+fn size(count: NonZeroU32) -> usize {
+    usize::try_from(count.get()).unwrap_or(usize::MAX)
 }
 
 fn default_url() -> String {
@@ -217,7 +221,8 @@ impl Role {
     }
 }
 
-/// Starts an app's share of this process, and returns once it serves. Without a plan, the plan store's is served.
+/// Starts an app's share of this process, and returns once it serves. The plan store's plan is served; if it is empty, `plan` is
+/// written to it.
 ///
 /// # Errors
 /// What the broker, the plan or a model says.
@@ -229,7 +234,6 @@ pub(crate) fn start(
     plan: Option<Plan>,
     bus: BusConfig,
 ) -> Result<Node, ServingError> {
-    let size = |count: NonZeroU32| usize::try_from(count.get()).unwrap_or(usize::MAX);
     let ingress = IngressConfig {
         max_in_flight: size(app.ingress.max_in_flight),
         max_in_flight_bytes: usize::try_from(app.ingress.max_in_flight_bytes.bytes()).unwrap_or(usize::MAX),
@@ -263,27 +267,6 @@ pub(crate) fn start(
         app: app.name.to_string(),
         source,
     })
-}
-
-/// Writes the app's plan to the plan store, unless there is one: what a planner's process does first, so that ingresses and workers
-/// that serve the stored plan have one. An existing plan stays.
-///
-/// # Errors
-/// What the broker or the plan store says.
-pub async fn first_plan(app: &App, plan: &Plan, bus: BusConfig) -> Result<(), ServingError> {
-    let bus = Bus::connect(bus).await?;
-    let store = kaskade_actors::plan::store::open(&bus, &subjects::App::new(app.name.as_str())?).await?;
-    let written = match store.get().await {
-        Ok(None) => store.put(plan, None).await.map(drop),
-        Ok(Some(_)) | Err(StoreError::Malformed { .. }) => Ok(()),
-        Err(error) => Err(error),
-    };
-    bus.close().await;
-    match written {
-        // Another process stored its plan first.
-        Ok(()) | Err(StoreError::Stale { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// Returns the meter of a process that serves the app on a device.

@@ -49,19 +49,20 @@ pub struct ServiceBuilder {
     bus: Option<BusConfig>,
 }
 
-/// Which plan is served.
+/// Which plan is written to an empty plan store.
 #[derive(Debug, Clone)]
 enum PlanChoice {
     /// The one that the app's file asks for.
     App,
-    /// The one in the plan store.
+    /// None.
     Stored,
     /// This one.
     Given(Box<Plan>),
 }
 
 impl ServiceBuilder {
-    /// Serves this plan instead of the one that the app's file asks for.
+    /// Serves this plan instead of the one that the app's file asks for, if the plan store is empty. A stored plan is never
+    /// overwritten ([`crate::deploy`] does that).
     pub fn plan(self, plan: Plan) -> Self {
         Self {
             plan: PlanChoice::Given(Box::new(plan)),
@@ -69,7 +70,7 @@ impl ServiceBuilder {
         }
     }
 
-    /// Serves the plan in the plan store.
+    /// Serves the plan in the plan store, and waits for one if it is empty.
     pub fn stored_plan(self) -> Self {
         Self {
             plan: PlanChoice::Stored,
@@ -151,9 +152,8 @@ impl ServiceBuilder {
                 initial::check(&app, &plan)?;
                 Some(*plan)
             }
-            // A planner serves nothing.
-            PlanChoice::App if role != Role::Planner => Some(initial::of(&app)?),
-            PlanChoice::App | PlanChoice::Stored => None,
+            PlanChoice::App => Some(initial::of(&app)?),
+            PlanChoice::Stored => None,
         };
         let bus = match bus {
             Some(bus) => bus,

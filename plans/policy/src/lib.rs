@@ -22,8 +22,11 @@
 //! | [`ledger`] | accepted requests: one terminal reply each |
 //! | [`redelivery`] | whether a durable request that failed is retried or given up |
 //! | [`stream_offset`] | position of a reader in a stream of partial answers |
+//! | [`client_retry`] | when a client sends a request again |
 //! | [`admission`] | which requests to accept, so that goodput stays level under overload |
 //! | [`adoption`] | the plan and gear that a process runs, and the past plans that it keeps |
+//! | [`epochs`] | epochs of stored plans: which one a writer takes, and when a process restores its plan |
+//! | [`rollout`] | which ingresses admit requests under a new plan |
 //! | [`liveness`] | which processes are alive, judged by heartbeats |
 //! | [`reachability`] | which replicas a process may send to |
 //! | [`arrivals`] | total load, counted by several ingresses |
@@ -38,11 +41,13 @@ pub mod admission;
 pub mod adoption;
 pub mod arrivals;
 pub mod batching;
+pub mod client_retry;
 pub mod confidence;
 pub mod demand;
 pub mod device_queue;
 pub mod drift;
 pub mod energy;
+pub mod epochs;
 pub mod fit;
 pub mod gather;
 pub mod hybrid_cache;
@@ -57,6 +62,7 @@ pub mod reachability;
 pub mod redelivery;
 pub mod rerouting;
 pub mod retry_budget;
+pub mod rollout;
 pub mod routing;
 pub mod run_time;
 pub mod shifting;

@@ -159,6 +159,17 @@ pub fn past_the_silent<'a>(
     member(replicas.filter(|id| alive(id)), |_| true, draw)
 }
 
+/// Whether a sender that knows none of the replicas behind an edge to be reachable leaves the request to the ingress that owns it: the
+/// broker reports "no responders" only to the connection that sends the request and subscribes to the reply. A branch of a pipeline
+/// (`is_root` is false) is sent regardless, because its inputs exist nowhere else.
+pub fn leave_to_ingress<'a>(
+    is_root: bool,
+    mut replicas: impl Iterator<Item = &'a str>,
+    reachable: impl Fn(&str) -> bool,
+) -> bool {
+    is_root && !replicas.any(reachable)
+}
+
 /// The living replicas that have a share, each with the sum of the shares up to and with its own.
 fn summed<R: Copy>(
     shares: impl Iterator<Item = (R, f64)> + Clone,
@@ -404,6 +415,15 @@ mod tests {
         for odd in [1.0, f64::NAN, -1.0] {
             assert!(chosen(&["b"], odd) == Some("b"), "{odd}");
         }
+    }
+
+    #[test]
+    fn a_request_without_a_reachable_replica_goes_back_to_its_ingress() {
+        let replicas = || ["a", "b"].into_iter();
+        assert!(leave_to_ingress(true, replicas(), |_| false));
+        assert!(!leave_to_ingress(true, replicas(), |id| id == "b"));
+        assert!(!leave_to_ingress(false, replicas(), |_| false), "a branch");
+        assert!(leave_to_ingress(true, std::iter::empty(), |_| true));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! | `proxy` | a TCP proxy before the server that can be silenced or closed |
 //! | `monitor` | reads the subscriptions, consumers and streams of the server |
 //! | `oracle` | what the test kit's oracle sends, and how it reads replies |
+//! | `shipped` | the same load, sent by the client that Kaskade ships |
 //! | `verdict` | the demands on a run, and its figures |
 //! | `scenarios` | the faults |
 //! | `report` | the table, and docs/contributing/reliability.md |
@@ -16,6 +17,7 @@ mod proxy;
 mod report;
 mod rig;
 mod scenarios;
+mod shipped;
 pub(crate) mod soaking;
 mod verdict;
 

@@ -25,8 +25,8 @@ pub struct DurableConfig {
     /// Largest size of the stream of waiting requests, and of the stream of results, bytes. A full stream refuses new
     /// messages.
     pub max_bytes: u64,
-    /// Replicas of each stream in a cluster.
-    pub replicas: usize,
+    /// Copies of each stream; `None` selects [`BusConfig::replicas`](crate::bus::BusConfig::replicas).
+    pub replicas: Option<usize>,
 }
 
 impl Default for DurableConfig {
@@ -38,7 +38,7 @@ impl Default for DurableConfig {
             results: Duration::from_hours(1),
             dead: Duration::from_hours(7 * 24),
             max_bytes: 256 << 20,
-            replicas: 1,
+            replicas: None,
         }
     }
 }

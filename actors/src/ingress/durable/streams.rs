@@ -15,7 +15,7 @@ use bytes::Bytes;
 use dashmap::DashMap;
 
 use super::config::{DurableConfig, DurableError};
-use crate::bus::Bus;
+use crate::bus::{Bus, replication};
 use crate::dispatch::dispatcher::Dispatcher;
 use crate::metrics::Metrics;
 use crate::subjects::{self, App};
@@ -90,8 +90,15 @@ impl Streams {
     }
 
     async fn stream(&self, config: stream::Config) -> Result<stream::Stream, DurableError> {
-        let made = self.jetstream.get_or_create_stream(config).await;
-        made.map_err(|error| DurableError::refused("creating the streams of durable requests", error))
+        let copies = self.config.replicas.or_else(|| self.bus.replicas());
+        let made = replication::create(&self.bus, copies, |num_replicas| {
+            self.jetstream.get_or_create_stream(stream::Config {
+                num_replicas,
+                ..config.clone()
+            })
+        });
+        made.await
+            .map_err(|error| DurableError::refused("creating the streams of durable requests", error))
     }
 
     /// Stores the result of a request. Returns false if one is already stored, which stays.
@@ -198,7 +205,7 @@ fn submitted(app: &App, config: &DurableConfig) -> stream::Config {
         retention: RetentionPolicy::WorkQueue,
         discard: DiscardPolicy::New,
         max_bytes: i64::try_from(config.max_bytes).unwrap_or(i64::MAX),
-        ..stream_config(app.submitted_stream(), app.submit(), config)
+        ..stream_config(app.submitted_stream(), app.submit())
     }
 }
 
@@ -209,7 +216,7 @@ fn results(app: &App, config: &DurableConfig) -> stream::Config {
         max_bytes: i64::try_from(config.max_bytes).unwrap_or(i64::MAX),
         max_messages_per_subject: 1,
         allow_direct: true,
-        ..stream_config(app.results_stream(), app.results(), config)
+        ..stream_config(app.results_stream(), app.results())
     }
 }
 
@@ -218,16 +225,15 @@ fn dead(app: &App, config: &DurableConfig) -> stream::Config {
         description: Some(format!("Dead letters of the Kaskade app {app}")),
         max_age: config.dead,
         max_bytes: i64::try_from(config.max_bytes).unwrap_or(i64::MAX),
-        ..stream_config(app.dead_stream(), app.dead_letters(), config)
+        ..stream_config(app.dead_stream(), app.dead_letters())
     }
 }
 
-fn stream_config(name: String, subject: Subject, config: &DurableConfig) -> stream::Config {
+fn stream_config(name: String, subject: Subject) -> stream::Config {
     stream::Config {
         name,
         subjects: vec![subject.into_string()],
         storage: StorageType::File,
-        num_replicas: config.replicas,
         ..stream::Config::default()
     }
 }

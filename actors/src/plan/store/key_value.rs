@@ -1,17 +1,19 @@
-//! The plan store of a nats-server: one bucket per app with one key; the epoch is the revision.
+//! The plan store of a nats-server: one bucket per app with one key.
 //!
-//! If the bucket does not exist, it is created with file storage, one replica and a history of 16 plans. For other
-//! settings, such as three replicas in a cluster, create it first: `nats kv add kaskade-<app> --replicas 3 --history
-//! 16`.
+//! If the bucket does not exist, it is created with file storage and a history of 16 plans, in a cluster with three
+//! replicas ([`crate::bus::replication`]). An existing bucket is not modified. A bucket that is missing later counts as
+//! an empty store, and the next write creates it again.
 
-use async_nats::jetstream::context::{KeyValueError, KeyValueErrorKind};
+use async_nats::jetstream::context::{GetStreamErrorKind, KeyValueError};
 use async_nats::jetstream::kv::{self, CreateErrorKind, Entry, Operation, UpdateErrorKind};
+use async_nats::jetstream::{self, ErrorCode};
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use kaskade_policy::plan::Plan;
 
-use super::{PlanStore, Plans, StoreError, Stored, read, write};
-use crate::bus::Bus;
+use super::{Past, PlanStore, Plans, StoreError, Stored, encode, epoch_of, read};
+use crate::bus::{Bus, replication};
 use crate::subjects::App;
 
 const KEY: &str = "plan";
@@ -28,6 +30,7 @@ const HEADROOM: usize = 1024;
 pub struct KeyValueStore {
     bucket: kv::Store,
     bus: Bus,
+    app: App,
 }
 
 impl KeyValueStore {
@@ -41,81 +44,149 @@ impl KeyValueStore {
                 url: bus.url().to_owned(),
             });
         }
-        let jetstream = async_nats::jetstream::new(bus.client().clone());
-        let name = app.bucket();
-        let bucket = match jetstream.get_key_value(&name).await {
+        let found = jetstream(bus).get_key_value(app.bucket()).await;
+        let bucket = match found {
             Ok(bucket) => bucket,
-            Err(error) if absent(&error) => {
-                let config = kv::Config {
-                    bucket: name,
-                    description: format!("Plans of the Kaskade app {app}"),
-                    history: HISTORY,
-                    ..kv::Config::default()
-                };
-                let created = jetstream.create_key_value(config).await;
-                created.map_err(|error| StoreError::unreachable(CREATING, &error))?
-            }
+            Err(error) if is_missing(&error) => create(bus, app).await?,
             Err(error) => return Err(StoreError::unreachable("opening the plan bucket", &error)),
         };
         Ok(Self {
             bucket,
             bus: bus.clone(),
+            app: app.clone(),
         })
     }
 
-    async fn entry(&self) -> Result<Option<Entry>, StoreError> {
-        let entry = self.bucket.entry(KEY).await;
-        let entry = entry.map_err(|error| StoreError::unreachable("reading the plan", &error))?;
-        Ok(entry.filter(|entry| entry.operation == Operation::Put))
+    /// Returns whether the server says that the bucket does not exist.
+    async fn is_missing(&self) -> bool {
+        let found = jetstream(&self.bus).get_key_value(self.app.bucket()).await;
+        found.is_err_and(|error| is_missing(&error))
     }
 
-    async fn swap(&self, bytes: Vec<u8>, expected: Option<u64>) -> Result<u64, StoreError> {
+    /// Returns the newest value; `None` if there is none, or no bucket.
+    async fn entry(&self) -> Result<Option<Entry>, StoreError> {
+        match self.bucket.entry(KEY).await {
+            Ok(entry) => Ok(entry.filter(|entry| entry.operation == Operation::Put)),
+            Err(_) if self.is_missing().await => Ok(None),
+            Err(error) => Err(StoreError::unreachable("reading the plan", &error)),
+        }
+    }
+
+    async fn swap(&self, plan: &Plan, epoch: u64, expected: Option<u64>) -> Result<(), StoreError> {
+        let bytes = encode(plan, epoch)?;
         let (size, limit) = (bytes.len(), self.bus.max_payload().saturating_sub(HEADROOM));
         if size > limit {
             return Err(StoreError::TooLarge { size, limit });
         }
-        let (lost, error) = match expected {
-            None => match self.bucket.create(KEY, bytes.into()).await {
-                Ok(epoch) => return Ok(epoch),
-                Err(error) => (error.kind() == CreateErrorKind::AlreadyExists, error.to_string()),
-            },
-            Some(expected) => match self.bucket.update(KEY, bytes.into(), expected).await {
-                Ok(epoch) => return Ok(epoch),
-                Err(error) => (
-                    error.kind() == UpdateErrorKind::WrongLastRevision,
-                    error.to_string(),
-                ),
-            },
+        let written = match expected {
+            None => self.create_value(bytes.into()).await?,
+            Some(expected) => self.update_value(bytes.into(), expected).await?,
         };
-        if !lost {
-            return Err(StoreError::unreachable("writing the plan", &error));
+        if written {
+            return Ok(());
         }
         // Only for the error message; the write has been refused in any case.
-        let newest = self.entry().await.ok().flatten().map(|entry| entry.revision);
-        Err(StoreError::Stale { expected, newest })
+        let newest = self.entry().await.ok().flatten();
+        Err(StoreError::Stale {
+            expected,
+            newest: newest.as_ref().map(epoch_in),
+        })
+    }
+
+    /// Writes the first value. Returns false if there is one.
+    async fn create_value(&self, bytes: Bytes) -> Result<bool, StoreError> {
+        let mut created = self.bucket.create(KEY, bytes.clone()).await;
+        let refused = |error: &kv::CreateError| error.kind() == CreateErrorKind::AlreadyExists;
+        if created.as_ref().is_err_and(|error| !refused(error)) && self.is_missing().await {
+            create(&self.bus, &self.app).await?;
+            created = self.bucket.create(KEY, bytes).await;
+        }
+        match created {
+            Ok(_) => Ok(true),
+            Err(error) if refused(&error) => Ok(false),
+            Err(error) => Err(StoreError::unreachable("writing the plan", &error)),
+        }
+    }
+
+    /// Replaces the value of that epoch. Returns false if another one is stored.
+    async fn update_value(&self, bytes: Bytes, expected: u64) -> Result<bool, StoreError> {
+        let Some(entry) = self.entry().await?.filter(|entry| epoch_in(entry) == expected) else {
+            return Ok(false);
+        };
+        match self.bucket.update(KEY, bytes, entry.revision).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => Ok(false),
+            Err(error) => Err(StoreError::unreachable("writing the plan", &error)),
+        }
     }
 
     #[cfg(test)]
-    pub(super) async fn put_raw(&self, bytes: &[u8], expected: Option<u64>) -> Result<u64, StoreError> {
-        self.swap(bytes.to_vec(), expected).await
+    pub(super) async fn put_raw(&self, bytes: &[u8]) -> u64 {
+        self.bucket.put(KEY, bytes.to_vec().into()).await.unwrap()
+    }
+
+    #[cfg(test)]
+    pub(super) async fn recreate(&self) {
+        jetstream(&self.bus)
+            .delete_key_value(self.app.bucket())
+            .await
+            .unwrap();
+        create(&self.bus, &self.app).await.unwrap();
     }
 }
 
-fn absent(error: &KeyValueError) -> bool {
-    error.kind() == KeyValueErrorKind::GetBucket
+fn jetstream(bus: &Bus) -> jetstream::Context {
+    jetstream::new(bus.client().clone())
+}
+
+/// Creates the bucket.
+async fn create(bus: &Bus, app: &App) -> Result<kv::Store, StoreError> {
+    let config = kv::Config {
+        bucket: app.bucket(),
+        description: format!("Plans of the Kaskade app {app}"),
+        history: HISTORY,
+        ..kv::Config::default()
+    };
+    let jetstream = jetstream(bus);
+    let created = replication::create(bus, bus.replicas(), |num_replicas| {
+        jetstream.create_key_value(kv::Config {
+            num_replicas,
+            ..config.clone()
+        })
+    });
+    created
+        .await
+        .map_err(|error| StoreError::unreachable(CREATING, &error))
+}
+
+fn is_missing(error: &KeyValueError) -> bool {
+    let source = std::error::Error::source(error);
+    let source = source.and_then(|source| source.downcast_ref::<jetstream::context::GetStreamError>());
+    source.is_some_and(|error| {
+        matches!(error.kind(), GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
+    })
+}
+
+fn epoch_in(entry: &Entry) -> u64 {
+    epoch_of(&entry.value, entry.revision)
+}
+
+fn read_entry(entry: &Entry) -> Result<Stored, StoreError> {
+    read(&entry.value, entry.revision)
 }
 
 impl PlanStore for KeyValueStore {
     fn get(&self) -> BoxFuture<'_, Result<Option<Stored>, StoreError>> {
-        async {
-            let entry = self.entry().await?;
-            entry.map(|entry| read(&entry.value, entry.revision)).transpose()
-        }
-        .boxed()
+        async { self.entry().await?.as_ref().map(read_entry).transpose() }.boxed()
     }
 
-    fn put<'a>(&'a self, plan: &'a Plan, expected: Option<u64>) -> BoxFuture<'a, Result<u64, StoreError>> {
-        async move { self.swap(write(plan)?, expected).await }.boxed()
+    fn write<'a>(
+        &'a self,
+        plan: &'a Plan,
+        epoch: u64,
+        expected: Option<u64>,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.swap(plan, epoch, expected).boxed()
     }
 
     fn watch(&self) -> BoxFuture<'_, Result<Plans, StoreError>> {
@@ -123,11 +194,36 @@ impl PlanStore for KeyValueStore {
             let watched = self.bucket.watch_with_history(KEY).await;
             let entries = watched.map_err(|error| StoreError::unreachable("watching the plan", &error))?;
             let plans = entries.filter_map(async |entry| match entry {
-                Ok(entry) if entry.operation == Operation::Put => Some(read(&entry.value, entry.revision)),
+                Ok(entry) if entry.operation == Operation::Put => Some(read_entry(&entry)),
                 Ok(_) => None,
                 Err(error) => Some(Err(StoreError::unreachable("watching the plan", &error))),
             });
             Ok(Plans(plans.boxed()))
+        }
+        .boxed()
+    }
+
+    fn history(&self) -> BoxFuture<'_, Result<Vec<Past>, StoreError>> {
+        async {
+            let mut entries = match self.bucket.history(KEY).await {
+                Ok(entries) => entries,
+                Err(_) if self.is_missing().await => return Ok(Vec::new()),
+                Err(error) => return Err(StoreError::unreachable("reading past plans", &error)),
+            };
+            let mut past = Vec::new();
+            while let Some(entry) = entries.next().await {
+                let entry = entry.map_err(|error| StoreError::unreachable("reading past plans", &error))?;
+                if entry.operation != Operation::Put {
+                    continue;
+                }
+                if let Ok(stored) = read_entry(&entry) {
+                    past.push(Past {
+                        stored,
+                        written_at: entry.created.into(),
+                    });
+                }
+            }
+            Ok(past)
         }
         .boxed()
     }

@@ -1,8 +1,9 @@
 //! The plan store: one plan per app, written by compare-and-set.
 //!
-//! Every plan written gets an epoch, larger than all before. A writer names the epoch that it read; if that is no
-//! longer the newest, its plan is refused. Of two concurrent planners, one therefore has to decide again with
-//! knowledge of the other's plan.
+//! Every stored plan carries its epoch, larger than all before ([`kaskade_policy::epochs`]). A writer names the epoch
+//! that it read; if that is no longer the newest, its plan is refused. Of two concurrent planners, one therefore has to
+//! decide again with knowledge of the other's plan. The store's own revision serves only this compare-and-set: the
+//! epochs continue when a store is deleted and created again.
 //!
 //! Two backends: [`MemoryStore`] for the embedded broker, shared by the process, and [`KeyValueStore`] in JetStream,
 //! shared by all processes on the nats-server.
@@ -12,11 +13,15 @@ mod memory;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
-use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
+use kaskade_policy::epochs;
 use kaskade_policy::plan::Plan;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::bus::{Bus, PlanStorage};
@@ -35,6 +40,15 @@ pub struct Stored {
     pub epoch: u64,
 }
 
+/// A plan that was written to the store.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Past {
+    /// The plan and its epoch.
+    pub stored: Stored,
+    /// When it was written.
+    pub written_at: SystemTime,
+}
+
 /// Stores the plan of one app.
 pub trait PlanStore: Send + Sync {
     /// Returns the newest plan; `None` if none was ever written, or the last was deleted.
@@ -42,11 +56,54 @@ pub trait PlanStore: Send + Sync {
     /// Errors: [`StoreError::Malformed`] if the stored value is not a valid plan, [`StoreError::Unreachable`].
     fn get(&self) -> BoxFuture<'_, Result<Option<Stored>, StoreError>>;
 
-    /// Writes a plan if the newest epoch is still `expected` (`None`: if there is no plan), and returns its epoch.
+    /// Writes a plan under that epoch, if the newest epoch is still `expected` (`None`: if there is no plan). To store a
+    /// new plan, use [`PlanStore::put`], which selects the epoch.
     ///
     /// Errors: [`StoreError::Stale`] if another writer was first, [`StoreError::TooLarge`],
     /// [`StoreError::Unreachable`].
-    fn put<'a>(&'a self, plan: &'a Plan, expected: Option<u64>) -> BoxFuture<'a, Result<u64, StoreError>>;
+    fn write<'a>(
+        &'a self,
+        plan: &'a Plan,
+        epoch: u64,
+        expected: Option<u64>,
+    ) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// Writes a new plan if the newest epoch is still `expected` (`None`: if there is no plan), and returns its epoch.
+    ///
+    /// Errors: as [`PlanStore::write`].
+    fn put<'a>(&'a self, plan: &'a Plan, expected: Option<u64>) -> BoxFuture<'a, Result<u64, StoreError>> {
+        self.put_above(plan, expected, 0)
+    }
+
+    /// Writes a new plan as [`PlanStore::put`] does, under an epoch above `known`: the newest one in use that the writer
+    /// knows. After the store was lost, it holds an older one.
+    ///
+    /// Errors: as [`PlanStore::write`].
+    fn put_above<'a>(
+        &'a self,
+        plan: &'a Plan,
+        expected: Option<u64>,
+        known: u64,
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+        async move {
+            // Of a plan that was deleted, only the history tells the epoch.
+            let past = match expected {
+                Some(_) => Vec::new(),
+                None => self.history().await?,
+            };
+            let past = past.iter().map(|past| past.stored.epoch).max();
+            let epoch = epochs::next(expected.max(past), known);
+            self.write(plan, epoch, expected).await?;
+            Ok(epoch)
+        }
+        .boxed()
+    }
+
+    /// Returns the newest plans, at least 16 if there are that many, the oldest of them first. Stored values that are
+    /// not valid plans are omitted.
+    ///
+    /// Errors: [`StoreError::Unreachable`].
+    fn history(&self) -> BoxFuture<'_, Result<Vec<Past>, StoreError>>;
 
     /// Returns a stream of the newest plan and every newer one. Of plans in quick succession some may be skipped,
     /// never the last.
@@ -111,7 +168,7 @@ pub enum StoreError {
     },
     /// The stored value is not a plan of this version.
     #[error(
-        "the stored value of epoch {epoch} is not a valid plan: {reason}; replace it by a valid plan, naming that epoch"
+        "the stored value of epoch {epoch} is not a valid plan: {reason}; replace it with `kaskade plan apply FILE`"
     )]
     Malformed {
         /// Its epoch, which the replacing writer must name.
@@ -165,14 +222,46 @@ impl From<StoreError> for Fault {
     }
 }
 
-/// Encodes a plan for either backend: the JSON of a plan file, readable with `nats kv get`.
-fn write(plan: &Plan) -> Result<Vec<u8>, StoreError> {
-    serde_json::to_vec_pretty(plan)
+/// A stored value: the plan and its epoch.
+#[derive(Serialize, Deserialize)]
+struct Value<P> {
+    epoch: u64,
+    plan: P,
+}
+
+/// The parts of a stored value that tell whether it is a [`Value`]. Values of former versions, and those that people
+/// write, are plans without an epoch.
+#[derive(Deserialize)]
+struct Head {
+    epoch: u64,
+    #[serde(rename = "plan")]
+    _plan: IgnoredAny,
+}
+
+/// Encodes a plan for either backend: JSON, readable with `nats kv get`.
+fn encode(plan: &Plan, epoch: u64) -> Result<Vec<u8>, StoreError> {
+    serde_json::to_vec_pretty(&Value { epoch, plan })
         .map_err(|error| StoreError::unreachable("writing the plan as JSON", &error))
 }
 
-fn read(bytes: &[u8], epoch: u64) -> Result<Stored, StoreError> {
-    match serde_json::from_slice(bytes) {
+fn head(bytes: &[u8]) -> Option<Head> {
+    serde_json::from_slice(bytes).ok()
+}
+
+/// Returns the epoch of a stored value; its revision if it does not carry one.
+fn epoch_of(bytes: &[u8], revision: u64) -> u64 {
+    head(bytes).map_or(revision, |head| head.epoch)
+}
+
+fn read(bytes: &[u8], revision: u64) -> Result<Stored, StoreError> {
+    let (epoch, plan) = match head(bytes) {
+        Some(head) => (
+            head.epoch,
+            serde_json::from_slice::<Value<Plan>>(bytes).map(|value| value.plan),
+        ),
+        None => (revision, serde_json::from_slice(bytes)),
+    };
+    match plan {
         Ok(plan) => Ok(Stored { plan, epoch }),
         Err(error) => Err(StoreError::Malformed {
             epoch,

@@ -46,12 +46,19 @@ impl Backend {
         }
     }
 
-    async fn put_raw(&self, bytes: &[u8], expected: Option<u64>) -> u64 {
+    async fn put_raw(&self, bytes: &[u8]) -> u64 {
         match self {
-            Self::Memory(store) => store.put_raw(bytes, expected),
-            Self::KeyValue(store) => store.put_raw(bytes, expected).await,
+            Self::Memory(store) => store.put_raw(bytes),
+            Self::KeyValue(store) => store.put_raw(bytes).await,
         }
-        .unwrap()
+    }
+
+    /// Deletes everything and creates the store again.
+    async fn recreate(&self) {
+        match self {
+            Self::Memory(store) => store.recreate(),
+            Self::KeyValue(store) => store.recreate().await,
+        }
     }
 }
 
@@ -193,7 +200,7 @@ async fn what_is_no_plan_is_a_typed_error_and_can_be_written_over() {
             br#"{"version":1,"app":"digits","surprise":true}"#,
             b"\xff\x00",
         ] {
-            newest = backend.put_raw(garbage, Some(newest)).await;
+            newest = backend.put_raw(garbage).await;
             for read in [
                 store.get().await.map(|_| ()),
                 watch.next().await.unwrap().map(|_| ()),
@@ -212,6 +219,96 @@ async fn what_is_no_plan_is_a_typed_error_and_can_be_written_over() {
                 epoch: better
             }))
         );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn epochs_continue_after_the_store_is_recreated() {
+    over_both(|backend| async move {
+        let store = backend.store();
+        let mut newest = store.put(&plan("first"), None).await.unwrap();
+        for made_by in ["second", "third"] {
+            newest = store.put(&plan(made_by), Some(newest)).await.unwrap();
+        }
+        backend.recreate().await;
+        assert_eq!(store.get().await, Ok(None));
+        assert_eq!(store.history().await, Ok(Vec::new()));
+        store.write(&plan("third"), newest, None).await.unwrap();
+        let stored = store.get().await.unwrap().unwrap();
+        assert_eq!((stored.plan, stored.epoch), (plan("third"), newest));
+        let next = store.put(&plan("fourth"), Some(newest)).await.unwrap();
+        assert_eq!(next, newest + 1);
+        let stale = store.put(&plan("stale"), Some(2)).await.unwrap_err();
+        assert_eq!(
+            stale,
+            StoreError::Stale {
+                expected: Some(2),
+                newest: Some(next)
+            },
+            "the revision is 2, the epoch is not"
+        );
+        assert_eq!(
+            store.put_above(&plan("fifth"), Some(next), 40).await,
+            Ok(41),
+            "a writer goes above what it knows"
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_deleted_bucket_is_an_empty_store_and_a_write_creates_it() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let bus = Bus::connect(config(&server)).await.unwrap();
+    let store = open(&bus, &App::new("digits").unwrap()).await.unwrap();
+    store.put(&plan("first"), None).await.unwrap();
+    let jetstream = async_nats::jetstream::new(bus.client().clone());
+    jetstream.delete_key_value("kaskade-digits").await.unwrap();
+    assert_eq!(store.get().await, Ok(None));
+    assert_eq!(store.history().await, Ok(Vec::new()));
+    assert!(matches!(
+        store.put(&plan("late"), Some(1)).await,
+        Err(StoreError::Stale { newest: None, .. })
+    ));
+    store.write(&plan("first"), 1, None).await.unwrap();
+    assert_eq!(store.get().await.unwrap().unwrap().epoch, 1);
+}
+
+#[tokio::test]
+async fn the_history_holds_past_plans_with_their_times() {
+    over_both(|backend| async move {
+        let store = backend.store();
+        let begun = SystemTime::now() - Duration::from_mins(1);
+        let mut newest = None;
+        for number in 0..20 {
+            newest = Some(store.put(&plan(&number.to_string()), newest).await.unwrap());
+        }
+        backend.put_raw(b"{").await;
+        let past = store.history().await.unwrap();
+        let epochs = past.iter().map(|past| past.stored.epoch).collect::<Vec<_>>();
+        assert_eq!(
+            epochs,
+            (6..=20).collect::<Vec<_>>(),
+            "of 16 values, one is no plan"
+        );
+        assert!(past.iter().all(|past| past.written_at > begun));
+        assert_eq!(past[0].stored.plan, plan("5"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_plan_without_an_epoch_has_the_revision_as_epoch() {
+    over_both(|backend| async move {
+        let store = backend.store();
+        let revision = backend
+            .put_raw(&serde_json::to_vec(&plan("by hand")).unwrap())
+            .await;
+        let stored = store.get().await.unwrap().unwrap();
+        assert_eq!((stored.plan, stored.epoch), (plan("by hand"), revision));
+        let next = store.put(&plan("next"), Some(revision)).await.unwrap();
+        assert_eq!(next, revision + 1);
     })
     .await;
 }

@@ -249,6 +249,7 @@ impl World {
             token: request.token,
             stage: Rc::clone(&request.stage),
             decided_by: (request.epoch, request.gear),
+            settle: request.settle,
             confidence: 0.0,
             result: Err(fault),
         };

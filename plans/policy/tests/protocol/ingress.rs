@@ -155,6 +155,7 @@ impl World {
             epoch: kept.epoch,
             gear: kept.gear,
             stage: entry.stage.as_str().into(),
+            settle: ingress.ledger.must_accept_below_threshold(attempt),
         };
         let (token, deadline, from) = (kept.token, kept.deadline, Rc::clone(&ingress.id));
         self.judge.sent(token, attempt);
@@ -321,7 +322,12 @@ impl World {
     }
 
     /// Whether the answer is that of the request, given by the rules of the plan that admitted it.
+    ///
+    /// Below the threshold, only an attempt that may settle answers.
     fn examine(&mut self, kept: &Kept, done: &Done) {
+        let ledger = self.processes[done.owner.process].ingress.as_ref();
+        let may_settle =
+            ledger.is_some_and(|ingress| ingress.ledger.must_accept_below_threshold(done.attempt));
         let (token, theirs) = (kept.token, done.token);
         self.judge.demand(Oracle::OwnAnswer, token == theirs, || {
             format!("request {token} is answered with what was made of request {theirs}")
@@ -339,7 +345,13 @@ impl World {
         );
         let gear = kept.plan.gears.get(kept.gear as usize);
         let stage = gear.and_then(|gear| gear.wiring.stages.iter().find(|stage| *stage.name == *done.stage));
-        let ends = stage.map(|stage| routing::route(&stage.exit, Some(done.confidence)));
+        let settle = done.settle && may_settle;
+        let pick = if settle {
+            routing::accept_below_threshold
+        } else {
+            routing::route
+        };
+        let ends = stage.map(|stage| pick(&stage.exit, Some(done.confidence)));
         self.judge
             .demand(Oracle::AdmittedEpoch, ends == Some(Ok(Route::Reply)), || {
                 format!(

@@ -21,6 +21,8 @@ pub(crate) struct Request {
     pub(crate) epoch: u64,
     pub(crate) gear: u32,
     pub(crate) stage: Name,
+    /// Whether the next result that can be an answer is one, whatever its confidence.
+    pub(crate) settle: bool,
 }
 
 /// A request in the hands of a replica.
@@ -43,6 +45,8 @@ pub(crate) struct Done {
     pub(crate) stage: Name,
     /// The epoch and the gear by which it was decided that this is the end.
     pub(crate) decided_by: (u64, u32),
+    /// [`Request::settle`].
+    pub(crate) settle: bool,
     pub(crate) confidence: f64,
     pub(crate) result: Result<(), Fault>,
 }

@@ -72,6 +72,11 @@ fn a_request_under_two_plans_is_noticed() {
 }
 
 #[test]
+fn an_answer_below_the_threshold_at_the_first_attempt_is_noticed() {
+    notices(Sabotage::SettlesEarly, Weather::Calm, Oracle::AdmittedEpoch);
+}
+
+#[test]
 fn mixed_answers_are_noticed() {
     notices(Sabotage::MixesAnswers, Weather::Calm, Oracle::OwnAnswer);
 }

@@ -247,7 +247,10 @@ impl World {
         } else {
             (plan, request.epoch, request.gear)
         };
-        match way(&plan, gear, request.token, &request.stage) {
+        let mut request = request.clone();
+        request.settle |= self.sabotage == Some(Sabotage::SettlesEarly);
+        let request = &request;
+        match way(&plan, gear, request) {
             Err(fault) => self.answer_fault(of, request, fault),
             Ok((Route::Forward(edge), _)) => {
                 let edge = edge.clone();
@@ -261,6 +264,7 @@ impl World {
                     token: request.token,
                     stage: Rc::clone(&request.stage),
                     decided_by: (epoch, gear),
+                    settle: request.settle,
                     confidence,
                     result: Ok(()),
                 };
@@ -321,24 +325,29 @@ pub(crate) fn key(placed: &Placed) -> Name {
     format!("{}/{}/{}", placed.id, placed.variant, placed.device).into()
 }
 
-/// The exit of a stage for a model's result: a function of the result alone.
-fn way<'a>(plan: &'a Plan, gear: u32, token: usize, stage: &str) -> Result<(Route<'a>, f64), Fault> {
+/// The exit of a stage for a model's result: a function of the result, and of whether the request must settle.
+fn way<'a>(plan: &'a Plan, gear: u32, request: &Request) -> Result<(Route<'a>, f64), Fault> {
     let gear = plan.gears.get(gear as usize).ok_or(Fault::Internal)?;
     let stage = gear
         .wiring
         .stages
         .iter()
-        .find(|known| known.name == stage)
+        .find(|known| *known.name == *request.stage)
         .ok_or(Fault::Internal)?;
     let variant = plan.variants.iter().find(|variant| variant.name == stage.variant);
     let calibration = variant
         .and_then(|variant| variant.calibration)
         .ok_or(Fault::Internal)?;
-    let given = routing::draw(token as u64 * 31 + stage.variant.len() as u64);
+    let given = routing::draw(request.token as u64 * 31 + stage.variant.len() as u64);
     let confidence = calibration
         .confidence(&Scores::Given(given))
         .map_err(|_| Fault::BadOutput)?;
-    let route = routing::route(&stage.exit, Some(confidence)).map_err(|_| Fault::Internal)?;
+    let pick = if request.settle {
+        routing::accept_below_threshold
+    } else {
+        routing::route
+    };
+    let route = pick(&stage.exit, Some(confidence)).map_err(|_| Fault::Internal)?;
     Ok((route, confidence))
 }
 

@@ -17,6 +17,8 @@ pub(crate) enum Sabotage {
     Spins,
     /// The router goes by the running plan instead of the request's.
     RoutesByNewest,
+    /// The router answers below the threshold at the first attempt.
+    SettlesEarly,
     /// The replica returns the answers of a batch in the wrong order.
     MixesAnswers,
     /// The queue forgets a request now and then.

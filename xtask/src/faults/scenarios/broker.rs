@@ -11,14 +11,17 @@ use crate::faults::monitor::Monitor;
 use crate::faults::oracle::{Load, Tally, under, undisturbed};
 use crate::faults::proxy::Proxy;
 use crate::faults::rig::{Rig, Start, pair};
+use crate::faults::shipped;
 use crate::faults::verdict::Verdict;
 use crate::node::APP;
 
 scenarios! {
     "nats-restarted" "The nats-server is killed and started again under load. Core NATS stores nothing: only requests that it held at that moment may be lost." restarted;
+    "nats-restarted-client" "The same, with the client that Kaskade ships, which sends requests again: none is lost, and none fails." restarted_with_client;
     "nats-partitioned" "For two seconds no byte passes between the server and the ingress and workers; no connection is closed. Recovery counts from the end of the partition." partitioned;
     "worker-cut-off" "One of two workers loses its connection for a second; the other one answers." cut_off;
     "reconnect-storm" "Every connection of the ingress and workers is closed 20 times; the numbers of subscriptions and consumers are the same afterwards." storm;
+    "reconnect-storm-client" "The same, with the client that Kaskade ships: none is lost, and none fails." storm_with_client;
     "slow-consumer" "A client subscribes to everything and never reads; the server disconnects it, and no other client is affected." slow;
 }
 
@@ -45,6 +48,20 @@ async fn restarted() -> anyhow::Result<Verdict> {
         .note(format!(
             "{held} requests were in flight when the server was killed or sent while it was down"
         )))
+}
+
+async fn restarted_with_client() -> anyhow::Result<Verdict> {
+    let mut rig = Rig::new()?;
+    let _processes = rig.start_all()?;
+    let load = Load::at(&rig.nats.url());
+    let tally = shipped::under(&load, async || {
+        let struck = Instant::now();
+        rig.nats.kill();
+        rig.nats.restart();
+        Ok(struck)
+    })
+    .await?;
+    Ok(Verdict::of(&tally).without_faults())
 }
 
 /// Requests that were in flight at the fault, or sent within a second of it.
@@ -103,16 +120,7 @@ async fn storm() -> anyhow::Result<Verdict> {
         total: 1_200,
         ..Load::at(&rig.nats.url())
     };
-    let tally = under(&load, async || {
-        for _ in 0..20 {
-            wire.close();
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            wire.heal();
-            tokio::time::sleep(Duration::from_millis(60)).await;
-        }
-        Ok(Instant::now())
-    })
-    .await?;
+    let tally = under(&load, async || close_often(&wire).await).await?;
     let after = monitor.settled(Some(before)).await?;
     let healthy = undisturbed(&Load::at(&rig.nats.url())).await?;
     Ok(Verdict::seen(&tally)
@@ -128,6 +136,31 @@ async fn storm() -> anyhow::Result<Verdict> {
             "{} subscriptions and {} consumers before, {} and {} after",
             before.subscriptions, before.consumers, after.subscriptions, after.consumers
         )))
+}
+
+async fn storm_with_client() -> anyhow::Result<Verdict> {
+    let rig = Rig::new()?;
+    let wire = Proxy::before(rig.nats.port()).await?;
+    let _first = rig.start(&Start::worker("w1").through(wire.url()))?;
+    let _second = rig.start(&Start::worker("w2").through(wire.url()))?;
+    let _ingress = rig.start(&Start::ingress().through(wire.url()))?;
+    let load = Load {
+        total: 1_200,
+        ..Load::at(&rig.nats.url())
+    };
+    let tally = shipped::under(&load, async || close_often(&wire).await).await?;
+    Ok(Verdict::of(&tally).without_faults())
+}
+
+/// Closes every connection through the proxy 20 times.
+async fn close_often(wire: &Proxy) -> anyhow::Result<Instant> {
+    for _ in 0..20 {
+        wire.close();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        wire.heal();
+        tokio::time::sleep(Duration::from_millis(60)).await;
+    }
+    Ok(Instant::now())
 }
 
 async fn slow() -> anyhow::Result<Verdict> {

@@ -1,0 +1,207 @@
+//! Tests of the client against a nats-server, with a stand-in for the service.
+
+use futures::FutureExt;
+use kaskade_testkit::{NatsOptions, NatsServer};
+
+use super::*;
+use crate::bus::BusConfig;
+use crate::wire::ContentType;
+
+const BUDGET: Duration = Duration::from_secs(20);
+
+async fn bus(server: &NatsServer) -> Bus {
+    let config = BusConfig {
+        url: Some(server.url()),
+        ..BusConfig::new("test")
+    };
+    Bus::connect(config).await.unwrap()
+}
+
+fn replied() -> Bytes {
+    InferReply::default().encode().unwrap()
+}
+
+#[tokio::test]
+async fn a_request_is_sent_again_when_its_connection_broke() {
+    let server = NatsServer::start(NatsOptions::default());
+    let (ours, theirs) = (bus(&server).await, bus(&server).await);
+    let app = App::new("moving").unwrap();
+    let mut asked = theirs.subscribe(app.infer(), None).await.unwrap();
+    theirs.barrier().await.unwrap();
+    let client = Client::new(&ours, app);
+    let requests = async {
+        let first = asked.next().await.unwrap();
+        let budget = headers::budget(&first.headers.unwrap()).unwrap();
+        ours.client().force_reconnect().await.unwrap();
+        let second = asked.next().await.unwrap();
+        let left = headers::budget(&second.headers.unwrap()).unwrap();
+        theirs
+            .client()
+            .publish(second.reply.unwrap(), replied())
+            .await
+            .unwrap();
+        (budget, left)
+    };
+    let (answer, (budget, left)) = tokio::join!(client.infer(Vec::new(), BUDGET), requests);
+    assert!(answer.is_ok(), "{answer:?}");
+    assert!(left < budget, "what has passed is not given twice");
+}
+
+#[tokio::test]
+async fn moved_ingresses_are_found_again_and_unknown_apps_are_refused_immediately() {
+    let server = NatsServer::start(NatsOptions::default());
+    let (ours, theirs) = (bus(&server).await, bus(&server).await);
+    let app = App::new("moved").unwrap();
+    let client = Client::new(&ours, app.clone());
+    let refused = client.infer(Vec::new(), BUDGET).await.unwrap_err();
+    assert_eq!(refused.code, Code::UnknownApp);
+    let requests = || async {
+        let asked = theirs.subscribe(app.infer(), None).await.unwrap();
+        theirs.barrier().await.unwrap();
+        asked
+    };
+    let answer = |message: async_nats::Message| theirs.client().publish(message.reply.unwrap(), replied());
+    let mut asked = requests().await;
+    let (first, ()) = tokio::join!(client.infer(Vec::new(), BUDGET), async {
+        answer(asked.next().await.unwrap()).await.unwrap();
+    });
+    assert!(first.is_ok());
+    asked.unsubscribe().await.unwrap();
+    theirs.barrier().await.unwrap();
+    let (second, ()) = tokio::join!(client.infer(Vec::new(), BUDGET), async {
+        let mut asked = requests().await;
+        answer(asked.next().await.unwrap()).await.unwrap();
+    });
+    assert!(second.is_ok(), "{second:?}");
+}
+
+/// A stand-in for the service, and a client of it.
+struct Stand {
+    _server: NatsServer,
+    theirs: Bus,
+    asked: async_nats::Subscriber,
+    client: Client,
+}
+
+impl Stand {
+    async fn new() -> Self {
+        let server = NatsServer::start(NatsOptions::default());
+        let (ours, theirs) = (bus(&server).await, bus(&server).await);
+        let app = App::new("stand").unwrap();
+        let asked = theirs.subscribe(app.infer(), None).await.unwrap();
+        theirs.barrier().await.unwrap();
+        Self {
+            _server: server,
+            client: Client::new(&ours, app),
+            theirs,
+            asked,
+        }
+    }
+
+    /// Returns the next request: its id, and the subject for its reply.
+    async fn next(&mut self) -> (String, Subject) {
+        let message = self.asked.next().await.unwrap();
+        let headers = message.headers.unwrap();
+        let id = headers::request_id(&headers).unwrap().unwrap_or_default();
+        (id.to_owned(), message.reply.unwrap())
+    }
+
+    async fn answer(&self, reply: Subject) {
+        self.theirs.client().publish(reply, replied()).await.unwrap();
+    }
+
+    async fn refuse(&self, reply: Subject, code: Code) {
+        let headers = headers::for_fault(ContentType::MessagePack, &Fault::new(code, "scripted"));
+        self.theirs
+            .client()
+            .publish_with_headers(reply, headers, Bytes::new())
+            .await
+            .unwrap();
+    }
+
+    /// Returns whether another request has arrived, once everything that was sent has.
+    async fn has_another(&mut self) -> bool {
+        self.client.bus.barrier().await.unwrap();
+        self.theirs.barrier().await.unwrap();
+        self.asked.next().now_or_never().is_some()
+    }
+}
+
+#[tokio::test]
+async fn a_retryable_refusal_is_sent_again_under_the_same_id() {
+    let mut stand = Stand::new().await;
+    let client = stand.client.clone();
+    for code in [
+        Code::Draining,
+        Code::Unavailable,
+        Code::ReplicasLost,
+        Code::Overloaded,
+    ] {
+        let (answer, ()) = tokio::join!(client.infer(Vec::new(), BUDGET), async {
+            let (first, reply) = stand.next().await;
+            stand.refuse(reply, code).await;
+            let (second, reply) = stand.next().await;
+            assert!(!first.is_empty());
+            assert_eq!(first, second);
+            stand.answer(reply).await;
+        });
+        assert!(answer.is_ok(), "{code}: {answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_final_fault_and_a_client_without_retries_send_once() {
+    let mut stand = Stand::new().await;
+    let (client, once) = (stand.client.clone(), stand.client.clone().retry(false));
+    for (client, code) in [
+        (&client, Code::Malformed),
+        (&client, Code::Expired),
+        (&once, Code::Draining),
+    ] {
+        let (answer, ()) = tokio::join!(client.infer(Vec::new(), BUDGET), async {
+            let (_, reply) = stand.next().await;
+            stand.refuse(reply, code).await;
+        });
+        assert_eq!(answer.unwrap_err().code, code);
+        assert!(!stand.has_another().await, "{code} was sent again");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_was_lost_silently_is_sent_again_and_any_answer_counts() {
+    let mut stand = Stand::new().await;
+    let client = stand.client.clone();
+    let (answer, ()) = tokio::join!(client.infer(Vec::new(), BUDGET), async {
+        let (_, reply) = stand.next().await;
+        stand.answer(reply).await;
+    });
+    assert!(answer.is_ok());
+    let (answer, ()) = tokio::join!(client.infer(Vec::new(), BUDGET), async {
+        let (first, reply) = stand.next().await;
+        let (second, _) = stand.next().await;
+        assert_eq!(first, second);
+        stand.answer(reply).await;
+    });
+    assert!(answer.is_ok(), "the answer to the first attempt: {answer:?}");
+}
+
+#[tokio::test]
+async fn a_budget_that_ends_returns_the_last_fault() {
+    let mut stand = Stand::new().await;
+    let client = stand.client.clone();
+    let begun = std::time::Instant::now();
+    let budget = Duration::from_millis(300);
+    let asked = client.infer(Vec::new(), budget);
+    let refusing = async {
+        loop {
+            let (_, reply) = stand.next().await;
+            stand.refuse(reply, Code::Draining).await;
+        }
+    };
+    let answer = tokio::select! {
+        answer = asked => answer,
+        () = refusing => unreachable!("it goes on"),
+    };
+    assert_eq!(answer.unwrap_err().code, Code::Draining);
+    assert!(begun.elapsed() < budget + REPLY_MARGIN);
+}

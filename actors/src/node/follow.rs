@@ -1,0 +1,266 @@
+//! Following the plan store and the gear shifts, and the health of both subscriptions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use kaskade_policy::epochs::{self, Found, Step};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::bus::Bus;
+use crate::dispatch::dispatcher::Dispatcher;
+use crate::metrics::Metrics;
+use crate::ops::health::Interruption;
+use crate::plan::store::{PlanStore, StoreError, Stored};
+use crate::plan::versions::{AdoptError, PlanVersions};
+use crate::wire::{GearShift, Message as _};
+
+/// Pause before a subscription is opened again after an error or its end.
+pub(super) const OPEN_AGAIN: Duration = Duration::from_secs(1);
+
+/// Interval at which the store is read besides being watched: a watch of a bucket that was deleted and created again
+/// stays silent.
+const READ_AGAIN: Duration = Duration::from_secs(2);
+
+/// Reports whether one subscription is interrupted.
+#[derive(Clone)]
+pub(super) struct Link(watch::Sender<Option<Interruption>>);
+
+/// The two subscriptions that a node follows.
+pub(super) struct Followed {
+    pub(super) store: Link,
+    pub(super) gears: Link,
+}
+
+impl Followed {
+    pub(super) fn new() -> Self {
+        Self {
+            store: Link(watch::Sender::new(None)),
+            gears: Link(watch::Sender::new(None)),
+        }
+    }
+
+    /// Returns the state of both, for the node's health.
+    pub(super) fn watched(&self) -> Vec<watch::Receiver<Option<Interruption>>> {
+        [&self.store, &self.gears].map(|link| link.0.subscribe()).to_vec()
+    }
+}
+
+impl Link {
+    fn up(&self) {
+        self.0.send_replace(None);
+    }
+
+    /// Records the reason; the time of the first failure stays.
+    fn down(&self, what: &'static str, reason: &str) {
+        let since = self
+            .0
+            .borrow()
+            .as_ref()
+            .map_or_else(Instant::now, |before| before.since);
+        self.0.send_replace(Some(Interruption {
+            what,
+            reason: reason.to_owned(),
+            since,
+        }));
+        tracing::error!(reason, "{what} failed; retrying");
+    }
+}
+
+/// Adopts every plan that appears in the store, and restores the running plan if the store has lost it. A refused plan
+/// changes nothing.
+pub(super) async fn store(store: Arc<dyn PlanStore>, plans: PlanVersions, link: Link) {
+    let mut follower = Follower {
+        store,
+        plans,
+        refused: None,
+    };
+    loop {
+        match follower.until_lost(&link).await {
+            Ok(()) => link.down("watching the plan store", "the watch ended"),
+            Err(error) => link.down("watching the plan store", &error.to_string()),
+        }
+        tokio::time::sleep(OPEN_AGAIN).await;
+    }
+}
+
+struct Follower {
+    store: Arc<dyn PlanStore>,
+    plans: PlanVersions,
+    /// The epoch that was refused last, so that it is reported once.
+    refused: Option<u64>,
+}
+
+impl Follower {
+    /// Follows one watch. Returns when it ends, or misses what the store holds.
+    async fn until_lost(&mut self, link: &Link) -> Result<(), StoreError> {
+        let mut stored = self.store.watch().await?;
+        link.up();
+        let mut read = tokio::time::interval_at(Instant::now() + READ_AGAIN, READ_AGAIN);
+        read.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                change = stored.next() => match change {
+                    Some(Ok(stored)) => { self.take(Some(stored)).await?; }
+                    Some(Err(error)) => self.report(&error),
+                    None => return Ok(()),
+                },
+                _ = read.tick() => match self.store.get().await {
+                    // The watch has not delivered it.
+                    Ok(found) => if self.take(found).await? { return Ok(()) },
+                    Err(error) => self.report(&error),
+                },
+            }
+        }
+    }
+
+    /// Reports a value that is not a plan, once, or an unreachable store.
+    fn report(&mut self, error: &StoreError) {
+        if let StoreError::Malformed { epoch, .. } = error
+            && self.refused.replace(*epoch) == Some(*epoch)
+        {
+            return;
+        }
+        tracing::error!(%error, "the plan store could not be read; the running plan stays");
+    }
+
+    /// Adopts what was found, or restores the running plan. Returns whether anything changed.
+    async fn take(&mut self, stored: Option<Stored>) -> Result<bool, StoreError> {
+        let running = self.plans.newest();
+        let found = Found {
+            stored: stored.as_ref().map(|stored| stored.epoch),
+            running: running.as_ref().map(|version| version.epoch),
+            same_plan: stored.as_ref().map(|stored| &stored.plan)
+                == running.as_ref().map(|version| &version.plan),
+        };
+        match (epochs::step(found), stored, running) {
+            (Step::Adopt, Some(stored), _) => Ok(self.adopt(stored)),
+            (Step::Restore { epoch }, _, Some(running)) => {
+                tracing::warn!(
+                    stored = found.stored,
+                    epoch,
+                    "the plan store has lost the running plan; restoring it"
+                );
+                match self.store.write(&running.plan, epoch, found.stored).await {
+                    // Another process was first; its plan is read next.
+                    Ok(()) | Err(StoreError::Stale { .. }) => Ok(true),
+                    Err(error) => Err(error),
+                }
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn adopt(&mut self, Stored { plan, epoch }: Stored) -> bool {
+        if self.refused == Some(epoch) {
+            return false;
+        }
+        match self.plans.adopt(epoch, plan) {
+            Ok(()) => true,
+            Err(AdoptError::Stale { .. }) => false,
+            Err(error) => {
+                self.refused = Some(epoch);
+                tracing::error!(%error, "a plan was refused; the running plan stays");
+                false
+            }
+        }
+    }
+}
+
+/// Follows published gear shifts.
+pub(super) async fn gears(
+    bus: Bus,
+    dispatcher: Dispatcher,
+    plans: PlanVersions,
+    metrics: Arc<Metrics>,
+    link: Link,
+) {
+    loop {
+        match bus.control().subscribe(dispatcher.app().gear(), None).await {
+            Ok(mut shifts) => {
+                link.up();
+                while let Some(message) = shifts.next().await {
+                    shift(&message, &plans, &metrics);
+                }
+                link.down("following gear shifts", "the subscription ended");
+            }
+            Err(error) => link.down("following gear shifts", &error.to_string()),
+        }
+        tokio::time::sleep(OPEN_AGAIN).await;
+    }
+}
+
+fn shift(message: &async_nats::Message, plans: &PlanVersions, metrics: &Metrics) {
+    let shifted = GearShift::decode(&message.payload)
+        .map_err(|error| error.to_string())
+        .and_then(|shift| {
+            plans
+                .shift(shift.epoch, shift.gear)
+                .map_err(|error| error.to_string())
+        });
+    match shifted {
+        Ok(true) => metrics.shifted(),
+        Ok(false) => {}
+        Err(reason) => tracing::warn!(reason, "a gear shift was ignored"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use futures::future::BoxFuture;
+    use kaskade_policy::plan::Plan;
+
+    use super::*;
+    use crate::plan::store::{Past, Plans};
+
+    /// A store that cannot be watched.
+    struct Denied;
+
+    fn denied<T: Send + 'static>() -> BoxFuture<'static, Result<T, StoreError>> {
+        let denied = StoreError::Unreachable {
+            what: "watching the plan",
+            reason: "denied".to_owned(),
+        };
+        futures::future::ready(Err(denied)).boxed()
+    }
+
+    impl PlanStore for Denied {
+        fn get(&self) -> BoxFuture<'_, Result<Option<Stored>, StoreError>> {
+            denied()
+        }
+
+        fn write<'a>(&'a self, _: &'a Plan, _: u64, _: Option<u64>) -> BoxFuture<'a, Result<(), StoreError>> {
+            denied()
+        }
+
+        fn watch(&self) -> BoxFuture<'_, Result<Plans, StoreError>> {
+            denied()
+        }
+
+        fn history(&self) -> BoxFuture<'_, Result<Vec<Past>, StoreError>> {
+            denied()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_cannot_be_watched_is_reported_since_the_first_failure() {
+        let followed = Followed::new();
+        let mut state = followed.watched().remove(0);
+        let begun = Instant::now();
+        let following = store(
+            Arc::new(Denied),
+            PlanVersions::new("digits"),
+            followed.store.clone(),
+        );
+        let later = begun + Duration::from_mins(1);
+        assert!(
+            tokio::time::timeout_at(later, following).await.is_err(),
+            "it retries"
+        );
+        let interruption = state.borrow_and_update().clone().unwrap();
+        assert!(interruption.reason.contains("denied"));
+        assert_eq!(interruption.since, begun);
+    }
+}

@@ -1,0 +1,424 @@
+//! Deploying plans: writing them to the plan store of a running app, reading them, and rolling back.
+
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use kaskade_actors::bus::{Bus, BusConfig, BusError};
+use kaskade_actors::plan::store::{self, Past, PlanStore, StoreError};
+use kaskade_actors::subjects::{self, SubjectError};
+use kaskade_actors::wire::{Beat, IngressState, Message as _};
+use kaskade_policy::plan::Plan;
+use kaskade_policy::rollout::{Behind, Rollout};
+use thiserror::Error;
+
+/// Time to listen for the newest epoch in use: processes send ten heartbeats per second.
+const LISTEN: Duration = Duration::from_millis(500);
+
+/// Interval at which the progress of a rollout is checked, besides at each report.
+const CHECK: Duration = Duration::from_millis(200);
+
+/// A plan is not deployed or read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DeployError {
+    /// The app's name is no subject.
+    #[error(transparent)]
+    Subject(#[from] SubjectError),
+    /// The broker fails.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// The plan store fails or refuses the plan.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The plan is another app's.
+    #[error("the plan is for app `{plan}`, not for `{app}`")]
+    OtherApp {
+        /// The app of the plan.
+        plan: String,
+        /// The app that it is written for.
+        app: String,
+    },
+    /// The app has no stored plan.
+    #[error("app `{app}` has no stored plan; write one with `kaskade plan apply FILE`")]
+    NoPlan {
+        /// The app.
+        app: String,
+    },
+    /// The epoch is not in the history.
+    #[error("epoch {epoch} is not in the plan store; it holds {held:?}")]
+    NoSuchEpoch {
+        /// The epoch that was asked for.
+        epoch: u64,
+        /// Epochs in the store.
+        held: Vec<u64>,
+    },
+    /// There is no other plan to roll back to.
+    #[error("the plan store holds no plan other than the newest one")]
+    NothingEarlier,
+    /// No ingress of the app reports.
+    #[error(
+        "epoch {epoch} is stored, but no ingress of app `{app}` has reported in time; processes adopt the plan when they start"
+    )]
+    NoIngress {
+        /// The app.
+        app: String,
+        /// The epoch of the plan.
+        epoch: u64,
+    },
+    /// Some ingresses have not admitted the plan in time.
+    #[error("epoch {epoch} is stored, but not every ingress admits requests under it in time: {}; `kaskade top` and the logs of the workers \
+             tell what is missing", behind_text(.behind))]
+    NotAdmitted {
+        /// The epoch of the plan.
+        epoch: u64,
+        /// The ingresses that are missing.
+        behind: Vec<Behind>,
+    },
+}
+
+fn behind_text(behind: &[Behind]) -> String {
+    let each = behind
+        .iter()
+        .map(|one| format!("`{}` is at epoch {}", one.ingress, one.admits));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+/// A plan that was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Its epoch.
+    pub epoch: u64,
+    /// The epoch that it replaces; `None` if the store was empty.
+    pub replaced: Option<u64>,
+}
+
+/// How far a plan has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Progress {
+    /// Ingresses that report.
+    pub ingresses: usize,
+    /// Those that do not admit requests under the plan yet.
+    pub behind: Vec<Behind>,
+}
+
+/// The plans of one app.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use kaskade_actors::bus::BusConfig;
+/// use kaskade_app::deploy::Deployment;
+/// # use kaskade_policy::plan::Plan;
+///
+/// # async fn example(plan: Plan) -> Result<(), Box<dyn std::error::Error>> {
+/// let bus = BusConfig::new("reviews").url("nats://127.0.0.1:4222");
+/// let mut deployment = Deployment::open("reviews", bus).await?;
+/// let written = deployment.apply(&plan, None).await?;
+/// deployment.admitted(written.epoch, Duration::from_secs(60), |_| {}).await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Deployment {
+    app: subjects::App,
+    bus: Bus,
+    store: std::sync::Arc<dyn PlanStore>,
+    states: async_nats::Subscriber,
+    rollout: Rollout,
+    begun: Instant,
+}
+
+impl Deployment {
+    /// Connects to the plan store of the app.
+    ///
+    /// # Errors
+    /// What the broker or the plan store says.
+    pub async fn open(app: &str, bus: BusConfig) -> Result<Self, DeployError> {
+        let app = subjects::App::new(app)?;
+        let bus = Bus::connect(bus).await?;
+        let states = bus.subscribe(app.ingresses(), None).await?;
+        let store = store::open(&bus, &app).await?;
+        Ok(Self {
+            app,
+            bus,
+            store,
+            states,
+            rollout: Rollout::default(),
+            begun: Instant::now(),
+        })
+    }
+
+    /// Writes a plan as the newest one, if the newest epoch is still `expect` (`None`: the one that is stored now), and returns its
+    /// epoch. The epoch is above every one in use, which takes half a second to listen for.
+    ///
+    /// # Errors
+    /// [`DeployError::OtherApp`]; [`StoreError::Stale`] if another epoch than `expect` is stored, or another writer was first; what the
+    /// broker says.
+    pub async fn apply(&self, plan: &Plan, expect: Option<u64>) -> Result<Written, DeployError> {
+        if plan.app != self.app.name() {
+            return Err(DeployError::OtherApp {
+                plan: plan.app.clone(),
+                app: self.app.name().to_owned(),
+            });
+        }
+        let replaced = match self.store.get().await {
+            Ok(stored) => stored.map(|stored| stored.epoch),
+            // It is replaced.
+            Err(StoreError::Malformed { epoch, .. }) => Some(epoch),
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(expected) = expect.filter(|expected| Some(*expected) != replaced) {
+            return Err(StoreError::Stale {
+                expected: Some(expected),
+                newest: replaced,
+            }
+            .into());
+        }
+        let known = self.newest_in_use().await?;
+        let epoch = self.store.put_above(plan, replaced, known).await?;
+        Ok(Written { epoch, replaced })
+    }
+
+    /// Returns the newest plan, or the one of that epoch.
+    ///
+    /// # Errors
+    /// [`DeployError::NoPlan`], [`DeployError::NoSuchEpoch`], what the plan store says.
+    pub async fn get(&self, epoch: Option<u64>) -> Result<Past, DeployError> {
+        let newest = match epoch {
+            Some(_) => None,
+            None => Some(self.newest().await?),
+        };
+        let past = self.history().await?;
+        let wanted = epoch.or(newest).unwrap_or_default();
+        let held = past.iter().map(|past| past.stored.epoch).collect();
+        let found = past.into_iter().rev().find(|past| past.stored.epoch == wanted);
+        found.ok_or(DeployError::NoSuchEpoch { epoch: wanted, held })
+    }
+
+    /// Returns the stored plans, the newest of them last.
+    ///
+    /// # Errors
+    /// What the plan store says.
+    pub async fn history(&self) -> Result<Vec<Past>, DeployError> {
+        Ok(self.store.history().await?)
+    }
+
+    /// Writes an older plan as a new epoch: that of `epoch`, or the newest one that differs from the plan in force. Returns the epoch
+    /// of that older plan too.
+    ///
+    /// # Errors
+    /// As [`Deployment::get`] and [`Deployment::apply`]; [`DeployError::NothingEarlier`].
+    pub async fn roll_back(&self, epoch: Option<u64>) -> Result<(u64, Written), DeployError> {
+        let newest = self.newest().await?;
+        let older = if let Some(epoch) = epoch {
+            self.get(Some(epoch)).await?
+        } else {
+            let past = self.history().await?;
+            let running = past.iter().rfind(|past| past.stored.epoch == newest);
+            let running = running.map(|past| past.stored.plan.clone());
+            let mut earlier = past.into_iter().rev();
+            let differs = earlier.find(|past| Some(&past.stored.plan) != running.as_ref());
+            differs.ok_or(DeployError::NothingEarlier)?
+        };
+        let written = self.apply(&older.stored.plan, Some(newest)).await?;
+        Ok((older.stored.epoch, written))
+    }
+
+    /// Waits until every ingress admits requests under that epoch, at most `timeout`. `progress` is called whenever it changes.
+    ///
+    /// # Errors
+    /// [`DeployError::NotAdmitted`] and [`DeployError::NoIngress`] after the timeout.
+    pub async fn admitted(
+        &mut self,
+        epoch: u64,
+        timeout: Duration,
+        mut progress: impl FnMut(&Progress),
+    ) -> Result<(), DeployError> {
+        let (until, mut shown) = (Instant::now() + timeout, None);
+        loop {
+            let now = self.now_us();
+            if self.rollout.is_admitted(epoch, now) {
+                return Ok(());
+            }
+            let state = Progress {
+                ingresses: self.rollout.ingresses(now),
+                behind: self.rollout.behind(epoch, now),
+            };
+            if Instant::now() >= until {
+                return Err(match state.behind {
+                    behind if behind.is_empty() => DeployError::NoIngress {
+                        app: self.app.name().to_owned(),
+                        epoch,
+                    },
+                    behind => DeployError::NotAdmitted { epoch, behind },
+                });
+            }
+            if shown.as_ref() != Some(&state) {
+                progress(&state);
+                shown = Some(state);
+            }
+            if let Ok(Some(message)) = tokio::time::timeout(CHECK, self.states.next()).await
+                && let Ok(state) = IngressState::decode(&message.payload)
+            {
+                let now = self.now_us();
+                self.rollout.hear(&state.ingress, state.admits, state.gone, now);
+            }
+        }
+    }
+
+    /// Closes the connection.
+    pub async fn close(self) {
+        self.bus.close().await;
+    }
+
+    fn now_us(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    async fn newest(&self) -> Result<u64, DeployError> {
+        let stored = self.store.get().await?;
+        let newest = stored.ok_or_else(|| DeployError::NoPlan {
+            app: self.app.name().to_owned(),
+        })?;
+        Ok(newest.epoch)
+    }
+
+    /// Returns the newest epoch that a process of the app reports; 0 if none does.
+    async fn newest_in_use(&self) -> Result<u64, DeployError> {
+        let mut beats = self.bus.subscribe(self.app.beats(), None).await?;
+        let mut newest = 0;
+        let listening = async {
+            while let Some(message) = beats.next().await {
+                if let Ok(beat) = Beat::decode(&message.payload) {
+                    newest = newest.max(beat.epoch);
+                }
+            }
+        };
+        let _ = tokio::time::timeout(LISTEN, listening).await;
+        Ok(newest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use kaskade_actors::bus::Embedded;
+    use kaskade_broker::BrokerConfig;
+
+    use super::*;
+
+    fn plan(made_by: &str) -> Plan {
+        let built = Plan::cascade("parity").stage("guess", "small").build();
+        Plan {
+            made_by: made_by.to_owned(),
+            ..built.unwrap()
+        }
+    }
+
+    async fn deployment() -> (Embedded, Deployment) {
+        let embedded = Embedded::start(BrokerConfig::default()).unwrap();
+        let bus = BusConfig::new("parity").embedded(&embedded);
+        let deployment = Deployment::open("parity", bus).await.unwrap();
+        (embedded, deployment)
+    }
+
+    async fn publish(deployment: &Deployment, state: IngressState) {
+        let subject = deployment.app.ingress(&state.ingress).unwrap();
+        let payload = state.encode().unwrap();
+        deployment
+            .bus
+            .publish(subject, None, None, payload)
+            .await
+            .unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_plan_is_applied_read_and_rolled_back() {
+        let (_embedded, deployment) = deployment().await;
+        assert!(matches!(
+            deployment.get(None).await,
+            Err(DeployError::NoPlan { .. })
+        ));
+        let first = deployment.apply(&plan("first"), None).await.unwrap();
+        assert_eq!((first.epoch, first.replaced), (1, None));
+        assert!(matches!(
+            deployment.roll_back(None).await,
+            Err(DeployError::NothingEarlier)
+        ));
+        let second = deployment.apply(&plan("second"), Some(1)).await.unwrap();
+        assert_eq!((second.epoch, second.replaced), (2, Some(1)));
+        let stale = deployment.apply(&plan("late"), Some(1)).await;
+        assert!(matches!(stale, Err(DeployError::Store(StoreError::Stale { .. }))));
+        assert_eq!(deployment.get(None).await.unwrap().stored.plan.made_by, "second");
+        let (back_to, third) = deployment.roll_back(None).await.unwrap();
+        assert_eq!((back_to, third.epoch), (1, 3));
+        assert_eq!(deployment.get(None).await.unwrap().stored.plan.made_by, "first");
+        let (back_to, fourth) = deployment.roll_back(Some(2)).await.unwrap();
+        assert_eq!((back_to, fourth.epoch), (2, 4));
+        let made_by = deployment.history().await.unwrap();
+        let made_by = made_by.iter().map(|past| past.stored.plan.made_by.as_str());
+        assert_eq!(
+            made_by.collect::<Vec<_>>(),
+            ["first", "second", "first", "second"]
+        );
+        assert!(matches!(
+            deployment.get(Some(9)).await,
+            Err(DeployError::NoSuchEpoch { epoch: 9, .. })
+        ));
+        let other = Plan {
+            app: "other".to_owned(),
+            ..plan("other")
+        };
+        let refused = deployment.apply(&other, None).await;
+        assert!(matches!(refused, Err(DeployError::OtherApp { .. })));
+    }
+
+    #[tokio::test]
+    async fn an_applied_plan_gets_an_epoch_above_those_in_use() {
+        let (_embedded, deployment) = deployment().await;
+        let deployment = Arc::new(deployment);
+        let beating = Arc::clone(&deployment);
+        let beats = tokio::spawn(async move {
+            let beat = Beat {
+                actor: "w".to_owned(),
+                epoch: 41,
+                ..Beat::default()
+            };
+            loop {
+                let subject = beating.app.beat("w").unwrap();
+                let payload = beat.encode().unwrap();
+                beating.bus.publish(subject, None, None, payload).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        let written = deployment.apply(&plan("new"), None).await.unwrap();
+        beats.abort();
+        assert_eq!(written.epoch, 42);
+    }
+
+    #[tokio::test]
+    async fn the_wait_ends_when_every_ingress_admits_the_plan() {
+        let (_embedded, mut deployment) = deployment().await;
+        let state = |ingress: &str, admits| IngressState {
+            ingress: ingress.to_owned(),
+            admits,
+            ..IngressState::default()
+        };
+        let none = deployment.admitted(2, Duration::ZERO, |_| {}).await;
+        assert!(matches!(none, Err(DeployError::NoIngress { .. })));
+        publish(&deployment, state("a", 2)).await;
+        publish(&deployment, state("b", 1)).await;
+        let late = deployment.admitted(2, Duration::from_millis(500), |_| {}).await;
+        let Err(DeployError::NotAdmitted { behind, .. }) = late else {
+            panic!("{late:?}")
+        };
+        assert_eq!((behind.len(), behind[0].ingress.as_str()), (1, "b"));
+        publish(&deployment, state("b", 2)).await;
+        let mut seen = Vec::new();
+        let admitted = deployment.admitted(2, Duration::from_secs(20), |progress| {
+            seen.push((progress.ingresses, progress.behind.len()));
+        });
+        admitted.await.unwrap();
+        assert_eq!(seen, [(2, 1)]);
+    }
+}

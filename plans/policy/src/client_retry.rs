@@ -1,0 +1,217 @@
+//! When a client sends a request again, and how long it pauses before.
+//!
+//! A request or its reply is lost without a word when a connection or a nats-server fails: core NATS stores nothing. Only the client
+//! can notice that, so it sends the request again, with the same id and the rest of its budget. The model may run twice; the caller
+//! gets one answer.
+//!
+//! Resending adds load when there is least room for it. Pauses therefore grow, and what may find a service that is merely slow (a
+//! refusal for want of capacity, a long silence) spends from an allowance that answered requests fill: in an overload, most requests
+//! are sent once.
+
+/// Pause before the first resend of a refused request, microseconds; it doubles with each resend.
+const FIRST_PAUSE_US: u64 = 10_000;
+
+/// Pause before the first resend of a request that found no capacity, microseconds.
+const FIRST_OVERLOAD_PAUSE_US: u64 = 50_000;
+
+/// Longest pause, microseconds.
+const LONGEST_PAUSE_US: u64 = 500_000;
+
+/// Shortest silence after which a request is sent again, microseconds.
+const SHORTEST_SILENCE_US: u64 = 250_000;
+
+/// Silence after which a request is sent again, in multiples of the longest recent latency.
+const SILENCE_FACTOR: f64 = 4.0;
+
+/// Part by which the longest recent latency shrinks with each faster answer.
+const DECAY: f64 = 0.02;
+
+/// Most resends that may be saved up.
+const ALLOWANCE: f64 = 200.0;
+
+/// Resends that each answered request adds to the allowance.
+const EARNED: f64 = 0.25;
+
+/// What went wrong with an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// The connection was lost while the client waited, and is up again.
+    Disconnected,
+    /// No process subscribes to the app. `known` tells whether one did before, or the connection was lost.
+    NoResponders {
+        /// Whether the app has answered this client before, or the connection has been lost since the client's start.
+        known: bool,
+    },
+    /// No reply for [`ClientRetry::silence_us`].
+    Silence,
+    /// The service refused for want of capacity.
+    Overloaded,
+    /// The service answered with another fault that permits a retry.
+    Retryable,
+    /// The service answered with a fault that does not permit a retry.
+    Final,
+}
+
+/// What the client does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It sends the request again after a pause.
+    Again {
+        /// The pause, microseconds.
+        after_us: u64,
+    },
+    /// It does not.
+    End,
+}
+
+/// The state of one client, shared by its requests.
+#[derive(Debug, Clone)]
+pub struct ClientRetry {
+    /// Longest recent latency, microseconds; `None` before the first answer.
+    latency_us: Option<f64>,
+    /// Resends that a slow service may get.
+    allowance: f64,
+}
+
+impl Default for ClientRetry {
+    fn default() -> Self {
+        Self {
+            latency_us: None,
+            allowance: ALLOWANCE,
+        }
+    }
+}
+
+impl ClientRetry {
+    /// Records an answer, `latency_us` after its attempt was sent.
+    pub fn answered(&mut self, latency_us: u64) {
+        let latency = latency_us as f64;
+        let before = self.latency_us.unwrap_or(latency);
+        self.latency_us = Some(latency.max(before + (latency - before) * DECAY));
+        self.allowance = (self.allowance + EARNED).min(ALLOWANCE);
+    }
+
+    /// Returns the silence after which a request counts as lost that has been sent again `resends` times, microseconds; `None`
+    /// before the first answer, because the latency of the service is unknown. It doubles with each resend.
+    pub fn silence_us(&self, resends: u32) -> Option<u64> {
+        let silence = (self.latency_us? * SILENCE_FACTOR) as u64;
+        Some(doubled(silence.max(SHORTEST_SILENCE_US), resends, u64::MAX))
+    }
+
+    /// Decides about a request that has been sent again `resends` times and has `left_us` of its budget. `draw` is uniform in
+    /// [0, 1): pauses are spread over their upper half, so that clients that failed together do not return together.
+    pub fn verdict(&mut self, failure: Failure, resends: u32, left_us: u64, draw: f64) -> Verdict {
+        let first = match failure {
+            Failure::Final | Failure::NoResponders { known: false } => return Verdict::End,
+            // The connection is up again, or the wait is over already.
+            Failure::Disconnected | Failure::Silence => 0,
+            Failure::NoResponders { known: true } | Failure::Retryable => FIRST_PAUSE_US,
+            Failure::Overloaded => FIRST_OVERLOAD_PAUSE_US,
+        };
+        let longest = doubled(first, resends, LONGEST_PAUSE_US);
+        let after_us = longest / 2 + (longest as f64 / 2.0 * draw.clamp(0.0, 1.0)) as u64;
+        if after_us >= left_us {
+            return Verdict::End;
+        }
+        if matches!(failure, Failure::Silence | Failure::Overloaded) {
+            if self.allowance < 1.0 {
+                return Verdict::End;
+            }
+            self.allowance -= 1.0;
+        }
+        Verdict::Again { after_us }
+    }
+}
+
+fn doubled(first: u64, times: u32, longest: u64) -> u64 {
+    first.saturating_mul(1 << times.min(20)).min(longest)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ANY: [Failure; 7] = [
+        Failure::Disconnected,
+        Failure::NoResponders { known: true },
+        Failure::NoResponders { known: false },
+        Failure::Silence,
+        Failure::Overloaded,
+        Failure::Retryable,
+        Failure::Final,
+    ];
+
+    fn again(failure: Failure, resends: u32, left_us: u64) -> Option<u64> {
+        match ClientRetry::default().verdict(failure, resends, left_us, 1.0) {
+            Verdict::Again { after_us } => Some(after_us),
+            Verdict::End => None,
+        }
+    }
+
+    #[test]
+    fn what_was_lost_is_sent_again_and_what_was_refused_for_good_is_not() {
+        const SECOND: u64 = 1_000_000;
+        assert_eq!(again(Failure::Disconnected, 0, SECOND), Some(0));
+        assert_eq!(again(Failure::Silence, 0, SECOND), Some(0));
+        assert_eq!(again(Failure::Retryable, 0, SECOND), Some(10_000));
+        assert_eq!(again(Failure::Overloaded, 0, SECOND), Some(50_000));
+        assert_eq!(
+            again(Failure::NoResponders { known: true }, 2, SECOND),
+            Some(40_000)
+        );
+        assert_eq!(
+            again(Failure::NoResponders { known: false }, 0, SECOND),
+            None,
+            "a wrong name"
+        );
+        assert_eq!(again(Failure::Final, 0, SECOND), None);
+        assert_eq!(again(Failure::Retryable, 30, 10 * SECOND), Some(500_000));
+        assert_eq!(again(Failure::Disconnected, 0, 0), None, "no budget is left");
+        assert_eq!(again(Failure::Retryable, 0, 10_000), None);
+    }
+
+    #[test]
+    fn silence_is_measured_by_the_latency_of_the_service() {
+        let mut client = ClientRetry::default();
+        assert_eq!(client.silence_us(0), None, "the first request may be slow");
+        client.answered(5_000);
+        assert_eq!(
+            (client.silence_us(0), client.silence_us(2)),
+            (Some(250_000), Some(1_000_000))
+        );
+        client.answered(2_000_000);
+        assert_eq!(client.silence_us(0), Some(8_000_000));
+        for _ in 0..1_000 {
+            client.answered(5_000);
+        }
+        assert_eq!(client.silence_us(0), Some(250_000));
+    }
+
+    #[test]
+    fn a_service_that_stays_overloaded_is_asked_once_per_request() {
+        let mut client = ClientRetry::default();
+        let resent = |client: &mut ClientRetry| {
+            let verdicts = (0..1_000).map(|_| client.verdict(Failure::Overloaded, 0, 1_000_000, 0.5));
+            verdicts.filter(|verdict| *verdict != Verdict::End).count()
+        };
+        assert_eq!(resent(&mut client), 200);
+        assert_eq!(resent(&mut client), 0);
+        (0..100).for_each(|_| client.answered(5_000));
+        assert_eq!(resent(&mut client), 25);
+        let lost = client.verdict(Failure::Disconnected, 0, 1_000_000, 0.5);
+        assert_eq!(lost, Verdict::Again { after_us: 0 }, "what was lost is not load");
+    }
+
+    proptest! {
+        #[test]
+        fn a_resend_fits_the_budget(
+            failure in prop::sample::select(&ANY[..]), resends in 0_u32..100, left in 0_u64..10_000_000, draw in -1.0..2.0_f64,
+        ) {
+            if let Verdict::Again { after_us } = ClientRetry::default().verdict(failure, resends, left, draw) {
+                prop_assert!(after_us < left && after_us <= LONGEST_PAUSE_US);
+            }
+        }
+    }
+}

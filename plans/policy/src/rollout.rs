@@ -1,0 +1,108 @@
+//! How far a new plan has come: which ingresses admit requests under it.
+
+use std::collections::BTreeMap;
+
+/// Silence after which an ingress no longer counts, microseconds. Ingresses report once per second.
+const SILENT_US: u64 = 5_000_000;
+
+/// Time to listen before the known ingresses count as all of them, microseconds.
+const LISTEN_US: u64 = 1_500_000;
+
+/// The ingresses of an app, and the epoch that each admits requests under. Times are microseconds since the listener began.
+#[derive(Debug, Clone, Default)]
+pub struct Rollout {
+    ingresses: BTreeMap<String, Heard>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Heard {
+    admits: u64,
+    at_us: u64,
+}
+
+/// An ingress that does not admit requests under the new plan yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Behind {
+    /// The ingress.
+    pub ingress: String,
+    /// The epoch that it admits requests under; 0 before the first.
+    pub admits: u64,
+}
+
+impl Rollout {
+    /// Records the report of an ingress. One that is `gone` no longer counts.
+    pub fn hear(&mut self, ingress: &str, admits: u64, gone: bool, now_us: u64) {
+        if gone {
+            self.ingresses.remove(ingress);
+            return;
+        }
+        let heard = Heard {
+            admits,
+            at_us: now_us,
+        };
+        self.ingresses.insert(ingress.to_owned(), heard);
+    }
+
+    /// Returns the number of ingresses that report.
+    pub fn ingresses(&self, now_us: u64) -> usize {
+        self.reporting(now_us).count()
+    }
+
+    /// Returns the ingresses that admit requests under an older epoch.
+    pub fn behind(&self, epoch: u64, now_us: u64) -> Vec<Behind> {
+        let behind = self.reporting(now_us).filter(|(_, heard)| heard.admits < epoch);
+        let behind = behind.map(|(ingress, heard)| Behind {
+            ingress: ingress.clone(),
+            admits: heard.admits,
+        });
+        behind.collect()
+    }
+
+    /// Returns whether every ingress admits requests under that epoch or a newer one. False before one has reported, and until every
+    /// ingress has had the time to.
+    pub fn is_admitted(&self, epoch: u64, now_us: u64) -> bool {
+        now_us >= LISTEN_US && self.ingresses(now_us) > 0 && self.behind(epoch, now_us).is_empty()
+    }
+
+    fn reporting(&self, now_us: u64) -> impl Iterator<Item = (&String, &Heard)> {
+        let fresh = move |heard: &Heard| now_us.saturating_sub(heard.at_us) <= SILENT_US;
+        self.ingresses.iter().filter(move |(_, heard)| fresh(heard))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000;
+
+    #[test]
+    fn every_ingress_must_admit_the_epoch() {
+        let mut rollout = Rollout::default();
+        assert!(!rollout.is_admitted(3, 10 * SECOND), "no ingress runs");
+        rollout.hear("a", 3, false, SECOND);
+        assert!(!rollout.is_admitted(3, SECOND), "another one may report yet");
+        rollout.hear("b", 2, false, 2 * SECOND);
+        assert!(!rollout.is_admitted(3, 2 * SECOND));
+        let behind = Behind {
+            ingress: "b".to_owned(),
+            admits: 2,
+        };
+        assert_eq!(rollout.behind(3, 2 * SECOND), [behind]);
+        rollout.hear("b", 4, false, 3 * SECOND);
+        assert!(rollout.is_admitted(3, 3 * SECOND), "a newer epoch replaced it");
+        assert_eq!(rollout.ingresses(3 * SECOND), 2);
+    }
+
+    #[test]
+    fn ingresses_that_left_or_fell_silent_do_not_count() {
+        let mut rollout = Rollout::default();
+        for ingress in ["gone", "silent", "alive"] {
+            rollout.hear(ingress, 1, false, 0);
+        }
+        rollout.hear("gone", 1, true, SECOND);
+        rollout.hear("alive", 2, false, 6 * SECOND);
+        assert!(rollout.is_admitted(2, 6 * SECOND));
+        assert_eq!(rollout.ingresses(6 * SECOND), 1);
+    }
+}
