@@ -1,4 +1,4 @@
-//! Classifiers, detectors and question answering models on burn, one file per architecture, and the registry of all
+//! Classifiers, detectors and question answering models, one file per architecture, and the registry of all
 //! architectures.
 
 mod bert;

@@ -1,6 +1,6 @@
 //! The device that models run on, selected by name at startup.
 //!
-//! burn panics if a requested GPU does not exist, so this module checks first: whether the program has the CUDA back
+//! The CPU runs this crate's kernels, a GPU burn's. burn panics if a requested GPU does not exist, so this module checks first: whether the program has the CUDA back
 //! end, whether a driver lists the device, whether kernels can be compiled.
 
 #[cfg(feature = "cuda")]
@@ -12,21 +12,66 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 
-use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Whether tensors of this device are in host memory, where CPU kernels can access them.
-pub(crate) fn is_host(device: &Device) -> bool {
-    *device == Device::flex()
+/// The device that a model's tensors are stored and computed on; selected at run time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Device {
+    /// Host memory and the CPU kernels.
+    Cpu,
+    /// A device of burn.
+    #[cfg(feature = "burn")]
+    Burn(burn::tensor::Device),
 }
+
+impl Device {
+    /// Returns memory that the device keeps for later use.
+    pub(crate) fn release_memory(&self) {
+        match self {
+            Self::Cpu => {}
+            #[cfg(feature = "burn")]
+            Self::Burn(device) => device.memory_cleanup(),
+        }
+    }
+
+    /// Memory that the device keeps, bytes; `None` if unknown, as on the CPU.
+    pub(crate) fn reserved_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Cpu => None,
+            #[cfg(feature = "burn")]
+            Self::Burn(device) => device.memory_pool_usage().map(|usage| usage.bytes_reserved),
+        }
+    }
+}
+
+/// Evaluates an expression with the operations of a device bound to a name.
+macro_rules! with_ops {
+    ($device:expr, $ops:ident => $body:expr) => {
+        match $device {
+            $crate::device::Device::Cpu => {
+                let $ops = $crate::ops::cpu::Cpu;
+                $body
+            }
+            #[cfg(feature = "burn")]
+            $crate::device::Device::Burn(device) => {
+                let $ops = $crate::ops::burn::Burn {
+                    device: device.clone(),
+                };
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_ops;
 
 /// A device by name: `cpu`, `cuda` (the first GPU) or `cuda:N`. `cpu:N` is also the CPU: plans use it to name places
 /// for one replica each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DeviceChoice {
-    /// The CPU, with burn's `flex` back end.
+    /// The CPU.
     #[default]
     Cpu,
     /// The NVIDIA GPU of this index, counted as CUDA counts (`CUDA_VISIBLE_DEVICES` applies).
@@ -175,9 +220,9 @@ pub fn compute_threads(threads: NonZeroUsize) -> bool {
 /// message they print on standard error remains).
 pub fn open(choice: DeviceChoice) -> Result<Device, DeviceError> {
     match choice {
-        DeviceChoice::Cpu => Ok(Device::flex()),
+        DeviceChoice::Cpu => Ok(Device::Cpu),
         #[cfg(feature = "cuda")]
-        DeviceChoice::Cuda(index) => cuda::open(choice, index),
+        DeviceChoice::Cuda(index) => cuda::open(choice, index).map(Device::Burn),
         #[cfg(not(feature = "cuda"))]
         DeviceChoice::Cuda(_) => Err(DeviceError::NotBuilt { choice }),
     }
@@ -200,7 +245,10 @@ pub fn describe(choice: DeviceChoice, device: &Device) -> DeviceInfo {
 
 #[cfg(feature = "cuda")]
 fn gpu_identity(device: &Device) -> (Option<String>, Option<String>) {
-    cuda::identity(device)
+    match device {
+        Device::Cpu => (None, None),
+        Device::Burn(device) => cuda::identity(device),
+    }
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -294,10 +342,9 @@ mod tests {
     }
 
     #[test]
-    fn the_cpu_opens_and_computes() {
+    fn the_cpu_opens() {
         let device = open(DeviceChoice::Cpu).unwrap();
-        let sum = burn::tensor::Tensor::<1>::from_floats([1.0, 2.0, 4.0], &device).sum();
-        assert_eq!(sum.into_data().try_to_vec::<f32>().unwrap(), [7.0]);
+        assert_eq!(device, Device::Cpu);
         let info = describe(DeviceChoice::Cpu, &device);
         assert!(info.to_string().starts_with("cpu ("), "{info}");
         assert!(info.cores >= 1);

@@ -52,7 +52,7 @@ pub use memory_plan::{MemoryLimits, MemoryPlan};
 pub use sampling::{SampledToken, Sampling, SamplingError};
 pub use transfer::Traffic;
 
-#[cfg(test)]
+#[cfg(all(test, feature = "burn"))]
 mod burn_tests;
 #[cfg(test)]
 mod encoder_tests;
