@@ -44,7 +44,7 @@ pub(super) fn rows_per_task(count: usize) -> usize {
 
 /// Whether this many multiplications should stay on one thread.
 pub(super) fn is_small(multiplications: usize) -> bool {
-    multiplications <= SMALL || rayon::current_num_threads() == 1
+    multiplications <= SMALL
 }
 
 /// Computes `rows * matrix + bias` on this thread; see [`gemm`]. `out` is `[m, outputs]`.

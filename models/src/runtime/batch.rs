@@ -115,13 +115,13 @@ fn map_in_parallel<T: Send + Sync, R: Send>(
     size: impl Fn(&T) -> usize,
     answer: impl Fn(&[T]) -> Vec<R> + Sync,
 ) -> Vec<R> {
-    let parts = if *device == Device::Cpu {
-        rayon::current_num_threads().min(items.len())
-    } else {
-        1
-    };
-    if parts <= 1 {
+    if *device != Device::Cpu {
         return answer(&items);
+    }
+    let parts = rayon::current_num_threads().min(items.len());
+    if parts <= 1 {
+        // On a thread of the pool, which shares work with the others faster than the model's thread.
+        return rayon::scope(|_| answer(&items));
     }
     let mut ordered: Vec<(usize, T)> = items.into_iter().enumerate().collect();
     ordered.sort_by_key(|(_, item)| size(item));
