@@ -3,11 +3,8 @@
 //! A model with wrong or partially used weights still answers, but wrongly. An architecture therefore takes every
 //! tensor by name and shape, and unused tensors are an error.
 //!
-//! This module uses the header types of the `safetensors` crate instead of burn's `SafetensorsStore`. The store fills
-//! an initialised module and reports missing tensors afterwards, so a file that does not match costs the random
-//! initialisation of a whole model first; it rewrites names by patterns before errors can quote them, and compares
-//! shapes after transposing linear layers. Reading tensor by tensor gives errors with the names and shapes of the file,
-//! allows taking three projections into one matrix, and never holds more than one tensor in addition to the model.
+//! This module uses the header types of the `safetensors` crate and reads tensor by tensor: errors have the names and
+//! shapes of the file, three projections become one matrix, and at most one tensor is held in addition to the model.
 
 use std::collections::BTreeMap;
 use std::fs::File;
