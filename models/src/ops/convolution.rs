@@ -110,8 +110,8 @@ mod tests {
             (1, 2, 1, 4, 3, 2),
             (4, 9, 8, 5, 3, 7),
             // Large enough for several threads.
-            (9, 8, 8, 6, 1, 40),
-            (5, 13, 11, 16, 2, 35),
+            (20, 8, 8, 12, 1, 40),
+            (9, 13, 11, 16, 2, 35),
         ] {
             let convolution = Convolution {
                 height,

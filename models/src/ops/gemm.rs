@@ -15,7 +15,7 @@ const ROWS: usize = 48;
 /// The number of rows per task is a multiple of this, so that few groups are smaller than the largest ones.
 const GROUP: usize = 4;
 /// Products of at most this many multiplications stay on one thread: waking another one takes longer.
-const SMALL: usize = 1 << 17;
+const SMALL: usize = 1 << 19;
 /// Fewer rows than this are split by columns, so that all cores read the matrix together.
 const FEW: usize = 24;
 
@@ -243,14 +243,33 @@ impl Gemm<'_> {
 
 /// Interleaves rows to `[inputs, rows]`, so that the kernel reads them in order.
 fn interleaved(rows: &[f32], inputs: usize) -> Vec<f32> {
-    let count = rows.len() / inputs.max(1);
     let mut out = vec![0.0; rows.len()];
-    for (index, row) in rows.chunks(inputs.max(1)).enumerate() {
-        for (slot, value) in out.iter_mut().skip(index).step_by(count.max(1)).zip(row) {
-            *slot = *value;
-        }
+    match rows.len() / inputs.max(1) {
+        12 => interleave::<12>(rows, inputs, &mut out),
+        8 => interleave::<8>(rows, inputs, &mut out),
+        6 => interleave::<6>(rows, inputs, &mut out),
+        4 => interleave::<4>(rows, inputs, &mut out),
+        3 => interleave::<3>(rows, inputs, &mut out),
+        2 => interleave::<2>(rows, inputs, &mut out),
+        _ => out.copy_from_slice(rows),
     }
     out
+}
+
+/// Interleaves by blocks of a cache line, with the number of rows known to the compiler.
+fn interleave<const ROWS: usize>(rows: &[f32], inputs: usize, out: &mut [f32]) {
+    let (columns, _) = out.as_chunks_mut::<ROWS>();
+    for (block, columns) in columns.chunks_mut(16).enumerate() {
+        let from = block * 16;
+        for (index, row) in rows.chunks_exact(inputs).enumerate() {
+            let part = row.get(from..from + columns.len()).unwrap_or_default();
+            for (column, value) in columns.iter_mut().zip(part) {
+                if let Some(slot) = column.get_mut(index) {
+                    *slot = *value;
+                }
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -280,8 +299,8 @@ mod tests {
             (30, 20, 100),
             (100, 12, 65),
             // Large enough for several threads.
-            (5, 300, 130),
-            (130, 40, 70),
+            (5, 700, 170),
+            (130, 80, 70),
         ] {
             let (x, w, b) = (
                 numbers(rows * inputs, 1),
