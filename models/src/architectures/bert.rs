@@ -9,11 +9,12 @@
 //! - Question answering returns `start_logits` and `end_logits` FP32 `[sequence]`, raw; for a question and a context as
 //!   texts also `answer` BYTES `[1]` and `answer_span` INT64 `[2]`, the answer's first byte in the context and the one
 //!   after its last: the span with the largest product of start and end probability among those of at most
-//!   [`LONGEST_ANSWER`] tokens within the context, extended to whole words.
+//!   [`LONGEST_ANSWER`](super::answer_span::LONGEST_ANSWER) tokens within the context, extended to whole words.
 //!
 //! As slices, all but the last return `hidden_states` FP32 `[sequence, width]` and `attention_mask` INT64 `[sequence]`,
 //! which all but the first take. The last one has no text for an answer and returns logits only.
 
+use super::answer_span::span_outputs;
 use super::encoder::{Block, BlockNames, EncoderConfig};
 use super::layers::Layers;
 use super::text::{SecondText, TextReader, Texts, TokenLimits, Tokens};
@@ -26,9 +27,6 @@ use crate::runtime::loaded::{Built, Task};
 use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::slice::Slice;
 use crate::runtime::tensor;
-
-/// Maximum length of an answer, tokens: the default of transformers' question answering.
-pub(super) const LONGEST_ANSWER: usize = 15;
 
 const BLOCK_NAMES: BlockNames = BlockNames {
     projections: "attention.self",
@@ -217,56 +215,12 @@ impl<O: Ops> Bert<O> {
                 let outputs = requests.iter().zip(&lengths).map(|(request, length)| {
                     let (own, others) = rest.split_at_checked(*length).unwrap_or((rest, &[]));
                     rest = others;
-                    span_outputs(request, own)
+                    span_outputs(request.second(), own)
                 });
                 Ok(outputs.collect::<BatchResults>())
             }
         }
     }
-}
-
-/// Returns the outputs of one question; every token's logits are its start and its end.
-fn span_outputs(request: &Request, logits: &[Vec<f32>]) -> Result<Outputs, ModelError> {
-    let length = logits.len();
-    let column = |index: usize| -> Vec<f32> {
-        let values = logits.iter().filter_map(|logits| logits.get(index).copied());
-        values.collect()
-    };
-    let (start, end) = (column(0), column(1));
-    let mut outputs = vec![
-        tensor::Tensor::from_f32("start_logits", &[length], &start)?,
-        tensor::Tensor::from_f32("end_logits", &[length], &end)?,
-    ];
-    if let Some(context) = request.second() {
-        let (answer, span) = best_answer(context, &start, &end).ok_or_else(|| ModelError::BadInput {
-            name: "text_pair".into(),
-            reason: "the question leaves no room for it in this model's context, or it has no tokens".into(),
-        })?;
-        outputs.push(tensor::Tensor::from_texts("answer", &[answer])?);
-        outputs.push(tensor::Tensor::from_i64("answer_span", &[2], &span)?);
-    }
-    Ok(outputs)
-}
-
-/// Returns the text of the best span and its byte range in the context; `None` if the context has no token.
-///
-/// The product of the two probabilities is largest where the sum of the two logits is.
-fn best_answer<'a>(context: &'a SecondText, start: &[f32], end: &[f32]) -> Option<(&'a str, [i64; 2])> {
-    let tokens = context.tokens();
-    let starts = start.iter().enumerate().take(tokens.end).skip(tokens.start);
-    let spans = starts.flat_map(|(first, start)| {
-        let ends = end
-            .iter()
-            .enumerate()
-            .take(tokens.end)
-            .skip(first)
-            .take(LONGEST_ANSWER);
-        ends.map(move |(last, end)| (first, last, start + end))
-    });
-    let (first, last, _) = spans.max_by(|(.., a), (.., b)| a.total_cmp(b))?;
-    let bytes = context.bytes(first, last)?;
-    let span = [i64::try_from(bytes.start).ok()?, i64::try_from(bytes.end).ok()?];
-    Some((context.text.get(bytes)?, span))
 }
 
 impl<O: Ops> Bert<O> {

@@ -291,9 +291,9 @@ mod tests {
     #[test]
     fn a_sequence_has_the_same_bits_in_any_batch() {
         let (heads, width) = (2, 24);
-        let masks = [vec![true; 50], vec![true; 3], vec![true; 90]];
+        let masks = [vec![true; 50], vec![true; 3], vec![true; 120]];
         let sequences: Vec<&[bool]> = masks.iter().map(Vec::as_slice).collect();
-        let projected = Cpu.upload(numbers(143 * 3 * width, 1), 3 * width);
+        let projected = Cpu.upload(numbers(173 * 3 * width, 1), 3 * width);
         let all = Cpu.attend_sequences(&projected, &sequences, heads).values;
         let mut from = 0;
         for mask in sequences {
