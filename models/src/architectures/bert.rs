@@ -188,8 +188,8 @@ impl<O: Ops> Bert<O> {
         let states = self.forward(requests, &masks);
         match &self.head {
             None => {
-                let states = ops.values(&states).map_err(device_failed)?;
-                states::outputs(&states, width, &lengths, Some(&masks))
+                let states = ops.values(&states).map_err(|error| device_failed(&error))?;
+                Ok(states::outputs(&states, width, &lengths, Some(&masks)))
             }
             Some(Head::Classes {
                 pooler,
@@ -207,7 +207,11 @@ impl<O: Ops> Bert<O> {
                 });
                 let first = ops.gather(&first.collect::<Vec<_>>(), width);
                 let pooled = ops.activate(ops.multiply(&first, pooler), Activation::Tanh, false);
-                logits_per_row(rows(ops, &ops.multiply(&pooled, output), *labels)?)
+                Ok(logits_per_row(rows(
+                    ops,
+                    &ops.multiply(&pooled, output),
+                    *labels,
+                )?))
             }
             Some(Head::Span(output)) => {
                 let logits = rows(ops, &ops.multiply(&states, output), 2)?;

@@ -171,7 +171,9 @@ impl Detector {
             })
             .collect();
         let mut probabilities = self.network.logits(cells)?;
-        probabilities.iter_mut().for_each(|logits| softmax(logits));
+        for logits in &mut probabilities {
+            softmax(logits);
+        }
         let [rows, columns] = self.grid.grid;
         let answers = images.iter().zip(probabilities.chunks(rows * columns));
         Ok(answers

@@ -55,7 +55,7 @@ impl Model for Classifier {
                 let image = inputs.first().map(tensor::Tensor::to_f32).transpose()?;
                 Ok(image.unwrap_or_default())
             },
-            |images| logits_per_row(self.network.logits(images.concat())?),
+            |images| Ok(logits_per_row(self.network.logits(images.concat())?)),
         )
     }
 }

@@ -262,8 +262,13 @@ impl<O: Ops> Vit<O> {
             .iter()
             .fold(embedded, |x, block| block.pre_norm(ops, &x, &sequences));
         let Some(head) = &self.head else {
-            let states = ops.values(&states).map_err(device_failed)?;
-            return states::outputs(&states, width, &vec![tokens; requests.len()], None);
+            let states = ops.values(&states).map_err(|error| device_failed(&error))?;
+            return Ok(states::outputs(
+                &states,
+                width,
+                &vec![tokens; requests.len()],
+                None,
+            ));
         };
         // Only the class token is classified, so only it needs the final norm.
         let class = (0..requests.len()).map(|index| Span {
@@ -273,7 +278,7 @@ impl<O: Ops> Vit<O> {
         });
         let class = ops.gather(&class.collect::<Vec<_>>(), width);
         let logits = ops.multiply(&ops.normalise(&class, &head.norm), &head.output);
-        logits_per_row(rows(ops, &logits, head.labels)?)
+        Ok(logits_per_row(rows(ops, &logits, head.labels)?))
     }
 
     fn embedded(&self, input_stage: &InputStage<O>, images: &[Vec<f32>]) -> O::Matrix {

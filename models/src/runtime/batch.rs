@@ -81,7 +81,7 @@ fn exactly_one_each<T>(
 }
 
 /// Returns the error of a request whose device failed.
-pub(crate) fn device_failed(error: OpsError) -> ModelError {
+pub(crate) fn device_failed(error: &OpsError) -> ModelError {
     ModelError::Failed {
         reason: error.to_string(),
     }
@@ -92,17 +92,14 @@ pub(crate) fn device_failed(error: OpsError) -> ModelError {
 /// # Errors
 /// [`ModelError::Failed`] with the message of the device.
 pub(crate) fn rows<O: Ops>(ops: &O, matrix: &O::Matrix, columns: usize) -> Result<Vec<Vec<f32>>, ModelError> {
-    let values = ops.values(matrix).map_err(device_failed)?;
+    let values = ops.values(matrix).map_err(|error| device_failed(&error))?;
     Ok(values.chunks(columns.max(1)).map(<[f32]>::to_vec).collect())
 }
 
 /// Returns one output `logits` FP32 `[columns]` per row.
-///
-/// # Errors
-/// [`ModelError`] if a row is no tensor.
-pub(crate) fn logits_per_row(rows: Vec<Vec<f32>>) -> Result<BatchResults, ModelError> {
+pub(crate) fn logits_per_row(rows: Vec<Vec<f32>>) -> BatchResults {
     let outputs = |row: Vec<f32>| Ok(vec![tensor::Tensor::from_f32("logits", &[row.len()], &row)?]);
-    Ok(rows.into_iter().map(outputs).collect())
+    rows.into_iter().map(outputs).collect()
 }
 
 /// Maps the items of a batch: on the CPU in one part per core, each on its own core; on other devices in one part.

@@ -36,7 +36,7 @@ pub(crate) fn outputs(
     width: usize,
     lengths: &[usize],
     mask: Option<&[&[bool]]>,
-) -> Result<BatchResults, ModelError> {
+) -> BatchResults {
     let mut rest = states;
     let outputs = lengths.iter().enumerate().map(|(index, length)| {
         let (own, others) = rest.split_at_checked(length * width).unwrap_or((rest, &[]));
@@ -48,5 +48,5 @@ pub(crate) fn outputs(
         }
         Ok(outputs)
     });
-    Ok(outputs.collect())
+    outputs.collect()
 }
