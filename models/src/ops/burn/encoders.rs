@@ -1,5 +1,7 @@
 //! Self-attention and convolutions by burn's tensors.
 
+use std::ops::Range;
+
 use burn::tensor::module::attention;
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData, s};
@@ -99,7 +101,11 @@ pub(super) fn windows(images: &Tensor<2>, convolution: &Convolution) -> Tensor<2
     // The border, and behind it enough for the stride of the last window.
     let (padded_height, padded_width) = (height + 2 + stride, width + 2 + stride);
     let padded: Tensor<4> = Tensor::zeros([batch, padded_height, padded_width, channels], &device);
-    let padded = padded.slice_assign([0..batch, 1..=height, 1..=width, 0..channels], images);
+    let inside = |side: usize| Range {
+        start: 1,
+        end: 1 + side,
+    };
+    let padded = padded.slice_assign([0..batch, inside(height), inside(width), 0..channels], images);
     let parts = (0..3).flat_map(|row| (0..3).map(move |column| (row, column)));
     let step = isize::try_from(stride).unwrap_or(1);
     let parts = parts.map(|(row, column)| {
