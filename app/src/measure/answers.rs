@@ -26,7 +26,8 @@ pub struct Answers {
     pub validation: Validation,
 }
 
-/// Runs a model over a labelled set and calibrates its confidence there: a classifier's by its scores, a language model's own as it is.
+/// Runs a model over a labelled set and calibrates its confidence on the selection part: a classifier's by its scores, a language
+/// model's own as it is.
 ///
 /// # Errors
 /// When the model fails on a sample, gives neither `logits` nor `text`, or its scores cannot be calibrated.
@@ -43,7 +44,13 @@ pub fn calibrated(
     let judgements = each(model, requests, Judgement::of, step)?;
     let samples = judgements.iter().zip(labels);
     let samples: Vec<Labelled<'_>> = samples.map(|(judged, label)| judged.labelled(label)).collect();
-    let calibrated = calibrate(estimator, &samples)?;
+    // The other part proves the cascades that are chosen by these confidences.
+    let selection: Vec<Labelled<'_>> = parts(samples.len())
+        .selection
+        .iter()
+        .filter_map(|place| samples.get(*place).copied())
+        .collect();
+    let calibrated = calibrate_on(estimator, &selection, &samples)?;
     Ok(Answers {
         calibration: calibrated.calibration,
         ece: calibrated.ece,

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::certify::{self, CertifyError, CertifyOptions, Tested};
 use crate::skips::{Dropped, Pruned, Skips, Split, Tried, add_skips, prune, trim};
 use crate::thresholds::{
-    Baseline, CostBasis, Exits, FORWARD_ALL, Family, FamilyError, Frontier, NonInferiorityTest, Outcome,
-    Point, Search, accuracy_preserving, energy_optimising, evaluate, frontier, threshold_exits,
+    Baseline, CostBasis, FORWARD_ALL, Family, FamilyError, Frontier, NonInferiorityTest, Outcome, Point,
+    Search, accuracy_preserving, energy_optimising, evaluate, frontier, threshold_exits,
 };
 use kaskade_policy::invalid::Invalid;
 use kaskade_policy::plan::{
-    Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,
-    Sharing, Stage, Target, Wiring,
+    Band, Batching, Certificate, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant,
+    Replica, Sharing, Stage, Target, Wiring,
 };
 use kaskade_policy::profile::Profile;
 
@@ -26,6 +27,8 @@ pub enum Objective {
     Eo,
     /// The largest variant alone: what the others are compared with.
     Largest,
+    /// The cheapest cascade whose accuracy is certified on samples that it was not chosen on ([`crate::certify`]).
+    Certified(CertifyOptions),
     /// These thresholds, one per variant but the last, in [0, 1]; 0 forwards nothing.
     Thresholds(Vec<f64>),
 }
@@ -37,6 +40,7 @@ impl Objective {
             Self::Ap => "ap",
             Self::Eo => "eo",
             Self::Largest => "largest",
+            Self::Certified(_) => "certified",
             Self::Thresholds(_) => "thresholds",
         }
     }
@@ -110,6 +114,8 @@ pub struct CascadePlan {
     pub skips: Vec<Tried>,
     /// What to expect of the plan.
     pub estimates: Estimates,
+    /// How far the certification went; `None` for an objective that is not certified.
+    pub certification: Option<Tested>,
 }
 
 /// What to expect, from the validation set.
@@ -165,6 +171,9 @@ pub enum PlanError {
     /// The plan would be unsound.
     #[error("the options do not make a sound plan: {0}")]
     Plan(#[from] Invalid),
+    /// No cascade was certified.
+    #[error("no cascade can be certified: {0}")]
+    Certify(#[from] CertifyError),
     /// No cascade keeps up with the best variant, not even itself.
     #[error("no cascade was found; the profile may be empty")]
     NoPoint,
@@ -185,7 +194,7 @@ pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<Casca
     let found = frontier(&family, &search);
     let ap = goals.preserving(&family, &found).ok_or(PlanError::NoPoint)?;
     let eo = goals.optimising(&family, &found).ok_or(PlanError::NoPoint)?;
-    let (pruned, skips) = match &options.objective {
+    let chosen = match &options.objective {
         Objective::Ap => {
             let choose = |family: &Family, found: &Frontier| goals.preserving(family, found);
             let pruned = prune(&family, &found, |family| frontier(family, &search), choose);
@@ -205,6 +214,7 @@ pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<Casca
             let only = (0..largest).fold(family.clone(), |family, _| family.without(0));
             with_skips(given(&only, &[]), options, |_, _| false)
         }
+        Objective::Certified(certify) => certified(&family, certify, &search, options.skips)?,
         Objective::Thresholds(thresholds) => {
             check_thresholds(thresholds, largest_index(&family))?;
             with_skips(given(&family, thresholds), options, |outcome, plain| {
@@ -212,17 +222,49 @@ pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<Casca
             })
         }
     };
-    let plan = build(profile, &pruned.family, &skips.exits, options);
+    let plan = build(profile, &chosen, options);
     plan.validate()?;
+    let judged = chosen.certified.as_ref().map_or(&family, |(_, samples)| samples);
     Ok(CascadePlan {
-        estimates: estimates(&family, basis, &pruned.family, &skips.outcome),
+        estimates: estimates(judged, basis, &chosen.family, &chosen.outcome),
         plan,
         frontier: found,
         ap,
         eo,
-        dropped: pruned.dropped,
-        split: skips.split,
-        skips: skips.tried,
+        dropped: chosen.dropped,
+        split: chosen.skips.split,
+        skips: chosen.skips.tried,
+        certification: chosen.tested,
+    })
+}
+
+/// The cascade that becomes the plan.
+struct Chosen {
+    family: Family,
+    dropped: Vec<Dropped>,
+    skips: Skips,
+    /// What to expect of it: on the certification part if it is certified, else on all validation samples.
+    outcome: Outcome,
+    /// Its certificate and the certification part.
+    certified: Option<(Certificate, Family)>,
+    tested: Option<Tested>,
+}
+
+/// Chooses the cheapest cascade that can be certified.
+fn certified(
+    family: &Family,
+    options: &CertifyOptions,
+    search: &Search,
+    skips: bool,
+) -> Result<Chosen, CertifyError> {
+    let found = certify::certify(family, options, search, skips)?;
+    Ok(Chosen {
+        family: found.cascade.family,
+        dropped: found.cascade.dropped,
+        skips: found.cascade.skips,
+        outcome: found.outcome,
+        certified: Some((found.certificate, found.certification)),
+        tested: Some(found.tested),
     })
 }
 
@@ -295,16 +337,19 @@ fn given(family: &Family, thresholds: &[f64]) -> Pruned {
 }
 
 /// Adds skips where they help; `accepts` gets what a split does and the accuracy without it.
-fn with_skips(
-    pruned: Pruned,
-    options: &CascadeOptions,
-    accepts: impl Fn(&Outcome, f64) -> bool,
-) -> (Pruned, Skips) {
+fn with_skips(pruned: Pruned, options: &CascadeOptions, accepts: impl Fn(&Outcome, f64) -> bool) -> Chosen {
     let plain = pruned.point.accuracy;
     let skips = add_skips(&pruned.family, &pruned.point.thresholds, |outcome| {
         options.skips && accepts(outcome, plain)
     });
-    (pruned, skips)
+    Chosen {
+        family: pruned.family,
+        dropped: pruned.dropped,
+        outcome: skips.outcome.clone(),
+        skips,
+        certified: None,
+        tested: None,
+    }
 }
 
 fn estimates(whole: &Family, basis: CostBasis, family: &Family, outcome: &Outcome) -> Estimates {
@@ -330,8 +375,9 @@ fn estimates(whole: &Family, basis: CostBasis, family: &Family, outcome: &Outcom
     }
 }
 
-fn build(profile: &Profile, family: &Family, exits: &Exits, options: &CascadeOptions) -> Plan {
-    let names: Vec<&str> = family
+fn build(profile: &Profile, chosen: &Chosen, options: &CascadeOptions) -> Plan {
+    let names: Vec<&str> = chosen
+        .family
         .columns()
         .iter()
         .map(|column| column.name.as_str())
@@ -368,6 +414,10 @@ fn build(profile: &Profile, family: &Family, exits: &Exits, options: &CascadeOpt
         sharing: Sharing::default(),
         dropping: Dropping::None,
         slo: None,
+        certificate: chosen
+            .certified
+            .as_ref()
+            .map(|(certificate, _)| certificate.clone()),
         gears: vec![Gear {
             name: options.objective.name().to_owned(),
             load: LoadRange::ALL,
@@ -375,7 +425,7 @@ fn build(profile: &Profile, family: &Family, exits: &Exits, options: &CascadeOpt
             wiring: Wiring {
                 entry: Edge::to(names.first().copied().unwrap_or_default()),
                 ensemble: Vec::new(),
-                stages: names.iter().zip(exits).map(stage).collect(),
+                stages: names.iter().zip(&chosen.skips.exits).map(stage).collect(),
             },
         }],
     }
