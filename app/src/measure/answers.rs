@@ -1,7 +1,8 @@
 //! What a model answers on a labelled set, and how sure it is.
 
 use kaskade_models::{Inputs, Model, Tensor};
-use kaskade_planners::calibration::{Label as Truth, Labelled, calibrate};
+use kaskade_planners::calibration::{Label as Truth, Labelled, calibrate_on};
+use kaskade_planners::certify::parts;
 use kaskade_policy::confidence::{Calibration, Estimator, Scores};
 use kaskade_policy::profile::{BeforeAfter, Validation};
 

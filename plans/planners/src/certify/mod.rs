@@ -163,7 +163,7 @@ pub fn certify(
             needed: (needed as f64 / CERTIFICATION_SHARE).ceil() as usize,
         });
     }
-    let sequence = sequence::candidates(&selection, search, skips);
+    let sequence = sequence::candidates(&selection, options.target, search, skips);
     let mut tested = Tested {
         candidates: sequence.len(),
         passed: 0,

@@ -89,7 +89,7 @@ impl Counts {
 
 /// Tango's score of an outcome: the distance of the observed loss from `max_loss` in standard errors under the null hypothesis.
 /// Small values are evidence against it.
-fn score(n: u64, lost: u64, gained: u64, max_loss: f64) -> f64 {
+pub(super) fn score(n: u64, lost: u64, gained: u64, max_loss: f64) -> f64 {
     let (n, lost, gained) = (n as f64, lost as f64, gained as f64);
     // The share `p_g` that makes the outcome most likely under `p_l = p_g + max_loss`.
     let a = 2.0 * n;

@@ -1,7 +1,8 @@
 //! The cascades to certify, from the selection part: the largest variant alone, then ever cheaper ones.
 
+use super::{AccuracyTarget, paired};
 use crate::skips::{Dropped, Pruned, Reason, Skips, add_skips, trim};
-use crate::thresholds::{Family, Outcome, Search, evaluate, frontier, threshold_exits};
+use crate::thresholds::{Family, Outcome, Paired, Search, evaluate, frontier, threshold_exits};
 
 /// Cascades in the sequence, besides the largest variant alone. The frontier holds hundreds that differ by single samples; testing more
 /// of them would not be wrong, but each neighbour is one more chance to stop early.
@@ -54,7 +55,12 @@ impl Candidate {
 }
 
 /// Returns the sequence: the largest variant alone, then cheaper cascades by falling cost.
-pub(super) fn candidates(selection: &Family, search: &Search, skips: bool) -> Vec<Candidate> {
+pub(super) fn candidates(
+    selection: &Family,
+    target: AccuracyTarget,
+    search: &Search,
+    skips: bool,
+) -> Vec<Candidate> {
     let Some(largest) = selection.columns().last() else {
         return Vec::new();
     };
@@ -69,36 +75,69 @@ pub(super) fn candidates(selection: &Family, search: &Search, skips: bool) -> Ve
         is_largest_alone: true,
         ..Candidate::new(selection, alone, false)
     };
-    let cheaper = spread(pareto(selection, search), largest.energy_j);
+    let cheaper = spread(pareto(selection, search, target), largest.energy_j);
     let cheaper = cheaper
         .into_iter()
         .map(|found| Candidate::new(selection, found, skips));
     std::iter::once(alone).chain(cheaper).collect()
 }
 
-/// Returns the cascades of the whole family, and of its single variants, pairs and triples, that no other beats on the selection part,
-/// by rising cost. A small family leaves out what a family of all would have to ask on the way.
-fn pareto(selection: &Family, search: &Search) -> Vec<Pruned> {
-    let mut found: Vec<Pruned> = subsets(selection)
+/// A cascade on the selection part, and how far it is from missing the target there.
+struct Found {
+    cascade: Pruned,
+    /// A test statistic: the smaller, the surer the target.
+    score: f64,
+}
+
+/// Returns the cascades of the whole family, and of its single variants, pairs and triples, that no cheaper one is surer than on the
+/// selection part, by rising cost.
+///
+/// The criterion is the statistic of the test to come, not accuracy: of two cascades of one cost, the one that rarely differs from the
+/// largest variant is proven with fewer samples than one that wins and loses many. Small families leave out what the whole family
+/// would have to ask on the way.
+fn pareto(selection: &Family, search: &Search, target: AccuracyTarget) -> Vec<Found> {
+    let largest = selection
+        .columns()
+        .last()
+        .map_or(&[][..], |column| column.correct.as_slice());
+    let score = |outcome: &Outcome| match target {
+        AccuracyTarget::MaxLoss { loss } => {
+            let Paired {
+                gained,
+                lost,
+                samples,
+            } = Paired::new(&outcome.correct, largest);
+            // As if one more sample were lost: few differences do not prove that there are none.
+            paired::score(samples as u64 + 1, lost as u64 + 1, gained as u64, loss)
+        }
+        AccuracyTarget::MinAccuracy { .. } => -outcome.accuracy,
+    };
+    let mut found: Vec<Found> = subsets(selection)
         .into_iter()
         .flat_map(|family| {
             let points = frontier(&family, search).points;
-            points.into_iter().map(move |point| Pruned {
-                family: family.clone(),
+            points.into_iter().map(move |point| (family.clone(), point))
+        })
+        .map(|(family, point)| Found {
+            score: score(&evaluate(&family, &threshold_exits(&point.thresholds))),
+            cascade: Pruned {
+                family,
                 point,
                 dropped: Vec::new(),
-            })
+            },
         })
         .collect();
+    let cost = |one: &Found| one.cascade.point.energy_j;
     found.sort_by(|a, b| {
-        let accuracy = || b.point.accuracy.total_cmp(&a.point.accuracy);
-        a.point.energy_j.total_cmp(&b.point.energy_j).then_with(accuracy)
+        cost(a)
+            .total_cmp(&cost(b))
+            .then_with(|| a.score.total_cmp(&b.score))
     });
-    let mut best = f64::NEG_INFINITY;
+    let mut best = f64::INFINITY;
     found.retain(|one| {
-        let better = one.point.accuracy > best;
-        best = best.max(one.point.accuracy);
-        better
+        let surer = one.score < best;
+        best = best.min(one.score);
+        surer
     });
     found
 }
@@ -126,19 +165,19 @@ fn subsets(selection: &Family) -> Vec<Family> {
 }
 
 /// Returns those that are cheaper than `cost`, at equal ratios of cost, the most expensive first.
-fn spread(mut found: Vec<Pruned>, cost: f64) -> Vec<Pruned> {
-    found.retain(|one| one.point.energy_j < cost);
-    let Some(cheapest) = found.first().map(|one| one.point.energy_j) else {
+fn spread(mut found: Vec<Found>, cost: f64) -> Vec<Pruned> {
+    found.retain(|one| one.cascade.point.energy_j < cost);
+    let Some(cheapest) = found.first().map(|one| one.cascade.point.energy_j) else {
         return Vec::new();
     };
     let ratio = (cheapest.max(f64::MIN_POSITIVE) / cost).powf(1.0 / CANDIDATES as f64);
     let mut limit = cost;
     let mut spread = Vec::new();
-    for mut one in found.into_iter().rev() {
-        if one.point.energy_j <= limit {
-            limit = one.point.energy_j * ratio;
-            trim(&mut one);
-            spread.push(one);
+    for Found { mut cascade, .. } in found.into_iter().rev() {
+        if cascade.point.energy_j <= limit {
+            limit = cascade.point.energy_j * ratio;
+            trim(&mut cascade);
+            spread.push(cascade);
         }
     }
     spread
