@@ -224,9 +224,7 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
 /// What is proven about the plan, or that nothing is.
 fn promise(planned: &CascadePlan) -> String {
     let (Some(certificate), Some(tested)) = (&planned.plan.certificate, planned.certification) else {
-        return "not certified: the expected accuracy is that on the samples the cascade was chosen on, which is too high; \
-                `--max-loss 1%` proves a bound"
-            .to_owned();
+        return uncertified(planned);
     };
     let proven = match &certificate.guarantee {
         Guarantee::MaxLoss { loss, against } => {
@@ -259,6 +257,22 @@ fn promise(planned: &CascadePlan) -> String {
         certificate.p_value,
         tested.passed,
         tested.candidates,
+    )
+}
+
+fn uncertified(planned: &CascadePlan) -> String {
+    let Some(held_out) = planned.estimates.held_out else {
+        return "not certified: `--max-loss 1%` proves a bound on the loss of accuracy".to_owned();
+    };
+    let points = |share: f64| format!("{:+.2}", 100.0 * share);
+    let [least, most] = held_out.interval;
+    format!(
+        "not certified; on samples that it was not chosen on: {} right, {} points against the largest alone (95 % interval {} to {}); \
+         `--max-loss 1%` proves a bound",
+        units::percent(held_out.accuracy),
+        points(held_out.difference),
+        points(least),
+        points(most),
     )
 }
 

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::certify::{self, CertifyError, CertifyOptions, Tested};
+use crate::certify::{self, CertifyError, CertifyOptions, HeldOut, Tested, held_out};
 use crate::skips::{Dropped, Pruned, Skips, Split, Tried, add_skips, prune, trim};
 use crate::thresholds::{
-    Baseline, CostBasis, FORWARD_ALL, Family, FamilyError, Frontier, NonInferiorityTest, Outcome, Point,
-    Search, accuracy_preserving, energy_optimising, evaluate, frontier, threshold_exits,
+    Baseline, CostBasis, Exits, FORWARD_ALL, Family, FamilyError, Frontier, NonInferiorityTest, Outcome,
+    Point, Search, accuracy_preserving, energy_optimising, evaluate, frontier, threshold_exits,
 };
 use kaskade_policy::invalid::Invalid;
 use kaskade_policy::plan::{
@@ -135,6 +135,9 @@ pub struct Estimates {
     pub largest_accuracy: f64,
     /// The largest variant alone: cost per request.
     pub largest_energy_j: f64,
+    /// The accuracy to expect on samples that the cascade was not chosen on; `None` where nothing was chosen (given thresholds, the
+    /// largest variant), where it is certified, or for want of samples.
+    pub held_out: Option<HeldOut>,
 }
 
 /// What to expect of one stage.
@@ -224,9 +227,16 @@ pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<Casca
     };
     let plan = build(profile, &chosen, options);
     plan.validate()?;
+    let held_out = match &options.objective {
+        Objective::Ap | Objective::Eo => held_out(&family, |seen| named_exits(seen, options)),
+        Objective::Certified(_) | Objective::Largest | Objective::Thresholds(_) => None,
+    };
     let judged = chosen.certified.as_ref().map_or(&family, |(_, samples)| samples);
     Ok(CascadePlan {
-        estimates: estimates(judged, basis, &chosen.family, &chosen.outcome),
+        estimates: Estimates {
+            held_out,
+            ..estimates(judged, basis, &chosen.family, &chosen.outcome)
+        },
         plan,
         frontier: found,
         ap,
@@ -266,6 +276,22 @@ fn certified(
         certified: Some((found.certificate, found.certification)),
         tested: Some(found.tested),
     })
+}
+
+/// Returns the exits of a named point of a family, without drops and skip connections, which change its cost more than its answers.
+fn named_exits(family: &Family, options: &CascadeOptions) -> Option<Exits> {
+    let search = Search {
+        seed: options.seed,
+        // Chosen several times over, and nothing is proven: a tenth of the effort.
+        exact_steps: options.exact_steps / 10,
+    };
+    let goals = Goals::new(family, options.guard);
+    let found = frontier(family, &search);
+    let point = match options.objective {
+        Objective::Eo => goals.optimising(family, &found),
+        _ => goals.preserving(family, &found),
+    };
+    Some(threshold_exits(&point?.thresholds))
 }
 
 fn check(options: &CascadeOptions) -> Result<(), PlanError> {
@@ -372,6 +398,7 @@ fn estimates(whole: &Family, basis: CostBasis, family: &Family, outcome: &Outcom
             .collect(),
         largest_accuracy: whole.accuracy(largest),
         largest_energy_j: whole.columns().get(largest).map_or(0.0, |column| column.energy_j),
+        held_out: None,
     }
 }
 

@@ -12,8 +12,10 @@
 //! | `binomial` | tails of the binomial distribution |
 //! | `paired` | the exact test of the loss against the largest variant |
 //! | `sequence` | the cascades to test, from the selection part |
+//! | `held_out` | cross-validation of objectives that are not certified |
 
 mod binomial;
+mod held_out;
 mod paired;
 mod sequence;
 
@@ -25,6 +27,8 @@ use serde::Serialize;
 use thiserror::Error;
 
 use self::binomial::Binomial;
+pub use self::held_out::HeldOut;
+pub(crate) use self::held_out::held_out;
 pub use self::sequence::Candidate;
 use crate::thresholds::{Family, Outcome, Paired, Search};
 
@@ -219,8 +223,7 @@ pub struct Parts {
 /// Splits that many samples at random into a selection and a certification part. The same number is always split in the same way, so
 /// that `kaskade profile` fits calibrations on the part that cascades are later chosen on.
 pub fn parts(samples: usize) -> Parts {
-    let mut places: Vec<usize> = (0..samples).collect();
-    places.shuffle(&mut ChaCha8Rng::seed_from_u64(SPLIT_SEED));
+    let mut places = shuffled(samples);
     // At least one sample is left to select on; with so few, no test succeeds.
     let certification = ((samples as f64 * CERTIFICATION_SHARE) as usize).min(samples.saturating_sub(1));
     let selection = places.split_off(certification);
@@ -228,6 +231,13 @@ pub fn parts(samples: usize) -> Parts {
         selection,
         certification: places,
     }
+}
+
+/// Returns the places of that many samples in a random order, always the same.
+fn shuffled(samples: usize) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..samples).collect();
+    places.shuffle(&mut ChaCha8Rng::seed_from_u64(SPLIT_SEED));
+    places
 }
 
 /// Seed of the split.

@@ -123,3 +123,39 @@ fn certificates_hold_on_unseen_samples() {
     assert!(wrong <= 8, "{wrong} of {trials}");
     assert!(cheaper > trials / 3, "{cheaper} of {trials}");
 }
+
+/// The mean of held-out estimates over many validation sets is what the chosen cascades do on unseen samples; the in-sample one is more.
+#[test]
+fn held_out_estimates_are_not_too_high() {
+    use crate::thresholds::{Baseline, NonInferiorityTest, accuracy_preserving, frontier, threshold_exits};
+    let unseen = family(20_000, 77);
+    let choose = |seen: &Family| {
+        let found = frontier(seen, &search(0));
+        let best = Baseline::new(seen, seen.best());
+        let point = accuracy_preserving(seen, &found, &best, NonInferiorityTest::None)?;
+        Some(threshold_exits(&point.thresholds))
+    };
+    let (mut estimated, mut in_sample, mut real) = (0.0, 0.0, 0.0);
+    let trials = 24;
+    for seed in 0..trials {
+        let seen = family(500, 3_000 + seed);
+        let exits = choose(&seen).unwrap();
+        estimated += held_out(&seen, choose).unwrap().difference;
+        in_sample += crate::thresholds::evaluate(&seen, &exits).accuracy - seen.accuracy(3);
+        real += crate::thresholds::evaluate(&unseen, &exits).accuracy - unseen.accuracy(3);
+    }
+    let mean = |sum: f64| sum / trials as f64;
+    assert!(
+        mean(in_sample) > mean(real) + 0.004,
+        "{} {}",
+        mean(in_sample),
+        mean(real)
+    );
+    assert!(
+        (mean(estimated) - mean(real)).abs() < 0.006,
+        "{} {}",
+        mean(estimated),
+        mean(real)
+    );
+    assert!(held_out(&family(8, 1), choose).is_none());
+}
