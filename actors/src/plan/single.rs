@@ -29,6 +29,7 @@ pub fn single(app: &str, variant: &str, worker: &str, replicas: NonZeroU32, batc
         sharing: Sharing::default(),
         dropping: Dropping::None,
         slo: None,
+        certificate: None,
         gears: vec![Gear {
             name: "only".to_owned(),
             load: LoadRange::ALL,

@@ -89,6 +89,7 @@ pub fn single(app: &App, variant: &str) -> Plan {
         sharing: Sharing::default(),
         dropping: Dropping::None,
         slo: None,
+        certificate: None,
         gears: vec![Gear {
             name: "only".to_owned(),
             load: LoadRange::ALL,

@@ -73,27 +73,42 @@ const BINS: usize = 15;
 /// # Errors
 /// A [`ConfidenceError`] naming the sample, if one is unusable or the set is empty.
 pub fn calibrate(estimator: Estimator, samples: &[Labelled<'_>]) -> Result<Calibrated, ConfidenceError> {
-    let fit = match estimator {
-        Estimator::Given => None,
-        _ => Some(fit_temperature(samples)?),
-    };
+    calibrate_on(estimator, samples, samples)
+}
+
+/// Fits the temperature of an estimator on some samples and applies it to all of a validation set. A cascade can be certified on the
+/// samples that the fit did not use ([`crate::certify::parts`]).
+///
+/// # Errors
+/// A [`ConfidenceError`] naming the sample, if one is unusable or a set is empty.
+pub fn calibrate_on(
+    estimator: Estimator,
+    fitted: &[Labelled<'_>],
+    samples: &[Labelled<'_>],
+) -> Result<Calibrated, ConfidenceError> {
     let before = Calibration {
         estimator,
         temperature: 1.0,
     };
-    let after = Calibration {
-        estimator,
-        temperature: fit.map_or(1.0, |fit| fit.temperature),
-    };
+    // The whole set first, so that an error names a sample by its place in it.
     let correct = each(samples, is_correct)?;
     let error_of = |calibration: Calibration| {
         let probabilities = each(samples, |sample| calibration.probability(&sample.scores))?;
         ece(&probabilities, &correct, BINS)
     };
+    let ece_before = error_of(before)?;
+    let fit = match estimator {
+        Estimator::Given => None,
+        _ => Some(fit_temperature(fitted)?),
+    };
+    let after = Calibration {
+        estimator,
+        temperature: fit.map_or(1.0, |fit| fit.temperature),
+    };
     Ok(Calibrated {
         calibration: after,
         ece: BeforeAfter {
-            before: error_of(before)?,
+            before: ece_before,
             after: error_of(after)?,
         },
         nll: fit.map(|fit| fit.nll),

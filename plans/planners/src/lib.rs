@@ -22,6 +22,7 @@ pub mod allocate;
 pub mod balance;
 pub mod calibration;
 pub mod cascade;
+pub mod certify;
 pub mod demand;
 pub mod device;
 pub mod gears;

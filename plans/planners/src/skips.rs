@@ -30,6 +30,8 @@ pub enum Reason {
     },
     /// No validation sample gets that far.
     NeverReached,
+    /// The cheapest certified cascade does without it.
+    CheaperWithout,
 }
 
 /// A family without the variants that do not pay, its frontier and the chosen point.

@@ -4,6 +4,7 @@
 //! translated between what a planner decided and what serves.
 
 mod builder;
+mod certificate;
 mod validate;
 mod wiring;
 
@@ -16,6 +17,7 @@ use crate::invalid::FileError;
 pub use crate::partition::Partition;
 pub use crate::rerouting::Dropping;
 pub use builder::{CascadeBuilder, Deferral, SOLE_WORKER, StageBuilder};
+pub use certificate::{Certificate, Guarantee};
 pub use wiring::{Band, Batching, Child, Edge, Exit, Profiled, Stage, Target, Wiring};
 
 /// Version of the plan format that this build writes and reads.
@@ -44,6 +46,9 @@ pub struct Plan {
     /// What the gears were planned to hold; absent where nothing was promised.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slo: Option<Slo>,
+    /// What is proven about the cascade's accuracy; absent where nothing was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<Certificate>,
     /// Gears in ascending order of load; a static plan has one.
     pub gears: Vec<Gear>,
 }

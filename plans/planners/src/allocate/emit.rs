@@ -102,6 +102,7 @@ impl Allocation {
             variants: self.instances.iter().map(variant).collect(),
             sharing: Sharing::Concurrent,
             dropping: plan_for.dropping,
+            certificate: None,
             slo: Some(Slo::Latency {
                 p95_us: pipeline.slo_us,
             }),

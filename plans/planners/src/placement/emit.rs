@@ -42,6 +42,7 @@ pub(super) fn placed(
         sharing: Sharing::Concurrent,
         dropping: Dropping::None,
         slo: cascade.slo,
+        certificate: cascade.certificate.clone(),
         gears: names.gears(cascade),
         placement,
     };

@@ -176,6 +176,32 @@ impl Family {
         ranked
     }
 
+    /// Returns the family over some of its samples, in that order. Places beyond the last are left out.
+    pub(crate) fn of_samples(&self, places: &[usize]) -> Self {
+        let columns = self.columns.iter().map(|column| Column {
+            name: column.name.clone(),
+            energy_j: column.energy_j,
+            confidences: pick(&column.confidences, places),
+            correct: pick(&column.correct, places),
+        });
+        Self {
+            samples: places.iter().filter(|place| **place < self.samples).count(),
+            columns: columns.collect(),
+        }
+    }
+
+    /// Returns the family of some of its variants, in the family's order.
+    pub(crate) fn of_variants(&self, names: &[&str]) -> Self {
+        let kept = self
+            .columns
+            .iter()
+            .filter(|column| names.contains(&column.name.as_str()));
+        Self {
+            columns: kept.cloned().collect(),
+            samples: self.samples,
+        }
+    }
+
     /// The family without one variant; unchanged if it is the only one.
     #[must_use]
     pub fn without(&self, variant: usize) -> Self {
@@ -188,6 +214,13 @@ impl Family {
             samples: self.samples,
         }
     }
+}
+
+fn pick<T: Copy>(values: &[T], places: &[usize]) -> Vec<T> {
+    places
+        .iter()
+        .filter_map(|place| values.get(*place).copied())
+        .collect()
 }
 
 pub(super) fn count(flags: &[bool]) -> usize {

@@ -194,6 +194,7 @@ impl StageBuilder {
             sharing: Sharing::default(),
             dropping: Dropping::None,
             slo: None,
+            certificate: None,
             gears: vec![Gear {
                 name: "only".to_owned(),
                 load: LoadRange::ALL,

@@ -70,6 +70,7 @@ fn sound() -> Plan {
         sharing: Sharing::default(),
         dropping: Dropping::OpportunisticRerouting,
         slo: None,
+        certificate: None,
         gears: vec![Gear {
             name: "only".into(),
             load: LoadRange::ALL,

@@ -33,6 +33,9 @@ impl Plan {
         };
         placement(&root.field("placement"), &self.placement, &known)?;
         slo(&root.field("slo"), self.slo)?;
+        if let Some(certificate) = &self.certificate {
+            certificate.check(&root.field("certificate"))?;
+        }
         gears(&root.field("gears"), &self.gears, &known)
     }
 }
