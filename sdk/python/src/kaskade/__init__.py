@@ -5,7 +5,7 @@
 | `client`, `sync` | `AsyncClient` and `Client`: infer, stream, cancel, durable requests |
 | `retry` | when a client sends a request again |
 | `stages`, `batch`, `batching`, `replica` | `@stage`: a batch function as a replica of a running app |
-| `profiling`, `confidence` | measurements of a batch function as a profile for `kaskade plan` |
+| `profiling`, `confidence`, `plans` | measurements of a batch function as a profile for `kaskade plan`, and its place in a plan |
 | `tensors`, `wire`, `chunks`, `subjects` | the wire protocol |
 | `errors` | one exception per error code |
 | `testing` | a nats-server and Kaskade processes for tests |
@@ -17,6 +17,7 @@ from .client import Accepted, AsyncClient
 from .confidence import Estimator
 from .connection import Broker
 from .errors import KaskadeError
+from .plans import place
 from .profiling import Power, Profile, VariantProfile, profile
 from .replica import Replica
 from .retry import RetryPolicy
@@ -45,6 +46,7 @@ __all__ = [
     "Typed",
     "VariantProfile",
     "errors",
+    "place",
     "profile",
     "stage",
 ]
