@@ -46,7 +46,7 @@ def unpack(body: bytes) -> dict[str, Any]:
     try:
         message = msgpack.unpackb(body, max_array_len=MAX_VALUES, max_map_len=MAX_VALUES)
     except (ValueError, RecursionError, msgpack.UnpackException) as error:
-        raise Malformed(f"the message is not valid MessagePack: {error or type(error).__name__}") from None
+        raise Malformed(f"the message is not valid MessagePack: {str(error) or type(error).__name__}") from None
     if not isinstance(message, dict):
         raise Malformed("the message is not a map")
     return message
