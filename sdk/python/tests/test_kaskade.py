@@ -42,12 +42,12 @@ async def load(client: kaskade.AsyncClient, requests: int = REQUESTS, pause: flo
 @needs_kaskade
 class Served(unittest.IsolatedAsyncioTestCase):
     async def test_killed_in_mid_batch_nothing_is_lost(self) -> None:
-        with app(["large-0", "large-1"]) as (nats, _), stage_process(nats.url, "large-0", 0.1) as first:
-            with stage_process(nats.url, "large-1", 0.1):
+        with app(["large-0", "large-1"]) as (nats, _), stage_process(nats.url, "large-0", 0.3) as first:
+            with stage_process(nats.url, "large-1", 0.05):
                 async with await kaskade.AsyncClient.connect("digits", nats.url, budget=BUDGET, retry=ONCE) as client:
                     requests = asyncio.create_task(load(client))
                     await asyncio.to_thread(first.wait_for, "batch\nbatch\n")
-                    # A batch takes a tenth of a second, and the line is printed when it begins.
+                    # A batch takes 0.3 s, and the line is printed when it begins.
                     first.kill()
                     self.assertEqual(await requests, [])
 
@@ -72,15 +72,16 @@ class Served(unittest.IsolatedAsyncioTestCase):
     async def test_durable_requests_are_stored_and_answered_once(self) -> None:
         with app(["large-0"], "durable = {}") as (nats, _):
             async with await kaskade.AsyncClient.connect("digits", nats.url) as client:
-                # Accepted while no replica runs.
-                accepted = await client.submit(image(3), id="order-1")
-                again = await client.submit(image(3), id="order-1")
-                self.assertEqual((accepted.id, accepted.duplicate, again.duplicate), ("order-1", False, True))
-                with self.assertRaises(errors.NoReply):
-                    await client.wait("order-1", timeout=0.0)
                 with stage_process(nats.url, "large-0"):
+                    accepted = await client.submit(image(3), id="order-1")
+                    again = await client.submit(image(3), id="order-1")
+                    self.assertEqual((accepted.id, accepted.duplicate, again.duplicate), ("order-1", False, True))
                     reply = await client.wait("order-1", timeout=BUDGET)
                     self.assertEqual(reply.stage, "large")
+                    stored = await client.result("order-1")
+                    self.assertEqual(stored["logits"].tolist(), reply["logits"].tolist())
+                    with self.assertRaises(errors.NoReply):
+                        await client.wait("order-2", timeout=0.0)
                     self.assertEqual((await client.submit_and_wait(image(4), timeout=BUDGET)).stage, "large")
                     with self.assertRaises(errors.WrongInput):
                         await client.submit_and_wait({"other": [1.0]}, timeout=BUDGET)
