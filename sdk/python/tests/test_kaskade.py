@@ -1,21 +1,15 @@
 """The client and Python stages in an app that the real program serves."""
 
 import asyncio
-import os
-import subprocess
-import sys
-import tempfile
 import unittest
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import kaskade
 from kaskade import errors
-from kaskade.testing import Process, free_port
 
-from .deployment import KASKADE, REPOSITORY, app, image, needs_kaskade, stage_process
+from .deployment import app, image, needs_kaskade, stage_process
 
 REQUESTS = 300
 BUDGET = 30.0
@@ -91,43 +85,3 @@ class Served(unittest.IsolatedAsyncioTestCase):
             async with await kaskade.AsyncClient.connect("digits", nats.url, budget=BUDGET) as client:
                 with self.assertRaises(errors.WrongInput):
                     await client.infer({"other": [1.0]})
-
-
-@needs_kaskade
-class Example(unittest.TestCase):
-    def test_a_profiled_stage_is_planned_and_served(self) -> None:
-        """The commands of examples/python_stage/README.md."""
-        example = REPOSITORY / "examples/python_stage"
-        assert KASKADE
-        with tempfile.TemporaryDirectory() as folder:
-            here = Path(folder)
-            text = (example / "app.toml").read_text().replace("../digits", str(REPOSITORY / "examples/digits"))
-            (here / "app.toml").write_text(text)
-
-            def run(*command: str) -> str:
-                done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=300)
-                self.assertEqual(done.returncode, 0, f"{command}: {done.stdout}{done.stderr}")
-                return done.stdout
-
-            stage = [sys.executable, str(example / "neighbours.py")]
-            family = str(REPOSITORY / "examples/digits/profile.json")
-            run(*stage, "profile", family, "profile.json")
-            run(KASKADE, "validate", "profile.json")
-            run(KASKADE, "plan", "cascade", "--profile", "profile.json", "--out", "plan.json")
-            run(*stage, "place", "plan.json")
-            run(KASKADE, "validate", "plan.json")
-            listen = f"127.0.0.1:{free_port()}"
-            environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-            serve = [KASKADE, "serve", "--app", str(here / "app.toml"), "--worker", "local", "--listen", listen]
-            with Process(serve) as served:
-                served.wait_for("serving `digits`")
-                with Process([*stage, "serve", f"nats://{listen}"], environment) as replica:
-                    replica.wait_for("ready")
-                    labels = np.frombuffer((REPOSITORY / "examples/digits/data/labels.idx1-ubyte").read_bytes(), np.uint8, offset=8)
-                    with kaskade.Client("digits", f"nats://{listen}", budget=BUDGET) as client:
-                        # The test images: neither model has seen them.
-                        replies = [client.infer(image(index)) for index in range(1297, 1497)]
-                    right = [reply["logits"].argmax() == label for reply, label in zip(replies, labels[1297:1497])]
-                    self.assertEqual({reply.variant for reply in replies}, {"digits-tiny", "neighbours"})
-                    self.assertGreater(np.mean(right), 0.95)
-                    self.assertEqual(replica.terminate(), 0)

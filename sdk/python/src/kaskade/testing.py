@@ -45,10 +45,17 @@ def wait_until(what: str, condition: Callable[[], bool], patience: float = PATIE
 class Process:
     """A process with its output in a file, killed at the end of the `with` block."""
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str] | None = None, folder: str | Path | None = None
+    ) -> None:
         self.log = tempfile.NamedTemporaryFile("w+b", prefix="kaskade-test-")  # noqa: SIM115, closed in `kill`
         self.process = subprocess.Popen(
-            list(command), stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT, env=env and dict(env)
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=self.log,
+            stderr=subprocess.STDOUT,
+            env=env and dict(env),
+            cwd=folder,
         )
 
     def output(self) -> str:
