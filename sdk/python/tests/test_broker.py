@@ -109,6 +109,17 @@ class ClientTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(first.headers[wire.REQUEST_ID], second.headers[wire.REQUEST_ID])
         self.assertGreater(int(first.headers[wire.BUDGET]), int(second.headers[wire.BUDGET]))
 
+    async def test_a_closed_client_ends_its_requests(self) -> None:
+        seen: asyncio.Queue[Any] = asyncio.Queue()
+        async with ingress(self.server.url, seen.put):
+            client = await self.client()
+            asked = asyncio.create_task(client.infer({}))
+            await seen.get()
+            await client.close()
+            with self.assertRaises(errors.Unavailable):
+                await asyncio.wait_for(asked, BUDGET / 2)
+            self.assertEqual(client._waiting, {})
+
     async def test_parts_are_streamed_and_leaving_early_cancels(self) -> None:
         async def serve(message: Any) -> None:
             self.assertEqual(wire.unpack(message.data)["parameters"], {"stream": "true", "tenant": "blue"})
@@ -225,6 +236,24 @@ class ReplicaTest(unittest.IsolatedAsyncioTestCase):
         async with await double().attach(self.server.url, "r1"):
             await self.ingress.publish("kaskade.fake.stage.double", b"\xc1", reply="kaskade.fake.done.i1.9")
             self.assertEqual((await self.result())["error"]["code"], "KSK0001")
+
+    async def test_padding_is_ignored_and_a_token_in_the_reply_subject_is_kept(self) -> None:
+        await self.ingress.subscribe("kaskade.fake.done.i1.*.*.*", cb=self.done.put)
+        await self.ingress.flush()
+        async with await double().attach(self.server.url, "r1"):
+            await self.send(1, **{"Kaskade-Padding": "1"})
+            body = wire.pack({"id": 2, "ingress": "i1", "inputs": tensors.encode_all({"x": [1.0]})})
+            await self.ingress.publish("kaskade.fake.stage.double", body, reply="kaskade.fake.done.i1.2.0.1-2-3")
+            message = await asyncio.wait_for(self.done.get(), BUDGET)
+        self.assertEqual(message.subject, "kaskade.fake.done.i1.2.0.1-2-3")
+
+    async def test_a_replica_whose_loop_fails_stops_its_heartbeats(self) -> None:
+        replica = await double().attach(self.server.url, "r1")
+        replica._function = None
+        await self.send(1)
+        await asyncio.wait_for(replica.failed.wait(), BUDGET)
+        self.assertTrue(all(task.done() or task.cancelling() for task in replica._tasks))
+        await replica._link.close()
 
     async def test_heartbeats_go_on_during_a_batch(self) -> None:
         @kaskade.stage("fake", "double")

@@ -7,7 +7,8 @@ import json
 import random
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -62,6 +63,7 @@ class AsyncClient:
         self.retry = retry or RetryPolicy()
         self._link = link
         self._served = False
+        self._closed = False
         self._inbox = ""
         self._waiting: dict[str, asyncio.Queue[Any]] = {}
         self._subscribing = asyncio.Lock()
@@ -89,6 +91,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Closes the connection. Requests in progress fail with `Unavailable`."""
+        self._closed = True
         await self._link.close()
         for queue in self._waiting.values():
             queue.put_nowait(Unavailable("the client was closed"))
@@ -109,9 +112,10 @@ class AsyncClient:
         """
         request_id = check_request_id(id if id is not None else secrets.token_hex(12))
         body = self._checked(wire.encode_infer(inputs, request_id, parameters))
-        replies = self._attempts(body, request_id, self.budget if budget is None else budget, streaming=False)
-        async for reply in replies:
-            return reply
+        budget = self.budget if budget is None else budget
+        async with aclosing(self._attempts(body, request_id, budget, streaming=False)) as replies:
+            async for reply in replies:
+                return reply
         raise Internal("the request ended without an answer")
 
     async def stream(
@@ -121,7 +125,7 @@ class AsyncClient:
         budget: float | None = None,
         id: str | None = None,
         parameters: Mapping[str, str] | None = None,
-    ) -> AsyncIterator[Reply]:
+    ) -> AsyncGenerator[Reply, None]:
         """Sends a request to a language model and yields its answer in parts, and last the complete answer.
 
         Parts have `part`, the number of their first token; the complete answer has none. A request is sent again only
@@ -131,10 +135,11 @@ class AsyncClient:
         body = self._checked(wire.encode_infer(inputs, request_id, {**(parameters or {}), "stream": "true"}))
         complete = False
         try:
-            replies = self._attempts(body, request_id, self.budget if budget is None else budget, streaming=True)
-            async for reply in replies:
-                complete = reply.part is None
-                yield reply
+            budget = self.budget if budget is None else budget
+            async with aclosing(self._attempts(body, request_id, budget, streaming=True)) as replies:
+                async for reply in replies:
+                    complete = reply.part is None
+                    yield reply
         except KaskadeError:
             complete = True
             raise
@@ -280,7 +285,7 @@ class AsyncClient:
 
     async def _attempts(
         self, body: bytes, request_id: str, budget: float, streaming: bool
-    ) -> AsyncIterator[Reply]:
+    ) -> AsyncGenerator[Reply, None]:
         """Yields the replies of a request, over as many attempts as the policy allows."""
         wire.budget_header(budget)
         began = time.monotonic()
@@ -291,17 +296,18 @@ class AsyncClient:
             attempt += 1
             failure: KaskadeError | Loss
             try:
-                async for reply in self._attempt(body, request_id, trace, began + budget):
-                    parts += 1
-                    yield reply
-                    if reply.part is None or not streaming:
-                        return
+                async with aclosing(self._attempt(body, request_id, trace, began + budget)) as replies:
+                    async for reply in replies:
+                        parts += 1
+                        yield reply
+                        if reply.part is None or not streaming:
+                            return
                 failure = Loss.CONNECTION
             except KaskadeError as error:
                 failure = error
             elapsed = time.monotonic() - began
             pause = None
-            if parts == 0:
+            if parts == 0 and not self._closed:
                 pause = self.retry.pause(failure, attempt, elapsed, budget - elapsed, self._served, random.random())
             if pause is None:
                 if isinstance(failure, KaskadeError):
@@ -309,7 +315,7 @@ class AsyncClient:
                 raise Unavailable("the connection to the broker broke before the answer")
             await asyncio.sleep(pause)
 
-    async def _attempt(self, body: bytes, request_id: str, trace: str, deadline: float) -> AsyncIterator[Reply]:
+    async def _attempt(self, body: bytes, request_id: str, trace: str, deadline: float) -> AsyncGenerator[Reply, None]:
         """Yields the replies of one attempt; ends without a final one if the connection breaks."""
         token, queue = await self._open()
         try:

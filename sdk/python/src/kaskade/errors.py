@@ -156,6 +156,12 @@ class NoReply(KaskadeError):
     code, status, retryable = "KSK0022", 504, True
 
 
+class Unreadable(KaskadeError):
+    """A message between two parts of the service could not be read."""
+
+    code, status, retryable = "KSK0023", 503, True
+
+
 BY_CODE: dict[str, type[KaskadeError]] = {kind.code: kind for kind in KaskadeError.__subclasses__()}
 """The exception of every code."""
 

@@ -19,7 +19,8 @@ from .batch import Answer, Outcome, run_batch
 from .batching import BatchQueue, Waiting
 from .chunks import LARGEST_MESSAGE, Assembler, AssemblyError, Chunk, cut
 from .connection import Broker, Link, connect
-from .errors import BadOutput, Expired, KaskadeError, Malformed, Overloaded, TooLarge, Unavailable
+from .errors import BadOutput, Expired, Internal, KaskadeError, Malformed, Overloaded, TooLarge, Unavailable
+from .leaving import Senders
 from .subjects import GROUP, App, check_token
 from .wire import Hop, StageRequest
 
@@ -30,9 +31,6 @@ log = logging.getLogger("kaskade")
 
 BEAT_PERIOD = 0.1
 """Time between heartbeats, seconds."""
-NOTICE = 0.3
-"""Time for which a leaving replica still takes requests, so that all senders hear of it: three heartbeats, seconds."""
-
 
 @dataclass(frozen=True)
 class _Delivery:
@@ -62,6 +60,8 @@ class Replica:
         self._function = stage.batch_function
         self._executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="kaskade-stage")
         self._subscriptions: list[Any] = []
+        self.failed = asyncio.Event()
+        """Set if the replica has ended by a defect; it then answers no more, and its heartbeats have stopped."""
         self._tasks: list[asyncio.Task[None]] = []
         link.on_returned.append(self._returned)
 
@@ -80,6 +80,8 @@ class Replica:
             await link.close()
             raise Unavailable(f"subscribing to stage `{stage.name}`: {error}") from error
         self._tasks = [asyncio.create_task(self._beats()), asyncio.create_task(self._work())]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
         return self
 
     async def __aenter__(self) -> Replica:
@@ -88,16 +90,14 @@ class Replica:
     async def __aexit__(self, *_: object) -> None:
         await self.leave()
 
-    async def leave(self, grace: float = 10.0, notice: float = NOTICE) -> bool:
+    async def leave(self, grace: float = 10.0) -> bool:
         """Leaves in good order; returns whether everything accepted was answered within `grace` seconds.
 
-        It announces the leave, takes requests until the announcement has reached all senders (`notice` seconds), ends
-        the subscriptions with a round trip, answers what it has accepted, and sends a last heartbeat.
+        It announces the leave, takes requests until the ingresses choose other replicas, ends the subscriptions with a
+        round trip, answers what it has accepted, and sends a last heartbeat.
         """
         until = time.monotonic() + grace
-        self._leaving = True
-        await self._beat()
-        await asyncio.sleep(notice)
+        await self._announce()
         for subscription in self._subscriptions:
             # Ends interest, waits for the server, and hands over what had arrived.
             with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
@@ -118,16 +118,46 @@ class Replica:
         self._executor.shutdown(wait=answered, cancel_futures=True)
         return answered
 
+    async def _announce(self) -> None:
+        """Announces the leave and waits until no ingress is known to send more."""
+        senders, heard = Senders(self.id), asyncio.Event()
+
+        async def hear(message: Any) -> None:
+            with contextlib.suppress(KaskadeError):
+                senders.hear(wire.unpack(message.data))
+                heard.set()
+
+        with contextlib.suppress(nats.errors.Error):
+            await self._link.nc.subscribe(self.app.ingresses, cb=hear)
+        self._leaving = True
+        began = time.monotonic()
+        await self._beat()
+        while (wait := senders.wait(time.monotonic() - began)) > 0:
+            heard.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(heard.wait(), wait)
+
     async def _emptied(self) -> None:
         while len(self._queue) or self._running:
             self._idle.clear()
             await self._idle.wait()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Stops the other tasks if one fails: a replica that does not run requests must not send heartbeats."""
+        if task.cancelled() or self.failed.is_set():
+            return
+        log.error("replica `%s` failed", self.id, exc_info=task.exception())
+        self.failed.set()
+        for other in self._tasks:
+            other.cancel()
 
     def _returned(self) -> None:
         # A sequence that begins again tells ingresses that messages of the old connection may be lost.
         self._sequence = 0
 
     async def _receive(self, message: Any) -> None:
+        if message.headers and wire.PADDING in message.headers:
+            return
         now = time.monotonic()
         deadline = now + wire.read_budget(message.headers)
         body, reply = message.data, message.reply
@@ -278,7 +308,10 @@ def serve(stage: Stage, broker: Broker, replica: str, grace: float) -> None:
             asyncio.get_running_loop().add_signal_handler(name, stop.set)
         log.info("replica `%s` serves stage `%s` of app `%s`", replica, stage.name, stage.app)
         print(f"ready: {replica}", flush=True)
-        await stop.wait()
+        stopped, failed = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(attached.failed.wait())
+        await asyncio.wait([stopped, failed], return_when=asyncio.FIRST_COMPLETED)
+        if attached.failed.is_set():
+            raise Internal(f"replica `{replica}` failed; the log has the cause")
         await attached.leave(grace)
 
     asyncio.run(run())

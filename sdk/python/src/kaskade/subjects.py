@@ -73,6 +73,11 @@ class App:
         """Heartbeats of one actor."""
         return f"kaskade.{self.name}.beat.{check_token('actor', actor)}"
 
+    @property
+    def ingresses(self) -> str:
+        """The states of all ingresses."""
+        return f"kaskade.{self.name}.ingress.*"
+
     def result_query(self, request_id: str) -> str:
         """The JetStream subject that returns the result of a durable request."""
         return f"$JS.API.DIRECT.GET.kaskade-{self.name}-results.kaskade.{self.name}.result.{key(request_id)}"

@@ -80,7 +80,7 @@ class Client:
             return None
 
         async def end() -> None:
-            await parts.aclose()  # type: ignore[attr-defined]
+            await parts.aclose()
 
         try:
             while (reply := self._run(following())) is not None:
