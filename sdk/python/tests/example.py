@@ -48,7 +48,9 @@ def walk(test: unittest.TestCase, script: str, variant: str, train: bool = False
                     # The test images: no model has seen them.
                     replies = [client.infer(image(index)) for index in range(1297, 1497)]
                 right = [reply["logits"].argmax() == label for reply, label in zip(replies, labels[1297:1497], strict=True)]
-                test.assertEqual({reply.variant for reply in replies}, {"digits-tiny", variant})
+                # The planner may leave the small model out; the Python stage has to answer.
+                variants = {reply.variant for reply in replies}
+                test.assertTrue({variant} <= variants <= {"digits-tiny", variant}, variants)
                 test.assertFalse(any(reply.degraded for reply in replies))
                 test.assertGreater(np.mean(right), 0.95)
                 test.assertEqual(replica.terminate(), 0, replica.output())
