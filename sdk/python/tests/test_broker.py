@@ -13,6 +13,7 @@ import numpy as np
 import kaskade
 from kaskade import errors, tensors, wire
 from kaskade.chunks import Assembler, Chunk, cut
+from kaskade.connection import barrier
 from kaskade.testing import NatsServer
 
 from .deployment import NATS, double, free_port, needs_nats
@@ -29,7 +30,7 @@ async def ingress(url: str, serve: Callable[[Any], Awaitable[None]]) -> AsyncIte
     """A stand-in for the ingresses of the app `fake`."""
     connection = await nats.connect(url, max_reconnect_attempts=-1, reconnect_time_wait=0.05)
     await connection.subscribe("kaskade.fake.infer", cb=serve)
-    await connection.flush()
+    await barrier(connection)
     try:
         yield connection
     finally:
@@ -130,7 +131,7 @@ class ClientTest(unittest.IsolatedAsyncioTestCase):
         cancelled: asyncio.Queue[Any] = asyncio.Queue()
         async with ingress(self.server.url, serve) as connection:
             await connection.subscribe("kaskade.fake.cancel", cb=cancelled.put)
-            await connection.flush()
+            await barrier(connection)
             client = await self.client()
             parts = [(reply.part, reply.text()) async for reply in client.stream({}, parameters={"tenant": "blue"})]
             self.assertEqual(parts, [(0, "a"), (1, "b"), (2, "c"), (None, "abc")])
@@ -188,7 +189,7 @@ class ReplicaTest(unittest.IsolatedAsyncioTestCase):
 
         await self.ingress.subscribe("kaskade.fake.done.i1.*", cb=self.done.put)
         await self.ingress.subscribe("kaskade.fake.beat.*", cb=beat)
-        await self.ingress.flush()
+        await barrier(self.ingress)
 
     async def send(self, request: int, value: float = 1.0, to: str = "stage.double", **headers: str) -> None:
         body = wire.pack({"id": request, "ingress": "i1", "stage": "double", "attempt": 3,
@@ -239,7 +240,7 @@ class ReplicaTest(unittest.IsolatedAsyncioTestCase):
 
     async def test_padding_is_ignored_and_a_token_in_the_reply_subject_is_kept(self) -> None:
         await self.ingress.subscribe("kaskade.fake.done.i1.*.*.*", cb=self.done.put)
-        await self.ingress.flush()
+        await barrier(self.ingress)
         async with await double().attach(self.server.url, "r1"):
             await self.send(1, **{"Kaskade-Padding": "1"})
             body = wire.pack({"id": 2, "ingress": "i1", "inputs": tensors.encode_all({"x": [1.0]})})
@@ -285,6 +286,31 @@ class ReplicaTest(unittest.IsolatedAsyncioTestCase):
         while (beat := await asyncio.wait_for(self.beats.get(), BUDGET))["replicas"]:
             pass
         self.assertTrue(beat["leaving"])
+
+    async def test_what_the_server_sent_before_the_end_of_a_subscription_is_handled(self) -> None:
+        for _ in range(20):
+            replica = await double(queue_capacity=10_000).attach(self.server.url, "r1")
+            sent = 0
+
+            async def send() -> None:
+                nonlocal sent
+                while not replica._draining:
+                    sent += 1
+                    await self.send(sent)
+                    await asyncio.sleep(0)
+
+            sending = asyncio.create_task(send())
+            await asyncio.sleep(0.01)
+            for subscription in replica._subscriptions:
+                await replica._link.unsubscribe(subscription)
+            replica._draining = True
+            await sending
+            await barrier(self.ingress)
+            # Every request is answered, or the server has said that there is no replica.
+            while sent:
+                await asyncio.wait_for(self.done.get(), BUDGET)
+                sent -= 1
+            await replica._link.close()
 
     async def test_after_a_reconnect_it_serves_and_counts_heartbeats_from_the_start(self) -> None:
         async with await double().attach(self.server.url, "r1"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -88,14 +89,39 @@ class Link:
         """The largest body that fits one message, bytes."""
         return int(self.nc.max_payload) - 1024
 
+    async def barrier(self, timeout: float = 5.0) -> None:
+        """Returns when the server has processed everything sent before; raises `nats.errors.Error`.
+
+        nats-py's `flush` does not promise this: its PING overtakes commands that are still buffered.
+        """
+        await barrier(self.nc, timeout)
+
+    async def unsubscribe(self, subscription: Any) -> None:
+        """Ends a subscription after all messages that the server has sent to it have been handled.
+
+        nats-py's `drain` forgets the subscription when its PING is answered, which overtakes the UNSUB.
+        """
+        await self.nc._send_unsubscribe(subscription._id)
+        await self.barrier()
+        await subscription._pending_queue.join()
+
     async def close(self) -> None:
         """Sends what is buffered and closes the connection."""
         try:
             if self.up.is_set():
-                await self.nc.flush(timeout=2)
+                await self.barrier(2.0)
         except (nats.errors.Error, OSError, asyncio.TimeoutError):
             pass
         await self.nc.close()
+
+
+async def barrier(nc: Any, timeout: float = 5.0) -> None:
+    """Returns when the server has processed everything sent on a connection before."""
+    try:
+        # No process subscribes to these subjects; the server says so after what was sent before.
+        await nc.request(f"_KASKADE.UNSERVED.{secrets.token_hex(8)}", b"", timeout=timeout)
+    except nats.errors.NoRespondersError:
+        pass
 
 
 async def connect(broker: Broker, name: str) -> Link:

@@ -75,7 +75,7 @@ class Replica:
             group = await link.nc.subscribe(self.app.stage(stage.name), queue=GROUP, cb=self._receive)
             single = await link.nc.subscribe(self.app.replica(replica), cb=self._receive)
             self._subscriptions = [group, single]
-            await link.nc.flush(timeout=5)
+            await link.barrier()
         except (nats.errors.Error, asyncio.TimeoutError) as error:
             await link.close()
             raise Unavailable(f"subscribing to stage `{stage.name}`: {error}") from error
@@ -101,7 +101,7 @@ class Replica:
         for subscription in self._subscriptions:
             # Ends interest, waits for the server, and hands over what had arrived.
             with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
-                await asyncio.wait_for(subscription.drain(), max(until - time.monotonic(), 0.1))
+                await asyncio.wait_for(self._link.unsubscribe(subscription), max(until - time.monotonic(), 0.1))
         self._draining = True
         self._changed.set()
         answered = True
