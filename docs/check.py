@@ -32,7 +32,7 @@ LONGEST_LINE = 500
 
 
 def pages():
-    for pattern in ("*.md", "docs/**/*.md", "examples/*/*.md", "docker/*.md"):
+    for pattern in ("*.md", "docs/**/*.md", "examples/*/*.md", "docker/*.md", "sdk/*/*.md"):
         yield from sorted(ROOT.glob(pattern))
 
 
