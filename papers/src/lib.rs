@@ -14,6 +14,7 @@ pub mod cascadeserve;
 pub mod hybridcache;
 pub mod hybridserve;
 pub mod loki;
+mod over_time;
 pub mod peers;
 pub mod pipeline;
 pub mod reproduction;

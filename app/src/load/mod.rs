@@ -4,4 +4,6 @@ pub mod arrivals;
 pub mod drive;
 pub mod questions;
 pub mod record;
+#[cfg(feature = "clap")]
+pub mod trace_args;
 pub mod tracefile;

@@ -50,8 +50,9 @@ pub struct TraceFile {
     pub skip_idle: bool,
 }
 
-/// What a trace file may hold.
+/// Format of a trace file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Format {
     /// Requests per second, as integers separated by white space.
     Counts,

@@ -17,7 +17,8 @@ use kaskade_policy::plan::Plan;
 
 use crate::config::App;
 use crate::config::pipeline::{AllocatorRule, PipelineRule};
-use crate::planning::{PlanningError, initial};
+use crate::planning::PlanningError;
+use crate::planning::check::check;
 use crate::report::in_one_line;
 
 /// Returns the slots of an app's workers, each of which runs one variant.
@@ -139,7 +140,7 @@ pub fn planner(app: &App, rule: &PipelineRule) -> Result<Option<PlannerConfig>, 
         let plan = planner
             .plan(request, running)
             .map_err(|error| in_one_line(&error))?;
-        initial::check(&app, &plan).map_err(|error| in_one_line(&error))?;
+        check(&app, &plan).map_err(|error| in_one_line(&error))?;
         Ok(plan)
     });
     Ok(Some(PlannerConfig {

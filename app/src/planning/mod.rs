@@ -12,6 +12,7 @@
 
 pub mod allocator;
 pub mod cascade;
+mod check;
 mod error;
 pub mod gears;
 pub mod initial;

@@ -6,6 +6,7 @@ use crate::peers::gears::Peer;
 use kaskade_app::charts::grid::{self, Cell, Grid};
 use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
 use kaskade_app::report;
+use kaskade_planners::pareto::{Place, pareto_front};
 use kaskade_policy::plan::Slo;
 
 use super::field::{Contestant, Field, Reached};
@@ -305,7 +306,7 @@ impl Needs {
         let frontier = self.frontier.iter().filter(|(_, reached)| !reached.is_empty());
         let series = frontier.map(|(name, reached)| Series {
             name: (*name).to_owned(),
-            points: upper_left(reached),
+            points: front(reached),
             shape: Shape::Marked,
         });
         let limit = goals.p95_us.last().map_or(0.0, |us| *us as f64 / 1e3);
@@ -340,17 +341,14 @@ fn cell(compared: &Compared) -> Cell {
     }
 }
 
-/// Of points by devices, those that no point with fewer devices beats in accuracy.
-fn upper_left(reached: &[Reached]) -> Vec<(f64, f64)> {
-    let mut sorted = reached.to_vec();
-    sorted.sort_by(|a, b| a.devices.total_cmp(&b.devices));
-    let mut best = f64::NEG_INFINITY;
-    let mut points = Vec::new();
-    for one in sorted {
-        if one.accuracy > best {
-            best = one.accuracy;
-            points.push((one.devices, one.accuracy * 100.0));
-        }
-    }
-    points
+/// Returns devices and accuracy in per cent of the points that no point with fewer devices beats in accuracy.
+fn front(reached: &[Reached]) -> Vec<(f64, f64)> {
+    let front = pareto_front(reached.to_vec(), |one| Place {
+        cost: one.devices,
+        gain: one.accuracy,
+    });
+    front
+        .into_iter()
+        .map(|one| (one.devices, one.accuracy * 100.0))
+        .collect()
 }

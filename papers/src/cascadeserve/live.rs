@@ -124,15 +124,8 @@ impl Bench {
         target: impl FnOnce(Client, Vec<Inputs>) -> T,
         ask: impl AsyncFnOnce(Arc<T>, Arc<Mutex<Record>>) -> Duration,
     ) -> anyhow::Result<(Arc<T>, Figures)> {
-        let worker = self
-            .app
-            .workers
-            .first()
-            .context("the app has no workers")?
-            .name
-            .as_str();
         let service = Service::builder(&self.app)
-            .worker(worker)
+            .first_worker()
             .plan(plan.clone())
             .bus(self.bus())
             .start()?;

@@ -29,8 +29,8 @@ use kaskade_stated::workloads::StatedWorkload;
 
 use self::cost::Goals;
 use self::field::{ENTRY_HOP_US, Field, HOP_US};
-use crate::args::TraceArgs;
 use crate::reproduction::Reproduction;
+use kaskade_app::load::trace_args::TraceArgs;
 
 /// By what the paper's peaks are multiplied where devices are counted: at the peaks themselves most goals take one or two
 /// devices, and halves cannot be counted.

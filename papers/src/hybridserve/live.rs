@@ -134,11 +134,10 @@ impl Bench {
 
     /// Serves a plan under an even open-loop load, and takes the figures of the process.
     fn serve(&self, family: &Family, plan: &Plan, qps: f64) -> anyhow::Result<Served> {
-        let worker = self.app.workers.first().context("the app has no workers")?;
         let bus = BusConfig::new(self.app.name.as_str());
         let service = Service::builder(&self.app)
             .family(family.clone())
-            .worker(worker.name.as_str())
+            .first_worker()
             .plan(plan.clone())
             .bus(bus.clone())
             .start()?;

@@ -16,7 +16,7 @@ mod eight;
 mod families;
 mod field;
 mod live;
-mod made_up;
+pub mod made_up;
 mod measured;
 mod paper;
 mod pictures;

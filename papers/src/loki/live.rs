@@ -261,16 +261,10 @@ impl Live {
         if let Some(rule) = &mut app.pipeline {
             rule.planner = Some(*allocator);
         }
-        let worker = app
-            .workers
-            .first()
-            .context("the app has no workers")?
-            .name
-            .to_string();
         let bus = BusConfig::new(app.name.as_str());
         let plan = initial::of(&app)?;
         let service = Service::builder(&app)
-            .worker(worker)
+            .first_worker()
             .plan(plan)
             .bus(bus.clone())
             .start()?;

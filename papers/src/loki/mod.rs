@@ -27,8 +27,9 @@ use kaskade_stated::pipelines::stated_social;
 
 use self::capacity::Phases;
 use self::field::{Field, HEADROOM, LOADING_US, LOOK_US};
-use crate::args::{PipelineArgs, TraceArgs};
+use crate::args::PipelineArgs;
 use crate::reproduction::Reproduction;
+use kaskade_app::load::trace_args::TraceArgs;
 
 /// Over the capacity of hardware scaling, the busiest second of the day: what the paper's accuracy scaling adds (§6.2).
 const PEAK: f64 = 2.5;

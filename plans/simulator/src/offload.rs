@@ -28,7 +28,8 @@ pub mod shape;
 use serde::Serialize;
 
 pub use hardware::{Forward, Hardware, Sampled};
-pub use pass::{Course, LayerWork, Traffic, Weights, walk};
+pub use kaskade_policy::hybrid_cache::Traffic;
+pub use pass::{Course, LayerWork, Weights, walk};
 pub use published::ConfigError;
 pub use run::{Outcome, RunError};
 pub use setup::{Arena, Load, Mode, Setup, SetupError};

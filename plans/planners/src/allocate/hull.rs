@@ -8,6 +8,7 @@
 //! that are chosen independently of each other (the branches below one configuration) is the Minkowski sum of theirs.
 
 use super::paths::{Level, Path, Paths};
+use crate::pareto::{Place, upper_hull};
 
 /// A path through the whole tree, as a point.
 #[derive(Debug, Clone, PartialEq)]
@@ -96,7 +97,10 @@ fn choice(paths: &Paths, task: usize, span: std::ops::Range<usize>) -> Vec<Point
             points.extend(continued(paths, task, path));
         }
     }
-    upper(points)
+    upper_hull(points, |point| Place {
+        cost: point.load,
+        gain: point.accuracy,
+    })
 }
 
 fn same_variant(paths: &Paths, level: &Level, path: &Path, next: usize) -> bool {
@@ -117,39 +121,6 @@ fn continued(paths: &Paths, task: usize, path: usize) -> Vec<Point> {
         sum = minkowski(&sum, &choice(paths, *child, paths.continuing(*child, path)));
     }
     sum
-}
-
-/// The upper hull of points, as far as it ascends.
-fn upper(mut points: Vec<Point>) -> Vec<Point> {
-    points.sort_by(|one, other| {
-        one.load
-            .total_cmp(&other.load)
-            .then(other.accuracy.total_cmp(&one.accuracy))
-    });
-    let mut hull: Vec<Point> = Vec::new();
-    for point in points {
-        if hull
-            .last()
-            .is_some_and(|last| point.accuracy <= last.accuracy + 1e-12)
-        {
-            continue;
-        }
-        while let [.., before, last] = hull.as_slice() {
-            if cross(before, last, &point) <= 1e-15 {
-                hull.pop();
-            } else {
-                break;
-            }
-        }
-        hull.push(point);
-    }
-    hull
-}
-
-/// Positive if `middle` is above the line between the others.
-fn cross(before: &Point, middle: &Point, after: &Point) -> f64 {
-    (middle.accuracy - before.accuracy) * (after.load - before.load)
-        - (after.accuracy - before.accuracy) * (middle.load - before.load)
 }
 
 /// The sum of two hulls: their edges, the steepest first.

@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use super::error::AllocateError;
+use crate::pareto::{Place, pareto_front};
 use kaskade_policy::pipeline::{Pipeline, Tree};
 
 /// More paths than this are refused: three tasks of ten variants in seven batch sizes have a third of a million.
@@ -195,7 +196,7 @@ fn variants(
     places
 }
 
-/// The useful configurations: no other of the same variant is as fast and serves as much.
+/// Returns the configurations on their variant's Pareto front of latency and throughput.
 fn configs(pipeline: &Pipeline, keep: impl Fn(usize, usize) -> bool) -> Vec<Config> {
     let mut configs = Vec::new();
     for (task, spec) in pipeline.tasks.iter().enumerate() {
@@ -203,25 +204,17 @@ fn configs(pipeline: &Pipeline, keep: impl Fn(usize, usize) -> bool) -> Vec<Conf
             if !keep(task, variant) {
                 continue;
             }
-            let mut all: Vec<Config> = spec
-                .latency
-                .iter()
-                .map(|sample| Config {
-                    task,
-                    variant,
-                    batch: sample.batch,
-                    us: sample.us,
-                    qps: f64::from(sample.batch) / sample.us * 1e6,
-                })
-                .collect();
-            all.sort_by(|one, other| one.us.total_cmp(&other.us).then(other.qps.total_cmp(&one.qps)));
-            let mut most = 0.0;
-            all.retain(|config| {
-                let better = config.qps > most;
-                most = f64::max(most, config.qps);
-                better
+            let all = spec.latency.iter().map(|sample| Config {
+                task,
+                variant,
+                batch: sample.batch,
+                us: sample.us,
+                qps: f64::from(sample.batch) / sample.us * 1e6,
             });
-            configs.extend(all);
+            configs.extend(pareto_front(all.collect(), |config: &Config| Place {
+                cost: config.us,
+                gain: config.qps,
+            }));
         }
     }
     configs

@@ -13,10 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use kaskade_policy::demand::Ran;
 use kaskade_policy::pipeline::{BatchLatency, Pipeline, TaskVariant};
-
-/// A batch that took longer than this many times the planned time is capped: a process was stopped, or a host swapped. A
-/// model that did become so much slower is believed step by step.
-const MOST: f64 = 4.0;
+use kaskade_policy::run_time::OUTLIER;
 
 /// How measured run times replace the profiled ones.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -140,7 +137,7 @@ impl Measured {
         let profiled_us = batches * profiled_us;
         self.batches += batches;
         self.profiled_us += profiled_us;
-        self.busy_us += (ran.busy_us as f64).min(MOST * self.planned * profiled_us);
+        self.busy_us += (ran.busy_us as f64).min(OUTLIER * self.planned * profiled_us);
     }
 
     fn is_enough(&self, options: &RunTimeOptions) -> bool {

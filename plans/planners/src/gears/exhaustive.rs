@@ -17,7 +17,6 @@ use super::search::{Cascade, Space};
 use super::served;
 use super::violation::GearError;
 use crate::device::DeviceSpec;
-use crate::thresholds::FamilyError;
 use kaskade_policy::plan::Slo;
 use kaskade_policy::profile::Profile;
 
@@ -76,9 +75,7 @@ impl Landscape {
     /// # Errors
     /// A [`GearError`] if an input is unusable or a gear cannot be simulated.
     pub fn new(profile: &Profile, options: &GearOptions, evaluate: impl Evaluate) -> Result<Self, GearError> {
-        profile.validate().map_err(FamilyError::from)?;
-        options.check(profile)?;
-        let models = Models::of(profile, options);
+        let models = Models::checked(profile, options)?;
         let parts = Parts {
             profile,
             models: &models,

@@ -2,6 +2,8 @@
 
 use super::options::GearOptions;
 use super::set::ModelSet;
+use super::violation::GearError;
+use crate::thresholds::FamilyError;
 use kaskade_policy::fit::batch_latency_s;
 use kaskade_policy::plan::Slo;
 use kaskade_policy::profile::{Profile, VariantProfile};
@@ -63,6 +65,16 @@ impl Models {
             Slo::Accuracy { .. } => None,
         };
         Self::new(profile, options.batching.max_batch, longest_us)
+    }
+
+    /// Checks the profile and the options, and returns the variants as [`of`](Self::of) does.
+    ///
+    /// # Errors
+    /// A [`GearError`] that names what is unusable.
+    pub fn checked(profile: &Profile, options: &GearOptions) -> Result<Self, GearError> {
+        profile.validate().map_err(FamilyError::from)?;
+        options.check(profile)?;
+        Ok(Self::of(profile, options))
     }
 
     /// How many there are.

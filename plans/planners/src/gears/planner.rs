@@ -36,7 +36,6 @@ use super::options::GearOptions;
 use super::search::{Cascade, Space};
 use super::violation::{Effort, GearError, Remedy, Step, Submodule, Violation, ViolationKind};
 use super::workload::Workload;
-use crate::thresholds::FamilyError;
 use kaskade_policy::plan::{LoadRange, Slo};
 use kaskade_policy::profile::Profile;
 
@@ -71,9 +70,7 @@ pub fn plan_gears_with(
     evaluate: impl Evaluate,
     progress: impl FnMut(&Step),
 ) -> Result<GearPlan, GearError> {
-    profile.validate().map_err(FamilyError::from)?;
-    options.check(profile)?;
-    let models = Models::of(profile, options);
+    let models = Models::checked(profile, options)?;
     let parts = Parts {
         profile,
         models: &models,
@@ -89,6 +86,9 @@ pub(super) struct Feasible {
     pub(super) placement: Vec<Group>,
     pub(super) tuned: Vec<Tuned>,
 }
+
+/// A plan and the cascades that its ranges could choose from.
+type Chosen = (Feasible, Vec<Cascade>);
 
 /// A violation and its bottleneck by index.
 type Named = (Violation, usize);
@@ -122,7 +122,7 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
     }
 
     /// Algorithm 1 on the cascades that there are.
-    fn plan_once(&mut self) -> Result<drop_one_variant::Chosen, GearError> {
+    fn plan_once(&mut self) -> Result<Chosen, GearError> {
         let all = (0..self.models().len()).collect();
         let placement = self.fleet.everywhere(all);
         let mut workload = Workload::new(self.search(&placement), self.scope.weights.clone());
@@ -135,7 +135,7 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
         &mut self,
         mut plan: Feasible,
         pareto_cascades: Vec<Cascade>,
-    ) -> Result<drop_one_variant::Chosen, GearError> {
+    ) -> Result<Chosen, GearError> {
         let mut workload = Workload::new(pareto_cascades, self.scope.weights.clone());
         for _ in 0..PASSES {
             self.effort.improvements += 1;

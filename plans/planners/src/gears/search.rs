@@ -22,6 +22,7 @@ use super::balance::{Demand, Group, HallBounds};
 use super::models::Models;
 use super::options::CascadeSearch;
 use super::set::ModelSet;
+use crate::pareto::{Place, pareto_front};
 use kaskade_policy::profile::{Profile, VariantProfile};
 
 /// A cascade: which variants are asked, and below which confidence the next one is.
@@ -139,26 +140,17 @@ impl Space {
         thinned.into_iter().cloned().collect()
     }
 
-    /// Ascending in accuracy, descending in throughput. What has no throughput at all (a model without a replica) is left out.
+    /// Returns the Pareto front, ascending in accuracy and descending in throughput, without cascades whose throughput is 0 (a
+    /// model without a replica).
     fn pareto(&self, throughput: impl Fn(&Cascade) -> f64) -> Vec<&Cascade> {
-        let mut ranked: Vec<(f64, &Cascade)> = self
-            .cascades
-            .iter()
-            .map(|cascade| (throughput(cascade), cascade))
-            .collect();
-        ranked.retain(|(throughput, _)| *throughput > 0.0);
-        ranked.sort_by(|(a, left), (b, right)| right.accuracy.total_cmp(&left.accuracy).then(b.total_cmp(a)));
-        let mut front: Vec<&Cascade> = Vec::new();
-        let mut fastest = 0.0;
-        for (throughput, cascade) in ranked {
-            // A gain in the last digits is the same work summed in another order.
-            if throughput > fastest * (1.0 + 1e-9) {
-                fastest = throughput;
-                front.push(cascade);
-            }
-        }
-        front.reverse();
-        front
+        let placed = self.cascades.iter().map(|cascade| (throughput(cascade), cascade));
+        let placed = placed.filter(|(throughput, _)| *throughput > 0.0).collect();
+        // The gain has a tolerance, and it is throughputs that are sums in another order.
+        let front = pareto_front(placed, |(throughput, cascade)| Place {
+            cost: -cascade.accuracy,
+            gain: *throughput,
+        });
+        front.into_iter().rev().map(|(_, cascade)| cascade).collect()
     }
 }
 

@@ -17,7 +17,6 @@ use super::search::Cascade;
 use super::set::ModelSet;
 use super::violation::{GearError, Step};
 use super::workload::Workload;
-use crate::thresholds::FamilyError;
 
 /// What a strategy decides.
 #[derive(Debug, Clone)]
@@ -109,9 +108,7 @@ pub fn plan_gears_by<E: Evaluate>(
     evaluate: E,
     decide: impl FnOnce(&mut Context<'_, E>) -> Result<Decision, GearError>,
 ) -> Result<GearPlan, GearError> {
-    profile.validate().map_err(FamilyError::from)?;
-    options.check(profile)?;
-    let models = Models::of(profile, options);
+    let models = Models::checked(profile, options)?;
     let parts = Parts {
         profile,
         models: &models,

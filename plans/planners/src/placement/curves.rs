@@ -3,8 +3,9 @@
 
 use serde::Serialize;
 
+use super::channel::{Channel, Channels, Route};
 use super::error::{Figure, PlacementError};
-use super::options::{Channel, Channels, PlacementOptions, Route};
+use super::options::PlacementOptions;
 use kaskade_policy::fit::LinearFit;
 use kaskade_policy::profile::{BatchCost, VariantProfile};
 

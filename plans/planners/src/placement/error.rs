@@ -3,7 +3,7 @@
 use serde::Serialize;
 use thiserror::Error;
 
-use super::options::Route;
+use super::channel::Route;
 use kaskade_policy::invalid::Invalid;
 
 /// A figure of a profile.

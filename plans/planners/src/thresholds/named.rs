@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::evaluate::{Outcome, evaluate, threshold_exits};
 use super::family::Family;
 use super::point::{FORWARD_ALL, Frontier, Point};
+use crate::pareto::{Place, upper_hull};
 
 /// How sure a point must be to keep up with the variant it is measured against.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -166,7 +167,7 @@ pub fn energy_optimising(
         .filter(|point| point.accuracy >= needed && point.energy_j <= preserving.energy_j)
         .skip_while(|point| !passes(point))
         .collect();
-    let hull = upper_hull(&eligible);
+    let hull = upper_hull(eligible, place);
     let bend = sharpest_bend(&hull)?;
     let distance = |point: &Point| (point.energy_j - bend).abs();
     // Beyond the first point that passes, nearly all do; the one that is taken is checked.
@@ -176,21 +177,12 @@ pub fn energy_optimising(
         .cloned()
 }
 
-/// The points that no straight line between two others passes above, of points ascending in energy and accuracy.
-fn upper_hull<'a>(points: &[&'a Point]) -> Vec<&'a Point> {
-    let mut hull: Vec<&Point> = Vec::new();
-    for point in points {
-        while let [.., before, last] = hull.as_slice() {
-            let above = (last.accuracy - before.accuracy) * (point.energy_j - before.energy_j)
-                > (point.accuracy - before.accuracy) * (last.energy_j - before.energy_j);
-            if above {
-                break;
-            }
-            hull.pop();
-        }
-        hull.push(point);
+/// Returns the place of a point on the accuracy-energy curve.
+fn place(point: &&Point) -> Place {
+    Place {
+        cost: point.energy_j,
+        gain: point.accuracy,
     }
-    hull
 }
 
 /// The energy at which the curve through these points bends most; their only energy if there is one.

@@ -7,54 +7,11 @@
 
 use std::collections::VecDeque;
 
+use kaskade_policy::hybrid_cache::Traffic;
 use serde::Serialize;
 
 /// Buffers of each kind.
 const BUFFERS: usize = 2;
-
-/// What the link carried, bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Traffic {
-    /// Weights to the device.
-    pub weights: u64,
-    /// KV blocks to the device.
-    pub kv: u64,
-    /// ACT blocks to the device.
-    pub act: u64,
-    /// Entries of new tokens back to the host.
-    pub stored: u64,
-}
-
-impl Traffic {
-    /// Everything that went to the device.
-    pub fn loaded(&self) -> u64 {
-        self.weights + self.cache()
-    }
-
-    /// Blocks of either kind that went to the device: what Figure 13 compares.
-    pub fn cache(&self) -> u64 {
-        self.kv + self.act
-    }
-
-    /// `times` times as much.
-    fn times(self, times: u64) -> Self {
-        Self {
-            weights: self.weights * times,
-            kv: self.kv * times,
-            act: self.act * times,
-            stored: self.stored * times,
-        }
-    }
-}
-
-impl std::ops::AddAssign for Traffic {
-    fn add_assign(&mut self, other: Self) {
-        self.weights += other.weights;
-        self.kv += other.kv;
-        self.act += other.act;
-        self.stored += other.stored;
-    }
-}
 
 /// A mini-batch's work in one layer; it is the same in all.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

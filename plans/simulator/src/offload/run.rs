@@ -5,12 +5,12 @@ use thiserror::Error;
 
 use super::Machine;
 use super::hardware::Forward;
-use super::pass::{Course, LayerWork, Traffic, Weights, walk};
+use super::pass::{Course, LayerWork, Weights, walk};
 use super::setup::{Load, Mode, Setup};
-use kaskade_policy::hybrid_cache::BlockCounts;
 use kaskade_policy::hybrid_cache::admission::{Refused, Scheduler};
 use kaskade_policy::hybrid_cache::blocks::{Block, BlockSpace, Kind, Place};
 use kaskade_policy::hybrid_cache::minibatch::{Demand, in_order, pack};
+use kaskade_policy::hybrid_cache::{BlockCounts, Traffic};
 
 /// How a load went.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]

@@ -4,9 +4,8 @@
 //! planner that may switch and cascade must not come to less than one that may not: what the ablations find are plans like any
 //! other. So it begins from theirs too, and keeps the best of all ends.
 
-use super::drop_one_variant::Chosen;
 use super::scope::Scope;
-use super::{Feasible, Planner};
+use super::{Chosen, Feasible, Planner};
 use crate::gears::evaluate::Evaluate;
 use crate::gears::options::Ablation;
 use crate::gears::violation::{GearError, Step};
