@@ -1,4 +1,4 @@
-//! Load: when requests arrive, the clients that send them, and what became of each.
+//! Load generation: arrivals, clients, and the outcomes of requests.
 
 pub mod arrivals;
 pub mod drive;

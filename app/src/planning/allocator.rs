@@ -1,4 +1,4 @@
-//! An app that is a pipeline, planned: by its planner while it serves, and for its beginning.
+//! Plans an app that is a pipeline: its initial plan, and its planner while it serves.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -48,7 +48,7 @@ pub fn slots(app: &App) -> Result<Vec<Slot>, PlanningError> {
     Ok(slots)
 }
 
-/// What was measured of an app's pipeline, checked against the app.
+/// Returns the measured pipeline of an app, checked against the app.
 ///
 /// # Errors
 /// When there is no such file, or it is of another pipeline.
@@ -108,7 +108,7 @@ pub fn options(app: &App, allocator: &AllocatorRule) -> Result<ManagerOptions, P
     })
 }
 
-/// The plan that a pipeline begins with: for the least demand that is planned for.
+/// Returns the initial plan of a pipeline, for the smallest demand that is planned for.
 ///
 /// # Errors
 /// As [`manager`], or when there are fewer places than tasks.

@@ -6,7 +6,7 @@ use crate::config::{App, PlanSource, Worker};
 pub use crate::planning::check::check;
 use crate::planning::{PlanningError, allocator};
 
-/// The plan of an app, checked against the app: of a pipeline without a file, the one that its planner would begin with.
+/// Returns the plan of an app, checked against the app: of a pipeline without a file, the initial plan of its planner.
 ///
 /// # Errors
 /// When a plan file cannot be read, is unsound, or is another app's.

@@ -1,7 +1,7 @@
 //! The plan: placement of replicas, gears with their wiring, and batching.
 //!
-//! A plan is a file (JSON, versioned). Its types are also what the actors obey at run time, so that nothing is
-//! translated between what a planner decided and what serves.
+//! A plan is a file (JSON, versioned). The actors use the same types at run time, so no translation lies between the planner's
+//! decision and serving.
 
 mod builder;
 mod validate;
@@ -97,7 +97,7 @@ pub struct Replica {
     pub worker: String,
     /// Device on that worker: `cpu`, `cuda:0`, ...
     pub device: String,
-    /// The slice of layers it holds; absent for the whole model.
+    /// The partition it holds; absent for the whole model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<Partition>,
 }

@@ -1,4 +1,4 @@
-//! The profile: what was measured of every variant. Planners read nothing else about a model.
+//! The profile: the measurements of every variant. Planners read nothing else about a model.
 
 mod validate;
 

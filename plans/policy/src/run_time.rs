@@ -1,7 +1,7 @@
 //! How long a batch will take: a line over the batch size, learned while serving.
 //!
-//! Least squares with forgetting. A profile would give the same line, but not on the machine that serves, nor beside the
-//! neighbours it has there.
+//! Least squares with forgetting. A profile gives such a line too, but of another machine, and without the other processes of the
+//! machine that serves.
 
 use crate::batching::RunTime;
 

@@ -1,4 +1,4 @@
-//! The engine's schedule on stated hardware: what a load would take on a machine that is not here (HybridServe KAIST §5).
+//! The engine's schedule on stated hardware: the time of a load on another machine (HybridServe KAIST §5).
 //!
 //! It is a simulation, and deterministic. The policies are those that serve: the scheduler admits, the block space keeps the ratio,
 //! packing forms mini-batches, the allocation finds the mixture. Only times are modelled, from a machine's stated figures and a

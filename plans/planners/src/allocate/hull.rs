@@ -1,11 +1,11 @@
-//! What cannot be exceeded: the optimum of the configuration-path flow with fractions of workers, without a solver.
+//! The upper bound of the accuracy: the optimum of the configuration-path flow with fractions of workers, without a solver.
 //!
 //! Choose one path through the whole tree: it keeps `w` workers busy per request/s and has an accuracy `A`, one point. With
 //! fractions of workers only two rows of the program are left, so its optimum at `S` workers and demand `D` mixes at most two points
 //! that are neighbours on the upper hull of all of them, at `w = S / D`. The hull depends on neither `S` nor `D` and is made once.
 //!
-//! There are far too many points to list in a tree. But the hull of a choice is the hull of the united hulls, and the hull of things
-//! that are chosen independently of each other (the branches below one configuration) is the Minkowski sum of theirs.
+//! There are far too many points to list in a tree. But the hull of a choice is the hull of the union of the hulls, and the hull of
+//! independent choices (the branches below one configuration) is the Minkowski sum of their hulls.
 
 use super::paths::{Level, Path, Paths};
 use crate::pareto::{Place, upper_hull};
@@ -32,7 +32,7 @@ pub(super) struct Hull {
 pub(super) struct Mix<'a> {
     /// Its accuracy, which no whole number of workers exceeds.
     pub(super) accuracy: f64,
-    /// What one more worker per request/s would add, the program's dual.
+    /// Accuracy that one more worker per request/s would add, the program's dual.
     pub(super) price: f64,
     /// The points, with their shares.
     pub(super) points: Vec<(&'a Point, f64)>,

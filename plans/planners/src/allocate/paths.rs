@@ -2,8 +2,8 @@
 //!
 //! A *configuration* is a variant in batches of one size. A *path* is a root-to-task prefix of configurations; the paths to a task's
 //! children continue it. Paths are built once per profile and set of factors, and hold, per request at the root, how many workers
-//! they keep busy: demand and cluster size come in later. A path that could only end too late is never begun, so the later
-//! steps do not use latencies (the paper's eqs. 4 to 7 and its variables `y` and `I` are gone).
+//! they keep busy: demand and cluster size are used later. A path that cannot end in time is not listed, so the later
+//! steps do not use latencies (the paper's eqs. 4 to 7 and its variables `y` and `I` are not needed).
 
 use std::ops::Range;
 
@@ -33,7 +33,7 @@ pub(super) struct Config {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Path {
     pub(super) config: usize,
-    /// The path that it continues, a place in the parent task's level; of no meaning at the root.
+    /// The path that it continues, an index into the parent task's level; unused at the root.
     pub(super) parent: usize,
     us: f64,
     /// Requests that reach it for one at the root, `m(p, i, k)` (eq. 1).
@@ -244,7 +244,7 @@ fn fastest(configs: &[Config], task: usize) -> f64 {
     of.map(|config| config.us).fold(f64::INFINITY, f64::min)
 }
 
-/// The path that not even its fastest batches take in time.
+/// The error for an objective that even the fastest batches exceed, with the slowest path.
 fn tightest(pipeline: &Pipeline, tree: &Tree, configs: &[Config]) -> AllocateError {
     let needs = |sink: &usize| {
         let trail = tree.trail(*sink);

@@ -11,7 +11,7 @@ use kaskade_policy::profile::{Profile, VariantProfile};
 /// Bytes of a weight that was never measured in memory: a 32-bit float.
 const BYTES_PER_PARAMETER: u64 = 4;
 
-/// What planning needs to know of every variant.
+/// The figures of every variant that planning needs.
 #[derive(Debug, Clone)]
 pub struct Models {
     models: Vec<Model>,
@@ -77,7 +77,7 @@ impl Models {
         Ok(Self::of(profile, options))
     }
 
-    /// How many there are.
+    /// Number of variants.
     #[expect(clippy::len_without_is_empty, reason = "a profile is never empty")]
     pub fn len(&self) -> usize {
         self.models.len()

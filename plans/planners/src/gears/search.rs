@@ -1,16 +1,16 @@
-//! SP1, cascade search: which cascades there are to choose from (CascadeServe §4.2).
+//! SP1, cascade search: the cascades to choose from (CascadeServe §4.2).
 //!
 //! Every variant may choose among a few thresholds, quantiles of its confidences. A validation set then is a few bit sets
 //! (which samples a variant gets right, which it forwards at a threshold), and a cascade is evaluated by a few operations on them,
 //! shared with all cascades of the same prefix. So all of them are evaluated, tens of thousands in milliseconds; only families too
 //! large for that are sampled, by seed.
 //!
-//! What is kept is Pareto-optimal in accuracy and throughput. Throughput is that of the placement: the load at which the load
+//! The kept cascades are Pareto-optimal in accuracy and throughput. Throughput is that of the placement: the load at which the load
 //! balancer reports the busiest device fully busy. It depends on batch sizes, and not in one direction: in full batches a
 //! large variant costs a hundred times a tiny one, alone only six times. Under a light load, where devices idle and
 //! latency is what counts, other cascades are the good ones. So the front is taken for full batches and for single
 //! requests, and both are kept. So are the single variants that no other single one beats: a cascade's slowest requests wait at
-//! every stage, so where the latency objective is tight, a variant alone may be all that holds it.
+//! every stage, so where the latency objective is tight, a variant alone may be the only one that meets it.
 
 use rand::Rng;
 use rand::SeedableRng;
@@ -25,7 +25,7 @@ use super::set::ModelSet;
 use crate::pareto::{Place, pareto_front};
 use kaskade_policy::profile::{Profile, VariantProfile};
 
-/// A cascade: which variants are asked, and below which confidence the next one is.
+/// A cascade: its variants, and the confidence below which each escalates to the next.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Cascade {
     /// The stages' variants, by index in the profile, ascending.
@@ -181,7 +181,7 @@ fn thin<'a>(cascades: &[&'a Cascade], most: usize) -> Vec<&'a Cascade> {
     kept
 }
 
-/// A variant's answers as bit sets over the samples, 64 to a word.
+/// A variant's answers as bit sets over the samples, 64 in each integer.
 struct Column {
     right: Vec<u64>,
     /// Thresholds, ascending, and the samples below each.
@@ -245,7 +245,7 @@ struct Former<'a> {
     found: Vec<Cascade>,
 }
 
-/// The stages so far, and what they left over.
+/// The stages so far, and the samples that they forward.
 #[derive(Clone)]
 struct Prefix {
     variants: Vec<usize>,

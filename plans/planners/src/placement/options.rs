@@ -1,18 +1,17 @@
-//! What a placement is made for.
+//! Options of the placement planner.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
-
 
 use super::channel::Channels;
 use super::error::PlacementError;
 use crate::device::DeviceSpec;
 use crate::lp::Solver;
 
-/// What a placement is made for.
+/// Options of the placement planner.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlacementOptions {
-    /// The devices there are.
+    /// The available devices.
     pub devices: Vec<DeviceSpec>,
     /// How many of them to use.
     pub fleet: Fleet,
@@ -22,7 +21,7 @@ pub struct PlacementOptions {
     pub batch: u32,
     /// Target utilisation: the share of a device that its instances may use together, in (0, 1] (eq. 4: 1).
     pub utilisation: f64,
-    /// How long things take from device to device.
+    /// Transfer times between devices.
     pub channels: Channels,
     /// What a request carries from model to model, bytes.
     pub request_bytes: f64,

@@ -27,8 +27,8 @@ impl Wiring {
         std::iter::once(&self.entry).chain(&self.ensemble)
     }
 
-    /// Whether a request ends with the answer of one stage, which may then be read while it is made. Those of an ensemble are voted on, and
-    /// those of a pipeline's tasks are gathered; their parts would be mixed up.
+    /// Whether a request ends with the answer of one stage, which can then be streamed. The answers of an ensemble are voted on, and
+    /// those of a pipeline's tasks are gathered, so neither can be streamed.
     pub fn gives_one_answer(&self) -> bool {
         let fans_out = |stage: &Stage| matches!(stage.exit, Exit::FanOut { .. });
         self.ensemble.is_empty() && !self.stages.iter().any(fans_out)
@@ -66,7 +66,7 @@ pub struct Stage {
     pub task: Option<String>,
     /// The variant that its replicas run.
     pub variant: String,
-    /// The slice of the variant's layers that its replicas hold; absent for the whole model. The stages of a variant's slices
+    /// The partition of the variant that its replicas hold; absent for the whole model. The stages of a variant's partitions
     /// follow each other by `next`, with no router between (HybridServe §V-A), and the last has the variant's exit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<Partition>,
@@ -84,7 +84,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Whether the replica runs what the stage needs: its variant, and the same slice of it.
+    /// Whether the replica runs what the stage needs: its variant, and the same partition of it.
     pub fn is_run_by(&self, replica: &Replica) -> bool {
         self.variant == replica.variant && self.partition == replica.partition
     }
@@ -133,7 +133,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// Whether every result is the reply, so that it is the last word before it is whole.
+    /// Whether every result is the reply, so that its parts can be streamed before it is complete.
     pub fn always_replies(&self) -> bool {
         match self {
             Self::Reply => true,
@@ -159,7 +159,7 @@ pub struct Band {
 pub enum Target {
     /// Answer the client.
     Reply,
-    /// Ask a later stage; a skip connection leads further than the next one.
+    /// Escalate to a later stage; a skip connection leads further than the next one.
     Stage(Edge),
 }
 

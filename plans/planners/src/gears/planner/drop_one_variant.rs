@@ -1,8 +1,8 @@
 //! Plans on a family with one variant less, or with one cascade for every load.
 //!
 //! A violation downgrades the range that it names, and nothing else. So a rare load may keep a large model on devices whose memory
-//! the common loads could use better: no range ever violations, and no range alone can free the memory. What helps is to ask the
-//! other way round, which plan there would be without that model.
+//! the common loads could use better: no range has a violation, and no range alone can free the memory. So the planner also
+//! plans without that model.
 
 use super::multistart::or_none;
 use super::{Chosen, Feasible, Planner};
