@@ -33,7 +33,7 @@ pub struct PipelineArgs {
     accelerator: String,
 }
 
-/// A pipeline, and what to know about it.
+/// A pipeline, with notes on its data.
 #[derive(Debug, Clone)]
 pub struct Named {
     /// The pipeline, validated.

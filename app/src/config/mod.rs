@@ -67,7 +67,7 @@ pub struct App {
     /// can share it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub family: Option<PathBuf>,
-    /// Task of the models.
+    /// Task of the models [default: `classification`].
     #[serde(default, skip_serializing_if = "is_default")]
     pub task: Task,
     /// Latency objective: `bench` counts replies within its limit, and planners plan for it.
@@ -77,7 +77,7 @@ pub struct App {
     #[serde(default)]
     #[schemars(with = "String")]
     pub device: DeviceChoice,
-    /// Share of a core that each CPU replica may use, above 0 and up to 1. The replica sleeps after every batch, so that
+    /// Share of a core that each CPU replica may use, above 0 and up to 1 [default: 1]. The replica sleeps after every batch, so that
     /// replicas that share cores are as slow as each was profiled.
     #[serde(default = "whole", skip_serializing_if = "is_whole")]
     #[schemars(with = "f64", range(min = 0.001, max = 1.0))]

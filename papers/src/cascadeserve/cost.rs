@@ -11,10 +11,10 @@ use kaskade_policy::plan::Slo;
 
 use super::field::{Contestant, Field, Reached};
 use super::work::Work;
-use crate::abreast::abreast;
+use crate::parallel::in_parallel;
 use crate::reproduction::Claim;
 
-/// What is compared: every pair of a latency and an accuracy.
+/// The compared goals: every pair of a latency and an accuracy.
 #[derive(Debug, Clone)]
 pub(super) struct Goals {
     /// 95th percentiles of latency, microseconds, ascending.
@@ -31,13 +31,13 @@ pub(super) struct Needs {
     names: Vec<&'static str>,
     /// By latency, by accuracy, by name.
     devices: Vec<Vec<Vec<Option<f64>>>>,
-    /// What CascadeServe and the peers reached at the loosest latency, for the frontier.
+    /// The results of CascadeServe and the peers at the loosest latency, for the frontier.
     frontier: Vec<(&'static str, Vec<Reached>)>,
-    /// What cascading can save at all.
+    /// Upper bound of the savings of cascades.
     work: Work,
 }
 
-/// Everything that a contestant reached at one latency, over fleets.
+/// All results of a contestant at one latency, over fleets.
 struct Column {
     name: &'static str,
     reached: Vec<Reached>,
@@ -50,7 +50,7 @@ struct Column {
 pub(super) fn needs(field: &Field, goals: &Goals, said: &(dyn Fn(&str) + Sync)) -> anyhow::Result<Needs> {
     let largest = goals.fleets.last().copied().unwrap_or(1);
     let cocktails = field.cocktails(largest)?;
-    let columns = abreast(&goals.p95_us, |p95_us| {
+    let columns = in_parallel(&goals.p95_us, |p95_us| {
         let column = column(field, goals, *p95_us);
         said(&format!(
             "{}: p95 of {} ms done",
@@ -171,7 +171,7 @@ fn summed(goals: &Goals, columns: &[Vec<Column>]) -> Needs {
     }
 }
 
-/// One goal: what CascadeServe needs, and the peer that needs least.
+/// One goal: the devices of CascadeServe, and of the best peer.
 #[derive(Debug, Clone, Copy)]
 struct Compared {
     ours: Option<f64>,

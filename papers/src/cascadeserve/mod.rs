@@ -76,7 +76,7 @@ pub struct Args {
     pub json: bool,
 }
 
-/// What devices are counted on.
+/// The workloads for which devices are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Workload {
     /// BERT Tiny to Base on a V100, stated.

@@ -14,7 +14,7 @@ use kaskade_simulator::{Bucket, SimConfig, Timeline};
 use super::field::{Contestant, Field};
 use crate::reproduction::Claim;
 
-/// The objective, microseconds. The paper's figure was lost; this is what its plot is scaled for.
+/// The objective, microseconds. The paper states none; this is the scale of its plot.
 pub(super) const P95_US: u64 = 400_000;
 
 /// Two spikes, the second one higher: seconds and shares of the peak.

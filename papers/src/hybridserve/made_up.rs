@@ -12,7 +12,7 @@ use kaskade_stated::families::{StatedFamily, StatedModel, gpt};
 pub struct MadeUp {
     /// The stated sizes.
     pub family: StatedFamily,
-    /// What its figures come to.
+    /// The profile of its figures.
     pub profile: Profile,
     /// The cascade.
     pub cascade: Plan,

@@ -1,11 +1,11 @@
-//! Loki's comparisons (§6), in simulation but for the last: capacity, a day, ways of dropping early, objectives, the allocator itself.
+//! Loki's comparisons (§6), in simulation but for the last: capacity, a day, policies of early dropping, objectives, the allocator itself.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `field` | a pipeline and a load, and the systems that manage it |
 //! | `capacity` | how much a cluster serves, at which accuracy (Figure 1) |
 //! | `day`, `pictures` | Loki, `InferLine` and Proteus over a day (Figures 5 and 6) |
-//! | `dropping` | ways of dropping early (Figure 7) |
+//! | `dropping` | policies of early dropping (Figure 7) |
 //! | `objectives` | tighter and looser objectives (Figure 8) |
 //! | `live` | a live pipeline under a load that rises and falls, and the same simulated (§6.4) |
 //! | `allocator` | optimality and speed of the allocator and the balancer (§4, §6.5) |

@@ -1,4 +1,4 @@
-//! Cocktail+: a bagging ensemble whose replicas come and go with the load (CascadeServe §6.2).
+//! Cocktail+: a bagging ensemble whose replicas start and stop with the load (CascadeServe §6.2).
 //!
 //! Every request goes to all members, and the majority of their answers is the reply. Each replica has a device to itself. Once
 //! per period the replicas of every member are set to what the highest load of the coming period needs, which the
@@ -59,7 +59,7 @@ pub struct CocktailPlan {
     pub plan: Plan,
     /// Replicas that do not run at the start.
     pub initially_down: Vec<String>,
-    /// When replicas begin and cease to answer, by time.
+    /// Starts and stops of replicas, by time.
     pub timeline: Vec<ReplicaEvent>,
     /// Devices taken over the whole trace, on average: loading counts.
     pub mean_devices: f64,
@@ -371,7 +371,7 @@ impl Schedule {
             }
             if !*wanted && here {
                 if begin <= answers_from && answers_from > 0 {
-                    // Gone before it was loaded.
+                    // Stopped before it was loaded.
                     self.timeline.pop();
                 } else {
                     self.timeline.push(event(begin, Change::Stops));
