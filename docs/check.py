@@ -1,7 +1,7 @@
 """Checks what MkDocs does not see: links of the Markdown files outside docs/, words, lists that must follow the code, and results.
 
     python3 docs/check.py            # from anywhere
-    python3 docs/check.py --write    # writes the tables of fields from the schemas, then checks
+    python3 docs/check.py --write    # writes the tables of fields and of claims, then checks
 """
 
 import json
@@ -10,6 +10,7 @@ import sys
 import unicodedata
 from pathlib import Path
 
+import claims
 import fields
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -153,32 +154,10 @@ def headlines():
                 yield f"{named} has no {key}"
 
 
-def reproductions():
-    """A reproduction with a stored result has its claims, and their number, on its page."""
-    folder = ROOT / "docs/evidence/results"
-    for path in sorted(folder.glob("*.json")):
-        result = json.loads(path.read_text())
-        if "claims" not in result:
-            continue
-        page = folder / f"{result['system']}.md"
-        text = page.read_text()
-        name = page.relative_to(ROOT).as_posix()
-        claims = result["claims"]
-        met = sum(claim["met"] for claim in claims)
-        if f"{len(claims)} claims: **{met} met, {len(claims) - met} not.**" not in text:
-            yield f"{name}: the numbers of claims are not those of {path.name}: {len(claims)}, {met} met"
-        for claim in claims:
-            row = f"| {claim['name']} | {claim['paper']} | {claim['ours']} | {'yes' if claim['met'] else 'no'} |"
-            if row not in text:
-                yield f"{name}: the row of `{claim['name']}` is not that of {path.name}: {row}"
-        for assumption in result["assumptions"]:
-            if not assumption.strip():
-                yield f"{path.name}: an assumption is empty"
-
-
 def main():
     if "--write" in sys.argv[1:]:
         fields.write()
+        claims.write()
     problems = []
     for path in pages():
         name = path.relative_to(ROOT).as_posix()
@@ -192,8 +171,8 @@ def main():
     problems += [f"docs/evidence/index.md: {problem}" for problem in headlines()]
     problems += [f"docs/reference/metrics.md: {problem}" for problem in metrics()]
     problems += [f"docs/reference/architectures.md: {problem}" for problem in architectures()]
-    problems += [f"docs/evidence/results: {problem}" for problem in reproductions()]
     problems += fields.stale()
+    problems += claims.stale()
     print("\n".join(problems) or "links, words and lists are sound")
     return 1 if problems else 0
 

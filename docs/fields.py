@@ -94,7 +94,7 @@ def table(file, definition):
 
 def filled(text):
     """The text of a page with its tables as the schemas have them."""
-    return MARKED.sub(lambda found: found[1] + table(found[2], found[3]) + found[4], text)
+    return MARKED.sub(lambda found: f"{found[1]}\n{table(found[2], found[3])}\n{found[4]}", text)
 
 
 def stale():
