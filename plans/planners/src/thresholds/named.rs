@@ -167,7 +167,7 @@ pub fn energy_optimising(
         .filter(|point| point.accuracy >= needed && point.energy_j <= preserving.energy_j)
         .skip_while(|point| !passes(point))
         .collect();
-    let hull = upper_hull(eligible, place);
+    let hull = upper_hull(eligible, |point| place(point));
     let bend = sharpest_bend(&hull)?;
     let distance = |point: &Point| (point.energy_j - bend).abs();
     // Beyond the first point that passes, nearly all do; the one that is taken is checked.
@@ -178,7 +178,7 @@ pub fn energy_optimising(
 }
 
 /// Returns the place of a point on the accuracy-energy curve.
-fn place(point: &&Point) -> Place {
+fn place(point: &Point) -> Place {
     Place {
         cost: point.energy_j,
         gain: point.accuracy,

@@ -61,13 +61,13 @@ fn with(place: &str, value: Value) -> String {
 const STAGES: &str = "/gears/0/wiring/stages";
 
 #[test]
-fn a_chain_of_slices_passes_and_survives_the_file() {
+fn a_chain_of_partitions_passes_and_survives_the_file() {
     let plan = Plan::from_json(&sound().to_string()).unwrap();
     assert_eq!(Plan::from_json(&plan.to_json().unwrap()).unwrap(), plan);
 }
 
 #[test]
-fn only_the_last_slice_answers() {
+fn only_the_last_partition_answers() {
     let early = with(&format!("{STAGES}/1/exit"), json!({ "kind": "reply" }));
     assert!(
         early.contains("stages[1].exit: is not `next`, and the stage runs partition 0 of 2"),
@@ -76,7 +76,7 @@ fn only_the_last_slice_answers() {
 }
 
 #[test]
-fn slices_follow_each_other_and_nothing_enters_in_the_middle() {
+fn partitions_follow_each_other_and_nothing_enters_in_the_middle() {
     let skipped = with(&format!("{STAGES}/2/partition"), json!({ "index": 0, "of": 2 }));
     assert!(
         skipped.contains("leads to partition 0 of 2 of `large` where only partition 1 of 2 can follow"),
@@ -97,7 +97,7 @@ fn slices_follow_each_other_and_nothing_enters_in_the_middle() {
 }
 
 #[test]
-fn shares_and_pairs_name_replicas_of_the_stages_slice() {
+fn shares_and_pairs_name_replicas_of_the_stages_partition() {
     let shares = format!("{STAGES}/1/exit/to/shares");
     let wrong = with(&shares, json!({ "g0": 1.0 }));
     assert!(
@@ -123,7 +123,7 @@ fn shares_and_pairs_name_replicas_of_the_stages_slice() {
 }
 
 #[test]
-fn every_slice_has_a_replica_and_a_whole_model_is_no_slice() {
+fn every_partition_has_a_replica_and_a_whole_model_is_no_partition() {
     let mut plan = sound();
     let placement = plan["placement"].as_array_mut().unwrap();
     for replica in placement
