@@ -62,6 +62,10 @@ mod tests {
 
     use super::*;
 
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "the functions pass a point by reference"
+    )]
     fn place(point: &(u8, u8)) -> Place {
         Place {
             cost: f64::from(point.0),
