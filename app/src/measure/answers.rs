@@ -1,4 +1,4 @@
-//! What a model answers on a labelled set, and how sure it is.
+//! The answers of a model on a labelled set, with their confidence.
 
 use kaskade_models::{Inputs, Model, Tensor};
 use kaskade_planners::calibration::{Label as Truth, Labelled, calibrate_on};

@@ -1,4 +1,4 @@
-//! Cascades from a profile, and what people see of them.
+//! Cascades from a profile, and their text output.
 
 use kaskade_planners::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
 use kaskade_planners::skips::{Reason, Split};
@@ -45,7 +45,7 @@ impl<'a> CascadePlanner<'a> {
         self
     }
 
-    /// Sets what to plan for; by default the accuracy of the best variant at the least energy ([`Objective::Ap`]).
+    /// Sets the objective; by default the accuracy of the best variant at the least energy ([`Objective::Ap`]).
     pub fn objective(mut self, objective: Objective) -> Self {
         self.options.objective = objective;
         self

@@ -2,7 +2,7 @@
 //!
 //! In `b = 1 / T` the negative log likelihood of a softmax is convex: its slope is the mean over samples of the expected
 //! score under the model minus the score of the truth, and grows with `b`. So the one minimum is where the slope crosses
-//! zero, and a bracketed Newton iteration finds it surely.
+//! zero, and a bracketed Newton iteration always finds it.
 //!
 //! A set without a mistake would be most likely at `T = 0`, where every confidence rounds to 1 and thresholds have nothing
 //! left to separate. A penalty `b - 1 - ln b`, with the weight of about one sample and convex too, keeps the temperature off that end;
@@ -50,7 +50,7 @@ pub struct TemperatureFit {
     pub nll: BeforeAfter,
 }
 
-/// A calibrated estimator and what that did.
+/// A calibrated estimator and the effect of the calibration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibrated {
     /// The estimator with its temperature.

@@ -18,14 +18,14 @@ use kaskade_policy::plan::{
 };
 use kaskade_policy::profile::Profile;
 
-/// What a cascade is planned for.
+/// The objective of a cascade.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Objective {
     /// The accuracy of the best variant at the least energy.
     Ap,
     /// The knee of the curve, never under the second-best variant.
     Eo,
-    /// The largest variant alone: what the others are compared with.
+    /// The largest variant alone, as a baseline.
     Largest,
     /// The cheapest cascade whose accuracy is certified on samples that it was not chosen on ([`crate::certify`]).
     Certified(CertifyOptions),
@@ -49,7 +49,7 @@ impl Objective {
 /// How to plan a cascade.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CascadeOptions {
-    /// What for.
+    /// The objective.
     pub objective: Objective,
     /// The batch size at which costs are taken.
     pub batch: u32,
@@ -95,7 +95,7 @@ impl Default for CascadeOptions {
     }
 }
 
-/// A planned cascade and what led to it.
+/// A planned cascade and the steps of its planning.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CascadePlan {
     /// The plan, validated.
@@ -110,15 +110,15 @@ pub struct CascadePlan {
     pub dropped: Vec<Dropped>,
     /// The split that the plan's skip connections follow.
     pub split: Split,
-    /// What the splits would do, the plain cascade first.
+    /// The results of the splits, the plain cascade first.
     pub skips: Vec<Tried>,
-    /// What to expect of the plan.
+    /// The expected results of the plan.
     pub estimates: Estimates,
     /// How far the certification went; `None` for an objective that is not certified.
     pub certification: Option<Tested>,
 }
 
-/// What to expect, from the validation set.
+/// Expected results, from the validation set.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Estimates {
     /// Whether `energy_j` is joules or a substitute for them.
@@ -140,7 +140,7 @@ pub struct Estimates {
     pub held_out: Option<HeldOut>,
 }
 
-/// What to expect of one stage.
+/// Expected results of one stage.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StageEstimate {
     /// The variant.
@@ -151,7 +151,7 @@ pub struct StageEstimate {
     pub answered: f64,
 }
 
-/// Why there is no plan.
+/// A cascade cannot be planned.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum PlanError {
     /// The profile cannot be planned from.
@@ -160,7 +160,7 @@ pub enum PlanError {
     /// The thresholds do not fit the family.
     #[error("{found} thresholds for {expected} variants but the last, or one outside [0, 1]")]
     Thresholds {
-        /// How many there are.
+        /// The number.
         found: usize,
         /// How many there must be.
         expected: usize,
@@ -350,7 +350,7 @@ impl Goals {
     }
 }
 
-/// Nothing was searched for: these thresholds are wanted.
+/// The thresholds are given and not searched for.
 fn given(family: &Family, thresholds: &[f64]) -> Pruned {
     let outcome = evaluate(family, &threshold_exits(thresholds));
     let mut pruned = Pruned {
@@ -362,7 +362,7 @@ fn given(family: &Family, thresholds: &[f64]) -> Pruned {
     pruned
 }
 
-/// Adds skips where they help; `accepts` gets what a split does and the accuracy without it.
+/// Adds skips where they help; `accepts` receives the result of a split and the accuracy without it.
 fn with_skips(pruned: Pruned, options: &CascadeOptions, accepts: impl Fn(&Outcome, f64) -> bool) -> Chosen {
     let plain = pruned.point.accuracy;
     let skips = add_skips(&pruned.family, &pruned.point.thresholds, |outcome| {

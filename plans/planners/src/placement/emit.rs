@@ -71,7 +71,7 @@ fn made_by(cascade: &Plan, options: &PlacementOptions, qps: f64) -> String {
     )
 }
 
-/// What replicas and stages are called.
+/// The names of replicas and stages.
 struct Names<'a> {
     models: &'a Models<'a>,
     shape: &'a ReplicaPartition,

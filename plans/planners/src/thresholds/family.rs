@@ -1,4 +1,4 @@
-//! What the searches read of a profile.
+//! The part of a profile that the searches use.
 
 use serde::Serialize;
 use thiserror::Error;
@@ -12,7 +12,7 @@ use kaskade_policy::profile::Profile;
 pub struct Column {
     /// Its name.
     pub name: String,
-    /// What one request costs it, `e_i`, in the family's [`CostBasis`].
+    /// Cost of one request, `e_i`, in the family's [`CostBasis`].
     pub energy_j: f64,
     /// Confidence per sample, in [0, 1].
     pub confidences: Vec<f64>,
@@ -20,7 +20,7 @@ pub struct Column {
     pub correct: Vec<bool>,
 }
 
-/// What the costs of a family are.
+/// The unit of a family's costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CostBasis {
