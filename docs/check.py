@@ -1,6 +1,7 @@
 """Checks what MkDocs does not see: links of the Markdown files outside docs/, words, lists that must follow the code, and results.
 
-    python3 docs/check.py        # from anywhere
+    python3 docs/check.py            # from anywhere
+    python3 docs/check.py --write    # writes the tables of fields and of claims, then checks
 """
 
 import json
@@ -8,6 +9,9 @@ import re
 import sys
 import unicodedata
 from pathlib import Path
+
+import claims
+import fields
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)")
@@ -32,7 +36,7 @@ LONGEST_LINE = 500
 
 
 def pages():
-    for pattern in ("*.md", "docs/**/*.md", "examples/*/*.md", "docker/*.md"):
+    for pattern in ("*.md", "docs/**/*.md", "examples/*/*.md", "docker/*.md", "sdk/*/*.md"):
         yield from sorted(ROOT.glob(pattern))
 
 
@@ -150,27 +154,10 @@ def headlines():
                 yield f"{named} has no {key}"
 
 
-def fields(schema, page, skip=frozenset()):
-    """The page names every field of the schema."""
-    text = (ROOT / page).read_text()
-    found = set()
-
-    def walk(node):
-        if isinstance(node, dict):
-            found.update(node.get("properties", {}))
-            for value in node.values():
-                walk(value)
-        elif isinstance(node, list):
-            for value in node:
-                walk(value)
-
-    walk(json.loads((ROOT / schema).read_text()))
-    for name in sorted(found - skip):
-        if not re.search(rf"(?<![\w]){name}(?![\w])", text):
-            yield f"{page}: `{name}` of {schema} is missing"
-
-
 def main():
+    if "--write" in sys.argv[1:]:
+        fields.write()
+        claims.write()
     problems = []
     for path in pages():
         name = path.relative_to(ROOT).as_posix()
@@ -184,9 +171,8 @@ def main():
     problems += [f"docs/evidence/index.md: {problem}" for problem in headlines()]
     problems += [f"docs/reference/metrics.md: {problem}" for problem in metrics()]
     problems += [f"docs/reference/architectures.md: {problem}" for problem in architectures()]
-    problems += fields("docs/app.schema.json", "docs/reference/app-toml.md")
-    problems += fields("docs/plan.schema.json", "docs/reference/plan.md")
-    problems += fields("docs/profile.schema.json", "docs/reference/profile.md")
+    problems += fields.stale()
+    problems += claims.stale()
     print("\n".join(problems) or "links, words and lists are sound")
     return 1 if problems else 0
 

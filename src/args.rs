@@ -1,17 +1,14 @@
 //! Flags that several verbs share, and their conversion to the types of the application library.
 
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
 use kaskade_app::config::{App, pipeline, planner};
 use kaskade_app::load::arrivals;
-use kaskade_app::load::tracefile::{self, TraceFile, TraceFileError};
 use kaskade_app::planning::PlanningError;
 use kaskade_app::planning::pipelines;
 use kaskade_app::serving::{self, Connection};
 use kaskade_policy::pipeline::Pipeline;
-use kaskade_simulator::trace::Trace;
 
 /// Connection to the broker.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -162,91 +159,6 @@ impl PipelineArgs {
     }
 }
 
-/// Trace of arrivals, and how it is played.
-#[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct TraceArgs {
-    /// Trace file, plain or compressed by gzip: requests per second (integers separated by spaces), arrival times (in
-    /// seconds, one per line), or the Azure LLM trace (CSV).
-    #[arg(long, value_name = "FILE")]
-    pub(crate) trace: Option<PathBuf>,
-    /// Format of the trace file [default: detected].
-    #[arg(long, value_enum, value_name = "FORMAT", requires = "trace")]
-    trace_format: Option<Format>,
-    /// Part of the trace to play, in seconds from its start: `START..END`.
-    #[arg(long, value_name = "START..END", requires = "trace", value_parser = part)]
-    excerpt: Option<Part>,
-    /// Scale the trace so that its busiest second has this number of requests.
-    #[arg(long, value_name = "PER_SECOND", requires = "trace", value_parser = positive)]
-    peak: Option<f64>,
-    /// Remove the seconds without requests.
-    #[arg(long, requires = "trace")]
-    skip_idle: bool,
-}
-
-/// Format of a trace file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Format {
-    /// Requests per second, as integers separated by white space.
-    Counts,
-    /// Arrival times in seconds, one per line.
-    Times,
-    /// `TIMESTAMP,ContextTokens,GeneratedTokens`.
-    AzureLlm,
-}
-
-impl TraceArgs {
-    /// Reads the trace, if one is given.
-    ///
-    /// # Errors
-    /// When the file cannot be read, is not a trace, or is shorter than the given part.
-    pub(crate) fn read(&self) -> Result<Option<Trace>, TraceFileError> {
-        let Some(path) = &self.trace else { return Ok(None) };
-        let file = TraceFile {
-            path: path.clone(),
-            format: self.trace_format.map(Into::into),
-            excerpt: self.excerpt.as_ref().map(|part| part.0.clone()),
-            peak: self.peak,
-            skip_idle: self.skip_idle,
-        };
-        file.read().map(Some)
-    }
-}
-
-impl From<Format> for tracefile::Format {
-    fn from(format: Format) -> Self {
-        match format {
-            Format::Counts => Self::Counts,
-            Format::Times => Self::Times,
-            Format::AzureLlm => Self::AzureLlm,
-        }
-    }
-}
-
-/// Part of a trace, in seconds from its start.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Part(Range<usize>);
-
-/// Parses a number above zero.
-pub(crate) fn positive(text: &str) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
-    if number.is_finite() && number > 0.0 {
-        return Ok(number);
-    }
-    Err(format!("{number} is not above zero"))
-}
-
-fn part(text: &str) -> Result<Part, String> {
-    let ends = text.split_once("..");
-    let ends = ends.and_then(|(from, to)| Some((from.trim().parse().ok()?, to.trim().parse().ok()?)));
-    match ends {
-        Some((from, to)) if from < to => Ok(Part(from..to)),
-        Some((from, to)) => Err(format!("{from}..{to} is empty; the end comes after the start")),
-        None => Err(format!(
-            "`{text}` is not START..END in whole seconds, such as 0..1200"
-        )),
-    }
-}
-
 /// Permission to replace output files.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub(crate) struct Overwrite {
@@ -288,17 +200,5 @@ mod tests {
             message.contains("old.json exists") && message.contains("--force"),
             "{message}"
         );
-    }
-
-    #[test]
-    fn a_part_is_seconds_from_start_to_end() {
-        assert_eq!(part("5..9"), Ok(Part(5..9)));
-        for (text, message) in [
-            ("5..5", "is empty"),
-            ("a..b", "whole seconds"),
-            ("7", "START..END"),
-        ] {
-            assert!(part(text).unwrap_err().contains(message));
-        }
     }
 }

@@ -108,6 +108,7 @@ fn plan() -> Plan {
         sharing: Sharing::Concurrent,
         dropping: Dropping::None,
         slo: None,
+        certificate: None,
         gears: vec![gear("low", low, 1), gear("high", high, 4)],
     }
 }

@@ -23,7 +23,7 @@ pub enum FamilyError {
     /// The family has no such variant.
     #[error("this process has no variant `{variant}`")]
     NoVariant {
-        /// The variant that was asked for.
+        /// The requested variant.
         variant: String,
     },
     /// The family is empty.

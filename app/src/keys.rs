@@ -31,9 +31,9 @@ pub enum KeyError {
     File {
         /// The file or folder.
         path: PathBuf,
-        /// What was to be done with it: `read`, `made`, `renamed`.
+        /// The failed operation: `read`, `made`, `renamed`.
         action: &'static str,
-        /// What the system says.
+        /// Message of the operating system.
         source: io::Error,
     },
     /// A file cannot be written.
@@ -64,13 +64,13 @@ impl KeyError {
 pub struct User {
     /// Name of the user, and of its folder.
     pub name: String,
-    /// What it may do.
+    /// Its permissions.
     pub role: Role,
     /// Public keys, the newest first; a second one while a seed is being replaced.
     pub keys: Vec<String>,
 }
 
-/// Users who see nothing of other accounts.
+/// Users that are isolated from other accounts.
 pub struct Account {
     /// Name of the account.
     pub name: String,
@@ -197,7 +197,7 @@ pub fn keys(folder: &Path, rotate: bool) -> Result<Vec<String>, KeyError> {
 /// When a file cannot be read or written.
 pub fn cluster(folder: &Path, routes: &[String]) -> Result<(), KeyError> {
     std::fs::create_dir_all(folder).map_err(KeyError::file(folder, "made"))?;
-    // Any long random word does; a seed is one, and there is a way to make and keep those.
+    // Any long random text is sufficient; a seed is one, and its generation and storage exist already.
     let password = secret(&folder.join("routes"))?;
     let routes: Vec<String> = routes
         .iter()

@@ -3,9 +3,9 @@
 //! | module | holds |
 //! |---|---|
 //! | [`config`] | the TOML file of an app |
-//! | [`family`] | where the models of an app come from, and how they get onto a device |
+//! | [`family`] | the sources of an app's models, and loading them onto a device |
 //! | [`data`] | labelled samples |
-//! | [`measure`] | profiles: what a variant costs and answers |
+//! | [`measure`] | profiles: costs and answers of variants |
 //! | [`planning`] | cascades, gears, placements and pipelines for an app |
 //! | [`deploy`] | writing plans to the plan store of a running app |
 //! | [`serving`] | an app on the bus, and its clients |

@@ -8,29 +8,9 @@ use std::sync::Arc;
 
 use super::outbox::Message;
 use super::parser::{Publish, Subscribe, Unsubscribe};
-use super::session::{Ending, Session};
+use super::session::{Ending, Session, Subscription};
 use super::stats::Counters;
 use super::trie::SubjectTrie;
-
-/// A client's subscription to a pattern.
-#[derive(Debug)]
-pub(super) struct Subscription {
-    session: Rc<Session>,
-    sid: Box<[u8]>,
-    subject: Box<[u8]>,
-    queue: Option<Box<[u8]>>,
-    delivered: Cell<u64>,
-    /// The total number of messages after which it ends.
-    after: Cell<Option<u64>>,
-}
-
-impl Subscription {
-    fn is_used_up(&self) -> bool {
-        self.after
-            .get()
-            .is_some_and(|after| self.delivered.get() >= after)
-    }
-}
 
 /// The registry of clients and subscriptions. It belongs to the broker's thread and needs no lock.
 #[derive(Debug)]

@@ -9,7 +9,6 @@ use thiserror::Error;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::hub::Subscription;
 use super::outbox::{Batch, Message, Outbox};
 use super::parser::{ClientOptions, ParseError};
 
@@ -154,5 +153,25 @@ impl Session {
     pub(super) fn written(&self, bytes: usize) {
         self.outbox.borrow_mut().written(bytes);
         self.drained.notify_waiters();
+    }
+}
+
+/// A client's subscription to a pattern.
+#[derive(Debug)]
+pub(super) struct Subscription {
+    pub(super) session: Rc<Session>,
+    pub(super) sid: Box<[u8]>,
+    pub(super) subject: Box<[u8]>,
+    pub(super) queue: Option<Box<[u8]>>,
+    pub(super) delivered: Cell<u64>,
+    /// The total number of messages after which it ends.
+    pub(super) after: Cell<Option<u64>>,
+}
+
+impl Subscription {
+    pub(super) fn is_used_up(&self) -> bool {
+        self.after
+            .get()
+            .is_some_and(|after| self.delivered.get() >= after)
     }
 }

@@ -212,7 +212,7 @@ fn describe(
         if !directory.exists() {
             continue;
         }
-        let mut loaded = load(&directory, &Device::flex(), &LoadOptions::default())?;
+        let mut loaded = load(&directory, &kaskade_models::Device::Cpu, &LoadOptions::default())?;
         let validation_accuracy = accuracy(loaded.model.as_mut(), validation, rescale)?;
         eprintln!(
             "{}: {} weights, {:.2} % of the validation images",

@@ -128,7 +128,11 @@ fn train_variant(
 
 /// A checkpoint as it is served.
 fn served(directory: &Path) -> Result<Loaded, Box<dyn Error>> {
-    Ok(load(directory, &Device::flex(), &LoadOptions::default())?)
+    Ok(load(
+        directory,
+        &kaskade_models::Device::Cpu,
+        &LoadOptions::default(),
+    )?)
 }
 
 /// Share of the sentences that a model gets right.

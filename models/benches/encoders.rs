@@ -75,7 +75,7 @@ impl Shapes {
         let file = serialize(views.collect::<Result<Vec<_>, Failure>>()?, None)?;
         let checkpoint =
             Checkpoint::from_bytes(name, config.to_string().as_bytes(), Bytes::from(file), None)?;
-        Ok(load_checkpoint(checkpoint, &Device::flex(), &LoadOptions::default())?.model)
+        Ok(load_checkpoint(checkpoint, &Device::Cpu, &LoadOptions::default())?.model)
     }
 }
 

@@ -19,8 +19,9 @@ use kaskade_models::generation::config::{block_bytes, split_for};
 use kaskade_models::generation::{
     Caching, Cpu, Decoder, Engine, EngineConfig, MeasuredCosts, ModelConfig, Sampling, StepReport, Workload,
 };
-use kaskade_models::ops::burn::Burn;
 use kaskade_models::ops::{Activation, Heads, Ops};
+#[cfg(feature = "burn")]
+use kaskade_models::{Device, ops::burn::Burn};
 use kaskade_policy::hybrid_cache::{BlockCounts, Costs, Kind, Memory, Planned, Shares, split_by};
 
 #[derive(Parser)]
@@ -100,12 +101,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         (arguments.width, arguments.head) = (width, head);
         arguments.layers = Some(arguments.layers.unwrap_or(layers).min(layers));
     }
-    match arguments.device {
-        DeviceChoice::Cpu => Bench::new(Cpu, arguments).run(),
-        sampled @ DeviceChoice::Cuda(_) => {
-            let device = kaskade_models::device::open(sampled)?;
-            Bench::new(Burn { device }, arguments).run()
-        }
+    match kaskade_models::device::open(arguments.device)? {
+        #[cfg(feature = "burn")]
+        Device::Burn(device) => Bench::new(Burn { device }, arguments).run(),
+        _ => Bench::new(Cpu, arguments).run(),
     }
 }
 

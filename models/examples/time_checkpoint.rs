@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut number = |absent: usize| arguments.next().map_or(Ok(absent), |argument| argument.parse());
     let (batch, sequence) = (number(1)?, number(64)?);
     let executor = Executor::spawn("model", move || {
-        load(Path::new(&dir), &Device::flex(), &LoadOptions::default()).map(|loaded| loaded.model)
+        load(Path::new(&dir), &Device::Cpu, &LoadOptions::default()).map(|loaded| loaded.model)
     })?;
     let required = executor
         .signature()

@@ -7,7 +7,7 @@
 //! | `data/` | labelled images ([`idx`]) and the [`manifest`] of a family |
 //! | [`device`] | the device that models run on, and its memory |
 //! | [`power`] | energy readings of a device, with their source |
-//! | [`ops`] | tensor operations of language models: kernels for the processor, and burn |
+//! | [`ops`] | tensor operations of models: kernels for the CPU, and burn with the feature `burn` |
 //! | `decoder/` | configuration and weights of language models, one file per architecture |
 //! | [`generation`] | the engine for language models: hybrid cache, offloading, continuous batching |
 //! | [`language`] | language models behind the [`Model`] trait |
@@ -27,11 +27,9 @@ mod runtime;
 pub mod selftest;
 
 pub use architectures::registry::{LoadOptions, architecture, load, load_checkpoint};
-/// The device that a model's tensors are stored and computed on; selected at run time.
-pub use burn::tensor::Device;
 pub use checkpoint::{Checkpoint, LoadError};
 pub use data::{idx, manifest};
-pub use device::{DeviceChoice, DeviceError, DeviceInfo, memory};
+pub use device::{Device, DeviceChoice, DeviceError, DeviceInfo, memory};
 pub use language::Generation;
 pub use power::{EnergySample, EnergySource, PowerConfig, PowerMeter};
 pub use runtime::executor::{BatchResult, Executor, RunError, SpawnError, Stepped};

@@ -6,36 +6,19 @@
 
 use std::time::{Duration, Instant};
 
+use kaskade_papers::hybridserve::made_up::{MadeUp, busy_load, options};
 use kaskade_planners::cascade::{CascadeOptions, Objective, plan_cascade};
-use kaskade_planners::gears::DeviceSpec;
 use kaskade_planners::lp::Solver;
-use kaskade_planners::placement::{
-    Fleet, Goal, Placed, PlacementError, PlacementOptions, Proof, judge, plan_placement,
-};
+use kaskade_planners::placement::{Fleet, Goal, Placed, PlacementOptions, Proof, judge, plan_placement};
 use kaskade_planners::thresholds::NonInferiorityTest;
-use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
-use kaskade_stated::families::{StatedFamily, StatedModel, gpt, gpt_of_eight, t5, vit};
+use kaskade_stated::families::{gpt, gpt_of_eight, t5, vit};
 
 /// Nodes of the embedded solver's tree where it is the judge.
 const NODES: u64 = 5_000;
 
 /// Twelve servers with one device each (§VI).
 const SERVERS: usize = 12;
-
-fn options(family: &StatedFamily, devices: usize, on_each_host: usize, goal: Goal) -> PlacementOptions {
-    let mut specs = DeviceSpec::fleet(devices, family.device.memory_bytes);
-    for (number, device) in specs.iter_mut().enumerate() {
-        device.worker = format!("w{}", number / on_each_host);
-        device.device = format!("cuda:{}", number % on_each_host);
-    }
-    PlacementOptions {
-        request_bytes: family.request_bytes,
-        hidden_bytes: family.hidden_bytes(),
-        layers: family.layers(),
-        ..PlacementOptions::new(specs, goal)
-    }
-}
 
 fn proof(placed: &Placed) -> String {
     match placed.proof {
@@ -79,53 +62,20 @@ fn families() {
     }
 }
 
-/// A family of so many models between 20 million and 20 billion weights, and a cascade that contains all of them.
-fn made_up(models: usize) -> Option<(StatedFamily, Profile, Plan)> {
-    let model = |number: usize| {
-        let way = number as f64 / (models.max(2) - 1) as f64;
-        StatedModel {
-            name: format!("m{number}"),
-            parameters: (2e7 * 1_000_f64.powf(way)) as u64,
-            accuracy: 0.6 + 0.35 * way,
-            layers: 8 + (way * 56.0) as u32,
-            width: 256 + (way * 3_840.0) as u32,
-        }
-    };
-    let family = StatedFamily {
-        name: format!("made-up-{models}"),
-        models: (0..models).map(model).collect(),
-        ..gpt()
-    };
-    let profile = family.profile();
-    let options = CascadeOptions {
-        objective: Objective::Thresholds(vec![0.9; models - 1]),
-        skips: false,
-        exact_steps: 1,
-        ..CascadeOptions::default()
-    };
-    let planned = plan_cascade(&profile, &options).ok()?;
-    Some((family, profile, planned.plan))
-}
-
-/// A load that keeps the devices this busy, computed from the refusal of an infeasible load.
-fn load(profile: &Profile, plan: &Plan, options: &PlacementOptions, busy: f64) -> f64 {
-    let mut beyond = options.clone();
-    beyond.goal = Goal::Carry { qps: 1e12 };
-    match plan_placement(profile, plan, &beyond) {
-        Err(PlacementError::Overloaded { most_qps, .. }) => busy * most_qps,
-        _ => 1.0,
-    }
-}
-
 /// Planning time by models and devices, eight devices on a host, at 65 % of what the devices can do at all.
 fn growth() {
     for models in [2, 4, 6, 8, 10] {
-        let Some((family, profile, plan)) = made_up(models) else {
+        let Ok(MadeUp {
+            family,
+            profile,
+            cascade: plan,
+        }) = MadeUp::new(models)
+        else {
             continue;
         };
         for devices in [16, 64, 250, 1_000] {
             let mut options = options(&family, devices, 8, Goal::Most);
-            let qps = load(&profile, &plan, &options, 0.65);
+            let qps = busy_load(&profile, &plan, &options, 0.65);
             for goal in [Goal::Carry { qps }, Goal::Most] {
                 options.goal = goal;
                 let start = Instant::now();
@@ -169,7 +119,7 @@ fn small() {
             for devices in [2, 3, 4, 6] {
                 let mut options = options(&family, devices, 1, Goal::Most);
                 options.goal = Goal::Carry {
-                    qps: load(&profile, &planned.plan, &options, 0.5),
+                    qps: busy_load(&profile, &planned.plan, &options, 0.5),
                 };
                 options.fleet = Fleet::All;
                 let start = Instant::now();
@@ -214,13 +164,18 @@ fn alone(profile: &Profile, placed: &Placed, options: &PlacementOptions) -> Stri
 /// The search beside HiGHS with a minute, on the combinations that the search chose: 10 models on 16 devices, and smaller.
 fn highs(seconds: u64) {
     for (models, devices, on_each_host) in [(4, 8, 4), (6, 8, 4), (8, 16, 4), (10, 16, 4), (10, 16, 1)] {
-        let Some((family, profile, plan)) = made_up(models) else {
+        let Ok(MadeUp {
+            family,
+            profile,
+            cascade: plan,
+        }) = MadeUp::new(models)
+        else {
             continue;
         };
         for busy in [0.4, 0.65] {
             let mut options = options(&family, devices, on_each_host, Goal::Most);
             options.goal = Goal::Carry {
-                qps: load(&profile, &plan, &options, busy),
+                qps: busy_load(&profile, &plan, &options, busy),
             };
             let start = Instant::now();
             let placed = match plan_placement(&profile, &plan, &options) {

@@ -1,14 +1,11 @@
 //! Flags that several systems share.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use kaskade_app::load::tracefile::{self, TraceFile, TraceFileError};
 use kaskade_app::planning;
 use kaskade_policy::pipeline::Pipeline;
-use kaskade_simulator::trace::Trace;
 
 use kaskade_stated::artefact::ArtefactFiles;
 use kaskade_stated::pipelines;
@@ -36,7 +33,7 @@ pub struct PipelineArgs {
     accelerator: String,
 }
 
-/// A pipeline, and what to know about it.
+/// A pipeline, with notes on its data.
 #[derive(Debug, Clone)]
 pub struct Named {
     /// The pipeline, validated.
@@ -99,109 +96,4 @@ impl PipelineArgs {
 
 fn text(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))
-}
-
-/// A trace, and how it is played.
-#[derive(Debug, Clone, Default, clap::Args)]
-pub struct TraceArgs {
-    /// A trace file, plain or compressed by gzip: requests per second (integers separated by spaces), arrival times (one in
-    /// seconds per line), or the Azure LLM trace (CSV).
-    #[arg(long, value_name = "FILE")]
-    pub trace: Option<PathBuf>,
-    /// Contents of the trace file [default: detected].
-    #[arg(long, value_enum, value_name = "FORMAT", requires = "trace")]
-    trace_format: Option<Format>,
-    /// The part of the trace to play, in seconds from its beginning: `START..END`.
-    #[arg(long, value_name = "START..END", requires = "trace", value_parser = part)]
-    excerpt: Option<Part>,
-    /// Scale the trace so that its busiest second has this many requests.
-    #[arg(long, value_name = "PER_SECOND", requires = "trace", value_parser = positive)]
-    peak: Option<f64>,
-    /// Leave out the seconds without requests.
-    #[arg(long, requires = "trace")]
-    skip_idle: bool,
-}
-
-/// What a trace file may hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
-    /// Requests per second, as integers separated by white space.
-    Counts,
-    /// Arrival times in seconds, one per line.
-    Times,
-    /// `TIMESTAMP,ContextTokens,GeneratedTokens`.
-    AzureLlm,
-}
-
-impl TraceArgs {
-    /// Reads the requested trace, if any.
-    ///
-    /// # Errors
-    /// When the file cannot be read, is no trace, or is shorter than the requested part.
-    pub fn read(&self) -> Result<Option<Trace>, TraceFileError> {
-        let Some(path) = &self.trace else { return Ok(None) };
-        let file = TraceFile {
-            path: path.clone(),
-            format: self.trace_format.map(Into::into),
-            excerpt: self.excerpt.as_ref().map(|part| part.0.clone()),
-            peak: self.peak,
-            skip_idle: self.skip_idle,
-        };
-        file.read().map(Some)
-    }
-}
-
-impl From<Format> for tracefile::Format {
-    fn from(format: Format) -> Self {
-        match format {
-            Format::Counts => Self::Counts,
-            Format::Times => Self::Times,
-            Format::AzureLlm => Self::AzureLlm,
-        }
-    }
-}
-
-/// A part of a trace, in seconds from its beginning.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Part(Range<usize>);
-
-/// A number above zero, from the command line.
-///
-/// # Errors
-/// When the text is no such number.
-pub fn positive(text: &str) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
-    if number.is_finite() && number > 0.0 {
-        return Ok(number);
-    }
-    Err(format!("{number} is not above zero"))
-}
-
-fn part(text: &str) -> Result<Part, String> {
-    let ends = text.split_once("..");
-    let ends = ends.and_then(|(from, to)| Some((from.trim().parse().ok()?, to.trim().parse().ok()?)));
-    match ends {
-        Some((from, to)) if from < to => Ok(Part(from..to)),
-        Some((from, to)) => Err(format!("{from}..{to} is empty; the end comes after the start")),
-        None => Err(format!(
-            "`{text}` is not START..END in whole seconds, such as 0..1200"
-        )),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_part_is_seconds_from_start_to_end() {
-        assert_eq!(part("5..9"), Ok(Part(5..9)));
-        for (text, message) in [
-            ("5..5", "is empty"),
-            ("a..b", "whole seconds"),
-            ("7", "START..END"),
-        ] {
-            assert!(part(text).unwrap_err().contains(message));
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! The papers' headline comparisons: what each paper claims beside what this code shows.
+//! The papers' headline comparisons: each paper's claims beside the results of this code.
 //!
 //! | module | holds |
 //! |---|---|
@@ -6,14 +6,15 @@
 //! | [`peers`] | the systems that the papers measure against |
 //! | [`pipeline`] | writes a pipeline of the Loki paper as a file |
 //! | [`args`] | flags that several systems share |
-//! | [`reproduction`] | what a reproduction ends with: claims, assumptions, files |
+//! | [`reproduction`] | the result of a reproduction: claims, assumptions, files |
 
-mod abreast;
 pub mod args;
 pub mod cascadeserve;
 pub mod hybridcache;
 pub mod hybridserve;
 pub mod loki;
+mod over_time;
+mod parallel;
 pub mod peers;
 pub mod pipeline;
 pub mod reproduction;

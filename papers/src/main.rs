@@ -68,7 +68,7 @@ fn run(system: &System) -> anyhow::Result<()> {
     print(&found, json)
 }
 
-/// Whether pictures can be written there is found out before minutes are spent on them.
+/// Checks that pictures can be written there before the long computations.
 fn ready(out: &Path) -> anyhow::Result<()> {
     let probe = out.join(".kaskade");
     std::fs::create_dir_all(out)

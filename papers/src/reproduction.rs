@@ -1,18 +1,18 @@
-//! The papers' headline comparisons, run again (DESIGN §5c): claims beside what was found here.
+//! The papers' headline comparisons: claims beside the results of this code.
 
 use std::path::PathBuf;
 
 use kaskade_app::report::table::{Align, table};
 use serde::Serialize;
 
-/// Everything that a reproduction ends with.
+/// The result of a reproduction.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Reproduction {
     /// The system whose paper it is.
     pub system: &'static str,
     /// The paper's claim, and the result.
     pub claims: Vec<Claim>,
-    /// What had to be assumed.
+    /// Assumptions.
     pub assumptions: Vec<String>,
     /// The pictures that were drawn.
     pub files: Vec<PathBuf>,
@@ -21,13 +21,13 @@ pub struct Reproduction {
 /// One claim of a paper.
 #[derive(Debug, Clone, Serialize)]
 pub struct Claim {
-    /// What it is about.
+    /// Name.
     pub name: String,
     /// The paper's figure.
     pub paper: String,
-    /// What was found.
+    /// The result of this code.
     pub ours: String,
-    /// Whether that bears the claim out; computed.
+    /// Whether the result confirms the claim.
     pub met: bool,
     /// Why the claim is not met; otherwise a remark.
     pub note: String,

@@ -12,6 +12,7 @@ use kaskade_app::load::arrivals::Arrivals;
 use kaskade_app::load::drive::{self, Until};
 use kaskade_app::load::questions::{Questions, Set};
 use kaskade_app::load::record::{Figures, Record};
+use kaskade_app::load::trace_args::{TraceArgs, positive};
 use kaskade_app::measure::meter::Meter;
 use kaskade_app::planning::initial;
 use kaskade_app::report::progress::say;
@@ -21,7 +22,7 @@ use kaskade_app::serving::{self, Client, Service};
 use serde::Serialize;
 
 use super::target::{Target, TargetArgs};
-use crate::args::{Broker, Spacing, TraceArgs, positive};
+use crate::args::{Broker, Spacing};
 use crate::output;
 
 /// Sends a load to an app and reports throughput, latency and errors: an open loop (`--rate`, `--trace`) sends requests when they
@@ -167,17 +168,11 @@ fn whole(app: &App, args: &Args, bus: BusConfig) -> anyhow::Result<Service> {
         Some(path) => initial::read(app, path)?,
         None => initial::of(app)?,
     };
-    let worker = app
-        .workers
-        .first()
-        .context("the app has no workers")?
-        .name
-        .as_str();
     say(&format!(
         "serving `{}` in this process, plan {}",
         app.name, plan.made_by
     ));
-    let service = Service::builder(app).worker(worker).plan(plan).bus(bus);
+    let service = Service::builder(app).first_worker().plan(plan).bus(bus);
     Ok(service.start()?)
 }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use kaskade_app::config::scalar::Size;
+use kaskade_app::load::trace_args::positive;
 use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::units;
 use kaskade_policy::hybrid_cache::{BlockCounts, allocate};
@@ -11,7 +12,6 @@ use kaskade_simulator::offload::decoders as stated;
 use kaskade_simulator::offload::{Arena, Hardware, Load, Machine, Mode, Outcome, Setup, Shape, Traffic};
 use serde::Serialize;
 
-use crate::args::positive;
 use crate::output;
 
 /// Plans the cache of a language model that exceeds the device's memory (HybridServe KAIST).

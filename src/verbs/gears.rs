@@ -7,6 +7,7 @@ use anyhow::{Context as _, ensure};
 use kaskade_app::charts::panels;
 use kaskade_app::config::scalar::{Size, Span};
 use kaskade_app::config::{App, planner};
+use kaskade_app::load::trace_args::{TraceArgs, positive};
 use kaskade_app::planning::read_profile;
 use kaskade_app::planning::{gears, initial};
 use kaskade_app::report;
@@ -17,7 +18,7 @@ use kaskade_policy::profile::Profile;
 use kaskade_simulator::trace::Trace;
 use serde::Serialize;
 
-use crate::args::{GearPolicy, Overwrite, TraceArgs, positive};
+use crate::args::{GearPolicy, Overwrite};
 use crate::output;
 
 /// Plans gears (CascadeServe): a cascade and its batching for each range of load.

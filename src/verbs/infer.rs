@@ -126,14 +126,8 @@ fn show(part: &InferReply) {
 
 /// Starts the whole app in this process, with the plan of its file.
 fn whole(app: &App, bus: kaskade_actors::bus::BusConfig) -> anyhow::Result<Service> {
-    let worker = app
-        .workers
-        .first()
-        .context("the app has no workers")?
-        .name
-        .as_str();
     let plan = initial::of(app)?;
-    let service = Service::builder(app).worker(worker).plan(plan).bus(bus);
+    let service = Service::builder(app).first_worker().plan(plan).bus(bus);
     Ok(service.start()?)
 }
 

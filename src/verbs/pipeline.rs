@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
 use kaskade_app::config::App;
 use kaskade_app::config::pipeline;
+use kaskade_app::load::trace_args::positive;
 use kaskade_app::planning::allocator;
 use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::{self, units};
@@ -14,7 +15,7 @@ use kaskade_policy::pipeline::Pipeline;
 use kaskade_policy::plan::Plan;
 use serde::Serialize;
 
-use crate::args::{Late, Overwrite, PipelineArgs, PipelinePolicy, positive};
+use crate::args::{Late, Overwrite, PipelineArgs, PipelinePolicy};
 use crate::output;
 
 /// Plans a pipeline (Loki): the variants of its tasks, and the number of workers of each.

@@ -11,6 +11,7 @@ use anyhow::{Context as _, ensure};
 use kaskade_app::charts::deployment;
 use kaskade_app::config::App;
 use kaskade_app::config::scalar::{Size, Span};
+use kaskade_app::load::trace_args::positive;
 use kaskade_app::planning::placement::{picture, slices, text};
 use kaskade_app::planning::{self, read_profile};
 use kaskade_app::planning::{gears, initial};
@@ -27,7 +28,7 @@ use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
 use serde::Serialize;
 
-use crate::args::{Overwrite, positive};
+use crate::args::Overwrite;
 use crate::output;
 
 /// Places a cascade on devices (HybridServe).

@@ -9,6 +9,7 @@ use kaskade_app::config::App;
 use kaskade_app::planning::{self, read_profile};
 use kaskade_app::report;
 use kaskade_planners::cascade::{CascadePlan, Objective};
+use kaskade_planners::certify::{AccuracyTarget, CertifyOptions};
 use kaskade_planners::thresholds::NonInferiorityTest;
 use serde::Serialize;
 
@@ -42,6 +43,16 @@ pub(crate) struct Cascade {
     /// Objective of the plan.
     #[arg(long, value_enum, default_value = "ap")]
     objective: Aim,
+    /// Certify the plan: its loss of accuracy against the largest variant is at most this, such as `1%`. The cheapest cascade that can
+    /// be proven on samples that it was not chosen on is taken.
+    #[arg(long, value_name = "SHARE", value_parser = share, conflicts_with_all = ["objective", "min_accuracy", "no_guard"])]
+    max_loss: Option<f64>,
+    /// Certify the plan: its accuracy is at least this, such as `95%`.
+    #[arg(long, value_name = "SHARE", value_parser = share, conflicts_with_all = ["objective", "no_guard"])]
+    min_accuracy: Option<f64>,
+    /// Confidence of the certificate, such as `95%`.
+    #[arg(long, value_name = "SHARE", value_parser = share, default_value = "95%")]
+    confidence: f64,
     /// Thresholds of `--objective thresholds`, one per variant except the last, in [0, 1].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     thresholds: Vec<f64>,
@@ -94,6 +105,41 @@ struct Report<'a> {
     planned: &'a CascadePlan,
 }
 
+impl Cascade {
+    fn objective(&self) -> Objective {
+        let target = match (self.max_loss, self.min_accuracy) {
+            (Some(loss), _) => Some(AccuracyTarget::MaxLoss { loss }),
+            (None, Some(accuracy)) => Some(AccuracyTarget::MinAccuracy { accuracy }),
+            (None, None) => None,
+        };
+        match (target, self.objective) {
+            (Some(target), _) => Objective::Certified(CertifyOptions {
+                target,
+                confidence: self.confidence,
+            }),
+            (None, Aim::Ap) => Objective::Ap,
+            (None, Aim::Eo) => Objective::Eo,
+            (None, Aim::Largest) => Objective::Largest,
+            (None, Aim::Thresholds) => Objective::Thresholds(self.thresholds.clone()),
+        }
+    }
+}
+
+/// Reads a share: a percentage such as `1%`, or a number such as `0.01`, above 0 and below 1.
+fn share(text: &str) -> Result<f64, String> {
+    let (number, unit) = match text.strip_suffix('%') {
+        Some(number) => (number, 100.0),
+        None => (text, 1.0),
+    };
+    let share = number.trim().parse::<f64>().map(|number| number / unit);
+    match share {
+        Ok(share) if share > 0.0 && share < 1.0 => Ok(share),
+        _ => Err(
+            "write a percentage above 0 % and below 100 %, such as `1%`, or a number such as 0.01".to_owned(),
+        ),
+    }
+}
+
 /// Plans a cascade, writes and prints it.
 pub(crate) fn cascade(args: &Cascade) -> anyhow::Result<()> {
     args.overwrite
@@ -104,14 +150,8 @@ pub(crate) fn cascade(args: &Cascade) -> anyhow::Result<()> {
         args.thresholds.is_empty() || args.objective == Aim::Thresholds,
         "`--thresholds` needs `--objective thresholds`"
     );
-    let objective = match args.objective {
-        Aim::Ap => Objective::Ap,
-        Aim::Eo => Objective::Eo,
-        Aim::Largest => Objective::Largest,
-        Aim::Thresholds => Objective::Thresholds(args.thresholds.clone()),
-    };
     let mut search = planning::cascade(&profile)
-        .objective(objective)
+        .objective(args.objective())
         .seed(args.seed)
         .skips(!args.no_skips);
     if let Some(app) = &app {

@@ -7,10 +7,11 @@ use kaskade_actors::bus::Bus;
 use kaskade_actors::subjects;
 use kaskade_actors::wire::{Message as _, PlanReport, PlanRequest};
 use kaskade_app::config::scalar::Span;
+use kaskade_app::load::trace_args::positive;
 use kaskade_app::serving;
 
 use super::target::{Target, TargetArgs};
-use crate::args::{Broker, positive};
+use crate::args::Broker;
 use crate::output;
 
 /// Time beyond the planner's limit that its report may take.

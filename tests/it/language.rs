@@ -364,6 +364,7 @@ fn cascade(app: &str) -> Plan {
         sharing: Sharing::default(),
         dropping: Dropping::None,
         slo: None,
+        certificate: None,
         gears: vec![Gear {
             name: "only".into(),
             load: LoadRange::ALL,

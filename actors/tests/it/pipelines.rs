@@ -128,6 +128,7 @@ pub(crate) fn pipeline(app: &str, worker: impl Fn(&str) -> String) -> Plan {
         sharing: Sharing::default(),
         dropping: Dropping::None,
         slo: None,
+        certificate: None,
         gears: vec![Gear {
             name: "only".into(),
             load: LoadRange::ALL,

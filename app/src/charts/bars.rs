@@ -6,12 +6,12 @@ use plotters::style::text_anchor::{HPos, VPos};
 use super::ChartError;
 use super::drawing::{Drawn, axis, colour, legend, palette, plain, round_ticks, text, title, with_dark_mode};
 
-/// Everything on one picture.
+/// A bar chart.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Bars {
-    /// What it shows, above it.
+    /// Title.
     pub title: String,
-    /// What the heights are, with their unit.
+    /// Name and unit of the heights.
     pub axis: String,
     /// The names of the bars of every group.
     pub names: Vec<String>,

@@ -8,10 +8,10 @@ use plotters::style::text_anchor::{HPos, VPos};
 use super::ChartError;
 use super::drawing::{Area, Drawn, colour, palette, text, title, with_dark_mode};
 
-/// Everything on one drawing.
+/// A drawing of a deployment.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Deployment {
-    /// What it shows, above it.
+    /// Title.
     pub title: String,
     /// Summary lines.
     pub says: String,
@@ -32,14 +32,14 @@ pub struct Model {
     pub says: Vec<String>,
 }
 
-/// A way of the dataflow.
+/// An edge of the dataflow.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Edge {
     /// The model it leaves, by number.
     pub from: usize,
     /// The model it leads to, a later one.
     pub to: usize,
-    /// The share of requests that goes that way, in words.
+    /// The share of requests that takes it, as text.
     pub says: String,
 }
 
@@ -65,7 +65,7 @@ pub struct Device {
     pub name: String,
     /// How busy it is, in [0, 1].
     pub utilisation: f64,
-    /// What is on it.
+    /// Its replicas.
     pub instances: Vec<Instance>,
 }
 
@@ -87,7 +87,7 @@ const DRAWN: usize = 48;
 const WIDTH: i32 = 960;
 const MARGIN: i32 = 20;
 
-/// The dataflow: where its boxes begin where no way skips one, how high they are, and what each skip adds above them.
+/// The dataflow: top of its boxes without skips, height of the boxes, and height that each skip adds above them.
 const FLOW: i32 = 70;
 const BOX: i32 = 72;
 const SKIP: i32 = 15;
@@ -103,7 +103,7 @@ const ABREAST: usize = 6;
 /// Room for the name of a host.
 const HOST_HEAD: i32 = 18;
 
-/// A strip that can be seen, and one that can hold words.
+/// Minimum height of a visible strip, and of one with text.
 const THIN: f64 = 4.0;
 const WORDY: i32 = 11;
 

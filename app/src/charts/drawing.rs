@@ -1,4 +1,4 @@
-//! What all pictures share: colours that read in light and dark, text, round ticks.
+//! Shared parts of all pictures: colours that read in light and dark, text, round ticks.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -7,10 +7,10 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 /// A picture, or a part of one.
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// What drawing comes to.
+/// The result of drawing.
 pub(super) type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-/// Colours on a light ground, and what a dark ground makes of each.
+/// Colours on a light background, and their replacements on a dark one.
 pub(super) mod palette {
     use plotters::style::RGBColor;
 
@@ -60,7 +60,7 @@ pub(super) fn colour(number: usize) -> RGBColor {
     palette::SERIES.get(place).copied().unwrap_or(first)
 }
 
-/// Words at a place, anchored there.
+/// Draws text at a place, anchored there.
 pub(super) fn text(
     words: &str,
     at: (i32, i32),
@@ -76,12 +76,12 @@ pub(super) fn text(
     Text::new(words.to_owned(), at, style)
 }
 
-/// What a picture shows, above it.
+/// Draws the title of a picture.
 pub(super) fn title(root: &Area<'_>, words: &str) -> Drawn {
     words_at(root, words, (20, 16), 18)
 }
 
-/// What an axis shows, at its upper end.
+/// Draws the name of an axis at its upper end.
 pub(super) fn axis(area: &Area<'_>, words: &str, at: (i32, i32)) -> Drawn {
     words_at(area, words, at, 13)
 }

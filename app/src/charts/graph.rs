@@ -8,7 +8,7 @@ use super::ChartError;
 use super::drawing::{Area, Drawn, palette, text, title, with_dark_mode};
 use crate::report::units;
 
-/// What one request costs, and how often the answer is right.
+/// Cost per request and accuracy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
     /// Joules per request, or their substitute.
@@ -26,16 +26,16 @@ pub struct Named {
     pub at: Point,
 }
 
-/// Everything on one graph.
+/// The accuracy-energy graph.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Graph {
-    /// What it shows, above it.
+    /// Title.
     pub title: String,
-    /// What the lower axis shows, and where the figures come from.
+    /// Name of the lower axis, and source of its figures.
     pub axis: String,
     /// Unit of that axis.
     pub unit: &'static str,
-    /// What cascades reach, ascending by energy and accuracy.
+    /// Points of cascades, ascending by energy and accuracy.
     pub frontier: Vec<Point>,
     /// The single models.
     pub models: Vec<Named>,

@@ -6,16 +6,16 @@ use plotters::style::text_anchor::{HPos, VPos};
 use super::ChartError;
 use super::drawing::{Drawn, axis, palette, text, title, with_dark_mode};
 
-/// Everything on one picture.
+/// A table of coloured cells.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Grid {
-    /// What it shows, above it.
+    /// Title.
     pub title: String,
-    /// What the columns are, with their unit.
+    /// Name and unit of the columns.
     pub column_axis: String,
     /// Names of the columns, from the left.
     pub columns: Vec<String>,
-    /// What the rows are.
+    /// Name of the rows.
     pub row_axis: String,
     /// Rows from the top: a name, and a cell for each column.
     pub rows: Vec<(String, Vec<Cell>)>,

@@ -13,14 +13,14 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ChartError {
-    /// It has nothing to show.
+    /// It has no data.
     #[error("the {what} `{title}` has no {missing} to draw")]
     Empty {
         /// What kind of picture it is.
         what: &'static str,
         /// Its title.
         title: String,
-        /// What it would show.
+        /// The missing data.
         missing: &'static str,
     },
     /// A graph has no point that can be drawn.

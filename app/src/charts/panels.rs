@@ -9,12 +9,12 @@ use super::drawing::{
     self, Area, Drawn, colour, legend, palette, plain, round_ticks, text, title, with_dark_mode,
 };
 
-/// Everything on one picture.
+/// Panels above each other with a common lower axis.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Panels {
-    /// What it shows, above it.
+    /// Title.
     pub title: String,
-    /// What the lower axis shows, with its unit.
+    /// Name and unit of the lower axis.
     pub axis: String,
     /// The panels, from top to bottom.
     pub rows: Vec<Panel>,
@@ -23,7 +23,7 @@ pub struct Panels {
 /// One of them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Panel {
-    /// What its axis shows, with its unit.
+    /// Name and unit of its axis.
     pub axis: String,
     /// The series. Those of one name have one colour in every panel.
     pub series: Vec<Series>,
@@ -31,7 +31,7 @@ pub struct Panel {
     pub level: Option<(f64, String)>,
     /// Highest value shown; values above are cut off and the axis notes it [default: all are shown].
     pub top: Option<f64>,
-    /// Places on the lower axis at which something changes: upright lines.
+    /// Places on the lower axis to mark with vertical lines.
     pub moments: Vec<f64>,
 }
 

@@ -6,8 +6,10 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
 
+use super::App;
 use super::data::DataSets;
-use super::{App, ConfigError, Task, Variant, malformed};
+use super::error::{ConfigError, line_of, malformed, read};
+use super::variant::{Task, Variant};
 
 /// A family in a file of its own: the tables of app.toml that do not depend on the deployment.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -38,7 +40,7 @@ impl FamilyFile {
     /// # Errors
     /// [`ConfigError::Unreadable`], or [`ConfigError::Malformed`] with the line of the first malformed value.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = super::read(path)?;
+        let text = read(path)?;
         let mut family = Self::parse(&text).map_err(|(line, reason)| ConfigError::Malformed {
             path: path.to_owned(),
             line,
@@ -98,7 +100,7 @@ pub(super) fn check_tables(text: &str) -> Result<(), (usize, String)> {
     match first {
         None => Ok(()),
         Some((start, name)) => Err((
-            super::line_of(text, start),
+            line_of(text, start),
             format!(
                 "`{name}` belongs to the family file that `family` names; keep it there, or leave `family` out"
             ),

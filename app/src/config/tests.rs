@@ -1,4 +1,7 @@
+use std::path::Path;
+
 use kaskade_models::power::{PowerConfig, SourceKind};
+use kaskade_policy::plan::Batching;
 
 use super::*;
 

@@ -24,7 +24,7 @@ pub enum DataError {
     File {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         source: Box<DataError>,
     },
     /// The system does not read a file.
@@ -35,7 +35,7 @@ pub enum DataError {
     Line {
         /// Its number, from 1.
         number: usize,
-        /// What is wrong with it.
+        /// The error.
         source: Box<DataError>,
     },
     /// A line of a tab-separated file has another number of columns.
@@ -55,13 +55,13 @@ pub enum DataError {
     Completion {
         /// Its number, from 1.
         number: usize,
-        /// What is wrong with it.
+        /// The error.
         source: serde_json::Error,
     },
     /// A text has too few words.
     #[error("there are {found} words between {from} and {to} of the text, {wanted} are required")]
     Words {
-        /// How many there are.
+        /// The number.
         found: usize,
         /// Where the part of the text begins, as a share.
         from: f64,
@@ -73,7 +73,7 @@ pub enum DataError {
     /// The set has too few samples.
     #[error("there are {found} samples after the first {skip}; correct `skip` and `take`")]
     Count {
-        /// How many there are.
+        /// The number.
         found: usize,
         /// How many were skipped.
         skip: usize,

@@ -177,7 +177,7 @@ impl Samples {
         self.labels.is_empty()
     }
 
-    /// Nothing, if every sample is what a model of this signature takes.
+    /// Checks that a model of this signature takes every sample.
     ///
     /// # Errors
     /// The first sample that is not, by its number from 0.

@@ -1,4 +1,4 @@
-//! Scenes with several objects each: what a pipeline is asked, and how much of its answers is right.
+//! Scenes with several objects each: requests of a pipeline, and the accuracy of its answers.
 
 use std::num::NonZeroUsize;
 
@@ -82,19 +82,19 @@ pub enum SceneError {
     /// A scene is not what the model takes.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// A tensor is not what it should be.
+    /// A tensor has the wrong type or shape.
     #[error(transparent)]
     Tensor(#[from] TensorError),
 }
 
-/// Scenes, and what is in them.
+/// Scenes with their objects.
 #[derive(Debug, Clone)]
 pub struct Scenes {
     /// What each request brings.
     pub inputs: Vec<Inputs>,
     /// The tasks that classify objects.
     pub kinds: Vec<String>,
-    /// Of each scene, by cell: the kind and class of what is in it.
+    /// Of each scene, by cell: kind and class of its object.
     truths: Vec<Vec<Option<Object>>>,
     /// Height and width of a cell, pixels.
     cell: [usize; 2],
@@ -102,14 +102,14 @@ pub struct Scenes {
     columns: usize,
 }
 
-/// What is in a cell.
+/// The object in a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Object {
     kind: usize,
     class: usize,
 }
 
-/// Something that a detector found.
+/// An object that a detector found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     /// Which of the kinds.
@@ -118,10 +118,10 @@ pub struct Found {
     pub cell: usize,
 }
 
-/// Something found, and what became of it.
+/// A found object and its classification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Told {
-    /// What was found.
+    /// The found object.
     pub found: Found,
     /// Its class; `None` if the branch was dropped or failed.
     pub class: Option<usize>,
@@ -327,7 +327,7 @@ impl Scenes {
         (0..self.kinds.len()).map(of_kind).collect()
     }
 
-    /// How much of what was found in a scene is there, whatever class it has.
+    /// Precision and recall of the objects found in a scene, without their classes.
     pub(crate) fn judge_found(&self, scene: usize, found: &[Found]) -> Score {
         let truth = self.truths.get(scene).map_or(&[][..], Vec::as_slice);
         let is_there = |found: &&Found| self.kind_at(scene, found.cell) == Some(found.kind);
@@ -338,12 +338,12 @@ impl Scenes {
         }
     }
 
-    /// The kind of what is in a cell.
+    /// The kind of the object in a cell.
     fn kind_at(&self, scene: usize, cell: usize) -> Option<usize> {
         Some(self.truths.get(scene)?.get(cell).copied()??.kind)
     }
 
-    /// The class of what is in the cell of something found, if it is of that kind.
+    /// The class of the object in the cell of a found one, if it is of that kind.
     pub(crate) fn class_at(&self, scene: usize, found: Found) -> Option<usize> {
         let object = self.truths.get(scene)?.get(found.cell).copied()??;
         (object.kind == found.kind).then_some(object.class)

@@ -1,4 +1,4 @@
-//! Texts and what should come of them.
+//! Texts and their expected continuations.
 
 use std::num::NonZeroUsize;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::DataError;
 use crate::config::data::{Completions, Words};
 
-/// A text, and the text that should come of it.
+/// A text and its expected continuation.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Completion {
@@ -40,7 +40,7 @@ pub(super) fn words(text: &str, spec: &Words) -> Result<Vec<Completion>, DataErr
     let [begin, end] = [spec.from.get(), spec.to.get()].map(|share| line_after(text, share));
     let part = text.get(begin..end).unwrap_or_default();
     let shown = |word: &str| word.char_indices().nth(spec.shown).map(|(at, _)| at);
-    // A word that is shown whole leaves nothing to predict.
+    // A word that is part of the prompt as a whole cannot be predicted.
     let words = words_of(part).filter_map(|(at, word)| Some((at, word, shown(word)?)));
     let words: Vec<(usize, &str, usize)> = words.collect();
     let take = spec.take.get();

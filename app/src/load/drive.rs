@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::arrivals::Arrivals;
 use super::record::{Outcome, Record};
 
-/// Something that answers requests by number.
+/// A target of load: answers requests by number.
 pub trait Target: Send + Sync + 'static {
     /// Sends the request of that number and waits for its outcome.
     fn ask(&self, number: u64) -> impl Future<Output = Outcome> + Send;
@@ -35,7 +35,7 @@ pub fn paced(arrivals: Arrivals) -> UnboundedReceiver<Due> {
         for after in arrivals {
             let at = start + after;
             std::thread::sleep(at.saturating_duration_since(std::time::Instant::now()));
-            // The receiver is gone: the run was abandoned.
+            // The receiver is closed: the run was abandoned.
             if due.send(Due { after, at: at.into() }).is_err() {
                 return;
             }

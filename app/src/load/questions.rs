@@ -23,7 +23,7 @@ use crate::serving::Client;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum QuestionError {
-    /// The model that says what the set must look like cannot be loaded.
+    /// The model that defines the form of the set cannot be loaded.
     #[error(transparent)]
     Family(#[from] FamilyError),
     /// The set cannot be used.
@@ -52,7 +52,7 @@ pub enum QuestionError {
         path: PathBuf,
         /// Number of the text, from 1.
         number: usize,
-        /// What is wrong with it.
+        /// The error.
         source: TensorError,
     },
     /// A request is not valid JSON.
@@ -62,7 +62,7 @@ pub enum QuestionError {
         path: PathBuf,
         /// Number of the request, from 1.
         number: usize,
-        /// What is wrong with it.
+        /// The error.
         source: serde_json::Error,
     },
     /// A request does not follow the Open Inference Protocol.
@@ -72,7 +72,7 @@ pub enum QuestionError {
         path: PathBuf,
         /// Number of the request, from 1.
         number: usize,
-        /// What is wrong with it.
+        /// The error.
         source: CodecError,
     },
 }

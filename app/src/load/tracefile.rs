@@ -18,7 +18,7 @@ pub enum TraceFileError {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         source: Box<TraceFileError>,
     },
     /// A file cannot be read.
@@ -40,7 +40,7 @@ pub enum TraceFileError {
 pub struct TraceFile {
     /// The file, plain or compressed by gzip.
     pub path: PathBuf,
-    /// What it holds; by default what it looks like.
+    /// Its format [default: detected].
     pub format: Option<Format>,
     /// The part to play, in seconds from its beginning.
     pub excerpt: Option<Range<usize>>,
@@ -50,8 +50,9 @@ pub struct TraceFile {
     pub skip_idle: bool,
 }
 
-/// What a trace file may hold.
+/// Format of a trace file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Format {
     /// Requests per second, as integers separated by white space.
     Counts,

@@ -1,7 +1,8 @@
-//! What a model answers on a labelled set, and how sure it is.
+//! The answers of a model on a labelled set, with their confidence.
 
 use kaskade_models::{Inputs, Model, Tensor};
-use kaskade_planners::calibration::{Label as Truth, Labelled, calibrate};
+use kaskade_planners::calibration::{Label as Truth, Labelled, calibrate_on};
+use kaskade_planners::certify::parts;
 use kaskade_policy::confidence::{Calibration, Estimator, Scores};
 use kaskade_policy::profile::{BeforeAfter, Validation};
 
@@ -26,7 +27,8 @@ pub struct Answers {
     pub validation: Validation,
 }
 
-/// Runs a model over a labelled set and calibrates its confidence there: a classifier's by its scores, a language model's own as it is.
+/// Runs a model over a labelled set and calibrates its confidence on the selection part: a classifier's by its scores, a language
+/// model's own as it is.
 ///
 /// # Errors
 /// When the model fails on a sample, gives neither `logits` nor `text`, or its scores cannot be calibrated.
@@ -43,7 +45,13 @@ pub fn calibrated(
     let judgements = each(model, requests, Judgement::of, step)?;
     let samples = judgements.iter().zip(labels);
     let samples: Vec<Labelled<'_>> = samples.map(|(judged, label)| judged.labelled(label)).collect();
-    let calibrated = calibrate(estimator, &samples)?;
+    // The other part proves the cascades that are chosen by these confidences.
+    let selection: Vec<Labelled<'_>> = parts(samples.len())
+        .selection
+        .iter()
+        .filter_map(|place| samples.get(*place).copied())
+        .collect();
+    let calibrated = calibrate_on(estimator, &selection, &samples)?;
     Ok(Answers {
         calibration: calibrated.calibration,
         ece: calibrated.ece,

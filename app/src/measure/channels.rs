@@ -1,7 +1,7 @@
 //! How long a message takes from stage to stage, by its size: `T(b)` of each channel (HybridServe §V-A).
 //!
 //! What is timed is a stage request with one tensor, from its encoding to its decoding: between two tasks of a process, which copies
-//! nothing, and over a broker back to this process, which is the way that it takes between two processes at that broker.
+//! nothing, and over a broker back to this process, which is the path between two processes at that broker.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ const WARM_UP: usize = 8;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ChannelError {
-    /// The receiving task is gone.
+    /// The receiving task has ended.
     #[error("the message has no receiver")]
     NoReceiver,
     /// A message was lost inside the process.

@@ -1,7 +1,7 @@
-//! What a batch costs: latency, energy and utilisation by batch size.
+//! The cost of a batch: latency, energy and utilisation by batch size.
 //!
 //! Every batch size is measured in several rounds, and the rounds go through all sizes in order, so that other load that
-//! lasts a second spoils one round of each size and not one size altogether. Medians leave that round out.
+//! lasts a second affects one round of each size and not all rounds of one size. Medians leave that round out.
 
 use std::time::{Duration, Instant};
 

@@ -20,7 +20,7 @@ pub enum MeasureError {
     Variant {
         /// The variant.
         variant: String,
-        /// What is wrong with it.
+        /// The error.
         source: Box<MeasureError>,
     },
     /// A batch of one size cannot be run.
@@ -28,7 +28,7 @@ pub enum MeasureError {
     BatchSize {
         /// Requests in the batch.
         batch: u32,
-        /// What is wrong with it.
+        /// The error.
         source: Box<MeasureError>,
     },
     /// A sample of the set has no usable answer.
@@ -36,7 +36,7 @@ pub enum MeasureError {
     Sample {
         /// Its number, from 0.
         number: usize,
-        /// What is wrong with it.
+        /// The error.
         source: Box<MeasureError>,
     },
     /// The model refuses a sample of the set.
@@ -148,7 +148,7 @@ pub enum MeasureError {
     /// A request is no tensor.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// What was measured is no sound pipeline.
+    /// The measurements are not a valid pipeline.
     #[error(transparent)]
     Invalid(#[from] Invalid),
 }

@@ -1,4 +1,4 @@
-//! What a detector found in scenes, and how right that is, read by one classifier or another.
+//! The objects that a detector found in scenes, and their accuracy with different classifiers.
 
 use kaskade_models::{Inputs, Model, Tensor};
 use kaskade_policy::pipeline::TaskVariant;
@@ -11,7 +11,7 @@ use crate::data::scenes::{Found, Scenes, Score, Told};
 /// Requests per batch where only answers count.
 const BATCH: usize = 32;
 
-/// What a variant of the root task made of every scene.
+/// The results of a variant of the root task for every scene.
 pub(super) struct Findings {
     found: Vec<Vec<Found>>,
     /// By kind: the scene and place of each crop, and the crop as a request.
@@ -89,14 +89,14 @@ impl Findings {
         Ok(findings)
     }
 
-    /// What was cut out for a task, as requests to it.
+    /// The found objects of a task, as requests to it.
     pub(super) fn requests(&self, scenes: &Scenes, task: &str) -> Vec<Inputs> {
         let kind = scenes.kinds.iter().position(|kind| kind == task);
         let crops = kind.and_then(|kind| self.crops.get(kind)).into_iter().flatten();
         crops.map(|(.., inputs)| inputs.clone()).collect()
     }
 
-    /// How much of what was found is there.
+    /// Accuracy of the detection.
     pub(super) fn score(&self, scenes: &Scenes) -> Score {
         let mut sum = Score::default();
         for (scene, found) in self.found.iter().enumerate() {
@@ -105,7 +105,7 @@ impl Findings {
         sum
     }
 
-    /// How many requests a scene becomes, and where they go.
+    /// Number of requests that a scene becomes, by task.
     pub(super) fn factors(&self, scenes: &Scenes, variant: &mut TaskVariant) {
         let counts: Vec<f64> = self.crops.iter().map(|crops| crops.len() as f64).collect();
         let all: f64 = counts.iter().sum();

@@ -1,4 +1,4 @@
-//! What a model, or a slice of it, takes of its device's memory: `w_i(b)` (HybridServe §V-B).
+//! Memory of a model, or of a partition of it, on its device: `w_i(b)` (HybridServe §V-B).
 //!
 //! On the processor that is what a process gains by loading the model and running a batch, so every measurement has a process of its own:
 //! in one that has held another model, freed memory would be reused without being counted.
@@ -94,7 +94,7 @@ pub fn here(member: &Member, slice: Slice, batches: &[u32]) -> Result<Weighed, M
     let now = || reader.now().ok_or(MemoryError::NoReading);
     let before = now()?;
     let mut loaded = member.load_slice(member.device, slice)?;
-    // What was in the process's hands already is not seen to be taken: the weights themselves are the least.
+    // Memory that the process had already is not counted, so the weights are the minimum.
     let least = loaded.info.parameters * 4;
     let loaded_bytes = now()?.saturating_sub(before).max(least);
     let request = request(&loaded.model.signature())?;

@@ -1,4 +1,4 @@
-//! Stretches of work and what they cost.
+//! Costs of intervals of work.
 
 use kaskade_models::device::nvml::{Gpu, KernelUtilisation};
 use kaskade_models::device::{self, DeviceChoice, DeviceInfo};
@@ -15,7 +15,7 @@ pub struct Meter {
     sampled: u64,
 }
 
-/// What a stretch of work took.
+/// The cost of an interval of work.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stretch {
     /// Energy of the device, idle included, joules; unknown where no source could be read.
@@ -56,7 +56,7 @@ impl Meter {
         self.power.source().to_string()
     }
 
-    /// Begins a stretch.
+    /// Starts an interval.
     pub fn begin(&mut self) -> EnergySample {
         if let Some(kernels) = self.kernels() {
             self.sampled = kernels.newest;
@@ -64,7 +64,7 @@ impl Meter {
         self.power.sample()
     }
 
-    /// What the driver has sampled since the stretch began.
+    /// The samples of the driver since the interval started.
     fn kernels(&self) -> Option<KernelUtilisation> {
         self.gpu.as_ref()?.kernel_utilisation(self.sampled).ok()
     }

@@ -1,16 +1,16 @@
-//! What a family costs and answers, measured: the profile that planners read.
+//! Measures costs and answers of a family: the profile that planners read.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`answers`] | what a model answers on a labelled set, calibrated |
+//! | [`answers`] | answers of a model on a labelled set, calibrated |
 //! | [`channels`] | how long a message takes from stage to stage |
 //! | [`cost`] | latency, energy and utilisation by batch size |
-//! | `findings` | what a detector found in scenes, and how right that is |
-//! | [`memory`] | what a model takes of its device's memory by batch size |
+//! | `findings` | objects that a detector found in scenes, and their accuracy |
+//! | [`memory`] | memory of a model on its device by batch size |
 //! | [`meter`] | stretches of work and their energy |
 //! | [`profiler`] | [`Profiler`]: measures an app as configured |
 //! | [`text`] | profiles as text for people |
-//! | [`tree`] | a pipeline: what its variants cost and make of a request, and how accurate its paths are |
+//! | [`tree`] | a pipeline: costs and multiplicative factors of its variants, accuracy of its paths |
 
 pub mod answers;
 pub mod channels;
@@ -38,7 +38,7 @@ use crate::family::{Family, Member};
 use crate::report::progress::Progress;
 use crate::report::units;
 
-/// What is measured, and how.
+/// Options of the measurements.
 pub struct Plan<'a> {
     /// Name of the app.
     pub app: &'a str,
@@ -46,7 +46,7 @@ pub struct Plan<'a> {
     pub estimator: Estimator,
     /// How much is measured.
     pub effort: &'a Effort,
-    /// Where joules come from.
+    /// Source of joules.
     pub power: &'a PowerConfig,
     /// Whether progress is kept to oneself.
     pub quiet: bool,

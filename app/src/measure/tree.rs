@@ -1,4 +1,4 @@
-//! A pipeline, measured: what its variants cost, how many requests they make of one, and how accurate each path is end to end (Loki §3).
+//! Measures a pipeline: costs and multiplicative factors of its variants, and the end-to-end accuracy of each path (Loki §3).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,12 +18,12 @@ use crate::data::scenes::Scenes;
 use crate::family::{Family, Member};
 use crate::report::progress::Progress;
 
-/// What was measured of a pipeline.
+/// The measurements of a pipeline.
 #[non_exhaustive]
 pub struct Measured {
-    /// What planners read.
+    /// The pipeline for planners.
     pub pipeline: Pipeline,
-    /// How the numbers of objects in a scene are distributed, which only simulators ask.
+    /// Distribution of the number of objects in a scene, for simulators.
     pub copies: Vec<MeasuredCopies>,
 }
 
@@ -127,7 +127,7 @@ impl Members {
     }
 }
 
-/// What the tasks below the root make of what was found.
+/// The results of the tasks below the root for the found objects.
 struct Readings {
     /// By path, how much is right.
     paths: Vec<ProfiledPath>,

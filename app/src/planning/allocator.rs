@@ -1,4 +1,4 @@
-//! An app that is a pipeline, planned: by its planner while it serves, and for its beginning.
+//! Plans an app that is a pipeline: its initial plan, and its planner while it serves.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,8 @@ use kaskade_policy::plan::Plan;
 
 use crate::config::App;
 use crate::config::pipeline::{AllocatorRule, PipelineRule};
-use crate::planning::{PlanningError, initial};
+use crate::planning::PlanningError;
+use crate::planning::check::check;
 use crate::report::in_one_line;
 
 /// Returns the slots of an app's workers, each of which runs one variant.
@@ -47,7 +48,7 @@ pub fn slots(app: &App) -> Result<Vec<Slot>, PlanningError> {
     Ok(slots)
 }
 
-/// What was measured of an app's pipeline, checked against the app.
+/// Returns the measured pipeline of an app, checked against the app.
 ///
 /// # Errors
 /// When there is no such file, or it is of another pipeline.
@@ -107,7 +108,7 @@ pub fn options(app: &App, allocator: &AllocatorRule) -> Result<ManagerOptions, P
     })
 }
 
-/// The plan that a pipeline begins with: for the least demand that is planned for.
+/// Returns the initial plan of a pipeline, for the smallest demand that is planned for.
 ///
 /// # Errors
 /// As [`manager`], or when there are fewer places than tasks.
@@ -139,7 +140,7 @@ pub fn planner(app: &App, rule: &PipelineRule) -> Result<Option<PlannerConfig>, 
         let plan = planner
             .plan(request, running)
             .map_err(|error| in_one_line(&error))?;
-        initial::check(&app, &plan).map_err(|error| in_one_line(&error))?;
+        check(&app, &plan).map_err(|error| in_one_line(&error))?;
         Ok(plan)
     });
     Ok(Some(PlannerConfig {

@@ -1,10 +1,10 @@
-//! Cascades from a profile, and what people see of them.
+//! Cascades from a profile, and their text output.
 
 use kaskade_planners::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
 use kaskade_planners::skips::{Reason, Split};
 use kaskade_planners::thresholds::{CostBasis, FORWARD_ALL, NonInferiorityTest, Point};
 use kaskade_policy::fit;
-use kaskade_policy::plan::{Band, Exit, Plan, Stage, Target};
+use kaskade_policy::plan::{Band, Exit, Guarantee, Plan, Stage, Target};
 use kaskade_policy::profile::Profile;
 
 use crate::charts::graph::{self, Graph, Named};
@@ -45,7 +45,7 @@ impl<'a> CascadePlanner<'a> {
         self
     }
 
-    /// Sets what to plan for; by default the accuracy of the best variant at the least energy ([`Objective::Ap`]).
+    /// Sets the objective; by default the accuracy of the best variant at the least energy ([`Objective::Ap`]).
     pub fn objective(mut self, objective: Objective) -> Self {
         self.options.objective = objective;
         self
@@ -199,6 +199,7 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
         format!("\nplan\n{}", stage_table(planned)),
         expected,
         skips_line(planned),
+        promise(planned),
     ];
     parts.extend(planned.dropped.iter().map(|dropped| {
         let reason = match dropped.reason {
@@ -212,11 +213,67 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
                 cost(energy_before),
                 cost(energy_after)
             ),
+            Reason::CheaperWithout => "the cheapest certified cascade does without it".to_owned(),
             Reason::NeverReached => "no validation sample gets that far".to_owned(),
         };
         format!("dropped {}: {reason}", dropped.name)
     }));
     parts.join("\n")
+}
+
+/// What is proven about the plan, or that nothing is.
+fn promise(planned: &CascadePlan) -> String {
+    let (Some(certificate), Some(tested)) = (&planned.plan.certificate, planned.certification) else {
+        return uncertified(planned);
+    };
+    let proven = match &certificate.guarantee {
+        Guarantee::MaxLoss { loss, against } => {
+            format!(
+                "at most {} less accurate than {against} alone",
+                units::percent(*loss)
+            )
+        }
+        Guarantee::MinAccuracy { accuracy } => format!("at least {} right", units::percent(*accuracy)),
+        _ => "see the plan's certificate".to_owned(),
+    };
+    let counted = match (certificate.lost, certificate.gained) {
+        (Some(lost), Some(gained)) => {
+            format!(
+                "{} right, {lost} lost and {gained} gained against it",
+                certificate.right
+            )
+        }
+        _ => format!("{} right", certificate.right),
+    };
+    let next = match tested.next_needs {
+        Some(samples) => format!("; about {samples} validation samples would certify a cheaper one"),
+        None => String::new(),
+    };
+    format!(
+        "certified with {} confidence: {proven}, by {} samples that it was not chosen on ({counted}; p = {:.4}); {} of {} cascades \
+         passed{next}",
+        units::percent(certificate.confidence),
+        certificate.samples,
+        certificate.p_value,
+        tested.passed,
+        tested.candidates,
+    )
+}
+
+fn uncertified(planned: &CascadePlan) -> String {
+    let Some(held_out) = planned.estimates.held_out else {
+        return "not certified: `--max-loss 1%` proves a bound on the loss of accuracy".to_owned();
+    };
+    let points = |share: f64| format!("{:+.2}", 100.0 * share);
+    let [least, most] = held_out.interval;
+    format!(
+        "not certified; on samples that it was not chosen on: {} right, {} points against the largest alone (95 % interval {} to {}); \
+         `--max-loss 1%` proves a bound",
+        units::percent(held_out.accuracy),
+        points(held_out.difference),
+        points(least),
+        points(most),
+    )
 }
 
 /// Some points of the frontier, evenly spread, and all that have a name.

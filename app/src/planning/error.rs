@@ -1,4 +1,4 @@
-//! Why there is no plan for an app.
+//! Errors of planning.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use kaskade_planners::manager::ManageError;
 use kaskade_policy::invalid::{FileError, Invalid};
 use thiserror::Error;
 
-/// There is no plan for an app, or what it would be made from cannot be used.
+/// A plan for an app cannot be made, or its inputs cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PlanningError {
@@ -19,7 +19,7 @@ pub enum PlanningError {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         source: Box<PlanningError>,
     },
     /// A file cannot be read.
@@ -139,7 +139,7 @@ pub enum PlanningError {
         /// The app that is planned.
         app: String,
     },
-    /// There is nothing to plan for.
+    /// There is no load to plan for.
     #[error("nothing runs and nothing is to be planned yet")]
     NothingToPlan,
     /// The highest load is unknown.

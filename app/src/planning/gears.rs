@@ -1,4 +1,4 @@
-//! Gear plans from a profile: the planner's options of an app, and what people see of the outcome.
+//! Gear plans from a profile: the planner's options of an app, and the text output.
 
 use kaskade_planners::gears::{Cascade, DeviceSpec, GearOptions, GearPlan};
 use kaskade_policy::plan::{Gear, Plan, Slo};

@@ -1,14 +1,12 @@
 //! The app's first plan: from a file, one variant alone, or a pipeline's initial allocation.
 
-use kaskade_policy::plan::{
-    Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage,
-    Wiring,
-};
+use kaskade_policy::plan::{Plan, Replica};
 
 use crate::config::{App, PlanSource, Worker};
+pub use crate::planning::check::check;
 use crate::planning::{PlanningError, allocator};
 
-/// The plan of an app, checked against the app: of a pipeline without a file, the one that its planner would begin with.
+/// Returns the plan of an app, checked against the app: of a pipeline without a file, the initial plan of its planner.
 ///
 /// # Errors
 /// When a plan file cannot be read, is unsound, or is another app's.
@@ -37,78 +35,14 @@ pub fn read(app: &App, path: &std::path::Path) -> Result<Plan, PlanningError> {
     Ok(plan)
 }
 
-/// Nothing, if the app can be served by the plan.
-///
-/// # Errors
-/// When it is another app's, or names a variant or worker that the app does not have.
-pub fn check(app: &App, plan: &Plan) -> Result<(), PlanningError> {
-    if plan.app != app.name.as_str() {
-        return Err(PlanningError::OtherApp {
-            plan: plan.app.clone(),
-            app: app.name.to_string(),
-        });
-    }
-    for (index, planned) in plan.variants.iter().enumerate() {
-        let known = app
-            .variants
-            .iter()
-            .any(|variant| variant.name.as_str() == planned.name);
-        if !known {
-            return Err(PlanningError::UnknownVariant {
-                index,
-                variant: planned.name.clone(),
-            });
-        }
-    }
-    for (index, replica) in plan.placement.iter().enumerate() {
-        let known = app
-            .workers
-            .iter()
-            .any(|worker| worker.name.as_str() == replica.worker);
-        if !known {
-            return Err(PlanningError::UnknownWorker {
-                index,
-                worker: replica.worker.clone(),
-            });
-        }
-    }
-    Ok(())
-}
-
-/// A plan that answers everything with one variant, a replica of it on every worker of the app.
+/// Returns a plan that answers every request with one variant, which has its replicas on every worker of the app.
 pub fn single(app: &App, variant: &str) -> Plan {
-    Plan {
-        version: PLAN_VERSION,
-        app: app.name.to_string(),
-        made_by: format!("single/{variant}"),
-        variants: vec![PlannedVariant {
-            name: variant.to_owned(),
-            calibration: None,
-        }],
-        placement: placement(app, &[variant]),
-        sharing: Sharing::default(),
-        dropping: Dropping::None,
-        slo: None,
-        gears: vec![Gear {
-            name: "only".to_owned(),
-            load: LoadRange::ALL,
-            expected: None,
-            wiring: Wiring {
-                entry: Edge::to(variant),
-                ensemble: Vec::new(),
-                stages: vec![Stage {
-                    name: variant.to_owned(),
-                    task: None,
-                    variant: variant.to_owned(),
-                    partition: None,
-                    budget_us: None,
-                    profiled: None,
-                    exit: Exit::Reply,
-                    batching: app.batching.into(),
-                }],
-            },
-        }],
-    }
+    Plan::cascade(app.name.as_str())
+        .made_by(format!("single/{variant}"))
+        .stage(variant, variant)
+        .placement(placement(app, &[variant]))
+        .batching(app.batching.into())
+        .build_unchecked()
 }
 
 /// Returns the replicas of these variants on every worker of the app, each on the worker's device.

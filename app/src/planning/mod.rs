@@ -1,17 +1,18 @@
-//! Plans for an app: cascades, gears, placements and pipelines, from what was measured.
+//! Plans for an app: cascades, gears, placements and pipelines, from measurements.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`cascade`](mod@cascade) | confidence cascades from a profile |
 //! | [`gears`] | gear plans from a profile, by load |
 //! | [`placement`] | placements on devices: as text, as a drawing |
-//! | [`pipelines`] | where pipelines come from |
+//! | [`pipelines`] | sources of pipelines |
 //! | [`allocator`] | the planner of an app that is a pipeline |
 //! | [`replan`] | the planner that runs while an app serves |
-//! | [`initial`] | the plan that an app begins with, and whether a plan fits an app |
+//! | [`initial`] | the initial plan of an app, and whether a plan fits an app |
 
 pub mod allocator;
 pub mod cascade;
+mod check;
 mod error;
 pub mod gears;
 pub mod initial;
@@ -26,7 +27,7 @@ use kaskade_policy::profile::Profile;
 use self::cascade::CascadePlanner;
 pub use self::error::PlanningError;
 
-/// Begins to plan a confidence cascade from a profile.
+/// Starts to plan a confidence cascade from a profile.
 ///
 /// ```no_run
 /// use kaskade_app::planning;

@@ -1,4 +1,4 @@
-//! Placements from a profile and a cascade: what people see of one.
+//! Placements from a profile and a cascade: text and pictures.
 //!
 //! | module | holds |
 //! |---|---|
@@ -14,7 +14,7 @@ use kaskade_planners::placement::{Placed, Proof};
 
 use crate::report::units;
 
-/// How good a placement is known to be, in a few words.
+/// Returns the known quality of a placement as text.
 pub fn proof(placed: &Placed) -> String {
     match placed.proof {
         Proof::Optimal => "optimal: no placement of any combination moves less".to_owned(),

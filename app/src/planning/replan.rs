@@ -1,4 +1,4 @@
-//! Other plans for an app that is being served: what its planner does when it is asked.
+//! New plans for an app while it is served, on request.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What people read of results: tables, units, progress, files.
+//! Output for people: tables, units, progress, files.
 
 pub mod progress;
 pub mod table;

@@ -77,7 +77,7 @@ impl Progress {
     }
 }
 
-/// What work comes to, and how long it took.
+/// The result of work, and its duration.
 pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let started = Instant::now();
     let done = work();
@@ -105,7 +105,7 @@ pub fn while_saying<T>(label: &str, quiet: bool, work: impl FnOnce() -> T) -> T 
 
 /// Prints one line on standard error.
 pub fn say(line: &str) {
-    // A closed standard error is no reason to stop working.
+    // The work continues if standard error is closed.
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 

@@ -5,7 +5,7 @@ pub fn percent(share: f64) -> String {
     format!("{:.2} %", share * 100.0)
 }
 
-/// Joules with a prefix, or `unknown`: what cannot be known is never written as zero.
+/// Joules with a prefix, or `unknown`: an unknown value is never written as zero.
 pub fn joules(energy: Option<f64>) -> String {
     energy.map_or_else(|| "unknown".to_owned(), |energy| prefixed(energy, "J"))
 }

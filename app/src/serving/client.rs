@@ -16,7 +16,7 @@ use super::ServingError;
 /// Default time budget of a request; the default of an app's `ingress.default_budget`.
 pub const DEFAULT_BUDGET: Duration = Duration::from_secs(2);
 
-/// Asks one app. Cheap to clone.
+/// A client of one app. Cheap to clone.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -68,7 +68,7 @@ impl Client {
         Self { budget, ..self }
     }
 
-    /// Begins a request with a text.
+    /// Starts a request with a text.
     ///
     /// # Errors
     /// When the text is no tensor.
@@ -76,7 +76,7 @@ impl Client {
         Ok(self.tensors(vec![Tensor::from_texts("text", &[text])?]))
     }
 
-    /// Begins a request with tensors.
+    /// Starts a request with tensors.
     pub fn tensors(&self, inputs: Inputs) -> Request<'_> {
         Request {
             client: self,
@@ -103,12 +103,12 @@ impl Client {
         }
     }
 
-    /// Closes the connection. What is still asked fails.
+    /// Closes the connection. Requests without a reply fail.
     pub async fn leave(&self) {
         self.bus.close().await;
     }
 
-    /// Asks, and waits for the one terminal reply.
+    /// Sends the request, and waits for the one terminal reply.
     ///
     /// # Errors
     /// The app's fault; [`kaskade_actors::Code::NoReply`] if no reply came within the budget.

@@ -1,4 +1,4 @@
-//! Serving an app in this process, and asking a running app.
+//! Serving an app in this process, and clients of a running app.
 //!
 //! | module | holds |
 //! |---|---|
@@ -33,7 +33,7 @@ use crate::config::App;
 use crate::family::Family;
 use crate::planning::{PlanningError, replan};
 
-/// An app cannot be served or asked.
+/// An app cannot be served, or a client cannot reach it.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServingError {
@@ -54,7 +54,7 @@ pub enum ServingError {
     /// The app has no such worker.
     #[error("the app has no worker `{worker}`; it has {workers:?}")]
     NoWorker {
-        /// The worker that was asked for.
+        /// The requested worker.
         worker: String,
         /// The app's workers.
         workers: Vec<String>,

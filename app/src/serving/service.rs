@@ -123,6 +123,12 @@ impl ServiceBuilder {
         }
     }
 
+    /// Makes this process the first of the app's workers.
+    pub fn first_worker(mut self) -> Self {
+        self.worker = self.app.workers.first().map(|worker| worker.name.to_string());
+        self
+    }
+
     /// Uses these models instead of the directories that the app's file names.
     pub fn family(self, family: Family) -> Self {
         Self { family, ..self }

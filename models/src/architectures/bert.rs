@@ -9,28 +9,24 @@
 //! - Question answering returns `start_logits` and `end_logits` FP32 `[sequence]`, raw; for a question and a context as
 //!   texts also `answer` BYTES `[1]` and `answer_span` INT64 `[2]`, the answer's first byte in the context and the one
 //!   after its last: the span with the largest product of start and end probability among those of at most
-//!   [`LONGEST_ANSWER`] tokens within the context, extended to whole words.
+//!   [`LONGEST_ANSWER`](super::answer_span::LONGEST_ANSWER) tokens within the context, extended to whole words.
 //!
 //! As slices, all but the last return `hidden_states` FP32 `[sequence, width]` and `attention_mask` INT64 `[sequence]`,
 //! which all but the first take. The last one has no text for an answer and returns logits only.
 
-use burn::nn::{Embedding, LayerNorm, Linear};
-use burn::tensor::activation::tanh;
-use burn::tensor::{Device, Int, Tensor, TensorData};
-
-use super::encoder::{Block, BlockNames, EncoderConfig, padding_mask};
-use super::layers::{embedding, layer_norm, linear};
+use super::answer_span::span_outputs;
+use super::encoder::{Block, BlockNames, EncoderConfig};
+use super::layers::Layers;
 use super::text::{SecondText, TextReader, Texts, TokenLimits, Tokens};
-use crate::checkpoint::{Checkpoint, LoadError, Weights};
-use crate::runtime::batch::{BatchResults, logits_per_row, rows, run_batch_in_parallel};
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::device::{Device, with_ops};
+use crate::ops::{Activation, Ops, Span};
+use crate::runtime::batch::{BatchResults, device_failed, logits_per_row, rows, run_batch_in_parallel};
 use crate::runtime::hidden_states as states;
 use crate::runtime::loaded::{Built, Task};
 use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::slice::Slice;
 use crate::runtime::tensor;
-
-/// Maximum length of an answer, tokens: the default of transformers' question answering.
-pub(super) const LONGEST_ANSWER: usize = 15;
 
 const BLOCK_NAMES: BlockNames = BlockNames {
     projections: "attention.self",
@@ -48,16 +44,9 @@ pub(crate) fn sequence_classification(
     slice: Slice,
 ) -> Result<Built, LoadError> {
     let labels = checkpoint.config.labels()?;
-    let mut bert = Bert::take(checkpoint, device, slice, Texts::OneOrTwo)?;
-    if slice.is_last() {
-        let (weights, width) = (&mut checkpoint.weights, bert.config.width);
-        bert.head = Some(Head::Classes {
-            pooler: linear(weights, "bert.pooler.dense", width, width, device)?,
-            output: linear(weights, "classifier", width, labels.len(), device)?,
-        });
-    }
+    let head = HeadKind::Classes(labels.len());
     Ok(Built {
-        model: Box::new(bert),
+        model: with_ops!(device, ops => Bert::boxed(ops, checkpoint, device, slice, head)?),
         task: Task::Classification,
         labels,
     })
@@ -77,49 +66,52 @@ pub(crate) fn question_answering(
             .config
             .invalid_value("id2label", "a span needs two labels, its start and its end"));
     }
-    let mut bert = Bert::take(checkpoint, device, slice, Texts::QuestionAndContext)?;
-    if slice.is_last() {
-        let width = bert.config.width;
-        bert.head = Some(Head::Span(linear(
-            &mut checkpoint.weights,
-            "qa_outputs",
-            width,
-            2,
-            device,
-        )?));
-    }
     Ok(Built {
-        model: Box::new(bert),
+        model: with_ops!(device, ops => Bert::boxed(ops, checkpoint, device, slice, HeadKind::Span)?),
         task: Task::QuestionAnswering,
         labels: Vec::new(),
     })
 }
 
 /// A BERT model or a slice of one.
-struct Bert {
+struct Bert<O: Ops> {
+    ops: O,
     config: EncoderConfig,
     limits: TokenLimits,
     /// Only in the first slice.
-    input_stage: Option<InputStage>,
-    blocks: Vec<Block>,
+    input_stage: Option<InputStage<O>>,
+    blocks: Vec<Block<O>>,
     /// Only in the last slice.
-    head: Option<Head>,
+    head: Option<Head<O>>,
     device: Device,
 }
 
-/// Computes hidden states from tokens.
-struct InputStage {
+/// Computes hidden states from tokens. The tables are rows of the model's width in host memory.
+struct InputStage<O: Ops> {
     reader: TextReader,
-    words: Embedding,
-    positions: Tensor<2>,
-    types: Embedding,
-    norm: LayerNorm,
+    words: Vec<f32>,
+    positions: Vec<f32>,
+    types: Vec<f32>,
+    norm: O::Norm,
+}
+
+/// What the last slice computes.
+#[derive(Debug, Clone, Copy)]
+enum HeadKind {
+    /// One of as many classes.
+    Classes(usize),
+    /// Start and end of a span.
+    Span,
 }
 
 /// Computes the answer from hidden states.
-enum Head {
-    Classes { pooler: Linear, output: Linear },
-    Span(Linear),
+enum Head<O: Ops> {
+    Classes {
+        pooler: O::Linear,
+        output: O::Linear,
+        labels: usize,
+    },
+    Span(O::Linear),
 }
 
 /// Input of a slice for one request.
@@ -146,7 +138,7 @@ impl Request {
     }
 }
 
-impl Model for Bert {
+impl<O: Ops> Model for Bert<O> {
     fn signature(&self) -> Signature {
         match &self.input_stage {
             Some(input_stage) => input_stage.reader.signature(),
@@ -166,7 +158,7 @@ impl Model for Bert {
     }
 }
 
-impl Bert {
+impl<O: Ops> Bert<O> {
     fn read(&self, inputs: &Inputs, signature: &Signature) -> Result<Request, ModelError> {
         if let Some(input_stage) = &self.input_stage {
             return Ok(Request::Tokens(Box::new(input_stage.reader.read(inputs)?)));
@@ -190,83 +182,60 @@ impl Bert {
     }
 
     fn answer(&self, requests: &[Request]) -> Result<BatchResults, ModelError> {
-        let states = self.forward(requests);
+        let (ops, width) = (&self.ops, self.config.width);
+        let masks: Vec<&[bool]> = requests.iter().map(Request::mask).collect();
+        let lengths: Vec<usize> = masks.iter().map(|mask| mask.len()).collect();
+        let states = self.forward(requests, &masks);
         match &self.head {
             None => {
-                let mask: Vec<&[bool]> = requests.iter().map(Request::mask).collect();
-                let lengths: Vec<usize> = mask.iter().map(|mask| mask.len()).collect();
-                states::outputs(states, &lengths, Some(&mask))
+                let states = ops.values(&states).map_err(|error| device_failed(&error))?;
+                Ok(states::outputs(&states, width, &lengths, Some(&masks)))
             }
-            Some(Head::Classes { pooler, output }) => {
-                let [batch, _, width] = states.dims();
-                let first = states.slice_dim(1, 0..1).reshape([batch, width]);
-                logits_per_row(output.forward(tanh(pooler.forward(first))))
+            Some(Head::Classes {
+                pooler,
+                output,
+                labels,
+            }) => {
+                let mut next = 0;
+                let first = lengths.iter().map(|length| {
+                    next += length;
+                    Span {
+                        matrix: &states,
+                        from: next - length,
+                        count: 1,
+                    }
+                });
+                let first = ops.gather(&first.collect::<Vec<_>>(), width);
+                let pooled = ops.activate(ops.multiply(&first, pooler), Activation::Tanh, false);
+                Ok(logits_per_row(rows(
+                    ops,
+                    &ops.multiply(&pooled, output),
+                    *labels,
+                )?))
             }
             Some(Head::Span(output)) => {
-                let logits = output.forward(states);
-                let [batch, sequence, _] = logits.dims();
-                let starts_and_ends = rows(logits.swap_dims(1, 2).reshape([batch * 2, sequence]))?;
-                let (pairs, _) = starts_and_ends.as_chunks::<2>();
-                let outputs = requests.iter().zip(pairs);
-                Ok(outputs
-                    .map(|(request, [start, end])| span_outputs(request, start, end))
-                    .collect::<BatchResults>())
+                let logits = rows(ops, &ops.multiply(&states, output), 2)?;
+                let mut rest = logits.as_slice();
+                let outputs = requests.iter().zip(&lengths).map(|(request, length)| {
+                    let (own, others) = rest.split_at_checked(*length).unwrap_or((rest, &[]));
+                    rest = others;
+                    span_outputs(request.second(), own)
+                });
+                Ok(outputs.collect::<BatchResults>())
             }
         }
     }
 }
 
-/// Returns the outputs of one question; the logits are still padded.
-fn span_outputs(request: &Request, start: &[f32], end: &[f32]) -> Result<Outputs, ModelError> {
-    let length = request.mask().len();
-    let (start, end) = (
-        start.get(..length).unwrap_or(start),
-        end.get(..length).unwrap_or(end),
-    );
-    let mut outputs = vec![
-        tensor::Tensor::from_f32("start_logits", &[length], start)?,
-        tensor::Tensor::from_f32("end_logits", &[length], end)?,
-    ];
-    if let Some(context) = request.second() {
-        let (answer, span) = best_answer(context, start, end).ok_or_else(|| ModelError::BadInput {
-            name: "text_pair".into(),
-            reason: "the question leaves no room for it in this model's context, or it has no tokens".into(),
-        })?;
-        outputs.push(tensor::Tensor::from_texts("answer", &[answer])?);
-        outputs.push(tensor::Tensor::from_i64("answer_span", &[2], &span)?);
-    }
-    Ok(outputs)
-}
-
-/// Returns the text of the best span and its byte range in the context; `None` if the context has no token.
-///
-/// The product of the two probabilities is largest where the sum of the two logits is.
-fn best_answer<'a>(context: &'a SecondText, start: &[f32], end: &[f32]) -> Option<(&'a str, [i64; 2])> {
-    let tokens = context.tokens();
-    let starts = start.iter().enumerate().take(tokens.end).skip(tokens.start);
-    let spans = starts.flat_map(|(first, start)| {
-        let ends = end
-            .iter()
-            .enumerate()
-            .take(tokens.end)
-            .skip(first)
-            .take(LONGEST_ANSWER);
-        ends.map(move |(last, end)| (first, last, start + end))
-    });
-    let (first, last, _) = spans.max_by(|(.., a), (.., b)| a.total_cmp(b))?;
-    let bytes = context.bytes(first, last)?;
-    let span = [i64::try_from(bytes.start).ok()?, i64::try_from(bytes.end).ok()?];
-    Some((context.text.get(bytes)?, span))
-}
-
-impl Bert {
-    /// Takes everything but the head from a checkpoint.
-    fn take(
+impl<O: Ops> Bert<O> {
+    /// Takes a model or a slice of one from a checkpoint.
+    fn boxed(
+        ops: O,
         checkpoint: &mut Checkpoint,
         device: &Device,
         slice: Slice,
-        texts: Texts,
-    ) -> Result<Self, LoadError> {
+        head: HeadKind,
+    ) -> Result<Box<dyn Model>, LoadError> {
         let keys = &checkpoint.config;
         let positions = keys.optional::<String>("position_embedding_type")?;
         if positions.is_some_and(|kind| kind != "absolute") {
@@ -283,97 +252,112 @@ impl Bert {
             types: keys.size("type_vocab_size")?,
             context: keys.size("max_position_embeddings")?,
         };
+        let texts = match head {
+            HeadKind::Classes(_) => Texts::OneOrTwo,
+            HeadKind::Span => Texts::QuestionAndContext,
+        };
         let input_stage = if slice.is_first() {
-            Some(InputStage::take(checkpoint, config, limits, texts, device)?)
+            Some(InputStage::take(&ops, checkpoint, config, limits, texts)?)
         } else {
             None
         };
-        let weights = &mut checkpoint.weights;
-        Ok(Self {
+        let mut layers = Layers {
+            ops: &ops,
+            weights: &mut checkpoint.weights,
+        };
+        let blocks = config.take_blocks(&mut layers, "bert.encoder.layer", &BLOCK_NAMES, slice)?;
+        let head = if slice.is_last() {
+            Some(Head::take(&mut layers, head, config.width)?)
+        } else {
+            None
+        };
+        Ok(Box::new(Self {
+            ops,
             config,
             limits,
             input_stage,
-            blocks: config.take_blocks(weights, "bert.encoder.layer", &BLOCK_NAMES, device, slice)?,
-            head: None,
+            blocks,
+            head,
             device: device.clone(),
-        })
+        }))
     }
 
-    /// Returns the hidden states after the blocks, `[batch, longest sequence, width]`; shorter sequences are padded at
-    /// their end.
-    fn forward(&self, requests: &[Request]) -> Tensor<3> {
-        let longest = requests
-            .iter()
-            .map(|request| request.mask().len())
-            .max()
-            .unwrap_or_default();
-        let mask = requests
-            .iter()
-            .map(|requests| padded(requests.mask(), longest))
-            .collect::<Vec<_>>();
-        let padding = padding_mask(&mask, self.config.heads, &self.device);
-        let (mut tokens, mut sequences) = (Vec::<&Tokens>::new(), Vec::new());
-        for requests in requests {
-            match requests {
-                Request::Tokens(requests) => tokens.push(requests),
-                Request::States { values, .. } => sequences.push(values.as_slice()),
-            }
-        }
-        let embedded = match &self.input_stage {
-            Some(input_stage) => input_stage.embedded(&tokens, longest, &self.device),
-            None => states::pad_and_stack(&sequences, longest, self.config.width, &self.device),
+    /// Returns the hidden states after the blocks, one row per token, grouped by request.
+    fn forward(&self, requests: &[Request], masks: &[&[bool]]) -> O::Matrix {
+        let embedded = if let Some(input_stage) = &self.input_stage {
+            input_stage.embedded(&self.ops, requests, self.config.width)
+        } else {
+            let states = requests.iter().map(|request| match request {
+                Request::States { values, .. } => values.as_slice(),
+                Request::Tokens(_) => &[],
+            });
+            let states = states.collect::<Vec<_>>().concat();
+            self.ops.upload(states, self.config.width)
         };
         self.blocks
             .iter()
-            .fold(embedded, |x, block| block.post_norm(x, padding.as_ref()))
+            .fold(embedded, |x, block| block.post_norm(&self.ops, &x, masks))
     }
 }
 
-impl InputStage {
+impl<O: Ops> Head<O> {
+    fn take(layers: &mut Layers<'_, O>, kind: HeadKind, width: usize) -> Result<Self, LoadError> {
+        Ok(match kind {
+            HeadKind::Classes(labels) => Self::Classes {
+                pooler: layers.linear("bert.pooler.dense", width, width)?,
+                output: layers.linear("classifier", width, labels)?,
+                labels,
+            },
+            HeadKind::Span => Self::Span(layers.linear("qa_outputs", width, 2)?),
+        })
+    }
+}
+
+impl<O: Ops> InputStage<O> {
     fn take(
+        ops: &O,
         checkpoint: &mut Checkpoint,
         config: EncoderConfig,
         limits: TokenLimits,
         texts: Texts,
-        device: &Device,
     ) -> Result<Self, LoadError> {
-        let weights: &mut Weights = &mut checkpoint.weights;
-        let width = config.width;
+        let (weights, width) = (&mut checkpoint.weights, config.width);
         let mut table =
-            |name: &str, rows| embedding(weights, &format!("bert.embeddings.{name}"), rows, width, device);
+            |name: &str, rows| weights.take(&format!("bert.embeddings.{name}.weight"), &[rows, width]);
+        let (words, positions, types) = (
+            table("word_embeddings", limits.vocabulary)?,
+            table("position_embeddings", limits.context)?,
+            table("token_type_embeddings", limits.types)?,
+        );
+        let mut layers = Layers { ops, weights };
         Ok(Self {
-            words: table("word_embeddings", limits.vocabulary)?,
-            positions: table("position_embeddings", limits.context)?.weight.val(),
-            types: table("token_type_embeddings", limits.types)?,
-            norm: layer_norm(
-                weights,
-                "bert.embeddings.LayerNorm",
-                width,
-                config.epsilon,
-                device,
-            )?,
+            words,
+            positions,
+            types,
+            norm: layers.layer_norm("bert.embeddings.LayerNorm", width, config.epsilon)?,
             reader: TextReader::new(checkpoint.tokenizer.as_ref(), limits, texts)?,
         })
     }
 
-    fn embedded(&self, batch: &[&Tokens], longest: usize, device: &Device) -> Tensor<3> {
-        let ids = |column: fn(&Tokens) -> &[i64]| {
-            let values = batch
-                .iter()
-                .flat_map(|tokens| padded(column(tokens), longest))
-                .collect::<Vec<_>>();
-            Tensor::<2, Int>::from_data(TensorData::new(values, [batch.len(), longest]), device)
-        };
-        let words = self.words.forward(ids(|tokens| &tokens.ids));
-        let types = self.types.forward(ids(|tokens| &tokens.types));
-        let positions = self.positions.clone().slice_dim(0, 0..longest).unsqueeze::<3>();
-        self.norm.forward(words + types + positions)
+    fn embedded(&self, ops: &O, requests: &[Request], width: usize) -> O::Matrix {
+        let mut values = Vec::new();
+        for request in requests {
+            let Request::Tokens(tokens) = request else {
+                continue;
+            };
+            let ids = tokens.ids.iter().zip(&tokens.types);
+            for ((word, kind), position) in ids.zip(self.positions.chunks(width.max(1))) {
+                let (word, kind) = (row(&self.words, *word, width), row(&self.types, *kind, width));
+                let sums = word.iter().zip(kind).zip(position);
+                values.extend(sums.map(|((word, kind), position)| word + kind + position));
+            }
+        }
+        ops.normalise(&ops.upload(values, width), &self.norm)
     }
 }
 
-/// Pads a row with token 0, type 0 or `false`.
-fn padded<T: Copy + Default>(row: &[T], length: usize) -> Vec<T> {
-    let mut padded = row.to_vec();
-    padded.resize(length, T::default());
-    padded
+/// Returns a row of a table; the reader has checked that it exists.
+fn row(table: &[f32], index: i64, width: usize) -> &[f32] {
+    let index = usize::try_from(index).unwrap_or_default();
+    table.get(index * width..(index + 1) * width).unwrap_or_default()
 }

@@ -17,16 +17,23 @@
 //! Tensors in torch's layout: `stages.{i}.entry`, `stages.{i}.blocks.{j}.conv1`, `stages.{i}.blocks.{j}.conv2`,
 //! `classifier`, each with `.weight` and `.bias`.
 
-use burn::module::Module;
-use burn::nn::Linear;
-use burn::nn::conv::Conv2d;
-use burn::tensor::activation::relu;
-use burn::tensor::{Device, Tensor};
+#[cfg(feature = "train")]
+mod training;
+
 use serde::{Deserialize, Serialize};
 
-use super::image::{Classifier, FromCheckpoint, LayerSource, Network, RandomInit, shape_of};
+use super::image::{Classifier, Network, shape_of};
+use super::layers::Layers;
+use crate::checkpoint::weights::transposed;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::device::{Device, with_ops};
+use crate::ops::{Activation, Convolution, Ops};
+use crate::runtime::batch::rows;
 use crate::runtime::loaded::{Built, Task};
+use crate::runtime::model::ModelError;
+
+#[cfg(feature = "train")]
+pub use training::Cnn;
 
 /// The `model_type` of this architecture.
 pub const MODEL_TYPE: &str = "kaskade-cnn";
@@ -54,126 +61,152 @@ pub struct StageConfig {
     pub blocks: usize,
 }
 
-/// The network's layers.
-#[derive(Module, Debug)]
-pub struct Cnn {
-    stages: Vec<Stage>,
-    classifier: Linear,
-    #[module(skip)]
-    input: [usize; 3],
-}
-
-#[derive(Module, Debug)]
-struct Stage {
-    entry: Conv2d,
-    blocks: Vec<Block>,
-}
-
-#[derive(Module, Debug)]
-struct Block {
-    conv1: Conv2d,
-    conv2: Conv2d,
-}
-
 impl CnnConfig {
-    /// Builds the network with random weights, for training.
-    pub fn init(&self, device: &Device) -> Cnn {
-        let Ok(cnn) = self.build(&mut RandomInit(device));
-        cnn
+    /// Channels, height and width of the last stage's result.
+    fn last_stage(&self) -> [usize; 3] {
+        let out = |size: usize, stride: usize| (size - 1) / stride + 1;
+        self.stages.iter().fold(self.input, |[_, height, width], stage| {
+            [
+                stage.channels,
+                out(height, stage.stride),
+                out(width, stage.stride),
+            ]
+        })
     }
 
     /// Values per image that reach the classifier; `None` on overflow.
     fn features(&self) -> Option<usize> {
-        let [channels, height, width] = self.input;
-        let out = |size: usize, stride: usize| (size - 1) / stride + 1;
-        let (channels, height, width) =
-            self.stages
-                .iter()
-                .fold((channels, height, width), |(_, height, width), stage| {
-                    (
-                        stage.channels,
-                        out(height, stage.stride),
-                        out(width, stage.stride),
-                    )
-                });
+        let [channels, height, width] = self.last_stage();
         channels.checked_mul(height)?.checked_mul(width)
     }
+}
 
-    fn build<L: LayerSource>(&self, source: &mut L) -> Result<Cnn, L::Error> {
-        let [mut channels, ..] = self.input;
-        let mut stages = Vec::with_capacity(self.stages.len());
-        for (index, stage) in self.stages.iter().enumerate() {
-            stages.push(stage.build(source, &format!("stages.{index}"), channels)?);
-            channels = stage.channels;
+/// The network's layers on a device.
+struct ConvolutionalNetwork<O: Ops> {
+    ops: O,
+    stages: Vec<Stage<O>>,
+    classifier: O::Linear,
+    input: [usize; 3],
+    features: usize,
+    labels: usize,
+}
+
+struct Stage<O: Ops> {
+    entry: (Convolution, O::Linear),
+    /// Images within the stage.
+    inner: Convolution,
+    blocks: Vec<[O::Linear; 2]>,
+}
+
+impl<O: Ops> ConvolutionalNetwork<O> {
+    fn boxed(ops: O, config: &CnnConfig, checkpoint: &mut Checkpoint) -> Result<Box<dyn Network>, LoadError> {
+        let mut layers = Layers {
+            ops: &ops,
+            weights: &mut checkpoint.weights,
+        };
+        let [mut channels, mut height, mut width] = config.input;
+        let mut stages = Vec::with_capacity(config.stages.len());
+        for (index, size) in config.stages.iter().enumerate() {
+            let entry = Convolution {
+                height,
+                width,
+                channels,
+                stride: size.stride,
+            };
+            let stage = Stage::take(&mut layers, &format!("stages.{index}"), entry, size)?;
+            Convolution {
+                height,
+                width,
+                channels,
+                ..
+            } = stage.inner;
+            stages.push(stage);
         }
-        let features = self.features().unwrap_or(usize::MAX);
-        Ok(Cnn {
+        let features = config.features().unwrap_or(usize::MAX);
+        let shape = [config.labels, features];
+        let classifier = layers.by_pixel("classifier", &shape, height * width)?;
+        Ok(Box::new(Self {
+            ops,
             stages,
-            classifier: source.linear("classifier", features, self.labels)?,
-            input: self.input,
+            classifier,
+            input: config.input,
+            features,
+            labels: config.labels,
+        }))
+    }
+}
+
+impl<O: Ops> Stage<O> {
+    fn take(
+        layers: &mut Layers<'_, O>,
+        name: &str,
+        entry: Convolution,
+        size: &StageConfig,
+    ) -> Result<Self, LoadError> {
+        let channels = size.channels;
+        let [height, width] = entry.result();
+        let first = layers.convolution(&format!("{name}.entry"), entry.channels, channels)?;
+        let mut blocks = Vec::with_capacity(size.blocks);
+        for index in 0..size.blocks {
+            let mut conv = |which: &str| {
+                layers.convolution(&format!("{name}.blocks.{index}.{which}"), channels, channels)
+            };
+            blocks.push([conv("conv1")?, conv("conv2")?]);
+        }
+        Ok(Self {
+            entry: (entry, first),
+            inner: Convolution {
+                height,
+                width,
+                channels,
+                stride: 1,
+            },
+            blocks,
+        })
+    }
+
+    fn forward(&self, ops: &O, images: &O::Matrix) -> O::Matrix {
+        let relu = |x| ops.activate(x, Activation::Relu, false);
+        let (entry, first) = &self.entry;
+        let entered = relu(ops.convolve(images, entry, first));
+        self.blocks.iter().fold(entered, |x, [conv1, conv2]| {
+            let inner = relu(ops.convolve(&x, &self.inner, conv1));
+            let mut change = ops.convolve(&inner, &self.inner, conv2);
+            ops.add(&mut change, &x);
+            relu(change)
         })
     }
 }
 
-impl StageConfig {
-    fn build<L: LayerSource>(&self, source: &mut L, name: &str, inputs: usize) -> Result<Stage, L::Error> {
-        let channels = self.channels;
-        Ok(Stage {
-            entry: source.conv3x3(&format!("{name}.entry"), inputs, channels, self.stride)?,
-            blocks: (0..self.blocks)
-                .map(|index| {
-                    let mut conv = |which| {
-                        source.conv3x3(&format!("{name}.blocks.{index}.{which}"), channels, channels, 1)
-                    };
-                    Ok(Block {
-                        conv1: conv("conv1")?,
-                        conv2: conv("conv2")?,
-                    })
-                })
-                .collect::<Result<_, _>>()?,
-        })
-    }
-}
-
-impl Cnn {
-    /// Returns the logits `[batch, labels]` of images `[batch, channels * height * width]`.
-    pub fn forward(&self, images: Tensor<2>) -> Tensor<2> {
-        let [batch, _] = images.dims();
+impl<O: Ops> Network for ConvolutionalNetwork<O> {
+    fn logits(&self, images: Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError> {
+        let ops = &self.ops;
         let [channels, height, width] = self.input;
-        let features = self.stages.iter().fold(
-            images.reshape([batch, channels, height, width]),
-            |values, stage| stage.forward(values),
-        );
-        self.classifier.forward(features.flatten(1, 3))
-    }
-}
-
-impl Stage {
-    fn forward(&self, images: Tensor<4>) -> Tensor<4> {
-        self.blocks
+        // Requests have them channel by channel.
+        let pixels = if channels == 1 {
+            images
+        } else {
+            let images = images.chunks(channels * height * width);
+            images
+                .flat_map(|image| transposed(image, height * width))
+                .collect()
+        };
+        let features = self
+            .stages
             .iter()
-            .fold(relu(self.entry.forward(images)), |values, block| {
-                let change = block.conv2.forward(relu(block.conv1.forward(values.clone())));
-                relu(values + change)
-            })
-    }
-}
-
-impl Network for Cnn {
-    fn logits(&self, images: Tensor<2>) -> Tensor<2> {
-        self.forward(images)
+            .fold(ops.upload(pixels, channels), |x, stage| stage.forward(ops, &x));
+        let features = ops.with_width(features, self.features);
+        rows(ops, &ops.multiply(&features, &self.classifier), self.labels)
     }
 }
 
 pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
     let labels = checkpoint.config.labels()?;
-    let (input_shape, pixels) = shape_of(&checkpoint.config, "input_shape")?;
+    let (input_shape, _) = shape_of(&checkpoint.config, "input_shape")?;
     Ok(Built {
         model: Box::new(Classifier {
             network: network(checkpoint, device, labels.len())?,
             input_shape,
-            pixels,
-            device: device.clone(),
         }),
         task: Task::Classification,
         labels,
@@ -181,7 +214,11 @@ pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Buil
 }
 
 /// Builds the network of a checkpoint with `labels` classes.
-pub(super) fn network(checkpoint: &mut Checkpoint, device: &Device, labels: usize) -> Result<Cnn, LoadError> {
+pub(super) fn network(
+    checkpoint: &mut Checkpoint,
+    device: &Device,
+    labels: usize,
+) -> Result<Box<dyn Network>, LoadError> {
     let config = &checkpoint.config;
     let (input_shape, _) = shape_of(config, "input_shape")?;
     let size = CnnConfig {
@@ -195,7 +232,7 @@ pub(super) fn network(checkpoint: &mut Checkpoint, device: &Device, labels: usiz
     if size.features().is_none() {
         return Err(config.invalid_value("stages", "the last stage has too many values"));
     }
-    size.build(&mut FromCheckpoint(&mut checkpoint.weights, device))
+    with_ops!(device, ops => ConvolutionalNetwork::boxed(ops, &size, checkpoint))
 }
 
 fn stages(config: &Config) -> Result<Vec<StageConfig>, LoadError> {

@@ -1,15 +1,8 @@
 //! The transformer encoder shared by BERT and ViT (Vaswani et al. 2017, "Attention Is All You Need", section 3).
 
-use burn::nn::{LayerNorm, Linear};
-use burn::tensor::activation::{gelu_approximate, relu};
-use burn::tensor::module::attention;
-use burn::tensor::ops::AttentionModuleOptions;
-use burn::tensor::{Bool, Device, Tensor, TensorData};
-
-use super::layers::{concat_outputs, layer_norm, linear, linear_without_bias};
-use crate::checkpoint::{Config, LoadError, Weights};
-use crate::device::is_host;
-use crate::ops::elementwise::gelu;
+use super::layers::Layers;
+use crate::checkpoint::{Config, LoadError};
+use crate::ops::{Activation, Ops};
 use crate::runtime::slice::Slice;
 
 /// Sizes of an encoder, by the keys that BERT and ViT configurations share.
@@ -31,17 +24,6 @@ pub(super) struct EncoderConfig {
     pub projection_bias: bool,
 }
 
-/// Activation of the feed-forward layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Activation {
-    /// GELU by the error function.
-    Gelu,
-    /// GELU by its tanh approximation.
-    GeluTanh,
-    /// Rectified linear unit.
-    Relu,
-}
-
 /// Names of a block's tensors, relative to the block's prefix.
 pub(super) struct BlockNames {
     /// Prefix of the `query`, `key` and `value` projections.
@@ -53,20 +35,16 @@ pub(super) struct BlockNames {
 }
 
 /// One block: attention and a feed-forward layer, each with a norm and a residual connection.
-pub(super) struct Block {
-    attention: Attention,
-    attention_norm: LayerNorm,
-    up: Linear,
-    activation: Activation,
-    down: Linear,
-    feed_forward_norm: LayerNorm,
-}
-
-struct Attention {
-    /// Query, key and value projections, concatenated: `[width, 3 * width]`.
-    projections: Linear,
-    output: Linear,
+pub(super) struct Block<O: Ops> {
     heads: usize,
+    /// Query, key and value projections.
+    projections: O::Linear,
+    output: O::Linear,
+    attention_norm: O::Norm,
+    up: O::Linear,
+    activation: Activation,
+    down: O::Linear,
+    feed_forward_norm: O::Norm,
 }
 
 impl EncoderConfig {
@@ -91,7 +69,7 @@ impl EncoderConfig {
             blocks: config.size("num_hidden_layers")?,
             heads,
             intermediate_size: config.size("intermediate_size")?,
-            activation: Activation::read(config)?,
+            activation: activation(config)?,
             epsilon,
             projection_bias: config.optional("qkv_bias")?.unwrap_or(true),
         })
@@ -101,157 +79,93 @@ impl EncoderConfig {
     ///
     /// # Errors
     /// As [`Weights::take`], and [`LoadError::TooManySlices`].
-    pub(super) fn take_blocks(
+    pub(super) fn take_blocks<O: Ops>(
         &self,
-        weights: &mut Weights,
+        layers: &mut Layers<'_, O>,
         prefix: &str,
         names: &BlockNames,
-        device: &Device,
         slice: Slice,
-    ) -> Result<Vec<Block>, LoadError> {
+    ) -> Result<Vec<Block<O>>, LoadError> {
         if slice.of() > self.blocks {
             return Err(LoadError::TooManySlices {
-                file: weights.file().to_owned(),
+                file: layers.weights.file().to_owned(),
                 blocks: self.blocks,
                 of: slice.of(),
             });
         }
         slice
             .blocks(self.blocks)
-            .map(|index| self.take_block(weights, &format!("{prefix}.{index}"), names, device))
+            .map(|index| self.take_block(layers, &format!("{prefix}.{index}"), names))
             .collect()
     }
 
-    fn take_block(
+    fn take_block<O: Ops>(
         &self,
-        weights: &mut Weights,
+        layers: &mut Layers<'_, O>,
         prefix: &str,
         names: &BlockNames,
-        device: &Device,
-    ) -> Result<Block, LoadError> {
-        let (width, intermediate_size) = (self.width, self.intermediate_size);
-        let take_linear = if self.projection_bias {
-            linear
-        } else {
-            linear_without_bias
-        };
-        let projections = ["query", "key", "value"]
-            .iter()
-            .map(|part| {
-                let name = format!("{prefix}.{}.{part}", names.projections);
-                take_linear(weights, &name, width, width, device)
-            })
-            .collect::<Result<Vec<_>, _>>()?;
+    ) -> Result<Block<O>, LoadError> {
+        let (width, intermediate_size, epsilon) = (self.width, self.intermediate_size, self.epsilon);
         let at = |name: &str| format!("{prefix}.{name}");
+        let projections = ["query", "key", "value"].map(|part| at(&format!("{}.{part}", names.projections)));
         Ok(Block {
-            attention: Attention {
-                projections: concat_outputs(&projections),
-                output: linear(weights, &at("attention.output.dense"), width, width, device)?,
-                heads: self.heads,
-            },
-            attention_norm: layer_norm(weights, &at(names.attention_norm), width, self.epsilon, device)?,
-            up: linear(
-                weights,
-                &at("intermediate.dense"),
-                width,
-                intermediate_size,
-                device,
-            )?,
+            heads: self.heads,
+            projections: layers.concatenated(&projections, width, width, self.projection_bias)?,
+            output: layers.linear(&at("attention.output.dense"), width, width)?,
+            attention_norm: layers.layer_norm(&at(names.attention_norm), width, epsilon)?,
+            up: layers.linear(&at("intermediate.dense"), width, intermediate_size)?,
             activation: self.activation,
-            down: linear(weights, &at("output.dense"), intermediate_size, width, device)?,
-            feed_forward_norm: layer_norm(
-                weights,
-                &at(names.feed_forward_norm),
-                width,
-                self.epsilon,
-                device,
-            )?,
+            down: layers.linear(&at("output.dense"), intermediate_size, width)?,
+            feed_forward_norm: layers.layer_norm(&at(names.feed_forward_norm), width, epsilon)?,
         })
     }
 }
 
-impl Activation {
-    fn read(config: &Config) -> Result<Self, LoadError> {
-        match config.required::<String>("hidden_act")?.as_str() {
-            "gelu" | "gelu_python" => Ok(Self::Gelu),
-            "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Ok(Self::GeluTanh),
-            "relu" => Ok(Self::Relu),
-            _ => Err(config.invalid_value(
-                "hidden_act",
-                "gelu, gelu_new, gelu_pytorch_tanh and relu are supported",
-            )),
-        }
-    }
-
-    fn apply<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
-        match self {
-            Self::Gelu => gelu(x),
-            Self::GeluTanh => gelu_approximate(x),
-            Self::Relu => relu(x),
-        }
+fn activation(config: &Config) -> Result<Activation, LoadError> {
+    match config.required::<String>("hidden_act")?.as_str() {
+        "gelu" | "gelu_python" => Ok(Activation::Gelu),
+        "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Ok(Activation::GeluTanh),
+        "relu" => Ok(Activation::Relu),
+        _ => Err(config.invalid_value(
+            "hidden_act",
+            "gelu, gelu_new, gelu_pytorch_tanh and relu are supported",
+        )),
     }
 }
 
-impl Block {
+impl<O: Ops> Block<O> {
     /// Computes the block with norms after the residual sums, as in the original transformer and BERT.
     ///
-    /// `x` is `[batch, sequence, width]`, `padding` the result of [`padding_mask`].
-    pub(super) fn post_norm(&self, x: Tensor<3>, padding: Option<&Tensor<4, Bool>>) -> Tensor<3> {
-        let attended = self.attention.forward(x.clone(), padding);
-        let x = self.attention_norm.forward(attended + x);
-        let fed = self.feed_forward(x.clone());
-        self.feed_forward_norm.forward(fed + x)
+    /// The rows of `x` are tokens, grouped by sequence; `sequences` says which are visible
+    /// ([`Ops::attend_sequences`]).
+    pub(super) fn post_norm(&self, ops: &O, x: &O::Matrix, sequences: &[&[bool]]) -> O::Matrix {
+        let mut attended = self.attend(ops, x, sequences);
+        ops.add(&mut attended, x);
+        let x = ops.normalise(&attended, &self.attention_norm);
+        let mut fed = self.feed_forward(ops, &x);
+        ops.add(&mut fed, &x);
+        ops.normalise(&fed, &self.feed_forward_norm)
     }
 
-    /// Computes the block with norms before each layer, as in ViT. `x` is `[batch, sequence, width]`.
-    pub(super) fn pre_norm(&self, x: Tensor<3>) -> Tensor<3> {
-        let x = self
-            .attention
-            .forward(self.attention_norm.forward(x.clone()), None)
-            + x;
-        self.feed_forward(self.feed_forward_norm.forward(x.clone())) + x
+    /// Computes the block with norms before each layer, as in ViT; the arguments are those of [`Self::post_norm`].
+    pub(super) fn pre_norm(&self, ops: &O, x: &O::Matrix, sequences: &[&[bool]]) -> O::Matrix {
+        let mut attended = self.attend(ops, &ops.normalise(x, &self.attention_norm), sequences);
+        ops.add(&mut attended, x);
+        let mut fed = self.feed_forward(ops, &ops.normalise(&attended, &self.feed_forward_norm));
+        ops.add(&mut fed, &attended);
+        fed
     }
 
-    fn feed_forward(&self, x: Tensor<3>) -> Tensor<3> {
-        self.down.forward(self.activation.apply(self.up.forward(x)))
+    fn attend(&self, ops: &O, x: &O::Matrix, sequences: &[&[bool]]) -> O::Matrix {
+        let projected = ops.multiply(x, &self.projections);
+        ops.multiply(
+            &ops.attend_sequences(&projected, sequences, self.heads),
+            &self.output,
+        )
     }
-}
 
-impl Attention {
-    fn forward(&self, x: Tensor<3>, padding: Option<&Tensor<4, Bool>>) -> Tensor<3> {
-        let [batch, sequence, width] = x.dims();
-        // [3, batch, heads, sequence, width / heads]: the layout of the attention, so that it copies none of the three
-        // again.
-        let parts = self
-            .projections
-            .forward(x)
-            .reshape([batch, sequence, 3, self.heads, width / self.heads])
-            .permute([2, 0, 3, 1, 4]);
-        let part = |index: usize| parts.clone().slice_dim(0, index..index + 1).squeeze_dim::<4>(0);
-        let options = AttentionModuleOptions::default();
-        let attended = attention(part(0), part(1), part(2), padding.cloned(), None, options);
-        self.output
-            .forward(attended.swap_dims(1, 2).reshape([batch, sequence, width]))
-    }
-}
-
-/// Returns the mask that hides padding from the attention: true for hidden keys; `None` if there is no padding. `mask`
-/// holds one row of equal length per sequence, true for tokens.
-pub(super) fn padding_mask(mask: &[Vec<bool>], heads: usize, device: &Device) -> Option<Tensor<4, Bool>> {
-    if mask.iter().flatten().all(|mask| *mask) {
-        return None;
-    }
-    let (batch, sequence) = (mask.len(), mask.first().map_or(0, Vec::len));
-    let padding = mask
-        .iter()
-        .flat_map(|row| row.iter().cycle().take(sequence * sequence))
-        .map(|mask| !mask)
-        .collect::<Vec<bool>>();
-    let mask = Tensor::from_data(TensorData::new(padding, [batch, 1, sequence, sequence]), device);
-    // On the CPU all heads share one mask without a copy; other devices need the full shape.
-    if is_host(device) {
-        Some(mask)
-    } else {
-        Some(mask.expand([batch, heads, sequence, sequence]))
+    fn feed_forward(&self, ops: &O, x: &O::Matrix) -> O::Matrix {
+        let up = ops.activate(ops.multiply(x, &self.up), self.activation, false);
+        ops.multiply(&up, &self.down)
     }
 }

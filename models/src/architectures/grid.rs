@@ -23,12 +23,11 @@
 //! by cell, row-major), and for every detected kind `<kind>/image` FP32 `[n, channels, crop, crop]` in the order of its
 //! boxes.
 
-use burn::tensor::{Device, Tensor, TensorData, activation::softmax};
-
 use super::image::{Network, shape_of};
 use super::{cnn, mlp};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::runtime::batch::{BatchResults, rows, run_batch};
+use crate::device::Device;
+use crate::runtime::batch::{BatchResults, run_batch};
 use crate::runtime::loaded::{Built, Task};
 use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::tensor::{self, Datatype};
@@ -159,12 +158,11 @@ impl Grid {
 struct Detector {
     network: Box<dyn Network>,
     grid: Grid,
-    device: Device,
 }
 
 impl Detector {
     fn answer(&self, images: &[Vec<f32>]) -> Result<BatchResults, ModelError> {
-        let [channels, height, width] = self.grid.cell;
+        let [_, height, width] = self.grid.cell;
         let cells: Vec<f32> = images
             .iter()
             .flat_map(|image| {
@@ -172,16 +170,20 @@ impl Detector {
                 self.grid.cell_origins().flat_map(cell)
             })
             .collect();
-        let pixels = channels * height * width;
-        let shape = [cells.len() / pixels, pixels];
-        let logits = self
-            .network
-            .logits(Tensor::from_data(TensorData::new(cells, shape), &self.device));
-        let probabilities = rows(softmax(logits, 1))?;
+        let mut probabilities = self.network.logits(cells)?;
+        for logits in &mut probabilities {
+            softmax(logits);
+        }
         let [rows, columns] = self.grid.grid;
         let answers = images.iter().zip(probabilities.chunks(rows * columns));
         Ok(answers
             .map(|(image, cells)| {
+                // A cell that is not a number would pass for an empty one.
+                if cells.iter().flatten().any(|probability| probability.is_nan()) {
+                    return Err(ModelError::BadOutput {
+                        reason: "the logits of a cell are not finite".into(),
+                    });
+                }
                 let cells = self.grid.cell_origins().zip(cells);
                 let found: Vec<Detection> = cells
                     .filter_map(|(corner, probabilities)| self.grid.detection(probabilities, corner))
@@ -189,6 +191,18 @@ impl Detector {
                 self.grid.outputs(image, &found)
             })
             .collect())
+    }
+}
+
+/// Turns logits into probabilities, in place.
+fn softmax(logits: &mut [f32]) {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    for logit in &mut *logits {
+        *logit = (*logit - most).exp();
+    }
+    let sum: f32 = logits.iter().sum();
+    for logit in logits {
+        *logit /= sum;
     }
 }
 
@@ -218,22 +232,18 @@ impl Model for Detector {
 pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
     let grid = grid(&checkpoint.config)?;
     let classes = grid.classes().unwrap_or(usize::MAX);
-    let network: Box<dyn Network> = if checkpoint
+    let convolutional = checkpoint
         .config
         .optional::<serde_json::Value>("stages")?
-        .is_some()
-    {
-        Box::new(cnn::network(checkpoint, device, classes)?)
+        .is_some();
+    let network = if convolutional {
+        cnn::network(checkpoint, device, classes)?
     } else {
-        Box::new(mlp::network(checkpoint, device, classes)?)
+        mlp::network(checkpoint, device, classes)?
     };
     Ok(Built {
         labels: grid.kinds.clone(),
-        model: Box::new(Detector {
-            network,
-            grid,
-            device: device.clone(),
-        }),
+        model: Box::new(Detector { network, grid }),
         task: Task::Detection,
     })
 }
@@ -335,7 +345,7 @@ mod tests {
     fn load(config: &serde_json::Value) -> Result<Loaded, LoadError> {
         let json = serde_json::to_vec(config).unwrap();
         let checkpoint = Checkpoint::from_bytes("grid", &json, Bytes::from(weights()), None)?;
-        load_checkpoint(checkpoint, &Device::flex(), &LoadOptions::default())
+        load_checkpoint(checkpoint, &Device::Cpu, &LoadOptions::default())
     }
 
     fn answer(pixels: &[f32]) -> Outputs {
@@ -378,6 +388,17 @@ mod tests {
         let outputs = answer(&[0.0; 27]);
         assert_eq!(outputs.len(), 1);
         assert_eq!(read(&outputs, "count").1, [0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_cell_that_is_not_a_number_is_not_empty() {
+        let mut model = load(&config()).unwrap().model;
+        let mut pixels = [0.0_f32; 27];
+        // The product overflows; the bias of the empty class wins everywhere else.
+        pixels[10] = f32::MAX;
+        let image = tensor::Tensor::from_f32("image", &[1, 3, 9], &pixels).unwrap();
+        let answer = model.run(&[vec![image]]).remove(0);
+        assert!(matches!(answer, Err(ModelError::BadOutput { .. })), "{answer:?}");
     }
 
     #[test]

@@ -1,91 +1,11 @@
-//! Common parts of the small image networks: construction of layers, and the `Model` implementation.
+//! Common parts of the small image networks: the [`Network`] trait, and the `Model` implementation.
 //!
 //! Inputs: `image` FP32 of the configured shape, intensities from 0 to 1. Outputs: `logits` FP32 `[labels]`.
 
-use std::convert::Infallible;
-
-use burn::module::Param;
-use burn::nn::conv::{Conv2d, Conv2dConfig};
-use burn::nn::{Linear, LinearConfig, PaddingConfig2d};
-use burn::tensor::{Device, Tensor, TensorData};
-
-use super::layers;
-use crate::checkpoint::{Config, LoadError, Weights};
+use crate::checkpoint::{Config, LoadError};
 use crate::runtime::batch::{logits_per_row, run_batch};
 use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::tensor::{self, Datatype};
-
-/// Source of a network's layers.
-pub(super) trait LayerSource {
-    /// Why a layer cannot be built.
-    type Error;
-    /// Returns the linear layer of that name.
-    fn linear(&mut self, name: &str, inputs: usize, outputs: usize) -> Result<Linear, Self::Error>;
-    /// Returns the 3x3 convolution of that name, padded by 1; stride 2 halves both sides (rounding up).
-    fn conv3x3(
-        &mut self,
-        name: &str,
-        inputs: usize,
-        outputs: usize,
-        stride: usize,
-    ) -> Result<Conv2d, Self::Error>;
-}
-
-/// Random weights, for training.
-pub(super) struct RandomInit<'a>(pub(super) &'a Device);
-
-/// Weights from a checkpoint.
-pub(super) struct FromCheckpoint<'a>(pub(super) &'a mut Weights, pub(super) &'a Device);
-
-impl LayerSource for RandomInit<'_> {
-    type Error = Infallible;
-
-    fn linear(&mut self, _: &str, inputs: usize, outputs: usize) -> Result<Linear, Infallible> {
-        Ok(LinearConfig::new(inputs, outputs).init(self.0))
-    }
-
-    fn conv3x3(
-        &mut self,
-        _: &str,
-        inputs: usize,
-        outputs: usize,
-        stride: usize,
-    ) -> Result<Conv2d, Infallible> {
-        Ok(Conv2dConfig::new([inputs, outputs], [3, 3])
-            .with_stride([stride, stride])
-            .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
-            .init(self.0))
-    }
-}
-
-impl LayerSource for FromCheckpoint<'_> {
-    type Error = LoadError;
-
-    fn linear(&mut self, name: &str, inputs: usize, outputs: usize) -> Result<Linear, LoadError> {
-        layers::linear(self.0, name, inputs, outputs, self.1)
-    }
-
-    fn conv3x3(
-        &mut self,
-        name: &str,
-        inputs: usize,
-        outputs: usize,
-        stride: usize,
-    ) -> Result<Conv2d, LoadError> {
-        let Self(weights, device) = self;
-        let weight = weights.tensor(&format!("{name}.weight"), [outputs, inputs, 3, 3], device)?;
-        let bias = weights.tensor(&format!("{name}.bias"), [outputs], device)?;
-        Ok(Conv2d {
-            weight: Param::from_tensor(weight),
-            bias: Some(Param::from_tensor(bias)),
-            stride: [stride, stride],
-            kernel_size: [3, 3],
-            dilation: [1, 1],
-            groups: 1,
-            padding: PaddingConfig2d::Explicit(1, 1, 1, 1),
-        })
-    }
-}
 
 /// Reads the dimensions under `key` and their product, which must be positive.
 pub(super) fn shape_of(config: &Config, key: &str) -> Result<(Vec<usize>, usize), LoadError> {
@@ -102,23 +22,23 @@ pub(super) fn shape_of(config: &Config, key: &str) -> Result<(Vec<usize>, usize)
     }
 }
 
-/// A network from flattened images to logits.
+/// A network from images to logits.
 pub(super) trait Network: Send {
-    /// Returns the logits `[batch, labels]` of `[batch, pixels]`.
-    fn logits(&self, images: Tensor<2>) -> Tensor<2>;
+    /// Returns the logits of every image; the images follow each other in `images`.
+    ///
+    /// # Errors
+    /// [`ModelError::Failed`] with the message of the device.
+    fn logits(&self, images: Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError>;
 }
 
 /// A network as a model.
-pub(super) struct Classifier<N> {
-    pub(super) network: N,
+pub(super) struct Classifier {
+    pub(super) network: Box<dyn Network>,
     /// Shape of one image.
     pub(super) input_shape: Vec<usize>,
-    /// Product of the shape.
-    pub(super) pixels: usize,
-    pub(super) device: Device,
 }
 
-impl<N: Network> Model for Classifier<N> {
+impl Model for Classifier {
     fn signature(&self) -> Signature {
         let shape = self.input_shape.iter().copied().map(Extent::Exactly).collect();
         Signature {
@@ -135,10 +55,7 @@ impl<N: Network> Model for Classifier<N> {
                 let image = inputs.first().map(tensor::Tensor::to_f32).transpose()?;
                 Ok(image.unwrap_or_default())
             },
-            |images| {
-                let data = TensorData::new(images.concat(), [images.len(), self.pixels]);
-                logits_per_row(self.network.logits(Tensor::from_data(data, &self.device)))
-            },
+            |images| Ok(logits_per_row(self.network.logits(images.concat())?)),
         )
     }
 }

@@ -1,96 +1,122 @@
 //! Layers from a checkpoint, by the names that torch gives their tensors.
 
-use burn::module::Param;
-use burn::nn::{Embedding, LayerNorm, LayerNormConfig, Linear};
-use burn::tensor::{Device, Tensor};
-
 use crate::checkpoint::{LoadError, Weights};
+use crate::ops::Ops;
 
-/// Takes the linear layer `{prefix}.weight` (`[outputs, inputs]`) and `{prefix}.bias` (`[outputs]`).
-///
-/// # Errors
-/// As [`Weights::take`].
-pub(super) fn linear(
-    weights: &mut Weights,
-    prefix: &str,
-    inputs: usize,
-    outputs: usize,
-    device: &Device,
-) -> Result<Linear, LoadError> {
-    let bias = weights.tensor(&format!("{prefix}.bias"), [outputs], device)?;
-    Ok(Linear {
-        bias: Some(Param::from_tensor(bias)),
-        ..linear_without_bias(weights, prefix, inputs, outputs, device)?
-    })
+/// Takes layers from a checkpoint to a device.
+pub(super) struct Layers<'a, O> {
+    pub(super) ops: &'a O,
+    pub(super) weights: &'a mut Weights,
 }
 
-/// Takes the linear layer `{prefix}.weight` (`[outputs, inputs]`), without a bias.
-///
-/// # Errors
-/// As [`Weights::take`].
-pub(super) fn linear_without_bias(
-    weights: &mut Weights,
-    prefix: &str,
-    inputs: usize,
-    outputs: usize,
-    device: &Device,
-) -> Result<Linear, LoadError> {
-    let weight = weights.matrix(&format!("{prefix}.weight"), inputs, outputs, device)?;
-    Ok(Linear {
-        weight: Param::from_tensor(weight),
-        bias: None,
-    })
-}
-
-/// Concatenates the outputs of linear layers with the same input: one matrix product, which reads the input once,
-/// instead of several.
-pub(super) fn concat_outputs(parts: &[Linear]) -> Linear {
-    let biases = parts
-        .iter()
-        .filter_map(|part| part.bias.as_ref())
-        .map(Param::val)
-        .collect::<Vec<_>>();
-    let bias = (!biases.is_empty()).then(|| Param::from_tensor(Tensor::cat(biases, 0)));
-    let weights = parts.iter().map(|part| part.weight.val()).collect();
-    Linear {
-        weight: Param::from_tensor(Tensor::cat(weights, 1)),
-        bias,
+impl<O: Ops> Layers<'_, O> {
+    /// Takes the linear layer `{prefix}.weight` (`[outputs, inputs]`) and `{prefix}.bias` (`[outputs]`).
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub(super) fn linear(
+        &mut self,
+        prefix: &str,
+        inputs: usize,
+        outputs: usize,
+    ) -> Result<O::Linear, LoadError> {
+        let weight = self
+            .weights
+            .take_transposed(&format!("{prefix}.weight"), inputs, outputs)?;
+        let bias = self.weights.take(&format!("{prefix}.bias"), &[outputs])?;
+        Ok(self.upload(weight, bias, inputs, outputs))
     }
-}
 
-/// Takes the layer norm `{prefix}.weight` and `{prefix}.bias` over the last dimension, of size `width`.
-///
-/// # Errors
-/// As [`Weights::take`].
-pub(super) fn layer_norm(
-    weights: &mut Weights,
-    prefix: &str,
-    width: usize,
-    epsilon: f64,
-    device: &Device,
-) -> Result<LayerNorm, LoadError> {
-    let mut norm = LayerNormConfig::new(width).with_epsilon(epsilon).init(device);
-    norm.gamma = Param::from_tensor(weights.tensor(&format!("{prefix}.weight"), [width], device)?);
-    norm.beta = Some(Param::from_tensor(weights.tensor(
-        &format!("{prefix}.bias"),
-        [width],
-        device,
-    )?));
-    Ok(norm)
-}
+    /// Takes linear layers of the same size as one, which reads the input once: its outputs are theirs, in order.
+    /// Without `biased` they have no bias.
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub(super) fn concatenated(
+        &mut self,
+        prefixes: &[String],
+        inputs: usize,
+        outputs: usize,
+        biased: bool,
+    ) -> Result<O::Linear, LoadError> {
+        let (mut parts, mut bias) = (Vec::with_capacity(prefixes.len()), Vec::new());
+        for prefix in prefixes {
+            parts.push(
+                self.weights
+                    .take_transposed(&format!("{prefix}.weight"), inputs, outputs)?,
+            );
+            if biased {
+                bias.extend(self.weights.take(&format!("{prefix}.bias"), &[outputs])?);
+            }
+        }
+        let mut weight = Vec::with_capacity(parts.iter().map(Vec::len).sum());
+        for row in 0..inputs {
+            for part in &parts {
+                let columns = part.get(row * outputs..(row + 1) * outputs);
+                weight.extend_from_slice(columns.unwrap_or_default());
+            }
+        }
+        Ok(self.upload(weight, bias, inputs, outputs * parts.len()))
+    }
 
-/// Takes the embedding table `{prefix}.weight` of `rows` vectors of size `width`.
-///
-/// # Errors
-/// As [`Weights::take`].
-pub(super) fn embedding(
-    weights: &mut Weights,
-    prefix: &str,
-    rows: usize,
-    width: usize,
-    device: &Device,
-) -> Result<Embedding, LoadError> {
-    Ok(Embedding {
-        weight: Param::from_tensor(weights.tensor(&format!("{prefix}.weight"), [rows, width], device)?),
-    })
+    /// Takes the 3x3 convolution `{prefix}.weight` (`[outputs, channels, 3, 3]`) and `{prefix}.bias` (`[outputs]`), as
+    /// the linear layer of its windows ([`Ops::convolve`]).
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub(super) fn convolution(
+        &mut self,
+        prefix: &str,
+        channels: usize,
+        outputs: usize,
+    ) -> Result<O::Linear, LoadError> {
+        self.by_pixel(prefix, &[outputs, channels, 3, 3], 9)
+    }
+
+    /// Takes the linear layer `{prefix}.weight` (`[outputs, channels, ...]`) and `{prefix}.bias` (`[outputs]`) of an image
+    /// with this many pixels, whose inputs are the pixels, each with its channels.
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub(super) fn by_pixel(
+        &mut self,
+        prefix: &str,
+        shape: &[usize],
+        pixels: usize,
+    ) -> Result<O::Linear, LoadError> {
+        let weight = self
+            .weights
+            .take_by_pixel(&format!("{prefix}.weight"), shape, pixels)?;
+        let outputs = shape.first().copied().unwrap_or_default();
+        let bias = self.weights.take(&format!("{prefix}.bias"), &[outputs])?;
+        let inputs = weight.len() / outputs.max(1);
+        Ok(self.upload(weight, bias, inputs, outputs))
+    }
+
+    /// Takes the layer norm `{prefix}.weight` and `{prefix}.bias` over rows of size `width`.
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub(super) fn layer_norm(
+        &mut self,
+        prefix: &str,
+        width: usize,
+        epsilon: f64,
+    ) -> Result<O::Norm, LoadError> {
+        let gamma = self.weights.take(&format!("{prefix}.weight"), &[width])?;
+        let beta = self.weights.take(&format!("{prefix}.bias"), &[width])?;
+        Ok(self.ops.norm(gamma, Some(beta), epsilon as f32))
+    }
+
+    /// Uploads a linear layer; `weight` is `[inputs, outputs]`, `bias` empty if there is none.
+    pub(super) fn upload(
+        &self,
+        weight: Vec<f32>,
+        bias: Vec<f32>,
+        inputs: usize,
+        outputs: usize,
+    ) -> O::Linear {
+        let prepared = self.ops.prepare(weight, inputs, outputs);
+        self.ops.linear(prepared, bias, inputs, outputs)
+    }
 }

@@ -11,14 +11,20 @@
 //!
 //! Tensors in torch's layout: `layers.{i}.weight` `[outputs, inputs]` and `layers.{i}.bias`.
 
-use burn::module::Module;
-use burn::nn::Linear;
-use burn::tensor::activation::relu;
-use burn::tensor::{Device, Tensor};
+#[cfg(feature = "train")]
+mod training;
 
-use super::image::{Classifier, FromCheckpoint, LayerSource, Network, RandomInit, shape_of};
+use super::image::{Classifier, Network, shape_of};
+use super::layers::Layers;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::device::{Device, with_ops};
+use crate::ops::{Activation, Ops};
+use crate::runtime::batch::rows;
 use crate::runtime::loaded::{Built, Task};
+use crate::runtime::model::ModelError;
+
+#[cfg(feature = "train")]
+pub use training::Mlp;
 
 /// The `model_type` of this architecture.
 pub const MODEL_TYPE: &str = "kaskade-mlp";
@@ -34,61 +40,66 @@ pub struct MlpConfig {
     pub labels: usize,
 }
 
-/// The perceptron's layers.
-#[derive(Module, Debug)]
-pub struct Mlp {
-    layers: Vec<Linear>,
-}
-
 impl MlpConfig {
-    /// Builds the perceptron with random weights, for training.
-    pub fn init(&self, device: &Device) -> Mlp {
-        let Ok(mlp) = self.build(&mut RandomInit(device));
-        mlp
-    }
-
-    fn build<L: LayerSource>(&self, source: &mut L) -> Result<Mlp, L::Error> {
-        let widths = self.hidden_sizes.iter().chain([&self.labels]);
-        let layers = [&self.inputs]
-            .into_iter()
-            .chain(&self.hidden_sizes)
-            .zip(widths)
-            .enumerate()
-            .map(|(index, (inputs, outputs))| source.linear(&format!("layers.{index}"), *inputs, *outputs))
-            .collect::<Result<_, _>>()?;
-        Ok(Mlp { layers })
+    /// Inputs and outputs of every layer, first to last.
+    fn layers(&self) -> impl Iterator<Item = (usize, usize)> {
+        let outputs = self.hidden_sizes.iter().chain([&self.labels]);
+        let inputs = [&self.inputs].into_iter().chain(&self.hidden_sizes);
+        inputs.copied().zip(outputs.copied())
     }
 }
 
-impl Mlp {
-    /// Returns the logits `[batch, labels]` of flattened images `[batch, inputs]`.
-    pub fn forward(&self, images: Tensor<2>) -> Tensor<2> {
-        let Some((last, hidden)) = self.layers.split_last() else {
-            return images;
+/// The perceptron's layers on a device.
+struct Perceptron<O: Ops> {
+    ops: O,
+    hidden: Vec<O::Linear>,
+    classifier: O::Linear,
+    inputs: usize,
+    labels: usize,
+}
+
+impl<O: Ops> Perceptron<O> {
+    fn boxed(ops: O, config: &MlpConfig, checkpoint: &mut Checkpoint) -> Result<Box<dyn Network>, LoadError> {
+        let mut layers = Layers {
+            ops: &ops,
+            weights: &mut checkpoint.weights,
         };
-        last.forward(
-            hidden
-                .iter()
-                .fold(images, |values, layer| relu(layer.forward(values))),
-        )
+        let mut hidden = Vec::with_capacity(config.hidden_sizes.len());
+        for (index, (inputs, outputs)) in config.layers().enumerate().take(config.hidden_sizes.len()) {
+            hidden.push(layers.linear(&format!("layers.{index}"), inputs, outputs)?);
+        }
+        let inputs = config.hidden_sizes.last().unwrap_or(&config.inputs);
+        let classifier = layers.linear(&format!("layers.{}", hidden.len()), *inputs, config.labels)?;
+        Ok(Box::new(Self {
+            ops,
+            hidden,
+            classifier,
+            inputs: config.inputs,
+            labels: config.labels,
+        }))
     }
 }
 
-impl Network for Mlp {
-    fn logits(&self, images: Tensor<2>) -> Tensor<2> {
-        self.forward(images)
+impl<O: Ops> Network for Perceptron<O> {
+    fn logits(&self, images: Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError> {
+        let ops = &self.ops;
+        let features = self
+            .hidden
+            .iter()
+            .fold(ops.upload(images, self.inputs), |x, layer| {
+                ops.activate(ops.multiply(&x, layer), Activation::Relu, false)
+            });
+        rows(ops, &ops.multiply(&features, &self.classifier), self.labels)
     }
 }
 
 pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
     let labels = checkpoint.config.labels()?;
-    let (input_shape, pixels) = shape_of(&checkpoint.config, "input_shape")?;
+    let (input_shape, _) = shape_of(&checkpoint.config, "input_shape")?;
     Ok(Built {
         model: Box::new(Classifier {
             network: network(checkpoint, device, labels.len())?,
             input_shape,
-            pixels,
-            device: device.clone(),
         }),
         task: Task::Classification,
         labels,
@@ -96,7 +107,11 @@ pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Buil
 }
 
 /// Builds the perceptron of a checkpoint with `labels` classes.
-pub(super) fn network(checkpoint: &mut Checkpoint, device: &Device, labels: usize) -> Result<Mlp, LoadError> {
+pub(super) fn network(
+    checkpoint: &mut Checkpoint,
+    device: &Device,
+    labels: usize,
+) -> Result<Box<dyn Network>, LoadError> {
     let config = &checkpoint.config;
     let (_, inputs) = shape_of(config, "input_shape")?;
     let size = MlpConfig {
@@ -104,7 +119,7 @@ pub(super) fn network(checkpoint: &mut Checkpoint, device: &Device, labels: usiz
         hidden_sizes: hidden_sizes(config)?,
         labels,
     };
-    size.build(&mut FromCheckpoint(&mut checkpoint.weights, device))
+    with_ops!(device, ops => Perceptron::boxed(ops, &size, checkpoint))
 }
 
 fn hidden_sizes(config: &Config) -> Result<Vec<usize>, LoadError> {

@@ -1,6 +1,7 @@
-//! Classifiers, detectors and question answering models on burn, one file per architecture, and the registry of all
+//! Classifiers, detectors and question answering models, one file per architecture, and the registry of all
 //! architectures.
 
+mod answer_span;
 mod bert;
 pub mod cnn;
 mod encoder;

@@ -5,11 +5,10 @@
 
 use std::path::Path;
 
-use burn::tensor::Device;
-
 use super::{bert, cnn, grid, mlp, vit};
 use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
 use crate::decoder::registry as decoders;
+use crate::device::Device;
 use crate::language::{self, Generation};
 use crate::runtime::loaded::{Built, Loaded, ModelInfo, Task};
 use crate::runtime::slice::Slice;

@@ -3,18 +3,18 @@
 
 use super::registry::*;
 use crate::checkpoint::LoadError;
+use crate::device::Device;
 use crate::runtime::loaded::Loaded;
 use crate::runtime::model::{Inputs, ModelError, Outputs};
 use crate::runtime::slice::Slice;
 use crate::selftest::fixtures::{self, Fixture};
-use burn::tensor::Device;
 
 fn load_slice(fixture: &Fixture, slice: Slice) -> Result<Loaded, LoadError> {
     let options = LoadOptions {
         slice,
         ..LoadOptions::default()
     };
-    load_checkpoint(fixture.checkpoint()?, &Device::flex(), &options)
+    load_checkpoint(fixture.checkpoint()?, &Device::Cpu, &options)
 }
 
 fn slices(fixture: &Fixture, of: usize) -> Vec<Loaded> {

@@ -6,12 +6,12 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 
 use super::registry::*;
 use crate::checkpoint::{Checkpoint, LoadError};
+use crate::device::Device;
 use crate::runtime::loaded::{Loaded, Task};
 use crate::runtime::model::check_outputs;
 use crate::runtime::model::{Inputs, ModelError};
 use crate::runtime::tensor::Tensor as Wire;
 use crate::selftest::fixtures::{self, Fixture};
-use burn::tensor::Device;
 
 fn fixture(name: &str) -> Fixture {
     fixtures::ALL
@@ -23,14 +23,14 @@ fn fixture(name: &str) -> Fixture {
 fn load_parts(fixture: &Fixture, config: &[u8], weights: Vec<u8>) -> Result<Loaded, LoadError> {
     let tokenizer = fixture.tokenizer.map(bytes::Bytes::from_static);
     let checkpoint = Checkpoint::from_bytes(fixture.name, config, weights, tokenizer)?;
-    load_checkpoint(checkpoint, &Device::flex(), &LoadOptions::default())
+    load_checkpoint(checkpoint, &Device::Cpu, &LoadOptions::default())
 }
 
 fn load_fixture(name: &str) -> Loaded {
     let fixture = fixture(name);
     load_checkpoint(
         fixture.checkpoint().unwrap(),
-        &Device::flex(),
+        &Device::Cpu,
         &LoadOptions::default(),
     )
     .unwrap()
@@ -76,7 +76,7 @@ fn config_with(fixture: &Fixture, key: &str, value: serde_json::Value) -> Vec<u8
 #[test]
 fn every_architecture_matches_transformers() {
     for fixture in fixtures::ALL {
-        let parity = fixture.compare(&Device::flex()).unwrap();
+        let parity = fixture.compare(&Device::Cpu).unwrap();
         println!("{}: {parity:?}", fixture.name);
         assert!(parity.cases >= 3);
         assert!(parity.largest_difference < 1e-4, "{}: {parity:?}", fixture.name);
@@ -121,12 +121,10 @@ fn a_directory_loads_like_the_same_bytes() {
     let path = dir.path().join("digits-vit");
     std::fs::create_dir(&path).unwrap();
     std::fs::write(path.join("config.json"), fixture.config).unwrap();
-    let missing = load(&path, &Device::flex(), &LoadOptions::default())
-        .err()
-        .unwrap();
+    let missing = load(&path, &Device::Cpu, &LoadOptions::default()).err().unwrap();
     assert!(matches!(missing, LoadError::MissingFile { path, .. } if path.ends_with("model.safetensors")));
     std::fs::write(path.join("model.safetensors"), fixture.weights).unwrap();
-    let mut loaded = load(&path, &Device::flex(), &LoadOptions::default()).unwrap();
+    let mut loaded = load(&path, &Device::Cpu, &LoadOptions::default()).unwrap();
     assert_eq!(loaded.info.name, "digits-vit");
     assert!(
         fixture
@@ -136,9 +134,7 @@ fn a_directory_loads_like_the_same_bytes() {
             < 1e-4
     );
     std::fs::write(path.join("config.json"), vec![b' '; 5 << 20]).unwrap();
-    let oversize = load(&path, &Device::flex(), &LoadOptions::default())
-        .err()
-        .unwrap();
+    let oversize = load(&path, &Device::Cpu, &LoadOptions::default()).err().unwrap();
     assert!(matches!(oversize, LoadError::TooLarge { .. }));
 }
 
@@ -380,7 +376,7 @@ fn an_invalid_tokenizer_is_rejected() {
         let tokenizer = Some(bytes::Bytes::copy_from_slice(json.as_bytes()));
         let checkpoint =
             Checkpoint::from_bytes("x", fixture.config, fixture.weights.to_vec(), tokenizer).unwrap();
-        let error = load_checkpoint(checkpoint, &Device::flex(), &LoadOptions::default())
+        let error = load_checkpoint(checkpoint, &Device::Cpu, &LoadOptions::default())
             .err()
             .unwrap();
         assert!(
@@ -531,7 +527,7 @@ fn unusual_texts_are_answered_or_rejected() {
 fn a_checkpoint_without_a_tokenizer_takes_only_ids() {
     let fixture = fixture("bert-classification");
     let checkpoint = Checkpoint::from_bytes("x", fixture.config, fixture.weights.to_vec(), None).unwrap();
-    let mut model = load_checkpoint(checkpoint, &Device::flex(), &LoadOptions::default())
+    let mut model = load_checkpoint(checkpoint, &Device::Cpu, &LoadOptions::default())
         .unwrap()
         .model;
     assert!(model.run(&[vec![ids("input_ids", &[5])]])[0].is_ok());

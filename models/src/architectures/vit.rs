@@ -4,14 +4,15 @@
 //! `preprocessor_config.json`. Outputs: `logits` FP32 `[labels]`. As slices, all but the last return `hidden_states`
 //! FP32 `[1 + patches, width]`, which all but the first take.
 
-use burn::nn::{LayerNorm, Linear};
-use burn::tensor::{Device, Tensor, TensorData};
 use serde::Deserialize;
 
 use super::encoder::{Block, BlockNames, EncoderConfig};
-use super::layers::{layer_norm, linear};
-use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
-use crate::runtime::batch::{BatchResults, logits_per_row, run_batch_in_parallel};
+use super::layers::Layers;
+use crate::checkpoint::weights::transposed;
+use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::device::{Device, with_ops};
+use crate::ops::{Ops, Span};
+use crate::runtime::batch::{BatchResults, device_failed, logits_per_row, rows, run_batch_in_parallel};
 use crate::runtime::hidden_states as states;
 use crate::runtime::loaded::{Built, Task};
 use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
@@ -34,62 +35,39 @@ pub(crate) fn image_classification(
     slice: Slice,
 ) -> Result<Built, LoadError> {
     let labels = checkpoint.config.labels()?;
-    let config = EncoderConfig::read(&checkpoint.config)?;
-    let patches = Patches::read(&checkpoint.config)?;
-    let (weights, width) = (&mut checkpoint.weights, config.width);
-    let input_stage = if slice.is_first() {
-        let (projection, offsets) = take_embeddings(weights, &patches, width, device)?;
-        Some(InputStage { projection, offsets })
-    } else {
-        None
-    };
-    let blocks = config.take_blocks(weights, "vit.encoder.layer", &BLOCK_NAMES, device, slice)?;
-    let head = if slice.is_last() {
-        Some(Head {
-            norm: layer_norm(weights, "vit.layernorm", width, config.epsilon, device)?,
-            output: linear(weights, "classifier", width, labels.len(), device)?,
-        })
-    } else {
-        None
-    };
     Ok(Built {
-        model: Box::new(Vit {
-            patches,
-            width,
-            input_stage,
-            blocks,
-            head,
-            device: device.clone(),
-        }),
+        model: with_ops!(device, ops => Vit::boxed(ops, checkpoint, device, slice, labels.len())?),
         task: Task::Classification,
         labels,
     })
 }
 
 /// A ViT model or a slice of one.
-struct Vit {
+struct Vit<O: Ops> {
+    ops: O,
     patches: Patches,
     width: usize,
     /// Only in the first slice.
-    input_stage: Option<InputStage>,
-    blocks: Vec<Block>,
+    input_stage: Option<InputStage<O>>,
+    blocks: Vec<Block<O>>,
     /// Only in the last slice.
-    head: Option<Head>,
+    head: Option<Head<O>>,
     device: Device,
 }
 
 /// Computes hidden states from pixels.
-struct InputStage {
-    /// `[pixels of a patch, width]`.
-    projection: Tensor<2>,
+struct InputStage<O: Ops> {
+    /// From the pixels of a patch to its vector, without bias.
+    projection: O::Linear,
     /// Added to the projected patches, `[1 + patches, width]`.
-    offsets: Tensor<2>,
+    offsets: O::Matrix,
 }
 
 /// Computes logits from hidden states.
-struct Head {
-    norm: LayerNorm,
-    output: Linear,
+struct Head<O: Ops> {
+    norm: O::Norm,
+    output: O::Linear,
+    labels: usize,
 }
 
 /// How an image is split into patches; all sizes in pixels, height first.
@@ -164,36 +142,37 @@ impl Patches {
     }
 }
 
-/// Takes the patch projection as a matrix, and everything that does not depend on the image.
-///
-/// The first row of the offsets belongs to the class token, whose patch is all zeros: `cls + position[0]`; the others
-/// to the patches: `bias + position[i]`. One product and one sum then compute the whole embedding.
-fn take_embeddings(
-    weights: &mut Weights,
-    patches: &Patches,
-    width: usize,
-    device: &Device,
-) -> Result<(Tensor<2>, Tensor<2>), LoadError> {
-    let at = |name: &str| format!("vit.embeddings.{name}");
-    let ([down, across], tokens) = (patches.patch, patches.count().saturating_add(1));
-    let projection = weights.kernel_matrix(
-        &at("patch_embeddings.projection.weight"),
-        [width, patches.channels, down, across],
-        device,
-    )?;
-    let bias = weights.tensor(&at("patch_embeddings.projection.bias"), [width], device)?;
-    let class = weights
-        .tensor(&at("cls_token"), [1, 1, width], device)?
-        .reshape([1, width]);
-    let positions = weights
-        .tensor(&at("position_embeddings"), [1, tokens, width], device)?
-        .reshape([tokens, width]);
-    let first = class + positions.clone().slice_dim(0, 0..1);
-    let others = positions.slice_dim(0, 1..tokens) + bias.unsqueeze::<2>();
-    Ok((projection, Tensor::cat(vec![first, others], 0)))
+impl<O: Ops> InputStage<O> {
+    /// Takes the patch projection, and everything that does not depend on the image.
+    ///
+    /// The first row of the offsets belongs to the class token, whose patch is all zeros: `cls + position[0]`; the
+    /// others to the patches: `bias + position[i]`. One product and one sum then compute the whole embedding.
+    fn take(layers: &mut Layers<'_, O>, patches: &Patches, width: usize) -> Result<Self, LoadError> {
+        let at = |name: &str| format!("vit.embeddings.{name}");
+        let ([down, across], tokens) = (patches.patch, patches.count().saturating_add(1));
+        let weights = &mut *layers.weights;
+        let kernel = weights.take(
+            &at("patch_embeddings.projection.weight"),
+            &[width, patches.channels, down, across],
+        )?;
+        let bias = weights.take(&at("patch_embeddings.projection.bias"), &[width])?;
+        let class = weights.take(&at("cls_token"), &[1, 1, width])?;
+        let mut offsets = weights.take(&at("position_embeddings"), &[1, tokens, width])?;
+        for (index, position) in offsets.chunks_mut(width.max(1)).enumerate() {
+            let added = if index == 0 { &class } else { &bias };
+            for (value, added) in position.iter_mut().zip(added) {
+                *value += added;
+            }
+        }
+        let pixels = patches.pixels();
+        Ok(Self {
+            projection: layers.upload(transposed(&kernel, pixels), Vec::new(), pixels, width),
+            offsets: layers.ops.upload(offsets, width),
+        })
+    }
 }
 
-impl Model for Vit {
+impl<O: Ops> Model for Vit<O> {
     fn signature(&self) -> Signature {
         if self.input_stage.is_none() {
             return states::signature(Extent::Exactly(self.tokens()), self.width, false);
@@ -223,37 +202,102 @@ impl Model for Vit {
     }
 }
 
-impl Vit {
+impl<O: Ops> Vit<O> {
+    /// Takes a model or a slice of one from a checkpoint.
+    fn boxed(
+        ops: O,
+        checkpoint: &mut Checkpoint,
+        device: &Device,
+        slice: Slice,
+        labels: usize,
+    ) -> Result<Box<dyn Model>, LoadError> {
+        let config = EncoderConfig::read(&checkpoint.config)?;
+        let patches = Patches::read(&checkpoint.config)?;
+        let width = config.width;
+        let mut layers = Layers {
+            ops: &ops,
+            weights: &mut checkpoint.weights,
+        };
+        let input_stage = if slice.is_first() {
+            Some(InputStage::take(&mut layers, &patches, width)?)
+        } else {
+            None
+        };
+        let blocks = config.take_blocks(&mut layers, "vit.encoder.layer", &BLOCK_NAMES, slice)?;
+        let head = if slice.is_last() {
+            Some(Head {
+                norm: layers.layer_norm("vit.layernorm", width, config.epsilon)?,
+                output: layers.linear("classifier", width, labels)?,
+                labels,
+            })
+        } else {
+            None
+        };
+        Ok(Box::new(Self {
+            ops,
+            patches,
+            width,
+            input_stage,
+            blocks,
+            head,
+            device: device.clone(),
+        }))
+    }
+
     fn tokens(&self) -> usize {
         self.patches.count() + 1
     }
 
     fn answer(&self, requests: &[Vec<f32>]) -> Result<BatchResults, ModelError> {
+        let (ops, width, tokens) = (&self.ops, self.width, self.tokens());
         let embedded = if let Some(input_stage) = &self.input_stage {
             self.embedded(input_stage, requests)
         } else {
-            let sequences: Vec<&[f32]> = requests.iter().map(Vec::as_slice).collect();
-            states::pad_and_stack(&sequences, self.tokens(), self.width, &self.device)
+            ops.upload(requests.concat(), width)
         };
-        let states = self.blocks.iter().fold(embedded, |x, block| block.pre_norm(x));
+        let mask = vec![true; tokens];
+        let sequences = vec![mask.as_slice(); requests.len()];
+        let states = self
+            .blocks
+            .iter()
+            .fold(embedded, |x, block| block.pre_norm(ops, &x, &sequences));
         let Some(head) = &self.head else {
-            return states::outputs(states, &vec![self.tokens(); requests.len()], None);
+            let states = ops.values(&states).map_err(|error| device_failed(&error))?;
+            return Ok(states::outputs(
+                &states,
+                width,
+                &vec![tokens; requests.len()],
+                None,
+            ));
         };
-        let [batch, _, width] = states.dims();
         // Only the class token is classified, so only it needs the final norm.
-        let class = states.slice_dim(1, 0..1).reshape([batch, width]);
-        logits_per_row(head.output.forward(head.norm.forward(class)))
+        let class = (0..requests.len()).map(|index| Span {
+            matrix: &states,
+            from: index * tokens,
+            count: 1,
+        });
+        let class = ops.gather(&class.collect::<Vec<_>>(), width);
+        let logits = ops.multiply(&ops.normalise(&class, &head.norm), &head.output);
+        Ok(logits_per_row(rows(ops, &logits, head.labels)?))
     }
 
-    fn embedded(&self, input_stage: &InputStage, images: &[Vec<f32>]) -> Tensor<3> {
-        let (pixels, tokens) = (self.patches.pixels(), self.tokens());
+    fn embedded(&self, input_stage: &InputStage<O>, images: &[Vec<f32>]) -> O::Matrix {
+        let (ops, pixels, tokens) = (&self.ops, self.patches.pixels(), self.tokens());
         let mut cut = Vec::with_capacity(images.len() * tokens * pixels);
         for image in images {
             cut.resize(cut.len() + pixels, 0.0);
             self.patches.cut(image, &mut cut);
         }
-        let cut = Tensor::<3>::from_data(TensorData::new(cut, [images.len(), tokens, pixels]), &self.device);
-        let projected = burn::tensor::module::linear(cut, input_stage.projection.clone(), None);
-        projected + input_stage.offsets.clone().unsqueeze::<3>()
+        let mut projected = ops.multiply(&ops.upload(cut, pixels), &input_stage.projection);
+        let offsets = Span {
+            matrix: &input_stage.offsets,
+            from: 0,
+            count: tokens,
+        };
+        ops.add(
+            &mut projected,
+            &ops.gather(&vec![offsets; images.len()], self.width),
+        );
+        projected
     }
 }

@@ -3,7 +3,7 @@
 
 mod config;
 mod error;
-mod weights;
+pub(crate) mod weights;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

@@ -3,17 +3,13 @@
 //! A model with wrong or partially used weights still answers, but wrongly. An architecture therefore takes every
 //! tensor by name and shape, and unused tensors are an error.
 //!
-//! This module uses the header types of the `safetensors` crate instead of burn's `SafetensorsStore`. The store fills
-//! an initialised module and reports missing tensors afterwards, so a file that does not match costs the random
-//! initialisation of a whole model first; it rewrites names by patterns before errors can quote them, and compares
-//! shapes after transposing linear layers. Reading tensor by tensor gives errors with the names and shapes of the file,
-//! allows taking three projections into one matrix, and never holds more than one tensor in addition to the model.
+//! This module uses the header types of the `safetensors` crate and reads tensor by tensor: errors have the names and
+//! shapes of the file, three projections become one matrix, and at most one tensor is held in addition to the model.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
-use burn::tensor::{Device, Tensor, TensorData};
 use bytes::Bytes;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -265,56 +261,24 @@ impl Weights {
             .retain(|name, _| !suffixes.iter().any(|end| name.ends_with(end)));
     }
 
-    /// Takes a tensor to a device, as f32.
-    ///
-    /// # Errors
-    /// As [`Weights::take`].
-    pub fn tensor<const D: usize>(
-        &mut self,
-        name: &str,
-        shape: [usize; D],
-        device: &Device,
-    ) -> Result<Tensor<D>, LoadError> {
-        let values = self.take(name, &shape)?;
-        Ok(Tensor::from_data(TensorData::new(values, shape), device))
-    }
-
-    /// Takes the weight of a linear layer to a device, transposed: torch stores `[outputs, inputs]`, burn multiplies by
-    /// `[inputs, outputs]`. It is transposed once here, because a product with a transposed view takes about ten times
-    /// as long for small batches.
+    /// Takes a weight of shape `[outputs, channels, ...]` as the matrix `[inputs, outputs]` whose inputs are pixels row by
+    /// row, each with its channels; `pixels` is the number of pixels per channel. The file has them channel by channel.
     ///
     /// # Errors
     /// As [`Weights::take`], with shapes as in the file.
-    pub fn matrix(
+    pub(crate) fn take_by_pixel(
         &mut self,
         name: &str,
-        inputs: usize,
-        outputs: usize,
-        device: &Device,
-    ) -> Result<Tensor<2>, LoadError> {
-        let values = self.take_transposed(name, inputs, outputs)?;
-        Ok(Tensor::from_data(
-            TensorData::new(values, [inputs, outputs]),
-            device,
-        ))
-    }
-
-    /// Takes a convolution's kernel of shape `[outputs, channels, height, width]` as the matrix
-    /// `[channels * height * width, outputs]`.
-    ///
-    /// # Errors
-    /// As [`Weights::take`], with shapes as in the file.
-    pub(crate) fn kernel_matrix(
-        &mut self,
-        name: &str,
-        shape: [usize; 4],
-        device: &Device,
-    ) -> Result<Tensor<2>, LoadError> {
-        let values = self.take(name, &shape)?;
-        let [outputs, ..] = shape;
-        let inputs = values.len() / outputs.max(1);
-        let data = TensorData::new(transposed(&values, inputs), [inputs, outputs]);
-        Ok(Tensor::from_data(data, device))
+        shape: &[usize],
+        pixels: usize,
+    ) -> Result<Vec<f32>, LoadError> {
+        let weight = self.take(name, shape)?;
+        let inputs = shape.iter().skip(1).product::<usize>().max(1);
+        let by_pixel: Vec<f32> = weight
+            .chunks(inputs)
+            .flat_map(|output| transposed(output, pixels))
+            .collect();
+        Ok(transposed(&by_pixel, inputs))
     }
 
     /// Totals of the taken weights, also if tensors remain.

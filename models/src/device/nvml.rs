@@ -1,25 +1,17 @@
-//! Readings of one GPU from the driver's management library (NVML). The library is loaded at run time, so this works in
-//! every build, and fails with an error on machines without a driver.
+//! Readings of one GPU from the driver's management library (NVML).
+//!
+//! The library is loaded at run time; without a driver, opening a GPU fails. A program without the feature `cuda` opens no
+//! GPU and contains no code for it.
 
-use nvml_wrapper::enum_wrappers::device::Sampling;
-use nvml_wrapper::enums::device::SampleValue;
-use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::{Device, Nvml};
+#[cfg(feature = "cuda")]
+mod driver;
+#[cfg(not(feature = "cuda"))]
+#[path = "nvml/without_cuda.rs"]
+mod driver;
+
 use serde::Serialize;
 
-use super::{DeviceChoice, DeviceInfo};
-
-/// A GPU in NVML.
-pub struct Gpu {
-    nvml: Nvml,
-    key: Key,
-}
-
-/// CUDA and NVML count GPUs differently under `CUDA_VISIBLE_DEVICES`; the bus address is the same for both.
-enum Key {
-    Address(String),
-    Index(u32),
-}
+pub use driver::{Gpu, NvmlError};
 
 /// Memory of a GPU, all processes, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -43,6 +35,7 @@ pub struct KernelUtilisation {
 
 impl KernelUtilisation {
     /// Averages the samples (time, percent) that are newer than `after`; `None` if there are none.
+    #[cfg(any(test, feature = "cuda"))]
     fn of(samples: impl Iterator<Item = (u64, f64)>, after: u64) -> Option<Self> {
         let (mut sum, mut count, mut newest) = (0.0, 0_u32, after);
         for (time, percent) in samples.filter(|(time, _)| *time > after) {
@@ -54,90 +47,6 @@ impl KernelUtilisation {
             share: (sum / f64::from(count)).clamp(0.0, 1.0),
             newest,
         })
-    }
-}
-
-impl Gpu {
-    /// Opens the GPU of an opened device.
-    ///
-    /// # Errors
-    /// The reason as text.
-    pub fn open(info: &DeviceInfo) -> Result<Self, String> {
-        let DeviceChoice::Cuda(index) = info.choice else {
-            return Err(format!("{} is not a GPU", info.choice));
-        };
-        let nvml = Nvml::init().map_err(|error| error.to_string())?;
-        let key = info
-            .pci_address
-            .clone()
-            .map_or(Key::Index(u32::from(index)), Key::Address);
-        let gpu = Self { nvml, key };
-        gpu.device().map_err(|error| error.to_string())?;
-        Ok(gpu)
-    }
-
-    /// Energy since the driver was loaded, millijoules. Supported since Volta.
-    ///
-    /// # Errors
-    /// [`NvmlError::NotSupported`] if the GPU has no counter, and other NVML errors.
-    pub(crate) fn energy_mj(&self) -> Result<u64, NvmlError> {
-        self.device()?.total_energy_consumption()
-    }
-
-    /// Current power, milliwatts.
-    ///
-    /// # Errors
-    /// NVML errors.
-    pub(crate) fn power_mw(&self) -> Result<u32, NvmlError> {
-        self.device()?.power_usage()
-    }
-
-    /// Current memory.
-    ///
-    /// # Errors
-    /// NVML errors.
-    pub fn memory(&self) -> Result<GpuMemory, NvmlError> {
-        let memory = self.device()?.memory_info()?;
-        Ok(GpuMemory {
-            total: memory.total,
-            free: memory.free,
-            used: memory.used,
-        })
-    }
-
-    /// Utilisation of the GPU by kernels since `after`, from the driver's samples (about six per second), and the time
-    /// of the newest one, to be passed as `after` next time. 0 returns all samples that the driver has.
-    ///
-    /// # Errors
-    /// NVML errors; [`NvmlError::NotFound`] if there is no newer sample.
-    pub fn kernel_utilisation(&self, after: u64) -> Result<KernelUtilisation, NvmlError> {
-        let samples = self.device()?.samples(Sampling::GpuUtilization, after)?;
-        let samples = samples.into_iter().map(|sample| {
-            let percent = match sample.value {
-                SampleValue::F64(value) => value,
-                SampleValue::U32(value) => f64::from(value),
-                SampleValue::U64(value) => value as f64,
-                SampleValue::I64(value) => value as f64,
-            };
-            (sample.timestamp, percent)
-        });
-        KernelUtilisation::of(samples, after).ok_or(NvmlError::NotFound)
-    }
-
-    /// Version of the driver, such as `580.159.03`.
-    ///
-    /// # Errors
-    /// NVML errors.
-    pub(crate) fn driver_version(&self) -> Result<String, NvmlError> {
-        self.nvml.sys_driver_version()
-    }
-
-    // A handle borrows the library, so it is looked up on every call, which takes microseconds.
-    fn device(&self) -> Result<Device<'_>, NvmlError> {
-        match &self.key {
-            Key::Address(address) => self.nvml.device_by_pci_bus_id(address.as_str()),
-            Key::Index(index) => self.nvml.device_by_index(*index),
-        }
     }
 }
 

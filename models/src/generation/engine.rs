@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use kaskade_policy::hybrid_cache::{BlockSpace, Costs, Limits, Policy, Scheduler};
+use kaskade_policy::hybrid_cache::{BlockSpace, Costs, Limits, Policy, Scheduler, Traffic};
 use tokenizers::Tokenizer;
 
 use super::block_cache::{DeviceCache, EntryWidths, HostCache};
@@ -13,7 +13,7 @@ use super::layer::{HostLayer, Layer, LayerContext};
 use super::link::Link;
 use super::sampling::SampledToken;
 use super::sequence::Sequence;
-use super::transfer::{Buffer, Traffic};
+use super::transfer::Buffer;
 use crate::decoder::weights::{Decoder, ModelConfig};
 use crate::ops::{Ops, RelativeBias};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
-use kaskade_policy::hybrid_cache::BlockSpace;
+use kaskade_policy::hybrid_cache::{BlockSpace, Traffic};
 
 use super::block_cache::{BlockSlice, Segment};
 use super::block_cache::{DeviceCache, HostCache, store};
@@ -15,7 +15,7 @@ use super::engine::LayerPlacement;
 use super::error::EngineError;
 use super::layer::{Layer, LayerContext, NewKv};
 use super::link::Link;
-use super::transfer::{Buffer, Buffers, StagedBlocks, Traffic, TransferJob, Transferred, copy};
+use super::transfer::{Buffer, Buffers, StagedBlocks, TransferJob, Transferred, copy};
 use crate::decoder::weights::ModelConfig;
 use crate::ops::{AttentionSpans, Ops, Span};
 

@@ -48,11 +48,11 @@ pub use cost_sampling::{MeasuredCosts, Workload};
 pub use detokenizer::tokenizer_of;
 pub use engine::{Engine, Event, FinishReason, StepReport};
 pub use error::EngineError;
+pub use kaskade_policy::hybrid_cache::Traffic;
 pub use memory_plan::{MemoryLimits, MemoryPlan};
 pub use sampling::{SampledToken, Sampling, SamplingError};
-pub use transfer::Traffic;
 
-#[cfg(test)]
+#[cfg(all(test, feature = "burn"))]
 mod burn_tests;
 #[cfg(test)]
 mod encoder_tests;

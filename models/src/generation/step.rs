@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use kaskade_policy::fit::LinearFit;
 use kaskade_policy::hybrid_cache::{
-    Block, Capacity, Costs, Demand, Place, Prediction, Refused, Sides, in_order, pack,
+    Block, Capacity, Costs, Demand, Place, Prediction, Refused, Sides, Traffic, in_order, pack,
 };
 
 use super::block_cache::slices;
@@ -14,7 +14,6 @@ use super::engine::{Engine, Event, FinishReason, StepReport};
 use super::error::EngineError;
 use super::forward_pass::{ForwardPass, MiniBatch};
 use super::sampling::SampledToken;
-use super::transfer::Traffic;
 use crate::ops::{Ops, OpsError, Span};
 
 impl<M: Ops> Engine<M> {

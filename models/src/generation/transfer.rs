@@ -7,7 +7,7 @@
 
 use std::sync::mpsc::{Receiver, Sender};
 
-use kaskade_policy::hybrid_cache::Kind;
+use kaskade_policy::hybrid_cache::{Kind, Traffic};
 
 use super::block_cache::BlockSlice;
 use super::block_cache::HostCache;
@@ -39,26 +39,6 @@ pub(super) enum Transferred<M: Ops> {
 pub(super) struct StagedBlocks<M: Ops> {
     pub(super) act: M::Matrix,
     pub(super) kv: M::Matrix,
-}
-
-/// Transferred bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Traffic {
-    /// Weights to the device.
-    pub weights: u64,
-    /// KV blocks to the device.
-    pub kv: u64,
-    /// ACT blocks to the device.
-    pub act: u64,
-    /// Entries of new tokens, back to host memory.
-    pub stored: u64,
-}
-
-impl Traffic {
-    /// All bytes to the device.
-    pub fn loaded(&self) -> u64 {
-        self.weights + self.kv + self.act
-    }
 }
 
 /// Free buffers: one message per buffer.

@@ -4,18 +4,16 @@ mod slice;
 
 use std::collections::BTreeMap;
 
-use burn::tensor::Device;
 use tokenizers::Tokenizer;
 
 use crate::checkpoint::{Checkpoint, LoadError, WeightTotals};
 use crate::decoder::registry;
-use crate::device::is_host;
+use crate::device::{Device, with_ops};
 use crate::generation::{
-    Caching, Cpu, Decoder, Engine, EngineConfig, EngineError, Event, FinishReason, MemoryLimits,
-    SampledToken, Sampling, detokenizer,
+    Caching, Decoder, Engine, EngineConfig, EngineError, Event, FinishReason, MemoryLimits, SampledToken,
+    Sampling, detokenizer,
 };
 use crate::ops::Ops;
-use crate::ops::burn::Burn;
 use crate::runtime::model::{Continuous, Progress};
 use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::slice::Slice;
@@ -91,13 +89,10 @@ pub(crate) fn load(
     if part != Slice::WHOLE {
         return slice::load(checkpoint, device, part);
     }
-    if is_host(device) {
-        let (model, totals) = LanguageModel::new(Cpu, checkpoint, generation)?;
-        return Ok((Box::new(model), totals));
-    }
-    let device = device.clone();
-    let (model, totals) = LanguageModel::new(Burn { device }, checkpoint, generation)?;
-    Ok((Box::new(model), totals))
+    with_ops!(device, ops => {
+        let (model, totals) = LanguageModel::new(ops, checkpoint, generation)?;
+        Ok((Box::new(model), totals))
+    })
 }
 
 impl<M: Ops + Clone> LanguageModel<M> {

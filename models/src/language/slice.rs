@@ -4,16 +4,14 @@
 //! prediction or classification by a word. Longer answers need repeated requests with the token appended. To generate
 //! long answers with a model larger than the device, let the engine stream it.
 
-use burn::tensor::Device;
 use tokenizers::Tokenizer;
 
 use super::{PartialAnswer, bad_input, prompt_tokens, text_inputs};
 use crate::checkpoint::{Checkpoint, LoadError, WeightTotals};
 use crate::decoder::registry;
-use crate::device::is_host;
+use crate::device::{Device, with_ops};
 use crate::generation::slice::DecoderSlice;
-use crate::generation::{Cpu, FinishReason, detokenizer, sampling};
-use crate::ops::burn::Burn;
+use crate::generation::{FinishReason, detokenizer, sampling};
 use crate::ops::{Ops, OpsError};
 use crate::runtime::batch::{BatchResults, run_batch};
 use crate::runtime::hidden_states as states;
@@ -43,22 +41,14 @@ pub(super) fn load(
     let tokenizer = tokenizer.as_ref().map(detokenizer::tokenizer).transpose()?;
     let (decoder, totals) = registry::read_slice(checkpoint, slice)?;
     let last = slice.is_last();
-    let model: Box<dyn Model> = if is_host(device) {
-        let layers = DecoderSlice::new(Cpu, decoder, last);
+    let model: Box<dyn Model> = with_ops!(device, ops => {
+        let layers = DecoderSlice::new(ops, decoder, last);
         Box::new(LanguageSlice {
             layers,
             slice,
             tokenizer,
         })
-    } else {
-        let device = device.clone();
-        let layers = DecoderSlice::new(Burn { device }, decoder, last);
-        Box::new(LanguageSlice {
-            layers,
-            slice,
-            tokenizer,
-        })
-    };
+    });
     Ok((model, totals))
 }
 

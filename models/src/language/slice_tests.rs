@@ -10,7 +10,7 @@ fn model(name: &str, index: usize, of: usize) -> Result<Box<dyn Model>, LoadErro
         ..LoadOptions::default()
     };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
-    Ok(load_model(&folder, &Device::flex(), &options)?.model)
+    Ok(load_model(&folder, &Device::Cpu, &options)?.model)
 }
 
 fn asking(ids: &[i64]) -> Inputs {

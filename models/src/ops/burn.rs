@@ -5,10 +5,12 @@
 
 use std::borrow::Cow;
 
-use burn::tensor::activation::{gelu, gelu_approximate, relu, silu, softmax};
+use burn::tensor::activation::{gelu, gelu_approximate, relu, silu, softmax, tanh};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
-use super::{Activation, AttentionSpans, Heads, Ops, OpsError, Rotary, Span};
+use super::{Activation, AttentionSpans, Convolution, Heads, Ops, OpsError, Rotary, Span};
+
+mod encoders;
 
 /// A device of burn.
 #[derive(Debug, Clone)]
@@ -202,6 +204,7 @@ impl Ops for Burn {
             Activation::Gelu => gelu(x),
             Activation::GeluTanh => gelu_approximate(x),
             Activation::Silu => silu(x),
+            Activation::Tanh => tanh(x),
         };
         if !gated {
             return of(rows);
@@ -278,6 +281,19 @@ impl Ops for Burn {
         });
         let answers: Vec<Tensor<2>> = answers.collect();
         Tensor::cat(answers, 0)
+    }
+
+    fn attend_sequences(&self, projected: &Tensor<2>, sequences: &[&[bool]], heads: usize) -> Tensor<2> {
+        encoders::attend_sequences(projected, sequences, heads, &self.device)
+    }
+
+    fn convolve(&self, images: &Tensor<2>, convolution: &Convolution, linear: &BurnLinear) -> Tensor<2> {
+        self.multiply(&encoders::windows(images, convolution), linear)
+    }
+
+    fn with_width(&self, matrix: Tensor<2>, width: usize) -> Tensor<2> {
+        let [rows, columns] = matrix.dims();
+        matrix.reshape([(rows * columns).checked_div(width).unwrap_or_default(), width])
     }
 }
 

@@ -8,8 +8,9 @@ use rayon::prelude::*;
 use super::attention;
 use super::gemm::{gemm, pack};
 use super::rows::Rows;
-use super::{Activation, AttentionSpans, Heads, Ops, OpsError, Rotary, Span};
-use crate::ops::elementwise::{exp_of_negative, gelu_of};
+use super::{Activation, AttentionSpans, Convolution, Heads, Ops, OpsError, Rotary, Span};
+use super::{convolution, self_attention};
+use crate::ops::elementwise::{gelu_of, gelu_tanh_of, relu_of, sigmoid_of};
 
 /// Elements per task.
 const CHUNK: usize = 1 << 14;
@@ -21,10 +22,10 @@ pub struct Cpu;
 /// A linear layer with packed weights.
 #[derive(Debug)]
 pub struct PackedLinear {
-    weight: Vec<f32>,
-    bias: Vec<f32>,
-    inputs: usize,
-    outputs: usize,
+    pub(super) weight: Vec<f32>,
+    pub(super) bias: Vec<f32>,
+    pub(super) inputs: usize,
+    pub(super) outputs: usize,
 }
 
 /// Weights of a norm.
@@ -90,9 +91,9 @@ impl Ops for Cpu {
         let mut out = rows.clone();
         let arch = Arch::new();
         let many = (CHUNK / rows.width.max(1)).max(1) * rows.width.max(1);
-        out.values
-            .par_chunks_mut(many)
-            .for_each(|rows| arch.dispatch(Normalise { rows, norm }));
+        for_each_chunk(&mut out.values, many, |rows| {
+            arch.dispatch(Normalise { rows, norm });
+        });
         out
     }
 
@@ -110,16 +111,23 @@ impl Ops for Cpu {
     }
 
     fn add(&self, rows: &mut Rows, other: &Rows) {
-        for (value, other) in rows.values.iter_mut().zip(&other.values) {
-            *value += other;
+        if rows.values.len() <= CHUNK {
+            sum_into(&mut rows.values, &other.values);
+            return;
         }
+        let parts = rows
+            .values
+            .par_chunks_mut(CHUNK)
+            .zip(other.values.par_chunks(CHUNK));
+        parts.for_each(|(rows, other)| sum_into(rows, other));
     }
 
     fn activate(&self, mut rows: Rows, activation: Activation, gated: bool) -> Rows {
         let arch = Arch::new();
         if !gated {
-            let values = rows.values.par_chunks_mut(CHUNK);
-            values.for_each(|values| arch.dispatch(Activate { values, activation }));
+            for_each_chunk(&mut rows.values, CHUNK, |values| {
+                arch.dispatch(Activate { values, activation });
+            });
             return rows;
         }
         let width = rows.width / 2;
@@ -166,6 +174,36 @@ impl Ops for Cpu {
         position_bias: Option<&Rows>,
     ) -> Rows {
         attention::attend(queries, requests, heads, position_bias)
+    }
+
+    fn attend_sequences(&self, projected: &Rows, sequences: &[&[bool]], heads: usize) -> Rows {
+        self_attention::attend_sequences(projected, sequences, heads)
+    }
+
+    fn convolve(&self, images: &Rows, convolution: &Convolution, linear: &PackedLinear) -> Rows {
+        convolution::convolve(images, convolution, linear)
+    }
+
+    fn with_width(&self, matrix: Rows, width: usize) -> Rows {
+        Rows {
+            values: matrix.values,
+            width,
+        }
+    }
+}
+
+/// Calls `compute` for chunks of the values, on all cores; a single chunk stays on this thread.
+fn for_each_chunk(values: &mut [f32], size: usize, compute: impl Fn(&mut [f32]) + Send + Sync) {
+    if values.len() <= size {
+        compute(values);
+    } else {
+        values.par_chunks_mut(size).for_each(compute);
+    }
+}
+
+fn sum_into(rows: &mut [f32], other: &[f32]) {
+    for (value, other) in rows.iter_mut().zip(other) {
+        *value += other;
     }
 }
 
@@ -248,34 +286,13 @@ impl WithSimd for Activate<'_> {
     fn with_simd<S: Simd>(self, _: S) {
         let values = self.values.iter_mut();
         match self.activation {
-            Activation::Relu => values.for_each(|value| *value = value.max(0.0)),
+            Activation::Relu => values.for_each(|value| *value = relu_of(*value)),
             Activation::Gelu => values.for_each(|value| *value = gelu_of(*value)),
             Activation::GeluTanh => values.for_each(|value| *value = gelu_tanh_of(*value)),
             Activation::Silu => values.for_each(|value| *value *= sigmoid_of(*value)),
+            Activation::Tanh => values.for_each(|value| *value = value.tanh()),
         }
     }
-}
-
-/// `1 / (1 + exp(-x))` without branches.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
-#[inline(always)]
-fn sigmoid_of(x: f32) -> f32 {
-    let small = exp_of_negative(x.abs());
-    (if x >= 0.0 { 1.0 } else { small }) / (1.0 + small)
-}
-
-/// `x / 2 (1 + tanh(u))` is `x` times the sigmoid of `2u`.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
-#[inline(always)]
-fn gelu_tanh_of(x: f32) -> f32 {
-    let u = 0.797_884_6 * (x + 0.044_715 * x * x * x);
-    x * sigmoid_of(2.0 * u)
 }
 
 #[cfg(test)]
@@ -305,6 +322,21 @@ mod tests {
             activated(vec![-1.0, 2.0, 3.0, 4.0], Activation::Relu, true),
             [0.0, 8.0]
         );
+    }
+
+    #[test]
+    fn activations_keep_not_a_number() {
+        for activation in [
+            Activation::Relu,
+            Activation::Gelu,
+            Activation::GeluTanh,
+            Activation::Silu,
+            Activation::Tanh,
+        ] {
+            // Longer than a vector, so that vector code computes it too.
+            let values = activated(vec![f32::NAN; 67], activation, false);
+            assert!(values.iter().all(|value| value.is_nan()), "{activation:?}");
+        }
     }
 
     #[test]

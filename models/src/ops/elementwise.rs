@@ -1,53 +1,7 @@
-//! Vectorised GELU for the CPU.
-//!
-//! burn's `flex` back end computes GELU one element at a time through `libm`, and everything but its matrix products
-//! and attention on one thread. On other devices the work stays with burn.
+//! Elementary functions without branches, so that kernels that inline them are vectorised.
 
-use burn::tensor::{DType, Tensor, activation};
-use pulp::{Arch, Simd, WithSimd};
-use rayon::prelude::*;
-
-use crate::device::is_host;
-
-/// Elements per task: enough to outweigh the cost of a task, few enough for an even distribution.
-const CHUNK: usize = 1 << 14;
-
-/// GELU by the error function, `x / 2 * (1 + erf(x / sqrt(2)))`; on the CPU accurate to four units in the last place of
-/// the larger of 1 and `|x|`.
-pub(crate) fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    let device = x.device();
-    if !is_host(&device) || x.dtype() != DType::F32 {
-        return activation::gelu(x);
-    }
-    let mut data = x.into_data();
-    if let Ok(values) = data.as_mut_slice::<f32>() {
-        let arch = Arch::new();
-        values
-            .par_chunks_mut(CHUNK)
-            .for_each(|values| arch.dispatch(Gelu(values)));
-    }
-    Tensor::from_data(data, &device)
-}
-
-/// Compiled once for each vector extension.
-struct Gelu<'a>(&'a mut [f32]);
-
-impl WithSimd for Gelu<'_> {
-    type Output = ();
-
-    #[expect(
-        clippy::inline_always,
-        reason = "only inlined code is compiled for the vector extension"
-    )]
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        for value in self.0 {
-            *value = gelu_of(*value);
-        }
-    }
-}
-
-/// The complementary error function by Abramowitz and Stegun 7.1.26, without branches so that it is vectorised.
+/// GELU by the error function, `x / 2 * (1 + erf(x / sqrt(2)))`, accurate to four units in the last place of the larger
+/// of 1 and `|x|`; the complementary error function by Abramowitz and Stegun 7.1.26.
 #[expect(
     clippy::inline_always,
     reason = "only code inlined into `with_simd` is vectorised"
@@ -62,14 +16,47 @@ pub(crate) fn gelu_of(x: f32) -> f32 {
     x * if x >= 0.0 { 1.0 - upper_tail } else { upper_tail }
 }
 
-/// `exp(-y)` for `y >= 0`, by `2^n * exp(r)` with `|r| <= ln(2) / 2`.
+/// `1 / (1 + exp(-x))`.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+pub(crate) fn sigmoid_of(x: f32) -> f32 {
+    let small = exp_of_negative(x.abs());
+    (if x >= 0.0 { 1.0 } else { small }) / (1.0 + small)
+}
+
+/// GELU by its tanh approximation: `x / 2 (1 + tanh(u))` is `x` times the sigmoid of `2u`.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+pub(crate) fn gelu_tanh_of(x: f32) -> f32 {
+    let u = 0.797_884_6 * (x + 0.044_715 * x * x * x);
+    x * sigmoid_of(2.0 * u)
+}
+
+/// The rectified linear unit; NaN stays NaN.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+pub(crate) fn relu_of(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
+}
+
+/// `exp(-y)` for `y >= 0`, NaN for NaN, by `2^n * exp(r)` with `|r| <= ln(2) / 2`.
 #[inline(always)]
 pub(crate) fn exp_of_negative(y: f32) -> f32 {
     /// Added to a small number, it leaves that number rounded to an integer in the lowest bits.
     const ROUNDING: f32 = 12_582_912.0;
     /// The bits of 1.0.
     const ONE: u32 = 0x3f80_0000;
-    let x = -y.min(87.0);
+    // `f32::min` would turn NaN into 87.
+    let x = if y > 87.0 { -87.0 } else { -y };
     let shifted = x * std::f32::consts::LOG2_E + ROUNDING;
     let n = shifted - ROUNDING;
     // ln(2) in two parts, the first exact in few bits, to preserve the precision of r.
@@ -83,26 +70,36 @@ pub(crate) fn exp_of_negative(y: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::{Device, TensorData};
-
     use super::*;
 
+    /// The error function by a series of positive terms, to the precision of f64.
+    fn erf(z: f64) -> f64 {
+        let (mut term, mut sum) = (z, z);
+        for n in 1..400 {
+            term *= 2.0 * z * z / f64::from(2 * n + 1);
+            sum += term;
+        }
+        2.0 / std::f64::consts::PI.sqrt() * (-z * z).exp() * sum
+    }
+
     #[test]
-    fn gelu_matches_burn() {
-        let device = Device::flex();
-        let values: Vec<f32> = (-40_000..40_000).map(|step| step as f32 * 5e-4).collect();
-        let x = Tensor::<1>::from_data(TensorData::new(values.clone(), [values.len()]), &device);
-        let expected = activation::gelu(x.clone())
-            .into_data()
-            .try_into_vec::<f32>()
-            .unwrap();
-        let actual = gelu(x).into_data().try_into_vec::<f32>().unwrap();
-        for ((x, actual), expected) in values.iter().zip(actual).zip(expected) {
+    fn gelu_matches_its_definition() {
+        for step in -40_000..40_000 {
+            let x = step as f32 * 2e-4;
+            let wide = f64::from(x);
+            let expected = wide / 2.0 * (1.0 + erf(wide / std::f64::consts::SQRT_2));
+            let difference = (f64::from(gelu_of(x)) - expected).abs();
             assert!(
-                // Four units in the last place: the two error functions differ in their last polynomial term.
-                (actual - expected).abs() <= 4.0 * f32::EPSILON * x.abs().max(1.0),
-                "{x}: {actual} instead of {expected}"
+                difference <= 4.0 * f64::from(f32::EPSILON) * wide.abs().max(1.0),
+                "{x}: {difference}"
             );
+        }
+    }
+
+    #[test]
+    fn not_a_number_stays_so() {
+        for of in [gelu_of, gelu_tanh_of, sigmoid_of, relu_of, exp_of_negative] {
+            assert!(of(f32::NAN).is_nan());
         }
     }
 

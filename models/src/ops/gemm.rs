@@ -10,10 +10,12 @@ use rayon::prelude::*;
 
 /// Columns of a panel: two vectors of AVX-512, four of AVX2, eight of Neon.
 pub(crate) const PANEL: usize = 32;
-/// Rows per task if there are many: four of the kernel's largest groups, whose inputs stay in the cache.
+/// Maximum rows per task: four of the kernel's largest groups, whose inputs stay in the cache.
 const ROWS: usize = 48;
-/// If there are fewer rows, the number per task is a multiple of this, which the largest groups divide.
-const GROUP: usize = 12;
+/// The number of rows per task is a multiple of this, so that few groups are smaller than the largest ones.
+const GROUP: usize = 4;
+/// Products of at most this many multiplications stay on one thread: waking another one takes longer.
+const SMALL: usize = 1 << 19;
 /// Fewer rows than this are split by columns, so that all cores read the matrix together.
 const FEW: usize = 24;
 
@@ -33,6 +35,37 @@ pub(crate) fn pack(weight: &[f32], inputs: usize, outputs: usize) -> Vec<f32> {
     packed
 }
 
+/// Rows per task if `count` rows are distributed evenly over all threads.
+pub(super) fn rows_per_task(count: usize) -> usize {
+    let threads = rayon::current_num_threads();
+    let tasks = count.div_ceil(threads * ROWS).max(1) * threads;
+    count.div_ceil(tasks).next_multiple_of(GROUP)
+}
+
+/// Whether this many multiplications should stay on one thread.
+pub(super) fn is_small(multiplications: usize) -> bool {
+    multiplications <= SMALL
+}
+
+/// Computes `rows * matrix + bias` on this thread; see [`gemm`]. `out` is `[m, outputs]`.
+pub(super) fn gemm_into(
+    out: &mut [f32],
+    outputs: usize,
+    rows: &[f32],
+    inputs: usize,
+    packed: &[f32],
+    bias: &[f32],
+) {
+    Arch::new().dispatch(Gemm {
+        rows,
+        inputs,
+        packed,
+        bias,
+        out,
+        stride: outputs,
+    });
+}
+
 /// Computes `rows * matrix + bias`, row-major: `rows` `[m, inputs]`, `packed` from [`pack`], `bias` `[outputs]` or
 /// empty.
 pub(crate) fn gemm(rows: &[f32], inputs: usize, packed: &[f32], bias: &[f32], outputs: usize) -> Vec<f32> {
@@ -41,23 +74,18 @@ pub(crate) fn gemm(rows: &[f32], inputs: usize, packed: &[f32], bias: &[f32], ou
     if out.is_empty() {
         return out;
     }
-    let arch = Arch::new();
+    if is_small(rows.len().saturating_mul(outputs)) {
+        gemm_into(&mut out, outputs, rows, inputs, packed, bias);
+        return out;
+    }
     let share = |rows: &[f32], panels: std::ops::Range<usize>, out: &mut [f32], stride: usize| {
-        arch.dispatch(Gemm {
-            rows,
-            inputs,
-            packed: packed.get(panels.start * PANEL * inputs..).unwrap_or_default(),
-            bias: bias.get(panels.start * PANEL..).unwrap_or_default(),
-            out,
-            stride,
-        });
+        let packed = packed.get(panels.start * PANEL * inputs..).unwrap_or_default();
+        let bias = bias.get(panels.start * PANEL..).unwrap_or_default();
+        gemm_into(out, stride, rows, inputs, packed, bias);
     };
     let panels = outputs.div_ceil(PANEL);
     if count >= FEW {
-        let even = count
-            .div_ceil(rayon::current_num_threads())
-            .next_multiple_of(GROUP);
-        let each = even.min(ROWS);
+        let each = rows_per_task(count);
         out.par_chunks_mut(each * outputs)
             .zip(rows.par_chunks(each * inputs))
             .for_each(|(out, rows)| share(rows, 0..panels, out, outputs));
@@ -215,14 +243,33 @@ impl Gemm<'_> {
 
 /// Interleaves rows to `[inputs, rows]`, so that the kernel reads them in order.
 fn interleaved(rows: &[f32], inputs: usize) -> Vec<f32> {
-    let count = rows.len() / inputs.max(1);
     let mut out = vec![0.0; rows.len()];
-    for (index, row) in rows.chunks(inputs.max(1)).enumerate() {
-        for (slot, value) in out.iter_mut().skip(index).step_by(count.max(1)).zip(row) {
-            *slot = *value;
-        }
+    match rows.len() / inputs.max(1) {
+        12 => interleave::<12>(rows, inputs, &mut out),
+        8 => interleave::<8>(rows, inputs, &mut out),
+        6 => interleave::<6>(rows, inputs, &mut out),
+        4 => interleave::<4>(rows, inputs, &mut out),
+        3 => interleave::<3>(rows, inputs, &mut out),
+        2 => interleave::<2>(rows, inputs, &mut out),
+        _ => out.copy_from_slice(rows),
     }
     out
+}
+
+/// Interleaves by blocks of a cache line, with the number of rows known to the compiler.
+fn interleave<const ROWS: usize>(rows: &[f32], inputs: usize, out: &mut [f32]) {
+    let (columns, _) = out.as_chunks_mut::<ROWS>();
+    for (block, columns) in columns.chunks_mut(16).enumerate() {
+        let from = block * 16;
+        for (index, row) in rows.chunks_exact(inputs).enumerate() {
+            let part = row.get(from..from + columns.len()).unwrap_or_default();
+            for (column, value) in columns.iter_mut().zip(part) {
+                if let Some(slot) = column.get_mut(index) {
+                    *slot = *value;
+                }
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -251,6 +298,9 @@ mod tests {
             (17, 6, 33),
             (30, 20, 100),
             (100, 12, 65),
+            // Large enough for several threads.
+            (5, 700, 170),
+            (130, 80, 70),
         ] {
             let (x, w, b) = (
                 numbers(rows * inputs, 1),

@@ -1,15 +1,18 @@
-//! Tensor operations that a language model needs, behind the trait [`Ops`].
+//! Tensor operations that models need, behind the trait [`Ops`].
 //!
 //! Two types implement it. [`Cpu`](cpu::Cpu) uses kernels whose bits do not depend on the batch, with weights packed
-//! once; [`Burn`](burn::Burn) runs on any device of burn, such as a GPU. burn alone would work on the CPU too, but its
-//! products pack the weights on every call, which at the batch sizes of decoding costs more than the product.
+//! once. `Burn`, with the feature `burn`, runs on any device of burn, such as a GPU. burn would work on the CPU too, but
+//! its products pack the weights on every call, and its CPU back end is a third of a build.
 
 mod attention;
+#[cfg(feature = "burn")]
 pub mod burn;
+mod convolution;
 pub mod cpu;
 pub(crate) mod elementwise;
 mod gemm;
 mod rows;
+mod self_attention;
 
 use std::borrow::Cow;
 
@@ -23,7 +26,7 @@ pub struct OpsError {
     pub reason: String,
 }
 
-/// Activation of the feed-forward layer.
+/// Activation of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
     /// Rectified linear unit.
@@ -34,6 +37,8 @@ pub enum Activation {
     GeluTanh,
     /// `x / (1 + exp(-x))`.
     Silu,
+    /// The hyperbolic tangent.
+    Tanh,
 }
 
 /// Attention heads.
@@ -127,6 +132,32 @@ pub struct AttentionSpans<'a, X> {
     pub new_kv: Option<Span<'a, X>>,
 }
 
+/// Images in a matrix `[batch * height * width, channels]`, and the window of 3x3 pixels that a convolution moves over
+/// them, with a border of one pixel of zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Convolution {
+    /// Rows of an image.
+    pub height: usize,
+    /// Pixels of a row.
+    pub width: usize,
+    /// Values of a pixel.
+    pub channels: usize,
+    /// Pixels from one window to the next, in both directions; at least 1.
+    pub stride: usize,
+}
+
+impl Convolution {
+    /// Height and width of the result.
+    pub fn result(&self) -> [usize; 2] {
+        [self.height, self.width].map(|side| side.div_ceil(self.stride.max(1)))
+    }
+
+    /// Number of values in a window.
+    pub(crate) fn window(&self) -> usize {
+        9 * self.channels
+    }
+}
+
 /// Operations on a device. Matrices are `[rows, width]`, f32.
 pub trait Ops: Send + Sync + 'static {
     /// A matrix on the device.
@@ -198,4 +229,24 @@ pub trait Ops: Send + Sync + 'static {
         heads: &Heads,
         position_bias: Option<&Self::Matrix>,
     ) -> Self::Matrix;
+
+    /// Computes the self-attention of an encoder: every token attends to all visible tokens of its sequence.
+    ///
+    /// The rows of `projected` are `[queries | keys | values]` of equal width, grouped by sequence. `sequences` holds one
+    /// entry per token of a sequence: true if the token is visible. The scores are divided by the square root of the size
+    /// of a head.
+    fn attend_sequences(&self, projected: &Self::Matrix, sequences: &[&[bool]], heads: usize)
+    -> Self::Matrix;
+
+    /// Multiplies every window of the images by a linear layer, whose inputs are the window's pixels row by row, each
+    /// with its channels.
+    fn convolve(
+        &self,
+        images: &Self::Matrix,
+        convolution: &Convolution,
+        linear: &Self::Linear,
+    ) -> Self::Matrix;
+
+    /// Returns the same values as rows of another width, which divides their number.
+    fn with_width(&self, matrix: Self::Matrix, width: usize) -> Self::Matrix;
 }

@@ -1,11 +1,11 @@
 //! Batches of requests: a malformed request fails alone, the others are computed together.
 
-use burn::tensor::{Device, Tensor};
 use rayon::prelude::*;
 
 use super::model::{Inputs, ModelError, Outputs};
 use super::tensor;
-use crate::device::is_host;
+use crate::device::Device;
+use crate::ops::{Ops, OpsError};
 
 /// One result per request, in the order of the batch.
 pub(crate) type BatchResults = Vec<Result<Outputs, ModelError>>;
@@ -80,32 +80,31 @@ fn exactly_one_each<T>(
     }
 }
 
-/// Downloads the rows of a matrix from its device.
+/// Returns the error of a request whose device failed.
+pub(crate) fn device_failed(error: &OpsError) -> ModelError {
+    ModelError::Failed {
+        reason: error.to_string(),
+    }
+}
+
+/// Downloads the rows of a matrix that is `columns` wide.
 ///
 /// # Errors
 /// [`ModelError::Failed`] with the message of the device.
-pub(crate) fn rows(matrix: Tensor<2>) -> Result<Vec<Vec<f32>>, ModelError> {
-    let [_, columns] = matrix.dims();
-    let values = matrix
-        .try_into_vec_as::<f32>()
-        .map_err(|error| ModelError::Failed {
-            reason: format!("its device: {error}"),
-        })?;
+pub(crate) fn rows<O: Ops>(ops: &O, matrix: &O::Matrix, columns: usize) -> Result<Vec<Vec<f32>>, ModelError> {
+    let values = ops.values(matrix).map_err(|error| device_failed(&error))?;
     Ok(values.chunks(columns.max(1)).map(<[f32]>::to_vec).collect())
 }
 
-/// Returns one output `logits` FP32 `[columns]` per row of a matrix.
-///
-/// # Errors
-/// As [`rows`].
-pub(crate) fn logits_per_row(matrix: Tensor<2>) -> Result<BatchResults, ModelError> {
+/// Returns one output `logits` FP32 `[columns]` per row.
+pub(crate) fn logits_per_row(rows: Vec<Vec<f32>>) -> BatchResults {
     let outputs = |row: Vec<f32>| Ok(vec![tensor::Tensor::from_f32("logits", &[row.len()], &row)?]);
-    Ok(rows(matrix)?.into_iter().map(outputs).collect())
+    rows.into_iter().map(outputs).collect()
 }
 
 /// Maps the items of a batch: on the CPU in one part per core, each on its own core; on other devices in one part.
 ///
-/// Items are sorted by `size` before they are split into parts, so that a part pads its items only to its own largest.
+/// Items are sorted by `size` before they are split into parts, so that the items of a part are of similar size.
 /// `answer` returns as many results as it receives items; the results are in the order of the items.
 fn map_in_parallel<T: Send + Sync, R: Send>(
     device: &Device,
@@ -113,13 +112,13 @@ fn map_in_parallel<T: Send + Sync, R: Send>(
     size: impl Fn(&T) -> usize,
     answer: impl Fn(&[T]) -> Vec<R> + Sync,
 ) -> Vec<R> {
-    let parts = if is_host(device) {
-        rayon::current_num_threads().min(items.len())
-    } else {
-        1
-    };
-    if parts <= 1 {
+    if *device != Device::Cpu {
         return answer(&items);
+    }
+    let parts = rayon::current_num_threads().min(items.len());
+    if parts <= 1 {
+        // On a thread of the pool, which shares work with the others faster than the model's thread.
+        return rayon::scope(|_| answer(&items));
     }
     let mut ordered: Vec<(usize, T)> = items.into_iter().enumerate().collect();
     ordered.sort_by_key(|(_, item)| size(item));
@@ -140,7 +139,7 @@ mod tests {
         for count in 0..9 {
             let items: Vec<usize> = (0..count).map(|item| (item * 7) % 5).collect();
             let doubled = map_in_parallel(
-                &Device::flex(),
+                &Device::Cpu,
                 items.clone(),
                 |item| *item,
                 |part| {

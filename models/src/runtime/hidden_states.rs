@@ -1,9 +1,7 @@
 //! Hidden states between the slices of a model: `hidden_states` FP32 `[sequence, width]`, and `attention_mask` INT64
 //! `[sequence]` if sequences differ in length.
 
-use burn::tensor::{Device, Tensor, TensorData};
-
-use super::batch::{BatchResults, rows};
+use super::batch::BatchResults;
 use crate::runtime::model::{Extent, InputSpec, ModelError, Signature};
 use crate::runtime::tensor::{self, Datatype};
 
@@ -31,45 +29,24 @@ pub(crate) fn values(inputs: &[tensor::Tensor]) -> Result<Vec<f32>, ModelError> 
     Ok(found.map(tensor::Tensor::to_f32).transpose()?.unwrap_or_default())
 }
 
-/// Stacks sequences of different lengths into one tensor `[batch, max_length, width]`, padded with zeros.
-pub(crate) fn pad_and_stack(
-    sequences: &[&[f32]],
-    max_length: usize,
-    width: usize,
-    device: &Device,
-) -> Tensor<3> {
-    let mut data = Vec::with_capacity(sequences.len() * max_length * width);
-    for (index, states) in sequences.iter().enumerate() {
-        data.extend_from_slice(states);
-        data.resize((index + 1) * max_length * width, 0.0);
-    }
-    Tensor::from_data(
-        TensorData::new(data, [sequences.len(), max_length, width]),
-        device,
-    )
-}
-
-/// Builds the outputs of every slice but the last: the states of each sequence without padding, and its `mask` if there
-/// is one.
+/// Builds the outputs of every slice but the last: the states of each sequence, which follow each other in `states`,
+/// and its `mask` if there is one.
 pub(crate) fn outputs(
-    states: Tensor<3>,
+    states: &[f32],
+    width: usize,
     lengths: &[usize],
     mask: Option<&[&[bool]]>,
-) -> Result<BatchResults, ModelError> {
-    let [batch, max_length, width] = states.dims();
-    let rows = rows(states.reshape([batch, max_length * width]))?;
-    let outputs = rows
-        .iter()
-        .zip(lengths)
-        .enumerate()
-        .map(|(index, (row, length))| {
-            let own = row.get(..length * width).unwrap_or(row);
-            let mut outputs = vec![tensor::Tensor::from_f32(HIDDEN_STATES, &[*length, width], own)?];
-            if let Some(mask) = mask.and_then(|mask| mask.get(index)) {
-                let mask: Vec<i64> = mask.iter().map(|mask| i64::from(*mask)).collect();
-                outputs.push(tensor::Tensor::from_i64(ATTENTION_MASK, &[mask.len()], &mask)?);
-            }
-            Ok(outputs)
-        });
-    Ok(outputs.collect())
+) -> BatchResults {
+    let mut rest = states;
+    let outputs = lengths.iter().enumerate().map(|(index, length)| {
+        let (own, others) = rest.split_at_checked(length * width).unwrap_or((rest, &[]));
+        rest = others;
+        let mut outputs = vec![tensor::Tensor::from_f32(HIDDEN_STATES, &[*length, width], own)?];
+        if let Some(mask) = mask.and_then(|mask| mask.get(index)) {
+            let mask: Vec<i64> = mask.iter().map(|mask| i64::from(*mask)).collect();
+            outputs.push(tensor::Tensor::from_i64(ATTENTION_MASK, &[mask.len()], &mask)?);
+        }
+        Ok(outputs)
+    });
+    outputs.collect()
 }

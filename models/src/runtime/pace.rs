@@ -62,8 +62,8 @@ impl From<CoreShare> for f64 {
 
 /// A model limited to a share of a core. The results of a batch are returned after the sleep.
 ///
-/// The model computes on its own thread only, so that the thread's clock measures all of its work: work that burn would
-/// give to other cores stays on this thread.
+/// The model computes on its own thread only, so that the thread's clock measures all of its work: work that the
+/// kernels would give to other cores stays on this thread.
 pub struct Paced {
     model: Box<dyn Model>,
     share: CoreShare,

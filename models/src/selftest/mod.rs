@@ -20,16 +20,17 @@ mod random;
 mod shapes;
 mod throughput;
 mod torch;
+#[cfg(feature = "burn")]
+mod transfer_times;
 mod transfers;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use burn::tensor::Device;
 use serde::Serialize;
 
-use crate::device::{self, DeviceChoice, DeviceInfo, panic_message};
+use crate::device::{self, Device, DeviceChoice, DeviceInfo, panic_message};
 use crate::power::{EnergySample, PowerConfig, PowerMeter};
 
 pub use self::memory::MemoryReport;
@@ -195,11 +196,10 @@ fn on_device(options: &SelftestOptions, device: &Device, progress: &mut dyn FnMu
             progress,
         ))
     });
-    let transfers = match options.device {
-        DeviceChoice::Cpu => {
-            Section::Skipped("the CPU computes in host memory: nothing is transferred".into())
-        }
-        DeviceChoice::Cuda(_) => guarded(|| transfers::measure(device, transfers::SIZES, progress)),
+    let transfers = match device {
+        Device::Cpu => Section::Skipped("the CPU computes in host memory: nothing is transferred".into()),
+        #[cfg(feature = "burn")]
+        Device::Burn(device) => guarded(|| transfer_times::measure(device, transfer_times::SIZES, progress)),
     };
     let memory = guarded(|| Ok(memory::read(&info)));
     let energy = guarded(|| meter.map(|mut meter| energy(&mut meter)));

@@ -4,12 +4,11 @@
 //! also compared with this program on the CPU, because the committed checkpoints are too small for the kernels of large
 //! matrices.
 
-use burn::tensor::Device;
 use serde::Serialize;
 
 use super::shapes::{BERT_SMALL, Shape, VIT_TINY};
 use super::{Section, guarded};
-use crate::device::DeviceChoice;
+use crate::device::{Device, DeviceChoice};
 use crate::runtime::model::{Inputs, Model, Outputs};
 use crate::selftest::fixtures;
 
@@ -137,7 +136,7 @@ fn relative_difference(shape: Shape, device: &Device) -> Result<f64, String> {
         let mut model = shape.load(device).map_err(|error| error.to_string())?;
         logits(model.as_mut(), &requests)
     };
-    relative(&logits(device)?, &logits(&Device::flex())?)
+    relative(&logits(device)?, &logits(&Device::Cpu)?)
 }
 
 /// Norm of the difference divided by the norm of `expected`.
@@ -196,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_network_matches_itself() {
-        assert_eq!(relative_difference(BERT_TINY.at(8), &Device::flex()), Ok(0.0));
+        assert_eq!(relative_difference(BERT_TINY.at(8), &Device::Cpu), Ok(0.0));
     }
 
     /// An architecture without a comparison here would not be tested on a GPU.

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use burn::tensor::Device;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::random::{Filled, Uniform, safetensors};
 use crate::architectures::registry::{LoadOptions, load_checkpoint};
 use crate::checkpoint::{Checkpoint, LoadError};
+use crate::device::Device;
 use crate::runtime::model::{Inputs, Model};
 use crate::runtime::tensor::{Tensor, TensorError};
 
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn every_network_loads_strictly_and_answers() {
-        let device = Device::flex();
+        let device = Device::Cpu;
         for (shape, labels) in [(BERT_TINY.at(16), 2), (VIT_TINY.at(32), 1000)] {
             let mut model = shape.load(&device).unwrap();
             let requests = shape.requests(2).unwrap();

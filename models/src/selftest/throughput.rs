@@ -4,14 +4,13 @@
 
 use std::time::{Duration, Instant};
 
-use burn::tensor::Device;
 use serde::Serialize;
 
 use super::shapes::{BERT_BASE, BERT_SMALL, BERT_TINY, Shape, VIT_BASE, VIT_TINY};
 use super::torch::{Torch, TorchFigure, TorchPoint, TorchReport};
 use super::{Section, SelftestExtent, SelftestOptions, guarded};
-use crate::device::DeviceChoice;
 use crate::device::memory::{of_process, reset_peak};
+use crate::device::{Device, DeviceChoice};
 use crate::power::PowerMeter;
 use crate::runtime::model::{Inputs, Model, Outputs};
 
@@ -114,7 +113,7 @@ pub(super) fn measure_all(
                 );
             }
         }
-        device.memory_cleanup();
+        device.release_memory();
     }
     ThroughputReport {
         points,
@@ -248,7 +247,7 @@ impl Bench<'_> {
             peak_memory_bytes: if self.on_processor {
                 of_process().peak.filter(|_| peak_is_fresh)
             } else {
-                self.device.memory_pool_usage().map(|usage| usage.bytes_reserved)
+                self.device.reserved_bytes()
             },
             finite: all_finite(answers)?,
         })
@@ -349,7 +348,7 @@ mod tests {
     fn a_batch_that_would_take_too_long_is_skipped_with_a_reason() {
         let bench = Bench {
             shape: BERT_TINY.at(16),
-            device: &Device::flex(),
+            device: &Device::Cpu,
             on_processor: true,
             budget: Duration::from_nanos(1),
             left: None,
@@ -371,7 +370,7 @@ mod tests {
             python: None,
             ..SelftestOptions::default()
         };
-        let report = measure_all(&options, &Device::flex(), None, &mut |_| ());
+        let report = measure_all(&options, &Device::Cpu, None, &mut |_| ());
         assert_eq!(report.points.len(), 8 * 7);
         assert!(report.answered());
         for point in report.points {

@@ -296,7 +296,10 @@ mod tests {
                     assert!(figure.median_s > 0.0 && figure.threads >= 1, "{figure:?}");
                 }
             }
-            Section::Skipped(reason) => assert!(!reason.is_empty()),
+            Section::Skipped(reason) => {
+                assert!(std::env::var_os("KASKADE_TEST_PYTHON").is_none(), "{reason}");
+                eprintln!("not tested: {reason}; KASKADE_TEST_PYTHON names a Python that has PyTorch");
+            }
             Section::Failed(reason) => panic!("{reason}"),
         }
     }

@@ -25,7 +25,7 @@ fn digits() -> (Manifest, [LabelledImages; 2]) {
 
 fn loaded(variant: &ManifestVariant) -> Loaded {
     let directory = family().join(&variant.directory);
-    load(&directory, &Device::flex(), &LoadOptions::default()).unwrap()
+    load(&directory, &Device::Cpu, &LoadOptions::default()).unwrap()
 }
 
 fn requests(manifest: &Manifest, images: &LabelledImages) -> (Vec<Inputs>, Vec<u8>) {

@@ -33,7 +33,7 @@ fn directory(variant: &str) -> PathBuf {
 }
 
 fn loaded(variant: &str) -> Loaded {
-    load(&directory(variant), &Device::flex(), &LoadOptions::default()).unwrap()
+    load(&directory(variant), &Device::Cpu, &LoadOptions::default()).unwrap()
 }
 
 fn requests(texts: &[&str]) -> Vec<Inputs> {

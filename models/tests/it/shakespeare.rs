@@ -20,7 +20,7 @@ fn loaded(variant: &str, max_tokens: usize, stop: &[&str]) -> Loaded {
         ..LoadOptions::default()
     };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/shakespeare/weights");
-    load(&folder.join(variant), &Device::flex(), &options).unwrap()
+    load(&folder.join(variant), &Device::Cpu, &options).unwrap()
 }
 
 fn ask(loaded: &mut Loaded, text: &str) -> Outputs {

@@ -16,7 +16,7 @@ fn fixture(name: &str) -> Fixture {
 
 fn loaded(name: &str) -> Loaded {
     let checkpoint = fixture(name).checkpoint().unwrap();
-    load_checkpoint(checkpoint, &Device::flex(), &LoadOptions::default()).unwrap()
+    load_checkpoint(checkpoint, &Device::Cpu, &LoadOptions::default()).unwrap()
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn load_error(name: &str, key: &str, value: Value) -> LoadError {
     config[key] = value;
     let config = config.to_string();
     let checkpoint = Checkpoint::from_bytes(name, config.as_bytes(), fixture.weights, None).unwrap();
-    load_checkpoint(checkpoint, &Device::flex(), &LoadOptions::default())
+    load_checkpoint(checkpoint, &Device::Cpu, &LoadOptions::default())
         .err()
         .unwrap()
 }

@@ -6,14 +6,15 @@ use crate::peers::gears::Peer;
 use kaskade_app::charts::grid::{self, Cell, Grid};
 use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
 use kaskade_app::report;
+use kaskade_planners::pareto::{Place, pareto_front};
 use kaskade_policy::plan::Slo;
 
 use super::field::{Contestant, Field, Reached};
 use super::work::Work;
-use crate::abreast::abreast;
+use crate::parallel::in_parallel;
 use crate::reproduction::Claim;
 
-/// What is compared: every pair of a latency and an accuracy.
+/// The compared goals: every pair of a latency and an accuracy.
 #[derive(Debug, Clone)]
 pub(super) struct Goals {
     /// 95th percentiles of latency, microseconds, ascending.
@@ -30,13 +31,13 @@ pub(super) struct Needs {
     names: Vec<&'static str>,
     /// By latency, by accuracy, by name.
     devices: Vec<Vec<Vec<Option<f64>>>>,
-    /// What CascadeServe and the peers reached at the loosest latency, for the frontier.
+    /// The results of CascadeServe and the peers at the loosest latency, for the frontier.
     frontier: Vec<(&'static str, Vec<Reached>)>,
-    /// What cascading can save at all.
+    /// Upper bound of the savings of cascades.
     work: Work,
 }
 
-/// Everything that a contestant reached at one latency, over fleets.
+/// All results of a contestant at one latency, over fleets.
 struct Column {
     name: &'static str,
     reached: Vec<Reached>,
@@ -49,7 +50,7 @@ struct Column {
 pub(super) fn needs(field: &Field, goals: &Goals, said: &(dyn Fn(&str) + Sync)) -> anyhow::Result<Needs> {
     let largest = goals.fleets.last().copied().unwrap_or(1);
     let cocktails = field.cocktails(largest)?;
-    let columns = abreast(&goals.p95_us, |p95_us| {
+    let columns = in_parallel(&goals.p95_us, |p95_us| {
         let column = column(field, goals, *p95_us);
         said(&format!(
             "{}: p95 of {} ms done",
@@ -170,7 +171,7 @@ fn summed(goals: &Goals, columns: &[Vec<Column>]) -> Needs {
     }
 }
 
-/// One goal: what CascadeServe needs, and the peer that needs least.
+/// One goal: the devices of CascadeServe, and of the best peer.
 #[derive(Debug, Clone, Copy)]
 struct Compared {
     ours: Option<f64>,
@@ -305,7 +306,7 @@ impl Needs {
         let frontier = self.frontier.iter().filter(|(_, reached)| !reached.is_empty());
         let series = frontier.map(|(name, reached)| Series {
             name: (*name).to_owned(),
-            points: upper_left(reached),
+            points: front(reached),
             shape: Shape::Marked,
         });
         let limit = goals.p95_us.last().map_or(0.0, |us| *us as f64 / 1e3);
@@ -340,17 +341,14 @@ fn cell(compared: &Compared) -> Cell {
     }
 }
 
-/// Of points by devices, those that no point with fewer devices beats in accuracy.
-fn upper_left(reached: &[Reached]) -> Vec<(f64, f64)> {
-    let mut sorted = reached.to_vec();
-    sorted.sort_by(|a, b| a.devices.total_cmp(&b.devices));
-    let mut best = f64::NEG_INFINITY;
-    let mut points = Vec::new();
-    for one in sorted {
-        if one.accuracy > best {
-            best = one.accuracy;
-            points.push((one.devices, one.accuracy * 100.0));
-        }
-    }
-    points
+/// Returns devices and accuracy in per cent of the points that no point with fewer devices beats in accuracy.
+fn front(reached: &[Reached]) -> Vec<(f64, f64)> {
+    let front = pareto_front(reached.to_vec(), |one| Place {
+        cost: one.devices,
+        gain: one.accuracy,
+    });
+    front
+        .into_iter()
+        .map(|one| (one.devices, one.accuracy * 100.0))
+        .collect()
 }

@@ -20,7 +20,7 @@ pub(super) const ENTRY_HOP_US: u64 = 400;
 /// Ranges of load that plans are made for.
 pub(super) const RANGES: u32 = 10;
 
-/// A workload: what all contestants share.
+/// A workload, shared by all contestants.
 #[derive(Debug, Clone)]
 pub(super) struct Field {
     /// What was measured or stated of the family.
@@ -55,7 +55,7 @@ impl Contestant {
     }
 }
 
-/// What a contestant reached.
+/// The results of a contestant.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Reached {
     /// Devices, averaged over time.
@@ -202,7 +202,7 @@ impl Field {
     }
 }
 
-/// What a simulation reached; `None` if it left requests unanswered.
+/// Returns the results of a simulation; `None` if it left requests unanswered.
 fn reached(report: &Report, devices: f64) -> Option<Reached> {
     let complete = report.answered == report.requests;
     Some(Reached {

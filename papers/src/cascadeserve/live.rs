@@ -38,14 +38,14 @@ use crate::reproduction::{Claim, Reproduction};
 /// Plans and traces of the comparison, as the paper has them.
 const PLANS: usize = 15;
 
-/// Requests that a live run sends, more or less: of fewer, the 95th percentile is a matter of luck. Runs take as long as that takes, within
+/// Approximate number of requests of a live run: with fewer, the 95th percentile is too noisy. Runs take as long as that takes, within
 /// bounds, seconds.
 const REQUESTS: f64 = 600.0;
 const RUN_S: std::ops::RangeInclusive<usize> = 10..=40;
-/// What is sent before and not counted.
+/// Requests that are sent before and not counted.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// An app in this process, and what it is asked.
+/// An app in this process, and its requests.
 struct Bench {
     app: App,
     inputs: Vec<Inputs>,
@@ -124,15 +124,8 @@ impl Bench {
         target: impl FnOnce(Client, Vec<Inputs>) -> T,
         ask: impl AsyncFnOnce(Arc<T>, Arc<Mutex<Record>>) -> Duration,
     ) -> anyhow::Result<(Arc<T>, Figures)> {
-        let worker = self
-            .app
-            .workers
-            .first()
-            .context("the app has no workers")?
-            .name
-            .as_str();
         let service = Service::builder(&self.app)
-            .worker(worker)
+            .first_worker()
             .plan(plan.clone())
             .bus(self.bus())
             .start()?;

@@ -29,8 +29,8 @@ use kaskade_stated::workloads::StatedWorkload;
 
 use self::cost::Goals;
 use self::field::{ENTRY_HOP_US, Field, HOP_US};
-use crate::args::TraceArgs;
 use crate::reproduction::Reproduction;
+use kaskade_app::load::trace_args::TraceArgs;
 
 /// By what the paper's peaks are multiplied where devices are counted: at the peaks themselves most goals take one or two
 /// devices, and halves cannot be counted.
@@ -76,7 +76,7 @@ pub struct Args {
     pub json: bool,
 }
 
-/// What devices are counted on.
+/// The workloads for which devices are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Workload {
     /// BERT Tiny to Base on a V100, stated.

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::over_time::over_time;
 use crate::peers::cocktail::{Autoscale, ensembles, plan_cocktail};
 use crate::peers::gears::Peer;
-use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
+use kaskade_app::charts::panels::{self, Panel, Panels};
 use kaskade_app::report::{self, units};
 use kaskade_policy::plan::{Plan, Slo};
 use kaskade_simulator::trace::Trace;
@@ -13,7 +14,7 @@ use kaskade_simulator::{Bucket, SimConfig, Timeline};
 use super::field::{Contestant, Field};
 use crate::reproduction::Claim;
 
-/// The objective, microseconds. The paper's figure was lost; this is what its plot is scaled for.
+/// The objective, microseconds. The paper states none; this is the scale of its plot.
 pub(super) const P95_US: u64 = 400_000;
 
 /// Two spikes, the second one higher: seconds and shares of the peak.
@@ -178,24 +179,15 @@ fn claims(runs: &[Run; 4]) -> Vec<Claim> {
 
 fn picture(runs: &[Run]) -> Panels {
     let series = |of: &dyn Fn(&Bucket) -> f64| {
-        let each = runs.iter().map(|run| Series {
-            name: format!("{} ({:.0})", run.name, run.devices.ceil()),
-            points: run
-                .course
-                .iter()
-                .map(|bucket| (bucket.from_us as f64 / 1e6, of(bucket)))
-                .collect(),
-            shape: Shape::Line,
+        let each = runs.iter().map(|run| {
+            let name = format!("{} ({:.0})", run.name, run.devices.ceil());
+            over_time(name, &run.course, of)
         });
         each.collect::<Vec<_>>()
     };
-    let load = series(&|bucket| bucket.qps)
-        .into_iter()
-        .take(1)
-        .map(|load| Series {
-            name: "load".to_owned(),
-            ..load
-        });
+    let load = runs
+        .first()
+        .map(|run| over_time("load", &run.course, |bucket| bucket.qps));
     Panels {
         title: "two spikes; devices in brackets".to_owned(),
         axis: "time (s)".to_owned(),
@@ -214,7 +206,7 @@ fn picture(runs: &[Run]) -> Panels {
             },
             Panel {
                 axis: "load (requests/s)".to_owned(),
-                series: load.collect(),
+                series: load.into_iter().collect(),
                 ..Panel::default()
             },
         ],

@@ -1,7 +1,7 @@
-//! Device time of answers: an upper bound of what cascading can save, independent of planning.
+//! Device time of answers: an upper bound of the savings of cascades, independent of planning.
 //!
 //! Mixing cascades over time reaches any accuracy between theirs, at the mix of their work; so does mixing single
-//! variants. The distance between the two at an accuracy bounds what planning can gain.
+//! variants. The distance between the two at an accuracy bounds the gain of planning.
 
 use kaskade_planners::gears::Cascade;
 use kaskade_policy::fit::batch_latency_s;

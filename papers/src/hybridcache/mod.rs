@@ -5,7 +5,7 @@
 //! | `field` | a load on the machine by a mode |
 //! | `motivation` | batches and token recomputation (Figures 3, 4 and 6) |
 //! | `throughput` | the hybrid against the baselines (Figure 12) |
-//! | `traffic` | what the link carries, how busy the device is (Figures 13 and 14) |
+//! | `traffic` | traffic of the link, utilisation of the device (Figures 13 and 14) |
 //! | `policy` | lines, ratios, ablation (Figures 11 and 15) |
 //! | `pictures` | the figures |
 

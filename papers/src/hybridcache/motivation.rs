@@ -1,4 +1,4 @@
-//! What the paper sets out from (§3, Figures 3, 4 and 6): batches that do not pay, and token recomputation that does not either.
+//! The paper's motivation (§3, Figures 3, 4 and 6): the limits of large batches and of token recomputation.
 
 use kaskade_simulator::offload::decoders as stated;
 use kaskade_simulator::offload::{Forward, Hardware, Load, Mode, Shape};
@@ -32,7 +32,7 @@ const SAVED: f64 = 0.78;
 /// Points of a curve.
 type Curve = Vec<(f64, f64)>;
 
-/// What the figures show.
+/// The results of the figures.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Motivation {
     /// Figure 3 (a): by prompt, throughput of KV only by batch.
@@ -45,7 +45,7 @@ pub(super) struct Motivation {
     pub(super) layers: Vec<(String, [f64; 2])>,
 }
 
-/// Computes and claims everything.
+/// Computes all results and their claims.
 ///
 /// # Errors
 /// When a request does not fit.

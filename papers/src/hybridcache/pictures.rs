@@ -14,7 +14,7 @@ use super::policy::{self, Line};
 use super::traffic::{BATCHES, Pair, of_batch};
 use crate::reproduction::Reproduction;
 
-/// Everything that is drawn.
+/// The data of all pictures.
 pub(super) struct Drawn<'a> {
     /// §3.
     pub(super) motivation: &'a Motivation,

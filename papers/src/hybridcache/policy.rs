@@ -63,7 +63,7 @@ pub(super) fn compare_lines(lines: &[Line; 2], found: &mut Reproduction) {
     let [kv_gen, load_kv] = lines.each_ref().map(|line| line.r2);
     let met = kv_gen >= 0.99 && load_kv >= 0.99;
     found.claims.push(Claim {
-        name: "T_kv_gen and T_load_kv are lines (Figure 11)".to_owned(),
+        name: "T_kv_gen and T_load_kv are linear (Figure 11)".to_owned(),
         paper: "R^2 of 0.99 for both".to_owned(),
         ours: format!("{kv_gen:.4} and {load_kv:.4}"),
         met,

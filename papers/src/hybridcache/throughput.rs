@@ -136,7 +136,7 @@ fn over_kv(hardware: &Hardware, loads: &[Load], runs: &[Run]) -> anyhow::Result<
         };
         format!(
             "KV only overlaps without loss here and has its best setup, so it loses only what its schedule loses. On a device whose products take no time \
-             the hybrid would be {ideal:.2}x in the mean, and on one that is as fast in KV Gen as the paper's own 2:1 for OPT-30B means ({:.0} TFLOP/s) \
+             the hybrid would be {ideal:.2}x on average, and on one that is as fast in KV Gen as the paper's own 2:1 for OPT-30B means ({:.0} TFLOP/s) \
              {:.2}x{beyond}",
             implied / 1e12,
             gain_at(hardware, implied, loads)?,
@@ -263,7 +263,7 @@ fn without_mini_batches(runs: &[Run]) -> [Claim; 2] {
             name: format!("no mini-batches (DeepSpeed-Inference), share of {name}"),
             paper: format!("{:.0} %", 100.0 * paper),
             ours: format!(
-                "{:.0} % in the mean, {:.0} % at most",
+                "{:.0} % on average, {:.0} % at most",
                 100.0 * share,
                 100.0 * most(runs, Mode::NoMiniBatches, over)
             ),
@@ -292,7 +292,7 @@ fn of_tokens(runs: &[Run]) -> Claim {
         name: "token recomputation of everything, share of the hybrid's throughput".to_owned(),
         paper: "dominates the GPU's computation (§1)".to_owned(),
         ours: format!(
-            "{:.0} % in the mean, {:.0} % at most",
+            "{:.0} % on average, {:.0} % at most",
             100.0 * share,
             100.0 * highest
         ),

@@ -1,4 +1,4 @@
-//! What the link carries and how busy the device is (§5.3, §5.4, Figures 13 and 14), on OPT-30B.
+//! Traffic of the link and utilisation of the device (§5.3, §5.4, Figures 13 and 14), on OPT-30B.
 
 use kaskade_simulator::offload::decoders as stated;
 use kaskade_simulator::offload::{Hardware, Load, Mode};

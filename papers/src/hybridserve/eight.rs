@@ -6,16 +6,16 @@ use kaskade_policy::plan::Plan;
 use kaskade_simulator::Report;
 
 use super::field::{Deployed, Field, Mode, hops, joules};
-use crate::abreast::abreast;
+use crate::parallel::in_parallel;
 use crate::reproduction::{Claim, Reproduction};
 
 /// The common load, as a share of what the largest model alone sustains.
 const EQUAL: f64 = 0.5;
 
-/// One way of connecting the models.
+/// One wiring of the models.
 #[derive(Debug, Clone)]
 pub(super) struct Connected {
-    /// What it is called.
+    /// Name.
     pub(super) name: &'static str,
     /// The placement.
     pub(super) deployed: Deployed,
@@ -75,7 +75,7 @@ pub(super) fn compare(field: &Field, found: &mut Reproduction) -> anyhow::Result
         ("with skips", &skipping.plan, skipping.estimates.accuracy),
         ("AP, models dropped", &chosen.plan, chosen.estimates.accuracy),
     ];
-    let connected = abreast(&ways, |(name, plan, accuracy)| {
+    let connected = in_parallel(&ways, |(name, plan, accuracy)| {
         let deployed = field.place(plan)?;
         Ok(Connected {
             name,

@@ -31,7 +31,7 @@ const UTILISATION: f64 = 0.7;
 /// How a family serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// The largest model alone: what the paper's baseline serves.
+    /// The largest model alone, the paper's baseline.
     Largest,
     /// Accuracy-preserving.
     Ap,
@@ -66,7 +66,7 @@ impl Mode {
 pub(super) struct Field {
     /// The family, every figure stated.
     pub(super) family: StatedFamily,
-    /// What its figures come to.
+    /// The profile of its figures.
     pub(super) profile: Profile,
     /// How long a load lasts, seconds.
     pub(super) seconds: usize,

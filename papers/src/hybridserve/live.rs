@@ -1,4 +1,4 @@
-//! What is served and not simulated: a cascade of many models with and without skip connections (§IV-C), and replicas that share a
+//! Live runs: a cascade of many models with and without skip connections (§IV-C), and replicas that share a
 //! device, within the bound on its utilisation and beyond it (eq. 4; [`crowded`]).
 
 mod crowded;
@@ -52,10 +52,10 @@ struct Bench {
     seed: u64,
 }
 
-/// What came of a run.
+/// The results of a run.
 struct Served {
     figures: Figures,
-    /// Models that a request asked.
+    /// Models that a request used.
     hops: f64,
     accuracy: f64,
     joules: Option<f64>,
@@ -134,11 +134,10 @@ impl Bench {
 
     /// Serves a plan under an even open-loop load, and takes the figures of the process.
     fn serve(&self, family: &Family, plan: &Plan, qps: f64) -> anyhow::Result<Served> {
-        let worker = self.app.workers.first().context("the app has no workers")?;
         let bus = BusConfig::new(self.app.name.as_str());
         let service = Service::builder(&self.app)
             .family(family.clone())
-            .worker(worker.name.as_str())
+            .first_worker()
             .plan(plan.clone())
             .bus(bus.clone())
             .start()?;

@@ -9,28 +9,29 @@ use kaskade_stated::families::{StatedFamily, StatedModel, gpt};
 
 /// A family between 20 million and 20 billion weights, and a cascade of all of its models.
 #[derive(Debug, Clone)]
-pub(super) struct MadeUp {
-    family: StatedFamily,
-    /// What its figures come to.
-    pub(super) profile: Profile,
+pub struct MadeUp {
+    /// The stated sizes.
+    pub family: StatedFamily,
+    /// The profile of its figures.
+    pub profile: Profile,
     /// The cascade.
-    pub(super) cascade: Plan,
+    pub cascade: Plan,
 }
 
 impl MadeUp {
-    /// Of so many models, at least two.
+    /// Makes a family of `models` models, at least two.
     ///
     /// # Errors
     /// When the cascade cannot be planned.
-    pub(super) fn new(models: usize) -> anyhow::Result<Self> {
+    pub fn new(models: usize) -> anyhow::Result<Self> {
         let model = |number: usize| {
-            let way = number as f64 / (models.max(2) - 1) as f64;
+            let share = number as f64 / (models.max(2) - 1) as f64;
             StatedModel {
                 name: format!("m{number}"),
-                parameters: (2e7 * 1_000_f64.powf(way)) as u64,
-                accuracy: 0.6 + 0.35 * way,
-                layers: 8 + (way * 56.0) as u32,
-                width: 256 + (way * 3_840.0) as u32,
+                parameters: (2e7 * 1_000_f64.powf(share)) as u64,
+                accuracy: 0.6 + 0.35 * share,
+                layers: 8 + (share * 56.0) as u32,
+                width: 256 + (share * 3_840.0) as u32,
             }
         };
         let family = StatedFamily {
@@ -53,24 +54,19 @@ impl MadeUp {
         })
     }
 
-    /// The options for so many devices, so many of them on each host.
-    pub(super) fn options(&self, devices: usize, on_each_host: usize, goal: Goal) -> PlacementOptions {
+    /// Returns the options for `devices` devices, `on_each_host` of them on each host.
+    pub fn options(&self, devices: usize, on_each_host: usize, goal: Goal) -> PlacementOptions {
         options(&self.family, devices, on_each_host, goal)
     }
 
-    /// A load that keeps the devices this busy.
-    pub(super) fn load(&self, options: &PlacementOptions, busy: f64) -> f64 {
+    /// Returns the load in requests/s at which the share `busy` of the cluster's capacity is used.
+    pub fn load(&self, options: &PlacementOptions, busy: f64) -> f64 {
         busy_load(&self.profile, &self.cascade, options, busy)
     }
 }
 
-/// The options of a family's sizes for so many devices, so many of them on each host.
-pub(super) fn options(
-    family: &StatedFamily,
-    devices: usize,
-    on_each_host: usize,
-    goal: Goal,
-) -> PlacementOptions {
+/// Returns the options of a family's sizes for `devices` devices, `on_each_host` of them on each host.
+pub fn options(family: &StatedFamily, devices: usize, on_each_host: usize, goal: Goal) -> PlacementOptions {
     let mut specs = DeviceSpec::fleet(devices, family.device.memory_bytes);
     for (number, device) in specs.iter_mut().enumerate() {
         device.worker = format!("w{}", number / on_each_host);
@@ -84,8 +80,9 @@ pub(super) fn options(
     }
 }
 
-/// A load that keeps devices this busy, computed from the refusal of an infeasible load.
-pub(super) fn busy_load(profile: &Profile, cascade: &Plan, options: &PlacementOptions, busy: f64) -> f64 {
+/// Returns the load in requests/s at which the share `busy` of the cluster's capacity is used. The capacity is taken from the
+/// error for an infeasible load.
+pub fn busy_load(profile: &Profile, cascade: &Plan, options: &PlacementOptions, busy: f64) -> f64 {
     let beyond = PlacementOptions {
         goal: Goal::Carry { qps: 1e12 },
         ..options.clone()

@@ -4,10 +4,10 @@
 //! |---|---|
 //! | `field` | a family on the servers: constructed, placed, simulated |
 //! | `paper` | the paper's figures of each family |
-//! | `served`, `families` | what each mode reaches, and the claims on it (Tables III to V, Figures 4 and 5) |
+//! | `served`, `families` | results of each mode, and the claims on them (Tables III to V, Figures 4 and 5) |
 //! | `eight` | eight models with and without skip connections (§IV-C) |
 //! | `planning`, `made_up`, `took` | the planner's time, growth and distance from the optimum (§V-D, §VI-D) |
-//! | `routing` | what routing a result costs (Figure 8) |
+//! | `routing` | cost of routing a result (Figure 8) |
 //! | `live` | skip connections and co-location on real actors |
 //! | `measured` | families of the project's own, from their profiles |
 //! | `pictures` | the figures |
@@ -16,7 +16,7 @@ mod eight;
 mod families;
 mod field;
 mod live;
-mod made_up;
+pub mod made_up;
 mod measured;
 mod paper;
 mod pictures;
@@ -116,7 +116,7 @@ fn plan(
     routing::compare(&args.out, found)
 }
 
-/// What is stated of a family, each thing once.
+/// The stated figures of a family, without repetitions.
 fn assume(family: &StatedFamily, found: &mut Reproduction) {
     for assumption in family.assumptions() {
         let said = format!("{}: {}", assumption.what, assumption.why);

@@ -180,7 +180,7 @@ fn growth(grown: &[Grown]) -> Panels {
     }
 }
 
-/// Hops, latency and energy of the ways to connect eight models.
+/// Hops, latency and energy of the wirings of eight models.
 fn connections(eight: &[Connected]) -> Bars {
     let of = |figure: fn(&Connected) -> f64| {
         let base = eight.first().map_or(f64::NAN, figure);

@@ -1,4 +1,4 @@
-//! What routing by confidence costs, by the size of the prediction and the number of models (§VI-D, Figure 8).
+//! Cost of routing by confidence, by the size of the prediction and the number of models (§VI-D, Figure 8).
 
 use std::hint::black_box;
 use std::path::Path;

@@ -1,10 +1,10 @@
-//! What a family reaches on the servers, in each of its modes.
+//! The results of a family on the servers, in each of its modes.
 
 use anyhow::Context as _;
 use kaskade_simulator::Report;
 
 use super::field::{Constructed, Deployed, Field, Mode, joules};
-use crate::abreast::abreast;
+use crate::parallel::in_parallel;
 
 /// Of what a deployment sustains, the load under which its energy is taken.
 const FULL: f64 = 0.8;
@@ -22,11 +22,11 @@ pub(super) struct Served {
     pub(super) field: Field,
     /// The load that all modes get alike, requests/s.
     pub(super) equal_qps: f64,
-    /// What each reaches, in the order of [`Mode::ALL`].
+    /// The results of each, in the order of [`Mode::ALL`].
     pub(super) reached: Vec<Reached>,
 }
 
-/// What one mode reaches.
+/// The results of one mode.
 #[derive(Debug, Clone)]
 pub(super) struct Reached {
     /// The mode.
@@ -109,7 +109,7 @@ impl Served {
     /// # Errors
     /// When a cascade cannot be constructed, placed or simulated.
     pub(super) fn of(field: Field) -> anyhow::Result<Self> {
-        let deployed = abreast(&Mode::ALL, |mode| {
+        let deployed = in_parallel(&Mode::ALL, |mode| {
             let constructed = field.construct(*mode)?;
             let deployed = field.place(&constructed.planned.plan)?;
             let sustained_qps = field.sustained_qps(&deployed.placed)?;
@@ -123,7 +123,7 @@ impl Served {
             field.family.name
         );
         let equal_qps = EQUAL * largest_qps;
-        let reached = abreast(&deployed, |(mode, constructed, deployed, sustained_qps)| {
+        let reached = in_parallel(&deployed, |(mode, constructed, deployed, sustained_qps)| {
             let few = field.place_few(&constructed.planned.plan, equal_qps)?;
             Ok(Reached {
                 mode: *mode,
@@ -144,7 +144,7 @@ impl Served {
         })
     }
 
-    /// What a mode reaches.
+    /// Returns the results of a mode.
     ///
     /// # Errors
     /// Never, as long as every mode was deployed.

@@ -1,4 +1,4 @@
-//! How long planning takes, apart from what else the machine does.
+//! Time of planning, independent of other processes on the machine.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(super) struct Took {
 }
 
 impl Took {
-    /// What work comes to, and how long it took.
+    /// Returns the result of work, and its duration.
     pub(super) fn by<T>(work: impl FnOnce() -> T) -> (T, Self) {
         let before = on_processor();
         let (done, wall) = timed(work);

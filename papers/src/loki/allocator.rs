@@ -123,7 +123,7 @@ fn planner(pipeline: &Pipeline, phases: &Phases, workers: u32) -> anyhow::Result
             name: "allocator: every plan has a proven bound".to_owned(),
             paper: "-".to_owned(),
             ours: format!(
-                "{above} of {DEMANDS} plans above it; gap {} in the mean, {} at worst",
+                "{above} of {DEMANDS} plans above it; gap {} on average, {} at worst",
                 units::percent(mean_gap),
                 units::percent(worst_gap)
             ),
@@ -139,7 +139,7 @@ fn planner(pipeline: &Pipeline, phases: &Phases, workers: u32) -> anyhow::Result
             name: "allocator: time for one plan".to_owned(),
             paper: "about 500 ms".to_owned(),
             ours: format!(
-                "{} in the mean, {} at worst over {DEMANDS} demands",
+                "{} on average, {} at worst over {DEMANDS} demands",
                 units::seconds(mean),
                 units::seconds(worst)
             ),

@@ -9,7 +9,7 @@ use kaskade_simulator::trace::Trace;
 
 use super::Args;
 use super::field::{Contestant, Field};
-use crate::abreast::abreast;
+use crate::parallel::in_parallel;
 use crate::peers::pipelines::PipelinePeer;
 use crate::reproduction::{Claim, Reproduction};
 
@@ -28,7 +28,7 @@ const MISSES: f64 = 0.05;
 /// How long an even load is simulated, seconds.
 const EVEN_S: usize = 60;
 
-/// What a cluster serves at the ends of the phases of Figure 1.
+/// The capacity of a cluster at the ends of the phases of Figure 1.
 #[derive(Debug, Clone)]
 pub(super) struct Phases {
     /// With the most accurate variants.
@@ -39,7 +39,7 @@ pub(super) struct Phases {
     most: Capacity,
 }
 
-/// What a cluster serves.
+/// The capacity of a cluster.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Capacity {
     /// Requests/s at the root.
@@ -183,7 +183,7 @@ fn simulated(field: &Field, phases: &Phases) -> anyhow::Result<Claim> {
         (Contestant::LOKI, phases.most.served_qps),
         (Contestant::INFERLINE, phases.hardware.served_qps),
     ];
-    let reached = abreast(&contestants, |(contestant, most)| {
+    let reached = in_parallel(&contestants, |(contestant, most)| {
         sustained(field, *contestant, *most)
     });
     let reached = reached.into_iter().collect::<anyhow::Result<Vec<_>>>()?;

@@ -6,7 +6,7 @@ use kaskade_simulator::Bucket;
 
 use super::Args;
 use super::field::{Contestant, Field, Run};
-use crate::abreast::abreast;
+use crate::parallel::in_parallel;
 use crate::reproduction::{Claim, Reproduction};
 
 /// The paper's figures of a pipeline's day.
@@ -60,7 +60,7 @@ pub(super) fn compare(
     ];
     let label = format!("{}: a day of Loki, InferLine, Proteus", paper.name);
     let progress = Progress::begin(label, contestants.len() as u64, args.json);
-    let runs = abreast(&contestants, |contestant| field.play(*contestant));
+    let runs = in_parallel(&contestants, |contestant| field.play(*contestant));
     let runs = runs.into_iter().collect::<anyhow::Result<Vec<Run>>>()?;
     let [loki, inferline, proteus, patient] = runs.as_slice() else {
         anyhow::bail!("four contestants were to be simulated");

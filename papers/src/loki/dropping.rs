@@ -1,4 +1,4 @@
-//! Ways of dropping early (Loki §6.3, Figure 7), by how much room the plans leave.
+//! Policies of early dropping (Loki §6.3, Figure 7), by the headroom of the plans.
 
 use kaskade_app::charts::bars::{self, Bars};
 use kaskade_app::report::progress::Progress;
@@ -7,7 +7,7 @@ use kaskade_policy::plan::Dropping;
 
 use super::Args;
 use super::field::{Contestant, Field, HEADROOM, Run};
-use crate::abreast::abreast;
+use crate::parallel::in_parallel;
 use crate::reproduction::{Claim, Reproduction};
 
 /// The mechanisms, in the paper's order, which is that of fewer and fewer violations.
@@ -37,7 +37,7 @@ pub(super) fn compare(field: &Field, args: &Args, found: &mut Reproduction) -> a
     });
     let contestants: Vec<Contestant> = contestants.collect();
     let progress = Progress::begin("early dropping", contestants.len() as u64, args.json);
-    let runs = abreast(&contestants, |contestant| field.play(*contestant));
+    let runs = in_parallel(&contestants, |contestant| field.play(*contestant));
     let runs = runs.into_iter().collect::<anyhow::Result<Vec<Run>>>()?;
     progress.end(&format!("{} days", runs.len()));
     let shares: Vec<Vec<f64>> = runs

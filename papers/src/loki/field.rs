@@ -44,7 +44,7 @@ pub(super) struct Field {
 pub(super) struct Contestant {
     /// The allocator.
     pub(super) policy: PipelinePeer,
-    /// What becomes of late requests.
+    /// Policy for late requests.
     pub(super) dropping: Dropping,
     /// It is planned for this many times the demand.
     pub(super) headroom: f64,
@@ -92,7 +92,7 @@ impl Contestant {
     }
 }
 
-/// What became of a load.
+/// The results of a load.
 #[derive(Debug, Clone)]
 pub(super) struct Run {
     /// The system that managed it.

@@ -50,14 +50,14 @@ struct Live {
     seed: u64,
 }
 
-/// What became of a run, by parts of it.
+/// Outcomes of a run, by parts of it.
 struct Run {
     parts: Vec<Part>,
     /// Mean number of workers in use.
     workers: f64,
 }
 
-/// What became of the requests that came in one part of a run.
+/// Outcomes of the requests that arrived in one part of a run.
 #[derive(Debug, Clone, Copy, Default)]
 struct Part {
     requests: u64,
@@ -261,16 +261,10 @@ impl Live {
         if let Some(rule) = &mut app.pipeline {
             rule.planner = Some(*allocator);
         }
-        let worker = app
-            .workers
-            .first()
-            .context("the app has no workers")?
-            .name
-            .to_string();
         let bus = BusConfig::new(app.name.as_str());
         let plan = initial::of(&app)?;
         let service = Service::builder(&app)
-            .worker(worker)
+            .first_worker()
             .plan(plan)
             .bus(bus.clone())
             .start()?;
@@ -356,7 +350,7 @@ impl Live {
     }
 }
 
-/// What the live runs bear out.
+/// The claims that the live runs confirm.
 fn claims(rerouting: &(Run, Run), per_task: &(Run, Run)) -> Vec<Claim> {
     let (live, simulated) = rerouting;
     let workers = |part: Option<&Part>| part.map_or(f64::NAN, |part| part.workers / part.counted.max(1.0));
@@ -570,7 +564,7 @@ impl Controller for Counting {
     }
 }
 
-/// Notes what becomes of each simulated request.
+/// Notes the outcome of each simulated request.
 struct Seen<'a> {
     live: &'a Live,
     parts: Vec<Part>,

@@ -1,11 +1,11 @@
-//! Loki's comparisons (§6), in simulation but for the last: capacity, a day, ways of dropping early, objectives, the allocator itself.
+//! Loki's comparisons (§6), in simulation but for the last: capacity, a day, policies of early dropping, objectives, the allocator itself.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `field` | a pipeline and a load, and the systems that manage it |
 //! | `capacity` | how much a cluster serves, at which accuracy (Figure 1) |
 //! | `day`, `pictures` | Loki, `InferLine` and Proteus over a day (Figures 5 and 6) |
-//! | `dropping` | ways of dropping early (Figure 7) |
+//! | `dropping` | policies of early dropping (Figure 7) |
 //! | `objectives` | tighter and looser objectives (Figure 8) |
 //! | `live` | a live pipeline under a load that rises and falls, and the same simulated (§6.4) |
 //! | `allocator` | optimality and speed of the allocator and the balancer (§4, §6.5) |
@@ -27,8 +27,9 @@ use kaskade_stated::pipelines::stated_social;
 
 use self::capacity::Phases;
 use self::field::{Field, HEADROOM, LOADING_US, LOOK_US};
-use crate::args::{PipelineArgs, TraceArgs};
+use crate::args::PipelineArgs;
 use crate::reproduction::Reproduction;
+use kaskade_app::load::trace_args::TraceArgs;
 
 /// Over the capacity of hardware scaling, the busiest second of the day: what the paper's accuracy scaling adds (§6.2).
 const PEAK: f64 = 2.5;

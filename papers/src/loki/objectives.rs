@@ -8,7 +8,7 @@ use kaskade_policy::pipeline::Pipeline;
 
 use super::Args;
 use super::field::{Contestant, Field, Run};
-use crate::abreast::abreast;
+use crate::parallel::in_parallel;
 use crate::reproduction::{Claim, Reproduction};
 
 /// Objectives, milliseconds; the paper's are those from 200 on.
@@ -17,7 +17,7 @@ const OBJECTIVES_MS: [u64; 7] = [100, 150, 200, 250, 300, 350, 400];
 /// Below this the paper cannot serve the demand, milliseconds.
 const PAPER_LEAST_MS: u64 = 200;
 
-/// What came of one objective; nothing where the pipeline cannot be planned for it.
+/// The results of one objective; none if the pipeline cannot be planned for it.
 struct Swept {
     slo_ms: u64,
     run: Option<Run>,
@@ -46,7 +46,7 @@ impl Swept {
 /// When something cannot be simulated, or the picture not be written.
 pub(super) fn compare(field: &Field, args: &Args, found: &mut Reproduction) -> anyhow::Result<()> {
     let progress = Progress::begin("objectives", OBJECTIVES_MS.len() as u64, args.json);
-    let swept = abreast(&OBJECTIVES_MS, |slo_ms| sweep(field, *slo_ms));
+    let swept = in_parallel(&OBJECTIVES_MS, |slo_ms| sweep(field, *slo_ms));
     let swept = swept.into_iter().collect::<anyhow::Result<Vec<Swept>>>()?;
     progress.end(&format!("{} days", swept.len()));
     let highest = highest(&swept);

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use kaskade_app::charts::bars::{self, Bars};
-use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
+use kaskade_app::charts::panels::{self, Panel, Panels, Series};
 use kaskade_app::report;
 use kaskade_simulator::Bucket;
 
 use super::day::{Day, missed};
 use super::field::Run;
+use crate::over_time::over_time;
 
 impl Day<'_> {
     /// The course and the violations as pictures; gives their files.
@@ -27,15 +28,9 @@ impl Day<'_> {
         let length_us = self.field.bucket_us();
         let runs = [self.loki, self.inferline, self.proteus];
         let series = |runs: &[&Run], of: &dyn Fn(&Bucket) -> f64| {
-            let each = runs.iter().map(|run| Series {
-                name: run.contestant.name().to_owned(),
-                points: run
-                    .course
-                    .iter()
-                    .map(|bucket| (bucket.from_us as f64 / 1e6, of(bucket)))
-                    .collect(),
-                shape: Shape::Line,
-            });
+            let each = runs
+                .iter()
+                .map(|run| over_time(run.contestant.name(), &run.course, of));
             each.collect::<Vec<_>>()
         };
         let moments = self.transitions();
@@ -45,11 +40,7 @@ impl Day<'_> {
             moments: moments.clone(),
             ..Panel::default()
         };
-        let demand = series(&runs[..1], &|bucket| bucket.qps);
-        let demand = demand.into_iter().map(|load| Series {
-            name: "demand".to_owned(),
-            ..load
-        });
+        let demand = over_time("demand", &self.loki.course, |bucket| bucket.qps);
         Panels {
             title: format!(
                 "{}: a day; upright: between hardware and accuracy scaling",
@@ -75,7 +66,7 @@ impl Day<'_> {
                         100.0 * missed(std::iter::once(bucket), length_us)
                     }),
                 ),
-                panel("demand (requests/s)", demand.collect()),
+                panel("demand (requests/s)", vec![demand]),
             ],
         }
     }

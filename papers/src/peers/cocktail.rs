@@ -1,4 +1,4 @@
-//! Cocktail+: a bagging ensemble whose replicas come and go with the load (CascadeServe §6.2).
+//! Cocktail+: a bagging ensemble whose replicas start and stop with the load (CascadeServe §6.2).
 //!
 //! Every request goes to all members, and the majority of their answers is the reply. Each replica has a device to itself. Once
 //! per period the replicas of every member are set to what the highest load of the coming period needs, which the
@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use kaskade_planners::gears::{GearError, GearOptions, ModelSet, Models};
-use kaskade_planners::thresholds::FamilyError;
+use kaskade_planners::pareto::{Place, pareto_front};
 use kaskade_policy::plan::{
     Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing,
     Slo, Stage, Wiring,
@@ -59,7 +59,7 @@ pub struct CocktailPlan {
     pub plan: Plan,
     /// Replicas that do not run at the start.
     pub initially_down: Vec<String>,
-    /// When replicas begin and cease to answer, by time.
+    /// Starts and stops of replicas, by time.
     pub timeline: Vec<ReplicaEvent>,
     /// Devices taken over the whole trace, on average: loading counts.
     pub mean_devices: f64,
@@ -72,23 +72,13 @@ pub struct CocktailPlan {
 /// # Errors
 /// A [`GearError`] if the profile or an option is unusable.
 pub fn ensembles(profile: &Profile, options: &GearOptions, most: usize) -> Result<Vec<Ensemble>, GearError> {
-    profile.validate().map_err(FamilyError::from)?;
-    options.check(profile)?;
-    let models = Models::of(profile, options);
+    let models = Models::checked(profile, options)?;
     let mut found = Vec::new();
     extend(profile, &models, most, &[], &mut found);
-    found.sort_by(|a: &Ensemble, b| {
-        a.work_s
-            .total_cmp(&b.work_s)
-            .then(b.accuracy.total_cmp(&a.accuracy))
-    });
-    let mut best = f64::NEG_INFINITY;
-    found.retain(|ensemble| {
-        let better = ensemble.accuracy > best;
-        best = best.max(ensemble.accuracy);
-        better
-    });
-    Ok(found)
+    Ok(pareto_front(found, |ensemble: &Ensemble| Place {
+        cost: ensemble.work_s,
+        gain: ensemble.accuracy,
+    }))
 }
 
 fn extend(profile: &Profile, models: &Models, most: usize, members: &[usize], found: &mut Vec<Ensemble>) {
@@ -170,9 +160,7 @@ pub fn plan_cocktail(
     autoscale: &Autoscale,
     loads: &[f64],
 ) -> Result<CocktailPlan, GearError> {
-    profile.validate().map_err(FamilyError::from)?;
-    options.check(profile)?;
-    let models = Models::of(profile, options);
+    let models = Models::checked(profile, options)?;
     let mut schedule = Schedule::new(loads, *autoscale);
     let mut plan = bare(profile, options, ensemble, autoscale, &models);
     for model in members(ensemble) {
@@ -209,9 +197,7 @@ pub fn plan_period(
     ensemble: &Ensemble,
     autoscale: &Autoscale,
 ) -> Result<Plan, GearError> {
-    profile.validate().map_err(FamilyError::from)?;
-    options.check(profile)?;
-    let models = Models::of(profile, options);
+    let models = Models::checked(profile, options)?;
     let mut plan = bare(profile, options, ensemble, autoscale, &models);
     let mut devices = options.devices.iter().cycle();
     for model in members(ensemble) {
@@ -269,6 +255,7 @@ fn bare(
         sharing: Sharing::Exclusive,
         dropping: Dropping::None,
         slo: Some(options.slo),
+        certificate: None,
         gears: vec![gear(models, ensemble, autoscale)],
     }
 }
@@ -385,7 +372,7 @@ impl Schedule {
             }
             if !*wanted && here {
                 if begin <= answers_from && answers_from > 0 {
-                    // Gone before it was loaded.
+                    // Stopped before it was loaded.
                     self.timeline.pop();
                 } else {
                     self.timeline.push(event(begin, Change::Stops));

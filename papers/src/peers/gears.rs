@@ -153,7 +153,7 @@ fn switched<E: Evaluate>(
         }
         outcomes.push(row);
     }
-    let rungs = match options.slo {
+    let levels = match options.slo {
         Slo::Latency { p95_us } => outcomes.iter().map(|row| most_accurate(row, p95_us)).collect(),
         Slo::Accuracy { at_least } => {
             cheapest(context, &pareto_cascades, &outcomes, at_least).ok_or_else(|| GearError::Inaccurate {
@@ -164,22 +164,22 @@ fn switched<E: Evaluate>(
             })?
         }
     };
-    let chosen = |rung: &usize| pareto_cascades.get(*rung).cloned();
-    let outcome = |(row, rung): (&Vec<Outcome>, &usize)| {
-        row.get(*rung).map(|outcome| Tuned {
+    let chosen = |level: &usize| pareto_cascades.get(*level).cloned();
+    let outcome = |(row, level): (&Vec<Outcome>, &usize)| {
+        row.get(*level).map(|outcome| Tuned {
             min_queue: 1,
             outcome: *outcome,
         })
     };
     Ok(Decision {
-        cascades: rungs.iter().filter_map(chosen).collect(),
-        batching: outcomes.iter().zip(&rungs).filter_map(outcome).collect(),
+        cascades: levels.iter().filter_map(chosen).collect(),
+        batching: outcomes.iter().zip(&levels).filter_map(outcome).collect(),
         placement,
         pareto_cascades,
     })
 }
 
-/// The highest rung that holds the objective, or the fastest of all.
+/// The highest level that holds the objective, or the fastest of all.
 fn most_accurate(row: &[Outcome], slo_us: u64) -> usize {
     let holds = |outcome: &Outcome| outcome.keeps_up && outcome.p95_us <= slo_us;
     let fastest = row
@@ -188,7 +188,7 @@ fn most_accurate(row: &[Outcome], slo_us: u64) -> usize {
         .min_by_key(|(_, outcome)| (!outcome.keeps_up, outcome.p95_us));
     row.iter()
         .rposition(holds)
-        .or(fastest.map(|(rung, _)| rung))
+        .or(fastest.map(|(level, _)| level))
         .unwrap_or(0)
 }
 
@@ -199,8 +199,8 @@ fn cheapest<E: Evaluate>(
     at_least: f64,
 ) -> Option<Vec<usize>> {
     context.fastest(pareto_cascades, at_least, |range, cascade| {
-        let rung = pareto_cascades.iter().position(|other| other == cascade);
-        let outcome = rung.and_then(|rung| outcomes.get(range)?.get(rung));
+        let level = pareto_cascades.iter().position(|other| other == cascade);
+        let outcome = level.and_then(|level| outcomes.get(range)?.get(level));
         let kept = outcome.filter(|outcome| outcome.keeps_up);
         kept.map_or(f64::INFINITY, |outcome| outcome.p95_us as f64)
     })

@@ -1,4 +1,4 @@
-//! Proteus as a peer (§6.1): accuracy scaling of every task for itself.
+//! Proteus as a peer (§6.1): accuracy scaling of every task independently.
 
 use kaskade_planners::allocate::{
     Allocate, AllocateError, AllocateOptions, AllocateTasks, Allocation, AllocationPolicy, Allocator, Scaling,
@@ -140,7 +140,7 @@ impl PerTask {
             workers,
             used: all.iter().map(|instances| instances.count).sum(),
             accuracy: balanced.accuracy,
-            // Nothing is proven of a pipeline by looking at its tasks.
+            // Results of single tasks prove no bound of the pipeline.
             bound: 1.0,
             instances: all,
             paths: Vec::new(),
@@ -157,7 +157,7 @@ impl Allocate for PerTask {
         Ok(())
     }
 
-    /// Every task for itself, on all workers, with the most accurate variants upstream.
+    /// Every task independently, on all workers, with the most accurate variants upstream.
     fn allocate(&self, demand_qps: f64, workers: u32) -> Result<Allocation, AllocateError> {
         let arriving = self.apps.iter().map(|app| app.requests * demand_qps);
         self.per_task(demand_qps, &arriving.collect::<Vec<_>>(), workers)

@@ -31,7 +31,7 @@ pub struct ArtefactFiles<'a> {
     pub hop_us: u64,
 }
 
-/// A pipeline as published, and what to know about it.
+/// A published pipeline, with notes on its data.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Artefact {
     /// The pipeline. Path accuracies are products, as in the artefact.
@@ -40,7 +40,7 @@ pub struct Artefact {
     pub notes: Vec<String>,
 }
 
-/// What is wrong with a published file, and where.
+/// An error of a published file, with its place.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[error("{file}, line {line}: {kind}")]
 pub struct ArtefactError {
@@ -52,7 +52,7 @@ pub struct ArtefactError {
     pub kind: ArtefactErrorKind,
 }
 
-/// What is wrong with a published file.
+/// An error of a published file.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum ArtefactErrorKind {
     /// The graph is not what it should be.
@@ -64,12 +64,12 @@ pub enum ArtefactErrorKind {
     /// A cell is not a number.
     #[error("`{found}` in column `{column}` is not a positive number")]
     NotANumber {
-        /// What is there.
+        /// The value found.
         found: String,
         /// Where.
         column: String,
     },
-    /// Something that the graph names is not in the file.
+    /// An item of the graph is not in the file.
     #[error("there is nothing about `{0}`, which the graph names")]
     Missing(String),
     /// The file itself is missing.

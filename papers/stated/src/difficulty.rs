@@ -26,7 +26,7 @@ pub(crate) struct Difficulty {
 }
 
 impl Difficulty {
-    /// What variants of these accuracies answer. The same every time.
+    /// Returns the answers of variants of these accuracies. Deterministic.
     pub(crate) fn answers(&self, accuracies: impl Iterator<Item = f64>) -> Vec<Validation> {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         let difficulties: Vec<f64> = (0..self.samples).map(|_| normal(&mut rng)).collect();

@@ -21,7 +21,7 @@ use kaskade_policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, 
 /// A device whose figures are stated.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StatedDevice {
-    /// What it is.
+    /// Name.
     pub name: String,
     /// Memory for models, bytes.
     pub memory_bytes: u64,
@@ -58,7 +58,7 @@ pub fn t4() -> StatedDevice {
 pub struct StatedFamily {
     /// Its name, and that of the app.
     pub name: String,
-    /// What it runs on.
+    /// Its device.
     pub device: StatedDevice,
     /// The models, smallest first.
     pub models: Vec<StatedModel>,
@@ -68,7 +68,7 @@ pub struct StatedFamily {
     pub operations: f64,
     /// Why it is that many.
     pub why: String,
-    /// What a request carries from model to model, bytes.
+    /// Bytes of a request from model to model.
     pub request_bytes: f64,
     /// Batch sizes in the profile.
     pub batches: Vec<u32>,

@@ -7,7 +7,7 @@
 //! The paper hands its program to Gurobi and takes half a second ([`exact_accuracy`](Allocator::exact_accuracy) states that program,
 //! for checking). Here an [`Allocator`] lists the `paths` through the pipeline once per profile. For a demand it then takes a
 //! bound from their `hull`, a few hundred of their `columns`, rounds (`round`) to whole workers, and only if that
-//! leaves a gap above the tolerance asks a solver about those columns (`flow`). So there is always an answer and a proven gap.
+//! leaves a gap above the tolerance asks a solver about those columns (`flow`). So there is always an allocation, with a proven gap.
 
 mod allocation;
 mod batches;
@@ -40,7 +40,7 @@ use paths::Paths;
 use scale::Scaler;
 use scaled::Scaled;
 
-/// Allocates workers to a pipeline, again and again: what a [manager](crate::manager::Manager) plans with. [`Allocator`] is Loki's.
+/// Allocates workers to a pipeline, repeatedly, for a [manager](crate::manager::Manager). [`Allocator`] is Loki's.
 pub trait Allocate: std::fmt::Debug + Send {
     /// Takes another profile or other multiplicative factors of the pipeline. Does nothing if they are the same.
     ///
@@ -165,7 +165,7 @@ impl Allocator {
         let options = &self.options;
         let (scaler, found) = match (&self.all, &self.best) {
             (Some(all), _) => (all, all.served(demand_qps, workers, options)),
-            // Without accuracy scaling, what the hardware cannot carry is overload.
+            // Without accuracy scaling, demand beyond the hardware's capacity is overload.
             (None, Some(best)) => (best, best.most(demand_qps, workers, options)),
             (None, None) => return Err(AllocateError::TooFewWorkers { tasks, workers }),
         };
@@ -173,7 +173,7 @@ impl Allocator {
         Ok(self.scaled(scaler, demand_qps, workers, found))
     }
 
-    /// Allocates all of `workers` by accuracy scaling alone, without asking whether fewer would do with the most accurate variants.
+    /// Allocates all of `workers` by accuracy scaling alone, even if fewer would suffice with the most accurate variants.
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate).

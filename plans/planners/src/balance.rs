@@ -2,13 +2,13 @@
 //!
 //! `MostAccurateFirst` (Algorithm 1) fills the workers of a task in the order of their single-model accuracies, from the root to the
 //! sinks, and what capacity is left over goes into backup tables for rerouting. The paper runs it per worker. Here it runs per
-//! variant, and the workers of a variant share its requests evenly. Nothing is lost by that: they are as accurate, as fast and make
+//! variant, and the workers of a variant share its requests evenly. The result is the same: they are as accurate, as fast and make
 //! as many requests as each other, so which of them a request meets changes neither the path's accuracy nor what
 //! arrives downstream, and the sums over the paper's worker tables of a variant are this one's. What is gained is that it takes
 //! as long for a thousand workers as for ten.
 //!
-//! One thing is added. A configuration's workers are whole, so the best variants have a little more capacity than the plan gave
-//! them, and Algorithm 1 would fill it. But a better detector finds more, so that sends more downstream than the plan has room for,
+//! One rule is added. A configuration's workers are whole, so the best variants have a little more capacity than planned, and
+//! Algorithm 1 would fill it. But a better detector finds more, so that sends more downstream than the plan has room for,
 //! and the workers there fall behind. So the planned loads are filled first, and the excess is spread in proportion to the excess;
 //! at the planned demand no worker is overloaded. [`Balancer::by_capacity_alone`] is the paper's algorithm to the letter.
 
@@ -120,7 +120,7 @@ pub struct Balanced {
     pub tables: Vec<Table>,
     /// By task: variants with capacity left over, places in the list of instances, the most accurate first, with requests/s.
     pub backups: Vec<Vec<(usize, f64)>>,
-    /// Requests/s, over all tasks, for which there was no capacity. They are shared out all the same.
+    /// Requests/s, over all tasks, for which there was no capacity. They are distributed nevertheless.
     pub unserved_qps: f64,
     /// Expected system accuracy by these tables, in [0, 1].
     pub accuracy: f64,
@@ -215,7 +215,7 @@ impl Balancer {
                 }
             }
         }
-        // What rounding left is no overload.
+        // A remainder from rounding is not overload.
         if outgoing > NOTHING_LEFT * qps {
             *unserved += outgoing;
         }

@@ -2,7 +2,7 @@
 //!
 //! In `b = 1 / T` the negative log likelihood of a softmax is convex: its slope is the mean over samples of the expected
 //! score under the model minus the score of the truth, and grows with `b`. So the one minimum is where the slope crosses
-//! zero, and a bracketed Newton iteration finds it surely.
+//! zero, and a bracketed Newton iteration always finds it.
 //!
 //! A set without a mistake would be most likely at `T = 0`, where every confidence rounds to 1 and thresholds have nothing
 //! left to separate. A penalty `b - 1 - ln b`, with the weight of about one sample and convex too, keeps the temperature off that end;
@@ -50,7 +50,7 @@ pub struct TemperatureFit {
     pub nll: BeforeAfter,
 }
 
-/// A calibrated estimator and what that did.
+/// A calibrated estimator and the effect of the calibration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibrated {
     /// The estimator with its temperature.
@@ -73,27 +73,42 @@ const BINS: usize = 15;
 /// # Errors
 /// A [`ConfidenceError`] naming the sample, if one is unusable or the set is empty.
 pub fn calibrate(estimator: Estimator, samples: &[Labelled<'_>]) -> Result<Calibrated, ConfidenceError> {
-    let fit = match estimator {
-        Estimator::Given => None,
-        _ => Some(fit_temperature(samples)?),
-    };
+    calibrate_on(estimator, samples, samples)
+}
+
+/// Fits the temperature of an estimator on some samples and applies it to all of a validation set. A cascade can be certified on the
+/// samples that the fit did not use ([`crate::certify::parts`]).
+///
+/// # Errors
+/// A [`ConfidenceError`] naming the sample, if one is unusable or a set is empty.
+pub fn calibrate_on(
+    estimator: Estimator,
+    fitted: &[Labelled<'_>],
+    samples: &[Labelled<'_>],
+) -> Result<Calibrated, ConfidenceError> {
     let before = Calibration {
         estimator,
         temperature: 1.0,
     };
-    let after = Calibration {
-        estimator,
-        temperature: fit.map_or(1.0, |fit| fit.temperature),
-    };
+    // The whole set first, so that an error names a sample by its place in it.
     let correct = each(samples, is_correct)?;
     let error_of = |calibration: Calibration| {
         let probabilities = each(samples, |sample| calibration.probability(&sample.scores))?;
         ece(&probabilities, &correct, BINS)
     };
+    let ece_before = error_of(before)?;
+    let fit = match estimator {
+        Estimator::Given => None,
+        _ => Some(fit_temperature(fitted)?),
+    };
+    let after = Calibration {
+        estimator,
+        temperature: fit.map_or(1.0, |fit| fit.temperature),
+    };
     Ok(Calibrated {
         calibration: after,
         ece: BeforeAfter {
-            before: error_of(before)?,
+            before: ece_before,
             after: error_of(after)?,
         },
         nll: fit.map(|fit| fit.nll),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::certify::{self, CertifyError, CertifyOptions, HeldOut, Tested, held_out};
 use crate::skips::{Dropped, Pruned, Skips, Split, Tried, add_skips, prune, trim};
 use crate::thresholds::{
     Baseline, CostBasis, Exits, FORWARD_ALL, Family, FamilyError, Frontier, NonInferiorityTest, Outcome,
@@ -12,20 +13,22 @@ use crate::thresholds::{
 };
 use kaskade_policy::invalid::Invalid;
 use kaskade_policy::plan::{
-    Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,
-    Sharing, Stage, Target, Wiring,
+    Band, Batching, Certificate, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant,
+    Replica, Sharing, Stage, Target, Wiring,
 };
 use kaskade_policy::profile::Profile;
 
-/// What a cascade is planned for.
+/// The objective of a cascade.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Objective {
     /// The accuracy of the best variant at the least energy.
     Ap,
     /// The knee of the curve, never under the second-best variant.
     Eo,
-    /// The largest variant alone: what the others are compared with.
+    /// The largest variant alone, as a baseline.
     Largest,
+    /// The cheapest cascade whose accuracy is certified on samples that it was not chosen on ([`crate::certify`]).
+    Certified(CertifyOptions),
     /// These thresholds, one per variant but the last, in [0, 1]; 0 forwards nothing.
     Thresholds(Vec<f64>),
 }
@@ -37,6 +40,7 @@ impl Objective {
             Self::Ap => "ap",
             Self::Eo => "eo",
             Self::Largest => "largest",
+            Self::Certified(_) => "certified",
             Self::Thresholds(_) => "thresholds",
         }
     }
@@ -45,7 +49,7 @@ impl Objective {
 /// How to plan a cascade.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CascadeOptions {
-    /// What for.
+    /// The objective.
     pub objective: Objective,
     /// The batch size at which costs are taken.
     pub batch: u32,
@@ -91,7 +95,7 @@ impl Default for CascadeOptions {
     }
 }
 
-/// A planned cascade and what led to it.
+/// A planned cascade and the steps of its planning.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CascadePlan {
     /// The plan, validated.
@@ -106,13 +110,15 @@ pub struct CascadePlan {
     pub dropped: Vec<Dropped>,
     /// The split that the plan's skip connections follow.
     pub split: Split,
-    /// What the splits would do, the plain cascade first.
+    /// The results of the splits, the plain cascade first.
     pub skips: Vec<Tried>,
-    /// What to expect of the plan.
+    /// The expected results of the plan.
     pub estimates: Estimates,
+    /// How far the certification went; `None` for an objective that is not certified.
+    pub certification: Option<Tested>,
 }
 
-/// What to expect, from the validation set.
+/// Expected results, from the validation set.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Estimates {
     /// Whether `energy_j` is joules or a substitute for them.
@@ -129,9 +135,12 @@ pub struct Estimates {
     pub largest_accuracy: f64,
     /// The largest variant alone: cost per request.
     pub largest_energy_j: f64,
+    /// The accuracy to expect on samples that the cascade was not chosen on; `None` where nothing was chosen (given thresholds, the
+    /// largest variant), where it is certified, or for want of samples.
+    pub held_out: Option<HeldOut>,
 }
 
-/// What to expect of one stage.
+/// Expected results of one stage.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StageEstimate {
     /// The variant.
@@ -142,7 +151,7 @@ pub struct StageEstimate {
     pub answered: f64,
 }
 
-/// Why there is no plan.
+/// A cascade cannot be planned.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum PlanError {
     /// The profile cannot be planned from.
@@ -151,7 +160,7 @@ pub enum PlanError {
     /// The thresholds do not fit the family.
     #[error("{found} thresholds for {expected} variants but the last, or one outside [0, 1]")]
     Thresholds {
-        /// How many there are.
+        /// The number.
         found: usize,
         /// How many there must be.
         expected: usize,
@@ -165,6 +174,9 @@ pub enum PlanError {
     /// The plan would be unsound.
     #[error("the options do not make a sound plan: {0}")]
     Plan(#[from] Invalid),
+    /// No cascade was certified.
+    #[error("no cascade can be certified: {0}")]
+    Certify(#[from] CertifyError),
     /// No cascade keeps up with the best variant, not even itself.
     #[error("no cascade was found; the profile may be empty")]
     NoPoint,
@@ -185,7 +197,7 @@ pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<Casca
     let found = frontier(&family, &search);
     let ap = goals.preserving(&family, &found).ok_or(PlanError::NoPoint)?;
     let eo = goals.optimising(&family, &found).ok_or(PlanError::NoPoint)?;
-    let (pruned, skips) = match &options.objective {
+    let chosen = match &options.objective {
         Objective::Ap => {
             let choose = |family: &Family, found: &Frontier| goals.preserving(family, found);
             let pruned = prune(&family, &found, |family| frontier(family, &search), choose);
@@ -205,6 +217,7 @@ pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<Casca
             let only = (0..largest).fold(family.clone(), |family, _| family.without(0));
             with_skips(given(&only, &[]), options, |_, _| false)
         }
+        Objective::Certified(certify) => certified(&family, certify, &search, options.skips)?,
         Objective::Thresholds(thresholds) => {
             check_thresholds(thresholds, largest_index(&family))?;
             with_skips(given(&family, thresholds), options, |outcome, plain| {
@@ -212,18 +225,73 @@ pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<Casca
             })
         }
     };
-    let plan = build(profile, &pruned.family, &skips.exits, options);
+    let plan = build(profile, &chosen, options);
     plan.validate()?;
+    let held_out = match &options.objective {
+        Objective::Ap | Objective::Eo => held_out(&family, |seen| named_exits(seen, options)),
+        Objective::Certified(_) | Objective::Largest | Objective::Thresholds(_) => None,
+    };
+    let judged = chosen.certified.as_ref().map_or(&family, |(_, samples)| samples);
     Ok(CascadePlan {
-        estimates: estimates(&family, basis, &pruned.family, &skips.outcome),
+        estimates: Estimates {
+            held_out,
+            ..estimates(judged, basis, &chosen.family, &chosen.outcome)
+        },
         plan,
         frontier: found,
         ap,
         eo,
-        dropped: pruned.dropped,
-        split: skips.split,
-        skips: skips.tried,
+        dropped: chosen.dropped,
+        split: chosen.skips.split,
+        skips: chosen.skips.tried,
+        certification: chosen.tested,
     })
+}
+
+/// The cascade that becomes the plan.
+struct Chosen {
+    family: Family,
+    dropped: Vec<Dropped>,
+    skips: Skips,
+    /// What to expect of it: on the certification part if it is certified, else on all validation samples.
+    outcome: Outcome,
+    /// Its certificate and the certification part.
+    certified: Option<(Certificate, Family)>,
+    tested: Option<Tested>,
+}
+
+/// Chooses the cheapest cascade that can be certified.
+fn certified(
+    family: &Family,
+    options: &CertifyOptions,
+    search: &Search,
+    skips: bool,
+) -> Result<Chosen, CertifyError> {
+    let found = certify::certify(family, options, search, skips)?;
+    Ok(Chosen {
+        family: found.cascade.family,
+        dropped: found.cascade.dropped,
+        skips: found.cascade.skips,
+        outcome: found.outcome,
+        certified: Some((found.certificate, found.certification)),
+        tested: Some(found.tested),
+    })
+}
+
+/// Returns the exits of a named point of a family, without drops and skip connections, which change its cost more than its answers.
+fn named_exits(family: &Family, options: &CascadeOptions) -> Option<Exits> {
+    let search = Search {
+        seed: options.seed,
+        // Chosen several times over, and nothing is proven: a tenth of the effort.
+        exact_steps: options.exact_steps / 10,
+    };
+    let goals = Goals::new(family, options.guard);
+    let found = frontier(family, &search);
+    let point = match options.objective {
+        Objective::Eo => goals.optimising(family, &found),
+        _ => goals.preserving(family, &found),
+    };
+    Some(threshold_exits(&point?.thresholds))
 }
 
 fn check(options: &CascadeOptions) -> Result<(), PlanError> {
@@ -282,7 +350,7 @@ impl Goals {
     }
 }
 
-/// Nothing was searched for: these thresholds are wanted.
+/// The thresholds are given and not searched for.
 fn given(family: &Family, thresholds: &[f64]) -> Pruned {
     let outcome = evaluate(family, &threshold_exits(thresholds));
     let mut pruned = Pruned {
@@ -294,17 +362,20 @@ fn given(family: &Family, thresholds: &[f64]) -> Pruned {
     pruned
 }
 
-/// Adds skips where they help; `accepts` gets what a split does and the accuracy without it.
-fn with_skips(
-    pruned: Pruned,
-    options: &CascadeOptions,
-    accepts: impl Fn(&Outcome, f64) -> bool,
-) -> (Pruned, Skips) {
+/// Adds skips where they help; `accepts` receives the result of a split and the accuracy without it.
+fn with_skips(pruned: Pruned, options: &CascadeOptions, accepts: impl Fn(&Outcome, f64) -> bool) -> Chosen {
     let plain = pruned.point.accuracy;
     let skips = add_skips(&pruned.family, &pruned.point.thresholds, |outcome| {
         options.skips && accepts(outcome, plain)
     });
-    (pruned, skips)
+    Chosen {
+        family: pruned.family,
+        dropped: pruned.dropped,
+        outcome: skips.outcome.clone(),
+        skips,
+        certified: None,
+        tested: None,
+    }
 }
 
 fn estimates(whole: &Family, basis: CostBasis, family: &Family, outcome: &Outcome) -> Estimates {
@@ -327,11 +398,13 @@ fn estimates(whole: &Family, basis: CostBasis, family: &Family, outcome: &Outcom
             .collect(),
         largest_accuracy: whole.accuracy(largest),
         largest_energy_j: whole.columns().get(largest).map_or(0.0, |column| column.energy_j),
+        held_out: None,
     }
 }
 
-fn build(profile: &Profile, family: &Family, exits: &Exits, options: &CascadeOptions) -> Plan {
-    let names: Vec<&str> = family
+fn build(profile: &Profile, chosen: &Chosen, options: &CascadeOptions) -> Plan {
+    let names: Vec<&str> = chosen
+        .family
         .columns()
         .iter()
         .map(|column| column.name.as_str())
@@ -368,6 +441,10 @@ fn build(profile: &Profile, family: &Family, exits: &Exits, options: &CascadeOpt
         sharing: Sharing::default(),
         dropping: Dropping::None,
         slo: None,
+        certificate: chosen
+            .certified
+            .as_ref()
+            .map(|(certificate, _)| certificate.clone()),
         gears: vec![Gear {
             name: options.objective.name().to_owned(),
             load: LoadRange::ALL,
@@ -375,7 +452,7 @@ fn build(profile: &Profile, family: &Family, exits: &Exits, options: &CascadeOpt
             wiring: Wiring {
                 entry: Edge::to(names.first().copied().unwrap_or_default()),
                 ensemble: Vec::new(),
-                stages: names.iter().zip(exits).map(stage).collect(),
+                stages: names.iter().zip(&chosen.skips.exits).map(stage).collect(),
             },
         }],
     }

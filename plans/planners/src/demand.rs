@@ -1,5 +1,5 @@
-//! What the allocator plans for, learned while serving (Loki §4.2): the demand, when to plan again, the multiplicative factors, and how
-//! long batches run where they run.
+//! Inputs of the allocator, learned while serving (Loki §4.2): the demand, the time of the next plan, the multiplicative factors, and
+//! the run times of batches.
 
 mod factors;
 mod run_times;
@@ -50,7 +50,7 @@ impl Default for DemandOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Due {
-    /// Nothing was planned yet.
+    /// There is no plan yet.
     First,
     /// The period is over.
     Period,
@@ -72,7 +72,7 @@ pub struct DemandEstimator {
 }
 
 impl DemandEstimator {
-    /// An estimator without a history, begun at `now` (microseconds).
+    /// Creates an estimator without a history that starts at `now` (microseconds).
     pub fn new(options: DemandOptions, now: u64) -> Self {
         Self {
             options,
@@ -93,7 +93,7 @@ impl DemandEstimator {
         let length = self.options.step_us.max(1);
         let mut over = now.saturating_sub(self.step) / length;
         self.step += over * length;
-        // A long silence is a window of nothing, and no reason to count every step of it.
+        // After a long silence the window is empty; its steps are not counted one by one.
         over = over.min(self.options.window as u64 + 1);
         for _ in 0..over {
             self.steps.push_back(std::mem::take(&mut self.arrived) as f64);

@@ -16,17 +16,20 @@
 //! | [`balance`] | which requests of a pipeline go to which workers, the most accurate first |
 //! | [`demand`] | inputs of planning for a pipeline: demand, multiplicative factors and run times, learned while serving |
 //! | [`manager`] | runs the allocator and the balancer over time: demand to plan for, time of planning, routing in between |
+//! | [`pareto`] | Pareto fronts and upper hulls of points with a cost and a gain |
 //! | [`lp`] | linear programs and their solvers |
 
 pub mod allocate;
 pub mod balance;
 pub mod calibration;
 pub mod cascade;
+pub mod certify;
 pub mod demand;
 pub mod device;
 pub mod gears;
 pub mod lp;
 pub mod manager;
+pub mod pareto;
 pub mod placement;
 pub mod skips;
 pub mod thresholds;

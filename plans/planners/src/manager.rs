@@ -1,4 +1,5 @@
-//! Loki's Resource Manager and Load Balancer over time (§4.2, §5.1): what to plan for, when, and how requests are routed in between.
+//! Loki's Resource Manager and Load Balancer over time (§4.2, §5.1): the demand to plan for, the times of planning, and the routing in
+//! between.
 //!
 //! A [`Manager`] receives the arrivals, the branching of the variants and their run times. When the demand requires it, or the run
 //! times do ([`crate::demand`]), it allocates anew; otherwise it renews the routing tables at every period for the demand of the moment,
@@ -27,14 +28,14 @@ pub struct ManagerOptions {
     pub app: String,
     /// The workers.
     pub slots: Vec<Slot>,
-    /// What becomes of requests that are late.
+    /// Policy for late requests.
     pub dropping: Dropping,
     /// The allocator.
     pub allocate: AllocateOptions,
     /// When it is allocated, and for which demand.
     pub demand: DemandOptions,
-    /// It is planned for this many times the demand, at least 1. 1 is the paper's rule, and enough where requests come evenly. Where
-    /// they come when they like, workers that are to be busy all the time let queues grow; 1.3 keeps them short.
+    /// It is planned for this many times the demand, at least 1. 1 is the paper's rule, and sufficient for evenly spaced arrivals. With
+    /// Poisson arrivals, queues grow if workers are planned to be always busy; 1.3 keeps them short.
     pub headroom: f64,
     /// How observed multiplicative factors take the place of profiled ones.
     pub factors: FactorOptions,
@@ -42,7 +43,7 @@ pub struct ManagerOptions {
     pub run_times: RunTimeOptions,
 }
 
-/// Why there is no other plan. The one in force stays.
+/// A plan cannot be made. The plan in force stays.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum ManageError {
     /// There is no allocation.
@@ -74,7 +75,7 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// A manager that has planned nothing yet, begun at `now` (microseconds).
+    /// Creates a manager without a plan that starts at `now` (microseconds).
     ///
     /// # Errors
     /// An [`AllocateError`] if the pipeline is unsound, too large, or too slow for its objective.

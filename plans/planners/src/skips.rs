@@ -28,18 +28,20 @@ pub enum Reason {
         /// Energy per request of the cascade that was found without it.
         energy_after: f64,
     },
-    /// No validation sample gets that far.
+    /// No validation sample reaches it.
     NeverReached,
+    /// The cheapest certified cascade does without it.
+    CheaperWithout,
 }
 
 /// A family without the variants that do not pay, its frontier and the chosen point.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pruned {
-    /// What is left of the family.
+    /// The remaining family.
     pub family: Family,
     /// The chosen point on it.
     pub point: Point,
-    /// What was left out, in this order.
+    /// The dropped variants, in order.
     pub dropped: Vec<Dropped>,
 }
 
@@ -101,7 +103,7 @@ fn useless(pruned: &Pruned, stays: &BTreeSet<String>) -> Option<(usize, String, 
         })
 }
 
-/// Drops what comes after a variant that forwards nothing.
+/// Drops the variants after one that forwards nothing.
 pub(crate) fn trim(pruned: &mut Pruned) {
     let used = 1 + pruned
         .point
@@ -136,7 +138,7 @@ pub enum Split {
     LogUniform,
 }
 
-/// What a split would do on the validation set.
+/// The result of a split on the validation set.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Tried {
     /// The split.

@@ -59,7 +59,11 @@ pub fn frontier(family: &Family, search: &Search) -> Frontier {
     let mut front = ParetoFront::new(family.samples());
     sampled::search(&table, search.seed, &mut front);
     let exact = exact::search(&table, search.exact_steps, &mut front);
-    let points = front.cuts().map(|cuts| table.point(cuts)).collect();
+    let point = |cuts| {
+        let thresholds = table.thresholds(cuts);
+        evaluate(family, &threshold_exits(&thresholds)).into_point(thresholds)
+    };
+    let points = front.cuts().map(point).collect();
     Frontier { points, exact }
 }
 

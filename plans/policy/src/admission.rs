@@ -31,8 +31,8 @@ impl Default for AdmissionConfig {
 
 /// Decides which requests to accept.
 ///
-/// The service rate is measured only while the service is busy: the rate of a service that idles is that of its arrivals,
-/// and would have the first burst refused. Until it was busy once, everything is accepted.
+/// The service rate is measured only while the service is busy. An idle service answers at the rate of its arrivals, and with that
+/// rate the first burst would be refused. Until the service was busy once, every request is accepted.
 #[derive(Debug, Clone)]
 pub struct Admission {
     config: AdmissionConfig,
@@ -41,18 +41,18 @@ pub struct Admission {
     rate: Option<f64>,
 }
 
-/// A stretch of time during which the service was busy throughout.
+/// An interval during which the service was busy without interruption.
 #[derive(Debug, Clone, Copy)]
 struct Window {
     since: u64,
     answered: u32,
 }
 
-/// Fewest answers that make a rate.
+/// Minimum number of answers for a rate.
 const FEWEST: u32 = 16;
 
 impl Admission {
-    /// One that has measured nothing yet.
+    /// Creates an admission that has measured nothing yet.
     pub fn new(config: AdmissionConfig) -> Self {
         Self {
             config,

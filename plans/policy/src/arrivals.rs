@@ -1,14 +1,14 @@
-//! How much load an app has, counted by several ingresses that may come and go.
+//! The load of an app, counted by several ingresses that may start and stop.
 //!
-//! Every ingress publishes its total of arrivals, not its last count: the next message makes up for a lost one. The living
-//! ingress with the smallest id leads: it alone acts on the sum, so that two shifters never change the gear at once.
+//! Every ingress publishes its total of arrivals and not its last count, so the next message replaces a lost one. The live
+//! ingress with the smallest id leads: only it acts on the sum, so that two shifters never change the gear at once.
 
 use std::collections::BTreeMap;
 
-/// An ingress that was not heard for this long does not lead, microseconds: five of its ticks.
+/// An ingress that was silent for this long does not lead, microseconds: five of its ticks.
 const SILENCE_US: u64 = 500_000;
 
-/// How long the total of a silent one is remembered, microseconds: longer than any message is under way.
+/// How long the total of a silent ingress is kept, microseconds: longer than any message takes.
 const MEMORY_US: u64 = 10_000_000;
 
 /// What the ingresses of an app have counted.
@@ -23,12 +23,12 @@ struct Counted {
     total: u64,
     taken: u64,
     heard: u64,
-    /// Whether it had fallen silent when arrivals were last taken.
+    /// Whether it was silent when arrivals were last taken.
     silent: bool,
 }
 
 impl ArrivalCounter {
-    /// An empty book, begun at `now` (microseconds).
+    /// Creates an empty count that starts at `now` (microseconds).
     pub fn new(now: u64) -> Self {
         Self {
             since: now,
@@ -38,15 +38,15 @@ impl ArrivalCounter {
 
     /// Notes that `ingress` has counted `total` arrivals since its start, at `now` (microseconds).
     ///
-    /// What an ingress counted before it was first heard is not load of this moment. A total below one that was heard is an old
-    /// one that comes late, and is not listened to: taken for a new start, it would have all that was counted since counted
-    /// again. One that did start anew under the same id is heard once its predecessor is forgotten.
+    /// Arrivals from before the first message of an ingress are not part of the present load. A total below an earlier one
+    /// belongs to a late message and is ignored: treated as a restart, it would count the arrivals since then twice. An ingress that
+    /// restarted under the same id is counted once its predecessor is forgotten.
     pub fn heard(&mut self, ingress: &str, total: u64, now: u64) {
         match self.ingresses.get_mut(ingress) {
             Some(counted) if total < counted.total => {}
             Some(counted) => {
                 if counted.silent {
-                    // What it counted meanwhile is not load of this moment either.
+                    // What it counted while it was silent is not part of the present load either.
                     counted.taken += total - counted.total;
                 }
                 counted.total = total;
@@ -65,7 +65,7 @@ impl ArrivalCounter {
         }
     }
 
-    /// Arrivals since they were last taken, over all ingresses. Forgets those that have long been silent.
+    /// Takes the arrivals since the last call, over all ingresses, and forgets ingresses that were silent for long.
     pub fn take(&mut self, now: u64) -> u64 {
         let mut arrivals = 0;
         self.ingresses.retain(|_, counted| {

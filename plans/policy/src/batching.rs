@@ -9,9 +9,9 @@ use crate::plan::Batching;
 /// Costs of models by batch size are close to linear, see `fit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RunTime {
-    /// Whatever the size.
+    /// Fixed part.
     pub base_us: u64,
-    /// For each request in it.
+    /// Part for each request in the batch.
     pub per_request_us: u64,
 }
 
@@ -26,7 +26,7 @@ impl RunTime {
 /// What a poll of the queue found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Poll<T> {
-    /// Requests whose budget can no longer be met. Answer them with an error now instead of running them in vain.
+    /// Requests whose budget can no longer be met. The caller answers them with an error and does not run them.
     pub late: Vec<T>,
     /// What to do.
     pub next: Next<T>,
@@ -37,9 +37,9 @@ pub struct Poll<T> {
 pub enum Next<T> {
     /// Run this batch, oldest first, never empty.
     Run(Vec<T>),
-    /// Nothing before this time, microseconds, unless a request comes or the replica becomes idle. Always in the future.
+    /// Wait until this time, microseconds, or until a request comes or the replica becomes idle. Always in the future.
     WaitUntil(u64),
-    /// Nothing until a request comes.
+    /// Wait until a request comes.
     Wait,
 }
 
@@ -54,10 +54,10 @@ pub enum Step {
     Wait,
 }
 
-/// So many requests are refused one after the other because of the expected run alone, then one is run after all.
+/// Number of requests refused in a row because of the expected run alone, after which one is run to measure it again.
 ///
-/// An expectation that is never tried is never corrected: after one batch that a cold device or a stopped process held up
-/// beyond every budget, a replica would refuse for ever.
+/// An expectation that is never tried is never corrected: after one batch that a cold device or a stopped process delayed
+/// beyond every budget, a replica would refuse every request.
 const TRIED_AFTER: u32 = 16;
 
 /// The bounded queue of one replica.
@@ -70,7 +70,7 @@ pub struct BatchQueue<T> {
     /// A lower bound of the earliest deadline in the queue: it may belong to a request that has left. The queue is searched
     /// for late requests only when this bound has passed.
     earliest: u64,
-    /// Whether no request that waits has an earlier deadline than the one before it, so that the late are the first.
+    /// Whether the queue is in order of deadlines, so that late requests are at its front.
     ascending: bool,
     /// Requests refused while the replica was idle, since its last batch.
     refused: u32,
@@ -84,7 +84,7 @@ struct Waiting<T> {
 }
 
 impl<T> BatchQueue<T> {
-    /// An empty queue for at most `capacity` requests (at least one).
+    /// Creates an empty queue for at most `capacity` requests (at least one).
     pub fn new(batching: Batching, capacity: usize) -> Self {
         Self {
             batching,
@@ -117,7 +117,7 @@ impl<T> BatchQueue<T> {
         self.waiting.len()
     }
 
-    /// Whether none waits.
+    /// Whether no request waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Whose turn it is on a device that runs one batch at a time (CascadeServe appendix C.1).
+//! The queue of a device that runs one batch at a time (CascadeServe appendix C.1).
 //!
 //! A replica whose batch is due requests the device; replicas are served in the order in which their batches fell due. Without
 //! order the queue that is polled first wins every time, and under load a small model's replica starves the large one beside
@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The line before one device. `R` names its replicas; among queues that fell due at the same time the lesser goes first.
+/// The queue of one device. `R` identifies its replicas; of replicas whose batches fell due at the same time the smaller goes first.
 #[derive(Debug, Clone)]
 pub struct DeviceQueue<R> {
     holder: Option<R>,
@@ -40,8 +40,8 @@ impl<R: Copy + Ord> DeviceQueue<R> {
         false
     }
 
-    /// The holder's batch has ended, or it had none to start. Gives the next in line, which has the device from now on. From
-    /// any other replica this changes nothing.
+    /// Notes that the holder's batch has ended, or that it had none to start. Returns the next replica in the queue, which holds the
+    /// device from now on. A call by any other replica changes nothing.
     pub fn release(&mut self, replica: R) -> Option<R> {
         if self.holder != Some(replica) {
             return None;
@@ -67,7 +67,7 @@ impl<R: Copy + Ord> DeviceQueue<R> {
         self.holder
     }
 
-    /// How many stand in line.
+    /// Number of replicas in the queue.
     pub fn waiting(&self) -> usize {
         self.line.len()
     }

@@ -5,10 +5,10 @@
 
 use crate::plan::{Gear, LoadRange};
 
-/// When a drift is spoken of.
+/// When a difference in load counts as drift.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DriftConfig {
-    /// Total variation distance from which on the distributions are called different, in (0, 1].
+    /// Minimum total variation distance of a drift, in (0, 1].
     pub distance: f64,
     /// Ticks that must have been seen, and after which older ones count half: ten minutes of 100 ms.
     pub memory_ticks: u64,
@@ -71,8 +71,8 @@ impl DriftWatch {
         })
     }
 
-    /// Takes the load of one tick, requests/s. Gives the drift once when it is there, and again only after the load has been
-    /// as planned in between.
+    /// Takes the load of one tick, requests/s. Returns a drift once when it begins, and again only after the load was as
+    /// planned in between.
     pub fn tick(&mut self, qps: f64) -> Option<Drift> {
         let range = self
             .from_qps
@@ -130,7 +130,7 @@ impl DriftWatch {
         self.measured.iter().map(|time| time / total.max(1.0)).collect()
     }
 
-    /// Lets the past count half, so that the next verdict is half news.
+    /// Halves the weight of the past, so that half of the next result comes from new measurements.
     fn fade(&mut self) {
         self.ticks /= 2;
         self.sum_qps /= 2.0;

@@ -55,7 +55,7 @@ pub fn latency_fit(costs: &[BatchCost]) -> Option<LinearFit> {
     LinearFit::of(costs.iter().map(|cost| (f64::from(cost.batch), cost.latency_s)))
 }
 
-/// What a batcher needs to know of a variant: how long its batches take. The line is kept from promising negative times.
+/// Returns how long the batches of a variant take, for the batcher. Negative times of the line become 0.
 pub fn run_time(costs: &[BatchCost]) -> Option<RunTime> {
     let fit = latency_fit(costs)?;
     let micros = |seconds: f64| (seconds.max(0.0) * 1e6).round() as u64;

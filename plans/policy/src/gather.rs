@@ -1,7 +1,7 @@
 //! The branches of a pipeline's request, gathered into one reply (Loki §3).
 //!
-//! A task's result may become many requests to each of its children, and theirs many more; the frontend answers once all of
-//! them have come to an end. Messages overtake each other: a child's answer may arrive before its parent's notice that the child
+//! A task's result may become many requests to each of its children, and their results many more; the frontend answers once all of
+//! them have ended. Messages overtake each other: a child's answer may arrive before its parent's notice that the child
 //! exists. So the gatherer waits for a set and not for a count, and nothing is complete before every member has reported.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Most branches of one request. A detector that finds more than this has found something else.
+/// Maximum number of branches of one request.
 pub const MAX_BRANCHES: usize = 4096;
 
 /// Most levels of a pipeline's tree.
@@ -37,7 +37,7 @@ impl Branch {
         self.0.is_empty()
     }
 
-    /// The tasks on the way to it, from the root.
+    /// The tasks on the path to it, from the root.
     pub fn levels(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(task, _)| task.as_str())
     }
@@ -96,7 +96,7 @@ impl From<Branch> for String {
     }
 }
 
-/// A request came apart into more branches than are gathered.
+/// A request has more branches than are gathered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "the request came apart into {found} branches; {MAX_BRANCHES} are gathered, raise the detector's threshold"
@@ -105,7 +105,7 @@ pub struct TooManyBranches {
     found: usize,
 }
 
-/// What has come of a request so far, by branch.
+/// The outcomes of a request so far, by branch.
 #[derive(Debug, Clone)]
 pub struct Gather<R> {
     attempt: u32,
@@ -179,13 +179,13 @@ impl<R> Gather<R> {
         MAX_BRANCHES.saturating_sub(self.told.len().max(self.arrived.len()))
     }
 
-    /// Whether every branch has come to its end.
+    /// Whether every branch has ended.
     pub fn complete(&self) -> bool {
         self.arrived.contains_key(&Branch::ROOT)
             && self.told.iter().all(|branch| self.arrived.contains_key(branch))
     }
 
-    /// Whether anything has come of the request itself.
+    /// Whether the root branch has reported.
     pub fn begun(&self) -> bool {
         self.arrived.contains_key(&Branch::ROOT)
     }

@@ -13,6 +13,7 @@
 //! | [`blocks`] | the block space: a table per request, the ratio kept block by block |
 //! | [`learning`] | costs as steps correct them, and mixtures planned anew |
 //! | [`minibatch`] | packing requests into mini-batches |
+//! | [`traffic`] | bytes between host and device |
 //! | [`admission`] | which requests are admitted, run or preempted |
 
 pub mod admission;
@@ -21,6 +22,7 @@ pub mod blocks;
 pub mod cost;
 pub mod learning;
 pub mod minibatch;
+pub mod traffic;
 
 pub use admission::{Limits, Refused, Scheduler, Step};
 pub use allocation::{Allocation, Memory, Split, allocate, split, split_at, split_by, split_of, split_sure};
@@ -28,6 +30,7 @@ pub use blocks::{Block, BlockSpace, Capacity, Full, Kind, Place, Shares};
 pub use cost::{CostError, Costs, Sample, fit};
 pub use learning::{Planned, Policy, Prediction, Sides};
 pub use minibatch::{Demand, in_order, pack};
+pub use traffic::Traffic;
 
 /// Numbers of blocks by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]

@@ -5,7 +5,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::partition::Slice;
+use crate::partition::ModelPart;
 use crate::rerouting::Dropping;
 
 /// Longest name; with the rest of a subject it stays far below what a broker accepts.
@@ -21,7 +21,7 @@ pub struct Invalid {
     pub problem: Problem,
 }
 
-/// What is wrong with a value.
+/// The error of a value.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum Problem {
@@ -104,7 +104,7 @@ pub enum Problem {
         /// What should be; none after the last allowed size.
         expected: Option<u32>,
     },
-    /// Variants that are no way through the pipeline.
+    /// Variants that are not a path through the pipeline.
     #[error("`{name}` is no path; name one variant per task from the root to a sink")]
     NotAPath {
         /// The variants.
@@ -134,36 +134,36 @@ pub enum Problem {
         /// What the stage runs.
         expected: String,
     },
-    /// A replica is listed for a stage whose slice of the variant it does not hold.
+    /// A replica is listed for a stage whose partition of the variant it does not hold.
     #[error(
-        "replica `{replica}` holds {actual}, and the stage {expected}; list the replicas of the stage's own slice"
+        "replica `{replica}` holds {actual}, and the stage {expected}; list the replicas of the stage's own partition"
     )]
     WrongSlice {
         /// The replica.
         replica: String,
         /// What it holds.
-        actual: Slice,
+        actual: ModelPart,
         /// What the stage runs.
-        expected: Slice,
+        expected: ModelPart,
     },
-    /// A stage of a slice that is not the last does not lead on to the next slice, or something else leads into one that is not
+    /// A stage of a partition that is not the last does not lead on to the next partition, or something else leads into one that is not
     /// the first.
     #[error(
-        "leads to {found} of `{variant}` where only {expected} can follow; chain a variant's slices by `next`, first to last"
+        "leads to {found} of `{variant}` where only {expected} can follow; chain a variant's partitions by `next`, first to last"
     )]
     BrokenChain {
-        /// The variant whose slices are chained.
+        /// The variant whose partitions are chained.
         variant: String,
         /// Where the edge leads.
-        found: Slice,
+        found: ModelPart,
         /// Where it may lead.
-        expected: Slice,
+        expected: ModelPart,
     },
-    /// The stage of a slice that is not the last does not exit by `next`.
-    #[error("is not `next`, and the stage runs {slice}; only the last slice of a model answers")]
+    /// The stage of a partition that is not the last does not exit by `next`.
+    #[error("is not `next`, and the stage runs {partition}; only the last partition of a model answers")]
     NotChained {
         /// What the stage runs.
-        slice: Slice,
+        partition: ModelPart,
     },
     /// Pairs of senders and receivers on an edge that is no `next`.
     #[error("is only for `next`; every other edge goes by `shares`")]
@@ -212,13 +212,13 @@ pub enum Problem {
         /// The variant.
         variant: String,
     },
-    /// No replica runs the stage's variant, or none the stage's slice of it.
-    #[error("no replica in `placement` runs `{variant}`{}", .slice.map_or_else(String::new, |slice| format!(", {slice}")))]
+    /// No replica runs the stage's variant, or none the stage's partition of it.
+    #[error("no replica in `placement` runs `{variant}`{}", .partition.map_or_else(String::new, |partition| format!(", {partition}")))]
     NoReplica {
         /// The variant.
         variant: String,
-        /// The slice, where it is not the whole model.
-        slice: Option<Slice>,
+        /// The partition, where it is not the whole model.
+        partition: Option<ModelPart>,
     },
     /// A member of an ensemble does not reply, or belongs to a task.
     #[error(
@@ -253,7 +253,7 @@ pub enum FileError {
     Invalid(#[from] Invalid),
 }
 
-/// The way to a value, as a list of frames on the stack: it becomes text only when something is wrong.
+/// The path of a value, as a list of frames on the stack: it becomes text only when something is wrong.
 #[derive(Clone, Copy)]
 pub(crate) enum Path<'a> {
     Root,

@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A contiguous slice of a variant's layers (HybridServe §V).
+/// A partition: a contiguous slice of a variant's layers (HybridServe §V).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Partition {
@@ -15,15 +15,15 @@ pub struct Partition {
     pub of: u32,
 }
 
-/// A slice of a model, or the whole of it, in words.
+/// A partition of a model or the whole model, as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slice(pub Option<Partition>);
+pub struct ModelPart(pub Option<Partition>);
 
-impl fmt::Display for Slice {
+impl fmt::Display for ModelPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             None => write!(f, "the whole model"),
-            Some(Partition { index, of }) => write!(f, "slice {index} of {of}"),
+            Some(Partition { index, of }) => write!(f, "partition {index} of {of}"),
         }
     }
 }

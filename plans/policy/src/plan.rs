@@ -1,9 +1,10 @@
 //! The plan: placement of replicas, gears with their wiring, and batching.
 //!
-//! A plan is a file (JSON, versioned). Its types are also what the actors obey at run time, so that nothing is
-//! translated between what a planner decided and what serves.
+//! A plan is a file (JSON, versioned). The actors use the same types at run time, so no translation lies between the planner's
+//! decision and serving.
 
 mod builder;
+mod certificate;
 mod validate;
 mod wiring;
 
@@ -16,6 +17,7 @@ use crate::invalid::FileError;
 pub use crate::partition::Partition;
 pub use crate::rerouting::Dropping;
 pub use builder::{CascadeBuilder, Deferral, SOLE_WORKER, StageBuilder};
+pub use certificate::{Certificate, Guarantee};
 pub use wiring::{Band, Batching, Child, Edge, Exit, Profiled, Stage, Target, Wiring};
 
 /// Version of the plan format that this build writes and reads.
@@ -29,21 +31,24 @@ pub struct Plan {
     pub version: u32,
     /// The app this plan serves.
     pub app: String,
-    /// Which planner and objective made it, for people: `cascade/ap seed=0`.
+    /// Planner and objective, for people: `cascade/ap seed=0`.
     pub made_by: String,
-    /// The variants that the stages name, with what their replies are judged by.
+    /// The variants that the stages name, with their calibrations.
     pub variants: Vec<PlannedVariant>,
     /// Every replica and where it runs.
     pub placement: Vec<Replica>,
-    /// How the replicas of one device share it.
+    /// How the replicas of one device share it [default: `concurrent`].
     #[serde(default, skip_serializing_if = "Sharing::is_default")]
     pub sharing: Sharing,
-    /// Which late requests of a pipeline are dropped early or sent another way.
+    /// Which late requests of a pipeline are dropped early or rerouted [default: `none`].
     #[serde(default, skip_serializing_if = "Dropping::is_none")]
     pub dropping: Dropping,
-    /// What the gears were planned to hold; absent where nothing was promised.
+    /// Objective that the gears were planned for; absent if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slo: Option<Slo>,
+    /// What is proven about the cascade's accuracy; absent where nothing was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<Certificate>,
     /// Gears in ascending order of load; a static plan has one.
     pub gears: Vec<Gear>,
 }
@@ -97,7 +102,7 @@ pub struct Replica {
     pub worker: String,
     /// Device on that worker: `cpu`, `cuda:0`, ...
     pub device: String,
-    /// The slice of layers it holds; absent for the whole model.
+    /// The partition it holds; absent for the whole model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<Partition>,
 }
@@ -106,7 +111,7 @@ pub struct Replica {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharing {
-    /// Every replica starts its batches when it likes; the device sorts them out (HybridServe §V).
+    /// Every replica starts its batches independently; the device schedules them (HybridServe §V).
     #[default]
     Concurrent,
     /// One batch at a time on every device, in the order in which they fell due (CascadeServe appendix C).
@@ -120,7 +125,7 @@ impl Sharing {
     }
 }
 
-/// A service-level objective (CascadeServe §3): one side is promised, the other made as good as can be.
+/// A service-level objective (CascadeServe §3): one side is bounded, the other optimised.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "on", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Slo {
@@ -144,7 +149,7 @@ pub struct Gear {
     pub name: String,
     /// The load it is meant for.
     pub load: LoadRange,
-    /// What the planner expects of it.
+    /// The planner's estimates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<Expected>,
     /// Edges between stages.
@@ -161,7 +166,7 @@ impl Gear {
     }
 }
 
-/// What a planner expects of a gear at the upper end of its load.
+/// A planner's estimates of a gear at the upper end of its load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Expected {

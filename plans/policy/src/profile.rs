@@ -1,4 +1,4 @@
-//! The profile: what was measured of every variant. Planners read nothing else about a model.
+//! The profile: the measurements of every variant. Planners read nothing else about a model.
 
 mod validate;
 
@@ -21,9 +21,9 @@ pub struct Profile {
     pub app: String,
     /// Device it was measured on, for people: `cpu (2 cores)`, `cuda:0 NVIDIA H200`.
     pub device: String,
-    /// What the joules were read from.
+    /// Source of the joules.
     pub energy_source: String,
-    /// Which confidence score the samples carry.
+    /// Estimator of the samples' confidences.
     pub estimator: Estimator,
     /// Number of validation samples; every variant has exactly this many.
     pub samples: usize,
@@ -71,7 +71,7 @@ pub struct VariantProfile {
     pub calibration: Calibration,
     /// Expected calibration error before and after the fit, in [0, 1].
     pub ece: BeforeAfter,
-    /// What it answered on the validation set, in the set's order.
+    /// Its answers on the validation set, in the set's order.
     pub validation: Validation,
 }
 

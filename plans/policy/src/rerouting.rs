@@ -1,9 +1,9 @@
-//! Which late requests of a pipeline to drop early, and which to send another way (Loki §5.2).
+//! Which late requests of a pipeline to drop early, and which to reroute (Loki §5.2).
 //!
-//! A request that will miss its objective costs the requests behind it theirs for as long as it stays. So when a task's result
-//! is about to be forwarded, the time that the request spent at the task is held against the task's budget, and one that is
-//! late makes up for it at the next task, or goes no further. The replica that was chosen by the routing table is known then,
-//! and so is the backup table that came with it ([`Edge::backup`](crate::plan::Edge::backup)).
+//! A request that will miss its objective delays the requests behind it. So when a task's result is about to be forwarded, the
+//! time that the request spent at the task is compared with the task's budget. A late request is rerouted to a faster replica of the
+//! next task, or dropped. The replica that the routing table chose is known at that time, and so is its backup table
+//! ([`Edge::backup`](crate::plan::Edge::backup)).
 //!
 //! Lateness is computed task by task, as in the paper, and not carried over: a budget belongs to a variant at a task
 //! ([`Stage::budget_us`](crate::plan::Stage::budget_us)), so a request that is rerouted to a faster variant is held to the
@@ -19,15 +19,15 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Dropping {
-    /// Nothing is dropped before its time is over.
+    /// No request is dropped before its deadline.
     #[default]
     None,
-    /// Before the last task, what has less time left than that task takes.
+    /// Before the last task, requests with less time left than that task takes are dropped.
     LastTask,
-    /// After every task, what took longer than the task's budget.
+    /// After every task, requests that took longer than the task's budget are dropped.
     PerTask,
-    /// After every task, what took longer than the task's budget goes to a backup that makes up for it; where there is none,
-    /// it is dropped.
+    /// After every task, a request that took longer than the task's budget goes to a backup that is fast enough to make up for
+    /// the delay; if there is none, the request is dropped.
     OpportunisticRerouting,
 }
 
@@ -49,7 +49,7 @@ pub struct Forwarding {
     pub left_us: Option<u64>,
     /// Profiled execution time of the chosen replica, the paper's `y`.
     pub run_us: u64,
-    /// Whether the next task is the last on its way.
+    /// Whether the next task is the last on its path.
     pub last: bool,
 }
 
@@ -72,14 +72,14 @@ pub struct Backup<R> {
     pub accuracy: f64,
 }
 
-/// What becomes of a request at a task's end.
+/// The decision on a request at the end of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision<R> {
     /// It goes to the replica that the routing table chose.
     Forward,
     /// It goes to this backup instead.
     Reroute(R),
-    /// It goes no further: reply with the reason.
+    /// It is dropped: reply with the reason.
     Drop(Dropped),
 }
 
@@ -115,8 +115,8 @@ pub enum Dropped {
 /// Decides on one request by one of the mechanisms.
 ///
 /// With opportunistic rerouting a request that is late by `x` goes to the most accurate backup that takes at most `y - x`,
-/// ties by `draw`, uniform in [0, 1) from the caller's generator. A backup that ends after the request's time is over makes
-/// up for nothing and is passed over. `backups` are those that are thought to be alive.
+/// ties by `draw`, uniform in [0, 1) from the caller's generator. A backup that would end after the deadline is skipped. `backups`
+/// are the live ones.
 pub fn decide<R: Copy>(
     dropping: Dropping,
     forwarding: &Forwarding,

@@ -31,7 +31,7 @@ pub enum RoutingError {
     NotCovered(f64),
 }
 
-/// The way out of a stage for a result of this confidence (HybridServe §IV-B, §IV-C).
+/// Returns the exit of a stage for a result of this confidence (HybridServe §IV-B, §IV-C).
 ///
 /// Bands must be ascending, as [`Plan::validate`](crate::plan::Plan::validate) demands. A single band needs no confidence.
 ///
@@ -50,8 +50,8 @@ pub fn route(exit: &Exit, confidence: Option<f64>) -> Result<Route<'_>, RoutingE
     }
 }
 
-/// The way out of a stage where the request must not go on to a larger model any more: what a band would pass on is answered as it is.
-/// Slices of a model and tasks of a pipeline go on all the same; what they have is no answer.
+/// Returns the exit of a stage if the request must not escalate any more: where a band would escalate, the result is the reply.
+/// Partitions of a model and tasks of a pipeline are forwarded as usual, because their results are not answers.
 ///
 /// # Errors
 /// As [`route`].
@@ -230,8 +230,8 @@ impl<R: Copy> Living<R> {
     }
 }
 
-/// The draw of this number: a low-discrepancy sequence in [0, 1). Successive draws by the golden ratio spread as evenly as
-/// shares can be met.
+/// Returns the draw with this number, of a low-discrepancy sequence in [0, 1) (multiples of the golden ratio): successive draws follow
+/// the shares as evenly as possible.
 pub fn draw(count: u64) -> f64 {
     let turned = count.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (turned >> 11) as f64 / (1_u64 << 53) as f64
@@ -239,9 +239,9 @@ pub fn draw(count: u64) -> f64 {
 
 /// Whether a request on an edge without shares goes to the replica in the sender's own process rather than to the queue group.
 ///
-/// A hand-over in the process saves encoding, two trips through the broker and decoding. This outweighs the
-/// best placement as long as the request joins the replica's very next batch. Once a whole batch waits there, it would
-/// sit through a run of the model, and the queue group may know an idle replica elsewhere.
+/// Delivery in the process saves encoding, two hops through the broker and decoding. This outweighs the best placement as long as
+/// the request joins the replica's next batch. Once a whole batch waits there, the request would wait for a run of the model, and
+/// the queue group may choose an idle replica elsewhere.
 pub fn prefer_local(local_queue: usize, max_batch: u32) -> bool {
     local_queue < max_batch as usize
 }

@@ -1,16 +1,16 @@
 //! How long a batch will take: a line over the batch size, learned while serving.
 //!
-//! Least squares with forgetting. A profile would give the same line, but not on the machine that serves, nor beside the
-//! neighbours it has there.
+//! Least squares with forgetting. A profile gives such a line too, but of another machine, and without the other processes of the
+//! machine that serves.
 
 use crate::batching::RunTime;
 
 /// Weight that an observation keeps with every newer one: about the last 50 batches count.
 const KEEP: f64 = 0.98;
 
-/// An observation counts for at most this many times the expected time. A process that was stopped, or a host that swapped, does
-/// not describe the model; a model that did become slower is believed batch by batch.
-const MOST: f64 = 4.0;
+/// An observed run time counts for at most this many times the expected one. A process that was stopped, or a host that swapped,
+/// does not describe the model; a model that did become slower is believed batch by batch.
+pub const OUTLIER: f64 = 4.0;
 
 /// Weight of the very first batch, during which caches fill and kernels are compiled.
 const FIRST: f64 = 1.0 / 16.0;
@@ -38,7 +38,7 @@ impl RunTimeEstimate {
         let most = if first {
             f64::INFINITY
         } else {
-            MOST * self.expected(batch)
+            OUTLIER * self.expected(batch)
         };
         let (batch, time) = (batch as f64, (run_us as f64).min(most));
         for (sum, term) in [

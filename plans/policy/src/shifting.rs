@@ -1,11 +1,10 @@
-//! Which gear for which load (CascadeServe §5).
+//! The gear for a measured load (CascadeServe §5).
 //!
-//! Load is counted in short ticks, and a tick of few requests is noisy: at 50 requests/s a tick of 100 ms holds 5, give or
-//! take 2, and a service that believed every tick would shift back and forth all day. So the load is the mean of the last few
-//! ticks, unless the newest alone is beyond what chance explains; then it counts by itself, because a jump that is
-//! averaged away is a queue that grows.
+//! Load is counted in short ticks, and the count of a tick is noisy: at 50 requests/s a tick of 100 ms has 5 ± 2 requests, and a
+//! service that used single ticks would shift constantly. So the load is the mean of the last few ticks. If the newest tick alone
+//! is significantly higher, it is the load: averaging a sudden rise would let the queue grow.
 //!
-//! Shifting up is never delayed. Shifting down waits: for the queue of the first stage to be worked off (the paper's `alpha`),
+//! Shifting up has no minimum interval. Shifting down waits for the queue of the first stage to be served (the paper's `alpha`),
 //! and for some time since the last shift up, which bounds the shifts of an oscillating load.
 
 use std::collections::VecDeque;
@@ -72,7 +71,7 @@ impl Shifter {
         }
     }
 
-    /// Takes up another plan's gears and keeps what it has counted: the load does not start anew with a plan.
+    /// Adopts another plan's gears and keeps the counted load: the load does not change with the plan.
     pub fn adopt(&mut self, gears: &[Gear]) {
         self.from_qps = gears.iter().map(|gear| gear.load.from_qps).collect();
         self.gear = 0;
@@ -103,7 +102,7 @@ impl Shifter {
         };
         let mean = self.ticks.iter().sum::<u64>() as f64 / counted as f64;
         let newest = *newest as f64;
-        // One request where none were expected is no jump: the spread of a count is never taken below 1.
+        // One request where none was expected is not a sudden rise: the deviation of a count is at least 1.
         let jumped = newest > mean + self.config.jump * mean.sqrt().max(1.0);
         let count = if jumped { newest } else { mean };
         count / (self.config.tick_us.max(1) as f64 / 1e6)

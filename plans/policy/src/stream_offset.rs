@@ -1,15 +1,16 @@
-//! Reading along: the parts of an answer that grows while it is made, as a client reads them.
+//! Position of a client in the stream of partial answers.
 
-/// How far a client has read. A request that is sent again, because a replica was lost in the middle of its answer, begins anew: the parts
-/// that the client has are not sent twice. That its new answer begins like the old one follows from greedy choice, or from its seed.
+/// The position up to which a client has read. If a replica is lost in the middle of an answer, the request is sent again and its
+/// answer starts again; the parts that the client has are not sent twice. Greedy decoding, or the request's seed, makes the new answer
+/// begin like the old one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StreamOffset {
     read: u32,
 }
 
 impl StreamOffset {
-    /// Whether the part from piece `from` up to piece `until` is to be sent on: it is, if it is of the `newest` attempt and goes on where
-    /// the last one ended. Parts after one that was lost are not: the whole answer comes at the end in any case.
+    /// Whether to send the part from piece `from` up to piece `until`: if it belongs to the `newest` attempt and starts where the
+    /// last one ended. Parts after a lost one are not sent: the whole answer comes at the end in any case.
     pub fn take(&mut self, newest: bool, from: u32, until: u32) -> bool {
         let goes_on = newest && from == self.read && until > from;
         if goes_on {

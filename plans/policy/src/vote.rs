@@ -5,7 +5,7 @@
 pub struct Vote {
     /// The class it predicts.
     pub prediction: u32,
-    /// How sure it is, in [0, 1].
+    /// Its confidence, in [0, 1].
     pub confidence: f64,
 }
 
@@ -20,7 +20,7 @@ pub fn majority(votes: &[Vote]) -> Option<usize> {
     let mut winner: Option<(usize, usize, f64)> = None;
     for (place, vote) in votes.iter().enumerate() {
         let count = shared(vote);
-        // A confidence that is no number wins nothing against one that is.
+        // A confidence that is NaN loses against every number.
         let confidence = if vote.confidence.is_nan() {
             -1.0
         } else {

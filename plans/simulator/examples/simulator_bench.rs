@@ -248,6 +248,7 @@ fn plan(regime: &Regime) -> Plan {
         sharing: regime.sharing,
         dropping: Dropping::None,
         slo: None,
+        certificate: None,
         gears: vec![Gear {
             name: "only".into(),
             load: LoadRange::ALL,

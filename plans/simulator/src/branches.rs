@@ -1,5 +1,4 @@
-//! The copies of a pipeline's requests: when each joined its queue, and by which variants it came. Other requests have none of
-//! this.
+//! The copies of a pipeline's requests: when each joined its queue, and the variants that it passed. Other requests have none.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +7,7 @@ use super::observer::Loss;
 /// No copy of a pipeline's request.
 pub(super) const NO_COPY: u32 = u32::MAX;
 
-/// The way of a copy that has passed no task.
+/// The path of a copy that has passed no task.
 pub(super) const ROOT: u32 = 0;
 
 /// A copy of a pipeline's request.
@@ -20,18 +19,18 @@ pub(super) struct Branch {
     pub(super) path: u32,
 }
 
-/// What a pipeline's request has come to so far.
+/// The results of a pipeline's request so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Tally {
     /// Copies that were answered at a sink with a known accuracy, and the sum of these accuracies.
     pub(super) sinks: u32,
     pub(super) accuracy: f64,
-    /// What became of the first copy that was lost.
+    /// The outcome of the first copy that was lost.
     pub(super) loss: Option<Loss>,
 }
 
 impl Tally {
-    /// The mean accuracy of the ways that were answered; `None` where none is known.
+    /// The mean accuracy of the answered paths; `None` if none is known.
     pub(super) fn mean(&self) -> Option<f64> {
         (self.sinks > 0).then(|| self.accuracy / f64::from(self.sinks))
     }
@@ -108,11 +107,11 @@ impl Branches {
     }
 }
 
-/// The ways through the tasks that were taken.
+/// The paths through the tasks that were taken.
 #[derive(Debug)]
 pub(super) struct Paths {
     ways: Vec<Way>,
-    /// By the way before, the task and the variant that led on.
+    /// By the path so far, the task and the variant that extended it.
     numbers: BTreeMap<(u32, u32, u32), u32>,
 }
 
@@ -145,12 +144,12 @@ impl Default for Paths {
 }
 
 impl Paths {
-    /// The way that leads on from another, if it was taken before.
+    /// The path that extends another by a step, if it was taken before.
     pub(super) fn find(&self, before: u32, task: u32, variant: u32) -> Option<u32> {
         self.numbers.get(&(before, task, variant)).copied()
     }
 
-    /// Adds a way that leads on from another by its last step.
+    /// Adds a path that extends another by its last step.
     pub(super) fn add(&mut self, before: u32, way: Way) -> u32 {
         let number = self.ways.len() as u32;
         if let Some((task, variant)) = way.steps.last() {
@@ -170,7 +169,7 @@ impl Paths {
         }
     }
 
-    /// The ways at whose ends copies were answered.
+    /// The paths at whose ends copies were answered.
     pub(super) fn taken(&self) -> impl Iterator<Item = &Way> {
         self.ways.iter().filter(|way| way.answered > 0)
     }

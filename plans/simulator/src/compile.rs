@@ -1,4 +1,4 @@
-//! From names to numbers: a plan and a profile as the engine reads them.
+//! Compiles a plan and a profile for the engine: names become numbers.
 
 use super::config::{SimConfig, SimError};
 use super::copies::Copies;
@@ -40,7 +40,7 @@ pub(super) struct CompiledGear {
 
 #[derive(Debug, Clone)]
 pub(super) struct CompiledStage {
-    /// By variant, what becomes of each sample. The stage's own variant comes first; others only where a backup runs them.
+    /// By variant, the outcome of each sample. The stage's own variant comes first; others only where a backup runs them.
     outcomes: Vec<(u32, Vec<Outcome>)>,
     /// The number of its task, or of itself where it has none.
     pub(super) task: u32,
@@ -62,7 +62,7 @@ impl CompiledStage {
     }
 }
 
-/// What becomes of a sample at a stage: whether the answer is right, and the place of its exit in [`Compiled::exits`].
+/// The outcome of a sample at a stage: whether the answer is right, and the index of its exit in [`Compiled::exits`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Outcome(u32);
 
@@ -100,14 +100,14 @@ pub(super) struct CompiledEdge {
     pub(super) kind: u32,
     pub(super) shares: Vec<(u32, f64)>,
     pub(super) backup: Vec<u32>,
-    /// By sender, the replica that gets all it sends.
+    /// By sender, the replica that receives all of its results.
     pub(super) pairs: Vec<(u32, u32)>,
     /// The stages of its task by variant; empty where it leads to a stage without a task.
     siblings: Vec<(u32, u16)>,
 }
 
 impl CompiledEdge {
-    /// The replica that gets all that this one sends along the edge.
+    /// The replica that receives everything that this one sends along the edge.
     pub(super) fn partner(&self, sender: u32) -> Option<u32> {
         let found = self.pairs.binary_search_by_key(&sender, |(from, _)| *from).ok()?;
         self.pairs.get(found).map(|(_, to)| *to)
@@ -226,7 +226,7 @@ impl Compiled {
         })
     }
 
-    /// The ways out of a stage, in the plan's order, each with its number.
+    /// The exits of a stage, in the plan's order, each with its number.
     fn exits_of<'a>(&mut self, stage: &'a Stage, stages: &Stages<'_>) -> Vec<(Route<'a>, usize)> {
         let mut ways = vec![(Route::Reply, REPLY)];
         match &stage.exit {
@@ -258,7 +258,7 @@ impl Compiled {
         ways
     }
 
-    /// What becomes of each sample, by the policy that routes when serving.
+    /// The outcome of each sample, by the policy that routes when serving.
     fn outcomes(
         &self,
         stage: &Stage,
@@ -285,7 +285,7 @@ impl Compiled {
     }
 }
 
-/// Whether two ways out of one stage are the same one, not merely alike.
+/// Whether two exits of one stage are the same one, not merely equal.
 fn same(a: &Route<'_>, b: &Route<'_>) -> bool {
     match (a, b) {
         (Route::Reply, Route::Reply) => true,

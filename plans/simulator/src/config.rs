@@ -20,37 +20,37 @@ use kaskade_policy::shifting::ShiftConfig;
 pub struct SimConfig {
     /// Seed of every draw. The same seed gives the same report.
     pub seed: u64,
-    /// From the client to the first queue and from the last replica back, together. Half of it is spent on each way.
+    /// From the client to the first queue and from the last replica back, together; each direction takes half of it.
     pub entry_hop_us: u64,
     /// From one stage to the next.
     pub hop_us: u64,
-    /// From the end of a batch to the beginning of the next, where requests wait for it: what it takes to hear of the one and to
-    /// hand over the other. A batch that begins on an idle device has it in the hops.
+    /// From the end of a batch to the start of the next if requests wait: the time to report the end of one and to deliver the
+    /// other. For a batch that starts on an idle device, the hops contain it.
     pub turnaround_us: u64,
     /// How gears are chosen; absent: the service stays in [`SimConfig::start_gear`].
     pub shift: Option<ShiftConfig>,
     /// The gear it starts in.
     pub start_gear: u32,
-    /// Time that each request has; absent: as long as it takes.
+    /// Budget of each request; absent: unlimited.
     pub budget_us: Option<u64>,
     /// Objective: an answer that takes longer is late and counts as a violation. Other than a budget it takes nothing out of a
     /// queue; [`Dropping::LastTask`](kaskade_policy::plan::Dropping::LastTask) goes by the earlier of the two. Absent: none is late.
     pub slo_us: Option<u64>,
     /// Requests that may wait in each replica's queue.
     pub queue_capacity: usize,
-    /// How early an overloaded service refuses; absent: it does not. Needs a budget.
+    /// Admission of an overloaded service; absent: every request is admitted. Needs a budget.
     pub admission: Option<AdmissionConfig>,
     /// How many requests may be in flight, and how often and when one is sent again.
     pub ledger: LedgerConfig,
     /// How long a replica's failure stays unnoticed: until then shares lead to it, and what it held is not sent again.
     pub detection_us: u64,
-    /// What happens to replicas, in any order.
+    /// Events of replicas, in any order.
     pub timeline: Vec<ReplicaEvent>,
     /// Ids of the replicas that do not run at the start.
     pub initially_down: Vec<String>,
-    /// Whether batches that run on a shared device at once slow each other down. If so, each wants the share of the device that was
+    /// Whether batches that run on a shared device at once slow each other down. If so, each needs the share of the device that was
     /// measured of it ([`BatchCost::utilisation`](kaskade_policy::profile::BatchCost::utilisation), all of it where nothing was); when together
-    /// they want more than there is, all of them advance as many times slower (HybridServe §V-B). If not, a shared device runs
+    /// they need more than the whole device, all of them slow down by that factor (HybridServe §V-B). If not, a shared device runs
     /// everything at full speed. Devices that run one batch at a time ignore it.
     pub contention: bool,
     /// Energy model; `None`: joules stay unknown.
@@ -71,7 +71,7 @@ pub struct SimConfig {
 /// How long models take to load.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Loading {
-    /// Where nothing else is known, microseconds.
+    /// Default, microseconds.
     pub default_us: u64,
     /// By variant, microseconds.
     pub by_variant: BTreeMap<String, u64>,
@@ -193,7 +193,7 @@ impl SimConfig {
     }
 }
 
-/// Something that happens to a replica.
+/// A change of a replica at a time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaEvent {
     /// When, microseconds.
@@ -201,19 +201,19 @@ pub struct ReplicaEvent {
     /// The replica's id, one of the first plan's. Where another plan gave the id another variant, that happens to whichever
     /// runs.
     pub replica: String,
-    /// What.
+    /// The change.
     pub change: Change,
 }
 
-/// What happens to a replica.
+/// A change of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
     /// It is loaded and takes requests from now on.
     Starts,
-    /// It takes nothing new and answers what it has.
+    /// It takes no new requests and answers those that it has.
     Stops,
-    /// It is gone, and with it its queue and its batch.
+    /// It fails, and its queue and its batch are lost.
     Fails,
 }
 
@@ -274,7 +274,7 @@ pub enum SimError {
         /// The number in the profile, at least one.
         expected: usize,
     },
-    /// A validation sample has no way out of a stage.
+    /// A validation sample has no exit of a stage.
     #[error("gear `{gear}`, stage `{stage}`, validation sample {sample}: {source}")]
     NoRoute {
         /// The gear.
@@ -314,12 +314,12 @@ pub enum SimError {
         /// The number in the running plan.
         expected: Sharing,
     },
-    /// The plan has more of something than the simulator counts.
+    /// The plan has more items of a kind than the simulator can count.
     #[error("the plan has more than {limit} {what}, which the simulator cannot number")]
     TooMany {
-        /// What there is too much of.
+        /// The kind of item.
         what: &'static str,
-        /// The most there may be.
+        /// The maximum.
         limit: usize,
     },
 }

@@ -1,8 +1,8 @@
-//! Batches that run on one device at once and want more of it than there is (HybridServe §V-B).
+//! Contention: batches that run on one device at once and together need more than the whole device (HybridServe §V-B).
 //!
-//! Kernels run one after the other, so the kernel time of all batches together is at most the time that passes. Batches that want less
-//! than that do not notice each other; beyond it, each gets its part and they all end later, as the device's own scheduler would have
-//! it. Whenever a batch begins or ends, the remaining times of the others are computed again.
+//! Kernels run one after the other, so the kernel time of all batches together is at most the elapsed time. Batches that need less
+//! do not affect each other. Beyond it, each gets its part and all of them end later, as with the device's own scheduler. Whenever a
+//! batch starts or ends, the remaining times of the others are computed again.
 
 /// The batches that run on a device at once.
 #[derive(Debug, Default)]
@@ -17,9 +17,9 @@ pub(super) struct Sharers {
 #[derive(Debug, Clone, Copy)]
 struct Sharer {
     replica: u32,
-    /// The share of the device that it wants.
+    /// The share of the device that it needs.
     kernel: f64,
-    /// Microseconds that it would still take by itself.
+    /// Microseconds that it would still take if it ran alone.
     left: f64,
 }
 
@@ -29,17 +29,17 @@ impl Sharers {
         self.used_us
     }
 
-    /// The share of the device that is wanted.
+    /// The sum of the needed shares of the device.
     fn wanted(&self) -> f64 {
         self.running.iter().map(|sharer| sharer.kernel).sum()
     }
 
-    /// How fast everything advances, in (0, 1].
+    /// Speed of the batches, in (0, 1].
     pub(super) fn pace(&self) -> f64 {
         1.0 / self.wanted().max(1.0)
     }
 
-    /// Lets time pass until now.
+    /// Advances the batches to now.
     pub(super) fn advance(&mut self, now: u64) {
         let passed = now.saturating_sub(self.since) as f64;
         let pace = self.pace();
@@ -50,7 +50,7 @@ impl Sharers {
         self.since = now;
     }
 
-    /// A batch that would take so long by itself begins.
+    /// Starts a batch that would take this long if it ran alone.
     pub(super) fn add(&mut self, replica: u32, run_us: u64, kernel: f64) {
         self.running.push(Sharer {
             replica,
@@ -64,7 +64,7 @@ impl Sharers {
         self.running.retain(|sharer| sharer.replica != replica);
     }
 
-    /// When each of them ends, as things are.
+    /// When each of them ends if no other starts or ends before.
     pub(super) fn ends(&self) -> impl Iterator<Item = (u32, u64)> {
         let (pace, since) = (self.pace(), self.since);
         self.running.iter().map(move |sharer| {

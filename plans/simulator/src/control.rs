@@ -13,7 +13,7 @@ pub(super) struct Happening {
     pub(super) change: Change,
 }
 
-/// What is to happen from outside, and the gear.
+/// Scheduled external events, and the gear.
 #[derive(Debug)]
 pub(super) struct Control<'a> {
     pub(super) gear: u32,
@@ -27,12 +27,12 @@ pub(super) struct Control<'a> {
     next_look: u64,
     /// The earlier of the two.
     next_alarm: u64,
-    /// Still to come, in order of time.
+    /// Future events, in order of time.
     pub(super) timeline: &'a [Happening],
 }
 
 impl<'a> Control<'a> {
-    /// Starts in the gear that the configuration names. Without shifting the shifter still measures the load.
+    /// Starts in the configured gear. Without shifting the shifter still measures the load.
     pub(super) fn new(
         shifter: Shifter,
         config: &SimConfig,
@@ -53,7 +53,7 @@ impl<'a> Control<'a> {
         }
     }
 
-    /// Takes up another plan's gears, and gives the one to begin in.
+    /// Adopts another plan's gears, and returns the one to start in.
     pub(super) fn adopt(&mut self, plan: &Plan) -> u32 {
         self.shifter.adopt(&plan.gears);
         if self.shifts {

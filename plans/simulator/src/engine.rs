@@ -1,4 +1,4 @@
-//! The loop over time, and the way of a request: in, from queue to queue, out.
+//! The event loop, and the path of a request: admission, queues, reply.
 
 mod batches;
 mod contention;
@@ -109,7 +109,7 @@ impl<'a, O: Observer> Engine<'a, O> {
         }
     }
 
-    /// Works off the arrivals and everything that follows from them.
+    /// Processes the arrivals and all events that follow from them.
     pub(super) fn run(mut self, mut arrivals: impl Iterator<Item = u64>) -> Report {
         let mut sent = arrivals.next();
         loop {
@@ -143,8 +143,8 @@ impl<'a, O: Observer> Engine<'a, O> {
         self.finish()
     }
 
-    /// Whether nothing more comes and everything has its outcome. What is left of the agenda changes nothing any more, and a
-    /// controller that went on planning would keep it from ever being empty.
+    /// Whether no request is to come and every request has its outcome. The events that are left change nothing, and a controller that
+    /// goes on planning would prevent the schedule from becoming empty.
     fn is_over(&self, sent: Option<u64>) -> bool {
         self.replanning.is_some() && sent.is_none() && self.in_flight == 0
     }
@@ -200,7 +200,7 @@ impl<'a, O: Observer> Engine<'a, O> {
         self.set_out(place, entries);
     }
 
-    /// The ways into a gear.
+    /// The entries of a gear.
     #[expect(
         clippy::inline_always,
         reason = "on the way of every request: measured in simulator_bench"
@@ -359,7 +359,7 @@ impl<'a, O: Observer> Engine<'a, O> {
         Some((replica, stage))
     }
 
-    /// What becomes of a copy that a replica has run.
+    /// Forwards or ends a copy that a replica has run.
     #[inline]
     pub(super) fn resolve(&mut self, task: Task, replica: u32, variant: u32) {
         let Some(flight) = self.flights.get_mut(task.flight) else {
@@ -392,8 +392,8 @@ impl<'a, O: Observer> Engine<'a, O> {
         }
     }
 
-    /// A copy is gone. With its last copy a request gives up its place, and with its last request a plan that no longer admits
-    /// gives up its replicas.
+    /// Removes a copy. The place of a request is freed with its last copy, and the replicas of a plan that no longer admits with its
+    /// last request.
     #[expect(
         clippy::inline_always,
         reason = "on the way of every request: measured in simulator_bench"

@@ -1,4 +1,4 @@
-//! What is to come, in order of time.
+//! Future events, in order of time.
 //!
 //! Only events at times of their own wait in a heap: the ends of batches, timers, resends. Hops all take equally long, so they
 //! end in the order in which they begin, and a plain queue keeps them sorted; arrivals come sorted from outside. The heap
@@ -10,7 +10,7 @@ use std::collections::{BinaryHeap, VecDeque};
 /// A time that never comes.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// Times from here on are taken for never: no clock of microseconds gets there.
+/// Times from here on count as never.
 pub(super) const FAR: u64 = u64::MAX / 2;
 
 /// An event with a separate time.
@@ -54,7 +54,7 @@ pub(super) struct Task {
     pub(super) copy: u32,
 }
 
-/// What is to come. Events of one time come in the order in which they were added.
+/// Future events. Events of the same time come in the order in which they were added.
 #[derive(Debug, Default)]
 pub(super) struct Agenda {
     heap: BinaryHeap<Reverse<(u64, u32, Event)>>,

@@ -9,14 +9,14 @@ use kaskade_policy::device_queue::DeviceQueue;
 use kaskade_policy::plan::{Batching, Sharing};
 use kaskade_policy::run_time::RunTimeEstimate;
 
-/// How a replica is.
+/// The state of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
     /// Its model is being loaded.
     Loading,
     /// It takes requests.
     Up,
-    /// It takes nothing new and answers what it has.
+    /// It takes no new requests and answers those that it has.
     Draining,
     /// It has failed, and only the broker has noticed.
     Failed,
@@ -30,7 +30,7 @@ impl Health {
         matches!(self, Self::Up | Self::Failed)
     }
 
-    /// Whether its device is taken: its model is loaded, or on its way there.
+    /// Whether it occupies its device: its model is loaded or loading.
     fn hosted(self) -> bool {
         matches!(self, Self::Loading | Self::Up | Self::Draining)
     }
@@ -52,7 +52,7 @@ pub(super) struct ReplicaState {
     /// Whether it is in the queue of its device.
     pub(super) in_line: bool,
     pub(super) learned: RunTimeEstimate,
-    /// What it held when it failed.
+    /// The requests that it held when it failed.
     pub(super) lost: Vec<Task>,
     /// Whether it failed or was stopped from outside: no plan brings it back, only [`Change::Starts`](super::Change::Starts).
     pub(super) out: bool,
@@ -101,7 +101,7 @@ impl DeviceState {
     }
 }
 
-/// How long at least one of something was there.
+/// Total time with at least one item present.
 #[derive(Debug, Default)]
 struct Meter {
     count: u32,

@@ -9,7 +9,7 @@ use kaskade_policy::plan::{Child, Edge, Exit, Gear, Plan, Stage, Target};
 use kaskade_policy::profile::{Profile, Validation};
 use kaskade_policy::vote::{self, Vote};
 
-/// What an ensemble answers to a sample.
+/// The answer of an ensemble to a sample.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ballot {
     pub(super) variant: u32,
@@ -171,7 +171,7 @@ impl<'a> Stages<'a> {
         variants
     }
 
-    /// What an ensemble answers to each sample; `None` if there is none.
+    /// The answer of an ensemble to each sample; `None` if there is no ensemble.
     pub(super) fn vote(&self, samples: u32) -> Result<Option<Vec<Ballot>>, SimError> {
         let wiring = &self.gear.wiring;
         if wiring.ensemble.is_empty() {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Watches a simulation. Every method does nothing unless it is written.
+/// Observes a simulation. The default of every method does nothing.
 pub trait Observer {
     /// A request was answered in time.
     fn answered(&mut self, _answered: &Answered) {}
@@ -22,7 +22,7 @@ pub trait Observer {
 
 impl Observer for () {}
 
-/// Two watchers watch together.
+/// Two observers as one.
 impl<A: Observer, B: Observer> Observer for (A, B) {
     fn answered(&mut self, answered: &Answered) {
         self.0.answered(answered);
@@ -67,7 +67,7 @@ pub struct Answered {
     pub hops: u32,
     /// Whether it took longer than the objective ([`SimConfig::slo_us`](super::SimConfig::slo_us)).
     pub late: bool,
-    /// Of a pipeline's request, the mean end-to-end accuracy of the ways that its copies took, in [0, 1]; `None` for others,
+    /// Of a pipeline's request, the mean end-to-end accuracy of the paths of its copies, in [0, 1]; `None` for others,
     /// and where none is known.
     pub path_accuracy: Option<f64>,
 }
@@ -76,13 +76,13 @@ pub struct Answered {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
-    /// Its time was over, or would have been before its answer.
+    /// Its budget ended, or would have ended before its answer.
     Expired,
     /// It was dropped early ([`kaskade_policy::rerouting`]).
     Dropped,
-    /// There was no room for it.
+    /// A queue or the ledger was full, or admission refused it.
     Refused,
-    /// Its every attempt failed.
+    /// All of its attempts failed.
     Failed,
 }
 
@@ -106,9 +106,9 @@ pub struct Sink<'a> {
     pub latency_us: u64,
     /// Whether it took longer than the objective.
     pub late: bool,
-    /// The way it took: tasks and variants by number ([`Report::paths`](super::Report::paths) has their names).
+    /// Its path: tasks and variants by number ([`Report::paths`](super::Report::paths) has their names).
     pub path: &'a [(u32, u32)],
-    /// End-to-end accuracy of that way, in [0, 1]; `None` where unknown, and where a task made no request for the next.
+    /// End-to-end accuracy of the path, in [0, 1]; `None` if unknown, or if a task made no request for the next.
     pub accuracy: Option<f64>,
 }
 

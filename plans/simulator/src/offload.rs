@@ -1,4 +1,4 @@
-//! The engine's schedule on stated hardware: what a load would take on a machine that is not here (HybridServe KAIST §5).
+//! The engine's schedule on stated hardware: the time of a load on another machine (HybridServe KAIST §5).
 //!
 //! It is a simulation, and deterministic. The policies are those that serve: the scheduler admits, the block space keeps the ratio,
 //! packing forms mini-batches, the allocation finds the mixture. Only times are modelled, from a machine's stated figures and a
@@ -28,7 +28,8 @@ pub mod shape;
 use serde::Serialize;
 
 pub use hardware::{Forward, Hardware, Sampled};
-pub use pass::{Course, LayerWork, Traffic, Weights, walk};
+pub use kaskade_policy::hybrid_cache::Traffic;
+pub use pass::{Course, LayerWork, Weights, walk};
 pub use published::ConfigError;
 pub use run::{Outcome, RunError};
 pub use setup::{Arena, Load, Mode, Setup, SetupError};

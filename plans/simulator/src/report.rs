@@ -1,4 +1,4 @@
-//! What a simulation found.
+//! The results of a simulation.
 
 use serde::Serialize;
 
@@ -10,10 +10,10 @@ use super::observer::Loss;
 use super::world::World;
 use kaskade_policy::energy;
 
-/// What a simulation found. Every request that came is answered, expired, dropped, refused or failed, and none twice.
+/// The results of a simulation. Every request is answered, expired, dropped, refused or failed, and none twice.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Report {
-    /// Requests that came.
+    /// Requests that arrived.
     pub requests: u64,
     /// Requests answered before their budget ended.
     pub answered: u64,
@@ -35,9 +35,9 @@ pub struct Report {
     pub latency: LatencyHistogram,
     /// Copies of requests that were sent to a backup instead of the replica that the shares chose (Loki §5.2).
     pub rerouted: u64,
-    /// What became of the branches of pipelines' requests.
+    /// Outcomes of the branches of pipelines' requests.
     pub branches: BranchReport,
-    /// The ways by which pipelines' requests were answered.
+    /// The paths of the answered requests of pipelines.
     pub paths: Vec<PathReport>,
     /// Answered pipelines' requests whose accuracy is known, and the sum of their accuracies: each the mean over its branches.
     pub graded: u64,
@@ -57,7 +57,7 @@ pub struct Report {
     pub plan_log: Vec<PlanChange>,
     /// Plans that could not be simulated. The plan in force stayed.
     pub plans_refused: u64,
-    /// What was wrong with the first [`PLANS_KEPT`] of them.
+    /// Errors of the first [`PLANS_KEPT`] of them.
     pub refused_plans: Vec<String>,
     /// Most plans at once that requests were in flight under.
     pub max_plans: usize,
@@ -77,7 +77,7 @@ pub struct Report {
     pub energy_j: Option<f64>,
     /// Of those, of the devices that host nothing ([`SimConfig::spare`]).
     pub spare_j: Option<f64>,
-    /// Events that the simulator worked off.
+    /// Events that the simulator processed.
     pub events: u64,
 }
 
@@ -188,8 +188,8 @@ impl Report {
     }
 }
 
-/// What became of the branches of pipelines' requests. A branch that was lost is one, whatever would have come of it; when a
-/// request is sent again, the branches of its earlier attempt that had ended stay counted.
+/// Outcomes of the branches of pipelines' requests. A lost branch counts once, however many branches would have followed from it; when a
+/// request is sent again, the ended branches of its earlier attempt stay counted.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct BranchReport {
     /// Answered before the request's budget ended.
@@ -200,7 +200,7 @@ pub struct BranchReport {
     pub expired: u64,
     /// Dropped early.
     pub dropped: u64,
-    /// Found no room.
+    /// Refused by a full queue.
     pub refused: u64,
     /// Failed at every attempt.
     pub failed: u64,
@@ -242,7 +242,7 @@ impl BranchReport {
     }
 }
 
-/// A way through a pipeline by which requests were answered.
+/// A path through a pipeline by which requests were answered.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PathReport {
     /// Task and variant of each step, from the root on.
@@ -262,12 +262,12 @@ pub struct PlanChange {
     pub at_us: u64,
 }
 
-/// What became of a variant.
+/// The results of a variant.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct VariantReport {
     /// Its name.
     pub name: String,
-    /// Requests whose answer was its.
+    /// Requests that it answered.
     pub answered: u64,
     /// Requests that its batches ran.
     pub runs: u64,
@@ -282,7 +282,7 @@ impl VariantReport {
     }
 }
 
-/// What became of a device.
+/// The results of a device.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct DeviceReport {
     /// The worker it belongs to.

@@ -12,7 +12,7 @@ use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
 use kaskade_policy::shifting::Shifter;
 
-/// A plan, a profile and a configuration, compiled: names are numbers, and the way of every validation sample is known.
+/// A plan, a profile and a configuration, compiled: names are numbers, and the path of every validation sample is known.
 #[derive(Debug, Clone)]
 pub struct Simulator {
     pub(super) plan: Arc<Compiled>,

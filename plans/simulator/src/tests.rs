@@ -141,6 +141,7 @@ pub(super) fn plan(replicas: &[&str], sharing: Sharing, gears: Vec<Gear>) -> Pla
         sharing,
         dropping: Dropping::None,
         slo: None,
+        certificate: None,
         gears,
     }
 }

@@ -20,22 +20,22 @@ pub(super) struct World {
     pub(super) replicas: Vec<KnownReplica>,
     pub(super) run_times: Vec<RunTimes>,
     /// Variants with the slice of them that a replica may hold: what a queue group has in common.
-    pub(super) kinds: Numbered<(u32, Slice)>,
+    pub(super) kinds: Numbered<(u32, PartitionKey)>,
     numbers: BTreeMap<ReplicaKey, u32>,
     /// By variant and number of partitions, the place in [`World::run_times`].
     timed: BTreeMap<(u32, u32), u32>,
 }
 
 /// Index and number of slices; absent for the whole model.
-pub(super) type Slice = Option<(u32, u32)>;
+pub(super) type PartitionKey = Option<(u32, u32)>;
 
 /// A partition as a key.
-pub(super) fn slice(partition: Option<Partition>) -> Slice {
+pub(super) fn slice(partition: Option<Partition>) -> PartitionKey {
     partition.map(|Partition { index, of }| (index, of))
 }
 
 /// Id, variant, device and slice.
-type ReplicaKey = (String, u32, u32, Slice);
+type ReplicaKey = (String, u32, u32, PartitionKey);
 
 /// A replica of any plan.
 #[derive(Debug, Clone)]

@@ -72,17 +72,11 @@ pub(crate) fn serve(
     passes: Option<u32>,
     quiet: bool,
 ) -> anyhow::Result<Mode> {
-    let worker = app
-        .workers
-        .first()
-        .context("the app has no workers")?
-        .name
-        .as_str();
     let bus = BusConfig::new(app.name.as_str());
     let meter = Meter::of(app.device, &(&app.power).into())?;
     let service = Service::builder(app)
         .family(family.clone())
-        .worker(worker)
+        .first_worker()
         .plan(plan)
         .bus(bus.clone())
         .start()?;

@@ -10,6 +10,7 @@ use anyhow::{Context as _, bail, ensure};
 use kaskade_app::charts::panels::{Panel, Panels, Series, Shape, svg};
 use kaskade_app::config::scalar::Span;
 use kaskade_app::load::arrivals;
+use kaskade_app::load::trace_args::{TraceArgs, positive};
 use kaskade_app::planning::read_profile;
 use kaskade_app::report;
 use kaskade_policy::plan::{Plan, Slo};
@@ -19,7 +20,7 @@ use kaskade_simulator::trace::Trace;
 use kaskade_simulator::{Bucket, Power, Report, SimConfig, Simulator, Timeline};
 use serde::Serialize;
 
-use crate::args::{Overwrite, PipelineArgs, Spacing, TraceArgs, positive};
+use crate::args::{Overwrite, PipelineArgs, Spacing};
 use crate::output;
 
 /// Simulates a plan under load.

@@ -19,6 +19,7 @@ fn plan(made_by: &str) -> Plan {
         sharing: Sharing::default(),
         dropping: Dropping::None,
         slo: None,
+        certificate: None,
         gears: vec![Gear {
             name: "only".to_owned(),
             load: LoadRange::ALL,

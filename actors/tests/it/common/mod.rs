@@ -122,6 +122,7 @@ pub(crate) fn cascade(app: &str) -> Plan {
         sharing: Sharing::default(),
         dropping: Dropping::None,
         slo: None,
+        certificate: None,
         gears: vec![Gear {
             name: "only".into(),
             load: LoadRange::ALL,

@@ -43,7 +43,7 @@ pub(super) fn draw(root: &Area<'_>, deployment: &Deployment, flow: i32) -> Drawn
     draw_edges(root, &deployment.edges, &boxes, flow)
 }
 
-/// The ways between the models, in the colour of the model that they leave; those that skip one go above.
+/// The edges between the models, in the colour of their source; skip connections are drawn above.
 fn draw_edges(root: &Area<'_>, edges: &[Edge], boxes: &[(i32, i32)], flow: i32) -> Drawn {
     let mut above = flow - 12;
     let mut edges: Vec<&Edge> = edges.iter().collect();
@@ -54,7 +54,7 @@ fn draw_edges(root: &Area<'_>, edges: &[Edge], boxes: &[(i32, i32)], flow: i32) 
         };
         let ink = colour(edge.from);
         if edge.is_skip() {
-            // Ways that leave one model or reach another stand a little apart.
+            // Edges of one source or one target are drawn a little apart.
             let (start, end) = (from.1 - 10, to.0 + 8 + 6 * places(edge.from));
             arrow(
                 root,

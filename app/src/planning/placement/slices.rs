@@ -12,16 +12,16 @@ const BYTES: f64 = 4.0;
 /// The architectures of which a slice can be loaded alone, by `model_type`.
 const CUT: [&str; 2] = ["bert", "vit"];
 
-/// What cutting a checkpoint comes to.
+/// The result of partitioning a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Slices {
     /// Most partitions; 1 where it cannot be cut.
     pub layers: u32,
-    /// What the longest request carries from partition to partition, bytes; 0 where nothing does.
+    /// Bytes of the longest request from partition to partition; 0 if it cannot be partitioned.
     pub hidden_bytes: f64,
 }
 
-/// What matters here of a `config.json`.
+/// The fields of a `config.json` that matter here.
 #[derive(Debug, Deserialize)]
 struct Config {
     #[serde(default)]
@@ -33,7 +33,7 @@ struct Config {
     patch_size: Option<u32>,
 }
 
-/// What cutting the checkpoint in a directory comes to.
+/// Returns the result of partitioning the checkpoint in a directory.
 ///
 /// # Errors
 /// When its `config.json` cannot be read.

@@ -38,7 +38,7 @@ pub fn of(placed: &Placed, planning: Duration) -> String {
     parts.join("\n")
 }
 
-/// What a batch takes of a device, and how many of it there are.
+/// The cost of a batch on a device, and the number of replicas and partitions.
 fn models(placed: &Placed) -> String {
     let rows = placed.models.iter().map(|model| {
         [

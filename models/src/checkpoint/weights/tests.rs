@@ -53,13 +53,24 @@ fn a_tensor_is_taken_once_and_counted() {
 
 #[test]
 fn a_matrix_is_transposed() {
-    let device = Device::flex();
-    let matrix = weights(small())
+    let values = weights(small())
         .unwrap()
-        .matrix("a.weight", 3, 2, &device)
+        .take_transposed("a.weight", 3, 2)
         .unwrap();
-    let values = matrix.into_data().try_into_vec::<f32>().unwrap();
     assert_eq!(values, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+}
+
+#[test]
+fn a_kernel_is_taken_pixel_by_pixel() {
+    let shape = [2, 3, 1, 2];
+    let numbers: Vec<f32> = (0..12).map(|number| number as f32).collect();
+    let bytes = file(&[("k", Dtype::F32, &shape, floats(&numbers))]);
+    let values = weights(bytes).unwrap().take_by_pixel("k", &shape, 2).unwrap();
+    // Rows: pixel 0 with channels 0, 1, 2, then pixel 1; columns: the two outputs.
+    assert_eq!(
+        values,
+        [0.0, 6.0, 2.0, 8.0, 4.0, 10.0, 1.0, 7.0, 3.0, 9.0, 5.0, 11.0]
+    );
 }
 
 #[test]

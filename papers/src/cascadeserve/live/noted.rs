@@ -79,7 +79,7 @@ pub(super) struct Seen {
     pub(super) at: Instant,
     /// The stages that it passed.
     pub(super) hops: Vec<Hop>,
-    /// What neither the queue nor the model took.
+    /// Time spent neither in the queue nor in the model.
     pub(super) outside_us: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What batches cost while they serve, and what serving adds to them: measured here, before anything is compared.
+//! Costs of batches while serving, and the overhead of serving, measured before the comparisons.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::noted::{Runs, costs, gap, mean};
 /// How long each load is served, seconds.
 const EACH_S: usize = 4;
 
-/// What serving adds to the models, as measured here: microseconds.
+/// The measured overhead of serving, microseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Hops {
     pub(super) entry: u64,

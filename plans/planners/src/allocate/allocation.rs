@@ -1,4 +1,4 @@
-//! What an allocator answers.
+//! The result of an allocator.
 
 use serde::Serialize;
 
@@ -22,7 +22,7 @@ pub struct Allocation {
     pub used: u32,
     /// Expected system accuracy of what is served, in [0, 1]: the mean over the sinks of each sink's paths (§4.1).
     pub accuracy: f64,
-    /// What the accuracy cannot exceed with these workers and the variants that the policy allows, proven. Under hardware scaling, the
+    /// Proven upper bound of the accuracy with these workers and the variants that the policy allows. Under hardware scaling, the
     /// accuracy of the most accurate variants.
     pub bound: f64,
     /// The instances, by task and then by accuracy, the best first. A variant has batches of one size only.
@@ -35,7 +35,7 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    /// Relative distance of the accuracy to what it cannot exceed.
+    /// Relative distance of the accuracy to its upper bound.
     pub fn gap(&self) -> f64 {
         if self.bound > 0.0 {
             (1.0 - self.accuracy / self.bound).max(0.0)
@@ -51,7 +51,7 @@ impl Allocation {
 pub enum Scaling {
     /// With the most accurate variants on the fewest workers (eq. 11).
     Hardware,
-    /// With less accuracy on the workers there are (eq. 12).
+    /// With less accuracy on the available workers (eq. 12).
     Accuracy,
     /// Not all of it: the cluster is too small even at the least accuracy that helps.
     Overload,

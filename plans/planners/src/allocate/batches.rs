@@ -16,7 +16,7 @@ use super::round::{Rounded, rounded};
 use super::scaled::{Scaled, needs};
 use crate::lp::{Limits, LpError};
 
-/// What is to be improved.
+/// The problem to improve.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sizing<'a> {
     pub(super) paths: &'a Paths,
@@ -32,7 +32,7 @@ pub(super) struct Sizing<'a> {
 /// Choices of batch sizes that the solver is asked about: the best, and those next to it.
 const SOLVED: usize = 4;
 
-/// A choice of batch sizes and what rounding makes of it.
+/// A choice of batch sizes and its rounded allocation.
 struct Choice {
     /// By configuration.
     admitted: Vec<bool>,
@@ -89,7 +89,7 @@ impl Sizing<'_> {
         let mut before = f64::NEG_INFINITY;
         while let Some(best) = found.first() {
             let accuracy = best.accuracy();
-            // Every step tries all neighbours of the best; the first that gains nothing is the last.
+            // Every step tries all neighbours of the best choice; the search ends when none is better.
             if accuracy >= self.goal || (found.len() > 1 && accuracy <= before + 1e-9) {
                 break;
             }
@@ -145,7 +145,7 @@ impl Sizing<'_> {
         admitted
     }
 
-    /// What becomes of a choice of sizes.
+    /// The rounded allocation of a choice of sizes.
     fn choice(&self, admitted: Vec<bool>) -> Choice {
         let (paths, places) = self.paths.restricted(&admitted);
         let hull = Hull::new(&paths);

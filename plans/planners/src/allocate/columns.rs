@@ -146,7 +146,7 @@ impl Prices {
                     .and_then(|values| values.get(path))
                     .copied();
                 let whole = whole.unwrap_or(f64::NEG_INFINITY);
-                // Where nothing follows in one branch, nothing does in the others.
+                // If no path continues in one branch, the other branches are dropped too.
                 let rest = if best.is_finite() && whole.is_finite() {
                     whole - best
                 } else {

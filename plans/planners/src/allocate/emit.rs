@@ -1,6 +1,6 @@
 //! Turns an allocation into a plan: placement, wiring and budgets.
 //!
-//! Workers keep the variant that they run wherever the allocation still wants it there, because changing it costs a load. Every
+//! Workers keep their variant wherever the allocation still needs it, because a change costs the time of loading. Every
 //! variant in use is one stage of its task, named like the variant, and every sender has its own shares of the workers of the
 //! child tasks, with the rest of the capacity as backups (§5.1).
 
@@ -26,20 +26,20 @@ pub struct Slot {
     pub device: String,
 }
 
-/// What a plan is made for.
+/// The context of a plan.
 #[derive(Debug, Clone, Copy)]
 pub struct PlanFor<'a> {
     /// The app.
     pub app: &'a str,
     /// Where replicas may run; the order decides where equals go.
     pub slots: &'a [Slot],
-    /// What runs now.
+    /// The running plan.
     pub previous: Option<&'a Plan>,
-    /// What becomes of requests that are late (§5.2).
+    /// Policy for late requests (§5.2).
     pub dropping: Dropping,
 }
 
-/// Why an allocation is no plan. The caller keeps an older plan.
+/// An allocation cannot become a plan. The caller keeps an older plan.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum EmitError {
     /// There are fewer slots than the allocation uses.
@@ -47,7 +47,7 @@ pub enum EmitError {
     TooFewSlots {
         /// Workers in the allocation.
         needed: u32,
-        /// Slots there are.
+        /// Available slots.
         slots: usize,
     },
     /// The plan would be unsound.
@@ -70,7 +70,7 @@ impl Allocation {
         self.plan_balanced(pipeline, &balanced, plan_for)
     }
 
-    /// The plan of this allocation with these routing tables, as they are made anew between two allocations.
+    /// The plan of this allocation with these routing tables, which are renewed between two allocations.
     ///
     /// # Errors
     /// As [`plan`](Self::plan).
@@ -102,6 +102,7 @@ impl Allocation {
             variants: self.instances.iter().map(variant).collect(),
             sharing: Sharing::Concurrent,
             dropping: plan_for.dropping,
+            certificate: None,
             slo: Some(Slo::Latency {
                 p95_us: pipeline.slo_us,
             }),
@@ -243,7 +244,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// What a request may spend at a task by this variant, in its queue and its batch, microseconds.
+    /// The budget of a request at a task by this variant, in its queue and its batch, microseconds.
     ///
     /// The paper's budgets are the batches' times (§4.2), to which the half of the objective comes that was set aside for queues. What
     /// the chosen batches leave of the objective is divided too: budgets are the objective's parts in proportion to the

@@ -1,4 +1,4 @@
-//! Why there is no allocation.
+//! Errors of the allocator.
 
 use kaskade_policy::invalid::Invalid;
 use thiserror::Error;
@@ -22,7 +22,7 @@ pub enum AllocateError {
         path: Vec<String>,
         /// The objective, microseconds.
         slo_us: u64,
-        /// What this path needs, microseconds.
+        /// Time that this path needs, microseconds.
         needed_us: u64,
     },
     /// The pipeline is too large.
@@ -38,13 +38,13 @@ pub enum AllocateError {
     TooFewWorkers {
         /// Tasks that need one.
         tasks: usize,
-        /// Workers there are.
+        /// Available workers.
         workers: u32,
     },
     /// The demand is not a positive number.
     #[error("a demand of {0} requests/s cannot be planned for; it must be positive and finite")]
     Demand(f64),
-    /// The solver failed where nothing else gives an answer.
+    /// The solver failed, and no other method gives a result.
     #[error(transparent)]
     Lp(#[from] LpError),
 }

@@ -1,59 +1,25 @@
-//! Optimality: the flow (F2) with one batch size per variant is the paper's program (F1), and what solvers were seen to get wrong.
+//! Optimality: the flow (F2) with one batch size per variant is the paper's program (F1), and errors that solvers made.
 //!
-//! On the published pipeline, F1 takes the embedded solver minutes, so that is HiGHS' part (feature `highs`, about two minutes); a
-//! pipeline of the same shape is solved by the embedded one. The measurements that the Loki authors published are read from beside
-//! the repository; without them the tests use the stated pipeline.
-
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+//! On the whole pipeline, F1 takes the embedded solver minutes, so HiGHS solves it (feature `highs`, about two minutes); a thinned
+//! pipeline of the same shape is solved by the embedded one. The pipeline is the stated one. The tests in `published` repeat this on
+//! the measurements that the Loki authors published; they are ignored, because the measurements are not part of the repository.
 
 use super::*;
-use crate::lp::Solver;
-use kaskade_stated::artefact::ArtefactFiles;
+use crate::lp::{LpError, Solver};
 use kaskade_stated::pipelines::stated;
 use kaskade_stated::thinned::thinned;
 
-/// The folder of the published measurements, where it is there.
-fn folder() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/loki");
-    folder.is_dir().then_some(folder)
-}
-
-fn published() -> Option<Pipeline> {
-    let folder = folder()?;
-    let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
-    let tasks = ["object_detection", "car_classification", "facial_recognition"];
-    let accuracies = tasks.map(|task| Some((task.to_owned(), read(&format!("variants/{task}.txt"))?)));
-    let accuracies: BTreeMap<String, String> = accuracies.into_iter().flatten().collect();
-    let files = ArtefactFiles {
-        graph: &read("traffic_analysis.json")?,
-        branching: &read("branching.csv")?,
-        accuracies: &accuracies,
-        runtimes: &read("simulator_runtimes.csv")?,
-        accelerator: "onnxruntime_gpu_pascal",
-        batches: &[1, 2, 4, 8, 16, 32, 64],
-        hop_us: 0,
-    };
-    Some(files.read().unwrap().pipeline)
-}
-
-fn real() -> Pipeline {
-    published().unwrap_or_else(stated)
-}
-
-/// The instance of the research that chose the formulation: the first two tasks, without `yolov5s`.
-fn researched() -> Option<Pipeline> {
-    let mut pipeline = published()?;
+/// Removes the second sink, which leaves a chain of two tasks.
+fn chain(mut pipeline: Pipeline) -> Pipeline {
     pipeline.tasks.truncate(2);
     let first = &mut pipeline.tasks[0];
     first.children.truncate(1);
-    first.variants.retain(|variant| variant.name != "yolov5s");
     for variant in &mut first.variants {
         variant
             .branch_ratios
             .retain(|child, _| first.children.contains(child));
     }
-    Some(pipeline)
+    pipeline
 }
 
 fn by(pipeline: &Pipeline, solver: Solver) -> Allocator {
@@ -95,8 +61,8 @@ fn agree(exact: &Allocator, quick: &Allocator, demand: f64, workers: u32) {
 }
 
 #[test]
-fn on_a_pipeline_of_the_published_shape_the_flow_is_the_papers_program() {
-    let small = thinned(&real(), 3, &[1, 4, 16]);
+fn on_a_small_pipeline_the_flow_is_the_papers_program() {
+    let small = thinned(&stated(), 3, &[1, 4, 16]);
     let allocator = by(&small, Solver::Embedded);
     let most = allocator.allocate(1e9, 20).unwrap().served_qps;
     for share in [0.4, 0.6, 0.8] {
@@ -104,49 +70,46 @@ fn on_a_pipeline_of_the_published_shape_the_flow_is_the_papers_program() {
     }
 }
 
-#[test]
-fn every_plan_for_the_published_pipeline_is_under_its_bound() {
-    let published = published().is_some();
-    let allocator = by(&real(), Solver::Embedded);
+/// Plans for many demands on 20 workers: every plan is below its bound, and the bound falls as the demand rises.
+fn bounded(pipeline: Pipeline) -> Vec<Allocation> {
+    let allocator = Allocator::new(pipeline, AllocateOptions::default()).unwrap();
     let mut before = f64::INFINITY;
+    let mut plans = Vec::new();
     for demand in (250..=2_000).step_by(25).map(f64::from) {
         let planned = allocator.allocate(demand, 20).unwrap();
         assert!(planned.accuracy <= planned.bound + 1e-9, "{demand}");
         assert!(
             planned.bound <= before + 1e-9,
-            "no bound rises with the demand: {demand}"
+            "the bound rises with the demand: {demand}"
         );
         assert!(
             planned.used <= 20 && planned.gap() < 0.12,
             "{demand}: {}",
             planned.gap()
         );
-        // The embedded solver calls a program of the stated pipeline infeasible for which the search has a plan; the plan is kept.
+        before = planned.bound;
+        plans.push(planned);
+    }
+    plans
+}
+
+#[test]
+fn every_plan_is_below_its_bound() {
+    for planned in bounded(stated()) {
+        // The embedded solver reports one program as infeasible for which the search has a plan; the plan is kept.
         assert!(
-            planned.solver_error.is_none() || !published,
-            "{demand}: {:?}",
+            matches!(planned.solver_error, None | Some(LpError::Infeasible)),
+            "{:?}",
             planned.solver_error
         );
-        before = planned.bound;
     }
 }
 
 /// An earlier version of the embedded solver answered `Singular matrix` to a fifth of these.
 #[test]
 fn the_embedded_solver_solves_the_flow_at_every_demand() {
-    let chain = researched().unwrap_or_else(|| {
-        let mut chain = stated();
-        chain.tasks.truncate(2);
-        let first = &mut chain.tasks[0];
-        first.children.truncate(1);
-        for variant in &mut first.variants {
-            variant
-                .branch_ratios
-                .retain(|child, _| first.children.contains(child));
-        }
-        chain
-    });
-    let allocator = by(&chain, Solver::Embedded);
+    let allocator = by(&chain(stated()), Solver::Embedded);
+    let mut solved = 0;
     for demand in (250..=2_000).step_by(250).map(f64::from) {
         let optimum = allocator.flow_accuracy(demand, 20, false);
         let planned = allocator.allocate(demand, 20).unwrap();
@@ -154,17 +117,78 @@ fn the_embedded_solver_solves_the_flow_at_every_demand() {
             continue;
         }
         assert!(optimum.unwrap() >= planned.accuracy - 1e-6, "{demand}");
+        solved += 1;
+    }
+    assert!(solved >= 3, "{solved}");
+}
+
+/// Optima of the chain in per cent, on which both programs agree.
+#[test]
+fn the_flow_has_the_known_optima() {
+    let allocator = by(&thinned(&chain(stated()), 3, &[1, 4, 16]), Solver::Embedded);
+    for (demand, expected) in [(200.0, 97.0852), (400.0, 87.4332), (800.0, 73.2739)] {
+        let flow = 100.0 * allocator.flow_accuracy(demand, 20, true).unwrap();
+        let program = 100.0 * allocator.exact_accuracy(demand, 20).unwrap();
+        assert!((flow - expected).abs() < 1e-3, "{demand}: {flow}");
+        assert!((program - expected).abs() < 1e-3, "{demand}: {program}");
     }
 }
 
-/// The optima of that instance, on which this solver, HiGHS and a program written anew for another binding of it agree.
-#[test]
-fn the_flow_has_the_optima_of_the_research() {
-    let Some(pipeline) = researched() else { return };
-    let allocator = by(&pipeline, Solver::Embedded);
-    for (demand, expected) in [(300.0, 97.5203), (1_000.0, 66.1645), (2_000.0, 54.1589)] {
-        let found = 100.0 * allocator.flow_accuracy(demand, 20, false).unwrap();
-        assert!((found - expected).abs() < 1e-3, "{demand}: {found}");
+/// The same on the published measurements:
+/// `KASKADE_LOKI_DATA=DIRECTORY cargo test --release -p kaskade-planners published -- --ignored`.
+mod published {
+    use std::collections::BTreeMap;
+    use std::path::PathBuf;
+
+    use super::*;
+    use kaskade_stated::artefact::ArtefactFiles;
+
+    pub(super) fn published() -> Pipeline {
+        let folder = std::env::var_os("KASKADE_LOKI_DATA").map(PathBuf::from);
+        let folder = folder.expect("KASKADE_LOKI_DATA names the directory with the measurements");
+        let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+        let tasks = ["object_detection", "car_classification", "facial_recognition"];
+        let accuracies: BTreeMap<String, String> = tasks
+            .iter()
+            .map(|task| ((*task).to_owned(), read(&format!("variants/{task}.txt"))))
+            .collect();
+        let files = ArtefactFiles {
+            graph: &read("traffic_analysis.json"),
+            branching: &read("branching.csv"),
+            accuracies: &accuracies,
+            runtimes: &read("simulator_runtimes.csv"),
+            accelerator: "onnxruntime_gpu_pascal",
+            batches: &[1, 2, 4, 8, 16, 32, 64],
+            hop_us: 0,
+        };
+        files.read().unwrap().pipeline
+    }
+
+    /// The instance of the research that chose the formulation: the first two tasks, without `yolov5s`.
+    pub(super) fn researched() -> Pipeline {
+        let mut pipeline = chain(published());
+        let detectors = &mut pipeline.tasks[0].variants;
+        detectors.retain(|variant| variant.name != "yolov5s");
+        pipeline
+    }
+
+    #[test]
+    #[ignore = "needs the published measurements in KASKADE_LOKI_DATA"]
+    fn every_plan_is_below_its_bound() {
+        for planned in bounded(published()) {
+            assert!(planned.solver_error.is_none(), "{:?}", planned.solver_error);
+        }
+    }
+
+    /// The optima of that instance, on which this solver, HiGHS and a program written anew for another binding of it agree.
+    #[test]
+    #[ignore = "needs the published measurements in KASKADE_LOKI_DATA"]
+    fn the_flow_has_the_optima_of_the_research() {
+        let allocator = by(&researched(), Solver::Embedded);
+        for (demand, expected) in [(300.0, 97.5203), (1_000.0, 66.1645), (2_000.0, 54.1589)] {
+            let found = 100.0 * allocator.flow_accuracy(demand, 20, false).unwrap();
+            assert!((found - expected).abs() < 1e-3, "{demand}: {found}");
+        }
     }
 }
 
@@ -175,9 +199,9 @@ mod highs {
     use super::*;
 
     #[test]
+    #[ignore = "needs the published measurements in KASKADE_LOKI_DATA"]
     fn the_papers_program_has_the_optima_of_the_research() {
-        let Some(pipeline) = researched() else { return };
-        let allocator = by(&pipeline, Solver::Highs);
+        let allocator = by(&published::researched(), Solver::Highs);
         for (demand, expected) in [(300.0, 97.5047), (1_000.0, 66.1645), (2_000.0, 54.1589)] {
             let found = 100.0 * allocator.exact_accuracy(demand, 20).unwrap();
             assert!((found - expected).abs() < 1e-3, "{demand}: {found}");
@@ -186,8 +210,9 @@ mod highs {
 
     /// With its presolve, 1.15 called 70.70 % optimal at 1,500 requests/s, and 70.90 % at 1,505.
     #[test]
+    #[ignore = "needs the published measurements in KASKADE_LOKI_DATA"]
     fn highs_finds_the_optimum_where_its_presolve_lost_it() {
-        let allocator = by(&real(), Solver::Highs);
+        let allocator = by(&published::published(), Solver::Highs);
         for demand in [1_500.0, 1_505.0, 1_600.0] {
             agree(&allocator, &allocator, demand, 20);
         }
@@ -195,14 +220,14 @@ mod highs {
 
     /// A search that ends before it has anything must not panic.
     #[test]
-    fn a_limit_that_leaves_no_time_is_told() {
+    fn a_limit_that_leaves_no_time_is_reported() {
         let options = AllocateOptions {
             solver: Solver::Highs,
             solver_ms: 0,
             gap: 0.0,
             ..AllocateOptions::default()
         };
-        let allocator = Allocator::new(real(), options).unwrap();
+        let allocator = Allocator::new(stated(), options).unwrap();
         for demand in [300.0, 500.0, 1_500.0] {
             let planned = allocator.allocate(demand, 20).unwrap();
             assert!(
@@ -220,8 +245,8 @@ mod highs {
         #![proptest_config(ProptestConfig::with_cases(8))]
 
         #[test]
-        fn on_the_published_pipeline_the_flow_is_the_papers_program(demand in 250.0..2_000.0_f64) {
-            let pipeline = real();
+        fn the_flow_is_the_papers_program(demand in 250.0..2_000.0_f64) {
+            let pipeline = stated();
             let (exact, quick) = (by(&pipeline, Solver::Highs), by(&pipeline, Solver::Embedded));
             agree(&exact, &quick, demand, 20);
         }

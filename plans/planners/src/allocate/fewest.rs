@@ -1,4 +1,4 @@
-//! Whole columns and nothing else: hardware scaling, and what a cluster can serve at most.
+//! Allocations of whole columns only: hardware scaling, and the most that a cluster can serve.
 
 use super::columns::Column;
 use super::paths::Paths;

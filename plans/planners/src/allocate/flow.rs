@@ -29,7 +29,7 @@ pub(super) struct Flow {
     pub(super) share: f64,
 }
 
-/// What a program is asked.
+/// The objective of a program.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Question<'a> {
     pub(super) paths: &'a Paths,
@@ -110,7 +110,7 @@ pub(super) fn solve(
         ..limits.clone()
     };
     let found = model.program.minimise_by(solver, &limits)?;
-    // Shares that are noise would each cost a worker. So only the workers are taken, and the flows over those are solved again.
+    // Shares from rounding errors would each cost a worker. So only the workers are taken, and the flows over them are solved again.
     let fixed: BTreeMap<usize, f64> = model.staffed(&found);
     let staffed = |(sink, path): &&(usize, usize)| {
         let mut configs = question.paths.configs_on(*sink, *path).into_iter();
@@ -128,7 +128,7 @@ pub(super) fn solve(
     Ok(flows.filter(|flow| flow.share > NO_SHARE).collect())
 }
 
-/// The program and what its variables mean.
+/// The program and the meaning of its variables.
 struct Model {
     program: Program,
     ends: BTreeMap<(usize, usize), Variable>,
@@ -239,7 +239,7 @@ impl Model {
             let workers = self.program.integer(0.0, question.workers);
             let terms = terms.iter().map(|(variable, load, _)| (*variable, *load));
             let terms = terms.chain([(workers, -1.0)]);
-            // The room that rounding up has too: without it, nodes of the search would be feasible in a single point or not at all.
+            // The same tolerance as for rounding up: without it, nodes of the search would be feasible in a single point or not at all.
             self.program.row(terms, Relation::AtMost, WHOLE / 2.0);
             self.workers.insert(*config, workers);
         }

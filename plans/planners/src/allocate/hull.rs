@@ -1,13 +1,14 @@
-//! What cannot be exceeded: the optimum of the configuration-path flow with fractions of workers, without a solver.
+//! The upper bound of the accuracy: the optimum of the configuration-path flow with fractions of workers, without a solver.
 //!
 //! Choose one path through the whole tree: it keeps `w` workers busy per request/s and has an accuracy `A`, one point. With
 //! fractions of workers only two rows of the program are left, so its optimum at `S` workers and demand `D` mixes at most two points
 //! that are neighbours on the upper hull of all of them, at `w = S / D`. The hull depends on neither `S` nor `D` and is made once.
 //!
-//! There are far too many points to list in a tree. But the hull of a choice is the hull of the united hulls, and the hull of things
-//! that are chosen independently of each other (the branches below one configuration) is the Minkowski sum of theirs.
+//! There are far too many points to list in a tree. But the hull of a choice is the hull of the union of the hulls, and the hull of
+//! independent choices (the branches below one configuration) is the Minkowski sum of their hulls.
 
 use super::paths::{Level, Path, Paths};
+use crate::pareto::{Place, upper_hull};
 
 /// A path through the whole tree, as a point.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,7 +32,7 @@ pub(super) struct Hull {
 pub(super) struct Mix<'a> {
     /// Its accuracy, which no whole number of workers exceeds.
     pub(super) accuracy: f64,
-    /// What one more worker per request/s would add, the program's dual.
+    /// Accuracy that one more worker per request/s would add, the program's dual.
     pub(super) price: f64,
     /// The points, with their shares.
     pub(super) points: Vec<(&'a Point, f64)>,
@@ -96,7 +97,10 @@ fn choice(paths: &Paths, task: usize, span: std::ops::Range<usize>) -> Vec<Point
             points.extend(continued(paths, task, path));
         }
     }
-    upper(points)
+    upper_hull(points, |point| Place {
+        cost: point.load,
+        gain: point.accuracy,
+    })
 }
 
 fn same_variant(paths: &Paths, level: &Level, path: &Path, next: usize) -> bool {
@@ -117,39 +121,6 @@ fn continued(paths: &Paths, task: usize, path: usize) -> Vec<Point> {
         sum = minkowski(&sum, &choice(paths, *child, paths.continuing(*child, path)));
     }
     sum
-}
-
-/// The upper hull of points, as far as it ascends.
-fn upper(mut points: Vec<Point>) -> Vec<Point> {
-    points.sort_by(|one, other| {
-        one.load
-            .total_cmp(&other.load)
-            .then(other.accuracy.total_cmp(&one.accuracy))
-    });
-    let mut hull: Vec<Point> = Vec::new();
-    for point in points {
-        if hull
-            .last()
-            .is_some_and(|last| point.accuracy <= last.accuracy + 1e-12)
-        {
-            continue;
-        }
-        while let [.., before, last] = hull.as_slice() {
-            if cross(before, last, &point) <= 1e-15 {
-                hull.pop();
-            } else {
-                break;
-            }
-        }
-        hull.push(point);
-    }
-    hull
-}
-
-/// Positive if `middle` is above the line between the others.
-fn cross(before: &Point, middle: &Point, after: &Point) -> f64 {
-    (middle.accuracy - before.accuracy) * (after.load - before.load)
-        - (after.accuracy - before.accuracy) * (middle.load - before.load)
 }
 
 /// The sum of two hulls: their edges, the steepest first.

@@ -2,12 +2,13 @@
 //!
 //! A *configuration* is a variant in batches of one size. A *path* is a root-to-task prefix of configurations; the paths to a task's
 //! children continue it. Paths are built once per profile and set of factors, and hold, per request at the root, how many workers
-//! they keep busy: demand and cluster size come in later. A path that could only end too late is never begun, so the later
-//! steps do not use latencies (the paper's eqs. 4 to 7 and its variables `y` and `I` are gone).
+//! they keep busy: demand and cluster size are used later. A path that cannot end in time is not listed, so the later
+//! steps do not use latencies (the paper's eqs. 4 to 7 and its variables `y` and `I` are not needed).
 
 use std::ops::Range;
 
 use super::error::AllocateError;
+use crate::pareto::{Place, pareto_front};
 use kaskade_policy::pipeline::{Pipeline, Tree};
 
 /// More paths than this are refused: three tasks of ten variants in seven batch sizes have a third of a million.
@@ -32,7 +33,7 @@ pub(super) struct Config {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Path {
     pub(super) config: usize,
-    /// The path that it continues, a place in the parent task's level; of no meaning at the root.
+    /// The path that it continues, an index into the parent task's level; unused at the root.
     pub(super) parent: usize,
     us: f64,
     /// Requests that reach it for one at the root, `m(p, i, k)` (eq. 1).
@@ -195,7 +196,7 @@ fn variants(
     places
 }
 
-/// The useful configurations: no other of the same variant is as fast and serves as much.
+/// Returns the configurations on their variant's Pareto front of latency and throughput.
 fn configs(pipeline: &Pipeline, keep: impl Fn(usize, usize) -> bool) -> Vec<Config> {
     let mut configs = Vec::new();
     for (task, spec) in pipeline.tasks.iter().enumerate() {
@@ -203,25 +204,17 @@ fn configs(pipeline: &Pipeline, keep: impl Fn(usize, usize) -> bool) -> Vec<Conf
             if !keep(task, variant) {
                 continue;
             }
-            let mut all: Vec<Config> = spec
-                .latency
-                .iter()
-                .map(|sample| Config {
-                    task,
-                    variant,
-                    batch: sample.batch,
-                    us: sample.us,
-                    qps: f64::from(sample.batch) / sample.us * 1e6,
-                })
-                .collect();
-            all.sort_by(|one, other| one.us.total_cmp(&other.us).then(other.qps.total_cmp(&one.qps)));
-            let mut most = 0.0;
-            all.retain(|config| {
-                let better = config.qps > most;
-                most = f64::max(most, config.qps);
-                better
+            let all = spec.latency.iter().map(|sample| Config {
+                task,
+                variant,
+                batch: sample.batch,
+                us: sample.us,
+                qps: f64::from(sample.batch) / sample.us * 1e6,
             });
-            configs.extend(all);
+            configs.extend(pareto_front(all.collect(), |config: &Config| Place {
+                cost: config.us,
+                gain: config.qps,
+            }));
         }
     }
     configs
@@ -251,7 +244,7 @@ fn fastest(configs: &[Config], task: usize) -> f64 {
     of.map(|config| config.us).fold(f64::INFINITY, f64::min)
 }
 
-/// The path that not even its fastest batches take in time.
+/// The error for an objective that even the fastest batches exceed, with the slowest path.
 fn tightest(pipeline: &Pipeline, tree: &Tree, configs: &[Config]) -> AllocateError {
     let needs = |sink: &usize| {
         let trail = tree.trail(*sink);

@@ -11,7 +11,7 @@ pub(super) const WHOLE: f64 = 1e-6;
 /// Breakpoints of one pair that are examined.
 const STEPS: usize = 64;
 
-/// Columns and their shares, which fit into the workers there are.
+/// Columns and their shares, which fit into the available workers.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Rounded {
     pub(super) accuracy: f64,

@@ -1,4 +1,4 @@
-//! Hardware scaling, accuracy scaling, and what is left under overload, over one list of paths.
+//! Hardware scaling, accuracy scaling and overload, over one list of paths.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +13,10 @@ use super::round::{Rounded, rounded};
 use super::scaled::Scaled;
 use crate::lp::{Limits, LpError, Solver};
 
-/// Overload is planned for a demand that leaves the workers this much room, so that rounding finds what is known to fit.
+/// Under overload, the planned demand leaves this share of the workers free, so that rounding finds a solution.
 const ROOM: f64 = 1e-9;
 
-/// A price of a worker at which nothing but saving workers counts.
+/// A price of a worker at which only the number of workers matters.
 const PROHIBITIVE_PRICE: f64 = 1e9;
 
 /// The paths of a pipeline and their hull.

@@ -3,8 +3,8 @@
 //! A profile is of one machine on one day. Where batches take longer, budgets by the profile are too tight and workers that are planned
 //! to keep up do not; if they take less, accuracy is lost. The workers report how long their batches took, and the profiled
 //! latencies of a variant are all scaled by the ratio to the profile for batches of that size. A variant that has
-//! not run takes the common scale of those that have: most likely it is the machine that differs, and a plan that moved
-//! to untried variants, because only they seem fast, would fail once for each of them.
+//! not run takes the common scale of those that have: usually the whole machine is slower, and a plan that moved to
+//! variants that have not run, because only they seem fast, would fail once for each of them.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use kaskade_policy::demand::Ran;
 use kaskade_policy::pipeline::{BatchLatency, Pipeline, TaskVariant};
-
-/// A batch that took longer than this many times the planned time is capped: a process was stopped, or a host swapped. A
-/// model that did become so much slower is believed step by step.
-const MOST: f64 = 4.0;
+use kaskade_policy::run_time::OUTLIER;
 
 /// How measured run times replace the profiled ones.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -54,9 +51,9 @@ struct Measured {
     profiled: TaskVariant,
     batches: f64,
     busy_us: f64,
-    /// What the same batches take by the profile, microseconds.
+    /// Time of the same batches by the profile, microseconds.
     profiled_us: f64,
-    /// What the profile is multiplied by in the plans.
+    /// Factor of the profile in the plans.
     planned: f64,
     /// Whether it has run enough batches for an estimate of its own scale.
     heard: bool,
@@ -140,14 +137,14 @@ impl Measured {
         let profiled_us = batches * profiled_us;
         self.batches += batches;
         self.profiled_us += profiled_us;
-        self.busy_us += (ran.busy_us as f64).min(MOST * self.planned * profiled_us);
+        self.busy_us += (ran.busy_us as f64).min(OUTLIER * self.planned * profiled_us);
     }
 
     fn is_enough(&self, options: &RunTimeOptions) -> bool {
         self.batches >= options.least_batches.max(1) as f64
     }
 
-    /// What the profile is to be multiplied by, where that is not what it is: `common` for one that has never run enough.
+    /// The new factor of the profile if it differs from the planned one; `common` for a variant that has not run enough.
     fn news(&self, common: Option<f64>, options: &RunTimeOptions) -> Option<f64> {
         let scale = if self.is_enough(options) {
             Some(self.busy_us / self.profiled_us)

@@ -81,6 +81,7 @@ impl Parts<'_> {
             sharing: Sharing::Exclusive,
             dropping: Dropping::None,
             slo,
+            certificate: None,
             gears: Vec::<Gear>::new(),
         }
     }

@@ -52,7 +52,7 @@ impl Group {
 pub(super) struct Load {
     /// The least possible utilisation of the busiest device; infinite where a model has no replica.
     pub(super) utilisation: f64,
-    /// The models that keep it from being less.
+    /// The models that determine it.
     pub(super) binding: ModelSet,
 }
 
@@ -161,7 +161,7 @@ impl HallBounds {
     }
 }
 
-/// Work over capacity; capacity that is left over from subtracting equal sums is none.
+/// Work over capacity; a capacity that remains from subtracting equal sums counts as 0.
 fn ratio(work: f64, capacity: f64) -> f64 {
     match (work > 0.0, capacity > 1e-9) {
         (false, _) => 0.0,

@@ -1,11 +1,11 @@
 //! SP4, batching: how many requests the first model waits for (CascadeServe §4.5).
 //!
 //! A replica that waits for a few requests runs larger batches, which cost less each, and forwards larger bundles, which are larger
-//! batches for the models behind it. The price is the waiting. So the smallest `min_queue` is wanted at which the load is
+//! batches for the models behind it. The cost is the waiting time. So the smallest `min_queue` is chosen at which the load is
 //! carried and the latency objective holds, simulated at the upper end of the range; one above 1 must hold at the lower end
 //! too, where batches fill slowly.
 //!
-//! Simulations are what planning spends its time on, so three things are settled without one: a cascade whose tail takes
+//! Simulations take most of the planning time, so three cases are decided without one: a cascade whose tail takes
 //! longer than the objective even without any load, a batch that cannot fill in time, and a series that gets worse and worse.
 
 use super::evaluate::{Evaluate, Outcome};
@@ -13,16 +13,16 @@ use super::evaluation_cache::{BalancedCascade, EvaluationCache};
 use super::violation::{GearError, ViolationKind};
 use kaskade_policy::plan::{LoadRange, Slo};
 
-/// The first `min_queue` that holds, and how it fares at the upper end of the range.
+/// The first `min_queue` that holds, and its outcome at the upper end of the range.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tuned {
     /// Requests that the first model waits for.
     pub min_queue: u32,
-    /// How it fares at the upper end of the range.
+    /// Its outcome at the upper end of the range.
     pub outcome: Outcome,
 }
 
-/// What no batching makes good.
+/// A shortfall that no batching can correct.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Short {
     pub(super) kind: ViolationKind,
@@ -30,13 +30,13 @@ pub(super) struct Short {
     pub(super) replicas_help: bool,
 }
 
-/// After so many queue lengths in a row that were no better, longer ones are not tried.
+/// Number of queue lengths in a row without an improvement after which the search ends.
 const PATIENCE: u32 = 3;
 
 /// A request in twenty may exceed the objective: a stage that more reach is on the path of the 95th percentile.
 const TAIL: f64 = 0.05;
 
-/// Finds the batching of a cascade over a range of load, or what it falls short of.
+/// Finds the batching of a cascade over a range of load, or its shortfall.
 pub(super) fn tune<E: Evaluate>(
     evaluations: &mut EvaluationCache<'_, E>,
     balanced: &BalancedCascade<'_>,
@@ -96,7 +96,7 @@ pub(super) fn tune<E: Evaluate>(
     }))
 }
 
-/// What the 95th percentile cannot be less than, microseconds: every batch of one, nothing to wait for.
+/// Lower bound of the 95th percentile, microseconds: batches of one, without waiting.
 fn without_load<E: Evaluate>(evaluations: &EvaluationCache<'_, E>, balanced: &BalancedCascade<'_>) -> u64 {
     let fastest = balanced
         .groups

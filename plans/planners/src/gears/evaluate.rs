@@ -1,8 +1,8 @@
 //! How good a gear is: the simulator, behind a trait of one method.
 //!
-//! A gear is run at a constant load with Poisson arrivals, from an idle start. What counts is a window after the service has warmed
-//! up, long enough for some thousand requests and for many times the latency that is at stake. Every gear meets the same
-//! arrivals, scaled to its load, so that two gears differ by what they are and not by luck.
+//! A gear is run at a constant load with Poisson arrivals, from an idle start. The results are of a window after the service has warmed
+//! up, long enough for some thousand requests and for many times the latency that is at stake. Every gear gets the same
+//! arrivals, scaled to its load, so that two gears do not differ by random arrivals.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -14,7 +14,7 @@ use kaskade_simulator::{Answered, LatencyHistogram, Observer, Report, SimConfig,
 
 use super::options::GearOptions;
 
-/// How a gear fares at a load.
+/// The outcome of a gear at a load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outcome {
     /// 95th percentile of latency, microseconds.
@@ -43,7 +43,7 @@ impl<E: Evaluate + ?Sized> Evaluate for &mut E {
 /// Requests in the window, at least.
 const REQUESTS: f64 = 6_000.0;
 
-/// How many times the latency at stake the window lasts, at least.
+/// Minimum length of the window, as a multiple of the relevant latency.
 const HORIZONS: f64 = 10.0;
 
 /// A first run takes this part of the window; a gear that then misses the objective by far is not run again.
@@ -90,7 +90,7 @@ impl Simulated {
         }
     }
 
-    /// The latency that is at stake, seconds: the objective, or a full batch at every stage.
+    /// The relevant latency, seconds: the objective, or a full batch at every stage.
     fn horizon_s(&self, candidate: &Plan) -> f64 {
         if let Slo::Latency { p95_us } = self.slo {
             return p95_us as f64 / 1e6;

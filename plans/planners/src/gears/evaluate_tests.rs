@@ -26,6 +26,7 @@ fn alone(variant: &str) -> Plan {
         sharing: Sharing::Exclusive,
         dropping: Dropping::None,
         slo: None,
+        certificate: None,
         gears: vec![Gear {
             name: "g".into(),
             load: LoadRange::ALL,

@@ -1,4 +1,4 @@
-//! Measures cascades on placements, and remembers what it measured.
+//! Measures cascades on placements, and caches the outcomes.
 //!
 //! Of a large fleet a part is simulated, with its part of the load: devices that host the same get the same share, so what a
 //! request meets does not depend on how many there are. A part is never smaller than [`PART`] devices, has at least one device of
@@ -25,7 +25,7 @@ struct Key {
     qps: u64,
 }
 
-/// Devices that are enough to stand for a fleet.
+/// Minimum number of devices that represent a fleet.
 const PART: usize = 48;
 
 /// An evaluator with a memory.
@@ -107,7 +107,7 @@ impl<'a, E: Evaluate> EvaluationCache<'a, E> {
         }
     }
 
-    /// How a cascade fares at a load.
+    /// The outcome of a cascade at a load.
     pub(super) fn measure(
         &mut self,
         balanced: &BalancedCascade<'_>,
@@ -188,7 +188,7 @@ mod tests {
     use kaskade_policy::plan::Plan;
     use kaskade_stated::workloads::bert;
 
-    /// Notes what it is asked.
+    /// Records the plans it is asked to evaluate.
     #[derive(Default)]
     struct Noted {
         asked: Vec<(usize, f64)>,

@@ -1,7 +1,6 @@
-//! The constrained space of Figure 10, and all of it: what the planner is judged by.
+//! Exhaustive search of the constrained space of Figure 10, as a baseline for the planner.
 //!
-//! Every model is on every device and the first model never waits, so nothing is left but the choice of a cascade for every
-//! range. At a constant load ranges do not touch each other, so an assignment is as good as its ranges: `N K` gears are
+//! Every model is on every device and the first model never waits, so the only choice is a cascade for every range. At a constant load ranges do not touch each other, so an assignment is as good as its ranges: `N K` gears are
 //! simulated, and all `K^N` assignments compared by them.
 
 use serde::Serialize;
@@ -17,7 +16,6 @@ use super::search::{Cascade, Space};
 use super::served;
 use super::violation::GearError;
 use crate::device::DeviceSpec;
-use crate::thresholds::FamilyError;
 use kaskade_policy::plan::Slo;
 use kaskade_policy::profile::Profile;
 
@@ -45,10 +43,10 @@ pub fn constrained(options: &GearOptions, cascades: u32) -> GearOptions {
     }
 }
 
-/// How every cascade fares in every range.
+/// The outcome of every cascade in every range.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Landscape {
-    /// What must hold.
+    /// The objective.
     pub slo: Slo,
     /// How much of the load is served under every range, summing to 1.
     pub weights: Vec<f64>,
@@ -76,9 +74,7 @@ impl Landscape {
     /// # Errors
     /// A [`GearError`] if an input is unusable or a gear cannot be simulated.
     pub fn new(profile: &Profile, options: &GearOptions, evaluate: impl Evaluate) -> Result<Self, GearError> {
-        profile.validate().map_err(FamilyError::from)?;
-        options.check(profile)?;
-        let models = Models::of(profile, options);
+        let models = Models::checked(profile, options)?;
         let parts = Parts {
             profile,
             models: &models,

@@ -1,7 +1,7 @@
 //! Evaluates gears by flows instead of requests: an approximation of the simulator.
 //!
 //! Busier is slower, larger batches carry more and wait longer. It ranks gears well enough to plan against, and is quick enough for
-//! thousands of plans; its latencies promise nothing.
+//! thousands of plans; its latencies are estimates without a bound.
 
 use std::collections::BTreeMap;
 

@@ -9,8 +9,8 @@
 //!
 //! with `u` the highest utilisation after pruning over all ranges that use the replica's model (the paper's formula was lost; this
 //! this one is monotonic in the same quantities). The last replica of a needed model is never pruned; one without which a range cannot be
-//! carried only if nothing else is left to prune. What was pruned too much, because something larger went later, is put back,
-//! and what the greedy order got wrong is [rearranged](super::rearrange); if a range still cannot be carried, that is the violation.
+//! carried only if nothing else is left to prune. Replicas that need not have been pruned, because a larger one was pruned later, are put back,
+//! and errors of the greedy order are corrected by [rearranging](super::rearrange); if a range still cannot be carried, that is the violation.
 //!
 //! A thousand devices with eight models are some seven thousand prunings out of thousands of candidates each. Three things
 //! make that a fraction of a second. Devices that host the same are one group, and one candidate. Ranges with the same
@@ -294,7 +294,7 @@ impl Pruning<'_> {
         self.groups = groups;
     }
 
-    /// What keeps the placement from fitting: some device is too small for models that have no other replica to spare. The largest of
+    /// The reason that the placement does not fit: some device is too small for models that have no other replica to spare. The largest of
     /// them is named, and the first range that uses it.
     fn stuck(&self, fleet: &Fleet) -> Unplaced {
         let crowded = self.groups.iter().find(|group| self.excess(group) > 0);

@@ -2,6 +2,8 @@
 
 use super::options::GearOptions;
 use super::set::ModelSet;
+use super::violation::GearError;
+use crate::thresholds::FamilyError;
 use kaskade_policy::fit::batch_latency_s;
 use kaskade_policy::plan::Slo;
 use kaskade_policy::profile::{Profile, VariantProfile};
@@ -9,7 +11,7 @@ use kaskade_policy::profile::{Profile, VariantProfile};
 /// Bytes of a weight that was never measured in memory: a 32-bit float.
 const BYTES_PER_PARAMETER: u64 = 4;
 
-/// What planning needs to know of every variant.
+/// The figures of every variant that planning needs.
 #[derive(Debug, Clone)]
 pub struct Models {
     models: Vec<Model>,
@@ -65,7 +67,17 @@ impl Models {
         Self::new(profile, options.batching.max_batch, longest_us)
     }
 
-    /// How many there are.
+    /// Checks the profile and the options, and returns the variants as [`of`](Self::of) does.
+    ///
+    /// # Errors
+    /// A [`GearError`] that names what is unusable.
+    pub fn checked(profile: &Profile, options: &GearOptions) -> Result<Self, GearError> {
+        profile.validate().map_err(FamilyError::from)?;
+        options.check(profile)?;
+        Ok(Self::of(profile, options))
+    }
+
+    /// Number of variants.
     #[expect(clippy::len_without_is_empty, reason = "a profile is never empty")]
     pub fn len(&self) -> usize {
         self.models.len()

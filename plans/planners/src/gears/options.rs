@@ -1,4 +1,4 @@
-//! What a gear plan is made for.
+//! Options of the gear planner.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -99,7 +99,7 @@ impl Default for CascadeSearch {
     }
 }
 
-/// What batches may be (§4.5).
+/// Limits of batches (§4.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchLimits {
@@ -140,7 +140,7 @@ pub enum Ablation {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GearOptions {
-    /// What must hold; the other side is made as good as can be.
+    /// The objective; the other side is optimised.
     pub slo: Slo,
     /// The highest load that the plan must carry, requests/s.
     pub qps_max: f64,
@@ -152,13 +152,13 @@ pub struct GearOptions {
     pub prior: Prior,
     /// How cascades are searched for.
     pub search: CascadeSearch,
-    /// What batches may be.
+    /// Limits of batches.
     pub batching: BatchLimits,
     /// Time of a message between two actors, microseconds.
     pub hop_us: u64,
     /// Seed of the search and of the simulated arrivals.
     pub seed: u64,
-    /// What is left out.
+    /// The ablation.
     pub ablation: Ablation,
 }
 
@@ -258,7 +258,7 @@ impl GearOptions {
     }
 }
 
-/// What is wrong with the options.
+/// An invalid option.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum OptionError {
     /// A value that cannot be.
@@ -266,7 +266,7 @@ pub enum OptionError {
     OutOfRange {
         /// Which.
         option: &'static str,
-        /// What it must be.
+        /// The allowed values.
         needs: &'static str,
     },
     /// A device is listed twice.

@@ -2,17 +2,17 @@
 //!
 //! A violation of the batching goes to the hardware mapping, which demands one more replica of the bottleneck; if that cannot be
 //! placed, it goes on to the workload adaption, which rules the cascade out for that range and falls back; if there is nothing to
-//! fall back to, the cascade search has no cheaper one either, and the violation is the user's to read.
+//! fall back to, the cascade search has no cheaper one either, and the violation is returned to the user.
 //!
 //! **It ends (appendix A).** Before the first feasible plan, every violation either raises the number of demanded replicas of a model,
-//! which stops at the number of devices, or rules out one of `N K` pairs of range and cascade for good; then replicas are counted anew.
+//! which stops at the number of devices, or permanently rules out one of `N K` pairs of range and cascade; then replicas are counted again.
 //! So there are at most `N K` passes of at most `M D` mappings each. After it, a plan is only replaced by one that is better in what
 //! is not promised (mean accuracy, or mean latency), of finitely many; passes are capped at [`PASSES`] besides, since
 //! each but the last few gains next to nothing. All that is done once per start, of which there are four.
 //!
-//! **It only improves.** What comes after the first feasible plan raises single ranges on the placement there is (`local_search`), tries
+//! **It only improves.** After the first feasible plan, it raises single ranges on the present placement (`local_search`), tries
 //! other assignments through the same submodules, then one cascade for every load and families with a variant less
-//! (`drop_one_variant`), and begins again from what the ablations find (`multistart`). It keeps what it finds only if that is feasible and better.
+//! (`drop_one_variant`), and starts again from the plans of the ablations (`multistart`). It keeps a result only if it is feasible and better.
 //!
 //! **The objective** is weighed by the served load: a range has the weight of what its gear serves, not of its load's frequency (`served`).
 
@@ -36,7 +36,6 @@ use super::options::GearOptions;
 use super::search::{Cascade, Space};
 use super::violation::{Effort, GearError, Remedy, Step, Submodule, Violation, ViolationKind};
 use super::workload::Workload;
-use crate::thresholds::FamilyError;
 use kaskade_policy::plan::{LoadRange, Slo};
 use kaskade_policy::profile::Profile;
 
@@ -71,9 +70,7 @@ pub fn plan_gears_with(
     evaluate: impl Evaluate,
     progress: impl FnMut(&Step),
 ) -> Result<GearPlan, GearError> {
-    profile.validate().map_err(FamilyError::from)?;
-    options.check(profile)?;
-    let models = Models::of(profile, options);
+    let models = Models::checked(profile, options)?;
     let parts = Parts {
         profile,
         models: &models,
@@ -89,6 +86,9 @@ pub(super) struct Feasible {
     pub(super) placement: Vec<Group>,
     pub(super) tuned: Vec<Tuned>,
 }
+
+/// A plan and the cascades that its ranges could choose from.
+type Chosen = (Feasible, Vec<Cascade>);
 
 /// A violation and its bottleneck by index.
 type Named = (Violation, usize);
@@ -122,7 +122,7 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
     }
 
     /// Algorithm 1 on the cascades that there are.
-    fn plan_once(&mut self) -> Result<drop_one_variant::Chosen, GearError> {
+    fn plan_once(&mut self) -> Result<Chosen, GearError> {
         let all = (0..self.models().len()).collect();
         let placement = self.fleet.everywhere(all);
         let mut workload = Workload::new(self.search(&placement), self.scope.weights.clone());
@@ -131,11 +131,7 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
     }
 
     /// Passes through all submodules as long as they find something better.
-    fn improve(
-        &mut self,
-        mut plan: Feasible,
-        pareto_cascades: Vec<Cascade>,
-    ) -> Result<drop_one_variant::Chosen, GearError> {
+    fn improve(&mut self, mut plan: Feasible, pareto_cascades: Vec<Cascade>) -> Result<Chosen, GearError> {
         let mut workload = Workload::new(pareto_cascades, self.scope.weights.clone());
         for _ in 0..PASSES {
             self.effort.improvements += 1;
@@ -388,7 +384,7 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
 }
 
 fn cascades(workload: &Workload, assignment: &[usize]) -> Vec<Cascade> {
-    let cascade = |rung: &usize| workload.pareto_cascades.get(*rung).cloned();
+    let cascade = |level: &usize| workload.pareto_cascades.get(*level).cloned();
     assignment.iter().filter_map(cascade).collect()
 }
 

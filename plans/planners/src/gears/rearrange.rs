@@ -1,4 +1,4 @@
-//! What greedy pruning got wrong, put right.
+//! Corrections of greedy pruning.
 //!
 //! The order of pruning goes by memory freed and the load that is left possible, so of two models that bind no one yet, the larger goes
 //! first, on device after device, until it binds: the last devices that could have kept it have lost it by then. So

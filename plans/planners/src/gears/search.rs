@@ -1,16 +1,16 @@
-//! SP1, cascade search: which cascades there are to choose from (CascadeServe §4.2).
+//! SP1, cascade search: the cascades to choose from (CascadeServe §4.2).
 //!
 //! Every variant may choose among a few thresholds, quantiles of its confidences. A validation set then is a few bit sets
 //! (which samples a variant gets right, which it forwards at a threshold), and a cascade is evaluated by a few operations on them,
 //! shared with all cascades of the same prefix. So all of them are evaluated, tens of thousands in milliseconds; only families too
 //! large for that are sampled, by seed.
 //!
-//! What is kept is Pareto-optimal in accuracy and throughput. Throughput is that of the placement: the load at which the load
+//! The kept cascades are Pareto-optimal in accuracy and throughput. Throughput is that of the placement: the load at which the load
 //! balancer reports the busiest device fully busy. It depends on batch sizes, and not in one direction: in full batches a
 //! large variant costs a hundred times a tiny one, alone only six times. Under a light load, where devices idle and
 //! latency is what counts, other cascades are the good ones. So the front is taken for full batches and for single
 //! requests, and both are kept. So are the single variants that no other single one beats: a cascade's slowest requests wait at
-//! every stage, so where the latency objective is tight, a variant alone may be all that holds it.
+//! every stage, so where the latency objective is tight, a variant alone may be the only one that meets it.
 
 use rand::Rng;
 use rand::SeedableRng;
@@ -22,9 +22,10 @@ use super::balance::{Demand, Group, HallBounds};
 use super::models::Models;
 use super::options::CascadeSearch;
 use super::set::ModelSet;
+use crate::pareto::{Place, pareto_front};
 use kaskade_policy::profile::{Profile, VariantProfile};
 
-/// A cascade: which variants are asked, and below which confidence the next one is.
+/// A cascade: its variants, and the confidence below which each escalates to the next.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Cascade {
     /// The stages' variants, by index in the profile, ascending.
@@ -139,26 +140,17 @@ impl Space {
         thinned.into_iter().cloned().collect()
     }
 
-    /// Ascending in accuracy, descending in throughput. What has no throughput at all (a model without a replica) is left out.
+    /// Returns the Pareto front, ascending in accuracy and descending in throughput, without cascades whose throughput is 0 (a
+    /// model without a replica).
     fn pareto(&self, throughput: impl Fn(&Cascade) -> f64) -> Vec<&Cascade> {
-        let mut ranked: Vec<(f64, &Cascade)> = self
-            .cascades
-            .iter()
-            .map(|cascade| (throughput(cascade), cascade))
-            .collect();
-        ranked.retain(|(throughput, _)| *throughput > 0.0);
-        ranked.sort_by(|(a, left), (b, right)| right.accuracy.total_cmp(&left.accuracy).then(b.total_cmp(a)));
-        let mut front: Vec<&Cascade> = Vec::new();
-        let mut fastest = 0.0;
-        for (throughput, cascade) in ranked {
-            // A gain in the last digits is the same work summed in another order.
-            if throughput > fastest * (1.0 + 1e-9) {
-                fastest = throughput;
-                front.push(cascade);
-            }
-        }
-        front.reverse();
-        front
+        let placed = self.cascades.iter().map(|cascade| (throughput(cascade), cascade));
+        let placed = placed.filter(|(throughput, _)| *throughput > 0.0).collect();
+        // The gain has a tolerance, and it is throughputs that are sums in another order.
+        let front = pareto_front(placed, |(throughput, cascade)| Place {
+            cost: -cascade.accuracy,
+            gain: *throughput,
+        });
+        front.into_iter().rev().map(|(_, cascade)| cascade).collect()
     }
 }
 
@@ -189,7 +181,7 @@ fn thin<'a>(cascades: &[&'a Cascade], most: usize) -> Vec<&'a Cascade> {
     kept
 }
 
-/// A variant's answers as bit sets over the samples, 64 to a word.
+/// A variant's answers as bit sets over the samples, 64 in each integer.
 struct Column {
     right: Vec<u64>,
     /// Thresholds, ascending, and the samples below each.
@@ -253,7 +245,7 @@ struct Former<'a> {
     found: Vec<Cascade>,
 }
 
-/// The stages so far, and what they left over.
+/// The stages so far, and the samples that they forward.
 #[derive(Clone)]
 struct Prefix {
     variants: Vec<usize>,

@@ -1,4 +1,4 @@
-//! Which gear serves which load, once a shifter has to find it out (CascadeServe §5).
+//! The gear that serves each load, as a shifter chooses it (CascadeServe §5).
 //!
 //! A plan assigns a gear to a load, but the service does not know its load: a [`Shifter`] estimates it from arrivals, a few requests a tick
 //! with large models. It shifts up at once and down later, so a gear is in force at lower loads

@@ -1,4 +1,4 @@
-//! Gear plans by other strategies than Algorithm 1: the caller decides, what it decides on is measured, balanced and written as by the
+//! Gear plans by other strategies than Algorithm 1: the caller decides, and its decisions are measured, balanced and written as by the
 //! planner.
 
 use kaskade_policy::plan::LoadRange;
@@ -17,14 +17,13 @@ use super::search::Cascade;
 use super::set::ModelSet;
 use super::violation::{GearError, Step};
 use super::workload::Workload;
-use crate::thresholds::FamilyError;
 
-/// What a strategy decides.
+/// The decision of a strategy.
 #[derive(Debug, Clone)]
 pub struct Decision {
     /// The cascade of every range, from the lowest load.
     pub cascades: Vec<Cascade>,
-    /// What the devices host, the same in all ranges.
+    /// The models on the devices, the same in all ranges.
     pub placement: Vec<Group>,
     /// The batching of every range.
     pub batching: Vec<Tuned>,
@@ -32,7 +31,7 @@ pub struct Decision {
     pub pareto_cascades: Vec<Cascade>,
 }
 
-/// What a strategy decides with: models, devices, ranges of load, and measurements.
+/// The inputs of a strategy: models, devices, ranges of load, and measurements.
 pub struct Context<'a, E> {
     planner: Planner<'a, E, fn(&Step)>,
     parts: Parts<'a>,
@@ -109,9 +108,7 @@ pub fn plan_gears_by<E: Evaluate>(
     evaluate: E,
     decide: impl FnOnce(&mut Context<'_, E>) -> Result<Decision, GearError>,
 ) -> Result<GearPlan, GearError> {
-    profile.validate().map_err(FamilyError::from)?;
-    options.check(profile)?;
-    let models = Models::of(profile, options);
+    let models = Models::checked(profile, options)?;
     let parts = Parts {
         profile,
         models: &models,

@@ -9,7 +9,7 @@ use crate::thresholds::FamilyError;
 use kaskade_policy::invalid::Invalid;
 use kaskade_policy::plan::LoadRange;
 
-/// Why a submodule found nothing for a range of load. Every violation names the range and the bottleneck model.
+/// The failure of a submodule for a range of load. Every violation names the range and the bottleneck model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Violation {
     /// The range, from 0.
@@ -18,11 +18,11 @@ pub struct Violation {
     pub load: LoadRange,
     /// The model whose replicas are the bottleneck.
     pub bottleneck: String,
-    /// What it fell short of.
+    /// The shortfall.
     pub kind: ViolationKind,
 }
 
-/// What a range fell short of.
+/// The shortfall of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ViolationKind {
@@ -33,7 +33,7 @@ pub enum ViolationKind {
     },
     /// The replicas that the loads need do not fit into the devices' memory.
     Memory {
-        /// What one replica of each needed model takes, bytes.
+        /// Memory of one replica of each needed model, bytes.
         needed_bytes: u64,
         /// The largest device, bytes.
         device_bytes: u64,
@@ -45,7 +45,7 @@ pub enum ViolationKind {
     },
     /// The latency objective is missed whatever the batching.
     Latency {
-        /// The least 95th percentile found, microseconds; or what it cannot be less than.
+        /// The least 95th percentile found, microseconds, or its lower bound.
         p95_us: u64,
         /// The objective, microseconds.
         slo_us: u64,
@@ -88,7 +88,7 @@ impl std::fmt::Display for Violation {
     }
 }
 
-/// Why there is no gear plan. The caller keeps an older plan.
+/// A gear plan cannot be made. The caller keeps an older plan.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum GearError {
     /// An option cannot be.
@@ -102,11 +102,11 @@ pub enum GearError {
         "the objective cannot be met on {devices} device(s), even by the cheapest cascade: {violation}; {remedy}"
     )]
     Unattainable {
-        /// What is wrong with the cheapest cascade.
+        /// The violation of the cheapest cascade.
         violation: Violation,
         /// The devices there are.
         devices: usize,
-        /// What would be needed.
+        /// The remedy.
         remedy: Remedy,
     },
     /// The accuracy is out of reach at the cascades that the devices can carry.
@@ -136,7 +136,7 @@ pub enum GearError {
         "{assignments} assignments of cascades to ranges are too many to try; use fewer ranges or cascades"
     )]
     TooMany {
-        /// How many there are.
+        /// The number.
         assignments: f64,
     },
     /// The solver failed.
@@ -150,7 +150,7 @@ pub enum GearError {
     Plan(#[from] Invalid),
 }
 
-/// What would be needed for a plan.
+/// A change that would make a plan possible.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Remedy {
     /// More devices.
@@ -188,7 +188,7 @@ impl std::fmt::Display for Remedy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Submodule {
-    /// SP1: which cascades there are to choose from.
+    /// SP1: the cascades to choose from.
     CascadeSearch,
     /// SP2: which cascade serves which range.
     WorkloadAdaption,
@@ -205,11 +205,11 @@ pub struct Step {
     pub call: u64,
     /// Which was called.
     pub submodule: Submodule,
-    /// What it could not do; absent if it succeeded.
+    /// Its violation; absent if it succeeded.
     pub violation: Option<Violation>,
 }
 
-/// What planning took.
+/// The cost of planning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Effort {
     /// Calls of the cascade search.

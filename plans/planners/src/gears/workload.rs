@@ -2,7 +2,7 @@
 //!
 //! Every range starts with the best cascade by what is not promised: the most accurate one under a latency objective, the
 //! fastest one under an accuracy objective. What the other submodules cannot carry is ruled out, one cascade in one range per
-//! violation, so that there is an end.
+//! violation, so that the search ends.
 //!
 //! An accuracy objective applies to the mean over all ranges, weighed by the served load, so some ranges must be served
 //! more accurately than by the fastest. A latency costs a simulation, so not all are known: steps that gain much accuracy for
@@ -12,7 +12,7 @@
 use super::search::Cascade;
 use super::violation::{Violation, ViolationKind};
 
-/// The cascades to choose from, and what has been ruled out.
+/// The cascades to choose from, and those that are ruled out.
 #[derive(Debug, Clone)]
 pub(super) struct Workload {
     /// Ascending in accuracy.
@@ -26,7 +26,7 @@ pub(super) struct Workload {
 /// The cascade of every range, as an index into the Pareto cascades.
 pub(super) type Assignment = Vec<usize>;
 
-/// Rungs above the present one that a step may lead to.
+/// Maximum number of cascades that a step goes up.
 const REACH: usize = 4;
 
 /// Cascades on either side of a choice that are examined before it is final.
@@ -45,7 +45,7 @@ impl Workload {
         }
     }
 
-    /// Takes in cascades that were found since. No range has ruled them out.
+    /// Adds new cascades, which no range has ruled out.
     pub(super) fn add(&mut self, fresh: &[Cascade]) {
         for cascade in fresh {
             if self.pareto_cascades.contains(cascade) {
@@ -66,13 +66,13 @@ impl Workload {
         self.weights
             .iter()
             .zip(assignment)
-            .map(|(weight, rung)| weight * self.accuracy_of(*rung))
+            .map(|(weight, level)| weight * self.accuracy_of(*level))
             .sum()
     }
 
-    fn accuracy_of(&self, rung: usize) -> f64 {
+    fn accuracy_of(&self, level: usize) -> f64 {
         self.pareto_cascades
-            .get(rung)
+            .get(level)
             .map_or(0.0, |cascade| cascade.accuracy)
     }
 
@@ -83,7 +83,7 @@ impl Workload {
             .iter()
             .enumerate()
             .filter(|(_, allowed)| **allowed)
-            .map(|(rung, _)| rung)
+            .map(|(level, _)| level)
     }
 
     /// The most accurate cascade that is left in every range. `None` if a range has none.
@@ -109,27 +109,31 @@ impl Workload {
         let uses = |range: usize| {
             let cascade = assignment
                 .get(range)
-                .and_then(|rung| self.pareto_cascades.get(*rung));
+                .and_then(|level| self.pareto_cascades.get(*level));
             cascade.is_some_and(|cascade| cascade.models().contains(model))
         };
-        let (range, rung) = ranges
+        let (range, level) = ranges
             .into_iter()
             .filter_map(|range| Some((range, *assignment.get(range)?)))
             .filter(|(range, _)| self.left(*range).nth(1).is_some())
             .min_by(|a, b| {
-                let key = |(range, rung): &(usize, usize)| (!uses(*range), self.loss(*range, *rung));
+                let key = |(range, level): &(usize, usize)| (!uses(*range), self.loss(*range, *level));
                 let ((a_spares, a_loss), (b_spares, b_loss)) = (key(a), key(b));
                 a_spares.cmp(&b_spares).then(a_loss.total_cmp(&b_loss))
             })?;
-        *self.allowed.get_mut(range)?.get_mut(rung)? = false;
-        Some((range, rung))
+        *self.allowed.get_mut(range)?.get_mut(level)? = false;
+        Some((range, level))
     }
 
-    /// What falling to the next cascade costs in mean accuracy.
-    fn loss(&self, range: usize, rung: usize) -> f64 {
-        let below = self.left(range).rev().find(|below| *below < rung).unwrap_or(rung);
+    /// The loss of mean accuracy of the step down to the next cascade.
+    fn loss(&self, range: usize, level: usize) -> f64 {
+        let below = self
+            .left(range)
+            .rev()
+            .find(|below| *below < level)
+            .unwrap_or(level);
         let weight = self.weights.get(range).copied().unwrap_or(0.0);
-        weight * (self.accuracy_of(rung) - self.accuracy_of(below))
+        weight * (self.accuracy_of(level) - self.accuracy_of(below))
     }
 
     /// The assignment of least mean latency that reaches an accuracy, among what is allowed. `latency` returns the latency of a range with a
@@ -153,25 +157,25 @@ impl Workload {
         let mut choice = Choice {
             workload: self,
             latency: vec![vec![None; self.pareto_cascades.len()]; self.weights.len()],
-            rungs: Vec::new(),
+            levels: Vec::new(),
         };
         for range in 0..self.weights.len() {
             let lowest = self.left(range).next().unwrap_or(0);
-            choice.rungs.push(lowest);
-            choice.look(range, lowest, &mut latency)?;
+            choice.levels.push(lowest);
+            choice.measure(range, lowest, &mut latency)?;
             // No cascade of such accuracy answers its slowest requests sooner than a variant alone.
-            let single = |rung: &usize| {
+            let single = |level: &usize| {
                 self.pareto_cascades
-                    .get(*rung)
+                    .get(*level)
                     .is_some_and(|cascade| cascade.variants.len() == 1)
             };
-            for rung in self.left(range).filter(single) {
-                choice.look(range, rung, &mut latency)?;
+            for level in self.left(range).filter(single) {
+                choice.measure(range, level, &mut latency)?;
             }
         }
-        while self.accuracy(&choice.rungs) < at_least {
+        while self.accuracy(&choice.levels) < at_least {
             match choice.best_step(at_least, &mut latency)? {
-                Some((range, rung)) => choice.set(range, rung),
+                Some((range, level)) => choice.set(range, level),
                 // No allowed cascade keeps up; the caller reports it.
                 None => return Ok(Some(highest)),
             }
@@ -180,8 +184,8 @@ impl Workload {
         loop {
             choice.look_around(&mut latency)?;
             match choice.best_known(at_least) {
-                Some(better) => choice.rungs = better,
-                None => return Ok(Some(choice.rungs)),
+                Some(better) => choice.levels = better,
+                None => return Ok(Some(choice.levels)),
             }
         }
     }
@@ -192,38 +196,42 @@ struct Choice<'a> {
     workload: &'a Workload,
     /// By range and cascade, as far as known.
     latency: Vec<Vec<Option<f64>>>,
-    rungs: Assignment,
+    levels: Assignment,
 }
 
 impl Choice<'_> {
-    fn set(&mut self, range: usize, rung: usize) {
-        if let Some(at) = self.rungs.get_mut(range) {
-            *at = rung;
+    fn set(&mut self, range: usize, level: usize) {
+        if let Some(at) = self.levels.get_mut(range) {
+            *at = level;
         }
     }
 
     fn at(&self, range: usize) -> usize {
-        self.rungs.get(range).copied().unwrap_or(0)
+        self.levels.get(range).copied().unwrap_or(0)
     }
 
-    fn known(&self, range: usize, rung: usize) -> Option<f64> {
-        *self.latency.get(range)?.get(rung)?
+    fn known(&self, range: usize, level: usize) -> Option<f64> {
+        *self.latency.get(range)?.get(level)?
     }
 
-    fn look<X>(
+    fn measure<X>(
         &mut self,
         range: usize,
-        rung: usize,
+        level: usize,
         latency: &mut impl FnMut(usize, &Cascade) -> Result<f64, X>,
     ) -> Result<f64, X> {
-        if let Some(known) = self.known(range, rung) {
+        if let Some(known) = self.known(range, level) {
             return Ok(known);
         }
-        let found = match self.workload.pareto_cascades.get(rung) {
+        let found = match self.workload.pareto_cascades.get(level) {
             Some(cascade) => latency(range, cascade)?,
             None => f64::INFINITY,
         };
-        if let Some(known) = self.latency.get_mut(range).and_then(|rungs| rungs.get_mut(rung)) {
+        if let Some(known) = self
+            .latency
+            .get_mut(range)
+            .and_then(|levels| levels.get_mut(level))
+        {
             *known = Some(found);
         }
         Ok(found)
@@ -239,22 +247,22 @@ impl Choice<'_> {
         at_least: f64,
         latency: &mut impl FnMut(usize, &Cascade) -> Result<f64, X>,
     ) -> Result<Option<(usize, usize)>, X> {
-        let missing = at_least - self.workload.accuracy(&self.rungs);
+        let missing = at_least - self.workload.accuracy(&self.levels);
         let mut best = None;
         let mut highest = f64::NEG_INFINITY;
-        for range in 0..self.rungs.len() {
+        for range in 0..self.levels.len() {
             let now = self.at(range);
-            let before = self.look(range, now, latency)?;
+            let before = self.measure(range, now, latency)?;
             let steps: Vec<usize> = self
                 .workload
                 .left(range)
-                .filter(|rung| *rung > now)
+                .filter(|level| *level > now)
                 .take(REACH)
                 .collect();
-            for rung in steps {
-                let after = self.look(range, rung, latency)?;
+            for level in steps {
+                let after = self.measure(range, level, latency)?;
                 let weight = self.weight(range);
-                let gain = weight * (self.workload.accuracy_of(rung) - self.workload.accuracy_of(now));
+                let gain = weight * (self.workload.accuracy_of(level) - self.workload.accuracy_of(now));
                 if gain <= 0.0 || after.is_infinite() {
                     continue;
                 }
@@ -266,7 +274,7 @@ impl Choice<'_> {
                 };
                 if score > highest || best.is_none() {
                     highest = score;
-                    best = Some((range, rung));
+                    best = Some((range, level));
                 }
             }
         }
@@ -278,17 +286,21 @@ impl Choice<'_> {
         &mut self,
         latency: &mut impl FnMut(usize, &Cascade) -> Result<f64, X>,
     ) -> Result<(), X> {
-        for range in 0..self.rungs.len() {
+        for range in 0..self.levels.len() {
             let now = self.at(range);
             let below = self
                 .workload
                 .left(range)
                 .rev()
-                .filter(|rung| *rung < now)
+                .filter(|level| *level < now)
                 .take(AROUND);
-            let above = self.workload.left(range).filter(|rung| *rung > now).take(AROUND);
-            for rung in below.chain(above).collect::<Vec<usize>>() {
-                self.look(range, rung, latency)?;
+            let above = self
+                .workload
+                .left(range)
+                .filter(|level| *level > now)
+                .take(AROUND);
+            for level in below.chain(above).collect::<Vec<usize>>() {
+                self.measure(range, level, latency)?;
             }
         }
         Ok(())
@@ -297,7 +309,7 @@ impl Choice<'_> {
     /// The least mean latency of all examined assignments, if it is below the present one: a knapsack, one range
     /// at a time, over the accuracy that is still to be gained in [`UNITS`] steps.
     fn best_known(&self, at_least: f64) -> Option<Assignment> {
-        let least: f64 = (0..self.rungs.len())
+        let least: f64 = (0..self.levels.len())
             .map(|range| self.gain(range, self.lowest(range)))
             .sum();
         let missing = at_least - least;
@@ -306,26 +318,26 @@ impl Choice<'_> {
             *none = 0.0;
         }
         let mut chosen: Vec<Vec<(usize, usize)>> = Vec::new();
-        for range in 0..self.rungs.len() {
+        for range in 0..self.levels.len() {
             let base = self.gain(range, self.lowest(range));
             let options: Vec<(usize, usize, f64)> = self
                 .looked_at(range)
-                .map(|(rung, latency)| {
+                .map(|(level, latency)| {
                     // Rounded down: what reaches the accuracy in units reaches it in truth.
-                    let gained = (self.gain(range, rung) - base) / missing * UNITS as f64;
+                    let gained = (self.gain(range, level) - base) / missing * UNITS as f64;
                     let units = if missing > 0.0 {
                         gained.max(0.0) as usize
                     } else {
                         UNITS
                     };
-                    (rung, units.min(UNITS), self.weight(range) * latency)
+                    (level, units.min(UNITS), self.weight(range) * latency)
                 })
                 .collect();
             let best = |units: usize| {
-                let total = |(rung, gained, cost): &(usize, usize, f64)| {
+                let total = |(level, gained, cost): &(usize, usize, f64)| {
                     let before = units.saturating_sub(*gained);
                     (
-                        *rung,
+                        *level,
                         before,
                         cheapest
                             .get(before)
@@ -339,34 +351,38 @@ impl Choice<'_> {
             };
             let row: Vec<(usize, usize, f64)> = (0..=UNITS).map_while(best).collect();
             cheapest = row.iter().map(|(.., cost)| *cost).collect();
-            chosen.push(row.into_iter().map(|(rung, before, _)| (rung, before)).collect());
+            chosen.push(
+                row.into_iter()
+                    .map(|(level, before, _)| (level, before))
+                    .collect(),
+            );
         }
         let found = *cheapest.last()?;
         if found.is_infinite() || found >= self.latency_of_choice() * (1.0 - 1e-9) {
             return None;
         }
         let mut units = UNITS;
-        let mut rungs = Vec::new();
+        let mut levels = Vec::new();
         for row in chosen.iter().rev() {
-            let (rung, before) = *row.get(units)?;
-            rungs.push(rung);
+            let (level, before) = *row.get(units)?;
+            levels.push(level);
             units = before;
         }
-        rungs.reverse();
-        (self.workload.accuracy(&rungs) >= at_least).then_some(rungs)
+        levels.reverse();
+        (self.workload.accuracy(&levels) >= at_least).then_some(levels)
     }
 
     /// What a cascade adds to the mean accuracy.
-    fn gain(&self, range: usize, rung: usize) -> f64 {
-        self.weight(range) * self.workload.accuracy_of(rung)
+    fn gain(&self, range: usize, level: usize) -> f64 {
+        self.weight(range) * self.workload.accuracy_of(level)
     }
 
     /// The examined cascades of a range that keep up, with their latencies, ascending.
     fn looked_at(&self, range: usize) -> impl Iterator<Item = (usize, f64)> {
-        let known = move |rung| {
+        let known = move |level| {
             Some((
-                rung,
-                self.known(range, rung).filter(|latency| latency.is_finite())?,
+                level,
+                self.known(range, level).filter(|latency| latency.is_finite())?,
             ))
         };
         self.workload.left(range).filter_map(known)
@@ -375,12 +391,12 @@ impl Choice<'_> {
     fn lowest(&self, range: usize) -> usize {
         self.looked_at(range)
             .next()
-            .map_or_else(|| self.at(range), |(rung, _)| rung)
+            .map_or_else(|| self.at(range), |(level, _)| level)
     }
 
     fn latency_of_choice(&self) -> f64 {
         let latency = |range| self.known(range, self.at(range)).unwrap_or(f64::INFINITY);
-        (0..self.rungs.len())
+        (0..self.levels.len())
             .map(|range| self.weight(range) * latency(range))
             .sum()
     }

@@ -71,8 +71,8 @@ fn what_was_ruled_out_stays_out_and_what_is_new_comes_in() {
 /// Latency grows with the cascade, and more so in high ranges.
 #[expect(clippy::unnecessary_wraps, reason = "the signature of the callback")]
 fn latency(range: usize, cascade: &Cascade) -> Result<f64, ()> {
-    let rung = cascade.variants[0] as f64;
-    Ok(1.0 + rung * rung * (1.0 + range as f64))
+    let level = cascade.variants[0] as f64;
+    Ok(1.0 + level * level * (1.0 + range as f64))
 }
 
 #[test]
@@ -112,17 +112,17 @@ proptest! {
         let weights = vec![0.5, 0.3, 0.2];
         let workload = Workload::new(ladder(&accuracies), weights.clone());
         // Latency ascends with the cascade.
-        let cost = |range: usize, rung: usize| costs[range][..=rung].iter().sum::<f64>();
-        let mean = |rungs: &[usize]| -> f64 { (0..3).map(|range| weights[range] * cost(range, rungs[range])).sum() };
+        let cost = |range: usize, level: usize| costs[range][..=level].iter().sum::<f64>();
+        let mean = |levels: &[usize]| -> f64 { (0..3).map(|range| weights[range] * cost(range, levels[range])).sum() };
         let at_least = 0.5 + share * (accuracies[3] - 0.5);
         let chosen = workload.fastest(at_least, |range, cascade| Ok::<f64, ()>(cost(range, cascade.variants[0]))).unwrap().unwrap();
         prop_assert!(workload.accuracy(&chosen) >= at_least - 1e-8);
         let mut best = f64::INFINITY;
         for code in 0..64 {
-            let rungs = [code % 4, code / 4 % 4, code / 16];
+            let levels = [code % 4, code / 4 % 4, code / 16];
             // The knapsack counts accuracy in units, so an assignment that just reaches it may be missed.
-            if workload.accuracy(&rungs) >= at_least + 4.0 * 0.3 / UNITS as f64 {
-                best = best.min(mean(&rungs));
+            if workload.accuracy(&levels) >= at_least + 4.0 * 0.3 / UNITS as f64 {
+                best = best.min(mean(&levels));
             }
         }
         prop_assert!(mean(&chosen) <= best + 1e-9, "{} {}", mean(&chosen), best);

@@ -31,8 +31,8 @@ pub(super) fn solve(program: &Program, limits: &Limits) -> Result<Solution, LpEr
         problem.add_constraint(terms.as_slice(), relation, row.right);
     }
     let options = options(limits, &variables);
-    // Now and then a node of the search is so nearly infeasible that the simplex method gives up, which is no fault of the program:
-    // without presolve and start the search takes another way.
+    // Sometimes a node of the search is so nearly infeasible that the simplex method fails although the program is sound:
+    // without presolve and start the search takes another path.
     let again = || {
         let mut plain = options.clone();
         (plain.presolve, plain.warm_start) = (false, None);

@@ -1,14 +1,14 @@
 //! Verifies the solutions of other solvers. Some call the incumbent of a time-out an optimum, print the lower bound
 //! in the place of a value, and to round to seven digits. So only the integers are taken: they are rounded and fixed, the rest of the
-//! program is solved in process, and what comes out is checked against every row.
+//! program is solved in process, and the result is checked against every row.
 
 use super::embedded;
 use super::program::{Limits, LpError, Program, Solution, Solver};
 
-/// How far a value may be from a whole number and still mean it.
+/// Tolerance of an integer.
 const WHOLE: f64 = 1e-3;
 
-/// How far a row may be missed, relative to its right side.
+/// Tolerance of a row, relative to its right side.
 const SLACK: f64 = 1e-6;
 
 /// The solution that these values of the integer variables lead to, with nothing proven of it.

@@ -1,4 +1,4 @@
-//! A linear program, its solution, and what may be wrong with either.
+//! A linear program, its solution, and their errors.
 
 use std::time::Duration;
 
@@ -71,14 +71,14 @@ pub enum Solver {
     Cplex,
 }
 
-/// When to stop searching for something better. Only programs with integers are searched.
+/// When to stop the search. Only programs with integers are searched.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limits {
     /// Node limit of the embedded solver: the same on every machine.
     pub nodes: Option<u64>,
     /// Longest time, by the solver's own clock. External programs count whole seconds, at least one, and are killed soon after.
     pub time: Option<Duration>,
-    /// Good enough: the relative gap between the cost and what it cannot be less than.
+    /// Relative gap between the cost and its lower bound at which the search stops.
     pub gap: f64,
     /// A value per variable, in their order, to begin from. Ignored if it is infeasible or the solver does not support it.
     pub start: Vec<f64>,
@@ -99,7 +99,7 @@ impl Limits {
 pub struct Solution {
     /// The cost.
     pub cost: f64,
-    /// Whether nothing better exists. Another solver's word for it does not count.
+    /// Whether it is proven optimal. Another solver's claim does not count.
     pub proven: bool,
     pub(super) values: Vec<f64>,
 }
@@ -111,7 +111,7 @@ impl Solution {
     }
 }
 
-/// Why there is no solution.
+/// A program cannot be solved.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum LpError {
     /// No values meet all rows.
@@ -156,12 +156,12 @@ pub enum LpError {
         /// The limit and what it was given on top, seconds.
         limit_s: f64,
     },
-    /// What the solver called a solution is none.
+    /// The solver's solution is invalid.
     #[error("{solver:?} answered with what is no solution: {reason}; use another solver")]
     InvalidSolution {
         /// Which.
         solver: Solver,
-        /// What is wrong with it.
+        /// The error.
         reason: String,
     },
 }

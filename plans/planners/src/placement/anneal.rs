@@ -20,8 +20,8 @@ const OVERLOAD: f64 = 20.0;
 /// How much colder it is at the end.
 const COOLING: f64 = 1e-5;
 
-/// Of all moves, those in which two devices of different hosts change all that they have: what belongs on one host gets there. Nothing
-/// comes of it where every host has one device.
+/// Share of moves in which two devices of different hosts exchange all of their instances, so that instances that communicate get onto
+/// one host. Without effect if every host has one device.
 const EXCHANGES: f64 = 0.05;
 
 /// Most instances that change places at once.
@@ -30,7 +30,7 @@ const CROWD: usize = 16;
 /// Moves that are tried to learn how large a step is.
 const PROBES: usize = 200;
 
-/// Improves a placement by so many moves. Gives the best placement found, by device.
+/// Improves a placement by this number of moves. Returns the best placement found, by device.
 pub(super) fn improve<'p>(start: Layout<'p>, problem: &'p Problem<'p>, moves: u64, seed: u64) -> Vec<usize> {
     let network: f64 = problem.edges().map(|(_, _, costs)| costs.network).sum();
     let mut walk = Walk {

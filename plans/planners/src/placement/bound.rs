@@ -1,4 +1,4 @@
-//! What no placement of a combination can be better than.
+//! Lower bound of the overhead of all placements of a combination.
 //!
 //! If everything went over the network, the overhead would be the sum of the network costs. Whatever shares a device or a host saves the
 //! difference. An instance can only share a device with as many of its neighbours as fit beside it: a knapsack, and its fractional
@@ -56,7 +56,7 @@ fn chain(cluster: &Cluster, kinds: &[InstanceClass], first: &InstanceClass, chai
     f64::from(first.copies) * ((slices - 1.0 - cuts) * costs.device + cuts * cut)
 }
 
-/// How many of something fit.
+/// Number of equal items that fit.
 fn holds(room: f64, need: f64) -> f64 {
     ((room * (1.0 + ROUNDING)) / need.max(f64::MIN_POSITIVE)).floor()
 }

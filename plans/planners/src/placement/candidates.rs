@@ -86,7 +86,7 @@ impl Case<'_> {
         })
     }
 
-    /// What no combination at all can be better than: one copy of everything on one device, but for the models that no device holds.
+    /// Lower bound of all combinations: one copy of every model on one device, except models that no device holds.
     fn floor(&self, cluster: &Cluster, fewest: Vec<u32>, period_s: f64) -> f64 {
         let replicas = vec![1; fewest.len()];
         let cut: f64 = (0..fewest.len())

@@ -1,4 +1,4 @@
-//! What is planned from, and what follows from it for any cluster.
+//! The inputs of a placement, and their consequences for any cluster.
 
 use super::error::PlacementError;
 use super::options::PlacementOptions;
@@ -9,7 +9,7 @@ use super::solve::Solved;
 /// A combination that carries a load, with the placement that shows it.
 pub(super) type Seen = (ReplicaPartition, Solved);
 
-/// What is planned from.
+/// The inputs of a placement.
 pub(super) struct Case<'a> {
     pub(super) models: Models<'a>,
     pub(super) options: &'a PlacementOptions,

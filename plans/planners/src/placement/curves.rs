@@ -1,10 +1,11 @@
-//! What a batch takes: kernel time, memory, latency and transfers by its size, as lines beside their samples (§V-D, lines 1 to 4 of
+//! The cost of a batch: kernel time, memory, latency and transfers by its size, as lines beside their samples (§V-D, lines 1 to 4 of
 //! Algorithm 3).
 
 use serde::Serialize;
 
+use super::channel::{Channel, Channels, Route};
 use super::error::{Figure, PlacementError};
-use super::options::{Channel, Channels, PlacementOptions, Route};
+use super::options::PlacementOptions;
 use kaskade_policy::fit::LinearFit;
 use kaskade_policy::profile::{BatchCost, VariantProfile};
 
@@ -140,7 +141,7 @@ fn transfer(channel: &Channel, bytes: f64) -> Option<Fitted> {
     }
 }
 
-/// What a variant takes, by batch size.
+/// The cost of a variant, by batch size.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Curves {
     /// The variant.
@@ -158,7 +159,7 @@ pub struct Curves {
     pub forward: Transfers,
     /// Seconds to move a batch's hidden states to the next partition.
     pub hidden: Transfers,
-    /// The largest batch that was measured: no copy is given a larger one, since nothing is known of it.
+    /// The largest batch that was measured: no copy gets a larger one, because its cost is unknown.
     pub largest: u32,
 }
 

@@ -1,4 +1,5 @@
-use super::super::options::{Assumed, Goal, TransferSample};
+use super::super::channel::TransferSample;
+use super::super::options::{Assumed, Goal};
 use super::*;
 use crate::device::DeviceSpec;
 use kaskade_stated::families as stated;

@@ -42,6 +42,7 @@ pub(super) fn placed(
         sharing: Sharing::Concurrent,
         dropping: Dropping::None,
         slo: cascade.slo,
+        certificate: cascade.certificate.clone(),
         gears: names.gears(cascade),
         placement,
     };
@@ -70,7 +71,7 @@ fn made_by(cascade: &Plan, options: &PlacementOptions, qps: f64) -> String {
     )
 }
 
-/// What replicas and stages are called.
+/// The names of replicas and stages.
 struct Names<'a> {
     models: &'a Models<'a>,
     shape: &'a ReplicaPartition,

@@ -1,9 +1,9 @@
-//! What may keep a cascade from being placed, with the figures that show it.
+//! Errors of the placement, with their figures.
 
 use serde::Serialize;
 use thiserror::Error;
 
-use super::options::Route;
+use super::channel::Route;
 use kaskade_policy::invalid::Invalid;
 
 /// A figure of a profile.
@@ -36,10 +36,10 @@ impl Figure {
     }
 }
 
-/// Why there is no placement. The caller keeps an older plan.
+/// A cascade cannot be placed. The caller keeps an older plan.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum PlacementError {
-    /// There is nothing to place on.
+    /// There are no devices.
     #[error("there are 0 devices; name at least one")]
     NoDevices,
     /// An option cannot be.
@@ -103,7 +103,7 @@ pub enum PlacementError {
         /// What is missing.
         figure: Figure,
     },
-    /// A figure of the profile is none that can be.
+    /// A figure of the profile is impossible.
     #[error("the {} of `{variant}` at batch {batch} is {found}; measure it again", .figure.name())]
     NotAFigure {
         /// The variant.
@@ -115,12 +115,12 @@ pub enum PlacementError {
         /// What is there.
         found: f64,
     },
-    /// What is to be placed is no cascade of whole models.
+    /// The plan to place is not a cascade of whole models.
     #[error("stage `{stage}` {why}; only a cascade of whole models can be placed")]
     NotACascade {
         /// The stage.
         stage: String,
-        /// What is wrong with it.
+        /// The error.
         why: &'static str,
     },
     /// A model fits no device, however it is cut (eq. 3).
@@ -138,7 +138,7 @@ pub enum PlacementError {
         /// The largest device, bytes.
         device_bytes: u64,
     },
-    /// One copy of everything is more than there is memory (eq. 3).
+    /// One copy of every model exceeds the memory (eq. 3).
     #[error(
         "memory: one copy of every model needs {needed_bytes:.0} bytes, and the {devices} devices have {device_bytes:.0} together; use more devices or fewer models"
     )]

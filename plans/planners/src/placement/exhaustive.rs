@@ -1,4 +1,4 @@
-//! Every placement there is: what the search is judged by.
+//! Exhaustive search, as a baseline for the planner.
 
 use super::problem::Problem;
 use super::solve::Solved;

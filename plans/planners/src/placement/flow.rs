@@ -20,7 +20,7 @@ pub struct Flow {
     pub edges: Vec<FlowEdge>,
 }
 
-/// One way of the dataflow.
+/// One edge of the dataflow.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct FlowEdge {
     /// The stage it leaves.

@@ -1,4 +1,4 @@
-//! The integer program alone: what the search is judged by where trying everything takes for ever.
+//! The integer program alone, as a baseline for cases that are too large for exhaustive search.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::shapes::{Models, ReplicaPartition};
 use crate::lp::{Limits, LpError, Solver};
 use kaskade_policy::profile::Profile;
 
-/// What a solver made of a placed combination.
+/// The result of a solver for a placed combination.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judged {
     /// Instances of the combination.

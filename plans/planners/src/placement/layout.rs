@@ -25,7 +25,7 @@ pub(super) struct Layout<'p> {
 }
 
 impl<'p> Layout<'p> {
-    /// Nothing is anywhere.
+    /// Creates an empty layout.
     pub(super) fn new(problem: &'p Problem<'p>) -> Self {
         let devices = problem.cluster.devices.len();
         let kinds = problem.kinds.len();

@@ -178,7 +178,7 @@ fn pack(problem: &Problem<'_>) -> Option<(Vec<usize>, f64)> {
         let kind = problem.kind_of(*instance);
         kind.map_or((0.0, 0.0), |kind| (kind.work, kind.memory))
     };
-    // What takes most of a device's memory can wait for no other.
+    // Instances that take most of a device's memory are placed first.
     let bulky = |instance: &usize| size(instance).1 * 2.0 > cluster.largest_memory();
     let mut order: Vec<usize> = (0..problem.instances.len()).collect();
     order.sort_by(|a, b| {

@@ -1,19 +1,17 @@
-//! What a placement is made for.
+//! Options of the placement planner.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
+use super::channel::Channels;
 use super::error::PlacementError;
 use crate::device::DeviceSpec;
 use crate::lp::Solver;
 
-/// What a placement is made for.
+/// Options of the placement planner.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlacementOptions {
-    /// The devices there are.
+    /// The available devices.
     pub devices: Vec<DeviceSpec>,
     /// How many of them to use.
     pub fleet: Fleet,
@@ -23,7 +21,7 @@ pub struct PlacementOptions {
     pub batch: u32,
     /// Target utilisation: the share of a device that its instances may use together, in (0, 1] (eq. 4: 1).
     pub utilisation: f64,
-    /// How long things take from device to device.
+    /// Transfer times between devices.
     pub channels: Channels,
     /// What a request carries from model to model, bytes.
     pub request_bytes: f64,
@@ -132,7 +130,10 @@ impl PlacementOptions {
                 "positive and finite",
             )?;
         }
-        self.channels.check()
+        match self.channels.unsound() {
+            Some(route) => Err(PlacementError::Channel { route }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -193,120 +194,6 @@ impl Default for Effort {
             exact_nodes: 2_000,
             solver: Solver::Embedded,
             solver_time: None,
-        }
-    }
-}
-
-/// The connection between two devices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Route {
-    /// Nothing: they are the same device.
-    SameDevice,
-    /// A host's bus.
-    SameHost,
-    /// The network.
-    Network,
-}
-
-/// Transfer time by the connection between the devices (`T(g, g')`, §V-A).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Channels {
-    /// On one device.
-    pub same_device: Channel,
-    /// Between devices of one host.
-    pub same_host: Channel,
-    /// Between hosts.
-    pub network: Channel,
-}
-
-impl Channels {
-    /// Figures of a usual machine, stated and not measured: 10 us and 100 GB/s on a device, 50 us and 10 GB/s over the bus of a
-    /// host, 300 us and 1.25 GB/s (10 Gbit/s) over the network.
-    pub fn stated() -> Self {
-        let given = |latency_s, bytes_per_s| Channel::Given {
-            latency_s,
-            bytes_per_s,
-        };
-        Self {
-            same_device: given(10e-6, 100e9),
-            same_host: given(50e-6, 10e9),
-            network: given(300e-6, 1.25e9),
-        }
-    }
-
-    /// The JSON Schema of a file of channels.
-    pub fn json_schema() -> schemars::Schema {
-        schemars::schema_for!(Self)
-    }
-
-    /// The channel of a route.
-    pub fn of(&self, route: Route) -> &Channel {
-        match route {
-            Route::SameDevice => &self.same_device,
-            Route::SameHost => &self.same_host,
-            Route::Network => &self.network,
-        }
-    }
-
-    fn check(&self) -> Result<(), PlacementError> {
-        for route in [Route::SameDevice, Route::SameHost, Route::Network] {
-            self.of(route).check(route)?;
-        }
-        Ok(())
-    }
-}
-
-/// One channel.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Channel {
-    /// By two given figures.
-    Given {
-        /// Seconds of a message, whatever its size.
-        latency_s: f64,
-        /// Bytes per second on top of that.
-        bytes_per_s: f64,
-    },
-    /// By messages whose time was measured; a line is fitted through them.
-    Measured {
-        /// The messages.
-        samples: Vec<TransferSample>,
-    },
-}
-
-/// A message whose time was measured.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct TransferSample {
-    /// Its size.
-    pub bytes: f64,
-    /// How long it took.
-    pub seconds: f64,
-}
-
-impl Channel {
-    fn check(&self, route: Route) -> Result<(), PlacementError> {
-        let sound = match self {
-            Self::Given {
-                latency_s,
-                bytes_per_s,
-            } => latency_s.is_finite() && *latency_s >= 0.0 && *bytes_per_s > 0.0 && !bytes_per_s.is_nan(),
-            Self::Measured { samples } => {
-                let sound = |sample: &TransferSample| {
-                    sample.bytes.is_finite()
-                        && sample.bytes >= 0.0
-                        && sample.seconds.is_finite()
-                        && sample.seconds >= 0.0
-                };
-                !samples.is_empty() && samples.iter().all(sound)
-            }
-        };
-        if sound {
-            Ok(())
-        } else {
-            Err(PlacementError::Channel { route })
         }
     }
 }

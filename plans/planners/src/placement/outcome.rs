@@ -1,4 +1,4 @@
-//! What a placement came to.
+//! The outcome of a placement.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use super::curves::Curves;
 use super::flow::Flow;
 use kaskade_policy::plan::Plan;
 
-/// A placed cascade and what led to it.
+/// A placed cascade and the steps of its planning.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Placed {
     /// The plan, validated.

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
+use super::super::channel::{Channel, Channels};
 use super::super::exhaustive;
-use super::super::options::{Channel, Channels};
 use super::super::outcome::Proof;
 use super::super::problem::Problem;
 use super::super::shapes::cuts;

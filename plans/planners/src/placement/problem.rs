@@ -3,7 +3,8 @@
 //! Instances of one class, a partition of a model, are alike. Traffic between models is shared evenly, so a pair of classes gives the cost
 //! of every pair of their instances; only the partitions of one copy are neighbours of each other alone.
 
-use super::options::{PlacementOptions, Route};
+use super::channel::Route;
+use super::options::PlacementOptions;
 
 /// By what share a sum may exceed what there is and still be rounding: solvers of linear programs are no more exact than that.
 pub(super) const ROUNDING: f64 = 1e-6;

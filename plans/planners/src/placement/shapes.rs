@@ -28,7 +28,7 @@ impl ReplicaPartition {
     }
 }
 
-/// What combinations are made of.
+/// The parts of combinations.
 #[derive(Debug, Clone)]
 pub(super) struct Models<'a> {
     pub(super) flow: &'a Flow,

@@ -18,12 +18,12 @@ pub(super) struct Solved {
     pub(super) overhead: f64,
 }
 
-/// What is known of a combination.
+/// Bounds and best placement of a combination.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Attempt {
     /// The best placement found.
     pub(super) best: Option<Solved>,
-    /// What none can be better than, seconds of transfer per period; infinite where there is certainly none.
+    /// Lower bound, seconds of transfer per period; infinite if there is certainly no placement.
     pub(super) lower: f64,
 }
 

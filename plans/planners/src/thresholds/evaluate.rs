@@ -1,21 +1,21 @@
-//! What a given cascade would have done on the validation set.
+//! Evaluation of a given cascade on the validation set.
 
 use super::family::{Family, count};
 use super::point::{FORWARD_ALL, Point};
 
-/// An interval of confidence that leads on: from here to the next band.
+/// An interval of confidence and its target.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Band {
     /// Inclusive lower end.
     pub from: f64,
-    /// The variant that is asked next, or `None` to reply.
+    /// The variant to escalate to, or `None` to reply.
     pub to: Option<usize>,
 }
 
 /// The bands of every variant, ascending by `from` and beginning at 0. No bands: the variant replies.
 pub type Exits = Vec<Vec<Band>>;
 
-/// What a cascade did.
+/// The results of a cascade on the validation set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// Per sample, whether the answer was right.

@@ -6,7 +6,7 @@
 //! cent of all thresholds. The search walks up the gates' cuts, one inside the other, with the samples that reach the
 //! next gate kept in its order; at the last gate one walk yields all cuts with running sums.
 //!
-//! What is left is cut short where even perfect later gates, at the cost of the next gate alone, cannot beat what is known.
+//! The search skips cuts for which even perfect later gates, at the cost of the next gate alone, cannot beat the known points.
 
 #![expect(
     clippy::indexing_slicing,

@@ -1,4 +1,4 @@
-//! What the searches read of a profile.
+//! The part of a profile that the searches use.
 
 use serde::Serialize;
 use thiserror::Error;
@@ -12,7 +12,7 @@ use kaskade_policy::profile::Profile;
 pub struct Column {
     /// Its name.
     pub name: String,
-    /// What one request costs it, `e_i`, in the family's [`CostBasis`].
+    /// Cost of one request, `e_i`, in the family's [`CostBasis`].
     pub energy_j: f64,
     /// Confidence per sample, in [0, 1].
     pub confidences: Vec<f64>,
@@ -20,7 +20,7 @@ pub struct Column {
     pub correct: Vec<bool>,
 }
 
-/// What the costs of a family are.
+/// The unit of a family's costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CostBasis {
@@ -176,6 +176,32 @@ impl Family {
         ranked
     }
 
+    /// Returns the family over some of its samples, in that order. Places beyond the last are left out.
+    pub(crate) fn of_samples(&self, places: &[usize]) -> Self {
+        let columns = self.columns.iter().map(|column| Column {
+            name: column.name.clone(),
+            energy_j: column.energy_j,
+            confidences: pick(&column.confidences, places),
+            correct: pick(&column.correct, places),
+        });
+        Self {
+            samples: places.iter().filter(|place| **place < self.samples).count(),
+            columns: columns.collect(),
+        }
+    }
+
+    /// Returns the family of some of its variants, in the family's order.
+    pub(crate) fn of_variants(&self, names: &[&str]) -> Self {
+        let kept = self
+            .columns
+            .iter()
+            .filter(|column| names.contains(&column.name.as_str()));
+        Self {
+            columns: kept.cloned().collect(),
+            samples: self.samples,
+        }
+    }
+
     /// The family without one variant; unchanged if it is the only one.
     #[must_use]
     pub fn without(&self, variant: usize) -> Self {
@@ -188,6 +214,13 @@ impl Family {
             samples: self.samples,
         }
     }
+}
+
+fn pick<T: Copy>(values: &[T], places: &[usize]) -> Vec<T> {
+    places
+        .iter()
+        .filter_map(|place| values.get(*place).copied())
+        .collect()
 }
 
 pub(super) fn count(flags: &[bool]) -> usize {

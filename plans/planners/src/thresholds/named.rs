@@ -1,16 +1,17 @@
-//! The two named points of a frontier (HybridServe §IV-B), and the guard that keeps the first from being luck.
+//! The two named points of a frontier (HybridServe §IV-B), and the safety margin against overfitting the validation set.
 //!
 //! A frontier is the upper edge of thousands of cascades measured on the same few hundred samples, so its points overfit these
-//! samples: the cheapest cascade that matches the best variant there usually misses it on other data. The study at
-//! the end of this folder measures by how much; the guard is what is done about it.
+//! samples: the cheapest cascade that matches the best variant there usually misses it on other data. The study in
+//! this folder measures by how much. The safety margin reduces the loss.
 
 use serde::Serialize;
 
 use super::evaluate::{Outcome, evaluate, threshold_exits};
 use super::family::Family;
 use super::point::{FORWARD_ALL, Frontier, Point};
+use crate::pareto::{Place, upper_hull};
 
-/// How sure a point must be to keep up with the variant it is measured against.
+/// The test that a point must pass to count as no less accurate than its baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum NonInferiorityTest {
@@ -18,15 +19,15 @@ pub enum NonInferiorityTest {
     None,
     /// In addition, a one-sided confidence bound on the paired difference stays above `-tolerance`.
     Bound {
-        /// How many standard errors are kept as a distance.
+        /// Safety margin in standard errors.
         z: f64,
-        /// The loss of accuracy that would be borne, as a share (0.005 is half a point).
+        /// The accepted loss of accuracy, as a share (0.005 is half a point).
         tolerance: f64,
     },
 }
 
 impl Default for NonInferiorityTest {
-    /// Half a standard error in hand. In the study it halves the loss of the bare rule on unseen data and keeps three quarters
+    /// A margin of half a standard error. In the study it halves the loss of the bare rule on unseen data and keeps three quarters
     /// of its saving or more; a whole one halves the loss again, but on a few hundred samples often leaves nothing but the best
     /// variant, which is no cascade. Where the loss matters more than the energy, profile more samples first, then raise `z`.
     fn default() -> Self {
@@ -38,7 +39,7 @@ impl Default for NonInferiorityTest {
 }
 
 impl NonInferiorityTest {
-    /// Whether a cascade keeps up with what it is measured against.
+    /// Whether a cascade is no less accurate than its baseline.
     pub fn passes(&self, outcome: &Outcome, baseline: &Baseline) -> bool {
         let paired = Paired::new(&outcome.correct, &baseline.correct);
         if paired.gained < paired.lost {
@@ -51,7 +52,7 @@ impl NonInferiorityTest {
     }
 }
 
-/// A variant that cascades are measured against. It stays what it is when variants are dropped from the family.
+/// A variant that cascades are compared with. It stays the same when variants are dropped from the family.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Baseline {
     /// The variant.
@@ -75,7 +76,7 @@ impl Baseline {
     }
 }
 
-/// How two ways to answer the same samples differ.
+/// The difference between two sets of answers to the same samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Paired {
     /// Samples that only the first answers rightly.
@@ -117,8 +118,8 @@ impl Paired {
     }
 }
 
-/// The accuracy-preserving point: the least energy that keeps up with the best variant and passes the guard. Where none
-/// does, the best variant alone, which keeps up by definition; `None` if the family has lost it.
+/// The accuracy-preserving point: the least energy that is as accurate as the best variant and passes the test. If there is none,
+/// the best variant alone; `None` if the family no longer has it.
 pub fn accuracy_preserving(
     family: &Family,
     frontier: &Frontier,
@@ -166,7 +167,7 @@ pub fn energy_optimising(
         .filter(|point| point.accuracy >= needed && point.energy_j <= preserving.energy_j)
         .skip_while(|point| !passes(point))
         .collect();
-    let hull = upper_hull(&eligible);
+    let hull = upper_hull(eligible, |point| place(point));
     let bend = sharpest_bend(&hull)?;
     let distance = |point: &Point| (point.energy_j - bend).abs();
     // Beyond the first point that passes, nearly all do; the one that is taken is checked.
@@ -176,21 +177,12 @@ pub fn energy_optimising(
         .cloned()
 }
 
-/// The points that no straight line between two others passes above, of points ascending in energy and accuracy.
-fn upper_hull<'a>(points: &[&'a Point]) -> Vec<&'a Point> {
-    let mut hull: Vec<&Point> = Vec::new();
-    for point in points {
-        while let [.., before, last] = hull.as_slice() {
-            let above = (last.accuracy - before.accuracy) * (point.energy_j - before.energy_j)
-                > (point.accuracy - before.accuracy) * (last.energy_j - before.energy_j);
-            if above {
-                break;
-            }
-            hull.pop();
-        }
-        hull.push(point);
+/// Returns the place of a point on the accuracy-energy curve.
+fn place(point: &Point) -> Place {
+    Place {
+        cost: point.energy_j,
+        gain: point.accuracy,
     }
-    hull
 }
 
 /// The energy at which the curve through these points bends most; their only energy if there is one.
@@ -215,8 +207,8 @@ fn height(hull: &[&Point], energy: f64) -> f64 {
         hull.get(above),
     ) {
         (Some(below), Some(above)) => {
-            let way = (energy - below.energy_j) / (above.energy_j - below.energy_j);
-            below.accuracy + way * (above.accuracy - below.accuracy)
+            let share = (energy - below.energy_j) / (above.energy_j - below.energy_j);
+            below.accuracy + share * (above.accuracy - below.accuracy)
         }
         (Some(only), None) | (None, Some(only)) => only.accuracy,
         (None, None) => 0.0,

@@ -16,7 +16,7 @@ fn bend(points: &[(f64, f64)]) -> f64 {
         .iter()
         .map(|(energy, accuracy)| point(*energy, *accuracy))
         .collect();
-    sharpest_bend(&upper_hull(&points.iter().collect::<Vec<_>>())).unwrap()
+    sharpest_bend(&upper_hull(points.iter().collect(), |point| place(point))).unwrap()
 }
 
 fn made_up() -> (Family, Frontier) {

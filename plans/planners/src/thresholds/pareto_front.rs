@@ -38,7 +38,7 @@ impl ParetoFront {
             .is_some_and(|least| energy >= least.energy * SAME)
     }
 
-    /// Takes the cascade in if nothing beats it.
+    /// Adds the cascade if no other beats it.
     #[inline]
     pub(super) fn offer(&mut self, right: u32, energy: f64, cuts: &[u32]) {
         if !self.beats(right, energy) {

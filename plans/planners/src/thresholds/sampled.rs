@@ -1,6 +1,6 @@
 //! Random cascades, refined around the best (HybridServe §IV-B, Algorithm 1).
 //!
-//! The paper draws thresholds uniformly and tries one cascade per draw. Confidences crowd near 1, so this draws ranks
+//! The paper draws thresholds uniformly and tries one cascade per draw. Most confidences are near 1, so this draws ranks
 //! instead, and for every draw walks one gate through all its cuts with running sums: a whole line of cascades for the
 //! price of two. Frontier points are refined by the lines through them and through a random neighbour, until nothing new
 //! is found.
@@ -27,7 +27,7 @@ const ROUNDS: usize = 8;
 /// A neighbour's cuts are off by at most this share of the samples (the paper's epsilon).
 const EPSILON: f64 = 0.05;
 
-/// Puts what it finds into the front.
+/// Adds its cascades to the front.
 pub(super) fn search(table: &Table, seed: u64, front: &mut ParetoFront) {
     let gates = table.gates.len();
     if gates == 0 {
@@ -78,7 +78,7 @@ fn neighbour(cuts: &[u32], samples: u32, rng: &mut ChaCha8Rng) -> Vec<u32> {
     cuts.iter().map(&mut moved).collect()
 }
 
-/// What becomes of a sample at and after the gate of a line.
+/// The outcome of a sample at and after the gate of a line.
 #[derive(Clone, Copy, Default)]
 struct Fate {
     reaches: bool,

@@ -1,4 +1,4 @@
-//! How the accuracy-preserving point fares on data that it was not chosen on, with and without the guard.
+//! Accuracy of the accuracy-preserving point on unseen data, with and without the safety margin.
 
 use super::{
     Baseline, Family, NonInferiorityTest, Point, Search, accuracy_preserving, evaluate, frontier, synthetic,

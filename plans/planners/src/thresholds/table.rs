@@ -6,7 +6,7 @@
 )]
 
 use super::family::Family;
-use super::point::{FORWARD_ALL, Point};
+use super::point::FORWARD_ALL;
 
 /// A sample's place in the order of confidence at a gate.
 #[derive(Debug, Clone, Copy)]
@@ -98,36 +98,13 @@ impl Table {
         self.gates.iter().zip(cuts).map(snap).collect()
     }
 
-    /// The point of some cuts. A cut is the number of positions from the bottom that a gate forwards; its threshold is midway between
-    /// the confidences on its two sides, among the samples that reach the gate, and is as short a decimal as that allows.
-    pub(super) fn point(&self, cuts: &[u32]) -> Point {
-        let mut reached = vec![0_usize; self.gates.len() + 1];
-        let mut right = 0;
-        for sample in 0..self.samples {
-            let stop = self.stop(cuts, sample);
-            reached[stop] += 1;
-            right += usize::from(self.is_right(stop, sample));
-        }
-        let samples = self.samples as f64;
-        let answered: Vec<f64> = reached.iter().map(|count| *count as f64 / samples).collect();
-        for gate in (1..reached.len()).rev() {
-            reached[gate - 1] += reached[gate];
-        }
-        let reach: Vec<f64> = reached.iter().map(|count| *count as f64 / samples).collect();
-        let energies = self
-            .gates
-            .iter()
-            .map(|gate| gate.energy)
-            .chain([self.last_energy]);
-        Point {
-            thresholds: (0..self.gates.len())
-                .map(|gate| self.threshold(gate, cuts))
-                .collect(),
-            accuracy: right as f64 / samples,
-            energy_j: reach.iter().zip(energies).map(|(rho, energy)| rho * energy).sum(),
-            reach,
-            answered,
-        }
+    /// Returns the thresholds of some cuts. A cut is the number of positions from the bottom that a gate forwards; its threshold
+    /// is midway between the confidences on its two sides, among the samples that reach the gate, and is as short a decimal as that
+    /// allows.
+    pub(super) fn thresholds(&self, cuts: &[u32]) -> Vec<f64> {
+        (0..self.gates.len())
+            .map(|gate| self.threshold(gate, cuts))
+            .collect()
     }
 
     fn threshold(&self, index: usize, cuts: &[u32]) -> f64 {
@@ -153,13 +130,6 @@ impl Table {
             .zip(cuts)
             .take_while(|pair| forwards(*pair))
             .count()
-    }
-
-    fn is_right(&self, stop: usize, sample: usize) -> bool {
-        match self.gates.get(stop) {
-            Some(gate) => gate.ranked[gate.position[sample] as usize].right,
-            None => self.last_right[sample],
-        }
     }
 }
 

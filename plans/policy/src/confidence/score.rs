@@ -6,7 +6,7 @@ use super::{Calibration, ConfidenceError, Estimator};
 /// The largest `k` for which the strongest scores are kept on the stack.
 const INLINE_K: usize = 64;
 
-/// How far a distribution may sum from 1. Half-precision models round every class, so the slack is wide.
+/// Tolerance of the sum of a distribution around 1. Half-precision models round every class, so the tolerance is wide.
 const SUM_SLACK: f64 = 2e-2;
 
 /// A model's output for one request.

@@ -1,6 +1,6 @@
-//! Planning period by period for the load that was (Cocktail+'s autoscaling, without its foreknowledge).
+//! Periods of planning: each is planned for the load of the one before (Cocktail+'s autoscaling without its exact forecast).
 
-/// A first request should meet a replica: no period is planned for less, requests/s.
+/// Minimum load to plan for, requests/s, so that the first request finds a replica.
 const FLOOR_QPS: f64 = 1.0;
 
 /// Length of what a load is counted over, microseconds.
@@ -17,7 +17,7 @@ pub struct Periods {
 }
 
 impl Periods {
-    /// Periods of that length, the first begun at `now`.
+    /// Creates periods of this length; the first starts at `now`.
     pub fn new(length: u64, now: u64) -> Self {
         Self {
             length,
@@ -34,7 +34,7 @@ impl Periods {
         self.arrived += arrivals;
         let elapsed = now.saturating_sub(self.second);
         let over = now.saturating_sub(self.began) >= self.length;
-        // A part of a second counts where the period is no longer than that.
+        // A fraction of a second counts if the period is no longer than a second.
         if elapsed >= SECOND_US || over {
             let seconds = elapsed.max(1) as f64 / SECOND_US as f64;
             self.peak_qps = self.peak_qps.max(self.arrived as f64 / seconds);

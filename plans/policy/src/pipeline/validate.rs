@@ -1,4 +1,4 @@
-//! What makes a pipeline sound. The planners rely on it and check nothing of it again.
+//! Validation of a pipeline. The planners rely on it and do not repeat its checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -25,7 +25,10 @@ impl Plan {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn cascade(app: impl Into<String>) -> CascadeBuilder {
-        CascadeBuilder { app: app.into() }
+        CascadeBuilder {
+            app: app.into(),
+            made_by: "by hand".to_owned(),
+        }
     }
 }
 
@@ -34,13 +37,21 @@ impl Plan {
 #[must_use = "a plan is made by `stage(..).build()`"]
 pub struct CascadeBuilder {
     app: String,
+    made_by: String,
 }
 
 impl CascadeBuilder {
+    /// Sets the field `made_by` of the plan; the default is `by hand`.
+    pub fn made_by(mut self, made_by: impl Into<String>) -> Self {
+        self.made_by = made_by.into();
+        self
+    }
+
     /// Adds the entry stage, which runs `variant`.
     pub fn stage(self, name: impl Into<String>, variant: impl Into<String>) -> StageBuilder {
         let empty = Draft {
             app: self.app,
+            made_by: self.made_by,
             variants: Vec::new(),
             passed: Vec::new(),
         };
@@ -74,6 +85,7 @@ pub struct Deferral {
 #[derive(Debug, Clone)]
 struct Draft {
     app: String,
+    made_by: String,
     variants: Vec<VariantDraft>,
     passed: Vec<(StageDraft, f64)>,
 }
@@ -91,6 +103,8 @@ struct VariantDraft {
     worker: String,
     device: String,
     replicas: u32,
+    /// Replaces worker, device and number of replicas.
+    placement: Option<Vec<Replica>>,
     calibration: Option<Calibration>,
 }
 
@@ -104,6 +118,7 @@ impl Draft {
                 worker: SOLE_WORKER.to_owned(),
                 device: "cpu".to_owned(),
                 replicas: 1,
+                placement: None,
                 calibration: None,
             });
         }
@@ -149,6 +164,12 @@ impl StageBuilder {
         self.set(|variant| variant.replicas = replicas)
     }
 
+    /// Sets the replicas of the variant one by one, in place of [`worker`](Self::worker), [`device`](Self::device) and
+    /// [`replicas`](Self::replicas).
+    pub fn placement(self, placement: Vec<Replica>) -> Self {
+        self.set(|variant| variant.placement = Some(placement))
+    }
+
     /// Sets how the variant's outputs become a confidence. By default a variant with a threshold gives its own: the output
     /// `confidence`, a scalar in [0, 1].
     pub fn calibration(self, calibration: Calibration) -> Self {
@@ -160,6 +181,13 @@ impl StageBuilder {
     /// # Errors
     /// [`Invalid`]: a name that is not a subject token, a repeated stage, a threshold or another number outside its range.
     pub fn build(self) -> Result<Plan, Invalid> {
+        let plan = self.build_unchecked();
+        plan.validate()?;
+        Ok(plan)
+    }
+
+    /// Returns the plan without checking it; [`Plan::validate`] does.
+    pub fn build_unchecked(self) -> Plan {
         let (draft, last) = self.into_parts();
         let next = draft.passed.iter().skip(1).map(|(stage, _)| stage);
         let next: Vec<String> = next.chain([&last]).map(|stage| stage.name.clone()).collect();
@@ -181,10 +209,10 @@ impl StageBuilder {
             .collect();
         let last_stage = last.with_exit(Exit::Reply);
         stages.push(last_stage);
-        let plan = Plan {
+        Plan {
             version: PLAN_VERSION,
             app: draft.app,
-            made_by: "by hand".to_owned(),
+            made_by: draft.made_by,
             placement: draft.variants.iter().flat_map(VariantDraft::placement).collect(),
             variants: draft
                 .variants
@@ -194,6 +222,7 @@ impl StageBuilder {
             sharing: Sharing::default(),
             dropping: Dropping::None,
             slo: None,
+            certificate: None,
             gears: vec![Gear {
                 name: "only".to_owned(),
                 load: LoadRange::ALL,
@@ -204,9 +233,7 @@ impl StageBuilder {
                     stages,
                 },
             }],
-        };
-        plan.validate()?;
-        Ok(plan)
+        }
     }
 
     fn set(mut self, change: impl FnOnce(&mut VariantDraft)) -> Self {
@@ -252,14 +279,16 @@ impl StageDraft {
 }
 
 impl VariantDraft {
-    fn placement(&self) -> impl Iterator<Item = Replica> {
-        (0..self.replicas).map(|index| Replica {
+    fn placement(&self) -> Vec<Replica> {
+        let replica = |index| Replica {
             id: format!("{}-{index}", self.name),
             variant: self.name.clone(),
             worker: self.worker.clone(),
             device: self.device.clone(),
             partition: None,
-        })
+        };
+        let given = self.placement.clone();
+        given.unwrap_or_else(|| (0..self.replicas).map(replica).collect())
     }
 
     /// Calibrates the variant, if one of its stages needs it.

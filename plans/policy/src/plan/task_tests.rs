@@ -70,6 +70,7 @@ fn sound() -> Plan {
         sharing: Sharing::default(),
         dropping: Dropping::OpportunisticRerouting,
         slo: None,
+        certificate: None,
         gears: vec![Gear {
             name: "only".into(),
             load: LoadRange::ALL,
@@ -83,9 +84,9 @@ fn sound() -> Plan {
     }
 }
 
-fn after(spoil: impl FnOnce(&mut Wiring)) -> String {
+fn after(change: impl FnOnce(&mut Wiring)) -> String {
     let mut plan = sound();
-    spoil(&mut plan.gears[0].wiring);
+    change(&mut plan.gears[0].wiring);
     plan.validate()
         .expect_err("the plan should be unsound")
         .to_string()
@@ -190,10 +191,10 @@ fn stages_of_a_task_run_different_variants_and_do_not_reach_each_other() {
 
 #[test]
 fn early_dropping_has_what_it_goes_by() {
-    let without = |dropping: Dropping, spoil: fn(&mut Stage)| {
+    let without = |dropping: Dropping, change: fn(&mut Stage)| {
         let mut plan = sound();
         plan.dropping = dropping;
-        spoil(&mut plan.gears[0].wiring.stages[2]);
+        change(&mut plan.gears[0].wiring.stages[2]);
         plan.validate().err().map(|invalid| invalid.to_string())
     };
     let budget = |stage: &mut Stage| stage.budget_us = None;
@@ -202,17 +203,17 @@ fn early_dropping_has_what_it_goes_by() {
     assert_eq!(without(Dropping::LastTask, budget), None);
     assert_eq!(without(Dropping::PerTask, profiled), None);
     for dropping in [Dropping::PerTask, Dropping::OpportunisticRerouting] {
-        let said = without(dropping, budget).unwrap();
+        let error = without(dropping, budget).unwrap();
         assert!(
-            said.starts_with("gears[0].wiring.stages[2].budget_us: is missing"),
-            "{said}"
+            error.starts_with("gears[0].wiring.stages[2].budget_us: is missing"),
+            "{error}"
         );
     }
     for dropping in [Dropping::LastTask, Dropping::OpportunisticRerouting] {
-        let said = without(dropping, profiled).unwrap();
+        let error = without(dropping, profiled).unwrap();
         assert!(
-            said.starts_with("gears[0].wiring.stages[2].profiled: is missing"),
-            "{said}"
+            error.starts_with("gears[0].wiring.stages[2].profiled: is missing"),
+            "{error}"
         );
     }
     let zero = after(|wiring| wiring.stages[0].budget_us = Some(0));

@@ -1,7 +1,7 @@
-//! What makes a plan sound. Everything that serves relies on it and checks nothing of it again.
+//! Validation of a plan. The serving crates rely on it and do not repeat its checks.
 
 mod graph;
-mod slices;
+mod partitions;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,6 +33,9 @@ impl Plan {
         };
         placement(&root.field("placement"), &self.placement, &known)?;
         slo(&root.field("slo"), self.slo)?;
+        if let Some(certificate) = &self.certificate {
+            certificate.check(&root.field("certificate"))?;
+        }
         gears(&root.field("gears"), &self.gears, &known)
     }
 }
@@ -66,10 +69,10 @@ fn placement(path: &Path<'_>, placement: &[Replica], known: &Known<'_>) -> Resul
         variant(&path.field("variant"), &replica.variant, known)?;
         path.field("worker").name(&replica.worker)?;
         path.field("device").not_empty(replica.device.as_bytes())?;
-        if let Some(slice) = &replica.partition {
-            let inside = slice.index < slice.of;
+        if let Some(partition) = &replica.partition {
+            let inside = partition.index < partition.of;
             path.field("partition").field("index").within(
-                f64::from(slice.index),
+                f64::from(partition.index),
                 inside,
                 "below the number of partitions `of`",
             )?;

@@ -70,6 +70,7 @@ fn sound() -> Plan {
         sharing: Sharing::default(),
         dropping: Dropping::None,
         slo: None,
+        certificate: None,
         gears: vec![Gear {
             name: "only".into(),
             load: LoadRange::ALL,
@@ -93,9 +94,9 @@ fn sound() -> Plan {
 }
 
 /// Returns the validation error after a change of a valid plan.
-fn after(spoil: impl FnOnce(&mut Plan)) -> String {
+fn after(change: impl FnOnce(&mut Plan)) -> String {
     let mut plan = sound();
-    spoil(&mut plan);
+    change(&mut plan);
     plan.validate()
         .expect_err("the plan should be unsound")
         .to_string()
@@ -368,30 +369,30 @@ fn members_of_an_ensemble_are_different_and_reply() {
             "`middle` is a member of an ensemble and does not exit by `reply`",
         ),
     ] {
-        let said = after(|plan| vote(plan, members));
-        assert!(said.contains(message), "{said}");
+        let error = after(|plan| vote(plan, members));
+        assert!(error.contains(message), "{error}");
     }
 }
 
 #[test]
 fn objectives_and_expectations_are_in_range() {
-    let said = after(|plan| plan.slo = Some(Slo::Latency { p95_us: 0 }));
-    assert!(said.starts_with("slo.p95_us"), "{said}");
-    let said = after(|plan| plan.slo = Some(Slo::Accuracy { at_least: 1.5 }));
-    assert!(said.starts_with("slo.at_least"), "{said}");
+    let error = after(|plan| plan.slo = Some(Slo::Latency { p95_us: 0 }));
+    assert!(error.starts_with("slo.p95_us"), "{error}");
+    let error = after(|plan| plan.slo = Some(Slo::Accuracy { at_least: 1.5 }));
+    assert!(error.starts_with("slo.at_least"), "{error}");
     let figures = Expected {
         time_share: 0.5,
         accuracy: 0.9,
         p95_us: 1000,
         utilisation: 0.7,
     };
-    let said = after(|plan| {
+    let error = after(|plan| {
         plan.gears[0].expected = Some(Expected {
             accuracy: f64::NAN,
             ..figures
         });
     });
-    assert!(said.starts_with("gears[0].expected.accuracy"), "{said}");
+    assert!(error.starts_with("gears[0].expected.accuracy"), "{error}");
     let mut plan = sound();
     plan.sharing = Sharing::Exclusive;
     plan.slo = Some(Slo::Latency { p95_us: 50_000 });

@@ -11,10 +11,10 @@ use super::{Partition, Replica};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Wiring {
-    /// Where an admitted request goes first.
+    /// Edge of an admitted request.
     pub entry: Edge,
-    /// Where it goes at the same time: the other members of a bagging ensemble, whose answers are put to the vote with the
-    /// entry's (Cocktail). Empty for everything but an ensemble; a member's stage exits by `reply`.
+    /// Edges taken at the same time, to the other members of a bagging ensemble; their answers are voted on with the entry's
+    /// (Cocktail). Empty except for an ensemble; a member's stage exits by `reply`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ensemble: Vec<Edge>,
     /// The stages; an edge only leads to a later one in this list.
@@ -22,13 +22,13 @@ pub struct Wiring {
 }
 
 impl Wiring {
-    /// Where an admitted request goes: the entry, and the other members of an ensemble.
+    /// The edges of an admitted request: the entry, and the other members of an ensemble.
     pub fn members(&self) -> impl Iterator<Item = &Edge> {
         std::iter::once(&self.entry).chain(&self.ensemble)
     }
 
-    /// Whether a request ends with the answer of one stage, which may then be read while it is made. Those of an ensemble are voted on, and
-    /// those of a pipeline's tasks are gathered; their parts would be mixed up.
+    /// Whether a request ends with the answer of one stage, which can then be streamed. The answers of an ensemble are voted on, and
+    /// those of a pipeline's tasks are gathered, so neither can be streamed.
     pub fn gives_one_answer(&self) -> bool {
         let fans_out = |stage: &Stage| matches!(stage.exit, Exit::FanOut { .. });
         self.ensemble.is_empty() && !self.stages.iter().any(fans_out)
@@ -66,11 +66,11 @@ pub struct Stage {
     pub task: Option<String>,
     /// The variant that its replicas run.
     pub variant: String,
-    /// The slice of the variant's layers that its replicas hold; absent for the whole model. The stages of a variant's slices
+    /// The partition of the variant that its replicas hold; absent for the whole model. The stages of a variant's partitions
     /// follow each other by `next`, with no router between (HybridServe §V-A), and the last has the variant's exit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<Partition>,
-    /// What happens to a result.
+    /// Exit of its results.
     pub exit: Exit,
     /// When a replica's queue becomes a batch.
     pub batching: Batching,
@@ -78,13 +78,13 @@ pub struct Stage {
     /// variant's execution time at the configured batch and its share of queueing (Loki §4.2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget_us: Option<u64>,
-    /// What was profiled of its variant at this task, which early dropping and rerouting go by.
+    /// Profiled figures of its variant at this task, for early dropping and rerouting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profiled: Option<Profiled>,
 }
 
 impl Stage {
-    /// Whether the replica runs what the stage needs: its variant, and the same slice of it.
+    /// Whether the replica runs what the stage needs: its variant, and the same partition of it.
     pub fn is_run_by(&self, replica: &Replica) -> bool {
         self.variant == replica.variant && self.partition == replica.partition
     }
@@ -99,7 +99,7 @@ impl Stage {
     }
 }
 
-/// What was profiled of a variant at a task (Loki §5.2).
+/// Profiled figures of a variant at a task (Loki §5.2).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Profiled {
@@ -109,7 +109,7 @@ pub struct Profiled {
     pub accuracy: f64,
 }
 
-/// What happens to a stage's result.
+/// Exit of a stage's results.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Exit {
@@ -133,7 +133,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// Whether every result is the reply, so that it is the last word before it is whole.
+    /// Whether every result is the reply, so that its parts can be streamed before it is complete.
     pub fn always_replies(&self) -> bool {
         match self {
             Self::Reply => true,
@@ -143,23 +143,23 @@ impl Exit {
     }
 }
 
-/// An interval of confidence and where it leads.
+/// An interval of confidence and its target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Band {
     /// Inclusive lower end, in [0, 1]; the band ends where the next begins.
     pub from: f64,
-    /// Where a result of this confidence goes.
+    /// Target of a result of this confidence.
     pub to: Target,
 }
 
-/// Where a band leads.
+/// Target of a band.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
     /// Answer the client.
     Reply,
-    /// Ask a later stage; a skip connection leads further than the next one.
+    /// Escalate to a later stage; a skip connection leads further than the next one.
     Stage(Edge),
 }
 

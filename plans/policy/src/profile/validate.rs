@@ -1,4 +1,4 @@
-//! What makes a profile sound.
+//! Validation of a profile.
 
 use std::collections::BTreeSet;
 

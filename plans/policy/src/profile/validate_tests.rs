@@ -41,9 +41,9 @@ fn sound() -> Profile {
     }
 }
 
-fn after(spoil: impl FnOnce(&mut Profile)) -> String {
+fn after(change: impl FnOnce(&mut Profile)) -> String {
     let mut profile = sound();
-    spoil(&mut profile);
+    change(&mut profile);
     profile
         .validate()
         .expect_err("the profile should be unsound")

@@ -81,6 +81,7 @@ pub(crate) fn draw(scenario: &Scenario, rng: &mut ChaCha8Rng) -> Plan {
         sharing: Sharing::Concurrent,
         dropping: Dropping::None,
         slo: None,
+        certificate: None,
         gears: (0..gears)
             .map(|index| Gear {
                 name: format!("g{index}"),

@@ -82,7 +82,7 @@ impl<O: Observer> Engine<'_, O> {
         }
     }
 
-    /// A replica has the device: it starts a batch, or gives way if it has none any more.
+    /// A replica holds the device: it starts a batch, or releases the device if it has none any more.
     pub(super) fn take_turn(&mut self, number: u32) {
         let mut turn = Some(number);
         while let Some(number) = turn.take() {
@@ -139,7 +139,7 @@ impl<O: Observer> Engine<'_, O> {
         }
     }
 
-    /// A batch has run: the next one starts, then the results go their ways, in the order in which the actors do it.
+    /// A batch has run: the next one starts, then the results are forwarded, in the same order as in the actors.
     pub(super) fn run_ends(&mut self, number: u32, at: u64) {
         let timed = self.config.budget_us.is_some();
         let spare = std::mem::take(&mut self.spare);

@@ -5,7 +5,7 @@ use crate::events::Event;
 use crate::observer::Observer;
 
 impl<O: Observer> Engine<'_, O> {
-    /// A batch that would take so long by itself begins beside others.
+    /// Starts a batch that would take this long if it ran alone, beside others.
     pub(super) fn joins_others(&mut self, replica: u32, device: u32, run_us: u64, kernel: f64) {
         let now = self.now;
         let Some(device) = self.fleet.devices.get_mut(device as usize) else {
@@ -23,7 +23,7 @@ impl<O: Observer> Engine<'_, O> {
         self.end_at(&ends);
     }
 
-    /// A batch has ended, well or not.
+    /// A batch has ended or failed.
     pub(super) fn leaves_others(&mut self, replica: u32, device: u32) {
         let now = self.now;
         let Some(device) = self.fleet.devices.get_mut(device as usize) else {
@@ -39,7 +39,7 @@ impl<O: Observer> Engine<'_, O> {
         }
     }
 
-    /// Batches end at other times than was thought. The ends that were thought of before find that it is not yet, or no longer, time.
+    /// Schedules the new ends of batches. The events of the earlier ends find that it is too early or too late, and do nothing.
     fn end_at(&mut self, ends: &[(u32, u64)]) {
         for (replica, until) in ends {
             let run = self

@@ -1,4 +1,4 @@
-//! What happens from outside the stream of requests: ticks and gear shifts, replicas that come, go and fail.
+//! Events from outside the stream of requests: ticks and gear shifts, replicas that start, stop and fail.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::report::{SHIFTS_KEPT, Shift};
 use crate::world::KnownReplica;
 
 impl<O: Observer> Engine<'_, O> {
-    /// Does the next thing from outside.
+    /// Processes the next external event.
     #[cold]
     pub(super) fn control(&mut self) {
         self.report.events += 1;
@@ -165,7 +165,7 @@ impl<O: Observer> Engine<'_, O> {
         true
     }
 
-    /// A replica that drains is gone once it is empty.
+    /// A replica that drains stops once it is empty.
     pub(super) fn settle(&mut self, number: u32) {
         let now = self.now;
         let empty = self.fleet.replica(number).is_some_and(|replica| {
@@ -176,7 +176,7 @@ impl<O: Observer> Engine<'_, O> {
         }
     }
 
-    /// What a failed replica held is lost, and sent again when the failure is noticed.
+    /// The requests of a failed replica are lost, and sent again when the failure is noticed.
     fn fail(&mut self, number: u32) {
         let (tasks, run, running) = self.empty(number);
         self.fleet.set_health(number, Health::Failed, self.now);

@@ -8,12 +8,12 @@ use crate::observer::{Loss, Observer};
 use kaskade_policy::plan::Dropping;
 use kaskade_policy::rerouting::{self, Backup, Decision, Forwarding};
 
-/// Where a copy has just been.
+/// The stage that a copy has just passed.
 struct Ended {
     epoch: u32,
     /// The replica that sends its results on.
     sender: u32,
-    /// Its way so far, if it is a pipeline's.
+    /// Its path so far, if it is a pipeline's.
     path: Option<u32>,
     /// What early dropping judges it by; `None` if nothing is dropped there.
     judged: Option<Judged>,
@@ -65,7 +65,7 @@ impl<O: Observer> Engine<'_, O> {
         self.forward(task, edge, &ended);
     }
 
-    /// Sends every child its copies. If that comes to none, the result at hand is the last on its way.
+    /// Sends every child its copies. If there are none, this result is the last on its path.
     #[inline(never)]
     pub(super) fn fan_out(
         &mut self,
@@ -146,7 +146,7 @@ impl<O: Observer> Engine<'_, O> {
         (end != NEVER).then(|| end.saturating_sub(self.now.saturating_add(hops)))
     }
 
-    /// Sends one copy of a result along an edge, or another way, or nowhere.
+    /// Sends one copy of a result along an edge, reroutes it, or drops it.
     fn forward(&mut self, from: Task, edge: u32, ended: &Ended) {
         let task = self.task(from.flight, from.attempt, ended.path);
         if ended.path.is_none() {
@@ -168,8 +168,8 @@ impl<O: Observer> Engine<'_, O> {
         }
     }
 
-    /// The replica that a pipeline's request is forwarded to. Every sender has a separate sequence of draws: with a shared
-    /// sequence, the draws for two tasks of a request would follow each other, and the two variants would be correlated.
+    /// The replica that a pipeline's request is forwarded to. Every sender draws from its own sequence: from a shared one, the draws
+    /// for two tasks of a request would be consecutive, and the two variants correlated.
     fn choose_for(&mut self, ended: &Ended, edge: u32) -> Option<u32> {
         let sender = self.fleet.replica(ended.sender)?;
         sender.draws = sender.draws.wrapping_add(1);

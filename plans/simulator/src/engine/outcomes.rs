@@ -37,8 +37,8 @@ impl<O: Observer> Engine<'_, O> {
         self.drop_copy(task);
     }
 
-    /// A copy comes to nothing: a pipeline's request with it in this branch, any other altogether, unless it has its outcome
-    /// or a newer attempt.
+    /// A copy is lost. With it, a pipeline's request loses this branch and any other request ends, unless it has its outcome or a
+    /// newer attempt.
     #[cold]
     pub(super) fn lose(&mut self, task: Task, loss: Loss) {
         if let Some(flight) = self.flights.get_mut(task.flight)
@@ -170,7 +170,7 @@ impl<O: Observer> Engine<'_, O> {
         }
     }
 
-    /// The way of a pipeline's copy with the stage that has just run it, and whether that stage is a sink.
+    /// The path of a pipeline's copy including the stage that has just run it, and whether that stage is a sink.
     pub(super) fn path_on(&mut self, task: Task, variant: u32) -> (u32, bool) {
         let before = self.branches.get(task.copy).path;
         let flight = self.flights.get(task.flight);

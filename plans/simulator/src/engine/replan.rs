@@ -17,7 +17,7 @@ use crate::replan::Next;
 use crate::report::{PLANS_KEPT, PlanChange};
 
 impl<O: Observer> Engine<'_, O> {
-    /// Shows the controller the service, and follows it.
+    /// Calls the controller with the state of the service, and adopts its plan.
     pub(super) fn look(&mut self) {
         let Some(mut replanning) = self.replanning.take() else {
             return;
@@ -108,7 +108,7 @@ impl<O: Observer> Engine<'_, O> {
         for replica in &compiled.placement {
             self.bring(*replica);
         }
-        // What only the plan that waited before would have had is not loaded any further.
+        // Replicas that only the plan that waited before needs are not loaded any further.
         self.retire();
         self.begin_if_loaded();
         Ok(())

@@ -20,7 +20,7 @@ const PREFILL_SHARE: u64 = 8;
 const HELD: u64 = 10;
 /// Numbers of resident layers that are tried, evenly from none to as many as fit.
 const RESIDENT: usize = 4;
-/// Sizes of mini-batches that are tried, the largest that fit: smaller ones read the weights more often to no end.
+/// Sizes of mini-batches that are tried, the largest that fit: smaller ones only read the weights more often.
 const SIZES: usize = 4;
 
 impl Machine<'_> {

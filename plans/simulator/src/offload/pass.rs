@@ -2,66 +2,23 @@
 //!
 //! The order is the engine's. The link carries a mini-batch's blocks, then that mini-batch's part of the next layer's weights; two
 //! buffers there are for blocks and two for weights, and a transfer begins when the link and a buffer of its kind are free. The
-//! device computes a mini-batch when its blocks and the layer's weights have come. What new tokens leave behind goes back by
+//! device computes a mini-batch when its blocks and the layer's weights have come. The cache entries of new tokens go back by
 //! the link's other direction. Every event depends only on earlier ones, so one walk through the order finds all times.
 
 use std::collections::VecDeque;
 
+use kaskade_policy::hybrid_cache::Traffic;
 use serde::Serialize;
 
 /// Buffers of each kind.
 const BUFFERS: usize = 2;
-
-/// What the link carried, bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Traffic {
-    /// Weights to the device.
-    pub weights: u64,
-    /// KV blocks to the device.
-    pub kv: u64,
-    /// ACT blocks to the device.
-    pub act: u64,
-    /// Entries of new tokens back to the host.
-    pub stored: u64,
-}
-
-impl Traffic {
-    /// Everything that went to the device.
-    pub fn loaded(&self) -> u64 {
-        self.weights + self.cache()
-    }
-
-    /// Blocks of either kind that went to the device: what Figure 13 compares.
-    pub fn cache(&self) -> u64 {
-        self.kv + self.act
-    }
-
-    /// `times` times as much.
-    fn times(self, times: u64) -> Self {
-        Self {
-            weights: self.weights * times,
-            kv: self.kv * times,
-            act: self.act * times,
-            stored: self.stored * times,
-        }
-    }
-}
-
-impl std::ops::AddAssign for Traffic {
-    fn add_assign(&mut self, other: Self) {
-        self.weights += other.weights;
-        self.kv += other.kv;
-        self.act += other.act;
-        self.stored += other.stored;
-    }
-}
 
 /// A mini-batch's work in one layer; it is the same in all.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LayerWork {
     /// What the device computes, KV Gen included, seconds.
     pub compute_s: f64,
-    /// What its blocks take over the link, seconds; absent: none are loaded and no buffer is wanted.
+    /// Time of its blocks on the link, seconds; absent: none are loaded and no buffer is needed.
     pub load_s: Option<f64>,
     /// What goes back to the host, seconds.
     pub store_s: f64,
@@ -100,10 +57,10 @@ impl Weights {
     }
 }
 
-/// How long a step took, and what for.
+/// The time of a step, and its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Course {
-    /// From its beginning until everything is computed and carried, seconds.
+    /// From its start until everything is computed and transferred, seconds.
     pub seconds: f64,
     /// The device computed, seconds.
     pub busy_s: f64,

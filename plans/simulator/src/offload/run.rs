@@ -5,14 +5,14 @@ use thiserror::Error;
 
 use super::Machine;
 use super::hardware::Forward;
-use super::pass::{Course, LayerWork, Traffic, Weights, walk};
+use super::pass::{Course, LayerWork, Weights, walk};
 use super::setup::{Load, Mode, Setup};
-use kaskade_policy::hybrid_cache::BlockCounts;
 use kaskade_policy::hybrid_cache::admission::{Refused, Scheduler};
 use kaskade_policy::hybrid_cache::blocks::{Block, BlockSpace, Kind, Place};
 use kaskade_policy::hybrid_cache::minibatch::{Demand, in_order, pack};
+use kaskade_policy::hybrid_cache::{BlockCounts, Traffic};
 
-/// How a load went.
+/// The results of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Outcome {
     /// Steps that computed prompts, all together.
@@ -25,7 +25,7 @@ pub struct Outcome {
     pub tokens: usize,
     /// Mini-batches of the last step.
     pub mini_batches: usize,
-    /// Requests that made room for others, counted each time.
+    /// Preemptions of requests.
     pub preempted: usize,
 }
 
@@ -51,7 +51,7 @@ impl Outcome {
     }
 }
 
-/// Why a load did not come to its end. A setup for the same load does not fail so.
+/// A load cannot be completed. This does not happen with a setup for the same load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RunError {
     /// A request was refused on arrival.

@@ -36,7 +36,7 @@ pub struct BadShape {
     pub dimension: &'static str,
     /// Its value.
     pub value: usize,
-    /// The most that is believed.
+    /// The maximum.
     pub most: usize,
 }
 

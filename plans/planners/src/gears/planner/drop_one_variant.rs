@@ -1,19 +1,16 @@
 //! Plans on a family with one variant less, or with one cascade for every load.
 //!
 //! A violation downgrades the range that it names, and nothing else. So a rare load may keep a large model on devices whose memory
-//! the common loads could use better: no range ever violations, and no range alone can free the memory. What helps is to ask the
-//! other way round, which plan there would be without that model.
+//! the common loads could use better: no range has a violation, and no range alone can free the memory. So the planner also
+//! plans without that model.
 
 use super::multistart::or_none;
-use super::{Feasible, Planner};
+use super::{Chosen, Feasible, Planner};
 use crate::gears::evaluate::Evaluate;
-use crate::gears::search::{Cascade, Space};
+use crate::gears::search::Space;
 use crate::gears::set::ModelSet;
 use crate::gears::violation::{GearError, Step};
 use kaskade_policy::plan::Slo;
-
-/// A plan and the cascades that its ranges could choose from.
-pub(super) type Chosen = (Feasible, Vec<Cascade>);
 
 impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
     /// Leaves out one variant after the other as long as that gives a better plan, of at most as many variants as there are.

@@ -10,7 +10,7 @@ use crate::gears::search::Cascade;
 use crate::gears::violation::{Effort, GearError, Step, Violation};
 use kaskade_policy::plan::{Expected, Gear, Plan, Slo};
 
-/// A gear plan and what led to it.
+/// A gear plan and the steps of its planning.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct GearPlan {
     /// The plan, validated.

@@ -84,7 +84,7 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
         })
     }
 
-    /// Chooses anew with the latencies of the placement there is.
+    /// Chooses again with the latencies of the present placement.
     fn faster(
         &mut self,
         workload: &Workload,

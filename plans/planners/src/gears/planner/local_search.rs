@@ -10,7 +10,7 @@ use crate::gears::search::Cascade;
 use crate::gears::set::ModelSet;
 use crate::gears::violation::{GearError, Step};
 
-/// After so many cascades in a row that do not hold, more accurate ones are not tried.
+/// Number of cascades in a row that do not hold after which the search ends.
 const PATIENCE: u32 = 3;
 
 impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {

@@ -1,17 +1,15 @@
-//! Where Algorithm 1 begins.
+//! The starting points of Algorithm 1.
 //!
-//! It goes down from the best cascades, and up again as far as it finds a way, so what it comes to depends on where it began. A
-//! planner that may switch and cascade must not come to less than one that may not: what the ablations find are plans like any
-//! other. So it begins from theirs too, and keeps the best of all ends.
+//! It goes down from the best cascades, and up again as far as possible, so its result depends on its start. The full planner must
+//! not be worse than its ablations, whose plans are plans too. So it also starts from their plans, and keeps the best result.
 
-use super::drop_one_variant::Chosen;
 use super::scope::Scope;
-use super::{Feasible, Planner};
+use super::{Chosen, Feasible, Planner};
 use crate::gears::evaluate::Evaluate;
 use crate::gears::options::Ablation;
 use crate::gears::violation::{GearError, Step};
 
-/// Whose plans the full planner begins from.
+/// The ablations from whose plans the full planner starts.
 const SMALLER: [Ablation; 3] = [Ablation::NoSwitching, Ablation::NoCascade, Ablation::Neither];
 
 impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
@@ -37,7 +35,7 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
         best
     }
 
-    /// Algorithm 1 on what there is, and what comes after it.
+    /// Algorithm 1 on the present scope, and the improvements after it.
     fn begin_at_the_top(&mut self) -> Result<Chosen, GearError> {
         let whole = self.plan_once()?;
         let steady = self.or_steady(whole)?;

@@ -1,4 +1,4 @@
-//! What a planner chooses from, and what it chooses for.
+//! The cascades and ranges of a planner.
 
 use crate::gears::options::{Ablation, GearOptions};
 use crate::gears::search::Space;

@@ -1,14 +1,14 @@
-//! What makes a wiring sound: where its edges lead, and what its stages need to serve.
+//! Validation of a wiring: the targets of its edges, and what its stages need to serve.
 
 use std::collections::BTreeSet;
 
 use super::super::{Band, Batching, Child, Dropping, Edge, Exit, Replica, Stage, Target, Wiring};
-use super::{Known, slices, variant};
+use super::{Known, partitions, variant};
 use crate::gather::MAX_BRANCHES;
 use crate::invalid::{Invalid, Path, Problem};
-use crate::partition::Slice;
+use crate::partition::ModelPart;
 
-/// How far the shares of an edge may sum from 1.
+/// Tolerance of the sum of an edge's shares around 1.
 const SHARE_SLACK: f64 = 1e-6;
 
 pub(super) fn wiring(path: &Path<'_>, wiring: &Wiring, known: &Known<'_>) -> Result<(), Invalid> {
@@ -22,7 +22,7 @@ pub(super) fn wiring(path: &Path<'_>, wiring: &Wiring, known: &Known<'_>) -> Res
             path.field("task").name(task)?;
         }
     }
-    slices::chained(path, wiring)?;
+    partitions::chained(path, wiring)?;
     let graph = Graph {
         stages: &wiring.stages,
         known,
@@ -48,7 +48,7 @@ impl Graph<'_> {
         if !replicas.any(|replica| stage.is_run_by(replica)) {
             return path.field("variant").fail(Problem::NoReplica {
                 variant: stage.variant.clone(),
-                slice: stage.partition.map(|partition| Slice(Some(partition))),
+                partition: stage.partition.map(|partition| ModelPart(Some(partition))),
             });
         }
         batching(&path.field("batching"), stage.batching)?;
@@ -69,7 +69,7 @@ impl Graph<'_> {
         }
     }
 
-    /// Stages of one task run different variants, and have what the plan's early dropping goes by.
+    /// Checks that stages of one task run different variants and have the fields that the plan's early dropping needs.
     fn task(&self, path: &Path<'_>, index: usize, stage: &Stage) -> Result<(), Invalid> {
         if let Some(budget) = stage.budget_us {
             let within = budget > 0;
@@ -243,7 +243,7 @@ impl Graph<'_> {
         }
     }
 
-    /// Whether a replica runs the stage's slice of its variant, or any variant of its task.
+    /// Whether a replica runs the stage's partition of its variant, or any variant of its task.
     fn serves(&self, path: &Path<'_>, replica: &Replica, stage: &Stage) -> Result<(), Invalid> {
         let siblings = || self.stages.iter().filter(|other| other.is_sibling(stage));
         if siblings().any(|sibling| sibling.is_run_by(replica)) {
@@ -253,8 +253,8 @@ impl Graph<'_> {
         if let Some(same) = same.next() {
             return path.fail(Problem::WrongSlice {
                 replica: replica.id.clone(),
-                actual: Slice(replica.partition),
-                expected: Slice(same.partition),
+                actual: ModelPart(replica.partition),
+                expected: ModelPart(same.partition),
             });
         }
         path.fail(match &stage.task {

@@ -1,10 +1,10 @@
-//! What makes a chain of slices sound (HybridServe §V-A): they follow each other by `next`, and nothing comes between.
+//! Validation of a chain of partitions (HybridServe §V-A): they follow each other by `next`, with no stage in between.
 
 use super::super::{Edge, Exit, Partition, Stage, Target, Wiring};
 use crate::invalid::{Invalid, Path, Problem};
-use crate::partition::Slice;
+use crate::partition::ModelPart;
 
-/// Every slice of a model but the last leads to the next one, every other edge to a whole model or a first slice, and only
+/// Checks that every partition but the last leads to the next one, every other edge to a whole model or a first partition, and that only
 /// `next` pairs senders with receivers.
 pub(super) fn chained(path: &Path<'_>, wiring: &Wiring) -> Result<(), Invalid> {
     let stages = path.field("stages");
@@ -22,25 +22,28 @@ pub(super) fn chained(path: &Path<'_>, wiring: &Wiring) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// A slice is one of those that there are.
-fn inside(path: &Path<'_>, slice: Option<Partition>) -> Result<(), Invalid> {
-    slice.map_or(Ok(()), |slice| {
+/// A partition is one of those that there are.
+fn inside(path: &Path<'_>, partition: Option<Partition>) -> Result<(), Invalid> {
+    partition.map_or(Ok(()), |partition| {
         path.field("index").within(
-            f64::from(slice.index),
-            slice.index < slice.of,
+            f64::from(partition.index),
+            partition.index < partition.of,
             "below the number of partitions `of`",
         )
     })
 }
 
-/// A slice that is not the last leads to the next; whatever else a stage leads to begins there.
+/// A partition that is not the last leads to the next; whatever else a stage leads to begins there.
 fn exits(path: &Path<'_>, stage: &Stage, wiring: &Wiring) -> Result<(), Invalid> {
     let exit = path.field("exit");
-    if let Some(slice) = stage.partition.filter(|slice| slice.index + 1 < slice.of) {
+    if let Some(partition) = stage
+        .partition
+        .filter(|partition| partition.index + 1 < partition.of)
+    {
         return match &stage.exit {
-            Exit::Next { to } => follows(&exit.field("to"), stage, slice, to, wiring),
+            Exit::Next { to } => follows(&exit.field("to"), stage, partition, to, wiring),
             _ => exit.fail(Problem::NotChained {
-                slice: Slice(Some(slice)),
+                partition: ModelPart(Some(partition)),
             }),
         };
     }
@@ -75,36 +78,41 @@ fn enters(path: &Path<'_>, edge: &Edge, wiring: &Wiring) -> Result<(), Invalid> 
     begins(path, edge, wiring)
 }
 
-/// The edge leads to a whole model or a first slice.
+/// The edge leads to a whole model or a first partition.
 fn begins(path: &Path<'_>, edge: &Edge, wiring: &Wiring) -> Result<(), Invalid> {
     match target(edge, wiring) {
-        Some((stage, Some(slice))) if slice.index > 0 => path.field("stage").fail(Problem::BrokenChain {
-            variant: stage.variant.clone(),
-            found: Slice(Some(slice)),
-            expected: Slice(Some(Partition { index: 0, ..slice })),
-        }),
+        Some((stage, Some(partition))) if partition.index > 0 => {
+            path.field("stage").fail(Problem::BrokenChain {
+                variant: stage.variant.clone(),
+                found: ModelPart(Some(partition)),
+                expected: ModelPart(Some(Partition {
+                    index: 0,
+                    ..partition
+                })),
+            })
+        }
         _ => Ok(()),
     }
 }
 
-/// The edge leads to the slice after this one.
+/// The edge leads to the partition after this one.
 fn follows(
     path: &Path<'_>,
     stage: &Stage,
-    slice: Partition,
+    partition: Partition,
     edge: &Edge,
     wiring: &Wiring,
 ) -> Result<(), Invalid> {
     let next = Some(Partition {
-        index: slice.index + 1,
-        of: slice.of,
+        index: partition.index + 1,
+        of: partition.of,
     });
     match target(edge, wiring) {
         Some((to, found)) if to.variant != stage.variant || found != next => {
             path.field("stage").fail(Problem::BrokenChain {
                 variant: to.variant.clone(),
-                found: Slice(found),
-                expected: Slice(next),
+                found: ModelPart(found),
+                expected: ModelPart(next),
             })
         }
         _ => Ok(()),
@@ -119,5 +127,5 @@ fn target<'a>(edge: &Edge, wiring: &'a Wiring) -> Option<(&'a Stage, Option<Part
 }
 
 #[cfg(test)]
-#[path = "slices_tests.rs"]
+#[path = "partitions_tests.rs"]
 mod tests;

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What `work` makes of every item, in their order.
-pub(super) fn abreast<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+/// Returns the results of `work` for every item, in their order, computed in parallel.
+pub(super) fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let done: Mutex<Vec<(usize, R)>> = Mutex::default();
     let next = AtomicUsize::new(0);
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
@@ -36,7 +36,7 @@ mod tests {
         let items: Vec<u64> = (0..100).collect();
         // The first ones take longest.
         let slow = |item: &u64| (0..(100 - item) * 1_000).fold(*item, |sum, _| std::hint::black_box(sum));
-        assert_eq!(abreast(&items, slow), items);
-        assert!(abreast(&[], |item: &u64| *item).is_empty());
+        assert_eq!(in_parallel(&items, slow), items);
+        assert!(in_parallel(&[], |item: &u64| *item).is_empty());
     }
 }

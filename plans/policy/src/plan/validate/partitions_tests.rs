@@ -2,9 +2,9 @@ use serde_json::{Value, json};
 
 use crate::plan::Plan;
 
-/// A small model, and a large one in two slices, of which there are two copies.
+/// A small model, and a large one in two partitions, of which there are two copies.
 fn sound() -> Value {
-    let replica = |id: &str, variant: &str, slice: Option<u32>| match slice {
+    let replica = |id: &str, variant: &str, partition: Option<u32>| match partition {
         None => json!({ "id": id, "variant": variant, "worker": "w", "device": "cpu" }),
         Some(index) => json!({
             "id": id, "variant": variant, "worker": "w", "device": "cpu",
@@ -61,30 +61,32 @@ fn with(place: &str, value: Value) -> String {
 const STAGES: &str = "/gears/0/wiring/stages";
 
 #[test]
-fn a_chain_of_slices_passes_and_survives_the_file() {
+fn a_chain_of_partitions_passes_and_survives_the_file() {
     let plan = Plan::from_json(&sound().to_string()).unwrap();
     assert_eq!(Plan::from_json(&plan.to_json().unwrap()).unwrap(), plan);
 }
 
 #[test]
-fn only_the_last_slice_answers() {
+fn only_the_last_partition_answers() {
     let early = with(&format!("{STAGES}/1/exit"), json!({ "kind": "reply" }));
     assert!(
-        early.contains("stages[1].exit: is not `next`, and the stage runs slice 0 of 2"),
+        early.contains("stages[1].exit: is not `next`, and the stage runs partition 0 of 2"),
         "{early}"
     );
 }
 
 #[test]
-fn slices_follow_each_other_and_nothing_enters_in_the_middle() {
+fn partitions_follow_each_other_and_nothing_enters_in_the_middle() {
     let skipped = with(&format!("{STAGES}/2/partition"), json!({ "index": 0, "of": 2 }));
     assert!(
-        skipped.contains("leads to slice 0 of 2 of `large` where only slice 1 of 2 can follow"),
+        skipped.contains("leads to partition 0 of 2 of `large` where only partition 1 of 2 can follow"),
         "{skipped}"
     );
     let entered = with("/gears/0/wiring/entry/stage", json!("back"));
     assert!(
-        entered.contains("entry.stage: leads to slice 1 of 2 of `large` where only slice 0 of 2 can follow"),
+        entered.contains(
+            "entry.stage: leads to partition 1 of 2 of `large` where only partition 0 of 2 can follow"
+        ),
         "{entered}"
     );
     let outside = with(&format!("{STAGES}/1/partition/index"), json!(2));
@@ -95,17 +97,17 @@ fn slices_follow_each_other_and_nothing_enters_in_the_middle() {
 }
 
 #[test]
-fn shares_and_pairs_name_replicas_of_the_stages_slice() {
+fn shares_and_pairs_name_replicas_of_the_stages_partition() {
     let shares = format!("{STAGES}/1/exit/to/shares");
     let wrong = with(&shares, json!({ "g0": 1.0 }));
     assert!(
-        wrong.contains("replica `g0` holds slice 0 of 2, and the stage slice 1 of 2"),
+        wrong.contains("replica `g0` holds partition 0 of 2, and the stage partition 1 of 2"),
         "{wrong}"
     );
     let pairs = format!("{STAGES}/1/exit/to/pairs");
     let backwards = with(&pairs, json!({ "g1": "g0" }));
     assert!(
-        backwards.contains("pairs[\"g1\"]: replica `g1` holds slice 1 of 2"),
+        backwards.contains("pairs[\"g1\"]: replica `g1` holds partition 1 of 2"),
         "{backwards}"
     );
     let unknown = with(&pairs, json!({ "g0": "missing" }));
@@ -121,7 +123,7 @@ fn shares_and_pairs_name_replicas_of_the_stages_slice() {
 }
 
 #[test]
-fn every_slice_has_a_replica_and_a_whole_model_is_no_slice() {
+fn every_partition_has_a_replica_and_a_whole_model_is_no_partition() {
     let mut plan = sound();
     let placement = plan["placement"].as_array_mut().unwrap();
     for replica in placement
@@ -133,7 +135,7 @@ fn every_slice_has_a_replica_and_a_whole_model_is_no_slice() {
     *plan.pointer_mut(&format!("{STAGES}/1/exit/to")).unwrap() = json!({ "stage": "back" });
     let missing = Plan::from_json(&plan.to_string()).unwrap_err().to_string();
     assert!(
-        missing.contains("stages[2].variant: no replica in `placement` runs `large`, slice 1 of 2"),
+        missing.contains("stages[2].variant: no replica in `placement` runs `large`, partition 1 of 2"),
         "{missing}"
     );
 }

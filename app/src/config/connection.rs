@@ -1,0 +1,80 @@
+//! Connections: the broker, and probes over HTTP.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::durable;
+use super::scalar::{Address, Size};
+
+/// Connection to the broker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Nats {
+    /// URL of a nats-server, 2.10 or newer [default: the embedded broker, on the loopback].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// A `.creds` file, relative to this file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<PathBuf>,
+    /// A file with the seed of an nkey, as `kaskade auth init` writes it, relative to this file; `NATS_NKEY` overrides it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nkey: Option<PathBuf>,
+    /// Certificates to trust in addition to the system's, for a nats-server reached by TLS (`tls://`), relative to this file;
+    /// `NATS_CA` overrides it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
+    /// Maximum message size of the embedded broker, headers included; a nats-server has its own limit.
+    pub max_payload: Size,
+    /// Copies of the plan store and the streams in a cluster of nats-servers, 1 to 5, if they do not exist yet [default: 3 if the
+    /// cluster has three or more servers, otherwise 1].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 5))]
+    pub replicas: Option<NonZeroU32>,
+}
+
+impl Nats {
+    /// Returns the problems of the connection: files that are missing, and contradictions.
+    pub(super) fn problems(&self) -> impl Iterator<Item = String> {
+        let files = [
+            ("credentials", &self.credentials),
+            ("nkey", &self.nkey),
+            ("ca", &self.ca),
+        ];
+        let both = (self.credentials.is_some() && self.nkey.is_some()).then(|| {
+            "nats: has both `credentials` and `nkey`; a connection is one user, leave one out".to_owned()
+        });
+        let absent = files.into_iter().filter_map(|(name, path)| {
+            let path = path.as_ref().filter(|path| !path.is_file())?;
+            Some(format!("nats.{name}: `{}` is not there", path.display()))
+        });
+        absent
+            .chain(both)
+            .chain(durable::too_many_copies("nats.replicas", self.replicas))
+    }
+}
+
+impl Default for Nats {
+    fn default() -> Self {
+        Self {
+            url: None,
+            credentials: None,
+            nkey: None,
+            ca: None,
+            max_payload: Size::MEBIBYTE,
+            replicas: None,
+        }
+    }
+}
+
+/// Probes and metrics over HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Http {
+    /// Listen address of every process that serves the app, such as `0.0.0.0:8080`; `KASKADE_HTTP` and `--http` override it.
+    pub address: Address,
+}

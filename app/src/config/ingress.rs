@@ -1,0 +1,77 @@
+//! Admission and batching of requests.
+
+use std::num::NonZeroU32;
+
+use kaskade_policy::plan::Batching;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::scalar::{Size, Span};
+
+/// Admission of requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Ingress {
+    /// Maximum requests in flight in one ingress; more are refused.
+    pub max_in_flight: NonZeroU32,
+    /// Maximum bytes of the inputs of requests in flight in one ingress; more are refused.
+    pub max_in_flight_bytes: Size,
+    /// Maximum requests in the queue of one replica; more are refused.
+    pub queue_capacity: NonZeroU32,
+    /// Budget of a request that states none.
+    pub default_budget: Span,
+    /// Maximum budget; a longer one is shortened to it.
+    pub max_budget: Span,
+    /// Time to finish requests in flight on shutdown.
+    pub drain: Span,
+}
+
+impl Default for Ingress {
+    fn default() -> Self {
+        const fn count(n: u32) -> NonZeroU32 {
+            NonZeroU32::MIN.saturating_add(n - 1)
+        }
+        Self {
+            max_in_flight: count(4_096),
+            max_in_flight_bytes: Size::mebibytes(1_024),
+            queue_capacity: count(1_024),
+            default_budget: Span::from_millis(2_000),
+            max_budget: Span::from_millis(120_000),
+            drain: Span::from_millis(10_000),
+        }
+    }
+}
+
+/// When a replica's queue becomes a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct BatchingRule {
+    /// An idle replica starts a batch when this many requests wait.
+    pub min_queue: NonZeroU32,
+    /// Maximum batch size.
+    pub max_batch: NonZeroU32,
+    /// An idle replica starts a batch when the oldest request has waited this long.
+    pub max_wait: Span,
+}
+
+impl Default for BatchingRule {
+    fn default() -> Self {
+        Self {
+            min_queue: NonZeroU32::MIN,
+            max_batch: NonZeroU32::MIN.saturating_add(31),
+            max_wait: Span::from_millis(2),
+        }
+    }
+}
+
+impl From<BatchingRule> for Batching {
+    fn from(rule: BatchingRule) -> Self {
+        Self {
+            min_queue: rule.min_queue.get(),
+            max_batch: rule.max_batch.get(),
+            max_wait_us: rule.max_wait.as_micros(),
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Loading an app from its file, and resolving the paths in it.
+
+use std::path::{Path, PathBuf};
+
+use super::App;
+use super::connection::Nats;
+use super::error::{ConfigError, read};
+use super::family_file::FamilyFile;
+use super::variant::PlanSource;
+
+impl App {
+    /// Loads an app from its file, and from the family file that it names. Relative paths in a file become relative to the
+    /// file's folder; a `$NAME` at the beginning of a path of data is replaced by the environment variable.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with the line of the first malformed value, or else with every inconsistency.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = read(path)?;
+        let mut app = Self::parse(&text).map_err(|(line, reason)| ConfigError::Malformed {
+            path: path.to_owned(),
+            line,
+            reason,
+        })?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        app.resolve(folder);
+        app.data.resolve(folder, |name| std::env::var_os(name));
+        if let Some(file) = &app.family {
+            let family = FamilyFile::load(&folder.join(file))?;
+            app = app.with_family(family);
+        }
+        let problems = app.problems();
+        if problems.is_empty() {
+            return Ok(app);
+        }
+        Err(ConfigError::Inconsistent {
+            path: path.to_owned(),
+            problems,
+        })
+    }
+
+    /// Makes relative paths relative to `folder`, the folder of the file; [`DataSets::resolve`] does so for paths of data.
+    fn resolve(&mut self, folder: &Path) {
+        let mut paths: Vec<&mut PathBuf> = self.variants.iter_mut().map(|variant| &mut variant.dir).collect();
+        if let PlanSource::File(path) = &mut self.plan {
+            paths.push(path);
+        }
+        paths.extend(self.planner.as_mut().map(|planner| &mut planner.profile));
+        paths.extend(
+            self.pipeline
+                .as_mut()
+                .and_then(|pipeline| pipeline.profile.as_mut()),
+        );
+        let Nats {
+            credentials,
+            nkey,
+            ca,
+            ..
+        } = &mut self.nats;
+        paths.extend([credentials, nkey, ca].into_iter().flatten());
+        for path in paths {
+            *path = folder.join(&path);
+        }
+    }
+}

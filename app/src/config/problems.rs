@@ -1,0 +1,106 @@
+//! Contradictions between the values of an app, and files that it names and that cannot be used.
+
+use std::collections::BTreeSet;
+
+use kaskade_models::LoadError;
+use kaskade_policy::confidence::Estimator;
+
+use super::App;
+use super::durable::DurableRule;
+use super::planner::PlannerRule;
+use super::scalar::Token;
+use super::variant::{PlanSource, Task, Variant};
+
+impl App {
+    /// Returns all contradictions between values and all unusable files that they name, each with the value's path first.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.variants.is_empty() {
+            problems
+                .push("variants: is empty; name at least one model, here or in a `family` file".to_owned());
+        }
+        if self.workers.is_empty() {
+            problems.push("workers: is empty; name at least one worker, or leave it out".to_owned());
+        }
+        let names = self.variants.iter().map(|variant| &variant.name);
+        problems.extend(repeated("variants", names));
+        problems.extend(repeated(
+            "workers",
+            self.workers.iter().map(|worker| &worker.name),
+        ));
+        for (index, variant) in self.variants.iter().enumerate() {
+            problems.extend(checkpoint_problem(index, variant));
+        }
+        problems.extend(self.data.problems());
+        problems.extend(self.generation.problems());
+        problems.extend(self.durable.iter().flat_map(DurableRule::problems));
+        if self.task == Task::Generation && self.estimator() != Estimator::Given {
+            problems.push(
+                "confidence: a language model gives its own, from the strongest tokens of every step; leave it out"
+                    .to_owned(),
+            );
+        }
+        match &self.plan {
+            PlanSource::Single(name) if !self.variants.iter().any(|variant| variant.name == *name) => {
+                problems.push(format!("plan.single: `{name}` is none of the variants"));
+            }
+            PlanSource::File(path) if !path.is_file() => problems.push(format!(
+                "plan.file: `{}` is not there; `kaskade plan` writes one",
+                path.display()
+            )),
+            _ => {}
+        }
+        if let Some(planner) = &self.planner {
+            problems.extend(planner_problems(planner));
+        }
+        if let Some(pipeline) = &self.pipeline {
+            problems.extend(pipeline.problems(self));
+        }
+        problems.extend(self.nats.problems());
+        if self.batching.min_queue > self.batching.max_batch {
+            problems.push(format!(
+                "batching.min_queue: {} is more than max_batch, {}; such a batch never fills",
+                self.batching.min_queue, self.batching.max_batch
+            ));
+        }
+        problems
+    }
+}
+
+/// Checks that a variant's directory is a checkpoint of an architecture that this build supports.
+fn checkpoint_problem(index: usize, variant: &Variant) -> Option<String> {
+    let (name, dir) = (&variant.name, variant.dir.display());
+    if !variant.dir.join("config.json").is_file() {
+        return Some(format!(
+            "variants[{index}].dir: `{dir}` is no checkpoint directory: it has no config.json"
+        ));
+    }
+    match kaskade_models::architecture(&variant.dir) {
+        Ok(_) => None,
+        Err(LoadError::UnknownArchitecture { found, known, .. }) => Some(format!(
+            "variants[{index}].dir: variant `{name}` (`{dir}`) has the architecture {found}, which this build cannot serve; \
+             it supports {}",
+            known.join(", ")
+        )),
+        Err(error) => Some(format!("variants[{index}].dir: variant `{name}`: {error}")),
+    }
+}
+
+fn planner_problems(planner: &PlannerRule) -> impl Iterator<Item = String> {
+    let absent = (!planner.profile.is_file()).then(|| {
+        format!(
+            "planner.profile: `{}` is not there; `kaskade profile` writes one",
+            planner.profile.display()
+        )
+    });
+    absent.into_iter()
+}
+
+/// Returns a problem for every repeated name.
+fn repeated<'a>(list: &'a str, names: impl Iterator<Item = &'a Token>) -> impl Iterator<Item = String> {
+    let mut seen = BTreeSet::new();
+    names
+        .enumerate()
+        .filter(move |(_, name)| !seen.insert(*name))
+        .map(move |(index, name)| format!("{list}[{index}].name: `{name}` is used twice"))
+}

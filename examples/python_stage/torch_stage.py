@@ -1,0 +1,88 @@
+"""A stage in PyTorch: a small convolutional network for handwritten digits, as the large model of a cascade.
+
+    python torch_stage.py train                   # trains for about ten seconds on the CPU, and writes digits.pt
+    python torch_stage.py profile PROFILE OUT     # measures the stage and adds it to a profile
+    python torch_stage.py place PLAN              # moves the stage's replica in a plan to this process
+    python torch_stage.py serve [NATS_URL]        # serves it until SIGTERM
+"""
+
+import pathlib
+import sys
+
+import numpy as np
+import torch
+from torch import nn
+
+import kaskade
+
+DATA = pathlib.Path(__file__).resolve().parent.parent / "digits" / "data"
+WEIGHTS = pathlib.Path("digits.pt")
+# The images are shuffled; the digit models were trained on the first 797, too.
+TRAINED_ON, VALIDATION = slice(0, 797), slice(797, 1297)
+# A network this small runs fastest on one thread.
+torch.set_num_threads(1)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def digits(part):
+    """Images of shape [1, 8, 8] in [0, 1], and their labels."""
+    images = np.frombuffer((DATA / "images.idx3-ubyte").read_bytes(), np.uint8, offset=16).reshape(-1, 1, 8, 8)
+    labels = np.frombuffer((DATA / "labels.idx1-ubyte").read_bytes(), np.uint8, offset=8)
+    return images[part].astype(np.float32) / 16, labels[part].astype(np.int64)
+
+
+network = nn.Sequential(
+    nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+    nn.Flatten(), nn.Dropout(0.3), nn.Linear(64 * 16, 64), nn.ReLU(), nn.Linear(64, 10),
+).to(DEVICE)
+
+
+@kaskade.stage("digits", "network", tensors="torch", max_batch=32, inputs={"image": kaskade.Input("FP32", (1, 8, 8))})
+@torch.inference_mode()
+def stage(image):
+    """Logits of shape [batch, 10]."""
+    return network(image.to(DEVICE))
+
+
+def train():
+    torch.manual_seed(0)
+    images, labels = (torch.from_numpy(array).to(DEVICE) for array in digits(TRAINED_ON))
+    optimiser = torch.optim.AdamW(network.parameters(), 2e-3)
+    network.train()
+    for _ in range(40):
+        for rows in torch.randperm(len(images)).split(64):
+            # Shifts by at most a pixel make more images of the same digits.
+            down, right = (int(torch.randint(-1, 2, ())) for _ in range(2))
+            shifted = torch.roll(images[rows], (down, right), (2, 3))
+            loss = nn.functional.cross_entropy(network(shifted), labels[rows])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+    torch.save(network.state_dict(), WEIGHTS)
+
+
+def main(command, *arguments):
+    if command == "train":
+        return train()
+    if command == "place":
+        return kaskade.place(arguments[0], "network")
+    network.load_state_dict(torch.load(WEIGHTS, map_location=DEVICE))
+    network.eval()
+    if command == "profile":
+        family, out = arguments
+        images, labels = digits(VALIDATION)
+        parameters = sum(weights.numel() for weights in network.parameters())
+        measured = kaskade.profile(stage, [{"image": image} for image in images], labels, parameters=parameters)
+        profile = kaskade.Profile.load(family)
+        # The smallest model of the family and this one make the cascade.
+        profile.variants = profile.variants[:1]
+        profile.add(measured).save(out)
+        print(f"{measured.accuracy:.1%} of {len(labels)} digits are right; written to {out}")
+    elif command == "serve":
+        stage.serve(*arguments[:1], replica="network-0")
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:]) if len(sys.argv) > 1 else sys.exit(__doc__)

@@ -1,0 +1,178 @@
+//! Self-attention and convolutions by burn's tensors.
+
+use std::ops::Range;
+
+use burn::tensor::module::attention;
+use burn::tensor::ops::AttentionModuleOptions;
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData, s};
+
+use super::{Convolution, signed};
+
+/// Pads the sequences to the longest one, so that one call computes all of them.
+pub(super) fn attend_sequences(
+    projected: &Tensor<2>,
+    sequences: &[&[bool]],
+    heads: usize,
+    device: &Device,
+) -> Tensor<2> {
+    let [rows, columns] = projected.dims();
+    let width = columns / 3;
+    let longest = sequences.iter().map(|mask| mask.len()).max().unwrap_or_default();
+    let batch = sequences.len();
+    let uniform = rows == batch * longest;
+    let padded = if uniform {
+        projected.clone()
+    } else {
+        projected
+            .clone()
+            .select(0, indices(padded_rows(sequences, longest), device))
+    };
+    // [3, batch, heads, sequence, width / heads]: the layout of the attention, so that it copies none of the three
+    // again.
+    let parts = padded
+        .reshape([batch, longest, 3, heads, width / heads])
+        .permute([2, 0, 3, 1, 4]);
+    let part = |index: usize| parts.clone().slice_dim(0, index..index + 1).squeeze_dim::<4>(0);
+    let hidden = hidden_keys(sequences, longest, heads, device);
+    let options = AttentionModuleOptions::default();
+    let attended = attention(part(0), part(1), part(2), hidden, None, options)
+        .swap_dims(1, 2)
+        .reshape([batch * longest, width]);
+    if uniform {
+        return attended;
+    }
+    let own = sequences.iter().enumerate().flat_map(|(index, mask)| {
+        let first = index * longest;
+        first..first + mask.len()
+    });
+    attended.select(0, indices(own.collect(), device))
+}
+
+/// Row of every token of the padded sequences; the padding repeats the first row, which the mask hides.
+fn padded_rows(sequences: &[&[bool]], longest: usize) -> Vec<usize> {
+    let (mut next, mut rows) = (0, Vec::with_capacity(sequences.len() * longest));
+    for (index, mask) in sequences.iter().enumerate() {
+        rows.extend(next..next + mask.len());
+        rows.resize((index + 1) * longest, 0);
+        next += mask.len();
+    }
+    rows
+}
+
+fn indices(rows: Vec<usize>, device: &Device) -> Tensor<1, Int> {
+    let rows: Vec<i64> = rows.into_iter().map(signed).collect();
+    let count = rows.len();
+    Tensor::from_data(TensorData::new(rows, [count]), device)
+}
+
+/// Returns the mask of hidden keys, `[batch, heads, queries, keys]`; `None` if all are visible.
+fn hidden_keys(
+    sequences: &[&[bool]],
+    longest: usize,
+    heads: usize,
+    device: &Device,
+) -> Option<Tensor<4, Bool>> {
+    let visible = |mask: &&[bool]| mask.len() == longest && mask.iter().all(|visible| *visible);
+    if sequences.iter().all(visible) {
+        return None;
+    }
+    let hidden: Vec<bool> = sequences
+        .iter()
+        .flat_map(|mask| (0..longest).map(move |token| !mask.get(token).copied().unwrap_or_default()))
+        .collect();
+    let shape = [sequences.len(), 1, 1, longest];
+    let hidden: Tensor<4, Bool> = Tensor::from_data(TensorData::new(hidden, shape), device);
+    Some(hidden.expand([sequences.len(), heads, longest, longest]))
+}
+
+/// Returns the windows of images, `[windows, 9 * channels]`.
+pub(super) fn windows(images: &Tensor<2>, convolution: &Convolution) -> Tensor<2> {
+    let Convolution {
+        height,
+        width,
+        channels,
+        stride,
+    } = *convolution;
+    let [rows, _] = images.dims();
+    let batch = rows / (height * width).max(1);
+    let [down, across] = convolution.result();
+    let images = images.clone().reshape([batch, height, width, channels]);
+    let device = images.device();
+    // The border, and behind it enough for the stride of the last window.
+    let (padded_height, padded_width) = (height + 2 + stride, width + 2 + stride);
+    let padded: Tensor<4> = Tensor::zeros([batch, padded_height, padded_width, channels], &device);
+    let inside = |side: usize| Range {
+        start: 1,
+        end: 1 + side,
+    };
+    let padded = padded.slice_assign([0..batch, inside(height), inside(width), 0..channels], images);
+    let parts = (0..3).flat_map(|row| (0..3).map(move |column| (row, column)));
+    let step = isize::try_from(stride).unwrap_or(1);
+    let parts = parts.map(|(row, column)| {
+        let rows = row..row + (down - 1) * stride + 1;
+        let columns = column..column + (across - 1) * stride + 1;
+        padded.clone().slice(s![.., rows; step, columns; step, ..])
+    });
+    Tensor::cat(parts.collect(), 3).reshape([batch * down * across, 9 * channels])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::Ops;
+    use super::super::super::cpu::Cpu;
+    use super::super::Burn;
+    use super::*;
+
+    fn numbers(count: usize) -> Vec<f32> {
+        (0..count)
+            .map(|index| (index * 7919 % 1000) as f32 / 500.0 - 1.0)
+            .collect()
+    }
+
+    fn close(one: &[f32], other: &[f32]) -> bool {
+        one.len() == other.len()
+            && one
+                .iter()
+                .zip(other)
+                .all(|(one, other)| (one - other).abs() < 1e-4)
+    }
+
+    #[test]
+    fn attention_and_convolution_match_the_kernels() {
+        let burn = Burn {
+            device: Device::flex(),
+        };
+        let width = 24;
+        for masks in [
+            vec![vec![true; 5]; 2],
+            vec![vec![true; 4], vec![true, false, true], vec![true; 9]],
+        ] {
+            let tokens: usize = masks.iter().map(Vec::len).sum();
+            let values = numbers(tokens * 3 * width);
+            let sequences: Vec<&[bool]> = masks.iter().map(Vec::as_slice).collect();
+            let expected = Cpu.attend_sequences(&Cpu.upload(values.clone(), 3 * width), &sequences, 3);
+            let actual = burn.attend_sequences(&burn.upload(values, 3 * width), &sequences, 3);
+            assert!(close(
+                &burn.values(&actual).unwrap(),
+                &Cpu.values(&expected).unwrap()
+            ));
+        }
+        for stride in 1..4 {
+            let convolution = Convolution {
+                height: 7,
+                width: 4,
+                channels: 3,
+                stride,
+            };
+            let (values, weight, bias) = (numbers(2 * 7 * 4 * 3), numbers(27 * 5), numbers(5));
+            let on_cpu = Cpu.linear(Cpu.prepare(weight.clone(), 27, 5), bias.clone(), 27, 5);
+            let expected = Cpu.convolve(&Cpu.upload(values.clone(), 3), &convolution, &on_cpu);
+            let on_burn = burn.linear(burn.prepare(weight, 27, 5), bias, 27, 5);
+            let actual = burn.convolve(&burn.upload(values, 3), &convolution, &on_burn);
+            assert!(close(
+                &burn.values(&actual).unwrap(),
+                &Cpu.values(&expected).unwrap()
+            ));
+        }
+    }
+}

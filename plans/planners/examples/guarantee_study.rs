@@ -1,0 +1,136 @@
+//! How often certificates hold on data that the planner has not seen, and what they cost.
+//!
+//! `cargo run --release -p kaskade-planners --example guarantee_study -- [TRIALS]` prints a table and writes `guarantee-study.json`. Each
+//! trial draws a validation set, certifies a cascade on it, and measures the cascade on a large set that the planner never sees.
+
+use std::fmt::Write as _;
+use std::time::Instant;
+
+use kaskade_planners::certify::{AccuracyTarget, CertifyError, CertifyOptions, certify};
+use kaskade_planners::thresholds::{Column, Family, Search, evaluate, frontier, threshold_exits};
+
+#[path = "../src/thresholds/synthetic.rs"]
+mod synthetic;
+
+const ENERGIES: [f64; 4] = [1.0, 4.0, 12.0, 40.0];
+const UNSEEN: usize = 100_000;
+/// Samples of the hindsight frontier.
+const HINDSIGHT: usize = 10_000;
+
+/// The families of the table "How much the guard on AP holds": skills of four variants, and how well confidence separates.
+const FAMILIES: [([f64; 4], f64); 4] = [
+    ([1.0, 1.5, 2.0, 2.5], 3.0),
+    ([0.5, 1.3, 1.8, 2.0], 3.0),
+    ([1.8, 2.2, 2.6, 2.9], 5.0),
+    ([1.5, 2.6, 2.7, 2.8], 5.0),
+];
+
+/// Validation samples and the largest loss that is asked for.
+const SETTINGS: [(usize, f64); 6] = [
+    (400, 0.02),
+    (400, 0.05),
+    (1_200, 0.01),
+    (1_200, 0.02),
+    (4_000, 0.005),
+    (4_000, 0.01),
+];
+
+#[derive(Debug, Default)]
+struct Row {
+    certified: u32,
+    refused: u32,
+    violations: u32,
+    only_largest: u32,
+    /// Energy per request over that of the largest variant, summed over trials.
+    cost: f64,
+    worst: f64,
+}
+
+fn main() {
+    let trials: u64 = std::env::args()
+        .nth(1)
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(1_000);
+    let begun = Instant::now();
+    let mut json = String::from("[");
+    println!(
+        "family  samples  max loss  trials  refused  violations  only largest  saving  hindsight  worst loss"
+    );
+    for (number, (skills, sharpness)) in FAMILIES.iter().enumerate() {
+        let unseen = synthetic::family(skills, &ENERGIES, *sharpness, UNSEEN, 1_000_000 + number as u64);
+        for (samples, loss) in SETTINGS {
+            let row = study(skills, *sharpness, samples, loss, trials, &unseen);
+            let best = hindsight(skills, *sharpness, number as u64, loss);
+            let share = |count: u32| 100.0 * f64::from(count) / f64::from(row.certified.max(1));
+            let saving = f64::from(row.certified.max(1)) / row.cost.max(f64::MIN_POSITIVE);
+            println!(
+                "{:>6}  {samples:>7}  {:>6.1} %  {trials:>6}  {:>7}  {:>8.2} %  {:>10.1} %  {saving:>5.2}x  {best:>8.2}x  {:>8.2} %",
+                number + 1,
+                100.0 * loss,
+                row.refused,
+                share(row.violations),
+                share(row.only_largest),
+                100.0 * row.worst,
+            );
+            let _ = write!(
+                json,
+                "{}{{\"family\": {}, \"samples\": {samples}, \"max_loss\": {loss}, \"confidence\": 0.95, \"trials\": {trials}, \
+                 \"refused\": {}, \"violations\": {}, \"only_largest\": {}, \"saving\": {saving:.4}, \"hindsight\": {best:.4}, \
+                 \"worst_loss\": {:.5}}}",
+                if json.len() == 1 { "\n  " } else { ",\n  " },
+                number + 1,
+                row.refused,
+                row.violations,
+                row.only_largest,
+                row.worst,
+            );
+        }
+    }
+    json.push_str("\n]\n");
+    if let Err(error) = std::fs::write("guarantee-study.json", json) {
+        eprintln!("guarantee-study.json was not written: {error}");
+    }
+    println!("{:.0} s", begun.elapsed().as_secs_f64());
+}
+
+fn study(skills: &[f64; 4], sharpness: f64, samples: usize, loss: f64, trials: u64, unseen: &Family) -> Row {
+    let options = CertifyOptions::new(AccuracyTarget::MaxLoss { loss });
+    let largest = unseen.accuracy(3);
+    let mut row = Row::default();
+    for trial in 0..trials {
+        let seen = synthetic::family(skills, &ENERGIES, sharpness, samples, trial);
+        let search = Search {
+            seed: trial,
+            exact_steps: 300_000,
+        };
+        match certify(&seen, &options, &search, true) {
+            Ok(certified) => {
+                let outcome = certified.cascade.outcome(unseen);
+                row.certified += 1;
+                row.violations += u32::from(largest - outcome.accuracy > loss);
+                row.only_largest += u32::from(certified.cascade.is_largest_alone);
+                row.cost += outcome.energy_j / ENERGIES[3];
+                row.worst = row.worst.max(largest - outcome.accuracy);
+            }
+            Err(CertifyError::TooFewSamples { .. }) => row.refused += 1,
+            Err(error) => eprintln!("trial {trial}: {error}"),
+        }
+    }
+    row
+}
+
+/// The saving of the cheapest cascade of all variants that keeps the loss on a large set that it was chosen on.
+fn hindsight(skills: &[f64; 4], sharpness: f64, number: u64, loss: f64) -> f64 {
+    let large = synthetic::family(skills, &ENERGIES, sharpness, HINDSIGHT, 2_000_000 + number);
+    let search = Search {
+        seed: 0,
+        exact_steps: 20_000_000,
+    };
+    let needed = large.accuracy(3) - loss;
+    let points = frontier(&large, &search).points;
+    let cheapest = points.iter().find(|point| point.accuracy >= needed);
+    let energy = cheapest.map_or(ENERGIES[3], |point| {
+        evaluate(&large, &threshold_exits(&point.thresholds)).energy_j
+    });
+    ENERGIES[3] / energy
+}

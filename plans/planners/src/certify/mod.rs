@@ -1,0 +1,361 @@
+//! Cascades whose accuracy is certified on samples that they were not chosen on.
+//!
+//! A frontier is a maximum over thousands of cascades on the same samples, so its points promise too much. Here the validation set
+//! is split in two. The selection part yields a sequence of cascades, from the largest variant alone to ever cheaper ones. On the
+//! certification part the sequence is tested in that order, each cascade at the full level, until the first one fails; the last
+//! that passed is the plan. This is fixed-sequence testing as in Learn then Test (Angelopoulos et al., arXiv 2110.01052): the order is
+//! fixed before the certification part is used, so the probability to certify a cascade that misses the target is at most
+//! `1 - confidence`, whatever the models and the data.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `binomial` | tails of the binomial distribution |
+//! | `paired` | the exact test of the loss against the largest variant |
+//! | `sequence` | the cascades to test, from the selection part |
+//! | `held_out` | cross-validation of objectives that are not certified |
+
+mod binomial;
+mod held_out;
+mod paired;
+mod sequence;
+
+use kaskade_policy::plan::{Certificate, Guarantee};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+use thiserror::Error;
+
+use self::binomial::Binomial;
+pub use self::held_out::HeldOut;
+pub(crate) use self::held_out::held_out;
+pub use self::sequence::Candidate;
+use crate::thresholds::{Family, Outcome, Paired, Search};
+
+/// What is to be certified.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum AccuracyTarget {
+    /// At most this loss of accuracy against the largest variant, as a share in (0, 1).
+    MaxLoss {
+        /// The loss.
+        loss: f64,
+    },
+    /// At least this accuracy, as a share in (0, 1).
+    MinAccuracy {
+        /// The accuracy.
+        accuracy: f64,
+    },
+}
+
+/// How to certify.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct CertifyOptions {
+    /// What.
+    pub target: AccuracyTarget,
+    /// The probability with which a certificate is right, in (0, 1).
+    pub confidence: f64,
+}
+
+impl CertifyOptions {
+    /// Certifies a target with a confidence of 95 %.
+    pub fn new(target: AccuracyTarget) -> Self {
+        Self {
+            target,
+            confidence: 0.95,
+        }
+    }
+
+    fn level(&self) -> f64 {
+        1.0 - self.confidence
+    }
+}
+
+/// Share of the validation samples in the certification part. Selecting a cascade needs fewer samples than proving it; the study in
+/// `examples/guarantee_study.rs` compares shares.
+pub const CERTIFICATION_SHARE: f64 = 0.6;
+
+/// A certified cascade.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Certified {
+    /// The cascade.
+    pub cascade: Candidate,
+    /// Its proof. The largest variant alone has a loss of 0 by definition and needs none.
+    pub certificate: Certificate,
+    /// What it does on the certification part.
+    pub outcome: Outcome,
+    /// The certification part.
+    pub certification: Family,
+    /// Cascades tested, and how many passed.
+    pub tested: Tested,
+}
+
+/// Progress of a certification.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Tested {
+    /// Cascades in the sequence.
+    pub candidates: usize,
+    /// Cascades that passed before the first failure.
+    pub passed: usize,
+    /// Samples in the selection part.
+    pub selection: usize,
+    /// Samples in the certification part.
+    pub certification: usize,
+    /// Validation samples with which the next cheaper cascade would pass in about four of five draws, if the selection part shows its
+    /// true loss; `None` if it loses too much, or all passed.
+    pub next_needs: Option<usize>,
+}
+
+/// Why no cascade was certified.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
+pub enum CertifyError {
+    /// A target or a confidence is outside (0, 1).
+    #[error("{what} is {value}; it must be above 0 and below 1")]
+    OutOfRange {
+        /// Which.
+        what: &'static str,
+        /// The value.
+        value: f64,
+    },
+    /// No outcome of the test could be a proof.
+    #[error(
+        "{samples} validation samples cannot prove this, whatever the answers: it takes at least {needed}. Record more samples, \
+         allow a larger loss, or lower the confidence"
+    )]
+    TooFewSamples {
+        /// Validation samples.
+        samples: usize,
+        /// The fewest validation samples that could.
+        needed: usize,
+    },
+    /// Not even the largest variant alone is certified to be as accurate.
+    #[error(
+        "the largest variant alone answers {right} of {samples} certification samples rightly, which does not prove an accuracy of \
+         {accuracy}; ask for less, add a larger variant, or record more samples"
+    )]
+    OutOfReach {
+        /// Its right answers.
+        right: usize,
+        /// Certification samples.
+        samples: usize,
+        /// The accuracy asked for.
+        accuracy: f64,
+    },
+}
+
+/// Finds the cheapest cascade that can be certified.
+///
+/// `skips` also tries skip connections for each cascade of the sequence. The same family, options and seed give the same cascade.
+///
+/// # Errors
+/// [`CertifyError`]: a value out of range, too few samples, or an accuracy out of reach.
+pub fn certify(
+    family: &Family,
+    options: &CertifyOptions,
+    search: &Search,
+    skips: bool,
+) -> Result<Certified, CertifyError> {
+    check(options)?;
+    let parts = parts(family.samples());
+    let selection = family.of_samples(&parts.selection);
+    let certification = family.of_samples(&parts.certification);
+    let needed = fewest(options);
+    if (certification.samples() as u64) < needed {
+        return Err(CertifyError::TooFewSamples {
+            samples: family.samples(),
+            needed: (needed as f64 / CERTIFICATION_SHARE).ceil() as usize,
+        });
+    }
+    let sequence = sequence::candidates(&selection, options.target, search, skips);
+    let mut tested = Tested {
+        candidates: sequence.len(),
+        passed: 0,
+        selection: selection.samples(),
+        certification: certification.samples(),
+        next_needs: None,
+    };
+    let judge = Judge::new(&certification, options);
+    let mut last = None;
+    for candidate in sequence {
+        let outcome = candidate.outcome(&certification);
+        let Some(certificate) = judge.test(&candidate, &outcome) else {
+            tested.next_needs = needs(&candidate, &selection, options);
+            break;
+        };
+        tested.passed += 1;
+        last = Some((candidate, certificate, outcome));
+    }
+    let Some((cascade, certificate, outcome)) = last else {
+        return Err(judge.out_of_reach());
+    };
+    Ok(Certified {
+        cascade,
+        certificate,
+        outcome,
+        certification,
+        tested,
+    })
+}
+
+fn check(options: &CertifyOptions) -> Result<(), CertifyError> {
+    let (what, value) = match options.target {
+        AccuracyTarget::MaxLoss { loss } => ("the largest loss", loss),
+        AccuracyTarget::MinAccuracy { accuracy } => ("the least accuracy", accuracy),
+    };
+    for (what, value) in [(what, value), ("the confidence", options.confidence)] {
+        if !(value > 0.0 && value < 1.0) {
+            return Err(CertifyError::OutOfRange { what, value });
+        }
+    }
+    Ok(())
+}
+
+/// The places of a validation set's samples, split in two.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parts {
+    /// The selection part: calibrations are fitted and cascades are chosen on it.
+    pub selection: Vec<usize>,
+    /// The certification part: used for proofs only.
+    pub certification: Vec<usize>,
+}
+
+/// Splits that many samples at random into a selection and a certification part. The same number is always split in the same way, so
+/// that `kaskade profile` fits calibrations on the part that cascades are later chosen on.
+pub fn parts(samples: usize) -> Parts {
+    let mut places = shuffled(samples);
+    // At least one sample is left to select on; with so few, no test succeeds.
+    let certification = ((samples as f64 * CERTIFICATION_SHARE) as usize).min(samples.saturating_sub(1));
+    let selection = places.split_off(certification);
+    Parts {
+        selection,
+        certification: places,
+    }
+}
+
+/// Returns the places of that many samples in a random order, always the same.
+fn shuffled(samples: usize) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..samples).collect();
+    places.shuffle(&mut ChaCha8Rng::seed_from_u64(SPLIT_SEED));
+    places
+}
+
+/// Seed of the split.
+const SPLIT_SEED: u64 = 0x5eed;
+
+/// Returns the fewest certification samples with which the test can succeed.
+fn fewest(options: &CertifyOptions) -> u64 {
+    match options.target {
+        AccuracyTarget::MaxLoss { loss } => paired::fewest_samples(loss, options.level()),
+        // All answers right: `accuracy^n <= level`.
+        AccuracyTarget::MinAccuracy { accuracy } => (options.level().ln() / accuracy.ln()).ceil() as u64,
+    }
+}
+
+/// Tests cascades on the certification part.
+struct Judge<'a> {
+    options: &'a CertifyOptions,
+    largest: &'a str,
+    /// Whether the largest variant answers each sample rightly.
+    baseline: &'a [bool],
+}
+
+impl<'a> Judge<'a> {
+    fn new(certification: &'a Family, options: &'a CertifyOptions) -> Self {
+        let largest = certification.columns().last();
+        Self {
+            options,
+            largest: largest.map_or("", |column| column.name.as_str()),
+            baseline: largest.map_or(&[], |column| column.correct.as_slice()),
+        }
+    }
+
+    /// Returns the certificate of a cascade that passes.
+    fn test(&self, candidate: &Candidate, outcome: &Outcome) -> Option<Certificate> {
+        let paired = Paired::new(&outcome.correct, self.baseline);
+        let right = count(&outcome.correct);
+        let (guarantee, p_value, compared) = match self.options.target {
+            AccuracyTarget::MaxLoss { loss } => {
+                // One that asks the largest variant for every answer loses nothing, by definition.
+                let p_value = if candidate.is_largest_alone {
+                    0.0
+                } else {
+                    paired::p_value(&paired, loss, self.options.level())
+                };
+                let against = self.largest.to_owned();
+                (Guarantee::MaxLoss { loss, against }, p_value, Some(paired))
+            }
+            AccuracyTarget::MinAccuracy { accuracy } => {
+                let samples = paired.samples as u64;
+                let binomial = Binomial::up_to(samples);
+                let p_value = binomial.at_most(samples, 1.0 - accuracy, samples - right);
+                (Guarantee::MinAccuracy { accuracy }, p_value, None)
+            }
+        };
+        (p_value <= self.options.level()).then(|| Certificate {
+            guarantee,
+            confidence: self.options.confidence,
+            samples: paired.samples as u64,
+            right,
+            lost: compared.map(|paired| paired.lost as u64),
+            gained: compared.map(|paired| paired.gained as u64),
+            p_value,
+        })
+    }
+
+    fn out_of_reach(&self) -> CertifyError {
+        CertifyError::OutOfReach {
+            right: count(self.baseline) as usize,
+            samples: self.baseline.len(),
+            accuracy: match self.options.target {
+                AccuracyTarget::MinAccuracy { accuracy } => accuracy,
+                AccuracyTarget::MaxLoss { .. } => f64::NAN,
+            },
+        }
+    }
+}
+
+fn count(flags: &[bool]) -> u64 {
+    flags.iter().filter(|flag| **flag).count() as u64
+}
+
+/// Quantile of the normal distribution for a power of 80 %.
+const POWER_80: f64 = 0.8416;
+
+/// Returns the validation samples with which a cascade would pass in about four of five draws, by the normal approximation on the
+/// selection part.
+fn needs(candidate: &Candidate, selection: &Family, options: &CertifyOptions) -> Option<usize> {
+    let outcome = candidate.outcome(selection);
+    let baseline = selection.columns().last()?;
+    let paired = Paired::new(&outcome.correct, &baseline.correct);
+    let samples = paired.samples as f64;
+    let (margin, variance) = match options.target {
+        AccuracyTarget::MaxLoss { loss } => {
+            // As if one more sample differed, since few differences do not prove that there are none.
+            let differing = (paired.lost + paired.gained + 1) as f64 / samples;
+            let difference = paired.difference();
+            (loss + difference, differing - difference * difference)
+        }
+        AccuracyTarget::MinAccuracy { accuracy } => {
+            let right = outcome.accuracy;
+            (right - accuracy, right * (1.0 - right))
+        }
+    };
+    if margin <= 0.0 {
+        return None;
+    }
+    let distance = normal_quantile(options.confidence) + POWER_80;
+    let proving = distance * distance * variance / (margin * margin);
+    Some((proving.max(fewest(options) as f64) / CERTIFICATION_SHARE).ceil() as usize)
+}
+
+/// Returns the standard normal quantile of a probability above one half, within 0.0005 (Hastings, Approximations for Digital
+/// Computers, 1955).
+fn normal_quantile(probability: f64) -> f64 {
+    let t = (-2.0 * (1.0 - probability).min(0.5).ln()).sqrt();
+    t - (2.515_517 + 0.802_853 * t + 0.010_328 * t * t)
+        / (1.0 + 1.432_788 * t + 0.189_269 * t * t + 0.001_308 * t * t * t)
+}
+
+#[cfg(test)]
+mod tests;

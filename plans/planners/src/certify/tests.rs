@@ -1,0 +1,161 @@
+use super::*;
+use crate::thresholds::synthetic;
+
+const ENERGIES: [f64; 4] = [1.0, 4.0, 12.0, 40.0];
+
+fn family(samples: usize, seed: u64) -> Family {
+    synthetic::family(&[1.0, 1.6, 2.2, 2.6], &ENERGIES, 4.0, samples, seed)
+}
+
+fn search(seed: u64) -> Search {
+    Search {
+        seed,
+        exact_steps: 200_000,
+    }
+}
+
+fn max_loss(loss: f64) -> CertifyOptions {
+    CertifyOptions::new(AccuracyTarget::MaxLoss { loss })
+}
+
+#[test]
+fn a_certified_cascade_is_cheaper_and_says_what_was_counted() {
+    let family = family(4_000, 1);
+    let certified = certify(&family, &max_loss(0.02), &search(0), true).unwrap();
+    let Certificate {
+        samples,
+        lost,
+        gained,
+        p_value,
+        ..
+    } = certified.certificate;
+    assert_eq!(samples, 2_400);
+    assert!(p_value <= 0.05);
+    let largest = certified.certification.columns().last().unwrap();
+    let difference = certified.outcome.accuracy - count(&largest.correct) as f64 / 2_400.0;
+    let counted = (gained.unwrap() as f64 - lost.unwrap() as f64) / 2_400.0;
+    assert!((difference - counted).abs() < 1e-12);
+    assert!(
+        certified.outcome.energy_j < 20.0,
+        "{}",
+        certified.outcome.energy_j
+    );
+    assert!(certified.tested.passed >= 2);
+}
+
+#[test]
+fn the_same_seed_certifies_the_same_cascade() {
+    let family = family(1_500, 2);
+    let certify = || certify(&family, &max_loss(0.05), &search(3), true).unwrap();
+    assert_eq!(certify(), certify());
+}
+
+#[test]
+fn too_few_samples_are_refused_with_the_number_that_would_do() {
+    let refused = certify(&family(300, 1), &max_loss(0.01), &search(0), true).unwrap_err();
+    let CertifyError::TooFewSamples { samples, needed } = refused else {
+        panic!("{refused}");
+    };
+    assert_eq!(samples, 300);
+    assert!((498..=700).contains(&needed), "{needed}");
+    assert!(certify(&family(needed, 1), &max_loss(0.01), &search(0), true).is_ok());
+}
+
+#[test]
+fn an_accuracy_target_is_certified_or_out_of_reach() {
+    let family = family(3_000, 5);
+    let ask = |accuracy| {
+        let options = CertifyOptions::new(AccuracyTarget::MinAccuracy { accuracy });
+        certify(&family, &options, &search(0), true)
+    };
+    let largest = family.accuracy(3);
+    let reached = ask(largest - 0.05).unwrap();
+    assert!(reached.outcome.energy_j < 20.0);
+    assert_eq!(reached.certificate.lost, None);
+    let refused = ask(largest + 0.01).unwrap_err();
+    assert!(
+        matches!(refused, CertifyError::OutOfReach { samples: 1_800, .. }),
+        "{refused}"
+    );
+}
+
+#[test]
+fn values_outside_their_range_are_named() {
+    let family = family(100, 1);
+    for loss in [0.0, 1.0, -0.1, f64::NAN] {
+        let refused = certify(&family, &max_loss(loss), &search(0), true).unwrap_err();
+        assert!(
+            refused.to_string().starts_with("the largest loss is"),
+            "{refused}"
+        );
+    }
+    let options = CertifyOptions {
+        confidence: 1.0,
+        ..max_loss(0.1)
+    };
+    assert!(certify(&family, &options, &search(0), true).is_err());
+}
+
+#[test]
+fn normal_quantiles_are_those_of_a_table() {
+    for (probability, quantile) in [(0.95, 1.644_85), (0.99, 2.326_35), (0.9, 1.281_55), (0.5, 0.0)] {
+        assert!(
+            (normal_quantile(probability) - quantile).abs() < 1e-3,
+            "{probability}"
+        );
+    }
+}
+
+/// On validation sets drawn anew, a certificate is wrong in at most 5 % of them: the loss is measured on a large unseen set.
+#[test]
+fn certificates_hold_on_unseen_samples() {
+    let unseen = family(30_000, 99);
+    let trials = 60_u32;
+    let (mut wrong, mut cheaper) = (0_u32, 0_u32);
+    for seed in 0..u64::from(trials) {
+        let seen = family(700, 1_000 + seed);
+        let certified = certify(&seen, &max_loss(0.03), &search(seed), true).unwrap();
+        let outcome = certified.cascade.outcome(&unseen);
+        wrong += u32::from(unseen.accuracy(3) - outcome.accuracy > 0.03);
+        cheaper += u32::from(outcome.energy_j < 36.0);
+    }
+    // 5 % of 60 is 3; 8 is three standard errors above.
+    assert!(wrong <= 8, "{wrong} of {trials}");
+    assert!(cheaper > trials / 3, "{cheaper} of {trials}");
+}
+
+/// The mean of held-out estimates over many validation sets is what the chosen cascades do on unseen samples; the in-sample one is more.
+#[test]
+fn held_out_estimates_are_not_too_high() {
+    use crate::thresholds::{Baseline, NonInferiorityTest, accuracy_preserving, frontier, threshold_exits};
+    let unseen = family(20_000, 77);
+    let choose = |seen: &Family| {
+        let found = frontier(seen, &search(0));
+        let best = Baseline::new(seen, seen.best());
+        let point = accuracy_preserving(seen, &found, &best, NonInferiorityTest::None)?;
+        Some(threshold_exits(&point.thresholds))
+    };
+    let (mut estimated, mut in_sample, mut real) = (0.0, 0.0, 0.0);
+    let trials = 24;
+    for seed in 0..trials {
+        let seen = family(500, 3_000 + seed);
+        let exits = choose(&seen).unwrap();
+        estimated += held_out(&seen, choose).unwrap().difference;
+        in_sample += crate::thresholds::evaluate(&seen, &exits).accuracy - seen.accuracy(3);
+        real += crate::thresholds::evaluate(&unseen, &exits).accuracy - unseen.accuracy(3);
+    }
+    let mean = |sum: f64| sum / trials as f64;
+    assert!(
+        mean(in_sample) > mean(real) + 0.004,
+        "{} {}",
+        mean(in_sample),
+        mean(real)
+    );
+    assert!(
+        (mean(estimated) - mean(real)).abs() < 0.006,
+        "{} {}",
+        mean(estimated),
+        mean(real)
+    );
+    assert!(held_out(&family(8, 1), choose).is_none());
+}

@@ -1,0 +1,67 @@
+"""A build backend of the standard library alone, so that `pip install ./sdk/python` needs no network.
+
+It implements PEP 517 and PEP 660 for one pure package in `src/`.
+"""
+
+import base64
+import hashlib
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+NAME, VERSION = PROJECT["name"], PROJECT["version"]
+INFO = f"{NAME}-{VERSION}.dist-info"
+TAG = "py3-none-any"
+
+
+def _metadata():
+    lines = ["Metadata-Version: 2.1", f"Name: {NAME}", f"Version: {VERSION}", f"Summary: {PROJECT['description']}"]
+    lines += [f"Requires-Python: {PROJECT['requires-python']}", f"License: {PROJECT['license']['text']}"]
+    lines += [f"Requires-Dist: {requirement}" for requirement in PROJECT["dependencies"]]
+    for extra, requirements in PROJECT["optional-dependencies"].items():
+        lines.append(f"Provides-Extra: {extra}")
+        lines += [f'Requires-Dist: {requirement}; extra == "{extra}"' for requirement in requirements]
+    lines += ["Description-Content-Type: text/markdown", "", (ROOT / PROJECT["readme"]).read_text()]
+    return "\n".join(lines)
+
+
+def _wheel(folder, files):
+    files |= {
+        f"{INFO}/METADATA": _metadata().encode(),
+        f"{INFO}/WHEEL": f"Wheel-Version: 1.0\nGenerator: {NAME}\nRoot-Is-Purelib: true\nTag: {TAG}\n".encode(),
+    }
+    record = ""
+    for name, content in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        record += f"{name},sha256={digest},{len(content)}\n"
+    files[f"{INFO}/RECORD"] = f"{record}{INFO}/RECORD,,\n".encode()
+    wheel = f"{NAME}-{VERSION}-{TAG}.whl"
+    with zipfile.ZipFile(Path(folder) / wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            # A fixed time makes the same wheel of the same files.
+            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content)
+    return wheel
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    """Builds the wheel and returns its name."""
+    source = ROOT / "src"
+    paths = [path for path in sorted(source.glob(f"{NAME}/**/*")) if path.suffix == ".py" or path.name == "py.typed"]
+    return _wheel(wheel_directory, {path.relative_to(source).as_posix(): path.read_bytes() for path in paths})
+
+
+def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
+    """Builds a wheel that refers to the sources."""
+    return _wheel(wheel_directory, {f"_{NAME}.pth": f"{ROOT / 'src'}\n".encode()})
+
+
+def build_sdist(sdist_directory, config_settings=None):
+    """Builds the source archive and returns its name."""
+    name = f"{NAME}-{VERSION}"
+    with tarfile.open(Path(sdist_directory) / f"{name}.tar.gz", "w:gz") as archive:
+        for path in ("pyproject.toml", "build_backend.py", "README.md", "src"):
+            archive.add(ROOT / path, f"{name}/{path}", filter=lambda entry: None if "__pycache__" in entry.name else entry)
+    return f"{name}.tar.gz"

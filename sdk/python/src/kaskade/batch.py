@@ -1,0 +1,207 @@
+"""Calls a batch function: checks inputs, stacks them, isolates failing requests, checks outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from .errors import BadOutput, KaskadeError, ModelFailed, WrongInput
+from .tensors import Array, as_array, datatype_of
+
+Inputs: TypeAlias = Mapping[str, Array]
+"""The inputs of one request by name, without a batch dimension."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The outputs of one request, and its confidence if the function gave one."""
+
+    outputs: dict[str, Array]
+    confidence: float | None = None
+
+
+Outcome: TypeAlias = "Answer | KaskadeError"
+
+
+@dataclass(frozen=True)
+class BatchFunction:
+    """A function over a batch."""
+
+    function: Callable[..., Any]
+    arguments: tuple[str, ...] | None = None
+    """Names of the inputs that it takes; `None`: it takes a list of requests, or any names."""
+    expected: Mapping[str, tuple[str, tuple[int, ...] | None]] = field(default_factory=dict)
+    """Datatypes and shapes to check, by input; -1 fits any extent."""
+    output: str = "logits"
+    """Name of the output if the function returns one array."""
+    torch: bool = False
+    """Whether the function takes torch tensors."""
+    per_request: bool = False
+    """Whether the function takes a list of requests and returns a list of answers."""
+
+
+def run_batch(function: BatchFunction, requests: Sequence[Inputs]) -> list[Outcome]:
+    """Runs a batch; returns one outcome per request, in order. Never raises an `Exception`.
+
+    A request with wrong inputs ends with `WrongInput` and is not run. If the function raises, the batch is halved
+    until the request that causes it stands alone.
+    """
+    outcomes: list[Outcome | None] = [_check_inputs(function, inputs) for inputs in requests]
+    groups: dict[Any, list[int]] = {}
+    for index, inputs in enumerate(requests):
+        if outcomes[index] is None:
+            groups.setdefault(_signature(function, inputs), []).append(index)
+    for members in groups.values():
+        for index, outcome in zip(members, _isolate(function, [requests[index] for index in members]), strict=True):
+            outcomes[index] = outcome
+    return [outcome if outcome is not None else ModelFailed("the request was not run") for outcome in outcomes]
+
+
+def _signature(function: BatchFunction, inputs: Inputs) -> Any:
+    if function.per_request:
+        return None
+    return tuple((name, array.shape, array.dtype.str) for name, array in sorted(inputs.items()))
+
+
+def _check_inputs(function: BatchFunction, inputs: Inputs) -> KaskadeError | None:
+    if function.arguments is not None:
+        missing = [name for name in function.arguments if name not in inputs]
+        if missing:
+            return WrongInput(f"input `{missing[0]}` is missing; the request has {_names(inputs)}")
+        unknown = [name for name in inputs if name not in function.arguments]
+        if unknown:
+            return WrongInput(f"input `{unknown[0]}` is unknown; the stage takes {_names(function.arguments)}")
+    for name, (datatype, shape) in function.expected.items():
+        array = inputs.get(name)
+        if array is None:
+            return WrongInput(f"input `{name}` is missing; the request has {_names(inputs)}")
+        if datatype_of(array) != datatype:
+            return WrongInput(f"input `{name}` is {datatype_of(array)}; the stage takes {datatype}")
+        if shape is not None and not _fits(array.shape, shape):
+            return WrongInput(f"input `{name}` has shape {list(array.shape)}; the stage takes {list(shape)}")
+    for name, array in inputs.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            return WrongInput(f"input `{name}` holds NaN or an infinity")
+    return None
+
+
+def _names(names: Any) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "no input"
+
+
+def _fits(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    return len(shape) == len(expected) and all(
+        wanted in (-1, extent) for extent, wanted in zip(shape, expected, strict=True)
+    )
+
+
+def _isolate(function: BatchFunction, requests: list[Inputs]) -> list[Outcome]:
+    try:
+        return _call(function, requests)
+    except KaskadeError as error:
+        failure = error
+    except Exception as error:  # noqa: BLE001, the request gets an answer whatever went wrong
+        failure = ModelFailed(f"the model raised {type(error).__name__}: {error}")
+    if len(requests) == 1:
+        return [failure]
+    half = len(requests) // 2
+    return _isolate(function, requests[:half]) + _isolate(function, requests[half:])
+
+
+def _call(function: BatchFunction, requests: list[Inputs]) -> list[Outcome]:
+    if function.per_request:
+        returned = function.function([_arguments(function, inputs) for inputs in requests])
+        if not isinstance(returned, (list, tuple)) or len(returned) != len(requests):
+            return _all(requests, f"the model must return a list of {len(requests)} answers")
+        return [_answer(answer) for answer in returned]
+    names = requests[0].keys()
+    stacked = {name: np.stack([inputs[name] for inputs in requests]) for name in names}
+    returned = function.function(**_arguments(function, stacked))
+    outputs = returned if isinstance(returned, Mapping) else {function.output: returned}
+    return _split({name: as_array(value) for name, value in outputs.items()}, len(requests))
+
+
+def _arguments(function: BatchFunction, inputs: Inputs) -> dict[str, Any]:
+    if not function.torch:
+        return dict(inputs)
+    import torch
+
+    # Tensors share the arrays' memory, which torch wants writable.
+    return {
+        name: array if array.dtype.kind == "O" else torch.from_numpy(array if array.flags.writeable else array.copy())
+        for name, array in inputs.items()
+    }
+
+
+def _all(requests: Sequence[Inputs], message: str) -> list[Outcome]:
+    return [BadOutput(message) for _ in requests]
+
+
+def _answer(answer: Any) -> Outcome:
+    if isinstance(answer, KaskadeError):
+        return answer
+    if not isinstance(answer, Mapping):
+        return BadOutput(f"an answer is {type(answer).__name__}; it must be a map of outputs")
+    outputs = {str(name): as_array(value) for name, value in answer.items()}
+    given = outputs.pop("confidence", None)
+    error = _check_outputs(outputs, 0, None)
+    if error is not None:
+        return error
+    if given is None:
+        return Answer(outputs)
+    if given.size != 1:
+        return BadOutput(f"the confidence has shape {list(given.shape)}; it must be one number")
+    return _with_confidence(outputs, float(given.ravel()[0]))
+
+
+def _split(outputs: dict[str, Array], batch: int) -> list[Outcome]:
+    """Returns the rows of outputs whose first dimension is the batch."""
+    for name, array in outputs.items():
+        if array.ndim == 0 or array.shape[0] != batch:
+            message = f"output `{name}` has shape {list(array.shape)}; its first dimension must be the batch, {batch}"
+            return [BadOutput(message) for _ in range(batch)]
+    given = outputs.pop("confidence", None)
+    if given is not None and given.size != batch:
+        message = f"output `confidence` has shape {list(given.shape)}; it must have one number per request"
+        return [BadOutput(message) for _ in range(batch)]
+    # One pass over the whole array; rows are searched only if there is something to find.
+    unsound = {
+        name: ~np.isfinite(array).reshape(batch, -1).all(axis=1)
+        for name, array in outputs.items()
+        if array.dtype.kind == "f" and not np.isfinite(array).all()
+    }
+    outcomes: list[Outcome] = []
+    for row in range(batch):
+        values = {name: array[row] for name, array in outputs.items()}
+        error = _check_outputs(values, row, unsound)
+        if error is not None:
+            outcomes.append(error)
+        elif given is None:
+            outcomes.append(Answer(values))
+        else:
+            outcomes.append(_with_confidence(values, float(given.reshape(batch)[row])))
+    return outcomes
+
+
+def _check_outputs(outputs: dict[str, Array], row: int, unsound: dict[str, Any] | None) -> BadOutput | None:
+    if not outputs:
+        return BadOutput("the model returned no output")
+    for name, array in outputs.items():
+        if array.size == 0:
+            return BadOutput(f"output `{name}` is empty")
+        if unsound is None:
+            bad = array.dtype.kind == "f" and not np.isfinite(array).all()
+        else:
+            bad = name in unsound and bool(unsound[name][row])
+        if bad:
+            return BadOutput(f"output `{name}` holds NaN or an infinity")
+    return None
+
+
+def _with_confidence(outputs: dict[str, Array], confidence: float) -> Outcome:
+    if not 0.0 <= confidence <= 1.0:
+        return BadOutput(f"the confidence is {confidence}; it must be in [0, 1]")
+    return Answer(outputs, confidence)

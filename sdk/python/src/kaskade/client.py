@@ -1,0 +1,399 @@
+"""The asynchronous client of an app."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import secrets
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import nats.errors
+
+from . import wire
+from .connection import Broker, Link, connect
+from .errors import (
+    Internal,
+    KaskadeError,
+    Malformed,
+    NoReply,
+    NotDurable,
+    Overloaded,
+    TooLarge,
+    Unavailable,
+    UnknownApp,
+)
+from .retry import Loss, RetryPolicy
+from .subjects import App, check_request_id
+from .wire import Reply
+
+REPLY_MARGIN = 0.5
+"""Time beyond its budget that a client waits for the reply to travel back, seconds."""
+ACK_PATIENCE = 5.0
+"""Timeout of the stream's acknowledgement, seconds."""
+
+# "maximum bytes exceeded", "maximum messages exceeded", and the server's or the account's storage used up.
+_FULL = {10_047, 10_023, 10_077, 10_028}
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A durable request that the stream has stored."""
+
+    id: str
+    duplicate: bool
+
+
+class AsyncClient:
+    """A client of one app, for asyncio. `connect` makes one; it is an asynchronous context manager.
+
+    A request is sent again with the same id, within its budget, when its connection breaks before the reply, when the
+    app is busy or short of replicas (retryable errors), and when the app's ingresses have moved to another server. The
+    model may run twice; the caller gets one answer.
+    """
+
+    def __init__(self, link: Link, app: str, budget: float = 2.0, retry: RetryPolicy | None = None) -> None:
+        self.app = App(app)
+        self.budget = budget
+        self.retry = retry or RetryPolicy()
+        self._link = link
+        self._served = False
+        self._closed = False
+        self._inbox = ""
+        self._waiting: dict[str, asyncio.Queue[Any]] = {}
+        self._subscribing = asyncio.Lock()
+        link.on_lost.append(self._lost)
+
+    @classmethod
+    async def connect(
+        cls, app: str, broker: Broker | str = "", *, budget: float = 2.0, retry: RetryPolicy | None = None
+    ) -> AsyncClient:
+        """Connects to an app. `broker` is a URL or a `Broker`; the default is `NATS_URL`, else the loopback.
+
+        `budget` is the time for a request that names none, seconds. Raises `BrokerAbsent`.
+        """
+        App(app)
+        broker = Broker(broker) if isinstance(broker, str) else broker
+        return cls(await connect(broker, f"kaskade-python-{app}"), app, budget, retry)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connection. Requests in progress fail with `Unavailable`."""
+        self._closed = True
+        await self._link.close()
+        for queue in self._waiting.values():
+            queue.put_nowait(Unavailable("the client was closed"))
+
+    async def infer(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        budget: float | None = None,
+        id: str | None = None,
+        parameters: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Sends a request and returns the answer.
+
+        `inputs` are arrays (numpy, torch, lists, texts) by name, without a batch dimension. `budget` is the time for
+        the answer, seconds. `id` names the request; by default it is random. Raises the typed error of the app, or
+        `NoReply` after the budget.
+        """
+        request_id = check_request_id(id if id is not None else secrets.token_hex(12))
+        body = self._checked(wire.encode_infer(inputs, request_id, parameters))
+        budget = self.budget if budget is None else budget
+        async with aclosing(self._attempts(body, request_id, budget, streaming=False)) as replies:
+            async for reply in replies:
+                return reply
+        raise Internal("the request ended without an answer")
+
+    async def stream(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        budget: float | None = None,
+        id: str | None = None,
+        parameters: Mapping[str, str] | None = None,
+    ) -> AsyncGenerator[Reply, None]:
+        """Sends a request to a language model and yields its answer in parts, and last the complete answer.
+
+        Parts have `part`, the number of their first token; the complete answer has none. A request is sent again only
+        before its first part. Leaving the loop early cancels the request. Raises as `infer`.
+        """
+        request_id = check_request_id(id if id is not None else secrets.token_hex(12))
+        body = self._checked(wire.encode_infer(inputs, request_id, {**(parameters or {}), "stream": "true"}))
+        complete = False
+        try:
+            budget = self.budget if budget is None else budget
+            async with aclosing(self._attempts(body, request_id, budget, streaming=True)) as replies:
+                async for reply in replies:
+                    complete = reply.part is None
+                    yield reply
+        except KaskadeError:
+            complete = True
+            raise
+        finally:
+            if not complete:
+                await self.cancel(request_id)
+
+    async def cancel(self, id: str) -> None:
+        """Cancels the requests of that id. They end with `Cancelled`."""
+        headers = {wire.REQUEST_ID: check_request_id(id)}
+        await self._publish(self.app.cancel, b"", "", headers)
+
+    async def submit(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        budget: float | None = None,
+        id: str | None = None,
+        parameters: Mapping[str, str] | None = None,
+    ) -> Accepted:
+        """Submits a durable request, which gets exactly one result even if processes are lost meanwhile.
+
+        After an error the request may be submitted again under the same id without being stored twice. Raises
+        `NotDurable` or `NeedsJetStream` if the app accepts none, `Overloaded` if the stream is full, `Unavailable` if
+        the stream has not acknowledged the request.
+        """
+        request_id = check_request_id(id if id is not None else secrets.token_hex(12))
+        return await self._submit(inputs, budget, request_id, parameters, {})
+
+    async def result(self, id: str) -> Reply | None:
+        """Returns the result of a durable request; `None` if it has none yet, or if its result has expired.
+
+        Raises the request's own error, `NotDurable`, or `Unavailable` if the server could not be asked.
+        """
+        subject = self.app.result_query(check_request_id(id))
+        message = await self._ask(subject, b"", {}, "fetching a result")
+        if message is None:
+            raise NotDurable(
+                f"app `{self.app.name}` stores no results here; durable requests need [durable] in its file and JetStream"
+            )
+        status = (message.headers or {}).get("Status")
+        if status == "404":
+            return None
+        if status is not None:
+            raise Unavailable(f"fetching a result: {status} {(message.headers or {}).get('Description', '')}")
+        return self._read(message)
+
+    async def wait(self, id: str, timeout: float = 30.0) -> Reply:
+        """Waits for the result of a durable request; polls at least once.
+
+        Raises the request's own error, or `NoReply` if there is no result in time; then one may wait again.
+        """
+        until = time.monotonic() + timeout
+        pause = 0.01
+        while True:
+            try:
+                reply = await self.result(id)
+            except (Unavailable, Overloaded):
+                # The server may come back; the wait is bounded anyway.
+                reply = None
+            if reply is not None:
+                return reply
+            left = until - time.monotonic()
+            if left <= 0:
+                raise NoReply(f"request `{id}` has no result: it is in progress, was never submitted, or has expired")
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * 1.5, 0.5)
+
+    async def submit_and_wait(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        timeout: float = 30.0,
+        budget: float | None = None,
+        id: str | None = None,
+        parameters: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Submits a durable request and waits for its result; the result stays stored either way.
+
+        The result is pushed as soon as it is stored, and polled in case the push is lost. Raises as `submit` and `wait`.
+        """
+        request_id = check_request_id(id if id is not None else secrets.token_hex(12))
+        until = time.monotonic() + timeout
+        token, queue = await self._open()
+        try:
+            push = {wire.PUSH: f"{self._inbox}.{token}"}
+            await self._submit(inputs, budget, request_id, parameters, push)
+            try:
+                message = await asyncio.wait_for(queue.get(), max(until - time.monotonic(), 0.0))
+            except asyncio.TimeoutError:
+                message = None
+            if message is not None and not isinstance(message, (Loss, KaskadeError)):
+                return self._read(message)
+        finally:
+            self._waiting.pop(token, None)
+        return await self.wait(request_id, until - time.monotonic())
+
+    async def _submit(
+        self,
+        inputs: Mapping[str, Any],
+        budget: float | None,
+        request_id: str,
+        parameters: Mapping[str, str] | None,
+        headers: dict[str, str],
+    ) -> Accepted:
+        body = self._checked(wire.encode_infer(inputs, request_id, parameters))
+        headers |= {wire.REQUEST_ID: request_id, wire.MESSAGE_ID: request_id, wire.TRACEPARENT: wire.start_trace()}
+        if budget is not None:
+            headers[wire.BUDGET] = wire.budget_header(budget)
+        message = await self._ask(self.app.submit, body, headers, "submitting a request")
+        if message is None:
+            raise self._no_responders()
+        error = wire.read_fault(message.headers)
+        if error is not None:
+            raise error
+        try:
+            ack = json.loads(message.data)
+            refusal = ack.get("error")
+        except (ValueError, AttributeError) as error:
+            raise Internal(f"the reply to a durable request is not a stream acknowledgement: {error}") from None
+        if refusal:
+            kind = Overloaded if refusal.get("err_code") in _FULL else Unavailable
+            raise kind(f"the stream refused the request: {refusal.get('description', '')}")
+        return Accepted(request_id, bool(ack.get("duplicate", False)))
+
+    async def _ask(self, subject: str, body: bytes, headers: dict[str, str], what: str) -> Any:
+        """Returns the one reply of a request that is idempotent; `None` for "no responders"."""
+        until = time.monotonic() + ACK_PATIENCE
+        while True:
+            token, queue = await self._open()
+            try:
+                await asyncio.wait_for(self._link.up.wait(), max(until - time.monotonic(), 0.0))
+                await self._publish(subject, body, f"{self._inbox}.{token}", headers)
+                message = await asyncio.wait_for(queue.get(), max(until - time.monotonic(), 0.0))
+            except asyncio.TimeoutError:
+                raise Unavailable(f"{what}: the server has not answered") from None
+            finally:
+                self._waiting.pop(token, None)
+            if isinstance(message, KaskadeError):
+                raise message
+            if message is not Loss.CONNECTION:
+                return None if _no_responders(message) else message
+
+    async def _attempts(
+        self, body: bytes, request_id: str, budget: float, streaming: bool
+    ) -> AsyncGenerator[Reply, None]:
+        """Yields the replies of a request, over as many attempts as the policy allows."""
+        wire.budget_header(budget)
+        began = time.monotonic()
+        trace = wire.start_trace()
+        parts = 0
+        attempt = 0
+        while True:
+            attempt += 1
+            failure: KaskadeError | Loss
+            try:
+                async with aclosing(self._attempt(body, request_id, trace, began + budget)) as replies:
+                    async for reply in replies:
+                        parts += 1
+                        yield reply
+                        if reply.part is None or not streaming:
+                            return
+                failure = Loss.CONNECTION
+            except KaskadeError as error:
+                failure = error
+            elapsed = time.monotonic() - began
+            pause = None
+            if parts == 0 and not self._closed:
+                pause = self.retry.pause(failure, attempt, elapsed, budget - elapsed, self._served, random.random())
+            if pause is None:
+                if isinstance(failure, KaskadeError):
+                    raise failure
+                raise Unavailable("the connection to the broker broke before the answer")
+            await asyncio.sleep(pause)
+
+    async def _attempt(self, body: bytes, request_id: str, trace: str, deadline: float) -> AsyncGenerator[Reply, None]:
+        """Yields the replies of one attempt; ends without a final one if the connection breaks."""
+        token, queue = await self._open()
+        try:
+            # While the connection is down nothing is sent, so that nothing is sent twice when it is back.
+            await asyncio.wait_for(self._link.up.wait(), max(deadline - time.monotonic(), 0.0))
+            left = max(deadline - time.monotonic(), 0.0)
+            headers = {
+                wire.REQUEST_ID: request_id,
+                wire.BUDGET: wire.budget_header(left),
+                wire.TRACEPARENT: trace,
+            }
+            await self._publish(self.app.infer, body, f"{self._inbox}.{token}", headers)
+            while True:
+                wait = deadline + REPLY_MARGIN - time.monotonic()
+                message = await asyncio.wait_for(queue.get(), max(wait, 0.0))
+                if message is Loss.CONNECTION:
+                    return
+                if isinstance(message, KaskadeError):
+                    raise message
+                if _no_responders(message):
+                    raise self._no_responders()
+                reply = self._read(message)
+                yield reply
+                if reply.part is None:
+                    return
+        except asyncio.TimeoutError:
+            raise NoReply("no reply arrived within the budget") from None
+        finally:
+            self._waiting.pop(token, None)
+
+    def _read(self, message: Any) -> Reply:
+        self._served = True
+        error = wire.read_fault(message.headers)
+        if error is not None:
+            raise error
+        return wire.decode_reply(message.data)
+
+    def _checked(self, body: bytes) -> bytes:
+        limit = self._link.payload_limit
+        if len(body) > limit:
+            raise TooLarge(f"the request has {len(body)} bytes; the broker accepts at most {limit}")
+        return body
+
+    async def _publish(self, subject: str, body: bytes, reply: str, headers: dict[str, str]) -> None:
+        try:
+            await self._link.nc.publish(subject, body, reply=reply, headers=headers)
+        except nats.errors.Error as error:
+            raise Unavailable(f"the connection to the broker: {error}") from error
+        except ValueError as error:
+            raise Malformed(str(error)) from error
+
+    async def _open(self) -> tuple[str, asyncio.Queue[Any]]:
+        """Returns a token of the inbox and the queue of its replies."""
+        async with self._subscribing:
+            if not self._inbox:
+                inbox = self._link.nc.new_inbox()
+                try:
+                    await self._link.nc.subscribe(f"{inbox}.*", cb=self._received)
+                except nats.errors.Error as error:
+                    raise Unavailable(f"the connection to the broker: {error}") from error
+                self._inbox = inbox
+        token = secrets.token_hex(8)
+        queue: asyncio.Queue[Any] = asyncio.Queue()
+        self._waiting[token] = queue
+        return token, queue
+
+    async def _received(self, message: Any) -> None:
+        queue = self._waiting.get(message.subject.rpartition(".")[2])
+        if queue is not None:
+            queue.put_nowait(message)
+
+    def _lost(self) -> None:
+        for queue in self._waiting.values():
+            queue.put_nowait(Loss.CONNECTION)
+
+    def _no_responders(self) -> UnknownApp:
+        return UnknownApp(f"no process serves app `{self.app.name}` on this broker; start it, or correct the name")
+
+
+def _no_responders(message: Any) -> bool:
+    return bool(message.headers) and message.headers.get("Status") == "503"

@@ -1,0 +1,170 @@
+"""Connections to the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nats.errors
+from nats.aio.client import Client as Nats
+
+from .errors import BrokerAbsent, BrokerTooOld
+
+log = logging.getLogger("kaskade")
+
+DEFAULT_URL = "nats://127.0.0.1:4222"
+OLDEST_SERVER = (2, 10)
+PENDING_BYTES = 64 << 20
+"""Bytes buffered while the connection is down."""
+
+Callback = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Broker:
+    """The address of a broker, and the credentials."""
+
+    url: str = ""
+    """URL of the server, or several separated by commas; default: `NATS_URL`, else the loopback."""
+    nkey: str | Path | None = None
+    """File with the nkey seed, as `kaskade auth init` writes it; default: `NATS_NKEY`. Needs the package `nkeys`."""
+    credentials: str | Path | None = None
+    """A `.creds` file."""
+    ca: str | Path | None = None
+    """Certificates to trust for `tls://`; default: `NATS_CA`, else the system's."""
+    inbox_prefix: str = ""
+    """Prefix of reply subjects; default: `_INBOX`, with the public key of an nkey."""
+
+    def servers(self) -> list[str]:
+        """Returns the URLs."""
+        return [url.strip() for url in (self.url or os.environ.get("NATS_URL") or DEFAULT_URL).split(",")]
+
+    def options(self) -> dict[str, Any]:
+        """Returns the options of `nats.connect` for these credentials."""
+        options: dict[str, Any] = {}
+        nkey = self.nkey or os.environ.get("NATS_NKEY")
+        prefix = self.inbox_prefix
+        if nkey:
+            options["nkeys_seed"] = str(nkey)
+            prefix = prefix or f"_INBOX.{_public_key(Path(nkey))}"
+        if self.credentials:
+            options["user_credentials"] = str(self.credentials)
+        ca = self.ca or os.environ.get("NATS_CA")
+        if ca:
+            options["tls"] = ssl.create_default_context(cafile=str(ca))
+        if prefix:
+            options["inbox_prefix"] = prefix.encode()
+        return options
+
+
+def _public_key(seed: Path) -> str:
+    try:
+        import nkeys
+    except ImportError as error:
+        raise BrokerAbsent("an nkey needs the package `nkeys`: pip install 'kaskade[nkeys]'") from error
+    public: bytes = nkeys.from_seed(seed.read_bytes().strip()).public_key
+    return public.decode()
+
+
+class Link:
+    """A connection that reconnects without end, with events for its loss and its return."""
+
+    def __init__(self, nc: Any) -> None:
+        self.nc = nc
+        self.up = asyncio.Event()
+        self.up.set()
+        self.losses = 0
+        self.on_lost: list[Callable[[], None]] = []
+        self.on_returned: list[Callable[[], None]] = []
+
+    @property
+    def payload_limit(self) -> int:
+        """The largest body that fits one message, bytes."""
+        return int(self.nc.max_payload) - 1024
+
+    async def barrier(self, timeout: float = 5.0) -> None:
+        """Returns when the server has processed everything sent before; raises `nats.errors.Error`.
+
+        nats-py's `flush` does not promise this: its PING overtakes commands that are still buffered.
+        """
+        await barrier(self.nc, timeout)
+
+    async def unsubscribe(self, subscription: Any) -> None:
+        """Ends a subscription after all messages that the server has sent to it have been handled.
+
+        nats-py's `drain` forgets the subscription when its PING is answered, which overtakes the UNSUB.
+        """
+        await self.nc._send_unsubscribe(subscription._id)
+        await self.barrier()
+        await subscription._pending_queue.join()
+
+    async def close(self) -> None:
+        """Sends what is buffered and closes the connection."""
+        try:
+            if self.up.is_set():
+                await self.barrier(2.0)
+        except (nats.errors.Error, OSError, asyncio.TimeoutError):
+            pass
+        await self.nc.close()
+
+
+async def barrier(nc: Any, timeout: float = 5.0) -> None:
+    """Returns when the server has processed everything sent on a connection before."""
+    try:
+        # No process subscribes to these subjects; the server says so after what was sent before.
+        await nc.request(f"_KASKADE.UNSERVED.{secrets.token_hex(8)}", b"", timeout=timeout)
+    except nats.errors.NoRespondersError:
+        pass
+
+
+async def connect(broker: Broker, name: str) -> Link:
+    """Connects to a broker.
+
+    Raises `BrokerAbsent` if no server answers or the credentials are refused, `BrokerTooOld` before version 2.10.
+    """
+    nc: Any = Nats()
+    link = Link(nc)
+
+    async def lost() -> None:
+        link.up.clear()
+        link.losses += 1
+        for callback in link.on_lost:
+            callback()
+
+    async def returned() -> None:
+        link.up.set()
+        for callback in link.on_returned:
+            callback()
+
+    async def failed(error: Exception) -> None:
+        log.debug("the connection to the broker: %s", error or type(error).__name__)
+
+    try:
+        await nc.connect(
+            servers=broker.servers(),
+            name=name,
+            disconnected_cb=lost,
+            reconnected_cb=returned,
+            error_cb=failed,
+            # The first connection is tried a few times, a lost one without end.
+            max_reconnect_attempts=3,
+            reconnect_time_wait=0.1,
+            connect_timeout=5,
+            pending_size=PENDING_BYTES,
+            **broker.options(),
+        )
+    except (nats.errors.Error, OSError, asyncio.TimeoutError, ValueError) as error:
+        raise BrokerAbsent(f"no server answers at {', '.join(broker.servers())}: {error}") from error
+    nc.options["max_reconnect_attempts"] = -1
+    version = nc.connected_server_version
+    if (version.major, version.minor) < OLDEST_SERVER:
+        await nc.close()
+        raise BrokerTooOld(f"the server has version {version}; at least 2.10 is needed")
+    return link

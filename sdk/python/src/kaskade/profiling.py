@@ -1,0 +1,279 @@
+"""Measures a batch function for the planner: a profile that `kaskade plan` reads.
+
+The function is called exactly as a replica calls it, with checked inputs and outputs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .batch import Answer, Inputs
+from .confidence import Estimator, calibration_error, confidence, fit_temperature, softmax
+from .errors import KaskadeError
+from .stages import Stage
+from .tensors import Array, as_array
+
+VERSION = 1
+"""Version of the format."""
+BATCHES = (1, 2, 4, 8, 16, 32)
+
+
+@dataclass(frozen=True)
+class Power:
+    """A model of energy: watts of an idle machine, and watts per busy core on top."""
+
+    idle_watts: float = 10.0
+    active_watts: float = 10.0
+
+    def source(self) -> str:
+        """Returns the name under which a profile states where its joules come from."""
+        return f"modelled: {self.idle_watts:g} W idle + {self.active_watts:g} W per busy core"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cost of one batch. Figures that are `None` are unknown."""
+
+    batch: int
+    latency_s: float
+    """Median, seconds. The profile records this quantile."""
+    p95_s: float
+    p99_s: float
+    energy_j: float | None
+    utilisation: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it as a profile holds it."""
+        cost: dict[str, Any] = {"batch": self.batch, "latency_s": self.latency_s}
+        if self.energy_j is not None:
+            cost["energy_j"] = self.energy_j
+        if self.utilisation is not None:
+            cost["utilisation"] = self.utilisation
+        return cost
+
+
+@dataclass(frozen=True)
+class VariantProfile:
+    """Measurements of one variant."""
+
+    name: str
+    parameters: int
+    costs: tuple[Cost, ...]
+    estimator: Estimator
+    temperature: float
+    ece_before: float
+    ece_after: float
+    predictions: tuple[int, ...]
+    confidences: tuple[float, ...]
+    correct: tuple[bool, ...]
+    device: str
+    energy_source: str
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right answers."""
+        return sum(self.correct) / len(self.correct)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it as a profile holds it."""
+        return {
+            "name": self.name,
+            "parameters": self.parameters,
+            "costs": [cost.to_json() for cost in self.costs],
+            "calibration": {"estimator": self.estimator.to_json(), "temperature": self.temperature},
+            "ece": {"before": self.ece_before, "after": self.ece_after},
+            "validation": {
+                "predictions": list(self.predictions),
+                "confidences": list(self.confidences),
+                "correct": list(self.correct),
+            },
+        }
+
+
+@dataclass
+class Profile:
+    """A profile: the measurements of a family, smallest variant first."""
+
+    app: str
+    device: str = ""
+    energy_source: str = ""
+    estimator: dict[str, Any] = field(default_factory=dict)
+    samples: int = 0
+    variants: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Profile:
+        """Reads a profile, such as one that `kaskade profile` wrote."""
+        text = json.loads(Path(path).read_text())
+        if text.get("version") != VERSION:
+            raise ValueError(f"{path} has version {text.get('version')}; this package reads version {VERSION}")
+        fields = ("app", "device", "energy_source", "estimator", "samples", "variants")
+        return cls(**{name: text[name] for name in fields})
+
+    def add(self, variant: VariantProfile) -> Profile:
+        """Adds a variant as the largest, in place of one of the same name; returns the profile.
+
+        Raises `ValueError` if it was measured on another number of samples than the others.
+        """
+        samples = len(variant.correct)
+        others = [other for other in self.variants if other["name"] != variant.name]
+        if others and samples != self.samples:
+            raise ValueError(f"`{variant.name}` has {samples} samples and the profile {self.samples}; use the same set")
+        if not others:
+            self.device, self.energy_source = variant.device, variant.energy_source
+            self.estimator, self.samples = variant.estimator.to_json(), samples
+        added = variant.to_json()
+        if any((cost.get("energy_j") is None) for other in others for cost in other["costs"]):
+            # A planner must not compare joules with unknown figures.
+            for cost in added["costs"]:
+                cost.pop("energy_j", None)
+        self.variants = [*others, added]
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it as its file holds it."""
+        return {
+            "version": VERSION,
+            "app": self.app,
+            "device": self.device,
+            "energy_source": self.energy_source,
+            "estimator": self.estimator,
+            "samples": self.samples,
+            "variants": self.variants,
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Writes the file."""
+        Path(path).write_text(json.dumps(self.to_json()) + "\n")
+
+
+def profile(
+    stage: Stage,
+    samples: Sequence[Mapping[str, Any]],
+    labels: Sequence[int] | Array,
+    *,
+    parameters: int = 0,
+    batches: Sequence[int] = BATCHES,
+    seconds: float = 0.15,
+    rounds: int = 3,
+    estimator: Estimator | None = None,
+    predict: Callable[[Mapping[str, Array]], int] | None = None,
+    correct: Callable[[Mapping[str, Array], int], bool] | None = None,
+    power: Power | None = Power(),
+    device: str = "",
+) -> VariantProfile:
+    """Measures a stage on labelled samples.
+
+    Every batch size is run for `seconds` in each of `rounds` rounds. `estimator` makes confidences of the stage's
+    output (default: `given` if the function returns a confidence, else `max_squared`), with a temperature fitted to
+    `labels`. `predict` returns the class of an answer's outputs (default: the largest score), and `correct` whether an
+    answer is right (default: the class is the label). `power` models the energy; `None` leaves it unknown.
+
+    Raises the error of the first sample that the function fails on, and `ValueError` for unusable samples.
+    """
+    truth = [int(label) for label in labels]
+    if not samples or len(samples) != len(truth):
+        raise ValueError(f"there are {len(samples)} samples and {len(truth)} labels; both must be the same, at least 1")
+    prepared: list[Inputs] = [{name: as_array(value) for name, value in sample.items()} for sample in samples]
+    answers = _answers(stage, prepared)
+    given = [answer.confidence for answer in answers]
+    if estimator is None:
+        estimator = Estimator("max_squared" if None in given else "given")
+    scores = [answer.outputs.get(stage.output) for answer in answers]
+    predictions = [predict(answer.outputs) if predict else _largest(stage, answer.outputs) for answer in answers]
+    right = [
+        correct(answer.outputs, label) if correct else prediction == label
+        for answer, prediction, label in zip(answers, predictions, truth, strict=True)
+    ]
+    temperature = 1.0
+    if estimator.kind == "given":
+        if None in given:
+            raise ValueError("the estimator is `given`, and the function returns no output `confidence`")
+        confidences = np.array(given, dtype=np.float64)
+        before = after = calibration_error(confidences, np.array(right))
+    else:
+        if any(score is None for score in scores):
+            raise ValueError(f"the estimator `{estimator.kind}` reads the output `{stage.output}`, which is missing")
+        logits = np.stack([np.asarray(score).ravel() for score in scores])
+        temperature = fit_temperature(logits, np.array(truth))
+        confidences = confidence(logits, estimator, temperature)
+        before = calibration_error(softmax(logits).max(axis=1), np.array(right))
+        after = calibration_error(softmax(logits, temperature).max(axis=1), np.array(right))
+    costs = tuple(_cost(stage, prepared, batch, seconds, rounds, power) for batch in sorted(set(batches)))
+    return VariantProfile(
+        name=stage.variant,
+        parameters=parameters,
+        costs=costs,
+        estimator=estimator,
+        temperature=temperature,
+        ece_before=before,
+        ece_after=after,
+        predictions=tuple(max(int(prediction), 0) for prediction in predictions),
+        confidences=tuple(float(value) for value in confidences),
+        correct=tuple(bool(value) for value in right),
+        device=device or f"cpu ({platform.processor() or platform.machine()}, {_cores()} cores), Python",
+        energy_source=power.source() if power else "unknown",
+    )
+
+
+def _answers(stage: Stage, samples: list[Inputs]) -> list[Answer]:
+    answers: list[Answer] = []
+    size = stage.batching.max_batch
+    for start in range(0, len(samples), size):
+        for index, outcome in enumerate(stage.run_batch(samples[start : start + size]), start):
+            if isinstance(outcome, KaskadeError):
+                outcome.message = f"sample {index}: {outcome.message}"
+                raise outcome
+            answers.append(outcome)
+    return answers
+
+
+def _largest(stage: Stage, outputs: Mapping[str, Array]) -> int:
+    scores = outputs.get(stage.output)
+    return 0 if scores is None else int(np.argmax(scores))
+
+
+def _cost(
+    stage: Stage, samples: list[Inputs], batch: int, seconds: float, rounds: int, power: Power | None
+) -> Cost:
+    requests = [samples[index % len(samples)] for index in range(batch)]
+    stage.run_batch(requests)
+    times: list[float] = []
+    medians: list[float] = []
+    wall, busy = time.perf_counter(), time.process_time()
+    for _ in range(rounds):
+        taken: list[float] = []
+        until = time.perf_counter() + seconds
+        while not taken or time.perf_counter() < until:
+            start = time.perf_counter()
+            stage.run_batch(requests)
+            taken.append(time.perf_counter() - start)
+        times.extend(taken)
+        medians.append(statistics.median(taken))
+    wall, busy = time.perf_counter() - wall, time.process_time() - busy
+    energy = None
+    if power is not None:
+        energy = (power.idle_watts * wall + power.active_watts * busy) / len(times)
+    times.sort()
+    return Cost(
+        batch=batch,
+        latency_s=statistics.median(medians),
+        p95_s=times[int(0.95 * (len(times) - 1))],
+        p99_s=times[int(0.99 * (len(times) - 1))],
+        energy_j=energy,
+        utilisation=min(busy / (wall * _cores()), 1.0),
+    )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

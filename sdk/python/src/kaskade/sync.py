@@ -1,0 +1,141 @@
+"""The client for code without asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+from .client import Accepted, AsyncClient
+from .connection import Broker
+from .retry import RetryPolicy
+from .wire import Reply
+
+T = TypeVar("T")
+
+
+class Client:
+    """A client of one app that blocks. It runs an event loop on its own thread, and may be used from several threads.
+
+    Its methods are those of `AsyncClient`, with the same retries and errors.
+    """
+
+    def __init__(
+        self, app: str, broker: Broker | str = "", *, budget: float = 2.0, retry: RetryPolicy | None = None
+    ) -> None:
+        """Connects to an app, as `AsyncClient.connect`."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="kaskade-client", daemon=True)
+        self._thread.start()
+        try:
+            self._client = self._run(AsyncClient.connect(app, broker, budget=budget, retry=retry))
+        except BaseException:
+            self._stop()
+            raise
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection and ends the thread."""
+        if self._loop.is_closed():
+            return
+        try:
+            self._run(self._client.close())
+        finally:
+            self._stop()
+
+    def infer(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        budget: float | None = None,
+        id: str | None = None,
+        parameters: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Sends a request and returns the answer, as `AsyncClient.infer`."""
+        return self._run(self._client.infer(inputs, budget=budget, id=id, parameters=parameters))
+
+    def stream(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        budget: float | None = None,
+        id: str | None = None,
+        parameters: Mapping[str, str] | None = None,
+    ) -> Iterator[Reply]:
+        """Yields the parts of an answer and then the complete answer, as `AsyncClient.stream`."""
+        parts = self._client.stream(inputs, budget=budget, id=id, parameters=parameters)
+
+        async def following() -> Reply | None:
+            async for reply in parts:
+                return reply
+            return None
+
+        async def end() -> None:
+            await parts.aclose()
+
+        try:
+            while (reply := self._run(following())) is not None:
+                yield reply
+        finally:
+            if not self._loop.is_closed():
+                self._run(end())
+
+    def cancel(self, id: str) -> None:
+        """Cancels the requests of that id."""
+        self._run(self._client.cancel(id))
+
+    def submit(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        budget: float | None = None,
+        id: str | None = None,
+        parameters: Mapping[str, str] | None = None,
+    ) -> Accepted:
+        """Submits a durable request, as `AsyncClient.submit`."""
+        return self._run(self._client.submit(inputs, budget=budget, id=id, parameters=parameters))
+
+    def result(self, id: str) -> Reply | None:
+        """Returns the result of a durable request, as `AsyncClient.result`."""
+        return self._run(self._client.result(id))
+
+    def wait(self, id: str, timeout: float = 30.0) -> Reply:
+        """Waits for the result of a durable request, as `AsyncClient.wait`."""
+        return self._run(self._client.wait(id, timeout))
+
+    def submit_and_wait(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        timeout: float = 30.0,
+        budget: float | None = None,
+        id: str | None = None,
+        parameters: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Submits a durable request and waits for its result, as `AsyncClient.submit_and_wait`."""
+        return self._run(
+            self._client.submit_and_wait(inputs, timeout=timeout, budget=budget, id=id, parameters=parameters)
+        )
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            # An interrupt of this thread ends the work on the other.
+            future.cancel()
+            raise
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

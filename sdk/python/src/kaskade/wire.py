@@ -1,0 +1,264 @@
+"""Messages and headers, as `docs/reference/wire.md` describes them."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+
+from . import tensors
+from .chunks import LARGEST_MESSAGE
+from .errors import KaskadeError, Malformed, ModelFailed, from_code
+from .tensors import Array
+
+REQUEST_ID = "Kaskade-Request-Id"
+BUDGET = "Kaskade-Budget-Us"
+CHUNK = "Kaskade-Chunk"
+PUSH = "Kaskade-Push"
+PADDING = "Kaskade-Padding"
+FAULT = "Kaskade-Fault"
+TRACEPARENT = "traceparent"
+SERVICE_ERROR = "Nats-Service-Error"
+SERVICE_ERROR_CODE = "Nats-Service-Error-Code"
+MESSAGE_ID = "Nats-Msg-Id"
+
+HEADROOM = 1024
+"""Bytes of the broker's `max_payload` reserved for headers."""
+MAX_BUDGET = 3600.0
+"""Longest budget, seconds."""
+DEFAULT_STAGE_BUDGET = 30.0
+"""Budget of a stage request without the header, seconds."""
+MAX_VALUES = 1 << 20
+"""Largest number of elements of an array or a map in a message."""
+
+Headers = Mapping[str, str]
+
+_DIGITS = re.compile(r"[0-9]{1,10}")
+
+
+def unpack(body: bytes) -> dict[str, Any]:
+    """Decodes a MessagePack map with texts as keys; raises `Malformed`."""
+    if len(body) > LARGEST_MESSAGE:
+        raise Malformed(f"the message has {len(body)} bytes; at most {LARGEST_MESSAGE} are decoded")
+    try:
+        message = msgpack.unpackb(body, max_array_len=MAX_VALUES, max_map_len=MAX_VALUES)
+    except (ValueError, RecursionError, msgpack.UnpackException) as error:
+        raise Malformed(f"the message is not valid MessagePack: {str(error) or type(error).__name__}") from None
+    if not isinstance(message, dict):
+        raise Malformed("the message is not a map")
+    return message
+
+
+def pack(message: Mapping[str, Any]) -> bytes:
+    """Encodes a message."""
+    packed: bytes = msgpack.packb(message)
+    return packed
+
+
+def budget_header(budget: float) -> str:
+    """Returns the value of `Kaskade-Budget-Us`; raises `Malformed` for more than an hour."""
+    if not 0 <= budget <= MAX_BUDGET:
+        raise Malformed(f"the budget is {budget} s; it must be between 0 and {MAX_BUDGET:.0f} s")
+    return str(int(budget * 1e6))
+
+
+def read_budget(headers: Headers | None) -> float:
+    """Returns the remaining time of a stage request, seconds; 30 s if the header is missing or invalid."""
+    text = headers.get(BUDGET) if headers else None
+    if text is None or not _DIGITS.fullmatch(text):
+        return DEFAULT_STAGE_BUDGET
+    return min(int(text) / 1e6, MAX_BUDGET)
+
+
+def start_trace() -> str:
+    """Returns the `traceparent` of a new trace, not sampled."""
+    return f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-00"
+
+
+def read_fault(headers: Headers | None) -> KaskadeError | None:
+    """Returns the error in the headers of a reply; `None` for a good reply."""
+    if not headers or SERVICE_ERROR_CODE not in headers:
+        return None
+    text = headers.get(SERVICE_ERROR, "")
+    code = headers.get(FAULT)
+    return from_code(code, text) if code else from_code(headers[SERVICE_ERROR_CODE], text)
+
+
+def fault_of(value: Any) -> KaskadeError:
+    """Returns the error of a field `error`: a text, or a map of `code` and `message`."""
+    if isinstance(value, dict):
+        message = str(value.get("message", ""))
+        code = value.get("code")
+        return from_code(str(code), message) if code else ModelFailed(message)
+    return ModelFailed(str(value))
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One stage that the request passed."""
+
+    stage: str
+    wait_us: int = 0
+    run_us: int = 0
+    batch: int = 0
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The outcome of one branch of a pipeline: `outputs`, or an `error`."""
+
+    branch: str
+    stage: str = ""
+    variant: str = ""
+    confidence: float | None = None
+    outputs: dict[str, Array] = field(default_factory=dict)
+    error: KaskadeError | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer. `outputs` are arrays by name; those of datatype `BYTES` hold bytes."""
+
+    outputs: dict[str, Array]
+    id: str | None = None
+    stage: str = ""
+    variant: str = ""
+    confidence: float | None = None
+    hops: tuple[Hop, ...] = ()
+    degraded: bool = False
+    part: int | None = None
+    """Number of the first token of a streamed part; `None` for the complete answer."""
+    branches: tuple[Branch, ...] = ()
+
+    def __getitem__(self, output: str) -> Array:
+        return self.outputs[output]
+
+    def text(self, output: str = "text") -> str:
+        """Returns a `BYTES` output of one element as text."""
+        return b"".join(self.outputs[output].ravel()).decode(errors="replace")
+
+
+def decode_reply(body: bytes) -> Reply:
+    """Decodes an `InferReply`; raises the error that the body holds in its place."""
+    message = unpack(body)
+    if "error" in message and "outputs" not in message:
+        raise fault_of(message["error"])
+    return Reply(
+        outputs=tensors.decode_all(message.get("outputs", [])),
+        id=message.get("id"),
+        stage=str(message.get("stage", "")),
+        variant=str(message.get("variant", "")),
+        confidence=message.get("confidence"),
+        hops=_hops(message.get("hops")),
+        degraded=bool(message.get("degraded", False)),
+        part=message.get("part"),
+        branches=tuple(_branch(branch) for branch in message.get("branches") or ()),
+    )
+
+
+def _branch(branch: Any) -> Branch:
+    if not isinstance(branch, dict):
+        raise Malformed("a branch is a map")
+    error = branch.get("error")
+    return Branch(
+        branch=str(branch.get("branch", "")),
+        stage=str(branch.get("stage", "")),
+        variant=str(branch.get("variant", "")),
+        confidence=branch.get("confidence"),
+        outputs=tensors.decode_all(branch.get("outputs") or []),
+        error=None if error is None else fault_of(error),
+    )
+
+
+def _hops(hops: Any) -> tuple[Hop, ...]:
+    if not isinstance(hops, list):
+        return ()
+    return tuple(
+        Hop(str(hop.get("stage", "")), hop.get("wait_us", 0), hop.get("run_us", 0), hop.get("batch", 0))
+        for hop in hops
+        if isinstance(hop, dict)
+    )
+
+
+def encode_infer(inputs: Mapping[str, Any], request_id: str | None, parameters: Mapping[str, str] | None) -> bytes:
+    """Encodes an `InferRequest`."""
+    message: dict[str, Any] = {"inputs": tensors.encode_all(inputs)}
+    if request_id is not None:
+        message["id"] = request_id
+    if parameters:
+        message["parameters"] = dict(parameters)
+    return pack(message)
+
+
+@dataclass(frozen=True)
+class StageRequest:
+    """One request for a stage. `inputs` have no batch dimension."""
+
+    id: int
+    ingress: str
+    inputs: dict[str, Array]
+    attempt: int = 0
+    branch: Any = None
+    epoch: int = 0
+    gear: int = 0
+    stage: str = ""
+    hops: tuple[Any, ...] = ()
+
+
+def decode_stage_request(body: bytes) -> StageRequest:
+    """Decodes a `StageRequest`; raises `Malformed`."""
+    message = unpack(body)
+    try:
+        request_id, ingress = message["id"], message["ingress"]
+        inputs = message["inputs"]
+    except KeyError as missing:
+        raise Malformed(f"the request has no field {missing}") from None
+    hops = message.get("hops") or ()
+    if type(request_id) is not int or not isinstance(ingress, str) or not isinstance(hops, (list, tuple)):
+        raise Malformed("the request's id, ingress or hops have the wrong type")
+    return StageRequest(
+        id=request_id,
+        ingress=ingress,
+        inputs=tensors.decode_all(inputs),
+        attempt=message.get("attempt", 0),
+        branch=message.get("branch"),
+        epoch=message.get("epoch", 0),
+        gear=message.get("gear", 0),
+        stage=str(message.get("stage", "")),
+        hops=tuple(hops),
+    )
+
+
+def encode_done(
+    request: StageRequest | None,
+    replica: str,
+    outcome: tuple[list[dict[str, Any]], float | None] | KaskadeError,
+    hop: Hop | None = None,
+) -> bytes:
+    """Encodes a `Done`: the encoded outputs and the confidence of a request, or its error.
+
+    Without a request, which could not be decoded, the reply subject names it.
+    """
+    message: dict[str, Any] = {"replica": replica}
+    if request is not None:
+        message["id"] = request.id
+        message["attempt"] = request.attempt
+        message["stage"] = request.stage
+        if request.branch is not None:
+            message["branch"] = request.branch
+        hops = list(request.hops)
+        if hop is not None:
+            hops.append({"stage": hop.stage, "wait_us": hop.wait_us, "run_us": hop.run_us, "batch": hop.batch})
+        message["hops"] = hops
+    if isinstance(outcome, KaskadeError):
+        message["error"] = {"code": outcome.code, "message": outcome.message}
+    else:
+        outputs, confidence = outcome
+        message["outputs"] = outputs
+        if confidence is not None:
+            message["confidence"] = confidence
+    return pack(message)

@@ -1,0 +1,143 @@
+import unittest
+
+import numpy as np
+
+import kaskade
+from kaskade.batch import Answer
+from kaskade.errors import BadOutput, ModelFailed, Overloaded, WrongInput
+
+
+def numbers(*values: float) -> list[dict[str, np.ndarray]]:
+    return [{"x": np.array([value], np.float32)} for value in values]
+
+
+class RunBatch(unittest.TestCase):
+    def test_requests_are_stacked_and_answers_split(self) -> None:
+        shapes = []
+
+        @kaskade.stage("app", "double")
+        def double(x: np.ndarray) -> dict[str, np.ndarray]:
+            shapes.append(x.shape)
+            return {"y": 2 * x, "confidence": np.linspace(0, 1, len(x))}
+
+        answers = double.run_batch(numbers(1, 2, 3))
+        self.assertEqual(shapes, [(3, 1)])
+        self.assertEqual([answer.outputs["y"].tolist() for answer in answers], [[2], [4], [6]])
+        self.assertEqual([answer.confidence for answer in answers], [0.0, 0.5, 1.0])
+        self.assertNotIn("confidence", answers[0].outputs)
+
+    def test_requests_of_other_shapes_are_run_apart_and_keep_their_order(self) -> None:
+        @kaskade.stage("app", "size", output="size")
+        def size(x: np.ndarray) -> np.ndarray:
+            return np.full((len(x), 1), x.shape[1])
+
+        requests = [{"x": np.zeros(length, np.float32)} for length in (1, 2, 1, 3)]
+        self.assertEqual([answer.outputs["size"][0] for answer in size.run_batch(requests)], [1, 2, 1, 3])
+
+    def test_a_request_that_raises_fails_alone(self) -> None:
+        calls = []
+
+        @kaskade.stage("app", "picky")
+        def picky(x: np.ndarray) -> np.ndarray:
+            calls.append(len(x))
+            if (x == 13).any():
+                raise RuntimeError("thirteen")
+            return x
+
+        answers = picky.run_batch(numbers(*range(10, 18)))
+        self.assertEqual([type(answer) for answer in answers], [Answer] * 3 + [ModelFailed] + [Answer] * 4)
+        self.assertIn("RuntimeError: thirteen", str(answers[3]))
+        self.assertEqual(calls, [8, 4, 2, 2, 1, 1, 4])
+
+    def test_typed_errors_keep_their_code(self) -> None:
+        @kaskade.stage("app", "busy")
+        def busy(x: np.ndarray) -> np.ndarray:
+            raise Overloaded("later")
+
+        self.assertIsInstance(busy.run_batch(numbers(1))[0], Overloaded)
+
+    def test_wrong_inputs_are_refused_and_not_run(self) -> None:
+        @kaskade.stage("app", "strict", inputs={"x": kaskade.Input("FP32", (-1, 2))})
+        def strict(x: np.ndarray) -> np.ndarray:
+            return x
+
+        good = {"x": np.zeros((3, 2), np.float32)}
+        for inputs, said in [
+            ({}, "missing"), ({**good, "y": good["x"]}, "unknown"), ({"x": np.zeros((3, 2))}, "FP64"),
+            ({"x": np.zeros((3, 3), np.float32)}, "shape"), ({"x": np.full((3, 2), np.nan, np.float32)}, "NaN"),
+        ]:
+            bad, well = strict.run_batch([inputs, good])
+            self.assertIsInstance(bad, WrongInput)
+            self.assertIn(said, str(bad))
+            self.assertIsInstance(well, Answer)
+
+    def test_unsound_outputs_are_bad_output(self) -> None:
+        for returned in [
+            lambda x: np.zeros((len(x) + 1, 1)), lambda x: np.zeros((len(x), 0)), lambda x: {}, lambda x: 3.0,
+            lambda x: {"y": x, "confidence": np.full(len(x), 1.5)}, lambda x: {"y": x, "confidence": np.full(len(x), np.nan)},
+            lambda x: {"y": x, "confidence": np.zeros((len(x), 2))}, lambda x: {"y": x, "confidence": np.zeros(len(x))[:1]},
+        ]:
+            stage = kaskade.stage("app", "unsound")(lambda x, returned=returned: returned(x))
+            for answer in stage.run_batch(numbers(1, 2)):
+                self.assertIsInstance(answer, BadOutput)
+
+        @kaskade.stage("app", "log")
+        def log(x: np.ndarray) -> np.ndarray:
+            with np.errstate(all="ignore"):
+                return np.log(x)
+
+        answers = log.run_batch(numbers(1, 0, 2, -1))
+        self.assertEqual([type(answer) for answer in answers], [Answer, BadOutput, Answer, BadOutput])
+
+    def test_a_function_of_a_list_of_requests(self) -> None:
+        @kaskade.stage("app", "each", per_request=True)
+        def each(batch: list[dict[str, np.ndarray]]) -> list[object]:
+            return [Overloaded("odd") if inputs["x"][0] % 2 else {"y": inputs["x"], "confidence": 0.5} for inputs in batch]
+
+        answers = each.run_batch(numbers(1, 2))
+        self.assertIsInstance(answers[0], Overloaded)
+        self.assertEqual((answers[1].outputs["y"].tolist(), answers[1].confidence), ([2.0], 0.5))
+
+    def test_texts_are_stacked(self) -> None:
+        @kaskade.stage("app", "length", output="length")
+        def length(text: np.ndarray) -> np.ndarray:
+            return np.array([[len(row[0])] for row in text])
+
+        requests = [{"text": np.array([text], dtype=object)} for text in (b"a", b"abc")]
+        self.assertEqual([answer.outputs["length"][0] for answer in length.run_batch(requests)], [1, 3])
+
+
+class Profiles(unittest.TestCase):
+    def test_a_stage_is_measured(self) -> None:
+        @kaskade.stage("app", "sign", max_batch=8)
+        def sign(x: np.ndarray) -> np.ndarray:
+            return np.concatenate([-x, x], axis=1)
+
+        draw = np.random.default_rng(2)
+        values = draw.normal(size=60).astype(np.float32)
+        labels = (values + draw.normal(size=60) * 0.5 > 0).astype(int)
+        measured = kaskade.profile(sign, numbers(*values), labels, batches=(1, 4), seconds=0.01, rounds=2)
+        self.assertEqual(measured.accuracy, np.mean((values > 0) == labels))
+        self.assertEqual([cost.batch for cost in measured.costs], [1, 4])
+        for cost in measured.costs:
+            self.assertTrue(0 < cost.latency_s <= cost.p99_s and cost.energy_j and 0 <= cost.utilisation <= 1)
+        self.assertTrue(all(0 <= value <= 1 for value in measured.confidences))
+
+    def test_a_given_confidence_is_taken(self) -> None:
+        @kaskade.stage("app", "sure", output="class")
+        def sure(x: np.ndarray) -> dict[str, np.ndarray]:
+            return {"class": np.tile([[0.0, 1.0]], (len(x), 1)), "confidence": np.full(len(x), 0.25)}
+
+        measured = kaskade.profile(sure, numbers(1, 2), [1, 0], batches=(1,), seconds=0.001, rounds=1)
+        self.assertEqual((measured.estimator.kind, measured.confidences), ("given", (0.25, 0.25)))
+        self.assertEqual((measured.accuracy, measured.ece_after), (0.5, 0.25))
+
+    def test_failures_name_the_sample(self) -> None:
+        @kaskade.stage("app", "failing")
+        def failing(x: np.ndarray) -> np.ndarray:
+            raise ValueError("no")
+
+        with self.assertRaisesRegex(ModelFailed, "sample 0: .*no"):
+            kaskade.profile(failing, numbers(1), [0])
+        with self.assertRaises(ValueError):
+            kaskade.profile(failing, numbers(1), [0, 1])

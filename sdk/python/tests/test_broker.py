@@ -1,0 +1,343 @@
+"""The client and a replica against a real nats-server."""
+
+import asyncio
+import contextlib
+import time
+import unittest
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import nats
+import numpy as np
+
+import kaskade
+from kaskade import errors, tensors, wire
+from kaskade.chunks import Assembler, Chunk, cut
+from kaskade.connection import barrier
+from kaskade.testing import NatsServer
+
+from .deployment import NATS, double, free_port, needs_nats
+
+BUDGET = 20.0
+
+
+def answer(**fields: Any) -> bytes:
+    return wire.pack({"outputs": [], "stage": "s", "variant": "v", "hops": [], "degraded": False, **fields})
+
+
+@contextlib.asynccontextmanager
+async def ingress(url: str, serve: Callable[[Any], Awaitable[None]]) -> AsyncIterator[Any]:
+    """A stand-in for the ingresses of the app `fake`."""
+    connection = await nats.connect(url, max_reconnect_attempts=-1, reconnect_time_wait=0.05)
+    await connection.subscribe("kaskade.fake.infer", cb=serve)
+    await barrier(connection)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def fault(message: Any, code: str, text: str = "no") -> None:
+    headers = {wire.SERVICE_ERROR: text, wire.SERVICE_ERROR_CODE: "503", wire.FAULT: code}
+    await message._client.publish(message.reply, b"", headers=headers)
+
+
+@needs_nats
+class ClientTest(unittest.IsolatedAsyncioTestCase):
+    def setUp(self) -> None:
+        self.server = NatsServer(NATS)
+        self.addCleanup(self.server.__exit__, None, None, None)
+
+    async def client(self, **options: Any) -> kaskade.AsyncClient:
+        client = await kaskade.AsyncClient.connect("fake", self.server.url, budget=BUDGET, **options)
+        self.addAsyncCleanup(client.close)
+        return client
+
+    async def test_retryable_faults_are_retried_with_the_same_id_and_what_is_left(self) -> None:
+        seen = []
+
+        async def serve(message: Any) -> None:
+            seen.append((message.headers[wire.REQUEST_ID], int(message.headers[wire.BUDGET])))
+            if len(seen) < 3:
+                await fault(message, "KSK0006")
+            else:
+                await message.respond(answer(confidence=0.5))
+
+        async with ingress(self.server.url, serve):
+            reply = await (await self.client()).infer({"x": [1.0]}, id="mine")
+        self.assertEqual(reply.confidence, 0.5)
+        self.assertEqual([name for name, _ in seen], ["mine"] * 3)
+        self.assertTrue(BUDGET * 1e6 >= seen[0][1] > seen[1][1] > seen[2][1])
+
+    async def test_other_faults_are_raised_at_once(self) -> None:
+        seen = []
+
+        async def serve(message: Any) -> None:
+            seen.append(message)
+            await fault(message, "KSK0003", "input `x` is missing")
+
+        async with ingress(self.server.url, serve):
+            with self.assertRaisesRegex(errors.WrongInput, "input `x` is missing"):
+                await (await self.client()).infer({})
+        self.assertEqual(len(seen), 1)
+
+    async def test_an_app_that_nothing_serves_is_unknown(self) -> None:
+        client = await self.client()
+        began = time.monotonic()
+        with self.assertRaises(errors.UnknownApp):
+            await client.infer({})
+        self.assertLess(time.monotonic() - began, BUDGET / 2)
+
+    async def test_without_a_reply_the_budget_ends_the_request(self) -> None:
+        async def silent(_: Any) -> None:
+            pass
+
+        async with ingress(self.server.url, silent):
+            with self.assertRaises(errors.NoReply):
+                await (await self.client()).infer({}, budget=0.1)
+
+    async def test_a_request_whose_connection_breaks_is_sent_again(self) -> None:
+        seen: asyncio.Queue[Any] = asyncio.Queue()
+
+        async with ingress(self.server.url, seen.put):
+            client = await self.client()
+            asked = asyncio.create_task(client.infer({"x": [1.0]}))
+            first = await seen.get()
+            await asyncio.to_thread(self.server.restart)
+            second = await seen.get()
+            await second.respond(answer())
+            await asked
+        self.assertEqual(first.headers[wire.REQUEST_ID], second.headers[wire.REQUEST_ID])
+        self.assertGreater(int(first.headers[wire.BUDGET]), int(second.headers[wire.BUDGET]))
+
+    async def test_a_closed_client_ends_its_requests(self) -> None:
+        seen: asyncio.Queue[Any] = asyncio.Queue()
+        async with ingress(self.server.url, seen.put):
+            client = await self.client()
+            asked = asyncio.create_task(client.infer({}))
+            await seen.get()
+            await client.close()
+            with self.assertRaises(errors.Unavailable):
+                await asyncio.wait_for(asked, BUDGET / 2)
+            self.assertEqual(client._waiting, {})
+
+    async def test_parts_are_streamed_and_leaving_early_cancels(self) -> None:
+        async def serve(message: Any) -> None:
+            self.assertEqual(wire.unpack(message.data)["parameters"], {"stream": "true", "tenant": "blue"})
+            for part, text in enumerate(["a", "b", "c"]):
+                await message.respond(answer(outputs=[tensors.encode("text", text)], part=part))
+            await message.respond(answer(outputs=[tensors.encode("text", "abc")]))
+
+        cancelled: asyncio.Queue[Any] = asyncio.Queue()
+        async with ingress(self.server.url, serve) as connection:
+            await connection.subscribe("kaskade.fake.cancel", cb=cancelled.put)
+            await barrier(connection)
+            client = await self.client()
+            parts = [(reply.part, reply.text()) async for reply in client.stream({}, parameters={"tenant": "blue"})]
+            self.assertEqual(parts, [(0, "a"), (1, "b"), (2, "c"), (None, "abc")])
+            self.assertTrue(cancelled.empty())
+            left = client.stream({}, id="left", parameters={"tenant": "blue"})
+            async for _ in left:
+                break
+            await left.aclose()
+            self.assertEqual((await cancelled.get()).headers[wire.REQUEST_ID], "left")
+
+    async def test_the_blocking_client_does_the_same(self) -> None:
+        async def serve(message: Any) -> None:
+            if "parameters" in wire.unpack(message.data):
+                await message.respond(answer(part=0))
+            await message.respond(answer(id="x"))
+
+        def ask() -> list[Any]:
+            with kaskade.Client("fake", self.server.url, budget=BUDGET) as client:
+                return [client.infer({"x": [1.0]}).id, [reply.part for reply in client.stream({})]]
+
+        async with ingress(self.server.url, serve):
+            self.assertEqual(await asyncio.to_thread(ask), ["x", [0, None]])
+
+    async def test_a_request_above_the_limit_is_refused_with_both_sizes(self) -> None:
+        client = await self.client()
+        with self.assertRaisesRegex(errors.TooLarge, "2000.* bytes; the broker accepts at most 1047552"):
+            await client.infer({"x": np.zeros(2_000_000, np.uint8)})
+
+    async def test_no_server_is_a_typed_error(self) -> None:
+        with self.assertRaises(errors.BrokerAbsent):
+            await kaskade.AsyncClient.connect("fake", f"nats://127.0.0.1:{free_port()}")
+
+    async def test_without_streams_requests_are_not_durable(self) -> None:
+        client = await self.client()
+        with self.assertRaises(errors.UnknownApp):
+            await client.submit({})
+        with self.assertRaises(errors.NotDurable):
+            await client.result("order-1")
+
+
+@needs_nats
+class ReplicaTest(unittest.IsolatedAsyncioTestCase):
+    max_payload: int | None = None
+
+    async def asyncSetUp(self) -> None:
+        self.server = NatsServer(NATS, max_payload=self.max_payload)
+        self.addCleanup(self.server.__exit__, None, None, None)
+        self.ingress = await nats.connect(self.server.url, max_reconnect_attempts=-1, reconnect_time_wait=0.05)
+        self.addAsyncCleanup(self.ingress.close)
+        self.done: asyncio.Queue[Any] = asyncio.Queue()
+        self.beats: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+        async def beat(message: Any) -> None:
+            await self.beats.put(wire.unpack(message.data))
+
+        await self.ingress.subscribe("kaskade.fake.done.i1.*", cb=self.done.put)
+        await self.ingress.subscribe("kaskade.fake.beat.*", cb=beat)
+        await barrier(self.ingress)
+
+    async def send(self, request: int, value: float = 1.0, to: str = "stage.double", **headers: str) -> None:
+        body = wire.pack({"id": request, "ingress": "i1", "stage": "double", "attempt": 3,
+                          "inputs": wire.tensors.encode_all({"x": [value]})})
+        await self.ingress.publish(f"kaskade.fake.{to}", body, reply=f"kaskade.fake.done.i1.{request}", headers=headers or None)
+
+    async def result(self) -> dict[str, Any]:
+        message = await asyncio.wait_for(self.done.get(), BUDGET)
+        return wire.unpack(message.data)
+
+    async def test_requests_of_the_group_and_of_the_replica_are_answered(self) -> None:
+        async with await double().attach(self.server.url, "r1"):
+            await self.send(1, 2.0)
+            await self.send(2, 3.0, to="replica.r1")
+            answers = {done["id"]: done for done in [await self.result(), await self.result()]}
+        for request, value in [(1, 4.0), (2, 6.0)]:
+            done = answers[request]
+            self.assertEqual(tensors.decode(done["outputs"][0])[1].tolist(), [value])
+            self.assertEqual((done["attempt"], done["replica"], done["hops"][-1]["stage"]), (3, "r1", "double"))
+
+    async def test_a_full_queue_refuses_at_once_and_late_requests_expire(self) -> None:
+        gate = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        @kaskade.stage("fake", "double", max_batch=1, queue_capacity=2)
+        def held(x: np.ndarray) -> np.ndarray:
+            asyncio.run_coroutine_threadsafe(gate.wait(), loop).result(BUDGET)
+            return x
+
+        async with await held.attach(self.server.url, "r1") as replica:
+            await self.send(1)
+            while not replica._running:
+                await asyncio.sleep(0.01)
+            await self.send(2, **{wire.BUDGET: "1"})
+            await self.send(3)
+            await self.send(4)
+            refused = await self.result()
+            self.assertEqual((refused["id"], refused["error"]["code"]), (4, "KSK0006"))
+            gate.set()
+            answers = {done["id"]: done for done in [await self.result() for _ in range(3)]}
+        self.assertEqual(answers[2]["error"]["code"], "KSK0005")
+        self.assertTrue("outputs" in answers[1] and "outputs" in answers[3])
+
+    async def test_garbage_is_answered_as_malformed(self) -> None:
+        async with await double().attach(self.server.url, "r1"):
+            await self.ingress.publish("kaskade.fake.stage.double", b"\xc1", reply="kaskade.fake.done.i1.9")
+            self.assertEqual((await self.result())["error"]["code"], "KSK0001")
+
+    async def test_padding_is_ignored_and_a_token_in_the_reply_subject_is_kept(self) -> None:
+        await self.ingress.subscribe("kaskade.fake.done.i1.*.*.*", cb=self.done.put)
+        await barrier(self.ingress)
+        async with await double().attach(self.server.url, "r1"):
+            await self.send(1, **{"Kaskade-Padding": "1"})
+            body = wire.pack({"id": 2, "ingress": "i1", "inputs": tensors.encode_all({"x": [1.0]})})
+            await self.ingress.publish("kaskade.fake.stage.double", body, reply="kaskade.fake.done.i1.2.0.1-2-3")
+            message = await asyncio.wait_for(self.done.get(), BUDGET)
+        self.assertEqual(message.subject, "kaskade.fake.done.i1.2.0.1-2-3")
+
+    async def test_a_replica_whose_loop_fails_stops_its_heartbeats(self) -> None:
+        replica = await double().attach(self.server.url, "r1")
+        replica._function = None
+        await self.send(1)
+        await asyncio.wait_for(replica.failed.wait(), BUDGET)
+        self.assertTrue(all(task.done() or task.cancelling() for task in replica._tasks))
+        await replica._link.close()
+
+    async def test_heartbeats_go_on_during_a_batch(self) -> None:
+        @kaskade.stage("fake", "double")
+        def slow(x: np.ndarray) -> np.ndarray:
+            time.sleep(1.0)
+            return x
+
+        async with await slow.attach(self.server.url, "r1"):
+            await self.send(1)
+            beats = [await asyncio.wait_for(self.beats.get(), BUDGET) for _ in range(6)]
+            self.assertTrue(self.done.empty(), "six heartbeats take less time than the batch")
+            await self.result()
+        self.assertEqual([beat["sequence"] for beat in beats], list(range(6)))
+        self.assertEqual(beats[-1]["replicas"], [{"id": "r1", "stage": "double", "variant": "double", "queue": 0, "in_flight": 1}])
+
+    async def test_a_leaving_replica_announces_it_first_and_answers_what_it_took(self) -> None:
+        replica = await double(max_wait=30.0, min_queue=100, max_batch=100).attach(self.server.url, "r1")
+        await self.send(1)
+        while not len(replica._queue):
+            await asyncio.sleep(0.01)
+        leaving = asyncio.create_task(replica.leave())
+        while not (beat := await asyncio.wait_for(self.beats.get(), BUDGET))["leaving"]:
+            pass
+        self.assertEqual([listed["id"] for listed in beat["replicas"]], ["r1"])
+        # Senders have not all heard of it yet: a request is still taken.
+        await self.send(2)
+        self.assertEqual(sorted([(await self.result())["id"], (await self.result())["id"]]), [1, 2])
+        self.assertTrue(await leaving)
+        while (beat := await asyncio.wait_for(self.beats.get(), BUDGET))["replicas"]:
+            pass
+        self.assertTrue(beat["leaving"])
+
+    async def test_what_the_server_sent_before_the_end_of_a_subscription_is_handled(self) -> None:
+        for _ in range(20):
+            replica = await double(queue_capacity=10_000).attach(self.server.url, "r1")
+            sent = 0
+
+            async def send() -> None:
+                nonlocal sent
+                while not replica._draining:
+                    sent += 1
+                    await self.send(sent)
+                    await asyncio.sleep(0)
+
+            sending = asyncio.create_task(send())
+            await asyncio.sleep(0.01)
+            for subscription in replica._subscriptions:
+                await replica._link.unsubscribe(subscription)
+            replica._draining = True
+            await sending
+            await barrier(self.ingress)
+            # Every request is answered, or the server has said that there is no replica.
+            while sent:
+                await asyncio.wait_for(self.done.get(), BUDGET)
+                sent -= 1
+            await replica._link.close()
+
+    async def test_after_a_reconnect_it_serves_and_counts_heartbeats_from_the_start(self) -> None:
+        async with await double().attach(self.server.url, "r1"):
+            while (await asyncio.wait_for(self.beats.get(), BUDGET))["sequence"] < 3:
+                pass
+            await asyncio.to_thread(self.server.restart)
+            while (await asyncio.wait_for(self.beats.get(), BUDGET))["sequence"] > 2:
+                pass
+            await self.send(1)
+            self.assertIn("outputs", await self.result())
+
+
+class ChunkedReplicaTest(ReplicaTest):
+    max_payload = 4096
+
+    async def test_large_messages_travel_in_chunks(self) -> None:
+        value = np.random.default_rng(1).normal(size=5000).astype(np.float32)
+        body = wire.pack({"id": 1, "ingress": "i1", "stage": "double", "inputs": tensors.encode_all({"x": value})})
+        reply = "kaskade.fake.done.i1.1"
+        assembler = Assembler()
+        async with await double().attach(self.server.url, "r1"):
+            for chunk, part in cut(77, body, 3000):
+                first = {"reply": reply} if chunk.index == 0 else {}
+                await self.ingress.publish("kaskade.fake.replica.r1", part, headers={wire.CHUNK: str(chunk)}, **first)
+            whole = None
+            while whole is None:
+                message = await asyncio.wait_for(self.done.get(), BUDGET)
+                whole = assembler.take(Chunk.parse(message.headers[wire.CHUNK]), message.data, reply, 0.0, 1.0)
+        outputs = tensors.decode_all(wire.unpack(whole[0])["outputs"])
+        np.testing.assert_array_equal(outputs["y"], 2 * value)

@@ -1,0 +1,100 @@
+import random
+import unittest
+
+import numpy as np
+
+from kaskade import Typed, tensors
+from kaskade.errors import Malformed
+
+
+def random_array(draw: random.Random) -> np.ndarray:
+    datatype = draw.choice(sorted(tensors._DTYPES) + ["BYTES"])
+    shape = tuple(draw.randint(0, 4) for _ in range(draw.randint(0, 4)))
+    size = int(np.prod(shape))
+    if datatype == "BYTES":
+        texts = np.empty(size, dtype=object)
+        texts[:] = [draw.randbytes(draw.randint(0, 9)) for _ in range(size)]
+        return texts.reshape(shape)
+    dtype = tensors._DTYPES[datatype]
+    if datatype == "BOOL":
+        return np.array([draw.random() < 0.5 for _ in range(size)], dtype=bool).reshape(shape)
+    return np.frombuffer(draw.randbytes(size * dtype.itemsize), dtype=dtype).reshape(shape)
+
+
+class RoundTrips(unittest.TestCase):
+    def test_any_array_comes_back(self) -> None:
+        draw = random.Random(7)
+        for _ in range(2000):
+            array = random_array(draw)
+            name, back = tensors.decode(tensors.encode("x", array))
+            self.assertEqual(name, "x")
+            self.assertEqual(back.shape, array.shape)
+            self.assertEqual(back.dtype, array.dtype)
+            self.assertEqual(tensors.to_bytes(back, tensors.datatype_of(back)), tensors.to_bytes(array, tensors.datatype_of(array)))
+
+    def test_memory_order_does_not_matter(self) -> None:
+        array = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+        for view in (array.T, array[:, ::2], np.asfortranarray(array), array.astype(">f4")):
+            np.testing.assert_array_equal(tensors.decode(tensors.encode("x", view))[1], view)
+
+    def test_decoding_copies_nothing(self) -> None:
+        data = np.arange(8, dtype="<f4").tobytes()
+        _, array = tensors.decode({"name": "x", "shape": [2, 4], "datatype": "FP32", "data": data})
+        self.assertIs(array.base.base, data)
+
+    def test_python_values_have_datatypes(self) -> None:
+        for value, datatype, shape in [
+            (1.5, "FP32", []), ([1, 2], "INT64", [2]), ([[1.0], [2.0]], "FP32", [2, 1]), ("text", "BYTES", [1]),
+            (["a", b"b\0"], "BYTES", [2]), (True, "BOOL", []), (np.float64(1), "FP64", []),
+        ]:
+            tensor = tensors.encode("x", value)
+            self.assertEqual((tensor["datatype"], tensor["shape"]), (datatype, shape), value)
+        self.assertEqual(list(tensors.decode(tensors.encode("x", ["a", b"b\0"]))[1]), [b"a", b"b\0"])
+
+    def test_bfloat16_is_rounded_to_the_nearest(self) -> None:
+        values = np.array([0.0, -1.5, 3.14159, 1e38, np.inf, np.nan, 1.00390625], np.float32)
+        tensor = tensors.encode("x", Typed(values, "BF16"))
+        self.assertEqual((tensor["datatype"], len(tensor["data"])), ("BF16", 14))
+        _, back = tensors.decode(tensor)
+        np.testing.assert_allclose(back, values, rtol=1 / 256)
+        self.assertEqual(back[6], 1.0, "ties go to even")
+
+    def test_arrays_of_numbers_are_read(self) -> None:
+        for datatype, data, shape in [
+            ("FP32", [[1, 2.5], [3, 4]], [2, 2]), ("INT64", [1, 2], [2]), ("BYTES", ["a", "b"], [2]), ("BOOL", [True], [1]),
+        ]:
+            _, array = tensors.decode({"name": "x", "shape": shape, "datatype": datatype, "data": data})
+            self.assertEqual(list(array.shape), shape)
+
+
+class Refusals(unittest.TestCase):
+    def test_invalid_tensors_are_refused(self) -> None:
+        good = {"name": "x", "shape": [2], "datatype": "FP32", "data": bytes(8)}
+        tensors.decode(good)
+        for change in [
+            {"shape": [3]}, {"shape": [-1]}, {"shape": [2.0]}, {"shape": "2"}, {"shape": [1] * 17}, {"datatype": "FP8"},
+            {"datatype": None}, {"data": 7}, {"data": ["a", "b"]}, {"name": 1}, {"shape": [2**40, 2**40]},
+            {"datatype": "BYTES", "data": bytes(3)}, {"datatype": "BYTES", "data": b"\xff\xff\xff\xff" + bytes(4)},
+            {"datatype": "BYTES", "data": bytes(9)}, {"datatype": "BYTES", "shape": [2**40], "data": bytes(8)},
+        ]:
+            with self.assertRaises(Malformed, msg=str(change)):
+                tensors.decode({**good, **change})
+        with self.assertRaises(Malformed):
+            tensors.decode_all([good, good])
+        with self.assertRaises(Malformed):
+            tensors.decode_all([{**good, "name": str(index)} for index in range(65)])
+
+    def test_random_bytes_never_end_in_another_error(self) -> None:
+        draw = random.Random(11)
+        for _ in range(3000):
+            tensor = {"name": "x", "shape": [draw.randint(0, 3) for _ in range(draw.randint(0, 2))],
+                      "datatype": draw.choice(sorted(tensors.DATATYPES)), "data": draw.randbytes(draw.randint(0, 24))}
+            try:
+                tensors.decode(tensor)
+            except Malformed:
+                pass
+
+    def test_types_without_datatype_are_refused(self) -> None:
+        for value in (np.array([1j]), np.array([object()]), np.arange(3, dtype=np.uint64)):
+            with self.assertRaises(Malformed):
+                tensors.encode("x", value)
