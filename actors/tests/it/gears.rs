@@ -127,11 +127,14 @@ impl Model for Watched {
 
 #[test]
 fn batches_never_overlap_on_an_exclusive_device_and_all_requests_are_answered() {
-    for (sharing, side_by_side) in [(Sharing::Exclusive, false), (Sharing::Concurrent, true)] {
+    for (sharing, side_by_side, app) in [
+        (Sharing::Exclusive, false, "exclusive"),
+        (Sharing::Concurrent, true, "concurrent"),
+    ] {
         let (at_work, most) = (Arc::default(), Arc::<AtomicU64>::default());
-        let mut plan = cascade("sharing");
+        let mut plan = cascade(app);
         plan.sharing = sharing;
-        let mut service = Service::new("sharing").plan(plan);
+        let mut service = Service::new(app).plan(plan);
         for (name, strength) in [("small", 1.0), ("medium", 2.0), ("large", 4.0)] {
             let (at_work, most) = (Arc::clone(&at_work), Arc::clone(&most));
             service = service.model(name, move || {
@@ -148,7 +151,7 @@ fn batches_never_overlap_on_an_exclusive_device_and_all_requests_are_answered() 
         }
         let node = service.start().unwrap();
         block_on(async {
-            let client = Client::new(node.bus(), App::new("sharing").unwrap());
+            let client = Client::new(node.bus(), App::new(app).unwrap());
             // Margins that exit in every stage, and one that skips.
             let margins = [4.0, 1.8, 0.3, 1.2];
             let asked = (0..200).map(|turn| client.infer(ask(1.0, margins[turn % margins.len()]), BUDGET));
