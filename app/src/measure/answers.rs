@@ -193,9 +193,14 @@ mod tests {
         .unwrap();
         assert_eq!(seen, 200);
         assert!(answers.calibration.temperature > 1.5, "{:?}", answers.calibration);
+        // The temperature fits the share of right answers of the selection part, and the error is measured on all samples.
+        let selection = parts(200).selection;
+        let fitted =
+            selection.iter().filter(|place| !place.is_multiple_of(4)).count() as f64 / selection.len() as f64;
+        let unfitted = (fitted - 0.75).abs();
         assert!(
-            answers.ece.after < 0.02 && answers.ece.before > 0.2,
-            "{:?}",
+            (answers.ece.after - unfitted).abs() < 0.02 && answers.ece.before > 0.2,
+            "{:?}, expected {unfitted}",
             answers.ece
         );
         assert_eq!(
