@@ -102,7 +102,7 @@ pub struct Tested {
     /// Samples in the certification part.
     pub certification: usize,
     /// Validation samples with which the next cheaper cascade would pass in about four of five draws, if the selection part shows its
-    /// true loss; `None` if it loses too much, or all passed.
+    /// true loss; `None` if it loses too much, if there are as many already, or if all passed.
     pub next_needs: Option<usize>,
 }
 
@@ -180,7 +180,9 @@ pub fn certify(
     for candidate in sequence {
         let outcome = candidate.outcome(&certification);
         let Some(certificate) = judge.test(&candidate, &outcome) else {
-            tested.next_needs = needs(&candidate, &selection, options);
+            // Fewer than there are means that this draw was unlucky; more samples would not be the advice.
+            tested.next_needs =
+                needs(&candidate, &selection, options).filter(|samples| *samples > family.samples());
             break;
         };
         tested.passed += 1;
