@@ -90,7 +90,7 @@ const MAY: [(&str, &[&str], &[&str]); 6] = [
             "infer",
             "submit",
             "cancel",
-            "done.i.1",
+            "done.i.1.1.t",
             "beat.w",
             "gear",
             "event.load",
@@ -98,7 +98,7 @@ const MAY: [(&str, &[&str], &[&str]); 6] = [
     ),
     (
         "worker",
-        &["stage.s", "replica.r", "done.i.1", "beat.w", "event.energy"],
+        &["stage.s", "replica.r", "done.i.1.1.t", "beat.w", "event.energy"],
         &["stage.s", "replica.r", "ingress.i", "gear"],
     ),
     (
@@ -110,7 +110,7 @@ const MAY: [(&str, &[&str], &[&str]); 6] = [
             "$KV.kaskade-digits.plan",
             "_INBOX.UX.1",
         ],
-        &["replan", "beat.w", "gear", "event.load"],
+        &["replan", "beat.w", "ingress.i", "gear", "event.load"],
     ),
     (
         "observer",
@@ -125,7 +125,7 @@ const MAY: [(&str, &[&str], &[&str]); 6] = [
             "dead.x",
         ],
     ),
-    ("mine", &["done.i.1"], &["stage.digits-tiny"]),
+    ("mine", &["done.i.1.1.t"], &["stage.digits-tiny", "ingress.i"]),
 ];
 
 /// One subject of every kind; those without a dollar or an underscore belong to the app.
@@ -136,7 +136,7 @@ const SUBJECTS: [&str; 26] = [
     "stage.s",
     "stage.digits-tiny",
     "replica.r",
-    "done.i.1",
+    "done.i.1.1.t",
     "beat.w",
     "ingress.i",
     "gear",

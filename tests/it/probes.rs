@@ -77,7 +77,7 @@ fn an_ingress_without_a_plan_is_live_and_not_ready() {
     assert!(get(&listen, "/live").unwrap().0.starts_with("HTTP/1.1 200"));
     let (code, said) = probe(&listen, "ready");
     assert_eq!(code, Some(1));
-    assert!(said.contains("start a planner"), "{said}");
+    assert!(said.contains("kaskade plan apply"), "{said}");
     // A worker stores the plan, and both become ready.
     let mut worker = Served::start(&[
         "--app",

@@ -23,8 +23,10 @@ pub(crate) fn read(app: &App, plans: &PlanVersions, message: &Message) -> Result
         return Ok(None);
     }
     if !plans.is_worker(&beat.actor) {
-        // Also a worker that no plan knows yet: it hosts nothing.
-        "custom".clone_into(&mut beat.kind);
+        // A worker that no plan uses stays one, so that planners can place replicas on it; it hosts nothing yet.
+        if beat.kind != "worker" {
+            "custom".clone_into(&mut beat.kind);
+        }
         beat.in_place = 0;
         beat.fan_outs.clear();
         beat.runs.clear();
@@ -132,5 +134,17 @@ mod tests {
             "it teaches the planner nothing"
         );
         assert!(heard.leaving && heard.sequence == 4, "of itself it may say that");
+    }
+
+    #[test]
+    fn a_worker_that_no_plan_uses_stays_a_worker_and_hosts_nothing() {
+        let idle = heard("w9", &beat("w9", &["small-0"])).unwrap();
+        assert_eq!(idle.kind, "worker");
+        assert!(idle.replicas.is_empty());
+        let other = Beat {
+            kind: "anything".into(),
+            ..beat("mine", &["mine"])
+        };
+        assert_eq!(heard("mine", &other).unwrap().kind, "custom");
     }
 }
