@@ -146,7 +146,8 @@ impl<O: Ops> Stage<O> {
         let channels = size.channels;
         let [height, width] = entry.result();
         let first = layers.convolution(&format!("{name}.entry"), entry.channels, channels)?;
-        let mut blocks = Vec::with_capacity(size.blocks);
+        // The configuration may name more blocks than the checkpoint has weights of; the first missing one ends the loop.
+        let mut blocks = Vec::new();
         for index in 0..size.blocks {
             let mut conv = |which: &str| {
                 layers.convolution(&format!("{name}.blocks.{index}.{which}"), channels, channels)
