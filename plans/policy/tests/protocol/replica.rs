@@ -222,7 +222,7 @@ impl World {
     fn route(&mut self, of: usize, id: &Name, delivery: &Delivery) {
         let request = &delivery.request;
         let variant = self.replica(of, id).map(|replica| replica.placed.variant.clone());
-        self.examine_model(of, request, variant);
+        self.examine_model(of, request, variant.as_ref());
         if self.chance(if self.now < HEAL_US {
             self.scenario.model_fails
         } else {
@@ -274,7 +274,7 @@ impl World {
     }
 
     /// Whether the plan of the request has this variant for its stage.
-    fn examine_model(&mut self, of: usize, request: &Request, variant: Option<String>) {
+    fn examine_model(&mut self, of: usize, request: &Request, variant: Option<&String>) {
         let plan = (request.epoch <= self.store.newest()).then(|| self.store.at(request.epoch));
         let gear = plan
             .as_ref()
@@ -282,13 +282,12 @@ impl World {
         let mut stages = gear.into_iter().flat_map(|gear| &gear.wiring.stages);
         let stage = stages.find(|stage| *stage.name == *request.stage);
         let right = stage.map(|stage| &stage.variant);
-        self.judge
-            .demand(Oracle::RightModel, right == variant.as_ref(), || {
-                format!(
-                    "p{of} runs {variant:?} at stage {} of epoch {}, which has {right:?}",
-                    request.stage, request.epoch
-                )
-            });
+        self.judge.demand(Oracle::RightModel, right == variant, || {
+            format!(
+                "p{of} runs {variant:?} at stage {} of epoch {}, which has {right:?}",
+                request.stage, request.epoch
+            )
+        });
     }
 
     /// The gear has shifted, or the plan has changed.
