@@ -373,7 +373,7 @@ impl World {
         }
     }
 
-    /// A worker no longer goes by the states of ingresses that fell silent.
+    /// A worker drops the states of ingresses that fell silent.
     pub(crate) fn expire(&mut self, of: usize) {
         if self.now < STOP_US {
             self.timer(of, LOOK_PERIOD_US, Timer::Expire);

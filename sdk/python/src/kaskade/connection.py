@@ -74,7 +74,7 @@ def _public_key(seed: Path) -> str:
 
 
 class Link:
-    """A connection that reconnects without end, with events for its loss and its return."""
+    """A connection that reconnects for as long as it is open, with events for its loss and its return."""
 
     def __init__(self, nc: Any) -> None:
         self.nc = nc
@@ -153,7 +153,7 @@ async def connect(broker: Broker, name: str) -> Link:
             disconnected_cb=lost,
             reconnected_cb=returned,
             error_cb=failed,
-            # The first connection is tried a few times, a lost one without end.
+            # The first connection is tried a few times, a lost one until it is closed.
             max_reconnect_attempts=3,
             reconnect_time_wait=0.1,
             connect_timeout=5,
