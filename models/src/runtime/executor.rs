@@ -49,6 +49,8 @@ type Listener = Box<dyn FnMut(Stepped) + Send>;
 pub struct BatchResult {
     /// One result per request, in order; every `Ok` has passed `check_outputs`.
     pub outputs: Vec<Result<Outputs, ModelError>>,
+    /// The batch, unchanged, so that its owner need not copy inputs that it forwards.
+    pub inputs: Vec<Inputs>,
     /// Wall time of the model's run, microseconds.
     pub run_us: u64,
     /// CPU time of the model's thread during the run, microseconds. Excludes worker threads that it uses.
@@ -260,8 +262,7 @@ fn serve(mut model: Box<dyn Model>, queue: &Receiver<Command>, busy: &AtomicBool
     while let Some(command) = in_flight.next(queue) {
         match command {
             Some(Command::Batch { batch, done }) => {
-                let result = run(model.as_mut(), &batch);
-                drop(batch);
+                let result = run(model.as_mut(), batch);
                 busy.store(false, Ordering::Release);
                 call_receiver(|| done(result));
             }
@@ -418,12 +419,12 @@ fn run_halving(model: &mut dyn Model, batch: &[Inputs]) -> Vec<Result<Outputs, M
     }
 }
 
-fn run(model: &mut dyn Model, batch: &[Inputs]) -> BatchResult {
+fn run(model: &mut dyn Model, batch: Vec<Inputs>) -> BatchResult {
     let (started, clocks) = (Instant::now(), CpuClocks::now());
     let outputs = if batch.is_empty() {
         Vec::new()
     } else {
-        run_halving(model, batch)
+        run_halving(model, &batch)
     };
     let (run_us, cpu) = (
         started.elapsed().as_micros() as u64,
@@ -431,6 +432,7 @@ fn run(model: &mut dyn Model, batch: &[Inputs]) -> BatchResult {
     );
     BatchResult {
         outputs,
+        inputs: batch,
         run_us,
         thread_cpu_us: cpu.thread_us,
         process_cpu_us: cpu.process_us,

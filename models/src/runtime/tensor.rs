@@ -325,16 +325,26 @@ impl Tensor {
     /// [`TensorError::NotFinite`] with the first NaN or infinity.
     pub(crate) fn check_finite(&self) -> Result<(), TensorError> {
         let offending = match self.datatype {
-            Datatype::F32 => first_not_finite(self.data.chunks_exact(4), |b: [u8; 4]| {
-                f64::from(f32::from_le_bytes(b))
-            }),
-            Datatype::F64 => first_not_finite(self.data.chunks_exact(8), f64::from_le_bytes),
-            Datatype::F16 => first_not_finite(self.data.chunks_exact(2), |b| {
-                half::f16::from_le_bytes(b).to_f64()
-            }),
-            Datatype::Bf16 => first_not_finite(self.data.chunks_exact(2), |b| {
-                half::bf16::from_le_bytes(b).to_f64()
-            }),
+            Datatype::F32 => first_not_finite(
+                &self.data,
+                |b| f32::from_le_bytes(b).is_finite(),
+                |b| f64::from(f32::from_le_bytes(b)),
+            ),
+            Datatype::F64 => first_not_finite(
+                &self.data,
+                |b| f64::from_le_bytes(b).is_finite(),
+                f64::from_le_bytes,
+            ),
+            Datatype::F16 => first_not_finite(
+                &self.data,
+                |b| half::f16::from_le_bytes(b).is_finite(),
+                |b| half::f16::from_le_bytes(b).to_f64(),
+            ),
+            Datatype::Bf16 => first_not_finite(
+                &self.data,
+                |b| half::bf16::from_le_bytes(b).is_finite(),
+                |b| half::bf16::from_le_bytes(b).to_f64(),
+            ),
             _ => None,
         };
         match offending {
@@ -382,15 +392,24 @@ impl Tensor {
 }
 
 /// Returns position and value of the first element that is NaN or infinite.
-fn first_not_finite<'a, const N: usize>(
-    elements: impl Iterator<Item = &'a [u8]>,
+fn first_not_finite<const N: usize>(
+    data: &[u8],
+    is_finite: impl Fn([u8; N]) -> bool,
     read: impl Fn([u8; N]) -> f64,
 ) -> Option<(usize, f64)> {
-    elements
-        .filter_map(|bytes| <[u8; N]>::try_from(bytes).ok())
-        .map(read)
-        .enumerate()
-        .find(|(_, value)| !value.is_finite())
+    /// Elements that are checked together.
+    const BLOCK: usize = 1024;
+    let (elements, _) = data.as_chunks::<N>();
+    let sound = |block: &[[u8; N]]| {
+        block
+            .iter()
+            .fold(true, |sound, element| sound & is_finite(*element))
+    };
+    let block = elements.chunks(BLOCK).position(|block| !sound(block))?;
+    let from = block * BLOCK;
+    let mut rest = elements.iter().enumerate().skip(from);
+    let (index, element) = rest.find(|(_, element)| !is_finite(**element))?;
+    Some((index, read(*element)))
 }
 
 #[cfg(test)]
@@ -424,6 +443,44 @@ mod tests {
             tensor.check_finite(),
             Err(TensorError::NotFinite { index: 1, .. })
         ));
+    }
+
+    #[test]
+    fn a_non_finite_element_is_found_in_any_block_and_type() {
+        for index in [0, 1_023, 1_024, 2_047, 2_500] {
+            let mut values = vec![1.0_f32; 2_501];
+            values[index] = f32::NEG_INFINITY;
+            let single = Tensor::from_f32("x", &[2_501], &values).unwrap();
+            let typed = |datatype, data: Vec<u8>| Tensor {
+                datatype,
+                data: data.into(),
+                ..single.clone()
+            };
+            let double = values.iter().flat_map(|value| f64::from(*value).to_le_bytes());
+            let half = values
+                .iter()
+                .flat_map(|value| half::f16::from_f32(*value).to_le_bytes());
+            let brain = values
+                .iter()
+                .flat_map(|value| half::bf16::from_f32(*value).to_le_bytes());
+            for tensor in [
+                typed(Datatype::F64, double.collect()),
+                typed(Datatype::F16, half.collect()),
+                typed(Datatype::Bf16, brain.collect()),
+                single.clone(),
+            ] {
+                match tensor.check_finite() {
+                    Err(TensorError::NotFinite {
+                        index: found, value, ..
+                    }) => {
+                        assert_eq!((found, value.as_str()), (index, "-inf"));
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        let whole = Tensor::from_f32("x", &[2_501], &[f32::MAX; 2_501]).unwrap();
+        assert_eq!(whole.check_finite(), Ok(()));
     }
 
     #[test]
