@@ -31,6 +31,7 @@
 //! | [`reachability`] | which replicas a process may send to |
 //! | [`arrivals`] | total load, counted by several ingresses |
 //! | [`demand`] | measurements reported to planners: peaks of the load, run times |
+//! | [`sharding`] | how many threads move the messages of a process |
 //! | [`shifting`] | the gear for a measured load |
 //! | [`drift`] | whether the load still is what the plan was made for |
 //! | [`energy`] | energy in joules, if known |
@@ -65,6 +66,7 @@ pub mod retry_budget;
 pub mod rollout;
 pub mod routing;
 pub mod run_time;
+pub mod sharding;
 pub mod shifting;
 pub mod stream_offset;
 pub mod vote;
