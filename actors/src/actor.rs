@@ -4,6 +4,6 @@
 
 pub(crate) use actix::dev::{MessageResponse, OneshotSender, ToEnvelope};
 pub(crate) use actix::{
-    Actor, Addr, Arbiter, AsyncContext, Context, Handler, Message, MessageResult, Recipient, ResponseFuture,
-    SpawnHandle, System, WeakRecipient, spawn,
+    Actor, Addr, Arbiter, ArbiterHandle, AsyncContext, Context, Handler, Message, MessageResult, Recipient,
+    ResponseFuture, SpawnHandle, System, WeakRecipient, spawn,
 };

@@ -3,11 +3,16 @@
 use std::future::Future;
 use std::time::Instant;
 
+use async_nats::jetstream::context::AccountErrorKind;
 use futures::StreamExt;
+use kaskade_broker::BrokerConfig;
 use kaskade_testkit::{NatsOptions, NatsServer, eventually, free_port};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 
+use super::connect::{RECONNECT_PAUSE, locate_broker, new_enough, reconnect_pause};
+use super::embedded::SharedBroker;
+use super::jetstream::may_become_available;
 use super::*;
 use crate::subjects::App;
 

@@ -1,23 +1,16 @@
-//! The failure detector of an ingress: follows the workers' heartbeats and reports lost replicas.
+//! The failure detector of a process with ingresses: follows the workers' heartbeats and reports lost replicas.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_nats::connection::State;
 
-use crate::{
-    actor::Recipient,
-    bus::Bus,
-    dispatch::dispatcher::Dispatcher,
-    ingress::{LeftReplicas, LostReplicas},
-    wire::Beat,
-};
+use crate::{bus::Bus, dispatch::dispatcher::Dispatcher, ingress::Ingresses, wire::Beat};
 
-/// Updates the dispatcher's liveness, and reports lost replicas to the ingress. [`super::heartbeats`] feeds it.
+/// Updates the dispatcher's liveness, and reports lost replicas to the ingresses. [`super::heartbeats`] feeds it.
 pub(crate) struct FailureDetector {
     bus: Bus,
     dispatcher: Dispatcher,
-    losses: Recipient<LostReplicas>,
-    leaves: Recipient<LeftReplicas>,
+    ingresses: Ingresses,
     /// Replicas that have left since the last check, and before it.
     left: [Vec<String>; 2],
     /// Replicas by the worker whose last heartbeat listed them.
@@ -25,17 +18,11 @@ pub(crate) struct FailureDetector {
 }
 
 impl FailureDetector {
-    pub(crate) fn new(
-        bus: &Bus,
-        dispatcher: &Dispatcher,
-        losses: Recipient<LostReplicas>,
-        leaves: Recipient<LeftReplicas>,
-    ) -> Self {
+    pub(crate) fn new(bus: &Bus, dispatcher: &Dispatcher, ingresses: &Ingresses) -> Self {
         Self {
             bus: bus.control().clone(),
             dispatcher: dispatcher.clone(),
-            losses,
-            leaves,
+            ingresses: ingresses.clone(),
             left: Default::default(),
             hosts: BTreeMap::new(),
         }
@@ -67,7 +54,7 @@ impl FailureDetector {
             liveness.restarted(&beat.actor, beat.sequence)
         });
         if restarted {
-            self.tell(before.into_iter().collect());
+            self.tell(&before.into_iter().collect::<Vec<_>>());
         } else if beat.leaving {
             // A worker that stays unloads only what has drained.
             let [newest, _] = &mut self.left;
@@ -82,19 +69,19 @@ impl FailureDetector {
             return;
         }
         let now = self.dispatcher.clock().now();
-        self.tell(self.dispatcher.liveness(|liveness| liveness.newly_lost(now)));
+        self.tell(&self.dispatcher.liveness(|liveness| liveness.newly_lost(now)));
         // The results that a replica sent before it left may wait behind its last heartbeat, so its requests are sent
         // again one check later.
         let [newest, earlier] = &mut self.left;
         let due = std::mem::replace(earlier, std::mem::take(newest));
         if !due.is_empty() {
-            self.leaves.do_send(LeftReplicas(due));
+            self.ingresses.left(&due);
         }
     }
 
-    fn tell(&self, lost: Vec<String>) {
+    fn tell(&self, lost: &[String]) {
         if !lost.is_empty() {
-            self.losses.do_send(LostReplicas(lost));
+            self.ingresses.lost(lost);
         }
     }
 }
@@ -110,6 +97,7 @@ mod tests {
     use crate::bus::{BusConfig, Embedded};
     use crate::clock::Clock;
     use crate::control::heartbeats::Heartbeats;
+    use crate::ingress::{LeftReplicas, LostReplicas};
     use crate::plan::versions::PlanVersions;
     use crate::subjects::App;
     use crate::wire::{Message as _, ReplicaBeat};
@@ -147,12 +135,9 @@ mod tests {
             let lost = Arc::new(Mutex::new(Vec::new()));
             let recorder = Recorder(Arc::clone(&lost)).start();
             let mut heartbeats = Heartbeats::default();
-            let detector = FailureDetector::new(
-                &bus,
-                &dispatcher,
-                recorder.clone().recipient(),
-                recorder.recipient(),
-            );
+            let ingresses = Ingresses::default();
+            ingresses.add("recorder", recorder.clone().recipient(), recorder.recipient());
+            let detector = FailureDetector::new(&bus, &dispatcher, &ingresses);
             heartbeats.detect(detector);
             heartbeats
                 .start(&bus, &dispatcher, &PlanVersions::new("stalled"))

@@ -8,7 +8,7 @@ use kaskade_policy::plan::{Child, Edge};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
-    dispatch::dispatcher::{Dispatcher, TaskTiming},
+    dispatch::dispatcher::{Dispatcher, Finished, TaskTiming},
     dispatch::fan_out::FannedOut,
     error::{Code, Fault},
     plan::versions::PlanVersion,
@@ -33,6 +33,8 @@ pub struct Delivery {
     /// Its trace context.
     pub trace: Trace,
     handle: Option<ReplyHandle>,
+    /// Whether its outputs come from this process's executor, which checks them.
+    checked: bool,
 }
 
 /// What is needed to answer. The permit travels with the answer until that has been written to the connection.
@@ -64,7 +66,13 @@ impl Delivery {
             arrived,
             trace,
             handle,
+            checked: false,
         }
+    }
+
+    /// Notes that the outputs of the answer come from this process's executor, which has checked them.
+    pub(crate) fn set_checked(&mut self) {
+        self.checked = true;
     }
 
     /// Returns the current time on the clock of `deadline` and `arrived`, microseconds.
@@ -108,9 +116,10 @@ impl Delivery {
             hops: Vec::new(),
             result: DoneResult::Part { outputs, from, until },
         };
+        let finished = Finished { done, checked: false };
         handle
             .dispatcher
-            .done(&request.ingress, request.token, done, Vec::new());
+            .done(&request.ingress, request.token, finished, Vec::new());
     }
 
     /// Drops a request that was cancelled, without an answer.
@@ -216,9 +225,13 @@ impl Delivery {
             result,
         };
         let permits = handle.permit.into_iter().collect();
+        let finished = Finished {
+            done,
+            checked: self.checked,
+        };
         handle
             .dispatcher
-            .done(&request.ingress, request.token, done, permits);
+            .done(&request.ingress, request.token, finished, permits);
     }
 }
 

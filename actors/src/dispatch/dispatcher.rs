@@ -35,7 +35,12 @@ use crate::{
 /// A stage's result, delivered to the ingress that owns the request.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Finished(pub Done);
+pub struct Finished {
+    /// The result.
+    pub done: Done,
+    /// Whether the executor of this process has checked the outputs. Results of other origin are checked by the ingress.
+    pub checked: bool,
+}
 
 /// Timing of a request at the end of a pipeline's task: the replica, the time spent, the task's latency budget.
 pub(crate) struct TaskTiming<'a> {
@@ -44,14 +49,22 @@ pub(crate) struct TaskTiming<'a> {
     pub(crate) budget_us: Option<u64>,
 }
 
-/// Routes the messages of one app in one process. Cheap to clone.
+/// Routes the messages of one app in one shard of a process. Cheap to clone.
+///
+/// The dispatchers of a process share what they know ([`Dispatcher::shard`]): a message for an actor of another shard goes
+/// into its mailbox, from thread to thread.
 #[derive(Clone)]
-pub struct Dispatcher(Arc<Inner>);
+pub struct Dispatcher(Arc<Shard>);
 
-struct Inner {
+struct Shard {
+    publisher: Publisher,
+    process: Arc<Process>,
+}
+
+/// What all shards of a process know.
+struct Process {
     app: App,
     clock: Clock,
-    publisher: Publisher,
     /// Publishes control messages, on their own connection.
     control: Publisher,
     supervisor: Supervisor,
@@ -70,10 +83,10 @@ impl Dispatcher {
     /// Creates a dispatcher over `bus`. Call it inside an actix system: it spawns the publishing tasks.
     pub fn new(bus: &Bus, app: App, clock: Clock) -> Self {
         let supervisor = Supervisor::default();
-        Self(Arc::new(Inner {
+        let publisher = Publisher::new(bus, clock, &supervisor);
+        let process = Arc::new(Process {
             app,
             clock,
-            publisher: Publisher::new(bus, clock, &supervisor),
             control: Publisher::new(bus.control(), clock, &supervisor),
             supervisor,
             ingresses: DashMap::new(),
@@ -81,28 +94,46 @@ impl Dispatcher {
             liveness: Mutex::default(),
             reachability: watch::Sender::default(),
             draws: DashMap::new(),
+        });
+        Self(Arc::new(Shard { publisher, process }))
+    }
+
+    /// Creates the dispatcher of another shard, which publishes data over `bus`. Call it on the thread of that shard: it spawns
+    /// a publishing task.
+    pub(crate) fn shard(&self, bus: &Bus) -> Self {
+        let Process {
+            clock, supervisor, ..
+        } = &*self.0.process;
+        Self(Arc::new(Shard {
+            publisher: Publisher::new(bus, *clock, supervisor),
+            process: Arc::clone(&self.0.process),
         }))
     }
 
     /// Returns the clock that all actors of the process read.
     pub fn clock(&self) -> Clock {
-        self.0.clock
+        self.0.process.clock
     }
 
     /// Returns the subjects of the app.
     pub fn app(&self) -> &App {
-        &self.0.app
+        &self.0.process.app
     }
 
     /// Returns the supervisor of the process's core tasks.
     pub fn supervisor(&self) -> &Supervisor {
-        &self.0.supervisor
+        &self.0.process.supervisor
     }
 
     /// Gives access to the liveness of replicas. If `look` changes which replicas are reachable, the view of the process
     /// changes with it. For processes that hear heartbeats.
     pub fn liveness<T>(&self, look: impl FnOnce(&mut Liveness) -> T) -> T {
-        let mut liveness = self.0.liveness.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut liveness = self
+            .0
+            .process
+            .liveness
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let before = liveness.revision();
         let seen = look(&mut liveness);
         if liveness.revision() != before {
@@ -114,42 +145,42 @@ impl Dispatcher {
 
     /// Replaces the view of which replicas are reachable.
     pub(crate) fn set_reachability(&self, view: Reachability) {
-        self.0.reachability.send_replace(Arc::new(view));
+        self.0.process.reachability.send_replace(Arc::new(view));
     }
 
     /// Returns the view of which replicas are reachable, and its changes.
     pub fn reachability(&self) -> watch::Receiver<Arc<Reachability>> {
-        self.0.reachability.subscribe()
+        self.0.process.reachability.subscribe()
     }
 
     fn view(&self) -> Arc<Reachability> {
-        Arc::clone(&self.0.reachability.borrow())
+        Arc::clone(&self.0.process.reachability.borrow())
     }
 
     /// Registers an ingress of this process.
     pub fn register_ingress(&self, id: &str, mailbox: Recipient<Finished>) {
-        self.0.ingresses.insert(id.to_owned(), mailbox);
+        self.0.process.ingresses.insert(id.to_owned(), mailbox);
     }
 
     /// Registers a replica of this process for one stage.
     pub fn register_replica(&self, stage: &str, replica: LocalReplica) {
-        self.0.local.register(stage, replica);
+        self.0.process.local.register(stage, replica);
     }
 
     /// Removes a replica from every stage: no new request reaches it from inside the process.
     pub fn unregister_replica(&self, replica: &LocalReplica) {
-        self.0.local.unregister(replica);
-        self.0.draws.remove(&replica.id);
+        self.0.process.local.unregister(replica);
+        self.0.process.draws.remove(&replica.id);
     }
 
     /// Removes a replica from one stage.
     pub(crate) fn unregister_replica_from(&self, stage: &str, replica: &LocalReplica) {
-        self.0.local.unregister_from(stage, replica);
+        self.0.process.local.unregister_from(stage, replica);
     }
 
     /// Returns the replicas of this process that plans place.
     pub(super) fn placed(&self) -> Vec<Arc<Replica>> {
-        self.0.local.placed()
+        self.0.process.local.placed()
     }
 
     /// Delivers to the replica of this process that a plan places so.
@@ -163,7 +194,7 @@ impl Dispatcher {
         deadline: u64,
         trace: Trace,
     ) -> Result<(), Box<StageRequest>> {
-        match self.0.local.of(placed) {
+        match self.0.process.local.of(placed) {
             Some(replica) => {
                 self.deliver_locally(&replica, request, deadline, trace);
                 Ok(())
@@ -207,7 +238,7 @@ impl Dispatcher {
     /// Publishes a control message on its own connection: a heartbeat, a state, a gear, an event. It does not wait behind
     /// data, and is not ordered with respect to it.
     pub fn publish_control(&self, subject: Subject, payload: Bytes) {
-        self.0.control.control(subject, None, None, payload);
+        self.0.process.control.control(subject, None, None, payload);
     }
 
     /// Publishes a reply to a client. It holds `permits` until it has been written to the connection.
@@ -229,13 +260,15 @@ impl Dispatcher {
 
     /// Sends a result to the ingress that owns the request, with the token of the request that it answers. It holds
     /// `permits` until it has been written to the connection.
-    pub fn done(&self, ingress: &str, token: Token, done: Done, permits: Permits) {
-        if let Some(mailbox) = self.0.ingresses.get(ingress) {
-            mailbox.do_send(Finished(done));
+    pub fn done(&self, ingress: &str, token: Token, finished: Finished, permits: Permits) {
+        if let Some(mailbox) = self.0.process.ingresses.get(ingress) {
+            mailbox.do_send(finished);
             return;
         }
+        let done = finished.done;
         let subject = match self
             .0
+            .process
             .app
             .done(ingress, done.id, done.attempt, &token.to_string())
         {
@@ -305,7 +338,7 @@ impl Dispatcher {
         let forwarding = Forwarding {
             spent_us: end.spent_us,
             budget_us: end.budget_us,
-            left_us: Some(deadline.saturating_sub(self.0.clock.now())),
+            left_us: Some(deadline.saturating_sub(self.0.process.clock.now())),
             run_us: profiled(chosen).map_or(0, |profiled| profiled.run_us),
             last: stage(chosen).is_some_and(|stage| !matches!(stage.exit, Exit::FanOut { .. })),
         };
@@ -349,10 +382,10 @@ impl Dispatcher {
         let stage = stage.map_or(edge.stage.as_str(), |stage| stage.name.as_str());
         stage.clone_into(&mut request.stage);
         let is_it = |replica: &LocalReplica| replica.id == id && replica.serves(version, gear, stage);
-        match self.0.local.least_busy(stage, is_it) {
+        match self.0.process.local.least_busy(stage, is_it) {
             Some(replica) => self.deliver_locally(&replica, request, deadline, trace),
             None => match self.0.publisher.encode_checked(&request) {
-                Ok(payload) => self.send(self.0.app.replica(id), request, &payload, deadline, trace),
+                Ok(payload) => self.send(self.0.process.app.replica(id), request, &payload, deadline, trace),
                 Err(fault) => self.refuse(request, fault),
             },
         }
@@ -369,7 +402,7 @@ impl Dispatcher {
     ) -> Option<String> {
         edge.stage.clone_into(&mut request.stage);
         let gear = request.gear;
-        let near = self.0.local.least_busy(&edge.stage, |replica| {
+        let near = self.0.process.local.least_busy(&edge.stage, |replica| {
             replica.has_room_in_next_batch() && replica.serves(version, gear, &edge.stage)
         });
         if let Some(replica) = near {
@@ -388,13 +421,19 @@ impl Dispatcher {
             }
         };
         if payload.len() <= self.0.publisher.payload_limit() {
-            self.send(self.0.app.stage(&edge.stage), request, &payload, deadline, trace);
+            self.send(
+                self.0.process.app.stage(&edge.stage),
+                request,
+                &payload,
+                deadline,
+                trace,
+            );
             return None;
         }
         // The members of a queue group would each get some of the chunks.
         let one = self.group_member(from, version, edge, request.gear);
         match &one {
-            Some(id) => self.send(self.0.app.replica(id), request, &payload, deadline, trace),
+            Some(id) => self.send(self.0.process.app.replica(id), request, &payload, deadline, trace),
             None => self.refuse(request, self.0.publisher.too_large::<StageRequest>(payload.len())),
         }
         one
@@ -454,7 +493,7 @@ impl Dispatcher {
     }
 
     fn is_reachable(&self, view: &Reachability, version: &PlanVersion, replica: &str) -> bool {
-        view.is_reachable(replica) || self.0.local.has(version, replica)
+        view.is_reachable(replica) || self.0.process.local.has(version, replica)
     }
 
     fn deliver_locally(&self, replica: &LocalReplica, request: StageRequest, deadline: u64, trace: Trace) {
@@ -484,7 +523,11 @@ impl Dispatcher {
             token,
             ..
         } = &request;
-        let reply = self.0.app.done(ingress, *id, *attempt, &token.to_string());
+        let reply = self
+            .0
+            .process
+            .app
+            .done(ingress, *id, *attempt, &token.to_string());
         let addressed = subject.and_then(|subject| Ok((subject, reply?)));
         match addressed {
             Ok((subject, reply)) => {
@@ -517,20 +560,21 @@ impl Dispatcher {
             hops: request.hops,
             result: DoneResult::Fault(fault),
         };
-        self.done(&request.ingress, request.token, done, Permits::new());
+        let finished = Finished { done, checked: true };
+        self.done(&request.ingress, request.token, finished, Permits::new());
     }
 
     /// Resolves once everything published so far has reached the broker.
     pub async fn flush(&self) {
-        tokio::join!(self.0.publisher.flush(), self.0.control.flush());
+        tokio::join!(self.0.publisher.flush(), self.0.process.control.flush());
     }
 
     fn draw(&self, from: &str) -> f64 {
-        if let Some(mut count) = self.0.draws.get_mut(from) {
+        if let Some(mut count) = self.0.process.draws.get_mut(from) {
             *count += 1;
             return routing::draw(*count);
         }
-        self.0.draws.insert(from.to_owned(), 0);
+        self.0.process.draws.insert(from.to_owned(), 0);
         routing::draw(0)
     }
 }

@@ -1,9 +1,8 @@
-//! The router: applies the exit of a stage (reply, next stage, or skip). It runs in the replica's process, so that a
+//! The router: applies the exit of a stage (reply, next stage, or skip). It runs in the replica's actor, so that a
 //! cascade step costs one hop. The policy is [`kaskade_policy::routing`].
 
 use std::sync::Arc;
 
-use crate::actor::{Actor, Context, Handler, Message};
 use kaskade_models::{BatchResult, Tensor};
 use kaskade_policy::confidence::{Calibration, ConfidenceError, Estimator, Scores};
 use kaskade_policy::plan::{Child, Edge, Exit};
@@ -18,33 +17,11 @@ use crate::{
     plan::versions::{PlanVersion, PlanVersions},
 };
 
-/// Routes every result of a batch.
+/// Routes the results of one variant's replica. Plain code: the actor of the replica calls it.
 pub(crate) struct Router {
     variant: String,
     plans: PlanVersions,
     metrics: Arc<Metrics>,
-}
-
-/// A finished batch: the deliveries and, in the same order, their results.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub(crate) struct Batch {
-    /// The deliveries of the batch.
-    pub deliveries: Vec<Delivery>,
-    /// The model's results.
-    pub result: BatchResult,
-    /// When it started, on the process's clock, microseconds.
-    pub started: u64,
-}
-
-/// A finished answer of a model that runs token by token.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub(crate) struct Answered {
-    /// The delivery.
-    pub delivery: Delivery,
-    /// The model's outputs.
-    pub outputs: Vec<Tensor>,
 }
 
 /// Where a result goes next.
@@ -69,7 +46,25 @@ impl Router {
         }
     }
 
-    fn route(&self, delivery: Delivery, outputs: Vec<Tensor>) {
+    /// Routes a finished batch: the deliveries, whose inputs the result returns, and in the same order their results.
+    /// It started at `started`, on the process's clock, microseconds.
+    pub(crate) fn route_batch(&self, deliveries: Vec<Delivery>, result: BatchResult, started: u64) {
+        let size = deliveries.len();
+        self.metrics.batch(&self.variant, size, result.run_us);
+        let results = result.inputs.into_iter().zip(result.outputs);
+        for (mut delivery, (inputs, outcome)) in deliveries.into_iter().zip(results) {
+            delivery.request.inputs = inputs;
+            delivery.hop(started, result.run_us, size);
+            match outcome {
+                Ok(outputs) => self.route(delivery, outputs),
+                Err(error) => delivery.fail(Fault::from(error)),
+            }
+        }
+    }
+
+    /// Routes the outputs of one request, which the executor has checked.
+    pub(crate) fn route(&self, mut delivery: Delivery, outputs: Vec<Tensor>) {
+        delivery.set_checked();
         let request = &delivery.request;
         // A finished answer is not thrown away: the ingress that admitted the request knows its plan.
         let Some(version) = self.plans.at(request.epoch) else {
@@ -110,42 +105,6 @@ impl Router {
                 delivery.fan_out(version, children, parts);
             }
         }
-    }
-}
-
-impl Actor for Router {
-    type Context = Context<Self>;
-}
-
-impl Handler<Batch> for Router {
-    type Result = ();
-
-    fn handle(
-        &mut self,
-        Batch {
-            deliveries,
-            result,
-            started,
-        }: Batch,
-        _: &mut Context<Self>,
-    ) {
-        let size = deliveries.len();
-        self.metrics.batch(&self.variant, size, &result);
-        for (mut delivery, outcome) in deliveries.into_iter().zip(result.outputs) {
-            delivery.hop(started, result.run_us, size);
-            match outcome {
-                Ok(outputs) => self.route(delivery, outputs),
-                Err(error) => delivery.fail(Fault::from(error)),
-            }
-        }
-    }
-}
-
-impl Handler<Answered> for Router {
-    type Result = ();
-
-    fn handle(&mut self, Answered { delivery, outputs }: Answered, _: &mut Context<Self>) {
-        self.route(delivery, outputs);
     }
 }
 

@@ -1,10 +1,9 @@
-//! The requests that an ingress owns, and the messages that it handles.
+//! The ingress actor, its configuration and the requests that it owns.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use crate::actor::Message;
 use async_nats::Subject;
-use kaskade_models::Tensor;
 use kaskade_policy::admission::{Admission, AdmissionConfig};
 use kaskade_policy::drift::DriftConfig;
 use kaskade_policy::gather::{Branch, Gather};
@@ -16,7 +15,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::client_ids::{ClientIds, Listed};
 use super::durable::{DurableConfig, Submission};
-use super::state::Epochs;
+use super::epochs::Epochs;
+use super::retained::RetainedInputs;
+use super::siblings::Ingresses;
 use super::tally::Tally;
 use crate::{
     bus::publisher::Permits,
@@ -75,48 +76,12 @@ pub(super) struct Inbound {
     pub(super) held: Held,
 }
 
-/// The broker reports that no subscriber serves the subject to which this dispatch of a request was sent.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub(super) struct Undeliverable {
-    pub(super) id: u64,
-    pub(super) attempt: u32,
-    pub(super) dispatch: u32,
-}
-
-/// A client cancels the requests of this id.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub(super) struct Cancel {
-    pub(super) id: String,
-}
-
-/// The failure detector has lost these replicas.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct LostReplicas(pub Vec<String>);
-
-/// These replicas have left in good order, with all their results sent before.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct LeftReplicas(pub Vec<String>);
-
-/// The connection was lost and is up again: messages in transit may be gone.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub(super) struct Reconnected;
-
-/// Answers all requests in flight with a `Draining` fault: the grace time is over.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct FailInFlight;
-
 /// State of a request until its terminal reply.
 pub(super) struct InFlight {
     pub(super) client: Client,
     /// Its place in the index of client ids.
     pub(super) listed: Option<Listed>,
-    pub(super) inputs: Vec<Tensor>,
+    pub(super) inputs: RetainedInputs,
     pub(super) trace: Trace,
     pub(super) accepted: u64,
     pub(super) deadline: u64,
@@ -210,6 +175,8 @@ pub struct Ingress {
     pub(super) metrics: Arc<Metrics>,
     pub(super) max_payload: usize,
     pub(super) epochs: watch::Sender<Epochs>,
+    /// The ingresses of the process.
+    pub(super) siblings: Ingresses,
     _guard: TaskGuard,
 }
 
@@ -242,7 +209,15 @@ impl Ingress {
             metrics,
             max_payload,
             epochs: watch::Sender::default(),
+            siblings: Ingresses::default(),
         }
+    }
+
+    /// Makes it one of several ingresses of a process.
+    #[must_use]
+    pub(crate) fn beside(mut self, siblings: &Ingresses) -> Self {
+        self.siblings = siblings.clone();
+        self
     }
 
     /// Sends the request to the first stage of its wiring.
@@ -291,6 +266,9 @@ impl Ingress {
     pub(super) fn stage_request(&mut self, id: u64, attempt: u32, hops: Vec<Hop>) -> Option<StageRequest> {
         let settle = self.ledger.must_accept_below_threshold(attempt);
         let entry = self.ledger.get_mut(id)?;
+        let inputs = entry.inputs.get();
+        let inputs =
+            inputs.inspect_err(|fault| tracing::error!(%fault, "a request could not be decoded again"));
         entry.dispatches = entry.dispatches.saturating_add(1);
         Some(StageRequest {
             id,
@@ -304,8 +282,26 @@ impl Ingress {
             hops,
             stream: entry.reading.is_some(),
             settle,
-            inputs: entry.inputs.clone(),
+            inputs: inputs.ok()?,
         })
+    }
+}
+
+impl Ingress {
+    /// Returns the epochs that it uses, as they change.
+    pub(crate) fn epochs(&self) -> watch::Receiver<Epochs> {
+        self.epochs.subscribe()
+    }
+
+    /// Notes the epochs that it uses now.
+    pub(super) fn note_epochs(&self) {
+        let admits = self.plans.current().map_or(0, |(version, _)| version.epoch);
+        // Requests are in order of admission, and epochs only grow.
+        let first = self.ledger.iter().next();
+        let oldest = first.map_or(admits, |(_, entry)| entry.version.epoch);
+        let epochs = Epochs { admits, oldest };
+        self.epochs
+            .send_if_modified(|known| std::mem::replace(known, epochs) != epochs);
     }
 }
 

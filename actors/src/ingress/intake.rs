@@ -1,6 +1,7 @@
 //! Subscriptions of an ingress: requests, results and cancellations become messages to the ingress actor.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::actor::Addr;
 use async_nats::{Message, StatusCode};
@@ -11,10 +12,10 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::in_flight::{
-    Cancel, Client, Held, Inbound, Ingress, IngressConfig, Reconnected, To, Undeliverable,
-};
-use super::{reply, request};
+use super::in_flight::{Client, Held, Inbound, Ingress, IngressConfig, To};
+use super::messages::{Cancel, Reconnected, Undeliverable};
+use super::refusal::{ENDED, Refusal, TOO_MANY_BYTES, TOO_MANY_REQUESTS};
+use super::reply;
 use crate::{
     bus::{Bus, BusError, Link, Subscription},
     dispatch::dispatcher::{Dispatcher, Finished},
@@ -26,12 +27,24 @@ use crate::{
     wire::{Done, DoneResult, Message as _, TokenKey, chunks::Assembler},
 };
 
-/// The running intake of an ingress.
-pub struct Intake {
+/// The room for requests in flight, shared by the ingresses of a process.
+#[derive(Clone)]
+pub struct Capacity {
     /// Permits for requests in flight; all free means that nothing is in flight.
     pub permits: Arc<Semaphore>,
-    /// The task that takes requests. Once it has ended, no further request is taken.
-    pub taking: JoinHandle<()>,
+    /// Permits for the bytes of their inputs.
+    pub bytes: Arc<Semaphore>,
+}
+
+impl Capacity {
+    /// Returns the room that a configuration gives.
+    pub fn of(config: &IngressConfig) -> Self {
+        let bytes = config.max_in_flight_bytes.min(Semaphore::MAX_PERMITS);
+        Self {
+            permits: Arc::new(Semaphore::new(config.max_in_flight)),
+            bytes: Arc::new(Semaphore::new(bytes)),
+        }
+    }
 }
 
 /// The name of an ingress, and the key of the tokens that it issues.
@@ -42,24 +55,46 @@ pub struct Identity {
     pub key: TokenKey,
 }
 
+/// What the intake of an ingress needs.
+pub struct IntakeParts {
+    /// The connection of its shard.
+    pub bus: Bus,
+    /// The dispatcher of its shard.
+    pub dispatcher: Dispatcher,
+    /// The ingress.
+    pub ingress: Addr<Ingress>,
+    /// Its name and key.
+    pub identity: Identity,
+    /// The room for its requests.
+    pub capacity: Capacity,
+    /// Its largest budget: the longest time that a partial message is kept.
+    pub max_budget: Duration,
+    /// Its counters.
+    pub metrics: Arc<Metrics>,
+    /// Ends the intake when it turns true.
+    pub stop: watch::Receiver<bool>,
+}
+
 /// Subscribes to requests in the app's queue group and to results on `done.<ingress>.*.*.*`. The first subscription ends
 /// when `stop` turns true; the second stays, for the requests still in flight. Results without a token of its key
-/// are dropped.
+/// are dropped. Returns the task that takes requests: once it has ended, no further request is taken.
 ///
 /// # Errors
 /// [`BusError`] if a subscription fails.
-pub async fn open(
-    bus: &Bus,
-    dispatcher: &Dispatcher,
-    ingress: &Addr<Ingress>,
-    Identity { id, key }: Identity,
-    config: &IngressConfig,
-    metrics: Arc<Metrics>,
-    stop: watch::Receiver<bool>,
-) -> Result<Intake, BusError> {
+pub async fn open(parts: IntakeParts) -> Result<JoinHandle<()>, BusError> {
+    let IntakeParts {
+        bus,
+        dispatcher,
+        ingress,
+        identity: Identity { id, key },
+        capacity,
+        max_budget,
+        metrics,
+        stop,
+    } = parts;
     let (app, supervisor) = (dispatcher.app(), dispatcher.supervisor());
     let answers = bus.subscribe(app.done_all(&id)?, None).await?;
-    let wanted_us = config.max_budget.as_micros() as u64;
+    let wanted_us = max_budget.as_micros() as u64;
     let results = Results {
         dispatcher: dispatcher.clone(),
         ingress: ingress.clone(),
@@ -69,28 +104,24 @@ pub async fn open(
         wanted_us,
     };
     supervisor.spawn("subscription to results", results.pump(answers));
-    let permits = Arc::new(Semaphore::new(config.max_in_flight));
-    let bytes = config.max_in_flight_bytes.min(Semaphore::MAX_PERMITS);
-    let bytes = Arc::new(Semaphore::new(bytes));
     let group = Some(subjects::INGRESS_GROUP.to_owned());
-    let requests = Subscription::open(bus, app.infer(), group).await?;
+    let requests = Subscription::open(&bus, app.infer(), group).await?;
     let pump = pump_requests(
         requests,
         ingress.clone(),
         dispatcher.clone(),
         metrics,
-        Arc::clone(&permits),
-        Arc::clone(&bytes),
+        capacity,
         stop,
     );
     let taking = supervisor.spawn("subscription to requests", pump);
     let cancelled = bus.subscribe(app.cancel(), None).await?;
     let pump = pump_cancellations(cancelled, ingress.clone());
     supervisor.spawn("subscription to cancellations", pump);
-    let watch = watch_link(bus.connection().link(), ingress.clone());
+    let watch = watch_link(bus.connection().link(), ingress);
     supervisor.spawn("watch of the connection", watch);
     bus.barrier().await?;
-    Ok(Intake { permits, taking })
+    Ok(taking)
 }
 
 /// Core NATS stores nothing: messages in transit when a connection broke are lost without notice.
@@ -118,23 +149,22 @@ async fn pump_requests(
     ingress: Addr<Ingress>,
     dispatcher: Dispatcher,
     metrics: Arc<Metrics>,
-    permits: Arc<Semaphore>,
-    bytes: Arc<Semaphore>,
+    Capacity { permits, bytes }: Capacity,
     mut stop: watch::Receiver<bool>,
 ) {
     let take = |message: Message| {
         metrics.arrived();
         let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
-            return refuse(&dispatcher, &metrics, &message, &too_many_requests());
+            return refuse(&dispatcher, &metrics, &message, &TOO_MANY_REQUESTS);
         };
         let mut held = Held::new(permit, &bytes);
         if !ingress.connected() {
             // An actor that has ended swallows its messages.
-            refuse(&dispatcher, &metrics, &message, &ended());
+            refuse(&dispatcher, &metrics, &message, &ENDED);
         } else if held.charge(message.payload.len()) {
             ingress.do_send(Inbound { message, held });
         } else {
-            refuse(&dispatcher, &metrics, &message, &request::too_many_bytes());
+            refuse(&dispatcher, &metrics, &message, &TOO_MANY_BYTES);
         }
     };
     loop {
@@ -150,19 +180,9 @@ async fn pump_requests(
 }
 
 /// Refuses a request immediately.
-fn refuse(dispatcher: &Dispatcher, metrics: &Metrics, message: &Message, fault: &Fault) {
+fn refuse(dispatcher: &Dispatcher, metrics: &Metrics, message: &Message, refusal: &Refusal) {
     let client = Client::of(message, To::inbox(message, Held::default()));
-    reply::refuse(dispatcher, metrics, client, fault);
-}
-
-fn too_many_requests() -> Fault {
-    let reason = "the ingress is at its limit of requests in flight; try again later";
-    Fault::new(Code::Overloaded, reason)
-}
-
-fn ended() -> Fault {
-    let reason = "this ingress has failed and ends; send the request again";
-    Fault::new(Code::Draining, reason)
+    reply::refuse_at_once(dispatcher, metrics, client, refusal);
 }
 
 /// Every ingress receives every cancellation; only the owner of the request acts on it.
@@ -225,7 +245,7 @@ impl Results {
         if answers && !self.key.permits(id, attempt, token, &done.branch) {
             return self.forged(message);
         }
-        self.ingress.do_send(Finished(done));
+        self.ingress.do_send(Finished { done, checked: false });
     }
 
     /// Decodes a result, or makes one of the reason why it cannot be read. `None` if chunks are missing.

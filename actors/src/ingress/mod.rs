@@ -8,12 +8,15 @@
 //! | `intake` | subscriptions: requests, results, cancellations |
 //! | `request` | reading and checking a client's request |
 //! | `in_flight` | the state of an ingress and of each request |
+//! | `messages` | what an ingress handles besides requests and results |
 //! | `check` | what results of stages must satisfy |
 //! | `client_ids` | requests by the ids that clients gave them |
 //! | `completion` | from the results of stages to the reply |
-//! | `state` | publishing the state for workers |
+//! | `retained` | the inputs of a request, for each of its dispatches |
+//! | `refusal` | refusals under overload, encoded once |
 //! | `reply` | encoding and publishing replies |
-//! | `state` | publishing which epochs it needs |
+//! | `siblings` | the ingresses of one process, one per shard |
+//! | `state`, `epochs` | publishing the state for workers: replicas to avoid, epochs in use |
 //! | `tally` | votes of an ensemble |
 //! | [`durable`] | durable requests on JetStream |
 
@@ -21,10 +24,15 @@ pub mod check;
 mod client_ids;
 mod completion;
 pub mod durable;
+mod epochs;
 mod in_flight;
 mod intake;
+mod messages;
+mod refusal;
 mod reply;
 mod request;
+mod retained;
+mod siblings;
 mod state;
 mod tally;
 
@@ -36,9 +44,14 @@ use kaskade_policy::ledger::{Admitted, Answer};
 use kaskade_policy::stream_offset::StreamOffset;
 
 use durable::Submitted;
-use in_flight::{Cancel, Client, InFlight, Inbound, Reconnected, To, Undeliverable, may_retry};
-pub use in_flight::{FailInFlight, Ingress, IngressConfig, LeftReplicas, LostReplicas};
-pub use intake::{Identity, Intake, open};
+use in_flight::{Client, InFlight, Inbound, To, may_retry};
+pub use in_flight::{Ingress, IngressConfig};
+pub use intake::{Capacity, Identity, IntakeParts, open};
+use messages::{Cancel, Reconnected, Undeliverable};
+pub use messages::{FailInFlight, LeftReplicas, LostReplicas};
+use refusal::TOO_MANY_WAIT;
+use reply::refuse_at_once;
+pub(crate) use siblings::Ingresses;
 pub(crate) use state::StatePublisher;
 use tally::Tally;
 
@@ -99,9 +112,7 @@ impl Ingress {
         };
         let client = read.client(to);
         if !self.admission.admit(now, self.ledger.len(), read.budget_us) {
-            let message =
-                "too many requests wait to answer within the budget; try again later, or add replicas";
-            return self.refuse(client, &Fault::new(Code::Overloaded, message));
+            return refuse_at_once(&self.dispatcher, &self.metrics, client, &TOO_MANY_WAIT);
         }
         let one_answer = version
             .gear(gear)
@@ -144,6 +155,8 @@ impl Actor for Ingress {
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.dispatcher
             .register_ingress(&self.id, ctx.address().recipient());
+        self.siblings
+            .add(&self.id, ctx.address().recipient(), ctx.address().recipient());
         ctx.run_interval(SWEEP, |ingress, _| {
             let now = ingress.dispatcher.clock().now();
             ingress.sweep(now);
@@ -175,9 +188,9 @@ impl Handler<Submitted> for Ingress {
 impl Handler<Finished> for Ingress {
     type Result = ();
 
-    fn handle(&mut self, Finished(done): Finished, _: &mut Context<Self>) {
+    fn handle(&mut self, Finished { done, checked }: Finished, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
-        let mut done = check::checked(done);
+        let mut done = if checked { done } else { check::checked(done) };
         self.fill_defaults(&mut done);
         match &done.result {
             DoneResult::Outputs { routed: true, .. } => self.answer(done, now),
@@ -225,6 +238,8 @@ impl Handler<Undeliverable> for Ingress {
         {
             // The replica's own subject has no subscriber, so its other requests are lost too; no need to wait for
             // missed heartbeats.
+            self.siblings
+                .lost_at_others(&self.id, std::slice::from_ref(&replica));
             return self.replicas_lost(&[replica], now);
         }
         let message = "no replica serves the next stage: the last one is gone, or none was started";

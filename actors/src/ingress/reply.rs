@@ -1,10 +1,13 @@
 //! Encodes and publishes the terminal reply.
 
+use std::sync::Arc;
+
 use async_nats::HeaderMap;
 use kaskade_models::Tensor;
 use kaskade_policy::gather::Branch;
 
 use super::in_flight::{Client, Held, InFlight, Ingress, To};
+use super::refusal::Refusal;
 use crate::{
     bus::publisher::HEADROOM,
     dispatch::dispatcher::Dispatcher,
@@ -155,6 +158,19 @@ impl Ingress {
 
     pub(super) fn refuse(&self, client: Client, fault: &Fault) {
         refuse(&self.dispatcher, &self.metrics, client, fault);
+    }
+}
+
+/// Answers with a constant refusal.
+pub(super) fn refuse_at_once(dispatcher: &Dispatcher, metrics: &Metrics, client: Client, refusal: &Refusal) {
+    let inbox = match client.to {
+        To::Inbox { inbox, .. } => inbox,
+        To::Stream(submission) => return submission.fail(client.content_type, Fault::clone(refusal.fault())),
+    };
+    metrics.shared_fault(Arc::clone(refusal.fault()));
+    if let Some(inbox) = inbox {
+        let (headers, body) = refusal.encoded(client.content_type);
+        dispatcher.publish(inbox, None, Some(headers), body);
     }
 }
 

@@ -1,9 +1,10 @@
 //! Reads a client's request: content type, size, budget, identity.
 
 use async_nats::{Message, Subject};
-use kaskade_models::Tensor;
 
 use super::in_flight::{Client, Held, IngressConfig, To};
+use super::refusal::TOO_MANY_BYTES;
+use super::retained::RetainedInputs;
 use crate::{
     error::{Code, Fault},
     subjects,
@@ -15,7 +16,7 @@ use crate::{
 pub(super) struct Read {
     content_type: ContentType,
     id: Option<String>,
-    pub(super) inputs: Vec<Tensor>,
+    pub(super) inputs: RetainedInputs,
     pub(super) budget_us: u64,
     pub(super) trace: Trace,
     /// Whether the client asked for a streamed answer.
@@ -26,7 +27,7 @@ impl Read {
     /// Charges the request for its inputs, and checks that it can be answered to `to`: results of durable requests are stored under the request's
     /// id, which must be valid.
     pub(super) fn check(&self, to: &mut To) -> Result<(), Fault> {
-        to.charge(&self.inputs)?;
+        to.charge(self.inputs.size())?;
         match (to, &self.id) {
             (To::Stream(_), Some(id)) => headers::check_request_id(id),
             _ => Ok(()),
@@ -55,16 +56,15 @@ impl To {
         }
     }
 
-    /// Charges the request for its decoded inputs, which may be larger than its message.
-    fn charge(&mut self, inputs: &[Tensor]) -> Result<(), Fault> {
+    /// Charges the request for its inputs, which may be larger than its message.
+    fn charge(&mut self, inputs: usize) -> Result<(), Fault> {
         let Self::Inbox { held, .. } = self else {
             return Ok(());
         };
-        let size = inputs.iter().map(|input| input.data.len() + input.name.len());
-        if held.charge(size.sum()) {
+        if held.charge(inputs) {
             return Ok(());
         }
-        Err(too_many_bytes())
+        Err(Fault::clone(TOO_MANY_BYTES.fault()))
     }
 }
 
@@ -82,13 +82,6 @@ impl Client {
             id: id.map(ToOwned::to_owned),
         }
     }
-}
-
-/// The fault of a request beyond [`IngressConfig::max_in_flight_bytes`].
-pub(super) fn too_many_bytes() -> Fault {
-    let message =
-        "the inputs in flight reach the limit of the ingress (`max_in_flight_bytes`); try again later";
-    Fault::new(Code::Overloaded, message)
 }
 
 /// Returns the client's reply subject; `None` if replying to it would address actors in the ingress's name.
@@ -135,7 +128,7 @@ pub(super) fn read(message: &Message, config: &IngressConfig) -> Result<Read, Fa
     Ok(Read {
         content_type,
         id: request_id.or(request.id),
-        inputs: request.inputs,
+        inputs: RetainedInputs::new(request.inputs, content_type, message.payload.clone()),
         budget_us: budget.as_micros() as u64,
         trace,
         stream,

@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, sleep},
 };
 
-use super::in_flight::Ingress;
+use super::epochs::Epochs;
 use crate::{
     dispatch::dispatcher::Dispatcher,
     plan::versions::PlanVersions,
@@ -31,33 +31,6 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub(crate) struct StatePublisher {
     close: watch::Sender<bool>,
     task: JoinHandle<()>,
-}
-
-/// The epochs that an ingress uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Epochs {
-    /// The epoch under which it admits requests; 0 before the first.
-    pub(super) admits: u64,
-    /// The oldest epoch of its requests in flight; `admits` if it has none.
-    pub(super) oldest: u64,
-}
-
-impl Ingress {
-    /// Returns the epochs that it uses, as they change.
-    pub(crate) fn epochs(&self) -> watch::Receiver<Epochs> {
-        self.epochs.subscribe()
-    }
-
-    /// Notes the epochs that it uses now.
-    pub(super) fn note_epochs(&self) {
-        let admits = self.plans.current().map_or(0, |(version, _)| version.epoch);
-        // Requests are in order of admission, and epochs only grow.
-        let first = self.ledger.iter().next();
-        let oldest = first.map_or(admits, |(_, entry)| entry.version.epoch);
-        let epochs = Epochs { admits, oldest };
-        self.epochs
-            .send_if_modified(|known| std::mem::replace(known, epochs) != epochs);
-    }
 }
 
 impl StatePublisher {

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
@@ -11,7 +11,6 @@ use std::{
 mod text;
 
 use dashmap::DashMap;
-use kaskade_models::BatchResult;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -87,9 +86,11 @@ pub const QUEUED: &str = "kaskade_queued_requests";
 /// Time from a request's arrival to its result, summed.
 pub const PROCESSING: &str = "kaskade_processing_microseconds_total";
 
-/// Counters of one process.
+/// Counters of a process, or of one shard of it.
 #[derive(Debug, Default)]
 pub struct Metrics {
+    /// The counters of the process, if these are of one shard: what a shard counts, its process counts too.
+    process: Option<Arc<Metrics>>,
     arrived: AtomicU64,
     shifts: AtomicU64,
     accepted: AtomicU64,
@@ -104,7 +105,7 @@ pub struct Metrics {
     dead_letters: AtomicU64,
     processing_us: AtomicU64,
     faults: DashMap<Code, u64>,
-    last_fault: Mutex<Option<Fault>>,
+    last_fault: Mutex<Option<Arc<Fault>>>,
     variants: DashMap<String, VariantCount>,
     fan_outs: DashMap<String, FanOuts>,
     energy: Mutex<Option<EnergyReport>>,
@@ -165,8 +166,28 @@ pub struct Snapshot {
 }
 
 impl Metrics {
+    /// Returns the counters of one shard of the process that counts in `process`.
+    pub(crate) fn of_shard(process: &Arc<Self>) -> Self {
+        Self {
+            process: Some(Arc::clone(process)),
+            ..Self::default()
+        }
+    }
+
+    /// These counters, and those of the process if these are of a shard.
+    fn all(&self) -> impl Iterator<Item = &Self> {
+        [Some(self), self.process.as_deref()].into_iter().flatten()
+    }
+
+    /// Adds to one counter of the shard and of the process.
+    fn add(&self, counter: impl Fn(&Self) -> &AtomicU64, count: u64) {
+        for metrics in self.all() {
+            counter(metrics).fetch_add(count, Relaxed);
+        }
+    }
+
     pub(crate) fn arrived(&self) {
-        self.arrived.fetch_add(1, Relaxed);
+        self.add(|metrics| &metrics.arrived, 1);
     }
 
     /// Returns the requests received so far.
@@ -175,61 +196,71 @@ impl Metrics {
     }
 
     pub(crate) fn result_stored(&self) {
-        self.durable_results.fetch_add(1, Relaxed);
+        self.add(|metrics| &metrics.durable_results, 1);
     }
 
     pub(crate) fn redelivered(&self) {
-        self.redelivered.fetch_add(1, Relaxed);
+        self.add(|metrics| &metrics.redelivered, 1);
     }
 
     pub(crate) fn dead_lettered(&self) {
-        self.dead_letters.fetch_add(1, Relaxed);
+        self.add(|metrics| &metrics.dead_letters, 1);
     }
 
     pub(crate) fn shifted(&self) {
-        self.shifts.fetch_add(1, Relaxed);
+        self.add(|metrics| &metrics.shifts, 1);
     }
 
     pub(crate) fn accepted(&self) {
-        self.accepted.fetch_add(1, Relaxed);
+        self.add(|metrics| &metrics.accepted, 1);
     }
 
     pub(crate) fn answered(&self, in_flight_us: u64) {
-        self.answered.fetch_add(1, Relaxed);
-        self.processing_us.fetch_add(in_flight_us, Relaxed);
+        self.add(|metrics| &metrics.answered, 1);
+        self.add(|metrics| &metrics.processing_us, in_flight_us);
     }
 
     pub(crate) fn retried(&self) {
-        self.retried.fetch_add(1, Relaxed);
+        self.add(|metrics| &metrics.retried, 1);
     }
 
     pub(crate) fn stale(&self) {
-        self.stale.fetch_add(1, Relaxed);
+        self.add(|metrics| &metrics.stale, 1);
     }
 
     /// Returns the new count.
     pub(crate) fn forged(&self) -> u64 {
-        self.forged.fetch_add(1, Relaxed) + 1
+        self.add(|metrics| &metrics.forged, 1);
+        self.forged.load(Relaxed)
     }
 
     pub(crate) fn unreadable(&self) {
-        self.unreadable.fetch_add(1, Relaxed);
+        self.add(|metrics| &metrics.unreadable, 1);
     }
 
     pub(crate) fn queue_full(&self) {
-        self.queue_full.fetch_add(1, Relaxed);
+        self.add(|metrics| &metrics.queue_full, 1);
     }
 
     pub(crate) fn fault(&self, fault: &Fault) {
-        *self.faults.entry(fault.code).or_default() += 1;
-        *self.last_fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault.clone());
+        self.shared_fault(Arc::new(fault.clone()));
     }
 
-    pub(crate) fn batch(&self, variant: &str, size: usize, result: &BatchResult) {
+    /// Counts a fault that many requests get.
+    pub(crate) fn shared_fault(&self, fault: Arc<Fault>) {
+        for metrics in self.all() {
+            *metrics.faults.entry(fault.code).or_default() += 1;
+            let mut last = metrics.last_fault.lock().unwrap_or_else(PoisonError::into_inner);
+            *last = Some(Arc::clone(&fault));
+        }
+    }
+
+    /// Counts a batch and its run time, microseconds.
+    pub(crate) fn batch(&self, variant: &str, size: usize, run_us: u64) {
         self.count(variant, |count| {
             count.requests += size as u64;
             count.batches += 1;
-            count.busy_us += result.run_us;
+            count.busy_us += run_us;
         });
     }
 
@@ -256,20 +287,23 @@ impl Metrics {
         self.count(variant, |count| count.requests += 1);
     }
 
-    fn count(&self, variant: &str, change: impl FnOnce(&mut VariantCount)) {
-        if !self.variants.contains_key(variant) {
-            self.variants.insert(variant.to_owned(), VariantCount::default());
-        }
-        if let Some(mut count) = self.variants.get_mut(variant) {
-            change(&mut count);
+    fn count(&self, variant: &str, change: impl Fn(&mut VariantCount)) {
+        for metrics in self.all() {
+            if let Some(mut count) = metrics.variants.get_mut(variant) {
+                change(&mut count);
+                continue;
+            }
+            change(&mut metrics.variants.entry(variant.to_owned()).or_default());
         }
     }
 
     pub(crate) fn count_fan_out(&self, variant: &str, children: &BTreeMap<String, u32>) {
-        let mut fan_outs = self.fan_outs.entry(variant.to_owned()).or_default();
-        fan_outs.requests += 1;
-        for (task, count) in children {
-            *fan_outs.children.entry(task.clone()).or_default() += u64::from(*count);
+        for metrics in self.all() {
+            let mut fan_outs = metrics.fan_outs.entry(variant.to_owned()).or_default();
+            fan_outs.requests += 1;
+            for (task, count) in children {
+                *fan_outs.children.entry(task.clone()).or_default() += u64::from(*count);
+            }
         }
     }
 
@@ -306,7 +340,7 @@ impl Metrics {
     }
 
     /// The newest fault that a request was answered or refused with.
-    pub(crate) fn last_fault(&self) -> Option<Fault> {
+    pub(crate) fn last_fault(&self) -> Option<Arc<Fault>> {
         self.last_fault
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -337,13 +337,7 @@ mod tests {
         metrics.answered(1_500);
         metrics.fault(&Fault::new(Code::Overloaded, "full"));
         metrics.count_fan_out("find\"er", &BTreeMap::from([("tell".to_owned(), 3)]));
-        let result = kaskade_models::BatchResult {
-            outputs: Vec::new(),
-            run_us: 700,
-            thread_cpu_us: 0,
-            process_cpu_us: 0,
-        };
-        metrics.batch("small", 4, &result);
+        metrics.batch("small", 4, 700);
         metrics.tokens("gpt", &Tokens::first(3_000));
         metrics.tokens("gpt", &Tokens::next(2_000));
         metrics

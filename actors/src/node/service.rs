@@ -3,7 +3,12 @@
 //! Use it to serve Rust models. Custom stages use [`crate::node::stage`], custom actors [`crate::node::attach`]; processes
 //! in other languages join the stage's queue group.
 
-use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    num::{NonZeroU32, NonZeroUsize},
+    sync::Arc,
+    time::Duration,
+};
 
 use kaskade_models::{Model, PowerMeter};
 use kaskade_policy::plan::{Batching, Plan};
@@ -14,7 +19,7 @@ use crate::{
     bus::BusConfig,
     control::planner::PlannerConfig,
     ingress::IngressConfig,
-    node::{Node, NodeConfig, NodeError},
+    node::{self, Node, NodeConfig, NodeError},
     plan::single,
     stage::worker::{Loader, WorkerConfig},
 };
@@ -34,6 +39,7 @@ pub struct Service {
     planner: Option<PlannerConfig>,
     power: Option<PowerMeter>,
     grace: Duration,
+    shards: Option<NonZeroUsize>,
 }
 
 impl Service {
@@ -55,6 +61,7 @@ impl Service {
             planner: None,
             power: None,
             grace: Duration::from_secs(10),
+            shards: None,
         }
     }
 
@@ -136,6 +143,13 @@ impl Service {
         self
     }
 
+    /// Sets how many threads move messages; the default is [`default_shards`](crate::node::default_shards).
+    #[must_use]
+    pub fn shards(mut self, shards: NonZeroUsize) -> Self {
+        self.shards = Some(shards);
+        self
+    }
+
     /// Starts the service, and returns once it serves.
     ///
     /// # Errors
@@ -163,7 +177,7 @@ impl Service {
                 models.keys().collect::<Vec<_>>()
             )),
         });
-        Node::start(NodeConfig {
+        let config = NodeConfig {
             app: self.app,
             bus: self.bus,
             ingress: self.ingress,
@@ -172,6 +186,7 @@ impl Service {
             planner: self.planner,
             power: self.power,
             grace: self.grace,
-        })
+        };
+        Node::start_sharded(config, self.shards.unwrap_or_else(node::default_shards))
     }
 }

@@ -63,7 +63,7 @@ impl ServiceStats for Metrics {
         EndpointStats {
             requests: snapshot.answered + errors,
             errors,
-            last_error: self.last_fault(),
+            last_error: self.last_fault().map(|fault| Fault::clone(&fault)),
             processing: Duration::from_micros(self.processing_us()),
             data: serde_json::to_value(&snapshot).ok(),
         }

@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -29,8 +30,10 @@ const MAX_PENDING_PROBES: usize = 16;
 /// Why a process is not live or not ready.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NotReady {
-    /// The thread of the actors does not respond.
-    #[error("the actors' thread has not responded for {PATIENCE:?}; restart the process if this persists")]
+    /// A thread of the actors does not respond.
+    #[error(
+        "a thread of the actors has not responded for {PATIENCE:?}; restart the process if this persists"
+    )]
     Stuck,
     /// A core task has ended.
     #[error("the task `{task}` has ended unexpectedly; the process ends")]
@@ -145,6 +148,7 @@ impl Interruption {
 
 /// The parts of a process whose state makes up its health.
 pub(crate) struct HealthParts {
+    pub(crate) shards: Vec<ShardHealth>,
     pub(crate) ingress: Option<IngressHealth>,
     pub(crate) worker: Option<WorkerHealth>,
     /// Interruptions of the subscriptions that the process follows.
@@ -167,15 +171,36 @@ struct Inner {
     url: String,
     metrics: Arc<Metrics>,
     plans: PlanVersions,
-    /// The connections for data and for control messages.
-    links: [watch::Receiver<Link>; 2],
+    /// The connections for data of the shards, and the one for control messages.
+    links: Vec<watch::Receiver<Link>>,
     stopped: watch::Receiver<Option<Duration>>,
-    liveness: mpsc::Sender<oneshot::Sender<()>>,
     supervisor: Supervisor,
     parts: HealthParts,
 }
 
-/// The permits of a process's ingress.
+/// The health of one shard: its connection for data, and whether its thread responds.
+pub(crate) struct ShardHealth {
+    link: watch::Receiver<Link>,
+    probe: mpsc::Sender<oneshot::Sender<()>>,
+}
+
+impl ShardHealth {
+    /// Starts the task that answers liveness probes. Call it on the thread of the shard whose connection `bus` is.
+    pub(crate) fn start(bus: &Bus, supervisor: &Supervisor) -> Self {
+        let (probe, mut asked) = mpsc::channel::<oneshot::Sender<()>>(MAX_PENDING_PROBES);
+        supervisor.spawn("answers to probes", async move {
+            while let Some(answer) = asked.recv().await {
+                let _ = answer.send(());
+            }
+        });
+        Self {
+            link: bus.connection().link(),
+            probe,
+        }
+    }
+}
+
+/// The permits of a process's ingresses, which share them.
 pub(crate) struct IngressHealth {
     pub(crate) permits: Arc<Semaphore>,
     pub(crate) capacity: usize,
@@ -216,7 +241,7 @@ impl WorkerHealth {
 }
 
 impl Health {
-    /// Call it inside an actix system: it spawns the task that answers liveness probes.
+    /// The health of the process with these parts; `bus` is the connection of its first shard.
     pub(crate) fn new(
         bus: &Bus,
         (app, supervisor): (&App, &Supervisor),
@@ -225,26 +250,21 @@ impl Health {
         stopped: watch::Receiver<Option<Duration>>,
         parts: HealthParts,
     ) -> Self {
-        let (liveness, mut asked) = mpsc::channel::<oneshot::Sender<()>>(MAX_PENDING_PROBES);
-        supervisor.spawn("answers to probes", async move {
-            while let Some(answer) = asked.recv().await {
-                let _ = answer.send(());
-            }
-        });
+        let data = parts.shards.iter().map(|shard| shard.link.clone());
+        let links = data.chain([bus.control().connection().link()]).collect();
         Self(Arc::new(Inner {
             app: app.clone(),
             url: bus.url().to_owned(),
             metrics,
             plans,
-            links: [bus.connection().link(), bus.control().connection().link()],
+            links,
             stopped,
-            liveness,
             supervisor: supervisor.clone(),
             parts,
         }))
     }
 
-    /// Checks that the actors' thread responds, that every core task runs, and that the connection is not closed
+    /// Checks that the thread of every shard responds, that every core task runs, and that no connection is closed
     /// permanently.
     ///
     /// # Errors
@@ -253,15 +273,19 @@ impl Health {
         if let Some(task) = self.0.supervisor.ended() {
             return Err(NotReady::Ended { task });
         }
-        let (answer, answered) = oneshot::channel();
-        self.0.liveness.try_send(answer).map_err(|_| NotReady::Stuck)?;
-        match tokio::time::timeout(PATIENCE, answered).await {
-            Ok(Ok(())) if self.0.links.iter().any(|link| *link.borrow() == Link::Closed) => {
+        let mut answers = Vec::new();
+        for shard in &self.0.parts.shards {
+            let (answer, answered) = oneshot::channel();
+            shard.probe.try_send(answer).map_err(|_| NotReady::Stuck)?;
+            answers.push(answered);
+        }
+        match tokio::time::timeout(PATIENCE, try_join_all(answers)).await {
+            Ok(Ok(_)) if self.0.links.iter().any(|link| *link.borrow() == Link::Closed) => {
                 Err(NotReady::Closed {
                     url: self.0.url.clone(),
                 })
             }
-            Ok(Ok(())) => Ok(()),
+            Ok(Ok(_)) => Ok(()),
             _ => Err(NotReady::Stuck),
         }
     }

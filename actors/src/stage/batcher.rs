@@ -5,8 +5,8 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use crate::actor::{Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle};
-use kaskade_models::{Executor, Signature};
+use crate::actor::{Actor, AsyncContext, Context, Handler, Message, SpawnHandle};
+use kaskade_models::{BatchResult, Executor, Signature};
 use kaskade_policy::batching::{BatchQueue, Next};
 use kaskade_policy::plan::Batching;
 use kaskade_policy::run_time::RunTimeEstimate;
@@ -15,10 +15,10 @@ use crate::{
     clock::Clock,
     dispatch::delivery::Delivery,
     dispatch::dispatcher::full_queue,
-    dispatch::exits::{Batch, Router},
+    dispatch::exits::Router,
     error::{Code, Fault},
     metrics::Metrics,
-    stage::hosting,
+    stage::ending,
     stage::lease::{Device, Lease, LeaseGranted},
 };
 
@@ -28,7 +28,7 @@ pub(crate) struct Batcher {
     queue: BatchQueue<Delivery>,
     signature: Signature,
     executor: Executor,
-    router: Addr<Router>,
+    router: Router,
     clock: Clock,
     depth: Arc<AtomicUsize>,
     running: Arc<AtomicUsize>,
@@ -44,9 +44,11 @@ pub(crate) struct Batcher {
 /// The model thread has finished a batch.
 #[derive(Message)]
 #[rtype(result = "()")]
-struct Idle {
-    batch: usize,
-    run_us: u64,
+struct Ended {
+    deliveries: Vec<Delivery>,
+    result: BatchResult,
+    /// When it started, on the process's clock, microseconds.
+    started: u64,
 }
 
 /// Sets the batching after a gear shift or a new plan.
@@ -69,8 +71,8 @@ pub(crate) struct BatcherParts {
     pub capacity: usize,
     /// The replica's model thread.
     pub executor: Executor,
-    /// Receiver of finished batches.
-    pub router: Addr<Router>,
+    /// Routes finished batches.
+    pub router: Router,
     /// The process's clock.
     pub clock: Clock,
     /// Receives the current queue length.
@@ -145,22 +147,19 @@ impl Batcher {
         }
     }
 
-    fn run(&mut self, deliveries: Vec<Delivery>, started: u64, ctx: &mut Context<Self>) {
+    fn run(&mut self, mut deliveries: Vec<Delivery>, started: u64, ctx: &mut Context<Self>) {
         if let Some(timer) = self.timer.take() {
             ctx.cancel_future(timer);
         }
+        // The result returns them.
         let inputs = deliveries
-            .iter()
-            .map(|delivery| delivery.request.inputs.clone())
+            .iter_mut()
+            .map(|delivery| std::mem::take(&mut delivery.request.inputs))
             .collect();
         let size = deliveries.len();
-        let (router, batcher) = (self.router.clone(), ctx.address());
+        let batcher = ctx.address();
         let submitted = self.executor.run(inputs, move |result| {
-            batcher.do_send(Idle {
-                batch: deliveries.len(),
-                run_us: result.run_us,
-            });
-            router.do_send(Batch {
+            batcher.do_send(Ended {
                 deliveries,
                 result,
                 started,
@@ -198,7 +197,7 @@ impl Actor for Batcher {
         if let Some(lease) = self.lease.take() {
             lease.cancel();
         }
-        hosting::end(&mut self.executor);
+        ending::end(&mut self.executor);
     }
 }
 
@@ -218,18 +217,25 @@ impl Handler<Delivery> for Batcher {
     }
 }
 
-impl Handler<Idle> for Batcher {
+impl Handler<Ended> for Batcher {
     type Result = ();
 
-    fn handle(&mut self, idle: Idle, ctx: &mut Context<Self>) {
+    fn handle(&mut self, ended: Ended, ctx: &mut Context<Self>) {
+        let Ended {
+            deliveries,
+            result,
+            started,
+        } = ended;
         self.idle = true;
         self.running.store(0, Ordering::Relaxed);
         if let Some(lease) = &self.lease {
             self.granted = lease.release();
         }
-        self.run_time.observe(idle.batch, idle.run_us);
+        self.run_time.observe(deliveries.len(), result.run_us);
         self.queue.set_expected_run(self.run_time.line());
+        // The model runs the next batch while the results of this one are routed.
         self.pump(ctx);
+        self.router.route_batch(deliveries, result, started);
     }
 }
 

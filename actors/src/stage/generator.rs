@@ -18,11 +18,11 @@ use kaskade_models::{Executor, Outputs, Progress, Signature, Stepped};
 use crate::{
     clock::Clock,
     dispatch::delivery::Delivery,
-    dispatch::exits::{Answered, Router},
+    dispatch::exits::Router,
     error::{Code, Fault},
     metrics::Metrics,
     plan::versions::PlanVersions,
-    stage::hosting,
+    stage::ending,
     wire::Tokens,
 };
 
@@ -32,8 +32,8 @@ pub(crate) struct GeneratorParts {
     pub variant: String,
     /// Its model thread.
     pub executor: Executor,
-    /// Receiver of finished answers.
-    pub router: Addr<Router>,
+    /// Routes finished answers.
+    pub router: Router,
     /// The plans in which stages' exits are looked up.
     pub plans: PlanVersions,
     /// The process's clock.
@@ -141,10 +141,7 @@ impl Generator {
                 let begun = one.begun.unwrap_or(now);
                 one.delivery.hop(begun, now.saturating_sub(begun), one.batch);
                 self.parts.metrics.generated(&self.parts.variant);
-                self.parts.router.do_send(Answered {
-                    delivery: one.delivery,
-                    outputs,
-                });
+                self.parts.router.route(one.delivery, outputs);
             }
             Err(fault) => one.delivery.fail(fault),
         }
@@ -184,7 +181,7 @@ impl Actor for Generator {
     }
 
     fn stopped(&mut self, _: &mut Context<Self>) {
-        hosting::end(&mut self.parts.executor);
+        ending::end(&mut self.parts.executor);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Starts the actors of a replica and binds them to its subjects.
+//! Starts the actor of a replica on a shard and binds it to its subjects.
 
 use std::{
     collections::BTreeMap,
@@ -8,15 +8,12 @@ use std::{
     },
 };
 
-use crate::actor::{self, Actor, Addr};
+use crate::actor::{self, Actor, Addr, ArbiterHandle, Context};
 use async_nats::Subject;
 use futures::StreamExt;
 use kaskade_models::Executor;
 use kaskade_policy::plan::{Batching, Replica};
-use tokio::{
-    sync::{Semaphore, watch},
-    task::JoinHandle,
-};
+use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::batcher::{Batcher, BatcherParts};
 use super::generator::{Abandon, Generator, GeneratorParts};
@@ -33,10 +30,12 @@ use crate::{
     wire::{Abandoned, Message as _, ReplicaBeat},
 };
 
-/// Handles shared by all replicas of a worker.
+/// Handles shared by the actors of one shard.
 #[derive(Clone)]
 pub struct Shared {
-    /// The connection to the broker.
+    /// The thread of the shard.
+    pub arbiter: ArbiterHandle,
+    /// Its connection to the broker.
     pub bus: Bus,
     /// The plans that the process knows.
     pub plans: PlanVersions,
@@ -55,9 +54,28 @@ pub(super) enum ReplicaActor {
     Generator(Addr<Generator>),
 }
 
+impl Shared {
+    /// Runs `work` on the thread of the shard. The receiver gets its result, or an error if the thread has ended.
+    pub(crate) fn run<T, F>(&self, work: impl FnOnce() -> F + Send + 'static) -> oneshot::Receiver<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let (done, result) = oneshot::channel();
+        self.arbiter.spawn_fn(move || {
+            actor::spawn(async move {
+                let _ = done.send(work().await);
+            });
+        });
+        result
+    }
+}
+
 /// A replica that this worker runs.
 pub(super) struct Hosted {
     pub(super) replica: Replica,
+    /// Its shard.
+    shard: Shared,
     pub(super) local: LocalReplica,
     pub(super) actor: ReplicaActor,
     /// The stages that it serves; the subscription to one ends when its sender turns true or is dropped.
@@ -67,13 +85,13 @@ pub(super) struct Hosted {
 }
 
 impl Hosted {
-    /// Starts the router and the batcher or generator of a loaded replica.
+    /// Starts the batcher or generator of a loaded replica on that shard.
     pub(super) fn start(
         replica: Replica,
         executor: Executor,
         batching: Batching,
         queue_capacity: usize,
-        shared: &Shared,
+        shared: Shared,
     ) -> Self {
         let depth = Arc::new(AtomicUsize::new(0));
         let running = Arc::new(AtomicUsize::new(0));
@@ -83,12 +101,11 @@ impl Hosted {
             &replica.variant,
             shared.plans.clone(),
             Arc::clone(&shared.metrics),
-        )
-        .start();
+        );
         let clock = shared.dispatcher.clock();
         let (queue_depth, metrics) = (Arc::clone(&depth), Arc::clone(&shared.metrics));
         let actor = if executor.is_continuous() {
-            let generator = Generator::new(GeneratorParts {
+            let parts = GeneratorParts {
                 variant: replica.variant.clone(),
                 executor,
                 router,
@@ -96,10 +113,11 @@ impl Hosted {
                 clock,
                 depth: queue_depth,
                 metrics,
-            });
-            ReplicaActor::Generator(generator.start())
+            };
+            let start = move |_: &mut Context<Generator>| Generator::new(parts);
+            ReplicaActor::Generator(Generator::start_in_arbiter(&shared.arbiter, start))
         } else {
-            let batcher = Batcher::new(BatcherParts {
+            let parts = BatcherParts {
                 replica: replica.id.clone(),
                 batching,
                 capacity: queue_capacity,
@@ -109,8 +127,9 @@ impl Hosted {
                 depth: queue_depth,
                 running: Arc::clone(&running),
                 metrics,
-            });
-            ReplicaActor::Batcher(batcher.start())
+            };
+            let start = move |_: &mut Context<Batcher>| Batcher::new(parts);
+            ReplicaActor::Batcher(Batcher::start_in_arbiter(&shared.arbiter, start))
         };
         let local = LocalReplica {
             id: replica.id.clone(),
@@ -132,20 +151,21 @@ impl Hosted {
             stages: BTreeMap::new(),
             stop,
             replica,
+            shard: shared,
         }
     }
 
-    /// Subscribes the replica to a subject in a task of its own, until `stop` turns true.
+    /// Subscribes the replica to a subject, on its shard, until `stop` turns true. The receiver hears when the subscription is
+    /// open.
     pub(super) fn bind(
         &self,
-        shared: &Shared,
         subject: Result<Subject, SubjectError>,
         group: Option<String>,
         stop: watch::Receiver<bool>,
-    ) -> Option<JoinHandle<()>> {
+    ) -> Option<oneshot::Receiver<()>> {
         // The names of replicas and stages are validated with the plan.
         let subject = subject.ok()?;
-        let (bus, dispatcher) = (shared.bus.clone(), shared.dispatcher.clone());
+        let (bus, dispatcher) = (self.shard.bus.clone(), self.shard.dispatcher.clone());
         let LocalReplica {
             id,
             mailbox,
@@ -153,14 +173,14 @@ impl Hosted {
             placed,
             ..
         } = self.local.clone();
-        let plans = shared.plans.clone();
+        let plans = self.shard.plans.clone();
         let binding = Binding {
             replica: id,
             mailbox,
             permits,
             check: placed.map(|replica| EpochCheck { replica, plans }),
         };
-        Some(actor::spawn(async move {
+        Some(self.shard.run(move || async move {
             let replica = binding.replica.clone();
             if let Err(error) = subscribe::bind(&bus, &dispatcher, subject, group, binding, stop).await {
                 tracing::error!(%error, replica, "subscribing a replica failed");
@@ -169,13 +189,13 @@ impl Hosted {
     }
 
     /// Forwards cancellations from ingresses to a generator, for as long as it is hosted.
-    pub(super) fn listen_for_abandoned(&self, shared: &Shared) -> Option<JoinHandle<()>> {
+    pub(super) fn listen_for_abandoned(&self) -> Option<oneshot::Receiver<()>> {
         let ReplicaActor::Generator(generator) = &self.actor else {
             return None;
         };
         let (generator, mut stop) = (generator.clone(), self.stop.subscribe());
-        let (bus, subject) = (shared.bus.clone(), shared.dispatcher.app().abandon());
-        Some(actor::spawn(async move {
+        let (bus, subject) = (self.shard.bus.clone(), self.shard.dispatcher.app().abandon());
+        Some(self.shard.run(move || async move {
             let mut abandoned = match bus.subscribe(subject, None).await {
                 Ok(abandoned) => abandoned,
                 Err(error) => return tracing::error!(%error, "subscribing to cancellations failed"),
@@ -205,16 +225,6 @@ impl Hosted {
             in_flight: count(self.local.taken()),
             ..ReplicaBeat::default()
         }
-    }
-}
-
-/// Ends a model without blocking the actors' thread while it finishes its batch and leaves memory.
-pub(super) fn end(executor: &mut Executor) {
-    let ending = executor.end();
-    match tokio::runtime::Handle::try_current() {
-        Ok(runtime) => drop(runtime.spawn_blocking(move || ending.wait())),
-        // The system has ended, and this thread serves no other actor.
-        Err(_) => ending.wait(),
     }
 }
 

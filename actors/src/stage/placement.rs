@@ -12,10 +12,12 @@ use kaskade_policy::plan::{Replica, Sharing};
 use tokio::sync::watch;
 
 use super::batcher::SetBatching;
-use super::hosting::{self, Hosted, ReplicaActor};
+use super::ending;
+use super::hosting::{Hosted, ReplicaActor};
 use super::worker::{InPlace, Loaded, Readiness, Worker};
 use crate::{
     actor::{self, AsyncContext, Context},
+    bus::Bus,
     plan::versions::PlanVersion,
     subjects,
 };
@@ -70,18 +72,18 @@ impl Worker {
     /// Starts the actors of a loaded replica, if a plan still needs it.
     pub(super) fn host(&mut self, replica: Replica, mut executor: Executor) {
         let Some((version, gear)) = self.version_for(&replica, &self.versions()) else {
-            return hosting::end(&mut executor);
+            return ending::end(&mut executor);
         };
         let batching = version.batching(gear, &replica.variant).unwrap_or_default();
         let capacity = self.config.queue_capacity;
-        let hosted = Hosted::start(replica.clone(), executor, batching, capacity, &self.shared);
-        self.subscribing.extend(hosted.listen_for_abandoned(&self.shared));
+        let shard = self.next_shard();
+        let hosted = Hosted::start(replica.clone(), executor, batching, capacity, shard);
+        self.subscribing.extend(hosted.listen_for_abandoned());
         let (subject, stop) = (
             self.shared.dispatcher.app().replica(&replica.id),
             hosted.stop.subscribe(),
         );
-        self.subscribing
-            .extend(hosted.bind(&self.shared, subject, None, stop));
+        self.subscribing.extend(hosted.bind(subject, None, stop));
         self.replicas.insert(replica, hosted);
     }
 
@@ -99,8 +101,7 @@ impl Worker {
                 let (stop, stopped) = watch::channel(false);
                 let subject = self.shared.dispatcher.app().stage(&stage);
                 let group = Some(subjects::STAGE_GROUP.to_owned());
-                self.subscribing
-                    .extend(hosted.bind(&self.shared, subject, group, stopped));
+                self.subscribing.extend(hosted.bind(subject, group, stopped));
                 self.shared
                     .dispatcher
                     .register_replica(&stage, hosted.local.clone());
@@ -114,12 +115,13 @@ impl Worker {
                 .map(|(replica, reason)| (replica.id.clone(), reason.clone()))
                 .collect(),
         };
-        let (bus, worker) = (self.shared.bus.clone(), ctx.address());
+        let buses: Vec<Bus> = self.shards.iter().map(|shard| shard.bus.clone()).collect();
+        let worker = ctx.address();
         let subscribing = std::mem::take(&mut self.subscribing);
         actor::spawn(async move {
             join_all(subscribing).await;
             // Only a round trip proves that the subscriptions are active.
-            let _ = bus.barrier().await;
+            join_all(buses.iter().map(Bus::barrier)).await;
             worker.do_send(InPlace(ready));
         });
     }

@@ -13,10 +13,7 @@ use kaskade_models::{Executor, Model};
 use kaskade_policy::adoption::retention::Retention;
 use kaskade_policy::liveness::BEAT_PERIOD_US;
 use kaskade_policy::plan::Replica;
-use tokio::{
-    sync::{Semaphore, watch},
-    task::JoinHandle,
-};
+use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::hosting::{Hosted, Shared};
 use super::lease::Device;
@@ -53,7 +50,12 @@ const KEEP_EPOCHS: Duration = Duration::from_mins(2);
 /// The worker actor.
 pub struct Worker {
     pub(super) config: WorkerConfig,
+    /// The shard on which it runs.
     pub(super) shared: Shared,
+    /// The shards of the process, over which it spreads its replicas.
+    pub(super) shards: Vec<Shared>,
+    /// How many replicas it has started.
+    hosted: usize,
     pub(super) loader: Loader,
     /// What runs here. Two epochs may place different replicas under one id.
     pub(super) replicas: BTreeMap<Replica, Hosted>,
@@ -63,7 +65,7 @@ pub struct Worker {
     pub(super) readiness: watch::Sender<Readiness>,
     /// Its newest heartbeat, for the health of the process.
     beat: watch::Sender<Arc<Beat>>,
-    pub(super) subscribing: Vec<JoinHandle<()>>,
+    pub(super) subscribing: Vec<oneshot::Receiver<()>>,
     beats: u64,
     /// Lost connections that the heartbeats have accounted for.
     disconnects: u64,
@@ -153,6 +155,8 @@ impl Worker {
         let worker = Self {
             config,
             _guard: shared.dispatcher.supervisor().guard("worker"),
+            shards: vec![shared.clone()],
+            hosted: 0,
             shared,
             loader,
             replicas: BTreeMap::new(),
@@ -179,13 +183,30 @@ impl Worker {
         self
     }
 
+    /// Spreads its replicas over these shards of the process, of which there is at least one.
+    #[must_use]
+    pub(crate) fn on_shards(mut self, shards: Vec<Shared>) -> Self {
+        self.shards = shards;
+        self
+    }
+
+    /// Returns the shard of the next replica: each in turn.
+    pub(super) fn next_shard(&mut self) -> Shared {
+        let shard = self.hosted.checked_rem(self.shards.len()).unwrap_or(0);
+        self.hosted += 1;
+        self.shards.get(shard).unwrap_or(&self.shared).clone()
+    }
+
     /// Returns a channel of its newest heartbeat.
     pub fn heartbeats(&self) -> watch::Receiver<Arc<Beat>> {
         self.beat.subscribe()
     }
 
     pub(super) fn beat(&mut self) {
-        let disconnects = self.shared.bus.connection().counts().disconnects;
+        let connections = || self.shards.iter().map(|shard| shard.bus.connection());
+        let disconnects = connections()
+            .map(|connection| connection.counts().disconnects)
+            .sum();
         if disconnects > std::mem::replace(&mut self.disconnects, disconnects) {
             // Messages on their way here are lost as after a restart, so restart the sequence.
             self.beats = 0;
@@ -208,8 +229,8 @@ impl Worker {
             runs: self.shared.metrics.runs(),
             replicas,
         };
-        // A heartbeat vouches for the connection on which requests arrive, not only for its own.
-        if self.shared.bus.connection().is_up() {
+        // A heartbeat vouches for the connections on which requests arrive, not only for its own.
+        if self.shards.iter().all(|shard| shard.bus.connection().is_up()) {
             // The name was validated when the worker was created.
             if let (Ok(subject), Ok(payload)) = (
                 self.shared.dispatcher.app().beat(&self.config.name),

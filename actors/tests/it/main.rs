@@ -24,4 +24,5 @@ mod pipelines;
 mod plan_store;
 mod planners;
 mod serving;
+mod shards;
 mod stages;

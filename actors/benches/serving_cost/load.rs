@@ -1,0 +1,177 @@
+//! Closed loops of requests, over NATS and over HTTP.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use kaskade_actors::bus::Bus;
+use kaskade_actors::{App, Client};
+use kaskade_models::Tensor;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::Failure;
+use crate::apps::{WIDTH, bus};
+
+const BUDGET: Duration = Duration::from_secs(10);
+
+/// A seeded draw per request: xorshift.
+fn draw(state: &mut u64) -> f32 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    (*state >> 40) as f32 / (1_u32 << 24) as f32
+}
+
+fn features(draw: f32) -> Vec<f32> {
+    std::iter::once(draw)
+        .chain((0..WIDTH).map(|i| i as f32 / WIDTH as f32))
+        .collect()
+}
+
+/// Throughput and latencies of one run.
+pub(crate) struct Figures {
+    pub(crate) per_s: f64,
+    pub(crate) p50_ms: f64,
+    pub(crate) p99_ms: f64,
+    pub(crate) errors: u64,
+}
+
+impl Figures {
+    /// Returns the fields of a JSON object.
+    pub(crate) fn json(&self) -> String {
+        format!(
+            "\"per_s\":{:.0},\"p50_ms\":{:.3},\"p99_ms\":{:.3},\"errors\":{}",
+            self.per_s, self.p50_ms, self.p99_ms, self.errors
+        )
+    }
+}
+
+/// Runs `concurrency` loops of `ask`.
+pub(crate) async fn closed_loop<F: Future<Output = Result<(), Failure>> + Send>(
+    concurrency: usize,
+    seconds: f64,
+    ask: impl Fn(usize, f32) -> F + Clone + Send + 'static,
+) -> Figures {
+    let stop = Instant::now() + Duration::from_secs_f64(seconds);
+    let latencies = Arc::new(Mutex::new((Vec::new(), 0_u64)));
+    let loops = (0..concurrency).map(|index| {
+        let (ask, latencies) = (ask.clone(), Arc::clone(&latencies));
+        async move {
+            let (mut taken, mut errors) = (Vec::new(), 0);
+            let mut state = 0x9E37_79B9_7F4A_7C15 ^ (index as u64 + 1);
+            while Instant::now() < stop {
+                let begun = Instant::now();
+                match ask(index, draw(&mut state)).await {
+                    Ok(()) => taken.push(begun.elapsed().as_micros() as u64),
+                    Err(_) => errors += 1,
+                }
+            }
+            let mut all = latencies.lock().unwrap_or_else(PoisonError::into_inner);
+            all.0.extend(taken);
+            all.1 += errors;
+        }
+    });
+    join_all(loops).await;
+    let mut all = latencies.lock().unwrap_or_else(PoisonError::into_inner);
+    all.0.sort_unstable();
+    let at = |share: f64| {
+        let rank = ((all.0.len().saturating_sub(1)) as f64 * share).round() as usize;
+        all.0.get(rank).copied().unwrap_or(0) as f64 / 1e3
+    };
+    Figures {
+        per_s: all.0.len() as f64 / seconds,
+        p50_ms: at(0.5),
+        p99_ms: at(0.99),
+        errors: all.1,
+    }
+}
+
+fn print(name: &str, concurrency: usize, figures: &Figures) {
+    println!(
+        "{{\"name\":\"{name}\",\"concurrency\":{concurrency},{}}}",
+        figures.json()
+    );
+}
+
+/// Returns what sends one request of the app and waits for its answer, on a connection of its own.
+pub(crate) async fn asking(
+    url: &str,
+    app: &str,
+) -> Result<impl Fn(usize, f32) -> Asked + Clone + Send + 'static, Failure> {
+    let connected = Bus::connect(bus(url, app)).await?;
+    let client = Client::new(&connected, App::new(app)?);
+    Ok(move |_: usize, draw: f32| -> Asked {
+        let client = client.clone();
+        Box::pin(async move {
+            let inputs = vec![Tensor::from_f32("x", &[WIDTH + 1], &features(draw))?];
+            client.infer(inputs, BUDGET).await?;
+            Ok(())
+        })
+    })
+}
+
+/// A request that is being answered.
+pub(crate) type Asked = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
+
+pub(crate) async fn nats(url: &str, app: &str, concurrency: usize, seconds: f64) -> Result<(), Failure> {
+    let ask = asking(url, app).await?;
+    print(app, concurrency, &closed_loop(concurrency, seconds, ask).await);
+    Ok(())
+}
+
+/// Keep-alive HTTP/1.1 with one connection per loop; implements only what the peers need.
+pub(crate) async fn http(address: &str, path: &str, concurrency: usize, seconds: f64) -> Result<(), Failure> {
+    let mut connections = Vec::new();
+    for _ in 0..concurrency {
+        let stream = tokio::net::TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        connections.push(tokio::sync::Mutex::new(stream));
+    }
+    let connections = Arc::new(connections);
+    let head =
+        format!("POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/octet-stream\r\n");
+    let figures = closed_loop(concurrency, seconds, move |index, draw| {
+        let (connections, head) = (Arc::clone(&connections), head.clone());
+        async move {
+            let mut stream = connections.get(index).ok_or("no such connection")?.lock().await;
+            let body: Vec<u8> = features(draw)
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect();
+            let mut request = format!("{head}Content-Length: {}\r\n\r\n", body.len()).into_bytes();
+            request.extend(body);
+            stream.write_all(&request).await?;
+            read_response(&mut stream).await
+        }
+    })
+    .await;
+    print(path, concurrency, &figures);
+    Ok(())
+}
+
+async fn read_response(stream: &mut tokio::net::TcpStream) -> Result<(), Failure> {
+    let mut received = Vec::with_capacity(1024);
+    loop {
+        if stream.read_buf(&mut received).await? == 0 {
+            return Err("the connection was closed".into());
+        }
+        let Some(end) = received.windows(4).position(|window| window == b"\r\n\r\n") else {
+            continue;
+        };
+        let head = String::from_utf8_lossy(received.get(..end).unwrap_or_default()).to_lowercase();
+        if !head.starts_with("http/1.1 200") {
+            return Err("not a 200".into());
+        }
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+        let whole = match length {
+            Some(length) => received.len() >= end + 4 + length,
+            None => received.ends_with(b"0\r\n\r\n"),
+        };
+        if whole {
+            return Ok(());
+        }
+    }
+}

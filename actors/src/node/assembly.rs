@@ -1,0 +1,238 @@
+//! Starts the actors of a node in order.
+
+use std::{
+    num::NonZeroUsize,
+    sync::{Arc, mpsc},
+    time::Duration,
+};
+
+use tokio::sync::watch;
+
+use super::{
+    NodeConfig, NodeError, first_plan, follow,
+    running_ingress::{self, Common, RunningIngress, RunningIngresses},
+    serving::Parts,
+    shards::{self, Shards},
+};
+use crate::{
+    actor::{Actor, Addr},
+    bus::Bus,
+    clock::Clock,
+    control::epoch_gate,
+    control::failure_detector::FailureDetector,
+    control::heartbeats::Heartbeats,
+    control::ingress_states,
+    control::planner::Planner,
+    control::shifter::Shifter,
+    dispatch::dispatcher::Dispatcher,
+    ingress::{Capacity, IngressConfig, Ingresses},
+    metrics::Metrics,
+    ops::discovery,
+    ops::health::{Health, HealthParts, IngressHealth, WorkerHealth},
+    ops::meter::Meter,
+    plan::store,
+    plan::versions::PlanVersions,
+    stage::hosting::Shared,
+    stage::worker::{HeardIngress, Loader, Readiness, Worker, WorkerConfig},
+    subjects::App,
+};
+
+/// What the actors' thread reports once it serves.
+pub(super) struct Up {
+    pub(super) bus: Bus,
+    pub(super) dispatcher: Dispatcher,
+    pub(super) plans: PlanVersions,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) meter: Option<Addr<Meter>>,
+    pub(super) health: Health,
+    pub(super) ingresses: Vec<String>,
+}
+
+/// Starts a node, reports that it serves, and serves until it is stopped.
+pub(super) async fn run(
+    config: NodeConfig,
+    shards: NonZeroUsize,
+    stopped: watch::Receiver<Option<Duration>>,
+    up: mpsc::SyncSender<Result<Up, NodeError>>,
+) {
+    match assemble(config, shards, stopped.clone()).await {
+        Ok((parts, report)) => {
+            if up.send(Ok(report)).is_ok() {
+                parts.serve(stopped).await;
+            }
+        }
+        Err(error) => {
+            let _ = up.send(Err(error));
+        }
+    }
+}
+
+async fn assemble(
+    config: NodeConfig,
+    shards: NonZeroUsize,
+    stopped: watch::Receiver<Option<Duration>>,
+) -> Result<(Parts, Up), NodeError> {
+    let app = App::new(&config.app)?;
+    let bus = Bus::connect_with_control(config.bus.clone()).await?;
+    let store = store::open(&bus, &app).await?;
+    let plans = PlanVersions::new(&config.app);
+    first_plan::adopt(&*store, &plans, config.plan).await?;
+    let metrics = Arc::new(Metrics::default());
+    let node = config
+        .worker
+        .as_ref()
+        .map_or_else(discovery::instance_id, |(worker, _)| worker.name.clone());
+    let dispatcher = Dispatcher::new(&bus, app.clone(), Clock::start());
+    let shards = Shards::open(shards, &config.bus, &bus, &dispatcher, &plans, &metrics).await?;
+    let (close, closed) = watch::channel(false);
+
+    let (worker, worker_health) = match config.worker {
+        Some(worker) => {
+            let (worker, health) = host(worker, config.ingress.is_none(), &shards).await?;
+            (Some(worker), Some(health))
+        }
+        None => (None, None),
+    };
+    let mut heartbeats = Heartbeats::default();
+    let ingresses = match &config.ingress {
+        Some(limits) => Some(start_ingresses(limits, &shards, &mut heartbeats, closed).await?),
+        None => None,
+    };
+    if let Some(planner) = config.planner {
+        let planner = Planner::new(planner, Arc::clone(&store), plans.clone(), dispatcher.clone());
+        planner.listen(&bus, &mut heartbeats).await?;
+    }
+    heartbeats.start(&bus, &dispatcher, &plans).await?;
+    let meter = config.power.map(|power| {
+        let meter = Meter::new(&node, power, dispatcher.clone(), Arc::clone(&metrics));
+        meter.start()
+    });
+    let followed = follow::Followed::new();
+    let health = Health::new(
+        &bus,
+        (&app, dispatcher.supervisor()),
+        plans.clone(),
+        Arc::clone(&metrics),
+        stopped,
+        HealthParts {
+            shards: shards.health().await?,
+            ingress: ingresses.as_ref().map(|ingresses| IngressHealth {
+                permits: Arc::clone(&ingresses.capacity.permits),
+                capacity: ingresses.max_in_flight,
+            }),
+            worker: worker_health,
+            followed: followed.watched(),
+        },
+    );
+    let running = ingresses.iter().flat_map(|ingresses| &ingresses.running);
+    let up = Up {
+        bus,
+        dispatcher,
+        plans: plans.clone(),
+        metrics: Arc::clone(&metrics),
+        meter,
+        health,
+        ingresses: running.map(|ingress| ingress.id.clone()).collect(),
+    };
+    let parts = Parts {
+        store,
+        plans,
+        metrics,
+        ingresses,
+        worker,
+        followed,
+        close,
+        shards,
+    };
+    Ok((parts, up))
+}
+
+/// Starts one ingress per shard, and what they have together: the shifter, the failure detector and the gate of epochs.
+async fn start_ingresses(
+    limits: &IngressConfig,
+    shards: &Shards,
+    heartbeats: &mut Heartbeats,
+    closed: watch::Receiver<bool>,
+) -> Result<RunningIngresses, NodeError> {
+    let (capacity, ingresses) = (Capacity::of(limits), Ingresses::default());
+    let mut running: Vec<RunningIngress> = Vec::new();
+    for shard in shards.shared() {
+        let metrics = match shards.shared() {
+            [_] => Arc::clone(&shard.metrics),
+            _ => Arc::new(Metrics::of_shard(&shard.metrics)),
+        };
+        let common = Common {
+            capacity: capacity.clone(),
+            ingresses: ingresses.clone(),
+            closed: closed.clone(),
+            takes_durable: running.is_empty(),
+        };
+        let (limits, shared) = (limits.clone(), shard.clone());
+        let started = shard.run(move || running_ingress::start(limits, shared, metrics, common));
+        running.push(started.await.map_err(|_| shards::ended())??);
+    }
+    if let (Some(shard), Some(first)) = (shards.shared().first(), running.first()) {
+        let Shared {
+            bus,
+            plans,
+            dispatcher,
+            metrics,
+            ..
+        } = shard;
+        // It counts what arrives at all ingresses of the process.
+        let shifter = Shifter::new(
+            &first.id,
+            limits.shift,
+            limits.drift,
+            plans.clone(),
+            dispatcher.clone(),
+            Arc::clone(metrics),
+        );
+        shifter.listen(bus, heartbeats).await?;
+        heartbeats.detect(FailureDetector::new(bus, dispatcher, &ingresses));
+        epoch_gate::watch(heartbeats, dispatcher, plans);
+    }
+    Ok(RunningIngresses {
+        running,
+        capacity,
+        max_in_flight: limits.max_in_flight,
+    })
+}
+
+/// Starts the worker on the first shard, `alone` if its process has no ingress, and waits until it has loaded its replicas of
+/// the first plan.
+async fn host(
+    (config, loader): (WorkerConfig, Loader),
+    alone: bool,
+    shards: &Shards,
+) -> Result<(Addr<Worker>, WorkerHealth), NodeError> {
+    let first = shards.shared().first().ok_or_else(shards::ended)?;
+    let queue_capacity = config.queue_capacity;
+    let (worker, readiness) = Worker::new(config, first.clone(), loader);
+    let worker = worker.on_shards(shards.shared().to_vec());
+    let health = WorkerHealth {
+        readiness: readiness.clone(),
+        beat: worker.heartbeats(),
+        queue_capacity,
+    };
+    let worker = worker.start();
+    let listener = worker.clone();
+    let heard = move |state| listener.do_send(HeardIngress(state));
+    // With an ingress in the same process, the dispatcher knows the heartbeats themselves.
+    ingress_states::follow(&first.bus, &first.dispatcher, alone, heard).await?;
+    ready(&first.plans, readiness).await?;
+    Ok((worker, health))
+}
+
+/// Waits until the worker has loaded its replicas of the first plan.
+async fn ready(plans: &PlanVersions, mut readiness: watch::Receiver<Readiness>) -> Result<(), NodeError> {
+    let Some(adopted) = plans.newest() else {
+        return Ok(());
+    };
+    let reached = readiness.wait_for(|ready| ready.epoch >= adopted.epoch).await;
+    match reached.map(|ready| ready.clone()) {
+        Ok(ready) if ready.failed.is_empty() => Ok(()),
+        Ok(ready) => Err(NodeError::Replicas(ready)),
+        Err(_) => Err(NodeError::Thread("the worker ended".to_owned())),
+    }
+}

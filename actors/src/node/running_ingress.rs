@@ -1,0 +1,120 @@
+//! One ingress of a node, with its subscriptions, its state and its announcement.
+
+use std::sync::Arc;
+
+use tokio::{sync::watch, task::JoinHandle};
+
+use super::NodeError;
+use crate::{
+    actor::{Actor, Addr},
+    ingress::durable::{self, DurableIntake},
+    ingress::{self, Capacity, Identity, Ingress, IngressConfig, Ingresses, IntakeParts, StatePublisher},
+    metrics::Metrics,
+    ops::discovery::{self, Announcement},
+    stage::hosting::Shared,
+    wire::TokenKey,
+};
+
+/// A running ingress. Its handles may be used on any thread.
+pub(super) struct RunningIngress {
+    pub(super) id: String,
+    pub(super) address: Addr<Ingress>,
+    /// Takes requests until it has ended.
+    pub(super) taking: JoinHandle<()>,
+    /// Its durable requests, if it takes any.
+    pub(super) durable: Option<DurableIntake>,
+    pub(super) announced: Announcement,
+    pub(super) state: StatePublisher,
+}
+
+impl RunningIngress {
+    /// Returns whether every durable request has been settled or returned to the stream.
+    pub(super) fn durable_settled(&self) -> bool {
+        let durable = self.durable.as_ref();
+        durable.is_none_or(|durable| durable.permits.available_permits() == durable.capacity)
+    }
+}
+
+/// The ingresses of a node, one per shard.
+pub(super) struct RunningIngresses {
+    pub(super) running: Vec<RunningIngress>,
+    pub(super) capacity: Capacity,
+    /// The total number of permits.
+    pub(super) max_in_flight: usize,
+}
+
+impl RunningIngresses {
+    /// Returns whether no further request is taken and every accepted request has its reply.
+    pub(super) fn are_idle(&self) -> bool {
+        self.running
+            .iter()
+            .all(|ingress| ingress.taking.is_finished() && ingress.durable_settled())
+            && self.capacity.permits.available_permits() == self.max_in_flight
+    }
+}
+
+/// What the ingresses of a process share.
+#[derive(Clone)]
+pub(super) struct Common {
+    pub(super) capacity: Capacity,
+    pub(super) ingresses: Ingresses,
+    /// Ends all intakes when it turns true.
+    pub(super) closed: watch::Receiver<bool>,
+    /// Whether this ingress takes durable requests. One per process does, so that `in_flight` bounds those of the process.
+    pub(super) takes_durable: bool,
+}
+
+/// Starts an ingress with its subscriptions and announces it. Call it on the thread of its shard. `metrics` are its own
+/// counters.
+///
+/// # Errors
+/// [`NodeError`]: the broker, or no random numbers.
+pub(super) async fn start(
+    limits: IngressConfig,
+    shared: Shared,
+    metrics: Arc<Metrics>,
+    common: Common,
+) -> Result<RunningIngress, NodeError> {
+    let (bus, plans, dispatcher) = (&shared.bus, &shared.plans, &shared.dispatcher);
+    let id = discovery::instance_id();
+    let key = TokenKey::random().map_err(|error| NodeError::Thread(error.to_string()))?;
+    let ingress = Ingress::new(
+        &id,
+        key.clone(),
+        limits.clone(),
+        plans.clone(),
+        dispatcher.clone(),
+        Arc::clone(&metrics),
+        bus.max_payload(),
+    )
+    .beside(&common.ingresses);
+    let epochs = ingress.epochs();
+    let address = ingress.start();
+    let taking = ingress::open(IntakeParts {
+        bus: bus.clone(),
+        dispatcher: dispatcher.clone(),
+        ingress: address.clone(),
+        identity: Identity { id: id.clone(), key },
+        capacity: common.capacity,
+        max_budget: limits.max_budget,
+        metrics: Arc::clone(&metrics),
+        stop: common.closed.clone(),
+    })
+    .await?;
+    let durable = if common.takes_durable {
+        let (submitted, metrics) = (address.clone().recipient(), Arc::clone(&metrics));
+        durable::open(bus, dispatcher, submitted, limits.durable, metrics, common.closed).await?
+    } else {
+        None
+    };
+    let state = StatePublisher::start(&id, dispatcher, plans, epochs)?;
+    let announced = discovery::announce(bus, dispatcher.app(), &id, metrics).await?;
+    Ok(RunningIngress {
+        id,
+        address,
+        taking,
+        durable,
+        announced,
+        state,
+    })
+}

@@ -1,0 +1,154 @@
+//! Serves until the node is stopped, then leaves.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::select_all;
+use tokio::{sync::watch, time::Instant};
+
+use super::{follow, leaving, running_ingress::RunningIngresses, shards::Shards};
+use crate::{
+    actor::Addr,
+    bus::Link,
+    ingress::FailInFlight,
+    metrics::Metrics,
+    plan::store::PlanStore,
+    plan::versions::PlanVersions,
+    stage::hosting::Shared,
+    stage::worker::{AnnounceLeave, Leave, Left, Reconcile, Worker},
+};
+
+/// The actors of a node.
+pub(super) struct Parts {
+    pub(super) store: Arc<dyn PlanStore>,
+    pub(super) plans: PlanVersions,
+    /// The counters of the process.
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) ingresses: Option<RunningIngresses>,
+    pub(super) worker: Option<Addr<Worker>>,
+    pub(super) followed: follow::Followed,
+    /// Ends the intakes when it turns true.
+    pub(super) close: watch::Sender<bool>,
+    /// Last, because the actors run on them.
+    pub(super) shards: Shards,
+}
+
+impl Parts {
+    /// Follows plans and gears until it is stopped, then drains.
+    pub(super) async fn serve(self, mut stopped: watch::Receiver<Option<Duration>>) {
+        let Some(first) = self.shards.shared().first() else {
+            return;
+        };
+        let supervisor = first.dispatcher.supervisor().clone();
+        let (store, plans, link) = (
+            Arc::clone(&self.store),
+            self.plans.clone(),
+            self.followed.store.clone(),
+        );
+        let follow_store = supervisor.spawn_again("watch of the plan store", follow::OPEN_AGAIN, move || {
+            follow::store(Arc::clone(&store), plans.clone(), link.clone())
+        });
+        let (bus, dispatcher, link) = (
+            first.bus.clone(),
+            first.dispatcher.clone(),
+            self.followed.gears.clone(),
+        );
+        let (plans, metrics) = (self.plans.clone(), Arc::clone(&self.metrics));
+        let follow_gears = supervisor.spawn_again("subscription to gears", follow::OPEN_AGAIN, move || {
+            follow::gears(
+                bus.clone(),
+                dispatcher.clone(),
+                plans.clone(),
+                Arc::clone(&metrics),
+                link.clone(),
+            )
+        });
+        let follow_book = self.worker.clone().map(|worker| {
+            let mut changes = self.plans.changes();
+            supervisor.spawn("plans of the worker", async move {
+                while changes.next().await {
+                    worker.do_send(Reconcile);
+                }
+            })
+        });
+        let closed = self.shards.shared().iter().map(|shard| {
+            let mut link = shard.bus.connection().link();
+            Box::pin(async move {
+                let _ = link.wait_for(|link| *link == Link::Closed).await;
+            })
+        });
+        let closed = select_all(closed);
+        let grace = tokio::select! {
+            grace = stopped.wait_for(Option::is_some) => grace.map_or(Duration::ZERO, |grace| grace.unwrap_or_default()),
+            task = supervisor.failure() => {
+                tracing::error!(task, "a core task ended unexpectedly; the node ends");
+                AFTER_FAILURE
+            }
+            _ = closed => {
+                supervisor.report("connection to the broker");
+                Duration::ZERO
+            }
+        };
+        supervisor.stop();
+        for task in [Some(follow_store), Some(follow_gears), follow_book]
+            .into_iter()
+            .flatten()
+        {
+            task.abort();
+        }
+        self.drain(grace).await;
+    }
+
+    async fn drain(self, grace: Duration) {
+        let end = Instant::now() + grace;
+        self.close.send_replace(true);
+        if let Some(ingresses) = &self.ingresses {
+            for ingress in &ingresses.running {
+                ingress.announced.withdraw();
+            }
+            until(end, || ingresses.are_idle()).await;
+        }
+        if let (Some(worker), Some(first)) = (&self.worker, self.shards.shared().first()) {
+            leave(worker, first, end).await;
+        }
+        for ingress in self.ingresses.into_iter().flat_map(|ingresses| ingresses.running) {
+            let _ = ingress.address.send(FailInFlight).await;
+            // Returning a request to the stream takes a message; without it another ingress would wait for
+            // `ack_wait`.
+            until(Instant::now() + HANDING_BACK, || ingress.durable_settled()).await;
+            ingress.state.close().await;
+        }
+        self.shards.close().await;
+    }
+}
+
+/// Takes the worker's replicas out of service: others stop choosing them, the subscriptions end, what was accepted is answered,
+/// and a last heartbeat tells that they are gone.
+async fn leave(worker: &Addr<Worker>, shard: &Shared, end: Instant) {
+    let senders = leaving::Senders::listen(&shard.bus, shard.dispatcher.app()).await;
+    let Ok(replicas) = worker.send(AnnounceLeave).await else {
+        return;
+    };
+    match senders {
+        Ok(senders) if !replicas.is_empty() => senders.heed(&replicas, end).await,
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "leaving without a word from the ingresses"),
+    }
+    if let Ok(draining) = worker.send(Leave).await {
+        until(end, || draining.done()).await;
+    }
+    let _ = worker.send(Left).await;
+}
+
+/// Time in which a node whose core task ended leaves, and refuses what it still receives.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+
+/// Time for returning durable requests to the stream after the grace time.
+const HANDING_BACK: Duration = Duration::from_secs(1);
+
+/// Polls until the condition holds or the time is over.
+async fn until(end: Instant, condition: impl Fn() -> bool) {
+    const POLL: Duration = Duration::from_millis(2);
+    while !condition() && Instant::now() < end {
+        tokio::time::sleep(POLL).await;
+    }
+}

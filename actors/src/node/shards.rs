@@ -1,0 +1,119 @@
+//! The shards of a node: each has a thread with a runtime, and a connection for data.
+//!
+//! The first shard runs on the node's own thread and has everything that a process has once: the worker, the watch of the plan
+//! store, gear shifts, heartbeats. The others run an ingress and a part of the replicas.
+
+use std::{num::NonZeroUsize, sync::Arc};
+
+use super::NodeError;
+use crate::{
+    actor::Arbiter,
+    bus::{Bus, BusConfig, BusError},
+    dispatch::dispatcher::Dispatcher,
+    metrics::Metrics,
+    ops::health::ShardHealth,
+    plan::versions::PlanVersions,
+    stage::hosting::Shared,
+};
+
+/// The shards of a node, the first one first. Dropping them stops the threads of the others and waits for them.
+pub(super) struct Shards {
+    shared: Vec<Shared>,
+    threads: Vec<Arbiter>,
+}
+
+impl Shards {
+    /// Opens the first shard on this thread, over `bus`, and the others on threads of their own, over connections by `config`.
+    ///
+    /// # Errors
+    /// [`NodeError`] if a thread does not start or does not reach the broker.
+    pub(super) async fn open(
+        count: NonZeroUsize,
+        config: &BusConfig,
+        bus: &Bus,
+        dispatcher: &Dispatcher,
+        plans: &PlanVersions,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Self, NodeError> {
+        let first = Shared {
+            arbiter: Arbiter::current(),
+            bus: bus.clone(),
+            plans: plans.clone(),
+            dispatcher: dispatcher.clone(),
+            metrics: Arc::clone(metrics),
+        };
+        let mut shards = Self {
+            shared: vec![first.clone()],
+            threads: Vec::new(),
+        };
+        for number in 2..=count.get() {
+            let thread = Arbiter::new();
+            let arbiter = thread.handle();
+            shards.threads.push(thread);
+            let config = BusConfig {
+                name: format!("{}/shard-{number}", config.name),
+                ..config.clone()
+            };
+            let shared = Shared {
+                arbiter,
+                ..first.clone()
+            };
+            let (bus, dispatcher) = (bus.clone(), dispatcher.clone());
+            let opened = shared.run(move || async move {
+                let bus = bus.connect_shard(config).await?;
+                let dispatcher = dispatcher.shard(&bus);
+                Ok::<_, BusError>((bus, dispatcher))
+            });
+            let (bus, dispatcher) = opened.await.map_err(|_| ended())??;
+            shards.shared.push(Shared {
+                bus,
+                dispatcher,
+                ..shared
+            });
+        }
+        Ok(shards)
+    }
+
+    /// Returns the handles of the shards.
+    pub(super) fn shared(&self) -> &[Shared] {
+        &self.shared
+    }
+
+    /// Starts the answers to probes on every shard.
+    ///
+    /// # Errors
+    /// [`NodeError::Thread`] if a shard has ended.
+    pub(super) async fn health(&self) -> Result<Vec<ShardHealth>, NodeError> {
+        let mut health = Vec::new();
+        for shard in &self.shared {
+            let (bus, supervisor) = (shard.bus.clone(), shard.dispatcher.supervisor().clone());
+            let started = shard.run(move || async move { ShardHealth::start(&bus, &supervisor) });
+            health.push(started.await.map_err(|_| ended())?);
+        }
+        Ok(health)
+    }
+
+    /// Sends what is queued for the broker and closes the connections; the first one, which has that for control messages, last.
+    pub(super) async fn close(&self) {
+        for shard in self.shared.iter().rev() {
+            shard.dispatcher.flush().await;
+            shard.bus.close().await;
+        }
+    }
+}
+
+impl Drop for Shards {
+    fn drop(&mut self) {
+        for thread in &self.threads {
+            thread.stop();
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The error of a shard whose thread has ended.
+pub(super) fn ended() -> NodeError {
+    NodeError::Thread("the thread of a shard has ended".to_owned())
+}
