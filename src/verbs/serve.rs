@@ -1,5 +1,6 @@
 //! `kaskade serve`: serves an app until it is stopped.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use anyhow::ensure;
@@ -35,6 +36,10 @@ pub(crate) struct Args {
     /// Wait for a plan in the plan store if it is empty, instead of writing the app's.
     #[arg(long, conflicts_with = "plan")]
     stored_plan: bool,
+    /// Threads that move messages, each with a connection to the broker and, in a process with an ingress, an ingress of its own
+    /// [default: `shards` of the app's file, or else one per four cores, at most 8].
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=64))]
+    shards: Option<u32>,
     /// Address for probes and metrics: `/live`, `/ready` and `/metrics`.
     #[arg(long, value_name = "ADDRESS", env = "KASKADE_HTTP")]
     http: Option<Address>,
@@ -80,6 +85,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut service = Service::builder(&app).role(args.role.into()).bus(bus);
     if let Some(worker) = &args.worker {
         service = service.worker(worker);
+    }
+    if let Some(shards) = args.shards.and_then(NonZeroU32::new) {
+        service = service.shards(shards);
     }
     let service = match plan {
         Some(plan) => service.plan(plan),

@@ -34,6 +34,7 @@ pub mod scalar;
 mod variant;
 mod worker;
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 pub use connection::{Http, Nats};
@@ -82,6 +83,11 @@ pub struct App {
     #[serde(default = "whole", skip_serializing_if = "is_whole")]
     #[schemars(with = "f64", range(min = 0.001, max = 1.0))]
     pub core_share: CoreShare,
+    /// Threads that move the messages of a process, each with a connection to the broker [default: one per four cores of the
+    /// machine, at least 1 and at most 8].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 64))]
+    pub shards: Option<NonZeroU32>,
     /// The variants, smallest to largest. Required unless `family` names a file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variants: Vec<Variant>,

@@ -12,12 +12,12 @@ pub mod service;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use kaskade_actors::bus::{BusConfig, BusError, Embedded};
 use kaskade_actors::ingress::IngressConfig;
-use kaskade_actors::node::{Node, NodeConfig, NodeError};
+use kaskade_actors::node::{self, Node, NodeConfig, NodeError};
 use kaskade_actors::plan::store::StoreError;
 use kaskade_actors::stage::worker::WorkerConfig;
 use kaskade_actors::subjects::SubjectError;
@@ -222,7 +222,7 @@ impl Role {
 }
 
 /// Starts an app's share of this process, and returns once it serves. The plan store's plan is served; if it is empty, `plan` is
-/// written to it.
+/// written to it. `shards` precedes the app's own number.
 ///
 /// # Errors
 /// What the broker, the plan or a model says.
@@ -233,6 +233,7 @@ pub(crate) fn start(
     worker: &str,
     plan: Option<Plan>,
     bus: BusConfig,
+    shards: Option<NonZeroU32>,
 ) -> Result<Node, ServingError> {
     let ingress = IngressConfig {
         max_in_flight: size(app.ingress.max_in_flight),
@@ -253,7 +254,7 @@ pub(crate) fn start(
         name: worker.to_owned(),
         queue_capacity: size(app.ingress.queue_capacity),
     };
-    let node = Node::start(NodeConfig {
+    let node = NodeConfig {
         app: app.name.to_string(),
         bus,
         ingress: role.has_ingress().then_some(ingress),
@@ -262,7 +263,11 @@ pub(crate) fn start(
         planner: if role.plans() { replan::planner(app)? } else { None },
         power: Some(power),
         grace: app.ingress.drain.duration(),
-    });
+    };
+    let shards = shards
+        .or(app.shards)
+        .and_then(|shards| NonZeroUsize::new(size(shards)));
+    let node = Node::start_sharded(node, shards.unwrap_or_else(node::default_shards));
     node.map_err(|source| ServingError::Start {
         app: app.name.to_string(),
         source,

@@ -1,6 +1,7 @@
 //! A share of an app, or the whole of it, in this process.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use kaskade_actors::bus::BusConfig;
@@ -47,6 +48,7 @@ pub struct ServiceBuilder {
     worker: Option<String>,
     connection: Connection,
     bus: Option<BusConfig>,
+    shards: Option<NonZeroU32>,
 }
 
 /// Which plan is written to an empty plan store.
@@ -74,6 +76,14 @@ impl ServiceBuilder {
     pub fn stored_plan(self) -> Self {
         Self {
             plan: PlanChoice::Stored,
+            ..self
+        }
+    }
+
+    /// Moves messages on this many threads, instead of as many as the app's file says.
+    pub fn shards(self, shards: NonZeroU32) -> Self {
+        Self {
+            shards: Some(shards),
             ..self
         }
     }
@@ -148,6 +158,7 @@ impl ServiceBuilder {
             worker,
             connection,
             bus,
+            shards,
         } = self;
         if role != Role::All && bus.is_none() && connection.url(&app).is_none() {
             return Err(ServingError::NeedsBroker);
@@ -165,7 +176,7 @@ impl ServiceBuilder {
             Some(bus) => bus,
             None => connection.serve(&app, "serve")?,
         };
-        let node = start(&app, family, role, &worker, plan, bus.clone())?;
+        let node = start(&app, family, role, &worker, plan, bus.clone(), shards)?;
         Ok(Service { node, app, bus })
     }
 }
@@ -182,6 +193,7 @@ impl Service {
             worker: None,
             connection: Connection::default(),
             bus: None,
+            shards: None,
         }
     }
 
