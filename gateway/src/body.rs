@@ -70,7 +70,9 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Resul
         return Err(too_large());
     }
     let body = axum::body::to_bytes(body, limit).await.map_err(|error| {
-        let inner = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        let inner = std::error::Error::source(&error)
+            .map(ToString::to_string)
+            .unwrap_or_default();
         if inner.contains("length limit") {
             too_large()
         } else {
@@ -82,7 +84,9 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Resul
         Some(b"gzip") => Coding::Gzip,
         Some(b"deflate") => Coding::Deflate,
         Some(_) => {
-            return Err(Failure::malformed("content-encoding must be gzip, deflate or identity"));
+            return Err(Failure::malformed(
+                "content-encoding must be gzip, deflate or identity",
+            ));
         }
     };
     let mut plain = Vec::new();
@@ -101,7 +105,8 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Resul
 /// Compresses a complete response of at least `from` bytes; leaves a stream as it is.
 pub(crate) async fn compressed(response: Response<Body>, coding: Coding, from: usize) -> Response<Body> {
     let size = response.body().size_hint().exact();
-    if response.headers().contains_key(header::CONTENT_ENCODING) || size.is_none_or(|size| size < from as u64) {
+    if response.headers().contains_key(header::CONTENT_ENCODING) || size.is_none_or(|size| size < from as u64)
+    {
         return response;
     }
     let (mut parts, body) = response.into_parts();

@@ -175,6 +175,10 @@ impl Call {
     /// Sets the headers that say how a request was answered.
     pub(crate) fn describe(&self, reply: &InferReply, headers: &mut HeaderMap) {
         let mut put = |name: &'static str, value: String| {
+            // A part of a streamed answer does not know all of them.
+            if value.is_empty() {
+                return;
+            }
             if let Ok(value) = HeaderValue::from_str(&value) {
                 headers.insert(name, value);
             }
@@ -222,15 +226,23 @@ pub(crate) fn way(reply: &InferReply) -> String {
 
 /// Returns the budget that the headers state: `x-kaskade-budget-ms`, or the timeout that OpenAI's clients announce.
 fn budget(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
-    let number = |name: &str| headers.get(name).map(|value| value.to_str().ok().and_then(|text| text.parse().ok()));
+    let number = |name: &str| {
+        headers
+            .get(name)
+            .map(|value| value.to_str().ok().and_then(|text| text.parse().ok()))
+    };
     if let Some(milliseconds) = number("x-kaskade-budget-ms") {
-        let seconds = milliseconds.map(|value: f64| value / 1e3).filter(|value| *value > 0.0);
+        let seconds = milliseconds
+            .map(|value: f64| value / 1e3)
+            .filter(|value| *value > 0.0);
         let budget = seconds.and_then(|value| Duration::try_from_secs_f64(value).ok());
         return budget.map(Some).ok_or_else(|| {
             Failure::malformed("header x-kaskade-budget-ms must be a number of milliseconds above zero")
         });
     }
-    let announced = ["x-stainless-read-timeout", "x-stainless-timeout"].into_iter().find_map(number);
+    let announced = ["x-stainless-read-timeout", "x-stainless-timeout"]
+        .into_iter()
+        .find_map(number);
     let seconds = announced.flatten().filter(|value: &f64| *value > 0.0);
     Ok(seconds.and_then(|value| Duration::try_from_secs_f64(value).ok()))
 }
@@ -247,8 +259,14 @@ mod tests {
                 HeaderValue::from_static(value),
             )]))
         };
-        assert_eq!(of("x-kaskade-budget-ms", "250.5"), Ok(Some(Duration::from_micros(250_500))));
-        assert_eq!(of("x-stainless-read-timeout", "600"), Ok(Some(Duration::from_secs(600))));
+        assert_eq!(
+            of("x-kaskade-budget-ms", "250.5"),
+            Ok(Some(Duration::from_micros(250_500)))
+        );
+        assert_eq!(
+            of("x-stainless-read-timeout", "600"),
+            Ok(Some(Duration::from_secs(600)))
+        );
         assert_eq!(of("x-other", "1"), Ok(None));
         for wrong in ["", "soon", "-1", "0", "inf", "NaN"] {
             assert!(of("x-kaskade-budget-ms", wrong).is_err(), "{wrong}");

@@ -17,7 +17,6 @@ pub enum Streaming {
 
 /// Limits of a gateway.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
 pub struct Limits {
     /// Maximum requests in progress, streams included; more are refused with 429.
     pub max_in_flight: usize,
@@ -97,7 +96,10 @@ impl AppOptions {
     /// Sets the budget of a request that states none.
     #[must_use]
     pub fn default_budget(self, default_budget: Duration) -> Self {
-        Self { default_budget, ..self }
+        Self {
+            default_budget,
+            ..self
+        }
     }
 
     /// Sets the maximum budget.

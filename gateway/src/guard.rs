@@ -7,8 +7,8 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, Response, header};
 use axum::middleware::Next;
-use kaskade_actors::wire::headers::check_request_id;
 use kaskade_actors::ids;
+use kaskade_actors::wire::headers::check_request_id;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::body::{Coding, compressed};
@@ -62,7 +62,9 @@ impl Tenant {
         Self {
             name: key.tenant.clone(),
             key: key.key.clone(),
-            permits: key.max_in_flight.map(|most| Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)))),
+            permits: key
+                .max_in_flight
+                .map(|most| Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)))),
             rate: key.rate.map(bucket),
         }
     }
@@ -76,7 +78,10 @@ impl Tenant {
             })?),
         };
         if let Some(rate) = &self.rate
-            && !rate.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now())
+            && !rate
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(Instant::now())
         {
             return Err(Failure::full("the tenant's rate of requests is exceeded"));
         }
@@ -86,7 +91,10 @@ impl Tenant {
 
 /// Compares two texts in a time that depends on their lengths only.
 fn same(one: &str, other: &str) -> bool {
-    let differing = one.bytes().zip(other.bytes()).fold(0, |all, (a, b)| all | (a ^ b));
+    let differing = one
+        .bytes()
+        .zip(other.bytes())
+        .fold(0, |all, (a, b)| all | (a ^ b));
     one.len() == other.len() && std::hint::black_box(differing) == 0
 }
 
@@ -95,8 +103,12 @@ fn tenant<'a>(shared: &'a Shared, headers: &HeaderMap) -> Result<Option<&'a Tena
     if shared.tenants.is_empty() {
         return Ok(None);
     }
-    let key = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let key = key.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+    let key = headers
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok());
+    let key = key
+        .and_then(|value| value.strip_prefix("Bearer "))
+        .unwrap_or_default();
     // Every key is compared, so that the time tells nothing about which one was close.
     let mut found = None;
     for tenant in &shared.tenants {
@@ -109,11 +121,18 @@ fn tenant<'a>(shared: &'a Shared, headers: &HeaderMap) -> Result<Option<&'a Tena
 
 /// Whether a path answers without a key and without a permit: probes.
 fn is_open(path: &str) -> bool {
-    matches!(path, "/health" | "/live" | "/ready" | "/metrics" | "/v2/health/live" | "/v2/health/ready")
+    matches!(
+        path,
+        "/health" | "/live" | "/ready" | "/metrics" | "/v2/health/live" | "/v2/health/ready"
+    )
 }
 
 /// Guards a request.
-pub(crate) async fn guard(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response<Body> {
+pub(crate) async fn guard(
+    State(shared): State<Arc<Shared>>,
+    mut request: Request,
+    next: Next,
+) -> Response<Body> {
     let begun = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let coding = Coding::accepted(request.headers());
@@ -175,10 +194,17 @@ fn admit(
     let permit = Arc::clone(&shared.permits).try_acquire_owned();
     held.push(permit.map_err(|_| {
         let most = shared.limits.max_in_flight;
-        Failure::full(format!("the gateway has its maximum of {most} requests in progress"))
+        Failure::full(format!(
+            "the gateway has its maximum of {most} requests in progress"
+        ))
     })?);
     let name = tenant.map(|tenant| tenant.name.clone());
-    Ok((Permits { _held: Arc::new(held) }, name))
+    Ok((
+        Permits {
+            _held: Arc::new(held),
+        },
+        name,
+    ))
 }
 
 #[cfg(test)]

@@ -47,9 +47,13 @@ pub(crate) fn not_ready(shared: &Shared) -> Option<String> {
     }
     apps.iter().find_map(|app| {
         if !app.bus.connection().is_up() {
-            return Some(format!("there is no connection to the broker of app `{}`", app.options.name));
+            return Some(format!(
+                "there is no connection to the broker of app `{}`",
+                app.options.name
+            ));
         }
-        (!app.watched.is_alive()).then(|| format!("no process of app `{}` was heard lately", app.options.name))
+        (!app.watched.is_alive())
+            .then(|| format!("no process of app `{}` was heard lately", app.options.name))
     })
 }
 
@@ -58,7 +62,11 @@ async fn live(State(shared): State<Arc<Shared>>) -> Response<Body> {
 }
 
 async fn ready(State(shared): State<Arc<Shared>>) -> Response<Body> {
-    let full = shared.health.borrow().as_ref().and_then(kaskade_actors::ops::health::Health::full);
+    let full = shared
+        .health
+        .borrow()
+        .as_ref()
+        .and_then(kaskade_actors::ops::health::Health::full);
     let word = full.map_or_else(|| "ready".to_owned(), |full| format!("ready; {full}"));
     verdict(&word, not_ready(&shared))
 }
@@ -76,9 +84,18 @@ async fn metrics(State(shared): State<Arc<Shared>>) -> Response<Body> {
         None => String::new(),
     };
     for (name, help) in [
-        (REQUEST, "Time from a request at the gateway to its complete answer, seconds."),
-        (FIRST_TOKEN, "Time from a streamed request to its first token, seconds."),
-        (PER_TOKEN, "Mean time between two tokens of a streamed answer, seconds."),
+        (
+            REQUEST,
+            "Time from a request at the gateway to its complete answer, seconds.",
+        ),
+        (
+            FIRST_TOKEN,
+            "Time from a streamed request to its first token, seconds.",
+        ),
+        (
+            PER_TOKEN,
+            "Mean time between two tokens of a streamed answer, seconds.",
+        ),
     ] {
         page.push_str(&format!("# HELP {name} {help}\n# TYPE {name} histogram\n"));
         for app in shared.apps() {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 /// Upper bounds of the buckets, seconds; a last bucket has no bound.
 pub(crate) const BOUNDS: [f64; 30] = [
-    0.0001, 0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05,
-    0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0,
+    0.0001, 0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02,
+    0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0,
 ];
 
 /// Time from a request at the gateway to its complete answer, seconds.
@@ -39,9 +39,12 @@ impl Histogram {
     pub(crate) fn add(&self, time: Duration) {
         let seconds = time.as_secs_f64();
         let bucket = BOUNDS.iter().position(|bound| seconds <= *bound);
-        let bucket = bucket.and_then(|index| self.buckets.get(index)).unwrap_or(&self.above);
+        let bucket = bucket
+            .and_then(|index| self.buckets.get(index))
+            .unwrap_or(&self.above);
         bucket.fetch_add(1, Relaxed);
-        self.sum_us.fetch_add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), Relaxed);
+        self.sum_us
+            .fetch_add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 
     /// Returns the counts.
@@ -59,7 +62,9 @@ impl Histogram {
         let mut total = 0;
         for (index, count) in counts.buckets.iter().enumerate() {
             total += count;
-            let bound = BOUNDS.get(index).map_or_else(|| "+Inf".to_owned(), ToString::to_string);
+            let bound = BOUNDS
+                .get(index)
+                .map_or_else(|| "+Inf".to_owned(), ToString::to_string);
             let _ = writeln!(page, "{name}_bucket{{app=\"{app}\",le=\"{bound}\"}} {total}");
         }
         let _ = writeln!(page, "{name}_sum{{app=\"{app}\"}} {}", counts.sum_us as f64 / 1e6);

@@ -30,7 +30,9 @@ use crate::{dashboard, health, oip, openai, tei};
 #[non_exhaustive]
 pub enum GatewayError {
     /// The address is in use, or not one of this machine.
-    #[error("cannot listen on {address} for HTTP: {reason}; give another address, such as `--http 127.0.0.1:0`")]
+    #[error(
+        "cannot listen on {address} for HTTP: {reason}; give another address, such as `--http 127.0.0.1:0`"
+    )]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -38,7 +40,9 @@ pub enum GatewayError {
         reason: String,
     },
     /// The system refused a thread.
-    #[error("the threads of the gateway cannot be started: {reason}; the system may be out of threads or memory")]
+    #[error(
+        "the threads of the gateway cannot be started: {reason}; the system may be out of threads or memory"
+    )]
     Thread {
         /// Reason that the system reports.
         reason: String,
@@ -128,7 +132,10 @@ impl Gateway {
                 let ended = tokio::time::timeout(grace, serving).await;
                 let _ = done.send(ended.is_ok());
             });
-            if !drained.recv_timeout(grace + Duration::from_secs(1)).unwrap_or(false) {
+            if !drained
+                .recv_timeout(grace + Duration::from_secs(1))
+                .unwrap_or(false)
+            {
                 tracing::warn!("the gateway ends with requests in progress");
             }
         }

@@ -75,7 +75,10 @@ impl Shared {
         }
         match self.apps().as_slice() {
             [only] => Ok(Arc::clone(only)),
-            _ => Err(Failure::param("model", "name the app in `model`; this gateway serves several or none")),
+            _ => Err(Failure::param(
+                "model",
+                "name the app in `model`; this gateway serves several or none",
+            )),
         }
     }
 }
@@ -134,7 +137,10 @@ impl Served {
 
     /// Returns the tensors of answered requests.
     pub(crate) fn learned(&self) -> Learned {
-        self.learned.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.learned
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Notes the tensors of an answered request.
@@ -154,7 +160,11 @@ fn infos(tensors: &[kaskade_models::Tensor]) -> Vec<TensorInfo> {
     let infos = tensors.iter().map(|tensor| TensorInfo {
         name: tensor.name.clone(),
         datatype: tensor.datatype,
-        shape: tensor.shape.iter().map(|extent| i64::try_from(*extent).unwrap_or(-1)).collect(),
+        shape: tensor
+            .shape
+            .iter()
+            .map(|extent| i64::try_from(*extent).unwrap_or(-1))
+            .collect(),
     });
     infos.collect()
 }

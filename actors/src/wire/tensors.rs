@@ -355,7 +355,11 @@ impl<'de> Visitor<'de> for Append<'_> {
             Data::Integers(values) => values.push(value),
             Data::Unsigned(values) => match u64::try_from(value) {
                 Ok(value) => values.push(value),
-                Err(_) => return Err(E::custom("tensor data mixes negative integers with some above the largest INT64")),
+                Err(_) => {
+                    return Err(E::custom(
+                        "tensor data mixes negative integers with some above the largest INT64",
+                    ));
+                }
             },
             Data::Floats(values) => values.push(value as f64),
             Data::Empty => *self.0 = Data::Integers(vec![value]),
@@ -371,7 +375,10 @@ impl<'de> Visitor<'de> for Append<'_> {
         match self.0 {
             Data::Unsigned(values) => values.push(value),
             Data::Integers(values) => {
-                let unsigned = values.iter().map(|value| u64::try_from(*value)).collect::<Result<Vec<_>, _>>();
+                let unsigned = values
+                    .iter()
+                    .map(|value| u64::try_from(*value))
+                    .collect::<Result<Vec<_>, _>>();
                 let mut unsigned = unsigned.map_err(|_| {
                     E::custom("tensor data mixes negative integers with some above the largest INT64")
                 })?;

@@ -23,7 +23,10 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 
 pub(crate) async fn page() -> Response<Body> {
     let mut response = Response::new(Body::from(PAGE));
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/html; charset=utf-8"),
+    );
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     response
@@ -33,7 +36,11 @@ pub(crate) async fn page() -> Response<Body> {
 pub(crate) async fn apps(State(shared): State<Arc<Shared>>) -> Response<Body> {
     let apps = shared.apps();
     let apps = apps.iter().map(|app| {
-        let inputs = app.options.signature.iter().flat_map(|signature| &signature.inputs);
+        let inputs = app
+            .options
+            .signature
+            .iter()
+            .flat_map(|signature| &signature.inputs);
         let inputs: Vec<Value> = inputs
             .filter(|input| !input.optional || input.name == "text" || input.name == "messages")
             .map(|input| json!({"name": input.name, "datatype": input.datatype.name()}))
@@ -54,17 +61,23 @@ pub(crate) async fn events(State(shared): State<Arc<Shared>>, Path(app): Path<St
 fn stream_of(shared: &Shared, app: &str) -> Result<Response<Body>, Failure> {
     let app = shared.app(app)?;
     let (snapshots, stopping) = (app.watched.snapshots.subscribe(), shared.stopping.subscribe());
-    let events = stream::unfold((snapshots, stopping), |(mut snapshots, mut stopping)| async move {
-        tokio::select! {
-            changed = snapshots.changed() => changed.ok()?,
-            _ = stopping.wait_for(|stopping| *stopping) => return None,
-        }
-        let event = Bytes::from(format!("data: {}\n\n", &**snapshots.borrow_and_update()));
-        Some((Ok::<_, Infallible>(event), (snapshots, stopping)))
-    });
+    let events = stream::unfold(
+        (snapshots, stopping),
+        |(mut snapshots, mut stopping)| async move {
+            tokio::select! {
+                changed = snapshots.changed() => changed.ok()?,
+                _ = stopping.wait_for(|stopping| *stopping) => return None,
+            }
+            let event = Bytes::from(format!("data: {}\n\n", &**snapshots.borrow_and_update()));
+            Some((Ok::<_, Infallible>(event), (snapshots, stopping)))
+        },
+    );
     let mut response = Response::new(Body::from_stream(events));
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream"),
+    );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Ok(response)
 }

@@ -15,14 +15,18 @@ pub(super) fn split(body: &Bytes, header: Option<&[u8]>) -> Result<(Bytes, Bytes
     let Some(header) = header else {
         return Ok((body.clone(), Bytes::new()));
     };
-    let length = std::str::from_utf8(header).ok().and_then(|text| text.trim().parse::<usize>().ok());
+    let length = std::str::from_utf8(header)
+        .ok()
+        .and_then(|text| text.trim().parse::<usize>().ok());
     match length {
         Some(length) if length <= body.len() => Ok((body.slice(..length), body.slice(length..))),
         Some(length) => Err(Failure::malformed(format!(
             "{HEADER_LENGTH} is {length}, but the body has {} bytes",
             body.len()
         ))),
-        None => Err(Failure::malformed(format!("{HEADER_LENGTH} must be a number of bytes"))),
+        None => Err(Failure::malformed(format!(
+            "{HEADER_LENGTH} must be a number of bytes"
+        ))),
     }
 }
 

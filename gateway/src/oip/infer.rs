@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::binary::{self, HEADER_LENGTH};
-use super::metadata::of_version;
 use super::json_response;
+use super::metadata::of_version;
 use crate::body;
 use crate::call::{Call, way};
 use crate::failure::{Api, Failure};
@@ -154,17 +154,28 @@ fn read(body: &Bytes, header: Option<&[u8]>) -> Result<(Read, Wanted), Failure> 
     let asked: Asked = serde_json::from_slice(&json)
         .map_err(|error| Failure::malformed(format!("the body is no inference request: {error}")))?;
     if asked.inputs.len() > MAX_TENSORS {
-        return Err(Failure::malformed(format!("a request has at most {MAX_TENSORS} inputs")));
+        return Err(Failure::malformed(format!(
+            "a request has at most {MAX_TENSORS} inputs"
+        )));
     }
     let inputs = asked.inputs.into_iter().map(|input| tensor(input, &mut rest));
     let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
     if !rest.is_empty() {
         let left = rest.len();
-        return Err(Failure::malformed(format!("{left} bytes of the body belong to no input")));
+        return Err(Failure::malformed(format!(
+            "{left} bytes of the body belong to no input"
+        )));
     }
     let outputs = asked.outputs.into_iter().map(|output| {
-        if output.parameters.get("classification").is_some_and(|count| *count != 0) {
-            let message = format!("output `{}` asks for `classification`, which is not supported", output.name);
+        if output
+            .parameters
+            .get("classification")
+            .is_some_and(|count| *count != 0)
+        {
+            let message = format!(
+                "output `{}` asks for `classification`, which is not supported",
+                output.name
+            );
             return Err(Failure::malformed(message));
         }
         let binary = output.parameters.get("binary_data").and_then(Value::as_bool);
@@ -173,13 +184,22 @@ fn read(body: &Bytes, header: Option<&[u8]>) -> Result<(Read, Wanted), Failure> 
     let wanted = Wanted {
         id: None,
         outputs: outputs.collect::<Result<_, _>>()?,
-        binary: asked.parameters.get("binary_data_output").and_then(Value::as_bool).unwrap_or(false),
+        binary: asked
+            .parameters
+            .get("binary_data_output")
+            .and_then(Value::as_bool)
+            .unwrap_or(false),
     };
-    let parameters = asked.parameters.into_iter().filter(|(name, _)| name != "binary_data_output");
+    let parameters = asked
+        .parameters
+        .into_iter()
+        .filter(|(name, _)| name != "binary_data_output");
     let read = Read {
         id: asked.id,
         inputs,
-        parameters: parameters.filter_map(|(name, value)| Some((name, scalar(value)?))).collect(),
+        parameters: parameters
+            .filter_map(|(name, value)| Some((name, scalar(value)?)))
+            .collect(),
     };
     Ok((read, wanted))
 }
@@ -207,7 +227,9 @@ fn tensor(input: Input, rest: &mut Bytes) -> Result<Tensor, Failure> {
         data,
     } = input;
     if shape.len() > MAX_RANK {
-        return Err(Failure::malformed(format!("input `{name}` has more than {MAX_RANK} dimensions")));
+        return Err(Failure::malformed(format!(
+            "input `{name}` has more than {MAX_RANK} dimensions"
+        )));
     }
     let datatype = Datatype::from_name(&datatype)?;
     let size = parameters.get("binary_data_size");
@@ -215,21 +237,27 @@ fn tensor(input: Input, rest: &mut Bytes) -> Result<Tensor, Failure> {
         (Some(size), None) => {
             let size = size.as_u64().and_then(|size| usize::try_from(size).ok());
             let size = size.ok_or_else(|| {
-                Failure::malformed(format!("`binary_data_size` of input `{name}` must be a number of bytes"))
+                Failure::malformed(format!(
+                    "`binary_data_size` of input `{name}` must be a number of bytes"
+                ))
             })?;
             binary::take(rest, &name, size)?
         }
-        (None, Some(data)) => data
-            .into_bytes(datatype)
-            .map_err(|reason| Failure::from(Fault::new(Code::WrongInput, format!("input `{name}`: {reason}"))))?,
+        (None, Some(data)) => data.into_bytes(datatype).map_err(|reason| {
+            Failure::from(Fault::new(Code::WrongInput, format!("input `{name}`: {reason}")))
+        })?,
         (Some(_), Some(_)) => {
             let message = format!("input `{name}` has both `data` and `binary_data_size`");
             return Err(Failure::malformed(message));
         }
         (None, None) => return Err(Failure::malformed(format!("input `{name}` has no `data`"))),
     };
-    let extents = shape.iter().map(|extent| usize::try_from(*extent)).collect::<Result<Vec<_>, _>>();
-    let shape = extents.map_err(|_| Failure::malformed(format!("the shape of input `{name}` is too large")))?;
+    let extents = shape
+        .iter()
+        .map(|extent| usize::try_from(*extent))
+        .collect::<Result<Vec<_>, _>>();
+    let shape =
+        extents.map_err(|_| Failure::malformed(format!("the shape of input `{name}` is too large")))?;
     let tensor = Tensor {
         name,
         shape,
@@ -245,10 +273,16 @@ fn write(call: &Call, reply: &InferReply, wanted: &Wanted) -> Result<Response<Bo
         chosen.extend(reply.outputs.iter().map(|output| (output, wanted.binary)));
     }
     for (name, binary) in &wanted.outputs {
-        let output = reply.outputs.iter().find(|output| output.name == *name).ok_or_else(|| {
-            let names: Vec<&str> = reply.outputs.iter().map(|output| output.name.as_str()).collect();
-            Failure::malformed(format!("the app has no output `{name}`; its outputs are {names:?}"))
-        })?;
+        let output = reply
+            .outputs
+            .iter()
+            .find(|output| output.name == *name)
+            .ok_or_else(|| {
+                let names: Vec<&str> = reply.outputs.iter().map(|output| output.name.as_str()).collect();
+                Failure::malformed(format!(
+                    "the app has no output `{name}`; its outputs are {names:?}"
+                ))
+            })?;
         chosen.push((output, binary.unwrap_or(wanted.binary)));
     }
     let mut raw = BytesMut::new();
@@ -276,7 +310,9 @@ fn write(call: &Call, reply: &InferReply, wanted: &Wanted) -> Result<Response<Bo
         outputs,
     };
     let mut body = serde_json::to_vec(&answer).map_err(|error| {
-        Failure::malformed(format!("{error}; ask for it as binary data (`binary_data_output`)"))
+        Failure::malformed(format!(
+            "{error}; ask for it as binary data (`binary_data_output`)"
+        ))
     })?;
     let length = body.len();
     let mut response;
@@ -287,7 +323,10 @@ fn write(call: &Call, reply: &InferReply, wanted: &Wanted) -> Result<Response<Bo
         response = json_response(StatusCode::OK, body);
         let headers = response.headers_mut();
         headers.insert(HEADER_LENGTH, HeaderValue::from(length));
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/octet-stream"),
+        );
     }
     call.describe(reply, response.headers_mut());
     Ok(response)

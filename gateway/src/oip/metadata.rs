@@ -20,14 +20,20 @@ pub(super) async fn model(State(shared): Apps, Path(model): Path<String>) -> Res
     answer(shared.app(&model).map(|app| metadata(&app, &versions(&app))))
 }
 
-pub(super) async fn version(State(shared): Apps, Path((model, version)): Path<(String, String)>) -> Response<Body> {
+pub(super) async fn version(
+    State(shared): Apps,
+    Path((model, version)): Path<(String, String)>,
+) -> Response<Body> {
     answer(of_version(&shared, &model, &version).map(|app| metadata(&app, &[version])))
 }
 
 pub(super) async fn ready(State(shared): Apps, Path(model): Path<String>) -> Response<Body> {
     match shared.app(&model) {
         Err(failure) => answer(Err(failure)),
-        Ok(app) => model_state(&model, not_ready(&shared).is_none() && !app.watched.live().is_empty()),
+        Ok(app) => model_state(
+            &model,
+            not_ready(&shared).is_none() && !app.watched.live().is_empty(),
+        ),
     }
 }
 
@@ -57,7 +63,11 @@ pub(super) async fn index(State(shared): Apps) -> Response<Body> {
     for app in shared.apps() {
         let live = app.watched.live();
         for version in versions(&app) {
-            let state = if live.contains_key(&version) { "READY" } else { "UNAVAILABLE" };
+            let state = if live.contains_key(&version) {
+                "READY"
+            } else {
+                "UNAVAILABLE"
+            };
             rows.push(json!({"name": app.options.name, "version": version, "state": state, "reason": ""}));
         }
     }
@@ -88,14 +98,19 @@ pub(super) fn of_version(shared: &Shared, model: &str, version: &str) -> Result<
     if known.iter().any(|name| name == version) {
         return Ok(app);
     }
-    let message = format!("app `{model}` has no version `{version}`; its versions are its variants {known:?}");
+    let message =
+        format!("app `{model}` has no version `{version}`; its versions are its variants {known:?}");
     Err(Fault::new(Code::UnknownApp, message).into())
 }
 
 /// Returns inputs and outputs: those of the models if the process loads them, and those of answered requests.
 fn tensors(app: &Served) -> (Vec<TensorInfo>, Vec<TensorInfo>) {
     let learned = app.learned();
-    let known = app.options.signature.iter().flat_map(|signature| &signature.inputs);
+    let known = app
+        .options
+        .signature
+        .iter()
+        .flat_map(|signature| &signature.inputs);
     let mut inputs: Vec<TensorInfo> = known
         .map(|input| TensorInfo {
             name: input.name.clone(),

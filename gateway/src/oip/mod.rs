@@ -33,10 +33,19 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v2/models/{model}/stats", get(stats::model))
         .route("/v2/models/{model}/infer", post(infer::model))
         .route("/v2/models/{model}/versions/{version}", get(metadata::version))
-        .route("/v2/models/{model}/versions/{version}/ready", get(metadata::version_ready))
-        .route("/v2/models/{model}/versions/{version}/config", get(metadata::version_config))
+        .route(
+            "/v2/models/{model}/versions/{version}/ready",
+            get(metadata::version_ready),
+        )
+        .route(
+            "/v2/models/{model}/versions/{version}/config",
+            get(metadata::version_config),
+        )
         .route("/v2/models/{model}/versions/{version}/stats", get(stats::version))
-        .route("/v2/models/{model}/versions/{version}/infer", post(infer::version))
+        .route(
+            "/v2/models/{model}/versions/{version}/infer",
+            post(infer::version),
+        )
         .route("/v2/repository/index", post(metadata::index).get(metadata::index))
 }
 

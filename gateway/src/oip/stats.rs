@@ -20,20 +20,32 @@ pub(super) async fn all(State(shared): Apps) -> Response<Body> {
 }
 
 pub(super) async fn model(State(shared): Apps, Path(model): Path<String>) -> Response<Body> {
-    answer(shared.app(&model).map(|app| json!({"model_stats": of_app(&app, None)})))
+    answer(
+        shared
+            .app(&model)
+            .map(|app| json!({"model_stats": of_app(&app, None)})),
+    )
 }
 
-pub(super) async fn version(State(shared): Apps, Path((model, version)): Path<(String, String)>) -> Response<Body> {
+pub(super) async fn version(
+    State(shared): Apps,
+    Path((model, version)): Path<(String, String)>,
+) -> Response<Body> {
     let app = of_version(&shared, &model, &version);
     answer(app.map(|app| json!({"model_stats": of_app(&app, Some(&version))})))
 }
 
 fn of_app(app: &Served, only: Option<&str>) -> Vec<Value> {
     let (totals, failures) = app.watched.totals();
-    let last = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    let last = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_millis();
     let duration = |count: u64, micros: u64| json!({"count": count, "ns": micros.saturating_mul(1_000)});
     let none = duration(0, 0);
-    let stats = versions(app).into_iter().filter(|version| only.is_none_or(|only| only == version));
+    let stats = versions(app)
+        .into_iter()
+        .filter(|version| only.is_none_or(|only| only == version));
     stats
         .map(|version| {
             let count = totals.get(&version).copied().unwrap_or_default();

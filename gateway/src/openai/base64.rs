@@ -12,7 +12,11 @@ pub(super) fn encode(bytes: &[u8]) -> String {
             let index = (bits >> (18 - 6 * digit)) & 63;
             let letter = ALPHABET.get(index as usize).copied().unwrap_or(b'A');
             // A chunk of one byte has two digits, of two bytes three.
-            text.push(if digit as usize <= chunk.len() { letter.into() } else { '=' });
+            text.push(if digit as usize <= chunk.len() {
+                letter.into()
+            } else {
+                '='
+            });
         }
     }
     text

@@ -49,7 +49,8 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
 }
 
 async fn chat(shared: &Shared, request: Request) -> Result<Response<Body>, Failure> {
-    let (call, asked): (_, Chat) = begin(shared, request, |asked: &Chat| asked.common.model.as_deref()).await?;
+    let (call, asked): (_, Chat) =
+        begin(shared, request, |asked: &Chat| asked.common.model.as_deref()).await?;
     asked.common.check()?;
     let messages = messages(asked.messages)?;
     let logprobs = asked.logprobs.unwrap_or(false);

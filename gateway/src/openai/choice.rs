@@ -31,18 +31,34 @@ impl Choice {
         let text = output("text").and_then(|text| Some(text.to_texts().ok()?.concat()));
         let text = text.ok_or_else(|| {
             let names: Vec<&str> = reply.outputs.iter().map(|output| output.name.as_str()).collect();
-            let message = format!("the app answered without a `text`; its outputs are {names:?}. Is it a language model?");
-            Failure::from(kaskade_actors::Fault::new(kaskade_actors::Code::BadOutput, message))
+            let message = format!(
+                "the app answered without a `text`; its outputs are {names:?}. Is it a language model?"
+            );
+            Failure::from(kaskade_actors::Fault::new(
+                kaskade_actors::Code::BadOutput,
+                message,
+            ))
         })?;
-        let tokens = output("tokens").and_then(|tokens| tokens.to_i64().ok()).unwrap_or_default();
-        let probabilities = output("probabilities").and_then(|found| found.to_f32().ok()).unwrap_or_default();
+        let tokens = output("tokens")
+            .and_then(|tokens| tokens.to_i64().ok())
+            .unwrap_or_default();
+        let probabilities = output("probabilities")
+            .and_then(|found| found.to_f32().ok())
+            .unwrap_or_default();
         let end = output("end").and_then(|end| Some(end.to_texts().ok()?.concat()));
         let prompt_tokens = output("prompt_tokens").and_then(|count| count.to_i64().ok()?.first().copied());
         Ok(Self {
             text,
             tokens,
-            logprobs: probabilities.into_iter().map(|probability| f64::from(probability).ln()).collect(),
-            finish: if end.as_deref() == Some("length") { "length" } else { "stop" },
+            logprobs: probabilities
+                .into_iter()
+                .map(|probability| f64::from(probability).ln())
+                .collect(),
+            finish: if end.as_deref() == Some("length") {
+                "length"
+            } else {
+                "stop"
+            },
             prompt_tokens,
         })
     }
@@ -86,7 +102,14 @@ pub(super) struct Usage {
 
 impl Usage {
     /// Adds the answer to one prompt. `known` is the number of tokens of a prompt that was sent as tokens.
-    pub(super) fn add(&mut self, call: &Call, reply: &InferReply, choice: &Choice, known: Option<i64>, first: bool) {
+    pub(super) fn add(
+        &mut self,
+        call: &Call,
+        reply: &InferReply,
+        choice: &Choice,
+        known: Option<i64>,
+        first: bool,
+    ) {
         let prompt = known.or(choice.prompt_tokens);
         if first {
             // Choices of one prompt share it.
@@ -128,5 +151,8 @@ pub(super) fn part(reply: &InferReply) -> String {
 }
 
 pub(super) fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
 }

@@ -64,7 +64,10 @@ impl Prompts {
             Self::ManyTokens(prompts) => prompts.into_iter().map(Prompt::Tokens).collect(),
         };
         if prompts.is_empty() || prompts.len() > MAX_REQUESTS {
-            return Err(Failure::param(param, format!("send from 1 to {MAX_REQUESTS} of them")));
+            return Err(Failure::param(
+                param,
+                format!("send from 1 to {MAX_REQUESTS} of them"),
+            ));
         }
         Ok(prompts)
     }
@@ -115,13 +118,18 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
 }
 
 async fn complete(shared: &Shared, request: Request) -> Result<Response<Body>, Failure> {
-    let (call, asked): (_, Completion) =
-        begin(shared, request, |asked: &Completion| asked.common.model.as_deref()).await?;
+    let (call, asked): (_, Completion) = begin(shared, request, |asked: &Completion| {
+        asked.common.model.as_deref()
+    })
+    .await?;
     asked.common.check()?;
     let echo = asked.echo.unwrap_or(false);
     let prompts = asked.prompt.each("prompt")?;
     if prompts.len().saturating_mul(asked.common.choices() as usize) > MAX_REQUESTS {
-        return Err(Failure::param("n", format!("prompts times `n` must be at most {MAX_REQUESTS}")));
+        return Err(Failure::param(
+            "n",
+            format!("prompts times `n` must be at most {MAX_REQUESTS}"),
+        ));
     }
     let mut requests = Vec::new();
     for prompt in &prompts {

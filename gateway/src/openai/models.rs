@@ -14,7 +14,10 @@ use crate::shared::{Served, Shared};
 
 pub(super) async fn all(State(shared): State<Arc<Shared>>) -> Response<Body> {
     let apps: Vec<Value> = shared.apps().iter().map(|app| describe(app)).collect();
-    json_response(StatusCode::OK, json!({"object": "list", "data": apps}).to_string())
+    json_response(
+        StatusCode::OK,
+        json!({"object": "list", "data": apps}).to_string(),
+    )
 }
 
 pub(super) async fn one(State(shared): State<Arc<Shared>>, Path(model): Path<String>) -> Response<Body> {

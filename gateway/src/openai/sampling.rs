@@ -53,14 +53,27 @@ impl Common {
         if self.tools.as_ref().is_some_and(|tools| !tools.is_empty()) {
             return Err(Failure::param("tools", "tools are not supported"));
         }
-        let format = self.response_format.as_ref().and_then(|format| format.get("type")?.as_str());
+        let format = self
+            .response_format
+            .as_ref()
+            .and_then(|format| format.get("type")?.as_str());
         if format.is_some_and(|format| format != "text") {
-            return Err(Failure::param("response_format", "only the format `text` is supported"));
+            return Err(Failure::param(
+                "response_format",
+                "only the format `text` is supported",
+            ));
         }
         if !(1..=MAX_CHOICES).contains(&self.choices()) {
-            return Err(Failure::param("n", format!("`n` must be from 1 to {MAX_CHOICES}")));
+            return Err(Failure::param(
+                "n",
+                format!("`n` must be from 1 to {MAX_CHOICES}"),
+            ));
         }
-        if self.max_tokens.or(self.max_completion_tokens).is_some_and(|most| most < 1) {
+        if self
+            .max_tokens
+            .or(self.max_completion_tokens)
+            .is_some_and(|most| most < 1)
+        {
             return Err(Failure::param("max_tokens", "at least one token must be allowed"));
         }
         Ok(())
@@ -72,7 +85,9 @@ impl Common {
     }
 
     pub(super) fn include_usage(&self) -> bool {
-        self.stream_options.as_ref().is_some_and(|options| options.include_usage)
+        self.stream_options
+            .as_ref()
+            .is_some_and(|options| options.include_usage)
     }
 
     /// Returns the inputs that set sampling, for the choice of that index.
@@ -107,7 +122,10 @@ impl Common {
             Some(Stop::Many(stops)) => stops.iter().map(String::as_str).collect(),
         };
         if stops.len() > MAX_STOPS {
-            return Err(Failure::param("stop", format!("at most {MAX_STOPS} stop texts are supported")));
+            return Err(Failure::param(
+                "stop",
+                format!("at most {MAX_STOPS} stop texts are supported"),
+            ));
         }
         if !stops.is_empty() {
             inputs.push(Tensor::from_texts("stop", &stops)?);
@@ -135,7 +153,11 @@ mod tests {
         let inputs = asked.inputs(1).unwrap();
         let find = |name: &str| inputs.iter().find(|input| input.name == name).unwrap();
         assert_eq!(find("max_tokens").to_i64().unwrap(), [7]);
-        assert_eq!(find("seed").to_i64().unwrap(), [4], "every choice has a seed of its own");
+        assert_eq!(
+            find("seed").to_i64().unwrap(),
+            [4],
+            "every choice has a seed of its own"
+        );
         assert_eq!(find("stop").to_texts().unwrap(), ["\n"]);
         assert_eq!(inputs.len(), 4);
     }
@@ -150,6 +172,10 @@ mod tests {
         ] {
             assert_eq!(common(json).check().unwrap_err().param, Some(param));
         }
-        assert!(common(r#"{"tools":[],"response_format":{"type":"text"},"n":null}"#).check().is_ok());
+        assert!(
+            common(r#"{"tools":[],"response_format":{"type":"text"},"n":null}"#)
+                .check()
+                .is_ok()
+        );
     }
 }

@@ -75,6 +75,7 @@ struct Events {
 pub(super) async fn respond(call: Call, head: Head, asked: Vec<Asked>) -> Result<Response<Body>, Failure> {
     let mut pieces = SelectAll::new();
     let mut choices = Vec::new();
+    let mut echoes = Vec::new();
     for (index, asked) in asked.into_iter().enumerate() {
         let receiver = call.stream(asked.request);
         let stream = stream::unfold(receiver, move |mut receiver| async move {
@@ -82,6 +83,9 @@ pub(super) async fn respond(call: Call, head: Head, asked: Vec<Asked>) -> Result
             Some(((index, piece), receiver))
         });
         pieces.push(stream.boxed());
+        if !asked.echo.is_empty() {
+            echoes.push((index, asked.echo));
+        }
         choices.push(Streamed {
             prompt_tokens: asked.prompt_tokens,
             first: asked.first,
@@ -99,6 +103,9 @@ pub(super) async fn respond(call: Call, head: Head, asked: Vec<Asked>) -> Result
         ready: VecDeque::new(),
         ended: false,
     };
+    for (index, echo) in echoes {
+        events.chunk(index, &json!({"content": echo}), None, None);
+    }
     let buffered = events.call.app.options.streaming == Streaming::Buffered;
     let mut headers = None;
     while headers.is_none() {
@@ -122,7 +129,10 @@ pub(super) async fn respond(call: Call, head: Head, asked: Vec<Asked>) -> Result
     let mut response = Response::new(Body::from_stream(events.into_stream()));
     *response.headers_mut() = headers.unwrap_or_default();
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream; charset=utf-8"),
+    );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(response)
@@ -140,7 +150,9 @@ impl Events {
                 }
                 match events.pieces.next().await {
                     Some((index, piece)) => events.take(index, piece),
-                    None => events.fail(&Fault::new(Code::Internal, "the answer ended without a result").into()),
+                    None => {
+                        events.fail(&Fault::new(Code::Internal, "the answer ended without a result").into())
+                    }
                 }
             }
         })
@@ -165,11 +177,18 @@ impl Events {
 
     /// Sends new text of a choice.
     fn text(&mut self, index: usize, text: &str, logprobs: Option<Value>) {
-        let Some(choice) = self.choices.get_mut(index) else { return };
+        let Some(choice) = self.choices.get_mut(index) else {
+            return;
+        };
         choice.sent.push_str(text);
         let begun = std::mem::replace(&mut choice.begun, true);
         if self.head.form == Form::Chat && !begun {
-            self.chunk(index, &json!({"role": "assistant", "content": "", "refusal": null}), None, None);
+            self.chunk(
+                index,
+                &json!({"role": "assistant", "content": "", "refusal": null}),
+                None,
+                None,
+            );
         }
         if text.is_empty() && logprobs.is_none() {
             return;
@@ -179,18 +198,31 @@ impl Events {
 
     fn end(&mut self, index: usize, reply: &InferReply) -> Result<(), Failure> {
         let answer = Choice::read(reply)?;
-        let Some(choice) = self.choices.get(index) else { return Ok(()) };
+        let Some(choice) = self.choices.get(index) else {
+            return Ok(());
+        };
         let (known, first) = (choice.prompt_tokens, choice.first);
-        let rest = answer.text.strip_prefix(choice.sent.as_str()).map(ToOwned::to_owned);
+        let rest = answer
+            .text
+            .strip_prefix(choice.sent.as_str())
+            .map(ToOwned::to_owned);
         let rest = rest.ok_or_else(|| {
-            Failure::from(Fault::new(Code::ReplicasLost, "the answer was begun again by another replica and differs"))
+            Failure::from(Fault::new(
+                Code::ReplicasLost,
+                "the answer was begun again by another replica and differs",
+            ))
         })?;
         let logprobs = self.head.logprobs.then(|| match self.head.form {
             Form::Chat => answer.chat_logprobs(),
             Form::Completion => answer.completion_logprobs(),
         });
         self.text(index, &rest, logprobs);
-        self.chunk(index, &json!({}), None, Some((answer.finish, self.call.description(reply))));
+        self.chunk(
+            index,
+            &json!({}),
+            None,
+            Some((answer.finish, self.call.description(reply))),
+        );
         self.usage.add(&self.call, reply, &answer, known, first);
         self.open -= 1;
         if self.open == 0 {

@@ -93,10 +93,16 @@ async fn begin<T: DeserializeOwned>(shared: &Shared, request: Request) -> Result
     let body = body::read(&parts.headers, body, shared.limits.max_body).await?;
     let asked = serde_json::from_slice(&body)
         .map_err(|error| Failure::malformed(format!("the body is not valid: {error}")))?;
-    let name = parts.headers.get("x-kaskade-app").and_then(|name| name.to_str().ok());
+    let name = parts
+        .headers
+        .get("x-kaskade-app")
+        .and_then(|name| name.to_str().ok());
     let app = shared.app_or_only(name)?;
     let fallback = app.options.default_budget;
-    Ok((Call::new(app, &parts.headers, &parts.extensions, fallback)?, asked))
+    Ok((
+        Call::new(app, &parts.headers, &parts.extensions, fallback)?,
+        asked,
+    ))
 }
 
 async fn ask_all(call: &Call, inputs: Vec<Vec<Tensor>>) -> Result<Vec<InferReply>, Failure> {
@@ -118,7 +124,11 @@ fn tensors(sequence: &Sequence) -> Result<Vec<Tensor>, Failure> {
         Sequence::Array(texts) => match texts.as_slice() {
             [one] => [Some(one), None],
             [one, two] => [Some(one), Some(two)],
-            _ => return Err(Failure::malformed("an array in `inputs` is a text or a pair of texts")),
+            _ => {
+                return Err(Failure::malformed(
+                    "an array in `inputs` is a text or a pair of texts",
+                ));
+            }
         },
     };
     let named = ["text", "text_pair"].into_iter().zip(pair);
@@ -128,9 +138,18 @@ fn tensors(sequence: &Sequence) -> Result<Vec<Tensor>, Failure> {
 
 /// Returns the scores of the classes.
 fn scores(reply: &InferReply) -> Result<Vec<f32>, Failure> {
-    let logits = reply.outputs.iter().find(|output| output.name == "logits").map(Tensor::to_f32).transpose()?;
+    let logits = reply
+        .outputs
+        .iter()
+        .find(|output| output.name == "logits")
+        .map(Tensor::to_f32)
+        .transpose()?;
     logits.filter(|logits| !logits.is_empty()).ok_or_else(|| {
-        Fault::new(Code::BadOutput, "the app gives no `logits`; is it a classifier of texts?").into()
+        Fault::new(
+            Code::BadOutput,
+            "the app gives no `logits`; is it a classifier of texts?",
+        )
+        .into()
     })
 }
 
@@ -155,14 +174,22 @@ async fn predict(State(shared): State<Arc<Shared>>, request: Request) -> Respons
         let replies = ask_all(&call, inputs).await?;
         let mut answers = replies.iter().map(|reply| {
             let logits = scores(reply)?;
-            let scores = if asked.raw_scores { logits } else { probabilities(&logits) };
+            let scores = if asked.raw_scores {
+                logits
+            } else {
+                probabilities(&logits)
+            };
             let mut labelled: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
             labelled.sort_by(|one, other| other.1.total_cmp(&one.1));
             let labelled = labelled.into_iter();
-            Ok(labelled.map(|(class, score)| json!({"score": score, "label": format!("LABEL_{class}")})).collect())
+            Ok(labelled
+                .map(|(class, score)| json!({"score": score, "label": format!("LABEL_{class}")}))
+                .collect())
         });
         if single {
-            return answers.next().unwrap_or_else(|| Err(Failure::malformed("send a text")));
+            return answers
+                .next()
+                .unwrap_or_else(|| Err(Failure::malformed("send a text")));
         }
         answers.collect::<Result<Vec<Value>, Failure>>().map(Value::from)
     };
@@ -181,7 +208,11 @@ async fn rerank(State(shared): State<Arc<Shared>>, request: Request) -> Response
         for (index, reply) in replies.iter().enumerate() {
             let logits = scores(reply)?;
             // The last class is the relevant one; a cross-encoder has one.
-            let scores = if asked.raw_scores { logits } else { probabilities(&logits) };
+            let scores = if asked.raw_scores {
+                logits
+            } else {
+                probabilities(&logits)
+            };
             ranks.push((index, scores.last().copied().unwrap_or_default()));
         }
         ranks.sort_by(|one, other| other.1.total_cmp(&one.1));
@@ -204,7 +235,9 @@ async fn embed(State(shared): State<Arc<Shared>>, request: Request) -> Response<
             Texts::One(text) => vec![text],
             Texts::Many(texts) => texts,
         };
-        let inputs = texts.iter().map(|text| Ok(vec![Tensor::from_texts("text", &[text])?]));
+        let inputs = texts
+            .iter()
+            .map(|text| Ok(vec![Tensor::from_texts("text", &[text])?]));
         let replies = ask_all(&call, inputs.collect::<Result<_, Failure>>()?).await?;
         let vectors = replies.iter().map(|reply| {
             let mut vector = embedding(reply)?;
@@ -233,7 +266,10 @@ mod tests {
     #[test]
     fn inputs_are_texts_pairs_or_batches() {
         let read = |json: &str| serde_json::from_str::<Predict>(json).unwrap().inputs;
-        assert!(matches!(read(r#"{"inputs":"a"}"#), Sequences::One(Sequence::Text(_))));
+        assert!(matches!(
+            read(r#"{"inputs":"a"}"#),
+            Sequences::One(Sequence::Text(_))
+        ));
         let Sequences::One(pair) = read(r#"{"inputs":["a","b"]}"#) else {
             panic!("two texts are a pair");
         };

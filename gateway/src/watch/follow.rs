@@ -47,11 +47,23 @@ pub(crate) async fn follow(bus: &Bus, app: &App, served: &Arc<Served>) -> Result
     let [_, question, _] = subjects::discovery("STATS", app.name(), &ids::unique_token())?;
     let streams: Vec<BoxStream<'static, News>> = vec![
         bus.subscribe(app.beats(), None).await?.map(News::Beat).boxed(),
-        bus.subscribe(app.event(subjects::event::ENERGY)?, None).await?.map(News::Energy).boxed(),
-        bus.subscribe(app.event(subjects::event::SHIFTED)?, None).await?.map(News::Shifted).boxed(),
+        bus.subscribe(app.event(subjects::event::ENERGY)?, None)
+            .await?
+            .map(News::Energy)
+            .boxed(),
+        bus.subscribe(app.event(subjects::event::SHIFTED)?, None)
+            .await?
+            .map(News::Shifted)
+            .boxed(),
         bus.subscribe(app.gear(), None).await?.map(News::Gear).boxed(),
-        bus.subscribe(app.ingresses(), None).await?.map(News::Ingress).boxed(),
-        bus.subscribe(inbox.as_str().into(), None).await?.map(News::Stats).boxed(),
+        bus.subscribe(app.ingresses(), None)
+            .await?
+            .map(News::Ingress)
+            .boxed(),
+        bus.subscribe(inbox.as_str().into(), None)
+            .await?
+            .map(News::Stats)
+            .boxed(),
     ];
     let mut news = futures::stream::select_all(streams);
     tokio::spawn(plans(bus.clone(), app.clone(), Arc::clone(&served.watched)));
@@ -168,7 +180,10 @@ fn stats(watched: &Watched, payload: &[u8]) {
     let mut state = watched.state();
     let now = state.begun.elapsed();
     state.overview.counts(now, &stats.id, counts);
-    state.last_error = endpoint.last_error.map(|error| error.status).or(state.last_error.take());
+    state.last_error = endpoint
+        .last_error
+        .map(|error| error.status)
+        .or(state.last_error.take());
 }
 
 /// Closes a second: computes the overview, adds a point of history, sends a snapshot. Returns the times until now.
@@ -193,7 +208,9 @@ fn tick(served: &Served, before: &Times) -> Times {
     if state.history.len() > HISTORY {
         state.history.pop_front();
     }
-    state.actors.retain(|_, heard| heard.at.elapsed() < super::FORGOTTEN);
+    state
+        .actors
+        .retain(|_, heard| heard.at.elapsed() < super::FORGOTTEN);
     // Nothing is written while nothing reads it.
     if watched.snapshots.receiver_count() > 0 {
         let snapshot = state.snapshot(&watched.app);

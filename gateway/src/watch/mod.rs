@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kaskade_actors::Fault;
-use kaskade_actors::wire::{Beat, IngressState, InferReply};
+use kaskade_actors::wire::{Beat, InferReply, IngressState};
 use kaskade_policy::plan::{Plan, Wiring};
 use serde::Serialize;
 use tokio::sync::watch;
@@ -173,7 +173,10 @@ impl Watched {
         let Some(ways) = state.ways.back_mut() else { return };
         let mut from = "";
         for hop in &reply.hops {
-            *ways.edges.entry((from.to_owned(), hop.stage.clone())).or_default() += 1;
+            *ways
+                .edges
+                .entry((from.to_owned(), hop.stage.clone()))
+                .or_default() += 1;
             from = &hop.stage;
         }
         *ways.exits.entry(reply.stage.clone()).or_default() += 1;
@@ -207,11 +210,6 @@ impl Watched {
         (state.totals.clone(), state.failures)
     }
 
-    /// Returns the last overview.
-    pub(crate) fn look(&self) -> Option<Look> {
-        self.state().look.clone()
-    }
-
     /// Returns whether an ingress or a worker was heard lately.
     pub(crate) fn is_alive(&self) -> bool {
         let state = self.state();
@@ -222,7 +220,11 @@ impl Watched {
     pub(crate) fn live(&self) -> BTreeMap<String, usize> {
         let state = self.state();
         let mut live = BTreeMap::new();
-        for heard in state.actors.values().filter(|heard| heard.at.elapsed() < SILENT && !heard.beat.leaving) {
+        for heard in state
+            .actors
+            .values()
+            .filter(|heard| heard.at.elapsed() < SILENT && !heard.beat.leaving)
+        {
             for replica in &heard.beat.replicas {
                 *live.entry(replica.variant.clone()).or_default() += 1;
             }
@@ -272,7 +274,9 @@ impl State {
     /// Returns the variant of a stage in the gear in force.
     fn variant(&self, stage: &str) -> Option<&str> {
         let mut stages = self.wiring()?.stages.iter();
-        stages.find(|found| found.name == stage).map(|found| found.variant.as_str())
+        stages
+            .find(|found| found.name == stage)
+            .map(|found| found.variant.as_str())
     }
 
     fn problem(&mut self, problem: Problem) {

@@ -129,7 +129,9 @@ fn edges(gear: &Gear, ways: &Ways) -> Vec<Value> {
                     }
                 }
             }
-            Exit::FanOut { children } => children.iter().for_each(|child| add(&stage.name, &child.to, None)),
+            Exit::FanOut { children } => children
+                .iter()
+                .for_each(|child| add(&stage.name, &child.to, None)),
             Exit::Next { to } => add(&stage.name, to, None),
             Exit::Reply => {}
         }
