@@ -86,8 +86,9 @@ impl State {
                 ]));
             }
         }
-        let ingresses = self.actors.values().filter(|heard| heard.beat.kind == "ingress");
-        json!({"rows": rows, "more": more, "ingresses": ingresses.count()})
+        // Ingresses send states, not heartbeats.
+        let ingresses = self.unavailable.len();
+        json!({"rows": rows, "more": more, "ingresses": ingresses})
     }
 }
 
