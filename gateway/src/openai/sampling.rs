@@ -108,7 +108,7 @@ impl Common {
         let seed = match (self.seed, self.choices()) {
             (Some(seed), _) => Some(seed.wrapping_add(choice.into())),
             (None, 1) => None,
-            (None, _) => Some((kaskade_actors::ids::unique() >> 1) as i64),
+            (None, _) => i64::try_from(kaskade_actors::ids::unique() >> 1).ok(),
         };
         integer("seed", seed)?;
         for (name, value) in [("temperature", self.temperature), ("top_p", self.top_p)] {

@@ -32,8 +32,8 @@ impl Model for Shout {
                 .transpose()?
                 .map_or(100, |most| most[0]);
             let sure = if text.len() < 10 { 0.9 } else { self.0 };
-            let words: Vec<&str> = text.split(' ').take(most as usize).collect();
-            let end = if words.len() as i64 == most {
+            let words: Vec<&str> = text.split(' ').take(usize::try_from(most).unwrap()).collect();
+            let end = if i64::try_from(words.len()) == Ok(most) {
                 "length"
             } else {
                 "token"

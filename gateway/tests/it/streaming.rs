@@ -71,7 +71,7 @@ impl Continuous for Letters {
             });
             Progress {
                 number: *number,
-                pieces: *done as u32,
+                pieces: u32::try_from(*done).unwrap(),
                 part: vec![
                     Tensor::from_texts("text", &[&piece]).unwrap(),
                     Tensor::from_i64("tokens", &[1], &[0]).unwrap(),

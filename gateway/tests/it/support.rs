@@ -14,7 +14,7 @@ use kaskade_testkit::{PATIENCE, wait_until};
 use serde_json::Value;
 
 /// Answers with its inputs. Its confidence is the input `sure`, if there is one.
-pub struct Echo(pub f32);
+pub(crate) struct Echo(pub(crate) f32);
 
 impl Model for Echo {
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
@@ -40,7 +40,7 @@ impl Model for Echo {
 }
 
 /// Waits before it answers.
-pub struct Slow(pub Duration);
+pub(crate) struct Slow(pub(crate) Duration);
 
 impl Model for Slow {
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
@@ -50,25 +50,25 @@ impl Model for Slow {
 }
 
 /// A gateway and the node behind it.
-pub struct Stand {
-    pub gateway: Gateway,
-    pub node: Node,
+pub(crate) struct Stand {
+    pub(crate) gateway: Gateway,
+    pub(crate) node: Node,
     _broker: Embedded,
 }
 
-pub struct Answer {
-    pub status: u16,
-    pub head: String,
-    pub body: Vec<u8>,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Answer {
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&self.body)))
     }
 
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| {
             let (found, value) = line.split_once(": ")?;
             found.eq_ignore_ascii_case(name).then_some(value)
@@ -77,11 +77,11 @@ impl Answer {
 }
 
 /// The confidence below which the small model of [`Stand::cascade`] defers.
-pub const THRESHOLD: f64 = 0.75;
+pub(crate) const THRESHOLD: f64 = 0.75;
 
 impl Stand {
     /// `small` answers what it is sure of, `large` the rest.
-    pub fn cascade(limits: Limits) -> Self {
+    pub(crate) fn cascade(limits: Limits) -> Self {
         let plan = Plan::cascade("app")
             .stage("first", "small")
             .below(THRESHOLD)
@@ -93,7 +93,7 @@ impl Stand {
         Self::of(service, AppOptions::new("app").default_budget(PATIENCE), limits)
     }
 
-    pub fn of(service: Service, options: AppOptions, limits: Limits) -> Self {
+    pub(crate) fn of(service: Service, options: AppOptions, limits: Limits) -> Self {
         let broker = Embedded::start(BrokerConfig::default()).unwrap();
         let bus = BusConfig::new("app").embedded(&broker);
         let gateway = Gateway::listen("127.0.0.1:0".parse().unwrap(), limits).unwrap();
@@ -112,29 +112,29 @@ impl Stand {
         stand
     }
 
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.gateway.address()
     }
 
-    pub fn get(&self, path: &str) -> Answer {
+    pub(crate) fn get(&self, path: &str) -> Answer {
         exchange(self.address(), &request("GET", path, &[], b""))
     }
 
-    pub fn post(&self, path: &str, headers: &[(&str, &str)], body: impl AsRef<[u8]>) -> Answer {
+    pub(crate) fn post(&self, path: &str, headers: &[(&str, &str)], body: impl AsRef<[u8]>) -> Answer {
         exchange(self.address(), &request("POST", path, headers, body.as_ref()))
     }
 }
 
-pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut request = format!("{method} {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n");
     for (name, value) in headers {
-        request.push_str(&format!("{name}: {value}\r\n"));
+        request += &format!("{name}: {value}\r\n");
     }
-    request.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
+    request += &format!("Content-Length: {}\r\n\r\n", body.len());
     [request.as_bytes(), body].concat()
 }
 
-pub fn exchange(address: SocketAddr, request: &[u8]) -> Answer {
+pub(crate) fn exchange(address: SocketAddr, request: &[u8]) -> Answer {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(request).unwrap();
@@ -168,7 +168,7 @@ fn unchunked(mut body: &[u8]) -> Vec<u8> {
 }
 
 /// The values of the events of a stream, without the final `[DONE]`, which must be there.
-pub fn events(body: &[u8]) -> Vec<Value> {
+pub(crate) fn events(body: &[u8]) -> Vec<Value> {
     let text = std::str::from_utf8(body).unwrap();
     let mut lines: Vec<&str> = text.split("\n\n").filter(|line| !line.is_empty()).collect();
     assert_eq!(lines.pop(), Some("data: [DONE]"), "{text}");
