@@ -79,8 +79,8 @@ def metrics():
     """The metrics page names the metrics of the code, all of them and no other."""
     page = ROOT / "docs/reference/metrics.md"
     named = set(re.findall(r"`(kaskade_[a-z_]+)", page.read_text()))
-    sources = ROOT.glob("actors/src/**/*.rs")
-    counted = set(re.findall(r'^pub const \w+: &str = "(kaskade_[a-z_]+)"', "\n".join(path.read_text() for path in sources), re.MULTILINE))
+    sources = [*ROOT.glob("actors/src/**/*.rs"), *ROOT.glob("gateway/src/**/*.rs")]
+    counted = set(re.findall(r'^pub(?:\(crate\))? const \w+: &str = "(kaskade_[a-z_]+)"', "\n".join(path.read_text() for path in sources), re.MULTILINE))
     for name in sorted(counted - named):
         yield f"`{name}` is in the code and not on the page"
     for name in sorted(named - counted):

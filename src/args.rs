@@ -47,6 +47,8 @@ pub(crate) enum Role {
     Worker,
     /// The planner.
     Planner,
+    /// The HTTP gateway, at the address of `--http`.
+    Gateway,
 }
 
 impl From<Role> for serving::Role {
@@ -56,6 +58,7 @@ impl From<Role> for serving::Role {
             Role::Ingress => Self::Ingress,
             Role::Worker => Self::Worker,
             Role::Planner => Self::Planner,
+            Role::Gateway => Self::Gateway,
         }
     }
 }

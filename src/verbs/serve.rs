@@ -4,15 +4,17 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use anyhow::ensure;
+use kaskade_actors::bus::BusConfig;
 use kaskade_actors::ops::probes::Probes;
-use kaskade_actors::shutdown;
+use kaskade_actors::shutdown::{self, Shutdown};
 use kaskade_app::config::App;
 use kaskade_app::config::data::DataSet;
 use kaskade_app::config::scalar::Address;
 use kaskade_app::planning::initial;
 use kaskade_app::report::progress::say;
 use kaskade_app::serving::service::worker_of;
-use kaskade_app::serving::{DEFAULT_ADDRESS, Service};
+use kaskade_app::serving::{self, DEFAULT_ADDRESS, Service, gateway};
+use kaskade_gateway::Gateway;
 
 use crate::args::{Broker, Role};
 
@@ -40,7 +42,8 @@ pub(crate) struct Args {
     /// [default: `shards` of the app's file, or else one per four cores, at most 8].
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=64))]
     shards: Option<u32>,
-    /// Address for probes and metrics: `/live`, `/ready` and `/metrics`.
+    /// Address for HTTP: probes and metrics (`/live`, `/ready`, `/metrics`), and with the roles `all` and `gateway` the
+    /// gateway: Open Inference Protocol (`/v2`), OpenAI's API (`/v1`) and the dashboard (`/`).
     #[arg(long, value_name = "ADDRESS", env = "KASKADE_HTTP")]
     http: Option<Address>,
     /// Loopback address on which the embedded broker listens, without a nats-server; port 0 selects a free port
@@ -75,14 +78,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     );
     worker_of(&app, args.role.into(), args.worker.clone())?;
     let bus = connection.serve(&app, "serve")?;
-    let probes = probes(&app, args.http)?;
+    let front = front(&app, args)?;
     // Signals are awaited on a separate runtime, so that they never wait for an actor.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let grace = app.ingress.drain.duration();
     let mut stop = runtime.block_on(async { shutdown::on_signals(grace) })?;
-    let mut service = Service::builder(&app).role(args.role.into()).bus(bus);
+    if args.role == Role::Gateway {
+        return gateway_alone(&app, front, bus, &runtime, &mut stop);
+    }
+    let mut service = Service::builder(&app).role(args.role.into()).bus(bus.clone());
     if let Some(worker) = &args.worker {
         service = service.worker(worker);
     }
@@ -94,8 +100,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         None => service.stored_plan(),
     };
     let service = service.start()?;
-    if let Some(probes) = &probes {
-        probes.watch(service.node().health().clone());
+    match &front {
+        Some(Front::Probes(probes)) => probes.watch(service.node().health().clone()),
+        Some(Front::Gateway(gateway)) => {
+            gateway.watch(service.node().health().clone());
+            gateway.serve(gateway::options(&app), bus)?;
+        }
+        None => {}
     }
     say(&format!(
         "serving `{}` on {}, {}",
@@ -116,6 +127,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     // The second signal ends the process without waiting for the rest.
     let (drained, done) = std::sync::mpsc::channel::<()>();
     std::thread::spawn(move || {
+        if let Some(Front::Gateway(gateway)) = front {
+            gateway.stop();
+        }
         service.stop();
         drop(drained);
     });
@@ -154,12 +168,62 @@ fn how_to_ask(app: &App, url: &str) -> String {
     format!("ask it: kaskade infer {} {inputs} --nats {url}", app.name)
 }
 
-/// Starts the listener of the probes, if one is configured. It starts before the models are loaded, and reports that they are not.
-fn probes(app: &App, address: Option<Address>) -> anyhow::Result<Option<Probes>> {
-    let Some(address) = address.or(app.http.map(|http| http.address)) else {
+/// The listener for HTTP.
+enum Front {
+    /// Probes and metrics.
+    Probes(Probes),
+    /// The gateway, which answers probes too.
+    Gateway(Gateway),
+}
+
+/// Starts the listener, if one is configured. It starts before the models are loaded, and reports that they are not.
+fn front(app: &App, args: &Args) -> anyhow::Result<Option<Front>> {
+    let Some(address) = args.http.or(app.http.map(|http| http.address)) else {
+        ensure!(
+            args.role != Role::Gateway,
+            "a gateway needs an address: give `--http ADDRESS`, such as `--http 127.0.0.1:8080`"
+        );
         return Ok(None);
     };
-    let probes = Probes::listen(address.socket())?;
-    say(&format!("probes and metrics at http://{}", probes.address()));
-    Ok(Some(probes))
+    let has_gateway = serving::Role::from(args.role).has_gateway();
+    let front = if has_gateway {
+        Front::Gateway(gateway::listen(app, address.socket())?)
+    } else {
+        Front::Probes(Probes::listen(address.socket())?)
+    };
+    let bound = match &front {
+        Front::Gateway(gateway) => gateway.address(),
+        Front::Probes(probes) => probes.address(),
+    };
+    say(&format!("probes and metrics at http://{bound}"));
+    if has_gateway {
+        say(&format!(
+            "gateway at http://{bound}: dashboard `/`, Open Inference Protocol `/v2`, OpenAI's API `/v1`"
+        ));
+        if app.gateway.keys.is_empty() && !bound.ip().is_loopback() {
+            say("the gateway needs no key, and other hosts reach it; add `[gateway.keys]` to the app's file");
+        }
+    }
+    Ok(Some(front))
+}
+
+/// Serves the gateway until a signal, then drains it.
+fn gateway_alone(
+    app: &App,
+    front: Option<Front>,
+    bus: BusConfig,
+    runtime: &tokio::runtime::Runtime,
+    stop: &mut Shutdown,
+) -> anyhow::Result<()> {
+    let Some(Front::Gateway(gateway)) = front else {
+        return Ok(());
+    };
+    let url = bus.url.clone().unwrap_or_default();
+    gateway.serve(gateway::options(app), bus)?;
+    say(&format!("serving `{}` on {url} over HTTP", app.name));
+    runtime.block_on(stop.wait());
+    say("draining");
+    gateway.stop();
+    say("stopped");
+    Ok(())
 }

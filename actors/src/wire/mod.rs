@@ -30,7 +30,7 @@ pub use done::{Done, DoneResult};
 pub use energy::{EnergyReport, ModelEnergy, Tokens};
 pub use lists::MAX_PARAMETERS;
 use lists::at_most;
-pub use tensors::{MAX_RANK, MAX_TENSORS};
+pub use tensors::{Data as TensorData, MAX_RANK, MAX_TENSORS, WrittenData as TensorElements};
 pub use token::{NotAToken, Token, TokenKey};
 
 /// Largest number of hops in one message.

@@ -66,7 +66,9 @@ struct Written<'a> {
     data: WrittenData<'a>,
 }
 
-struct WrittenData<'a>(&'a Tensor);
+/// The elements of a tensor, for encoding: bytes in MessagePack, an array in JSON. FP16, BF16, BYTES that are not text, NaN
+/// and infinities have no JSON form, which is an error of the serializer.
+pub struct WrittenData<'a>(pub &'a Tensor);
 
 impl Serialize for WrittenData<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -78,7 +80,11 @@ impl Serialize for WrittenData<'_> {
         match tensor.datatype {
             Datatype::Bool => serializer.collect_seq(data.iter().map(|byte| *byte != 0)),
             Datatype::U8 => serializer.collect_seq(data.iter()),
+            Datatype::U16 => serializer.collect_seq(elements(data, u16::from_le_bytes)),
+            Datatype::U32 => serializer.collect_seq(elements(data, u32::from_le_bytes)),
+            Datatype::U64 => serializer.collect_seq(elements(data, u64::from_le_bytes)),
             Datatype::I8 => serializer.collect_seq(elements(data, i8::from_le_bytes)),
+            Datatype::I16 => serializer.collect_seq(elements(data, i16::from_le_bytes)),
             Datatype::I32 => serializer.collect_seq(elements(data, i32::from_le_bytes)),
             Datatype::I64 => serializer.collect_seq(elements(data, i64::from_le_bytes)),
             Datatype::F32 => floats(
@@ -176,12 +182,18 @@ impl Received<'_> {
     }
 }
 
-/// Tensor data as received.
+/// Tensor data as received: bytes, or an array of numbers, booleans or texts, flat or nested.
 #[derive(Debug)]
-enum Data {
+pub enum Data {
+    /// The bytes of the tensor.
     Raw(Bytes),
+    /// Booleans, one byte each.
     Booleans(Vec<u8>),
+    /// Integers.
     Integers(Vec<i64>),
+    /// Integers, none negative, some above the largest `i64`.
+    Unsigned(Vec<u64>),
+    /// Floats, or floats and integers.
     Floats(Vec<f64>),
     /// In the form of `BYTES`: each element preceded by its length.
     Texts(Vec<u8>),
@@ -190,7 +202,11 @@ enum Data {
 }
 
 impl Data {
-    fn into_bytes(self, datatype: Datatype) -> Result<Bytes, String> {
+    /// Returns the bytes of a tensor of that type.
+    ///
+    /// # Errors
+    /// The reason, for people, if the elements are not of that type or do not fit it.
+    pub fn into_bytes(self, datatype: Datatype) -> Result<Bytes, String> {
         let mismatch = |held: &str| {
             Err(format!(
                 "its data is an array of {held}, not {}{}",
@@ -210,7 +226,11 @@ impl Data {
             Self::Texts(_) => mismatch("texts"),
             Self::Integers(values) => match datatype {
                 Datatype::U8 => narrow(&values, u8::to_le_bytes, datatype),
+                Datatype::U16 => narrow(&values, u16::to_le_bytes, datatype),
+                Datatype::U32 => narrow(&values, u32::to_le_bytes, datatype),
+                Datatype::U64 => narrow(&values, u64::to_le_bytes, datatype),
                 Datatype::I8 => narrow(&values, i8::to_le_bytes, datatype),
+                Datatype::I16 => narrow(&values, i16::to_le_bytes, datatype),
                 Datatype::I32 => narrow(&values, i32::to_le_bytes, datatype),
                 Datatype::I64 => narrow(&values, i64::to_le_bytes, datatype),
                 Datatype::F32 => Ok(values
@@ -222,6 +242,18 @@ impl Data {
                     .flat_map(|value| (*value as f64).to_le_bytes())
                     .collect()),
                 _ => mismatch("integers"),
+            },
+            Self::Unsigned(values) => match datatype {
+                Datatype::U64 => Ok(values.iter().flat_map(|value| value.to_le_bytes()).collect()),
+                Datatype::F32 => Ok(values
+                    .iter()
+                    .flat_map(|value| (*value as f32).to_le_bytes())
+                    .collect()),
+                Datatype::F64 => Ok(values
+                    .iter()
+                    .flat_map(|value| (*value as f64).to_le_bytes())
+                    .collect()),
+                _ => mismatch("integers above the largest INT64"),
             },
             Self::Floats(values) => match datatype {
                 Datatype::F32 => Ok(values
@@ -294,7 +326,7 @@ impl Append<'_> {
     fn mixed<E: de::Error>(&self, with: &str) -> E {
         let held = match self.0 {
             Data::Booleans(_) => "booleans",
-            Data::Integers(_) | Data::Floats(_) => "numbers",
+            Data::Integers(_) | Data::Unsigned(_) | Data::Floats(_) => "numbers",
             Data::Texts(_) => "texts",
             Data::Raw(_) | Data::Empty => "nothing",
         };
@@ -321,6 +353,14 @@ impl<'de> Visitor<'de> for Append<'_> {
     fn visit_i64<E: de::Error>(self, value: i64) -> Result<(), E> {
         match self.0 {
             Data::Integers(values) => values.push(value),
+            Data::Unsigned(values) => match u64::try_from(value) {
+                Ok(value) => values.push(value),
+                Err(_) => {
+                    return Err(E::custom(
+                        "tensor data mixes negative integers with some above the largest INT64",
+                    ));
+                }
+            },
             Data::Floats(values) => values.push(value as f64),
             Data::Empty => *self.0 = Data::Integers(vec![value]),
             _ => return Err(self.mixed("a number")),
@@ -329,16 +369,38 @@ impl<'de> Visitor<'de> for Append<'_> {
     }
 
     fn visit_u64<E: de::Error>(self, value: u64) -> Result<(), E> {
-        match i64::try_from(value) {
-            Ok(value) => self.visit_i64(value),
-            Err(_) => Err(E::custom(format!("{value} does not fit any datatype"))),
+        if let Ok(value) = i64::try_from(value) {
+            return self.visit_i64(value);
         }
+        match self.0 {
+            Data::Unsigned(values) => values.push(value),
+            Data::Integers(values) => {
+                let unsigned = values
+                    .iter()
+                    .map(|value| u64::try_from(*value))
+                    .collect::<Result<Vec<_>, _>>();
+                let mut unsigned = unsigned.map_err(|_| {
+                    E::custom("tensor data mixes negative integers with some above the largest INT64")
+                })?;
+                unsigned.push(value);
+                *self.0 = Data::Unsigned(unsigned);
+            }
+            Data::Floats(values) => values.push(value as f64),
+            Data::Empty => *self.0 = Data::Unsigned(vec![value]),
+            _ => return Err(self.mixed("a number")),
+        }
+        Ok(())
     }
 
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<(), E> {
         match self.0 {
             Data::Floats(values) => values.push(value),
             Data::Integers(values) => {
+                let mut floats = values.iter().map(|value| *value as f64).collect::<Vec<_>>();
+                floats.push(value);
+                *self.0 = Data::Floats(floats);
+            }
+            Data::Unsigned(values) => {
                 let mut floats = values.iter().map(|value| *value as f64).collect::<Vec<_>>();
                 floats.push(value);
                 *self.0 = Data::Floats(floats);

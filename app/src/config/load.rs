@@ -57,6 +57,7 @@ impl App {
             ..
         } = &mut self.nats;
         paths.extend([credentials, nkey, ca].into_iter().flatten());
+        paths.extend(self.gateway.keys.values_mut().map(|tenant| &mut tenant.key_file));
         for path in paths {
             *path = folder.join(&path);
         }

@@ -8,6 +8,7 @@
 //! | [`family_file`] | a family in a file of its own, shared by several apps |
 //! | [`data`] | sources of labelled samples |
 //! | [`generation`] | sampling defaults and memory of language models |
+//! | [`gateway`] | the HTTP gateway |
 //! | [`durable`] | retention and retries of durable requests |
 //! | [`power`] | sources of energy readings |
 //! | [`planner`] | the gear planner that runs while an app serves |
@@ -22,6 +23,7 @@ pub mod data;
 pub mod durable;
 mod error;
 pub mod family_file;
+pub mod gateway;
 pub mod generation;
 mod ingress;
 mod load;
@@ -128,7 +130,10 @@ pub struct App {
     /// Connection to the broker.
     #[serde(default)]
     pub nats: Nats,
-    /// Probes and metrics over HTTP [default: no listener].
+    /// The HTTP gateway, if the process has a listener.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub gateway: gateway::GatewayRule,
+    /// Listener for HTTP: probes and metrics, and the gateway in a process that has it [default: no listener].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<Http>,
 }

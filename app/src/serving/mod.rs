@@ -4,10 +4,11 @@
 //! |---|---|
 //! | [`service`] | [`Service`]: an app, or a part of it, served by this process |
 //! | [`client`] | [`Client`]: sends requests to an app by its name |
+//! | [`gateway`] | the HTTP gateway of an app |
 //! | [`overview`] | rates, power and queues of a running app |
 
 pub mod client;
-pub mod overview;
+pub mod gateway;
 pub mod service;
 
 use std::io;
@@ -26,6 +27,8 @@ use kaskade_models::power::PowerError;
 use kaskade_models::{DeviceChoice, DeviceError, PowerMeter, device};
 use kaskade_policy::plan::Plan;
 use thiserror::Error;
+
+pub use kaskade_gateway::overview;
 
 pub use self::client::Client;
 pub use self::service::Service;
@@ -91,6 +94,19 @@ pub enum ServingError {
     /// The meter cannot be set up.
     #[error(transparent)]
     Power(#[from] PowerError),
+    /// The gateway does not start.
+    #[error(transparent)]
+    Gateway(#[from] kaskade_gateway::GatewayError),
+    /// The file with the key of a tenant cannot be read, or is empty.
+    #[error("gateway.keys: the key of tenant `{tenant}` in {} cannot be used: {reason}", path.display())]
+    Key {
+        /// The tenant.
+        tenant: String,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
     /// The system gives no threads.
     #[error("the client's runtime cannot be started")]
     Runtime(#[source] io::Error),
@@ -204,11 +220,18 @@ pub enum Role {
     Worker,
     /// The planner alone.
     Planner,
+    /// The HTTP gateway alone.
+    Gateway,
 }
 
 impl Role {
     fn has_ingress(self) -> bool {
         matches!(self, Self::All | Self::Ingress)
+    }
+
+    /// Whether its HTTP listener is the gateway; otherwise it answers probes only.
+    pub fn has_gateway(self) -> bool {
+        matches!(self, Self::All | Self::Gateway)
     }
 
     /// Whether it hosts replicas.

@@ -12,8 +12,16 @@ pub enum Datatype {
     Bool,
     /// `UINT8`.
     U8,
+    /// `UINT16`.
+    U16,
+    /// `UINT32`.
+    U32,
+    /// `UINT64`.
+    U64,
     /// `INT8`.
     I8,
+    /// `INT16`.
+    I16,
     /// `INT32`.
     I32,
     /// `INT64`.
@@ -32,10 +40,14 @@ pub enum Datatype {
 
 impl Datatype {
     /// Every type, in the order of the protocol's table.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 14] = [
         Self::Bool,
         Self::U8,
+        Self::U16,
+        Self::U32,
+        Self::U64,
         Self::I8,
+        Self::I16,
         Self::I32,
         Self::I64,
         Self::F16,
@@ -50,7 +62,11 @@ impl Datatype {
         match self {
             Self::Bool => "BOOL",
             Self::U8 => "UINT8",
+            Self::U16 => "UINT16",
+            Self::U32 => "UINT32",
+            Self::U64 => "UINT64",
             Self::I8 => "INT8",
+            Self::I16 => "INT16",
             Self::I32 => "INT32",
             Self::I64 => "INT64",
             Self::F16 => "FP16",
@@ -78,9 +94,9 @@ impl Datatype {
     pub const fn size(self) -> Option<usize> {
         match self {
             Self::Bool | Self::U8 | Self::I8 => Some(1),
-            Self::F16 | Self::Bf16 => Some(2),
-            Self::I32 | Self::F32 => Some(4),
-            Self::I64 | Self::F64 => Some(8),
+            Self::U16 | Self::I16 | Self::F16 | Self::Bf16 => Some(2),
+            Self::U32 | Self::I32 | Self::F32 => Some(4),
+            Self::U64 | Self::I64 | Self::F64 => Some(8),
             Self::Bytes => None,
         }
     }
@@ -105,7 +121,7 @@ pub struct Tensor {
 pub enum TensorError {
     /// The protocol has no datatype of this name.
     #[error(
-        "unknown datatype `{datatype}`; the Open Inference Protocol has BOOL, UINT8, INT8, INT32, INT64, FP16, BF16, FP32, FP64 and BYTES here"
+        "unknown datatype `{datatype}`; the Open Inference Protocol has BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, BF16, FP32, FP64 and BYTES"
     )]
     UnknownDatatype {
         /// The name received.

@@ -7,9 +7,11 @@
 //! |---|---|
 //! | [`embedded`] | the family and its images |
 //! | [`mode`] | serving by one plan, measured |
+//! | [`watch`] | serving behind the dashboard until it is stopped |
 
 pub(crate) mod embedded;
 pub(crate) mod mode;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,6 +22,7 @@ use kaskade::models::Signature;
 use kaskade_app::charts::graph;
 use kaskade_app::config::App;
 use kaskade_app::config::data::DataSet;
+use kaskade_app::config::scalar::Address;
 use kaskade_app::data::Samples;
 use kaskade_app::family::Family;
 use kaskade_app::measure;
@@ -53,6 +56,17 @@ pub(crate) struct Args {
     /// Passes over the test set per plan [default: enough for a measurement].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     passes: Option<u32>,
+    /// Serve the two cascades as gears behind the dashboard, with a changing load, until Ctrl-C, instead of measuring them.
+    #[arg(long, conflicts_with_all = ["json", "passes"])]
+    watch: bool,
+    /// Address of the dashboard, with `--watch`.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:8080",
+        requires = "watch"
+    )]
+    http: Address,
     /// Seed of the planner.
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -121,6 +135,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let largest = family.members.last().context("the family has no members")?;
     let signature = largest.load(largest.device)?.model.signature();
     let test = samples(args, app.data.test.as_ref(), "test", &signature)?;
+    if args.watch {
+        let plan = watch::gears(&cascades.ap.plan, &cascades.eo.plan)?;
+        return watch::run(&app, family, plan, &test, args.http.socket());
+    }
     let alone = initial::single(&app, &largest.name);
     let serve =
         |name: &str, plan: Plan| mode::serve(name, &app, &family, plan, &test, args.passes, args.quiet);

@@ -1,0 +1,72 @@
+//! The HTTP gateway.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::scalar::{Size, Token};
+
+/// The HTTP gateway: limits, streaming, and the keys of tenants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct GatewayRule {
+    /// When the tokens of a language model are sent to a client that streams.
+    pub streaming: Streaming,
+    /// Maximum requests in progress, streams included; more are refused.
+    pub max_in_flight: NonZeroU32,
+    /// Maximum size of a request's body, after decompression.
+    pub max_body: Size,
+    /// Keys that requests must carry as `Authorization: Bearer KEY`, by tenant [default: none is needed].
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub keys: BTreeMap<Token, TenantRule>,
+}
+
+impl Default for GatewayRule {
+    fn default() -> Self {
+        Self {
+            streaming: Streaming::default(),
+            max_in_flight: NonZeroU32::MIN.saturating_add(4_095),
+            max_body: Size::mebibytes(64),
+            keys: BTreeMap::new(),
+        }
+    }
+}
+
+/// When the tokens of a language model are sent to a client that streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Streaming {
+    /// As they are generated, once the stage can no longer defer; an earlier stage sends its answer when it is certain.
+    #[default]
+    AfterCertain,
+    /// In one event, when the answer is complete.
+    Buffered,
+}
+
+impl From<Streaming> for kaskade_gateway::Streaming {
+    fn from(streaming: Streaming) -> Self {
+        match streaming {
+            Streaming::AfterCertain => Self::AfterCertain,
+            Streaming::Buffered => Self::Buffered,
+        }
+    }
+}
+
+/// The key of a tenant, and its limits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct TenantRule {
+    /// File with the key, relative to this file.
+    pub key_file: PathBuf,
+    /// Maximum requests of the tenant in progress [default: the gateway's].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_in_flight: Option<NonZeroU32>,
+    /// Maximum requests of the tenant per second, with a burst of one second [default: unlimited].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_per_s: Option<u32>,
+}

@@ -1,0 +1,59 @@
+//! The HTTP gateway of an app, as its file configures it.
+
+use std::net::SocketAddr;
+
+use kaskade_gateway::config::TenantKey;
+use kaskade_gateway::{AppOptions, Gateway, Limits};
+
+use super::{ServingError, size};
+use crate::config::App;
+use crate::config::gateway::{GatewayRule, TenantRule};
+
+/// Starts the listener of the app's gateway. It serves no app yet: [`Gateway::serve`] adds it, with [`options`].
+///
+/// # Errors
+/// [`ServingError::Gateway`] if the address is taken; [`ServingError::Key`] if the key of a tenant cannot be read.
+pub fn listen(app: &App, address: SocketAddr) -> Result<Gateway, ServingError> {
+    Ok(Gateway::listen(address, limits(app)?)?)
+}
+
+/// Returns the limits that the app's file sets.
+fn limits(app: &App) -> Result<Limits, ServingError> {
+    let rule = &app.gateway;
+    let keys = rule.keys.iter().map(|(tenant, rule)| key(tenant.as_str(), rule));
+    Ok(Limits {
+        max_in_flight: size(rule.max_in_flight),
+        max_body: usize::try_from(rule.max_body.bytes()).unwrap_or(usize::MAX),
+        grace: app.ingress.drain.duration(),
+        keys: keys.collect::<Result<_, _>>()?,
+        ..Limits::default()
+    })
+}
+
+fn key(tenant: &str, rule: &TenantRule) -> Result<TenantKey, ServingError> {
+    let refused = |reason: String| ServingError::Key {
+        tenant: tenant.to_owned(),
+        path: rule.key_file.clone(),
+        reason,
+    };
+    let text = std::fs::read_to_string(&rule.key_file).map_err(|error| refused(error.to_string()))?;
+    let key = text.trim();
+    if key.is_empty() {
+        return Err(refused("the file is empty".to_owned()));
+    }
+    Ok(TenantKey {
+        tenant: tenant.to_owned(),
+        key: key.to_owned(),
+        max_in_flight: rule.max_in_flight.map(size),
+        rate: rule.requests_per_s.map(f64::from),
+    })
+}
+
+/// Returns the options of the app in a gateway.
+pub fn options(app: &App) -> AppOptions {
+    let GatewayRule { streaming, .. } = app.gateway;
+    AppOptions::new(app.name.as_str())
+        .default_budget(app.ingress.default_budget.duration())
+        .max_budget(app.ingress.max_budget.duration())
+        .streaming(streaming.into())
+}

@@ -1,0 +1,169 @@
+//! Bodies: read up to a limit, decompressed, and compressed.
+
+use std::io::{Read as _, Write as _};
+
+use axum::body::{Body, HttpBody as _};
+use axum::http::{HeaderMap, HeaderValue, Response, header};
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::read::{GzDecoder, ZlibDecoder};
+use flate2::write::{GzEncoder, ZlibEncoder};
+use kaskade_actors::{Code, Fault};
+
+use crate::failure::Failure;
+
+/// A compression of HTTP bodies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Coding {
+    /// RFC 1952.
+    Gzip,
+    /// RFC 1950, which HTTP calls `deflate`.
+    Deflate,
+}
+
+impl Coding {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Deflate => "deflate",
+        }
+    }
+
+    /// Returns the first coding of `accept-encoding` that the gateway has, unless its weight is 0.
+    pub(crate) fn accepted(headers: &HeaderMap) -> Option<Self> {
+        let accepted = headers.get(header::ACCEPT_ENCODING)?.to_str().ok()?;
+        accepted.split(',').find_map(|item| {
+            let mut parts = item.split(';').map(str::trim);
+            let coding = match parts.next()? {
+                "gzip" => Self::Gzip,
+                "deflate" => Self::Deflate,
+                _ => return None,
+            };
+            let refused = parts.any(|part| matches!(part, "q=0" | "q=0.0" | "q=0.00" | "q=0.000"));
+            (!refused).then_some(coding)
+        })
+    }
+
+    fn compress(self, bytes: &[u8]) -> std::io::Result<Vec<u8>> {
+        match self {
+            Self::Gzip => {
+                let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+                encoder.write_all(bytes)?;
+                encoder.finish()
+            }
+            Self::Deflate => {
+                let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
+                encoder.write_all(bytes)?;
+                encoder.finish()
+            }
+        }
+    }
+}
+
+/// Reads a request's body, decompressed, of at most `limit` bytes.
+pub(crate) async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Failure> {
+    let too_large = || {
+        let message = format!("the body has more than {limit} bytes, the limit of this gateway");
+        Failure::from(Fault::new(Code::TooLarge, message))
+    };
+    if body.size_hint().lower() > limit as u64 {
+        return Err(too_large());
+    }
+    let body = axum::body::to_bytes(body, limit).await.map_err(|error| {
+        let inner = std::error::Error::source(&error)
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        if inner.contains("length limit") {
+            too_large()
+        } else {
+            Failure::malformed(format!("the body ended early: {error}"))
+        }
+    })?;
+    let coding = match headers.get(header::CONTENT_ENCODING).map(HeaderValue::as_bytes) {
+        None | Some(b"identity" | b"") => return Ok(body),
+        Some(b"gzip") => Coding::Gzip,
+        Some(b"deflate") => Coding::Deflate,
+        Some(_) => {
+            return Err(Failure::malformed(
+                "content-encoding must be gzip, deflate or identity",
+            ));
+        }
+    };
+    let mut plain = Vec::new();
+    let most = (limit as u64).saturating_add(1);
+    let read = match coding {
+        Coding::Gzip => GzDecoder::new(body.as_ref()).take(most).read_to_end(&mut plain),
+        Coding::Deflate => ZlibDecoder::new(body.as_ref()).take(most).read_to_end(&mut plain),
+    };
+    read.map_err(|error| Failure::malformed(format!("the body is not valid {}: {error}", coding.name())))?;
+    if plain.len() > limit {
+        return Err(too_large());
+    }
+    Ok(plain.into())
+}
+
+/// Compresses a complete response of at least `from` bytes; leaves a stream as it is.
+pub(crate) async fn compressed(response: Response<Body>, coding: Coding, from: usize) -> Response<Body> {
+    let size = response.body().size_hint().exact();
+    if response.headers().contains_key(header::CONTENT_ENCODING) || size.is_none_or(|size| size < from as u64)
+    {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    let Ok(plain) = axum::body::to_bytes(body, usize::MAX).await else {
+        return Response::from_parts(parts, Body::empty());
+    };
+    let Ok(compressed) = coding.compress(&plain) else {
+        return Response::from_parts(parts, Body::from(plain));
+    };
+    parts.headers.remove(header::CONTENT_LENGTH);
+    parts
+        .headers
+        .insert(header::CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
+    parts
+        .headers
+        .append(header::VARY, HeaderValue::from_static("accept-encoding"));
+    Response::from_parts(parts, Body::from(compressed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(name: header::HeaderName, value: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(name, HeaderValue::from_static(value))])
+    }
+
+    #[test]
+    fn the_first_known_coding_is_chosen() {
+        let accepted = |value| Coding::accepted(&headers(header::ACCEPT_ENCODING, value));
+        assert_eq!(accepted("br, gzip;q=0.5"), Some(Coding::Gzip));
+        assert_eq!(accepted("gzip;q=0, deflate"), Some(Coding::Deflate));
+        assert_eq!(accepted("identity"), None);
+    }
+
+    #[tokio::test]
+    async fn compressed_bodies_are_read_up_to_the_limit() {
+        let plain = vec![7_u8; 100_000];
+        for (coding, name) in [(Coding::Gzip, "gzip"), (Coding::Deflate, "deflate")] {
+            let packed = coding.compress(&plain).unwrap();
+            assert!(packed.len() < 1_000);
+            let headers = headers(header::CONTENT_ENCODING, name);
+            let read_back = read(&headers, Body::from(packed.clone()), 100_000).await.unwrap();
+            assert_eq!(read_back, plain);
+            let refused = read(&headers, Body::from(packed), 99_999).await.unwrap_err();
+            assert_eq!(refused.code, "KSK0002");
+        }
+        let refused = read(&HeaderMap::new(), Body::from(plain), 99).await.unwrap_err();
+        assert_eq!(refused.status.as_u16(), 413);
+    }
+
+    #[tokio::test]
+    async fn a_response_is_compressed_from_a_size() {
+        let large = Response::new(Body::from("a".repeat(5_000)));
+        let large = compressed(large, Coding::Gzip, 4_096).await;
+        assert_eq!(large.headers()[header::CONTENT_ENCODING], "gzip");
+        let small = compressed(Response::new(Body::from("a")), Coding::Gzip, 4_096).await;
+        assert!(!small.headers().contains_key(header::CONTENT_ENCODING));
+    }
+}

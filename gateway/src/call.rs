@@ -1,0 +1,275 @@
+//! One request of a client to an app: its budget, its trace, and the NATS requests that it becomes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::http::{Extensions, HeaderMap, HeaderValue};
+use kaskade_actors::wire::headers::{self, Trace};
+use kaskade_actors::wire::{InferReply, InferRequest};
+use kaskade_actors::{Fault, ids};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::failure::Failure;
+use crate::guard::Permits;
+use crate::shared::{Served, inputs_of};
+use crate::watch::Joules;
+
+/// The request of a client. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Call {
+    pub(crate) app: Arc<Served>,
+    /// Budget of each NATS request.
+    pub(crate) budget: Duration,
+    pub(crate) begun: Instant,
+    trace: Trace,
+    permits: Option<Permits>,
+}
+
+/// A piece of a streamed answer, or its end.
+pub(crate) enum Piece {
+    /// New tokens.
+    Part(InferReply),
+    /// The whole answer, or why there is none.
+    End(Result<InferReply, Failure>),
+}
+
+/// Cancels a NATS request when it is dropped before its answer: the client has gone away.
+struct CancelOnDrop {
+    app: Arc<Served>,
+    id: String,
+    answered: bool,
+}
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        if self.answered {
+            return;
+        }
+        let (app, id) = (Arc::clone(&self.app), std::mem::take(&mut self.id));
+        // Without a runtime the process ends, and its requests with it.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                if let Err(fault) = app.client.cancel(&id).await {
+                    tracing::warn!(%fault, "cancelling a request failed");
+                }
+            });
+        }
+    }
+}
+
+impl Call {
+    /// Reads the budget and the trace of a request. `fallback` is the budget of a request that states none.
+    ///
+    /// # Errors
+    /// `KSK0001` for an invalid budget.
+    pub(crate) fn new(
+        app: Arc<Served>,
+        headers: &HeaderMap,
+        extensions: &Extensions,
+        fallback: Duration,
+    ) -> Result<Self, Failure> {
+        let budget = budget(headers)?.unwrap_or(fallback).min(app.options.max_budget);
+        let trace = headers.get("traceparent").and_then(|value| value.to_str().ok());
+        Ok(Self {
+            budget,
+            begun: Instant::now(),
+            trace: trace.and_then(Trace::parse).unwrap_or_else(Trace::start),
+            permits: extensions.get::<Permits>().cloned(),
+            app,
+        })
+    }
+
+    fn headers(&self, id: &str) -> Result<async_nats::HeaderMap, Fault> {
+        let mut nats = async_nats::HeaderMap::new();
+        headers::put_request_id(&mut nats, id)?;
+        headers::put_budget(&mut nats, self.budget);
+        self.trace.child().put(&mut nats);
+        Ok(nats)
+    }
+
+    fn guard(&self) -> CancelOnDrop {
+        CancelOnDrop {
+            app: Arc::clone(&self.app),
+            // Ids are shared by all clients of an app, so the gateway makes its own.
+            id: ids::unique_token(),
+            answered: false,
+        }
+    }
+
+    /// Sends a request and waits for its answer. Dropping the future cancels the request.
+    ///
+    /// # Errors
+    /// The app's fault.
+    pub(crate) async fn ask(&self, request: InferRequest) -> Result<InferReply, Failure> {
+        let mut guard = self.guard();
+        let inputs = inputs_of(&request);
+        let result = match self.headers(&guard.id) {
+            Ok(headers) => self.app.client.ask(&request, headers, self.budget).await,
+            Err(fault) => Err(fault),
+        };
+        guard.answered = true;
+        let reply = self.note(result)?;
+        self.app.learn(&inputs, &reply);
+        Ok(reply)
+    }
+
+    /// Sends a request and returns the pieces of its answer. Dropping the receiver cancels the request.
+    pub(crate) fn stream(&self, request: InferRequest) -> UnboundedReceiver<Piece> {
+        let (pieces, receiver) = unbounded_channel();
+        let call = self.clone();
+        tokio::spawn(async move {
+            // Holds the permits until the stream has ended.
+            let _permits = call.permits.clone();
+            let mut guard = call.guard();
+            let headers = match call.headers(&guard.id) {
+                Ok(headers) => headers,
+                Err(fault) => return drop(pieces.send(Piece::End(Err(fault.into())))),
+            };
+            let mut first: Option<(Instant, u32)> = None;
+            let mut tokens = 0;
+            let parts = |part: InferReply| {
+                tokens = part.part.unwrap_or_default() + 1;
+                first.get_or_insert_with(|| {
+                    call.app.times.first_token.add(call.begun.elapsed());
+                    (Instant::now(), tokens)
+                });
+                let _ = pieces.send(Piece::Part(part));
+            };
+            let answer = call.app.client.stream(request, headers, call.budget, parts);
+            let result = tokio::select! {
+                result = answer => result,
+                () = pieces.closed() => return,
+            };
+            guard.answered = true;
+            if let Some((at, from)) = first
+                && tokens > from
+            {
+                call.app.times.per_token.add(at.elapsed() / (tokens - from));
+            }
+            let result = call.note(result);
+            let _ = pieces.send(Piece::End(result));
+        });
+        receiver
+    }
+
+    fn note(&self, result: Result<InferReply, Fault>) -> Result<InferReply, Failure> {
+        let took = self.begun.elapsed();
+        match result {
+            Ok(reply) => {
+                self.app.times.request.add(took);
+                self.app.watched.answered(&reply);
+                Ok(reply)
+            }
+            Err(fault) => {
+                self.app.watched.failed(&fault);
+                Err(fault.into())
+            }
+        }
+    }
+
+    /// Returns the energy of an answer, by the variants that it passed; `None` if it is unknown.
+    pub(crate) fn joules(&self, reply: &InferReply) -> Option<Joules> {
+        self.app.watched.joules(reply)
+    }
+
+    /// Sets the headers that say how a request was answered.
+    pub(crate) fn describe(&self, reply: &InferReply, headers: &mut HeaderMap) {
+        let mut put = |name: &'static str, value: String| {
+            // A part of a streamed answer does not know all of them.
+            if value.is_empty() {
+                return;
+            }
+            if let Ok(value) = HeaderValue::from_str(&value) {
+                headers.insert(name, value);
+            }
+        };
+        put("x-kaskade-variant", reply.variant.clone());
+        put("x-kaskade-stage", reply.stage.clone());
+        put("x-kaskade-hops", way(reply));
+        if let Some(confidence) = reply.confidence {
+            put("x-kaskade-confidence", confidence.to_string());
+        }
+        if reply.degraded {
+            put("x-kaskade-degraded", "true".to_owned());
+        }
+        if let Some(joules) = self.joules(reply) {
+            put("x-kaskade-joules", joules.joules.to_string());
+            put("x-kaskade-joules-source", joules.source);
+        }
+    }
+
+    /// Returns how a request was answered, for a body: variant, stage, confidence, hops, energy with its source.
+    pub(crate) fn description(&self, reply: &InferReply) -> serde_json::Value {
+        let hops = reply.hops.iter().map(|hop| {
+            serde_json::json!({
+                "stage": hop.stage, "wait_us": hop.wait_us, "run_us": hop.run_us, "batch": hop.batch,
+            })
+        });
+        let joules = self.joules(reply);
+        serde_json::json!({
+            "variant": reply.variant,
+            "stage": reply.stage,
+            "confidence": reply.confidence,
+            "degraded": reply.degraded,
+            "hops": hops.collect::<Vec<_>>(),
+            "joules": joules.as_ref().map(|joules| joules.joules),
+            "joules_source": joules.map(|joules| joules.source),
+        })
+    }
+}
+
+/// Returns the stages that a request passed, in order: `small>large`.
+pub(crate) fn way(reply: &InferReply) -> String {
+    let hops: Vec<&str> = reply.hops.iter().map(|hop| hop.stage.as_str()).collect();
+    hops.join(">")
+}
+
+/// Returns the budget that the headers state: `x-kaskade-budget-ms`, or the timeout that OpenAI's clients announce.
+fn budget(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
+    let number = |name: &str| {
+        headers
+            .get(name)
+            .map(|value| value.to_str().ok().and_then(|text| text.parse().ok()))
+    };
+    if let Some(milliseconds) = number("x-kaskade-budget-ms") {
+        let seconds = milliseconds
+            .map(|value: f64| value / 1e3)
+            .filter(|value| *value > 0.0);
+        let budget = seconds.and_then(|value| Duration::try_from_secs_f64(value).ok());
+        return budget.map(Some).ok_or_else(|| {
+            Failure::malformed("header x-kaskade-budget-ms must be a number of milliseconds above zero")
+        });
+    }
+    let announced = ["x-stainless-read-timeout", "x-stainless-timeout"]
+        .into_iter()
+        .find_map(number);
+    let seconds = announced.flatten().filter(|value: &f64| *value > 0.0);
+    Ok(seconds.and_then(|value| Duration::try_from_secs_f64(value).ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_come_from_headers() {
+        let of = |name: &'static str, value: &'static str| {
+            budget(&HeaderMap::from_iter([(
+                axum::http::HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            )]))
+        };
+        assert_eq!(
+            of("x-kaskade-budget-ms", "250.5"),
+            Ok(Some(Duration::from_micros(250_500)))
+        );
+        assert_eq!(
+            of("x-stainless-read-timeout", "600"),
+            Ok(Some(Duration::from_secs(600)))
+        );
+        assert_eq!(of("x-other", "1"), Ok(None));
+        for wrong in ["", "soon", "-1", "0", "inf", "NaN"] {
+            assert!(of("x-kaskade-budget-ms", wrong).is_err(), "{wrong}");
+        }
+    }
+}

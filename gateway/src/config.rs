@@ -1,0 +1,122 @@
+//! Limits of a gateway, and options of the apps that it serves.
+
+use std::time::Duration;
+
+use kaskade_models::Signature;
+
+/// When the tokens of a language model's answer are sent to a client that streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Streaming {
+    /// As they are generated, once the stage that generates them can no longer defer: the last stage of a cascade streams
+    /// token by token, an earlier stage sends its answer when its confidence has been found sufficient.
+    #[default]
+    AfterCertain,
+    /// In one event, when the answer is complete.
+    Buffered,
+}
+
+/// Limits of a gateway.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Maximum requests in progress, streams included; more are refused with 429.
+    pub max_in_flight: usize,
+    /// Maximum bytes of a request's body, after decompression.
+    pub max_body: usize,
+    /// Responses from this size are compressed if the client accepts it, bytes.
+    pub compress_from: usize,
+    /// How long a shutdown waits for requests in progress.
+    pub grace: Duration,
+    /// Keys that a request must carry as `Authorization: Bearer KEY`, by tenant; empty: none is needed.
+    pub keys: Vec<TenantKey>,
+}
+
+/// The key of a tenant, and its limits.
+#[derive(Clone)]
+pub struct TenantKey {
+    /// Name of the tenant.
+    pub tenant: String,
+    /// The key.
+    pub key: String,
+    /// Maximum requests of the tenant in progress; `None`: no limit beside the gateway's.
+    pub max_in_flight: Option<usize>,
+    /// Maximum requests of the tenant per second, with a burst of one second; `None`: no limit.
+    pub rate: Option<f64>,
+}
+
+impl std::fmt::Debug for TenantKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TenantKey")
+            .field("tenant", &self.tenant)
+            .field("max_in_flight", &self.max_in_flight)
+            .field("rate", &self.rate)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_in_flight: 4_096,
+            max_body: 64 << 20,
+            compress_from: 4 << 10,
+            grace: Duration::from_secs(10),
+            keys: Vec::new(),
+        }
+    }
+}
+
+/// An app that a gateway serves.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct AppOptions {
+    /// Name of the app: the name of the model in both APIs.
+    pub name: String,
+    /// Budget of a request that states none.
+    pub default_budget: Duration,
+    /// Maximum budget; a longer one is shortened to it. Also the budget of a request to a language model that states none.
+    pub max_budget: Duration,
+    /// When tokens are sent to a client that streams.
+    pub streaming: Streaming,
+    /// Inputs of the app's models, if they are known before the first request.
+    pub signature: Option<Signature>,
+}
+
+impl AppOptions {
+    /// Options of the app of that name: a budget of 2 s, at most 120 s.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            default_budget: Duration::from_secs(2),
+            max_budget: Duration::from_secs(120),
+            streaming: Streaming::default(),
+            signature: None,
+        }
+    }
+
+    /// Sets the budget of a request that states none.
+    #[must_use]
+    pub fn default_budget(self, default_budget: Duration) -> Self {
+        Self {
+            default_budget,
+            ..self
+        }
+    }
+
+    /// Sets the maximum budget.
+    #[must_use]
+    pub fn max_budget(self, max_budget: Duration) -> Self {
+        Self { max_budget, ..self }
+    }
+
+    /// Sets when tokens are sent to a client that streams.
+    #[must_use]
+    pub fn streaming(self, streaming: Streaming) -> Self {
+        Self { streaming, ..self }
+    }
+
+    /// Sets the inputs of the app's models.
+    #[must_use]
+    pub fn signature(self, signature: Option<Signature>) -> Self {
+        Self { signature, ..self }
+    }
+}

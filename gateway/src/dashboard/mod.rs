@@ -1,0 +1,83 @@
+//! The dashboard: one self-contained page, and the events that feed it.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use bytes::Bytes;
+use futures::stream;
+use serde_json::{Value, json};
+
+use crate::failure::{Api, Failure};
+use crate::oip::json_response;
+use crate::shared::Shared;
+
+const PAGE: &str = include_str!("page.html");
+
+/// The page may load nothing from elsewhere.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+pub(crate) async fn page() -> Response<Body> {
+    let mut response = Response::new(Body::from(PAGE));
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/html; charset=utf-8"),
+    );
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
+}
+
+/// Returns the apps, with what the playground needs.
+pub(crate) async fn apps(State(shared): State<Arc<Shared>>) -> Response<Body> {
+    let apps = shared.apps();
+    let apps = apps.iter().map(|app| {
+        let inputs = app
+            .options
+            .signature
+            .iter()
+            .flat_map(|signature| &signature.inputs);
+        let inputs: Vec<Value> = inputs
+            .filter(|input| !input.optional || input.name == "text" || input.name == "messages")
+            .map(|input| json!({"name": input.name, "datatype": input.datatype.name()}))
+            .collect();
+        json!({"name": app.options.name, "inputs": inputs})
+    });
+    json_response(StatusCode::OK, Value::from(apps.collect::<Vec<_>>()).to_string())
+}
+
+/// Streams a snapshot of an app per second.
+pub(crate) async fn events(State(shared): State<Arc<Shared>>, Path(app): Path<String>) -> Response<Body> {
+    match stream_of(&shared, &app) {
+        Ok(response) => response,
+        Err(failure) => failure.response(Api::Oip),
+    }
+}
+
+fn stream_of(shared: &Shared, app: &str) -> Result<Response<Body>, Failure> {
+    let app = shared.app(app)?;
+    let (snapshots, stopping) = (app.watched.snapshots.subscribe(), shared.stopping.subscribe());
+    let events = stream::unfold(
+        (snapshots, stopping),
+        |(mut snapshots, mut stopping)| async move {
+            tokio::select! {
+                changed = snapshots.changed() => changed.ok()?,
+                _ = stopping.wait_for(|stopping| *stopping) => return None,
+            }
+            let event = Bytes::from(format!("data: {}\n\n", &**snapshots.borrow_and_update()));
+            Some((Ok::<_, Infallible>(event), (snapshots, stopping)))
+        },
+    );
+    let mut response = Response::new(Body::from_stream(events));
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream"),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    Ok(response)
+}

@@ -1,0 +1,180 @@
+//! Typed errors as HTTP responses, in the form of each API.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use kaskade_actors::{Code, Fault};
+use serde_json::json;
+
+/// Pause that a client should make before it sends a refused request again, milliseconds.
+const RETRY_AFTER_MS: u32 = 100;
+
+/// An API, which has its own form of an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Api {
+    /// `{"error": text}`.
+    Oip,
+    /// `{"error": {message, type, param, code}}`.
+    OpenAi,
+    /// `{"error": text, "error_type": text}`.
+    Tei,
+}
+
+impl Api {
+    /// Returns the API of a path.
+    pub(crate) fn of(path: &str) -> Self {
+        if path.starts_with("/v1/") {
+            Self::OpenAi
+        } else if ["/predict", "/rerank", "/embed", "/info"].contains(&path) {
+            Self::Tei
+        } else {
+            Self::Oip
+        }
+    }
+}
+
+/// Why a request has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{code}: {message}")]
+pub(crate) struct Failure {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// Stable code: `KSK0001`, or a word where the gateway itself refuses.
+    pub code: &'static str,
+    /// The problem and its remedy, for people.
+    pub message: String,
+    /// Whether the same request may succeed after a moment.
+    pub retryable: bool,
+    /// The field of the body that is wrong.
+    pub param: Option<&'static str>,
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        Self {
+            status: StatusCode::from_u16(fault.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+            code: fault.code.id(),
+            message: fault.message,
+            retryable: fault.code.retryable(),
+            param: None,
+        }
+    }
+}
+
+impl From<kaskade_models::TensorError> for Failure {
+    fn from(error: kaskade_models::TensorError) -> Self {
+        Fault::from(error).into()
+    }
+}
+
+impl Failure {
+    /// The body cannot be read.
+    pub(crate) fn malformed(message: impl Into<String>) -> Self {
+        Fault::new(Code::Malformed, message).into()
+    }
+
+    /// A field of the body has an invalid value.
+    pub(crate) fn param(param: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            param: Some(param),
+            ..Self::malformed(message)
+        }
+    }
+
+    /// The gateway serves no app of that name.
+    pub(crate) fn unknown_app(name: &str) -> Self {
+        let message = format!("this gateway serves no app `{name}`; GET /v1/models lists its apps");
+        Self {
+            param: Some("model"),
+            ..Fault::new(Code::UnknownApp, message).into()
+        }
+    }
+
+    /// The request has no key, or one that is not known.
+    pub(crate) fn unauthorised() -> Self {
+        Self {
+            status: StatusCode::UNAUTHORIZED,
+            code: "unauthorised",
+            message: "send a valid key as `Authorization: Bearer KEY`".to_owned(),
+            retryable: false,
+            param: None,
+        }
+    }
+
+    /// A limit of the gateway or of the tenant is reached.
+    pub(crate) fn full(message: impl Into<String>) -> Self {
+        Fault::new(Code::Overloaded, message).into()
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.status.as_u16() {
+            401 => "authentication_error",
+            404 => "not_found_error",
+            429 => "rate_limit_error",
+            400..=498 => "invalid_request_error",
+            504 => "timeout_error",
+            _ => "server_error",
+        }
+    }
+
+    /// Returns the body of the error as OpenAI's API has it; also an event of a stream.
+    pub(crate) fn openai(&self) -> serde_json::Value {
+        json!({"error": {
+            "message": self.message,
+            "type": self.kind(),
+            "param": self.param,
+            "code": self.code,
+        }})
+    }
+
+    /// Returns the response in the form of the API.
+    pub(crate) fn response(&self, api: Api) -> Response<Body> {
+        let body = match api {
+            Api::Oip => json!({"error": self.to_string()}),
+            Api::OpenAi => self.openai(),
+            Api::Tei => json!({"error": self.to_string(), "error_type": self.kind()}),
+        };
+        let mut response = Response::new(Body::from(body.to_string()));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert("x-kaskade-fault", HeaderValue::from_static(self.code));
+        let retry = if self.retryable { "true" } else { "false" };
+        headers.insert("x-should-retry", HeaderValue::from_static(retry));
+        if self.retryable {
+            headers.insert("retry-after-ms", HeaderValue::from(RETRY_AFTER_MS));
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(1));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retryable_faults_say_so_and_others_forbid_it() {
+        for code in Code::ALL {
+            let failure = Failure::from(Fault::new(*code, "why"));
+            let response = failure.response(Api::OpenAi);
+            let headers = response.headers();
+            let expected = if code.retryable() { "true" } else { "false" };
+            assert_eq!(headers["x-should-retry"], expected, "{code}");
+            assert_eq!(headers.contains_key("retry-after-ms"), code.retryable(), "{code}");
+            assert_eq!(response.status().as_u16(), code.status());
+        }
+    }
+
+    #[test]
+    fn every_api_has_its_own_form() {
+        assert_eq!(Api::of("/v2/models/a/infer"), Api::Oip);
+        assert_eq!(Api::of("/v1/chat/completions"), Api::OpenAi);
+        assert_eq!(Api::of("/predict"), Api::Tei);
+        let failure = Failure::param("model", "no");
+        assert_eq!(failure.openai()["error"]["param"], "model");
+        assert_eq!(failure.openai()["error"]["type"], "invalid_request_error");
+    }
+}

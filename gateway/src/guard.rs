@@ -1,0 +1,234 @@
+//! What happens to every request before and after its handler: id, key, limits, compression, log line.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, Response, header};
+use axum::middleware::Next;
+use kaskade_actors::ids;
+use kaskade_actors::wire::headers::check_request_id;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::body::{Coding, compressed};
+use crate::config::TenantKey;
+use crate::failure::{Api, Failure};
+use crate::shared::Shared;
+
+/// The permits of a request; held until its answer, or its stream, has ended.
+#[derive(Clone)]
+pub(crate) struct Permits {
+    _held: Arc<Vec<OwnedSemaphorePermit>>,
+}
+
+/// A tenant with a key.
+pub(crate) struct Tenant {
+    name: String,
+    key: String,
+    permits: Option<Arc<Semaphore>>,
+    rate: Option<Mutex<Bucket>>,
+}
+
+/// Tokens that refill at a rate, at most one second's worth.
+struct Bucket {
+    rate: f64,
+    tokens: f64,
+    at: Instant,
+}
+
+impl Bucket {
+    fn take(&mut self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.at).as_secs_f64();
+        self.at = now;
+        self.tokens = (self.tokens + passed * self.rate).min(self.rate.max(1.0));
+        let taken = self.tokens >= 1.0;
+        if taken {
+            self.tokens -= 1.0;
+        }
+        taken
+    }
+}
+
+impl Tenant {
+    pub(crate) fn new(key: &TenantKey) -> Self {
+        let bucket = |rate: f64| {
+            Mutex::new(Bucket {
+                rate,
+                tokens: rate.max(1.0),
+                at: Instant::now(),
+            })
+        };
+        Self {
+            name: key.tenant.clone(),
+            key: key.key.clone(),
+            permits: key
+                .max_in_flight
+                .map(|most| Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)))),
+            rate: key.rate.map(bucket),
+        }
+    }
+
+    /// Takes a permit and a token of its rate.
+    fn admit(&self) -> Result<Option<OwnedSemaphorePermit>, Failure> {
+        let permit = match &self.permits {
+            None => None,
+            Some(permits) => Some(Arc::clone(permits).try_acquire_owned().map_err(|_| {
+                Failure::full("the tenant has its maximum of requests in progress; try again after one ends")
+            })?),
+        };
+        if let Some(rate) = &self.rate
+            && !rate
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(Instant::now())
+        {
+            return Err(Failure::full("the tenant's rate of requests is exceeded"));
+        }
+        Ok(permit)
+    }
+}
+
+/// Compares two texts in a time that depends on their lengths only.
+fn same(one: &str, other: &str) -> bool {
+    let differing = one
+        .bytes()
+        .zip(other.bytes())
+        .fold(0, |all, (a, b)| all | (a ^ b));
+    one.len() == other.len() && std::hint::black_box(differing) == 0
+}
+
+/// Returns the tenant whose key the request carries.
+fn tenant<'a>(shared: &'a Shared, headers: &HeaderMap) -> Result<Option<&'a Tenant>, Failure> {
+    if shared.tenants.is_empty() {
+        return Ok(None);
+    }
+    let key = headers
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok());
+    let key = key
+        .and_then(|value| value.strip_prefix("Bearer "))
+        .unwrap_or_default();
+    // Every key is compared, so that the time tells nothing about which one was close.
+    let mut found = None;
+    for tenant in &shared.tenants {
+        if same(&tenant.key, key) {
+            found = Some(tenant);
+        }
+    }
+    found.map(Some).ok_or_else(Failure::unauthorised)
+}
+
+/// Whether a path answers without a key and without a permit: probes.
+fn is_open(path: &str) -> bool {
+    matches!(
+        path,
+        "/health" | "/live" | "/ready" | "/metrics" | "/v2/health/live" | "/v2/health/ready"
+    )
+}
+
+/// Guards a request.
+pub(crate) async fn guard(
+    State(shared): State<Arc<Shared>>,
+    mut request: Request,
+    next: Next,
+) -> Response<Body> {
+    let begun = Instant::now();
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let coding = Coding::accepted(request.headers());
+    let id = request_id(request.headers());
+    let mut of_tenant = None;
+    let admitted = if is_open(&path) {
+        Ok(())
+    } else {
+        admit(&shared, request.headers(), &path, &method).map(|(permits, tenant)| {
+            of_tenant = tenant;
+            request.extensions_mut().insert(permits);
+        })
+    };
+    let mut response = match admitted {
+        Ok(()) => next.run(request).await,
+        Err(failure) => failure.response(Api::of(&path)),
+    };
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert("x-request-id", id);
+    }
+    tracing::info!(
+        request_id = id,
+        method = %method,
+        path,
+        tenant = of_tenant,
+        status = response.status().as_u16(),
+        seconds = begun.elapsed().as_secs_f64(),
+        "http request"
+    );
+    match coding {
+        Some(coding) => compressed(response, coding, shared.limits.compress_from).await,
+        None => response,
+    }
+}
+
+/// Returns the client's id of the request, or a new one.
+fn request_id(headers: &HeaderMap) -> String {
+    let given = headers.get("x-request-id").and_then(|id| id.to_str().ok());
+    let given = given.filter(|id| check_request_id(id).is_ok());
+    given.map_or_else(ids::unique_token, ToOwned::to_owned)
+}
+
+fn admit(
+    shared: &Shared,
+    headers: &HeaderMap,
+    path: &str,
+    method: &Method,
+) -> Result<(Permits, Option<String>), Failure> {
+    // The page is the same for every tenant and holds no data.
+    let tenant = if path == "/" && method == Method::GET {
+        None
+    } else {
+        tenant(shared, headers)?
+    };
+    let mut held = Vec::new();
+    if let Some(tenant) = tenant {
+        held.extend(tenant.admit()?);
+    }
+    let permit = Arc::clone(&shared.permits).try_acquire_owned();
+    held.push(permit.map_err(|_| {
+        let most = shared.limits.max_in_flight;
+        Failure::full(format!(
+            "the gateway has its maximum of {most} requests in progress"
+        ))
+    })?);
+    let name = tenant.map(|tenant| tenant.name.clone());
+    Ok((
+        Permits {
+            _held: Arc::new(held),
+        },
+        name,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_compared_whole() {
+        assert!(same("secret", "secret"));
+        assert!(!same("secret", "secreT") && !same("secret", "secre") && !same("secret", ""));
+    }
+
+    #[test]
+    fn a_bucket_refills_at_its_rate() {
+        let begun = Instant::now();
+        let mut bucket = Bucket {
+            rate: 2.0,
+            tokens: 2.0,
+            at: begun,
+        };
+        assert!(bucket.take(begun) && bucket.take(begun) && !bucket.take(begun));
+        let later = begun + Duration::from_millis(600);
+        assert!(bucket.take(later) && !bucket.take(later));
+    }
+}

@@ -1,0 +1,112 @@
+//! Probes and metrics: `/health`, `/live`, `/ready`, `/metrics`.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Response, StatusCode, header};
+use axum::response::IntoResponse as _;
+use axum::routing::get;
+use kaskade_actors::metrics::CONTENT_TYPE;
+
+use crate::histogram::{FIRST_TOKEN, PER_TOKEN, REQUEST};
+use crate::shared::Shared;
+
+/// Returns the routes.
+pub(crate) fn routes() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/health", get(ready))
+        .route("/live", get(live))
+        .route("/ready", get(ready))
+        .route("/metrics", get(metrics))
+}
+
+/// Returns why the process is not live; `None` if it is.
+pub(crate) async fn not_live(shared: &Shared) -> Option<String> {
+    let health = shared.health.borrow().clone();
+    match health {
+        Some(health) => health.live().await.err().map(|reason| reason.to_string()),
+        None => None,
+    }
+}
+
+/// Returns why the gateway cannot serve requests; `None` if it can.
+pub(crate) fn not_ready(shared: &Shared) -> Option<String> {
+    if *shared.stopping.borrow() {
+        return Some("the gateway is shutting down".to_owned());
+    }
+    if let Some(health) = shared.health.borrow().as_ref()
+        && let Err(reason) = health.ready()
+    {
+        return Some(reason.to_string());
+    }
+    let apps = shared.apps();
+    if apps.is_empty() {
+        return Some("starting: connecting to the broker and loading models".to_owned());
+    }
+    apps.iter().find_map(|app| {
+        if !app.bus.connection().is_up() {
+            return Some(format!(
+                "there is no connection to the broker of app `{}`",
+                app.options.name
+            ));
+        }
+        (!app.watched.is_alive())
+            .then(|| format!("no process of app `{}` was heard lately", app.options.name))
+    })
+}
+
+async fn live(State(shared): State<Arc<Shared>>) -> Response<Body> {
+    verdict("live", not_live(&shared).await)
+}
+
+async fn ready(State(shared): State<Arc<Shared>>) -> Response<Body> {
+    let full = shared
+        .health
+        .borrow()
+        .as_ref()
+        .and_then(kaskade_actors::ops::health::Health::full);
+    let word = full.map_or_else(|| "ready".to_owned(), |full| format!("ready; {full}"));
+    verdict(&word, not_ready(&shared))
+}
+
+fn verdict(word: &str, reason: Option<String>) -> Response<Body> {
+    match reason {
+        None => (StatusCode::OK, format!("{word}\n")).into_response(),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
+    }
+}
+
+async fn metrics(State(shared): State<Arc<Shared>>) -> Response<Body> {
+    let mut page = match shared.health.borrow().as_ref() {
+        Some(health) => health.page(),
+        None => String::new(),
+    };
+    for (name, help) in [
+        (
+            REQUEST,
+            "Time from a request at the gateway to its complete answer, seconds.",
+        ),
+        (
+            FIRST_TOKEN,
+            "Time from a streamed request to its first token, seconds.",
+        ),
+        (
+            PER_TOKEN,
+            "Mean time between two tokens of a streamed answer, seconds.",
+        ),
+    ] {
+        page.push_str(&format!("# HELP {name} {help}\n# TYPE {name} histogram\n"));
+        for app in shared.apps() {
+            let times = &app.times;
+            let histogram = match name {
+                REQUEST => &times.request,
+                FIRST_TOKEN => &times.first_token,
+                _ => &times.per_token,
+            };
+            histogram.write(name, &app.options.name, &mut page);
+        }
+    }
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], page).into_response()
+}

@@ -1,0 +1,34 @@
+//! HTTP gateway of Kaskade: the Open Inference Protocol v2, OpenAI's API, the endpoints of text-embeddings-inference, and
+//! a dashboard. The gateway is a NATS client like any other; several may serve one app behind a balancer.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`config`] | [`Limits`] of a gateway and [`AppOptions`] of an app that it serves |
+//! | [`server`] | [`Gateway`]: the listener, its routes, and the graceful shutdown |
+//! | `shared`, `guard` | what all requests share; what happens to every request before and after its handler |
+//! | `body`, `call`, `failure` | bodies and their compression; budget, trace and answer of one request; typed errors as HTTP statuses |
+//! | `health` | `/health`, `/live`, `/ready`, `/metrics` |
+//! | `oip` | `/v2`: the Open Inference Protocol with the binary tensor extension |
+//! | `openai` | `/v1`: models, chat, completions, embeddings |
+//! | `tei` | `/predict`, `/rerank`, `/embed` |
+//! | [`overview`], `watch` | rates, power and queues of a running app; the task that follows an app on the bus |
+//! | `dashboard` | `/`: the page and the events that feed it |
+
+mod body;
+mod call;
+pub mod config;
+mod dashboard;
+mod failure;
+mod guard;
+mod health;
+mod histogram;
+mod oip;
+mod openai;
+pub mod overview;
+pub mod server;
+mod shared;
+mod tei;
+mod watch;
+
+pub use config::{AppOptions, Limits, Streaming};
+pub use server::{Gateway, GatewayError};

@@ -1,0 +1,175 @@
+//! Metadata, readiness and configuration of models and their versions.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{Response, StatusCode};
+use kaskade_actors::{Code, Fault};
+use kaskade_models::{Datatype, Extent};
+use serde_json::{Value, json};
+
+use super::{answer, json_response};
+use crate::failure::Failure;
+use crate::health::not_ready;
+use crate::shared::{Served, Shared, TensorInfo};
+
+type Apps = State<Arc<Shared>>;
+
+pub(super) async fn model(State(shared): Apps, Path(model): Path<String>) -> Response<Body> {
+    answer(shared.app(&model).map(|app| metadata(&app, &versions(&app))))
+}
+
+pub(super) async fn version(
+    State(shared): Apps,
+    Path((model, version)): Path<(String, String)>,
+) -> Response<Body> {
+    answer(of_version(&shared, &model, &version).map(|app| metadata(&app, &[version])))
+}
+
+pub(super) async fn ready(State(shared): Apps, Path(model): Path<String>) -> Response<Body> {
+    match shared.app(&model) {
+        Err(failure) => answer(Err(failure)),
+        Ok(app) => model_state(
+            &model,
+            not_ready(&shared).is_none() && !app.watched.live().is_empty(),
+        ),
+    }
+}
+
+pub(super) async fn version_ready(
+    State(shared): Apps,
+    Path((model, version)): Path<(String, String)>,
+) -> Response<Body> {
+    match of_version(&shared, &model, &version) {
+        Err(failure) => answer(Err(failure)),
+        Ok(app) => model_state(&model, app.watched.live().contains_key(&version)),
+    }
+}
+
+pub(super) async fn config(State(shared): Apps, Path(model): Path<String>) -> Response<Body> {
+    answer(shared.app(&model).map(|app| configuration(&app)))
+}
+
+pub(super) async fn version_config(
+    State(shared): Apps,
+    Path((model, version)): Path<(String, String)>,
+) -> Response<Body> {
+    answer(of_version(&shared, &model, &version).map(|app| configuration(&app)))
+}
+
+pub(super) async fn index(State(shared): Apps) -> Response<Body> {
+    let mut rows = Vec::new();
+    for app in shared.apps() {
+        let live = app.watched.live();
+        for version in versions(&app) {
+            let state = if live.contains_key(&version) {
+                "READY"
+            } else {
+                "UNAVAILABLE"
+            };
+            rows.push(json!({"name": app.options.name, "version": version, "state": state, "reason": ""}));
+        }
+    }
+    answer(Ok(rows.into()))
+}
+
+fn model_state(model: &str, ready: bool) -> Response<Body> {
+    let status = if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    json_response(status, json!({"name": model, "ready": ready}).to_string())
+}
+
+/// Returns the variants of an app's plan, or those that its workers report.
+pub(super) fn versions(app: &Served) -> Vec<String> {
+    match app.watched.plan() {
+        Some((_, plan)) => plan.variants.iter().map(|variant| variant.name.clone()).collect(),
+        None => app.watched.live().into_keys().collect(),
+    }
+}
+
+/// Returns the app, if it has that version.
+pub(super) fn of_version(shared: &Shared, model: &str, version: &str) -> Result<Arc<Served>, Failure> {
+    let app = shared.app(model)?;
+    let known = versions(&app);
+    if known.iter().any(|name| name == version) {
+        return Ok(app);
+    }
+    let message =
+        format!("app `{model}` has no version `{version}`; its versions are its variants {known:?}");
+    Err(Fault::new(Code::UnknownApp, message).into())
+}
+
+/// Returns inputs and outputs: those of the models if the process loads them, and those of answered requests.
+fn tensors(app: &Served) -> (Vec<TensorInfo>, Vec<TensorInfo>) {
+    let learned = app.learned();
+    let known = app
+        .options
+        .signature
+        .iter()
+        .flat_map(|signature| &signature.inputs);
+    let mut inputs: Vec<TensorInfo> = known
+        .map(|input| TensorInfo {
+            name: input.name.clone(),
+            datatype: input.datatype,
+            shape: input
+                .shape
+                .iter()
+                .map(|extent| match extent {
+                    Extent::Exactly(size) => i64::try_from(*size).unwrap_or(-1),
+                    Extent::UpTo(_) => -1,
+                })
+                .collect(),
+        })
+        .collect();
+    if inputs.is_empty() {
+        inputs = learned.inputs;
+    }
+    (inputs, learned.outputs)
+}
+
+fn metadata(app: &Served, versions: &[String]) -> Value {
+    let (inputs, outputs) = tensors(app);
+    let list = |tensors: Vec<TensorInfo>| -> Vec<Value> {
+        let tensors = tensors.into_iter();
+        tensors
+            .map(|tensor| json!({"name": tensor.name, "datatype": tensor.datatype.name(), "shape": tensor.shape}))
+            .collect()
+    };
+    json!({
+        "name": app.options.name,
+        "versions": versions,
+        "platform": "kaskade",
+        "inputs": list(inputs),
+        "outputs": list(outputs),
+    })
+}
+
+/// Returns the configuration as Triton's clients read it. Requests have no batch dimension: the app batches by itself.
+fn configuration(app: &Served) -> Value {
+    let (inputs, outputs) = tensors(app);
+    let list = |tensors: Vec<TensorInfo>| -> Vec<Value> {
+        let tensors = tensors.into_iter();
+        tensors
+            .map(|tensor| {
+                let datatype = match tensor.datatype {
+                    Datatype::Bytes => "TYPE_STRING".to_owned(),
+                    other => format!("TYPE_{}", other.name()),
+                };
+                json!({"name": tensor.name, "data_type": datatype, "dims": tensor.shape})
+            })
+            .collect()
+    };
+    json!({
+        "name": app.options.name,
+        "platform": "kaskade",
+        "backend": "kaskade",
+        "max_batch_size": 0,
+        "input": list(inputs),
+        "output": list(outputs),
+        "model_transaction_policy": {"decoupled": false},
+    })
+}

@@ -1,0 +1,193 @@
+//! `/v1/completions`: prompts as texts or tokens.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::Response;
+use futures::future::try_join_all;
+use kaskade_actors::wire::{InferReply, InferRequest};
+use kaskade_models::Tensor;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use super::choice::{Choice, Usage, unix_seconds};
+use super::sampling::Common;
+use super::sse::{self, Asked, Form, Head};
+use crate::body;
+use crate::call::Call;
+use crate::failure::{Api, Failure};
+use crate::oip::json_response;
+use crate::shared::Shared;
+
+/// Largest number of prompts times choices, and of texts, of one request.
+pub(super) const MAX_REQUESTS: usize = 2_048;
+
+#[derive(Deserialize)]
+struct Completion {
+    prompt: Prompts,
+    #[serde(default)]
+    logprobs: Option<u32>,
+    #[serde(default)]
+    echo: Option<bool>,
+    #[serde(flatten)]
+    common: Common,
+}
+
+/// Prompts, or the inputs of embeddings.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Prompts {
+    Text(String),
+    Texts(Vec<String>),
+    Tokens(Vec<i64>),
+    ManyTokens(Vec<Vec<i64>>),
+}
+
+/// One prompt.
+pub(super) enum Prompt {
+    Text(String),
+    Tokens(Vec<i64>),
+}
+
+impl Prompts {
+    /// Returns each prompt.
+    ///
+    /// # Errors
+    /// `KSK0001` for none or too many.
+    pub(super) fn each(self, param: &'static str) -> Result<Vec<Prompt>, Failure> {
+        let prompts: Vec<Prompt> = match self {
+            Self::Text(text) => vec![Prompt::Text(text)],
+            Self::Texts(texts) => texts.into_iter().map(Prompt::Text).collect(),
+            Self::Tokens(tokens) => vec![Prompt::Tokens(tokens)],
+            Self::ManyTokens(prompts) => prompts.into_iter().map(Prompt::Tokens).collect(),
+        };
+        if prompts.is_empty() || prompts.len() > MAX_REQUESTS {
+            return Err(Failure::param(
+                param,
+                format!("send from 1 to {MAX_REQUESTS} of them"),
+            ));
+        }
+        Ok(prompts)
+    }
+}
+
+impl Prompt {
+    /// Returns the input tensor.
+    pub(super) fn input(&self) -> Result<Tensor, Failure> {
+        Ok(match self {
+            Self::Text(text) => Tensor::from_texts("text", &[text])?,
+            Self::Tokens(tokens) => Tensor::from_i64("input_ids", &[tokens.len()], tokens)?,
+        })
+    }
+
+    /// Number of tokens, if it was sent as tokens.
+    pub(super) fn tokens(&self) -> Option<i64> {
+        match self {
+            Self::Text(_) => None,
+            Self::Tokens(tokens) => i64::try_from(tokens.len()).ok(),
+        }
+    }
+}
+
+/// Reads a body and finds its app.
+pub(super) async fn begin<T: DeserializeOwned>(
+    shared: &Shared,
+    request: Request,
+    model: impl FnOnce(&T) -> Option<&str>,
+) -> Result<(Call, T), Failure> {
+    let (parts, body) = request.into_parts();
+    let body = body::read(&parts.headers, body, shared.limits.max_body).await?;
+    let asked: T = serde_json::from_slice(&body)
+        .map_err(|error| Failure::malformed(format!("the body is not valid: {error}")))?;
+    let app = shared.app_or_only(model(&asked))?;
+    let fallback = app.options.max_budget;
+    let call = Call::new(app, &parts.headers, &parts.extensions, fallback)?;
+    Ok((call, asked))
+}
+
+/// Sends the requests together and waits for all answers; the first failure cancels the others.
+pub(super) async fn answers(call: &Call, asked: &[Asked]) -> Result<Vec<InferReply>, Failure> {
+    try_join_all(asked.iter().map(|asked| call.ask(asked.request.clone()))).await
+}
+
+pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
+    let answered = complete(&shared, request).await;
+    answered.unwrap_or_else(|failure| failure.response(Api::OpenAi))
+}
+
+async fn complete(shared: &Shared, request: Request) -> Result<Response<Body>, Failure> {
+    let (call, asked): (_, Completion) = begin(shared, request, |asked: &Completion| {
+        asked.common.model.as_deref()
+    })
+    .await?;
+    asked.common.check()?;
+    let echo = asked.echo.unwrap_or(false);
+    let prompts = asked.prompt.each("prompt")?;
+    if prompts.len().saturating_mul(asked.common.choices() as usize) > MAX_REQUESTS {
+        return Err(Failure::param(
+            "n",
+            format!("prompts times `n` must be at most {MAX_REQUESTS}"),
+        ));
+    }
+    let mut requests = Vec::new();
+    for prompt in &prompts {
+        for choice in 0..asked.common.choices() {
+            let mut inputs = vec![prompt.input()?];
+            inputs.extend(asked.common.inputs(choice)?);
+            let text = match prompt {
+                Prompt::Text(text) if echo => text.clone(),
+                _ => String::new(),
+            };
+            requests.push(Asked {
+                request: InferRequest {
+                    inputs,
+                    ..InferRequest::default()
+                },
+                prompt_tokens: prompt.tokens(),
+                first: choice == 0,
+                echo: text,
+            });
+        }
+    }
+    let logprobs = asked.logprobs.is_some();
+    let head = Head {
+        form: Form::Completion,
+        id: format!("cmpl-{}", kaskade_actors::ids::unique_token()),
+        created: unix_seconds(),
+        model: call.app.options.name.clone(),
+        logprobs,
+        include_usage: asked.common.include_usage(),
+    };
+    if asked.common.stream.unwrap_or(false) {
+        return sse::respond(call, head, requests).await;
+    }
+    let replies = answers(&call, &requests).await?;
+    let mut usage = Usage::default();
+    let mut choices = Vec::new();
+    for (index, (asked, reply)) in requests.iter().zip(&replies).enumerate() {
+        let choice = Choice::read(reply)?;
+        usage.add(&call, reply, &choice, asked.prompt_tokens, asked.first);
+        choices.push(json!({
+            "index": index,
+            "text": format!("{}{}", asked.echo, choice.text),
+            "logprobs": logprobs.then(|| choice.completion_logprobs()),
+            "finish_reason": choice.finish,
+        }));
+    }
+    let body = json!({
+        "id": head.id,
+        "object": "text_completion",
+        "created": head.created,
+        "model": head.model,
+        "choices": choices,
+        "usage": usage.json(),
+        "system_fingerprint": null,
+    });
+    let mut response = json_response(axum::http::StatusCode::OK, body.to_string());
+    if let Some(reply) = replies.first() {
+        call.describe(reply, response.headers_mut());
+    }
+    Ok(response)
+}

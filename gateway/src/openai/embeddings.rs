@@ -1,0 +1,145 @@
+//! `/v1/embeddings`: vectors as floats, or as base64 of little-endian f32.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{Response, StatusCode};
+use futures::future::try_join_all;
+use kaskade_actors::wire::{InferReply, InferRequest};
+use kaskade_actors::{Code, Fault};
+use kaskade_models::Tensor;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::base64;
+use super::completions::{Prompts, begin};
+use crate::failure::{Api, Failure};
+use crate::oip::json_response;
+use crate::shared::Shared;
+
+/// Names of the output that is an embedding, the first one found.
+const NAMES: [&str; 4] = ["embedding", "sentence_embedding", "embeddings", "pooled"];
+
+#[derive(Deserialize)]
+struct Embeddings {
+    #[serde(default)]
+    model: Option<String>,
+    input: Prompts,
+    #[serde(default)]
+    encoding_format: Option<String>,
+    #[serde(default)]
+    dimensions: Option<usize>,
+}
+
+/// The answer; as a value of its own, because a float of 32 bits has fewer digits than the same one of 64.
+#[derive(Serialize)]
+struct Answer<'a> {
+    object: &'static str,
+    data: Vec<Item>,
+    model: &'a str,
+    usage: Value,
+}
+
+#[derive(Serialize)]
+struct Item {
+    object: &'static str,
+    index: usize,
+    embedding: Vector,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Vector {
+    Floats(Vec<f32>),
+    Base64(String),
+}
+
+/// Returns the embedding in a reply.
+///
+/// # Errors
+/// `KSK0009` if the app gives none.
+pub(crate) fn embedding(reply: &InferReply) -> Result<Vec<f32>, Failure> {
+    let found = NAMES
+        .iter()
+        .find_map(|name| reply.outputs.iter().find(|output| output.name == *name));
+    let vector = found.map(Tensor::to_f32).transpose()?;
+    vector.ok_or_else(|| {
+        let names: Vec<&str> = reply.outputs.iter().map(|output| output.name.as_str()).collect();
+        let message =
+            format!("the app gives no embedding (an output of one of the names {NAMES:?}), but {names:?}");
+        Fault::new(Code::BadOutput, message).into()
+    })
+}
+
+pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
+    let answered = embed(&shared, request).await;
+    answered.unwrap_or_else(|failure| failure.response(Api::OpenAi))
+}
+
+async fn embed(shared: &Shared, request: Request) -> Result<Response<Body>, Failure> {
+    let (call, asked): (_, Embeddings) =
+        begin(shared, request, |asked: &Embeddings| asked.model.as_deref()).await?;
+    if asked.dimensions.is_some() {
+        return Err(Failure::param(
+            "dimensions",
+            "embeddings have the size that the model gives",
+        ));
+    }
+    let in_base64 = match asked.encoding_format.as_deref() {
+        None | Some("float") => false,
+        Some("base64") => true,
+        Some(_) => {
+            return Err(Failure::param(
+                "encoding_format",
+                "it must be `float` or `base64`",
+            ));
+        }
+    };
+    let prompts = asked.input.each("input")?;
+    let tokens = prompts
+        .iter()
+        .map(super::completions::Prompt::tokens)
+        .collect::<Option<Vec<_>>>();
+    let tokens: Option<i64> = tokens.map(|tokens| tokens.into_iter().sum());
+    let inputs = prompts
+        .iter()
+        .map(super::completions::Prompt::input)
+        .collect::<Result<Vec<_>, _>>()?;
+    let replies = try_join_all(inputs.into_iter().map(|input| {
+        call.ask(InferRequest {
+            inputs: vec![input],
+            ..InferRequest::default()
+        })
+    }))
+    .await?;
+    let mut data = Vec::new();
+    for (index, reply) in replies.iter().enumerate() {
+        let vector = embedding(reply)?;
+        let embedding = if in_base64 {
+            let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
+            Vector::Base64(base64::encode(&bytes))
+        } else {
+            Vector::Floats(vector)
+        };
+        data.push(Item {
+            object: "embedding",
+            index,
+            embedding,
+        });
+    }
+    let kaskade: Vec<Value> = replies.iter().map(|reply| call.description(reply)).collect();
+    let body = Answer {
+        object: "list",
+        data,
+        model: &call.app.options.name,
+        usage: json!({"prompt_tokens": tokens, "total_tokens": tokens, "kaskade": kaskade}),
+    };
+    let body = serde_json::to_vec(&body)
+        .map_err(|error| Failure::from(Fault::new(Code::BadOutput, error.to_string())))?;
+    let mut response = json_response(StatusCode::OK, body);
+    if let [reply] = replies.as_slice() {
+        call.describe(reply, response.headers_mut());
+    }
+    Ok(response)
+}

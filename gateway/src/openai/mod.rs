@@ -1,0 +1,29 @@
+//! OpenAI's API: models, chat, completions, embeddings. An app is a model.
+
+mod base64;
+mod chat;
+mod choice;
+mod completions;
+mod embeddings;
+mod models;
+mod sampling;
+mod sse;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{get, post};
+
+use crate::shared::Shared;
+
+pub(crate) use embeddings::embedding;
+
+/// Returns the routes.
+pub(crate) fn routes() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/v1/models", get(models::all))
+        .route("/v1/models/{model}", get(models::one))
+        .route("/v1/chat/completions", post(chat::create))
+        .route("/v1/completions", post(completions::create))
+        .route("/v1/embeddings", post(embeddings::create))
+}

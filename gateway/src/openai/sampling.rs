@@ -1,0 +1,181 @@
+//! Fields that chat and completions share, as inputs of a language model.
+
+use kaskade_models::Tensor;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::failure::Failure;
+
+/// Largest number of choices of one request.
+const MAX_CHOICES: u32 = 128;
+
+/// Largest number of stop texts.
+const MAX_STOPS: usize = 16;
+
+/// Fields of a request that chat and completions share. Unknown fields are ignored.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Common {
+    pub(super) model: Option<String>,
+    max_tokens: Option<i64>,
+    max_completion_tokens: Option<i64>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<i64>,
+    seed: Option<i64>,
+    stop: Option<Stop>,
+    n: Option<u32>,
+    pub(super) stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    tools: Option<Vec<Value>>,
+    response_format: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Stop {
+    One(String),
+    Many(Vec<String>),
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct StreamOptions {
+    include_usage: bool,
+}
+
+impl Common {
+    /// Checks the fields that a wrong answer could come of.
+    ///
+    /// # Errors
+    /// `KSK0001` with the field.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        if self.tools.as_ref().is_some_and(|tools| !tools.is_empty()) {
+            return Err(Failure::param("tools", "tools are not supported"));
+        }
+        let format = self
+            .response_format
+            .as_ref()
+            .and_then(|format| format.get("type")?.as_str());
+        if format.is_some_and(|format| format != "text") {
+            return Err(Failure::param(
+                "response_format",
+                "only the format `text` is supported",
+            ));
+        }
+        if !(1..=MAX_CHOICES).contains(&self.choices()) {
+            return Err(Failure::param(
+                "n",
+                format!("`n` must be from 1 to {MAX_CHOICES}"),
+            ));
+        }
+        if self
+            .max_tokens
+            .or(self.max_completion_tokens)
+            .is_some_and(|most| most < 1)
+        {
+            return Err(Failure::param("max_tokens", "at least one token must be allowed"));
+        }
+        Ok(())
+    }
+
+    /// Number of choices.
+    pub(super) fn choices(&self) -> u32 {
+        self.n.unwrap_or(1)
+    }
+
+    pub(super) fn include_usage(&self) -> bool {
+        self.stream_options
+            .as_ref()
+            .is_some_and(|options| options.include_usage)
+    }
+
+    /// Returns the inputs that set sampling, for the choice of that index.
+    ///
+    /// # Errors
+    /// `KSK0001` for too many stop texts.
+    pub(super) fn inputs(&self, choice: u32) -> Result<Vec<Tensor>, Failure> {
+        let mut inputs = Vec::new();
+        let mut integer = |name: &str, value: Option<i64>| -> Result<(), Failure> {
+            if let Some(value) = value {
+                inputs.push(Tensor::from_i64(name, &[1], &[value])?);
+            }
+            Ok(())
+        };
+        integer("max_tokens", self.max_completion_tokens.or(self.max_tokens))?;
+        integer("top_k", self.top_k.filter(|top| *top >= 0))?;
+        // Choices of one seed would be the same.
+        let seed = match (self.seed, self.choices()) {
+            (Some(seed), _) => Some(seed.wrapping_add(choice.into())),
+            (None, 1) => None,
+            (None, _) => i64::try_from(kaskade_actors::ids::unique() >> 1).ok(),
+        };
+        integer("seed", seed)?;
+        for (name, value) in [("temperature", self.temperature), ("top_p", self.top_p)] {
+            if let Some(value) = value {
+                inputs.push(Tensor::from_f32(name, &[1], &[value])?);
+            }
+        }
+        let stops: Vec<&str> = match &self.stop {
+            None => Vec::new(),
+            Some(Stop::One(stop)) => vec![stop],
+            Some(Stop::Many(stops)) => stops.iter().map(String::as_str).collect(),
+        };
+        if stops.len() > MAX_STOPS {
+            return Err(Failure::param(
+                "stop",
+                format!("at most {MAX_STOPS} stop texts are supported"),
+            ));
+        }
+        if !stops.is_empty() {
+            inputs.push(Tensor::from_texts("stop", &stops)?);
+        }
+        Ok(inputs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn common(json: &str) -> Common {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn fields_become_inputs_and_unknown_ones_are_ignored() {
+        let asked = common(
+            r#"{"model":"a","max_completion_tokens":7,"temperature":0,"seed":3,"stop":"\n","n":2,"ignore_eos":true,
+                "repetition_penalty":1.1,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}"#,
+        );
+        asked.check().unwrap();
+        assert!(asked.include_usage());
+        let inputs = asked.inputs(1).unwrap();
+        let find = |name: &str| inputs.iter().find(|input| input.name == name).unwrap();
+        assert_eq!(find("max_tokens").to_i64().unwrap(), [7]);
+        assert_eq!(
+            find("seed").to_i64().unwrap(),
+            [4],
+            "every choice has a seed of its own"
+        );
+        assert_eq!(find("stop").to_texts().unwrap(), ["\n"]);
+        assert_eq!(inputs.len(), 4);
+    }
+
+    #[test]
+    fn what_would_be_answered_wrongly_is_refused() {
+        for (json, param) in [
+            (r#"{"tools":[{"type":"function"}]}"#, "tools"),
+            (r#"{"response_format":{"type":"json_object"}}"#, "response_format"),
+            (r#"{"n":0}"#, "n"),
+            (r#"{"max_tokens":0}"#, "max_tokens"),
+        ] {
+            assert_eq!(common(json).check().unwrap_err().param, Some(param));
+        }
+        assert!(
+            common(r#"{"tools":[],"response_format":{"type":"text"},"n":null}"#)
+                .check()
+                .is_ok()
+        );
+    }
+}

@@ -1,0 +1,288 @@
+//! A streamed answer as server-sent events.
+//!
+//! The first piece is awaited before the response begins, so that a request that fails at once has an HTTP status. Parts
+//! come from a stage that can no longer defer; the whole answer then supplies what no part had: all of it, if an earlier
+//! stage of the cascade answered.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, header};
+use bytes::Bytes;
+use futures::stream::{self, BoxStream, SelectAll};
+use futures::{Stream, StreamExt as _};
+use kaskade_actors::wire::{InferReply, InferRequest};
+use kaskade_actors::{Code, Fault};
+use serde_json::{Value, json};
+
+use super::choice::{Choice, Usage, part};
+use crate::call::{Call, Piece};
+use crate::config::Streaming;
+use crate::failure::Failure;
+
+/// How an API writes a chunk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Chat,
+    Completion,
+}
+
+/// What all chunks of an answer share.
+pub(super) struct Head {
+    pub(super) form: Form,
+    pub(super) id: String,
+    pub(super) created: u64,
+    pub(super) model: String,
+    pub(super) logprobs: bool,
+    pub(super) include_usage: bool,
+}
+
+/// A request for one choice.
+pub(super) struct Asked {
+    pub(super) request: InferRequest,
+    /// Tokens of its prompt, if it was sent as tokens.
+    pub(super) prompt_tokens: Option<i64>,
+    /// Whether it is the first choice of its prompt.
+    pub(super) first: bool,
+    /// Text that precedes the answer.
+    pub(super) echo: String,
+}
+
+struct Streamed {
+    prompt_tokens: Option<i64>,
+    first: bool,
+    /// The text that the client has.
+    sent: String,
+    begun: bool,
+}
+
+struct Events {
+    call: Call,
+    head: Head,
+    pieces: SelectAll<BoxStream<'static, (usize, Piece)>>,
+    choices: Vec<Streamed>,
+    open: usize,
+    usage: Usage,
+    ready: VecDeque<Bytes>,
+    ended: bool,
+}
+
+/// Sends the requests and returns their answers as a stream of events.
+///
+/// # Errors
+/// The failure of a request that fails before its first piece.
+pub(super) async fn respond(call: Call, head: Head, asked: Vec<Asked>) -> Result<Response<Body>, Failure> {
+    let mut pieces = SelectAll::new();
+    let mut choices = Vec::new();
+    let mut echoes = Vec::new();
+    for (index, asked) in asked.into_iter().enumerate() {
+        let receiver = call.stream(asked.request);
+        let stream = stream::unfold(receiver, move |mut receiver| async move {
+            let piece = receiver.recv().await?;
+            Some(((index, piece), receiver))
+        });
+        pieces.push(stream.boxed());
+        if !asked.echo.is_empty() {
+            echoes.push((index, asked.echo));
+        }
+        choices.push(Streamed {
+            prompt_tokens: asked.prompt_tokens,
+            first: asked.first,
+            sent: String::new(),
+            begun: false,
+        });
+    }
+    let mut events = Events {
+        open: choices.len(),
+        call,
+        head,
+        pieces,
+        choices,
+        usage: Usage::default(),
+        ready: VecDeque::new(),
+        ended: false,
+    };
+    for (index, echo) in echoes {
+        events.chunk(index, &json!({"content": echo}), None, None);
+    }
+    let buffered = events.call.app.options.streaming == Streaming::Buffered;
+    let mut headers = None;
+    while headers.is_none() {
+        match events.pieces.next().await {
+            Some((_, Piece::Part(_))) if buffered => {}
+            Some((index, piece)) => {
+                if let Piece::End(Err(failure)) = piece {
+                    return Err(failure);
+                }
+                let mut described = axum::http::HeaderMap::new();
+                // A part comes from the stage that gives the answer, so its confidence is not known yet.
+                if let Piece::Part(reply) | Piece::End(Ok(reply)) = &piece {
+                    events.call.describe(reply, &mut described);
+                }
+                headers = Some(described);
+                events.take(index, piece);
+            }
+            None => return Err(Fault::new(Code::Internal, "the answer ended without a result").into()),
+        }
+    }
+    let mut response = Response::new(Body::from_stream(events.into_stream()));
+    *response.headers_mut() = headers.unwrap_or_default();
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream; charset=utf-8"),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+impl Events {
+    fn into_stream(self) -> impl Stream<Item = Result<Bytes, Infallible>> {
+        stream::unfold(self, |mut events| async move {
+            loop {
+                if let Some(event) = events.ready.pop_front() {
+                    return Some((Ok(event), events));
+                }
+                if events.ended {
+                    return None;
+                }
+                match events.pieces.next().await {
+                    Some((index, piece)) => events.take(index, piece),
+                    None => {
+                        events.fail(&Fault::new(Code::Internal, "the answer ended without a result").into())
+                    }
+                }
+            }
+        })
+    }
+
+    fn take(&mut self, index: usize, piece: Piece) {
+        let buffered = self.call.app.options.streaming == Streaming::Buffered;
+        match piece {
+            Piece::Part(_) if buffered => {}
+            Piece::Part(reply) => {
+                let text = part(&reply);
+                self.text(index, &text, None);
+            }
+            Piece::End(Ok(reply)) => {
+                if let Err(failure) = self.end(index, &reply) {
+                    self.fail(&failure);
+                }
+            }
+            Piece::End(Err(failure)) => self.fail(&failure),
+        }
+    }
+
+    /// Sends new text of a choice.
+    fn text(&mut self, index: usize, text: &str, logprobs: Option<Value>) {
+        let Some(choice) = self.choices.get_mut(index) else {
+            return;
+        };
+        choice.sent.push_str(text);
+        let begun = std::mem::replace(&mut choice.begun, true);
+        if self.head.form == Form::Chat && !begun {
+            self.chunk(
+                index,
+                &json!({"role": "assistant", "content": "", "refusal": null}),
+                None,
+                None,
+            );
+        }
+        if text.is_empty() && logprobs.is_none() {
+            return;
+        }
+        self.chunk(index, &json!({"content": text}), logprobs, None);
+    }
+
+    fn end(&mut self, index: usize, reply: &InferReply) -> Result<(), Failure> {
+        let answer = Choice::read(reply)?;
+        let Some(choice) = self.choices.get(index) else {
+            return Ok(());
+        };
+        let (known, first) = (choice.prompt_tokens, choice.first);
+        let rest = answer
+            .text
+            .strip_prefix(choice.sent.as_str())
+            .map(ToOwned::to_owned);
+        let rest = rest.ok_or_else(|| {
+            Failure::from(Fault::new(
+                Code::ReplicasLost,
+                "the answer was begun again by another replica and differs",
+            ))
+        })?;
+        let logprobs = self.head.logprobs.then(|| match self.head.form {
+            Form::Chat => answer.chat_logprobs(),
+            Form::Completion => answer.completion_logprobs(),
+        });
+        self.text(index, &rest, logprobs);
+        self.chunk(
+            index,
+            &json!({}),
+            None,
+            Some((answer.finish, self.call.description(reply))),
+        );
+        self.usage.add(&self.call, reply, &answer, known, first);
+        self.open -= 1;
+        if self.open == 0 {
+            if self.head.include_usage {
+                let mut usage = self.envelope();
+                usage["choices"] = json!([]);
+                usage["usage"] = self.usage.json();
+                self.event(&usage);
+            }
+            self.done();
+        }
+        Ok(())
+    }
+
+    /// Sends the error as an event and ends the stream; the other choices are cancelled.
+    fn fail(&mut self, failure: &Failure) {
+        self.event(&failure.openai());
+        self.done();
+    }
+
+    fn done(&mut self) {
+        self.ready.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
+        self.ended = true;
+        self.pieces.clear();
+    }
+
+    fn envelope(&self) -> Value {
+        let object = match self.head.form {
+            Form::Chat => "chat.completion.chunk",
+            Form::Completion => "text_completion",
+        };
+        let mut chunk = json!({
+            "id": self.head.id,
+            "object": object,
+            "created": self.head.created,
+            "model": self.head.model,
+            "system_fingerprint": null,
+        });
+        if self.head.include_usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk
+    }
+
+    fn chunk(&mut self, index: usize, delta: &Value, logprobs: Option<Value>, finish: Option<(&str, Value)>) {
+        let reason = finish.as_ref().map(|(reason, _)| *reason);
+        let mut choice = json!({"index": index, "logprobs": logprobs, "finish_reason": reason});
+        match self.head.form {
+            Form::Chat => choice["delta"] = delta.clone(),
+            Form::Completion => choice["text"] = delta.get("content").cloned().unwrap_or_else(|| "".into()),
+        }
+        let mut chunk = self.envelope();
+        chunk["choices"] = json!([choice]);
+        if let Some((_, kaskade)) = finish {
+            chunk["kaskade"] = kaskade;
+        }
+        self.event(&chunk);
+    }
+
+    fn event(&mut self, value: &Value) {
+        self.ready.push_back(format!("data: {value}\n\n").into());
+    }
+}

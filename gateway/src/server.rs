@@ -1,0 +1,199 @@
+//! The gateway: a listener with a runtime of its own, its routes, and its graceful shutdown.
+//!
+//! It listens before the app's models are loaded: probes then say "not ready", and requests are answered with 404 until
+//! [`Gateway::serve`] adds an app.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::routing::get;
+use axum::serve::ListenerExt as _;
+use kaskade_actors::bus::{Bus, BusConfig, BusError};
+use kaskade_actors::ops::health::Health;
+use kaskade_actors::subjects::SubjectError;
+use kaskade_actors::{App, Client};
+use thiserror::Error;
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+
+use crate::config::{AppOptions, Limits};
+use crate::guard::guard;
+use crate::shared::{Served, Shared};
+use crate::watch::{Watched, follow};
+use crate::{dashboard, health, oip, openai, tei};
+
+/// Why a gateway does not start, or does not serve an app.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum GatewayError {
+    /// The address is in use, or not one of this machine.
+    #[error(
+        "cannot listen on {address} for HTTP: {reason}; give another address, such as `--http 127.0.0.1:0`"
+    )]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Reason that the system reports.
+        reason: String,
+    },
+    /// The system refused a thread.
+    #[error(
+        "the threads of the gateway cannot be started: {reason}; the system may be out of threads or memory"
+    )]
+    Thread {
+        /// Reason that the system reports.
+        reason: String,
+    },
+    /// The broker fails.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// The app's name is no subject.
+    #[error(transparent)]
+    Subject(#[from] SubjectError),
+}
+
+/// A running gateway. Dropping it closes all connections at once; [`Gateway::stop`] lets requests in progress finish.
+pub struct Gateway {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    runtime: Option<Runtime>,
+    serving: Option<JoinHandle<()>>,
+}
+
+impl Gateway {
+    /// Starts listening. Port 0 selects a free port.
+    ///
+    /// # Errors
+    /// [`GatewayError::Listen`], [`GatewayError::Thread`].
+    pub fn listen(address: SocketAddr, limits: Limits) -> Result<Self, GatewayError> {
+        let refused = |error: std::io::Error| GatewayError::Listen {
+            address,
+            reason: error.to_string(),
+        };
+        let listener = TcpListener::bind(address).map_err(refused)?;
+        listener.set_nonblocking(true).map_err(refused)?;
+        let bound = listener.local_addr().map_err(refused)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .thread_name("kaskade-gateway")
+            .enable_all()
+            .build()
+            .map_err(|error| GatewayError::Thread {
+                reason: error.to_string(),
+            })?;
+        let shared = Arc::new(Shared::new(limits));
+        let serving = runtime.spawn(run(listener, Arc::clone(&shared)));
+        Ok(Self {
+            address: bound,
+            shared,
+            runtime: Some(runtime),
+            serving: Some(serving),
+        })
+    }
+
+    /// Returns the address that it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Sets the node whose health the probes report, if the process has one.
+    pub fn watch(&self, health: Health) {
+        self.shared.health.send_replace(Some(health));
+    }
+
+    /// Connects to the broker of an app and serves it. Blocks the calling thread, not the gateway's, until it is connected.
+    ///
+    /// # Errors
+    /// [`GatewayError::Bus`], [`GatewayError::Subject`].
+    pub fn serve(&self, options: AppOptions, bus: BusConfig) -> Result<(), GatewayError> {
+        let ended = || GatewayError::Thread {
+            reason: "the gateway has stopped".to_owned(),
+        };
+        let Some(runtime) = &self.runtime else {
+            return Err(ended());
+        };
+        let shared = Arc::clone(&self.shared);
+        let (done, connected) = std::sync::mpsc::sync_channel(1);
+        runtime.spawn(async move {
+            let _ = done.send(connect(&shared, options, bus).await);
+        });
+        connected.recv().map_err(|_| ended())?
+    }
+
+    /// Stops: accepts no connections, lets requests in progress finish within [`Limits::grace`], and closes.
+    pub fn stop(mut self) {
+        self.shared.stopping.send_replace(true);
+        let grace = self.shared.limits.grace;
+        if let (Some(runtime), Some(serving)) = (&self.runtime, self.serving.take()) {
+            let (done, drained) = std::sync::mpsc::sync_channel(1);
+            runtime.spawn(async move {
+                let ended = tokio::time::timeout(grace, serving).await;
+                let _ = done.send(ended.is_ok());
+            });
+            if !drained
+                .recv_timeout(grace + Duration::from_secs(1))
+                .unwrap_or(false)
+            {
+                tracing::warn!("the gateway ends with requests in progress");
+            }
+        }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.shared.stopping.send_replace(true);
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+async fn connect(shared: &Shared, options: AppOptions, bus: BusConfig) -> Result<(), GatewayError> {
+    let app = App::new(&options.name)?;
+    let bus = Bus::connect(bus).await?;
+    let watched = Arc::new(Watched::new(app.name()));
+    let client = Client::new(&bus, app.clone());
+    let served = shared.add(Served::new(options, client, bus.clone(), watched));
+    // A user without the observer's permissions still serves requests; the dashboard stays empty.
+    if let Err(error) = follow(&bus, &app, &served).await {
+        tracing::warn!(%error, "the gateway cannot follow the app; the dashboard stays empty");
+    }
+    Ok(())
+}
+
+async fn run(listener: TcpListener, shared: Arc<Shared>) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, "serving HTTP failed"),
+    };
+    let listener = listener.tap_io(|connection| {
+        if let Err(error) = connection.set_nodelay(true) {
+            tracing::debug!(%error, "a connection keeps Nagle's algorithm");
+        }
+    });
+    let mut stopping = shared.stopping.subscribe();
+    let stopped = async move {
+        let _ = stopping.wait_for(|stopping| *stopping).await;
+    };
+    let served = axum::serve(listener, router(shared)).with_graceful_shutdown(stopped);
+    if let Err(error) = served.await {
+        tracing::error!(%error, "the HTTP server stopped");
+    }
+}
+
+/// Returns all routes.
+fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/", get(dashboard::page))
+        .route("/dashboard/apps", get(dashboard::apps))
+        .route("/dashboard/events/{app}", get(dashboard::events))
+        .merge(health::routes())
+        .merge(oip::routes())
+        .merge(openai::routes())
+        .merge(tei::routes())
+        .layer(from_fn_with_state(Arc::clone(&shared), guard))
+        .with_state(shared)
+}

@@ -1,0 +1,205 @@
+//! What the requests of a gateway share: its limits, its tenants, and the apps that it serves.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Instant;
+
+use kaskade_actors::Client;
+use kaskade_actors::bus::Bus;
+use kaskade_actors::ops::health::Health;
+use kaskade_actors::wire::{InferReply, InferRequest};
+use kaskade_models::Datatype;
+use tokio::sync::{Semaphore, watch};
+
+use crate::config::{AppOptions, Limits};
+use crate::failure::Failure;
+use crate::guard::Tenant;
+use crate::histogram::Histogram;
+use crate::watch::Watched;
+
+/// What all requests share.
+pub(crate) struct Shared {
+    pub(crate) limits: Limits,
+    pub(crate) tenants: Vec<Tenant>,
+    /// One permit per request in progress.
+    pub(crate) permits: Arc<Semaphore>,
+    /// True once the gateway drains.
+    pub(crate) stopping: watch::Sender<bool>,
+    /// Health of the process's node, if it has one.
+    pub(crate) health: watch::Sender<Option<Health>>,
+    apps: RwLock<BTreeMap<String, Arc<Served>>>,
+}
+
+impl Shared {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self {
+            permits: Arc::new(Semaphore::new(limits.max_in_flight.min(Semaphore::MAX_PERMITS))),
+            tenants: limits.keys.iter().map(Tenant::new).collect(),
+            stopping: watch::Sender::new(false),
+            health: watch::Sender::new(None),
+            apps: RwLock::default(),
+            limits,
+        }
+    }
+
+    /// Adds an app, and returns it.
+    pub(crate) fn add(&self, app: Served) -> Arc<Served> {
+        let app = Arc::new(app);
+        let mut apps = self.apps.write().unwrap_or_else(PoisonError::into_inner);
+        apps.insert(app.options.name.clone(), Arc::clone(&app));
+        app
+    }
+
+    /// Returns the apps in the order of their names.
+    pub(crate) fn apps(&self) -> Vec<Arc<Served>> {
+        let apps = self.apps.read().unwrap_or_else(PoisonError::into_inner);
+        apps.values().cloned().collect()
+    }
+
+    /// Returns the app of that name.
+    ///
+    /// # Errors
+    /// `KSK0004` with status 404.
+    pub(crate) fn app(&self, name: &str) -> Result<Arc<Served>, Failure> {
+        let apps = self.apps.read().unwrap_or_else(PoisonError::into_inner);
+        apps.get(name).cloned().ok_or_else(|| Failure::unknown_app(name))
+    }
+
+    /// Returns the app of that name; without a name, the only app.
+    ///
+    /// # Errors
+    /// As [`Shared::app`]; also without a name if there is not exactly one app.
+    pub(crate) fn app_or_only(&self, name: Option<&str>) -> Result<Arc<Served>, Failure> {
+        if let Some(name) = name {
+            return self.app(name);
+        }
+        match self.apps().as_slice() {
+            [only] => Ok(Arc::clone(only)),
+            _ => Err(Failure::param(
+                "model",
+                "name the app in `model`; this gateway serves several or none",
+            )),
+        }
+    }
+}
+
+/// An app behind the gateway.
+pub(crate) struct Served {
+    pub(crate) options: AppOptions,
+    pub(crate) client: Client,
+    pub(crate) bus: Bus,
+    pub(crate) watched: Arc<Watched>,
+    pub(crate) times: Times,
+    learned: Mutex<Learned>,
+    pub(crate) since: Instant,
+}
+
+/// Histograms of an app's requests, seconds.
+#[derive(Debug, Default)]
+pub(crate) struct Times {
+    /// From the request to the complete answer.
+    pub(crate) request: Histogram,
+    /// From a streamed request to its first token.
+    pub(crate) first_token: Histogram,
+    /// Between two tokens of a streamed answer, its mean.
+    pub(crate) per_token: Histogram,
+}
+
+/// The tensors that answered requests had.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Learned {
+    /// Inputs by name.
+    pub(crate) inputs: Vec<TensorInfo>,
+    /// Outputs by name.
+    pub(crate) outputs: Vec<TensorInfo>,
+}
+
+/// Name, type and shape of a tensor; a dimension of several sizes is -1.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TensorInfo {
+    pub(crate) name: String,
+    pub(crate) datatype: Datatype,
+    pub(crate) shape: Vec<i64>,
+}
+
+impl Served {
+    pub(crate) fn new(options: AppOptions, client: Client, bus: Bus, watched: Arc<Watched>) -> Self {
+        Self {
+            options,
+            client,
+            bus,
+            watched,
+            times: Times::default(),
+            learned: Mutex::default(),
+            since: Instant::now(),
+        }
+    }
+
+    /// Returns the tensors of answered requests.
+    pub(crate) fn learned(&self) -> Learned {
+        self.learned
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Notes the tensors of an answered request.
+    pub(crate) fn learn(&self, inputs: &[TensorInfo], reply: &InferReply) {
+        let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        merge(&mut learned.inputs, inputs);
+        merge(&mut learned.outputs, &infos(&reply.outputs));
+    }
+}
+
+/// Returns the infos of a request's inputs.
+pub(crate) fn inputs_of(request: &InferRequest) -> Vec<TensorInfo> {
+    infos(&request.inputs)
+}
+
+fn infos(tensors: &[kaskade_models::Tensor]) -> Vec<TensorInfo> {
+    let infos = tensors.iter().map(|tensor| TensorInfo {
+        name: tensor.name.clone(),
+        datatype: tensor.datatype,
+        shape: tensor
+            .shape
+            .iter()
+            .map(|extent| i64::try_from(*extent).unwrap_or(-1))
+            .collect(),
+    });
+    infos.collect()
+}
+
+/// Adds new tensors; widens the shapes of known ones.
+fn merge(known: &mut Vec<TensorInfo>, seen: &[TensorInfo]) {
+    for new in seen {
+        match known.iter_mut().find(|old| old.name == new.name) {
+            None => known.push(new.clone()),
+            Some(old) if old.shape.len() == new.shape.len() => {
+                for (extent, now) in old.shape.iter_mut().zip(&new.shape) {
+                    if extent != now {
+                        *extent = -1;
+                    }
+                }
+            }
+            Some(old) => old.shape.clone_from(&new.shape),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_are_widened_where_they_differ() {
+        let info = |shape: &[i64]| TensorInfo {
+            name: "x".to_owned(),
+            datatype: Datatype::F32,
+            shape: shape.to_vec(),
+        };
+        let mut known = Vec::new();
+        merge(&mut known, &[info(&[2, 3])]);
+        merge(&mut known, &[info(&[2, 5])]);
+        assert_eq!(known, [info(&[2, -1])]);
+    }
+}

@@ -1,0 +1,280 @@
+//! The endpoints of text-embeddings-inference: `/predict`, `/rerank`, `/embed`. They serve the gateway's only app, or the one
+//! that the header `x-kaskade-app` names.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{Response, StatusCode};
+use axum::routing::post;
+use futures::future::try_join_all;
+use kaskade_actors::wire::{InferReply, InferRequest};
+use kaskade_actors::{Code, Fault};
+use kaskade_models::Tensor;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::body;
+use crate::call::Call;
+use crate::failure::{Api, Failure};
+use crate::oip::json_response;
+use crate::openai::embedding;
+use crate::shared::Shared;
+
+/// Largest number of texts of one request.
+const MAX_TEXTS: usize = 2_048;
+
+/// Returns the routes.
+pub(crate) fn routes() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/predict", post(predict))
+        .route("/rerank", post(rerank))
+        .route("/embed", post(embed))
+}
+
+/// A text or a pair of texts, or many of them.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Sequences {
+    One(Sequence),
+    Many(Vec<Sequence>),
+}
+
+/// A text, or an array of one text or two.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Sequence {
+    Text(String),
+    Array(Vec<String>),
+}
+
+#[derive(Deserialize)]
+struct Predict {
+    inputs: Sequences,
+    #[serde(default)]
+    raw_scores: bool,
+}
+
+#[derive(Deserialize)]
+struct Rerank {
+    query: String,
+    texts: Vec<String>,
+    #[serde(default)]
+    raw_scores: bool,
+    #[serde(default)]
+    return_text: bool,
+}
+
+#[derive(Deserialize)]
+struct Embed {
+    inputs: Texts,
+    #[serde(default)]
+    normalize: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Texts {
+    One(String),
+    Many(Vec<String>),
+}
+
+fn respond(result: Result<Value, Failure>) -> Response<Body> {
+    match result {
+        Ok(value) => json_response(StatusCode::OK, value.to_string()),
+        Err(failure) => failure.response(Api::Tei),
+    }
+}
+
+async fn begin<T: DeserializeOwned>(shared: &Shared, request: Request) -> Result<(Call, T), Failure> {
+    let (parts, body) = request.into_parts();
+    let body = body::read(&parts.headers, body, shared.limits.max_body).await?;
+    let asked = serde_json::from_slice(&body)
+        .map_err(|error| Failure::malformed(format!("the body is not valid: {error}")))?;
+    let name = parts
+        .headers
+        .get("x-kaskade-app")
+        .and_then(|name| name.to_str().ok());
+    let app = shared.app_or_only(name)?;
+    let fallback = app.options.default_budget;
+    Ok((
+        Call::new(app, &parts.headers, &parts.extensions, fallback)?,
+        asked,
+    ))
+}
+
+async fn ask_all(call: &Call, inputs: Vec<Vec<Tensor>>) -> Result<Vec<InferReply>, Failure> {
+    if inputs.is_empty() || inputs.len() > MAX_TEXTS {
+        return Err(Failure::malformed(format!("send from 1 to {MAX_TEXTS} texts")));
+    }
+    let requests = inputs.into_iter().map(|inputs| {
+        call.ask(InferRequest {
+            inputs,
+            ..InferRequest::default()
+        })
+    });
+    try_join_all(requests).await
+}
+
+fn tensors(sequence: &Sequence) -> Result<Vec<Tensor>, Failure> {
+    let pair = match sequence {
+        Sequence::Text(text) => [Some(text), None],
+        Sequence::Array(texts) => match texts.as_slice() {
+            [one] => [Some(one), None],
+            [one, two] => [Some(one), Some(two)],
+            _ => {
+                return Err(Failure::malformed(
+                    "an array in `inputs` is a text or a pair of texts",
+                ));
+            }
+        },
+    };
+    let named = ["text", "text_pair"].into_iter().zip(pair);
+    let tensors = named.filter_map(|(name, text)| text.map(|text| Tensor::from_texts(name, &[text])));
+    Ok(tensors.collect::<Result<_, _>>()?)
+}
+
+/// Returns the scores of the classes.
+fn scores(reply: &InferReply) -> Result<Vec<f32>, Failure> {
+    let logits = reply
+        .outputs
+        .iter()
+        .find(|output| output.name == "logits")
+        .map(Tensor::to_f32)
+        .transpose()?;
+    logits.filter(|logits| !logits.is_empty()).ok_or_else(|| {
+        Fault::new(
+            Code::BadOutput,
+            "the app gives no `logits`; is it a classifier of texts?",
+        )
+        .into()
+    })
+}
+
+fn probabilities(logits: &[f32]) -> Vec<f32> {
+    if let [one] = logits {
+        return vec![1.0 / (1.0 + (-one).exp())];
+    }
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let powers: Vec<f32> = logits.iter().map(|logit| (logit - largest).exp()).collect();
+    let sum: f32 = powers.iter().sum();
+    powers.into_iter().map(|power| power / sum).collect()
+}
+
+async fn predict(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
+    let answered = async {
+        let (call, asked): (_, Predict) = begin(&shared, request).await?;
+        let (sequences, single) = match asked.inputs {
+            Sequences::One(one) => (vec![one], true),
+            Sequences::Many(many) => (many, false),
+        };
+        let inputs = sequences.iter().map(tensors).collect::<Result<_, _>>()?;
+        let replies = ask_all(&call, inputs).await?;
+        let mut answers = replies.iter().map(|reply| {
+            let logits = scores(reply)?;
+            let scores = if asked.raw_scores {
+                logits
+            } else {
+                probabilities(&logits)
+            };
+            let mut labelled: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
+            labelled.sort_by(|one, other| other.1.total_cmp(&one.1));
+            let labelled = labelled.into_iter();
+            Ok(labelled
+                .map(|(class, score)| json!({"score": score, "label": format!("LABEL_{class}")}))
+                .collect())
+        });
+        if single {
+            return answers
+                .next()
+                .unwrap_or_else(|| Err(Failure::malformed("send a text")));
+        }
+        answers.collect::<Result<Vec<Value>, Failure>>().map(Value::from)
+    };
+    respond(answered.await)
+}
+
+async fn rerank(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
+    let answered = async {
+        let (call, asked): (_, Rerank) = begin(&shared, request).await?;
+        let inputs = asked.texts.iter().map(|text| {
+            let query = Tensor::from_texts("text", &[&asked.query])?;
+            Ok(vec![query, Tensor::from_texts("text_pair", &[text])?])
+        });
+        let replies = ask_all(&call, inputs.collect::<Result<_, Failure>>()?).await?;
+        let mut ranks = Vec::new();
+        for (index, reply) in replies.iter().enumerate() {
+            let logits = scores(reply)?;
+            // The last class is the relevant one; a cross-encoder has one.
+            let scores = if asked.raw_scores {
+                logits
+            } else {
+                probabilities(&logits)
+            };
+            ranks.push((index, scores.last().copied().unwrap_or_default()));
+        }
+        ranks.sort_by(|one, other| other.1.total_cmp(&one.1));
+        let ranks = ranks.into_iter().map(|(index, score)| {
+            let text = asked.texts.get(index).filter(|_| asked.return_text);
+            match text {
+                Some(text) => json!({"index": index, "score": score, "text": text}),
+                None => json!({"index": index, "score": score}),
+            }
+        });
+        Ok(ranks.collect::<Vec<_>>().into())
+    };
+    respond(answered.await)
+}
+
+async fn embed(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
+    let answered = async {
+        let (call, asked): (_, Embed) = begin(&shared, request).await?;
+        let texts = match asked.inputs {
+            Texts::One(text) => vec![text],
+            Texts::Many(texts) => texts,
+        };
+        let inputs = texts
+            .iter()
+            .map(|text| Ok(vec![Tensor::from_texts("text", &[text])?]));
+        let replies = ask_all(&call, inputs.collect::<Result<_, Failure>>()?).await?;
+        let vectors = replies.iter().map(|reply| {
+            let mut vector = embedding(reply)?;
+            let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
+            if asked.normalize.unwrap_or(true) && length > 0.0 {
+                vector.iter_mut().for_each(|value| *value /= length);
+            }
+            Ok(vector)
+        });
+        Ok(json!(vectors.collect::<Result<Vec<_>, Failure>>()?))
+    };
+    respond(answered.await)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_logit_is_a_sigmoid_and_several_a_softmax() {
+        assert_eq!(probabilities(&[0.0]), [0.5]);
+        let two = probabilities(&[1000.0, 1000.0]);
+        assert_eq!(two, [0.5, 0.5], "large logits do not overflow");
+    }
+
+    #[test]
+    fn inputs_are_texts_pairs_or_batches() {
+        let read = |json: &str| serde_json::from_str::<Predict>(json).unwrap().inputs;
+        assert!(matches!(
+            read(r#"{"inputs":"a"}"#),
+            Sequences::One(Sequence::Text(_))
+        ));
+        let Sequences::One(pair) = read(r#"{"inputs":["a","b"]}"#) else {
+            panic!("two texts are a pair");
+        };
+        assert_eq!(tensors(&pair).unwrap().len(), 2);
+        assert!(matches!(read(r#"{"inputs":[["a"],["b","c"]]}"#), Sequences::Many(many) if many.len() == 2));
+        assert!(tensors(&Sequence::Array(vec![])).is_err());
+    }
+}

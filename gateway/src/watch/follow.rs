@@ -1,0 +1,224 @@
+//! The task that follows an app on the bus.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_nats::Message;
+use async_nats::service::Stats;
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use kaskade_actors::bus::{Bus, BusError};
+use kaskade_actors::metrics::Snapshot as Counters;
+use kaskade_actors::plan::store;
+use kaskade_actors::wire::{Beat, EnergyReport, GearShift, IngressState, Message as _, ShiftReport};
+use kaskade_actors::{App, ids, subjects};
+
+use super::{HISTORY, Point, Shift, WINDOW, Watched, Ways, now_ms};
+use crate::histogram::Counts as Times;
+use crate::overview::Counts;
+use crate::shared::Served;
+
+/// Heartbeats of one actor are decoded at most this often; actors send ten per second.
+const DECODE: Duration = Duration::from_millis(500);
+
+/// Gear shifts that are kept.
+const SHIFTS: usize = 20;
+
+/// Pause before a plan store that failed is watched again.
+const AGAIN: Duration = Duration::from_secs(2);
+
+enum News {
+    Beat(Message),
+    Energy(Message),
+    Gear(Message),
+    Shifted(Message),
+    Ingress(Message),
+    Stats(Message),
+}
+
+/// Subscribes to what an app publishes, and follows it until the bus closes.
+///
+/// # Errors
+/// When a subscription fails.
+pub(crate) async fn follow(bus: &Bus, app: &App, served: &Arc<Served>) -> Result<(), BusError> {
+    let inbox = bus.client().new_inbox();
+    let [_, question, _] = subjects::discovery("STATS", app.name(), &ids::unique_token())?;
+    let streams: Vec<BoxStream<'static, News>> = vec![
+        bus.subscribe(app.beats(), None).await?.map(News::Beat).boxed(),
+        bus.subscribe(app.event(subjects::event::ENERGY)?, None)
+            .await?
+            .map(News::Energy)
+            .boxed(),
+        bus.subscribe(app.event(subjects::event::SHIFTED)?, None)
+            .await?
+            .map(News::Shifted)
+            .boxed(),
+        bus.subscribe(app.gear(), None).await?.map(News::Gear).boxed(),
+        bus.subscribe(app.ingresses(), None)
+            .await?
+            .map(News::Ingress)
+            .boxed(),
+        bus.subscribe(inbox.as_str().into(), None)
+            .await?
+            .map(News::Stats)
+            .boxed(),
+    ];
+    let mut news = futures::stream::select_all(streams);
+    tokio::spawn(plans(bus.clone(), app.clone(), Arc::clone(&served.watched)));
+    let (bus, served) = (bus.clone(), Arc::clone(served));
+    tokio::spawn(async move {
+        let mut decoded: HashMap<String, Instant> = HashMap::new();
+        let mut second = tokio::time::interval(Duration::from_secs(1));
+        let mut times = Times::default();
+        loop {
+            tokio::select! {
+                told = news.next() => match told {
+                    Some(told) => take(&served.watched, &mut decoded, &told),
+                    None => return,
+                },
+                _ = second.tick() => {
+                    times = tick(&served, &times);
+                    let reply = Some(inbox.as_str().into());
+                    if let Err(error) = bus.publish(question.clone(), reply, None, Bytes::new()).await {
+                        tracing::debug!(%error, "asking the ingresses for their counters failed");
+                    }
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Follows the plan store; without one, the wiring stays unknown.
+async fn plans(bus: Bus, app: App, watched: Arc<Watched>) {
+    loop {
+        let followed = async {
+            let store = store::open(&bus, &app).await?;
+            let mut plans = store.watch().await?;
+            while let Some(stored) = plans.next().await {
+                match stored {
+                    Ok(stored) => watched.state().plan = Some((stored.epoch, Arc::new(stored.plan))),
+                    Err(error) => tracing::warn!(%error, "a stored plan cannot be shown"),
+                }
+            }
+            Ok::<_, store::StoreError>(())
+        };
+        if let Err(error) = followed.await {
+            tracing::debug!(%error, "the plan store cannot be followed");
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// Adds a message; ignores one that cannot be decoded, such as that of another version.
+fn take(watched: &Watched, decoded: &mut HashMap<String, Instant>, news: &News) {
+    match news {
+        News::Beat(message) => {
+            let at = decoded.get(message.subject.as_str());
+            if at.is_some_and(|at| at.elapsed() < DECODE) {
+                return;
+            }
+            decoded.insert(message.subject.to_string(), Instant::now());
+            if let Ok(beat) = Beat::decode(&message.payload) {
+                watched.state().beat(beat);
+            }
+        }
+        News::Energy(message) => {
+            if let Ok(report) = EnergyReport::decode(&message.payload) {
+                let mut state = watched.state();
+                let now = state.begun.elapsed();
+                state.overview.energy(now, report);
+            }
+        }
+        News::Gear(message) => {
+            if let Ok(shift) = GearShift::decode(&message.payload) {
+                watched.state().overview.shifted(shift);
+            }
+        }
+        News::Shifted(message) => {
+            if let Ok(report) = ShiftReport::decode(&message.payload) {
+                let mut state = watched.state();
+                state.shifts.push_back(Shift {
+                    at_ms: now_ms(),
+                    from: report.from,
+                    to: report.to,
+                    qps: report.qps,
+                });
+                if state.shifts.len() > SHIFTS {
+                    state.shifts.pop_front();
+                }
+            }
+        }
+        News::Ingress(message) => {
+            if let Ok(told) = IngressState::decode(&message.payload) {
+                watched.state().ingress(told);
+            }
+        }
+        News::Stats(message) => stats(watched, &message.payload),
+    }
+}
+
+/// Adds the counters of an ingress from its statistics as a NATS service.
+fn stats(watched: &Watched, payload: &[u8]) {
+    let Ok(stats) = serde_json::from_slice::<Stats>(payload) else {
+        return;
+    };
+    let Some(endpoint) = stats.endpoints.into_iter().next() else {
+        return;
+    };
+    let counters = endpoint.data.map(serde_json::from_value::<Counters>);
+    let Some(Ok(counters)) = counters else { return };
+    let counts = Counts {
+        arrived: counters.arrived,
+        answered: counters.answered,
+        errors: counters.faults.values().sum(),
+        retried: counters.retried,
+        processing: endpoint.processing_time,
+    };
+    let mut state = watched.state();
+    let now = state.begun.elapsed();
+    state.overview.counts(now, &stats.id, counts);
+    state.last_error = endpoint
+        .last_error
+        .map(|error| error.status)
+        .or(state.last_error.take());
+}
+
+/// Closes a second: computes the overview, adds a point of history, sends a snapshot. Returns the times until now.
+fn tick(served: &Served, before: &Times) -> Times {
+    let times = served.times.request.read();
+    let last = times.since(before);
+    let watched = &served.watched;
+    let mut state = watched.state();
+    let now = state.begun.elapsed();
+    let look = state.overview.look(&watched.app, now);
+    let point = Point {
+        at_ms: now_ms(),
+        arrived_per_s: look.ingresses.map_or(0.0, |rates| rates.arrived_per_s),
+        gear: look.gear,
+        p50_s: last.quantile(0.5),
+        p95_s: last.quantile(0.95),
+        p99_s: last.quantile(0.99),
+        joules_per_request: look.joules_per_request,
+    };
+    state.look = Some(look);
+    state.history.push_back(point);
+    if state.history.len() > HISTORY {
+        state.history.pop_front();
+    }
+    state
+        .actors
+        .retain(|_, heard| heard.at.elapsed() < super::FORGOTTEN);
+    // Nothing is written while nothing reads it.
+    if watched.snapshots.receiver_count() > 0 {
+        let snapshot = state.snapshot(&watched.app);
+        watched.snapshots.send_replace(Arc::from(snapshot));
+    }
+    state.ways.push_back(Ways::default());
+    if state.ways.len() > WINDOW {
+        state.ways.pop_front();
+    }
+    times
+}

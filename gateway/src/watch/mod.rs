@@ -1,0 +1,323 @@
+//! Follows an app on the bus: heartbeats, energy reports, gear shifts, plans and the counters of its ingresses.
+
+mod follow;
+mod snapshot;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use kaskade_actors::Fault;
+use kaskade_actors::wire::{Beat, InferReply, IngressState};
+use kaskade_policy::plan::{Plan, Wiring};
+use serde::Serialize;
+use tokio::sync::watch;
+
+use crate::overview::{Look, Overview};
+
+pub(crate) use follow::follow;
+
+/// Errors that are kept.
+const ERRORS: usize = 50;
+
+/// Seconds of history.
+const HISTORY: usize = 300;
+
+/// Window of the counts by way and confidence, seconds.
+const WINDOW: usize = 10;
+
+/// Time without a heartbeat after which an actor is forgotten.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+
+/// What a gateway knows of an app. Cheap to share.
+pub(crate) struct Watched {
+    pub(crate) app: String,
+    state: Mutex<State>,
+    /// The newest snapshot as JSON, once per second while it is subscribed to.
+    pub(crate) snapshots: watch::Sender<Arc<str>>,
+}
+
+/// Energy of one answer.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Joules {
+    /// Sum over the variants that the request passed of their energy per request lately, idle time included, joules.
+    pub(crate) joules: f64,
+    /// Source of the readings.
+    pub(crate) source: String,
+}
+
+struct State {
+    begun: Instant,
+    overview: Overview,
+    look: Option<Look>,
+    plan: Option<(u64, Arc<Plan>)>,
+    actors: BTreeMap<String, Heard>,
+    /// Replicas to avoid, by ingress.
+    unavailable: BTreeMap<String, BTreeSet<String>>,
+    history: VecDeque<Point>,
+    errors: VecDeque<Problem>,
+    shifts: VecDeque<Shift>,
+    /// Answers by way lately, a count per second, the newest last.
+    ways: VecDeque<Ways>,
+    last_error: Option<String>,
+    /// Answers since the start of the gateway, by variant.
+    totals: BTreeMap<String, Totals>,
+    failures: u64,
+}
+
+/// Work of a variant on requests that this gateway sent, since its start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    /// Requests that it ran.
+    pub(crate) runs: u64,
+    /// Requests that it answered.
+    pub(crate) answers: u64,
+    /// Time in its queues, microseconds.
+    pub(crate) wait_us: u64,
+    /// Run time of the batches, microseconds.
+    pub(crate) run_us: u64,
+}
+
+/// The newest heartbeat of an actor.
+struct Heard {
+    at: Instant,
+    beat: Beat,
+}
+
+/// Answers of one second through this gateway.
+#[derive(Default, Clone)]
+struct Ways {
+    /// Answers by pair of successive stages; the first of a request comes from the empty stage.
+    edges: BTreeMap<(String, String), u64>,
+    /// Answers by the stage that gave them.
+    exits: BTreeMap<String, u64>,
+    /// Sum and number of confidences.
+    confidence: (f64, u64),
+}
+
+/// One second of history.
+#[derive(Debug, Clone, Serialize)]
+struct Point {
+    /// Milliseconds since 1970.
+    at_ms: u64,
+    arrived_per_s: f64,
+    gear: Option<u32>,
+    p50_s: Option<f64>,
+    p95_s: Option<f64>,
+    p99_s: Option<f64>,
+    joules_per_request: Option<f64>,
+}
+
+/// An error that a client got.
+#[derive(Debug, Clone, Serialize)]
+struct Problem {
+    at_ms: u64,
+    code: &'static str,
+    message: String,
+    title: &'static str,
+    explanation: &'static str,
+}
+
+/// A gear shift.
+#[derive(Debug, Clone, Serialize)]
+struct Shift {
+    at_ms: u64,
+    from: u32,
+    to: u32,
+    qps: f64,
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Watched {
+    pub(crate) fn new(app: &str) -> Self {
+        Self {
+            app: app.to_owned(),
+            state: Mutex::new(State {
+                begun: Instant::now(),
+                overview: Overview::default(),
+                look: None,
+                plan: None,
+                actors: BTreeMap::new(),
+                unavailable: BTreeMap::new(),
+                history: VecDeque::new(),
+                errors: VecDeque::new(),
+                shifts: VecDeque::new(),
+                ways: VecDeque::from([Ways::default()]),
+                last_error: None,
+                totals: BTreeMap::new(),
+                failures: 0,
+            }),
+            snapshots: watch::Sender::new(Arc::from("")),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes an answer.
+    pub(crate) fn answered(&self, reply: &InferReply) {
+        let mut state = self.state();
+        for hop in &reply.hops {
+            let variant = state.variant(&hop.stage).unwrap_or(&hop.stage).to_owned();
+            let totals = state.totals.entry(variant).or_default();
+            totals.runs += 1;
+            totals.wait_us += u64::from(hop.wait_us);
+            totals.run_us += u64::from(hop.run_us);
+        }
+        state.totals.entry(reply.variant.clone()).or_default().answers += 1;
+        let Some(ways) = state.ways.back_mut() else { return };
+        let mut from = "";
+        for hop in &reply.hops {
+            *ways
+                .edges
+                .entry((from.to_owned(), hop.stage.clone()))
+                .or_default() += 1;
+            from = &hop.stage;
+        }
+        *ways.exits.entry(reply.stage.clone()).or_default() += 1;
+        if let Some(confidence) = reply.confidence {
+            ways.confidence.0 += confidence;
+            ways.confidence.1 += 1;
+        }
+    }
+
+    /// Notes an error that a client got.
+    pub(crate) fn failed(&self, fault: &Fault) {
+        let mut state = self.state();
+        state.failures += 1;
+        state.problem(Problem {
+            at_ms: now_ms(),
+            code: fault.code.id(),
+            message: fault.message.chars().take(400).collect(),
+            title: fault.code.title(),
+            explanation: fault.code.explain(),
+        });
+    }
+
+    /// Returns the newest plan.
+    pub(crate) fn plan(&self) -> Option<(u64, Arc<Plan>)> {
+        self.state().plan.clone()
+    }
+
+    /// Returns the work by variant, and the number of failures, since the start of the gateway.
+    pub(crate) fn totals(&self) -> (BTreeMap<String, Totals>, u64) {
+        let state = self.state();
+        (state.totals.clone(), state.failures)
+    }
+
+    /// Returns whether an ingress or a worker was heard lately.
+    pub(crate) fn is_alive(&self) -> bool {
+        let state = self.state();
+        state.actors.values().any(|heard| heard.at.elapsed() < SILENT)
+    }
+
+    /// Returns the live replicas by variant.
+    pub(crate) fn live(&self) -> BTreeMap<String, usize> {
+        let state = self.state();
+        let mut live = BTreeMap::new();
+        for heard in state
+            .actors
+            .values()
+            .filter(|heard| heard.at.elapsed() < SILENT && !heard.beat.leaving)
+        {
+            for replica in &heard.beat.replicas {
+                *live.entry(replica.variant.clone()).or_default() += 1;
+            }
+        }
+        live
+    }
+
+    /// Returns the energy of an answer, by the recent energy per request of the variants that it passed; `None` if one is
+    /// unknown.
+    pub(crate) fn joules(&self, reply: &InferReply) -> Option<Joules> {
+        let state = self.state();
+        let look = state.look.as_ref()?;
+        let mut joules = 0.0;
+        for hop in &reply.hops {
+            let variant = state.variant(&hop.stage)?;
+            let row = look.models.iter().find(|row| row.variant == variant)?;
+            joules += row.joules_per_request()?;
+        }
+        let sources: BTreeSet<&str> = look
+            .nodes
+            .iter()
+            .filter(|node| node.models > 0)
+            .map(|node| node.source.as_str())
+            .collect();
+        if sources.is_empty() || reply.hops.is_empty() {
+            return None;
+        }
+        Some(Joules {
+            joules,
+            source: sources.into_iter().collect::<Vec<_>>().join(", "),
+        })
+    }
+}
+
+/// Time without a heartbeat after which a replica counts as silent; actors send several per second.
+const SILENT: Duration = Duration::from_secs(3);
+
+impl State {
+    /// Returns the wiring of the gear in force.
+    fn wiring(&self) -> Option<&Wiring> {
+        let (_, plan) = self.plan.as_ref()?;
+        let gear = self.look.as_ref().and_then(|look| look.gear).unwrap_or(0);
+        let gear = plan.gears.get(gear as usize).or_else(|| plan.gears.first())?;
+        Some(&gear.wiring)
+    }
+
+    /// Returns the variant of a stage in the gear in force.
+    fn variant(&self, stage: &str) -> Option<&str> {
+        let mut stages = self.wiring()?.stages.iter();
+        stages
+            .find(|found| found.name == stage)
+            .map(|found| found.variant.as_str())
+    }
+
+    fn problem(&mut self, problem: Problem) {
+        self.errors.push_back(problem);
+        if self.errors.len() > ERRORS {
+            self.errors.pop_front();
+        }
+    }
+
+    fn beat(&mut self, beat: Beat) {
+        let heard = Heard {
+            at: Instant::now(),
+            beat: beat.clone(),
+        };
+        self.actors.insert(beat.actor.clone(), heard);
+        let now = self.begun.elapsed();
+        self.overview.beat(now, beat);
+    }
+
+    fn ingress(&mut self, state: IngressState) {
+        if state.gone {
+            self.unavailable.remove(&state.ingress);
+        } else {
+            let unavailable = state.unavailable.into_iter().collect();
+            self.unavailable.insert(state.ingress, unavailable);
+        }
+    }
+
+    /// Returns the counts by way of the last seconds.
+    fn recent_ways(&self) -> Ways {
+        let mut all = Ways::default();
+        for ways in &self.ways {
+            for (edge, count) in &ways.edges {
+                *all.edges.entry(edge.clone()).or_default() += count;
+            }
+            for (stage, count) in &ways.exits {
+                *all.exits.entry(stage.clone()).or_default() += count;
+            }
+            all.confidence.0 += ways.confidence.0;
+            all.confidence.1 += ways.confidence.1;
+        }
+        all
+    }
+}

@@ -1,0 +1,100 @@
+"""Drives the dashboard in a headless Chromium: it renders, updates, its playground answers, and the console has no error.
+
+    python3 gateway/tests/dashboard.py http://127.0.0.1:8080/ [--screenshot docs/assets/dashboard.png] [--wait 30]
+
+Needs `chromium` and the package `websockets`.
+"""
+
+import argparse
+import base64
+import json
+import re
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from websockets.sync.client import connect
+
+# What an image of the digits could be: the playground sends tensors as JSON.
+TENSORS = json.dumps([{"name": "image", "datatype": "FP32", "shape": [1, 8, 8], "data": [0.5] * 64}])
+
+
+class Page:
+    """A page of a browser, by the DevTools protocol."""
+
+    def __init__(self, socket):
+        self.socket, self.number, self.errors = socket, 0, []
+
+    def call(self, method, session=None, **params):
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": params}
+        self.socket.send(json.dumps(message | ({"sessionId": session} if session else {})))
+        while True:
+            answer = json.loads(self.socket.recv(timeout=60))
+            self.note(answer)
+            if answer.get("id") == self.number:
+                if "error" in answer:
+                    raise SystemExit(f"{method}: {answer['error']}")
+                return answer["result"]
+
+    def note(self, event):
+        params = event.get("params", {})
+        if event.get("method") == "Runtime.exceptionThrown":
+            self.errors.append(params["exceptionDetails"])
+        if event.get("method") == "Runtime.consoleAPICalled" and params["type"] == "error":
+            self.errors.append(params["args"])
+        if event.get("method") == "Log.entryAdded" and params["entry"]["level"] == "error":
+            self.errors.append(params["entry"])
+
+    def value(self, session, expression):
+        answer = self.call("Runtime.evaluate", session, expression=expression, returnByValue=True)
+        return answer["result"].get("value")
+
+    def until(self, session, expression, seconds=60):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.value(session, expression):
+                return
+            time.sleep(0.2)
+        raise SystemExit(f"never true: {expression}; the page says {self.value(session, 'document.body.innerText')[:2000]}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("address")
+    parser.add_argument("--screenshot", type=Path)
+    parser.add_argument("--wait", type=float, default=0, help="seconds before the screenshot, for a longer history")
+    arguments = parser.parse_args()
+    folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", f"--user-data-dir={folder.name}"]
+    browser = subprocess.Popen(["chromium", *flags, "about:blank"], stderr=subprocess.PIPE, text=True)
+    try:
+        found = next(filter(None, (re.search(r"ws://\S+", line) for line in browser.stderr)))
+        with connect(found.group(0), max_size=None) as socket:
+            page = Page(socket)
+            target = page.call("Target.createTarget", url="about:blank", newWindow=True, width=1280, height=1500)["targetId"]
+            session = page.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+            for domain in ("Page", "Runtime", "Log"):
+                page.call(f"{domain}.enable", session)
+            page.call("Page.navigate", session, url=arguments.address)
+            page.until(session, "document.querySelectorAll('#wiring rect').length > 0")
+            page.until(session, "Number(document.body.dataset.updates || 0) >= 3")
+            page.value(session, f"$('mode').value = 'tensors'; $('words').value = {json.dumps(TENSORS)}; $('play').requestSubmit();")
+            page.until(session, "document.querySelector('#answer ol.way li') !== null")
+            print("the playground says", page.value(session, "$('answer').innerText.slice(0, 120)"))
+            time.sleep(arguments.wait)
+            if arguments.screenshot:
+                page.value(session, "$('words').value = $('words').value.slice(0, 200);")
+                shot = page.call("Page.captureScreenshot", session, format="png")
+                arguments.screenshot.write_bytes(base64.b64decode(shot["data"]))
+            updates = page.value(session, "document.body.dataset.updates")
+            if page.errors:
+                raise SystemExit(f"the console has errors: {page.errors}")
+            print(f"{updates} updates, no error on the console")
+    finally:
+        browser.kill()
+
+
+if __name__ == "__main__":
+    main()

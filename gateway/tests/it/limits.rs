@@ -1,0 +1,162 @@
+//! Budgets, limits, compression, keys, and the graceful shutdown.
+
+use std::io::Write as _;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use kaskade_actors::Service;
+use kaskade_gateway::config::TenantKey;
+use kaskade_gateway::{AppOptions, Limits};
+use kaskade_testkit::{PATIENCE, wait_until};
+use serde_json::json;
+
+use crate::support::{Slow, Stand, exchange, request};
+
+const INFER: &str = "/v2/models/app/infer";
+
+fn body() -> String {
+    json!({"inputs": [{"name": "x", "datatype": "INT64", "shape": [1], "data": [3]}]}).to_string()
+}
+
+fn slow(time: Duration, limits: Limits) -> Stand {
+    let service = Service::new("app").model("slow", move || Ok::<_, String>(Slow(time)));
+    Stand::of(service, AppOptions::new("app").default_budget(PATIENCE), limits)
+}
+
+#[test]
+fn a_budget_ends_a_request_and_a_full_gateway_refuses_the_next() {
+    let limits = Limits {
+        max_in_flight: 1,
+        ..Limits::default()
+    };
+    let stand = slow(Duration::from_millis(1_500), limits);
+    let late = stand.post(INFER, &[("x-kaskade-budget-ms", "100")], body());
+    assert_eq!(late.status, 504, "{}", late.json());
+    assert_eq!(
+        stand
+            .post(INFER, &[("x-kaskade-budget-ms", "never")], body())
+            .status,
+        400
+    );
+    let address = stand.address();
+    let first = thread::spawn(move || {
+        loop {
+            let answer = exchange(address, &request("POST", INFER, &[], body().as_bytes()));
+            // The other client may have the only permit.
+            if answer.status != 429 {
+                return answer;
+            }
+        }
+    });
+    wait_until("the gateway is full", PATIENCE, || {
+        let refused = stand.post(INFER, &[], "{");
+        if refused.status == 429 {
+            assert_eq!(refused.header("x-should-retry"), Some("true"));
+            assert!(refused.header("retry-after-ms").is_some());
+        }
+        refused.status == 429
+    });
+    // Probes answer in a full gateway.
+    assert_eq!(stand.get("/live").status, 200);
+    assert_eq!(first.join().unwrap().status, 200);
+}
+
+#[test]
+fn bodies_are_compressed_both_ways_and_bounded() {
+    let limits = Limits {
+        max_body: 100_000,
+        compress_from: 100,
+        ..Limits::default()
+    };
+    let stand = Stand::cascade(limits);
+    let numbers = vec![7; 20_000];
+    let plain = json!({"inputs": [{"name": "x", "datatype": "INT64", "shape": [20_000], "data": numbers}]})
+        .to_string();
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    packed.write_all(plain.as_bytes()).unwrap();
+    let packed = packed.finish().unwrap();
+    let headers = [("content-encoding", "gzip"), ("accept-encoding", "gzip")];
+    let answer = stand.post(INFER, &headers, &packed);
+    assert_eq!(
+        (answer.status, answer.header("content-encoding")),
+        (200, Some("gzip"))
+    );
+    assert!(answer.body.len() < 5_000, "{}", answer.body.len());
+    let large = vec![b' '; 100_001];
+    assert_eq!(stand.post(INFER, &[], &large).status, 413);
+    let mut bomb = GzEncoder::new(Vec::new(), Compression::fast());
+    bomb.write_all(&large).unwrap();
+    assert_eq!(
+        stand
+            .post(INFER, &[("content-encoding", "gzip")], bomb.finish().unwrap())
+            .status,
+        413
+    );
+    assert_eq!(
+        stand.post(INFER, &[("content-encoding", "gzip")], "no").status,
+        400
+    );
+}
+
+#[test]
+fn a_request_needs_the_key_of_a_tenant_within_its_limits() {
+    let key = |tenant: &str, key: &str, rate| TenantKey {
+        tenant: tenant.to_owned(),
+        key: key.to_owned(),
+        max_in_flight: None,
+        rate,
+    };
+    let limits = Limits {
+        keys: vec![key("blue", "secret", None), key("red", "slow", Some(1.0))],
+        ..Limits::default()
+    };
+    assert!(!format!("{limits:?}").contains("secret"));
+    let service = Service::new("app").model("slow", || Ok::<_, String>(Slow(Duration::ZERO)));
+    let stand = {
+        // The stand looks at the plan, which needs a key.
+        let open = Stand::of(service, AppOptions::new("app"), Limits::default());
+        let gateway = kaskade_gateway::Gateway::listen("127.0.0.1:0".parse().unwrap(), limits).unwrap();
+        let bus = kaskade_actors::bus::BusConfig::new("app").url(open.node.bus().url());
+        gateway
+            .serve(AppOptions::new("app").default_budget(PATIENCE), bus)
+            .unwrap();
+        (open, gateway)
+    };
+    let post = |key: &str| {
+        let value = format!("Bearer {key}");
+        let headers: &[(&str, &str)] = if key.is_empty() {
+            &[]
+        } else {
+            &[("authorization", &value)]
+        };
+        exchange(
+            stand.1.address(),
+            &request("POST", INFER, headers, body().as_bytes()),
+        )
+    };
+    assert_eq!(post("").status, 401);
+    assert_eq!(post("secre").status, 401);
+    assert_eq!(post("secret").status, 200);
+    assert_eq!(post("slow").status, 200);
+    assert_eq!(post("slow").status, 429);
+}
+
+#[test]
+fn a_gateway_that_stops_answers_what_it_has() {
+    let stand = slow(Duration::from_millis(500), Limits::default());
+    let address = stand.address();
+    let asked = thread::spawn(move || exchange(address, &request("POST", INFER, &[], body().as_bytes())));
+    wait_until("the request is in flight", PATIENCE, || {
+        stand.node.metrics().read().accepted == 1
+    });
+    let begun = Instant::now();
+    stand.gateway.stop();
+    assert_eq!(asked.join().unwrap().status, 200);
+    assert!(begun.elapsed() < PATIENCE);
+    assert!(
+        std::net::TcpStream::connect(address).is_err(),
+        "it listens no more"
+    );
+}

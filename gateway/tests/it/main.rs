@@ -1,0 +1,14 @@
+//! Integration tests of the gateway with a plain HTTP client: one binary, because each one links everything again.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests fail by panicking"
+)]
+
+mod limits;
+mod oip;
+mod openai;
+mod streaming;
+mod support;

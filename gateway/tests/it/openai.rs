@@ -1,0 +1,219 @@
+//! OpenAI's API and the endpoints of text-embeddings-inference, before models in Rust.
+
+use kaskade_actors::Service;
+use kaskade_gateway::{AppOptions, Limits};
+use kaskade_models::{Inputs, Model, ModelError, Outputs, Tensor};
+use kaskade_policy::plan::Plan;
+use kaskade_testkit::PATIENCE;
+use serde_json::{Value, json};
+
+use crate::support::{Stand, events};
+
+/// Answers the last message, or a text, in capitals; sure of short ones only.
+struct Shout(f32);
+
+impl Model for Shout {
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let shout = |inputs: &Inputs| {
+            let found = |name: &str| inputs.iter().find(|input| input.name == name);
+            let text = match (found("messages"), found("text")) {
+                (Some(messages), _) => {
+                    let messages: Value = serde_json::from_str(messages.to_texts()?[0]).unwrap();
+                    messages.as_array().unwrap().last().unwrap()["content"]
+                        .as_str()
+                        .unwrap()
+                        .to_owned()
+                }
+                (None, Some(text)) => text.to_texts()?.concat(),
+                (None, None) => "tokens".to_owned(),
+            };
+            let most = found("max_tokens")
+                .map(Tensor::to_i64)
+                .transpose()?
+                .map_or(100, |most| most[0]);
+            let sure = if text.len() < 10 { 0.9 } else { self.0 };
+            let words: Vec<&str> = text.split(' ').take(usize::try_from(most).unwrap()).collect();
+            let end = if i64::try_from(words.len()) == Ok(most) {
+                "length"
+            } else {
+                "token"
+            };
+            let tokens: Vec<i64> = (0..).take(words.len()).collect();
+            let probabilities = vec![0.5_f32; words.len()];
+            Ok(vec![
+                Tensor::from_texts("text", &[&words.join(" ").to_uppercase()])?,
+                Tensor::from_i64("tokens", &[tokens.len()], &tokens)?,
+                Tensor::from_f32("probabilities", &[tokens.len()], &probabilities)?,
+                Tensor::from_f32("logits", &[2], &[0.0, text.len() as f32])?,
+                Tensor::from_f32("embedding", &[2], &[3.0, 4.0])?,
+                Tensor::from_f32("confidence", &[1], &[sure])?,
+                Tensor::from_texts("end", &[end])?,
+            ])
+        };
+        batch.iter().map(shout).collect()
+    }
+}
+
+fn stand() -> Stand {
+    let plan = Plan::cascade("app")
+        .stage("first", "small")
+        .below(0.75)
+        .then("second", "large");
+    let service = Service::new("app")
+        .plan(plan.build().unwrap())
+        .model("small", || Ok::<_, String>(Shout(0.2)))
+        .model("large", || Ok::<_, String>(Shout(0.8)));
+    let options = AppOptions::new("app")
+        .default_budget(PATIENCE)
+        .max_budget(PATIENCE);
+    Stand::of(service, options, Limits::default())
+}
+
+fn chat(text: &str) -> Value {
+    json!({"model": "app", "messages": [{"role": "system", "content": "x"}, {"role": "user", "content": text}]})
+}
+
+#[test]
+fn chat_and_completions_say_which_variant_answered() {
+    let stand = stand();
+    for (text, variant) in [("hello you", "small"), ("a longer question", "large")] {
+        let answer = stand.post("/v1/chat/completions", &[], chat(text).to_string());
+        let found = answer.json();
+        assert_eq!(answer.status, 200, "{found}");
+        assert!(found["id"].as_str().unwrap().starts_with("chatcmpl-"));
+        let choice = &found["choices"][0];
+        assert_eq!(choice["message"]["content"], text.to_uppercase());
+        assert_eq!(choice["finish_reason"], "stop");
+        assert_eq!(found["usage"]["kaskade"]["variant"], variant);
+        assert_eq!(found["usage"]["completion_tokens"], text.split(' ').count());
+        assert_eq!(answer.header("x-kaskade-variant"), Some(variant));
+    }
+    let mut asked = chat("one two three");
+    for (name, value) in [
+        ("n", json!(2)),
+        ("max_completion_tokens", json!(2)),
+        ("logprobs", json!(true)),
+        ("frobnicate", json!({})),
+    ] {
+        asked[name] = value;
+    }
+    let found = stand.post("/v1/chat/completions", &[], asked.to_string()).json();
+    let choices = found["choices"].as_array().unwrap();
+    assert_eq!(choices.len(), 2);
+    assert_eq!(choices[1]["finish_reason"], "length");
+    let logprobs = choices[1]["logprobs"]["content"].as_array().unwrap();
+    assert!((logprobs[0]["logprob"].as_f64().unwrap() - 0.5_f64.ln()).abs() < 1e-6);
+    assert_eq!(found["usage"]["completion_tokens"], 4);
+
+    let asked = json!({"model": "app", "prompt": ["one two", "three"], "echo": true}).to_string();
+    let found = stand.post("/v1/completions", &[], asked).json();
+    assert_eq!(found["choices"][0]["text"], "one twoONE TWO");
+    assert_eq!(found["choices"][1]["text"], "threeTHREE");
+    let asked = json!({"prompt": [1, 2, 3]}).to_string();
+    let found = stand.post("/v1/completions", &[], asked).json();
+    assert_eq!(found["usage"]["prompt_tokens"], 3, "the only app needs no name");
+}
+
+#[test]
+fn an_answer_of_any_stage_is_streamed_with_its_usage() {
+    let stand = stand();
+    for (text, variant) in [("hello you", "small"), ("a longer question", "large")] {
+        let mut asked = chat(text);
+        asked["stream"] = json!(true);
+        asked["stream_options"] = json!({"include_usage": true});
+        let answer = stand.post("/v1/chat/completions", &[], asked.to_string());
+        assert!(
+            answer
+                .header("content-type")
+                .unwrap()
+                .starts_with("text/event-stream")
+        );
+        let chunks = events(&answer.body);
+        assert_eq!(chunks[0]["choices"][0]["delta"]["role"], "assistant");
+        let said: String = chunks
+            .iter()
+            .filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str())
+            .collect();
+        assert_eq!(said, text.to_uppercase());
+        let usage = chunks.last().unwrap();
+        assert_eq!(usage["choices"], json!([]));
+        assert_eq!(usage["usage"]["kaskade"]["variant"], variant);
+        let last = &chunks[chunks.len() - 2];
+        assert_eq!(last["choices"][0]["finish_reason"], "stop");
+        assert_eq!(last["kaskade"]["variant"], variant);
+    }
+    let asked = json!({"model": "app", "prompt": ["a", "b"], "n": 2, "stream": true}).to_string();
+    let chunks = events(&stand.post("/v1/completions", &[], asked).body);
+    for index in 0..4 {
+        let of = chunks
+            .iter()
+            .filter(|chunk| chunk["choices"][0]["index"] == index);
+        let text: String = of
+            .filter_map(|chunk| chunk["choices"][0]["text"].as_str())
+            .collect();
+        assert_eq!(text, if index < 2 { "A" } else { "B" });
+    }
+}
+
+#[test]
+fn embeddings_scores_and_ranks() {
+    let stand = stand();
+    let asked = json!({"model": "app", "input": ["a", "b"]});
+    let found = stand.post("/v1/embeddings", &[], asked.to_string()).json();
+    assert_eq!(found["data"][1]["embedding"], json!([3.0, 4.0]));
+    let asked = json!({"model": "app", "input": "a", "encoding_format": "base64"});
+    let found = stand.post("/v1/embeddings", &[], asked.to_string()).json();
+    assert_eq!(found["data"][0]["embedding"], "AABAQAAAgEA=");
+    let found = stand.post("/embed", &[], r#"{"inputs":"a"}"#).json();
+    assert_eq!(found, json!([[0.6_f32, 0.8_f32]]));
+    let found = stand
+        .post(
+            "/predict",
+            &[],
+            r#"{"inputs":[["some words"],["a"]],"raw_scores":true}"#,
+        )
+        .json();
+    assert_eq!(found[0][0], json!({"label": "LABEL_1", "score": 10.0}));
+    let found = stand.post("/predict", &[], r#"{"inputs":"a"}"#).json();
+    assert_eq!(found[0]["label"], "LABEL_1");
+    // The text of a pair is the query, so both score alike; the order of the texts is kept.
+    let found = stand
+        .post(
+            "/rerank",
+            &[],
+            r#"{"query":"q","texts":["a","b"],"return_text":true}"#,
+        )
+        .json();
+    assert_eq!(found[0]["text"], "a");
+}
+
+#[test]
+fn models_and_errors_have_openais_form() {
+    let stand = stand();
+    let models = stand.get("/v1/models").json();
+    assert_eq!(models["data"][0]["id"], "app");
+    assert_eq!(models["data"][0]["variants"], json!(["small", "large"]));
+    assert_eq!(stand.get("/v1/models/app").json()["object"], "model");
+    let unknown = stand.get("/v1/models/gpt-7");
+    assert_eq!(unknown.status, 404);
+    let mut other = chat("x");
+    other["model"] = json!("gpt-7");
+    let cases = [
+        (other.to_string(), 404, "model"),
+        (
+            json!({"model": "app", "messages": []}).to_string(),
+            400,
+            "messages",
+        ),
+        (json!({"model": "app", "messages": "x"}).to_string(), 400, ""),
+    ];
+    for (body, status, param) in cases {
+        let answer = stand.post("/v1/chat/completions", &[], body);
+        let error = answer.json()["error"].clone();
+        assert_eq!(answer.status, status, "{error}");
+        assert_eq!(error["param"].as_str().unwrap_or_default(), param);
+        for field in ["message", "type", "code"] {
+            assert!(error[field].is_string(), "{error}");
+        }
+    }
+}
