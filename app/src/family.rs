@@ -253,10 +253,17 @@ impl Member {
             }
             Source::Onnx(file) => load_onnx(file, choice, &options)?,
             Source::Remote { .. } if slice != Slice::WHOLE => {
-                let reason = format!("`{}` is a remote variant, which has no layers to split", self.name);
+                let reason = format!(
+                    "`{}` is a remote variant, which has no layers to split",
+                    self.name
+                );
                 return Err(FamilyError::Slice(reason));
             }
-            Source::Remote { rule, task, recording } => {
+            Source::Remote {
+                rule,
+                task,
+                recording,
+            } => {
                 let endpoint = rule.endpoint(&self.name, *task, &self.generation, self.price);
                 let mut endpoint = endpoint.map_err(ConnectError::from)?;
                 if let Some(recording) = recording {

@@ -1,6 +1,11 @@
 //! A cascade of a local classifier and one behind an endpoint: profiled once, planned by cost, served, and served on while
 //! the endpoint fails.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test"
+)]
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -52,7 +57,10 @@ fn serve(mut stream: TcpStream, calls: &AtomicUsize, broken: &AtomicBool) {
     loop {
         let end = loop {
             let text = String::from_utf8_lossy(&bytes).to_lowercase();
-            let length = text.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()?.parse::<usize>().ok());
+            let length = text
+                .split("content-length: ")
+                .nth(1)
+                .and_then(|rest| rest.lines().next()?.parse::<usize>().ok());
             if let (Some(head), Some(length)) = (text.find("\r\n\r\n"), length)
                 && bytes.len() >= head + 4 + length
             {
@@ -70,7 +78,11 @@ fn serve(mut stream: TcpStream, calls: &AtomicUsize, broken: &AtomicBool) {
         let (status, body) = if broken.load(Ordering::SeqCst) {
             (500, format!("{{\"error\": \"{KEY} is of no use here\"}}"))
         } else {
-            let (word, other) = if request.contains("good") { ("positive", "negative") } else { ("negative", "positive") };
+            let (word, other) = if request.contains("good") {
+                ("positive", "negative")
+            } else {
+                ("negative", "positive")
+            };
             let body = format!(
                 "{{\"choices\": [{{\"message\": {{\"content\": \"{word}\"}}, \"logprobs\": {{\"content\": [{{\"token\": \"{word}\", \"logprob\": \
                  -0.05, \"top_logprobs\": [{{\"token\": \"{word}\", \"logprob\": -0.05}}, {{\"token\": \"{other}\", \"logprob\": -3.5}}]}}]}}}}], \
@@ -78,7 +90,10 @@ fn serve(mut stream: TcpStream, calls: &AtomicUsize, broken: &AtomicBool) {
             );
             (200, body)
         };
-        let answer = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        let answer = format!(
+            "HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
         if stream.write_all(answer.as_bytes()).is_err() {
             return;
         }
@@ -111,11 +126,17 @@ fn app(folder: &Path, endpoint: &Endpoint) -> App {
 fn each_sample_is_paid_for_once_and_the_plan_is_the_cheapest() {
     let (folder, endpoint) = (tempfile::tempdir().unwrap(), Endpoint::start());
     let app = app(folder.path(), &endpoint);
-    let profiler = Profiler::new(&app).batches([1, 4]).rounds(1).stretch(Duration::from_millis(5));
+    let profiler = Profiler::new(&app)
+        .batches([1, 4])
+        .rounds(1)
+        .stretch(Duration::from_millis(5));
     let answers = folder.path().join("answers");
     let refused = profiler.clone().record(&answers, Some(0.004)).run().unwrap_err();
     let refused = kaskade_app::report::in_one_line(&refused);
-    assert!(refused.contains("limit of spending") && refused.contains("would take"), "{refused}");
+    assert!(
+        refused.contains("limit of spending") && refused.contains("would take"),
+        "{refused}"
+    );
     let paid = endpoint.calls.load(Ordering::SeqCst);
     // A request costs 100 * 10 + 20 millionths.
     assert!(paid > 0 && paid as f64 * 0.001_02 <= 0.004, "{paid}");
@@ -123,14 +144,29 @@ fn each_sample_is_paid_for_once_and_the_plan_is_the_cheapest() {
     assert_eq!(endpoint.calls.load(Ordering::SeqCst), 40, "each sample once");
     let again = profiler.record(&answers, Some(0.0)).run().unwrap();
     assert_eq!(endpoint.calls.load(Ordering::SeqCst), 40, "replayed");
-    let [small, large] = profile.variants.as_slice() else { panic!("{profile:?}") };
+    let [small, large] = profile.variants.as_slice() else {
+        panic!("{profile:?}")
+    };
     assert_eq!(large.validation, again.variants[1].validation);
     assert!(large.validation.correct.iter().all(|right| *right));
     let money = large.money.unwrap();
-    assert!((money.per_request - 0.001_02).abs() < 1e-9 && money.source == CostSource::Priced, "{money:?}");
+    assert!(
+        (money.per_request - 0.001_02).abs() < 1e-9 && money.source == CostSource::Priced,
+        "{money:?}"
+    );
     assert!(small.money.is_some_and(|money| money.per_request == 0.0));
-    assert!(large.costs.iter().all(|cost| cost.energy_j.is_none() && cost.latency_s > 0.0));
-    let planned = planning::cascade(&profile).app(&app).objective(Objective::Ap).minimise(Minimise::Cost).plan().unwrap();
+    assert!(
+        large
+            .costs
+            .iter()
+            .all(|cost| cost.energy_j.is_none() && cost.latency_s > 0.0)
+    );
+    let planned = planning::cascade(&profile)
+        .app(&app)
+        .objective(Objective::Ap)
+        .minimise(Minimise::Cost)
+        .plan()
+        .unwrap();
     assert_eq!(planned.estimates.basis, CostBasis::Money);
     assert!(planned.estimates.energy_j <= money.per_request);
     assert!(planning::cascade::as_text(&profile, &planned).contains("0.001020"));
@@ -144,12 +180,17 @@ async fn the_cascade_is_served_and_outlives_the_endpoint() {
         estimator: Estimator::MaxSquared,
         temperature: 1.0,
     };
-    let small = Plan::cascade("reviews").stage("small", "small").calibration(calibration);
+    let small = Plan::cascade("reviews")
+        .stage("small", "small")
+        .calibration(calibration);
     let plan = small.below(1.0).then("large", "large").build().unwrap();
     let service = Service::builder(&app).plan(plan).start().unwrap();
     let client = service.client().await.unwrap();
     let reply = client.text("a good film").unwrap().send().await.unwrap();
-    assert_eq!((reply.variant.as_str(), reply.hops.len(), reply.degraded), ("large", 2, false));
+    assert_eq!(
+        (reply.variant.as_str(), reply.hops.len(), reply.degraded),
+        ("large", 2, false)
+    );
     let cost = reply.outputs.iter().find(|output| output.name == "cost").unwrap();
     let cost = f64::from_le_bytes(cost.data.as_ref().try_into().unwrap());
     assert!((cost - 0.001_02).abs() < 1e-9, "{cost}");
@@ -177,6 +218,8 @@ async fn the_cascade_is_served_and_outlives_the_endpoint() {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), recovered).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(20), recovered)
+        .await
+        .unwrap();
     service.stop();
 }

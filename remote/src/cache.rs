@@ -66,7 +66,11 @@ impl Cache {
     }
 
     fn file(&self, path: &str, body: &[u8]) -> PathBuf {
-        let hash = Sha256::new().chain_update(path).chain_update([0]).chain_update(body).finalize();
+        let hash = Sha256::new()
+            .chain_update(path)
+            .chain_update([0])
+            .chain_update(body)
+            .finalize();
         let name: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
         self.dir.join(name)
     }

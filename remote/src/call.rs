@@ -77,12 +77,20 @@ impl Caller {
         deadline: Option<Instant>,
         parts: Parts<'_>,
     ) -> Result<Outputs, ModelError> {
-        if let Some(recorded) = self.cache.as_ref().and_then(|cache| cache.get(&request.path, &request.body)) {
+        if let Some(recorded) = self
+            .cache
+            .as_ref()
+            .and_then(|cache| cache.get(&request.path, &request.body))
+        {
             // As long as it took: measurements of recorded answers are those of the endpoint.
             tokio::time::sleep(recorded.took).await;
             return Ok(self.priced(self.decode(&recorded.head, &recorded.body)?));
         }
-        let left = || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = || {
+            deadline.map_or(Duration::MAX, |deadline| {
+                deadline.saturating_duration_since(Instant::now())
+            })
+        };
         let late = |awaited: &str| ModelError::Late {
             reason: format!("waiting for {awaited}"),
         };
@@ -117,8 +125,12 @@ impl Caller {
                 retry_after_us: error.retry_after().map(|pause| pause.as_micros() as u64),
                 streamed,
             };
-            let Some(pause) = retry::pause(&self.retry, failed, left().as_micros().min(u128::from(u64::MAX)) as u64, draw())
-            else {
+            let Some(pause) = retry::pause(
+                &self.retry,
+                failed,
+                left().as_micros().min(u128::from(u64::MAX)) as u64,
+                draw(),
+            ) else {
                 return Err(error.into());
             };
             tracing::debug!(%error, pause, "repeating a call");
@@ -132,7 +144,13 @@ impl Caller {
         let reserved = self.reserve(request)?;
         let begun = Instant::now();
         let body = request.body.clone();
-        let answer = self.http.send(Method::POST, &request.path, request.content_type, &request.headers, body);
+        let answer = self.http.send(
+            Method::POST,
+            &request.path,
+            request.content_type,
+            &request.headers,
+            body,
+        );
         let answer = answer.await?;
         if request.streamed {
             let answer = openai::stream::read(&self.http, answer, &self.api, parts).await?;
@@ -140,7 +158,10 @@ impl Caller {
             return Ok(answer);
         }
         let head = request.head.as_ref().and_then(|name| answer.headers().get(name));
-        let head = head.and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+        let head = head
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+            .to_owned();
         let body = self.http.read(answer).await?;
         let answer = self.decode(&head, &body)?;
         reserved.settle(self.cost(&answer));
@@ -207,18 +228,26 @@ impl Caller {
     /// Reserves the most that a call may cost.
     fn reserve(&self, request: &Prepared) -> Result<Reserved<'_>, CallError> {
         let Some(spending) = &self.spending else {
-            return Ok(Reserved { spending: None, most: 0.0 });
+            return Ok(Reserved {
+                spending: None,
+                most: 0.0,
+            });
         };
         // A token is at least one byte.
         let usage = Usage {
             input_tokens: request.body.len() as u64,
             output_tokens: request.max_tokens.into(),
         };
-        let most = self.price.and_then(|price| price.cost(Some(usage))).unwrap_or(0.0);
+        let most = self
+            .price
+            .and_then(|price| price.cost(Some(usage)))
+            .unwrap_or(0.0);
         let waiting = self.waiting.load(std::sync::atomic::Ordering::Relaxed).max(1);
         let mut state = lock(spending);
         let (spent, reserved) = &mut *state;
-        spent.admit(*reserved + most, waiting).map_err(CallError::SpendLimit)?;
+        spent
+            .admit(*reserved + most, waiting)
+            .map_err(CallError::SpendLimit)?;
         *reserved += most;
         drop(state);
         Ok(Reserved {

@@ -67,7 +67,9 @@ impl CallError {
     /// Whether the same call may succeed later.
     pub const fn retryable(&self) -> bool {
         match self {
-            Self::Connect { .. } | Self::Timeout { .. } | Self::Broken { .. } | Self::BreakerOpen { .. } => true,
+            Self::Connect { .. } | Self::Timeout { .. } | Self::Broken { .. } | Self::BreakerOpen { .. } => {
+                true
+            }
             Self::Status { status, .. } => matches!(*status, 408 | 409 | 425 | 429 | 500..),
             Self::Malformed { .. } | Self::Useless { .. } | Self::SpendLimit(_) => false,
         }
@@ -77,7 +79,9 @@ impl CallError {
     /// or finds a request invalid is.
     pub const fn is_endpoint_failure(&self) -> bool {
         match self {
-            Self::Connect { .. } | Self::Timeout { .. } | Self::Broken { .. } | Self::Malformed { .. } => true,
+            Self::Connect { .. } | Self::Timeout { .. } | Self::Broken { .. } | Self::Malformed { .. } => {
+                true
+            }
             Self::Status { status, .. } => matches!(*status, 401 | 403 | 500..),
             Self::Useless { .. } | Self::BreakerOpen { .. } | Self::SpendLimit(_) => false,
         }

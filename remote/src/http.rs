@@ -48,8 +48,13 @@ impl Http {
             base_url: base_url.to_owned(),
             reason,
         };
-        let uri: Uri = base_url.parse().map_err(|error: hyper::http::uri::InvalidUri| bad(error.to_string()))?;
-        if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() || uri.query().is_some() {
+        let uri: Uri = base_url
+            .parse()
+            .map_err(|error: hyper::http::uri::InvalidUri| bad(error.to_string()))?;
+        if !matches!(uri.scheme_str(), Some("http" | "https"))
+            || uri.host().is_none()
+            || uri.query().is_some()
+        {
             return Err(bad("it must be like https://host/path".to_owned()));
         }
         let mut tcp = HttpConnector::new();
@@ -58,12 +63,16 @@ impl Http {
         let mut builder = Client::builder(TokioExecutor::new());
         builder.pool_idle_timeout(IDLE).pool_timer(TokioTimer::new());
         let client = if uri.scheme_str() == Some("https") {
-            let tls = HttpsConnectorBuilder::new().with_native_roots().map_err(ConnectError::Certificates)?;
+            let tls = HttpsConnectorBuilder::new()
+                .with_native_roots()
+                .map_err(ConnectError::Certificates)?;
             Connections::Tls(builder.build(tls.https_only().enable_http1().wrap_connector(tcp)))
         } else {
             Connections::Plain(builder.build(tcp))
         };
-        let mut authorization = key.as_ref().and_then(|key| HeaderValue::try_from(key.bearer()).ok());
+        let mut authorization = key
+            .as_ref()
+            .and_then(|key| HeaderValue::try_from(key.bearer()).ok());
         if let Some(value) = &mut authorization {
             value.set_sensitive(true);
         }
@@ -97,9 +106,11 @@ impl Http {
         if let Some(authorization) = &self.authorization {
             request = request.header(AUTHORIZATION, authorization);
         }
-        let request = request.body(Full::new(body)).map_err(|error| CallError::Connect {
-            reason: self.redact(&error.to_string()),
-        })?;
+        let request = request
+            .body(Full::new(body))
+            .map_err(|error| CallError::Connect {
+                reason: self.redact(&error.to_string()),
+            })?;
         let answer = match &self.client {
             Connections::Plain(client) => client.request(request),
             Connections::Tls(client) => client.request(request),
@@ -128,7 +139,9 @@ impl Http {
 
     /// Returns a text of the endpoint without the key.
     pub(crate) fn redact(&self, text: &str) -> String {
-        self.key.as_ref().map_or_else(|| text.to_owned(), |key| key.redact(text))
+        self.key
+            .as_ref()
+            .map_or_else(|| text.to_owned(), |key| key.redact(text))
     }
 
     async fn read_body<B>(&self, body: B, limit: usize) -> Result<Bytes, CallError>
@@ -206,7 +219,10 @@ mod tests {
     #[test]
     fn messages_of_every_kind_of_server_are_found() {
         let said = |body: &str| message(StatusCode::UNAUTHORIZED, body.as_bytes());
-        assert_eq!(said(r#"{"error": {"message": "no  key", "type": "auth"}}"#), "no key");
+        assert_eq!(
+            said(r#"{"error": {"message": "no  key", "type": "auth"}}"#),
+            "no key"
+        );
         assert_eq!(said(r#"{"error": "unknown model"}"#), "unknown model");
         assert_eq!(said("<html>\n down</html>"), "<html> down</html>");
         assert_eq!(said(""), "Unauthorized");
@@ -229,8 +245,17 @@ mod tests {
 
     #[test]
     fn addresses_are_checked() {
-        for bad in ["", "127.0.0.1:80", "ftp://host", "http://", "https://host/v1?key=1"] {
-            assert!(matches!(Http::new(bad, None), Err(ConnectError::Address { .. })), "{bad}");
+        for bad in [
+            "",
+            "127.0.0.1:80",
+            "ftp://host",
+            "http://",
+            "https://host/v1?key=1",
+        ] {
+            assert!(
+                matches!(Http::new(bad, None), Err(ConnectError::Address { .. })),
+                "{bad}"
+            );
         }
     }
 }

@@ -97,7 +97,9 @@ pub fn connect(endpoint: &Endpoint) -> Result<Loaded, ConnectError> {
         retry: endpoint.retry,
         breaker: Mutex::new(Breaker::new(endpoint.breaker)),
         cache: cache.transpose()?,
-        spending: endpoint.spend_limit.map(|limit| Mutex::new((Spending::new(limit), 0.0))),
+        spending: endpoint
+            .spend_limit
+            .map(|limit| Mutex::new((Spending::new(limit), 0.0))),
         waiting: AtomicU64::new(0),
         started: Instant::now(),
     };
@@ -117,13 +119,20 @@ pub fn connect(endpoint: &Endpoint) -> Result<Loaded, ConnectError> {
     })
 }
 
-fn fetch(runtime: &Runtime, http: &Http, model: &str, version: Option<&str>) -> Result<oip::Metadata, CallError> {
+fn fetch(
+    runtime: &Runtime,
+    http: &Http,
+    model: &str,
+    version: Option<&str>,
+) -> Result<oip::Metadata, CallError> {
     // On a thread that blocks nothing: the caller may be inside another runtime.
     std::thread::scope(|scope| {
         let fetching = scope.spawn(|| {
             runtime.block_on(async {
                 let fetching = tokio::time::timeout(METADATA, oip::Metadata::fetch(http, model, version));
-                fetching.await.unwrap_or(Err(CallError::Timeout { after: METADATA }))
+                fetching
+                    .await
+                    .unwrap_or(Err(CallError::Timeout { after: METADATA }))
             })
         });
         fetching.join().unwrap_or_else(|_| {
@@ -235,7 +244,11 @@ impl Continuous for RemoteModel {
     }
 
     fn submit_within(&mut self, number: u64, inputs: &Inputs, budget: Duration) -> Result<(), ModelError> {
-        self.start(number, inputs, Some(budget).filter(|budget| *budget < Duration::MAX))
+        self.start(
+            number,
+            inputs,
+            Some(budget).filter(|budget| *budget < Duration::MAX),
+        )
     }
 
     fn cancel(&mut self, number: u64) {
@@ -273,7 +286,9 @@ impl Model for RemoteModel {
         }
         while !self.running.is_empty() {
             for Progress { number, end, .. } in self.step() {
-                let place = usize::try_from(number).ok().and_then(|place| results.get_mut(place));
+                let place = usize::try_from(number)
+                    .ok()
+                    .and_then(|place| results.get_mut(place));
                 if let (Some(place), Some(end)) = (place, end) {
                     *place = Some(end);
                 }
@@ -284,7 +299,10 @@ impl Model for RemoteModel {
                 reason: "the request ended without an answer".to_owned(),
             })
         };
-        results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
+        results
+            .into_iter()
+            .map(|result| result.unwrap_or_else(lost))
+            .collect()
     }
 
     fn continuous(&mut self) -> Option<&mut dyn Continuous> {

@@ -57,7 +57,9 @@ impl Metadata {
     /// [`CallError`]; [`CallError::Malformed`] for a type of tensors that is not served here.
     pub(crate) async fn fetch(http: &Http, model: &str, version: Option<&str>) -> Result<Self, CallError> {
         let get = async |path: &str| {
-            let answer = http.send(Method::GET, path, "application/json", &[], Bytes::new()).await?;
+            let answer = http
+                .send(Method::GET, path, "application/json", &[], Bytes::new())
+                .await?;
             http.read(answer).await
         };
         let path = match version {
@@ -71,7 +73,10 @@ impl Metadata {
         }
         Ok(Self {
             inputs: model.inputs,
-            binary: server.extensions.iter().any(|name| name.starts_with("binary_tensor_data")),
+            binary: server
+                .extensions
+                .iter()
+                .any(|name| name.starts_with("binary_tensor_data")),
             path,
         })
     }
@@ -90,7 +95,11 @@ impl Metadata {
                 Err(_) => Extent::UpTo(MAX_EXTENT),
             });
             let datatype = Datatype::from_name(&port.datatype).ok()?;
-            Some(InputSpec::required(port.name.as_str(), datatype, extents.collect()))
+            Some(InputSpec::required(
+                port.name.as_str(),
+                datatype,
+                extents.collect(),
+            ))
         };
         Signature {
             inputs: self.inputs.iter().filter_map(spec).collect(),
@@ -136,7 +145,11 @@ impl Metadata {
         }
         Ok(Prepared {
             path: format!("{}/infer", self.path),
-            content_type: if self.binary { "application/octet-stream" } else { "application/json" },
+            content_type: if self.binary {
+                "application/octet-stream"
+            } else {
+                "application/json"
+            },
             headers,
             body: body.into(),
             head: Some(JSON_LENGTH),
@@ -170,7 +183,10 @@ fn numbers(tensor: &Tensor) -> Result<Value, ModelError> {
         Datatype::F16 | Datatype::Bf16 => {
             return Err(ModelError::BadInput {
                 name: tensor.name.clone(),
-                reason: format!("the endpoint takes {} as binary tensors only, which it does not have", tensor.datatype.name()),
+                reason: format!(
+                    "the endpoint takes {} as binary tensors only, which it does not have",
+                    tensor.datatype.name()
+                ),
             });
         }
     })
@@ -215,11 +231,17 @@ pub(crate) fn decode(head: &str, body: &Bytes) -> Result<Answer, CallError> {
     let mut outputs = Vec::with_capacity(answer.outputs.len());
     for output in answer.outputs {
         let datatype = Datatype::from_name(&output.datatype).map_err(malformed)?;
-        let size = output.parameters.and_then(|parameters| parameters.binary_data_size);
+        let size = output
+            .parameters
+            .and_then(|parameters| parameters.binary_data_size);
         let data = match (size, output.data) {
             (Some(size), _) if size <= binary.len() => binary.split_to(size),
-            (None, Some(data)) => bytes_of(datatype, &data)
-                .ok_or_else(|| malformed(format!("output `{}` holds what is no {}", output.name, output.datatype)))?,
+            (None, Some(data)) => bytes_of(datatype, &data).ok_or_else(|| {
+                malformed(format!(
+                    "output `{}` holds what is no {}",
+                    output.name, output.datatype
+                ))
+            })?,
             _ => return Err(malformed(format!("output `{}` has no data", output.name))),
         };
         let mut shape = output.shape;
@@ -246,7 +268,9 @@ fn bytes_of(datatype: Datatype, data: &Value) -> Option<Bytes> {
 
 fn append(datatype: Datatype, value: &Value, bytes: &mut Vec<u8>) -> Option<()> {
     if let Some(elements) = value.as_array() {
-        return elements.iter().try_for_each(|element| append(datatype, element, bytes));
+        return elements
+            .iter()
+            .try_for_each(|element| append(datatype, element, bytes));
     }
     match datatype {
         Datatype::Bool => bytes.push(value.as_bool()?.into()),
@@ -317,9 +341,13 @@ mod tests {
     #[test]
     fn answers_are_read_both_ways_and_garbage_is_refused() {
         let read = |head: &str, body: &[u8]| decode(head, &Bytes::copy_from_slice(body));
-        let text = br#"{"outputs": [{"name": "y", "shape": [1, 2], "datatype": "FP32", "data": [[1, 2.5]]}]}"#;
+        let text =
+            br#"{"outputs": [{"name": "y", "shape": [1, 2], "datatype": "FP32", "data": [[1, 2.5]]}]}"#;
         let answer = read("", text).unwrap();
-        assert_eq!(answer.outputs, [Tensor::from_f32("y", &[2], &[1.0, 2.5]).unwrap()]);
+        assert_eq!(
+            answer.outputs,
+            [Tensor::from_f32("y", &[2], &[1.0, 2.5]).unwrap()]
+        );
         let json = br#"{"outputs": [{"name": "y", "shape": [1, 1], "datatype": "FP32", "parameters": {"binary_data_size": 4}}]}"#;
         let whole = [&json[..], &2.0_f32.to_le_bytes()].concat();
         let answer = read(&json.len().to_string(), &whole).unwrap();
@@ -329,11 +357,23 @@ mod tests {
             ("9999", &whole[..]),
             ("x", &whole[..]),
             ("", b"{}"),
-            ("", br#"{"outputs": [{"name": "y", "shape": [3], "datatype": "FP32", "data": [1]}]}"#),
-            ("", br#"{"outputs": [{"name": "y", "shape": [1], "datatype": "FP32", "data": ["NaN"]}]}"#),
-            ("", br#"{"outputs": [{"name": "y", "shape": [1], "datatype": "FP8", "data": [1]}]}"#),
+            (
+                "",
+                br#"{"outputs": [{"name": "y", "shape": [3], "datatype": "FP32", "data": [1]}]}"#,
+            ),
+            (
+                "",
+                br#"{"outputs": [{"name": "y", "shape": [1], "datatype": "FP32", "data": ["NaN"]}]}"#,
+            ),
+            (
+                "",
+                br#"{"outputs": [{"name": "y", "shape": [1], "datatype": "FP8", "data": [1]}]}"#,
+            ),
         ] {
-            assert!(matches!(read(head, body), Err(CallError::Malformed { .. })), "{head}");
+            assert!(
+                matches!(read(head, body), Err(CallError::Malformed { .. })),
+                "{head}"
+            );
         }
     }
 }

@@ -59,7 +59,9 @@ impl Secret {
     /// [`SecretError`], naming the variable.
     pub fn from_variable(name: &str) -> Result<Self, SecretError> {
         let key = std::env::var(name).ok().filter(|key| !key.is_empty());
-        let key = key.ok_or_else(|| SecretError::Variable { name: name.to_owned() })?;
+        let key = key.ok_or_else(|| SecretError::Variable {
+            name: name.to_owned(),
+        })?;
         Self::new(&key, &format!("the environment variable `{name}`"))
     }
 
@@ -105,7 +107,10 @@ mod tests {
     #[test]
     fn a_key_is_shown_nowhere() {
         let key = Secret::new(" sk-1234\n", "a test").unwrap();
-        assert_eq!(format!("{key} {key:?} {:?}", Some(&key)), "[redacted] [redacted] Some([redacted])");
+        assert_eq!(
+            format!("{key} {key:?} {:?}", Some(&key)),
+            "[redacted] [redacted] Some([redacted])"
+        );
         assert_eq!(key.redact("no such key: sk-1234!"), "no such key: [redacted]!");
         assert_eq!(key.bearer(), "Bearer sk-1234");
     }
@@ -114,7 +119,10 @@ mod tests {
     fn unusable_keys_are_refused_by_their_origin() {
         for bad in ["", "  ", "two words", "line\nbreak", "schlüssel"] {
             let error = Secret::new(bad, "`key.txt`").unwrap_err().to_string();
-            assert!(error.contains("`key.txt`") && (bad.trim().is_empty() || !error.contains(bad)), "{error}");
+            assert!(
+                error.contains("`key.txt`") && (bad.trim().is_empty() || !error.contains(bad)),
+                "{error}"
+            );
         }
         assert!(matches!(
             Secret::from_variable("KASKADE_NO_SUCH_VARIABLE"),

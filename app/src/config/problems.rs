@@ -74,7 +74,9 @@ impl App {
         let at = format!("variants[{index}]");
         let mut problems = Vec::new();
         if variant.price.is_some_and(|price| !price.is_sound()) {
-            problems.push(format!("{at}.price: every amount must be finite and not negative"));
+            problems.push(format!(
+                "{at}.price: every amount must be finite and not negative"
+            ));
         }
         match (&variant.dir, &variant.file, &variant.remote) {
             (Some(dir), None, None) => problems.extend(checkpoint_problem(index, variant, dir)),
@@ -85,7 +87,9 @@ impl App {
                 "{at}.file: ONNX files of language models are not served; use `dir`, or `remote`"
             )),
             (None, Some(_), None) => {}
-            (None, None, Some(remote)) => problems.extend(remote.problems(&format!("{at}.remote"), self.task)),
+            (None, None, Some(remote)) => {
+                problems.extend(remote.problems(&format!("{at}.remote"), self.task))
+            }
             (None, None, None) => problems.push(format!("{at}: give one of `dir`, `file` and `remote`")),
             _ => problems.push(format!("{at}: give only one of `dir`, `file` and `remote`")),
         }

@@ -168,7 +168,11 @@ impl RemoteRule {
                     system: self.system.clone(),
                     prompt: self.prompt.clone(),
                     max_tokens: if generates { most } else { LABEL_TOKENS },
-                    temperature: if generates { generation.sampling.temperature.into() } else { 0.0 },
+                    temperature: if generates {
+                        generation.sampling.temperature.into()
+                    } else {
+                        0.0
+                    },
                     top_logprobs: self.top_logprobs,
                 })
             }
@@ -197,24 +201,37 @@ impl RemoteRule {
         let mut problems = Vec::new();
         let mut problem = |field: &str, text: String| problems.push(format!("{at}.{field}: {text}"));
         if !self.base_url.starts_with("http://") && !self.base_url.starts_with("https://") {
-            problem("base_url", format!("`{}` is no http or https address", self.base_url));
+            problem(
+                "base_url",
+                format!("`{}` is no http or https address", self.base_url),
+            );
         }
         if self.top_logprobs > MAX_LOGPROBS {
             problem("top_logprobs", format!("is more than {MAX_LOGPROBS}"));
         }
-        let classifies = self.kind == RemoteKind::OpenAi && self.api == OpenAiApi::Chat && task == Task::Classification;
+        let classifies =
+            self.kind == RemoteKind::OpenAi && self.api == OpenAiApi::Chat && task == Task::Classification;
         if classifies && self.labels.len() < 2 {
             problem("labels", "name at least two classes, in their order".to_owned());
         }
         if !classifies && !self.labels.is_empty() {
-            problem("labels", "are for classification by chat completions only".to_owned());
+            problem(
+                "labels",
+                "are for classification by chat completions only".to_owned(),
+            );
         }
         let empty = self.labels.iter().any(|label| label.trim().is_empty());
         if empty {
             problem("labels", "one is empty".to_owned());
         }
-        if self.kind == RemoteKind::OpenAi && self.api == OpenAiApi::Chat && !self.prompt.contains(kaskade_remote::endpoint::TEXT) {
-            problem("prompt", "has no `{text}`, so that no request's text would be sent".to_owned());
+        if self.kind == RemoteKind::OpenAi
+            && self.api == OpenAiApi::Chat
+            && !self.prompt.contains(kaskade_remote::endpoint::TEXT)
+        {
+            problem(
+                "prompt",
+                "has no `{text}`, so that no request's text would be sent".to_owned(),
+            );
         }
         if self.kind == RemoteKind::OpenAi && self.version.is_some() {
             problem("version", "is for `oip` only".to_owned());

@@ -23,7 +23,9 @@ pub(super) fn record(model: &mut dyn Model, requests: &[Inputs]) -> Result<Optio
         costs.push(outputs.iter().find(|output| output.name == COST).and_then(amount));
     }
     let known: Option<Vec<f64>> = costs.into_iter().collect();
-    Ok(known.filter(|costs| !costs.is_empty()).map(|costs| costs.iter().sum::<f64>() / costs.len() as f64))
+    Ok(known
+        .filter(|costs| !costs.is_empty())
+        .map(|costs| costs.iter().sum::<f64>() / costs.len() as f64))
 }
 
 fn amount(output: &Tensor) -> Option<f64> {
@@ -56,7 +58,9 @@ mod tests {
                 data: cost.to_le_bytes().to_vec().into(),
             };
             let answers = self.0.drain(..);
-            answers.map(|cost| cost.map(|cost| cost.map(output).into_iter().collect())).collect()
+            answers
+                .map(|cost| cost.map(|cost| cost.map(output).into_iter().collect()))
+                .collect()
         }
     }
 
@@ -66,8 +70,13 @@ mod tests {
         assert_eq!(record(vec![Ok(Some(1.0)), Ok(Some(2.0))]).unwrap(), Some(1.5));
         assert_eq!(record(vec![Ok(Some(1.0)), Ok(None)]).unwrap(), None);
         assert_eq!(record(Vec::new()).unwrap(), None);
-        let refused = ModelError::Refused { reason: "the limit of spending is reached".to_owned() };
+        let refused = ModelError::Refused {
+            reason: "the limit of spending is reached".to_owned(),
+        };
         let error = crate::report::in_one_line(&record(vec![Ok(None), Err(refused)]).unwrap_err());
-        assert!(error.contains("sample 1") && error.contains("limit of spending"), "{error}");
+        assert!(
+            error.contains("sample 1") && error.contains("limit of spending"),
+            "{error}"
+        );
     }
 }

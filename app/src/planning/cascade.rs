@@ -132,7 +132,9 @@ pub fn graph(profile: &Profile, planned: &CascadePlan, batch: u32) -> Graph {
         let cost = fit::per_request(&variant.costs, batch, |cost| match basis {
             CostBasis::Energy => cost.energy_j,
             CostBasis::Latency => Some(cost.latency_s),
-            CostBasis::Money => variant.money.map(|money| money.per_request * f64::from(cost.batch)),
+            CostBasis::Money => variant
+                .money
+                .map(|money| money.per_request * f64::from(cost.batch)),
         });
         let right = variant.validation.correct.iter().filter(|right| **right).count();
         Named {

@@ -85,7 +85,11 @@ pub fn prefixed(value: f64, unit: &str) -> String {
 
 /// The sources of a family's costs in money, each once.
 pub fn money_sources(profile: &Profile) -> String {
-    let mut sources: Vec<CostSource> = profile.variants.iter().filter_map(|one| Some(one.money?.source)).collect();
+    let mut sources: Vec<CostSource> = profile
+        .variants
+        .iter()
+        .filter_map(|one| Some(one.money?.source))
+        .collect();
     sources.sort_unstable();
     sources.dedup();
     let names = sources.iter().map(|source| match source {

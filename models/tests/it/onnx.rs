@@ -6,7 +6,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use kaskade_models::{
-    Datatype, Device, DeviceChoice, Inputs, LoadError, LoadOptions, Loaded, ModelError, Slice, Tensor, load, load_onnx,
+    Datatype, Device, DeviceChoice, Inputs, LoadError, LoadOptions, Loaded, ModelError, Slice, Tensor, load,
+    load_onnx,
 };
 use kaskade_testkit::{ROOT, onnx_python};
 
@@ -47,7 +48,8 @@ fn in_environment(test: &str) -> bool {
         .env_remove("ORT_DYLIB_PATH")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
     false
 }
@@ -63,7 +65,11 @@ fn exported(folder: &Path, variant: &str, more: &[&str]) -> PathBuf {
         .args(more)
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     folder.join("model.onnx")
 }
 
@@ -88,7 +94,9 @@ fn logits(loaded: &mut Loaded, requests: &[Inputs]) -> Vec<Vec<f32>> {
 
 fn distance(left: &[Vec<f32>], right: &[Vec<f32>]) -> f32 {
     let pairs = left.iter().flatten().zip(right.iter().flatten());
-    pairs.map(|(left, right)| (left - right).abs()).fold(0.0, f32::max)
+    pairs
+        .map(|(left, right)| (left - right).abs())
+        .fold(0.0, f32::max)
 }
 
 #[test]
@@ -106,7 +114,11 @@ fn an_export_answers_like_the_cpu_kernels() {
         assert_eq!(exported.model.signature(), ours.model.signature());
         let weights = ours.info.parameters;
         // Both count the same weights; the graph has a few constants more.
-        assert!((weights..weights + 64).contains(&exported.info.parameters), "{:?}", exported.info);
+        assert!(
+            (weights..weights + 64).contains(&exported.info.parameters),
+            "{:?}",
+            exported.info
+        );
         let (theirs, ours) = (logits(&mut exported, &requests), logits(&mut ours, &requests));
         let difference = distance(&theirs, &ours);
         eprintln!("{variant}: largest difference {difference:.2e}");
@@ -115,7 +127,10 @@ fn an_export_answers_like_the_cpu_kernels() {
         let mixed = [requests[0].clone(), Vec::new(), requests[1].clone()];
         let answers = exported.model.run(&mixed);
         assert!(answers[0].is_ok() && answers[2].is_ok());
-        assert!(matches!(answers[1], Err(ModelError::BadInput { .. })), "{answers:?}");
+        assert!(
+            matches!(answers[1], Err(ModelError::BadInput { .. })),
+            "{answers:?}"
+        );
     }
 }
 
@@ -128,11 +143,18 @@ fn int8_weights_are_served() {
     let file = exported(folder.path(), "sentiment-mini", &["--int8"]);
     let mut int8 = onnx(&file);
     let mut ours = load(&weights("sentiment-mini"), &Device::Cpu, &LoadOptions::default()).unwrap();
-    assert!(int8.info.weight_bytes < ours.info.weight_bytes / 2, "{:?}", int8.info);
+    assert!(
+        int8.info.weight_bytes < ours.info.weight_bytes / 2,
+        "{:?}",
+        int8.info
+    );
     let requests: Vec<Inputs> = TEXTS.iter().map(|one| text(one)).collect();
     let class = |rows: Vec<Vec<f32>>| -> Vec<bool> { rows.iter().map(|row| row[1] > row[0]).collect() };
     // The first and the third are far from the border.
-    let (theirs, ours) = (class(logits(&mut int8, &requests)), class(logits(&mut ours, &requests)));
+    let (theirs, ours) = (
+        class(logits(&mut int8, &requests)),
+        class(logits(&mut ours, &requests)),
+    );
     assert_eq!([theirs[0], theirs[2]], [ours[0], ours[2]]);
 }
 
@@ -157,18 +179,33 @@ fn tensors_of_several_shapes_are_batched() {
     let folder = tempfile::tempdir().unwrap();
     for batch in ["batch", "1"] {
         let file = folder.path().join(format!("{batch}.onnx"));
-        let written = Command::new(python().unwrap()).args(["-c", SUMS]).arg(&file).arg(batch).status();
+        let written = Command::new(python().unwrap())
+            .args(["-c", SUMS])
+            .arg(&file)
+            .arg(batch)
+            .status();
         assert!(written.unwrap().success());
         let mut sums = onnx(&file);
         let request = |values: &[f32]| vec![Tensor::from_f32("x", &[2, values.len() / 2], values).unwrap()];
         let wrong = vec![Tensor::from_f32("x", &[3, 1], &[1.0; 3]).unwrap()];
-        let requests = [request(&[1.0, 2.0]), request(&[1.0, 2.0, 3.0, 4.0]), wrong, request(&[5.0, 6.0])];
+        let requests = [
+            request(&[1.0, 2.0]),
+            request(&[1.0, 2.0, 3.0, 4.0]),
+            wrong,
+            request(&[5.0, 6.0]),
+        ];
         let answers = sums.model.run(&requests);
         let sum = |place: usize| answers[place].as_ref().unwrap()[0].to_f32().unwrap();
         assert_eq!([sum(0), sum(1), sum(3)], [[1.0, 2.0], [3.0, 7.0], [5.0, 6.0]]);
-        assert!(matches!(answers[2], Err(ModelError::WrongShape { .. })), "{answers:?}");
+        assert!(
+            matches!(answers[2], Err(ModelError::WrongShape { .. })),
+            "{answers:?}"
+        );
         let wide = &answers[1].as_ref().unwrap()[1];
-        assert_eq!((wide.name.as_str(), wide.datatype, wide.shape.as_slice()), ("wide", Datatype::F64, &[2, 2][..]));
+        assert_eq!(
+            (wide.name.as_str(), wide.datatype, wide.shape.as_slice()),
+            ("wide", Datatype::F64, &[2, 2][..])
+        );
     }
 }
 
@@ -187,12 +224,21 @@ fn files_that_are_no_models_are_refused() {
         let error = refused(&whole, DeviceChoice::Cpu);
         assert!(matches!(error, LoadError::BadOnnx { .. }), "{error}");
     }
-    let half = LoadOptions { slice: Slice::new(0, 2).unwrap(), ..LoadOptions::default() };
-    assert!(matches!(refused(&half, DeviceChoice::Cpu), LoadError::NotSliced { .. }));
+    let half = LoadOptions {
+        slice: Slice::new(0, 2).unwrap(),
+        ..LoadOptions::default()
+    };
+    assert!(matches!(
+        refused(&half, DeviceChoice::Cpu),
+        LoadError::NotSliced { .. }
+    ));
     // The CPU's library has no CUDA provider: the model is not run on the CPU instead.
     exported(folder.path(), "sentiment-pico", &[]);
     let error = refused(&whole, DeviceChoice::Cuda(0));
-    assert!(matches!(error, LoadError::BadOnnx { .. }) && error.to_string().contains("CUDA"), "{error}");
+    assert!(
+        matches!(error, LoadError::BadOnnx { .. }) && error.to_string().contains("CUDA"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -200,17 +246,27 @@ fn without_the_library_the_error_says_how_to_get_it() {
     let missing = Path::new("/nonexistent/libonnxruntime.so");
     if std::env::var_os("ORT_DYLIB_PATH").is_none_or(|named| named != missing) {
         let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "onnx::without_the_library_the_error_says_how_to_get_it", "--nocapture"])
+            .args([
+                "--exact",
+                "onnx::without_the_library_the_error_says_how_to_get_it",
+                "--nocapture",
+            ])
             .env("ORT_DYLIB_PATH", missing)
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+        let said =
+            String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
         return assert!(output.status.success() && said.contains("1 passed"), "{said}");
     }
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.onnx");
     std::fs::write(&file, [7 << 3 | 2, 2, 1 << 3, 1]).unwrap();
-    let error = load_onnx(&file, DeviceChoice::Cpu, &LoadOptions::default()).err().unwrap();
+    let error = load_onnx(&file, DeviceChoice::Cpu, &LoadOptions::default())
+        .err()
+        .unwrap();
     assert!(matches!(error, LoadError::NoOnnxRuntime { .. }), "{error}");
-    assert!(error.to_string().contains("ORT_DYLIB_PATH names `/nonexistent"), "{error}");
+    assert!(
+        error.to_string().contains("ORT_DYLIB_PATH names `/nonexistent"),
+        "{error}"
+    );
 }

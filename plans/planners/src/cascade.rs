@@ -8,8 +8,8 @@ use thiserror::Error;
 use crate::certify::{self, CertifyError, CertifyOptions, HeldOut, Tested, held_out};
 use crate::skips::{Dropped, Pruned, Skips, Split, Tried, add_skips, prune, trim};
 use crate::thresholds::{
-    Baseline, CostBasis, Exits, FORWARD_ALL, Family, FamilyError, Frontier, Minimise, NonInferiorityTest, Outcome,
-    Point, Search, accuracy_preserving, energy_optimising, evaluate, frontier, threshold_exits,
+    Baseline, CostBasis, Exits, FORWARD_ALL, Family, FamilyError, Frontier, Minimise, NonInferiorityTest,
+    Outcome, Point, Search, accuracy_preserving, energy_optimising, evaluate, frontier, threshold_exits,
 };
 use kaskade_policy::invalid::Invalid;
 use kaskade_policy::plan::{

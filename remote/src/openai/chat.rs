@@ -45,13 +45,18 @@ pub(crate) fn prepare(chat: &Chat, inputs: &Inputs, streamed: bool) -> Result<Pr
     let (mut max_tokens, mut temperature) = (chat.max_tokens, chat.temperature);
     if let Some(tensor) = input("max_tokens") {
         let asked = tensor.to_i64()?.first().copied().unwrap_or_default();
-        max_tokens = u32::try_from(asked).map_err(|_| bad("max_tokens", "it must not be negative".to_owned()))?;
+        max_tokens =
+            u32::try_from(asked).map_err(|_| bad("max_tokens", "it must not be negative".to_owned()))?;
     }
     if let Some(tensor) = input("temperature") {
         temperature = tensor.to_f32()?.first().copied().unwrap_or_default().into();
     }
     let mut messages = Vec::new();
-    messages.extend(chat.system.as_ref().map(|system| json!({"role": "system", "content": system})));
+    messages.extend(
+        chat.system
+            .as_ref()
+            .map(|system| json!({"role": "system", "content": system})),
+    );
     messages.push(json!({"role": "user", "content": chat.prompt.replace(TEXT, &text)}));
     let mut body = json!({
         "model": chat.model,
@@ -142,7 +147,12 @@ impl Text {
     ///
     /// # Errors
     /// [`CallError::Malformed`] for log probabilities that are none.
-    pub(super) fn add(&mut self, chat: &Chat, content: &str, logprobs: Option<Logprobs>) -> Result<(), CallError> {
+    pub(super) fn add(
+        &mut self,
+        chat: &Chat,
+        content: &str,
+        logprobs: Option<Logprobs>,
+    ) -> Result<(), CallError> {
         self.content.push_str(content);
         if chat.top_logprobs > 0 {
             for place in logprobs.and_then(|logprobs| logprobs.content).unwrap_or_default() {
@@ -177,14 +187,21 @@ impl Text {
         labels: &[String],
     ) -> Result<Vec<Result<Tensor, kaskade_models::TensorError>>, CallError> {
         let shown = || self.content.chars().take(40).collect::<String>();
-        let none = || useless(format!("the answer `{}` is none of the labels {labels:?}", shown()));
+        let none = || {
+            useless(format!(
+                "the answer `{}` is none of the labels {labels:?}",
+                shown()
+            ))
+        };
         let scores = if chat.top_logprobs > 0 {
             // White space before the answer says nothing.
             let first = self.places.iter().find(|place| !place.token.trim().is_empty());
             first.and_then(|place| place.scores(labels)).ok_or_else(none)?
         } else {
             let class = label_of(&self.content, labels).ok_or_else(none)?;
-            (0..labels.len()).map(|other| f32::from(u8::from(other == class))).collect()
+            (0..labels.len())
+                .map(|other| f32::from(u8::from(other == class)))
+                .collect()
         };
         Ok(vec![Tensor::from_f32(LOGITS, &[scores.len()], &scores)])
     }
@@ -192,14 +209,20 @@ impl Text {
     fn generated(self) -> Result<Vec<Result<Tensor, kaskade_models::TensorError>>, CallError> {
         let end = match self.end.as_deref() {
             Some("length") => "length",
-            Some("content_filter") => return Err(useless("the endpoint's content filter withheld the answer")),
+            Some("content_filter") => {
+                return Err(useless("the endpoint's content filter withheld the answer"));
+            }
             _ => "stop",
         };
         let probabilities: Vec<f32> = self.places.iter().map(Place::probability).collect();
         let confidence = self.places.iter().map(Place::confidence).reduce(f32::min);
         let mut outputs = vec![Tensor::from_texts("text", &[&self.content])];
         if !probabilities.is_empty() {
-            outputs.push(Tensor::from_f32("probabilities", &[probabilities.len()], &probabilities));
+            outputs.push(Tensor::from_f32(
+                "probabilities",
+                &[probabilities.len()],
+                &probabilities,
+            ));
         }
         // Without probabilities an answer is never sure.
         outputs.push(Tensor::from_f32("confidence", &[1], &[confidence.unwrap_or(0.0)]));
@@ -209,7 +232,9 @@ impl Text {
 }
 
 fn useless(reason: impl Into<String>) -> CallError {
-    CallError::Useless { reason: reason.into() }
+    CallError::Useless {
+        reason: reason.into(),
+    }
 }
 
 #[cfg(test)]
@@ -243,7 +268,10 @@ mod tests {
         let inputs = vec![Tensor::from_texts("text", &["so \"good\""]).unwrap()];
         let prepared = prepare(&classifier(), &inputs, false).unwrap();
         let body: Value = serde_json::from_slice(&prepared.body).unwrap();
-        assert_eq!(body["messages"], json!([{"role": "user", "content": "Review: so \"good\""}]));
+        assert_eq!(
+            body["messages"],
+            json!([{"role": "user", "content": "Review: so \"good\""}])
+        );
         assert_eq!((&body["top_logprobs"], body.get("stream")), (&json!(5), None));
         assert!(prepare(&classifier(), &vec![], false).is_err());
     }
@@ -255,9 +283,15 @@ mod tests {
             "usage": {"prompt_tokens": 7, "completion_tokens": 1}, "new": {}}"#;
         let answer = read(&classifier(), body).unwrap();
         let logits = answer.outputs[0].to_f32().unwrap();
-        assert!((logits[1] + 0.1).abs() < 1e-6 && (logits[0] + 3.0).abs() < 1e-6, "{logits:?}");
+        assert!(
+            (logits[1] + 0.1).abs() < 1e-6 && (logits[0] + 3.0).abs() < 1e-6,
+            "{logits:?}"
+        );
         assert_eq!(answer.usage.unwrap().input_tokens, 7);
-        let unsure = Chat { top_logprobs: 0, ..classifier() };
+        let unsure = Chat {
+            top_logprobs: 0,
+            ..classifier()
+        };
         let answer = read(&unsure, r#"{"choices": [{"message": {"content": "Bad."}}]}"#).unwrap();
         assert_eq!(answer.outputs[0].to_f32().unwrap(), [1.0, 0.0]);
         assert_eq!(answer.usage, None);
@@ -273,13 +307,30 @@ mod tests {
         };
         assert!(read(&classifier(), &place("-0.5")).is_ok());
         for body in [
-            "", "<html>", "{}", r#"{"choices": []}"#, &place("NaN"), &place("1e999"), &place("\"x\""), &place("3.0"), &place("null"),
+            "",
+            "<html>",
+            "{}",
+            r#"{"choices": []}"#,
+            &place("NaN"),
+            &place("1e999"),
+            &place("\"x\""),
+            &place("3.0"),
+            &place("null"),
         ] {
-            assert!(matches!(read(&classifier(), body), Err(CallError::Malformed { .. })), "{body}");
+            assert!(
+                matches!(read(&classifier(), body), Err(CallError::Malformed { .. })),
+                "{body}"
+            );
         }
         let other = place("-0.5").replace("good", "maybe");
-        for body in [other.as_str(), r#"{"choices": [{"message": {"content": "good"}}]}"#] {
-            assert!(matches!(read(&classifier(), body), Err(CallError::Useless { .. })), "{body}");
+        for body in [
+            other.as_str(),
+            r#"{"choices": [{"message": {"content": "good"}}]}"#,
+        ] {
+            assert!(
+                matches!(read(&classifier(), body), Err(CallError::Useless { .. })),
+                "{body}"
+            );
         }
     }
 

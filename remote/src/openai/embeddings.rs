@@ -12,7 +12,11 @@ use crate::error::CallError;
 /// `text` BYTES `[1]`.
 pub(crate) fn signature() -> Signature {
     Signature {
-        inputs: vec![InputSpec::required("text", Datatype::Bytes, vec![Extent::Exactly(1)])],
+        inputs: vec![InputSpec::required(
+            "text",
+            Datatype::Bytes,
+            vec![Extent::Exactly(1)],
+        )],
     }
 }
 
@@ -54,9 +58,13 @@ struct Embedding {
 pub(crate) fn decode(body: &Bytes) -> Result<Answer, CallError> {
     let read: Embeddings = serde_json::from_slice(body).map_err(malformed)?;
     let [one] = read.data.as_slice() else {
-        return Err(malformed(format!("it has {} embeddings for one text", read.data.len())));
+        return Err(malformed(format!(
+            "it has {} embeddings for one text",
+            read.data.len()
+        )));
     };
-    let embedding = Tensor::from_f32("embedding", &[one.embedding.len()], &one.embedding).map_err(malformed)?;
+    let embedding =
+        Tensor::from_f32("embedding", &[one.embedding.len()], &one.embedding).map_err(malformed)?;
     Ok(Answer {
         outputs: vec![embedding],
         usage: read.usage.map(Into::into),

@@ -64,7 +64,11 @@ impl Place {
     /// Confidence in the token: as of a local language model, the square of the largest probability among the most
     /// probable tokens (HybridServe Edinburgh §IV-A).
     pub(super) fn confidence(&self) -> f32 {
-        let logprobs: Vec<f32> = self.top_logprobs.iter().map(|one| one.logprob.max(LOWEST) as f32).collect();
+        let logprobs: Vec<f32> = self
+            .top_logprobs
+            .iter()
+            .map(|one| one.logprob.max(LOWEST) as f32)
+            .collect();
         let calibration = Calibration {
             estimator: Estimator::TopK { k: 10 },
             temperature: 1.0,
@@ -95,15 +99,27 @@ impl Place {
         if masses.iter().sum::<f64>() < LABELLED {
             return None;
         }
-        let least = candidates.iter().map(|one| one.logprob).fold(0.0, f64::min).max(LOWEST);
+        let least = candidates
+            .iter()
+            .map(|one| one.logprob)
+            .fold(0.0, f64::min)
+            .max(LOWEST);
         let score = |mass: f64| if mass > 0.0 { mass.ln() } else { least - BELOW };
-        Some(masses.into_iter().map(|mass| score(mass).max(LOWEST - BELOW) as f32).collect())
+        Some(
+            masses
+                .into_iter()
+                .map(|mass| score(mass).max(LOWEST - BELOW) as f32)
+                .collect(),
+        )
     }
 }
 
 /// Whether a token is the beginning of a label, or the label with something behind it.
 fn begins(label: &str, token: &str) -> bool {
-    let token = token.trim().trim_matches(|c: char| c.is_ascii_punctuation()).to_lowercase();
+    let token = token
+        .trim()
+        .trim_matches(|c: char| c.is_ascii_punctuation())
+        .to_lowercase();
     let label = label.to_lowercase();
     !token.is_empty() && (label.starts_with(&token) || token.starts_with(&label))
 }
@@ -134,7 +150,10 @@ mod tests {
             token: (*token).to_owned(),
             logprob: probability.ln(),
         });
-        let own = top.iter().find(|(other, _)| *other == token).map_or(0.5, |(_, probability)| *probability);
+        let own = top
+            .iter()
+            .find(|(other, _)| *other == token)
+            .map_or(0.5, |(_, probability)| *probability);
         Place {
             token: token.to_owned(),
             logprob: own.ln(),
@@ -144,10 +163,22 @@ mod tests {
 
     #[test]
     fn tokens_that_begin_one_label_count_for_it() {
-        let place = place("pos", &[("pos", 0.5), (" Positive", 0.2), ("neg", 0.15), ("ne", 0.1), ("the", 0.05)]);
+        let place = place(
+            "pos",
+            &[
+                ("pos", 0.5),
+                (" Positive", 0.2),
+                ("neg", 0.15),
+                ("ne", 0.1),
+                ("the", 0.05),
+            ],
+        );
         let scores = place.scores(&labels()).unwrap();
         let probabilities: Vec<f32> = scores.iter().map(|score| score.exp()).collect();
-        assert!((probabilities[0] - 0.15).abs() < 1e-6 && (probabilities[1] - 0.7).abs() < 1e-6, "{probabilities:?}");
+        assert!(
+            (probabilities[0] - 0.15).abs() < 1e-6 && (probabilities[1] - 0.7).abs() < 1e-6,
+            "{probabilities:?}"
+        );
         // `ne` begins two labels, and nothing else begins the third.
         assert!(probabilities[2] < 0.05);
         assert_eq!(place.scores(&["yes".to_owned(), "no".to_owned()]), None);
@@ -159,14 +190,29 @@ mod tests {
         assert!(fine.check().is_ok());
         assert!((fine.confidence() - 0.81).abs() < 0.02, "{}", fine.confidence());
         for bad in [f64::NAN, 0.5, f64::INFINITY] {
-            assert!(Place { logprob: bad, ..fine.clone() }.check().is_err());
+            assert!(
+                Place {
+                    logprob: bad,
+                    ..fine.clone()
+                }
+                .check()
+                .is_err()
+            );
             let mut among = fine.clone();
             among.top_logprobs[1].logprob = bad;
             assert!(among.check().is_err());
         }
-        let impossible = Place { logprob: -9999.0, top_logprobs: Vec::new(), ..fine };
+        let impossible = Place {
+            logprob: -9999.0,
+            top_logprobs: Vec::new(),
+            ..fine
+        };
         assert!(impossible.check().is_ok() && impossible.confidence() < 1e-6);
-        assert!(impossible.scores(&["a".to_owned()]).is_none_or(|scores| scores.iter().all(|score| score.is_finite())));
+        assert!(
+            impossible
+                .scores(&["a".to_owned()])
+                .is_none_or(|scores| scores.iter().all(|score| score.is_finite()))
+        );
     }
 
     #[test]

@@ -113,7 +113,9 @@ struct Lines {
 impl Lines {
     fn add(&mut self, data: &[u8]) -> Result<(), CallError> {
         if self.bytes.len() + data.len() > MAX_LINE {
-            return Err(malformed(format!("a line of the stream is longer than {MAX_LINE} bytes")));
+            return Err(malformed(format!(
+                "a line of the stream is longer than {MAX_LINE} bytes"
+            )));
         }
         self.bytes.extend_from_slice(data);
         Ok(())

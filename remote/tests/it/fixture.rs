@@ -48,7 +48,11 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server that does what `script` says for each request and its number from 0.
     pub(crate) fn start(script: impl Fn(&Request, usize) -> Does + Send + Sync + 'static) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let state = State {
             script: Arc::new(script),
@@ -93,7 +97,9 @@ struct State {
 async fn serve(mut stream: TcpStream, state: State) -> std::io::Result<()> {
     let mut bytes = Vec::new();
     loop {
-        let Some(request) = read(&mut stream, &mut bytes).await? else { return Ok(()) };
+        let Some(request) = read(&mut stream, &mut bytes).await? else {
+            return Ok(());
+        };
         let number = {
             let mut requests = state.requests.lock().unwrap();
             requests.push(request.clone());
@@ -113,7 +119,10 @@ async fn serve(mut stream: TcpStream, state: State) -> std::io::Result<()> {
 async fn answer(stream: &mut TcpStream, does: Does) -> std::io::Result<bool> {
     match does {
         Does::Answer(status, headers, body) => {
-            let head = format!("HTTP/1.1 {status} Whatever\r\ncontent-length: {}\r\n{headers}\r\n", body.len());
+            let head = format!(
+                "HTTP/1.1 {status} Whatever\r\ncontent-length: {}\r\n{headers}\r\n",
+                body.len()
+            );
             stream.write_all(&[head.as_bytes(), &body].concat()).await?;
             Ok(true)
         }
@@ -127,7 +136,9 @@ async fn answer(stream: &mut TcpStream, does: Does) -> std::io::Result<bool> {
                 .await?;
             for event in events {
                 let chunk = format!("data: {event}\n\n");
-                stream.write_all(format!("{:x}\r\n{chunk}\r\n", chunk.len()).as_bytes()).await?;
+                stream
+                    .write_all(format!("{:x}\r\n{chunk}\r\n", chunk.len()).as_bytes())
+                    .await?;
                 stream.flush().await?;
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -146,7 +157,13 @@ async fn read(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> std::io::Result<Op
             let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
             let length = head
                 .lines()
-                .find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.trim().parse().ok())
+                .find_map(|line| {
+                    line.to_lowercase()
+                        .strip_prefix("content-length: ")?
+                        .trim()
+                        .parse()
+                        .ok()
+                })
                 .unwrap_or(0_usize);
             if bytes.len() >= end + 4 + length {
                 let body = bytes[end + 4..end + 4 + length].to_vec();

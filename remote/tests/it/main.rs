@@ -1,5 +1,10 @@
 //! Remote models before a server that answers, hangs, refuses and breaks off.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test"
+)]
 
 mod fixture;
 
@@ -122,7 +127,12 @@ fn within(endpoint: &Endpoint, budget: Duration) -> (Vec<String>, Result<Outputs
     let mut parts = Vec::new();
     loop {
         let progress = receiver.recv_timeout(Duration::from_secs(20)).unwrap();
-        parts.extend(progress.part.iter().map(|part| part.to_texts().unwrap()[0].to_owned()));
+        parts.extend(
+            progress
+                .part
+                .iter()
+                .map(|part| part.to_texts().unwrap()[0].to_owned()),
+        );
         if let Some(end) = progress.end {
             return (parts, end, begun.elapsed());
         }
@@ -138,15 +148,26 @@ fn answers_have_scores_usage_and_cost_over_one_connection() {
         let answers = large.model.run(&[text("fine"), Vec::new()]);
         let outputs = answers[0].as_ref().unwrap();
         let logits = named(outputs, "logits").to_f32().unwrap();
-        assert!((logits[1] + 0.1).abs() < 1e-6 && (logits[0] + 3.0).abs() < 1e-6, "{logits:?}");
+        assert!(
+            (logits[1] + 0.1).abs() < 1e-6 && (logits[0] + 3.0).abs() < 1e-6,
+            "{logits:?}"
+        );
         assert_eq!(named(outputs, "usage").to_i64().unwrap(), [3, 1]);
         assert!((cost(outputs) - 5.0).abs() < 1e-9);
         assert!(matches!(answers[1], Err(ModelError::MissingInput { .. })));
     }
-    assert_eq!(server.connections.load(Ordering::SeqCst), 1, "connections are reused");
+    assert_eq!(
+        server.connections.load(Ordering::SeqCst),
+        1,
+        "connections are reused"
+    );
     let request = server.requests.lock().unwrap()[0].clone();
     assert_eq!(request.path, "/v1/chat/completions");
-    assert!(request.head.contains(&format!("Bearer {KEY}")), "{}", request.head);
+    assert!(
+        request.head.contains(&format!("Bearer {KEY}")),
+        "{}",
+        request.head
+    );
 }
 
 #[test]
@@ -181,13 +202,20 @@ fn an_endpoint_that_hangs_ends_with_the_budget_or_the_timeout() {
 fn pauses_that_the_endpoint_asks_for_are_kept_if_the_budget_allows() {
     let busy = |after: &'static str| {
         Server::start(move |_, number| match number {
-            0 => Does::Answer(429, format!("retry-after: {after}\r\n"), b"{\"error\": {\"message\": \"slow down\"}}".to_vec()),
+            0 => Does::Answer(
+                429,
+                format!("retry-after: {after}\r\n"),
+                b"{\"error\": {\"message\": \"slow down\"}}".to_vec(),
+            ),
             _ => ok(&good()),
         })
     };
     let server = busy("0.2");
     let (_, end, took) = within(&endpoint(&server, classify()), Duration::from_secs(10));
-    assert!(end.is_ok() && took >= Duration::from_millis(200), "{end:?} {took:?}");
+    assert!(
+        end.is_ok() && took >= Duration::from_millis(200),
+        "{end:?} {took:?}"
+    );
     let server = busy("60");
     let (_, end, took) = within(&endpoint(&server, classify()), Duration::from_secs(10));
     assert!(matches!(end, Err(ModelError::Unavailable { .. })), "{end:?}");
@@ -205,7 +233,10 @@ fn failures_of_the_server_are_repeated_and_typed() {
     assert!(within(&three, Duration::from_secs(10)).1.is_ok());
     three.retry.retries = 1;
     let end = within(&three, Duration::from_secs(10)).1;
-    assert!(matches!(&end, Err(ModelError::Unavailable { reason }) if reason.contains("503")), "{end:?}");
+    assert!(
+        matches!(&end, Err(ModelError::Unavailable { reason }) if reason.contains("503")),
+        "{end:?}"
+    );
     let nowhere = Endpoint {
         base_url: "http://127.0.0.1:9".to_owned(),
         ..three
@@ -220,12 +251,18 @@ fn a_revoked_key_is_shown_nowhere() {
     let server = Server::start(move |_, _| Does::Answer(401, String::new(), said.clone().into_bytes()));
     let revoked = endpoint(&server, classify());
     let end = within(&revoked, Duration::from_secs(10)).1.unwrap_err();
-    assert!(matches!(&end, ModelError::Refused { reason } if reason.contains("[redacted]")), "{end}");
+    assert!(
+        matches!(&end, ModelError::Refused { reason } if reason.contains("[redacted]")),
+        "{end}"
+    );
     assert_eq!(server.calls(), 1, "a refused key is not tried again");
     assert!(!format!("{end:?} {revoked:?}").contains(KEY));
     tracing::error!(?revoked, %end, "for the log");
     let log = String::from_utf8_lossy(&LOG.lock().unwrap()).into_owned();
-    assert!(log.contains("for the log") && !log.contains(KEY), "the key is in the log");
+    assert!(
+        log.contains("for the log") && !log.contains(KEY),
+        "the key is in the log"
+    );
 }
 
 #[test]
@@ -243,7 +280,10 @@ fn garbage_is_never_a_confident_answer() {
         let said = body.clone();
         let server = Server::start(move |_, _| ok(&said));
         let end = within(&endpoint(&server, classify()), Duration::from_secs(10)).1;
-        assert!(matches!(end, Err(ModelError::BadOutput { .. })), "{body}: {end:?}");
+        assert!(
+            matches!(end, Err(ModelError::BadOutput { .. })),
+            "{body}: {end:?}"
+        );
     }
 }
 
@@ -257,7 +297,12 @@ fn event(content: &str, logprob: &str, finish: &str) -> String {
 #[test]
 fn texts_are_streamed() {
     let usage = "{\"choices\": [], \"usage\": {\"prompt_tokens\": 2, \"completion_tokens\": 2}}".to_owned();
-    let events = vec![event("to", "-0.1", "null"), event(" be", "-0.2", "\"stop\""), usage, "[DONE]".to_owned()];
+    let events = vec![
+        event("to", "-0.1", "null"),
+        event(" be", "-0.2", "\"stop\""),
+        usage,
+        "[DONE]".to_owned(),
+    ];
     let server = Server::start(move |_, _| Does::Stream(events.clone(), true));
     let (parts, end, _) = within(&endpoint(&server, ChatTask::Generate), Duration::from_secs(10));
     let outputs = end.unwrap();
@@ -273,7 +318,13 @@ fn a_stream_that_breaks_off_is_an_error() {
     for (events, whole) in [
         (vec![event("to", "-0.1", "null")], false),
         (vec![event("to", "-0.1", "null")], true),
-        (vec![event("to", "-0.1", "null"), "{\"error\": {\"message\": \"out of memory\"}}".to_owned()], true),
+        (
+            vec![
+                event("to", "-0.1", "null"),
+                "{\"error\": {\"message\": \"out of memory\"}}".to_owned(),
+            ],
+            true,
+        ),
     ] {
         let server = Server::start(move |_, _| Does::Stream(events.clone(), whole));
         let (parts, end, _) = within(&endpoint(&server, ChatTask::Generate), Duration::from_secs(10));
@@ -307,7 +358,10 @@ fn a_failing_endpoint_gets_no_requests_until_a_probe_succeeds() {
     }
     for _ in 0..5 {
         let refused = ask();
-        assert!(matches!(&refused, Err(ModelError::Unavailable { reason }) if reason.contains("in a row")), "{refused:?}");
+        assert!(
+            matches!(&refused, Err(ModelError::Unavailable { reason }) if reason.contains("in a row")),
+            "{refused:?}"
+        );
     }
     assert_eq!(server.calls(), 3, "an open breaker makes no calls");
     std::thread::sleep(Duration::from_millis(220));
@@ -342,7 +396,10 @@ fn recorded_answers_are_not_paid_again_and_the_limit_holds() {
     let again = model(&recording).model.run(&requests);
     assert_eq!(server.calls(), 10);
     let logits = |answer: &Result<Outputs, ModelError>| named(answer.as_ref().unwrap(), "logits").clone();
-    assert_eq!(again.iter().map(logits).collect::<Vec<_>>(), answers.iter().map(logits).collect::<Vec<_>>());
+    assert_eq!(
+        again.iter().map(logits).collect::<Vec<_>>(),
+        answers.iter().map(logits).collect::<Vec<_>>()
+    );
     for file in std::fs::read_dir(folder.path()).unwrap() {
         let content = std::fs::read(file.unwrap().path()).unwrap();
         assert!(!String::from_utf8_lossy(&content).contains(KEY));
@@ -353,7 +410,9 @@ fn recorded_answers_are_not_paid_again_and_the_limit_holds() {
 fn the_open_inference_protocol_is_spoken_with_binary_tensors() {
     let server = Server::start(|request, _| match request.path.as_str() {
         "/v2" => ok(r#"{"name": "triton", "extensions": ["binary_tensor_data"]}"#),
-        "/v2/models/m" => ok(r#"{"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}], "outputs": []}"#),
+        "/v2/models/m" => {
+            ok(r#"{"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}], "outputs": []}"#)
+        }
         _ => {
             let json = br#"{"outputs": [{"name": "logits", "shape": [1, 2], "datatype": "FP32", "parameters": {"binary_data_size": 8}}]}"#;
             let echoed = &request.body[request.body.len() - 8..];
@@ -363,16 +422,30 @@ fn the_open_inference_protocol_is_spoken_with_binary_tensors() {
     });
     let mut oip = endpoint(&server, classify());
     oip.base_url = server.url();
-    oip.price = Some(Price { request: 0.25, input_tokens: 0.0, output_tokens: 0.0 });
-    oip.api = Api::Oip { model: "m".to_owned(), version: None };
+    oip.price = Some(Price {
+        request: 0.25,
+        input_tokens: 0.0,
+        output_tokens: 0.0,
+    });
+    oip.api = Api::Oip {
+        model: "m".to_owned(),
+        version: None,
+    };
     let mut loaded = model(&oip);
-    let answers = loaded.model.run(&[vec![Tensor::from_f32("x", &[2], &[0.5, 2.0]).unwrap()], text("no")]);
+    let answers = loaded.model.run(&[
+        vec![Tensor::from_f32("x", &[2], &[0.5, 2.0]).unwrap()],
+        text("no"),
+    ]);
     let outputs = answers[0].as_ref().unwrap();
     assert_eq!(named(outputs, "logits").to_f32().unwrap(), [0.5, 2.0]);
     assert!((cost(outputs) - 0.25).abs() < 1e-9);
     assert!(answers[1].is_err());
-    assert_eq!(server.requests.lock().unwrap().last().unwrap().path, "/v2/models/m/infer");
-    let missing = Server::start(|_, _| Does::Answer(404, String::new(), b"{\"error\": \"no model m\"}".to_vec()));
+    assert_eq!(
+        server.requests.lock().unwrap().last().unwrap().path,
+        "/v2/models/m/infer"
+    );
+    let missing =
+        Server::start(|_, _| Does::Answer(404, String::new(), b"{\"error\": \"no model m\"}".to_vec()));
     oip.base_url = missing.url();
     let error = connect(&oip).err().unwrap().to_string();
     assert!(error.contains("no model m"), "{error}");

@@ -66,7 +66,8 @@ pub(crate) fn family(app: &App) -> anyhow::Result<Family> {
         let held = CHECKPOINTS
             .iter()
             .find(|(directory, _)| Some(Path::new(directory)) == variant.dir.as_deref());
-        let (_, source) = held.with_context(|| format!("{} is not embedded in this program", variant.name))?;
+        let (_, source) =
+            held.with_context(|| format!("{} is not embedded in this program", variant.name))?;
         Ok(Member {
             name: variant.name.to_string(),
             device: app.device_of(variant),

@@ -48,7 +48,12 @@ impl Place {
     fn file(&self) -> PathBuf {
         match self {
             Self::Named(path) | Self::Python(path) => path.clone(),
-            Self::System => format!("{}onnxruntime{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX).into(),
+            Self::System => format!(
+                "{}onnxruntime{}",
+                std::env::consts::DLL_PREFIX,
+                std::env::consts::DLL_SUFFIX
+            )
+            .into(),
         }
     }
 
@@ -132,7 +137,10 @@ mod tests {
             Place::System,
         ] {
             let refusal = place.refusal("no such file");
-            assert!(refusal.contains("no such file") && refusal.contains(VARIABLE), "{refusal}");
+            assert!(
+                refusal.contains("no such file") && refusal.contains(VARIABLE),
+                "{refusal}"
+            );
         }
         assert!(Place::System.refusal("x").contains("pip install onnxruntime"));
     }

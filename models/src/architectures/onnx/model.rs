@@ -42,7 +42,8 @@ enum BatchDimension {
 
 impl BatchDimension {
     fn of(inputs: &[Port]) -> Self {
-        let all = |test: fn(&Dimension) -> bool| inputs.iter().all(|port| port.shape.first().is_some_and(test));
+        let all =
+            |test: fn(&Dimension) -> bool| inputs.iter().all(|port| port.shape.first().is_some_and(test));
         if all(|dimension| matches!(dimension, Dimension::Any(_))) {
             Self::Free
         } else if all(|dimension| *dimension == Dimension::Exactly(1)) {
@@ -85,19 +86,36 @@ impl OnnxModel {
 
     /// Runs requests that have the same shapes, together.
     fn run_tensors(&mut self, requests: &[&Inputs]) -> Result<BatchResults, ModelError> {
-        let Self { graph, outputs, batching, .. } = self;
+        let Self {
+            graph,
+            outputs,
+            batching,
+            ..
+        } = self;
         let inputs = stack(requests, *batching)?;
         split(graph.run(&inputs)?, requests.len(), *batching, outputs, None)
     }
 
     /// Runs requests whose tokens are padded to the longest, together.
     fn run_tokens(&mut self, requests: &[Tokens]) -> Result<BatchResults, ModelError> {
-        let Self { graph, outputs, batching, tokens, .. } = self;
-        let Some(tokens) = tokens else { return Ok(Vec::new()) };
+        let Self {
+            graph,
+            outputs,
+            batching,
+            tokens,
+            ..
+        } = self;
+        let Some(tokens) = tokens else {
+            return Ok(Vec::new());
+        };
         let length = tokens.padded(requests);
         let results = graph.run(&tokens.tensors(requests, length)?)?;
         let lengths: Vec<usize> = requests.iter().map(|request| request.ids.len()).collect();
-        let padding = Padding { symbol: &tokens.symbol, length, lengths: &lengths };
+        let padding = Padding {
+            symbol: &tokens.symbol,
+            length,
+            lengths: &lengths,
+        };
         split(results, requests.len(), *batching, outputs, Some(&padding))
     }
 }
@@ -127,7 +145,9 @@ impl Model for OnnxModel {
         }
         for places in groups.into_values() {
             let requests = places.iter().filter_map(|place| batch.get(*place));
-            let requests: Vec<_> = requests.map(|inputs| signature.check(inputs).map(|()| inputs)).collect();
+            let requests: Vec<_> = requests
+                .map(|inputs| signature.check(inputs).map(|()| inputs))
+                .collect();
             let answers = answer(requests, one_by_one, |requests| self.run_tensors(requests));
             for (place, answer) in places.into_iter().zip(answers) {
                 if let Some(result) = results.get_mut(place) {
@@ -140,7 +160,9 @@ impl Model for OnnxModel {
 }
 
 fn lost() -> ModelError {
-    ModelError::Failed { reason: "the request was not run".into() }
+    ModelError::Failed {
+        reason: "the request was not run".into(),
+    }
 }
 
 /// Answers the requests that could be read: together, or if that fails or the graph takes one at a time, each alone.
@@ -149,7 +171,10 @@ fn answer<T>(
     one_by_one: bool,
     mut run: impl FnMut(&[T]) -> Result<BatchResults, ModelError>,
 ) -> BatchResults {
-    let (mut read, mut places) = (Vec::with_capacity(requests.len()), Vec::with_capacity(requests.len()));
+    let (mut read, mut places) = (
+        Vec::with_capacity(requests.len()),
+        Vec::with_capacity(requests.len()),
+    );
     for request in requests {
         match request {
             Ok(request) => {
@@ -160,9 +185,12 @@ fn answer<T>(
         }
     }
     let alone = |request: &T, run: &mut dyn FnMut(&[T]) -> Result<BatchResults, ModelError>| {
-        run(std::slice::from_ref(request)).and_then(|mut results| results.pop().unwrap_or_else(|| Err(lost())))
+        run(std::slice::from_ref(request))
+            .and_then(|mut results| results.pop().unwrap_or_else(|| Err(lost())))
     };
-    let together = (!one_by_one && read.len() > 1).then(|| run(&read)).and_then(Result::ok);
+    let together = (!one_by_one && read.len() > 1)
+        .then(|| run(&read))
+        .and_then(Result::ok);
     let answers = match together {
         Some(answers) => answers,
         None => read.iter().map(|request| alone(request, &mut run)).collect(),
@@ -213,7 +241,10 @@ fn stack(requests: &[&Inputs], batching: BatchDimension) -> Result<Vec<Tensor>, 
     let stacked = first.iter().map(|input| {
         let mut data = Vec::with_capacity(input.data.len() * requests.len());
         for request in requests {
-            let same = request.iter().find(|other| other.name == input.name).ok_or_else(lost)?;
+            let same = request
+                .iter()
+                .find(|other| other.name == input.name)
+                .ok_or_else(lost)?;
             data.extend_from_slice(&same.data);
         }
         let shape = std::iter::once(requests.len()).chain(input.shape.iter().copied());

@@ -79,7 +79,10 @@ impl Graph {
             values.push((input.name.as_str(), value.into()));
         }
         let outputs = self.session.run(values).map_err(|error| failed(&error))?;
-        outputs.iter().map(|(name, value)| from_value(name, &value)).collect()
+        outputs
+            .iter()
+            .map(|(name, value)| from_value(name, &value))
+            .collect()
     }
 }
 
@@ -104,11 +107,21 @@ impl Port {
             dimension_symbols,
         } = outlet.dtype()
         else {
-            return Err(bad_onnx(file, format!("`{name}` is no tensor, but {}", outlet.dtype())));
+            return Err(bad_onnx(
+                file,
+                format!("`{name}` is no tensor, but {}", outlet.dtype()),
+            ));
         };
-        let datatype = datatype(*ty)
-            .ok_or_else(|| bad_onnx(file, format!("`{name}` has elements of type {ty}, which is not served")))?;
-        let symbols = dimension_symbols.iter().map(String::as_str).chain(std::iter::repeat(""));
+        let datatype = datatype(*ty).ok_or_else(|| {
+            bad_onnx(
+                file,
+                format!("`{name}` has elements of type {ty}, which is not served"),
+            )
+        })?;
+        let symbols = dimension_symbols
+            .iter()
+            .map(String::as_str)
+            .chain(std::iter::repeat(""));
         let dimension = |(extent, symbol): (&i64, &str)| match usize::try_from(*extent) {
             Ok(extent) => Dimension::Exactly(extent),
             Err(_) => Dimension::Any(symbol.to_owned()),
@@ -156,7 +169,9 @@ fn to_value(tensor: &Tensor) -> Result<DynValue, ort::Error> {
         Datatype::F32 => numbers!(f32, f32::from_le_bytes),
         Datatype::F64 => numbers!(f64, f64::from_le_bytes),
         Datatype::Bytes => {
-            let texts = tensor.to_texts().map_err(|error| ort::Error::new(error.to_string()))?;
+            let texts = tensor
+                .to_texts()
+                .map_err(|error| ort::Error::new(error.to_string()))?;
             let texts: Vec<String> = texts.into_iter().map(str::to_owned).collect();
             ort::value::Tensor::from_string_array((shape, texts.as_slice()))?.into_dyn()
         }
@@ -165,7 +180,10 @@ fn to_value(tensor: &Tensor) -> Result<DynValue, ort::Error> {
 
 fn elements<T, const N: usize>(data: &[u8], read: impl Fn([u8; N]) -> T) -> Vec<T> {
     let chunks = data.chunks_exact(N);
-    chunks.filter_map(|bytes| bytes.try_into().ok()).map(read).collect()
+    chunks
+        .filter_map(|bytes| bytes.try_into().ok())
+        .map(read)
+        .collect()
 }
 
 /// Copies a value of the runtime into a tensor.
@@ -174,12 +192,22 @@ fn from_value(name: &str, value: &DynValue) -> Result<Tensor, ModelError> {
     let ValueType::Tensor { ty, .. } = value.dtype() else {
         return Err(bad(format!("output `{name}` is no tensor")));
     };
-    let datatype =
-        datatype(*ty).ok_or_else(|| bad(format!("output `{name}` has elements of type {ty}, which is not served")))?;
-    let extents = |shape: &[i64]| shape.iter().map(|extent| usize::try_from(*extent).unwrap_or_default()).collect();
+    let datatype = datatype(*ty).ok_or_else(|| {
+        bad(format!(
+            "output `{name}` has elements of type {ty}, which is not served"
+        ))
+    })?;
+    let extents = |shape: &[i64]| {
+        shape
+            .iter()
+            .map(|extent| usize::try_from(*extent).unwrap_or_default())
+            .collect()
+    };
     macro_rules! numbers {
         ($type:ty, $write:expr) => {{
-            let (shape, values) = value.try_extract_tensor::<$type>().map_err(|error| failed(&error))?;
+            let (shape, values) = value
+                .try_extract_tensor::<$type>()
+                .map_err(|error| failed(&error))?;
             let data: Vec<u8> = values.iter().flat_map($write).collect();
             (extents(shape), data)
         }};

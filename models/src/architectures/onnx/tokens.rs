@@ -43,7 +43,10 @@ impl TokenInputs {
         config: Option<&Config>,
         tokenizer: Option<&TokenizerFile>,
     ) -> Result<Option<Self>, LoadError> {
-        let columns: Option<Vec<_>> = inputs.iter().map(|port| Some((port.clone(), column(port)?))).collect();
+        let columns: Option<Vec<_>> = inputs
+            .iter()
+            .map(|port| Some((port.clone(), column(port)?)))
+            .collect();
         let Some(columns) = columns else { return Ok(None) };
         let Some((ids, _)) = columns.iter().find(|(_, column)| *column == Column::Ids) else {
             return Ok(None);

@@ -122,7 +122,9 @@ impl<R: Read + Seek> Fields<R> {
                 Value::Nested(end) if number == INITIALIZER => {
                     let (elements, bits) = self.tensor(end)?;
                     totals.parameters = totals.parameters.saturating_add(elements);
-                    totals.bytes = totals.bytes.saturating_add(elements.saturating_mul(bits).div_ceil(8));
+                    totals.bytes = totals
+                        .bytes
+                        .saturating_add(elements.saturating_mul(bits).div_ceil(8));
                 }
                 value => self.skip(value)?,
             }

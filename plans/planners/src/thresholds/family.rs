@@ -149,7 +149,8 @@ impl Family {
                 .collect()
         };
         let seconds = || -> Vec<f64> {
-            let each = variants().map(|variant| per_request(&variant.costs, batch, |cost| Some(cost.latency_s)));
+            let each =
+                variants().map(|variant| per_request(&variant.costs, batch, |cost| Some(cost.latency_s)));
             each.map(|seconds| seconds.unwrap_or(f64::NAN)).collect()
         };
         let money = |variant: &VariantProfile| {

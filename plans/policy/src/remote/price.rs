@@ -20,7 +20,10 @@ pub struct Price {
     pub output_tokens: f64,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes what it skips by reference")]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes what it skips by reference"
+)]
 fn is_zero(value: &f64) -> bool {
     *value == 0.0
 }
@@ -117,7 +120,11 @@ impl Spending {
         if self.spent + most <= self.limit {
             return Ok(());
         }
-        let each = if self.calls > 0 { self.spent / self.calls as f64 } else { most };
+        let each = if self.calls > 0 {
+            self.spent / self.calls as f64
+        } else {
+            most
+        };
         Err(LimitReached {
             limit: self.limit,
             spent: self.spent,
@@ -145,14 +152,38 @@ mod tests {
 
     #[test]
     fn tokens_and_requests_add_up_and_the_unknown_stays_unknown() {
-        let price = Price { request: 0.5, input_tokens: 2.0, output_tokens: 10.0 };
-        let usage = Usage { input_tokens: 1_000_000, output_tokens: 500_000 };
+        let price = Price {
+            request: 0.5,
+            input_tokens: 2.0,
+            output_tokens: 10.0,
+        };
+        let usage = Usage {
+            input_tokens: 1_000_000,
+            output_tokens: 500_000,
+        };
         assert_eq!(price.cost(Some(usage)), Some(7.5));
         assert_eq!(price.cost(None), None);
-        let flat = Price { input_tokens: 0.0, output_tokens: 0.0, ..price };
+        let flat = Price {
+            input_tokens: 0.0,
+            output_tokens: 0.0,
+            ..price
+        };
         assert_eq!(flat.cost(None), Some(0.5));
-        assert!(price.is_sound() && !Price { request: f64::NAN, ..price }.is_sound());
-        assert!(!Price { input_tokens: -1.0, ..price }.is_sound());
+        assert!(
+            price.is_sound()
+                && !Price {
+                    request: f64::NAN,
+                    ..price
+                }
+                .is_sound()
+        );
+        assert!(
+            !Price {
+                input_tokens: -1.0,
+                ..price
+            }
+            .is_sound()
+        );
     }
 
     #[test]

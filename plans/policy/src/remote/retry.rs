@@ -86,8 +86,14 @@ mod tests {
     #[test]
     fn final_errors_and_begun_answers_are_not_repeated() {
         for call in [
-            FailedCall { retryable: false, ..CALL },
-            FailedCall { streamed: true, ..CALL },
+            FailedCall {
+                retryable: false,
+                ..CALL
+            },
+            FailedCall {
+                streamed: true,
+                ..CALL
+            },
         ] {
             assert_eq!(pause(&CONFIG, call, 1_000, 0.5), None);
         }
