@@ -136,6 +136,15 @@ Send the request again; wait longer for the result of a durable request (`kaskad
         "A stage received a request, or an ingress a part of a result, whose bytes are not a valid message: the programs have \
 incompatible versions, or a message was damaged. The client's request is not the cause; it is sent to a replica again within its budget.\n\
 Check that all programs of the app have compatible versions; look at the log of the stage."
+    EndpointUnavailable "KSK0024" 503 true "The endpoint behind a remote variant does not answer."
+        "It refused the connection, did not answer in time, broke off its answer, failed (HTTP 500 to 599) or asked for a pause that \
+the request's budget does not allow (429). After several failures in a row the circuit breaker refuses requests at once, until a probe \
+succeeds; a cascade then answers with what its smaller variants have.\n\
+Check the endpoint at the variant's `base_url`, its limits and `timeout`; raise the request's budget if its answers take longer."
+    EndpointRefused "KSK0025" 503 false "The endpoint behind a remote variant refused the request."
+        "It does not accept the key (HTTP 401 or 403), has no such model or path (404), or finds the request invalid (other 4xx). The \
+message contains the endpoint's, without the key.\n\
+Check the variant's `api_key`, `model` and `base_url`; send the same request to the endpoint with curl."
 }
 
 impl Code {
@@ -235,6 +244,9 @@ impl From<ModelError> for Fault {
         let code = match error {
             ModelError::Failed { .. } => Code::ModelFailed,
             ModelError::BadOutput { .. } => Code::BadOutput,
+            ModelError::Unavailable { .. } => Code::EndpointUnavailable,
+            ModelError::Refused { .. } => Code::EndpointRefused,
+            ModelError::Late { .. } => Code::Expired,
             _ => Code::WrongInput,
         };
         Self::new(code, error.to_string())

@@ -8,12 +8,15 @@ use kaskade_actors::stage::worker::Loader;
 use kaskade_models::device::{self, DeviceChoice};
 use kaskade_models::{
     Checkpoint, CoreShare, DeviceError, Generation, LoadError, LoadOptions, Loaded, Paced, Slice,
-    load_checkpoint,
+    load_checkpoint, load_onnx,
 };
 use kaskade_policy::plan::{Partition, Replica};
+use kaskade_policy::remote::price::Price;
+use kaskade_remote::{ConnectError, connect};
 use thiserror::Error;
 
-use crate::config::App;
+use crate::config::remote::RemoteRule;
+use crate::config::{App, Task, Variant};
 use crate::report::in_one_line;
 
 /// A model cannot be loaded.
@@ -35,6 +38,9 @@ pub enum FamilyError {
     /// The checkpoint cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] LoadError),
+    /// The endpoint cannot be used.
+    #[error(transparent)]
+    Remote(#[from] ConnectError),
     /// The partition is invalid.
     #[error("{0}")]
     Slice(String),
@@ -71,19 +77,42 @@ pub struct Member {
     pub name: String,
     /// Device to profile it on.
     pub device: DeviceChoice,
-    /// Its checkpoint.
+    /// What it is made of.
     pub source: Source,
     /// Share of a core that it may use on the CPU.
     pub share: CoreShare,
     /// Sampling defaults and memory, for a language model.
     pub generation: Generation,
+    /// What a request costs in money, if stated.
+    pub price: Option<Price>,
 }
 
-/// A checkpoint.
+/// Answers of a remote variant on disk.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recording {
+    /// Their directory.
+    pub dir: PathBuf,
+    /// Money that may be spent on missing ones; unlimited if `None`.
+    pub spend_limit: Option<f64>,
+}
+
+/// What a model is made of.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub enum Source {
     /// A Hugging Face directory.
     Directory(PathBuf),
+    /// An ONNX file.
+    Onnx(PathBuf),
+    /// A model behind an endpoint.
+    Remote {
+        /// The endpoint.
+        rule: Box<RemoteRule>,
+        /// What it is asked for.
+        task: Task,
+        /// Where answers are recorded and replayed from while it is measured; `None` while it serves.
+        recording: Option<Recording>,
+    },
     /// In this program.
     Embedded {
         /// `config.json`.
@@ -93,15 +122,31 @@ pub enum Source {
     },
 }
 
+impl Source {
+    fn of(app: &App, variant: &Variant) -> Self {
+        match (&variant.file, &variant.remote) {
+            (Some(file), _) => Self::Onnx(file.clone()),
+            (None, Some(rule)) => Self::Remote {
+                rule: Box::new(rule.clone()),
+                task: app.task,
+                recording: None,
+            },
+            // An app without any source was refused when it was read.
+            (None, None) => Self::Directory(variant.dir.clone().unwrap_or_default()),
+        }
+    }
+}
+
 impl Family {
     /// Returns the family of an app.
     pub fn of(app: &App) -> Self {
         let members = app.variants.iter().map(|variant| Member {
             name: variant.name.to_string(),
             device: app.device_of(variant),
-            source: Source::Directory(variant.dir.clone()),
+            source: Source::of(app, variant),
             share: app.core_share,
             generation: (&app.generation).into(),
+            price: variant.price,
         });
         Self {
             members: members.collect(),
@@ -157,6 +202,11 @@ pub fn memory_of_workers(app: &App) -> BTreeMap<String, u64> {
 }
 
 impl Member {
+    /// Whether the model computes behind an endpoint.
+    pub const fn is_remote(&self) -> bool {
+        matches!(self.source, Source::Remote { .. })
+    }
+
     /// Returns the member without a limit on processor time, for results that do not depend on it.
     pub(crate) fn unpaced(&self) -> Self {
         Self {
@@ -187,19 +237,43 @@ impl Member {
     /// # Errors
     /// As [`Member::load`]; also when the model cannot be sliced so.
     pub fn load_slice(&self, choice: DeviceChoice, slice: Slice) -> Result<Loaded, FamilyError> {
-        let device = device::open(choice)?;
-        let checkpoint = match &self.source {
-            Source::Directory(dir) => Checkpoint::open(dir),
-            Source::Embedded { config, weights } => {
-                Checkpoint::from_bytes(&self.name, config, bytes::Bytes::from_static(weights), None)
-            }
-        }?;
         let options = LoadOptions {
             name: Some(self.name.clone()),
             slice,
             generation: self.generation.clone(),
         };
-        let loaded = load_checkpoint(checkpoint, &device, &options)?;
+        let from = |checkpoint| -> Result<Loaded, FamilyError> {
+            Ok(load_checkpoint(checkpoint, &device::open(choice)?, &options)?)
+        };
+        let loaded = match &self.source {
+            Source::Directory(dir) => from(Checkpoint::open(dir)?)?,
+            Source::Embedded { config, weights } => {
+                let weights = bytes::Bytes::from_static(weights);
+                from(Checkpoint::from_bytes(&self.name, config, weights, None)?)?
+            }
+            Source::Onnx(file) => load_onnx(file, choice, &options)?,
+            Source::Remote { .. } if slice != Slice::WHOLE => {
+                let reason = format!(
+                    "`{}` is a remote variant, which has no layers to split",
+                    self.name
+                );
+                return Err(FamilyError::Slice(reason));
+            }
+            Source::Remote {
+                rule,
+                task,
+                recording,
+            } => {
+                let endpoint = rule.endpoint(&self.name, *task, &self.generation, self.price);
+                let mut endpoint = endpoint.map_err(ConnectError::from)?;
+                if let Some(recording) = recording {
+                    endpoint.cache = Some(recording.dir.clone());
+                    endpoint.spend_limit = recording.spend_limit;
+                }
+                // It computes elsewhere, so no share of a core limits it.
+                return Ok(connect(&endpoint)?);
+            }
+        };
         if choice != DeviceChoice::Cpu || self.share == CoreShare::WHOLE {
             return Ok(loaded);
         }

@@ -26,6 +26,7 @@ pub mod power;
 mod runtime;
 pub mod selftest;
 
+pub use architectures::onnx::load_onnx;
 pub use architectures::registry::{LoadOptions, architecture, load, load_checkpoint};
 pub use checkpoint::{Checkpoint, LoadError};
 pub use data::{idx, manifest};
@@ -35,7 +36,8 @@ pub use power::{EnergySample, EnergySource, PowerConfig, PowerMeter};
 pub use runtime::executor::{BatchResult, Executor, RunError, SpawnError, Stepped};
 pub use runtime::loaded::{Loaded, ModelInfo, Task};
 pub use runtime::model::{
-    Continuous, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Progress, Signature, check_outputs,
+    Continuous, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Progress, Signature, Waker,
+    check_outputs,
 };
 pub use runtime::pace::{CoreShare, Paced};
 pub use runtime::slice::Slice;

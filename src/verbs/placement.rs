@@ -338,7 +338,9 @@ fn options(args: &Args, app: Option<&App>) -> anyhow::Result<PlacementOptions> {
     options.seed = args.seed;
     if let Some(app) = app {
         for variant in &app.variants {
-            let shape = slices::of(&variant.dir)?;
+            // Only checkpoints can be split by layers.
+            let Some(dir) = &variant.dir else { continue };
+            let shape = slices::of(dir)?;
             options.layers.insert(variant.name.to_string(), shape.layers);
             options
                 .hidden_bytes

@@ -10,7 +10,7 @@ use kaskade_app::planning::{self, read_profile};
 use kaskade_app::report;
 use kaskade_planners::cascade::{CascadePlan, Objective};
 use kaskade_planners::certify::{AccuracyTarget, CertifyOptions};
-use kaskade_planners::thresholds::NonInferiorityTest;
+use kaskade_planners::thresholds::{Minimise, NonInferiorityTest};
 use serde::Serialize;
 
 use crate::args::Overwrite;
@@ -53,6 +53,9 @@ pub(crate) struct Cascade {
     /// Confidence of the certificate, such as `95%`.
     #[arg(long, value_name = "SHARE", value_parser = share, default_value = "95%")]
     confidence: f64,
+    /// What the plan costs as little as possible of.
+    #[arg(long, value_enum, default_value = "energy")]
+    minimise: Minimised,
     /// Thresholds of `--objective thresholds`, one per variant except the last, in [0, 1].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     thresholds: Vec<f64>,
@@ -95,6 +98,27 @@ enum Aim {
     Largest,
     /// The thresholds given by `--thresholds`.
     Thresholds,
+}
+
+/// What a plan costs as little as possible of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Minimised {
+    /// Money per request, by the prices in the app's file.
+    Cost,
+    /// Joules per request; seconds if the joules of any variant are unknown.
+    Energy,
+    /// Seconds per request.
+    Latency,
+}
+
+impl From<Minimised> for Minimise {
+    fn from(minimised: Minimised) -> Self {
+        match minimised {
+            Minimised::Cost => Self::Cost,
+            Minimised::Energy => Self::Energy,
+            Minimised::Latency => Self::Latency,
+        }
+    }
 }
 
 /// Output of `--json`.
@@ -152,6 +176,7 @@ pub(crate) fn cascade(args: &Cascade) -> anyhow::Result<()> {
     );
     let mut search = planning::cascade(&profile)
         .objective(args.objective())
+        .minimise(args.minimise.into())
         .seed(args.seed)
         .skips(!args.no_skips);
     if let Some(app) = &app {

@@ -41,6 +41,12 @@ pub(crate) struct Args {
     /// Rounds over all batch sizes, of which the medians are reported.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
+    /// Directory for the answers of remote variants: each sample is asked once, also if profiling is repeated.
+    #[arg(long, value_name = "DIR", default_value = "answers")]
+    record: PathBuf,
+    /// Money that may be spent on answers of each remote variant, by its price in the app's file [default: no limit].
+    #[arg(long, value_name = "AMOUNT")]
+    spend_limit: Option<f64>,
     /// Print no progress.
     #[arg(long)]
     quiet: bool,
@@ -70,6 +76,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .batches(args.batches.iter().copied())
         .rounds(args.rounds)
         .stretch(args.measure_for.duration())
+        .record(&args.record, args.spend_limit)
         .quiet(args.quiet);
     profiler.check().with_context(|| file.display().to_string())?;
     if app.pipeline.is_some() {

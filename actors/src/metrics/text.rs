@@ -6,7 +6,8 @@ use super::{
     ACCEPTED, ANSWERED, ARRIVED, BETWEEN_TOKENS, DEAD_LETTERS, DURABLE_RESULTS, ENERGY, ENERGY_PER_REQUEST,
     FAN_OUT_CHILDREN, FAN_OUTS, FAULTS, FIRST_TOKENS, FORGED, FULL, IN_FLIGHT, Metrics, PLAN_EPOCH,
     PROCESSING, QUEUE_FULL, QUEUED, READY, REDELIVERED, RETRIED, SHIFTS, STALE, Snapshot, TO_FIRST_TOKEN,
-    TOKENS, UNREADABLE, VARIANT_BATCHES, VARIANT_BUSY, VARIANT_ENERGY, VARIANT_REQUESTS, VariantCount,
+    TOKENS, UNREADABLE, VARIANT_BATCHES, VARIANT_BUSY, VARIANT_COST, VARIANT_ENERGY, VARIANT_REQUESTS,
+    VariantCount,
 };
 
 /// Media type of the page.
@@ -251,6 +252,16 @@ fn variants<'a>(page: &mut Page<'a>, variants: &'a BTreeMap<String, VariantCount
             .map(|(variant, count)| (variant.as_str(), part(count)));
         page.by(name, Kind::Counter, help, "variant", values);
     }
+    let costs = variants
+        .iter()
+        .filter_map(|(variant, count)| Some((variant.as_str(), count.cost_millionths?)));
+    page.by(
+        VARIANT_COST,
+        Kind::Counter,
+        "Cost of requests in money, by the variant's price.",
+        "variant",
+        costs,
+    );
 }
 
 fn fan_outs<'a>(page: &mut Page<'a>, snapshot: &'a Snapshot) {

@@ -10,10 +10,11 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use crate::actor::{Actor, Addr, AsyncContext, Context, Handler, Message};
-use kaskade_models::{Executor, Outputs, Progress, Signature, Stepped};
+use kaskade_models::{Datatype, Executor, Outputs, Progress, Signature, Stepped};
 
 use crate::{
     clock::Clock,
@@ -138,9 +139,13 @@ impl Generator {
         };
         match outcome {
             Ok(outputs) => {
-                let begun = one.begun.unwrap_or(now);
+                // Without tokens, the model had it from the beginning.
+                let begun = one.begun.unwrap_or(one.last);
                 one.delivery.hop(begun, now.saturating_sub(begun), one.batch);
                 self.parts.metrics.generated(&self.parts.variant);
+                if let Some(cost) = cost_of(&outputs) {
+                    self.parts.metrics.cost(&self.parts.variant, cost);
+                }
                 self.parts.router.route(one.delivery, outputs);
             }
             Err(fault) => one.delivery.fail(fault),
@@ -165,6 +170,13 @@ impl Generator {
         self.parts.depth.store(self.running.len(), Ordering::Relaxed);
         self.itself = (!self.running.is_empty()).then(|| ctx.address());
     }
+}
+
+/// What a request of a priced variant cost, in money: the output `cost`, FP64 `[1]`.
+fn cost_of(outputs: &Outputs) -> Option<f64> {
+    let cost = outputs.iter().find(|output| output.name == "cost")?;
+    let bytes = cost.data.as_ref().try_into().ok()?;
+    (cost.datatype == Datatype::F64).then(|| f64::from_le_bytes(bytes))
 }
 
 impl Actor for Generator {
@@ -203,7 +215,8 @@ impl Handler<Delivery> for Generator {
         };
         let number = self.next;
         self.next += 1;
-        if !self.parts.executor.submit(number, inputs) {
+        let budget = Duration::from_micros(delivery.deadline.saturating_sub(now));
+        if !self.parts.executor.submit_within(number, inputs, budget) {
             let message = "the model thread has ended; restart the worker";
             return delivery.fail(Fault::new(Code::Unavailable, message));
         }

@@ -48,7 +48,7 @@ impl FamilyFile {
         })?;
         let folder = path.parent().unwrap_or(Path::new(""));
         for variant in &mut family.variants {
-            variant.dir = folder.join(&variant.dir);
+            variant.resolve(folder);
         }
         family.data.resolve(folder, |name| std::env::var_os(name));
         Ok(family)

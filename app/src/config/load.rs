@@ -40,7 +40,10 @@ impl App {
 
     /// Makes relative paths relative to `folder`, the folder of the file; [`DataSets::resolve`] does so for paths of data.
     fn resolve(&mut self, folder: &Path) {
-        let mut paths: Vec<&mut PathBuf> = self.variants.iter_mut().map(|variant| &mut variant.dir).collect();
+        for variant in &mut self.variants {
+            variant.resolve(folder);
+        }
+        let mut paths: Vec<&mut PathBuf> = Vec::new();
         if let PlanSource::File(path) = &mut self.plan {
             paths.push(path);
         }

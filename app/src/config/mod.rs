@@ -5,6 +5,7 @@
 //! | `variant`, `worker`, `ingress`, `connection` | the models and the plan; workers; admission and batching; broker and probes |
 //! | [`scalar`] | validated names, durations, sizes and powers |
 //! | [`objective`] | the latency objective: a limit for a quantile |
+//! | [`remote`] | models behind endpoints |
 //! | [`family_file`] | a family in a file of its own, shared by several apps |
 //! | [`data`] | sources of labelled samples |
 //! | [`generation`] | sampling defaults and memory of language models |
@@ -32,6 +33,7 @@ pub mod pipeline;
 pub mod planner;
 pub mod power;
 mod problems;
+pub mod remote;
 pub mod scalar;
 mod variant;
 mod worker;

@@ -1,6 +1,7 @@
 //! Contradictions between the values of an app, and files that it names and that cannot be used.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use kaskade_models::LoadError;
 use kaskade_policy::confidence::Estimator;
@@ -29,7 +30,7 @@ impl App {
             self.workers.iter().map(|worker| &worker.name),
         ));
         for (index, variant) in self.variants.iter().enumerate() {
-            problems.extend(checkpoint_problem(index, variant));
+            problems.extend(self.variant_problems(index, variant));
         }
         problems.extend(self.data.problems());
         problems.extend(self.generation.problems());
@@ -67,15 +68,44 @@ impl App {
     }
 }
 
+impl App {
+    /// Checks that a variant has one source, and that it can be used.
+    fn variant_problems(&self, index: usize, variant: &Variant) -> Vec<String> {
+        let at = format!("variants[{index}]");
+        let mut problems = Vec::new();
+        if variant.price.is_some_and(|price| !price.is_sound()) {
+            problems.push(format!(
+                "{at}.price: every amount must be finite and not negative"
+            ));
+        }
+        match (&variant.dir, &variant.file, &variant.remote) {
+            (Some(dir), None, None) => problems.extend(checkpoint_problem(index, variant, dir)),
+            (None, Some(file), None) if !file.is_file() => {
+                problems.push(format!("{at}.file: `{}` is not there", file.display()));
+            }
+            (None, Some(_), None) if self.task == Task::Generation => problems.push(format!(
+                "{at}.file: ONNX files of language models are not served; use `dir`, or `remote`"
+            )),
+            (None, Some(_), None) => {}
+            (None, None, Some(remote)) => {
+                problems.extend(remote.problems(&format!("{at}.remote"), self.task))
+            }
+            (None, None, None) => problems.push(format!("{at}: give one of `dir`, `file` and `remote`")),
+            _ => problems.push(format!("{at}: give only one of `dir`, `file` and `remote`")),
+        }
+        problems
+    }
+}
+
 /// Checks that a variant's directory is a checkpoint of an architecture that this build supports.
-fn checkpoint_problem(index: usize, variant: &Variant) -> Option<String> {
-    let (name, dir) = (&variant.name, variant.dir.display());
-    if !variant.dir.join("config.json").is_file() {
+fn checkpoint_problem(index: usize, variant: &Variant, path: &Path) -> Option<String> {
+    let (name, dir) = (&variant.name, path.display());
+    if !path.join("config.json").is_file() {
         return Some(format!(
             "variants[{index}].dir: `{dir}` is no checkpoint directory: it has no config.json"
         ));
     }
-    match kaskade_models::architecture(&variant.dir) {
+    match kaskade_models::architecture(path) {
         Ok(_) => None,
         Err(LoadError::UnknownArchitecture { found, known, .. }) => Some(format!(
             "variants[{index}].dir: variant `{name}` (`{dir}`) has the architecture {found}, which this build cannot serve; \

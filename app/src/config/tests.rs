@@ -348,7 +348,7 @@ fn apps_share_a_family_file() {
     write("a.toml", app);
     let loaded = App::load(&folder.path().join("a.toml")).unwrap();
     assert_eq!((loaded.task, loaded.family.as_ref()), (Task::Generation, None));
-    assert_eq!(loaded.variants[0].dir, folder.path().join("models/small"));
+    assert_eq!(loaded.variants[0].dir, Some(folder.path().join("models/small")));
     let Some(data::DataSet::Completions(set)) = &loaded.data.test else {
         panic!("{:?}", loaded.data)
     };
@@ -374,12 +374,17 @@ fn a_file_that_is_not_there_is_named() {
 
 #[test]
 fn the_committed_schema_is_the_one_of_the_types() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/app.schema.json");
+    if std::env::var_os("UPDATE_SCHEMAS").is_some() {
+        let written = serde_json::to_string_pretty(&App::schema()).unwrap() + "\n";
+        std::fs::write(&file, written).unwrap();
+    }
     let schema = serde_json::to_value(App::schema()).unwrap();
-    let committed: serde_json::Value =
-        serde_json::from_str(include_str!("../../../docs/app.schema.json")).unwrap();
+    let committed = std::fs::read_to_string(&file).unwrap();
+    let committed: serde_json::Value = serde_json::from_str(&committed).unwrap();
     assert_eq!(
         committed, schema,
-        "docs/app.schema.json is stale: run `kaskade schema app > docs/app.schema.json`"
+        "docs/app.schema.json is stale: run `kaskade schema app > docs/app.schema.json`, or this test with UPDATE_SCHEMAS=1"
     );
 }
 
@@ -471,4 +476,75 @@ fn a_share_of_a_core_is_a_share() {
     let (line, reason) = App::parse(text).unwrap_err();
     assert_eq!(line, 2);
     assert!(reason.contains("1.5 is not a share of a core"), "{reason}");
+}
+
+#[test]
+fn a_variant_is_a_checkpoint_a_file_or_an_endpoint() {
+    let problems = |variant: &str| {
+        let text = format!("name = \"a\"\n[[variants]]\nname = \"v\"\n{variant}\n");
+        App::parse(&text)
+            .map(|app| app.problems())
+            .unwrap_or_else(|(_, reason)| vec![reason])
+    };
+    let remote = "remote = { kind = \"openai\", base_url = \"http://127.0.0.1:1/v1\", model = \"m\", labels = [\"no\", \"yes\"] }";
+    assert_eq!(problems(remote), Vec::<String>::new());
+    assert_eq!(
+        problems(&format!("{remote}\nprice = {{ input_tokens = 0.15 }}")),
+        Vec::<String>::new()
+    );
+    let oip = "remote = { kind = \"oip\", base_url = \"http://127.0.0.1:1\", model = \"m\" }";
+    assert_eq!(problems(oip), Vec::<String>::new());
+    for (variant, expected) in [
+        ("", "variants[0]: give one of"),
+        ("dir = \"d\"\nfile = \"f\"", "variants[0]: give only one of"),
+        ("file = \"no.onnx\"", "variants[0].file: `no.onnx` is not there"),
+        (&remote.replace("http:", "ftp:"), "variants[0].remote.base_url"),
+        (&remote.replace(", \"yes\"", ""), "variants[0].remote.labels"),
+        (
+            &oip.replace(" }", ", labels = [\"a\", \"b\"] }"),
+            "variants[0].remote.labels",
+        ),
+        (
+            &remote.replace(" }", ", prompt = \"hello\" }"),
+            "variants[0].remote.prompt",
+        ),
+        (
+            &remote.replace(" }", ", top_logprobs = 21 }"),
+            "variants[0].remote.top_logprobs",
+        ),
+        (&remote.replace("openai", "ollama"), "unknown variant `ollama`"),
+        (&remote.replace(" }", ", api_key = \"sk-1\" }"), "api_key"),
+        (
+            &format!("{remote}\nprice = {{ request = -1.0 }}"),
+            "variants[0].price",
+        ),
+    ] {
+        let found = problems(variant);
+        assert!(
+            found.iter().any(|problem| problem.contains(expected)),
+            "{variant}: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn a_key_is_read_from_its_place_and_not_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("key"), "sk-secret\n").unwrap();
+    let text = "name = \"a\"\n[[variants]]\nname = \"v\"\n[variants.remote]\nkind = \"openai\"\nbase_url = \
+                \"http://127.0.0.1:1/v1\"\nmodel = \"m\"\nlabels = [\"no\", \"yes\"]\napi_key = { file = \"key\" }\n";
+    let file = folder.path().join("app.toml");
+    std::fs::write(&file, text).unwrap();
+    let app = App::load(&file).unwrap();
+    let rule = app.variants[0].remote.as_ref().unwrap();
+    let generation = kaskade_models::Generation::default();
+    let endpoint = rule.endpoint("v", app.task, &generation, None).unwrap();
+    assert!(endpoint.key.is_some());
+    assert!(!format!("{endpoint:?} {app:?}").contains("sk-secret"));
+    std::fs::remove_file(folder.path().join("key")).unwrap();
+    let error = rule
+        .endpoint("v", app.task, &generation, None)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("key` cannot be read"), "{error}");
 }

@@ -1,12 +1,14 @@
 //! The models of an app, and the plan that it serves.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kaskade_models::device::DeviceChoice;
 use kaskade_policy::confidence::Estimator;
+use kaskade_policy::remote::price::Price;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::remote::RemoteRule;
 use super::scalar::Token;
 
 /// Task of the models.
@@ -34,19 +36,42 @@ impl Task {
     }
 }
 
-/// One model of the family.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// One model of the family: a checkpoint, an ONNX file, or a model behind an endpoint.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Variant {
     /// Name, unique in the family.
     pub name: Token,
-    /// Checkpoint directory (`config.json`, `model.safetensors`), relative to this file.
-    pub dir: PathBuf,
+    /// Checkpoint directory (`config.json`, `model.safetensors`), relative to this file. Exactly one of `dir`, `file` and
+    /// `remote` is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dir: Option<PathBuf>,
+    /// ONNX file, relative to this file, run by ONNX Runtime; `config.json` and `tokenizer.json` beside it are read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
+    /// Endpoint that answers for this variant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<RemoteRule>,
+    /// What a request costs in money, in one currency for the whole family [default: unknown].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price: Option<Price>,
     /// Device on workers that name none, and for profiling [default: the app's].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub device: Option<DeviceChoice>,
+}
+
+impl Variant {
+    /// Makes the paths relative to a folder.
+    pub(super) fn resolve(&mut self, folder: &Path) {
+        for path in self.dir.iter_mut().chain(&mut self.file) {
+            *path = folder.join(&path);
+        }
+        if let Some(remote) = &mut self.remote {
+            remote.resolve(folder);
+        }
+    }
 }
 
 /// Plan that the app serves.

@@ -9,6 +9,7 @@
 //! | [`memory`] | memory of a model on its device by batch size |
 //! | [`meter`] | stretches of work and their energy |
 //! | [`profiler`] | [`Profiler`]: measures an app as configured |
+//! | `remote` | answers of remote variants, recorded once, and their cost in money |
 //! | [`text`] | profiles as text for people |
 //! | [`tree`] | a pipeline: costs and multiplicative factors of its variants, accuracy of its paths |
 
@@ -20,6 +21,7 @@ mod findings;
 pub mod memory;
 pub mod meter;
 pub mod profiler;
+mod remote;
 pub mod text;
 pub mod tree;
 
@@ -29,7 +31,8 @@ pub use error::MeasureError;
 use kaskade_models::power::PowerConfig;
 use kaskade_models::{Model, ModelInfo, Signature};
 use kaskade_policy::confidence::Estimator;
-use kaskade_policy::profile::{PROFILE_VERSION, Profile, VariantProfile};
+use kaskade_policy::profile::{Money, PROFILE_VERSION, Profile, VariantProfile};
+use kaskade_policy::remote::price::CostSource;
 use meter::Meter;
 pub use profiler::Profiler;
 
@@ -108,6 +111,12 @@ fn variant(
 ) -> Result<VariantProfile, MeasureError> {
     let steps = set.len() as u64 + plan.effort.steps();
     let mut progress = Progress::begin(format!("profile {}", member.name), steps, plan.quiet);
+    // A remote variant is asked for everything at once, and what follows replays its answers.
+    let per_request = if member.is_remote() {
+        remote::record(model, &set.inputs)?
+    } else {
+        member.price.and_then(|price| price.cost(None))
+    };
     let Answers {
         calibration,
         ece,
@@ -115,7 +124,10 @@ fn variant(
     } = answers::calibrated(model, &set.inputs, &set.labels, plan.estimator, |done| {
         progress.advance(done);
     })?;
-    let costs = cost::measure(model, &set.inputs, plan.effort, meter, || progress.advance(1))?;
+    let mut costs = cost::measure(model, &set.inputs, plan.effort, meter, || progress.advance(1))?;
+    if member.is_remote() {
+        remote::forget_local_work(&mut costs);
+    }
     let right = validation.correct.iter().filter(|right| **right).count();
     progress.end(&format!(
         "{} weights, {} right, T = {:.3}, ECE {:.3} -> {:.3}",
@@ -128,6 +140,10 @@ fn variant(
     Ok(VariantProfile {
         name: member.name.clone(),
         parameters: info.parameters,
+        money: per_request.map(|per_request| Money {
+            per_request,
+            source: CostSource::Priced,
+        }),
         costs,
         calibration,
         ece,

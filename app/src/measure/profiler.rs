@@ -1,5 +1,6 @@
 //! Measures an app as configured in its file.
 
+use std::path::Path;
 use std::time::Duration;
 
 use kaskade_policy::profile::Profile;
@@ -11,7 +12,7 @@ use super::{MeasureError, Plan, profile};
 use crate::config::data::DataSet;
 use crate::config::{App, Task};
 use crate::data::Samples;
-use crate::family::{Family, Member};
+use crate::family::{Family, Member, Recording, Source};
 
 /// How long each batch size is run in each round.
 const STRETCH: Duration = Duration::from_millis(150);
@@ -79,6 +80,21 @@ impl<'a> Profiler<'a> {
         self
     }
 
+    /// Records the answers of remote variants in a directory, and replays those that it holds: each sample is paid for once,
+    /// and an interrupted recording is continued. No call is made that could exceed `spend_limit`, in money. Without this,
+    /// every round of measuring calls the endpoints.
+    pub fn record(mut self, dir: &Path, spend_limit: Option<f64>) -> Self {
+        for member in &mut self.family.members {
+            if let Source::Remote { recording, .. } = &mut member.source {
+                *recording = Some(Recording {
+                    dir: dir.join(&member.name),
+                    spend_limit,
+                });
+            }
+        }
+        self
+    }
+
     /// Checks what can be known before a model is loaded.
     ///
     /// # Errors
@@ -122,6 +138,9 @@ impl<'a> Profiler<'a> {
     ) -> Result<Profile, E> {
         let mut profile = self.run()?;
         for (variant, member) in profile.variants.iter_mut().zip(&self.family.members) {
+            if member.is_remote() {
+                continue;
+            }
             let weighed = weigh(member, &self.effort.batches)?;
             for (cost, measured) in variant.costs.iter_mut().zip(weighed.batches) {
                 cost.memory_bytes = Some(measured.bytes);

@@ -2,7 +2,7 @@
 
 use kaskade_planners::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
 use kaskade_planners::skips::{Reason, Split};
-use kaskade_planners::thresholds::{CostBasis, FORWARD_ALL, NonInferiorityTest, Point};
+use kaskade_planners::thresholds::{CostBasis, FORWARD_ALL, Minimise, NonInferiorityTest, Point};
 use kaskade_policy::fit;
 use kaskade_policy::plan::{Band, Exit, Guarantee, Plan, Stage, Target};
 use kaskade_policy::profile::Profile;
@@ -48,6 +48,12 @@ impl<'a> CascadePlanner<'a> {
     /// Sets the objective; by default the accuracy of the best variant at the least energy ([`Objective::Ap`]).
     pub fn objective(mut self, objective: Objective) -> Self {
         self.options.objective = objective;
+        self
+    }
+
+    /// Sets what is to be minimised; by default joules per request.
+    pub fn minimise(mut self, minimise: Minimise) -> Self {
+        self.options.minimise = minimise;
         self
     }
 
@@ -126,6 +132,9 @@ pub fn graph(profile: &Profile, planned: &CascadePlan, batch: u32) -> Graph {
         let cost = fit::per_request(&variant.costs, batch, |cost| match basis {
             CostBasis::Energy => cost.energy_j,
             CostBasis::Latency => Some(cost.latency_s),
+            CostBasis::Money => variant
+                .money
+                .map(|money| money.per_request * f64::from(cost.batch)),
         });
         let right = variant.validation.correct.iter().filter(|right| **right).count();
         Named {
@@ -145,10 +154,15 @@ pub fn graph(profile: &Profile, planned: &CascadePlan, batch: u32) -> Graph {
         at: point(at),
     };
     Graph {
-        title: format!("{}: accuracy against energy, validation set", profile.app),
+        title: match basis {
+            CostBasis::Money => format!("{}: accuracy against cost, validation set", profile.app),
+            _ => format!("{}: accuracy against energy, validation set", profile.app),
+        },
         axis: match basis {
             CostBasis::Energy => format!("energy per request ({})", profile.energy_source),
+            CostBasis::Latency if planned.minimised == Minimise::Latency => "seconds per request".to_owned(),
             CostBasis::Latency => "seconds per request, standing in for unknown energy".to_owned(),
+            CostBasis::Money => format!("money per request ({})", units::money_sources(profile)),
         },
         unit: unit(basis),
         frontier: planned.frontier.points.iter().map(point).collect(),
@@ -157,17 +171,26 @@ pub fn graph(profile: &Profile, planned: &CascadePlan, batch: u32) -> Graph {
     }
 }
 
+/// A cost with its unit; money has that of the app's prices.
+fn amount(cost: f64, basis: CostBasis) -> String {
+    match basis {
+        CostBasis::Money => format!("{cost:.6}"),
+        CostBasis::Energy | CostBasis::Latency => units::prefixed(cost, unit(basis)),
+    }
+}
+
 fn unit(basis: CostBasis) -> &'static str {
     match basis {
         CostBasis::Energy => "J",
         CostBasis::Latency => "s",
+        CostBasis::Money => "",
     }
 }
 
 /// A planned cascade for people.
 pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
     let estimates = &planned.estimates;
-    let cost = |cost: f64| units::prefixed(cost, unit(estimates.basis));
+    let cost = |cost: f64| amount(cost, estimates.basis);
     let kind = if planned.frontier.exact {
         "proven"
     } else {
@@ -296,7 +319,7 @@ fn frontier_table(profile: &Profile, planned: &CascadePlan) -> String {
         [
             name.to_owned(),
             units::percent(point.accuracy),
-            units::prefixed(point.energy_j, unit(planned.estimates.basis)),
+            amount(point.energy_j, planned.estimates.basis),
             units::times(Some(largest / point.energy_j)),
             answered.collect::<Vec<_>>().join(" / "),
             point

@@ -1,5 +1,8 @@
 //! Numbers as people read them.
 
+use kaskade_policy::profile::Profile;
+use kaskade_policy::remote::price::CostSource;
+
 /// A share as a percentage: `98.61 %`.
 pub fn percent(share: f64) -> String {
     format!("{:.2} %", share * 100.0)
@@ -78,6 +81,23 @@ pub fn prefixed(value: f64, unit: &str) -> String {
         2
     };
     format!("{scaled:.digits$} {prefix}{unit}")
+}
+
+/// The sources of a family's costs in money, each once.
+pub fn money_sources(profile: &Profile) -> String {
+    let mut sources: Vec<CostSource> = profile
+        .variants
+        .iter()
+        .filter_map(|one| Some(one.money?.source))
+        .collect();
+    sources.sort_unstable();
+    sources.dedup();
+    let names = sources.iter().map(|source| match source {
+        CostSource::Priced => "priced",
+        CostSource::Measured => "measured",
+        CostSource::Modelled => "modelled",
+    });
+    names.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

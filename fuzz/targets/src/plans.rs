@@ -191,6 +191,7 @@ fn profiled(variant: &PlannedVariant) -> VariantProfile {
     VariantProfile {
         name: variant.name.clone(),
         parameters: 1,
+        money: None,
         costs: vec![cost(1, 0.002), cost(32, 0.02)],
         calibration: variant
             .calibration

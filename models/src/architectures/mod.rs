@@ -9,6 +9,7 @@ pub mod grid;
 mod image;
 mod layers;
 pub mod mlp;
+pub(crate) mod onnx;
 pub(crate) mod registry;
 mod text;
 mod vit;

@@ -165,6 +165,20 @@ pub enum LoadError {
         /// Number of slices.
         of: usize,
     },
+    /// ONNX Runtime cannot be loaded.
+    #[error("ONNX Runtime cannot be used: {reason}")]
+    NoOnnxRuntime {
+        /// The reason, and how to get it.
+        reason: String,
+    },
+    /// An ONNX file cannot be served.
+    #[error("`{}` cannot be served as an ONNX model: {reason}", file.display())]
+    BadOnnx {
+        /// The file.
+        file: PathBuf,
+        /// The reason.
+        reason: String,
+    },
     /// `tokenizer.json` cannot be used.
     #[error("`{file}` is not a valid tokenizer: {reason}")]
     BadTokenizer {

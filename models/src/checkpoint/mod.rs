@@ -46,6 +46,23 @@ pub struct TokenizerFile {
     pub json: Bytes,
 }
 
+impl TokenizerFile {
+    /// Reads the `tokenizer.json` of a directory, if there is one.
+    ///
+    /// # Errors
+    /// [`LoadError`] for a file that is unreadable or too large.
+    pub(crate) fn beside(dir: &Path) -> Result<Option<Self>, LoadError> {
+        let path = dir.join("tokenizer.json");
+        if !path.exists() {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            file: path.display().to_string(),
+            json: read_capped(&path, MAX_TOKENIZER)?.into(),
+        }))
+    }
+}
+
 impl Config {
     /// Reads the `config.json` of a directory.
     ///
@@ -65,7 +82,6 @@ impl Checkpoint {
     pub fn open(dir: &Path) -> Result<Self, LoadError> {
         let display = |path: &Path| path.display().to_string();
         let weights = dir.join("model.safetensors");
-        let tokenizer = dir.join("tokenizer.json");
         Ok(Self {
             name: dir
                 .canonicalize()
@@ -74,14 +90,7 @@ impl Checkpoint {
                 .map_or_else(|| display(dir), |name| name.to_string_lossy().into_owned()),
             config: Config::open(dir)?,
             weights: whole_or_sharded(dir, &weights)?,
-            tokenizer: if tokenizer.exists() {
-                Some(TokenizerFile {
-                    file: display(&tokenizer),
-                    json: read_capped(&tokenizer, MAX_TOKENIZER)?.into(),
-                })
-            } else {
-                None
-            },
+            tokenizer: TokenizerFile::beside(dir)?,
         })
     }
 

@@ -5,24 +5,24 @@
 //! checks every output before it returns it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use thiserror::Error;
 
 use crate::device::panic_message;
 use crate::runtime::model::Progress;
-use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature, check_outputs};
+use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature, Waker, check_outputs};
 
 /// A model on its own thread. It runs one batch at a time or, if the model is
 /// [`Continuous`](crate::runtime::model::Continuous), requests that join and leave between its steps. Dropping it waits
 /// for the batch or the step in progress.
-#[derive(Debug)]
 pub struct Executor {
     /// `None` only while the executor is dropped.
     commands: Option<Sender<Command>>,
@@ -30,6 +30,8 @@ pub struct Executor {
     busy: Arc<AtomicBool>,
     signature: Signature,
     continuous: bool,
+    /// Ends a step that waits, so that it takes the next command.
+    waker: Option<Waker>,
 }
 
 /// Result of one step of a continuous model.
@@ -37,7 +39,7 @@ pub struct Executor {
 pub struct Stepped {
     /// Progress of the requests; every `Ok` end has passed `check_outputs`.
     pub progress: Vec<Progress>,
-    /// Wall time of the step, microseconds.
+    /// Time of the step, microseconds: wall time, or processor time of a model whose steps wait for others.
     pub run_us: u64,
 }
 
@@ -98,6 +100,7 @@ enum Command {
     Submit {
         number: u64,
         inputs: Inputs,
+        budget: Duration,
     },
     Cancel(u64),
 }
@@ -106,6 +109,7 @@ enum Command {
 struct Traits {
     signature: Signature,
     continuous: bool,
+    waker: Option<Waker>,
 }
 
 impl Executor {
@@ -130,6 +134,7 @@ impl Executor {
                         let traits = Traits {
                             signature: model.signature(),
                             continuous: model.continuous().is_some(),
+                            waker: model.continuous().and_then(|model| model.waker()),
                         };
                         // The receiver is gone if the process is shutting down.
                         if report.send(Ok(traits)).is_ok() {
@@ -150,6 +155,7 @@ impl Executor {
             busy,
             signature: traits.signature,
             continuous: traits.continuous,
+            waker: traits.waker,
         })
     }
 
@@ -172,7 +178,16 @@ impl Executor {
     /// Submits a request under a number that no other request in flight has. The listener receives its progress, also
     /// if the model rejects it. Returns false if the model's thread has ended.
     pub fn submit(&self, number: u64, inputs: Inputs) -> bool {
-        self.send(Command::Submit { number, inputs })
+        self.submit_within(number, inputs, Duration::MAX)
+    }
+
+    /// Submits a request like [`Executor::submit`], with the time in which it must be answered.
+    pub fn submit_within(&self, number: u64, inputs: Inputs, budget: Duration) -> bool {
+        self.send(Command::Submit {
+            number,
+            inputs,
+            budget,
+        })
     }
 
     /// Cancels a request before the model's next step; the listener receives nothing more about it.
@@ -181,15 +196,25 @@ impl Executor {
     }
 
     fn send(&self, command: Command) -> bool {
-        self.commands
+        let sent = self
+            .commands
             .as_ref()
-            .is_some_and(|commands| commands.send(command).is_ok())
+            .is_some_and(|commands| commands.send(command).is_ok());
+        self.wake();
+        sent
+    }
+
+    fn wake(&self) {
+        if let Some(wake) = &self.waker {
+            wake();
+        }
     }
 
     /// Ends the model without waiting for it: its thread finishes the batch or the step in progress and drops the model. Later
     /// batches are refused. The handle waits for that thread.
     pub fn end(&mut self) -> Ending {
         self.commands = None;
+        self.wake();
         Ending(self.thread.take())
     }
 
@@ -222,6 +247,15 @@ impl Executor {
                 _ => RunError::Stopped(Vec::new()),
             }
         })
+    }
+}
+
+impl fmt::Debug for Executor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Executor")
+            .field("signature", &self.signature)
+            .field("continuous", &self.continuous)
+            .finish_non_exhaustive()
     }
 }
 
@@ -267,7 +301,11 @@ fn serve(mut model: Box<dyn Model>, queue: &Receiver<Command>, busy: &AtomicBool
                 call_receiver(|| done(result));
             }
             Some(Command::Listen(listener)) => in_flight.listener = Some(listener),
-            Some(Command::Submit { number, inputs }) => in_flight.submit(model.as_mut(), number, &inputs),
+            Some(Command::Submit {
+                number,
+                inputs,
+                budget,
+            }) => in_flight.submit(model.as_mut(), number, &inputs, budget),
             Some(Command::Cancel(number)) => in_flight.cancel(model.as_mut(), number),
             None => in_flight.step(model.as_mut()),
         }
@@ -310,9 +348,9 @@ impl InFlight {
         }
     }
 
-    fn submit(&mut self, model: &mut dyn Model, number: u64, inputs: &Inputs) {
+    fn submit(&mut self, model: &mut dyn Model, number: u64, inputs: &Inputs, budget: Duration) {
         let taken = catch_unwind(AssertUnwindSafe(|| match model.continuous() {
-            Some(model) => model.submit(number, inputs),
+            Some(model) => model.submit_within(number, inputs, budget),
             None => Err(failed("it does not support continuous batching".to_owned())),
         }));
         match taken.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))) {
@@ -330,13 +368,23 @@ impl InFlight {
     }
 
     fn step(&mut self, model: &mut dyn Model) {
-        let started = Instant::now();
+        let (started, clocks) = (Instant::now(), CpuClocks::now());
         let stepped = catch_unwind(AssertUnwindSafe(|| {
-            model.continuous().map(crate::runtime::model::Continuous::step)
+            let model = model.continuous()?;
+            Some((model.waker().is_some(), model.step()))
         }));
-        let run_us = started.elapsed().as_micros() as u64;
+        let (waits, stepped) = match stepped {
+            Ok(Some((waits, progress))) => (waits, Ok(progress)),
+            Ok(None) => (false, Ok(Vec::new())),
+            Err(panic) => (false, Err(panic)),
+        };
+        let run_us = if waits {
+            CpuClocks::now().since(clocks).thread_us
+        } else {
+            started.elapsed().as_micros() as u64
+        };
         let progress = match stepped {
-            Ok(progress) => self.servable(progress.unwrap_or_default()),
+            Ok(progress) => self.servable(progress),
             Err(panic) => {
                 let lost = std::mem::take(&mut self.pieces);
                 let error = panicked(panic.as_ref());

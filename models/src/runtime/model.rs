@@ -1,5 +1,8 @@
 //! The `Model` trait, implemented by everything that can be served.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use thiserror::Error;
 
 use crate::runtime::tensor::{Datatype, Tensor, TensorError};
@@ -41,12 +44,30 @@ pub trait Continuous {
     /// [`ModelError`] if the request cannot be answered.
     fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError>;
 
+    /// Accepts a request that must be answered within `budget`. A model that computes needs no such limit: the caller
+    /// cancels late requests between two steps. One that waits for others ends the request itself.
+    ///
+    /// # Errors
+    /// As [`Continuous::submit`].
+    fn submit_within(&mut self, number: u64, inputs: &Inputs, _budget: Duration) -> Result<(), ModelError> {
+        self.submit(number, inputs)
+    }
+
     /// Cancels a request if it is in flight; later steps report nothing about it.
     fn cancel(&mut self, number: u64);
+
+    /// Returns what ends a step that waits, or `None` if no step waits for anything but the processor. The time of steps
+    /// that wait is no run time of this machine.
+    fn waker(&self) -> Option<Waker> {
+        None
+    }
 
     /// Runs one step for all requests in flight and returns their progress.
     fn step(&mut self) -> Vec<Progress>;
 }
+
+/// Ends a step of a [`Continuous`] model that waits; may be called from any thread.
+pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
 /// Progress of a request in one step.
 #[derive(Debug, Clone, PartialEq)]
@@ -272,6 +293,24 @@ pub enum ModelError {
     #[error("the model's output cannot be served: {reason}")]
     BadOutput {
         /// The reason.
+        reason: String,
+    },
+    /// The endpoint behind the model does not answer now; the same request may succeed later.
+    #[error("the endpoint is unavailable: {reason}")]
+    Unavailable {
+        /// The reason.
+        reason: String,
+    },
+    /// The endpoint behind the model refuses the request, its key or its user for good.
+    #[error("the endpoint refused the request: {reason}")]
+    Refused {
+        /// The reason.
+        reason: String,
+    },
+    /// The budget of the request ended before the endpoint behind the model had answered.
+    #[error("the budget ended before the endpoint had answered: {reason}")]
+    Late {
+        /// What was awaited.
         reason: String,
     },
     /// The model itself failed.

@@ -3,6 +3,7 @@
 
 mod critics;
 mod digits;
+mod onnx;
 mod sentiment;
 mod shakespeare;
 mod small_families;

@@ -157,6 +157,7 @@ fn energy(profile: &Profile, ap: &CascadePlan, eo: &CascadePlan) -> Claim {
     let unit = match ap.estimates.basis {
         CostBasis::Energy => "J",
         CostBasis::Latency => "s, standing in for unknown joules",
+        CostBasis::Money => "of money",
     };
     let reach = ap.estimates.stages.last().map_or(0.0, |stage| stage.reach);
     Claim {

@@ -306,6 +306,7 @@ impl StatedFamily {
         let profiled = |(model, validation): (&StatedModel, Validation)| VariantProfile {
             name: model.name.clone(),
             parameters: model.parameters,
+            money: None,
             costs: self
                 .batches
                 .iter()

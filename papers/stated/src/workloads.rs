@@ -193,6 +193,7 @@ impl StatedWorkload {
         let profiled = |(variant, validation): (&StatedVariant, Validation)| VariantProfile {
             name: variant.name.clone(),
             parameters: variant.parameters,
+            money: None,
             costs: self.costs(variant),
             calibration: Calibration {
                 estimator: Estimator::MaxSquared,

@@ -8,8 +8,8 @@ use thiserror::Error;
 use crate::certify::{self, CertifyError, CertifyOptions, HeldOut, Tested, held_out};
 use crate::skips::{Dropped, Pruned, Skips, Split, Tried, add_skips, prune, trim};
 use crate::thresholds::{
-    Baseline, CostBasis, Exits, FORWARD_ALL, Family, FamilyError, Frontier, NonInferiorityTest, Outcome,
-    Point, Search, accuracy_preserving, energy_optimising, evaluate, frontier, threshold_exits,
+    Baseline, CostBasis, Exits, FORWARD_ALL, Family, FamilyError, Frontier, Minimise, NonInferiorityTest,
+    Outcome, Point, Search, accuracy_preserving, energy_optimising, evaluate, frontier, threshold_exits,
 };
 use kaskade_policy::invalid::Invalid;
 use kaskade_policy::plan::{
@@ -51,6 +51,8 @@ impl Objective {
 pub struct CascadeOptions {
     /// The objective.
     pub objective: Objective,
+    /// What is to be minimised.
+    pub minimise: Minimise,
     /// The batch size at which costs are taken.
     pub batch: u32,
     /// Seed of the search.
@@ -80,6 +82,7 @@ impl Default for CascadeOptions {
     fn default() -> Self {
         Self {
             objective: Objective::Ap,
+            minimise: Minimise::Energy,
             batch: Batching::default().max_batch,
             seed: 0,
             guard: NonInferiorityTest::default(),
@@ -100,6 +103,8 @@ impl Default for CascadeOptions {
 pub struct CascadePlan {
     /// The plan, validated.
     pub plan: Plan,
+    /// What was minimised.
+    pub minimised: Minimise,
     /// The frontier of the whole family.
     pub frontier: Frontier,
     /// The accuracy-preserving point of the whole family.
@@ -188,7 +193,7 @@ pub enum PlanError {
 /// A [`PlanError`] if the profile or an option is unusable. The caller keeps an older plan.
 pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<CascadePlan, PlanError> {
     check(options)?;
-    let (family, basis) = Family::from_profile(profile, options.batch)?;
+    let (family, basis) = Family::minimising(profile, options.batch, options.minimise)?;
     let search = Search {
         seed: options.seed,
         exact_steps: options.exact_steps,
@@ -238,6 +243,7 @@ pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<Casca
             ..estimates(judged, basis, &chosen.family, &chosen.outcome)
         },
         plan,
+        minimised: options.minimise,
         frontier: found,
         ap,
         eo,

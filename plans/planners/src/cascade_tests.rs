@@ -3,13 +3,15 @@ use proptest::prelude::*;
 use super::*;
 use crate::thresholds::synthetic;
 use kaskade_policy::confidence::{Calibration, Estimator};
-use kaskade_policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Validation, VariantProfile};
+use kaskade_policy::profile::{BatchCost, BeforeAfter, Money, PROFILE_VERSION, Validation, VariantProfile};
+use kaskade_policy::remote::price::CostSource;
 
 fn profile(skills: &[f64], energies: &[f64], samples: usize, seed: u64) -> Profile {
     let family = synthetic::family(skills, energies, 3.0, samples, seed);
     let variant = |column: &crate::thresholds::Column| VariantProfile {
         name: column.name.clone(),
         parameters: (column.energy_j * 1e6) as u64,
+        money: None,
         costs: [1, 32]
             .map(|batch| BatchCost {
                 batch,
@@ -131,6 +133,31 @@ fn latency_stands_in_where_energy_is_unknown_and_says_so() {
     let planned = plan_cascade(&profile, &options(Objective::Ap)).unwrap();
     assert_eq!(planned.estimates.basis, CostBasis::Latency);
     assert!((planned.estimates.largest_energy_j - 0.04).abs() < 1e-9);
+}
+
+#[test]
+fn money_is_minimised_where_it_is_known() {
+    let mut profile = small();
+    let mut cheapest = options(Objective::Ap);
+    cheapest.minimise = Minimise::Cost;
+    // The third variant is the most expensive in money, although others need more energy.
+    for (variant, per_request) in profile.variants.iter_mut().zip([0.0, 0.001, 0.5, 0.01]) {
+        variant.money = Some(Money {
+            per_request,
+            source: CostSource::Priced,
+        });
+    }
+    let planned = plan_cascade(&profile, &cheapest).unwrap();
+    assert_eq!(planned.estimates.basis, CostBasis::Money);
+    assert!((planned.estimates.largest_energy_j - 0.01).abs() < 1e-9);
+    assert!(planned.estimates.energy_j <= 0.01, "{:?}", planned.estimates);
+    assert!(planned.estimates.stages.iter().all(|stage| stage.variant != "v2"));
+    profile.variants[1].money = None;
+    let refused = plan_cascade(&profile, &cheapest).unwrap_err().to_string();
+    assert!(refused.contains("`v1`") && refused.contains("price"), "{refused}");
+    cheapest.minimise = Minimise::Latency;
+    let planned = plan_cascade(&profile, &cheapest).unwrap();
+    assert_eq!(planned.estimates.basis, CostBasis::Latency);
 }
 
 #[test]

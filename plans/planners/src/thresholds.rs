@@ -24,7 +24,7 @@ pub(crate) mod synthetic;
 mod table;
 
 pub use evaluate::{Band, Exits, Outcome, evaluate, threshold_exits};
-pub use family::{Column, CostBasis, Family, FamilyError};
+pub use family::{Column, CostBasis, Family, FamilyError, Minimise};
 pub use named::{Baseline, NonInferiorityTest, Paired, accuracy_preserving, alone, energy_optimising};
 pub use point::{FORWARD_ALL, Frontier, Point};
 

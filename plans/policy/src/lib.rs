@@ -34,6 +34,7 @@
 //! | [`sharding`] | how many threads move the messages of a process |
 //! | [`shifting`] | the gear for a measured load |
 //! | [`drift`] | whether the load still is what the plan was made for |
+//! | [`remote`] | models behind endpoints: circuit breaker, retries, prices |
 //! | [`energy`] | energy in joules, if known |
 //! | [`fit`] | straight lines through measurements |
 //! | [`hybrid_cache`] | the cache of a language model: keys and values, or activations; blocks, mini-batches, admission |
@@ -61,6 +62,7 @@ pub mod plan;
 pub mod profile;
 pub mod reachability;
 pub mod redelivery;
+pub mod remote;
 pub mod rerouting;
 pub mod retry_budget;
 pub mod rollout;

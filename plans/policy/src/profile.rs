@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::confidence::{Calibration, Estimator};
 use crate::invalid::FileError;
+use crate::remote::price::CostSource;
 
 /// Version of the profile format that this build writes and reads.
 pub const PROFILE_VERSION: u32 = 1;
@@ -67,12 +68,25 @@ pub struct VariantProfile {
     pub parameters: u64,
     /// Cost by batch size, ascending, at least one.
     pub costs: Vec<BatchCost>,
+    /// What a request costs in money. Absent if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub money: Option<Money>,
     /// How its outputs become a confidence.
     pub calibration: Calibration,
     /// Expected calibration error before and after the fit, in [0, 1].
     pub ece: BeforeAfter,
     /// Its answers on the validation set, in the set's order.
     pub validation: Validation,
+}
+
+/// Cost of a request in money, in one currency for the whole family.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Money {
+    /// Mean over the validation set.
+    pub per_request: f64,
+    /// Where it comes from.
+    pub source: CostSource,
 }
 
 /// A figure before and after a step.

@@ -297,6 +297,7 @@ fn profile() -> Profile {
     let variant = |(place, (name, fixed, each)): (u64, &(&str, f64, f64))| VariantProfile {
         name: (*name).to_owned(),
         parameters: 1,
+        money: None,
         costs: [1, 8, 64]
             .iter()
             .map(|batch| cost(*fixed, *each, *batch))

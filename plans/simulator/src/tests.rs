@@ -35,6 +35,7 @@ pub(super) fn variant(name: &str, fixed: u64, each: u64, samples: &[(u32, f64, b
     VariantProfile {
         name: name.into(),
         parameters: 1,
+        money: None,
         costs: vec![cost(1), cost(4)],
         calibration: calibration(),
         ece: BeforeAfter {

@@ -65,15 +65,16 @@ pub(crate) fn family(app: &App) -> anyhow::Result<Family> {
     let members = app.variants.iter().map(|variant| {
         let held = CHECKPOINTS
             .iter()
-            .find(|(directory, _)| Path::new(directory) == variant.dir);
+            .find(|(directory, _)| Some(Path::new(directory)) == variant.dir.as_deref());
         let (_, source) =
-            held.with_context(|| format!("{} is not embedded in this program", variant.dir.display()))?;
+            held.with_context(|| format!("{} is not embedded in this program", variant.name))?;
         Ok(Member {
             name: variant.name.to_string(),
             device: app.device_of(variant),
             source: source.clone(),
             share: app.core_share,
             generation: (&app.generation).into(),
+            price: variant.price,
         })
     });
     Ok(Family {

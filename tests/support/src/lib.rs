@@ -6,7 +6,8 @@
 //! - [`Process`] is a child process that is killed when dropped (`process.rs`).
 //! - [`DelayProxy`] delays what a server sends (`proxy.rs`).
 //! - [`oracle`] sends requests and counts the terminal replies to each (`oracle.rs`).
-//! - [`python`] returns an interpreter that has `nats-py` and `msgpack` (`python.rs`).
+//! - [`python`] returns an interpreter that has `nats-py` and `msgpack`, [`onnx_python`] one that has `onnxruntime`
+//!   (`python.rs`).
 //! - [`free_port`], [`wait_until`] and [`eventually`] serve tests that span processes; [`alone`] runs tests one at a time
 //!   (`wait.rs`).
 //!
@@ -36,6 +37,6 @@ pub use kaskade::{
 };
 pub use process::Process;
 pub use proxy::DelayProxy;
-pub use python::python;
+pub use python::{onnx_python, python};
 pub use server::{NatsOptions, NatsServer};
 pub use wait::{alone, eventually, free_port, wait_until};

@@ -47,22 +47,42 @@ fn usable(interpreter: &Path) -> Result<PathBuf, String> {
 }
 
 fn environment() -> Result<PathBuf, String> {
+    with_packages("python", &PACKAGES, IMPORTS)
+}
+
+/// A Python interpreter that has `numpy`, `onnx` and `onnxruntime`, in a virtual environment under cargo's target
+/// directory that is made once. The error says why there is none: such packages cannot be had everywhere, so a test
+/// that needs them is skipped with that reason on standard error.
+///
+/// # Errors
+/// What Python or pip says.
+pub fn onnx_python() -> Result<PathBuf, String> {
+    static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let packages = ["numpy", "onnx", "onnxruntime"];
+    let found = FOUND.get_or_init(|| with_packages("onnx", &packages, "import numpy, onnx, onnxruntime"));
+    found.clone()
+}
+
+/// Makes a virtual environment with packages from PyPI, once, and returns its interpreter.
+fn with_packages(prefix: &str, packages: &[&str], imports: &str) -> Result<PathBuf, String> {
     // The name holds the pins, so that a changed pin makes a new environment.
-    let name = PACKAGES.join("-").replace("==", "-").replace('.', "_");
-    let dir = cache_dir()?.join(format!("python-{name}"));
+    let name = packages.join("-").replace("==", "-").replace('.', "_");
+    let dir = cache_dir()?.join(format!("{prefix}-{name}"));
     build_once(&dir, |scratch| {
         run(Command::new("python3").args(["-m", "venv"]).arg(scratch))?;
         run(Command::new(scratch.join("bin/python"))
             .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
-            .args(PACKAGES))?;
+            .args(packages))?;
         eprintln!(
             "kaskade-testkit: {} installed from PyPI into {}",
-            PACKAGES.join(" and "),
+            packages.join(" and "),
             dir.display()
         );
         Ok(())
     })?;
     // The environment was renamed: its interpreter still finds its modules, its scripts (such as pip) do not work, and
     // nothing here uses them.
-    usable(&dir.join("bin/python"))
+    let interpreter = dir.join("bin/python");
+    run(Command::new(&interpreter).args(["-c", imports]))?;
+    Ok(interpreter)
 }

@@ -235,6 +235,8 @@ fn blame(code: Code) -> Blame {
         | Code::Dropped
         | Code::NotDurable
         | Code::NoReply
-        | Code::Unreadable => Blame::Service,
+        | Code::Unreadable
+        | Code::EndpointUnavailable
+        | Code::EndpointRefused => Blame::Service,
     }
 }

@@ -21,6 +21,7 @@ fn variant(name: &str, place: u32, wrong: usize, energy_j: Option<f64>) -> Varia
     VariantProfile {
         name: name.to_owned(),
         parameters: 1_000 * 10_u64.pow(place),
+        money: None,
         costs: vec![cost(1), cost(32)],
         calibration: Calibration {
             estimator: Estimator::MaxSquared,

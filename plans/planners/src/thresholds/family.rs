@@ -5,7 +5,7 @@ use thiserror::Error;
 
 use kaskade_policy::fit::per_request;
 use kaskade_policy::invalid::Invalid;
-use kaskade_policy::profile::Profile;
+use kaskade_policy::profile::{Profile, VariantProfile};
 
 /// One variant over the validation set.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,8 +26,23 @@ pub struct Column {
 pub enum CostBasis {
     /// Joules per request.
     Energy,
-    /// Seconds per request, standing in for joules because the energy of some variant is unknown.
+    /// Seconds per request: asked for, or standing in for joules because the energy of some variant is unknown.
     Latency,
+    /// Money per request.
+    Money,
+}
+
+/// What a cascade is to cost as little as possible of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Minimise {
+    /// Joules per request; seconds where the joules of any variant are unknown.
+    #[default]
+    Energy,
+    /// Seconds per request.
+    Latency,
+    /// Money per request.
+    Cost,
 }
 
 /// Variants from smallest to largest over one validation set.
@@ -55,6 +70,15 @@ pub enum FamilyError {
         found: usize,
         /// The others'.
         expected: usize,
+    },
+    /// The cost in money of a variant is unknown.
+    #[error(
+        "what variant `{name}` costs in money is unknown; state its `price` in the app's file, `{{ request = 0 }}` if it costs nothing, and profile \
+         again"
+    )]
+    NoMoney {
+        /// The variant.
+        name: String,
     },
     /// A confidence is outside [0, 1] or a cost is negative or not finite.
     #[error("variant `{name}` has a confidence outside [0, 1], or a cost that is negative or not finite")]
@@ -105,24 +129,43 @@ impl Family {
     /// # Errors
     /// A [`FamilyError`] if the profile is unsound.
     pub fn from_profile(profile: &Profile, batch: u32) -> Result<(Self, CostBasis), FamilyError> {
+        Self::minimising(profile, batch, Minimise::Energy)
+    }
+
+    /// The family of a profile at a batch size, with the costs that are to be minimised.
+    ///
+    /// # Errors
+    /// As [`Family::from_profile`]; [`FamilyError::NoMoney`] if the cost of a variant in money is to be minimised and unknown.
+    pub fn minimising(
+        profile: &Profile,
+        batch: u32,
+        minimise: Minimise,
+    ) -> Result<(Self, CostBasis), FamilyError> {
         profile.validate()?;
-        let joules: Option<Vec<f64>> = profile
-            .variants
-            .iter()
-            .map(|variant| per_request(&variant.costs, batch, |cost| cost.energy_j))
-            .collect();
-        let (costs, basis) = match joules {
-            Some(joules) => (joules, CostBasis::Energy),
-            None => (
-                profile
-                    .variants
-                    .iter()
-                    .map(|variant| {
-                        per_request(&variant.costs, batch, |cost| Some(cost.latency_s)).unwrap_or(f64::NAN)
-                    })
-                    .collect(),
-                CostBasis::Latency,
-            ),
+        let variants = || profile.variants.iter();
+        let joules = || -> Option<Vec<f64>> {
+            variants()
+                .map(|variant| per_request(&variant.costs, batch, |cost| cost.energy_j))
+                .collect()
+        };
+        let seconds = || -> Vec<f64> {
+            let each =
+                variants().map(|variant| per_request(&variant.costs, batch, |cost| Some(cost.latency_s)));
+            each.map(|seconds| seconds.unwrap_or(f64::NAN)).collect()
+        };
+        let money = |variant: &VariantProfile| {
+            let money = variant.money.map(|money| money.per_request);
+            money.ok_or_else(|| FamilyError::NoMoney {
+                name: variant.name.clone(),
+            })
+        };
+        let (costs, basis) = match minimise {
+            Minimise::Cost => (variants().map(money).collect::<Result<_, _>>()?, CostBasis::Money),
+            Minimise::Latency => (seconds(), CostBasis::Latency),
+            Minimise::Energy => match joules() {
+                Some(joules) => (joules, CostBasis::Energy),
+                None => (seconds(), CostBasis::Latency),
+            },
         };
         let columns = profile
             .variants

@@ -54,6 +54,7 @@ fn profiled(variant: &TaskVariant) -> VariantProfile {
     VariantProfile {
         name: variant.name.clone(),
         parameters: 0,
+        money: None,
         costs: variant.latency.iter().map(cost).collect(),
         calibration: Calibration {
             estimator: ESTIMATOR,

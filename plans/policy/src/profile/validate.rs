@@ -30,6 +30,13 @@ impl Profile {
 
 fn variant(path: &Path<'_>, variant: &VariantProfile, samples: usize) -> Result<(), Invalid> {
     costs(&path.field("costs"), &variant.costs)?;
+    if let Some(money) = variant.money {
+        let sound = money.per_request.is_finite() && money.per_request >= 0.0;
+        let field = path.field("money");
+        field
+            .field("per_request")
+            .within(money.per_request, sound, "a finite amount of at least 0")?;
+    }
     variant.calibration.check(&path.field("calibration"))?;
     path.field("ece")
         .field("before")

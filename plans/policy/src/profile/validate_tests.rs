@@ -15,6 +15,7 @@ fn sound() -> Profile {
     let variant = |name: &str| VariantProfile {
         name: name.into(),
         parameters: 10,
+        money: None,
         costs: vec![cost(1), cost(8)],
         calibration: Calibration {
             estimator: Estimator::MaxSquared,

@@ -162,6 +162,18 @@ class Unreadable(KaskadeError):
     code, status, retryable = "KSK0023", 503, True
 
 
+class EndpointUnavailable(KaskadeError):
+    """The endpoint behind a remote variant does not answer."""
+
+    code, status, retryable = "KSK0024", 503, True
+
+
+class EndpointRefused(KaskadeError):
+    """The endpoint behind a remote variant refused the request."""
+
+    code, status = "KSK0025", 503
+
+
 BY_CODE: dict[str, type[KaskadeError]] = {kind.code: kind for kind in KaskadeError.__subclasses__()}
 """The exception of every code."""
 

@@ -1,0 +1,241 @@
+//! Remote variants: models behind endpoints that speak the OpenAI API or the Open Inference Protocol.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::{Path, PathBuf};
+
+use kaskade_models::Generation;
+use kaskade_policy::remote::breaker::BreakerConfig;
+use kaskade_policy::remote::price::Price;
+use kaskade_policy::remote::retry::RetryConfig;
+use kaskade_remote::secret::SecretError;
+use kaskade_remote::{Api, Chat, ChatTask, Endpoint, Secret};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::scalar::Span;
+use super::variant::Task;
+
+/// Most probable tokens that the OpenAI API gives at every place.
+const MAX_LOGPROBS: u32 = 20;
+
+/// Most tokens of an answer that is a label.
+const LABEL_TOKENS: u32 = 8;
+
+/// An endpoint, and the model behind it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct RemoteRule {
+    /// Protocol of the endpoint.
+    pub kind: RemoteKind,
+    /// Address, with the path before the protocol's own: `https://api.example.com/v1` for `openai`, `http://127.0.0.1:8000`
+    /// for `oip`.
+    pub base_url: String,
+    /// The model, as the endpoint names it.
+    pub model: String,
+    /// Its version, for `oip` [default: the endpoint's choice].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Where the key is [default: requests have none]. No log, error or metric shows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_key: Option<KeySource>,
+    /// What an `openai` endpoint is asked for.
+    #[serde(default)]
+    pub api: OpenAiApi,
+    /// Class names in order, for classification by `openai`: the words that the model answers with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
+    /// Instructions before the request, as the message of the system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system: Option<String>,
+    /// The message of the user; `{text}` stands for the request's text.
+    #[serde(default = "default_prompt")]
+    pub prompt: String,
+    /// Most probable tokens to ask for at every place, from which classes and confidences are computed. 0 for an endpoint
+    /// that gives no probabilities: its answers are never confident, so it can only be the last stage of a cascade.
+    #[serde(default = "default_logprobs")]
+    #[schemars(range(max = 20))]
+    pub top_logprobs: u32,
+    /// Requests of a replica under way at once; others wait.
+    #[serde(default = "default_concurrency")]
+    pub concurrency: NonZeroU32,
+    /// Longest time of one call. A request's budget ends it earlier.
+    #[serde(default = "default_timeout")]
+    pub timeout: Span,
+    /// Repetitions of a failed call within the request's budget. The pauses follow the endpoint's `retry-after`.
+    #[serde(default = "default_retries")]
+    pub retries: u32,
+}
+
+/// Protocol of an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RemoteKind {
+    /// The OpenAI API.
+    OpenAi,
+    /// The Open Inference Protocol v2 over HTTP.
+    Oip,
+}
+
+/// What an endpoint of the OpenAI API is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OpenAiApi {
+    /// `chat/completions`: a label for classification, a text for generation.
+    #[default]
+    Chat,
+    /// `embeddings`.
+    Embeddings,
+}
+
+/// Where a key is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum KeySource {
+    /// In this environment variable.
+    Env(String),
+    /// In this file, relative to this file.
+    File(PathBuf),
+}
+
+fn default_prompt() -> String {
+    kaskade_remote::endpoint::TEXT.to_owned()
+}
+
+const fn default_logprobs() -> u32 {
+    MAX_LOGPROBS
+}
+
+const fn default_concurrency() -> NonZeroU32 {
+    NonZeroU32::MIN.saturating_add(31)
+}
+
+fn default_timeout() -> Span {
+    Span::from_millis(30_000)
+}
+
+fn default_retries() -> u32 {
+    RetryConfig::default().retries
+}
+
+impl KeySource {
+    fn read(&self) -> Result<Secret, SecretError> {
+        match self {
+            Self::Env(name) => Secret::from_variable(name),
+            Self::File(path) => Secret::from_file(path),
+        }
+    }
+}
+
+impl RemoteRule {
+    /// Makes the paths relative to a folder.
+    pub(super) fn resolve(&mut self, folder: &Path) {
+        if let Some(KeySource::File(path)) = &mut self.api_key {
+            *path = folder.join(&path);
+        }
+    }
+
+    /// Returns the endpoint, with its key.
+    ///
+    /// # Errors
+    /// [`SecretError`] if the key cannot be read.
+    pub fn endpoint(
+        &self,
+        name: &str,
+        task: Task,
+        generation: &Generation,
+        price: Option<Price>,
+    ) -> Result<Endpoint, SecretError> {
+        let model = self.model.clone();
+        let api = match (self.kind, self.api) {
+            (RemoteKind::Oip, _) => Api::Oip {
+                model,
+                version: self.version.clone(),
+            },
+            (RemoteKind::OpenAi, OpenAiApi::Embeddings) => Api::Embeddings { model },
+            (RemoteKind::OpenAi, OpenAiApi::Chat) => {
+                let generates = task == Task::Generation;
+                let most = u32::try_from(generation.sampling.max_tokens).unwrap_or(u32::MAX);
+                Api::Chat(Chat {
+                    model,
+                    task: if generates {
+                        ChatTask::Generate
+                    } else {
+                        ChatTask::Classify {
+                            labels: self.labels.clone(),
+                        }
+                    },
+                    system: self.system.clone(),
+                    prompt: self.prompt.clone(),
+                    max_tokens: if generates { most } else { LABEL_TOKENS },
+                    temperature: if generates {
+                        generation.sampling.temperature.into()
+                    } else {
+                        0.0
+                    },
+                    top_logprobs: self.top_logprobs,
+                })
+            }
+        };
+        let key = self.api_key.as_ref().map(KeySource::read).transpose()?;
+        Ok(Endpoint {
+            name: name.to_owned(),
+            base_url: self.base_url.clone(),
+            key,
+            api,
+            price,
+            concurrency: NonZeroUsize::try_from(self.concurrency).unwrap_or(NonZeroUsize::MAX),
+            timeout: self.timeout.duration(),
+            retry: RetryConfig {
+                retries: self.retries,
+                ..RetryConfig::default()
+            },
+            breaker: BreakerConfig::default(),
+            cache: None,
+            spend_limit: None,
+        })
+    }
+
+    /// Returns the settings that contradict each other or the app's task, after the path `at`.
+    pub(super) fn problems(&self, at: &str, task: Task) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut problem = |field: &str, text: String| problems.push(format!("{at}.{field}: {text}"));
+        if !self.base_url.starts_with("http://") && !self.base_url.starts_with("https://") {
+            problem(
+                "base_url",
+                format!("`{}` is no http or https address", self.base_url),
+            );
+        }
+        if self.top_logprobs > MAX_LOGPROBS {
+            problem("top_logprobs", format!("is more than {MAX_LOGPROBS}"));
+        }
+        let classifies =
+            self.kind == RemoteKind::OpenAi && self.api == OpenAiApi::Chat && task == Task::Classification;
+        if classifies && self.labels.len() < 2 {
+            problem("labels", "name at least two classes, in their order".to_owned());
+        }
+        if !classifies && !self.labels.is_empty() {
+            problem(
+                "labels",
+                "are for classification by chat completions only".to_owned(),
+            );
+        }
+        let empty = self.labels.iter().any(|label| label.trim().is_empty());
+        if empty {
+            problem("labels", "one is empty".to_owned());
+        }
+        if self.kind == RemoteKind::OpenAi
+            && self.api == OpenAiApi::Chat
+            && !self.prompt.contains(kaskade_remote::endpoint::TEXT)
+        {
+            problem(
+                "prompt",
+                "has no `{text}`, so that no request's text would be sent".to_owned(),
+            );
+        }
+        if self.kind == RemoteKind::OpenAi && self.version.is_some() {
+            problem("version", "is for `oip` only".to_owned());
+        }
+        problems
+    }
+}

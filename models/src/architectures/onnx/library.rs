@@ -1,0 +1,147 @@
+//! Finding and loading the library of ONNX Runtime.
+//!
+//! In this order: the file that `ORT_DYLIB_PATH` names; the one in the package `onnxruntime` of the `python3` on the
+//! `PATH`; `libonnxruntime.so` where the system's loader looks. It is loaded once per process.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use ort::environment::{Environment, GlobalThreadPoolOptions};
+
+use crate::checkpoint::LoadError;
+
+/// The environment variable that names the library.
+const VARIABLE: &str = "ORT_DYLIB_PATH";
+
+/// Prints the library in the Python package, without importing it.
+const FIND: &str = "
+import importlib.util, pathlib
+package = importlib.util.find_spec('onnxruntime')
+if package and package.origin:
+    capi = pathlib.Path(package.origin).parent / 'capi'
+    for pattern in ('libonnxruntime.so*', 'libonnxruntime*.dylib', 'onnxruntime.dll'):
+        for library in sorted(capi.glob(pattern)):
+            print(library)
+";
+
+/// Where the library was looked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place {
+    /// The environment variable names it.
+    Named(PathBuf),
+    /// A Python package contains it.
+    Python(PathBuf),
+    /// The system's loader finds it, or nothing does.
+    System,
+}
+
+impl Place {
+    fn of(named: Option<OsString>, python: impl FnOnce() -> Option<PathBuf>) -> Self {
+        match named.filter(|path| !path.is_empty()) {
+            Some(path) => Self::Named(path.into()),
+            None => python().map_or(Self::System, Self::Python),
+        }
+    }
+
+    fn file(&self) -> PathBuf {
+        match self {
+            Self::Named(path) | Self::Python(path) => path.clone(),
+            Self::System => format!(
+                "{}onnxruntime{}",
+                std::env::consts::DLL_PREFIX,
+                std::env::consts::DLL_SUFFIX
+            )
+            .into(),
+        }
+    }
+
+    /// Why loading from here failed, and what to do.
+    fn refusal(&self, error: &str) -> String {
+        match self {
+            Self::Named(path) => format!(
+                "{VARIABLE} names `{}`, which cannot be loaded ({error}); name the library of ONNX Runtime, or unset the variable",
+                path.display()
+            ),
+            Self::Python(path) => format!(
+                "`{}`, from the Python package onnxruntime, cannot be loaded ({error}); update the package, or name another \
+                 library in {VARIABLE}",
+                path.display()
+            ),
+            Self::System => format!(
+                "{VARIABLE} is not set, `python3` has no package onnxruntime, and the system has no such library ({error}); \
+                 run `pip install onnxruntime` for that Python, or set {VARIABLE} to a libonnxruntime.so"
+            ),
+        }
+    }
+}
+
+/// Returns the environment that all sessions share: one pool of threads for the operators of all models, as many as the
+/// CPU kernels use, which sleep while they have no work.
+///
+/// # Errors
+/// [`LoadError::NoOnnxRuntime`] with how to get the library. The first result of the process stays.
+pub(super) fn environment() -> Result<&'static Environment, LoadError> {
+    static LOADED: OnceLock<Result<Environment, String>> = OnceLock::new();
+    let loaded = LOADED.get_or_init(|| {
+        let place = Place::of(std::env::var_os(VARIABLE), in_python);
+        let file = place.file();
+        let loading = ort::init_from(&file).map_err(|error| place.refusal(&error.to_string()))?;
+        tracing::info!(library = %file.display(), "ONNX Runtime loaded");
+        let threads = GlobalThreadPoolOptions::default()
+            .with_intra_threads(rayon::current_num_threads())
+            .and_then(|pool| pool.with_spin_control(false));
+        let environment = threads.and_then(|pool| loading.with_global_thread_pool(pool).build());
+        environment.map_err(|error| place.refusal(&error.to_string()))
+    });
+    loaded.as_ref().map_err(|reason| LoadError::NoOnnxRuntime {
+        reason: reason.clone(),
+    })
+}
+
+/// The library in the package of the `python3` on the `PATH`.
+fn in_python() -> Option<PathBuf> {
+    let found = Command::new("python3")
+        .args(["-c", FIND])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    let printed = String::from_utf8(found.stdout).ok()?;
+    printed.lines().next().map(PathBuf::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variable_comes_before_python_and_python_before_the_system() {
+        let python = || Some(PathBuf::from("/venv/libonnxruntime.so.1"));
+        let named = Place::of(Some("/opt/lib.so".into()), python);
+        assert_eq!(named, Place::Named("/opt/lib.so".into()));
+        assert_eq!(
+            Place::of(Some("".into()), python),
+            Place::Python("/venv/libonnxruntime.so.1".into())
+        );
+        assert_eq!(Place::of(None, || None), Place::System);
+        assert_eq!(Place::System.file(), PathBuf::from("libonnxruntime.so"));
+    }
+
+    #[test]
+    fn every_refusal_says_what_to_do() {
+        for place in [
+            Place::Named("/a".into()),
+            Place::Python("/b".into()),
+            Place::System,
+        ] {
+            let refusal = place.refusal("no such file");
+            assert!(
+                refusal.contains("no such file") && refusal.contains(VARIABLE),
+                "{refusal}"
+            );
+        }
+        assert!(Place::System.refusal("x").contains("pip install onnxruntime"));
+    }
+}

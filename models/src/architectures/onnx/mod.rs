@@ -1,0 +1,94 @@
+//! ONNX files, run by ONNX Runtime, whose library is loaded at run time.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `library` | finding and loading ONNX Runtime |
+//! | `session` | sessions: a graph's inputs and outputs, tensors in and out |
+//! | `weights` | number and size of a file's weights |
+//! | `model` | the `Model`: tensors as they are, batched |
+//! | `tokens` | the inputs of a graph that takes tokens |
+//!
+//! A graph with an input `input_ids` beside a `tokenizer.json` takes texts, as BERT does in the `bert` module. Every
+//! other graph takes its inputs as they are, without the batch dimension. Quantised graphs need nothing of their own.
+
+mod library;
+mod model;
+mod session;
+mod tokens;
+mod weights;
+
+use std::path::Path;
+
+use model::OnnxModel;
+use session::{Dimension, Graph};
+
+use super::registry::LoadOptions;
+use crate::checkpoint::{Config, LoadError, TokenizerFile};
+use crate::device::DeviceChoice;
+use crate::runtime::loaded::{Loaded, ModelInfo, Task};
+use crate::runtime::slice::Slice;
+
+/// The architecture that the description of an ONNX model names.
+const ARCHITECTURE: &str = "onnx";
+
+/// Loads an ONNX file, on a GPU by the CUDA provider of the library. A `config.json` beside it gives the labels and the sizes of vocabulary and context, a
+/// `tokenizer.json` the tokens of texts; both are optional.
+///
+/// # Errors
+/// [`LoadError::NoOnnxRuntime`] if the library cannot be loaded, with how to get it; [`LoadError::BadOnnx`] for a file
+/// that it refuses; [`LoadError::NotSliced`] for a part of a model.
+pub fn load_onnx(file: &Path, device: DeviceChoice, options: &LoadOptions) -> Result<Loaded, LoadError> {
+    if options.slice != Slice::WHOLE {
+        return Err(LoadError::NotSliced {
+            architecture: ARCHITECTURE,
+            of: options.slice.of(),
+        });
+    }
+    let totals = weights::totals(file)?;
+    let graph = Graph::load(file, device)?;
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let config = match folder.join("config.json") {
+        path if path.is_file() => Some(Config::open(folder)?),
+        _ => None,
+    };
+    let tokenizer = TokenizerFile::beside(folder)?;
+    let model = OnnxModel::new(graph, config.as_ref(), tokenizer.as_ref())?;
+    let outputs = model.outputs();
+    let has = |name: &str| outputs.iter().any(|output| output.name == name);
+    let task = if has("start_logits") && has("end_logits") {
+        Task::QuestionAnswering
+    } else {
+        Task::Classification
+    };
+    let classes = outputs.iter().find(|output| output.name == model::LOGITS);
+    let labels = match (task, config) {
+        (Task::Classification, Some(config)) => config.labels()?,
+        (Task::Classification, None) => match classes.and_then(|logits| logits.shape.last()) {
+            Some(Dimension::Exactly(count)) => (0..*count).map(|class| format!("LABEL_{class}")).collect(),
+            _ => Vec::new(),
+        },
+        _ => Vec::new(),
+    };
+    let info = ModelInfo {
+        name: options.name.clone().unwrap_or_else(|| {
+            let stem = file.file_stem().unwrap_or(file.as_os_str());
+            stem.to_string_lossy().into_owned()
+        }),
+        architecture: ARCHITECTURE.to_owned(),
+        parameters: totals.parameters,
+        weight_bytes: totals.bytes,
+        task,
+        labels,
+    };
+    Ok(Loaded {
+        model: Box::new(model),
+        info,
+    })
+}
+
+fn bad_onnx(file: &Path, reason: impl Into<String>) -> LoadError {
+    LoadError::BadOnnx {
+        file: file.to_owned(),
+        reason: reason.into(),
+    }
+}

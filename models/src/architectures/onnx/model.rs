@@ -1,0 +1,327 @@
+//! An ONNX graph as a `Model`: requests become batches, and the graph's outputs become those of each request.
+
+use std::collections::BTreeMap;
+
+use super::super::text::Tokens;
+use super::session::{Dimension, Graph, Port};
+use super::tokens::TokenInputs;
+use crate::checkpoint::{Config, LoadError, TokenizerFile};
+use crate::runtime::batch::BatchResults;
+use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
+use crate::runtime::tensor::{Datatype, Tensor};
+
+/// Name under which class scores are served.
+pub(super) const LOGITS: &str = "logits";
+
+/// Largest size of a dimension that the graph leaves open.
+const MAX_EXTENT: usize = 1 << 16;
+
+/// An ONNX graph.
+///
+/// The batch dimension is the first of every input and output; requests and their outputs have none. A graph that fixes
+/// it to 1 runs the requests of a batch one after the other. A graph whose inputs have no common batch dimension gets
+/// them as they are. Its only output, FP32 `[batch, classes]`, is served as `logits` whatever its name.
+pub(super) struct OnnxModel {
+    graph: Graph,
+    tokens: Option<TokenInputs>,
+    batching: BatchDimension,
+    signature: Signature,
+    outputs: Vec<Port>,
+}
+
+/// The first dimension of a graph's inputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BatchDimension {
+    /// As many requests as there are.
+    Free,
+    /// One request.
+    One,
+    /// None: inputs are given as a whole.
+    Absent,
+}
+
+impl BatchDimension {
+    fn of(inputs: &[Port]) -> Self {
+        let all =
+            |test: fn(&Dimension) -> bool| inputs.iter().all(|port| port.shape.first().is_some_and(test));
+        if all(|dimension| matches!(dimension, Dimension::Any(_))) {
+            Self::Free
+        } else if all(|dimension| *dimension == Dimension::Exactly(1)) {
+            Self::One
+        } else {
+            Self::Absent
+        }
+    }
+}
+
+impl OnnxModel {
+    /// Creates a model of a graph.
+    ///
+    /// # Errors
+    /// [`LoadError`] of the tokenizer or the configuration.
+    pub(super) fn new(
+        graph: Graph,
+        config: Option<&Config>,
+        tokenizer: Option<&TokenizerFile>,
+    ) -> Result<Self, LoadError> {
+        let tokens = TokenInputs::of(&graph.inputs, config, tokenizer)?;
+        let batching = BatchDimension::of(&graph.inputs);
+        let signature = match &tokens {
+            Some(tokens) => tokens.reader.signature(),
+            None => signature(&graph.inputs, batching),
+        };
+        Ok(Self {
+            outputs: served(&graph.outputs),
+            graph,
+            tokens,
+            batching,
+            signature,
+        })
+    }
+
+    /// The outputs, as served, with their batch dimension.
+    pub(super) fn outputs(&self) -> &[Port] {
+        &self.outputs
+    }
+
+    /// Runs requests that have the same shapes, together.
+    fn run_tensors(&mut self, requests: &[&Inputs]) -> Result<BatchResults, ModelError> {
+        let Self {
+            graph,
+            outputs,
+            batching,
+            ..
+        } = self;
+        let inputs = stack(requests, *batching)?;
+        split(graph.run(&inputs)?, requests.len(), *batching, outputs, None)
+    }
+
+    /// Runs requests whose tokens are padded to the longest, together.
+    fn run_tokens(&mut self, requests: &[Tokens]) -> Result<BatchResults, ModelError> {
+        let Self {
+            graph,
+            outputs,
+            batching,
+            tokens,
+            ..
+        } = self;
+        let Some(tokens) = tokens else {
+            return Ok(Vec::new());
+        };
+        let length = tokens.padded(requests);
+        let results = graph.run(&tokens.tensors(requests, length)?)?;
+        let lengths: Vec<usize> = requests.iter().map(|request| request.ids.len()).collect();
+        let padding = Padding {
+            symbol: &tokens.symbol,
+            length,
+            lengths: &lengths,
+        };
+        split(results, requests.len(), *batching, outputs, Some(&padding))
+    }
+}
+
+impl Model for OnnxModel {
+    fn signature(&self) -> Signature {
+        self.signature.clone()
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let one_by_one = self.batching != BatchDimension::Free;
+        if self.tokens.is_some() {
+            let read = |model: &Self, inputs: &Inputs| match &model.tokens {
+                Some(tokens) => tokens.reader.read(inputs),
+                None => Err(lost()),
+            };
+            let requests: Vec<_> = batch.iter().map(|inputs| read(self, inputs)).collect();
+            return answer(requests, one_by_one, |requests| self.run_tokens(requests));
+        }
+        let signature = self.signature.clone();
+        let mut groups: BTreeMap<Vec<&[usize]>, Vec<usize>> = BTreeMap::new();
+        let mut results: Vec<Result<Outputs, ModelError>> = Vec::with_capacity(batch.len());
+        for (place, inputs) in batch.iter().enumerate() {
+            results.push(Err(lost()));
+            let shapes = inputs.iter().map(|input| input.shape.as_slice()).collect();
+            groups.entry(shapes).or_default().push(place);
+        }
+        for places in groups.into_values() {
+            let requests = places.iter().filter_map(|place| batch.get(*place));
+            let requests: Vec<_> = requests
+                .map(|inputs| signature.check(inputs).map(|()| inputs))
+                .collect();
+            let answers = answer(requests, one_by_one, |requests| self.run_tensors(requests));
+            for (place, answer) in places.into_iter().zip(answers) {
+                if let Some(result) = results.get_mut(place) {
+                    *result = answer;
+                }
+            }
+        }
+        results
+    }
+}
+
+fn lost() -> ModelError {
+    ModelError::Failed {
+        reason: "the request was not run".into(),
+    }
+}
+
+/// Answers the requests that could be read: together, or if that fails or the graph takes one at a time, each alone.
+fn answer<T>(
+    requests: Vec<Result<T, ModelError>>,
+    one_by_one: bool,
+    mut run: impl FnMut(&[T]) -> Result<BatchResults, ModelError>,
+) -> BatchResults {
+    let (mut read, mut places) = (
+        Vec::with_capacity(requests.len()),
+        Vec::with_capacity(requests.len()),
+    );
+    for request in requests {
+        match request {
+            Ok(request) => {
+                places.push(None);
+                read.push(request);
+            }
+            Err(error) => places.push(Some(error)),
+        }
+    }
+    let alone = |request: &T, run: &mut dyn FnMut(&[T]) -> Result<BatchResults, ModelError>| {
+        run(std::slice::from_ref(request))
+            .and_then(|mut results| results.pop().unwrap_or_else(|| Err(lost())))
+    };
+    let together = (!one_by_one && read.len() > 1)
+        .then(|| run(&read))
+        .and_then(Result::ok);
+    let answers = match together {
+        Some(answers) => answers,
+        None => read.iter().map(|request| alone(request, &mut run)).collect(),
+    };
+    let mut answers = answers.into_iter();
+    let results = places.into_iter();
+    results
+        .map(|error| error.map_or_else(|| answers.next().unwrap_or_else(|| Err(lost())), Err))
+        .collect()
+}
+
+/// The inputs of a graph as they are, without the batch dimension.
+fn signature(inputs: &[Port], batching: BatchDimension) -> Signature {
+    let skipped = usize::from(batching != BatchDimension::Absent);
+    let spec = |port: &Port| {
+        let dimensions = port.shape.iter().skip(skipped);
+        let extents = dimensions.map(|dimension| match dimension {
+            Dimension::Exactly(extent) => Extent::Exactly(*extent),
+            Dimension::Any(_) => Extent::UpTo(MAX_EXTENT),
+        });
+        InputSpec::required(port.name.as_str(), port.datatype, extents.collect())
+    };
+    Signature {
+        inputs: inputs.iter().map(spec).collect(),
+    }
+}
+
+/// The outputs with the names that they are served under.
+fn served(outputs: &[Port]) -> Vec<Port> {
+    let mut served = outputs.to_vec();
+    if let [only] = served.as_mut_slice()
+        && only.datatype == Datatype::F32
+        && only.shape.len() == 2
+    {
+        LOGITS.clone_into(&mut only.name);
+    }
+    served
+}
+
+/// Puts requests of the same shapes behind one another.
+fn stack(requests: &[&Inputs], batching: BatchDimension) -> Result<Vec<Tensor>, ModelError> {
+    let Some(first) = requests.first() else {
+        return Ok(Vec::new());
+    };
+    if batching == BatchDimension::Absent {
+        return Ok(first.to_vec());
+    }
+    let stacked = first.iter().map(|input| {
+        let mut data = Vec::with_capacity(input.data.len() * requests.len());
+        for request in requests {
+            let same = request
+                .iter()
+                .find(|other| other.name == input.name)
+                .ok_or_else(lost)?;
+            data.extend_from_slice(&same.data);
+        }
+        let shape = std::iter::once(requests.len()).chain(input.shape.iter().copied());
+        let stacked = Tensor {
+            name: input.name.clone(),
+            shape: shape.collect(),
+            datatype: input.datatype,
+            data: data.into(),
+        };
+        Ok(stacked.checked()?)
+    });
+    stacked.collect()
+}
+
+/// How sequences were padded.
+struct Padding<'a> {
+    /// Symbol of the sequence dimension; may be empty.
+    symbol: &'a str,
+    /// Length of all sequences with their padding.
+    length: usize,
+    /// Length of each without it.
+    lengths: &'a [usize],
+}
+
+/// Returns the outputs of each request, without the batch dimension and without padding.
+fn split(
+    results: Vec<Tensor>,
+    requests: usize,
+    batching: BatchDimension,
+    ports: &[Port],
+    padding: Option<&Padding<'_>>,
+) -> Result<BatchResults, ModelError> {
+    let mut answers: Vec<Outputs> = vec![Outputs::with_capacity(results.len()); requests];
+    for (result, port) in results.into_iter().zip(ports) {
+        let result = Tensor {
+            name: port.name.clone(),
+            ..result
+        };
+        if batching == BatchDimension::Absent {
+            answers.iter_mut().for_each(|answer| answer.push(result.clone()));
+            continue;
+        }
+        let (Some((rows, shape)), Some(size)) = (result.shape.split_first(), result.datatype.size()) else {
+            return Err(ModelError::BadOutput {
+                reason: format!("output `{}` has no batch dimension, or holds texts", port.name),
+            });
+        };
+        if *rows != requests {
+            return Err(ModelError::BadOutput {
+                reason: format!("output `{}` has {rows} rows for {requests} requests", port.name),
+            });
+        }
+        let row_bytes = shape.iter().product::<usize>() * size;
+        for (place, answer) in answers.iter_mut().enumerate() {
+            let begin = place * row_bytes;
+            let kept = padding.and_then(|padding| padding.kept(port, shape, place));
+            let mut shape = shape.to_vec();
+            let mut bytes = row_bytes;
+            if let (Some(kept), Some(sequence)) = (kept, shape.first_mut()) {
+                bytes = row_bytes / (*sequence).max(1) * kept;
+                *sequence = kept;
+            }
+            answer.push(Tensor {
+                name: port.name.clone(),
+                shape,
+                datatype: result.datatype,
+                data: result.data.slice(begin..begin + bytes),
+            });
+        }
+    }
+    Ok(answers.into_iter().map(Ok).collect())
+}
+
+impl Padding<'_> {
+    /// Returns how many positions of an output's row belong to the request, if its first dimension is the sequence.
+    fn kept(&self, port: &Port, row: &[usize], place: usize) -> Option<usize> {
+        let is_sequence = matches!(port.shape.get(1), Some(Dimension::Any(symbol)) if !symbol.is_empty() && symbol == self.symbol);
+        (is_sequence && row.first() == Some(&self.length)).then(|| self.lengths.get(place).copied())?
+    }
+}

@@ -1,0 +1,243 @@
+//! Sessions of ONNX Runtime: a graph's inputs and outputs, and tensors in and out.
+
+use std::path::Path;
+
+use half::{bf16, f16};
+use ort::ep::ExecutionProviderDispatch;
+use ort::session::{Session, SessionInputValue};
+use ort::value::{DynValue, Outlet, TensorElementType, ValueType};
+
+use super::{bad_onnx, library};
+use crate::checkpoint::LoadError;
+use crate::device::DeviceChoice;
+use crate::runtime::model::ModelError;
+use crate::runtime::tensor::{Datatype, Tensor};
+
+/// A loaded graph.
+pub(super) struct Graph {
+    session: Session,
+    /// The inputs that every run needs, in the graph's order.
+    pub inputs: Vec<Port>,
+    /// The outputs, in the graph's order.
+    pub outputs: Vec<Port>,
+}
+
+/// An input or output of a graph.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Port {
+    /// Its name.
+    pub name: String,
+    /// Its element type.
+    pub datatype: Datatype,
+    /// Its dimensions, the batch dimension included.
+    pub shape: Vec<Dimension>,
+}
+
+/// A dimension of a [`Port`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Dimension {
+    /// This size.
+    Exactly(usize),
+    /// Any size; sizes of the same symbol are equal. The symbol may be empty.
+    Any(String),
+}
+
+impl Graph {
+    /// Loads a file onto a device.
+    ///
+    /// # Errors
+    /// [`LoadError::NoOnnxRuntime`], or [`LoadError::BadOnnx`] if the runtime refuses the file or a port has a type that
+    /// the Open Inference Protocol lacks here.
+    pub(super) fn load(file: &Path, device: DeviceChoice) -> Result<Self, LoadError> {
+        let environment = library::environment()?;
+        let refused = |error: &dyn std::fmt::Display| bad_onnx(file, error.to_string());
+        let mut builder = Session::builder(environment).map_err(|error| refused(&error))?;
+        if let Some(provider) = provider(device) {
+            let providers = builder.with_execution_providers([provider]);
+            builder = providers.map_err(|error| refused(&error))?;
+        }
+        let session = builder.commit_from_file(file).map_err(|error| refused(&error))?;
+        let ports = |outlets: &[Outlet]| {
+            let ports = outlets.iter().map(|outlet| Port::of(file, outlet));
+            ports.collect::<Result<Vec<_>, _>>()
+        };
+        Ok(Self {
+            inputs: ports(session.inputs())?,
+            outputs: ports(session.outputs())?,
+            session,
+        })
+    }
+
+    /// Runs the graph on its inputs, by name.
+    ///
+    /// # Errors
+    /// [`ModelError::Failed`] with the runtime's message, or [`ModelError::BadOutput`] for an output that is no tensor.
+    pub(super) fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ModelError> {
+        let mut values: Vec<(&str, SessionInputValue<'_>)> = Vec::with_capacity(inputs.len());
+        for input in inputs {
+            let value = to_value(input).map_err(|error| failed(&error))?;
+            values.push((input.name.as_str(), value.into()));
+        }
+        let outputs = self.session.run(values).map_err(|error| failed(&error))?;
+        outputs
+            .iter()
+            .map(|(name, value)| from_value(name, &value))
+            .collect()
+    }
+}
+
+/// The execution provider of a device; the CPU needs none.
+fn provider(device: DeviceChoice) -> Option<ExecutionProviderDispatch> {
+    match device {
+        DeviceChoice::Cpu => None,
+        // A library without the provider is an error: what is placed on a GPU never runs on the CPU unnoticed.
+        DeviceChoice::Cuda(index) => {
+            let provider = ort::ep::CUDA::default().with_device_id(index.into());
+            Some(provider.build().error_on_failure())
+        }
+    }
+}
+
+impl Port {
+    fn of(file: &Path, outlet: &Outlet) -> Result<Self, LoadError> {
+        let name = outlet.name().to_owned();
+        let ValueType::Tensor {
+            ty,
+            shape,
+            dimension_symbols,
+        } = outlet.dtype()
+        else {
+            return Err(bad_onnx(
+                file,
+                format!("`{name}` is no tensor, but {}", outlet.dtype()),
+            ));
+        };
+        let datatype = datatype(*ty).ok_or_else(|| {
+            bad_onnx(
+                file,
+                format!("`{name}` has elements of type {ty}, which is not served"),
+            )
+        })?;
+        let symbols = dimension_symbols
+            .iter()
+            .map(String::as_str)
+            .chain(std::iter::repeat(""));
+        let dimension = |(extent, symbol): (&i64, &str)| match usize::try_from(*extent) {
+            Ok(extent) => Dimension::Exactly(extent),
+            Err(_) => Dimension::Any(symbol.to_owned()),
+        };
+        Ok(Self {
+            name,
+            datatype,
+            shape: shape.iter().zip(symbols).map(dimension).collect(),
+        })
+    }
+}
+
+fn datatype(element: TensorElementType) -> Option<Datatype> {
+    Some(match element {
+        TensorElementType::Bool => Datatype::Bool,
+        TensorElementType::Uint8 => Datatype::U8,
+        TensorElementType::Int8 => Datatype::I8,
+        TensorElementType::Int32 => Datatype::I32,
+        TensorElementType::Int64 => Datatype::I64,
+        TensorElementType::Float16 => Datatype::F16,
+        TensorElementType::Bfloat16 => Datatype::Bf16,
+        TensorElementType::Float32 => Datatype::F32,
+        TensorElementType::Float64 => Datatype::F64,
+        TensorElementType::String => Datatype::Bytes,
+        _ => return None,
+    })
+}
+
+/// Copies a tensor into a value of the runtime.
+fn to_value(tensor: &Tensor) -> Result<DynValue, ort::Error> {
+    let shape: Vec<i64> = tensor.shape.iter().map(|extent| *extent as i64).collect();
+    macro_rules! numbers {
+        ($type:ty, $read:expr) => {
+            ort::value::Tensor::from_array((shape, elements(&tensor.data, $read)))?.into_dyn()
+        };
+    }
+    Ok(match tensor.datatype {
+        Datatype::Bool => numbers!(bool, |[byte]: [u8; 1]| byte != 0),
+        Datatype::U8 => numbers!(u8, u8::from_le_bytes),
+        Datatype::I8 => numbers!(i8, i8::from_le_bytes),
+        Datatype::I32 => numbers!(i32, i32::from_le_bytes),
+        Datatype::I64 => numbers!(i64, i64::from_le_bytes),
+        Datatype::F16 => numbers!(f16, f16::from_le_bytes),
+        Datatype::Bf16 => numbers!(bf16, bf16::from_le_bytes),
+        Datatype::F32 => numbers!(f32, f32::from_le_bytes),
+        Datatype::F64 => numbers!(f64, f64::from_le_bytes),
+        Datatype::Bytes => {
+            let texts = tensor
+                .to_texts()
+                .map_err(|error| ort::Error::new(error.to_string()))?;
+            let texts: Vec<String> = texts.into_iter().map(str::to_owned).collect();
+            ort::value::Tensor::from_string_array((shape, texts.as_slice()))?.into_dyn()
+        }
+    })
+}
+
+fn elements<T, const N: usize>(data: &[u8], read: impl Fn([u8; N]) -> T) -> Vec<T> {
+    let chunks = data.chunks_exact(N);
+    chunks
+        .filter_map(|bytes| bytes.try_into().ok())
+        .map(read)
+        .collect()
+}
+
+/// Copies a value of the runtime into a tensor.
+fn from_value(name: &str, value: &DynValue) -> Result<Tensor, ModelError> {
+    let bad = |reason: String| ModelError::BadOutput { reason };
+    let ValueType::Tensor { ty, .. } = value.dtype() else {
+        return Err(bad(format!("output `{name}` is no tensor")));
+    };
+    let datatype = datatype(*ty).ok_or_else(|| {
+        bad(format!(
+            "output `{name}` has elements of type {ty}, which is not served"
+        ))
+    })?;
+    let extents = |shape: &[i64]| {
+        shape
+            .iter()
+            .map(|extent| usize::try_from(*extent).unwrap_or_default())
+            .collect()
+    };
+    macro_rules! numbers {
+        ($type:ty, $write:expr) => {{
+            let (shape, values) = value
+                .try_extract_tensor::<$type>()
+                .map_err(|error| failed(&error))?;
+            let data: Vec<u8> = values.iter().flat_map($write).collect();
+            (extents(shape), data)
+        }};
+    }
+    let (shape, data): (Vec<usize>, Vec<u8>) = match datatype {
+        Datatype::Bool => numbers!(bool, |value| [u8::from(*value)]),
+        Datatype::U8 => numbers!(u8, |value| value.to_le_bytes()),
+        Datatype::I8 => numbers!(i8, |value| value.to_le_bytes()),
+        Datatype::I32 => numbers!(i32, |value| value.to_le_bytes()),
+        Datatype::I64 => numbers!(i64, |value| value.to_le_bytes()),
+        Datatype::F16 => numbers!(f16, |value| value.to_le_bytes()),
+        Datatype::Bf16 => numbers!(bf16, |value| value.to_le_bytes()),
+        Datatype::F32 => numbers!(f32, |value| value.to_le_bytes()),
+        Datatype::F64 => numbers!(f64, |value| value.to_le_bytes()),
+        Datatype::Bytes => {
+            let (shape, texts) = value.try_extract_strings().map_err(|error| failed(&error))?;
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            (extents(shape), Tensor::from_texts(name, &texts)?.data.to_vec())
+        }
+    };
+    Ok(Tensor {
+        name: name.to_owned(),
+        shape,
+        datatype,
+        data: data.into(),
+    })
+}
+
+fn failed(error: &dyn std::fmt::Display) -> ModelError {
+    ModelError::Failed {
+        reason: error.to_string(),
+    }
+}

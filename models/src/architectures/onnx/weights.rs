@@ -1,0 +1,213 @@
+//! Number and size of the weights of an ONNX file, read from its protocol buffers without their data.
+//!
+//! Only four fields are read (onnx.proto): `ModelProto.graph` = 7, `GraphProto.initializer` = 5, and of a `TensorProto`
+//! `dims` = 1 and `data_type` = 2.
+
+use std::fs::File;
+use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use super::bad_onnx;
+use crate::checkpoint::{LoadError, WeightTotals};
+
+const GRAPH: u64 = 7;
+const INITIALIZER: u64 = 5;
+const DIMS: u64 = 1;
+const DATA_TYPE: u64 = 2;
+
+/// Counts the weights of a file, those in external data files included.
+///
+/// # Errors
+/// [`LoadError::Io`] if the file cannot be read, [`LoadError::BadOnnx`] if it is not a model.
+pub(super) fn totals(file: &Path) -> Result<WeightTotals, LoadError> {
+    let unreadable = |source| LoadError::Io {
+        path: file.to_owned(),
+        source,
+    };
+    let opened = File::open(file).map_err(unreadable)?;
+    let length = opened.metadata().map_err(unreadable)?.len();
+    match count(BufReader::new(opened), length) {
+        Ok(Some(totals)) => Ok(totals),
+        Ok(None) => Err(bad_onnx(file, "it has no graph")),
+        Err(error) if matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof) => {
+            Err(bad_onnx(file, error.to_string()))
+        }
+        Err(error) => Err(unreadable(error)),
+    }
+}
+
+/// Counts the weights of a model of `length` bytes; `None` if it has no graph.
+fn count(input: BufReader<impl Read + Seek>, length: u64) -> io::Result<Option<WeightTotals>> {
+    let mut fields = Fields { input, at: 0 };
+    let mut totals = None;
+    while let Some((number, value)) = fields.next(length)? {
+        match value {
+            Value::Nested(end) if number == GRAPH => totals = Some(fields.graph(end)?),
+            value => fields.skip(value)?,
+        }
+    }
+    Ok(totals)
+}
+
+/// Fields of a protocol buffer message, read one after the other.
+struct Fields<R> {
+    input: BufReader<R>,
+    /// Position in the file, bytes.
+    at: u64,
+}
+
+/// The value of a field.
+enum Value {
+    Number(u64),
+    /// Bytes up to this position.
+    Nested(u64),
+}
+
+impl<R: Read + Seek> Fields<R> {
+    /// Returns the next field of a message that ends at `end`, or `None` at its end.
+    fn next(&mut self, end: u64) -> io::Result<Option<(u64, Value)>> {
+        if self.at >= end {
+            return Ok(None);
+        }
+        let key = self.varint()?;
+        let value = match key & 7 {
+            0 => Value::Number(self.varint()?),
+            1 => self.bytes(8, end)?,
+            2 => {
+                let length = self.varint()?;
+                self.bytes(length, end)?
+            }
+            5 => self.bytes(4, end)?,
+            _ => return Err(invalid("a field has an unknown wire type")),
+        };
+        Ok(Some((key >> 3, value)))
+    }
+
+    fn bytes(&self, length: u64, end: u64) -> io::Result<Value> {
+        let until = self.at.checked_add(length).filter(|until| *until <= end);
+        until
+            .map(Value::Nested)
+            .ok_or_else(|| invalid("a field is longer than its message"))
+    }
+
+    fn skip(&mut self, value: Value) -> io::Result<()> {
+        let Value::Nested(end) = value else { return Ok(()) };
+        match i64::try_from(end - self.at) {
+            Ok(distance) => self.input.seek_relative(distance)?,
+            Err(_) => drop(self.input.seek(SeekFrom::Start(end))?),
+        }
+        self.at = end;
+        Ok(())
+    }
+
+    fn varint(&mut self) -> io::Result<u64> {
+        let mut number = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let mut byte = [0];
+            self.input.read_exact(&mut byte)?;
+            self.at += 1;
+            let [byte] = byte;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(invalid("a number has more than ten bytes"))
+    }
+
+    fn graph(&mut self, end: u64) -> io::Result<WeightTotals> {
+        let mut totals = WeightTotals::default();
+        while let Some((number, value)) = self.next(end)? {
+            match value {
+                Value::Nested(end) if number == INITIALIZER => {
+                    let (elements, bits) = self.tensor(end)?;
+                    totals.parameters = totals.parameters.saturating_add(elements);
+                    totals.bytes = totals
+                        .bytes
+                        .saturating_add(elements.saturating_mul(bits).div_ceil(8));
+                }
+                value => self.skip(value)?,
+            }
+        }
+        Ok(totals)
+    }
+
+    /// Returns the number of elements of a tensor, and their size in bits.
+    fn tensor(&mut self, end: u64) -> io::Result<(u64, u64)> {
+        let (mut elements, mut bits) = (1_u64, 0);
+        while let Some((number, value)) = self.next(end)? {
+            match (number, value) {
+                (DIMS, Value::Number(extent)) => elements = elements.saturating_mul(extent),
+                (DIMS, Value::Nested(end)) => {
+                    while self.at < end {
+                        elements = elements.saturating_mul(self.varint()?);
+                    }
+                }
+                (DATA_TYPE, Value::Number(datatype)) => bits = bits_of(datatype),
+                (_, value) => self.skip(value)?,
+            }
+        }
+        Ok((elements, bits))
+    }
+}
+
+/// Size of an element by `TensorProto.DataType`, bits; 0 for texts and unknown types.
+fn bits_of(datatype: u64) -> u64 {
+    match datatype {
+        2 | 3 | 9 | 17..=20 => 8,
+        4 | 5 | 10 | 16 => 16,
+        1 | 6 | 12 => 32,
+        7 | 11 | 13 | 14 => 64,
+        15 => 128,
+        21..=23 => 4,
+        _ => 0,
+    }
+}
+
+fn invalid(reason: &'static str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn counted(bytes: &[u8]) -> io::Result<Option<WeightTotals>> {
+        count(BufReader::new(Cursor::new(bytes)), bytes.len() as u64)
+    }
+
+    fn field(number: u8, content: &[u8]) -> Vec<u8> {
+        let length = u8::try_from(content.len()).unwrap();
+        [&[number << 3 | 2, length], content].concat()
+    }
+
+    #[test]
+    fn weights_of_both_dimension_encodings_are_counted() {
+        // FP32 [2, 3] with packed dimensions, INT8 [5] with single ones, and a name that is skipped.
+        let packed = [field(1, &[2, 3]), vec![2 << 3, 1], field(9, &[0; 24])].concat();
+        let single = [vec![1 << 3, 5], vec![2 << 3, 3], field(8, b"name")].concat();
+        let graph = [field(2, b"graph"), field(5, &packed), field(5, &single)].concat();
+        let model = [vec![1 << 3, 10], field(7, &graph)].concat();
+        let totals = counted(&model).unwrap().unwrap();
+        assert_eq!((totals.parameters, totals.bytes), (11, 29));
+    }
+
+    #[test]
+    fn what_is_no_model_is_refused() {
+        assert!(counted(b"").unwrap().is_none());
+        let too_long = counted(&[7 << 3 | 2, 100, 1]).unwrap_err();
+        assert_eq!(too_long.kind(), ErrorKind::InvalidData);
+        assert!(counted(&[0xff; 12]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_end_in_totals_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            drop(counted(&bytes));
+        }
+    }
+}

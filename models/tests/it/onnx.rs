@@ -1,0 +1,272 @@
+//! ONNX files: the exports of the sentiment family beside the CPU kernels. Skipped, with the reason on standard error,
+//! where the Python packages cannot be had.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use kaskade_models::{
+    Datatype, Device, DeviceChoice, Inputs, LoadError, LoadOptions, Loaded, ModelError, Slice, Tensor, load,
+    load_onnx,
+};
+use kaskade_testkit::{ROOT, onnx_python};
+
+const TEXTS: [&str; 5] = [
+    "a warm, funny and moving film",
+    "bad",
+    "an awful waste of time and money, and of the talents of everybody in it",
+    "",
+    "naïve 漢 film",
+];
+
+/// Makes `python3` and ONNX Runtime of the test's environment the ones that are found, and returns the interpreter.
+fn python() -> Option<PathBuf> {
+    static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
+    FOUND
+        .get_or_init(|| match onnx_python() {
+            Ok(python) => Some(python),
+            Err(reason) => {
+                eprintln!("SKIPPED: no Python with onnx and onnxruntime: {reason}");
+                None
+            }
+        })
+        .clone()
+}
+
+/// Runs a test in a process of its own, in which the library is found beside the environment's Python.
+fn in_environment(test: &str) -> bool {
+    let Some(python) = python() else { return false };
+    if std::env::var_os("KASKADE_TEST_ONNX").is_some() {
+        return true;
+    }
+    let bin = python.parent().unwrap().to_str().unwrap().to_owned();
+    let path = format!("{bin}:{}", std::env::var("PATH").unwrap_or_default());
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env("KASKADE_TEST_ONNX", "1")
+        .env("PATH", path)
+        .env_remove("ORT_DYLIB_PATH")
+        .output()
+        .unwrap();
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    false
+}
+
+fn weights(variant: &str) -> PathBuf {
+    Path::new(ROOT).join("examples/sentiment/weights").join(variant)
+}
+
+fn exported(folder: &Path, variant: &str, more: &[&str]) -> PathBuf {
+    let output = Command::new(python().unwrap())
+        .arg(Path::new(ROOT).join("examples/onnx/export.py"))
+        .args([weights(variant), folder.to_owned()])
+        .args(more)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    folder.join("model.onnx")
+}
+
+fn onnx(file: &Path) -> Loaded {
+    load_onnx(file, DeviceChoice::Cpu, &LoadOptions::default()).unwrap()
+}
+
+fn text(text: &str) -> Inputs {
+    vec![Tensor::from_texts("text", &[text]).unwrap()]
+}
+
+fn logits(loaded: &mut Loaded, requests: &[Inputs]) -> Vec<Vec<f32>> {
+    let answers = loaded.model.run(requests).into_iter();
+    answers
+        .map(|answer| {
+            let outputs = answer.unwrap();
+            assert_eq!(outputs[0].name, "logits");
+            outputs[0].to_f32().unwrap()
+        })
+        .collect()
+}
+
+fn distance(left: &[Vec<f32>], right: &[Vec<f32>]) -> f32 {
+    let pairs = left.iter().flatten().zip(right.iter().flatten());
+    pairs
+        .map(|(left, right)| (left - right).abs())
+        .fold(0.0, f32::max)
+}
+
+#[test]
+fn an_export_answers_like_the_cpu_kernels() {
+    if !in_environment("onnx::an_export_answers_like_the_cpu_kernels") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let requests: Vec<Inputs> = TEXTS.iter().map(|one| text(one)).collect();
+    for variant in ["sentiment-pico", "sentiment-mini"] {
+        let mut exported = onnx(&exported(&folder.path().join(variant), variant, &[]));
+        let mut ours = load(&weights(variant), &Device::Cpu, &LoadOptions::default()).unwrap();
+        assert_eq!(exported.info.labels, ours.info.labels);
+        assert_eq!(exported.info.task, ours.info.task);
+        assert_eq!(exported.model.signature(), ours.model.signature());
+        let weights = ours.info.parameters;
+        // Both count the same weights; the graph has a few constants more.
+        assert!(
+            (weights..weights + 64).contains(&exported.info.parameters),
+            "{:?}",
+            exported.info
+        );
+        let (theirs, ours) = (logits(&mut exported, &requests), logits(&mut ours, &requests));
+        let difference = distance(&theirs, &ours);
+        eprintln!("{variant}: largest difference {difference:.2e}");
+        assert!(difference < 1e-4, "{variant}: {theirs:?} {ours:?}");
+        // A request that cannot be read fails alone.
+        let mixed = [requests[0].clone(), Vec::new(), requests[1].clone()];
+        let answers = exported.model.run(&mixed);
+        assert!(answers[0].is_ok() && answers[2].is_ok());
+        assert!(
+            matches!(answers[1], Err(ModelError::BadInput { .. })),
+            "{answers:?}"
+        );
+    }
+}
+
+#[test]
+fn int8_weights_are_served() {
+    if !in_environment("onnx::int8_weights_are_served") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = exported(folder.path(), "sentiment-mini", &["--int8"]);
+    let mut int8 = onnx(&file);
+    let mut ours = load(&weights("sentiment-mini"), &Device::Cpu, &LoadOptions::default()).unwrap();
+    assert!(
+        int8.info.weight_bytes < ours.info.weight_bytes / 2,
+        "{:?}",
+        int8.info
+    );
+    let requests: Vec<Inputs> = TEXTS.iter().map(|one| text(one)).collect();
+    let class = |rows: Vec<Vec<f32>>| -> Vec<bool> { rows.iter().map(|row| row[1] > row[0]).collect() };
+    // The first and the third are far from the border.
+    let (theirs, ours) = (
+        class(logits(&mut int8, &requests)),
+        class(logits(&mut ours, &requests)),
+    );
+    assert_eq!([theirs[0], theirs[2]], [ours[0], ours[2]]);
+}
+
+/// Writes a graph: `x` FP32 `[batch, 2, any]` to its sum over the last dimension, and to itself as FP64.
+const SUMS: &str = r#"
+import sys, onnx
+from onnx import TensorProto as T, helper as h
+def port(name, kind, shape): return h.make_tensor_value_info(name, kind, shape)
+batch = sys.argv[2] if not sys.argv[2].isdigit() else int(sys.argv[2])
+nodes = [h.make_node("ReduceSum", ["x", "axes"], ["sums"], keepdims=0), h.make_node("Cast", ["x"], ["wide"], to=T.DOUBLE)]
+axes = h.make_tensor("axes", T.INT64, [1], [2])
+graph = h.make_graph(nodes, "sums", [port("x", T.FLOAT, [batch, 2, "n"])],
+    [port("sums", T.FLOAT, [batch, 2]), port("wide", T.DOUBLE, [batch, 2, "n"])], [axes])
+onnx.save(h.make_model(graph, opset_imports=[h.make_opsetid("", 13)], ir_version=8), sys.argv[1])
+"#;
+
+#[test]
+fn tensors_of_several_shapes_are_batched() {
+    if !in_environment("onnx::tensors_of_several_shapes_are_batched") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for batch in ["batch", "1"] {
+        let file = folder.path().join(format!("{batch}.onnx"));
+        let written = Command::new(python().unwrap())
+            .args(["-c", SUMS])
+            .arg(&file)
+            .arg(batch)
+            .status();
+        assert!(written.unwrap().success());
+        let mut sums = onnx(&file);
+        let request = |values: &[f32]| vec![Tensor::from_f32("x", &[2, values.len() / 2], values).unwrap()];
+        let wrong = vec![Tensor::from_f32("x", &[3, 1], &[1.0; 3]).unwrap()];
+        let requests = [
+            request(&[1.0, 2.0]),
+            request(&[1.0, 2.0, 3.0, 4.0]),
+            wrong,
+            request(&[5.0, 6.0]),
+        ];
+        let answers = sums.model.run(&requests);
+        let sum = |place: usize| answers[place].as_ref().unwrap()[0].to_f32().unwrap();
+        assert_eq!([sum(0), sum(1), sum(3)], [[1.0, 2.0], [3.0, 7.0], [5.0, 6.0]]);
+        assert!(
+            matches!(answers[2], Err(ModelError::WrongShape { .. })),
+            "{answers:?}"
+        );
+        let wide = &answers[1].as_ref().unwrap()[1];
+        assert_eq!(
+            (wide.name.as_str(), wide.datatype, wide.shape.as_slice()),
+            ("wide", Datatype::F64, &[2, 2][..])
+        );
+    }
+}
+
+#[test]
+fn files_that_are_no_models_are_refused() {
+    if !in_environment("onnx::files_that_are_no_models_are_refused") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.onnx");
+    let refused = |options: &LoadOptions, device| load_onnx(&file, device, options).err().unwrap();
+    let whole = LoadOptions::default();
+    assert!(matches!(refused(&whole, DeviceChoice::Cpu), LoadError::Io { .. }));
+    for bytes in [&b""[..], b"onnx", &[7 << 3 | 2, 2, 1 << 3, 1]] {
+        std::fs::write(&file, bytes).unwrap();
+        let error = refused(&whole, DeviceChoice::Cpu);
+        assert!(matches!(error, LoadError::BadOnnx { .. }), "{error}");
+    }
+    let half = LoadOptions {
+        slice: Slice::new(0, 2).unwrap(),
+        ..LoadOptions::default()
+    };
+    assert!(matches!(
+        refused(&half, DeviceChoice::Cpu),
+        LoadError::NotSliced { .. }
+    ));
+    // The CPU's library has no CUDA provider: the model is not run on the CPU instead.
+    exported(folder.path(), "sentiment-pico", &[]);
+    let error = refused(&whole, DeviceChoice::Cuda(0));
+    assert!(
+        matches!(error, LoadError::BadOnnx { .. }) && error.to_string().contains("CUDA"),
+        "{error}"
+    );
+}
+
+#[test]
+fn without_the_library_the_error_says_how_to_get_it() {
+    let missing = Path::new("/nonexistent/libonnxruntime.so");
+    if std::env::var_os("ORT_DYLIB_PATH").is_none_or(|named| named != missing) {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "onnx::without_the_library_the_error_says_how_to_get_it",
+                "--nocapture",
+            ])
+            .env("ORT_DYLIB_PATH", missing)
+            .output()
+            .unwrap();
+        let said =
+            String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+        return assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.onnx");
+    std::fs::write(&file, [7 << 3 | 2, 2, 1 << 3, 1]).unwrap();
+    let error = load_onnx(&file, DeviceChoice::Cpu, &LoadOptions::default())
+        .err()
+        .unwrap();
+    assert!(matches!(error, LoadError::NoOnnxRuntime { .. }), "{error}");
+    assert!(
+        error.to_string().contains("ORT_DYLIB_PATH names `/nonexistent"),
+        "{error}"
+    );
+}

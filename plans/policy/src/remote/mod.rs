@@ -1,0 +1,11 @@
+//! Requests to models behind an endpoint of another party: when to send, when to send again, what they cost.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`breaker`] | the circuit breaker: an endpoint that keeps failing gets no requests for a while |
+//! | [`retry`] | whether a failed call is repeated, and after which pause |
+//! | [`price`] | what a request costs in money, and the limit of spending |
+
+pub mod breaker;
+pub mod price;
+pub mod retry;

@@ -1,0 +1,101 @@
+//! Whether a failed call to an endpoint is repeated, and after which pause.
+//!
+//! A call is repeated only within its request's budget, and only if the time that remains after the pause is worth it.
+
+/// Parameters of repeated calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryConfig {
+    /// Repetitions of a call, at most.
+    pub retries: u32,
+    /// First pause, microseconds; it doubles with every repetition. A server's `retry-after` takes precedence.
+    pub pause_us: u64,
+    /// Longest pause of ours, microseconds.
+    pub max_pause_us: u64,
+}
+
+impl Default for RetryConfig {
+    /// Two repetitions; 100 ms, doubled up to two seconds.
+    fn default() -> Self {
+        Self {
+            retries: 2,
+            pause_us: 100_000,
+            max_pause_us: 2_000_000,
+        }
+    }
+}
+
+/// How a call failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FailedCall {
+    /// Calls before it for the same request.
+    pub repeated: u32,
+    /// Whether the same call may succeed later.
+    pub retryable: bool,
+    /// What the server's `retry-after` says, microseconds.
+    pub retry_after_us: Option<u64>,
+    /// Whether a part of the answer was passed on already: a repetition would begin it again.
+    pub streamed: bool,
+}
+
+/// Returns the pause before a call is repeated, microseconds; `None` if it is not. `remaining_us` is what is left of the
+/// request's time, `draw` a random number in [0, 1) that spreads the pauses of many requests over their second half.
+pub fn pause(config: &RetryConfig, call: FailedCall, remaining_us: u64, draw: f64) -> Option<u64> {
+    if !call.retryable || call.streamed || call.repeated >= config.retries {
+        return None;
+    }
+    let doubled = config.pause_us.saturating_mul(1_u64 << call.repeated.min(20));
+    let own = doubled.min(config.max_pause_us) as f64 * f64::midpoint(1.0, draw.clamp(0.0, 1.0));
+    let pause = call.retry_after_us.unwrap_or(own as u64);
+    (pause < remaining_us).then_some(pause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: RetryConfig = RetryConfig {
+        retries: 2,
+        pause_us: 100,
+        max_pause_us: 150,
+    };
+
+    const CALL: FailedCall = FailedCall {
+        repeated: 0,
+        retryable: true,
+        retry_after_us: None,
+        streamed: false,
+    };
+
+    #[test]
+    fn pauses_double_and_end() {
+        let after = |repeated| pause(&CONFIG, FailedCall { repeated, ..CALL }, 1_000, 0.0);
+        assert_eq!([after(0), after(1), after(2)], [Some(50), Some(75), None]);
+        assert_eq!(pause(&CONFIG, CALL, 1_000, 1.0), Some(100));
+    }
+
+    #[test]
+    fn the_server_names_the_pause_and_the_budget_limits_it() {
+        let told = FailedCall {
+            retry_after_us: Some(700),
+            ..CALL
+        };
+        assert_eq!(pause(&CONFIG, told, 1_000, 0.5), Some(700));
+        assert_eq!(pause(&CONFIG, told, 700, 0.5), None);
+    }
+
+    #[test]
+    fn final_errors_and_begun_answers_are_not_repeated() {
+        for call in [
+            FailedCall {
+                retryable: false,
+                ..CALL
+            },
+            FailedCall {
+                streamed: true,
+                ..CALL
+            },
+        ] {
+            assert_eq!(pause(&CONFIG, call, 1_000, 0.5), None);
+        }
+    }
+}

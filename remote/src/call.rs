@@ -1,0 +1,323 @@
+//! One request to an endpoint: its place among others, circuit breaker, retries, deadline.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use hyper::Method;
+use hyper::header::HeaderName;
+use kaskade_models::{ModelError, Outputs, Tensor};
+use kaskade_policy::remote::breaker::{Breaker, Permission};
+use kaskade_policy::remote::price::{Price, Spending, Usage};
+use kaskade_policy::remote::retry::{self, FailedCall, RetryConfig};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::cache::{Cache, Recorded};
+use crate::endpoint::Api;
+use crate::error::CallError;
+use crate::http::Http;
+use crate::{oip, openai};
+
+/// A request, written for the endpoint's protocol.
+#[derive(Debug, Clone)]
+pub(crate) struct Prepared {
+    /// Path after the base address.
+    pub path: String,
+    /// Type of the body.
+    pub content_type: &'static str,
+    /// Headers of the protocol.
+    pub headers: Vec<(HeaderName, String)>,
+    /// The body.
+    pub body: Bytes,
+    /// The header of the answer that reading it takes.
+    pub head: Option<HeaderName>,
+    /// Whether the answer comes in parts.
+    pub streamed: bool,
+    /// Most tokens of the answer.
+    pub max_tokens: u32,
+}
+
+/// An answer that has been read.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub outputs: Outputs,
+    /// Tokens, if the endpoint counts them.
+    pub usage: Option<Usage>,
+}
+
+/// Receives the parts of a streamed answer.
+pub(crate) type Parts<'a> = &'a mut (dyn FnMut(Outputs) + Send);
+
+/// What all requests to an endpoint share.
+pub(crate) struct Caller {
+    pub http: Http,
+    pub api: Api,
+    pub price: Option<Price>,
+    pub places: Semaphore,
+    pub timeout: Duration,
+    pub retry: RetryConfig,
+    pub breaker: Mutex<Breaker>,
+    pub cache: Option<Cache>,
+    /// Spent so far, and the most that the calls under way may cost.
+    pub spending: Option<Mutex<(Spending, f64)>>,
+    /// Requests that are not answered yet.
+    pub waiting: std::sync::atomic::AtomicU64,
+    pub started: Instant,
+}
+
+impl Caller {
+    /// Answers a request before its deadline.
+    ///
+    /// # Errors
+    /// [`ModelError::Late`] if the deadline comes first; otherwise what the last call failed with.
+    pub(crate) async fn answer(
+        &self,
+        request: &Prepared,
+        deadline: Option<Instant>,
+        parts: Parts<'_>,
+    ) -> Result<Outputs, ModelError> {
+        if let Some(recorded) = self
+            .cache
+            .as_ref()
+            .and_then(|cache| cache.get(&request.path, &request.body))
+        {
+            // As long as it took: measurements of recorded answers are those of the endpoint.
+            tokio::time::sleep(recorded.took).await;
+            return Ok(self.priced(self.decode(&recorded.head, &recorded.body)?));
+        }
+        let left = || {
+            deadline.map_or(Duration::MAX, |deadline| {
+                deadline.saturating_duration_since(Instant::now())
+            })
+        };
+        let late = |awaited: &str| ModelError::Late {
+            reason: format!("waiting for {awaited}"),
+        };
+        let place = timeout(left(), self.places.acquire()).await;
+        let Ok(Ok(_place)) = place else {
+            return Err(late("one of the places that `concurrency` allows"));
+        };
+        let mut repeated = 0;
+        loop {
+            let probe = self.admit()?;
+            let mut streamed = false;
+            let limit = self.timeout.min(left());
+            let outcome = timeout(limit, async {
+                self.call(request, &mut |part| {
+                    streamed = true;
+                    parts(part);
+                })
+                .await
+            });
+            let outcome = outcome.await.unwrap_or(Err(CallError::Timeout { after: limit }));
+            probe.ended(&outcome);
+            let error = match outcome {
+                Ok(answer) => return Ok(self.priced(answer)),
+                Err(error) => error,
+            };
+            if left().is_zero() {
+                return Err(late("the endpoint's answer"));
+            }
+            let failed = FailedCall {
+                repeated,
+                retryable: error.retryable(),
+                retry_after_us: error.retry_after().map(|pause| pause.as_micros() as u64),
+                streamed,
+            };
+            let Some(pause) = retry::pause(
+                &self.retry,
+                failed,
+                left().as_micros().min(u128::from(u64::MAX)) as u64,
+                draw(),
+            ) else {
+                return Err(error.into());
+            };
+            tracing::debug!(%error, pause, "repeating a call");
+            tokio::time::sleep(Duration::from_micros(pause)).await;
+            repeated += 1;
+        }
+    }
+
+    /// Calls the endpoint once.
+    async fn call(&self, request: &Prepared, parts: Parts<'_>) -> Result<Answer, CallError> {
+        let reserved = self.reserve(request)?;
+        let begun = Instant::now();
+        let body = request.body.clone();
+        let answer = self.http.send(
+            Method::POST,
+            &request.path,
+            request.content_type,
+            &request.headers,
+            body,
+        );
+        let answer = answer.await?;
+        if request.streamed {
+            let answer = openai::stream::read(&self.http, answer, &self.api, parts).await?;
+            reserved.settle(self.cost(&answer));
+            return Ok(answer);
+        }
+        let head = request.head.as_ref().and_then(|name| answer.headers().get(name));
+        let head = head
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+            .to_owned();
+        let body = self.http.read(answer).await?;
+        let answer = self.decode(&head, &body)?;
+        reserved.settle(self.cost(&answer));
+        if let Some(cache) = &self.cache {
+            let recorded = Recorded {
+                took: begun.elapsed(),
+                head,
+                body,
+            };
+            if let Err(error) = cache.put(&request.path, &request.body, &recorded) {
+                tracing::warn!(%error, "an answer could not be recorded");
+            }
+        }
+        Ok(answer)
+    }
+
+    fn decode(&self, head: &str, body: &Bytes) -> Result<Answer, CallError> {
+        match &self.api {
+            Api::Chat(chat) => openai::chat::decode(chat, body),
+            Api::Embeddings { .. } => openai::embeddings::decode(body),
+            Api::Oip { .. } => oip::decode(head, body),
+        }
+    }
+
+    /// Takes a permission of the circuit breaker.
+    fn admit(&self) -> Result<Outcome<'_>, CallError> {
+        let now = self.now();
+        match lock(&self.breaker).admit(now) {
+            Permission::Send | Permission::Probe => Ok(Outcome {
+                caller: self,
+                reported: false,
+            }),
+            Permission::Refused { until } => Err(CallError::BreakerOpen {
+                pause: Duration::from_micros(until.saturating_sub(now)),
+            }),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.started.elapsed().as_micros() as u64
+    }
+
+    fn cost(&self, answer: &Answer) -> Option<f64> {
+        self.price.and_then(|price| price.cost(answer.usage))
+    }
+
+    /// Adds tokens and cost to the outputs, as far as they are known.
+    fn priced(&self, answer: Answer) -> Outputs {
+        let cost = self.cost(&answer);
+        let mut outputs = answer.outputs;
+        if let Some(usage) = answer.usage {
+            let counts = [usage.input_tokens, usage.output_tokens].map(|count| count as i64);
+            outputs.extend(Tensor::from_i64("usage", &[2], &counts).ok());
+        }
+        outputs.extend(cost.map(|cost| Tensor {
+            name: "cost".to_owned(),
+            shape: vec![1],
+            datatype: kaskade_models::Datatype::F64,
+            data: Bytes::copy_from_slice(&cost.to_le_bytes()),
+        }));
+        outputs
+    }
+
+    /// Reserves the most that a call may cost.
+    fn reserve(&self, request: &Prepared) -> Result<Reserved<'_>, CallError> {
+        let Some(spending) = &self.spending else {
+            return Ok(Reserved {
+                spending: None,
+                most: 0.0,
+            });
+        };
+        // A token is at least one byte.
+        let usage = Usage {
+            input_tokens: request.body.len() as u64,
+            output_tokens: request.max_tokens.into(),
+        };
+        let most = self
+            .price
+            .and_then(|price| price.cost(Some(usage)))
+            .unwrap_or(0.0);
+        let waiting = self.waiting.load(std::sync::atomic::Ordering::Relaxed).max(1);
+        let mut state = lock(spending);
+        let (spent, reserved) = &mut *state;
+        spent
+            .admit(*reserved + most, waiting)
+            .map_err(CallError::SpendLimit)?;
+        *reserved += most;
+        drop(state);
+        Ok(Reserved {
+            spending: Some(spending),
+            most,
+        })
+    }
+}
+
+/// Money that a call may cost. A call that fails is taken to have cost nothing; one without a known cost, the most.
+struct Reserved<'a> {
+    spending: Option<&'a Mutex<(Spending, f64)>>,
+    most: f64,
+}
+
+impl Reserved<'_> {
+    fn settle(self, cost: Option<f64>) {
+        if let Some(spending) = self.spending {
+            lock(spending).0.spend(cost.unwrap_or(self.most));
+        }
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        if let Some(spending) = self.spending {
+            lock(spending).1 -= self.most;
+        }
+    }
+}
+
+/// Reports the outcome of a call to the circuit breaker, also if the call is cancelled.
+struct Outcome<'a> {
+    caller: &'a Caller,
+    reported: bool,
+}
+
+impl Outcome<'_> {
+    fn ended(mut self, outcome: &Result<Answer, CallError>) {
+        self.reported = true;
+        let now = self.caller.now();
+        let mut breaker = lock(&self.caller.breaker);
+        match outcome {
+            Err(error) if error.is_endpoint_failure() => {
+                let was_closed = breaker.is_closed();
+                breaker.failed(now);
+                if was_closed && !breaker.is_closed() {
+                    tracing::warn!(%error, "the circuit breaker opened");
+                }
+            }
+            Err(CallError::SpendLimit(_)) => breaker.abandoned(),
+            _ => breaker.succeeded(),
+        }
+    }
+}
+
+impl Drop for Outcome<'_> {
+    fn drop(&mut self) {
+        if !self.reported {
+            lock(&self.caller.breaker).abandoned();
+        }
+    }
+}
+
+/// A random number in [0, 1), to spread pauses.
+fn draw() -> f64 {
+    getrandom::u32().map_or(0.5, |number| f64::from(number) / (f64::from(u32::MAX) + 1.0))
+}
+
+/// The data is consistent at every moment: its changes are single assignments and cannot panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,93 @@
+//! What is known about an endpoint.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kaskade_policy::remote::breaker::BreakerConfig;
+use kaskade_policy::remote::price::Price;
+use kaskade_policy::remote::retry::RetryConfig;
+
+use crate::secret::Secret;
+
+/// Place in a prompt for the text of the request.
+pub const TEXT: &str = "{text}";
+
+/// An endpoint and the model behind it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Endpoint {
+    /// Name of the variant.
+    pub name: String,
+    /// Address, with the path before the protocol's own: `https://api.example.com/v1`, `http://127.0.0.1:8000`.
+    pub base_url: String,
+    /// Key that is sent as bearer token.
+    pub key: Option<Secret>,
+    /// How it is spoken to.
+    pub api: Api,
+    /// What a request costs.
+    pub price: Option<Price>,
+    /// Requests under way at once; others wait.
+    pub concurrency: NonZeroUsize,
+    /// Longest time of one call. The request's budget ends it earlier.
+    pub timeout: Duration,
+    /// When failed calls are repeated.
+    pub retry: RetryConfig,
+    /// When the endpoint gets no requests for a while.
+    pub breaker: BreakerConfig,
+    /// Directory for answers, by the hash of their request; `None`: every request is a call.
+    pub cache: Option<PathBuf>,
+    /// Money that may be spent on calls; unlimited if `None`.
+    pub spend_limit: Option<f64>,
+}
+
+/// Protocol of an endpoint.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Api {
+    /// `POST chat/completions` of the OpenAI API.
+    Chat(Chat),
+    /// `POST embeddings` of the OpenAI API, for this model.
+    Embeddings {
+        /// The model, as the endpoint names it.
+        model: String,
+    },
+    /// The Open Inference Protocol v2 over HTTP.
+    Oip {
+        /// The model, as the endpoint names it.
+        model: String,
+        /// Its version; the endpoint's choice if `None`.
+        version: Option<String>,
+    },
+}
+
+/// A chat model and what it is asked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chat {
+    /// The model, as the endpoint names it.
+    pub model: String,
+    /// What it is asked for.
+    pub task: ChatTask,
+    /// Instructions before the request, as the message of the system.
+    pub system: Option<String>,
+    /// The message of the user; [`TEXT`] stands for the request's text.
+    pub prompt: String,
+    /// Most tokens of an answer.
+    pub max_tokens: u32,
+    /// Sampling temperature.
+    pub temperature: f64,
+    /// Most probable tokens to ask for at every place, 1 to 20; 0 asks for no probabilities, so that answers have no
+    /// confidence of their own.
+    pub top_logprobs: u32,
+}
+
+/// What a chat model is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChatTask {
+    /// One of these words, the classes in order.
+    Classify {
+        /// The words.
+        labels: Vec<String>,
+    },
+    /// A text.
+    Generate,
+}

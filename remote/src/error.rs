@@ -1,0 +1,150 @@
+//! Failures of calls to an endpoint.
+
+use std::time::Duration;
+
+use kaskade_models::ModelError;
+use kaskade_policy::remote::price::LimitReached;
+use thiserror::Error;
+
+use crate::secret::SecretError;
+
+/// Why a call failed. No message contains the key.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// There is no connection.
+    #[error("no connection: {reason}")]
+    Connect {
+        /// The reason.
+        reason: String,
+    },
+    /// There was no complete answer in time.
+    #[error("no complete answer within {} ms", after.as_millis())]
+    Timeout {
+        /// The time.
+        after: Duration,
+    },
+    /// The endpoint answered with an error.
+    #[error("HTTP {status}: {message}")]
+    Status {
+        /// The HTTP status.
+        status: u16,
+        /// Its message, cut to a few lines.
+        message: String,
+        /// The pause that it asks for.
+        retry_after: Option<Duration>,
+    },
+    /// The answer broke off.
+    #[error("the answer broke off: {reason}")]
+    Broken {
+        /// The reason.
+        reason: String,
+    },
+    /// The answer cannot be read.
+    #[error("the answer cannot be read: {reason}")]
+    Malformed {
+        /// The reason.
+        reason: String,
+    },
+    /// The answer is well-formed and of no use.
+    #[error("{reason}")]
+    Useless {
+        /// The reason.
+        reason: String,
+    },
+    /// The circuit breaker is open.
+    #[error("it failed several times in a row and gets no requests for another {} ms", pause.as_millis())]
+    BreakerOpen {
+        /// Until the next probe.
+        pause: Duration,
+    },
+    /// The limit of spending is reached.
+    #[error("the limit of spending is reached: {0}")]
+    SpendLimit(LimitReached),
+}
+
+impl CallError {
+    /// Whether the same call may succeed later.
+    pub const fn retryable(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::Timeout { .. } | Self::Broken { .. } | Self::BreakerOpen { .. } => {
+                true
+            }
+            Self::Status { status, .. } => matches!(*status, 408 | 409 | 425 | 429 | 500..),
+            Self::Malformed { .. } | Self::Useless { .. } | Self::SpendLimit(_) => false,
+        }
+    }
+
+    /// Whether it says that the endpoint itself is not in order, for the circuit breaker. An endpoint that asks for a pause
+    /// or finds a request invalid is.
+    pub const fn is_endpoint_failure(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::Timeout { .. } | Self::Broken { .. } | Self::Malformed { .. } => {
+                true
+            }
+            Self::Status { status, .. } => matches!(*status, 401 | 403 | 500..),
+            Self::Useless { .. } | Self::BreakerOpen { .. } | Self::SpendLimit(_) => false,
+        }
+    }
+
+    /// The pause that the endpoint asks for.
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+}
+
+impl From<CallError> for ModelError {
+    fn from(error: CallError) -> Self {
+        let reason = error.to_string();
+        match error {
+            CallError::Malformed { .. } | CallError::Useless { .. } => Self::BadOutput { reason },
+            CallError::SpendLimit(_) => Self::Refused { reason },
+            error if error.retryable() => Self::Unavailable { reason },
+            _ => Self::Refused { reason },
+        }
+    }
+}
+
+/// Why a remote variant cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The key cannot be read.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// The address is none.
+    #[error("`{base_url}` is no http or https address: {reason}")]
+    Address {
+        /// The address.
+        base_url: String,
+        /// The reason.
+        reason: String,
+    },
+    /// The system's certificates cannot be read.
+    #[error("the system's certificates cannot be read: {0}")]
+    Certificates(std::io::Error),
+    /// The system gives no thread.
+    #[error("no thread for connections: {0}")]
+    Thread(std::io::Error),
+    /// The endpoint does not describe its model.
+    #[error("`{base_url}` does not describe the model `{model}`: {source}")]
+    Metadata {
+        /// The address.
+        base_url: String,
+        /// The model.
+        model: String,
+        /// The reason.
+        source: CallError,
+    },
+    /// The directory for answers cannot be used.
+    #[error("`{path}` cannot be used for answers: {source}")]
+    Cache {
+        /// The directory.
+        path: String,
+        /// Message of the operating system.
+        source: std::io::Error,
+    },
+}

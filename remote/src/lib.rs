@@ -1,0 +1,30 @@
+//! Models behind endpoints of other parties, as [`Model`](kaskade_models::Model)s.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`secret`] | keys that no log, error or metric shows |
+//! | [`endpoint`] | what is known about an endpoint: address, protocol, limits, price |
+//! | `http` | connections, kept and reused |
+//! | `call` | one request: its place among others, circuit breaker, retries, deadline |
+//! | `model` | the `Model`: requests join and leave while others wait for their answers |
+//! | `openai/` | the OpenAI API: chat completions and embeddings |
+//! | `oip/` | the Open Inference Protocol v2 over HTTP, with binary tensors |
+//! | `error` | failures of calls |
+//! | [`cache`] | answers on disk, by the hash of their request |
+//!
+//! The decisions are `kaskade_policy::remote`'s.
+
+pub mod cache;
+mod call;
+pub mod endpoint;
+mod error;
+mod http;
+mod model;
+mod oip;
+mod openai;
+pub mod secret;
+
+pub use endpoint::{Api, Chat, ChatTask, Endpoint};
+pub use error::{CallError, ConnectError};
+pub use model::connect;
+pub use secret::Secret;

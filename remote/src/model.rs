@@ -1,0 +1,320 @@
+//! The `Model` of an endpoint: requests join and leave while others wait for their answers.
+//!
+//! Every model has a thread of its own for its connections. A step waits until something is answered, or another request
+//! arrives.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use kaskade_models::{
+    Continuous, Inputs, Loaded, Model, ModelError, ModelInfo, Outputs, Progress, Signature, Task, Waker,
+};
+use kaskade_policy::remote::breaker::Breaker;
+use kaskade_policy::remote::price::Spending;
+use tokio::runtime::Runtime;
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+
+use crate::cache::Cache;
+use crate::call::{Caller, Prepared};
+use crate::endpoint::{Api, ChatTask, Endpoint};
+use crate::error::{CallError, ConnectError};
+use crate::http::Http;
+use crate::{oip, openai};
+
+/// Longest step. Its end lets the caller cancel what is late.
+const STEP: Duration = Duration::from_millis(50);
+
+/// Longest time in which an endpoint of the Open Inference Protocol must describe its model.
+const METADATA: Duration = Duration::from_secs(10);
+
+/// Part of a budget that is left for the way of the answer.
+const RESERVED: f64 = 0.02;
+
+/// A model behind an endpoint.
+struct RemoteModel {
+    caller: Arc<Caller>,
+    oip: Option<oip::Metadata>,
+    signature: Signature,
+    runtime: Option<Runtime>,
+    running: BTreeMap<u64, Running>,
+    events: Receiver<Event>,
+    sender: Sender<Event>,
+}
+
+struct Running {
+    call: AbortHandle,
+    pieces: u32,
+}
+
+enum Event {
+    Part(u64, Outputs),
+    End(u64, Result<Outputs, ModelError>),
+    Wake,
+}
+
+/// Creates the model of an endpoint. An endpoint of the OpenAI API is not called; one of the Open Inference Protocol
+/// describes its model.
+///
+/// # Errors
+/// [`ConnectError`].
+pub fn connect(endpoint: &Endpoint) -> Result<Loaded, ConnectError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name(format!("{}-http", endpoint.name))
+        .enable_all()
+        .build()
+        .map_err(ConnectError::Thread)?;
+    let http = Http::new(&endpoint.base_url, endpoint.key.clone())?;
+    let (signature, oip) = match &endpoint.api {
+        Api::Chat(chat) => (openai::chat::signature(chat), None),
+        Api::Embeddings { .. } => (openai::embeddings::signature(), None),
+        Api::Oip { model, version } => {
+            let metadata = fetch(&runtime, &http, model, version.as_deref());
+            let metadata = metadata.map_err(|source| ConnectError::Metadata {
+                base_url: endpoint.base_url.clone(),
+                model: model.clone(),
+                source,
+            })?;
+            (metadata.signature(), Some(metadata))
+        }
+    };
+    let cache = endpoint.cache.as_ref().map(|dir| {
+        Cache::open(dir).map_err(|source| ConnectError::Cache {
+            path: dir.display().to_string(),
+            source,
+        })
+    });
+    let caller = Caller {
+        http,
+        api: endpoint.api.clone(),
+        price: endpoint.price,
+        places: Semaphore::new(endpoint.concurrency.get()),
+        timeout: endpoint.timeout,
+        retry: endpoint.retry,
+        breaker: Mutex::new(Breaker::new(endpoint.breaker)),
+        cache: cache.transpose()?,
+        spending: endpoint
+            .spend_limit
+            .map(|limit| Mutex::new((Spending::new(limit), 0.0))),
+        waiting: AtomicU64::new(0),
+        started: Instant::now(),
+    };
+    let (sender, events) = channel();
+    let model = RemoteModel {
+        caller: Arc::new(caller),
+        oip,
+        signature,
+        runtime: Some(runtime),
+        running: BTreeMap::new(),
+        events,
+        sender,
+    };
+    Ok(Loaded {
+        model: Box::new(model),
+        info: describe(endpoint),
+    })
+}
+
+fn fetch(
+    runtime: &Runtime,
+    http: &Http,
+    model: &str,
+    version: Option<&str>,
+) -> Result<oip::Metadata, CallError> {
+    // On a thread that blocks nothing: the caller may be inside another runtime.
+    std::thread::scope(|scope| {
+        let fetching = scope.spawn(|| {
+            runtime.block_on(async {
+                let fetching = tokio::time::timeout(METADATA, oip::Metadata::fetch(http, model, version));
+                fetching
+                    .await
+                    .unwrap_or(Err(CallError::Timeout { after: METADATA }))
+            })
+        });
+        fetching.join().unwrap_or_else(|_| {
+            Err(CallError::Broken {
+                reason: "the thread of the call ended".to_owned(),
+            })
+        })
+    })
+}
+
+fn describe(endpoint: &Endpoint) -> ModelInfo {
+    let (architecture, task, labels) = match &endpoint.api {
+        Api::Chat(chat) => match &chat.task {
+            ChatTask::Classify { labels } => ("openai chat", Task::Classification, labels.clone()),
+            ChatTask::Generate => ("openai chat", Task::Generation, Vec::new()),
+        },
+        Api::Embeddings { .. } => ("openai embeddings", Task::Classification, Vec::new()),
+        Api::Oip { .. } => ("oip", Task::Classification, Vec::new()),
+    };
+    ModelInfo {
+        name: endpoint.name.clone(),
+        architecture: architecture.to_owned(),
+        // The endpoint's, and not told.
+        parameters: 0,
+        weight_bytes: 0,
+        task,
+        labels,
+    }
+}
+
+impl RemoteModel {
+    fn prepare(&self, inputs: &Inputs) -> Result<Prepared, ModelError> {
+        match (&self.caller.api, &self.oip) {
+            (Api::Chat(chat), _) => {
+                // What is recorded is recorded whole.
+                let streamed = chat.task == ChatTask::Generate && self.caller.cache.is_none();
+                openai::chat::prepare(chat, inputs, streamed)
+            }
+            (Api::Embeddings { model }, _) => openai::embeddings::prepare(model, inputs),
+            (Api::Oip { .. }, Some(metadata)) => metadata.prepare(inputs),
+            (Api::Oip { .. }, None) => Err(ModelError::Failed {
+                reason: "the endpoint has not described its model".to_owned(),
+            }),
+        }
+    }
+
+    fn start(&mut self, number: u64, inputs: &Inputs, budget: Option<Duration>) -> Result<(), ModelError> {
+        let request = self.prepare(inputs)?;
+        let Some(runtime) = &self.runtime else {
+            return Err(ModelError::Failed {
+                reason: "the model is being dropped".to_owned(),
+            });
+        };
+        let deadline = budget.and_then(|budget| Instant::now().checked_add(budget.mul_f64(1.0 - RESERVED)));
+        let (caller, events) = (Arc::clone(&self.caller), self.sender.clone());
+        let call = runtime.spawn(async move {
+            let _waiting = Waiting::one(&caller.waiting);
+            let mut parts = |part| drop(events.send(Event::Part(number, part)));
+            let end = caller.answer(&request, deadline, &mut parts).await;
+            // The receiver is gone if the model is dropped.
+            drop(events.send(Event::End(number, end)));
+        });
+        let call = call.abort_handle();
+        self.running.insert(number, Running { call, pieces: 0 });
+        Ok(())
+    }
+
+    fn take(&mut self, event: Event) -> Option<Progress> {
+        let (number, part, end) = match event {
+            Event::Part(number, part) => (number, part, None),
+            Event::End(number, end) => (number, Outputs::new(), Some(end)),
+            Event::Wake => return None,
+        };
+        // Nothing more is told about a request that was cancelled.
+        let running = self.running.get_mut(&number)?;
+        running.pieces += u32::from(!part.is_empty());
+        let pieces = running.pieces;
+        if end.is_some() {
+            self.running.remove(&number);
+        }
+        Some(Progress {
+            number,
+            pieces,
+            part,
+            end,
+        })
+    }
+}
+
+/// Counts a request while it is not answered.
+struct Waiting<'a>(&'a AtomicU64);
+
+impl<'a> Waiting<'a> {
+    fn one(count: &'a AtomicU64) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Continuous for RemoteModel {
+    fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError> {
+        self.start(number, inputs, None)
+    }
+
+    fn submit_within(&mut self, number: u64, inputs: &Inputs, budget: Duration) -> Result<(), ModelError> {
+        self.start(
+            number,
+            inputs,
+            Some(budget).filter(|budget| *budget < Duration::MAX),
+        )
+    }
+
+    fn cancel(&mut self, number: u64) {
+        if let Some(running) = self.running.remove(&number) {
+            running.call.abort();
+        }
+    }
+
+    fn step(&mut self) -> Vec<Progress> {
+        let mut progress = Vec::new();
+        if let Ok(first) = self.events.recv_timeout(STEP) {
+            progress.extend(self.take(first));
+            while let Ok(event) = self.events.try_recv() {
+                progress.extend(self.take(event));
+            }
+        }
+        progress
+    }
+
+    fn waker(&self) -> Option<Waker> {
+        let sender = self.sender.clone();
+        Some(Arc::new(move || drop(sender.send(Event::Wake))))
+    }
+}
+
+impl Model for RemoteModel {
+    fn signature(&self) -> Signature {
+        self.signature.clone()
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let mut results: Vec<Option<Result<Outputs, ModelError>>> = Vec::with_capacity(batch.len());
+        for (number, inputs) in (0..).zip(batch) {
+            results.push(self.submit(number, inputs).err().map(Err));
+        }
+        while !self.running.is_empty() {
+            for Progress { number, end, .. } in self.step() {
+                let place = usize::try_from(number)
+                    .ok()
+                    .and_then(|place| results.get_mut(place));
+                if let (Some(place), Some(end)) = (place, end) {
+                    *place = Some(end);
+                }
+            }
+        }
+        let lost = || {
+            Err(ModelError::Failed {
+                reason: "the request ended without an answer".to_owned(),
+            })
+        };
+        results
+            .into_iter()
+            .map(|result| result.unwrap_or_else(lost))
+            .collect()
+    }
+
+    fn continuous(&mut self) -> Option<&mut dyn Continuous> {
+        Some(self)
+    }
+}
+
+impl Drop for RemoteModel {
+    fn drop(&mut self) {
+        // Does not wait: a call may hang.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! The Open Inference Protocol v2 over HTTP, with binary tensors where the server has them.
+//!
+//! The binary extension puts the tensors behind the JSON of request and answer, little-endian and in order;
+//! `inference-header-content-length` is the length of the JSON (Triton, `extension_binary_data.md`).
+
+use bytes::Bytes;
+use hyper::Method;
+use hyper::header::HeaderName;
+use kaskade_models::{Datatype, Extent, InputSpec, Inputs, ModelError, Signature, Tensor};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::call::{Answer, Prepared};
+use crate::error::CallError;
+use crate::http::Http;
+
+/// Length of the JSON before binary tensors.
+const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
+
+/// Largest size of a dimension that the model leaves open.
+const MAX_EXTENT: usize = 1 << 20;
+
+/// What a server says about its model.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Metadata {
+    inputs: Vec<Port>,
+    /// Whether the server takes and gives binary tensors.
+    binary: bool,
+    /// Path of the model after the base address.
+    path: String,
+}
+
+/// An input of a model.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+struct Port {
+    name: String,
+    datatype: String,
+    /// -1 for any size.
+    shape: Vec<i64>,
+}
+
+#[derive(Deserialize)]
+struct ModelMetadata {
+    inputs: Vec<Port>,
+}
+
+#[derive(Deserialize)]
+struct ServerMetadata {
+    #[serde(default)]
+    extensions: Vec<String>,
+}
+
+impl Metadata {
+    /// Asks a server about a model.
+    ///
+    /// # Errors
+    /// [`CallError`]; [`CallError::Malformed`] for a type of tensors that is not served here.
+    pub(crate) async fn fetch(http: &Http, model: &str, version: Option<&str>) -> Result<Self, CallError> {
+        let get = async |path: &str| {
+            let answer = http
+                .send(Method::GET, path, "application/json", &[], Bytes::new())
+                .await?;
+            http.read(answer).await
+        };
+        let path = match version {
+            Some(version) => format!("v2/models/{model}/versions/{version}"),
+            None => format!("v2/models/{model}"),
+        };
+        let server: ServerMetadata = serde_json::from_slice(&get("v2").await?).map_err(malformed)?;
+        let model: ModelMetadata = serde_json::from_slice(&get(&path).await?).map_err(malformed)?;
+        for port in &model.inputs {
+            Datatype::from_name(&port.datatype).map_err(malformed)?;
+        }
+        Ok(Self {
+            inputs: model.inputs,
+            binary: server
+                .extensions
+                .iter()
+                .any(|name| name.starts_with("binary_tensor_data")),
+            path,
+        })
+    }
+
+    /// Whether an input has a batch dimension: its first may have any size.
+    fn is_batched(port: &Port) -> bool {
+        port.shape.first().is_some_and(|extent| *extent < 0)
+    }
+
+    /// The model's inputs, without their batch dimension.
+    pub(crate) fn signature(&self) -> Signature {
+        let spec = |port: &Port| {
+            let dimensions = port.shape.iter().skip(usize::from(Self::is_batched(port)));
+            let extents = dimensions.map(|extent| match usize::try_from(*extent) {
+                Ok(extent) => Extent::Exactly(extent),
+                Err(_) => Extent::UpTo(MAX_EXTENT),
+            });
+            let datatype = Datatype::from_name(&port.datatype).ok()?;
+            Some(InputSpec::required(
+                port.name.as_str(),
+                datatype,
+                extents.collect(),
+            ))
+        };
+        Signature {
+            inputs: self.inputs.iter().filter_map(spec).collect(),
+        }
+    }
+
+    /// Writes a request.
+    ///
+    /// # Errors
+    /// [`ModelError`], naming the input.
+    pub(crate) fn prepare(&self, inputs: &Inputs) -> Result<Prepared, ModelError> {
+        self.signature().check(inputs)?;
+        let (mut listed, mut binary) = (Vec::new(), Vec::new());
+        for port in &self.inputs {
+            let Some(input) = inputs.iter().find(|input| input.name == port.name) else {
+                continue;
+            };
+            let batch = Self::is_batched(port).then_some(1);
+            let shape: Vec<usize> = batch.into_iter().chain(input.shape.iter().copied()).collect();
+            let mut tensor = json!({"name": input.name, "shape": shape, "datatype": input.datatype.name()});
+            let (key, value) = if self.binary {
+                binary.extend_from_slice(&input.data);
+                ("parameters", json!({"binary_data_size": input.data.len()}))
+            } else {
+                ("data", numbers(input)?)
+            };
+            if let Some(fields) = tensor.as_object_mut() {
+                fields.insert(key.to_owned(), value);
+            }
+            listed.push(tensor);
+        }
+        let mut request = json!({"inputs": listed});
+        if self.binary
+            && let Some(fields) = request.as_object_mut()
+        {
+            fields.insert("parameters".to_owned(), json!({"binary_data_output": true}));
+        }
+        let mut body = request.to_string().into_bytes();
+        let mut headers = Vec::new();
+        if self.binary {
+            headers.push((JSON_LENGTH, body.len().to_string()));
+            body.extend(binary);
+        }
+        Ok(Prepared {
+            path: format!("{}/infer", self.path),
+            content_type: if self.binary {
+                "application/octet-stream"
+            } else {
+                "application/json"
+            },
+            headers,
+            body: body.into(),
+            head: Some(JSON_LENGTH),
+            streamed: false,
+            max_tokens: 0,
+        })
+    }
+}
+
+/// The elements of a tensor as JSON.
+fn numbers(tensor: &Tensor) -> Result<Value, ModelError> {
+    macro_rules! read {
+        ($type:ty) => {
+            tensor
+                .data
+                .chunks_exact(size_of::<$type>())
+                .filter_map(|bytes| Some(<$type>::from_le_bytes(bytes.try_into().ok()?)))
+                .map(Value::from)
+                .collect()
+        };
+    }
+    Ok(match tensor.datatype {
+        Datatype::Bool => tensor.data.iter().map(|byte| Value::from(*byte != 0)).collect(),
+        Datatype::U8 => read!(u8),
+        Datatype::I8 => read!(i8),
+        Datatype::I32 => read!(i32),
+        Datatype::I64 => read!(i64),
+        Datatype::F32 => read!(f32),
+        Datatype::F64 => read!(f64),
+        Datatype::Bytes => tensor.to_texts()?.into_iter().map(Value::from).collect(),
+        Datatype::F16 | Datatype::Bf16 => {
+            return Err(ModelError::BadInput {
+                name: tensor.name.clone(),
+                reason: format!(
+                    "the endpoint takes {} as binary tensors only, which it does not have",
+                    tensor.datatype.name()
+                ),
+            });
+        }
+    })
+}
+
+#[derive(Deserialize)]
+struct InferAnswer {
+    outputs: Vec<OutputField>,
+}
+
+#[derive(Deserialize)]
+struct OutputField {
+    name: String,
+    shape: Vec<usize>,
+    datatype: String,
+    #[serde(default)]
+    data: Option<Value>,
+    #[serde(default)]
+    parameters: Option<Parameters>,
+}
+
+#[derive(Deserialize)]
+struct Parameters {
+    #[serde(default)]
+    binary_data_size: Option<usize>,
+}
+
+/// Reads an answer; `head` is its `inference-header-content-length`, or empty. A batch dimension of 1 is taken off.
+///
+/// # Errors
+/// [`CallError::Malformed`].
+pub(crate) fn decode(head: &str, body: &Bytes) -> Result<Answer, CallError> {
+    let length = match head {
+        "" => body.len(),
+        head => head.parse().map_err(malformed)?,
+    };
+    if length > body.len() {
+        return Err(malformed("its JSON is longer than the answer"));
+    }
+    let (json, mut binary) = (body.slice(..length), body.slice(length..));
+    let answer: InferAnswer = serde_json::from_slice(&json).map_err(malformed)?;
+    let mut outputs = Vec::with_capacity(answer.outputs.len());
+    for output in answer.outputs {
+        let datatype = Datatype::from_name(&output.datatype).map_err(malformed)?;
+        let size = output
+            .parameters
+            .and_then(|parameters| parameters.binary_data_size);
+        let data = match (size, output.data) {
+            (Some(size), _) if size <= binary.len() => binary.split_to(size),
+            (None, Some(data)) => bytes_of(datatype, &data).ok_or_else(|| {
+                malformed(format!(
+                    "output `{}` holds what is no {}",
+                    output.name, output.datatype
+                ))
+            })?,
+            _ => return Err(malformed(format!("output `{}` has no data", output.name))),
+        };
+        let mut shape = output.shape;
+        if shape.len() > 1 && shape.first() == Some(&1) {
+            shape.remove(0);
+        }
+        let tensor = Tensor {
+            name: output.name,
+            shape,
+            datatype,
+            data,
+        };
+        outputs.push(tensor.checked().map_err(malformed)?);
+    }
+    Ok(Answer { outputs, usage: None })
+}
+
+/// The bytes of elements in JSON, nested or flat.
+fn bytes_of(datatype: Datatype, data: &Value) -> Option<Bytes> {
+    let mut bytes = Vec::new();
+    append(datatype, data, &mut bytes)?;
+    Some(bytes.into())
+}
+
+fn append(datatype: Datatype, value: &Value, bytes: &mut Vec<u8>) -> Option<()> {
+    if let Some(elements) = value.as_array() {
+        return elements
+            .iter()
+            .try_for_each(|element| append(datatype, element, bytes));
+    }
+    match datatype {
+        Datatype::Bool => bytes.push(value.as_bool()?.into()),
+        Datatype::U8 => bytes.push(u8::try_from(value.as_u64()?).ok()?),
+        Datatype::I8 => bytes.extend(i8::try_from(value.as_i64()?).ok()?.to_le_bytes()),
+        Datatype::I32 => bytes.extend(i32::try_from(value.as_i64()?).ok()?.to_le_bytes()),
+        Datatype::I64 => bytes.extend(value.as_i64()?.to_le_bytes()),
+        Datatype::F32 => bytes.extend((value.as_f64()? as f32).to_le_bytes()),
+        Datatype::F64 => bytes.extend(value.as_f64()?.to_le_bytes()),
+        Datatype::Bytes => {
+            let text = value.as_str()?;
+            bytes.extend(u32::try_from(text.len()).ok()?.to_le_bytes());
+            bytes.extend(text.as_bytes());
+        }
+        Datatype::F16 | Datatype::Bf16 => return None,
+    }
+    Some(())
+}
+
+fn malformed(reason: impl std::fmt::Display) -> CallError {
+    CallError::Malformed {
+        reason: reason.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metadata(binary: bool) -> Metadata {
+        let port = |name: &str, datatype: &str, shape: &[i64]| Port {
+            name: name.to_owned(),
+            datatype: datatype.to_owned(),
+            shape: shape.to_vec(),
+        };
+        Metadata {
+            inputs: vec![port("x", "FP32", &[-1, 2]), port("t", "BYTES", &[1])],
+            binary,
+            path: "v2/models/m".to_owned(),
+        }
+    }
+
+    fn inputs() -> Inputs {
+        vec![
+            Tensor::from_texts("t", &["hi"]).unwrap(),
+            Tensor::from_f32("x", &[2], &[1.0, -2.5]).unwrap(),
+        ]
+    }
+
+    #[test]
+    fn tensors_are_written_both_ways() {
+        let prepared = metadata(false).prepare(&inputs()).unwrap();
+        let body: Value = serde_json::from_slice(&prepared.body).unwrap();
+        assert_eq!(
+            body["inputs"],
+            json!([{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1.0, -2.5]},
+                   {"name": "t", "shape": [1], "datatype": "BYTES", "data": ["hi"]}])
+        );
+        let prepared = metadata(true).prepare(&inputs()).unwrap();
+        let length: usize = prepared.headers[0].1.parse().unwrap();
+        let (json, binary) = prepared.body.split_at(length);
+        let body: Value = serde_json::from_slice(json).unwrap();
+        assert_eq!(body["inputs"][0]["parameters"]["binary_data_size"], 8);
+        assert_eq!(binary.len(), 8 + 6);
+        assert!(metadata(true).prepare(&inputs()[..1].to_vec()).is_err());
+    }
+
+    #[test]
+    fn answers_are_read_both_ways_and_garbage_is_refused() {
+        let read = |head: &str, body: &[u8]| decode(head, &Bytes::copy_from_slice(body));
+        let text =
+            br#"{"outputs": [{"name": "y", "shape": [1, 2], "datatype": "FP32", "data": [[1, 2.5]]}]}"#;
+        let answer = read("", text).unwrap();
+        assert_eq!(
+            answer.outputs,
+            [Tensor::from_f32("y", &[2], &[1.0, 2.5]).unwrap()]
+        );
+        let json = br#"{"outputs": [{"name": "y", "shape": [1, 1], "datatype": "FP32", "parameters": {"binary_data_size": 4}}]}"#;
+        let whole = [&json[..], &2.0_f32.to_le_bytes()].concat();
+        let answer = read(&json.len().to_string(), &whole).unwrap();
+        assert_eq!(answer.outputs[0].to_f32().unwrap(), [2.0]);
+        for (head, body) in [
+            ("", &json[..]),
+            ("9999", &whole[..]),
+            ("x", &whole[..]),
+            ("", b"{}"),
+            (
+                "",
+                br#"{"outputs": [{"name": "y", "shape": [3], "datatype": "FP32", "data": [1]}]}"#,
+            ),
+            (
+                "",
+                br#"{"outputs": [{"name": "y", "shape": [1], "datatype": "FP32", "data": ["NaN"]}]}"#,
+            ),
+            (
+                "",
+                br#"{"outputs": [{"name": "y", "shape": [1], "datatype": "FP8", "data": [1]}]}"#,
+            ),
+        ] {
+            assert!(
+                matches!(read(head, body), Err(CallError::Malformed { .. })),
+                "{head}"
+            );
+        }
+    }
+}

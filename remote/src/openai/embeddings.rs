@@ -1,0 +1,88 @@
+//! Embeddings.
+
+use bytes::Bytes;
+use kaskade_models::{Datatype, Extent, InputSpec, Inputs, ModelError, Signature, Tensor};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{UsageField, malformed};
+use crate::call::{Answer, Prepared};
+use crate::error::CallError;
+
+/// `text` BYTES `[1]`.
+pub(crate) fn signature() -> Signature {
+    Signature {
+        inputs: vec![InputSpec::required(
+            "text",
+            Datatype::Bytes,
+            vec![Extent::Exactly(1)],
+        )],
+    }
+}
+
+/// Writes a request.
+///
+/// # Errors
+/// [`ModelError`], naming the input.
+pub(crate) fn prepare(model: &str, inputs: &Inputs) -> Result<Prepared, ModelError> {
+    signature().check(inputs)?;
+    let text = inputs.first().map_or(Ok(Vec::new()), Tensor::to_texts)?;
+    let body = json!({"model": model, "input": text, "encoding_format": "float"});
+    Ok(Prepared {
+        path: "embeddings".to_owned(),
+        content_type: "application/json",
+        headers: Vec::new(),
+        body: body.to_string().into(),
+        head: None,
+        streamed: false,
+        max_tokens: 0,
+    })
+}
+
+#[derive(Deserialize)]
+struct Embeddings {
+    data: Vec<Embedding>,
+    #[serde(default)]
+    usage: Option<UsageField>,
+}
+
+#[derive(Deserialize)]
+struct Embedding {
+    embedding: Vec<f32>,
+}
+
+/// Reads an answer: `embedding` FP32 `[dimensions]`.
+///
+/// # Errors
+/// [`CallError::Malformed`].
+pub(crate) fn decode(body: &Bytes) -> Result<Answer, CallError> {
+    let read: Embeddings = serde_json::from_slice(body).map_err(malformed)?;
+    let [one] = read.data.as_slice() else {
+        return Err(malformed(format!(
+            "it has {} embeddings for one text",
+            read.data.len()
+        )));
+    };
+    let embedding =
+        Tensor::from_f32("embedding", &[one.embedding.len()], &one.embedding).map_err(malformed)?;
+    Ok(Answer {
+        outputs: vec![embedding],
+        usage: read.usage.map(Into::into),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_embedding_is_read_and_anything_else_refused() {
+        let read = |body: &'static str| decode(&Bytes::from_static(body.as_bytes()));
+        let answer = read(r#"{"data": [{"embedding": [0.5, -1]}], "usage": {"prompt_tokens": 3}}"#).unwrap();
+        assert_eq!(answer.outputs[0].to_f32().unwrap(), [0.5, -1.0]);
+        assert_eq!(answer.usage.unwrap().input_tokens, 3);
+        for bad in [r#"{"data": []}"#, r#"{"data": [{"embedding": [null]}]}"#, "[]"] {
+            assert!(matches!(read(bad), Err(CallError::Malformed { .. })), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The OpenAI API.
+
+pub(crate) mod chat;
+pub(crate) mod embeddings;
+mod logprobs;
+pub(crate) mod stream;
+
+use serde::Deserialize;
+
+use crate::error::CallError;
+
+/// Tokens as the API counts them.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(crate) struct UsageField {
+    prompt_tokens: u64,
+    #[serde(default)]
+    completion_tokens: u64,
+}
+
+impl From<UsageField> for kaskade_policy::remote::price::Usage {
+    fn from(usage: UsageField) -> Self {
+        Self {
+            input_tokens: usage.prompt_tokens,
+            output_tokens: usage.completion_tokens,
+        }
+    }
+}
+
+fn malformed(reason: impl std::fmt::Display) -> CallError {
+    CallError::Malformed {
+        reason: reason.to_string(),
+    }
+}

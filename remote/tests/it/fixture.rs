@@ -1,0 +1,182 @@
+//! An HTTP server that behaves as told: it answers, hangs, refuses, breaks off.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// What the server does with a request.
+#[derive(Debug, Clone)]
+pub(crate) enum Does {
+    /// Answers with this status, these header lines and this body.
+    Answer(u16, String, Vec<u8>),
+    /// Answers with status 200 after a while.
+    Slowly(Duration, String),
+    /// Sends these events, one after the other, and then ends the stream or, if told so, the connection.
+    Stream(Vec<String>, bool),
+    /// Never answers.
+    Hang,
+}
+
+pub(crate) fn ok(body: &str) -> Does {
+    Does::Answer(200, String::new(), body.as_bytes().to_vec())
+}
+
+type Script = dyn Fn(&Request, usize) -> Does + Send + Sync;
+
+/// A request as it arrived.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) path: String,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+/// A running server, on a thread of its own.
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    pub(crate) requests: Arc<Mutex<Vec<Request>>>,
+    pub(crate) connections: Arc<AtomicUsize>,
+    /// Most requests that were under way at once.
+    pub(crate) most: Arc<AtomicUsize>,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Server {
+    /// Starts a server that does what `script` says for each request and its number from 0.
+    pub(crate) fn start(script: impl Fn(&Request, usize) -> Does + Send + Sync + 'static) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let state = State {
+            script: Arc::new(script),
+            requests: Arc::default(),
+            running: Arc::default(),
+            most: Arc::default(),
+        };
+        let server = Self {
+            address: listener.local_addr().unwrap(),
+            requests: Arc::clone(&state.requests),
+            connections: Arc::default(),
+            most: Arc::clone(&state.most),
+            _runtime: runtime,
+        };
+        let connections = Arc::clone(&server.connections);
+        server._runtime.spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                connections.fetch_add(1, Ordering::SeqCst);
+                tokio::spawn(serve(stream, state.clone()));
+            }
+        });
+        server
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub(crate) fn calls(&self) -> usize {
+        self.requests.lock().unwrap().len()
+    }
+}
+
+#[derive(Clone)]
+struct State {
+    script: Arc<Script>,
+    requests: Arc<Mutex<Vec<Request>>>,
+    running: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+async fn serve(mut stream: TcpStream, state: State) -> std::io::Result<()> {
+    let mut bytes = Vec::new();
+    loop {
+        let Some(request) = read(&mut stream, &mut bytes).await? else {
+            return Ok(());
+        };
+        let number = {
+            let mut requests = state.requests.lock().unwrap();
+            requests.push(request.clone());
+            requests.len() - 1
+        };
+        let running = state.running.fetch_add(1, Ordering::SeqCst) + 1;
+        state.most.fetch_max(running, Ordering::SeqCst);
+        let stays = answer(&mut stream, (state.script)(&request, number)).await;
+        state.running.fetch_sub(1, Ordering::SeqCst);
+        if !stays? {
+            return Ok(());
+        }
+    }
+}
+
+/// Answers a request. Returns whether the connection stays.
+async fn answer(stream: &mut TcpStream, does: Does) -> std::io::Result<bool> {
+    match does {
+        Does::Answer(status, headers, body) => {
+            let head = format!(
+                "HTTP/1.1 {status} Whatever\r\ncontent-length: {}\r\n{headers}\r\n",
+                body.len()
+            );
+            stream.write_all(&[head.as_bytes(), &body].concat()).await?;
+            Ok(true)
+        }
+        Does::Slowly(pause, body) => {
+            tokio::time::sleep(pause).await;
+            Box::pin(answer(stream, ok(&body))).await
+        }
+        Does::Stream(events, whole) => {
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+                .await?;
+            for event in events {
+                let chunk = format!("data: {event}\n\n");
+                stream
+                    .write_all(format!("{:x}\r\n{chunk}\r\n", chunk.len()).as_bytes())
+                    .await?;
+                stream.flush().await?;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            if whole {
+                stream.write_all(b"0\r\n\r\n").await?;
+            }
+            Ok(whole)
+        }
+        Does::Hang => std::future::pending().await,
+    }
+}
+
+async fn read(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> std::io::Result<Option<Request>> {
+    loop {
+        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+            let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+            let length = head
+                .lines()
+                .find_map(|line| {
+                    line.to_lowercase()
+                        .strip_prefix("content-length: ")?
+                        .trim()
+                        .parse()
+                        .ok()
+                })
+                .unwrap_or(0_usize);
+            if bytes.len() >= end + 4 + length {
+                let body = bytes[end + 4..end + 4 + length].to_vec();
+                bytes.drain(..end + 4 + length);
+                let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+                return Ok(Some(Request { path, head, body }));
+            }
+        }
+        let mut buffer = [0; 4096];
+        let read = stream.read(&mut buffer).await?;
+        if read == 0 {
+            return Ok(None);
+        }
+        bytes.extend_from_slice(&buffer[..read]);
+    }
+}
