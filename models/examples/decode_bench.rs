@@ -31,11 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         context: 1024,
         epsilon: 1e-5,
         activation: Activation::GeluTanh,
-        gated: false,
-        parallel: false,
-        rotary: None,
-        relative_bias: None,
-        eos_token_ids: Vec::new(),
+        ..ModelConfig::default()
     };
     let decoder = Decoder::random(model_config, 12, 1);
     let config = EngineConfig::resident(&decoder, 16 * 1024);

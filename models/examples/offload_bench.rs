@@ -123,11 +123,7 @@ fn model_config(arguments: &Arguments) -> ModelConfig {
         context: 2048,
         epsilon: 1e-5,
         activation: Activation::Relu,
-        gated: false,
-        parallel: false,
-        rotary: None,
-        relative_bias: None,
-        eos_token_ids: Vec::new(),
+        ..ModelConfig::default()
     }
 }
 

@@ -196,7 +196,7 @@ impl Decoding {
             top_p: self.top_p,
             seed: self.seed.wrapping_add(number),
             stop: self.stop.clone(),
-            ignore_eos: false,
+            ..Sampling::default()
         }
     }
 }

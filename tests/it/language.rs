@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use futures::future::join_all;
-use kaskade::models::generation::{Cpu, Sampling};
+use kaskade::models::generation::{Cpu, SamplingOptions};
 use kaskade::models::language::LanguageModel;
 use kaskade::models::{
     Checkpoint, Continuous, Generation, Inputs, Model, ModelError, Outputs, Progress, Tensor,
@@ -30,9 +30,9 @@ const BUDGET: Duration = Duration::from_secs(20);
 fn gpt2() -> Result<LanguageModel<Cpu>, String> {
     let folder = Path::new(ROOT).join("models/fixtures/gpt2");
     let generation = Generation {
-        sampling: Sampling {
-            max_tokens: 40,
-            ..Sampling::default()
+        sampling: SamplingOptions {
+            max_tokens: Some(40),
+            ..SamplingOptions::default()
         },
         ..Generation::default()
     };

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use kaskade_models::Generation;
-use kaskade_models::generation::Sampling;
+use kaskade_models::generation::SamplingOptions;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -14,24 +14,41 @@ use super::scalar::{Finite, Positive, Size};
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct GenerationRule {
-    /// Maximum tokens of an answer.
-    pub max_tokens: NonZeroU32,
-    /// 0 is greedy: always the most probable token; higher values are more random.
+    /// Maximum tokens of an answer [default: that of `generation_config.json`, else 64; less if the context leaves less].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<NonZeroU32>,
+    /// 0 is greedy: always the most probable token; higher values are more random [default: that of
+    /// `generation_config.json` if it says `do_sample`, else 0].
     #[schemars(range(min = 0.0))]
-    pub temperature: Finite,
-    /// Samples from this many most probable tokens; 0 means all.
-    pub top_k: u32,
-    /// Samples from the most probable tokens that together have this probability.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<Finite>,
+    /// Samples from this many most probable tokens; 0 means all [default: as `temperature`, else 0].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<u32>,
+    /// Samples from the most probable tokens that together have this probability [default: as `temperature`, else 1].
     #[schemars(range(max = 1.0))]
-    pub top_p: Positive,
-    /// Seed of the sampling.
-    pub seed: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_p: Option<Positive>,
+    /// Samples from tokens at least this part as probable as the most probable one [default: as `temperature`, else 0].
+    #[schemars(range(min = 0.0, max = 1.0))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_p: Option<Finite>,
+    /// Divides the positive logits of tokens that prompt and answer have, multiplies the others [default: that of
+    /// `generation_config.json`, else 1].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repetition_penalty: Option<Positive>,
+    /// Seed of the sampling [default: a hash of the prompt].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
     /// Texts that end an answer; they are removed from it.
     pub stop: Vec<String>,
     /// Maximum running requests of a replica; others wait.
     pub requests: NonZeroU32,
-    /// Memory of a replica's KV cache; it always holds at least one request with the full context.
+    /// Memory of a replica's KV cache: a bound. Requests that it cannot hold are refused.
     pub cache: Size,
+    /// Maximum tokens of a request, prompt and answer [default: the model's context, or what `cache` holds if that is less].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_model_len: Option<NonZeroU32>,
     /// Memory budget of a replica on its device [default: the whole model is resident]. Layers that do not fit are streamed
     /// from host memory, and the cache is there, as KV or ACT blocks, whichever is measured to be faster.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,14 +58,17 @@ pub struct GenerationRule {
 impl Default for GenerationRule {
     fn default() -> Self {
         Self {
-            max_tokens: NonZeroU32::MIN.saturating_add(63),
-            temperature: Finite::ZERO,
-            top_k: 0,
-            top_p: Positive::ONE,
-            seed: 0,
+            max_tokens: None,
+            temperature: None,
+            top_k: None,
+            top_p: None,
+            min_p: None,
+            repetition_penalty: None,
+            seed: None,
             stop: Vec::new(),
             requests: NonZeroU32::MIN.saturating_add(31),
             cache: Size::mebibytes(256),
+            max_model_len: None,
             device_memory: None,
         }
     }
@@ -58,17 +78,20 @@ impl From<&GenerationRule> for Generation {
     fn from(rule: &GenerationRule) -> Self {
         let size = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
         Self {
-            sampling: Sampling {
-                max_tokens: size(rule.max_tokens.get()),
-                temperature: rule.temperature.get() as f32,
-                top_k: size(rule.top_k),
-                top_p: rule.top_p.get() as f32,
+            sampling: SamplingOptions {
+                max_tokens: rule.max_tokens.map(|tokens| size(tokens.get())),
+                temperature: rule.temperature.map(|temperature| temperature.get() as f32),
+                top_k: rule.top_k.map(size),
+                top_p: rule.top_p.map(|top_p| top_p.get() as f32),
+                min_p: rule.min_p.map(|min_p| min_p.get() as f32),
+                repetition_penalty: rule.repetition_penalty.map(|penalty| penalty.get() as f32),
                 seed: rule.seed,
-                stop: rule.stop.clone(),
-                ignore_eos: false,
+                stop: (!rule.stop.is_empty()).then(|| rule.stop.clone()),
+                ..SamplingOptions::default()
             },
             requests: size(rule.requests.get()),
             cache_bytes: rule.cache.bytes(),
+            max_model_len: rule.max_model_len.map(|tokens| size(tokens.get())),
             device_bytes: rule.device_memory.map(Size::bytes),
         }
     }
@@ -77,7 +100,7 @@ impl From<&GenerationRule> for Generation {
 impl GenerationRule {
     /// Returns invalid sampling settings.
     pub(super) fn problems(&self) -> impl Iterator<Item = String> {
-        let refused = Generation::from(self).sampling.check().err();
+        let refused = Generation::from(self).sampling.sampling(0).check().err();
         refused.map(|error| format!("generation: {error}")).into_iter()
     }
 }

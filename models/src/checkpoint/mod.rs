@@ -1,8 +1,10 @@
 //! Checkpoints: Hugging Face directories (`config.json`, `model.safetensors` or its shards, optionally
 //! `tokenizer.json`).
 
+pub(crate) mod chat_template;
 mod config;
 mod error;
+pub(crate) mod generation_config;
 pub(crate) mod weights;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,8 +14,10 @@ use std::path::Path;
 
 use bytes::Bytes;
 
+pub use chat_template::ChatTemplate;
 pub use config::Config;
 pub use error::LoadError;
+pub use generation_config::GenerationConfig;
 pub(crate) use weights::transposed;
 pub use weights::{WeightTotals, Weights};
 
@@ -35,6 +39,10 @@ pub struct Checkpoint {
     pub weights: Weights,
     /// `tokenizer.json`, if there is one.
     pub tokenizer: Option<TokenizerFile>,
+    /// `generation_config.json`.
+    pub generation: GenerationConfig,
+    /// The chat template and the special tokens.
+    pub chat: ChatTemplate,
 }
 
 /// The bytes of a `tokenizer.json`.
@@ -91,6 +99,8 @@ impl Checkpoint {
             config: Config::open(dir)?,
             weights: whole_or_sharded(dir, &weights)?,
             tokenizer: TokenizerFile::beside(dir)?,
+            generation: GenerationConfig::open(dir)?,
+            chat: ChatTemplate::open(dir)?,
         })
     }
 
@@ -112,6 +122,8 @@ impl Checkpoint {
                 file: format!("{name}/tokenizer.json"),
                 json,
             }),
+            generation: GenerationConfig::default(),
+            chat: ChatTemplate::default(),
         })
     }
 }

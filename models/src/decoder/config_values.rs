@@ -1,6 +1,6 @@
 //! Values of `config.json` that several decoders share.
 
-use crate::checkpoint::{Config, LoadError};
+use crate::checkpoint::{Config, LoadError, generation_config};
 use crate::ops::{Activation, Heads};
 use crate::runtime::slice::Slice;
 
@@ -19,17 +19,7 @@ pub(super) fn layers(config: &Config, key: &str, slice: Slice) -> Result<std::op
 
 /// Reads `eos_token_id`: one, several or none.
 pub(super) fn eos_token_ids(config: &Config) -> Result<Vec<u32>, LoadError> {
-    #[derive(serde::Deserialize)]
-    #[serde(untagged)]
-    enum Ends {
-        One(u32),
-        Several(Vec<u32>),
-    }
-    Ok(match config.optional("eos_token_id")? {
-        None => Vec::new(),
-        Some(Ends::One(end)) => vec![end],
-        Some(Ends::Several(eos_token_ids)) => eos_token_ids,
-    })
+    Ok(generation_config::eos_token_ids(config)?.unwrap_or_default())
 }
 
 /// Reads heads that divide `width` evenly, each with its own keys.

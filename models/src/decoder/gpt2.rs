@@ -30,11 +30,8 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         context: config.size("n_positions")?,
         epsilon: epsilon(config, "layer_norm_epsilon", 1e-5)?,
         activation: activation(config, "activation_function", "gelu_new")?,
-        gated: false,
-        parallel: false,
-        rotary: None,
-        relative_bias: None,
         eos_token_ids: eos_token_ids(config)?,
+        ..ModelConfig::default()
     };
     // Published checkpoints omit the prefix.
     let prefix = if weights.contains("wte.weight") {
@@ -50,6 +47,9 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         let projections = LinearWeights::take_input_major(weights, &at("attn.c_attn"), width, 3 * width)?;
         let (query, key_value) = projections.split(width);
         blocks.push(LayerWeights {
+            local: false,
+            head_norms: None,
+            output_norms: None,
             attention_norm: NormWeights::take(weights, &at("ln_1"), width)?,
             query,
             key_value,

@@ -1,7 +1,7 @@
 //! GPT-J (Wang and Komatsuzaki 2021): parallel attention and feed-forward layers, rotary positions over part of a head.
 
 use super::config_values::{activation, attention_heads, eos_token_ids, epsilon, layers};
-use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
+use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights, Parallel};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::ops::Rotary;
 use crate::runtime::slice::Slice;
@@ -24,14 +24,14 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         context: config.size("n_positions")?,
         epsilon: epsilon(config, "layer_norm_epsilon", 1e-5)?,
         activation: activation(config, "activation_function", "gelu_new")?,
-        gated: false,
-        parallel: true,
+        parallel: Parallel::SharedNorm,
         rotary: Some(Rotary {
             frequencies: (0..turned / 2).map(|pair| angle(pair) as f32).collect(),
             neighbours: true,
+            scale: 1.0,
         }),
-        relative_bias: None,
         eos_token_ids: eos_token_ids(config)?,
+        ..ModelConfig::default()
     };
     let embedding = weights.take("transformer.wte.weight", &[model_config.vocabulary, width])?;
     let mut blocks = Vec::new();
@@ -43,6 +43,9 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         let value = square("attn.v_proj")?;
         let output = square("attn.out_proj")?;
         blocks.push(LayerWeights {
+            local: false,
+            head_norms: None,
+            output_norms: None,
             attention_norm: NormWeights::take(weights, &at("ln_1"), width)?,
             query,
             key_value: key.concat_outputs(&value),

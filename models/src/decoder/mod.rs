@@ -1,10 +1,17 @@
 //! Configuration and weights of language models, and one file per architecture that reads them from a checkpoint.
 
 mod config_values;
+mod gated;
+mod gemma;
 mod gpt2;
+mod gpt_neox;
 mod gptj;
 mod llama;
+mod mistral;
 mod opt;
+mod phi3;
+mod qwen;
 pub(crate) mod registry;
+mod rotary;
 mod t5;
 pub(crate) mod weights;

@@ -45,11 +45,8 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         context: config.size("max_position_embeddings")?,
         epsilon: 1e-5,
         activation: activation(config, "activation_function", "relu")?,
-        gated: false,
-        parallel: false,
-        rotary: None,
-        relative_bias: None,
         eos_token_ids: eos_token_ids(config)?,
+        ..ModelConfig::default()
     };
     let prefix = if weights.contains("decoder.embed_tokens.weight") {
         ""
@@ -72,6 +69,9 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         let value = square("self_attn.v_proj")?;
         let output = square("self_attn.out_proj")?;
         blocks.push(LayerWeights {
+            local: false,
+            head_norms: None,
+            output_norms: None,
             attention_norm: NormWeights::take(weights, &at("self_attn_layer_norm"), width)?,
             query,
             key_value: key.concat_outputs(&value),

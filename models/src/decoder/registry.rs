@@ -2,8 +2,8 @@
 //!
 //! An architecture is added with one file and one line in `ARCHITECTURES`.
 
-use super::weights::{Decoder, LinearWeights};
-use super::{gpt2, gptj, llama, opt, t5};
+use super::weights::{Decoder, LayerWeights, LinearWeights};
+use super::{gemma, gpt_neox, gpt2, gptj, llama, mistral, opt, phi3, qwen, t5};
 use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
 use crate::runtime::slice::Slice;
 
@@ -35,6 +35,34 @@ const ARCHITECTURES: &[Architecture] = &[
         read: ReadFn::Sliced(llama::read),
     },
     Architecture {
+        names: ["MistralForCausalLM", "mistral"],
+        read: ReadFn::Sliced(mistral::read),
+    },
+    Architecture {
+        names: ["Qwen2ForCausalLM", "qwen2"],
+        read: ReadFn::Sliced(qwen::read_2),
+    },
+    Architecture {
+        names: ["Qwen3ForCausalLM", "qwen3"],
+        read: ReadFn::Sliced(qwen::read_3),
+    },
+    Architecture {
+        names: ["Phi3ForCausalLM", "phi3"],
+        read: ReadFn::Sliced(phi3::read),
+    },
+    Architecture {
+        names: ["Gemma2ForCausalLM", "gemma2"],
+        read: ReadFn::Sliced(gemma::read_2),
+    },
+    Architecture {
+        names: ["Gemma3ForCausalLM", "gemma3_text"],
+        read: ReadFn::Sliced(gemma::read_3),
+    },
+    Architecture {
+        names: ["GPTNeoXForCausalLM", "gpt_neox"],
+        read: ReadFn::Sliced(gpt_neox::read),
+    },
+    Architecture {
         names: ["GPTJForCausalLM", "gptj"],
         read: ReadFn::Sliced(gptj::read),
     },
@@ -45,10 +73,11 @@ const ARCHITECTURES: &[Architecture] = &[
 ];
 
 /// Causal masks and other buffers that old versions of transformers saved with the weights, by name suffix.
-const BUFFERS: [&str; 4] = [
+const BUFFERS: [&str; 5] = [
     ".attn.bias",
     ".attn.masked_bias",
     ".attention.bias",
+    ".attention.masked_bias",
     "rotary_emb.inv_freq",
 ];
 
@@ -77,7 +106,9 @@ pub(crate) fn read_with_totals(mut checkpoint: Checkpoint) -> Result<(Decoder, W
     let decoder = read_layers(&mut checkpoint, Slice::WHOLE)?;
     checkpoint.weights.ignore_suffixes(&BUFFERS);
     let totals = checkpoint.weights.finish(&[])?;
-    Ok((decoder, totals))
+    // A head that shares the embedding is a copy.
+    let bytes = bytes(&decoder);
+    Ok((decoder, WeightTotals { bytes, ..totals }))
 }
 
 /// Reads the layers of a slice only; embeddings belong to the first slice, norm and head to the last.
@@ -96,22 +127,44 @@ pub(crate) fn read_slice(
     if !slice.is_last() {
         decoder.head = LinearWeights::default();
     }
-    Ok((decoder, checkpoint.weights.totals()))
+    let bytes = bytes(&decoder);
+    let parameters = bytes / size_of::<f32>() as u64;
+    Ok((decoder, WeightTotals { parameters, bytes }))
+}
+
+/// Memory of the weights that a decoder holds, bytes.
+fn bytes(decoder: &Decoder) -> u64 {
+    let encoder = decoder.encoder.as_ref();
+    let layers = decoder
+        .layers
+        .iter()
+        .chain(encoder.iter().flat_map(|encoder| &encoder.layers));
+    let outer = decoder.embedding.len()
+        + decoder.positions.as_ref().map_or(0, Vec::len)
+        + decoder.head.elements()
+        + decoder.final_norm.elements()
+        + encoder.map_or(0, |encoder| encoder.final_norm.elements());
+    let elements = outer + layers.map(LayerWeights::elements).sum::<usize>();
+    (elements * size_of::<f32>()) as u64
 }
 
 fn read_layers(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let entry = find(&checkpoint.config)?.ok_or_else(|| unknown(&checkpoint.config))?;
-    match entry.read {
-        ReadFn::Sliced(read) => read(checkpoint, slice),
-        ReadFn::Whole(read) if slice == Slice::WHOLE => read(checkpoint),
+    let mut decoder = match entry.read {
+        ReadFn::Sliced(read) => read(checkpoint, slice)?,
+        ReadFn::Whole(read) if slice == Slice::WHOLE => read(checkpoint)?,
         ReadFn::Whole(_) => {
             let [architecture, _] = entry.names;
-            Err(LoadError::NotSliced {
+            return Err(LoadError::NotSliced {
                 architecture,
                 of: slice.of(),
-            })
+            });
         }
+    };
+    if let Some(ends) = checkpoint.generation.eos_token_ids.clone() {
+        decoder.model_config.eos_token_ids = ends;
     }
+    Ok(decoder)
 }
 
 /// Returns the architecture of a checkpoint if it is a language model.
@@ -126,24 +179,28 @@ pub fn architecture(config: &Config) -> Result<Option<&'static str>, LoadError> 
     }))
 }
 
-fn names(config: &Config) -> Result<impl Iterator<Item = String> + use<>, LoadError> {
+/// Returns the name that decides: `architectures[0]`; `model_type` only without it, because a class of the same type
+/// may have another head, such as `LlamaForSequenceClassification`.
+fn name(config: &Config) -> Result<Option<String>, LoadError> {
     let named = config
         .optional::<Vec<String>>("architectures")?
         .unwrap_or_default();
-    let model_type = config.optional::<String>("model_type")?;
-    Ok(named.into_iter().take(1).chain(model_type))
+    match named.into_iter().next() {
+        None => config.optional::<String>("model_type"),
+        named => Ok(named),
+    }
 }
 
 fn find(config: &Config) -> Result<Option<&'static Architecture>, LoadError> {
-    let mut names = names(config)?;
-    Ok(names.find_map(|name| {
-        let mut entries = ARCHITECTURES.iter();
-        entries.find(|entry| entry.names.contains(&name.as_str()))
-    }))
+    let Some(name) = name(config)? else {
+        return Ok(None);
+    };
+    let mut entries = ARCHITECTURES.iter();
+    Ok(entries.find(|entry| entry.names.contains(&name.as_str())))
 }
 
 fn unknown(config: &Config) -> LoadError {
-    let name = names(config).ok().and_then(|mut names| names.next());
+    let name = name(config).ok().flatten();
     LoadError::UnknownArchitecture {
         file: config.file().to_owned(),
         found: name.map_or_else(

@@ -68,10 +68,8 @@ fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {
         epsilon: epsilon(config, "layer_norm_epsilon", 1e-6)?,
         activation,
         gated,
-        parallel: false,
-        rotary: None,
-        relative_bias: None,
         eos_token_ids: eos_token_ids(config)?,
+        ..ModelConfig::default()
     })
 }
 
@@ -222,6 +220,9 @@ fn layer(
     };
     let down = dense("wo", model_config.intermediate_size, width)?;
     Ok(LayerWeights {
+        local: false,
+        head_norms: None,
+        output_norms: None,
         attention_norm: NormWeights::take_rms(weights, &format!("{name}.layer.0.layer_norm"), width)?,
         query,
         key_value,

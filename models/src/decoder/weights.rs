@@ -6,8 +6,8 @@ use rand_chacha::ChaCha8Rng;
 use crate::checkpoint::{LoadError, Weights};
 use crate::ops::{Activation, Heads, RelativeBias, Rotary};
 
-/// Configuration of a decoder.
-#[derive(Debug, Clone, PartialEq)]
+/// Configuration of a decoder: everything that its layers compute.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct ModelConfig {
     /// Size of a hidden vector.
     pub width: usize,
@@ -26,14 +26,47 @@ pub struct ModelConfig {
     pub activation: Activation,
     /// Whether the feed-forward layer is gated.
     pub gated: bool,
-    /// Whether attention and feed-forward layer have the same input and their outputs are added (GPT-J).
-    pub parallel: bool,
+    /// Whether the feed-forward layer runs beside the attention.
+    pub parallel: Parallel,
+    /// Whether the heads of queries and keys are normalised (Qwen 3, Gemma 3).
+    pub head_norms: bool,
+    /// Whether the outputs of attention and feed-forward layer are normalised before they are added (Gemma).
+    pub output_norms: bool,
     /// Rotary positions; `None` if positions are learned or relative.
     pub rotary: Option<Rotary>,
+    /// Attention of the layers that see a window only; `None` if all layers see everything.
+    pub local: Option<LocalAttention>,
+    /// Soft cap of the attention's scores.
+    pub score_softcap: Option<f32>,
+    /// Soft cap of the logits.
+    pub logit_softcap: Option<f32>,
+    /// Factor of the embeddings as the layers' input; `None` is 1.
+    pub embedding_scale: Option<f32>,
     /// Relative positions.
     pub relative_bias: Option<RelativeBias>,
     /// Tokens that end an answer.
     pub eos_token_ids: Vec<u32>,
+}
+
+/// How the feed-forward layer follows the attention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Parallel {
+    /// After it, with a norm before it.
+    #[default]
+    No,
+    /// Beside it, with the same normalised input (GPT-J).
+    SharedNorm,
+    /// Beside it, with a norm before it (GPT-NeoX).
+    OwnNorm,
+}
+
+/// Attention of a layer that sees the last tokens only.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LocalAttention {
+    /// Number of last tokens that a token sees, itself included.
+    pub window: usize,
+    /// Rotary positions of these layers, if they differ from those of the others (Gemma 3).
+    pub rotary: Option<Rotary>,
 }
 
 /// Weight `[inputs, outputs]` of a linear layer, row-major, and its bias, empty if it has none.
@@ -58,18 +91,42 @@ pub struct NormWeights {
     pub beta: Option<Vec<f32>>,
 }
 
+/// Norms of the heads of queries and keys, as wide as a head.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeadNorms {
+    /// Of the queries.
+    pub query: NormWeights,
+    /// Of the keys.
+    pub key: NormWeights,
+}
+
+/// Norms of the outputs of attention and feed-forward layer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OutputNorms {
+    /// Of the attention.
+    pub attention: NormWeights,
+    /// Of the feed-forward layer.
+    pub feed_forward: NormWeights,
+}
+
 /// Weights of a layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerWeights {
+    /// Whether the attention sees the window of [`ModelConfig::local`] only.
+    pub local: bool,
     /// Norm before the attention. ACT blocks hold its output.
     pub attention_norm: NormWeights,
+    /// Norms of queries and keys, before they are rotated.
+    pub head_norms: Option<HeadNorms>,
+    /// Norms of the outputs.
+    pub output_norms: Option<OutputNorms>,
     /// Query projection.
     pub query: LinearWeights,
     /// Key and value projections, concatenated.
     pub key_value: LinearWeights,
     /// Output projection.
     pub output: LinearWeights,
-    /// Norm before the feed-forward layer; `None` if it is parallel.
+    /// Norm before the feed-forward layer; `None` if it has the attention's input.
     pub feed_forward_norm: Option<NormWeights>,
     /// Up projection; if gated, the gate followed by the values.
     pub up: LinearWeights,
@@ -137,20 +194,80 @@ impl ModelConfig {
         2 * self.heads.key_width()
     }
 
+    /// Returns the rotary positions of a layer.
+    pub(crate) fn rotary_of(&self, local: bool) -> Option<&Rotary> {
+        let own = self.local.as_ref().filter(|_| local);
+        own.and_then(|local| local.rotary.as_ref())
+            .or(self.rotary.as_ref())
+    }
+
+    /// Returns the number of last tokens that a layer sees; `None` for all.
+    pub(crate) fn window_of(&self, local: bool) -> Option<usize> {
+        let own = self.local.as_ref().filter(|_| local);
+        own.map(|local| local.window)
+    }
+
+    /// Applies the soft cap to logits, in place.
+    pub(crate) fn cap_logits(&self, logits: &mut [f32]) {
+        if let Some(cap) = self.logit_softcap {
+            for logit in logits {
+                *logit = cap * (*logit / cap).tanh();
+            }
+        }
+    }
+
     fn has_learned_positions(&self) -> bool {
         self.rotary.is_none() && self.relative_bias.is_none()
     }
 }
 
 impl LayerWeights {
-    fn random(rng: &mut ChaCha8Rng, model_config: &ModelConfig) -> Self {
+    /// Number of elements of all tensors.
+    pub(crate) fn elements(&self) -> usize {
+        let norms = [&self.attention_norm].into_iter().chain(&self.feed_forward_norm);
+        let heads = self
+            .head_norms
+            .iter()
+            .flat_map(|norms| [&norms.query, &norms.key]);
+        let outputs = self.output_norms.iter();
+        let outputs = outputs.flat_map(|norms| [&norms.attention, &norms.feed_forward]);
+        let cross_norm = self.cross.iter().map(|cross| &cross.norm);
+        let cross = self.cross.iter();
+        let cross = cross.flat_map(|cross| [&cross.query, &cross.key_value, &cross.output]);
+        let linears = [&self.query, &self.key_value, &self.output, &self.up, &self.down];
+        let norms = norms.chain(heads).chain(outputs).chain(cross_norm);
+        norms.map(NormWeights::elements).sum::<usize>()
+            + linears
+                .into_iter()
+                .chain(cross)
+                .map(LinearWeights::elements)
+                .sum::<usize>()
+    }
+
+    /// Every second layer is local, from the first on.
+    fn random(rng: &mut ChaCha8Rng, model_config: &ModelConfig, index: usize) -> Self {
         let (width, learned) = (model_config.width, model_config.has_learned_positions());
+        let mut norm = |used: bool, width: usize| used.then(|| NormWeights::random(rng, width, !learned));
+        let head_dim = model_config.heads.head_dim;
+        let heads = [(); 2].map(|()| norm(model_config.head_norms, head_dim));
+        let outputs = [(); 2].map(|()| norm(model_config.output_norms, width));
+        let [query, key] = heads;
+        let [attention, feed_forward] = outputs;
         Self {
+            local: model_config.local.is_some() && index.is_multiple_of(2),
+            head_norms: query.zip(key).map(|(query, key)| HeadNorms { query, key }),
+            output_norms: attention
+                .zip(feed_forward)
+                .map(|(attention, feed_forward)| OutputNorms {
+                    attention,
+                    feed_forward,
+                }),
             attention_norm: NormWeights::random(rng, width, !learned),
             query: LinearWeights::random(rng, width, model_config.heads.query_width(), learned),
             key_value: LinearWeights::random(rng, width, model_config.kv_width(), learned),
             output: LinearWeights::random(rng, model_config.heads.query_width(), width, learned),
-            feed_forward_norm: (!model_config.parallel).then(|| NormWeights::random(rng, width, !learned)),
+            feed_forward_norm: (model_config.parallel != Parallel::SharedNorm)
+                .then(|| NormWeights::random(rng, width, !learned)),
             up: LinearWeights::random(
                 rng,
                 width,
@@ -164,6 +281,11 @@ impl LayerWeights {
 }
 
 impl LinearWeights {
+    /// Number of elements of weight and bias.
+    pub(crate) fn elements(&self) -> usize {
+        self.weight.len() + self.bias.len()
+    }
+
     /// Takes the linear layer `{name}.weight` as torch stores it, `[outputs, inputs]`, with `{name}.bias` if `bias`.
     ///
     /// # Errors
@@ -242,6 +364,23 @@ impl LinearWeights {
         (part(0..outputs), part(outputs..self.outputs))
     }
 
+    /// Reorders outputs that alternate between `parts` parts, `size` outputs at a time, so that each part is contiguous:
+    /// GPT-NeoX stores query, key and value of a head side by side.
+    #[must_use]
+    pub(crate) fn by_part(self, size: usize, parts: usize) -> Self {
+        let (size, parts) = (size.max(1), parts.max(1));
+        let reorder = |row: &[f32]| -> Vec<f32> {
+            let of = |part| row.chunks(size).skip(part).step_by(parts).flatten();
+            (0..parts).flat_map(of).copied().collect()
+        };
+        let rows = self.weight.chunks(self.outputs.max(1));
+        Self {
+            weight: rows.flat_map(reorder).collect(),
+            bias: reorder(&self.bias),
+            ..self
+        }
+    }
+
     fn random(rng: &mut ChaCha8Rng, inputs: usize, outputs: usize, biased: bool) -> Self {
         let deviation = (3.0 / inputs as f32).sqrt();
         let mut draw = |count: usize, scale: f32| {
@@ -267,6 +406,11 @@ fn bias_of(weights: &mut Weights, name: &str, outputs: usize, bias: bool) -> Res
 }
 
 impl NormWeights {
+    /// Number of elements of factors and offsets.
+    pub(crate) fn elements(&self) -> usize {
+        self.gamma.len() + self.beta.as_ref().map_or(0, Vec::len)
+    }
+
     /// Takes the layer norm `{name}.weight` and `{name}.bias`.
     ///
     /// # Errors
@@ -289,6 +433,13 @@ impl NormWeights {
         })
     }
 
+    /// Adds a constant to the factors: Gemma stores them minus 1.
+    #[must_use]
+    pub(crate) fn plus(mut self, offset: f32) -> Self {
+        self.gamma.iter_mut().for_each(|gamma| *gamma += offset);
+        self
+    }
+
     fn random(rng: &mut ChaCha8Rng, width: usize, rms: bool) -> Self {
         let mut draw = |around: f32| (0..width).map(|_| around + rng.random_range(-0.1..0.1)).collect();
         Self {
@@ -305,7 +456,7 @@ impl Decoder {
         let rng = &mut ChaCha8Rng::seed_from_u64(seed);
         let (width, learned) = (model_config.width, model_config.has_learned_positions());
         let layers = (0..layers)
-            .map(|_| LayerWeights::random(rng, &model_config))
+            .map(|index| LayerWeights::random(rng, &model_config, index))
             .collect();
         Self {
             embedding: LinearWeights::random(rng, width, model_config.vocabulary, false).weight,
@@ -343,7 +494,7 @@ impl Decoder {
                     .weight,
             },
             layers: (0..layers)
-                .map(|_| LayerWeights::random(rng, model_config))
+                .map(|index| LayerWeights::random(rng, model_config, index))
                 .collect(),
             final_norm: NormWeights::random(rng, width, rms),
         });
@@ -374,6 +525,9 @@ impl Decoder {
         let mut out = Vec::with_capacity(tokens.len() * width);
         for (position, token) in (first..).zip(tokens) {
             let mut vector = row(&self.embedding, *token as usize);
+            if let Some(scale) = self.model_config.embedding_scale {
+                vector.iter_mut().for_each(|value| *value *= scale);
+            }
             if let Some(positions) = &self.positions {
                 for (value, shift) in vector.iter_mut().zip(row(positions, position)) {
                     *value += shift;

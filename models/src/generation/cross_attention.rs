@@ -8,7 +8,7 @@
 //! every step.
 
 use crate::decoder::weights::ModelConfig;
-use crate::ops::{AttentionSpans, Ops};
+use crate::ops::{AttentionSpans, Ops, ScoreRules};
 
 /// A layer's cross-attention on the device.
 pub(super) struct CrossAttention<M: Ops> {
@@ -29,7 +29,7 @@ impl<M: Ops> CrossAttention<M> {
     ) {
         let query = ops.multiply(&ops.normalise(x, &self.norm), &self.query);
         // Positions in prompt and answer are unrelated, so there is no position bias.
-        let attended = ops.attend(&query, prompts, &model_config.heads, None);
+        let attended = ops.attend(&query, prompts, &model_config.heads, ScoreRules::default());
         ops.add(x, &ops.multiply(&attended, &self.output));
     }
 }

@@ -26,6 +26,8 @@ pub struct Event {
     pub sampled: Option<SampledToken>,
     /// New text; empty without a tokenizer.
     pub text: String,
+    /// The most probable tokens with the logarithms of their probabilities, if the request wants them.
+    pub top_logprobs: Vec<(u32, f32)>,
     /// Why the answer ended, if it did.
     pub finish_reason: Option<FinishReason>,
 }
@@ -205,6 +207,25 @@ impl<M: Ops> Engine<M> {
             .map_or(self.model_config().context, |encoder| encoder.context)
     }
 
+    /// Maximum tokens of an answer to a prompt of so many tokens; 0 if the prompt is too long.
+    pub(crate) fn longest_answer(&self, prompt: usize) -> usize {
+        let held = self
+            .space
+            .capacity()
+            .total()
+            .saturating_mul(self.space.block_tokens());
+        // The last token of an answer is not cached; an encoder's prompt is, but is no part of the context.
+        let cached = match self.config.caching {
+            Caching::Tokens => usize::MAX,
+            _ => held
+                .saturating_sub(prompt)
+                .saturating_add(usize::from(self.encoder.is_some())),
+        };
+        let context = self.model_config().context;
+        let decoded = if self.encoder.is_some() { 0 } else { prompt };
+        context.saturating_sub(decoded).min(cached)
+    }
+
     /// The engine's configuration.
     pub fn config(&self) -> &EngineConfig {
         &self.config
@@ -292,14 +313,14 @@ impl DeviceMemory {
     }
 }
 
-fn space(config: &EngineConfig) -> BlockSpace {
+pub(super) fn space(config: &EngineConfig) -> BlockSpace {
     match config.caching {
         Caching::Tokens => BlockSpace::without_cache(),
         _ => BlockSpace::new(config.block_tokens, config.capacity, config.effective_shares()),
     }
 }
 
-fn limits(model_config: &ModelConfig, config: &EngineConfig) -> Limits {
+pub(super) fn limits(model_config: &ModelConfig, config: &EngineConfig) -> Limits {
     let share = config.effective_shares().act;
     // For any ratio of kinds, a request fits the blocks that either kind's buffer allows for its share.
     let fits = |blocks: usize, share: f64| {

@@ -9,8 +9,26 @@ use super::Engine;
 use crate::checkpoint::Checkpoint;
 use crate::ops::Ops;
 
-/// One per architecture, two for Llama and T5.
-pub(super) const DECODERS: [&str; 7] = ["gpt2", "opt", "llama", "llama2", "gptj", "t5", "t5-v1_1"];
+/// At least one per architecture; several where it has variants.
+pub(super) const DECODERS: [&str; 17] = [
+    "gpt2",
+    "opt",
+    "llama",
+    "llama2",
+    "llama-yarn",
+    "mistral",
+    "mistral-window",
+    "qwen2",
+    "qwen3",
+    "phi3",
+    "phi3-longrope",
+    "gpt-neox",
+    "gemma2",
+    "gemma3",
+    "gptj",
+    "t5",
+    "t5-v1_1",
+];
 
 /// A prompt and the results of transformers.
 #[derive(Debug, Deserialize)]

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use super::cross_attention::CrossAttention;
-use crate::decoder::weights::{CrossWeights, LayerWeights, LinearWeights, ModelConfig, NormWeights};
-use crate::ops::{AttentionSpans, Ops};
+use crate::decoder::weights::{
+    CrossWeights, LayerWeights, LinearWeights, ModelConfig, NormWeights, Parallel,
+};
+use crate::ops::{AttentionSpans, Ops, ScoreRules};
 
 /// Context shared by all layers: operations, model configuration, position bias.
 pub(super) struct LayerContext<'a, M: Ops> {
@@ -24,7 +26,12 @@ impl<M: Ops> Copy for LayerContext<'_, M> {}
 
 /// A layer on the device.
 pub(super) struct Layer<M: Ops> {
+    local: bool,
     attention_norm: M::Norm,
+    /// Norms of the heads of queries and keys.
+    head_norms: Option<[M::Norm; 2]>,
+    /// Norms of the outputs of attention and feed-forward layer.
+    output_norms: Option<[M::Norm; 2]>,
     query: M::Linear,
     key_value: M::Linear,
     output: M::Linear,
@@ -45,10 +52,13 @@ pub(super) struct HostLayer {
 /// Structure of a layer: sizes of the linear layers, and which norms and biases exist.
 #[derive(Debug)]
 struct Shape {
+    local: bool,
     linears: [(usize, usize); 5],
     /// Sizes of the cross-attention's linear layers, if there is one.
     cross: Option<[(usize, usize); 3]>,
-    feed_forward_norm: bool,
+    /// Which norms besides that of the attention exist, and whether they have offsets.
+    norms: [Option<bool>; 6],
+    /// Whether the norm of the attention has offsets.
     shifts: bool,
     epsilon: f32,
 }
@@ -56,18 +66,28 @@ struct Shape {
 impl HostLayer {
     pub(super) fn new<M: Ops>(ops: &M, weights: LayerWeights, epsilon: f32) -> Self {
         let mut tensors: Vec<Arc<[f32]>> = Vec::new();
-        let shifts = weights.attention_norm.beta.is_some();
-        let feed_forward_norm = weights.feed_forward_norm.is_some();
         let (cross_norm, cross) = weights.cross.map(parts).unzip();
+        let heads = weights.head_norms.map(|norms| (norms.query, norms.key));
+        let (query_norm, key_norm) = heads.unzip();
+        let outputs = weights.output_norms;
+        let outputs = outputs.map(|norms| (norms.attention, norms.feed_forward));
+        let (attention_output, feed_forward_output) = outputs.unzip();
+        let mut store_norm = |NormWeights { gamma, beta }| {
+            let shifts = beta.is_some();
+            tensors.push(gamma.into());
+            tensors.extend(beta.map(Arc::from));
+            shifts
+        };
+        let shifts = store_norm(weights.attention_norm);
         let norms = [
-            Some(weights.attention_norm),
+            query_norm,
+            key_norm,
+            attention_output,
+            feed_forward_output,
             weights.feed_forward_norm,
             cross_norm,
         ];
-        for NormWeights { gamma, beta } in norms.into_iter().flatten() {
-            tensors.push(gamma.into());
-            tensors.extend(beta.map(Arc::from));
-        }
+        let norms = norms.map(|norm| norm.map(&mut store_norm));
         let linears = [
             weights.query,
             weights.key_value,
@@ -91,9 +111,10 @@ impl HostLayer {
         Self {
             tensors,
             shape: Arc::new(Shape {
+                local: weights.local,
                 linears,
                 cross,
-                feed_forward_norm,
+                norms,
                 shifts,
                 epsilon,
             }),
@@ -118,20 +139,29 @@ impl HostLayer {
         let mut tensors = tensors.into_iter();
         let mut next = || tensors.next().unwrap_or_default();
         let Shape {
+            local,
             linears,
             cross,
-            feed_forward_norm,
+            norms,
             shifts,
             epsilon,
         } = *self.shape;
-        let mut norm = || {
+        let mut norm = |shifts: bool| {
             let gamma = next();
             let beta = shifts.then(&mut next);
             ops.norm(gamma, beta, epsilon)
         };
-        let attention_norm = norm();
-        let feed_forward_norm = feed_forward_norm.then(&mut norm);
-        let cross = cross.map(|linears| (norm(), linears));
+        let attention_norm = norm(shifts);
+        let [
+            query_norm,
+            key_norm,
+            attention_output,
+            feed_forward_output,
+            feed_forward_norm,
+            cross_norm,
+        ] = norms.map(|shifts| shifts.map(&mut norm));
+        let pair = |first: Option<M::Norm>, second: Option<M::Norm>| Some([first?, second?]);
+        let cross = cross_norm.zip(cross);
         let mut linear = |(inputs, outputs)| {
             let weight = next();
             ops.linear(weight, next(), inputs, outputs)
@@ -147,7 +177,10 @@ impl HostLayer {
             }
         });
         Layer {
+            local,
             attention_norm,
+            head_norms: pair(query_norm, key_norm),
+            output_norms: pair(attention_output, feed_forward_output),
             query,
             key_value,
             output,
@@ -189,7 +222,10 @@ impl<M: Ops> Layer<M> {
             ops, model_config, ..
         } = ctx;
         let mut kv = ops.multiply(acts, &self.key_value);
-        if let Some(rotary) = &model_config.rotary {
+        if let Some([_, norm]) = &self.head_norms {
+            ops.normalise_heads(&mut kv, model_config.heads.keys, norm);
+        }
+        if let Some(rotary) = model_config.rotary_of(self.local) {
             ops.rotate(
                 &mut kv,
                 model_config.heads.keys,
@@ -226,7 +262,10 @@ impl<M: Ops> Layer<M> {
             position_bias,
         } = ctx;
         let mut query = ops.multiply(act, &self.query);
-        if let Some(rotary) = &model_config.rotary {
+        if let Some([norm, _]) = &self.head_norms {
+            ops.normalise_heads(&mut query, model_config.heads.queries, norm);
+        }
+        if let Some(rotary) = model_config.rotary_of(self.local) {
             ops.rotate(
                 &mut query,
                 model_config.heads.queries,
@@ -235,15 +274,32 @@ impl<M: Ops> Layer<M> {
                 positions,
             );
         }
-        let attended = ops.attend(&query, self_spans, &model_config.heads, position_bias);
-        ops.add(x, &ops.multiply(&attended, &self.output));
+        let rules = ScoreRules {
+            position_bias,
+            window: model_config.window_of(self.local),
+            softcap: model_config.score_softcap,
+        };
+        let attended = ops.attend(&query, self_spans, &model_config.heads, rules);
+        let attended = ops.multiply(&attended, &self.output);
+        let norm = self.feed_forward_norm.as_ref();
+        // A parallel feed-forward layer reads the input of the attention.
+        let beside = norm.filter(|_| model_config.parallel == Parallel::OwnNorm);
+        let beside = beside.map(|norm| ops.normalise(x, norm));
+        let [attention_norm, feed_forward_norm] = match &self.output_norms {
+            Some(norms) => norms.each_ref().map(Some),
+            None => [None; 2],
+        };
+        let add = |x: &mut M::Matrix, output: M::Matrix, norm: Option<&M::Norm>| match norm {
+            Some(norm) => ops.add(x, &ops.normalise(&output, norm)),
+            None => ops.add(x, &output),
+        };
+        add(x, attended, attention_norm);
         if let Some(cross) = self.cross.as_ref().filter(|_| !prompts.is_empty()) {
             cross.forward(ops, model_config, x, prompts);
         }
-        let normed = self.feed_forward_norm.as_ref().map(|norm| ops.normalise(x, norm));
-        // A parallel feed-forward layer has the same input as the attention.
+        let normed = beside.or_else(|| norm.map(|norm| ops.normalise(x, norm)));
         let hidden = ops.multiply(normed.as_ref().unwrap_or(act), &self.up);
         let hidden = ops.activate(hidden, model_config.activation, model_config.gated);
-        ops.add(x, &ops.multiply(&hidden, &self.down));
+        add(x, ops.multiply(&hidden, &self.down), feed_forward_norm);
     }
 }

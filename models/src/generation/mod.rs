@@ -15,7 +15,8 @@
 //! | `block_cache`, `cached_context` | storage of blocks, and the cached tokens of a mini-batch |
 //! | `transfer`, `link` | the transfer thread, and the link to the device, which can be throttled on the CPU |
 //! | [`config`], `memory_plan`, `cost_sampling` | configuration, planning it from memory limits, and measuring costs |
-//! | `sampling`, `detokenizer` | the next token, and tokens as text |
+//! | `sampling`, `sampling_options`, `penalties` | the next token, and its parameters |
+//! | `detokenizer` | tokens as text |
 //! | `slice` | a slice of a decoder's layers, for models over several workers |
 
 mod block_cache;
@@ -33,8 +34,10 @@ mod forward_pass;
 mod layer;
 mod link;
 mod memory_plan;
+mod penalties;
 mod requests;
 pub(crate) mod sampling;
+mod sampling_options;
 mod sequence;
 pub(crate) mod slice;
 mod step;
@@ -50,7 +53,8 @@ pub use engine::{Engine, Event, FinishReason, StepReport};
 pub use error::EngineError;
 pub use kaskade_policy::hybrid_cache::Traffic;
 pub use memory_plan::{MemoryLimits, MemoryPlan};
-pub use sampling::{SampledToken, Sampling, SamplingError};
+pub use sampling::{MAX_TOP_LOGPROBS, SampledToken, Sampling, SamplingError};
+pub use sampling_options::SamplingOptions;
 
 #[cfg(all(test, feature = "burn"))]
 mod burn_tests;

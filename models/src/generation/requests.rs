@@ -1,9 +1,9 @@
 //! Submission and cancellation of requests.
 
-use kaskade_policy::hybrid_cache::Refused;
+use kaskade_policy::hybrid_cache::{Refused, Scheduler};
 
 use super::detokenizer::Detokenizer;
-use super::engine::Engine;
+use super::engine::{Engine, limits, space};
 use super::error::EngineError;
 use super::sampling::{Sampler, Sampling};
 use super::sequence::Sequence;
@@ -75,6 +75,15 @@ impl<M: Ops> Engine<M> {
             Some(token) => Err(EngineError::Token { token: *token, last }),
             None => Ok(()),
         }
+    }
+
+    /// Drops all requests at once, without events. Also mends the state that a panic within a step leaves.
+    pub(crate) fn abort_all(&mut self) {
+        self.scheduler = Scheduler::new(limits(&self.decoder.model_config, &self.config));
+        self.space = space(&self.config);
+        self.prefetched = None;
+        self.sequences.clear();
+        self.cancelled.clear();
     }
 
     pub(super) fn end(&mut self, request: u64) {

@@ -5,6 +5,8 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use thiserror::Error;
 
+use super::penalties::penalised;
+
 /// Sampling parameters of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
@@ -16,10 +18,20 @@ pub struct Sampling {
     pub top_k: usize,
     /// Samples from the most probable tokens that together have this probability; 1 means all.
     pub top_p: f32,
+    /// Samples from the tokens that are at least this part as probable as the most probable one; 0 means all.
+    pub min_p: f32,
+    /// Penalty for tokens of prompt and answer so far: positive logits are divided by it, others multiplied; 1 is none.
+    pub repetition_penalty: f32,
+    /// Subtracted from the logits of tokens of the answer so far; 0 is none.
+    pub presence_penalty: f32,
+    /// Subtracted from the logits of tokens of the answer so far, once per occurrence; 0 is none.
+    pub frequency_penalty: f32,
     /// Seed of the random numbers: the same seed gives the same answer.
     pub seed: u64,
     /// Texts that end the answer; they are removed from it.
     pub stop: Vec<String>,
+    /// Number of most probable tokens to report with every token, at most [`MAX_TOP_LOGPROBS`].
+    pub top_logprobs: usize,
     /// Whether end-of-sequence tokens do not end the answer.
     pub ignore_eos: bool,
 }
@@ -31,8 +43,13 @@ impl Default for Sampling {
             temperature: 0.0,
             top_k: 0,
             top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
             seed: 0,
             stop: Vec::new(),
+            top_logprobs: 0,
             ignore_eos: false,
         }
     }
@@ -50,6 +67,15 @@ pub enum SamplingError {
     /// The probability is not in (0, 1].
     #[error("top_p {0} is invalid; use a probability above 0, 1 for all tokens")]
     TopP(f32),
+    /// The part is not in [0, 1].
+    #[error("min_p {0} is invalid; use a part from 0, for all tokens, to 1")]
+    MinP(f32),
+    /// A penalty is not a number in its range.
+    #[error("{0} {1} is invalid; repetition_penalty must be above 0, the others between -2 and 2")]
+    Penalty(&'static str, f32),
+    /// Too many tokens to report.
+    #[error("top_logprobs {0} is invalid; at most {MAX_TOP_LOGPROBS} tokens are reported")]
+    TopLogprobs(usize),
     /// An empty stop text would end every answer at once.
     #[error("a stop text is empty; remove it")]
     EmptyStop,
@@ -70,8 +96,26 @@ pub struct SampledToken {
     pub confidence: f32,
 }
 
+/// Maximum of [`Sampling::top_logprobs`], as in the API of OpenAI.
+pub const MAX_TOP_LOGPROBS: usize = 20;
+
 /// Number of most probable tokens that a token's confidence is computed from.
 pub(crate) const CONFIDENCE_TOP_K: u32 = 10;
+
+impl SamplingError {
+    /// Name of the request's input that is invalid.
+    pub(crate) fn input(&self) -> &'static str {
+        match self {
+            Self::NoTokens => "max_tokens",
+            Self::Temperature(_) => "temperature",
+            Self::TopP(_) => "top_p",
+            Self::MinP(_) => "min_p",
+            Self::Penalty(name, _) => name,
+            Self::TopLogprobs(_) => "top_logprobs",
+            Self::EmptyStop => "stop",
+        }
+    }
+}
 
 impl Sampling {
     /// Checks the parameters.
@@ -88,6 +132,26 @@ impl Sampling {
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
             return Err(SamplingError::TopP(self.top_p));
         }
+        if !(self.min_p >= 0.0 && self.min_p <= 1.0) {
+            return Err(SamplingError::MinP(self.min_p));
+        }
+        if !(self.repetition_penalty.is_finite() && self.repetition_penalty > 0.0) {
+            return Err(SamplingError::Penalty(
+                "repetition_penalty",
+                self.repetition_penalty,
+            ));
+        }
+        for (name, penalty) in [
+            ("presence_penalty", self.presence_penalty),
+            ("frequency_penalty", self.frequency_penalty),
+        ] {
+            if !(-2.0..=2.0).contains(&penalty) {
+                return Err(SamplingError::Penalty(name, penalty));
+            }
+        }
+        if self.top_logprobs > MAX_TOP_LOGPROBS {
+            return Err(SamplingError::TopLogprobs(self.top_logprobs));
+        }
         if self.stop.iter().any(String::is_empty) {
             return Err(SamplingError::EmptyStop);
         }
@@ -97,7 +161,7 @@ impl Sampling {
 
 /// Returns the most probable token, the first of equals; `None` if a logit is not finite or there are none.
 pub(crate) fn greedy(logits: &[f32]) -> Option<SampledToken> {
-    Sampler::new(0).sample(logits, &Sampling::default())
+    Sampler::new(0).sample(logits, &Sampling::default(), &[], &[])
 }
 
 /// Random numbers of one answer.
@@ -113,17 +177,27 @@ impl Sampler {
         }
     }
 
-    /// Samples the next token from its logits; `None` if one is not finite or there are none.
-    pub(super) fn sample(&mut self, logits: &[f32], sampling: &Sampling) -> Option<SampledToken> {
+    /// Samples the next token from its logits, after the tokens of prompt and answer; `None` if one is not finite or
+    /// there are none. The probabilities are those without penalties.
+    pub(super) fn sample(
+        &mut self,
+        logits: &[f32],
+        sampling: &Sampling,
+        prompt: &[u32],
+        answer: &[u32],
+    ) -> Option<SampledToken> {
         if logits.iter().any(|logit| !logit.is_finite()) {
             return None;
         }
-        let best = best(logits)?;
+        let penalised = penalised(logits, sampling, prompt, answer);
+        let rules = penalised.as_deref().unwrap_or(logits);
+        let preferred = self::best(rules)?;
         let token = if sampling.temperature > 0.0 {
-            self.draw(logits, sampling).unwrap_or(best)
+            self.draw(rules, sampling).unwrap_or(preferred)
         } else {
-            best
+            preferred
         };
+        let best = self::best(logits)?;
         let (chosen, most) = (*logits.get(token)?, *logits.get(best)?);
         let total: f32 = logits.iter().map(|logit| (logit - most).exp()).sum();
         let others = logits.iter().enumerate().filter(|(index, _)| *index != token);
@@ -153,7 +227,8 @@ impl Sampler {
         // The fewest tokens that reach the probability: a token is kept while those before it do not reach it.
         let mut before = 0.0;
         let kept = weights.iter().take_while(|weight| {
-            let keep = before < f64::from(sampling.top_p) * total;
+            // The weight of the most probable token is 1.
+            let keep = before < f64::from(sampling.top_p) * total && **weight >= f64::from(sampling.min_p);
             before += **weight;
             keep
         });
@@ -198,7 +273,8 @@ mod tests {
         let mut sampler = Sampler::new(sampling.seed);
         let mut counts = vec![0; logits.len()];
         for _ in 0..count {
-            counts[sampler.sample(logits, sampling).unwrap().token as usize] += 1;
+            let sampled = sampler.sample(logits, sampling, &[], &[]).unwrap();
+            counts[sampled.token as usize] += 1;
         }
         counts
     }
@@ -206,7 +282,7 @@ mod tests {
     #[test]
     fn greedy_takes_the_first_of_equals() {
         let sampled = Sampler::new(0)
-            .sample(&[1.0, 3.0, 3.0, 0.0], &Sampling::default())
+            .sample(&[1.0, 3.0, 3.0, 0.0], &Sampling::default(), &[], &[])
             .unwrap();
         assert_eq!(sampled.token, 1);
         assert!(sampled.margin.abs() < 1e-6 && (sampled.probability - 0.4576).abs() < 1e-3);
@@ -217,7 +293,7 @@ mod tests {
     fn improbable_tokens_do_not_lower_the_confidence() {
         let mut logits = vec![0.0; 10_000];
         logits[7] = 9.0;
-        let sampled = Sampler::new(0).sample(&logits, &Sampling::default()).unwrap();
+        let sampled = greedy(&logits).unwrap();
         assert!(
             sampled.probability < 0.5 && sampled.confidence > 0.99,
             "{sampled:?}"
@@ -254,6 +330,16 @@ mod tests {
         );
         assert_eq!(top_p[0], 0);
         assert!(top_p[1] > 200 && top_p[2] > 500);
+        let min_p = drawn(
+            &logits,
+            &Sampling {
+                min_p: 0.4,
+                ..warm.clone()
+            },
+            1_000,
+        );
+        assert_eq!(min_p[0], 0);
+        assert!(min_p[1] > 200 && min_p[2] > 500);
         let cold = drawn(
             &logits,
             &Sampling {
@@ -273,9 +359,9 @@ mod tests {
     #[test]
     fn non_finite_logits_give_no_token() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            assert_eq!(Sampler::new(0).sample(&[0.0, bad], &Sampling::default()), None);
+            assert_eq!(greedy(&[0.0, bad]), None);
         }
-        assert_eq!(Sampler::new(0).sample(&[], &Sampling::default()), None);
+        assert_eq!(greedy(&[]), None);
     }
 
     #[test]
@@ -288,6 +374,15 @@ mod tests {
         assert_eq!(of(|s| s.max_tokens = 0), SamplingError::NoTokens);
         assert_eq!(of(|s| s.temperature = -1.0), SamplingError::Temperature(-1.0));
         assert!(matches!(of(|s| s.top_p = f32::NAN), SamplingError::TopP(_)));
+        assert_eq!(of(|s| s.min_p = 1.5), SamplingError::MinP(1.5));
+        assert_eq!(of(|s| s.top_logprobs = 21), SamplingError::TopLogprobs(21));
+        for change in [
+            |s: &mut Sampling| s.repetition_penalty = 0.0,
+            |s: &mut Sampling| s.presence_penalty = 2.5,
+            |s: &mut Sampling| s.frequency_penalty = f32::NAN,
+        ] {
+            assert!(matches!(of(change), SamplingError::Penalty(..)));
+        }
         assert_eq!(of(|s| s.stop.push(String::new())), SamplingError::EmptyStop);
     }
 }

@@ -107,6 +107,11 @@ impl<M: Ops> DecoderSlice<M> {
         let logits = self.ops.multiply(&self.ops.normalise(&x, norm), head);
         let values = self.ops.values(&logits)?;
         let rows = values.chunks(self.decoder.model_config.vocabulary.max(1));
-        Ok(rows.map(<[f32]>::to_vec).collect())
+        let capped = rows.map(|row| {
+            let mut row = row.to_vec();
+            self.decoder.model_config.cap_logits(&mut row);
+            row
+        });
+        Ok(capped.collect())
     }
 }

@@ -13,6 +13,7 @@ use super::config::Caching;
 use super::engine::{Engine, Event, FinishReason, StepReport};
 use super::error::EngineError;
 use super::forward_pass::{ForwardPass, MiniBatch};
+use super::penalties::top_logprobs;
 use super::sampling::SampledToken;
 use crate::ops::{Ops, OpsError, Span};
 
@@ -31,6 +32,7 @@ impl<M: Ops> Engine<M> {
                 request,
                 sampled: None,
                 text: String::new(),
+                top_logprobs: Vec::new(),
                 finish_reason: Some(FinishReason::Cancelled),
             });
         }
@@ -271,7 +273,12 @@ impl<M: Ops> Engine<M> {
             .multiply(&self.ops.normalise(x, &self.final_norm), &self.head);
         let values = self.ops.values(&logits)?;
         let rows = values.chunks(self.decoder.model_config.vocabulary.max(1));
-        Ok(rows.map(<[f32]>::to_vec).collect())
+        let capped = rows.map(|row| {
+            let mut row = row.to_vec();
+            self.decoder.model_config.cap_logits(&mut row);
+            row
+        });
+        Ok(capped.collect())
     }
 
     /// Samples one token for every request of a step, from its last row.
@@ -298,7 +305,16 @@ impl<M: Ops> Engine<M> {
 
     fn extend(&mut self, request: u64, logits: &[f32]) -> Option<Event> {
         let sequence = self.sequences.get_mut(&request)?;
-        let sampled = sequence.sampler.sample(logits, &sequence.sampling);
+        let (prompt, answer) = sequence
+            .tokens
+            .split_at_checked(sequence.prompt)
+            .unwrap_or_default();
+        let prompt = prompt.get(sequence.source..).unwrap_or_default();
+        let sampled = sequence
+            .sampler
+            .sample(logits, &sequence.sampling, prompt, answer);
+        let top_logprobs =
+            sampled.map_or_else(Vec::new, |_| top_logprobs(logits, sequence.sampling.top_logprobs));
         let (mut text, mut finish_reason) = (String::new(), None);
         match sampled {
             None => finish_reason = Some(FinishReason::NotFinite),
@@ -330,6 +346,7 @@ impl<M: Ops> Engine<M> {
             request,
             sampled,
             text,
+            top_logprobs,
             finish_reason,
         })
     }

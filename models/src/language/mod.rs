@@ -1,69 +1,48 @@
 //! Language models behind the `Model` trait: texts in, texts with a confidence out, with continuous batching.
 
+mod prompt;
+mod settings;
 mod slice;
 
 use std::collections::BTreeMap;
 
-use tokenizers::Tokenizer;
-
 use crate::checkpoint::{Checkpoint, LoadError, WeightTotals};
 use crate::decoder::registry;
 use crate::device::{Device, with_ops};
-use crate::generation::{
-    Caching, Decoder, Engine, EngineConfig, EngineError, Event, FinishReason, MemoryLimits, SampledToken,
-    Sampling, detokenizer,
-};
+use crate::generation::{Engine, EngineError, Event, FinishReason, Sampling, SamplingOptions};
 use crate::ops::Ops;
 use crate::runtime::model::{Continuous, Progress};
 use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::slice::Slice;
 use crate::runtime::tensor::{Datatype, Tensor};
+use prompt::Prompts;
+pub use settings::Generation;
+use settings::configure;
 
 /// Maximum stop texts per request.
 const MAX_STOP_TEXTS: usize = 16;
 
-/// Maximum length of a request that memory is reserved for, tokens.
-const MAX_CONTEXT_TOKENS: usize = 1 << 20;
-
-/// Maximum text of a request, bytes.
-const MAX_TEXT_BYTES: usize = 1 << 20;
-
-/// Settings of a language model.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Generation {
-    /// Defaults for requests that do not set their own.
-    pub sampling: Sampling,
-    /// Maximum running requests; others wait.
-    pub requests: usize,
-    /// Memory of the cache, bytes; at least one request with the full context.
-    pub cache_bytes: u64,
-    /// Memory budget on the device, bytes; `None`: the whole model is resident. Layers that do not fit are streamed,
-    /// and the cache is then in host memory.
-    pub device_bytes: Option<u64>,
-}
-
-impl Default for Generation {
-    fn default() -> Self {
-        Self {
-            sampling: Sampling::default(),
-            requests: 32,
-            cache_bytes: 256 << 20,
-            device_bytes: None,
-        }
-    }
-}
+/// Number of the first request of a batch; smaller ones are those of [`Continuous::submit`].
+const FIRST_OF_BATCHES: u64 = 1 << 63;
 
 /// A language model.
 ///
-/// Inputs: `text` (BYTES `[1]`) or `input_ids` (INT64 `[tokens]`); optional, to override the app's defaults:
-/// `max_tokens`, `top_k`, `seed` (INT64 `[1]`), `temperature`, `top_p` (FP32 `[1]`) and `stop` (BYTES `[texts]`).
+/// Inputs: `text` (BYTES `[1]`), `messages` (BYTES `[1]`, a JSON array of `{role, content}`) or `input_ids` (INT64
+/// `[tokens]`); optional, to override the defaults of app and checkpoint: `max_tokens`, `top_k`, `seed`, `top_logprobs`
+/// (INT64 `[1]`), `temperature`, `top_p`, `min_p`, `repetition_penalty`, `presence_penalty`, `frequency_penalty` (FP32
+/// `[1]`) and `stop` (BYTES `[texts]`). Without a seed it follows from the prompt, so that every try of a request gives
+/// the same answer.
 /// Outputs: `text` (BYTES `[1]`, with a tokenizer), `tokens` (INT64 `[tokens]`), `probabilities` (FP32 `[tokens]`),
-/// `confidence` (FP32 `[1]`: the smallest [`SampledToken::confidence`](crate::generation::SampledToken::confidence) of
+/// with `top_logprobs` `top_tokens` (INT64) and `top_logprobs` (FP32), `[tokens, top_logprobs]` each, `confidence` (FP32 `[1]`: the smallest [`SampledToken::confidence`](crate::generation::SampledToken::confidence) of
 /// the tokens, HybridServe §IV-A) and `end` (BYTES `[1]`: the finish reason).
 pub struct LanguageModel<M: Ops> {
     engine: Engine<M>,
-    sampling: Sampling,
+    prompts: Prompts,
+    /// Defaults of the app, and of the checkpoint where the app has none.
+    sampling: SamplingOptions,
     answers: BTreeMap<u64, PartialAnswer>,
+    /// Number of the next request of a batch.
+    next_of_batch: u64,
 }
 
 /// The answer of a request in flight.
@@ -72,6 +51,8 @@ struct PartialAnswer {
     text: String,
     tokens: Vec<i64>,
     probabilities: Vec<f32>,
+    /// The most probable tokens, with the logarithms of their probabilities, token by token.
+    top: Vec<(u32, f32)>,
     confidence: f32,
 }
 
@@ -107,45 +88,65 @@ impl<M: Ops + Clone> LanguageModel<M> {
         generation: &Generation,
     ) -> Result<(Self, WeightTotals), LoadError> {
         let name = checkpoint.name.clone();
-        let tokenizer = checkpoint.tokenizer.take();
-        let tokenizer = tokenizer.as_ref().map(detokenizer::tokenizer).transpose()?;
-        let (decoder, totals) = registry::read_with_totals(checkpoint)?;
-        let rejected = |error: EngineError| LoadError::NotServed {
+        let prompts = Prompts::take(&mut checkpoint)?;
+        let stated = SamplingOptions::from(&checkpoint.generation);
+        let (mut decoder, totals) = registry::read_with_totals(checkpoint)?;
+        let rejected = |reason: String| LoadError::NotServed {
             name: name.clone(),
-            reason: error.to_string(),
+            reason,
         };
-        let config = configure(ops.clone(), &decoder, generation).map_err(rejected)?;
-        let engine = Engine::new(ops, decoder, tokenizer, config).map_err(|error| rejected(error.into()))?;
+        let sampling = generation.sampling.or(&stated);
+        let checked = sampling.clone().sampling(0).check();
+        checked.map_err(|error| rejected(error.to_string()))?;
+        let config = configure(ops.clone(), &mut decoder, generation).map_err(rejected)?;
+        let engine = Engine::new(ops, decoder, prompts.tokenizer.clone(), config);
         let model = Self {
-            engine,
-            sampling: generation.sampling.clone(),
+            engine: engine.map_err(|error| rejected(error.to_string()))?,
+            prompts,
+            sampling,
             answers: BTreeMap::new(),
+            next_of_batch: FIRST_OF_BATCHES,
         };
         Ok((model, totals))
     }
 }
 
 impl<M: Ops> LanguageModel<M> {
-    /// The app's defaults with the overrides of the request.
-    fn sampling(&self, inputs: &Inputs) -> Result<Sampling, ModelError> {
-        let mut sampling = self.sampling.clone();
+    /// The defaults with the overrides of the request, for a prompt. A default for the number of tokens is lowered to
+    /// what the context leaves; a request's own number is not.
+    fn sampling(&self, inputs: &Inputs, prompt: &[u32]) -> Result<Sampling, ModelError> {
+        let mut own = SamplingOptions::default();
         for input in inputs {
+            let float = || scalar(input, &input.to_f32()?);
             match input.name.as_str() {
-                "max_tokens" => sampling.max_tokens = non_negative(input)?,
-                "top_k" => sampling.top_k = non_negative(input)?,
-                "seed" => sampling.seed = scalar(input, &input.to_i64()?)? as u64,
-                "temperature" => sampling.temperature = scalar(input, &input.to_f32()?)?,
-                "top_p" => sampling.top_p = scalar(input, &input.to_f32()?)?,
-                "stop" => sampling.stop = input.to_texts()?.into_iter().map(ToOwned::to_owned).collect(),
+                "max_tokens" => own.max_tokens = Some(non_negative(input)?),
+                "top_k" => own.top_k = Some(non_negative(input)?),
+                "top_logprobs" => own.top_logprobs = Some(non_negative(input)?),
+                "seed" => own.seed = Some(scalar(input, &input.to_i64()?)? as u64),
+                "temperature" => own.temperature = Some(float()?),
+                "top_p" => own.top_p = Some(float()?),
+                "min_p" => own.min_p = Some(float()?),
+                "repetition_penalty" => own.repetition_penalty = Some(float()?),
+                "presence_penalty" => own.presence_penalty = Some(float()?),
+                "frequency_penalty" => own.frequency_penalty = Some(float()?),
+                "stop" => {
+                    own.stop = Some(input.to_texts()?.into_iter().map(ToOwned::to_owned).collect());
+                }
                 _ => {}
             }
+        }
+        let stated = own.max_tokens.is_some();
+        let mut sampling = own.or(&self.sampling).sampling(seed_of(prompt));
+        if !stated {
+            let left = self.engine.longest_answer(prompt.len());
+            sampling.max_tokens = sampling.max_tokens.min(left.max(1));
         }
         Ok(sampling)
     }
 
     fn take(&mut self, event: &Event) -> Option<Progress> {
         let answer = self.answers.get_mut(&event.request)?;
-        answer.add(&event.text, event.sampled.as_ref());
+        answer.add(event);
         let mut part = Outputs::new();
         if let Some(sampled) = event.sampled {
             part.extend(Tensor::from_texts("text", &[&event.text]).ok());
@@ -154,7 +155,7 @@ impl<M: Ops> LanguageModel<M> {
         let pieces = u32::try_from(answer.tokens.len()).unwrap_or(u32::MAX);
         let end = event.finish_reason.map(|end| {
             let answer = self.answers.remove(&event.request).unwrap_or_default();
-            answer.outputs(end, self.engine.tokenizer().is_some())
+            answer.outputs(end, self.prompts.tokenizer.is_some())
         });
         Some(Progress {
             number: event.request,
@@ -182,10 +183,11 @@ impl<M: Ops> LanguageModel<M> {
 }
 
 impl PartialAnswer {
-    /// Adds new text and a token.
-    fn add(&mut self, text: &str, sampled: Option<&SampledToken>) {
-        self.text.push_str(text);
-        let Some(sampled) = sampled else { return };
+    /// Adds the text and the token of an event.
+    fn add(&mut self, event: &Event) {
+        self.text.push_str(&event.text);
+        let Some(sampled) = &event.sampled else { return };
+        self.top.extend(&event.top_logprobs);
         self.confidence = if self.tokens.is_empty() {
             sampled.confidence
         } else {
@@ -218,6 +220,18 @@ impl PartialAnswer {
         }
         outputs.push(Tensor::from_i64("tokens", &count, &self.tokens)?);
         outputs.push(Tensor::from_f32("probabilities", &count, &self.probabilities)?);
+        if let Some(each) = self
+            .top
+            .len()
+            .checked_div(self.tokens.len())
+            .filter(|each| *each > 0)
+        {
+            let shape = [self.tokens.len(), each];
+            let (tokens, logprobs): (Vec<u32>, Vec<f32>) = self.top.into_iter().unzip();
+            let tokens: Vec<i64> = tokens.into_iter().map(i64::from).collect();
+            outputs.push(Tensor::from_i64("top_tokens", &shape, &tokens)?);
+            outputs.push(Tensor::from_f32("top_logprobs", &shape, &logprobs)?);
+        }
         outputs.push(Tensor::from_f32("confidence", &[1], &[self.confidence])?);
         outputs.push(Tensor::from_texts("end", &[why])?);
         Ok(outputs)
@@ -227,8 +241,8 @@ impl PartialAnswer {
 impl<M: Ops> Continuous for LanguageModel<M> {
     fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError> {
         self.signature().check(inputs)?;
-        let prompt = prompt_tokens(inputs, self.engine.tokenizer())?;
-        let sampling = self.sampling(inputs)?;
+        let prompt = self.prompts.tokens(inputs)?;
+        let sampling = self.sampling(inputs, &prompt)?;
         self.engine
             .submit(number, prompt, sampling)
             .map_err(|error| match error {
@@ -238,7 +252,7 @@ impl<M: Ops> Continuous for LanguageModel<M> {
                         error.to_string(),
                     )
                 }
-                EngineError::Sampling(_) => bad_input("max_tokens", error.to_string()),
+                EngineError::Sampling(ref reason) => bad_input(reason.input(), error.to_string()),
                 EngineError::NoTokenizer => bad_input("stop", error.to_string()),
                 other => failed(&other),
             })?;
@@ -265,17 +279,21 @@ impl<M: Ops> Continuous for LanguageModel<M> {
 
 impl<M: Ops> Model for LanguageModel<M> {
     fn signature(&self) -> Signature {
-        let texts = self.engine.tokenizer().is_some();
         let one = |name, datatype| InputSpec::optional(name, datatype, vec![Extent::Exactly(1)]);
-        let mut inputs = text_inputs(self.engine.longest_prompt(), texts);
+        let mut inputs = self.prompts.inputs(self.engine.longest_prompt());
         inputs.extend([
+            one("min_p", Datatype::F32),
+            one("repetition_penalty", Datatype::F32),
+            one("presence_penalty", Datatype::F32),
+            one("frequency_penalty", Datatype::F32),
+            one("top_logprobs", Datatype::I64),
             one("max_tokens", Datatype::I64),
             one("temperature", Datatype::F32),
             one("top_k", Datatype::I64),
             one("top_p", Datatype::F32),
             one("seed", Datatype::I64),
         ]);
-        if texts {
+        if self.prompts.tokenizer.is_some() {
             let stop = vec![Extent::UpTo(MAX_STOP_TEXTS)];
             inputs.push(InputSpec::optional("stop", Datatype::Bytes, stop));
         }
@@ -283,16 +301,23 @@ impl<M: Ops> Model for LanguageModel<M> {
     }
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        if !self.answers.is_empty() {
+            // A panic ended the batch before.
+            self.answers.clear();
+            self.engine.abort_all();
+        }
+        let first = self.next_of_batch;
+        self.next_of_batch = first.wrapping_add(batch.len() as u64).max(FIRST_OF_BATCHES);
         let mut results: Vec<Option<Result<Outputs, ModelError>>> = Vec::with_capacity(batch.len());
-        for (number, inputs) in (0..).zip(batch) {
+        for (number, inputs) in (first..).zip(batch) {
             results.push(self.submit(number, inputs).err().map(Err));
         }
         while !self.answers.is_empty() {
             for Progress { number, end, .. } in self.step() {
-                if let Some(place) = usize::try_from(number)
-                    .ok()
-                    .and_then(|number| results.get_mut(number))
-                {
+                let place = number
+                    .checked_sub(first)
+                    .and_then(|place| usize::try_from(place).ok());
+                if let Some(place) = place.and_then(|place| results.get_mut(place)) {
                     *place = end.or(place.take());
                 }
             }
@@ -313,96 +338,11 @@ impl<M: Ops> Model for LanguageModel<M> {
     }
 }
 
-/// Sizes the cache by its memory; at least one request with the full context.
-fn configure<M: Ops>(
-    ops: M,
-    decoder: &Decoder,
-    generation: &Generation,
-) -> Result<EngineConfig, EngineError> {
-    let resident = EngineConfig::resident(decoder, 0);
-    let block = resident.block_tokens;
-    let block_bytes = crate::generation::config::block_bytes(
-        &decoder.model_config,
-        decoder.layers.len(),
-        block,
-        kaskade_policy::hybrid_cache::Kind::Kv,
-    );
-    let blocks = usize::try_from(generation.cache_bytes / block_bytes.max(1)).unwrap_or(usize::MAX);
-    let requests = generation.requests.max(1);
-    // The cache holds the encoder's prompt followed by the answer.
-    let answer = decoder
-        .encoder
-        .as_ref()
-        .map_or(0, |_| generation.sampling.max_tokens);
-    let context = decoder
-        .longest_prompt()
-        .saturating_add(answer)
-        .min(MAX_CONTEXT_TOKENS)
-        .next_multiple_of(block);
-    let tokens = blocks
-        .saturating_mul(block)
-        .min(requests.saturating_mul(context))
-        .max(context);
-    let memory_limits = MemoryLimits {
-        caching: Caching::Hybrid,
-        device_bytes: generation.device_bytes,
-        link: None,
-        requests,
-        tokens,
-    };
-    Ok(EngineConfig::plan(ops, decoder, &memory_limits)?.config)
-}
-
-/// Returns the tokens of a request's `text` or `input_ids`.
-fn prompt_tokens(inputs: &Inputs, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, ModelError> {
-    let input = |name: &str| inputs.iter().find(|input| input.name == name);
-    match (input("text"), input("input_ids")) {
-        (Some(text), None) => tokenize(text, tokenizer),
-        (None, Some(ids)) => ids
-            .to_i64()?
-            .into_iter()
-            .map(|id| u32::try_from(id).map_err(|_| bad_input("input_ids", format!("{id} is not a token"))))
-            .collect(),
-        (Some(_), Some(_)) => Err(bad_input(
-            "input_ids",
-            "it is given together with `text`; send only one",
-        )),
-        (None, None) => Err(bad_input(
-            "text",
-            "`text` and `input_ids` are missing; send one of them",
-        )),
-    }
-}
-
-/// The inputs for a prompt: `text` if there is a tokenizer, and `input_ids`.
-fn text_inputs(context: usize, texts: bool) -> Vec<InputSpec> {
-    let ids = vec![Extent::UpTo(context)];
-    if texts {
-        let text = InputSpec::optional("text", Datatype::Bytes, vec![Extent::Exactly(1)]);
-        vec![text, InputSpec::optional("input_ids", Datatype::I64, ids)]
-    } else {
-        vec![InputSpec::required("input_ids", Datatype::I64, ids)]
-    }
-}
-
-fn tokenize(text: &Tensor, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, ModelError> {
-    if text.data.len() > MAX_TEXT_BYTES {
-        return Err(bad_input(
-            &text.name,
-            format!("it is longer than {MAX_TEXT_BYTES} bytes"),
-        ));
-    }
-    let Some(tokenizer) = tokenizer else {
-        return Err(bad_input(&text.name, "this checkpoint has no tokenizer.json"));
-    };
-    let only = text.to_texts()?.into_iter().next().unwrap_or_default();
-    let encoding = tokenizer
-        .encode(only, true)
-        .map_err(|error| bad_input(&text.name, format!("the tokenizer failed: {error}")))?;
-    if encoding.get_ids().is_empty() {
-        return Err(bad_input(&text.name, "it has no tokens; send at least one word"));
-    }
-    Ok(encoding.get_ids().to_vec())
+/// The seed of requests that state none: a hash of the prompt (FNV-1a), the same for every try of a request.
+fn seed_of(prompt: &[u32]) -> u64 {
+    prompt.iter().fold(0xcbf2_9ce4_8422_2325, |hash, token| {
+        (hash ^ u64::from(*token)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 fn scalar<T: Copy>(input: &Tensor, values: &[T]) -> Result<T, ModelError> {

@@ -4,14 +4,13 @@
 //! prediction or classification by a word. Longer answers need repeated requests with the token appended. To generate
 //! long answers with a model larger than the device, let the engine stream it.
 
-use tokenizers::Tokenizer;
-
-use super::{PartialAnswer, bad_input, prompt_tokens, text_inputs};
+use super::prompt::Prompts;
+use super::{PartialAnswer, bad_input};
 use crate::checkpoint::{Checkpoint, LoadError, WeightTotals};
 use crate::decoder::registry;
 use crate::device::{Device, with_ops};
 use crate::generation::slice::DecoderSlice;
-use crate::generation::{FinishReason, detokenizer, sampling};
+use crate::generation::{Event, FinishReason, detokenizer, sampling};
 use crate::ops::{Ops, OpsError};
 use crate::runtime::batch::{BatchResults, run_batch};
 use crate::runtime::hidden_states as states;
@@ -25,7 +24,7 @@ use crate::runtime::tensor::Tensor;
 struct LanguageSlice<M: Ops> {
     layers: DecoderSlice<M>,
     slice: Slice,
-    tokenizer: Option<Tokenizer>,
+    prompts: Prompts,
 }
 
 /// Loads a slice of a language model onto a device.
@@ -37,8 +36,7 @@ pub(super) fn load(
     device: &Device,
     slice: Slice,
 ) -> Result<(Box<dyn Model>, WeightTotals), LoadError> {
-    let tokenizer = checkpoint.tokenizer.take();
-    let tokenizer = tokenizer.as_ref().map(detokenizer::tokenizer).transpose()?;
+    let prompts = Prompts::take(&mut checkpoint)?;
     let (decoder, totals) = registry::read_slice(checkpoint, slice)?;
     let last = slice.is_last();
     let model: Box<dyn Model> = with_ops!(device, ops => {
@@ -46,7 +44,7 @@ pub(super) fn load(
         Box::new(LanguageSlice {
             layers,
             slice,
-            tokenizer,
+            prompts,
         })
     });
     Ok((model, totals))
@@ -59,7 +57,7 @@ impl<M: Ops> LanguageSlice<M> {
         if !self.slice.is_first() {
             return states::values(inputs);
         }
-        let tokens = prompt_tokens(inputs, self.tokenizer.as_ref())?;
+        let tokens = self.prompts.tokens(inputs)?;
         let model_config = self.layers.model_config();
         let name = inputs.first().map_or("text", |input| input.name.as_str());
         if tokens.len() > model_config.context {
@@ -124,19 +122,23 @@ impl<M: Ops> LanguageSlice<M> {
         };
         let is_eos = self.layers.model_config().eos_token_ids.contains(&sampled.token);
         let mut text = String::new();
-        if let Some(tokenizer) = self.tokenizer.as_ref().filter(|_| !is_eos) {
+        if let Some(tokenizer) = self.prompts.tokenizer.as_ref().filter(|_| !is_eos) {
             let mut growing = detokenizer::Detokenizer::default();
             text = growing.push(sampled.token, tokenizer, &[]).0 + &growing.finish();
         }
-        answer.add(&text, Some(&sampled));
-        answer.outputs(
-            if is_eos {
-                FinishReason::Token
-            } else {
-                FinishReason::Length
-            },
-            self.tokenizer.is_some(),
-        )
+        let end = if is_eos {
+            FinishReason::Token
+        } else {
+            FinishReason::Length
+        };
+        answer.add(&Event {
+            request: 0,
+            sampled: Some(sampled),
+            text,
+            top_logprobs: Vec::new(),
+            finish_reason: Some(end),
+        });
+        answer.outputs(end, self.prompts.tokenizer.is_some())
     }
 }
 
@@ -145,7 +147,7 @@ impl<M: Ops> Model for LanguageSlice<M> {
         let model_config = self.layers.model_config();
         if self.slice.is_first() {
             return Signature {
-                inputs: text_inputs(model_config.context, self.tokenizer.is_some()),
+                inputs: self.prompts.inputs(model_config.context),
             };
         }
         states::signature(Extent::UpTo(model_config.context), model_config.width, false)

@@ -29,9 +29,21 @@ fn tokens(outputs: &Outputs) -> Vec<i64> {
 
 #[test]
 fn chained_slices_equal_the_whole_model() {
-    for name in ["gpt2", "opt", "llama", "gptj"] {
+    for name in [
+        "gpt2",
+        "opt",
+        "llama",
+        "gptj",
+        "mistral-window",
+        "qwen2",
+        "qwen3",
+        "phi3",
+        "gpt-neox",
+        "gemma2",
+        "gemma3",
+    ] {
         let requests = [
-            asking(&[3, 1, 4, 1, 5, 9, 2, 6]),
+            asking(&[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]),
             asking(&[7]),
             asking(&[2, 7, 1, 8]),
         ];
@@ -67,6 +79,27 @@ fn chained_slices_equal_the_whole_model() {
             }
         }
     }
+}
+
+#[test]
+fn slices_count_the_weights_that_they_hold() {
+    let bytes = |name: &str, index, of| {
+        let options = LoadOptions {
+            slice: Slice::new(index, of).unwrap(),
+            ..LoadOptions::default()
+        };
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
+        let info = load_model(&folder, &Device::Cpu, &options).unwrap().info;
+        (info.parameters, info.weight_bytes)
+    };
+    // 96 tokens, 24 wide: the tied head is a copy of the embedding.
+    let (parameters, whole) = bytes("gpt2", 0, 1);
+    assert_eq!(whole, 4 * (parameters + 96 * 24));
+    let halves = bytes("gpt2", 0, 2).1 + bytes("gpt2", 1, 2).1;
+    // Every slice keeps the final norm.
+    assert_eq!(halves, whole + 4 * 2 * 24);
+    let (parameters, separate) = bytes("gptj", 0, 1);
+    assert_eq!(separate, 4 * parameters);
 }
 
 #[test]

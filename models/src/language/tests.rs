@@ -10,9 +10,9 @@ fn checkpoint() -> Checkpoint {
 
 fn model(change: impl FnOnce(&mut Generation)) -> LanguageModel<Cpu> {
     let mut generation = Generation {
-        sampling: Sampling {
-            max_tokens: 24,
-            ..Sampling::default()
+        sampling: SamplingOptions {
+            max_tokens: Some(24),
+            ..SamplingOptions::default()
         },
         ..Generation::default()
     };
@@ -34,6 +34,214 @@ fn output<'a>(outputs: &'a Outputs, name: &str) -> &'a Tensor {
 
 fn tokens(outputs: &Outputs) -> Vec<i64> {
     output(outputs, "tokens").to_i64().unwrap()
+}
+
+/// Keys and values of 16 tokens in two layers, 24 wide.
+const BLOCK_BYTES: u64 = 2 * 16 * 2 * 24 * 4;
+
+#[test]
+fn the_cache_is_a_bound() {
+    let model = model(|generation| generation.cache_bytes = 3 * BLOCK_BYTES + 5);
+    assert_eq!(
+        model.engine.model_config().context,
+        48,
+        "the cache holds 48 tokens"
+    );
+    assert_eq!(model.engine.blocks(), (3, 3));
+    let rejected = |change: fn(&mut Generation)| {
+        let mut generation = Generation::default();
+        change(&mut generation);
+        LanguageModel::new(Cpu, checkpoint(), &generation)
+            .err()
+            .unwrap()
+            .to_string()
+    };
+    let small = rejected(|generation| generation.cache_bytes = BLOCK_BYTES - 1);
+    assert!(small.contains("holds 0 tokens"), "{small}");
+    let long = rejected(|generation| {
+        generation.cache_bytes = 2 * BLOCK_BYTES;
+        generation.max_model_len = Some(33);
+    });
+    assert!(long.contains("too few for max_model_len = 33"), "{long}");
+}
+
+#[test]
+fn requests_beyond_max_model_len_are_refused() {
+    let mut model = model(|generation| generation.max_model_len = Some(20));
+    let ids = |count: usize| Tensor::from_i64("input_ids", &[count], &vec![3; count]).unwrap();
+    let mut ask = |count, answer| {
+        model
+            .run(&[vec![ids(count), number("max_tokens", answer)]])
+            .remove(0)
+    };
+    assert_eq!(tokens(&ask(12, 8).unwrap()).len(), 8);
+    assert!(ask(12, 9).is_err() && ask(21, 1).is_err());
+}
+
+#[test]
+fn the_default_length_of_an_answer_is_what_the_context_leaves() {
+    let mut model = model(|_| ());
+    let context = model.engine.model_config().context;
+    let long = Tensor::from_i64("input_ids", &[context - 5], &vec![3; context - 5]).unwrap();
+    let answered = model.run(&[vec![long.clone()]]).remove(0).unwrap();
+    assert_eq!(tokens(&answered).len(), 5, "not the 24 of the app");
+    let refused = model.run(&[vec![long, number("max_tokens", 24)]]).remove(0);
+    assert!(refused.is_err(), "the request's own number is not lowered");
+}
+
+#[test]
+fn a_batch_after_a_panic_is_answered() {
+    let mut model = model(|_| ());
+    let ask = vec![text("the inner thing")];
+    let expected = model.run(std::slice::from_ref(&ask)).remove(0).unwrap();
+    // The state that a panic in the middle of a batch leaves.
+    let first = model.next_of_batch;
+    for number in first..first + 3 {
+        model.submit(number, &ask).unwrap();
+    }
+    model.step();
+    for _ in 0..2 {
+        let again = model.run(&[ask.clone(), ask.clone()]);
+        assert!(again.iter().all(|answer| answer.as_ref().unwrap() == &expected));
+    }
+    let (free, all) = model.engine.blocks();
+    assert_eq!(free, all);
+}
+
+#[test]
+fn without_a_seed_prompts_have_their_own_and_every_try_the_same() {
+    let mut model = model(|generation| generation.sampling.temperature = Some(3.0));
+    let mut ask = |id: i64, more: Vec<Tensor>| {
+        let mut inputs = vec![Tensor::from_i64("input_ids", &[1], &[id]).unwrap()];
+        inputs.extend(more);
+        tokens(&model.run(&[inputs]).remove(0).unwrap())
+    };
+    assert_eq!(ask(5, vec![]), ask(5, vec![]));
+    assert_ne!(ask(5, vec![]), ask(5, vec![number("seed", 0)]));
+    assert_ne!(super::seed_of(&[5]), super::seed_of(&[6]));
+}
+
+#[test]
+fn penalties_and_the_most_probable_tokens_are_applied_and_reported() {
+    let mut model = model(|_| ());
+    let mut ask = |more: Vec<Tensor>| {
+        let mut inputs = vec![text("one"), number("max_tokens", 12)];
+        inputs.extend(more);
+        model.run(&[inputs]).remove(0)
+    };
+    let float = |name: &str, value: f32| Tensor::from_f32(name, &[1], &[value]).unwrap();
+    let plain = ask(vec![number("top_logprobs", 3)]).unwrap();
+    let top = output(&plain, "top_tokens");
+    assert_eq!(top.shape, [12, 3]);
+    let logprobs = output(&plain, "top_logprobs").to_f32().unwrap();
+    let probabilities = output(&plain, "probabilities").to_f32().unwrap();
+    for (index, token) in tokens(&plain).iter().enumerate() {
+        assert_eq!(top.to_i64().unwrap()[3 * index], *token, "greedy takes the first");
+        assert!((logprobs[3 * index].exp() - probabilities[index]).abs() < 1e-5);
+    }
+    let varied = tokens(
+        &ask(vec![
+            float("frequency_penalty", 2.0),
+            float("presence_penalty", 2.0),
+        ])
+        .unwrap(),
+    );
+    assert_ne!(varied, tokens(&plain));
+    assert!(ask(vec![float("repetition_penalty", -1.0)]).is_err());
+    assert!(ask(vec![number("top_logprobs", 99)]).is_err());
+    assert!(ask(vec![float("min_p", 0.5)]).is_ok());
+}
+
+/// A copy of the checkpoint with more files.
+fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/gpt2");
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(from.join(name), dir.path().join(name)).unwrap();
+    }
+    for (name, content) in files {
+        std::fs::write(dir.path().join(name), content).unwrap();
+    }
+    dir
+}
+
+fn of(dir: &tempfile::TempDir) -> LanguageModel<Cpu> {
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    LanguageModel::new(Cpu, checkpoint, &Generation::default())
+        .unwrap()
+        .0
+}
+
+#[test]
+fn messages_are_rendered_by_the_chat_template() {
+    let template = "{{ bos_token }}{% for m in messages %}{{ m.role[:1] }} {{ m.content }}{% endfor %}";
+    let dir = directory(&[
+        ("chat_template.jinja", template),
+        ("tokenizer_config.json", r#"{"bos_token": "</s>"}"#),
+    ]);
+    let mut model = of(&dir);
+    let mut ask = |name: &str, value: &str| {
+        let input = Tensor::from_texts(name, &[value]).unwrap();
+        model.run(&[vec![input]]).remove(0)
+    };
+    let chat = r#"[{"role": "user", "content": [{"type": "text", "text": "the "}, {"type": "text", "text": "one"}]}]"#;
+    let answered = ask("messages", chat).unwrap();
+    assert_eq!(tokens(&answered), tokens(&ask("text", "</s>u the one").unwrap()));
+    for (json, reason) in [
+        ("[]", "at least one message"),
+        ("{}", "no JSON array"),
+        (
+            r#"[{"role": "user", "content": [{"type": "image_url"}]}]"#,
+            "reads text only",
+        ),
+    ] {
+        let error = ask("messages", json).unwrap_err().to_string();
+        assert!(error.contains(reason), "{json}: {error}");
+    }
+    let plain = of(&directory(&[]))
+        .run(&[vec![Tensor::from_texts("messages", &[chat]).unwrap()]])
+        .remove(0);
+    let error = plain.unwrap_err().to_string();
+    assert!(error.contains("no chat template"), "{error}");
+}
+
+#[test]
+fn a_text_gets_one_token_of_beginning() {
+    let json = std::fs::read_to_string(directory(&[]).path().join("tokenizer.json")).unwrap();
+    let processor = r#""post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"</s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],"pair":[{"Sequence":{"id":"A","type_id":0}},{"Sequence":{"id":"B","type_id":1}}],"special_tokens":{"</s>":{"id":"</s>","ids":[0],"tokens":["</s>"]}}}"#;
+    let json = json.replace(r#""post_processor":null"#, processor);
+    let config = ("tokenizer_config.json", r#"{"bos_token": "</s>"}"#);
+    let model = of(&directory(&[("tokenizer.json", &json), config]));
+    let ids = |text: &str| {
+        model
+            .prompts
+            .tokens(&vec![Tensor::from_texts("text", &[text]).unwrap()])
+            .unwrap()
+    };
+    assert_eq!(ids("one")[0], 0);
+    assert_eq!(
+        ids("</s>one"),
+        ids("one"),
+        "a rendered text has the token already"
+    );
+}
+
+#[test]
+fn the_checkpoint_states_its_sampling_and_ends() {
+    let stated = r#"{"eos_token_id": [7, 8], "max_new_tokens": 6, "do_sample": true, "temperature": 5.0}"#;
+    let mut model = of(&directory(&[("generation_config.json", stated)]));
+    assert_eq!(model.engine.model_config().eos_token_ids, [7, 8]);
+    assert_eq!(model.sampling.temperature, Some(5.0));
+    let greedy = Tensor::from_f32("temperature", &[1], &[0.0]).unwrap();
+    let answered = model.run(&[vec![text("one"), greedy]]).remove(0).unwrap();
+    assert!(tokens(&answered).len() <= 6);
+    let invalid = directory(&[("generation_config.json", r#"{"do_sample": true, "top_p": 7.0}"#)]);
+    let error = LanguageModel::new(
+        Cpu,
+        Checkpoint::open(invalid.path()).unwrap(),
+        &Generation::default(),
+    );
+    assert!(error.err().unwrap().to_string().contains("top_p 7"));
 }
 
 #[test]
@@ -158,7 +366,8 @@ fn a_cancelled_request_ends_at_the_next_step() {
 
 #[test]
 fn a_small_cache_queues_requests_and_a_small_budget_is_rejected() {
-    let mut tight = model(|generation| generation.cache_bytes = 0);
+    // Keys and values of two layers, 24 wide: three blocks of 16 tokens.
+    let mut tight = model(|generation| generation.cache_bytes = 3 * BLOCK_BYTES);
     let ask: Vec<Inputs> = (0..5).map(|_| vec![text("the inner thing")]).collect();
     let results = tight.run(&ask);
     assert!(results.iter().all(|result| result == &results[0]) && results[0].is_ok());

@@ -7,14 +7,14 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::rows::Rows;
-use super::{AttentionSpans, Heads};
+use super::{AttentionSpans, Heads, ScoreRules};
 use crate::ops::elementwise::exp_of_negative;
 
 pub(super) fn attend(
     queries: &Rows,
     requests: &[AttentionSpans<'_, Rows>],
     heads: &Heads,
-    position_bias: Option<&Rows>,
+    rules: ScoreRules<'_, Rows>,
 ) -> Rows {
     let width = heads.query_width();
     let mut out = vec![0.0; queries.values.len()];
@@ -42,7 +42,7 @@ pub(super) fn attend(
                         row,
                         first_key: group * keys,
                         heads,
-                        position_bias,
+                        rules,
                         out,
                     });
                 });
@@ -59,7 +59,7 @@ struct Attend<'a> {
     /// The first key head that its heads share.
     first_key: usize,
     heads: &'a Heads,
-    position_bias: Option<&'a Rows>,
+    rules: ScoreRules<'a, Rows>,
     out: &'a mut [f32],
 }
 
@@ -76,7 +76,16 @@ impl<'a> Attend<'a> {
         };
         pieces.push(new_kv.matrix.span(new_kv.from, self.row + 1));
         let before: usize = cached.iter().map(|span| span.count).sum();
-        (pieces, before + self.row)
+        let position = before + self.row;
+        if let Some(window) = self.rules.window {
+            let mut hidden = (position + 1).saturating_sub(window) * 2 * self.heads.key_width();
+            for piece in &mut pieces {
+                let skipped = hidden.min(piece.len());
+                *piece = piece.get(skipped..).unwrap_or_default();
+                hidden -= skipped;
+            }
+        }
+        (pieces, position)
     }
 }
 
@@ -115,7 +124,12 @@ impl WithSimd for Attend<'_> {
                 *score = dot(query, key) * scale;
             }
         }
-        if let Some(position_bias) = self.position_bias {
+        if let Some(cap) = self.rules.softcap {
+            for score in &mut scores {
+                *score = cap * (*score / cap).tanh();
+            }
+        }
+        if let Some(position_bias) = self.rules.position_bias {
             let first = self.first_key * shared;
             for (head, scores) in (first..).zip(scores.chunks_exact_mut(tokens.max(1))) {
                 add_position_bias(scores, position, position_bias.span(head, 1));
@@ -267,7 +281,7 @@ mod tests {
                         count: 3,
                     }),
                 };
-                attend(&query, &[request], &heads, None).values
+                attend(&query, &[request], &heads, ScoreRules::default()).values
             };
             let whole = answer(&[(0, 11)]);
             assert_eq!(whole, answer(&[(0, 4), (4, 1), (5, 6)]), "splits change no bit");
@@ -279,6 +293,52 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_window_hides_older_tokens_wherever_they_are_stored() {
+        let heads = Heads {
+            queries: 2,
+            keys: 1,
+            head_dim: 4,
+            scale: 0.5,
+        };
+        let line = 2 * heads.key_width();
+        let lines = Cpu.upload(numbers(12 * line, 1), line);
+        let query = Cpu.upload(numbers(3 * heads.query_width(), 2), heads.query_width());
+        let span = |from, count| Span {
+            matrix: &lines,
+            from,
+            count,
+        };
+        let of = |cached: Vec<Span<'_, Rows>>, window| {
+            let request = AttentionSpans {
+                queries: 3,
+                cached,
+                new_kv: Some(span(9, 3)),
+            };
+            let rules = ScoreRules {
+                window,
+                ..ScoreRules::default()
+            };
+            attend(&query, &[request], &heads, rules).values
+        };
+        for window in 1..14 {
+            let windowed = of(vec![span(0, 4), span(4, 5)], Some(window));
+            for row in 0..3 {
+                let first = (row + 10_usize).saturating_sub(window);
+                let seen = &lines.values[first * line..(row + 10) * line];
+                let from = row * heads.query_width();
+                let expected = plain(&query.values[from..], seen, &heads);
+                for (actual, expected) in windowed[from..].iter().zip(expected) {
+                    assert!(
+                        (f64::from(*actual) - expected).abs() < 1e-5,
+                        "window {window}, row {row}"
+                    );
+                }
+            }
+        }
+        assert_eq!(of(vec![span(0, 9)], Some(12)), of(vec![span(0, 9)], None));
     }
 
     #[test]
@@ -309,7 +369,11 @@ mod tests {
             cached: vec![span(0, 2)],
             new_kv: Some(span(2, 3)),
         };
-        let of = |request| attend(&query, &[request], &heads, Some(&position_bias)).values;
+        let rules = ScoreRules {
+            position_bias: Some(&position_bias),
+            ..ScoreRules::default()
+        };
+        let of = |request| attend(&query, &[request], &heads, rules).values;
         let mean = |position_bias: &[f32]| {
             let sum: f32 = position_bias.iter().map(|gain| gain.exp()).sum();
             let values = position_bias.iter().enumerate();

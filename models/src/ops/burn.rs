@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use burn::tensor::activation::{gelu, gelu_approximate, relu, silu, softmax, tanh};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
-use super::{Activation, AttentionSpans, Convolution, Heads, Ops, OpsError, Rotary, Span};
+use super::{Activation, AttentionSpans, Convolution, Heads, Ops, OpsError, Rotary, ScoreRules, Span};
 
 mod encoders;
 
@@ -45,7 +45,8 @@ impl Burn {
         let angles = positions
             .iter()
             .flat_map(|position| rotary.frequencies.iter().map(|angle| *position as f32 * angle));
-        let (sines, cosines): (Vec<f32>, Vec<f32>) = angles.map(f32::sin_cos).unzip();
+        let scaled = |(sin, cos): (f32, f32)| (sin * rotary.scale, cos * rotary.scale);
+        let (sines, cosines): (Vec<f32>, Vec<f32>) = angles.map(|angle| scaled(angle.sin_cos())).unzip();
         let shape = [positions.len(), 1, rotary.frequencies.len()];
         let tensor = |values| Tensor::from_data(TensorData::new(values, shape), &self.device);
         (tensor(sines), tensor(cosines))
@@ -73,7 +74,7 @@ impl Burn {
         queries: Tensor<2>,
         request: &AttentionSpans<'_, Tensor<2>>,
         heads: &Heads,
-        position_bias: Option<&Tensor<2>>,
+        rules: ScoreRules<'_, Tensor<2>>,
     ) -> Tensor<2> {
         let Heads {
             queries: count,
@@ -95,14 +96,21 @@ impl Burn {
             .reshape([new, keys, shared, head_dim])
             .permute([1, 2, 0, 3]);
         let mut scores = queries.matmul(half(0).swap_dims(2, 3)) * scale;
-        if let Some(table) = position_bias {
+        if let Some(cap) = rules.softcap {
+            scores = tanh(scores / cap) * cap;
+        }
+        if let Some(table) = rules.position_bias {
             let first = request.new_kv.map_or(0, |_| tokens - new);
             let gained = self.position_bias(table, first, new, tokens);
             scores = scores + gained.reshape([keys, shared, new, tokens]);
         }
-        if request.new_kv.is_some() && new > 1 {
+        let window = rules.window.unwrap_or(usize::MAX);
+        if request.new_kv.is_some() && (new > 1 || tokens > window) {
             let hidden: Vec<bool> = (0..new)
-                .flat_map(|row| (0..tokens).map(move |token| token > tokens - new + row))
+                .map(|row| tokens - new + row)
+                .flat_map(|query| {
+                    (0..tokens).map(move |key| key > query || query.saturating_sub(key) >= window)
+                })
                 .collect();
             let hidden: Tensor<4, Bool> =
                 Tensor::from_data(TensorData::new(hidden, [1, 1, new, tokens]), &self.device);
@@ -184,6 +192,21 @@ impl Ops for Burn {
             Some(beta) => scaled + beta.clone(),
             None => scaled,
         }
+    }
+
+    fn normalise_heads(&self, rows: &mut Tensor<2>, heads: usize, norm: &BurnNorm) {
+        let [count, _] = rows.dims();
+        let [_, head_dim] = norm.gamma.dims();
+        if count == 0 {
+            return;
+        }
+        let range = [0..count, 0..heads * head_dim];
+        let part: Tensor<2> = rows
+            .clone()
+            .slice(range.clone())
+            .reshape([count * heads, head_dim]);
+        let normed: Tensor<2> = self.normalise(&part, norm).reshape([count, heads * head_dim]);
+        rows.inplace(|rows| rows.slice_assign(range, normed));
     }
 
     fn multiply(&self, rows: &Tensor<2>, linear: &BurnLinear) -> Tensor<2> {
@@ -268,7 +291,7 @@ impl Ops for Burn {
         queries: &Tensor<2>,
         requests: &[AttentionSpans<'_, Tensor<2>>],
         heads: &Heads,
-        position_bias: Option<&Tensor<2>>,
+        rules: ScoreRules<'_, Tensor<2>>,
     ) -> Tensor<2> {
         let mut from = 0;
         let answers = requests.iter().map(|request| {
@@ -277,7 +300,7 @@ impl Ops for Burn {
             let queries = queries
                 .clone()
                 .slice([from - count..from, 0..heads.query_width()]);
-            self.attend_one(queries, request, heads, position_bias)
+            self.attend_one(queries, request, heads, rules)
         });
         let answers: Vec<Tensor<2>> = answers.collect();
         Tensor::cat(answers, 0)

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::attention;
 use super::gemm::{gemm, pack};
 use super::rows::Rows;
-use super::{Activation, AttentionSpans, Convolution, Heads, Ops, OpsError, Rotary, Span};
+use super::{Activation, AttentionSpans, Convolution, Heads, Ops, OpsError, Rotary, ScoreRules, Span};
 use super::{convolution, self_attention};
 use crate::ops::elementwise::{gelu_of, gelu_tanh_of, relu_of, sigmoid_of};
 
@@ -97,6 +97,19 @@ impl Ops for Cpu {
         out
     }
 
+    fn normalise_heads(&self, rows: &mut Rows, heads: usize, norm: &CpuNorm) {
+        let (arch, width) = (Arch::new(), rows.width.max(1));
+        let many = (CHUNK / width).max(1) * width;
+        for_each_chunk(&mut rows.values, many, |values| {
+            for row in values.chunks_mut(width) {
+                let part = heads * norm.gamma.len();
+                if let Some(rows) = row.get_mut(..part) {
+                    arch.dispatch(Normalise { rows, norm });
+                }
+            }
+        });
+    }
+
     fn multiply(&self, rows: &Rows, linear: &PackedLinear) -> Rows {
         let PackedLinear {
             weight,
@@ -159,6 +172,7 @@ impl Ops for Cpu {
                     .frequencies
                     .iter()
                     .map(|frequency| (*position as f32 * frequency).sin_cos())
+                    .map(|(sin, cos)| (sin * rotary.scale, cos * rotary.scale))
                     .collect();
                 for head in row.chunks_mut(head_dim.max(1)).take(heads) {
                     rotate_pair(head, rotary, &turns);
@@ -171,9 +185,9 @@ impl Ops for Cpu {
         queries: &Rows,
         requests: &[AttentionSpans<'_, Rows>],
         heads: &Heads,
-        position_bias: Option<&Rows>,
+        rules: ScoreRules<'_, Rows>,
     ) -> Rows {
-        attention::attend(queries, requests, heads, position_bias)
+        attention::attend(queries, requests, heads, rules)
     }
 
     fn attend_sequences(&self, projected: &Rows, sequences: &[&[bool]], heads: usize) -> Rows {

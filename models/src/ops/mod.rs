@@ -27,9 +27,10 @@ pub struct OpsError {
 }
 
 /// Activation of a layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Activation {
     /// Rectified linear unit.
+    #[default]
     Relu,
     /// GELU by the error function.
     Gelu,
@@ -42,7 +43,7 @@ pub enum Activation {
 }
 
 /// Attention heads.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Heads {
     /// Number of query heads.
     pub queries: usize,
@@ -73,6 +74,8 @@ pub struct Rotary {
     pub frequencies: Vec<f32>,
     /// Whether pairs are adjacent elements (GPT-J) instead of one element of each half (Llama).
     pub neighbours: bool,
+    /// Factor of the rotated elements, 1 unless the scaling of the positions has one (YaRN's attention factor).
+    pub scale: f32,
 }
 
 impl Rotary {
@@ -131,6 +134,35 @@ pub struct AttentionSpans<'a, X> {
     /// same: in an encoder, where the first query has the position of the first key, and in cross-attention.
     pub new_kv: Option<Span<'a, X>>,
 }
+
+/// How scores of an attention are computed beyond the scaled product of query and key.
+#[derive(Debug)]
+pub struct ScoreRules<'a, X> {
+    /// Table of a [`RelativeBias`], added to the scores.
+    pub position_bias: Option<&'a X>,
+    /// Number of last tokens that a token sees, itself included; `None`: all.
+    pub window: Option<usize>,
+    /// Soft cap: a score `s` becomes `cap * tanh(s / cap)` (Gemma 2).
+    pub softcap: Option<f32>,
+}
+
+impl<X> Default for ScoreRules<'_, X> {
+    fn default() -> Self {
+        Self {
+            position_bias: None,
+            window: None,
+            softcap: None,
+        }
+    }
+}
+
+impl<X> Clone for ScoreRules<'_, X> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<X> Copy for ScoreRules<'_, X> {}
 
 /// Images in a matrix `[batch * height * width, channels]`, and the window of 3x3 pixels that a convolution moves over
 /// them, with a border of one pixel of zeros.
@@ -200,6 +232,9 @@ pub trait Ops: Send + Sync + 'static {
     /// Normalises every row.
     fn normalise(&self, rows: &Self::Matrix, norm: &Self::Norm) -> Self::Matrix;
 
+    /// Normalises each of the first `heads` heads of every row by itself, in place; the norm is as wide as a head.
+    fn normalise_heads(&self, rows: &mut Self::Matrix, heads: usize, norm: &Self::Norm);
+
     /// Multiplies rows by a linear layer and adds its bias.
     fn multiply(&self, rows: &Self::Matrix, linear: &Self::Linear) -> Self::Matrix;
 
@@ -220,14 +255,14 @@ pub trait Ops: Send + Sync + 'static {
         positions: &[usize],
     );
 
-    /// Computes attention. The rows of `queries` are grouped by request, in the order of `requests`. `position_bias` is
-    /// the table of a [`RelativeBias`].
+    /// Computes attention. The rows of `queries` are grouped by request, in the order of `requests`. A window applies to
+    /// requests with new keys only.
     fn attend(
         &self,
         queries: &Self::Matrix,
         requests: &[AttentionSpans<'_, Self::Matrix>],
         heads: &Heads,
-        position_bias: Option<&Self::Matrix>,
+        rules: ScoreRules<'_, Self::Matrix>,
     ) -> Self::Matrix;
 
     /// Computes the self-attention of an encoder: every token attends to all visible tokens of its sequence.

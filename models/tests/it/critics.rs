@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kaskade_models::generation::Sampling;
+use kaskade_models::generation::SamplingOptions;
 use kaskade_models::{Device, Generation, LoadOptions, Task, Tensor, load};
 
 const REVIEWS: [(&str, &str); 4] = [
@@ -16,9 +16,9 @@ const REVIEWS: [(&str, &str); 4] = [
 fn each_variant_answers_with_one_word() {
     let options = LoadOptions {
         generation: Generation {
-            sampling: Sampling {
-                max_tokens: 4,
-                ..Sampling::default()
+            sampling: SamplingOptions {
+                max_tokens: Some(4),
+                ..SamplingOptions::default()
             },
             ..Generation::default()
         },

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kaskade_models::generation::Sampling;
+use kaskade_models::generation::SamplingOptions;
 use kaskade_models::{Device, Generation, LoadOptions, Loaded, Outputs, Task, Tensor, load};
 
 const VARIANTS: [&str; 3] = ["shakespeare-pico", "shakespeare-mini", "shakespeare-base"];
@@ -10,10 +10,10 @@ const VARIANTS: [&str; 3] = ["shakespeare-pico", "shakespeare-mini", "shakespear
 fn loaded(variant: &str, max_tokens: usize, stop: &[&str]) -> Loaded {
     let options = LoadOptions {
         generation: Generation {
-            sampling: Sampling {
-                max_tokens,
-                stop: stop.iter().map(ToString::to_string).collect(),
-                ..Sampling::default()
+            sampling: SamplingOptions {
+                max_tokens: Some(max_tokens),
+                stop: Some(stop.iter().map(ToString::to_string).collect()),
+                ..SamplingOptions::default()
             },
             ..Generation::default()
         },

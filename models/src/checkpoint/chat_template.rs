@@ -1,0 +1,306 @@
+//! Chat templates: Jinja templates that turn messages into a prompt, as transformers' `apply_chat_template` does.
+//!
+//! The template is `chat_template.jinja`, or `chat_template` in `chat_template.json` or `tokenizer_config.json`: a text,
+//! or a list of named templates, of which `default` is used. `strftime_now` is not defined, so that the same messages
+//! always give the same prompt.
+
+use std::io::Write;
+use std::path::Path;
+
+use minijinja::value::Kwargs;
+use minijinja::{Environment, Error, ErrorKind, Value, context};
+use serde::Serialize;
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use thiserror::Error;
+
+use super::{Config, LoadError, MAX_CONFIG, read_capped};
+
+/// Name of the template in its environment.
+const NAME: &str = "chat_template";
+/// Maximum instructions of a rendering.
+const FUEL: u64 = 2_000_000;
+
+/// A message of a chat.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Message {
+    /// Who speaks: `system`, `user`, `assistant`, or what the template knows.
+    pub role: String,
+    /// The text.
+    pub content: String,
+}
+
+/// Why messages gave no prompt.
+#[derive(Debug, Error)]
+pub enum TemplateError {
+    /// The checkpoint has no template.
+    #[error(
+        "this checkpoint has no chat template (chat_template.jinja, or `chat_template` in tokenizer_config.json); \
+         send a prompt as `text`"
+    )]
+    Missing,
+    /// The template is malformed, or rejects the messages.
+    #[error("the chat template failed: {0}")]
+    Failed(String),
+}
+
+/// The special tokens of a tokenizer, as texts.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct SpecialTokens {
+    /// Begins a text.
+    pub bos_token: Option<String>,
+    /// Ends a text.
+    pub eos_token: Option<String>,
+    /// Stands for unknown text.
+    pub unk_token: Option<String>,
+    /// Pads a text.
+    pub pad_token: Option<String>,
+}
+
+/// The chat template of a checkpoint, if it has one, and its special tokens.
+#[derive(Debug, Clone, Default)]
+pub struct ChatTemplate {
+    source: Option<String>,
+    /// The special tokens.
+    pub special: SpecialTokens,
+}
+
+impl ChatTemplate {
+    /// Reads the chat template and the special tokens of a directory.
+    ///
+    /// # Errors
+    /// [`LoadError`] for a file that is unreadable, too large or malformed.
+    pub(super) fn open(dir: &Path) -> Result<Self, LoadError> {
+        let parsed = |name: &str| -> Result<Option<Config>, LoadError> {
+            let file = dir.join(name);
+            if !file.exists() {
+                return Ok(None);
+            }
+            let json = read_capped(&file, MAX_CONFIG)?;
+            Config::parse(file.display().to_string(), &json).map(Some)
+        };
+        let tokenizer = parsed("tokenizer_config.json")?;
+        let special = tokenizer.as_ref().map(special_tokens).transpose()?;
+        let jinja = dir.join("chat_template.jinja");
+        let source = if jinja.exists() {
+            Some(String::from_utf8_lossy(&read_capped(&jinja, MAX_CONFIG)?).into_owned())
+        } else {
+            let files = [parsed("chat_template.json")?, tokenizer];
+            let mut sources = files.iter().flatten().map(template);
+            let first = sources.find(|source| !matches!(source, Ok(None)));
+            first.transpose()?.flatten()
+        };
+        Ok(Self {
+            source,
+            special: special.unwrap_or_default(),
+        })
+    }
+
+    /// Renders the prompt for the answer to messages.
+    ///
+    /// # Errors
+    /// [`TemplateError`] without a template, or if it fails.
+    pub fn render(&self, messages: &[Message]) -> Result<String, TemplateError> {
+        let source = self.source.as_deref().ok_or(TemplateError::Missing)?;
+        let mut environment = Environment::new();
+        environment.set_trim_blocks(true);
+        environment.set_lstrip_blocks(true);
+        environment.set_fuel(Some(FUEL));
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_function("raise_exception", |reason: String| -> Result<Value, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, reason))
+        });
+        environment.add_filter("tojson", to_json);
+        let SpecialTokens {
+            bos_token,
+            eos_token,
+            unk_token,
+            pad_token,
+        } = &self.special;
+        let known = |token: &Option<String>| token.as_ref().map_or(Value::UNDEFINED, Value::from);
+        let context = context! {
+            messages,
+            add_generation_prompt => true,
+            tools => (),
+            documents => (),
+            bos_token => known(bos_token),
+            eos_token => known(eos_token),
+            unk_token => known(unk_token),
+            pad_token => known(pad_token),
+        };
+        let rendered = environment
+            .add_template(NAME, source)
+            .and_then(|()| environment.get_template(NAME)?.render(context));
+        rendered.map_err(|error| TemplateError::Failed(error.to_string()))
+    }
+}
+
+/// JSON as Python writes it, without escapes for HTML.
+fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    options.get::<Option<bool>>("ensure_ascii")?;
+    options.assert_all_used()?;
+    let failed = |error: String| Error::new(ErrorKind::BadSerialization, error);
+    let mut json = Vec::new();
+    let written = match indent {
+        Some(indent) => {
+            let indent = " ".repeat(indent.min(16));
+            let lines = PrettyFormatter::with_indent(indent.as_bytes());
+            value.serialize(&mut Serializer::with_formatter(&mut json, lines))
+        }
+        None => value.serialize(&mut Serializer::with_formatter(&mut json, Python)),
+    };
+    written.map_err(|error| failed(error.to_string()))?;
+    String::from_utf8(json).map_err(|error| failed(error.to_string()))
+}
+
+/// The separators of Python's `json.dumps`: `, ` and `: `.
+struct Python;
+
+impl Formatter for Python {
+    fn begin_array_value<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
+        self.begin_array_value(writer, first)
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> std::io::Result<()> {
+        writer.write_all(b": ")
+    }
+}
+
+/// Reads `chat_template`: a text, or the one named `default` in a list.
+fn template(config: &Config) -> Result<Option<String>, LoadError> {
+    #[derive(serde::Deserialize)]
+    struct Named {
+        name: String,
+        template: String,
+    }
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Templates {
+        One(String),
+        Several(Vec<Named>),
+    }
+    Ok(match config.optional("chat_template")? {
+        None => None,
+        Some(Templates::One(template)) => Some(template),
+        Some(Templates::Several(named)) => named
+            .into_iter()
+            .find(|named| named.name == "default")
+            .map(|named| named.template),
+    })
+}
+
+fn special_tokens(config: &Config) -> Result<SpecialTokens, LoadError> {
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Token {
+        Text(String),
+        Added { content: String },
+    }
+    let token = |key: &str| -> Result<Option<String>, LoadError> {
+        Ok(config.optional(key)?.map(|token| match token {
+            Token::Text(text) | Token::Added { content: text } => text,
+        }))
+    };
+    Ok(SpecialTokens {
+        bos_token: token("bos_token")?,
+        eos_token: token("eos_token")?,
+        unk_token: token("unk_token")?,
+        pad_token: token("pad_token")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(role: &str, content: &str) -> Message {
+        Message {
+            role: role.into(),
+            content: content.into(),
+        }
+    }
+
+    fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, content) in files {
+            std::fs::write(dir.path().join(name), content).unwrap();
+        }
+        dir
+    }
+
+    /// Cases rendered by transformers: `models/fixtures/make_chat_fixtures.py`.
+    #[test]
+    fn renderings_equal_those_of_transformers() {
+        #[derive(serde::Deserialize)]
+        struct Case {
+            name: String,
+            template: String,
+            messages: Vec<(String, String)>,
+            rendered: String,
+        }
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/chat-templates.json");
+        let cases: Vec<Case> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        assert!(cases.len() >= 8);
+        for case in cases {
+            let template = ChatTemplate {
+                source: Some(case.template),
+                special: SpecialTokens {
+                    bos_token: Some("<s>".into()),
+                    eos_token: Some("</s>".into()),
+                    ..SpecialTokens::default()
+                },
+            };
+            let messages: Vec<Message> = case
+                .messages
+                .iter()
+                .map(|(role, text)| message(role, text))
+                .collect();
+            assert_eq!(
+                template.render(&messages).unwrap(),
+                case.rendered,
+                "{}",
+                case.name
+            );
+        }
+    }
+
+    #[test]
+    fn the_template_is_found_where_transformers_writes_it() {
+        let text = r#"{"chat_template": "old {{ messages[0].content }}", "bos_token": {"content": "<s>", "lstrip": false}}"#;
+        let list = r#"{"chat_template": [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "list"}]}"#;
+        let hello = [message("user", "hi")];
+        let render = |files: &[(&str, &str)]| {
+            ChatTemplate::open(directory(files).path())
+                .unwrap()
+                .render(&hello)
+        };
+        assert_eq!(render(&[("tokenizer_config.json", text)]).unwrap(), "old hi");
+        assert_eq!(render(&[("tokenizer_config.json", list)]).unwrap(), "list");
+        let newer = [
+            ("tokenizer_config.json", text),
+            ("chat_template.jinja", "new {{ bos_token }}"),
+        ];
+        assert_eq!(render(&newer).unwrap(), "new <s>");
+        assert!(matches!(render(&[]), Err(TemplateError::Missing)));
+    }
+
+    #[test]
+    fn a_template_that_fails_gives_its_reason() {
+        let failed = |source: &str| {
+            let template = ChatTemplate {
+                source: Some(source.into()),
+                ..ChatTemplate::default()
+            };
+            template.render(&[message("tool", "x")]).unwrap_err().to_string()
+        };
+        let raised = failed("{{ raise_exception('roles must alternate') }}");
+        assert!(raised.contains("roles must alternate"), "{raised}");
+        assert!(failed("{% if %}").contains("syntax"), "{}", failed("{% if %}"));
+        let endless = failed("{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}{% endfor %}");
+        assert!(endless.contains("fuel"), "{endless}");
+    }
+}

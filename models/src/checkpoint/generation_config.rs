@@ -1,0 +1,102 @@
+//! `generation_config.json`: the sampling that a model's authors state, and the tokens that end an answer.
+
+use std::path::Path;
+
+use super::{Config, LoadError, MAX_CONFIG, read_capped};
+
+/// The keys of a `generation_config.json` that generation uses; all may be missing.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct GenerationConfig {
+    /// Tokens that end an answer; they replace those of `config.json`.
+    pub eos_token_ids: Option<Vec<u32>>,
+    /// Whether answers are sampled; otherwise greedy search is used.
+    pub do_sample: bool,
+    /// Temperature, if sampled.
+    pub temperature: Option<f32>,
+    /// Number of most probable tokens, if sampled.
+    pub top_k: Option<usize>,
+    /// Probability of the most probable tokens, if sampled.
+    pub top_p: Option<f32>,
+    /// Least probability of a token, as a part of the largest one, if sampled.
+    pub min_p: Option<f32>,
+    /// Penalty for tokens that the text already has.
+    pub repetition_penalty: Option<f32>,
+    /// Maximum tokens of an answer.
+    pub max_new_tokens: Option<usize>,
+}
+
+impl GenerationConfig {
+    /// Reads the `generation_config.json` of a directory; the default if there is none.
+    ///
+    /// # Errors
+    /// [`LoadError`] for a file that is unreadable, too large or malformed.
+    pub(super) fn open(dir: &Path) -> Result<Self, LoadError> {
+        let file = dir.join("generation_config.json");
+        if !file.exists() {
+            return Ok(Self::default());
+        }
+        Self::parse(&Config::parse(
+            file.display().to_string(),
+            &read_capped(&file, MAX_CONFIG)?,
+        )?)
+    }
+
+    fn parse(config: &Config) -> Result<Self, LoadError> {
+        Ok(Self {
+            eos_token_ids: eos_token_ids(config)?,
+            do_sample: config.optional("do_sample")?.unwrap_or(false),
+            temperature: config.optional("temperature")?,
+            top_k: config.optional("top_k")?,
+            top_p: config.optional("top_p")?,
+            min_p: config.optional("min_p")?,
+            repetition_penalty: config.optional("repetition_penalty")?,
+            max_new_tokens: config.optional("max_new_tokens")?,
+        })
+    }
+}
+
+/// Reads `eos_token_id`, one or several; `None` if the key is missing.
+///
+/// # Errors
+/// [`LoadError::BadKey`].
+pub(crate) fn eos_token_ids(config: &Config) -> Result<Option<Vec<u32>>, LoadError> {
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Ends {
+        One(u32),
+        Several(Vec<u32>),
+    }
+    Ok(config.optional("eos_token_id")?.map(|ends| match ends {
+        Ends::One(end) => vec![end],
+        Ends::Several(ends) => ends,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_keys_are_read_and_malformed_ones_are_named() {
+        let parse = |json: &str| {
+            GenerationConfig::parse(&Config::parse("generation_config.json", json.as_bytes()).unwrap())
+        };
+        let read = parse(
+            r#"{"eos_token_id": [1, 106], "do_sample": true, "temperature": 0.6, "top_k": 64, "top_p": null,
+                "max_new_tokens": 7, "transformers_version": "5"}"#,
+        );
+        let expected = GenerationConfig {
+            eos_token_ids: Some(vec![1, 106]),
+            do_sample: true,
+            temperature: Some(0.6),
+            top_k: Some(64),
+            max_new_tokens: Some(7),
+            ..GenerationConfig::default()
+        };
+        assert_eq!(read.unwrap(), expected);
+        let error = parse(r#"{"eos_token_id": "end"}"#).unwrap_err().to_string();
+        assert!(error.contains("`eos_token_id`"), "{error}");
+        let nowhere = GenerationConfig::open(Path::new("/nonexistent")).unwrap();
+        assert_eq!(nowhere, GenerationConfig::default());
+    }
+}

@@ -1,0 +1,83 @@
+//! Gemma 2 and 3 (Gemma Team 2024, 2025), text only: scaled embeddings, norms before and after every part, layers that
+//! alternate between a window and everything. Version 2 caps scores and logits; version 3 normalises the heads of
+//! queries and keys, and its local layers have rotary positions of their own.
+
+use super::config_values::{activation, require};
+use super::gated::{self, Layout};
+use super::rotary::{RotaryKeys, rotary};
+use super::weights::{Decoder, LocalAttention, ModelConfig};
+use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::ops::Heads;
+use crate::runtime::slice::Slice;
+
+pub(super) fn read_2(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let (local, local_layers) = gated::windows(config, |index| index.is_multiple_of(2))?;
+    let model_config = ModelConfig {
+        local,
+        ..model_config(config, RotaryKeys::default())?
+    };
+    gated::read(checkpoint, slice, model_config, &layout(local_layers))
+}
+
+pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let both = "attention to later tokens is not supported";
+    require(config, "use_bidirectional_attention", false, both)?;
+    // Older files have a pattern: every so many layers, one sees everything.
+    let pattern = config.optional_size("sliding_window_pattern")?.unwrap_or(6);
+    let (local, local_layers) = gated::windows(config, |index| !(index + 1).is_multiple_of(pattern))?;
+    let global = RotaryKeys {
+        theta: 1e6,
+        layer_type: Some("full_attention"),
+        ..RotaryKeys::default()
+    };
+    let near = RotaryKeys {
+        theta_key: "rope_local_base_freq",
+        layer_type: Some("sliding_attention"),
+        scaled: false,
+        ..RotaryKeys::default()
+    };
+    let mut model_config = ModelConfig {
+        head_norms: true,
+        ..model_config(config, global)?
+    };
+    let own = rotary(config, model_config.heads.head_dim, near)?.rotary;
+    model_config.local = local.map(|local| LocalAttention {
+        rotary: Some(own),
+        ..local
+    });
+    gated::read(checkpoint, slice, model_config, &layout(local_layers))
+}
+
+fn model_config(config: &Config, keys: RotaryKeys) -> Result<ModelConfig, LoadError> {
+    let base = gated::model_config(config, keys)?;
+    let cap = |key: &str| config.optional::<f32>(key);
+    let scalar = config.optional::<f32>("query_pre_attn_scalar")?.unwrap_or(256.0);
+    let act = if config.optional::<String>("hidden_activation")?.is_some() {
+        "hidden_activation"
+    } else {
+        "hidden_act"
+    };
+    Ok(ModelConfig {
+        heads: Heads {
+            scale: 1.0 / scalar.sqrt(),
+            ..base.heads
+        },
+        activation: activation(config, act, "gelu_pytorch_tanh")?,
+        output_norms: true,
+        score_softcap: cap("attn_logit_softcapping")?,
+        logit_softcap: cap("final_logit_softcapping")?,
+        embedding_scale: Some((base.width as f32).sqrt()),
+        ..base
+    })
+}
+
+fn layout(local_layers: Vec<bool>) -> Layout {
+    Layout {
+        norm_offset: 1.0,
+        tied: true,
+        local_layers,
+        ..Layout::default()
+    }
+}

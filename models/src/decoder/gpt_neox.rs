@@ -1,0 +1,80 @@
+//! GPT-NeoX and Pythia (Black et al. 2022; Biderman et al. 2023): attention and feed-forward layer side by side, each
+//! with its norm, and rotary positions over a part of a head.
+
+use super::config_values::{activation, attention_heads, eos_token_ids, epsilon, layers};
+use super::rotary::{RotaryKeys, rotary};
+use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights, Parallel};
+use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::runtime::slice::Slice;
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
+    let model_config = model_config(config)?;
+    let (width, inner) = (model_config.width, model_config.intermediate_size);
+    let bias = config.optional("attention_bias")?.unwrap_or(true);
+    let embedding = weights.take("gpt_neox.embed_in.weight", &[model_config.vocabulary, width])?;
+    let mut blocks = Vec::new();
+    for index in layers(config, "num_hidden_layers", slice)? {
+        let at = |name: &str| format!("gpt_neox.layers.{index}.{name}");
+        let fused = LinearWeights::take(weights, &at("attention.query_key_value"), width, 3 * width, bias)?;
+        let (query, key_value) = fused.by_part(model_config.heads.head_dim, 3).split(width);
+        blocks.push(LayerWeights {
+            local: false,
+            attention_norm: NormWeights::take(weights, &at("input_layernorm"), width)?,
+            head_norms: None,
+            output_norms: None,
+            query,
+            key_value,
+            output: LinearWeights::take(weights, &at("attention.dense"), width, width, bias)?,
+            feed_forward_norm: Some(NormWeights::take(
+                weights,
+                &at("post_attention_layernorm"),
+                width,
+            )?),
+            up: LinearWeights::take(weights, &at("mlp.dense_h_to_4h"), width, inner, true)?,
+            down: LinearWeights::take(weights, &at("mlp.dense_4h_to_h"), inner, width, true)?,
+            cross: None,
+        });
+    }
+    let head = if config.optional("tie_word_embeddings")?.unwrap_or(false) {
+        weights.ignore_suffixes(&["embed_out.weight"]);
+        LinearWeights::tied(&embedding, width)
+    } else {
+        LinearWeights::take(weights, "embed_out", width, model_config.vocabulary, false)?
+    };
+    Ok(Decoder {
+        encoder: None,
+        final_norm: NormWeights::take(weights, "gpt_neox.final_layer_norm", width)?,
+        head,
+        positions: None,
+        embedding,
+        layers: blocks,
+        model_config,
+    })
+}
+
+fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {
+    let width = config.size("hidden_size")?;
+    let heads = attention_heads(config, "num_attention_heads", width)?;
+    let keys = RotaryKeys {
+        theta_key: "rotary_emb_base",
+        partial_key: "rotary_pct",
+        partial: 0.25,
+        ..RotaryKeys::default()
+    };
+    let positions = rotary(config, heads.head_dim, keys)?;
+    let parallel = config.optional("use_parallel_residual")?.unwrap_or(true);
+    Ok(ModelConfig {
+        width,
+        heads,
+        intermediate_size: config.size("intermediate_size")?,
+        vocabulary: config.size("vocab_size")?,
+        context: config.size("max_position_embeddings")?,
+        epsilon: epsilon(config, "layer_norm_eps", 1e-5)?,
+        activation: activation(config, "hidden_act", "gelu")?,
+        parallel: if parallel { Parallel::OwnNorm } else { Parallel::No },
+        rotary: Some(positions.rotary),
+        eos_token_ids: eos_token_ids(config)?,
+        ..ModelConfig::default()
+    })
+}

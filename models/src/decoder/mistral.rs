@@ -1,0 +1,21 @@
+//! Mistral (Jiang et al. 2023): Llama whose layers see a window, if `sliding_window` is set.
+
+use super::gated::{self, Layout};
+use super::rotary::RotaryKeys;
+use super::weights::{Decoder, ModelConfig};
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::runtime::slice::Slice;
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let (local, local_layers) = gated::windows(config, |_| true)?;
+    let model_config = ModelConfig {
+        local,
+        ..gated::model_config(config, RotaryKeys::default())?
+    };
+    let layout = Layout {
+        local_layers,
+        ..Layout::default()
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}

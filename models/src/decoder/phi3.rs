@@ -1,0 +1,22 @@
+//! Phi-3, 3.5 and Phi-4-mini (Abdin et al. 2024): Llama with fused projections, and rotary positions over a part of a head.
+
+use super::gated::{self, Layout};
+use super::rotary::RotaryKeys;
+use super::weights::{Decoder, ModelConfig};
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::runtime::slice::Slice;
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let (local, local_layers) = gated::windows(config, |_| true)?;
+    let model_config = ModelConfig {
+        local,
+        ..gated::model_config(config, RotaryKeys::default())?
+    };
+    let layout = Layout {
+        fused: true,
+        local_layers,
+        ..Layout::default()
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}

@@ -1,0 +1,327 @@
+//! Rotary positions of `config.json`: `rope_parameters`, or `rope_theta` and `rope_scaling` in older files.
+//!
+//! Angles are computed as transformers does for the types `default`, `linear`, `dynamic`, `llama3`, `yarn` and
+//! `longrope`. `dynamic` and `longrope` change angles with the length of a text: `dynamic` beyond
+//! `max_position_embeddings`, which no request exceeds, `longrope` beyond the context of training, to which requests are
+//! limited here.
+
+use serde::Deserialize;
+
+use crate::checkpoint::{Config, LoadError};
+use crate::ops::Rotary;
+
+/// The keys of `rope_parameters` and of `rope_scaling`.
+#[derive(Debug, Clone, Default, Deserialize)]
+struct Parameters {
+    rope_type: Option<String>,
+    /// Older name of `rope_type`; some files have both.
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    rope_theta: Option<f64>,
+    partial_rotary_factor: Option<f64>,
+    factor: Option<f64>,
+    low_freq_factor: Option<f64>,
+    high_freq_factor: Option<f64>,
+    original_max_position_embeddings: Option<f64>,
+    attention_factor: Option<f64>,
+    beta_fast: Option<f64>,
+    beta_slow: Option<f64>,
+    mscale: Option<f64>,
+    mscale_all_dim: Option<f64>,
+    truncate: Option<bool>,
+    short_factor: Option<Vec<f64>>,
+}
+
+/// Where an architecture has its parameters, and their defaults.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RotaryKeys {
+    /// Key of the base, if `rope_parameters` has none.
+    pub(super) theta_key: &'static str,
+    /// Base without that key.
+    pub(super) theta: f64,
+    /// Key of the rotated part of a head.
+    pub(super) partial_key: &'static str,
+    /// Rotated part of a head without that key.
+    pub(super) partial: f64,
+    /// Entry of `rope_parameters`, if it has one per type of layer.
+    pub(super) layer_type: Option<&'static str>,
+    /// Whether `rope_scaling` applies.
+    pub(super) scaled: bool,
+}
+
+impl Default for RotaryKeys {
+    fn default() -> Self {
+        Self {
+            theta_key: "rope_theta",
+            theta: 10_000.0,
+            partial_key: "partial_rotary_factor",
+            partial: 1.0,
+            layer_type: None,
+            scaled: true,
+        }
+    }
+}
+
+/// Rotary positions, and the longest text that they are computed for.
+#[derive(Debug)]
+pub(super) struct RotaryPositions {
+    pub(super) rotary: Rotary,
+    /// Maximum tokens of a request; `None`: as `max_position_embeddings` says.
+    pub(super) context: Option<usize>,
+}
+
+/// Reads the rotary positions of heads of size `head_dim`.
+///
+/// # Errors
+/// [`LoadError::BadKey`] for a type or a value that is not supported.
+pub(super) fn rotary(
+    config: &Config,
+    head_dim: usize,
+    keys: RotaryKeys,
+) -> Result<RotaryPositions, LoadError> {
+    let (key, parameters) = parameters(config, keys)?;
+    let base = match parameters.rope_theta {
+        Some(base) => base,
+        None => config.optional(keys.theta_key)?.unwrap_or(keys.theta),
+    };
+    let partial = match parameters.partial_rotary_factor {
+        Some(partial) => partial,
+        None => config.optional(keys.partial_key)?.unwrap_or(keys.partial),
+    };
+    let rotated = (head_dim as f64 * partial) as usize;
+    if base.is_nan() || base <= 1.0 {
+        return Err(config.invalid_value(keys.theta_key, "the base of the rotary positions must be above 1"));
+    }
+    if rotated > head_dim || rotated < 2 || !rotated.is_multiple_of(2) {
+        let reason =
+            format!("{rotated} elements of a head of {head_dim} would be rotated; it must be an even part");
+        return Err(config.invalid_value(keys.partial_key, reason));
+    }
+    let scaling = Scaling {
+        config,
+        key,
+        parameters: &parameters,
+        base,
+        rotated,
+    };
+    let kind = parameters.rope_type.as_deref().or(parameters.kind.as_deref());
+    let plain = scaling.plain();
+    let mut context = None;
+    let (frequencies, scale) = match kind.unwrap_or("default") {
+        "default" | "dynamic" => (plain, 1.0),
+        "linear" => {
+            let factor = scaling.needed(parameters.factor, "factor")?;
+            (plain.iter().map(|frequency| frequency / factor).collect(), 1.0)
+        }
+        "llama3" => (scaling.llama3(&plain)?, 1.0),
+        "yarn" => scaling.yarn(&plain)?,
+        "longrope" | "su" => {
+            let (frequencies, scale, trained) = scaling.longrope(&plain)?;
+            context = Some(trained as usize);
+            (frequencies, scale)
+        }
+        _ => {
+            let reason = "the types default, linear, dynamic, llama3, yarn and longrope are supported";
+            return Err(config.invalid_value(key, reason));
+        }
+    };
+    Ok(RotaryPositions {
+        rotary: Rotary {
+            frequencies: frequencies
+                .into_iter()
+                .map(|frequency| frequency as f32)
+                .collect(),
+            neighbours: false,
+            scale: scale as f32,
+        },
+        context,
+    })
+}
+
+/// Reads the parameters, and the key that has them.
+fn parameters(config: &Config, keys: RotaryKeys) -> Result<(&'static str, Parameters), LoadError> {
+    if let Some(layer_type) = keys.layer_type {
+        let by_layer = config.optional::<serde_json::Map<String, serde_json::Value>>("rope_parameters")?;
+        if let Some(own) = by_layer.and_then(|mut by_layer| by_layer.remove(layer_type)) {
+            let own = Parameters::deserialize(&own);
+            let own = own.map_err(|error| config.invalid_value("rope_parameters", error.to_string()))?;
+            return Ok(("rope_parameters", own));
+        }
+    } else if let Some(parameters) = config.optional("rope_parameters")? {
+        return Ok(("rope_parameters", parameters));
+    }
+    let scaling = config.optional("rope_scaling")?.filter(|_| keys.scaled);
+    Ok(("rope_scaling", scaling.unwrap_or_default()))
+}
+
+/// What the formulas of the scalings share.
+struct Scaling<'a> {
+    config: &'a Config,
+    key: &'static str,
+    parameters: &'a Parameters,
+    base: f64,
+    /// Rotated elements of a head.
+    rotated: usize,
+}
+
+impl Scaling<'_> {
+    fn plain(&self) -> Vec<f64> {
+        let rotated = self.rotated as f64;
+        (0..self.rotated / 2)
+            .map(|pair| 1.0 / self.base.powf(2.0 * pair as f64 / rotated))
+            .collect()
+    }
+
+    fn needed(&self, value: Option<f64>, name: &str) -> Result<f64, LoadError> {
+        value.filter(|value| *value > 0.0).ok_or_else(|| {
+            self.config
+                .invalid_value(self.key, format!("`{name}` must be present and positive"))
+        })
+    }
+
+    /// Tokens of the context in training; newer files have them among the parameters.
+    fn trained(&self) -> Result<f64, LoadError> {
+        let key = "original_max_position_embeddings";
+        let trained = match self.parameters.original_max_position_embeddings {
+            None => self.config.optional(key)?,
+            trained => trained,
+        };
+        self.needed(trained, key)
+    }
+
+    /// High frequencies stay, low ones are stretched, those between are interpolated (Grattafiori et al. 2024).
+    fn llama3(&self, plain: &[f64]) -> Result<Vec<f64>, LoadError> {
+        let factor = self.needed(self.parameters.factor, "factor")?;
+        let low = self.needed(self.parameters.low_freq_factor, "low_freq_factor")?;
+        let high = self.needed(self.parameters.high_freq_factor, "high_freq_factor")?;
+        let trained = self.trained()?;
+        let scaled = |frequency: &f64| {
+            let turns = trained * frequency / std::f64::consts::TAU;
+            let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+            frequency * (kept + (1.0 - kept) / factor)
+        };
+        Ok(plain.iter().map(scaled).collect())
+    }
+
+    /// Peng et al. 2023, "YaRN", section 3.2 and equation 15. Returns the frequencies and the factor of the rotated
+    /// elements.
+    fn yarn(&self, plain: &[f64]) -> Result<(Vec<f64>, f64), LoadError> {
+        let trained = match self.trained() {
+            Err(_) => self.config.size("max_position_embeddings")? as f64,
+            trained => trained?,
+        };
+        let factor = self.needed(self.parameters.factor, "factor")?;
+        let magnitude = |weight: f64| {
+            if factor <= 1.0 {
+                1.0
+            } else {
+                0.1 * weight * factor.ln() + 1.0
+            }
+        };
+        let given = |value: Option<f64>| value.filter(|value| *value != 0.0);
+        let scales = given(self.parameters.mscale).zip(given(self.parameters.mscale_all_dim));
+        let scale = match (self.parameters.attention_factor, scales) {
+            (Some(scale), _) => scale,
+            (None, Some((one, all))) => magnitude(one) / magnitude(all),
+            (None, None) => magnitude(1.0),
+        };
+        let rotated = self.rotated as f64;
+        // The pair that turns this often within the context of training.
+        let pair_of =
+            |turns: f64| rotated * (trained / (turns * std::f64::consts::TAU)).ln() / (2.0 * self.base.ln());
+        let fast = pair_of(given(self.parameters.beta_fast).unwrap_or(32.0));
+        let slow = pair_of(given(self.parameters.beta_slow).unwrap_or(1.0));
+        let (low, high) = if self.parameters.truncate.unwrap_or(true) {
+            (fast.floor(), slow.ceil())
+        } else {
+            (fast, slow)
+        };
+        let (low, high) = (low.max(0.0), high.min(rotated - 1.0));
+        let width = if high > low { high - low } else { 0.001 };
+        let scaled = |(pair, frequency): (usize, &f64)| {
+            let stretched = ((pair as f64 - low) / width).clamp(0.0, 1.0);
+            frequency * (1.0 - stretched + stretched / factor)
+        };
+        Ok((plain.iter().enumerate().map(scaled).collect(), scale))
+    }
+
+    /// Ding et al. 2024, "LongRoPE", for texts within the context of training. Returns the frequencies, the factor of
+    /// the rotated elements, and the context of training.
+    fn longrope(&self, plain: &[f64]) -> Result<(Vec<f64>, f64, f64), LoadError> {
+        let trained = self.trained()?;
+        let short = self.parameters.short_factor.as_deref().unwrap_or_default();
+        if short.len() != plain.len() || short.iter().any(|factor| factor.is_nan() || *factor <= 0.0) {
+            let reason = format!("`short_factor` must have {} positive factors", plain.len());
+            return Err(self.config.invalid_value(self.key, reason));
+        }
+        let factor = match self.parameters.factor {
+            Some(factor) => factor,
+            None => self.config.size("max_position_embeddings")? as f64 / trained,
+        };
+        let scale = match self.parameters.attention_factor {
+            Some(scale) => scale,
+            None if factor <= 1.0 => 1.0,
+            None => (1.0 + factor.ln() / trained.ln()).sqrt(),
+        };
+        let frequencies = plain
+            .iter()
+            .zip(short)
+            .map(|(frequency, factor)| frequency / factor);
+        Ok((frequencies.collect(), scale, trained))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str, keys: RotaryKeys) -> Result<RotaryPositions, LoadError> {
+        rotary(&Config::parse("config.json", json.as_bytes()).unwrap(), 8, keys)
+    }
+
+    #[test]
+    fn older_files_have_two_names_of_the_type() {
+        let json = r#"{"rope_theta": 100, "rope_scaling": {"type": "linear", "rope_type": "linear", "factor": 2.0}}"#;
+        let both = read(json, RotaryKeys::default()).unwrap().rotary;
+        let older = read(
+            &json.replace(r#""rope_type": "linear", "#, ""),
+            RotaryKeys::default(),
+        );
+        assert_eq!(both, older.unwrap().rotary);
+        assert!((both.frequencies[0] - 0.5).abs() < 1e-7);
+    }
+
+    #[test]
+    fn invalid_values_are_named() {
+        let error = |json: &str| read(json, RotaryKeys::default()).unwrap_err().to_string();
+        for (json, expected) in [
+            (r#"{"rope_scaling": {"type": "wave"}}"#, "longrope are supported"),
+            (
+                r#"{"rope_scaling": {"type": "linear"}}"#,
+                "`factor` must be present",
+            ),
+            (r#"{"partial_rotary_factor": 0.4}"#, "3 elements of a head of 8"),
+            (r#"{"rope_theta": 1.0}"#, "must be above 1"),
+            (
+                r#"{"rope_scaling": {"type": "longrope", "short_factor": [1], "original_max_position_embeddings": 4}}"#,
+                "must have 4 positive factors",
+            ),
+        ] {
+            assert!(error(json).contains(expected), "{json}: {}", error(json));
+        }
+    }
+
+    #[test]
+    fn layers_may_have_their_own_base() {
+        let json = r#"{"rope_parameters": {"full_attention": {"rope_theta": 10000.0}, "sliding_attention": {"rope_theta": 100.0}}}"#;
+        let of = |layer_type| {
+            let keys = RotaryKeys {
+                layer_type: Some(layer_type),
+                ..RotaryKeys::default()
+            };
+            read(json, keys).unwrap().rotary.frequencies[1]
+        };
+        assert!((of("full_attention") - 0.1).abs() < 1e-6);
+        assert!((of("sliding_attention") - 100_f32.powf(-0.25)).abs() < 1e-6);
+    }
+}

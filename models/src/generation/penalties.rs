@@ -1,0 +1,109 @@
+//! Penalties for repeated tokens, applied to logits before a token is sampled.
+
+use std::collections::BTreeMap;
+
+use super::sampling::Sampling;
+
+/// Lowers the logits of tokens that the text has: `repetition_penalty` by a factor, for prompt and answer (Keskar et al.
+/// 2019, "CTRL"), `presence_penalty` and `frequency_penalty` by a difference, for the answer, as in the API of OpenAI.
+/// Returns `None` if there is nothing to change.
+pub(super) fn penalised(
+    logits: &[f32],
+    sampling: &Sampling,
+    prompt: &[u32],
+    answer: &[u32],
+) -> Option<Vec<f32>> {
+    let (presence, frequency) = (sampling.presence_penalty, sampling.frequency_penalty);
+    let repetition = sampling.repetition_penalty;
+    let (repeats, counts) = (repetition != 1.0, presence != 0.0 || frequency != 0.0);
+    if !(repeats || counts) {
+        return None;
+    }
+    let mut changed = logits.to_vec();
+    let mut change = |token: u32, of: &dyn Fn(f32) -> f32| {
+        if let Some(logit) = changed.get_mut(token as usize) {
+            *logit = of(*logit);
+        }
+    };
+    let mut seen: BTreeMap<u32, usize> = BTreeMap::new();
+    for token in answer {
+        *seen.entry(*token).or_default() += 1;
+    }
+    if counts {
+        for (token, count) in &seen {
+            change(*token, &|logit| logit - presence - frequency * *count as f32);
+        }
+    }
+    if repeats {
+        for token in prompt {
+            seen.entry(*token).or_default();
+        }
+        for token in seen.keys() {
+            change(*token, &|logit| {
+                if logit > 0.0 {
+                    logit / repetition
+                } else {
+                    logit * repetition
+                }
+            });
+        }
+    }
+    Some(changed)
+}
+
+/// Returns the `count` most probable tokens with the logarithms of their probabilities among all, largest first.
+pub(super) fn top_logprobs(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
+    if count == 0 {
+        return Vec::new();
+    }
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let total: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();
+    let mut top: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
+    let by_logit = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+    if count < top.len() {
+        top.select_nth_unstable_by(count, by_logit);
+        top.truncate(count);
+    }
+    top.sort_by(by_logit);
+    for (_, logit) in &mut top {
+        *logit = (f64::from(*logit - most) - total.ln()) as f32;
+    }
+    top
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn penalties_follow_their_definitions() {
+        let none = Sampling::default();
+        assert_eq!(penalised(&[1.0], &none, &[0], &[0]), None);
+        let logits = [2.0, -2.0, 4.0, 1.0];
+        let repetition = Sampling {
+            repetition_penalty: 2.0,
+            ..Sampling::default()
+        };
+        let changed = penalised(&logits, &repetition, &[0, 0], &[1, 9]).unwrap();
+        assert_eq!(changed, [1.0, -4.0, 4.0, 1.0]);
+        let counted = Sampling {
+            presence_penalty: 0.5,
+            frequency_penalty: 0.25,
+            ..Sampling::default()
+        };
+        let changed = penalised(&logits, &counted, &[0], &[2, 2, 3]).unwrap();
+        assert_eq!(changed, [2.0, -2.0, 3.0, 0.25]);
+    }
+
+    #[test]
+    fn the_most_probable_tokens_come_first_with_their_logarithms() {
+        let logits = [0.0, 3.0_f32.ln(), 6.0_f32.ln(), 6.0_f32.ln()];
+        let top = top_logprobs(&logits, 3);
+        assert_eq!(top.iter().map(|(token, _)| *token).collect::<Vec<_>>(), [2, 3, 1]);
+        for ((_, logprob), expected) in top.iter().zip([6.0_f32, 6.0, 3.0]) {
+            assert!((logprob - (expected / 16.0).ln()).abs() < 1e-6);
+        }
+        assert_eq!(top_logprobs(&logits, 9).len(), 4);
+        assert!(top_logprobs(&logits, 0).is_empty());
+    }
+}

@@ -1,0 +1,120 @@
+//! Sampling parameters of which each may be missing: of a request, an app, a checkpoint.
+
+use super::sampling::Sampling;
+use crate::checkpoint::GenerationConfig;
+
+/// Sampling parameters that a request, an app or a checkpoint states; the fields are those of [`Sampling`].
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SamplingOptions {
+    /// Maximum tokens of the answer.
+    pub max_tokens: Option<usize>,
+    /// Temperature.
+    pub temperature: Option<f32>,
+    /// Number of most probable tokens.
+    pub top_k: Option<usize>,
+    /// Probability of the most probable tokens.
+    pub top_p: Option<f32>,
+    /// Least probability of a token, as a part of the largest one.
+    pub min_p: Option<f32>,
+    /// Penalty for tokens of the text so far.
+    pub repetition_penalty: Option<f32>,
+    /// Penalty for tokens of the answer so far.
+    pub presence_penalty: Option<f32>,
+    /// Penalty for tokens of the answer so far, by their number.
+    pub frequency_penalty: Option<f32>,
+    /// Seed of the random numbers.
+    pub seed: Option<u64>,
+    /// Texts that end the answer.
+    pub stop: Option<Vec<String>>,
+    /// Number of most probable tokens to report.
+    pub top_logprobs: Option<usize>,
+}
+
+impl SamplingOptions {
+    /// Takes from `other` what is missing here.
+    #[must_use]
+    pub fn or(&self, other: &Self) -> Self {
+        Self {
+            max_tokens: self.max_tokens.or(other.max_tokens),
+            temperature: self.temperature.or(other.temperature),
+            top_k: self.top_k.or(other.top_k),
+            top_p: self.top_p.or(other.top_p),
+            min_p: self.min_p.or(other.min_p),
+            repetition_penalty: self.repetition_penalty.or(other.repetition_penalty),
+            presence_penalty: self.presence_penalty.or(other.presence_penalty),
+            frequency_penalty: self.frequency_penalty.or(other.frequency_penalty),
+            seed: self.seed.or(other.seed),
+            stop: self.stop.clone().or_else(|| other.stop.clone()),
+            top_logprobs: self.top_logprobs.or(other.top_logprobs),
+        }
+    }
+
+    /// Returns the parameters, with those of greedy search and the seed `seed` for missing ones.
+    pub fn sampling(self, seed: u64) -> Sampling {
+        let greedy = Sampling::default();
+        Sampling {
+            max_tokens: self.max_tokens.unwrap_or(greedy.max_tokens),
+            temperature: self.temperature.unwrap_or(greedy.temperature),
+            top_k: self.top_k.unwrap_or(greedy.top_k),
+            top_p: self.top_p.unwrap_or(greedy.top_p),
+            min_p: self.min_p.unwrap_or(greedy.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(greedy.repetition_penalty),
+            presence_penalty: self.presence_penalty.unwrap_or(greedy.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(greedy.frequency_penalty),
+            seed: self.seed.unwrap_or(seed),
+            stop: self.stop.unwrap_or_default(),
+            top_logprobs: self.top_logprobs.unwrap_or(greedy.top_logprobs),
+            ignore_eos: false,
+        }
+    }
+}
+
+impl From<&GenerationConfig> for SamplingOptions {
+    /// Without `do_sample` a checkpoint's answers are greedy, as in transformers.
+    fn from(config: &GenerationConfig) -> Self {
+        let sampled = Self {
+            temperature: Some(config.temperature.unwrap_or(1.0)),
+            top_k: config.top_k,
+            top_p: config.top_p,
+            min_p: config.min_p,
+            ..Self::default()
+        };
+        Self {
+            max_tokens: config.max_new_tokens,
+            repetition_penalty: config.repetition_penalty,
+            ..if config.do_sample {
+                sampled
+            } else {
+                Self::default()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_samples_only_if_it_says_so() {
+        let stated = GenerationConfig {
+            temperature: Some(0.6),
+            top_k: Some(20),
+            max_new_tokens: Some(9),
+            ..GenerationConfig::default()
+        };
+        let greedy = SamplingOptions::from(&stated).sampling(3);
+        assert_eq!((greedy.temperature, greedy.top_k, greedy.max_tokens), (0.0, 0, 9));
+        let sampled = GenerationConfig {
+            do_sample: true,
+            ..stated
+        };
+        let options = SamplingOptions::from(&sampled);
+        let own = SamplingOptions {
+            top_k: Some(5),
+            ..SamplingOptions::default()
+        };
+        let merged = own.or(&options).sampling(3);
+        assert_eq!((merged.temperature, merged.top_k, merged.seed), (0.6, 5, 3));
+    }
+}

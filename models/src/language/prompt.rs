@@ -1,0 +1,171 @@
+//! Prompts of requests: a text, messages rendered by the checkpoint's chat template, or token ids.
+
+use serde::Deserialize;
+use tokenizers::Tokenizer;
+
+use super::bad_input;
+use crate::checkpoint::chat_template::Message;
+use crate::checkpoint::{ChatTemplate, Checkpoint, LoadError};
+use crate::generation::detokenizer;
+use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError};
+use crate::runtime::tensor::{Datatype, Tensor};
+
+/// Maximum text of a request, bytes.
+const MAX_TEXT_BYTES: usize = 1 << 20;
+
+/// Turns requests into tokens.
+#[derive(Debug)]
+pub(super) struct Prompts {
+    pub(super) tokenizer: Option<Tokenizer>,
+    chat: ChatTemplate,
+    /// The token that begins a text.
+    bos: Option<u32>,
+}
+
+/// A message as OpenAI's API has it; keys that no template needs are ignored.
+#[derive(Deserialize)]
+struct RawMessage {
+    role: String,
+    content: Option<Content>,
+}
+
+/// Content of a message: a text, or parts.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+/// Part of a message.
+#[derive(Deserialize)]
+struct Part {
+    text: Option<String>,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+impl Prompts {
+    /// Takes the tokenizer and the chat template of a checkpoint.
+    ///
+    /// # Errors
+    /// [`LoadError::BadTokenizer`].
+    pub(super) fn take(checkpoint: &mut Checkpoint) -> Result<Self, LoadError> {
+        let tokenizer = checkpoint.tokenizer.take();
+        let tokenizer = tokenizer.as_ref().map(detokenizer::tokenizer).transpose()?;
+        let chat = std::mem::take(&mut checkpoint.chat);
+        let bos = tokenizer
+            .as_ref()
+            .zip(chat.special.bos_token.as_deref())
+            .and_then(|(tokenizer, bos)| tokenizer.token_to_id(bos));
+        Ok(Self { tokenizer, chat, bos })
+    }
+
+    /// The inputs for a prompt of at most `context` tokens: `text` and `messages` if there is a tokenizer, and
+    /// `input_ids`.
+    pub(super) fn inputs(&self, context: usize) -> Vec<InputSpec> {
+        let ids = vec![Extent::UpTo(context)];
+        if self.tokenizer.is_none() {
+            return vec![InputSpec::required("input_ids", Datatype::I64, ids)];
+        }
+        let text = |name| InputSpec::optional(name, Datatype::Bytes, vec![Extent::Exactly(1)]);
+        let ids = InputSpec::optional("input_ids", Datatype::I64, ids);
+        vec![text("text"), text("messages"), ids]
+    }
+
+    /// Returns the tokens of a request's `text`, `messages` or `input_ids`, exactly one of which must be given.
+    ///
+    /// # Errors
+    /// [`ModelError::BadInput`].
+    pub(super) fn tokens(&self, inputs: &Inputs) -> Result<Vec<u32>, ModelError> {
+        let mut given = inputs
+            .iter()
+            .filter(|input| matches!(input.name.as_str(), "text" | "messages" | "input_ids"));
+        let Some(input) = given.next() else {
+            let reason = "`text`, `messages` and `input_ids` are missing; send one of them";
+            return Err(bad_input("text", reason));
+        };
+        if let Some(other) = given.next() {
+            let reason = format!("it is given together with `{}`; send only one", input.name);
+            return Err(bad_input(&other.name, reason));
+        }
+        match input.name.as_str() {
+            "input_ids" => {
+                let token = |id: i64| {
+                    u32::try_from(id).map_err(|_| bad_input("input_ids", format!("{id} is not a token")))
+                };
+                input.to_i64()?.into_iter().map(token).collect()
+            }
+            "messages" => {
+                let rendered = self.rendered(only_text(input)?)?;
+                // The template writes the special tokens itself.
+                self.encode(input, &rendered, false)
+            }
+            _ => self.encode(input, only_text(input)?, true),
+        }
+    }
+
+    /// Renders messages, a JSON array, by the chat template.
+    fn rendered(&self, json: &str) -> Result<String, ModelError> {
+        let rejected = |reason: String| bad_input("messages", reason);
+        let raw: Vec<RawMessage> = serde_json::from_str(json)
+            .map_err(|error| rejected(format!("it is no JSON array of {{role, content}}: {error}")))?;
+        if raw.is_empty() {
+            return Err(rejected("it is empty; send at least one message".into()));
+        }
+        let messages = raw.into_iter().map(|message| {
+            let content = match message.content {
+                None => String::new(),
+                Some(Content::Text(text)) => text,
+                Some(Content::Parts(parts)) => {
+                    let texts = parts.into_iter().map(|part| match part.text {
+                        Some(text) if part.kind == "text" => Ok(text),
+                        _ => Err(rejected(format!(
+                            "a part has the type `{}`; this model reads text only",
+                            part.kind
+                        ))),
+                    });
+                    texts.collect::<Result<Vec<String>, _>>()?.concat()
+                }
+            };
+            Ok(Message {
+                role: message.role,
+                content,
+            })
+        });
+        let messages = messages.collect::<Result<Vec<Message>, ModelError>>()?;
+        self.chat
+            .render(&messages)
+            .map_err(|error| rejected(error.to_string()))
+    }
+
+    fn encode(&self, input: &Tensor, text: &str, special: bool) -> Result<Vec<u32>, ModelError> {
+        let Some(tokenizer) = &self.tokenizer else {
+            return Err(bad_input(&input.name, "this checkpoint has no tokenizer.json"));
+        };
+        let encoding = tokenizer
+            .encode(text, special)
+            .map_err(|error| bad_input(&input.name, format!("the tokenizer failed: {error}")))?;
+        let mut tokens = encoding.get_ids().to_vec();
+        // A text that a client rendered by a chat template begins with the token that the tokenizer adds.
+        if let (Some(bos), [first, second, ..]) = (self.bos, tokens.as_slice())
+            && *first == bos
+            && *second == bos
+        {
+            tokens.remove(0);
+        }
+        if tokens.is_empty() {
+            return Err(bad_input(&input.name, "it has no tokens; send at least one word"));
+        }
+        Ok(tokens)
+    }
+}
+
+/// Returns the one text of a tensor.
+fn only_text(input: &Tensor) -> Result<&str, ModelError> {
+    if input.data.len() > MAX_TEXT_BYTES {
+        let reason = format!("it is longer than {MAX_TEXT_BYTES} bytes");
+        return Err(bad_input(&input.name, reason));
+    }
+    Ok(input.to_texts()?.into_iter().next().unwrap_or_default())
+}

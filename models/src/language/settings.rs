@@ -1,0 +1,94 @@
+//! Settings of a language model, and the engine's configuration that follows from them.
+
+use crate::decoder::weights::Decoder;
+use crate::generation::{Caching, EngineConfig, MemoryLimits, SamplingOptions};
+use crate::ops::Ops;
+
+/// Maximum length of a request that memory is reserved for, tokens.
+const MAX_CONTEXT_TOKENS: usize = 1 << 20;
+
+/// Settings of a language model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Generation {
+    /// Defaults for requests that do not set their own; those of the checkpoint apply to what is missing.
+    pub sampling: SamplingOptions,
+    /// Maximum running requests; others wait.
+    pub requests: usize,
+    /// Memory of the cache, bytes: a bound. Requests that need more are refused.
+    pub cache_bytes: u64,
+    /// Maximum tokens of a request, prompt and answer; `None`: the model's context, or what the cache holds if that is
+    /// less.
+    pub max_model_len: Option<usize>,
+    /// Memory budget on the device, bytes; `None`: the whole model is resident. Layers that do not fit are streamed,
+    /// and the cache is then in host memory.
+    pub device_bytes: Option<u64>,
+}
+
+impl Default for Generation {
+    fn default() -> Self {
+        Self {
+            sampling: SamplingOptions::default(),
+            requests: 32,
+            cache_bytes: 256 << 20,
+            max_model_len: None,
+            device_bytes: None,
+        }
+    }
+}
+
+/// Sizes the cache by its memory, and lowers the context of `decoder` to what the settings allow.
+///
+/// # Errors
+/// The reason, if the cache is too small for `max_model_len`, or for a block, or if the device is.
+pub(super) fn configure<M: Ops>(
+    ops: M,
+    decoder: &mut Decoder,
+    generation: &Generation,
+) -> Result<EngineConfig, String> {
+    let resident = EngineConfig::resident(decoder, 0);
+    let block = resident.block_tokens;
+    let block_bytes = crate::generation::config::block_bytes(
+        &decoder.model_config,
+        decoder.layers.len(),
+        block,
+        kaskade_policy::hybrid_cache::Kind::Kv,
+    );
+    let blocks = usize::try_from(generation.cache_bytes / block_bytes.max(1)).unwrap_or(usize::MAX);
+    let held = blocks.saturating_mul(block);
+    let stated = generation.max_model_len;
+    if held < stated.unwrap_or(1) {
+        let wanted = stated.map_or_else(
+            || "one block".into(),
+            |tokens| format!("max_model_len = {tokens}"),
+        );
+        return Err(format!(
+            "a cache of {} bytes holds {held} tokens ({block_bytes} bytes for every {block}), too few for {wanted}",
+            generation.cache_bytes
+        ));
+    }
+    let limit = stated.unwrap_or(usize::MAX).min(held);
+    // The cache holds the encoder's prompt followed by the answer.
+    let answer = match &mut decoder.encoder {
+        None => 0,
+        Some(encoder) => {
+            encoder.context = encoder.context.min(limit);
+            generation.sampling.max_tokens.unwrap_or_default()
+        }
+    };
+    decoder.model_config.context = decoder.model_config.context.min(limit);
+    let requests = generation.requests.max(1);
+    let context = decoder
+        .longest_prompt()
+        .saturating_add(answer)
+        .min(MAX_CONTEXT_TOKENS)
+        .next_multiple_of(block);
+    let memory_limits = MemoryLimits {
+        caching: Caching::Hybrid,
+        device_bytes: generation.device_bytes,
+        link: None,
+        requests,
+        tokens: held.min(requests.saturating_mul(context)),
+    };
+    let plan = EngineConfig::plan(ops, decoder, &memory_limits);
+    plan.map(|plan| plan.config).map_err(|error| error.to_string())
+}
