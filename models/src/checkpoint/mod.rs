@@ -3,6 +3,7 @@
 
 mod config;
 mod error;
+pub(crate) mod sentence;
 pub(crate) mod weights;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +15,7 @@ use bytes::Bytes;
 
 pub use config::Config;
 pub use error::LoadError;
+pub use sentence::SentenceModules;
 pub(crate) use weights::transposed;
 pub use weights::{WeightTotals, Weights};
 
@@ -35,6 +37,8 @@ pub struct Checkpoint {
     pub weights: Weights,
     /// `tokenizer.json`, if there is one.
     pub tokenizer: Option<TokenizerFile>,
+    /// The modules after the encoder, if sentence-transformers saved the directory.
+    pub sentence: Option<SentenceModules>,
 }
 
 /// The bytes of a `tokenizer.json`.
@@ -57,6 +61,19 @@ impl Config {
     }
 }
 
+impl Config {
+    /// Reads the `config.json` of a checkpoint; sentence-transformers may have saved it in a folder of the directory.
+    ///
+    /// # Errors
+    /// As [`Config::open`].
+    pub(crate) fn of_directory(dir: &Path) -> Result<Self, LoadError> {
+        match SentenceModules::open(dir)? {
+            Some((_, folder)) => Self::open(&dir.join(folder)),
+            None => Self::open(dir),
+        }
+    }
+}
+
 impl Checkpoint {
     /// Opens a directory. Reads only the header of the weights.
     ///
@@ -64,14 +81,18 @@ impl Checkpoint {
     /// [`LoadError`] for a file that is missing, unreadable, too large or malformed.
     pub fn open(dir: &Path) -> Result<Self, LoadError> {
         let display = |path: &Path| path.display().to_string();
+        let (sentence, folder) = SentenceModules::open(dir)?.unzip();
+        let whole = dir;
+        let dir = &folder.map_or_else(|| dir.to_owned(), |folder| dir.join(folder));
         let weights = dir.join("model.safetensors");
         let tokenizer = dir.join("tokenizer.json");
         Ok(Self {
-            name: dir
+            sentence,
+            name: whole
                 .canonicalize()
-                .unwrap_or_else(|_| dir.to_owned())
+                .unwrap_or_else(|_| whole.to_owned())
                 .file_name()
-                .map_or_else(|| display(dir), |name| name.to_string_lossy().into_owned()),
+                .map_or_else(|| display(whole), |name| name.to_string_lossy().into_owned()),
             config: Config::open(dir)?,
             weights: whole_or_sharded(dir, &weights)?,
             tokenizer: if tokenizer.exists() {
@@ -103,6 +124,7 @@ impl Checkpoint {
                 file: format!("{name}/tokenizer.json"),
                 json,
             }),
+            sentence: None,
         })
     }
 }

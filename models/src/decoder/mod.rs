@@ -6,5 +6,5 @@ mod gptj;
 mod llama;
 mod opt;
 pub(crate) mod registry;
-mod t5;
+pub(crate) mod t5;
 pub(crate) mod weights;
