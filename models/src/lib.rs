@@ -12,6 +12,7 @@
 //! | [`generation`] | the engine for language models: hybrid cache, offloading, continuous batching |
 //! | [`language`] | language models behind the [`Model`] trait |
 //! | [`architectures`] | classifiers, detectors and question answering, and the registry of all architectures |
+//! | `tasks/` | answers of classifiers, question answering and embeddings |
 //! | [`mod@selftest`] | the suite that checks a device's results and measures its speed; [`fixtures`] hold known answers |
 
 pub mod architectures;
@@ -25,6 +26,7 @@ pub mod ops;
 pub mod power;
 mod runtime;
 pub mod selftest;
+mod tasks;
 
 pub use architectures::onnx::load_onnx;
 pub use architectures::registry::{LoadOptions, architecture, load, load_checkpoint};

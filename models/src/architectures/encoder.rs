@@ -1,171 +1,384 @@
-//! The transformer encoder shared by BERT and ViT (Vaswani et al. 2017, "Attention Is All You Need", section 3).
+//! The transformer encoder that all encoder architectures share (Vaswani et al. 2017, "Attention Is All You Need",
+//! section 3). An architecture describes its blocks by an [`EncoderConfig`] and [`BlockNames`].
+
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::layers::Layers;
 use crate::checkpoint::{Config, LoadError};
-use crate::ops::{Activation, Ops};
+use crate::ops::{Activation, DistanceRows, DistanceScores, EncoderAttention, Ops, Rotary};
 use crate::runtime::slice::Slice;
 
-/// Sizes of an encoder, by the keys that BERT and ViT configurations share.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// Sizes and form of an encoder.
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct EncoderConfig {
-    /// `hidden_size`: size of a token's vector.
+    /// Size of a token's vector.
     pub width: usize,
-    /// `num_hidden_layers`.
+    /// Number of blocks.
     pub blocks: usize,
-    /// `num_attention_heads`; divides the width.
+    /// Number of attention heads; divides the width.
     pub heads: usize,
-    /// `intermediate_size`: size of the feed-forward layer.
+    /// Size of the feed-forward layer.
     pub intermediate_size: usize,
-    /// `hidden_act`.
+    /// Activation of the feed-forward layer.
     pub activation: Activation,
-    /// `layer_norm_eps`.
+    /// Whether the feed-forward layer multiplies its activation by a second projection.
+    pub gated: bool,
+    /// Added to the variance by the norms.
     pub epsilon: f64,
-    /// `qkv_bias`; true if missing.
+    /// Whether the norms come before attention and feed-forward layer instead of after their residual sums.
+    pub norms_first: bool,
+    /// Whether the norms have a bias.
+    pub norm_bias: bool,
+    /// Whether the query, key and value projections have a bias.
     pub projection_bias: bool,
+    /// Whether the output of the attention has a bias.
+    pub output_bias: bool,
+    /// Whether the feed-forward layer has biases.
+    pub feed_forward_bias: bool,
 }
 
 /// Names of a block's tensors, relative to the block's prefix.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct BlockNames {
-    /// Prefix of the `query`, `key` and `value` projections.
-    pub projections: &'static str,
+    /// Query, key and value projections: three layers, or one that holds all.
+    pub projections: &'static [&'static str],
+    /// Output of the attention.
+    pub output: &'static str,
     /// Norm of the attention.
     pub attention_norm: &'static str,
+    /// First layer of the feed-forward layer.
+    pub up: &'static str,
+    /// Its second layer.
+    pub down: &'static str,
     /// Norm of the feed-forward layer.
     pub feed_forward_norm: &'static str,
+}
+
+impl BlockNames {
+    /// Names in BERT and most architectures that follow it.
+    pub(super) const BERT: Self = Self {
+        projections: &[
+            "attention.self.query",
+            "attention.self.key",
+            "attention.self.value",
+        ],
+        output: "attention.output.dense",
+        attention_norm: "attention.output.LayerNorm",
+        up: "intermediate.dense",
+        down: "output.dense",
+        feed_forward_norm: "output.LayerNorm",
+    };
+}
+
+/// What distinguishes a block from the others of its encoder.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct BlockForm {
+    /// Prefix of its tensors; blocks of the same prefix share their weights.
+    pub prefix: String,
+    /// Whether it has no norm before its attention.
+    pub without_first_norm: bool,
+    /// Largest distance of tokens that attend to each other.
+    pub window: Option<usize>,
+    /// Rotation of queries and keys.
+    pub rotary: Option<Rotary>,
+}
+
+/// How queries and keys are projected from the vectors of distances ([`DistanceScores`]).
+pub(super) struct Distances<O: Ops> {
+    /// Row of a distance.
+    pub rows: DistanceRows,
+    /// Vectors of the distances `[rows, width]`.
+    pub vectors: O::Matrix,
+    /// Layer in a block that gives the keys.
+    pub keys: Option<&'static str>,
+    /// Layer in a block that gives the queries.
+    pub queries: Option<&'static str>,
 }
 
 /// One block: attention and a feed-forward layer, each with a norm and a residual connection.
 pub(super) struct Block<O: Ops> {
     heads: usize,
-    /// Query, key and value projections.
+    scale: f32,
+    window: Option<usize>,
+    rotary: Option<Rotary>,
+    distances: Option<DistanceScores<O::Matrix>>,
     projections: O::Linear,
     output: O::Linear,
-    attention_norm: O::Norm,
+    attention_norm: Option<O::Norm>,
     up: O::Linear,
     activation: Activation,
+    gated: bool,
     down: O::Linear,
     feed_forward_norm: O::Norm,
+    norms_first: bool,
 }
 
 impl EncoderConfig {
-    /// Reads the configuration.
+    /// Reads the keys that BERT and most architectures share.
     ///
     /// # Errors
     /// [`LoadError::MissingKey`], or [`LoadError::BadKey`] for an invalid value.
     pub(super) fn read(config: &Config) -> Result<Self, LoadError> {
-        let (width, heads) = (config.size("hidden_size")?, config.size("num_attention_heads")?);
-        if !width.is_multiple_of(heads) {
-            return Err(config.invalid_value(
+        let mut read = Self::sized(
+            config,
+            [
+                "hidden_size",
+                "num_hidden_layers",
                 "num_attention_heads",
-                format!("it must divide hidden_size = {width}"),
-            ));
-        }
-        let epsilon = config.required::<f64>("layer_norm_eps")?;
-        if !(epsilon > 0.0 && epsilon < 1.0) {
-            return Err(config.invalid_value("layer_norm_eps", "it must be between 0 and 1"));
+                "intermediate_size",
+                "hidden_act",
+            ],
+        )?;
+        read.epsilon = epsilon(config, "layer_norm_eps")?;
+        read.projection_bias = config.optional("qkv_bias")?.unwrap_or(true);
+        Ok(read)
+    }
+
+    /// Reads width, blocks, heads, size of the feed-forward layer and activation by these keys; the rest is as in BERT.
+    ///
+    /// # Errors
+    /// As [`EncoderConfig::read`].
+    pub(super) fn sized(config: &Config, keys: [&str; 5]) -> Result<Self, LoadError> {
+        let [width_key, blocks, heads_key, intermediate_size, activation_key] = keys;
+        let (width, heads) = (config.size(width_key)?, config.size(heads_key)?);
+        if !width.is_multiple_of(heads) {
+            return Err(config.invalid_value(heads_key, format!("it must divide {width_key} = {width}")));
         }
         Ok(Self {
             width,
-            blocks: config.size("num_hidden_layers")?,
+            blocks: config.size(blocks)?,
             heads,
-            intermediate_size: config.size("intermediate_size")?,
-            activation: activation(config)?,
-            epsilon,
-            projection_bias: config.optional("qkv_bias")?.unwrap_or(true),
+            intermediate_size: config.size(intermediate_size)?,
+            activation: activation(config, activation_key)?,
+            gated: false,
+            epsilon: 1e-12,
+            norms_first: false,
+            norm_bias: true,
+            projection_bias: true,
+            output_bias: true,
+            feed_forward_bias: true,
         })
     }
 
-    /// Takes the blocks of a slice (`{prefix}.0`, `{prefix}.1`, ...) from a checkpoint.
+    /// Returns one form per block with the prefixes `{prefix}.0`, `{prefix}.1`, ...
+    pub(super) fn numbered(&self, prefix: &str) -> Vec<BlockForm> {
+        let forms = (0..self.blocks).map(|index| BlockForm {
+            prefix: format!("{prefix}.{index}"),
+            ..BlockForm::default()
+        });
+        forms.collect()
+    }
+
+    /// Takes the blocks of a slice from a checkpoint.
     ///
     /// # Errors
-    /// As [`Weights::take`], and [`LoadError::TooManySlices`].
+    /// As [`Weights::take`](crate::checkpoint::Weights::take), and [`LoadError::TooManySlices`].
     pub(super) fn take_blocks<O: Ops>(
         &self,
         layers: &mut Layers<'_, O>,
-        prefix: &str,
+        forms: &[BlockForm],
         names: &BlockNames,
+        distances: Option<&Distances<O>>,
         slice: Slice,
-    ) -> Result<Vec<Block<O>>, LoadError> {
-        if slice.of() > self.blocks {
+    ) -> Result<Vec<Arc<Block<O>>>, LoadError> {
+        if slice.of() > forms.len() {
             return Err(LoadError::TooManySlices {
                 file: layers.weights.file().to_owned(),
-                blocks: self.blocks,
+                blocks: forms.len(),
                 of: slice.of(),
             });
         }
-        slice
-            .blocks(self.blocks)
-            .map(|index| self.take_block(layers, &format!("{prefix}.{index}"), names))
-            .collect()
+        let mut taken: HashMap<&str, Arc<Block<O>>> = HashMap::new();
+        let mut blocks = Vec::new();
+        for form in forms.get(slice.blocks(forms.len())).unwrap_or_default() {
+            let block = match taken.get(form.prefix.as_str()) {
+                Some(block) => block.clone(),
+                None => Arc::new(self.take_block(layers, form, names, distances)?),
+            };
+            taken.insert(&form.prefix, block.clone());
+            blocks.push(block);
+        }
+        Ok(blocks)
     }
 
     fn take_block<O: Ops>(
         &self,
         layers: &mut Layers<'_, O>,
-        prefix: &str,
+        form: &BlockForm,
         names: &BlockNames,
+        distances: Option<&Distances<O>>,
     ) -> Result<Block<O>, LoadError> {
-        let (width, intermediate_size, epsilon) = (self.width, self.intermediate_size, self.epsilon);
-        let at = |name: &str| format!("{prefix}.{name}");
-        let projections = ["query", "key", "value"].map(|part| at(&format!("{}.{part}", names.projections)));
+        let (width, intermediate_size) = (self.width, self.intermediate_size);
+        let at = |name: &str| format!("{}.{name}", form.prefix);
+        let distances = distances
+            .map(|form| self.take_distances(layers, form, names, &at))
+            .transpose()?;
+        let prefixes: Vec<String> = names.projections.iter().map(|part| at(part)).collect();
+        let each = 3 * width / prefixes.len().max(1);
+        let up = if self.gated {
+            2 * intermediate_size
+        } else {
+            intermediate_size
+        };
+        let attention_norm = if form.without_first_norm {
+            None
+        } else {
+            Some(self.norm(layers, &at(names.attention_norm))?)
+        };
+        // Distances add scores, which are scaled to the same variance (He et al. 2021, section 3.1).
+        let summands = distances.as_ref().map_or(1, |scores| {
+            1 + usize::from(scores.keys.is_some()) + usize::from(scores.queries.is_some())
+        });
         Ok(Block {
             heads: self.heads,
-            projections: layers.concatenated(&projections, width, width, self.projection_bias)?,
-            output: layers.linear(&at("attention.output.dense"), width, width)?,
-            attention_norm: layers.layer_norm(&at(names.attention_norm), width, epsilon)?,
-            up: layers.linear(&at("intermediate.dense"), width, intermediate_size)?,
+            scale: 1.0 / ((width / self.heads * summands) as f32).sqrt(),
+            window: form.window,
+            rotary: form.rotary.clone(),
+            distances,
+            projections: layers.concatenated(&prefixes, width, each, self.projection_bias)?,
+            output: layers.linear_with(&at(names.output), width, width, self.output_bias)?,
+            attention_norm,
+            up: layers.linear_with(&at(names.up), width, up, self.feed_forward_bias)?,
             activation: self.activation,
-            down: layers.linear(&at("output.dense"), intermediate_size, width)?,
-            feed_forward_norm: layers.layer_norm(&at(names.feed_forward_norm), width, epsilon)?,
+            gated: self.gated,
+            down: layers.linear_with(&at(names.down), intermediate_size, width, self.feed_forward_bias)?,
+            feed_forward_norm: self.norm(layers, &at(names.feed_forward_norm))?,
+            norms_first: self.norms_first,
+        })
+    }
+
+    /// Takes a norm of this encoder.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn norm<O: Ops>(
+        &self,
+        layers: &mut Layers<'_, O>,
+        prefix: &str,
+    ) -> Result<O::Norm, LoadError> {
+        layers.layer_norm_with(prefix, self.width, self.epsilon, self.norm_bias)
+    }
+
+    /// Projects the vectors of the distances by the layers of a block. These may be the block's own projections, which
+    /// are therefore copied.
+    fn take_distances<O: Ops>(
+        &self,
+        layers: &mut Layers<'_, O>,
+        form: &Distances<O>,
+        names: &BlockNames,
+        at: &impl Fn(&str) -> String,
+    ) -> Result<DistanceScores<O::Matrix>, LoadError> {
+        let mut project = |name: Option<&str>| -> Result<Option<O::Matrix>, LoadError> {
+            let Some(name) = name else { return Ok(None) };
+            let layer = if names.projections.contains(&name) {
+                layers.shared_linear(&at(name), self.width, self.width)?
+            } else {
+                layers.linear(&at(name), self.width, self.width)?
+            };
+            Ok(Some(layers.ops.multiply(&form.vectors, &layer)))
+        };
+        Ok(DistanceScores {
+            keys: project(form.keys)?,
+            queries: project(form.queries)?,
+            rows: form.rows.clone(),
         })
     }
 }
 
-fn activation(config: &Config) -> Result<Activation, LoadError> {
-    match config.required::<String>("hidden_act")?.as_str() {
+/// Reads the number that a norm adds to the variance.
+///
+/// # Errors
+/// [`LoadError::MissingKey`], or [`LoadError::BadKey`] unless it is between 0 and 1.
+pub(super) fn epsilon(config: &Config, key: &str) -> Result<f64, LoadError> {
+    let epsilon = config.required::<f64>(key)?;
+    if epsilon > 0.0 && epsilon < 1.0 {
+        return Ok(epsilon);
+    }
+    Err(config.invalid_value(key, "it must be between 0 and 1"))
+}
+
+/// Reads an activation.
+///
+/// # Errors
+/// [`LoadError::MissingKey`], or [`LoadError::BadKey`] for one that is not supported.
+pub(super) fn activation(config: &Config, key: &str) -> Result<Activation, LoadError> {
+    match config.required::<String>(key)?.as_str() {
         "gelu" | "gelu_python" => Ok(Activation::Gelu),
         "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Ok(Activation::GeluTanh),
         "relu" => Ok(Activation::Relu),
+        "silu" | "swish" => Ok(Activation::Silu),
+        "tanh" => Ok(Activation::Tanh),
         _ => Err(config.invalid_value(
-            "hidden_act",
-            "gelu, gelu_new, gelu_pytorch_tanh and relu are supported",
+            key,
+            "gelu, gelu_new, gelu_pytorch_tanh, relu, silu and tanh are supported",
         )),
     }
 }
 
 impl<O: Ops> Block<O> {
-    /// Computes the block with norms after the residual sums, as in the original transformer and BERT.
-    ///
-    /// The rows of `x` are tokens, grouped by sequence; `sequences` says which are visible
-    /// ([`Ops::attend_sequences`]).
-    pub(super) fn post_norm(&self, ops: &O, x: &O::Matrix, sequences: &[&[bool]]) -> O::Matrix {
-        let mut attended = self.attend(ops, x, sequences);
+    /// Computes the block. The rows of `x` are tokens, grouped by sequence; `sequences` says which are visible
+    /// ([`Ops::attend_sequences`]); `position_bias` is the table of a [`RelativeBias`](crate::ops::RelativeBias).
+    pub(super) fn forward(
+        &self,
+        ops: &O,
+        x: &O::Matrix,
+        sequences: &[&[bool]],
+        position_bias: Option<&O::Matrix>,
+    ) -> O::Matrix {
+        if self.norms_first {
+            let normalised = self.attention_norm.as_ref().map(|norm| ops.normalise(x, norm));
+            let mut attended = self.attend(ops, normalised.as_ref().unwrap_or(x), sequences, position_bias);
+            ops.add(&mut attended, x);
+            let mut fed = self.feed_forward(ops, &ops.normalise(&attended, &self.feed_forward_norm));
+            ops.add(&mut fed, &attended);
+            return fed;
+        }
+        let mut attended = self.attend(ops, x, sequences, position_bias);
         ops.add(&mut attended, x);
-        let x = ops.normalise(&attended, &self.attention_norm);
+        let x = match &self.attention_norm {
+            Some(norm) => ops.normalise(&attended, norm),
+            None => attended,
+        };
         let mut fed = self.feed_forward(ops, &x);
         ops.add(&mut fed, &x);
         ops.normalise(&fed, &self.feed_forward_norm)
     }
 
-    /// Computes the block with norms before each layer, as in ViT; the arguments are those of [`Self::post_norm`].
-    pub(super) fn pre_norm(&self, ops: &O, x: &O::Matrix, sequences: &[&[bool]]) -> O::Matrix {
-        let mut attended = self.attend(ops, &ops.normalise(x, &self.attention_norm), sequences);
-        ops.add(&mut attended, x);
-        let mut fed = self.feed_forward(ops, &ops.normalise(&attended, &self.feed_forward_norm));
-        ops.add(&mut fed, &attended);
-        fed
-    }
-
-    fn attend(&self, ops: &O, x: &O::Matrix, sequences: &[&[bool]]) -> O::Matrix {
-        let projected = ops.multiply(x, &self.projections);
+    fn attend(
+        &self,
+        ops: &O,
+        x: &O::Matrix,
+        sequences: &[&[bool]],
+        position_bias: Option<&O::Matrix>,
+    ) -> O::Matrix {
+        let mut projected = ops.multiply(x, &self.projections);
+        if let Some(rotary) = &self.rotary {
+            let positions: Vec<usize> = sequences.iter().flat_map(|mask| 0..mask.len()).collect();
+            // Queries and keys are the first two thirds of a row.
+            ops.rotate(
+                &mut projected,
+                2 * self.heads,
+                2 * rotary.frequencies.len(),
+                rotary,
+                &positions,
+            );
+        }
+        let attention = EncoderAttention {
+            heads: self.heads,
+            scale: self.scale,
+            window: self.window,
+            position_bias,
+            distances: self.distances.as_ref(),
+        };
         ops.multiply(
-            &ops.attend_sequences(&projected, sequences, self.heads),
+            &ops.attend_sequences(&projected, sequences, &attention),
             &self.output,
         )
     }
 
     fn feed_forward(&self, ops: &O, x: &O::Matrix) -> O::Matrix {
-        let up = ops.activate(ops.multiply(x, &self.up), self.activation, false);
+        let up = ops.activate(ops.multiply(x, &self.up), self.activation, self.gated);
         ops.multiply(&up, &self.down)
     }
 }

@@ -1,6 +1,6 @@
 //! Layers from a checkpoint, by the names that torch gives their tensors.
 
-use crate::checkpoint::{LoadError, Weights};
+use crate::checkpoint::{LoadError, Weights, transposed};
 use crate::ops::Ops;
 
 /// Takes layers from a checkpoint to a device.
@@ -20,11 +20,38 @@ impl<O: Ops> Layers<'_, O> {
         inputs: usize,
         outputs: usize,
     ) -> Result<O::Linear, LoadError> {
+        self.linear_with(prefix, inputs, outputs, true)
+    }
+
+    /// Takes the linear layer `{prefix}`; without `biased` it has no bias.
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub(super) fn linear_with(
+        &mut self,
+        prefix: &str,
+        inputs: usize,
+        outputs: usize,
+        biased: bool,
+    ) -> Result<O::Linear, LoadError> {
+        self.concatenated(&[prefix.to_owned()], inputs, outputs, biased)
+    }
+
+    /// Copies the linear layer `{prefix}`, which another layer also uses, without taking it if it is taken later.
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub(super) fn shared_linear(
+        &mut self,
+        prefix: &str,
+        inputs: usize,
+        outputs: usize,
+    ) -> Result<O::Linear, LoadError> {
         let weight = self
             .weights
-            .take_transposed(&format!("{prefix}.weight"), inputs, outputs)?;
-        let bias = self.weights.take(&format!("{prefix}.bias"), &[outputs])?;
-        Ok(self.upload(weight, bias, inputs, outputs))
+            .copy(&format!("{prefix}.weight"), &[outputs, inputs])?;
+        let bias = self.weights.copy(&format!("{prefix}.bias"), &[outputs])?;
+        Ok(self.upload(transposed(&weight, inputs), bias, inputs, outputs))
     }
 
     /// Takes linear layers of the same size as one, which reads the input once: its outputs are theirs, in order.
@@ -39,7 +66,8 @@ impl<O: Ops> Layers<'_, O> {
         outputs: usize,
         biased: bool,
     ) -> Result<O::Linear, LoadError> {
-        let (mut parts, mut bias) = (Vec::with_capacity(prefixes.len()), Vec::new());
+        let (mut parts, mut bias): (Vec<Vec<f32>>, Vec<f32>) =
+            (Vec::with_capacity(prefixes.len()), Vec::new());
         for prefix in prefixes {
             parts.push(
                 self.weights
@@ -48,6 +76,10 @@ impl<O: Ops> Layers<'_, O> {
             if biased {
                 bias.extend(self.weights.take(&format!("{prefix}.bias"), &[outputs])?);
             }
+        }
+        if parts.len() == 1 {
+            let weight = parts.pop().unwrap_or_default();
+            return Ok(self.upload(weight, bias, inputs, outputs));
         }
         let mut weight = Vec::with_capacity(parts.iter().map(Vec::len).sum());
         for row in 0..inputs {
@@ -103,8 +135,27 @@ impl<O: Ops> Layers<'_, O> {
         width: usize,
         epsilon: f64,
     ) -> Result<O::Norm, LoadError> {
+        self.layer_norm_with(prefix, width, epsilon, true)
+    }
+
+    /// Takes the layer norm `{prefix}`; without `biased` it has no bias.
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub(super) fn layer_norm_with(
+        &mut self,
+        prefix: &str,
+        width: usize,
+        epsilon: f64,
+        biased: bool,
+    ) -> Result<O::Norm, LoadError> {
         let gamma = self.weights.take(&format!("{prefix}.weight"), &[width])?;
-        let beta = self.weights.take(&format!("{prefix}.bias"), &[width])?;
+        let beta = if biased {
+            self.weights.take(&format!("{prefix}.bias"), &[width])?
+        } else {
+            // No bias at all would mean a norm by the root mean square.
+            vec![0.0; width]
+        };
         Ok(self.ops.norm(gamma, Some(beta), epsilon as f32))
     }
 

@@ -1,19 +1,30 @@
 //! Classifiers, detectors and question answering models, one file per architecture, and the registry of all
 //! architectures.
 
-mod answer_span;
+mod albert;
 mod bert;
 pub mod cnn;
+mod deberta;
+mod distilbert;
+mod electra;
 mod encoder;
 pub mod grid;
 mod image;
 mod layers;
 pub mod mlp;
+mod modernbert;
+mod mpnet;
 pub(crate) mod onnx;
 pub(crate) mod registry;
-mod text;
+mod roberta;
+pub(crate) mod text;
+mod text_encoder;
+mod text_form;
+mod text_head;
 mod vit;
 
+#[cfg(test)]
+mod family_tests;
 #[cfg(test)]
 mod slice_tests;
 #[cfg(test)]

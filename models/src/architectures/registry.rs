@@ -1,11 +1,14 @@
 //! The registry of architectures: finds and loads the architecture of a checkpoint.
 //!
-//! An architecture is added with one file and one line in `ARCHITECTURES`; language models are in the registry of
+//! An architecture is added with one file and one line in `TEXT_FAMILIES` or `OTHERS`; language models are in the registry of
 //! `decoder/`.
 
 use std::path::Path;
 
-use super::{bert, cnn, grid, mlp, vit};
+use super::text_encoder;
+use super::text_form::TextForm;
+use super::text_head::TextTask;
+use super::{albert, bert, cnn, deberta, distilbert, electra, grid, mlp, modernbert, mpnet, roberta, vit};
 use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
 use crate::decoder::registry as decoders;
 use crate::device::Device;
@@ -24,29 +27,91 @@ struct Architecture {
 }
 
 /// How an architecture builds a model.
+#[derive(Clone, Copy)]
 enum Build {
     /// As a whole only.
     Whole(fn(&mut Checkpoint, &Device) -> Result<Built, LoadError>),
     /// A slice of its layers, or the whole.
     Sliced(fn(&mut Checkpoint, &Device, Slice) -> Result<Built, LoadError>),
+    /// Likewise, from the description of a text encoder.
+    Text(fn(&Config) -> Result<TextForm, LoadError>, TextTask),
 }
 
-const ARCHITECTURES: &[Architecture] = &[
-    Architecture {
-        name: "BertForSequenceClassification",
-        build: Build::Sliced(bert::sequence_classification),
-        unused: &[],
-    },
-    Architecture {
-        name: "BertForQuestionAnswering",
-        build: Build::Sliced(bert::question_answering),
-        // Saved by old versions of transformers; answers depend on the tokens, not on the pooled state.
-        unused: &["bert.pooler."],
-    },
+/// A family of text encoders: the names of its classes, and its description.
+struct TextFamily {
+    /// The sequence classifier, the question answering model and the base model, in this order.
+    classes: [&'static str; 3],
+    form: fn(&Config) -> Result<TextForm, LoadError>,
+    /// As [`Architecture::unused`].
+    unused: &'static [&'static str],
+}
+
+impl TextFamily {
+    fn architectures(&'static self) -> impl Iterator<Item = Architecture> {
+        let tasks = [
+            TextTask::Classification,
+            TextTask::QuestionAnswering,
+            TextTask::Embedding,
+        ];
+        self.classes
+            .into_iter()
+            .zip(tasks)
+            .map(|(name, task)| Architecture {
+                name,
+                build: Build::Text(self.form, task),
+                unused: if task == TextTask::Classification {
+                    &[]
+                } else {
+                    self.unused
+                },
+            })
+    }
+}
+
+/// The names of a family's classes from its prefix.
+macro_rules! family {
+    ($prefix:literal, $form:path, $unused:expr) => {
+        TextFamily {
+            classes: [
+                concat!($prefix, "ForSequenceClassification"),
+                concat!($prefix, "ForQuestionAnswering"),
+                concat!($prefix, "Model"),
+            ],
+            form: $form,
+            unused: $unused,
+        }
+    };
+}
+
+/// Poolers that base models have, and that old versions of transformers saved for question answering.
+const TEXT_FAMILIES: &[TextFamily] = &[
+    family!("Bert", bert::form, &["bert.pooler.", "pooler."]),
+    family!("DistilBert", distilbert::form, &[]),
+    family!("Roberta", roberta::form, &["roberta.pooler.", "pooler."]),
+    family!("XLMRoberta", roberta::form, &["roberta.pooler.", "pooler."]),
+    family!("Camembert", roberta::form, &["roberta.pooler.", "pooler."]),
+    family!("Electra", electra::form, &[]),
+    family!("Albert", albert::form, &["albert.pooler.", "pooler."]),
+    family!("MPNet", mpnet::form, &["mpnet.pooler.", "pooler."]),
+    family!("DebertaV2", deberta::form, &["pooler."]),
+    family!("ModernBert", modernbert::form, &[]),
+];
+
+const OTHERS: [Architecture; 6] = [
     Architecture {
         name: "ViTForImageClassification",
         build: Build::Sliced(vit::image_classification),
         unused: &["vit.pooler."],
+    },
+    Architecture {
+        name: "DeiTForImageClassification",
+        build: Build::Sliced(vit::deit_classification),
+        unused: &["deit.pooler."],
+    },
+    Architecture {
+        name: "DeiTForImageClassificationWithTeacher",
+        build: Build::Sliced(vit::deit_classification_with_teacher),
+        unused: &["deit.pooler."],
     },
     Architecture {
         name: cnn::MODEL_TYPE,
@@ -65,6 +130,14 @@ const ARCHITECTURES: &[Architecture] = &[
     },
 ];
 
+/// All architectures of this registry.
+fn architectures() -> impl Iterator<Item = Architecture> {
+    TEXT_FAMILIES
+        .iter()
+        .flat_map(TextFamily::architectures)
+        .chain(OTHERS)
+}
+
 /// Options for loading a checkpoint.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LoadOptions {
@@ -81,7 +154,7 @@ pub struct LoadOptions {
 /// # Errors
 /// [`LoadError::UnknownArchitecture`] if this build does not support it; otherwise [`LoadError`], naming the file.
 pub fn architecture(dir: &Path) -> Result<&'static str, LoadError> {
-    let config = Config::open(dir)?;
+    let config = Config::of_directory(dir)?;
     match decoders::architecture(&config)? {
         Some(name) => Ok(name),
         None => Ok(find(&config)?.name),
@@ -120,6 +193,7 @@ pub fn load_checkpoint(
     let built = match entry.build {
         Build::Whole(build) if whole => build(&mut checkpoint, device)?,
         Build::Sliced(build) => build(&mut checkpoint, device, options.slice)?,
+        Build::Text(form, task) => text_encoder::build(form, task, &mut checkpoint, device, options.slice)?,
         Build::Whole(_) => {
             return Err(LoadError::NotSliced {
                 architecture: entry.name,
@@ -152,12 +226,12 @@ fn describe(built: Built, name: String, architecture: &str, totals: WeightTotals
 
 /// All supported architectures.
 pub(crate) fn supported() -> Vec<&'static str> {
-    let entries = ARCHITECTURES.iter().map(|entry| entry.name);
+    let entries = architectures().map(|entry| entry.name);
     entries.chain(decoders::supported()).collect()
 }
 
 /// Finds the architecture by `architectures[0]`, else by `model_type`.
-fn find(config: &Config) -> Result<&'static Architecture, LoadError> {
+fn find(config: &Config) -> Result<Architecture, LoadError> {
     let named = config
         .optional::<Vec<String>>("architectures")?
         .unwrap_or_default()
@@ -167,7 +241,7 @@ fn find(config: &Config) -> Result<&'static Architecture, LoadError> {
     named
         .iter()
         .chain(&model_type)
-        .find_map(|name| ARCHITECTURES.iter().find(|entry| entry.name == name))
+        .find_map(|name| architectures().find(|entry| entry.name == name))
         .ok_or_else(|| LoadError::UnknownArchitecture {
             file: config.file().to_owned(),
             found: match (named, model_type) {

@@ -37,6 +37,11 @@ fn numbers(outputs: &Outputs) -> Vec<(String, Vec<f32>)> {
         .collect()
 }
 
+/// Whether a text has more tokens than the fixtures' context of 24.
+fn is_long(input: &crate::Tensor) -> bool {
+    input.name == "text_pair" && input.data.len() > 70
+}
+
 #[test]
 fn chained_slices_equal_the_whole_model() {
     for fixture in fixtures::ALL
@@ -49,6 +54,8 @@ fn chained_slices_equal_the_whole_model() {
             .unwrap()
             .into_iter()
             .map(|case| case.inputs)
+            // Only the whole model combines the windows of a long context.
+            .filter(|inputs| !(fixture.name.contains("answering") && inputs.iter().any(is_long)))
             .collect();
         let whole = load_slice(fixture, Slice::WHOLE).unwrap().model.run(&requests);
         for of in 1..=layers(fixture) {

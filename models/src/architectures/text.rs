@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use tokenizers::{Encoding, Tokenizer, TruncationDirection, TruncationParams, TruncationStrategy};
+use tokenizers::{
+    Encoding, PostProcessor, Tokenizer, TruncationDirection, TruncationParams, TruncationStrategy,
+};
 
 use crate::checkpoint::{LoadError, TokenizerFile};
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, Signature};
@@ -17,14 +19,25 @@ pub(super) struct TextReader {
     tokenizer: Option<Tokenizer>,
     limits: TokenLimits,
     texts: Texts,
+    /// Whether the model answers by itself, so that it can combine the windows of a context.
+    pub whole: bool,
 }
+
+/// Maximum length of a window of question and context, tokens: the default of transformers' question answering.
+const LONGEST_WINDOW: usize = 384;
+
+/// Tokens that neighbouring windows of a context share, likewise.
+const WINDOW_STRIDE: usize = 128;
+
+/// Maximum number of windows of one request.
+const MOST_WINDOWS: usize = 256;
 
 /// The texts of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Texts {
     /// One text or a pair; of a pair the longer is truncated.
     OneOrTwo,
-    /// A question and its context; only the context is truncated.
+    /// A question and its context, of which each window goes through the model with the question.
     QuestionAndContext,
 }
 
@@ -33,7 +46,7 @@ pub(super) enum Texts {
 pub(super) struct TokenLimits {
     /// Number of token ids.
     pub vocabulary: usize,
-    /// Number of token types.
+    /// Number of token types; 0 if the model has none, and those of the tokenizer are ignored.
     pub types: usize,
     /// Maximum length of a sequence, tokens.
     pub context: usize,
@@ -54,7 +67,7 @@ pub(super) struct Tokens {
 
 /// The second text of a pair, and the positions of its tokens.
 #[derive(Debug)]
-pub(super) struct SecondText {
+pub(crate) struct SecondText {
     /// The text.
     pub text: String,
     encoding: Encoding,
@@ -62,7 +75,7 @@ pub(super) struct SecondText {
 
 impl SecondText {
     /// Positions of its tokens in the sequence.
-    pub(super) fn tokens(&self) -> Range<usize> {
+    pub(crate) fn tokens(&self) -> Range<usize> {
         let sequences = self.encoding.get_sequence_ids();
         let first = sequences.iter().position(|sequence| *sequence == Some(1));
         let last = sequences.iter().rposition(|sequence| *sequence == Some(1));
@@ -70,7 +83,7 @@ impl SecondText {
     }
 
     /// Returns the bytes of the text that these tokens cover, extended to whole words.
-    pub(super) fn bytes(&self, first: usize, last: usize) -> Option<Range<usize>> {
+    pub(crate) fn bytes(&self, first: usize, last: usize) -> Option<Range<usize>> {
         let word = |token: usize| {
             let (_, word) = self.encoding.token_to_word(token)?;
             self.encoding.word_to_chars(word, 1)
@@ -94,6 +107,7 @@ impl TextReader {
             tokenizer,
             limits,
             texts,
+            whole: true,
         })
     }
 
@@ -102,7 +116,10 @@ impl TextReader {
     pub(super) fn signature(&self) -> Signature {
         let ids = |name| InputSpec::optional(name, Datatype::I64, vec![Extent::UpTo(self.limits.context)]);
         let text = |name| InputSpec::optional(name, Datatype::Bytes, vec![Extent::Exactly(1)]);
-        let mut inputs = vec![ids("input_ids"), ids("attention_mask"), ids("token_type_ids")];
+        let mut inputs = vec![ids("input_ids"), ids("attention_mask")];
+        if self.limits.types > 0 {
+            inputs.push(ids("token_type_ids"));
+        }
         if self.tokenizer.is_some() {
             inputs.extend([text("text"), text("text_pair")]);
         } else if let Some(ids) = inputs.first_mut() {
@@ -111,17 +128,19 @@ impl TextReader {
         Signature { inputs }
     }
 
-    /// Returns the tokens of a request.
+    /// Returns the tokens of a request; those of several windows if a context is longer than one.
     ///
     /// # Errors
     /// [`ModelError`], naming the invalid input.
-    pub(super) fn read(&self, inputs: &Inputs) -> Result<Tokens, ModelError> {
+    pub(super) fn read(&self, inputs: &Inputs) -> Result<Vec<Tokens>, ModelError> {
         self.signature().check(inputs)?;
         let input = |name: &str| inputs.iter().find(|input| input.name == name);
         match (input("input_ids"), input("text")) {
-            (Some(ids), None) if input("text_pair").is_none() => {
-                self.ids(ids, input("attention_mask"), input("token_type_ids"))
-            }
+            (Some(ids), None) if input("text_pair").is_none() => Ok(vec![self.ids(
+                ids,
+                input("attention_mask"),
+                input("token_type_ids"),
+            )?]),
             (None, Some(text)) => {
                 for name in ["attention_mask", "token_type_ids"] {
                     if input(name).is_some() {
@@ -170,42 +189,82 @@ impl TextReader {
         })
     }
 
-    fn tokenize(&self, text: &Tensor, pair: Option<&Tensor>) -> Result<Tokens, ModelError> {
+    fn tokenize(&self, text: &Tensor, pair: Option<&Tensor>) -> Result<Vec<Tokens>, ModelError> {
         let Some(tokenizer) = &self.tokenizer else {
             return Err(bad("text", "this checkpoint has no tokenizer.json"));
         };
         let first = only_text(text)?;
         let second = pair.map(only_text).transpose()?;
-        if second.is_none() && self.texts == Texts::QuestionAndContext {
-            return Err(bad(
-                &text.name,
-                "it is a question; send its context as `text_pair`",
-            ));
+        let encodings = match second {
+            None if self.texts == Texts::QuestionAndContext => {
+                return Err(bad(
+                    &text.name,
+                    "it is a question; send its context as `text_pair`",
+                ));
+            }
+            None => tokenizer.encode(first, true).map(|encoding| vec![encoding]),
+            Some(second) if self.texts == Texts::QuestionAndContext => self.windows(tokenizer, first, second),
+            Some(second) => tokenizer
+                .encode((first, second), true)
+                .map(|encoding| vec![encoding]),
+        };
+        let encodings =
+            encodings.map_err(|error| bad(&text.name, format!("the tokenizer failed: {error}")))?;
+        let tokens = encodings
+            .into_iter()
+            .map(|encoding| self.tokens(&text.name, second, encoding));
+        tokens.collect()
+    }
+
+    /// Tokenizes a question with each window of its context, as transformers' question answering does: windows of at most
+    /// [`LONGEST_WINDOW`] tokens, of which neighbours share [`WINDOW_STRIDE`].
+    fn windows(
+        &self,
+        tokenizer: &Tokenizer,
+        question: &str,
+        context: &str,
+    ) -> tokenizers::Result<Vec<Encoding>> {
+        let question = tokenizer.encode(question, false)?;
+        let mut context = tokenizer.encode(context, false)?;
+        let added = tokenizer
+            .get_post_processor()
+            .map_or(0, |processor| processor.added_tokens(true));
+        let longest = self.limits.context.min(LONGEST_WINDOW);
+        // At least one token, although the sequence is then too long, which `tokens` reports.
+        let room = longest.saturating_sub(added + question.len()).max(1);
+        let stride = (longest / 2).min(WINDOW_STRIDE).min(room - 1);
+        context.truncate(room, stride, TruncationDirection::Right);
+        let others = context.take_overflowing();
+        if others.len() >= MOST_WINDOWS {
+            return Err(format!("the context has more than {MOST_WINDOWS} windows").into());
         }
-        let encoding = match second {
-            None => tokenizer.encode(first, true),
-            Some(second) => tokenizer.encode((first, second), true),
-        }
-        .map_err(|error| bad(&text.name, format!("the tokenizer failed: {error}")))?;
+        let count = if self.whole { others.len() } else { 0 };
+        let windows = std::iter::once(context).chain(others.into_iter().take(count));
+        windows
+            .map(|window| tokenizer.post_process(question.clone(), Some(window), true))
+            .collect()
+    }
+
+    fn tokens(&self, name: &str, second: Option<&str>, encoding: Encoding) -> Result<Tokens, ModelError> {
         let column = |values: &[u32], limit: usize| {
             if let Some(value) = values.iter().find(|value| **value as usize >= limit) {
                 let reason = format!(
                     "the tokenizer returned {value}; this model takes 0..={}",
                     limit - 1
                 );
-                return Err(bad(&text.name, reason));
+                return Err(bad(name, reason));
             }
             Ok(values.iter().map(|value| i64::from(*value)).collect::<Vec<_>>())
         };
         let ids = column(encoding.get_ids(), self.limits.vocabulary)?;
         if ids.is_empty() || ids.len() > self.limits.context {
-            return Err(bad(
-                &text.name,
-                format!("the tokenizer returned {} tokens", ids.len()),
-            ));
+            return Err(bad(name, format!("the tokenizer returned {} tokens", ids.len())));
         }
         Ok(Tokens {
-            types: column(encoding.get_type_ids(), self.limits.types)?,
+            types: match self.limits.types {
+                0 => vec![0; ids.len()],
+                types => column(encoding.get_type_ids(), types)?,
+            },
             mask: vec![true; ids.len()],
             ids,
             second: second.map(|second| SecondText {
@@ -222,10 +281,9 @@ fn load(file: &TokenizerFile, context: usize, texts: Texts) -> Result<Tokenizer,
         reason,
     };
     let mut tokenizer = Tokenizer::from_bytes(&file.json).map_err(|error| bad(error.to_string()))?;
-    let added = tokenizer.get_post_processor().map_or(0, |processor| {
-        use tokenizers::PostProcessor;
-        processor.added_tokens(true)
-    });
+    let added = tokenizer
+        .get_post_processor()
+        .map_or(0, |processor| processor.added_tokens(true));
     if context <= added {
         return Err(bad(format!(
             "its {added} special tokens fill the context of {context}"
@@ -234,14 +292,13 @@ fn load(file: &TokenizerFile, context: usize, texts: Texts) -> Result<Tokenizer,
     let truncation = TruncationParams {
         direction: TruncationDirection::Right,
         max_length: context,
-        strategy: match texts {
-            Texts::OneOrTwo => TruncationStrategy::LongestFirst,
-            Texts::QuestionAndContext => TruncationStrategy::OnlySecond,
-        },
+        strategy: TruncationStrategy::LongestFirst,
         stride: 0,
     };
+    // Contexts are split into windows instead.
+    let truncation = (texts == Texts::OneOrTwo).then_some(truncation);
     tokenizer
-        .with_truncation(Some(truncation))
+        .with_truncation(truncation)
         .map_err(|error| bad(error.to_string()))?;
     // Sequences are padded later, to the longest of their batch; a fixed length in the file would only cost time.
     tokenizer.with_padding(None);

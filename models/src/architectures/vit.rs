@@ -1,8 +1,11 @@
-//! ViT (Dosovitskiy et al. 2021): `ViTForImageClassification`.
+//! ViT (Dosovitskiy et al. 2021): `ViTForImageClassification`; and DeiT (Touvron et al. 2021), which has a distillation
+//! token beside the class token: `DeiTForImageClassification` and `DeiTForImageClassificationWithTeacher`.
 //!
 //! Inputs: `pixel_values` FP32 `[channels, height, width]`, normalised according to the checkpoint's
-//! `preprocessor_config.json`. Outputs: `logits` FP32 `[labels]`. As slices, all but the last return `hidden_states`
-//! FP32 `[1 + patches, width]`, which all but the first take.
+//! `preprocessor_config.json`. Outputs: those of [`Classifier::outputs`]. As slices, all but the last return `hidden_states`
+//! FP32 `[tokens, width]`, which all but the first take.
+
+use std::sync::Arc;
 
 use serde::Deserialize;
 
@@ -12,18 +15,35 @@ use crate::checkpoint::weights::transposed;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::device::{Device, with_ops};
 use crate::ops::{Ops, Span};
-use crate::runtime::batch::{BatchResults, device_failed, logits_per_row, rows, run_batch_in_parallel};
+use crate::runtime::batch::{BatchResults, device_failed, rows, run_batch_in_parallel};
 use crate::runtime::hidden_states as states;
-use crate::runtime::loaded::{Built, Task};
+use crate::runtime::loaded::Built;
 use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::slice::Slice;
 use crate::runtime::tensor::{self, Datatype};
+use crate::tasks::classification::Classifier;
 
 const BLOCK_NAMES: BlockNames = BlockNames {
-    projections: "attention.attention",
+    projections: &[
+        "attention.attention.query",
+        "attention.attention.key",
+        "attention.attention.value",
+    ],
     attention_norm: "layernorm_before",
     feed_forward_norm: "layernorm_after",
+    ..BlockNames::BERT
 };
+
+/// What distinguishes the architectures.
+#[derive(Debug, Clone, Copy)]
+struct Form {
+    /// Prefix of the base model's tensors.
+    base: &'static str,
+    /// Tokens before the patches.
+    tokens: &'static [&'static str],
+    /// Layer that classifies each of the first tokens; the logits of several are averaged.
+    classifiers: &'static [&'static str],
+}
 
 /// Builds a `ViTForImageClassification`, or a slice of it.
 ///
@@ -34,22 +54,66 @@ pub(crate) fn image_classification(
     device: &Device,
     slice: Slice,
 ) -> Result<Built, LoadError> {
-    let labels = checkpoint.config.labels()?;
+    let form = Form {
+        base: "vit",
+        tokens: &["cls_token"],
+        classifiers: &["classifier"],
+    };
+    build(checkpoint, device, slice, form)
+}
+
+/// Builds a `DeiTForImageClassification`, or a slice of it.
+///
+/// # Errors
+/// [`LoadError`], naming the key or tensor.
+pub(crate) fn deit_classification(
+    checkpoint: &mut Checkpoint,
+    device: &Device,
+    slice: Slice,
+) -> Result<Built, LoadError> {
+    let form = Form {
+        base: "deit",
+        tokens: &["cls_token", "distillation_token"],
+        classifiers: &["classifier"],
+    };
+    build(checkpoint, device, slice, form)
+}
+
+/// Builds a `DeiTForImageClassificationWithTeacher`, or a slice of it.
+///
+/// # Errors
+/// [`LoadError`], naming the key or tensor.
+pub(crate) fn deit_classification_with_teacher(
+    checkpoint: &mut Checkpoint,
+    device: &Device,
+    slice: Slice,
+) -> Result<Built, LoadError> {
+    let form = Form {
+        base: "deit",
+        tokens: &["cls_token", "distillation_token"],
+        classifiers: &["cls_classifier", "distillation_classifier"],
+    };
+    build(checkpoint, device, slice, form)
+}
+
+fn build(checkpoint: &mut Checkpoint, device: &Device, slice: Slice, form: Form) -> Result<Built, LoadError> {
+    let classifier = Classifier::read(&checkpoint.config)?;
     Ok(Built {
-        model: with_ops!(device, ops => Vit::boxed(ops, checkpoint, device, slice, labels.len())?),
-        task: Task::Classification,
-        labels,
+        task: classifier.task(),
+        labels: classifier.labels(),
+        model: with_ops!(device, ops => Vit::boxed(ops, checkpoint, device, slice, (form, classifier))?),
     })
 }
 
 /// A ViT model or a slice of one.
 struct Vit<O: Ops> {
     ops: O,
+    form: Form,
     patches: Patches,
     width: usize,
     /// Only in the first slice.
     input_stage: Option<InputStage<O>>,
-    blocks: Vec<Block<O>>,
+    blocks: Vec<Arc<Block<O>>>,
     /// Only in the last slice.
     head: Option<Head<O>>,
     device: Device,
@@ -59,15 +123,16 @@ struct Vit<O: Ops> {
 struct InputStage<O: Ops> {
     /// From the pixels of a patch to its vector, without bias.
     projection: O::Linear,
-    /// Added to the projected patches, `[1 + patches, width]`.
+    /// Added to the projected patches, `[tokens, width]`.
     offsets: O::Matrix,
 }
 
 /// Computes logits from hidden states.
 struct Head<O: Ops> {
     norm: O::Norm,
-    output: O::Linear,
-    labels: usize,
+    /// One per classified token.
+    outputs: Vec<O::Linear>,
+    classifier: Classifier,
 }
 
 /// How an image is split into patches; all sizes in pixels, height first.
@@ -145,22 +210,28 @@ impl Patches {
 impl<O: Ops> InputStage<O> {
     /// Takes the patch projection, and everything that does not depend on the image.
     ///
-    /// The first row of the offsets belongs to the class token, whose patch is all zeros: `cls + position[0]`; the
-    /// others to the patches: `bias + position[i]`. One product and one sum then compute the whole embedding.
-    fn take(layers: &mut Layers<'_, O>, patches: &Patches, width: usize) -> Result<Self, LoadError> {
-        let at = |name: &str| format!("vit.embeddings.{name}");
-        let ([down, across], tokens) = (patches.patch, patches.count().saturating_add(1));
+    /// The first rows of the offsets belong to the class token and, in DeiT, the distillation token, whose patches are all
+    /// zeros: `token + position[i]`; the others to the patches: `bias + position[i]`. One product and one sum then compute
+    /// the whole embedding.
+    fn take(
+        layers: &mut Layers<'_, O>,
+        form: Form,
+        patches: &Patches,
+        width: usize,
+    ) -> Result<Self, LoadError> {
+        let at = |name: &str| format!("{}.embeddings.{name}", form.base);
+        let ([down, across], tokens) = (patches.patch, patches.count().saturating_add(form.tokens.len()));
         let weights = &mut *layers.weights;
         let kernel = weights.take(
             &at("patch_embeddings.projection.weight"),
             &[width, patches.channels, down, across],
         )?;
         let bias = weights.take(&at("patch_embeddings.projection.bias"), &[width])?;
-        let class = weights.take(&at("cls_token"), &[1, 1, width])?;
+        let take = |name: &&str| weights.take(&at(name), &[1, 1, width]);
+        let first = form.tokens.iter().map(take).collect::<Result<Vec<_>, _>>()?;
         let mut offsets = weights.take(&at("position_embeddings"), &[1, tokens, width])?;
         for (index, position) in offsets.chunks_mut(width.max(1)).enumerate() {
-            let added = if index == 0 { &class } else { &bias };
-            for (value, added) in position.iter_mut().zip(added) {
+            for (value, added) in position.iter_mut().zip(first.get(index).unwrap_or(&bias)) {
                 *value += added;
             }
         }
@@ -209,9 +280,10 @@ impl<O: Ops> Vit<O> {
         checkpoint: &mut Checkpoint,
         device: &Device,
         slice: Slice,
-        labels: usize,
+        (form, classifier): (Form, Classifier),
     ) -> Result<Box<dyn Model>, LoadError> {
-        let config = EncoderConfig::read(&checkpoint.config)?;
+        let mut config = EncoderConfig::read(&checkpoint.config)?;
+        config.norms_first = true;
         let patches = Patches::read(&checkpoint.config)?;
         let width = config.width;
         let mut layers = Layers {
@@ -219,22 +291,28 @@ impl<O: Ops> Vit<O> {
             weights: &mut checkpoint.weights,
         };
         let input_stage = if slice.is_first() {
-            Some(InputStage::take(&mut layers, &patches, width)?)
+            Some(InputStage::take(&mut layers, form, &patches, width)?)
         } else {
             None
         };
-        let blocks = config.take_blocks(&mut layers, "vit.encoder.layer", &BLOCK_NAMES, slice)?;
+        let forms = config.numbered(&format!("{}.encoder.layer", form.base));
+        let blocks = config.take_blocks(&mut layers, &forms, &BLOCK_NAMES, None, slice)?;
         let head = if slice.is_last() {
+            let outputs = form
+                .classifiers
+                .iter()
+                .map(|name| layers.linear(name, width, classifier.len()));
             Some(Head {
-                norm: layers.layer_norm("vit.layernorm", width, config.epsilon)?,
-                output: layers.linear("classifier", width, labels)?,
-                labels,
+                outputs: outputs.collect::<Result<_, _>>()?,
+                norm: layers.layer_norm(&format!("{}.layernorm", form.base), width, config.epsilon)?,
+                classifier,
             })
         } else {
             None
         };
         Ok(Box::new(Self {
             ops,
+            form,
             patches,
             width,
             input_stage,
@@ -245,7 +323,7 @@ impl<O: Ops> Vit<O> {
     }
 
     fn tokens(&self) -> usize {
-        self.patches.count() + 1
+        self.patches.count() + self.form.tokens.len()
     }
 
     fn answer(&self, requests: &[Vec<f32>]) -> Result<BatchResults, ModelError> {
@@ -260,7 +338,7 @@ impl<O: Ops> Vit<O> {
         let states = self
             .blocks
             .iter()
-            .fold(embedded, |x, block| block.pre_norm(ops, &x, &sequences));
+            .fold(embedded, |x, block| block.forward(ops, &x, &sequences, None));
         let Some(head) = &self.head else {
             let states = ops.values(&states).map_err(|error| device_failed(&error))?;
             return Ok(states::outputs(
@@ -270,22 +348,29 @@ impl<O: Ops> Vit<O> {
                 None,
             ));
         };
-        // Only the class token is classified, so only it needs the final norm.
-        let class = (0..requests.len()).map(|index| Span {
-            matrix: &states,
-            from: index * tokens,
-            count: 1,
-        });
-        let class = ops.gather(&class.collect::<Vec<_>>(), width);
-        let logits = ops.multiply(&ops.normalise(&class, &head.norm), &head.output);
-        Ok(logits_per_row(rows(ops, &logits, head.labels)?))
+        // Only the first tokens are classified, so only they need the final norm.
+        let mut sum: Vec<Vec<f32>> = vec![vec![0.0; head.classifier.len()]; requests.len()];
+        for (token, output) in head.outputs.iter().enumerate() {
+            let spans = (0..requests.len()).map(|index| Span {
+                matrix: &states,
+                from: index * tokens + token,
+                count: 1,
+            });
+            let first = ops.gather(&spans.collect::<Vec<_>>(), width);
+            let logits = ops.multiply(&ops.normalise(&first, &head.norm), output);
+            let logits = rows(ops, &logits, head.classifier.len())?;
+            for (sum, logits) in sum.iter_mut().flatten().zip(logits.iter().flatten()) {
+                *sum += logits / head.outputs.len() as f32;
+            }
+        }
+        Ok(sum.iter().map(|logits| head.classifier.outputs(logits)).collect())
     }
 
     fn embedded(&self, input_stage: &InputStage<O>, images: &[Vec<f32>]) -> O::Matrix {
         let (ops, pixels, tokens) = (&self.ops, self.patches.pixels(), self.tokens());
         let mut cut = Vec::with_capacity(images.len() * tokens * pixels);
         for image in images {
-            cut.resize(cut.len() + pixels, 0.0);
+            cut.resize(cut.len() + self.form.tokens.len() * pixels, 0.0);
             self.patches.cut(image, &mut cut);
         }
         let mut projected = ops.multiply(&ops.upload(cut, pixels), &input_stage.projection);

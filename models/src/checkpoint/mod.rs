@@ -5,6 +5,7 @@ pub(crate) mod chat_template;
 mod config;
 mod error;
 pub(crate) mod generation_config;
+pub(crate) mod sentence;
 pub(crate) mod weights;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +19,7 @@ pub use chat_template::ChatTemplate;
 pub use config::Config;
 pub use error::LoadError;
 pub use generation_config::GenerationConfig;
+pub use sentence::SentenceModules;
 pub(crate) use weights::transposed;
 pub use weights::{WeightTotals, Weights};
 
@@ -43,6 +45,8 @@ pub struct Checkpoint {
     pub generation: GenerationConfig,
     /// The chat template and the special tokens.
     pub chat: ChatTemplate,
+    /// The modules after the encoder, if sentence-transformers saved the directory.
+    pub sentence: Option<SentenceModules>,
 }
 
 /// The bytes of a `tokenizer.json`.
@@ -82,6 +86,19 @@ impl Config {
     }
 }
 
+impl Config {
+    /// Reads the `config.json` of a checkpoint; sentence-transformers may have saved it in a folder of the directory.
+    ///
+    /// # Errors
+    /// As [`Config::open`].
+    pub(crate) fn of_directory(dir: &Path) -> Result<Self, LoadError> {
+        match SentenceModules::open(dir)? {
+            Some((_, folder)) => Self::open(&dir.join(folder)),
+            None => Self::open(dir),
+        }
+    }
+}
+
 impl Checkpoint {
     /// Opens a directory. Reads only the header of the weights.
     ///
@@ -89,13 +106,17 @@ impl Checkpoint {
     /// [`LoadError`] for a file that is missing, unreadable, too large or malformed.
     pub fn open(dir: &Path) -> Result<Self, LoadError> {
         let display = |path: &Path| path.display().to_string();
+        let (sentence, folder) = SentenceModules::open(dir)?.unzip();
+        let whole = dir;
+        let dir = &folder.map_or_else(|| dir.to_owned(), |folder| dir.join(folder));
         let weights = dir.join("model.safetensors");
         Ok(Self {
-            name: dir
+            sentence,
+            name: whole
                 .canonicalize()
-                .unwrap_or_else(|_| dir.to_owned())
+                .unwrap_or_else(|_| whole.to_owned())
                 .file_name()
-                .map_or_else(|| display(dir), |name| name.to_string_lossy().into_owned()),
+                .map_or_else(|| display(whole), |name| name.to_string_lossy().into_owned()),
             config: Config::open(dir)?,
             weights: whole_or_sharded(dir, &weights)?,
             tokenizer: TokenizerFile::beside(dir)?,
@@ -124,6 +145,7 @@ impl Checkpoint {
             }),
             generation: GenerationConfig::default(),
             chat: ChatTemplate::default(),
+            sentence: None,
         })
     }
 }

@@ -179,6 +179,11 @@ impl Weights {
         self.remaining.contains_key(name)
     }
 
+    /// Whether a tensor whose name begins with `prefix` exists and is not taken yet.
+    pub(crate) fn contains_prefix(&self, prefix: &str) -> bool {
+        self.remaining.keys().any(|name| name.starts_with(prefix))
+    }
+
     /// Takes a tensor's elements, row-major, as f32 (from F32, F16 or BF16).
     ///
     /// A `.weight` or `.bias` is also found by its old TensorFlow name, `.gamma` or `.beta`, which the first BERT
@@ -239,6 +244,20 @@ impl Weights {
         self.remaining.remove(name);
         self.taken.parameters += values.len() as u64;
         self.taken.bytes += size_of_val(values.as_slice()) as u64;
+        Ok(values)
+    }
+
+    /// Reads a tensor as [`Weights::take`] does, without taking it: another layer takes it.
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub(crate) fn copy(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
+        let (entry, totals) = (self.remaining.get(name).cloned(), self.taken);
+        let values = self.take(name, shape)?;
+        if let Some(entry) = entry {
+            self.remaining.insert(name.to_owned(), entry);
+        }
+        self.taken = totals;
         Ok(values)
     }
 

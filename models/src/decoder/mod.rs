@@ -13,5 +13,5 @@ mod phi3;
 mod qwen;
 pub(crate) mod registry;
 mod rotary;
-mod t5;
+pub(crate) mod t5;
 pub(crate) mod weights;

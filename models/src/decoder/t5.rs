@@ -160,7 +160,7 @@ fn buckets(
 /// Returns the bucket of a distance, of `count`: the nearer half have one bucket each, the others buckets of
 /// logarithmic size up to `max_distance`. Uses the precision and order of operations of transformers, because
 /// boundaries depend on the last bit.
-fn bucket(distance: usize, count: usize, max_distance: usize) -> usize {
+pub(crate) fn bucket(distance: usize, count: usize, max_distance: usize) -> usize {
     let exact = count / 2;
     if distance < exact {
         return distance;

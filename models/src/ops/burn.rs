@@ -8,7 +8,9 @@ use std::borrow::Cow;
 use burn::tensor::activation::{gelu, gelu_approximate, relu, silu, softmax, tanh};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
-use super::{Activation, AttentionSpans, Convolution, Heads, Ops, OpsError, Rotary, ScoreRules, Span};
+use super::{
+    Activation, AttentionSpans, Convolution, EncoderAttention, Heads, Ops, OpsError, Rotary, ScoreRules, Span,
+};
 
 mod encoders;
 
@@ -306,8 +308,13 @@ impl Ops for Burn {
         Tensor::cat(answers, 0)
     }
 
-    fn attend_sequences(&self, projected: &Tensor<2>, sequences: &[&[bool]], heads: usize) -> Tensor<2> {
-        encoders::attend_sequences(projected, sequences, heads, &self.device)
+    fn attend_sequences(
+        &self,
+        projected: &Tensor<2>,
+        sequences: &[&[bool]],
+        attention: &EncoderAttention<'_, Tensor<2>>,
+    ) -> Tensor<2> {
+        encoders::attend_sequences(projected, sequences, attention, &self.device)
     }
 
     fn convolve(&self, images: &Tensor<2>, convolution: &Convolution, linear: &BurnLinear) -> Tensor<2> {

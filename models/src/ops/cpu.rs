@@ -8,7 +8,9 @@ use rayon::prelude::*;
 use super::attention;
 use super::gemm::{gemm, pack};
 use super::rows::Rows;
-use super::{Activation, AttentionSpans, Convolution, Heads, Ops, OpsError, Rotary, ScoreRules, Span};
+use super::{
+    Activation, AttentionSpans, Convolution, EncoderAttention, Heads, Ops, OpsError, Rotary, ScoreRules, Span,
+};
 use super::{convolution, self_attention};
 use crate::ops::elementwise::{gelu_of, gelu_tanh_of, relu_of, sigmoid_of};
 
@@ -190,8 +192,13 @@ impl Ops for Cpu {
         attention::attend(queries, requests, heads, rules)
     }
 
-    fn attend_sequences(&self, projected: &Rows, sequences: &[&[bool]], heads: usize) -> Rows {
-        self_attention::attend_sequences(projected, sequences, heads)
+    fn attend_sequences(
+        &self,
+        projected: &Rows,
+        sequences: &[&[bool]],
+        attention: &EncoderAttention<'_, Rows>,
+    ) -> Rows {
+        self_attention::attend_sequences(projected, sequences, attention)
     }
 
     fn convolve(&self, images: &Rows, convolution: &Convolution, linear: &PackedLinear) -> Rows {

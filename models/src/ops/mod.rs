@@ -10,13 +10,18 @@ pub mod burn;
 mod convolution;
 pub mod cpu;
 pub(crate) mod elementwise;
+mod encoder_attention;
 mod gemm;
+#[cfg(test)]
+mod not_finite_tests;
 mod rows;
 mod self_attention;
 
 use std::borrow::Cow;
 
 use thiserror::Error;
+
+pub use encoder_attention::{DistanceRows, DistanceScores, EncoderAttention};
 
 /// The device failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -265,13 +270,16 @@ pub trait Ops: Send + Sync + 'static {
         rules: ScoreRules<'_, Self::Matrix>,
     ) -> Self::Matrix;
 
-    /// Computes the self-attention of an encoder: every token attends to all visible tokens of its sequence.
+    /// Computes the self-attention of an encoder: every token attends to the visible tokens of its sequence.
     ///
     /// The rows of `projected` are `[queries | keys | values]` of equal width, grouped by sequence. `sequences` holds one
-    /// entry per token of a sequence: true if the token is visible. The scores are divided by the square root of the size
-    /// of a head.
-    fn attend_sequences(&self, projected: &Self::Matrix, sequences: &[&[bool]], heads: usize)
-    -> Self::Matrix;
+    /// entry per token of a sequence: true if the token is visible.
+    fn attend_sequences(
+        &self,
+        projected: &Self::Matrix,
+        sequences: &[&[bool]],
+        attention: &EncoderAttention<'_, Self::Matrix>,
+    ) -> Self::Matrix;
 
     /// Multiplies every window of the images by a linear layer, whose inputs are the window's pixels row by row, each
     /// with its channels.

@@ -6,45 +6,81 @@
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
+use super::EncoderAttention;
 use super::elementwise::exp_of_negative;
 use super::gemm::{PANEL, gemm_into, is_small, pack, rows_per_task};
 use super::rows::Rows;
+
+/// Score of a hidden pair of tokens: finite, so that a token that sees nothing has a finite result.
+const HIDDEN: f32 = -1e30;
 
 /// The visible keys and values of a head, packed.
 struct PackedHead {
     keys: Vec<f32>,
     values: Vec<f32>,
+    /// Products of the keys with the queries of the distances, `[tokens, distances]`; empty without them.
+    by_distance: Vec<f32>,
+}
+
+/// The keys and queries of one head's distances, packed.
+#[derive(Default)]
+struct PackedDistances {
+    keys: Vec<f32>,
+    queries: Vec<f32>,
 }
 
 /// Some consecutive queries of a sequence.
 struct Task<'a> {
     /// Index of the sequence.
     sequence: usize,
+    /// Position of the first query.
+    first: usize,
     /// Their rows of the projection.
     projected: &'a [f32],
     out: &'a mut [f32],
 }
 
-pub(super) fn attend_sequences(projected: &Rows, sequences: &[&[bool]], heads: usize) -> Rows {
-    let width = projected.width / 3;
+/// What all tasks share.
+struct Shared<'a> {
+    attention: &'a EncoderAttention<'a, Rows>,
+    width: usize,
+    head_dim: usize,
+    /// First row of the distances in use, and how many follow.
+    distances: (usize, usize),
+    /// The distances by head; empty without them.
+    packed: Vec<PackedDistances>,
+}
+
+pub(super) fn attend_sequences(
+    projected: &Rows,
+    sequences: &[&[bool]],
+    attention: &EncoderAttention<'_, Rows>,
+) -> Rows {
+    let (width, heads) = (projected.width / 3, attention.heads);
     let head_dim = width / heads.max(1);
     let mut out = vec![0.0; projected.values.len() / 3];
     if out.is_empty() || head_dim == 0 {
         return Rows { values: out, width };
     }
     let rows_of = rows_by_sequence(projected, sequences);
-    let visible: Vec<usize> = sequences
+    let visible: Vec<Vec<usize>> = sequences
         .iter()
-        .map(|mask| mask.iter().filter(|visible| **visible).count())
+        .map(|mask| {
+            (0..mask.len())
+                .filter(|token| mask.get(*token) == Some(&true))
+                .collect()
+        })
         .collect();
     let pairs = sequences.iter().map(|mask| mask.len().pow(2)).sum::<usize>();
     let small = is_small(2 * pairs * width);
+    let longest = sequences.iter().map(|mask| mask.len()).max().unwrap_or_default();
+    let shared = Shared::new(attention, width, head_dim, longest);
 
     let pack_one = |index: usize| {
         let (sequence, head) = (index / heads, index % heads);
         let mask = sequences.get(sequence).copied().unwrap_or_default();
         let lines = rows_of.get(sequence).copied().unwrap_or_default();
-        PackedHead::new(lines, mask, width, head * head_dim, head_dim)
+        shared.pack(lines, mask, head)
     };
     let count = sequences.len() * heads;
     let packed: Vec<PackedHead> = if small {
@@ -54,8 +90,8 @@ pub(super) fn attend_sequences(projected: &Rows, sequences: &[&[bool]], heads: u
     };
     let compute = |task: Task<'_>| {
         let heads = packed.chunks(heads).nth(task.sequence).unwrap_or_default();
-        let tokens = visible.get(task.sequence).copied().unwrap_or_default();
-        task.compute(heads, tokens, width, head_dim);
+        let tokens = visible.get(task.sequence).map_or(&[][..], Vec::as_slice);
+        task.compute(heads, tokens, &shared);
     };
     let each = rows_per_task(projected.values.len() / projected.width.max(1));
     let tasks = tasks(&rows_of, &mut out, projected.width, each);
@@ -79,11 +115,12 @@ fn rows_by_sequence<'a>(projected: &'a Rows, sequences: &[&[bool]]) -> Vec<&'a [
 fn tasks<'a>(rows_of: &[&'a [f32]], mut out: &'a mut [f32], width: usize, each: usize) -> Vec<Task<'a>> {
     let mut tasks = Vec::new();
     for (sequence, rows) in rows_of.iter().enumerate() {
-        for projected in rows.chunks((each * width).max(1)) {
+        for (index, projected) in rows.chunks((each * width).max(1)).enumerate() {
             let (own, rest) = out.split_at_mut((projected.len() / 3).min(out.len()));
             out = rest;
             tasks.push(Task {
                 sequence,
+                first: index * each,
                 projected,
                 out: own,
             });
@@ -92,42 +129,102 @@ fn tasks<'a>(rows_of: &[&'a [f32]], mut out: &'a mut [f32], width: usize, each: 
     tasks
 }
 
-impl PackedHead {
-    /// Packs the head that begins at column `from` of the visible tokens; `lines` are `[queries | keys | values]`, each
-    /// `width` wide.
-    fn new(lines: &[f32], mask: &[bool], width: usize, from: usize, head_dim: usize) -> Self {
+/// Copies `head_dim` columns from `from` on of every row.
+fn columns<'a>(rows: impl Iterator<Item = &'a [f32]>, from: usize, head_dim: usize) -> Vec<f32> {
+    rows.flat_map(|row| row.get(from..from + head_dim).unwrap_or_default())
+        .copied()
+        .collect()
+}
+
+/// Packs vectors, one per `head_dim` values, as the columns of a matrix.
+fn pack_columns(vectors: &[f32], head_dim: usize) -> Vec<f32> {
+    let count = vectors.len() / head_dim.max(1);
+    let mut packed = vec![0.0; count.div_ceil(PANEL) * PANEL * head_dim];
+    for (index, vector) in vectors.chunks_exact(head_dim.max(1)).enumerate() {
+        let column = index / PANEL * PANEL * head_dim + index % PANEL;
+        let slots = packed.iter_mut().skip(column).step_by(PANEL);
+        for (slot, value) in slots.zip(vector) {
+            *slot = *value;
+        }
+    }
+    packed
+}
+
+impl<'a> Shared<'a> {
+    /// Packs the keys and queries of the distances that sequences of at most `longest` tokens use.
+    fn new(attention: &'a EncoderAttention<'a, Rows>, width: usize, head_dim: usize, longest: usize) -> Self {
+        let mut shared = Self {
+            attention,
+            width,
+            head_dim,
+            distances: (0, 0),
+            packed: Vec::new(),
+        };
+        if let Some(scores) = attention.distances {
+            let (first, last) = scores.rows.range(longest);
+            let count = last + 1 - first;
+            shared.distances = (first, count);
+            let part = |matrix: &Option<Rows>, head: usize| {
+                let rows = matrix
+                    .as_ref()
+                    .map(|matrix| matrix.span(first, count))
+                    .unwrap_or_default();
+                pack_columns(
+                    &columns(rows.chunks_exact(width), head * head_dim, head_dim),
+                    head_dim,
+                )
+            };
+            let heads = (0..attention.heads).map(|head| PackedDistances {
+                keys: part(&scores.keys, head),
+                queries: part(&scores.queries, head),
+            });
+            shared.packed = heads.collect();
+        }
+        shared
+    }
+
+    /// Packs a head of the visible tokens; `lines` are `[queries | keys | values]`, each `width` wide.
+    fn pack(&self, lines: &[f32], mask: &[bool], head: usize) -> PackedHead {
+        let (width, head_dim) = (self.width, self.head_dim);
+        let from = head * head_dim;
         let visible = || {
             let lines = lines.chunks_exact((3 * width).max(1)).zip(mask);
             lines.filter(|(_, visible)| **visible).map(|(line, _)| line)
         };
-        let count = visible().count();
-        let mut keys = vec![0.0; count.div_ceil(PANEL) * PANEL * head_dim];
-        let mut values = Vec::with_capacity(count * head_dim);
-        for (token, line) in visible().enumerate() {
-            let start = width + from;
-            let key = line.get(start..start + head_dim).unwrap_or_default();
-            // The token is a column of the packed matrix.
-            let column = token / PANEL * PANEL * head_dim + token % PANEL;
-            let slots = keys.iter_mut().skip(column).step_by(PANEL);
-            for (slot, value) in slots.zip(key) {
-                *slot = *value;
-            }
-            let start = 2 * width + from;
-            values.extend_from_slice(line.get(start..start + head_dim).unwrap_or_default());
+        let keys = columns(visible(), width + from, head_dim);
+        let values = columns(visible(), 2 * width + from, head_dim);
+        let count = keys.len() / head_dim;
+        let mut by_distance = Vec::new();
+        if let Some(distances) = self
+            .packed
+            .get(head)
+            .filter(|distances| !distances.queries.is_empty())
+        {
+            by_distance = vec![0.0; count * self.distances.1];
+            gemm_into(
+                &mut by_distance,
+                self.distances.1,
+                &keys,
+                head_dim,
+                &distances.queries,
+                &[],
+            );
         }
-        Self {
-            keys,
+        PackedHead {
+            keys: pack_columns(&keys, head_dim),
             values: pack(&values, count, head_dim),
+            by_distance,
         }
     }
 }
 
 impl Task<'_> {
-    fn compute(self, heads: &[PackedHead], tokens: usize, width: usize, head_dim: usize) {
+    /// Computes all heads of the queries; `tokens` are the positions of the visible tokens.
+    fn compute(self, heads: &[PackedHead], tokens: &[usize], shared: &Shared<'_>) {
+        let (width, head_dim) = (shared.width, shared.head_dim);
         let count = self.projected.len() / (3 * width);
-        let scale = 1.0 / (head_dim as f32).sqrt();
         let mut queries = vec![0.0; count * head_dim];
-        let mut scores = vec![0.0; count * tokens];
+        let mut scores = vec![0.0; count * tokens.len()];
         let mut attended = vec![0.0; count * head_dim];
         for (index, head) in heads.iter().enumerate() {
             let columns = index * head_dim..(index + 1) * head_dim;
@@ -137,19 +234,67 @@ impl Task<'_> {
                     .iter_mut()
                     .zip(line.get(columns.clone()).unwrap_or_default())
                 {
-                    *slot = value * scale;
+                    *slot = value * shared.attention.scale;
                 }
             }
-            gemm_into(&mut scores, tokens, &queries, head_dim, &head.keys, &[]);
+            gemm_into(&mut scores, tokens.len(), &queries, head_dim, &head.keys, &[]);
+            if !shared.attention.is_plain() {
+                self.relate(&mut scores, &queries, (index, head), tokens, shared);
+            }
             Arch::new().dispatch(Softmax {
                 scores: &mut scores,
-                tokens,
+                tokens: tokens.len(),
             });
-            gemm_into(&mut attended, head_dim, &scores, tokens, &head.values, &[]);
+            gemm_into(&mut attended, head_dim, &scores, tokens.len(), &head.values, &[]);
             let lines = self.out.chunks_exact_mut(width);
             for (line, attended) in lines.zip(attended.chunks_exact(head_dim)) {
                 if let Some(line) = line.get_mut(columns.clone()) {
                     line.copy_from_slice(attended);
+                }
+            }
+        }
+    }
+
+    /// Adds to the scores of a head what depends on distances.
+    fn relate(
+        &self,
+        scores: &mut [f32],
+        queries: &[f32],
+        (index, head): (usize, &PackedHead),
+        tokens: &[usize],
+        shared: &Shared<'_>,
+    ) {
+        let Shared {
+            attention,
+            head_dim,
+            distances: (first_row, count),
+            ..
+        } = *shared;
+        let mut of_queries = Vec::new();
+        if let Some(packed) = shared.packed.get(index).filter(|packed| !packed.keys.is_empty()) {
+            of_queries = vec![0.0; queries.len() / head_dim * count];
+            gemm_into(&mut of_queries, count, queries, head_dim, &packed.keys, &[]);
+        }
+        let bias = attention.position_bias.map(|table| table.span(index, 1));
+        for (query, scores) in scores.chunks_exact_mut(tokens.len().max(1)).enumerate() {
+            let position = self.first + query;
+            for ((place, key), score) in tokens.iter().enumerate().zip(scores) {
+                if let Some(bias) = bias {
+                    let center = bias.len() / 2;
+                    let entry = (center + key).saturating_sub(position).min(2 * center);
+                    *score += bias.get(entry).copied().unwrap_or_default();
+                }
+                if let Some(scores) = attention.distances {
+                    let row = scores.rows.row(position, *key).saturating_sub(first_row);
+                    let of = |products: &[f32], line: usize| products.get(line * count + row).copied();
+                    *score += of(&of_queries, query).unwrap_or_default();
+                    *score += of(&head.by_distance, place).unwrap_or_default() * attention.scale;
+                }
+                if attention
+                    .window
+                    .is_some_and(|window| key.abs_diff(position) > window)
+                {
+                    *score = HIDDEN;
                 }
             }
         }
@@ -205,8 +350,8 @@ impl WithSimd for Softmax<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Ops;
     use super::super::cpu::Cpu;
+    use super::super::{EncoderAttention, Ops};
 
     fn numbers(count: usize, seed: usize) -> Vec<f32> {
         (0..count)
@@ -265,7 +410,8 @@ mod tests {
             let tokens: usize = masks.iter().map(Vec::len).sum();
             let projected = Cpu.upload(numbers(tokens * 3 * width, 5), 3 * width);
             let sequences: Vec<&[bool]> = masks.iter().map(Vec::as_slice).collect();
-            let result = Cpu.attend_sequences(&projected, &sequences, heads);
+            let result =
+                Cpu.attend_sequences(&projected, &sequences, &EncoderAttention::plain(heads, head_dim));
             assert_eq!((result.values.len(), result.width), (tokens * width, width));
             let mut from = 0;
             for mask in &masks {
@@ -294,11 +440,12 @@ mod tests {
         let masks = [vec![true; 50], vec![true; 3], vec![true; 120]];
         let sequences: Vec<&[bool]> = masks.iter().map(Vec::as_slice).collect();
         let projected = Cpu.upload(numbers(173 * 3 * width, 1), 3 * width);
-        let all = Cpu.attend_sequences(&projected, &sequences, heads).values;
+        let attention = EncoderAttention::plain(heads, width / heads);
+        let all = Cpu.attend_sequences(&projected, &sequences, &attention).values;
         let mut from = 0;
         for mask in sequences {
             let alone = Cpu.upload(projected.span(from, mask.len()).to_vec(), 3 * width);
-            let alone = Cpu.attend_sequences(&alone, &[mask], heads).values;
+            let alone = Cpu.attend_sequences(&alone, &[mask], &attention).values;
             assert_eq!(alone, all[from * width..(from + mask.len()) * width]);
             from += mask.len();
         }
@@ -312,7 +459,11 @@ mod tests {
             let mut values = numbers(40 * 3 * width, 1);
             values[17 * 3 * width + column] = f32::NAN;
             let result = Cpu
-                .attend_sequences(&Cpu.upload(values, 3 * width), &[&mask], 1)
+                .attend_sequences(
+                    &Cpu.upload(values, 3 * width),
+                    &[&mask],
+                    &EncoderAttention::plain(1, width),
+                )
                 .values;
             // A query concerns its own row, a key or a value all rows.
             for (row, values) in result.chunks(width).enumerate() {

@@ -46,6 +46,12 @@ pub struct ModelInfo {
 pub enum Task {
     /// One class per request: `logits` FP32 `[labels]`.
     Classification,
+    /// Several labels at once: `logits` and `probabilities` FP32 `[labels]`, and `confidence` FP32 `[1]`.
+    MultiLabel,
+    /// The score of a pair of texts: `score` FP32 `[1]`. It has no confidence.
+    Reranking,
+    /// A vector: `embedding` FP32 `[width]`. It has no confidence.
+    Embedding,
     /// A span of the context: `start_logits` and `end_logits` FP32 `[sequence]`.
     QuestionAnswering,
     /// Objects in an image: `boxes` FP32 `[found, 4]`, and one crop per object as input of a downstream task.

@@ -6,15 +6,19 @@ use burn::tensor::module::attention;
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData, s};
 
-use super::{Convolution, signed};
+use super::{Convolution, EncoderAttention, signed};
+
+/// Added to the score of a pair of tokens outside the window: finite, as on the CPU.
+const HIDDEN: f32 = -1e30;
 
 /// Pads the sequences to the longest one, so that one call computes all of them.
 pub(super) fn attend_sequences(
     projected: &Tensor<2>,
     sequences: &[&[bool]],
-    heads: usize,
+    form: &EncoderAttention<'_, Tensor<2>>,
     device: &Device,
 ) -> Tensor<2> {
+    let heads = form.heads;
     let [rows, columns] = projected.dims();
     let width = columns / 3;
     let longest = sequences.iter().map(|mask| mask.len()).max().unwrap_or_default();
@@ -34,8 +38,12 @@ pub(super) fn attend_sequences(
         .permute([2, 0, 3, 1, 4]);
     let part = |index: usize| parts.clone().slice_dim(0, index..index + 1).squeeze_dim::<4>(0);
     let hidden = hidden_keys(sequences, longest, heads, device);
-    let options = AttentionModuleOptions::default();
-    let attended = attention(part(0), part(1), part(2), hidden, None, options)
+    let options = AttentionModuleOptions {
+        scale: Some(f64::from(form.scale)),
+        ..AttentionModuleOptions::default()
+    };
+    let bias = added_scores(form, &part(0), &part(1), device);
+    let attended = attention(part(0), part(1), part(2), hidden, bias, options)
         .swap_dims(1, 2)
         .reshape([batch * longest, width]);
     if uniform {
@@ -46,6 +54,66 @@ pub(super) fn attend_sequences(
         first..first + mask.len()
     });
     attended.select(0, indices(own.collect(), device))
+}
+
+/// Returns what depends on the distance of tokens, `[batch, heads, queries, keys]`; `None` if nothing does.
+fn added_scores(
+    form: &EncoderAttention<'_, Tensor<2>>,
+    queries: &Tensor<4>,
+    keys: &Tensor<4>,
+    device: &Device,
+) -> Option<Tensor<4>> {
+    let [batch, heads, tokens, head_dim] = queries.dims();
+    let shape = [batch, heads, tokens, tokens];
+    let pairs = || (0..tokens).flat_map(|first| (0..tokens).map(move |second| (first, second)));
+    let mut sum: Option<Tensor<4>> = None;
+    let mut add = |scores: Tensor<4>| {
+        sum = Some(match sum.take() {
+            Some(sum) => sum + scores,
+            None => scores,
+        });
+    };
+    if let Some(table) = form.position_bias {
+        let [_, width] = table.dims();
+        let center = width / 2;
+        let places = pairs().map(|(query, key)| (center + key).saturating_sub(query).min(2 * center));
+        let chosen: Tensor<2> = table.clone().select(1, indices(places.collect(), device));
+        add(chosen.reshape([1, heads, tokens, tokens]).expand(shape));
+    }
+    if let Some(window) = form.window {
+        let hidden = pairs().map(|(query, key)| if query.abs_diff(key) > window { HIDDEN } else { 0.0 });
+        let hidden: Vec<f32> = hidden.collect();
+        let hidden: Tensor<4> = Tensor::from_data(TensorData::new(hidden, [1, 1, tokens, tokens]), device);
+        add(hidden.expand(shape));
+    }
+    if let Some(distances) = form.distances {
+        let products = |tokens: &Tensor<4>, vectors: &Tensor<2>| {
+            let [count, _] = vectors.dims();
+            let vectors = vectors
+                .clone()
+                .reshape([count, heads, head_dim])
+                .permute([1, 2, 0]);
+            let vectors = vectors
+                .reshape([1, heads, head_dim, count])
+                .expand([batch, heads, head_dim, count]);
+            tokens.clone().matmul(vectors).mul_scalar(form.scale)
+        };
+        let places = |row: &dyn Fn(usize, usize) -> usize| -> Tensor<4, Int> {
+            let rows = pairs().map(|(first, second)| row(first, second)).collect();
+            indices(rows, device)
+                .reshape([1, 1, tokens, tokens])
+                .expand(shape)
+        };
+        if let Some(vectors) = &distances.keys {
+            let rows = places(&|query, key| distances.rows.row(query, key));
+            add(products(queries, vectors).gather(3, rows));
+        }
+        if let Some(vectors) = &distances.queries {
+            let rows = places(&|key, query| distances.rows.row(query, key));
+            add(products(keys, vectors).gather(3, rows).swap_dims(2, 3));
+        }
+    }
+    sum
 }
 
 /// Row of every token of the padded sequences; the padding repeats the first row, which the mask hides.
@@ -118,8 +186,8 @@ pub(super) fn windows(images: &Tensor<2>, convolution: &Convolution) -> Tensor<2
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::Ops;
     use super::super::super::cpu::Cpu;
+    use super::super::super::{DistanceRows, DistanceScores, Ops};
     use super::super::Burn;
     use super::*;
 
@@ -137,6 +205,32 @@ mod tests {
                 .all(|(one, other)| (one - other).abs() < 1e-4)
     }
 
+    /// Attention of three heads: plain, within a window, with a position bias, and with distances.
+    fn related<O: Ops>(
+        ops: &O,
+        width: usize,
+        form: usize,
+        values: &[f32],
+        sequences: &[&[bool]],
+    ) -> Vec<f32> {
+        let bias = ops.upload(numbers(3 * 7), 7);
+        let distances = DistanceScores {
+            rows: DistanceRows::new(8, |distance| (distance.clamp(-3, 3) + 3).unsigned_abs()),
+            keys: Some(ops.upload(numbers(7 * width), width)),
+            queries: Some(ops.upload(numbers(8 * width).split_off(width), width)),
+        };
+        let mut attention = EncoderAttention::plain(3, width / 3);
+        match form {
+            1 => attention.window = Some(2),
+            2 => attention.position_bias = Some(&bias),
+            3 => attention.distances = Some(&distances),
+            _ => {}
+        }
+        let projected = ops.upload(values.to_vec(), 3 * width);
+        let attended = ops.attend_sequences(&projected, sequences, &attention);
+        ops.values(&attended).unwrap().into_owned()
+    }
+
     #[test]
     fn attention_and_convolution_match_the_kernels() {
         let burn = Burn {
@@ -150,12 +244,11 @@ mod tests {
             let tokens: usize = masks.iter().map(Vec::len).sum();
             let values = numbers(tokens * 3 * width);
             let sequences: Vec<&[bool]> = masks.iter().map(Vec::as_slice).collect();
-            let expected = Cpu.attend_sequences(&Cpu.upload(values.clone(), 3 * width), &sequences, 3);
-            let actual = burn.attend_sequences(&burn.upload(values, 3 * width), &sequences, 3);
-            assert!(close(
-                &burn.values(&actual).unwrap(),
-                &Cpu.values(&expected).unwrap()
-            ));
+            for form in 0..4 {
+                let on_cpu = related(&Cpu, width, form, &values, &sequences);
+                let on_burn = related(&burn, width, form, &values, &sequences);
+                assert!(close(&on_burn, &on_cpu), "{form}");
+            }
         }
         for stride in 1..4 {
             let convolution = Convolution {

@@ -1,0 +1,45 @@
+//! ALBERT (Lan et al. 2020): BERT whose blocks share their weights, with narrower embeddings.
+
+use super::encoder::{BlockForm, BlockNames};
+use super::text_form::{HeadForm, Projection, TextForm};
+use crate::checkpoint::{Config, LoadError};
+use crate::ops::Activation;
+
+const NAMES: BlockNames = BlockNames {
+    projections: &["attention.query", "attention.key", "attention.value"],
+    output: "attention.dense",
+    attention_norm: "attention.LayerNorm",
+    up: "ffn",
+    down: "ffn_output",
+    feed_forward_norm: "full_layer_layer_norm",
+};
+
+/// Describes an ALBERT model.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+    let mut form = TextForm::like_bert(
+        config,
+        "albert",
+        HeadForm::first("albert.pooler", Activation::Tanh, "classifier"),
+    )?;
+    form.names = NAMES;
+    form.embeddings.width = config.size("embedding_size")?;
+    form.embeddings.projection = Some(Projection::AfterNorm("encoder.embedding_hidden_mapping_in"));
+    let (layers, groups) = (
+        form.encoder.blocks,
+        config.optional_size("num_hidden_groups")?.unwrap_or(1),
+    );
+    if groups > layers {
+        return Err(config.invalid_value("num_hidden_groups", format!("it must be at most {layers}")));
+    }
+    let inner = config.optional_size("inner_group_num")?.unwrap_or(1);
+    let places = (0..layers).flat_map(|layer| (0..inner).map(move |part| (layer * groups / layers, part)));
+    let blocks = places.map(|(group, part)| BlockForm {
+        prefix: format!("encoder.albert_layer_groups.{group}.albert_layers.{part}"),
+        ..BlockForm::default()
+    });
+    form.blocks = blocks.collect();
+    Ok(form)
+}

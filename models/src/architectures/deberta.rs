@@ -1,0 +1,106 @@
+//! DeBERTa v2 and v3 (He et al. 2021): disentangled attention, in which tokens and distances have separate vectors.
+
+use super::encoder::{BlockNames, activation};
+use super::text_form::{DistanceForm, HeadForm, Projection, TextForm};
+use crate::checkpoint::{Config, LoadError};
+use crate::ops::DistanceRows;
+
+const NAMES: BlockNames = BlockNames {
+    projections: &[QUERY, KEY, "attention.self.value_proj"],
+    ..BlockNames::BERT
+};
+const QUERY: &str = "attention.self.query_proj";
+const KEY: &str = "attention.self.key_proj";
+
+/// Describes a DeBERTa model.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+    if config.optional::<usize>("conv_kernel_size")?.unwrap_or(0) > 0 {
+        return Err(config.invalid_value("conv_kernel_size", "the convolution is not supported"));
+    }
+    let head_size = config.optional_size("attention_head_size")?;
+    let pooler = match config.optional::<String>("pooler_hidden_act")? {
+        Some(_) => activation(config, "pooler_hidden_act")?,
+        None => crate::ops::Activation::Gelu,
+    };
+    let head = HeadForm::first("pooler.dense", pooler, "classifier");
+    let mut form = TextForm::like_bert(config, "deberta", head)?;
+    let (width, heads) = (form.encoder.width, form.encoder.heads);
+    if head_size.is_some_and(|size| size != width / heads) {
+        return Err(config.invalid_value("attention_head_size", "it must be the width over the heads"));
+    }
+    form.names = NAMES;
+    if !config.optional::<bool>("position_biased_input")?.unwrap_or(true) {
+        form.embeddings.positions = None;
+    }
+    let embedding_width = config.optional_size("embedding_size")?.unwrap_or(width);
+    if embedding_width != width {
+        form.embeddings.projection = Some(Projection::BeforeNorm("embeddings.embed_proj"));
+        form.embeddings.width = embedding_width;
+    }
+    if config.optional::<bool>("relative_attention")?.unwrap_or(false) {
+        form.distances = Some(distances(config, form.embeddings.limits.context)?);
+    }
+    Ok(form)
+}
+
+fn distances(config: &Config, context: usize) -> Result<DistanceForm, LoadError> {
+    let longest = match config
+        .optional::<i64>("max_relative_positions")?
+        .map(usize::try_from)
+    {
+        Some(Ok(longest @ 1..)) => longest,
+        _ => context,
+    };
+    let buckets = match config.optional::<i64>("position_buckets")?.map(usize::try_from) {
+        Some(Ok(buckets @ 1..)) => Some(buckets),
+        _ => None,
+    };
+    let span = buckets.unwrap_or(longest);
+    if span > 1 << 16 || span < 2 || longest < span / 2 + 2 {
+        return Err(config.invalid_value("position_buckets", "it does not fit max_relative_positions"));
+    }
+    let norm = config
+        .optional::<String>("norm_rel_ebd")?
+        .unwrap_or_else(|| "none".into());
+    let kinds = match config.optional::<serde_json::Value>("pos_att_type")? {
+        Some(serde_json::Value::String(kinds)) => kinds.split('|').map(str::to_owned).collect(),
+        _ => config
+            .optional::<Vec<String>>("pos_att_type")?
+            .unwrap_or_default(),
+    };
+    let uses = |kind: &str| kinds.iter().any(|known| known.trim() == kind);
+    let shared = config.optional::<bool>("share_att_key")?.unwrap_or(false);
+    let layer = |kind: &str, own, other| uses(kind).then_some(if shared { own } else { other });
+    Ok(DistanceForm {
+        name: "encoder.rel_embeddings",
+        count: 2 * span,
+        rows: DistanceRows::new(context, |distance| {
+            let bucket = match buckets {
+                Some(buckets) => bucket(distance, buckets, longest),
+                None => distance,
+            };
+            let row = bucket.saturating_add_unsigned(span);
+            usize::try_from(row).unwrap_or_default().min(2 * span - 1)
+        }),
+        norm: norm.contains("layer_norm").then_some("encoder.LayerNorm"),
+        keys: layer("c2p", KEY, "attention.self.pos_key_proj"),
+        queries: layer("p2c", QUERY, "attention.self.pos_query_proj"),
+    })
+}
+
+/// Returns the bucket of a distance: the nearer half have one each, the others buckets of logarithmic size. Uses the
+/// precision and order of operations of transformers, because boundaries depend on the last bit.
+fn bucket(distance: isize, buckets: usize, longest: usize) -> isize {
+    let middle = buckets / 2;
+    let far = distance.unsigned_abs();
+    if far <= middle {
+        return distance;
+    }
+    let octaves = ((longest - 1) as f64 / middle as f64) as f32;
+    let share = (far as f32 / middle as f32).ln() / octaves.ln();
+    let bucket = (share * (middle - 1) as f32).ceil() as isize + isize::try_from(middle).unwrap_or_default();
+    bucket * distance.signum()
+}

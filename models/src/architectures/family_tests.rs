@@ -1,0 +1,199 @@
+//! Every family of encoders against transformers, whole and in slices, by the checkpoints in `models/fixtures`.
+
+use std::path::{Path, PathBuf};
+
+use super::registry::*;
+use crate::device::Device;
+use crate::runtime::loaded::Task;
+use crate::runtime::model::Inputs;
+use crate::runtime::slice::Slice;
+use crate::selftest::fixtures::Fixture;
+
+const FAMILIES: [&str; 17] = [
+    "distilbert",
+    "distilbert-question-answering",
+    "roberta",
+    "roberta-question-answering",
+    "xlm-roberta",
+    "camembert",
+    "electra",
+    "electra-question-answering",
+    "albert",
+    "mpnet",
+    "deberta-v2",
+    "deberta-v3",
+    "modernbert",
+    "modernbert-mean",
+    "modernbert-question-answering",
+    "deit",
+    "deit-distilled",
+];
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
+}
+
+fn fixture(name: &'static str) -> Fixture {
+    let read = |file: &str| -> &'static [u8] { std::fs::read(folder(name).join(file)).unwrap().leak() };
+    Fixture {
+        name,
+        config: read("config.json"),
+        weights: read("model.safetensors"),
+        tokenizer: None,
+        expected: read("expected.json"),
+    }
+}
+
+#[test]
+fn every_family_matches_transformers() {
+    let mut failures = Vec::new();
+    for name in FAMILIES {
+        match fixture(name).compare(&Device::Cpu) {
+            Ok(parity) if parity.largest_difference < 1e-4 && parity.largest_padding_difference < 1e-5 => {
+                println!("{name}: {parity:?}");
+            }
+            other => failures.push(format!("{name}: {other:?}")),
+        }
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
+}
+
+#[test]
+fn every_family_can_be_sliced() {
+    for name in FAMILIES {
+        let fixture = fixture(name);
+        let requests: Vec<Inputs> = fixture
+            .cases()
+            .unwrap()
+            .into_iter()
+            .map(|case| case.inputs)
+            .collect();
+        let load = |index, of| {
+            let options = LoadOptions {
+                slice: Slice::new(index, of).unwrap(),
+                ..LoadOptions::default()
+            };
+            load_checkpoint(fixture.checkpoint().unwrap(), &Device::Cpu, &options).unwrap()
+        };
+        let whole = load(0, 1).model.run(&requests);
+        let mut batch = requests;
+        for index in 0..2 {
+            batch = load(index, 2)
+                .model
+                .run(&batch)
+                .into_iter()
+                .map(Result::unwrap)
+                .collect();
+        }
+        for (whole, chained) in whole.iter().zip(&batch) {
+            let logits = |outputs: &Inputs| outputs[0].to_f32().unwrap();
+            let pairs = logits(whole.as_ref().unwrap()).into_iter().zip(logits(chained));
+            for (one, other) in pairs {
+                assert!((one - other).abs() < 1e-5, "{name}: {one} {other}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_an_architecture_cannot_do_is_refused_by_its_key() {
+    for (name, key, value) in [
+        ("deberta-v3", "conv_kernel_size", "3"),
+        ("deberta-v3", "position_buckets", "1"),
+        ("modernbert", "classifier_pooling", "\"last\""),
+        ("roberta", "pad_token_id", "50"),
+        ("albert", "num_hidden_groups", "7"),
+        ("mpnet", "relative_attention_num_buckets", "3"),
+        ("electra", "position_embedding_type", "\"relative_key\""),
+        ("distilbert", "problem_type", "\"regression\""),
+    ] {
+        let mut fixture = fixture(name);
+        let mut config: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_slice(fixture.config).unwrap();
+        config.insert(key.into(), serde_json::from_str(value).unwrap());
+        fixture.config = serde_json::to_vec(&config).unwrap().leak();
+        let error = fixture.compare(&Device::Cpu).unwrap_err().to_string();
+        assert!(error.contains("config.json` has `"), "{name} {key}: {error}");
+    }
+}
+
+#[test]
+fn the_base_model_alone_gives_embeddings() {
+    for (name, class) in [("roberta", "RobertaModel"), ("modernbert", "ModernBertModel")] {
+        let mut fixture = fixture(name);
+        let mut config: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_slice(fixture.config).unwrap();
+        config.insert("architectures".into(), serde_json::json!([class]));
+        fixture.config = serde_json::to_vec(&config).unwrap().leak();
+        let refused = load_checkpoint(
+            fixture.checkpoint().unwrap(),
+            &Device::Cpu,
+            &LoadOptions::default(),
+        );
+        assert!(
+            refused.err().unwrap().to_string().contains("classifier"),
+            "the classifier is not used"
+        );
+        let options = LoadOptions {
+            slice: Slice::new(1, 2).unwrap(),
+            ..LoadOptions::default()
+        };
+        let loaded = load_checkpoint(fixture.checkpoint().unwrap(), &Device::Cpu, &options).unwrap();
+        assert_eq!(
+            (loaded.info.task, loaded.info.labels),
+            (Task::Embedding, Vec::new())
+        );
+    }
+}
+
+#[test]
+fn a_directory_of_sentence_transformers_gives_its_embeddings() {
+    let fixture = fixture("sentence-transformer");
+    let mut loaded = load(
+        &folder("sentence-transformer"),
+        &Device::Cpu,
+        &LoadOptions::default(),
+    )
+    .unwrap();
+    assert_eq!(
+        (loaded.info.task, loaded.info.name.as_str()),
+        (Task::Embedding, "sentence-transformer")
+    );
+    assert_eq!(
+        architecture(&folder("sentence-transformer")).unwrap(),
+        "BertModel"
+    );
+    let parity = fixture.compare_model(loaded.model.as_mut()).unwrap();
+    assert!(
+        parity.cases == 3 && parity.largest_difference < 1e-5,
+        "{parity:?}"
+    );
+}
+
+#[test]
+fn modules_that_are_not_supported_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = |modules: &str| {
+        std::fs::write(dir.path().join("modules.json"), modules).unwrap();
+        let error = load(dir.path(), &Device::Cpu, &LoadOptions::default())
+            .err()
+            .unwrap();
+        error.to_string()
+    };
+    let module = |path: &str, kind: &str| {
+        format!(r#"[{{"path": "{path}", "type": "sentence_transformers.models.{kind}"}}]"#)
+    };
+    assert!(refused(&module("", "LSTM")).contains("is not supported"));
+    assert!(refused(&module("../other", "Transformer")).contains("not a folder"));
+    assert!(refused("[]").contains("no module `Transformer`"));
+    assert!(refused("{").contains("modules.json"));
+}
+
+#[test]
+fn the_reference_page_lists_every_architecture() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/architectures.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    for name in supported() {
+        assert!(page.contains(&format!("`{name}`")), "{name}");
+    }
+}

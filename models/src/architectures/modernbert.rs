@@ -1,0 +1,126 @@
+//! ModernBERT (Warner et al. 2024): rotary positions, norms before the layers, gated feed-forward layers, and attention
+//! within a window in most blocks.
+
+use super::encoder::{BlockNames, EncoderConfig, activation, epsilon};
+use super::text::TokenLimits;
+use super::text_form::{DenseForm, Embeddings, HeadForm, PositionScheme, TextForm};
+use crate::checkpoint::{Config, LoadError};
+use crate::ops::Rotary;
+use crate::tasks::embedding::Pooling;
+
+const NAMES: BlockNames = BlockNames {
+    projections: &["attn.Wqkv"],
+    output: "attn.Wo",
+    attention_norm: "attn_norm",
+    up: "mlp.Wi",
+    down: "mlp.Wo",
+    feed_forward_norm: "mlp_norm",
+};
+
+/// Describes a ModernBERT model.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+    let keys = [
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "hidden_activation",
+    ];
+    let flag = |key: &str| Ok::<bool, LoadError>(config.optional(key)?.unwrap_or(false));
+    let mut encoder = EncoderConfig::sized(config, keys)?;
+    encoder.epsilon = epsilon(config, "norm_eps")?;
+    (encoder.gated, encoder.norms_first, encoder.norm_bias) = (true, true, flag("norm_bias")?);
+    (encoder.projection_bias, encoder.output_bias) = (flag("attention_bias")?, flag("attention_bias")?);
+    encoder.feed_forward_bias = flag("mlp_bias")?;
+    let mut blocks = encoder.numbered("layers");
+    let every = config.optional_size("global_attn_every_n_layers")?.unwrap_or(3);
+    let kinds = config.optional::<Vec<String>>("layer_types")?;
+    let window = config.optional_size("local_attention")?.unwrap_or(128) / 2;
+    for (index, block) in blocks.iter_mut().enumerate() {
+        let global = match &kinds {
+            Some(kinds) => kinds.get(index).is_some_and(|kind| kind == "full_attention"),
+            None => index % every == 0,
+        };
+        block.without_first_norm = index == 0;
+        block.window = (!global).then_some(window);
+        block.rotary = Some(rotary(config, global, encoder.width / encoder.heads)?);
+    }
+    let pooling = match config.optional::<String>("classifier_pooling")?.as_deref() {
+        None | Some("cls") => Pooling::First,
+        Some("mean") => Pooling::Mean,
+        Some(_) => return Err(config.invalid_value("classifier_pooling", "cls and mean are supported")),
+    };
+    let head = HeadForm {
+        pooling,
+        dense: Some(DenseForm {
+            name: "head.dense",
+            activation: match config.optional::<String>("classifier_activation")? {
+                Some(_) => activation(config, "classifier_activation")?,
+                None => crate::ops::Activation::Gelu,
+            },
+            bias: flag("classifier_bias")?,
+            norm: Some("head.norm"),
+        }),
+        output: "classifier",
+    };
+    Ok(TextForm {
+        base: "model",
+        blocks,
+        names: NAMES,
+        embeddings: Embeddings {
+            limits: TokenLimits {
+                vocabulary: config.size("vocab_size")?,
+                types: 0,
+                context: config.size("max_position_embeddings")?,
+            },
+            width: encoder.width,
+            words: "embeddings.tok_embeddings",
+            positions: None,
+            scheme: PositionScheme::FromZero,
+            types: "",
+            norm: "embeddings.norm",
+            projection: None,
+        },
+        encoder,
+        final_norm: Some("final_norm"),
+        position_bias: None,
+        distances: None,
+        classifier: head,
+        spans: head,
+    })
+}
+
+/// Reads the rotation of blocks with global or with local attention, in the format of transformers 5 or of version 4.
+fn rotary(config: &Config, global: bool, head_dim: usize) -> Result<Rotary, LoadError> {
+    let (kind, key) = if global {
+        ("full_attention", "global_rope_theta")
+    } else {
+        ("sliding_attention", "local_rope_theta")
+    };
+    let theta = match config.optional::<serde_json::Value>("rope_parameters")? {
+        Some(parameters) => {
+            let of = parameters.get(kind);
+            let form = of
+                .and_then(|of| of.get("rope_type"))
+                .and_then(serde_json::Value::as_str);
+            if form.is_some_and(|form| form != "default") {
+                return Err(config.invalid_value("rope_parameters", "only the type default is supported"));
+            }
+            of.and_then(|of| of.get("rope_theta"))
+                .and_then(serde_json::Value::as_f64)
+        }
+        None => config.optional::<f64>(key)?,
+    };
+    let theta = theta.unwrap_or(if global { 160_000.0 } else { 10_000.0 });
+    if !(theta.is_finite() && theta > 0.0) || head_dim % 2 == 1 {
+        return Err(config.invalid_value(key, "it must be positive, and the size of a head even"));
+    }
+    let frequency = |pair: usize| theta.powf(-((2 * pair) as f64) / head_dim as f64) as f32;
+    Ok(Rotary {
+        frequencies: (0..head_dim / 2).map(frequency).collect(),
+        neighbours: false,
+    })
+}

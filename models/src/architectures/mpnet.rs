@@ -1,0 +1,63 @@
+//! MPNet (Song et al. 2020): BERT with RoBERTa's positions, a position bias as in T5, and without token types.
+
+use super::encoder::{BlockNames, EncoderConfig};
+use super::text::TokenLimits;
+use super::text_form::{Embeddings, HeadForm, PositionBias, PositionScheme, TextForm};
+use crate::checkpoint::{Config, LoadError};
+use crate::ops::Activation;
+
+const NAMES: BlockNames = BlockNames {
+    projections: &["attention.attn.q", "attention.attn.k", "attention.attn.v"],
+    output: "attention.attn.o",
+    attention_norm: "attention.LayerNorm",
+    ..BlockNames::BERT
+};
+
+/// Describes an MPNet model.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+    let encoder = EncoderConfig::read(config)?;
+    let context = config.size("max_position_embeddings")?;
+    let buckets = config
+        .optional_size("relative_attention_num_buckets")?
+        .unwrap_or(32);
+    if buckets < 4 || buckets % 2 == 1 || buckets > 256 {
+        return Err(config.invalid_value(
+            "relative_attention_num_buckets",
+            "it must be even and from 4 to 256",
+        ));
+    }
+    let mut form = TextForm {
+        base: "mpnet",
+        blocks: encoder.numbered("encoder.layer"),
+        names: NAMES,
+        embeddings: Embeddings {
+            limits: TokenLimits {
+                vocabulary: config.size("vocab_size")?,
+                types: 0,
+                context,
+            },
+            width: encoder.width,
+            words: "embeddings.word_embeddings",
+            positions: Some(("embeddings.position_embeddings", context)),
+            scheme: PositionScheme::FromZero,
+            types: "",
+            norm: "embeddings.LayerNorm",
+            projection: None,
+        },
+        encoder,
+        final_norm: None,
+        position_bias: Some(PositionBias {
+            name: "encoder.relative_attention_bias",
+            buckets,
+            max_distance: 128,
+        }),
+        distances: None,
+        classifier: HeadForm::first("classifier.dense", Activation::Tanh, "classifier.out_proj"),
+        spans: HeadForm::SPANS,
+    };
+    form.count_after_padding(config)?;
+    Ok(form)
+}

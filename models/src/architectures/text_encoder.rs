@@ -1,0 +1,404 @@
+//! Text encoders: classification, question answering and embeddings by any architecture with a
+//! [`TextForm`](super::text_form::TextForm).
+//!
+//! Inputs: `input_ids` INT64 `[sequence]`, optionally with `attention_mask` and, if the model has token types,
+//! `token_type_ids` of the same shape; or, if the checkpoint has a `tokenizer.json`, `text` BYTES `[1]` and optionally
+//! `text_pair`. Text beyond the context is truncated, of a pair the longer text; the context of a question is split into
+//! overlapping windows ([`super::text`]). Outputs: [`Classifier::outputs`](crate::tasks::classification::Classifier),
+//! [`span_outputs`](crate::tasks::answer_span::span_outputs), or `embedding` FP32 `[width]`.
+//!
+//! As slices, all but the last return `hidden_states` FP32 `[sequence, width]` and `attention_mask` INT64 `[sequence]`,
+//! which all but the first take. A slice has only the first window of a context, and the last one no text for an answer:
+//! it returns logits only.
+
+use std::sync::Arc;
+
+use super::encoder::{Block, Distances};
+use super::layers::Layers;
+use super::text::{TextReader, Texts, Tokens};
+use super::text_form::{Embeddings, PositionScheme, Projection, TextForm};
+use super::text_head::{Head, HeadKind, TextTask};
+use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::decoder::t5::bucket;
+use crate::device::{Device, with_ops};
+use crate::ops::Ops;
+use crate::runtime::batch::{BatchResults, device_failed, run_batch_in_parallel};
+use crate::runtime::hidden_states as states;
+use crate::runtime::loaded::Built;
+use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
+use crate::runtime::slice::Slice;
+use crate::runtime::tensor;
+
+/// Builds a text encoder, or a slice of it.
+///
+/// # Errors
+/// [`LoadError`], naming the key or tensor.
+pub(super) fn build(
+    form: fn(&Config) -> Result<TextForm, LoadError>,
+    task: TextTask,
+    checkpoint: &mut Checkpoint,
+    device: &Device,
+    slice: Slice,
+) -> Result<Built, LoadError> {
+    let mut form = form(&checkpoint.config)?;
+    let modules = checkpoint.sentence.take();
+    let max_tokens = modules.as_ref().and_then(|modules| modules.max_tokens);
+    let head = HeadKind::read(task, &checkpoint.config, modules)?;
+    let (task, labels) = head.described();
+    let words = format!("{}.{}.weight", form.base, form.embeddings.words);
+    let blocks = form
+        .blocks
+        .first()
+        .map(|block| format!("{}.{}.", form.base, block.prefix));
+    let has_base = checkpoint.weights.contains(&words)
+        || blocks.is_some_and(|prefix| checkpoint.weights.contains_prefix(&prefix));
+    let base = if has_base {
+        format!("{}.", form.base)
+    } else {
+        String::new()
+    };
+    for block in &mut form.blocks {
+        block.prefix = format!("{base}{}", block.prefix);
+    }
+    let names = BaseNames { base, max_tokens };
+    let model =
+        with_ops!(device, ops => TextEncoder::boxed(ops, checkpoint, device, slice, (&form, head, &names))?);
+    Ok(Built { model, task, labels })
+}
+
+/// How tensors of the base model are named in this checkpoint.
+struct BaseNames {
+    /// Prefix, with a point at its end unless it is empty.
+    base: String,
+    /// Maximum length of a text, tokens; `None` for the context.
+    max_tokens: Option<usize>,
+}
+
+impl BaseNames {
+    fn at(&self, name: &str) -> String {
+        format!("{}{name}", self.base)
+    }
+}
+
+/// A text encoder or a slice of one.
+struct TextEncoder<O: Ops> {
+    ops: O,
+    width: usize,
+    context: usize,
+    /// Only in the first slice.
+    input_stage: Option<InputStage<O>>,
+    blocks: Vec<Arc<Block<O>>>,
+    position_bias: Option<O::Matrix>,
+    /// Only in the last slice.
+    last_stage: Option<(Option<O::Norm>, Head<O>)>,
+    device: Device,
+}
+
+/// Computes hidden states from tokens. The tables are rows in host memory; those of positions and types may be empty.
+struct InputStage<O: Ops> {
+    reader: TextReader,
+    words: Vec<f32>,
+    positions: Vec<f32>,
+    types: Vec<f32>,
+    scheme: PositionScheme,
+    width: usize,
+    before_norm: Option<O::Linear>,
+    norm: O::Norm,
+    after_norm: Option<O::Linear>,
+}
+
+/// Input of a slice: one sequence of a request.
+enum Sequence {
+    /// Tokens, for the first slice.
+    Tokens(Box<Tokens>),
+    /// Hidden states of the previous slice with their attention mask.
+    States { values: Vec<f32>, mask: Vec<bool> },
+}
+
+impl Sequence {
+    fn mask(&self) -> &[bool] {
+        match self {
+            Self::Tokens(tokens) => &tokens.mask,
+            Self::States { mask, .. } => mask,
+        }
+    }
+
+    fn tokens(&self) -> Option<&Tokens> {
+        match self {
+            Self::Tokens(tokens) => Some(tokens),
+            Self::States { .. } => None,
+        }
+    }
+}
+
+impl<O: Ops> Model for TextEncoder<O> {
+    fn signature(&self) -> Signature {
+        match &self.input_stage {
+            Some(input_stage) => input_stage.reader.signature(),
+            None => states::signature(Extent::UpTo(self.context), self.width, true),
+        }
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let signature = self.signature();
+        run_batch_in_parallel(
+            &self.device,
+            batch,
+            |inputs| self.read(inputs, &signature),
+            |request| request.iter().map(|sequence| sequence.mask().len()).sum(),
+            |requests| self.answer(requests),
+        )
+    }
+}
+
+impl<O: Ops> TextEncoder<O> {
+    /// Takes a model or a slice of one from a checkpoint.
+    fn boxed(
+        ops: O,
+        checkpoint: &mut Checkpoint,
+        device: &Device,
+        slice: Slice,
+        (form, head, names): (&TextForm, HeadKind, &BaseNames),
+    ) -> Result<Box<dyn Model>, LoadError> {
+        let texts = match head {
+            HeadKind::Spans => Texts::QuestionAndContext,
+            _ => Texts::OneOrTwo,
+        };
+        let mut input_stage = None;
+        if slice.is_first() {
+            let mut limits = form.embeddings.limits;
+            limits.context = names.max_tokens.unwrap_or(limits.context).min(limits.context);
+            let mut reader = TextReader::new(checkpoint.tokenizer.as_ref(), limits, texts)?;
+            reader.whole = slice.is_last();
+            let mut layers = Layers {
+                ops: &ops,
+                weights: &mut checkpoint.weights,
+            };
+            input_stage = Some(InputStage::take(&mut layers, form, names, reader)?);
+        }
+        let mut layers = Layers {
+            ops: &ops,
+            weights: &mut checkpoint.weights,
+        };
+        let position_bias = position_bias(&mut layers, form, names)?;
+        let distances = distances(&mut layers, form, names)?;
+        let blocks =
+            form.encoder
+                .take_blocks(&mut layers, &form.blocks, &form.names, distances.as_ref(), slice)?;
+        let mut last_stage = None;
+        if slice.is_last() {
+            let norm = form
+                .final_norm
+                .map(|norm| form.encoder.norm(&mut layers, &names.at(norm)));
+            last_stage = Some((norm.transpose()?, Head::take(&mut layers, head, form)?));
+        }
+        Ok(Box::new(Self {
+            ops,
+            width: form.encoder.width,
+            context: form.embeddings.limits.context,
+            input_stage,
+            blocks,
+            position_bias,
+            last_stage,
+            device: device.clone(),
+        }))
+    }
+
+    fn read(&self, inputs: &Inputs, signature: &Signature) -> Result<Vec<Sequence>, ModelError> {
+        if let Some(input_stage) = &self.input_stage {
+            let windows = input_stage.reader.read(inputs)?.into_iter();
+            return Ok(windows.map(|tokens| Sequence::Tokens(Box::new(tokens))).collect());
+        }
+        signature.check(inputs)?;
+        let values = states::values(inputs)?;
+        let mask = inputs.iter().find(|input| input.name == states::ATTENTION_MASK);
+        let mask = mask.map(tensor::Tensor::to_i64).transpose()?.unwrap_or_default();
+        let mask: Vec<bool> = mask.into_iter().map(|mask| mask != 0).collect();
+        let bad = |reason: &str| ModelError::BadInput {
+            name: states::ATTENTION_MASK.into(),
+            reason: reason.into(),
+        };
+        if values.len() != mask.len() * self.width {
+            return Err(bad("its length differs from that of the hidden states"));
+        }
+        if !mask.contains(&true) {
+            return Err(bad("it masks every token"));
+        }
+        Ok(vec![Sequence::States { values, mask }])
+    }
+
+    fn answer(&self, requests: &[Vec<Sequence>]) -> Result<BatchResults, ModelError> {
+        let (ops, width) = (&self.ops, self.width);
+        let sequences: Vec<&Sequence> = requests.iter().flatten().collect();
+        let masks: Vec<&[bool]> = sequences.iter().map(|sequence| sequence.mask()).collect();
+        let embedded = if let Some(input_stage) = &self.input_stage {
+            input_stage.embedded(ops, &sequences)
+        } else {
+            let states = sequences.iter().map(|sequence| match sequence {
+                Sequence::States { values, .. } => values.as_slice(),
+                Sequence::Tokens(_) => &[],
+            });
+            ops.upload(states.collect::<Vec<_>>().concat(), width)
+        };
+        let bias = self.position_bias.as_ref();
+        let states = self
+            .blocks
+            .iter()
+            .fold(embedded, |x, block| block.forward(ops, &x, &masks, bias));
+        let Some((norm, head)) = &self.last_stage else {
+            let lengths: Vec<usize> = masks.iter().map(|mask| mask.len()).collect();
+            let states = ops.values(&states).map_err(|error| device_failed(&error))?;
+            return Ok(states::outputs(&states, width, &lengths, Some(&masks)));
+        };
+        let states = match norm {
+            Some(norm) => ops.normalise(&states, norm),
+            None => states,
+        };
+        let tokens = requests
+            .iter()
+            .map(|request| request.iter().map(Sequence::tokens).collect());
+        head.outputs(ops, &states, width, &masks, &tokens.collect::<Vec<_>>())
+    }
+}
+
+/// Takes the table of the position bias, expanded from buckets to distances.
+fn position_bias<O: Ops>(
+    layers: &mut Layers<'_, O>,
+    form: &TextForm,
+    names: &BaseNames,
+) -> Result<Option<O::Matrix>, LoadError> {
+    let Some(bias) = &form.position_bias else {
+        return Ok(None);
+    };
+    let heads = form.encoder.heads;
+    let table = layers
+        .weights
+        .take(&format!("{}.weight", names.at(bias.name)), &[bias.buckets, heads])?;
+    let (half, center) = (bias.buckets / 2, bias.max_distance);
+    let row = |place: usize| {
+        bucket(place.abs_diff(center), half, bias.max_distance) + if place > center { half } else { 0 }
+    };
+    let places = (0..heads).flat_map(|head| (0..=2 * center).map(move |place| (head, place)));
+    let values =
+        places.map(|(head, place)| table.get(row(place) * heads + head).copied().unwrap_or_default());
+    Ok(Some(layers.ops.upload(values.collect(), 2 * center + 1)))
+}
+
+/// Takes the vectors of the distances.
+fn distances<O: Ops>(
+    layers: &mut Layers<'_, O>,
+    form: &TextForm,
+    names: &BaseNames,
+) -> Result<Option<Distances<O>>, LoadError> {
+    let (Some(distances), width) = (&form.distances, form.encoder.width) else {
+        return Ok(None);
+    };
+    let name = format!("{}.weight", names.at(distances.name));
+    let vectors = layers.weights.take(&name, &[distances.count, width])?;
+    let mut vectors = layers.ops.upload(vectors, width);
+    if let Some(norm) = distances.norm {
+        let norm = form.encoder.norm(layers, &names.at(norm))?;
+        vectors = layers.ops.normalise(&vectors, &norm);
+    }
+    Ok(Some(Distances {
+        rows: distances.rows.clone(),
+        vectors,
+        keys: distances.keys,
+        queries: distances.queries,
+    }))
+}
+
+impl<O: Ops> InputStage<O> {
+    fn take(
+        layers: &mut Layers<'_, O>,
+        form: &TextForm,
+        names: &BaseNames,
+        reader: TextReader,
+    ) -> Result<Self, LoadError> {
+        let Embeddings {
+            limits,
+            width,
+            words,
+            positions,
+            scheme,
+            types,
+            norm,
+            projection,
+        } = &form.embeddings;
+        let weights = &mut *layers.weights;
+        let mut table = |name: &str, rows| match rows {
+            0 => Ok(Vec::new()),
+            rows => weights.take(&format!("{}.weight", names.at(name)), &[rows, *width]),
+        };
+        let (words, types) = (table(words, limits.vocabulary)?, table(types, limits.types)?);
+        let positions = positions.map_or(Ok(Vec::new()), |(name, rows)| table(name, rows))?;
+        let blocks = form.encoder.width;
+        let (mut before_norm, mut after_norm, mut normalised) = (None, None, *width);
+        match projection {
+            Some(Projection::AfterNorm(name)) => {
+                after_norm = Some(layers.linear(&names.at(name), *width, blocks)?);
+            }
+            Some(Projection::BeforeNorm(name)) => {
+                before_norm = Some(layers.linear_with(&names.at(name), *width, blocks, false)?);
+                normalised = blocks;
+            }
+            None => {}
+        }
+        let (epsilon, bias) = (form.encoder.epsilon, form.encoder.norm_bias);
+        Ok(Self {
+            reader,
+            words,
+            positions,
+            types,
+            scheme: *scheme,
+            width: *width,
+            before_norm,
+            norm: layers.layer_norm_with(&names.at(norm), normalised, epsilon, bias)?,
+            after_norm,
+        })
+    }
+
+    fn embedded(&self, ops: &O, sequences: &[&Sequence]) -> O::Matrix {
+        let width = self.width;
+        let mut values = Vec::new();
+        for tokens in sequences.iter().filter_map(|sequence| sequence.tokens()) {
+            let mut counted = 0;
+            for (index, (word, kind)) in tokens.ids.iter().zip(&tokens.types).enumerate() {
+                let position = match self.scheme {
+                    PositionScheme::FromZero => index,
+                    PositionScheme::AfterPadding { pad } if usize::try_from(*word) == Ok(pad) => pad,
+                    PositionScheme::AfterPadding { pad } => {
+                        counted += 1;
+                        pad + counted
+                    }
+                };
+                let from = values.len();
+                values.extend_from_slice(row(
+                    &self.words,
+                    usize::try_from(*word).unwrap_or_default(),
+                    width,
+                ));
+                let kind = row(&self.types, usize::try_from(*kind).unwrap_or_default(), width);
+                for other in [kind, row(&self.positions, position, width)] {
+                    for (value, other) in values.iter_mut().skip(from).zip(other) {
+                        *value += other;
+                    }
+                }
+            }
+        }
+        let mut embedded = ops.upload(values, width);
+        if let Some(layer) = &self.before_norm {
+            embedded = ops.multiply(&embedded, layer);
+        }
+        embedded = ops.normalise(&embedded, &self.norm);
+        match &self.after_norm {
+            Some(layer) => ops.multiply(&embedded, layer),
+            None => embedded,
+        }
+    }
+}
+
+/// Returns a row of a table; empty if the table is.
+fn row(table: &[f32], index: usize, width: usize) -> &[f32] {
+    table.get(index * width..(index + 1) * width).unwrap_or_default()
+}

@@ -1,0 +1,222 @@
+//! Description of a text encoder: what its architecture file reads from `config.json`, and what
+//! [`TextEncoder`](super::text_encoder) needs to load and run it.
+
+use super::encoder::{BlockForm, BlockNames, EncoderConfig};
+use super::text::TokenLimits;
+use crate::checkpoint::{Config, LoadError};
+use crate::ops::{Activation, DistanceRows};
+use crate::tasks::embedding::Pooling;
+
+/// A text encoder. Names of tensors are relative to the base model; those of heads are whole.
+pub(super) struct TextForm {
+    /// Prefix of the base model's tensors; a checkpoint of the base model alone has none.
+    pub base: &'static str,
+    /// Sizes and form of the blocks.
+    pub encoder: EncoderConfig,
+    /// Blocks in order.
+    pub blocks: Vec<BlockForm>,
+    /// Names in a block.
+    pub names: BlockNames,
+    /// What becomes of tokens before the blocks.
+    pub embeddings: Embeddings,
+    /// Norm after the blocks.
+    pub final_norm: Option<&'static str>,
+    /// Position bias that the blocks share.
+    pub position_bias: Option<PositionBias>,
+    /// Vectors of distances that the blocks share.
+    pub distances: Option<DistanceForm>,
+    /// Head of a sequence classifier.
+    pub classifier: HeadForm,
+    /// Head of a question answering model.
+    pub spans: HeadForm,
+}
+
+/// Sum of a token's, its position's and its type's vector, normalised.
+pub(super) struct Embeddings {
+    /// Limits of token ids; `types` is 0 without token types, which are then ignored.
+    pub limits: TokenLimits,
+    /// Size of the vectors; those of the blocks may be larger.
+    pub width: usize,
+    /// Table of the tokens.
+    pub words: &'static str,
+    /// Table of the positions, and its number of rows.
+    pub positions: Option<(&'static str, usize)>,
+    /// Position of the tokens.
+    pub scheme: PositionScheme,
+    /// Table of the token types, if there are any.
+    pub types: &'static str,
+    /// Norm of the sum.
+    pub norm: &'static str,
+    /// Layer from these vectors to those of the blocks.
+    pub projection: Option<Projection>,
+}
+
+/// A layer between embeddings and blocks of different widths.
+pub(super) enum Projection {
+    /// After the norm, with a bias.
+    AfterNorm(&'static str),
+    /// Before the norm, without a bias.
+    BeforeNorm(&'static str),
+}
+
+/// Position of each token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PositionScheme {
+    /// 0, 1, 2, ...
+    FromZero,
+    /// `pad + 1`, `pad + 2`, ...; padding tokens have the position `pad` and are not counted.
+    AfterPadding {
+        /// Token id of the padding.
+        pad: usize,
+    },
+}
+
+/// A bias by distance, stored by buckets as in T5.
+pub(super) struct PositionBias {
+    /// Table `[buckets, heads]`.
+    pub name: &'static str,
+    /// Number of buckets, for both directions.
+    pub buckets: usize,
+    /// Distance from which on all share a bucket.
+    pub max_distance: usize,
+}
+
+/// Vectors of distances for disentangled attention.
+pub(super) struct DistanceForm {
+    /// Table of the vectors.
+    pub name: &'static str,
+    /// Number of its rows.
+    pub count: usize,
+    /// Row of a distance.
+    pub rows: DistanceRows,
+    /// Norm of the vectors.
+    pub norm: Option<&'static str>,
+    /// Layer in a block that gives the keys of distances.
+    pub keys: Option<&'static str>,
+    /// Layer in a block that gives their queries.
+    pub queries: Option<&'static str>,
+}
+
+/// What computes the answer from the vectors of the tokens.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HeadForm {
+    /// Vector that is classified.
+    pub pooling: Pooling,
+    /// Layer before the output layer.
+    pub dense: Option<DenseForm>,
+    /// Output layer.
+    pub output: &'static str,
+}
+
+/// A layer before an output layer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DenseForm {
+    /// Its name.
+    pub name: &'static str,
+    /// Its activation.
+    pub activation: Activation,
+    /// Whether it has a bias.
+    pub bias: bool,
+    /// Norm after the activation.
+    pub norm: Option<&'static str>,
+}
+
+impl DenseForm {
+    /// A layer with a bias and without a norm.
+    pub(super) const fn plain(name: &'static str, activation: Activation) -> Self {
+        Self {
+            name,
+            activation,
+            bias: true,
+            norm: None,
+        }
+    }
+}
+
+impl HeadForm {
+    /// Classifies the first token by two layers.
+    pub(super) const fn first(name: &'static str, activation: Activation, output: &'static str) -> Self {
+        Self {
+            pooling: Pooling::First,
+            dense: Some(DenseForm::plain(name, activation)),
+            output,
+        }
+    }
+
+    /// Head of most question answering models: one layer.
+    pub(super) const SPANS: Self = Self {
+        pooling: Pooling::First,
+        dense: None,
+        output: "qa_outputs",
+    };
+}
+
+impl TextForm {
+    /// Describes an architecture that follows BERT, with the prefix `base`; `classifier` is its head.
+    ///
+    /// # Errors
+    /// [`LoadError`] for a key that is missing, invalid or asks for something that is not supported.
+    pub(super) fn like_bert(
+        config: &Config,
+        base: &'static str,
+        classifier: HeadForm,
+    ) -> Result<Self, LoadError> {
+        let positions = config.optional::<String>("position_embedding_type")?;
+        if positions.is_some_and(|kind| kind != "absolute") {
+            return Err(
+                config.invalid_value("position_embedding_type", "only absolute positions are supported")
+            );
+        }
+        if config.optional::<bool>("is_decoder")?.unwrap_or(false) {
+            return Err(config.invalid_value("is_decoder", "only encoders are supported"));
+        }
+        let encoder = EncoderConfig::read(config)?;
+        let context = config.size("max_position_embeddings")?;
+        Ok(Self {
+            base,
+            blocks: encoder.numbered("encoder.layer"),
+            names: BlockNames::BERT,
+            embeddings: Embeddings {
+                limits: TokenLimits {
+                    vocabulary: config.size("vocab_size")?,
+                    types: match config.optional("type_vocab_size")? {
+                        Some(0) => 0,
+                        _ => config.size("type_vocab_size")?,
+                    },
+                    context,
+                },
+                width: encoder.width,
+                words: "embeddings.word_embeddings",
+                positions: Some(("embeddings.position_embeddings", context)),
+                scheme: PositionScheme::FromZero,
+                types: "embeddings.token_type_embeddings",
+                norm: "embeddings.LayerNorm",
+                projection: None,
+            },
+            encoder,
+            final_norm: None,
+            position_bias: None,
+            distances: None,
+            classifier,
+            spans: HeadForm::SPANS,
+        })
+    }
+
+    /// Makes positions count from the padding's token id on, as in RoBERTa.
+    ///
+    /// # Errors
+    /// [`LoadError::BadKey`] if no position is left for text.
+    pub(super) fn count_after_padding(&mut self, config: &Config) -> Result<(), LoadError> {
+        let pad = config.optional::<usize>("pad_token_id")?.unwrap_or(1);
+        let limits = &mut self.embeddings.limits;
+        match limits.context.checked_sub(pad.saturating_add(1)) {
+            Some(context @ 1..) => limits.context = context,
+            _ => {
+                let reason = format!("positions begin after pad_token_id = {pad}");
+                return Err(config.invalid_value("max_position_embeddings", reason));
+            }
+        }
+        self.embeddings.scheme = PositionScheme::AfterPadding { pad };
+        Ok(())
+    }
+}

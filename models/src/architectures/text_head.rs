@@ -1,0 +1,252 @@
+//! Heads of text encoders: what the last slice computes from the vectors of the tokens.
+
+use super::layers::Layers;
+use super::text::Tokens;
+use super::text_form::{DenseForm, HeadForm, TextForm};
+use crate::checkpoint::sentence::SentenceModules;
+use crate::checkpoint::{Config, LoadError};
+use crate::ops::{Activation, Ops, Span};
+use crate::runtime::batch::{BatchResults, device_failed, rows};
+use crate::runtime::loaded::Task;
+use crate::runtime::model::ModelError;
+use crate::runtime::tensor::Tensor;
+use crate::tasks::answer_span::span_outputs;
+use crate::tasks::classification::Classifier;
+use crate::tasks::embedding::{Pooling, normalised, pooled};
+
+/// What a text encoder answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TextTask {
+    /// Classes or a score of a text or a pair.
+    Classification,
+    /// The span of a context that answers a question.
+    QuestionAnswering,
+    /// A vector of a text.
+    Embedding,
+}
+
+/// The task with what the configuration says about it.
+pub(super) enum HeadKind {
+    /// Classes, labels or a score.
+    Classes(Classifier),
+    /// Start and end of a span.
+    Spans,
+    /// A vector; the modules of sentence-transformers, or the mean of the tokens without them.
+    Embedding(SentenceModules),
+}
+
+/// A task's head on a device.
+pub(super) enum Head<O: Ops> {
+    /// Logits of each text.
+    Classes {
+        pooling: Pooling,
+        layers: HeadLayers<O>,
+        classifier: Classifier,
+    },
+    /// Two logits of each token.
+    Spans(HeadLayers<O>),
+    /// Vectors.
+    Embedding {
+        pooling: Pooling,
+        layers: Vec<(O::Linear, Option<Activation>)>,
+        width: usize,
+        normalise: bool,
+    },
+}
+
+/// An optional layer with activation and norm, and the output layer.
+pub(super) struct HeadLayers<O: Ops> {
+    dense: Option<(O::Linear, Activation, Option<O::Norm>)>,
+    output: O::Linear,
+    columns: usize,
+}
+
+impl HeadKind {
+    /// Reads what the configuration says about a task.
+    ///
+    /// # Errors
+    /// [`LoadError`], naming the key.
+    pub(super) fn read(
+        task: TextTask,
+        config: &Config,
+        modules: Option<SentenceModules>,
+    ) -> Result<Self, LoadError> {
+        match task {
+            TextTask::Classification => Ok(Self::Classes(Classifier::read(config)?)),
+            TextTask::QuestionAnswering if config.labels()?.len() != 2 => {
+                Err(config.invalid_value("id2label", "a span needs two labels, its start and its end"))
+            }
+            TextTask::QuestionAnswering => Ok(Self::Spans),
+            TextTask::Embedding => Ok(Self::Embedding(modules.unwrap_or_default())),
+        }
+    }
+
+    /// Meaning of the outputs, and the names of the classes.
+    pub(super) fn described(&self) -> (Task, Vec<String>) {
+        match self {
+            Self::Classes(classifier) => (classifier.task(), classifier.labels()),
+            Self::Spans => (Task::QuestionAnswering, Vec::new()),
+            Self::Embedding(_) => (Task::Embedding, Vec::new()),
+        }
+    }
+}
+
+impl<O: Ops> Head<O> {
+    /// Takes the head of a model from its checkpoint.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn take(
+        layers: &mut Layers<'_, O>,
+        kind: HeadKind,
+        form: &TextForm,
+    ) -> Result<Self, LoadError> {
+        Ok(match kind {
+            HeadKind::Classes(classifier) => Self::Classes {
+                pooling: form.classifier.pooling,
+                layers: HeadLayers::take(layers, form, &form.classifier, classifier.len())?,
+                classifier,
+            },
+            HeadKind::Spans => Self::Spans(HeadLayers::take(layers, form, &form.spans, 2)?),
+            HeadKind::Embedding(modules) => {
+                let (mut width, mut taken) = (form.encoder.width, Vec::new());
+                for mut dense in modules.dense {
+                    let mut own = Layers {
+                        ops: layers.ops,
+                        weights: &mut dense.weights,
+                    };
+                    let layer = own.linear_with("linear", width, dense.outputs, dense.bias)?;
+                    taken.push((layer, dense.activation));
+                    width = dense.outputs;
+                }
+                Self::Embedding {
+                    pooling: modules.pooling,
+                    layers: taken,
+                    width,
+                    normalise: modules.normalise,
+                }
+            }
+        })
+    }
+
+    /// Returns the outputs of requests. The rows of `states` are tokens, `width` wide and grouped by sequence; `requests`
+    /// are the sequences of each request, `masks` which of their tokens are visible.
+    ///
+    /// # Errors
+    /// [`ModelError::Failed`] with the message of the device.
+    pub(super) fn outputs(
+        &self,
+        ops: &O,
+        states: &O::Matrix,
+        width: usize,
+        masks: &[&[bool]],
+        requests: &[Vec<Option<&Tokens>>],
+    ) -> Result<BatchResults, ModelError> {
+        match self {
+            Self::Classes {
+                pooling,
+                layers,
+                classifier,
+            } => {
+                let vectors = vectors(ops, states, width, masks, *pooling)?;
+                let logits = rows(ops, &layers.logits(ops, &vectors), layers.columns)?;
+                Ok(logits.iter().map(|logits| classifier.outputs(logits)).collect())
+            }
+            Self::Spans(layers) => {
+                let logits = rows(ops, &layers.logits(ops, states), layers.columns)?;
+                let (mut logits, mut lengths) = (logits.into_iter(), masks.iter().map(|mask| mask.len()));
+                let outputs = requests.iter().map(|sequences| {
+                    let windows = sequences.iter().map(|tokens| {
+                        let length = lengths.next().unwrap_or_default();
+                        let context = tokens.and_then(|tokens| tokens.second.as_ref());
+                        (context, logits.by_ref().take(length).collect())
+                    });
+                    span_outputs(&windows.collect::<Vec<_>>())
+                });
+                Ok(outputs.collect())
+            }
+            Self::Embedding {
+                pooling,
+                layers,
+                width: last,
+                normalise,
+            } => {
+                let mut vectors = vectors(ops, states, width, masks, *pooling)?;
+                for (layer, activation) in layers {
+                    vectors = ops.multiply(&vectors, layer);
+                    if let Some(activation) = activation {
+                        vectors = ops.activate(vectors, *activation, false);
+                    }
+                }
+                let outputs = rows(ops, &vectors, *last)?.into_iter().map(|mut vector| {
+                    if *normalise {
+                        normalised(&mut vector);
+                    }
+                    Ok(vec![Tensor::from_f32("embedding", &[vector.len()], &vector)?])
+                });
+                Ok(outputs.collect())
+            }
+        }
+    }
+}
+
+impl<O: Ops> HeadLayers<O> {
+    fn take(
+        layers: &mut Layers<'_, O>,
+        form: &TextForm,
+        head: &HeadForm,
+        columns: usize,
+    ) -> Result<Self, LoadError> {
+        let width = form.encoder.width;
+        let mut dense = |DenseForm {
+                             name,
+                             activation,
+                             bias,
+                             norm,
+                         }: DenseForm| {
+            let layer = layers.linear_with(name, width, width, bias)?;
+            let norm = norm.map(|norm| form.encoder.norm(layers, norm)).transpose()?;
+            Ok::<_, LoadError>((layer, activation, norm))
+        };
+        Ok(Self {
+            dense: head.dense.map(&mut dense).transpose()?,
+            output: layers.linear(head.output, width, columns)?,
+            columns,
+        })
+    }
+
+    fn logits(&self, ops: &O, x: &O::Matrix) -> O::Matrix {
+        let Some((layer, activation, norm)) = &self.dense else {
+            return ops.multiply(x, &self.output);
+        };
+        let x = ops.activate(ops.multiply(x, layer), *activation, false);
+        match norm {
+            Some(norm) => ops.multiply(&ops.normalise(&x, norm), &self.output),
+            None => ops.multiply(&x, &self.output),
+        }
+    }
+}
+
+/// Returns one vector per sequence.
+fn vectors<O: Ops>(
+    ops: &O,
+    states: &O::Matrix,
+    width: usize,
+    masks: &[&[bool]],
+    pooling: Pooling,
+) -> Result<O::Matrix, ModelError> {
+    if pooling == Pooling::First {
+        let mut next = 0;
+        let first = masks.iter().map(|mask| {
+            next += mask.len();
+            Span {
+                matrix: states,
+                from: next - mask.len(),
+                count: 1,
+            }
+        });
+        return Ok(ops.gather(&first.collect::<Vec<_>>(), width));
+    }
+    let values = ops.values(states).map_err(|error| device_failed(&error))?;
+    Ok(ops.upload(pooled(&values, width, masks, pooling), width))
+}

@@ -1,0 +1,148 @@
+//! Directories of sentence-transformers: `modules.json` names the modules after the encoder, with a folder for each.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::{Config, LoadError, MAX_CONFIG, Weights, open_weights, read_capped};
+use crate::ops::Activation;
+use crate::tasks::embedding::Pooling;
+
+/// What follows the encoder in an embedding model.
+#[derive(Debug)]
+pub struct SentenceModules {
+    /// Vector of a text from those of its tokens.
+    pub(crate) pooling: Pooling,
+    /// Layers after the pooling.
+    pub(crate) dense: Vec<SentenceDense>,
+    /// Whether the vector is divided by its length.
+    pub(crate) normalise: bool,
+    /// Maximum length of a text, tokens; `None` for the model's context.
+    pub(crate) max_tokens: Option<usize>,
+}
+
+/// A linear layer with its activation.
+#[derive(Debug)]
+pub(crate) struct SentenceDense {
+    /// Number of outputs.
+    pub outputs: usize,
+    /// Whether it has a bias.
+    pub bias: bool,
+    /// Its activation; `None` for the identity.
+    pub activation: Option<Activation>,
+    /// The tensors `linear.weight` and `linear.bias`.
+    pub weights: Weights,
+}
+
+impl Default for SentenceModules {
+    /// The mean of the tokens, which sentence-transformers uses for a directory without `modules.json`.
+    fn default() -> Self {
+        Self {
+            pooling: Pooling::Mean,
+            dense: Vec::new(),
+            normalise: false,
+            max_tokens: None,
+        }
+    }
+}
+
+/// An entry of `modules.json`.
+#[derive(Deserialize)]
+struct Module {
+    path: String,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+impl SentenceModules {
+    /// Reads the modules of a directory, if it has `modules.json`, with the folder of the encoder, relative to it.
+    ///
+    /// # Errors
+    /// [`LoadError`] for a file that is missing or malformed, and for a module that is not supported.
+    pub(super) fn open(dir: &Path) -> Result<Option<(Self, String)>, LoadError> {
+        let file = dir.join("modules.json");
+        if !file.exists() {
+            return Ok(None);
+        }
+        let shown = file.display().to_string();
+        let bad = |reason: String| LoadError::BadConfig {
+            file: shown.clone(),
+            reason,
+        };
+        let json = read_capped(&file, MAX_CONFIG)?;
+        let modules: Vec<Module> = serde_json::from_slice(&json).map_err(|error| bad(error.to_string()))?;
+        let (mut read, mut encoder) = (Self::default(), None);
+        for Module { path, kind } in modules {
+            // Only folders of this directory are allowed.
+            if path.contains(['/', '\\']) || path == ".." {
+                return Err(bad(format!("`{path}` is not a folder of its directory")));
+            }
+            let folder = dir.join(&path);
+            match kind.rsplit('.').next().unwrap_or_default() {
+                "Transformer" => {
+                    read.max_tokens = max_tokens(&folder)?;
+                    encoder = Some(path);
+                }
+                "Pooling" => read.pooling = pooling(&folder)?,
+                "Dense" => read.dense.push(dense(&folder)?),
+                "Normalize" => read.normalise = true,
+                _ => return Err(bad(format!("the module `{kind}` is not supported"))),
+            }
+        }
+        let encoder = encoder.ok_or_else(|| bad("it has no module `Transformer`".into()))?;
+        Ok(Some((read, encoder)))
+    }
+}
+
+fn max_tokens(folder: &Path) -> Result<Option<usize>, LoadError> {
+    let file = folder.join("sentence_bert_config.json");
+    if !file.exists() {
+        return Ok(None);
+    }
+    Config::parse(file.display().to_string(), &read_capped(&file, MAX_CONFIG)?)?
+        .optional_size("max_seq_length")
+}
+
+fn pooling(folder: &Path) -> Result<Pooling, LoadError> {
+    let config = Config::open(folder)?;
+    let modes = [
+        ("cls", "pooling_mode_cls_token", Some(Pooling::First)),
+        ("mean", "pooling_mode_mean_tokens", Some(Pooling::Mean)),
+        ("max", "pooling_mode_max_tokens", Some(Pooling::Max)),
+        ("mean_sqrt_len_tokens", "pooling_mode_mean_sqrt_len_tokens", None),
+        ("weightedmean", "pooling_mode_weightedmean_tokens", None),
+        ("lasttoken", "pooling_mode_lasttoken", None),
+    ];
+    let key = "pooling_mode";
+    let named = config.optional::<String>(key)?;
+    let mut chosen = Vec::new();
+    for (name, flag, pooling) in modes {
+        if config.optional::<bool>(flag)?.unwrap_or(false) || named.as_deref() == Some(name) {
+            chosen
+                .push(pooling.ok_or_else(|| config.invalid_value(flag, "cls, mean and max are supported"))?);
+        }
+    }
+    match chosen.as_slice() {
+        [pooling] => Ok(*pooling),
+        _ => Err(config.invalid_value(key, "exactly one of cls, mean and max is supported")),
+    }
+}
+
+fn dense(folder: &Path) -> Result<SentenceDense, LoadError> {
+    let config = Config::open(folder)?;
+    let key = "activation_function";
+    let name = config.optional::<String>(key)?.unwrap_or_else(|| "Tanh".into());
+    let file = folder.join("model.safetensors");
+    Ok(SentenceDense {
+        outputs: config.size("out_features")?,
+        bias: config.optional("bias")?.unwrap_or(true),
+        activation: match name.rsplit('.').next().unwrap_or_default() {
+            "Identity" => None,
+            "Tanh" => Some(Activation::Tanh),
+            "ReLU" => Some(Activation::Relu),
+            "GELU" => Some(Activation::Gelu),
+            _ => return Err(config.invalid_value(key, "Identity, Tanh, ReLU and GELU are supported")),
+        },
+        weights: Weights::from_file(file.display().to_string(), open_weights(folder, &file)?)?,
+    })
+}

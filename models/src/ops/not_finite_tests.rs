@@ -1,0 +1,130 @@
+//! No operation on the CPU makes a finite result of NaN, nor of an infinity that makes the result undefined.
+
+use super::cpu::Cpu;
+use super::rows::Rows;
+use super::*;
+
+const WIDTH: usize = 8;
+
+/// Rows of finite numbers with one other value, in the middle of the last row.
+fn spoilt(rows: usize, width: usize, value: f32) -> Rows {
+    let mut values: Vec<f32> = (0..rows * width)
+        .map(|index| (index % 7) as f32 / 7.0 - 0.4)
+        .collect();
+    let at = rows * width - width / 2;
+    values[at] = value;
+    Cpu.upload(values, width)
+}
+
+fn linear(inputs: usize, outputs: usize) -> <Cpu as Ops>::Linear {
+    Cpu.linear(
+        Cpu.prepare(vec![0.1; inputs * outputs], inputs, outputs),
+        vec![0.0; outputs],
+        inputs,
+        outputs,
+    )
+}
+
+/// Results of every operation on a spoilt matrix.
+fn results(value: f32) -> Vec<(&'static str, Rows)> {
+    // More rows than a task has, so that the parallel way is taken too.
+    let rows = 64;
+    let mut sum = spoilt(rows, WIDTH, 0.0);
+    Cpu.add(&mut sum, &spoilt(rows, WIDTH, value));
+    let mut rotated = spoilt(rows, WIDTH, value);
+    let rotary = Rotary {
+        frequencies: vec![1.0, 0.1, 0.01, 0.001],
+        neighbours: false,
+    };
+    let positions: Vec<usize> = (0..rows).collect();
+    Cpu.rotate(&mut rotated, 1, WIDTH, &rotary, &positions);
+    let queries = spoilt(rows, WIDTH, 0.0);
+    let cached = spoilt(rows, 2 * WIDTH, value);
+    let request = AttentionSpans {
+        queries: rows,
+        cached: vec![Span {
+            matrix: &cached,
+            from: 0,
+            count: rows,
+        }],
+        new_kv: None,
+    };
+    let heads = Heads {
+        queries: 2,
+        keys: 2,
+        head_dim: WIDTH / 2,
+        scale: 0.5,
+    };
+    let images = Convolution {
+        height: 8,
+        width: 8,
+        channels: WIDTH,
+        stride: 1,
+    };
+    let norm = |beta| Cpu.norm(vec![1.0; WIDTH], beta, 1e-6);
+    vec![
+        ("add", sum),
+        ("rotate", rotated),
+        (
+            "multiply",
+            Cpu.multiply(&spoilt(rows, WIDTH, value), &linear(WIDTH, 5)),
+        ),
+        (
+            "layer norm",
+            Cpu.normalise(&spoilt(rows, WIDTH, value), &norm(Some(vec![0.0; WIDTH]))),
+        ),
+        (
+            "root mean square norm",
+            Cpu.normalise(&spoilt(rows, WIDTH, value), &norm(None)),
+        ),
+        (
+            "gated",
+            Cpu.activate(spoilt(rows, WIDTH, value), Activation::Silu, true),
+        ),
+        ("attend", Cpu.attend(&queries, &[request], &heads, None)),
+        (
+            "convolve",
+            Cpu.convolve(&spoilt(rows, WIDTH, value), &images, &linear(9 * WIDTH, 3)),
+        ),
+    ]
+}
+
+#[test]
+fn no_operation_swallows_not_a_number_or_infinity() {
+    for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for (name, result) in results(value) {
+            let finite = result.values.iter().all(|value| value.is_finite());
+            assert!(!finite, "{name} of {value}");
+        }
+    }
+}
+
+#[test]
+fn no_form_of_encoder_attention_swallows_not_a_number() {
+    let masks: [&[bool]; 2] = [&[true; 40], &[true; 24]];
+    let bias = spoilt(2, 9, 0.0);
+    let distances = DistanceScores {
+        rows: DistanceRows::new(50, |distance| (distance.clamp(-3, 3) + 3).unsigned_abs()),
+        keys: Some(spoilt(7, WIDTH, 0.0)),
+        queries: Some(spoilt(7, WIDTH, 0.0)),
+    };
+    for column in [0, WIDTH, 2 * WIDTH] {
+        let mut projected = spoilt(64, 3 * WIDTH, 0.0);
+        projected.values[50 * 3 * WIDTH + column] = f32::NAN;
+        for form in 0..4 {
+            let mut attention = EncoderAttention::plain(2, WIDTH / 2);
+            match form {
+                1 => attention.window = Some(2),
+                2 => attention.position_bias = Some(&bias),
+                3 => attention.distances = Some(&distances),
+                _ => {}
+            }
+            let out = Cpu.attend_sequences(&projected, &masks, &attention);
+            let own = &out.values[50 * WIDTH..51 * WIDTH];
+            assert!(
+                own.iter().any(|value| value.is_nan()),
+                "form {form}, column {column}"
+            );
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The answer to a question: a span of its context.
+
+use crate::architectures::text::SecondText;
+use crate::runtime::model::{ModelError, Outputs};
+use crate::runtime::tensor;
+
+/// Maximum length of an answer, tokens: the default of transformers' question answering.
+pub(crate) const LONGEST_ANSWER: usize = 15;
+
+/// One window of the context, if it came as a text, and the logits of its tokens: start and end.
+pub(crate) type Window<'a> = (Option<&'a SecondText>, Vec<Vec<f32>>);
+
+/// Returns the outputs of one question: `start_logits` and `end_logits` FP32 `[sequence]`, raw; for a question and a
+/// context as texts also `answer` BYTES `[1]` and `answer_span` INT64 `[2]`, the answer's first byte in the context and
+/// the one after its last.
+///
+/// The answer is the span with the largest product of start and end probability within its window among those of at most
+/// [`LONGEST_ANSWER`] tokens, extended to whole words. The logits are those of the window that has it.
+///
+/// # Errors
+/// [`ModelError::BadInput`] if no window has a token of the context.
+pub(crate) fn span_outputs(windows: &[Window<'_>]) -> Result<Outputs, ModelError> {
+    let answers = windows.iter().map(|(context, logits)| {
+        let [start, end] = [0, 1].map(|index| column(logits, index));
+        let answer = context.and_then(|context| best_answer(context, &start, &end));
+        (answer, start, end, context.is_some())
+    });
+    let score =
+        |answer: &Option<Answer<'_>>| answer.as_ref().map_or(f32::NEG_INFINITY, |answer| answer.score);
+    let best = answers.max_by(|(one, ..), (other, ..)| score(one).total_cmp(&score(other)));
+    let (answer, start, end, asked) = best.unwrap_or_default();
+    let mut outputs = vec![
+        tensor::Tensor::from_f32("start_logits", &[start.len()], &start)?,
+        tensor::Tensor::from_f32("end_logits", &[end.len()], &end)?,
+    ];
+    if asked {
+        let answer = answer.ok_or_else(|| ModelError::BadInput {
+            name: "text_pair".into(),
+            reason: "the question leaves no room for it in this model's context, or it has no tokens".into(),
+        })?;
+        outputs.push(tensor::Tensor::from_texts("answer", &[answer.text])?);
+        outputs.push(tensor::Tensor::from_i64("answer_span", &[2], &answer.bytes)?);
+    }
+    Ok(outputs)
+}
+
+/// The best span of a window.
+struct Answer<'a> {
+    text: &'a str,
+    bytes: [i64; 2],
+    /// Logarithm of its probability within the window; NaN is the largest, so that it is noticed.
+    score: f32,
+}
+
+fn column(logits: &[Vec<f32>], index: usize) -> Vec<f32> {
+    let values = logits.iter().filter_map(|logits| logits.get(index).copied());
+    values.collect()
+}
+
+/// Returns the best span of a window; `None` if it has no token of the context.
+fn best_answer<'a>(context: &'a SecondText, start: &[f32], end: &[f32]) -> Option<Answer<'a>> {
+    let tokens = context.tokens();
+    let (starts, ends) = (start.get(tokens.clone())?, end.get(tokens.clone())?);
+    let spans = starts.iter().enumerate().flat_map(|(first, start)| {
+        let ends = ends.iter().enumerate().skip(first).take(LONGEST_ANSWER);
+        ends.map(move |(last, end)| (first, last, start + end))
+    });
+    // The product of the two probabilities is largest where the sum of the two logits is.
+    let (first, last, sum) = spans.max_by(|(.., a), (.., b)| a.total_cmp(b))?;
+    let bytes = context.bytes(tokens.start + first, tokens.start + last)?;
+    Some(Answer {
+        text: context.text.get(bytes.clone())?,
+        bytes: [i64::try_from(bytes.start).ok()?, i64::try_from(bytes.end).ok()?],
+        score: sum - logarithm_of_sum(starts) - logarithm_of_sum(ends),
+    })
+}
+
+/// Logarithm of the sum of the exponentials.
+fn logarithm_of_sum(values: &[f32]) -> f32 {
+    let most = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    most + values.iter().map(|value| (value - most).exp()).sum::<f32>().ln()
+}

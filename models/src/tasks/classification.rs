@@ -1,0 +1,256 @@
+//! Answers of classifiers: one class, several labels at once, or the score of a pair of texts.
+
+use crate::checkpoint::{Config, LoadError};
+use crate::runtime::loaded::Task;
+use crate::runtime::model::{ModelError, Outputs};
+use crate::runtime::tensor::Tensor;
+
+/// What the logits of a classifier mean.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Classifier {
+    kind: Kind,
+    /// Names in the order of the logits.
+    labels: Vec<String>,
+    /// Whether the configuration names them, so that answers name the class.
+    named: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Exactly one class is right.
+    One,
+    /// Every label is right or not.
+    Several,
+    /// One number; `sigmoid` maps it to [0, 1].
+    Score { sigmoid: bool },
+}
+
+impl Classifier {
+    /// Reads labels and `problem_type`. One label makes a cross-encoder, whose score is the sigmoid of its logit unless
+    /// sentence-transformers' configuration says otherwise.
+    ///
+    /// # Errors
+    /// [`LoadError::BadKey`] for labels with gaps, for regression, and for an unknown problem or activation.
+    pub(crate) fn read(config: &Config) -> Result<Self, LoadError> {
+        let labels = config.labels()?;
+        let problem = config.optional::<String>("problem_type")?;
+        let kind = match problem.as_deref() {
+            Some("regression") => {
+                return Err(config.invalid_value(
+                    "problem_type",
+                    "a regression has no classes and no confidence; it is not supported",
+                ));
+            }
+            Some("multi_label_classification") => Kind::Several,
+            None | Some("single_label_classification") if labels.len() == 1 => Kind::Score {
+                sigmoid: sigmoid(config)?,
+            },
+            None | Some("single_label_classification") => Kind::One,
+            Some(_) => {
+                return Err(config.invalid_value(
+                    "problem_type",
+                    "single_label_classification and multi_label_classification are supported",
+                ));
+            }
+        };
+        let unnamed = |(class, label): (usize, &String)| *label == format!("LABEL_{class}");
+        Ok(Self {
+            kind,
+            named: !labels.iter().enumerate().all(unnamed),
+            labels,
+        })
+    }
+
+    /// Number of logits.
+    pub(crate) fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Names of the classes.
+    pub(crate) fn labels(&self) -> Vec<String> {
+        self.labels.clone()
+    }
+
+    /// Meaning of the outputs.
+    pub(crate) fn task(&self) -> Task {
+        match self.kind {
+            Kind::One => Task::Classification,
+            Kind::Several => Task::MultiLabel,
+            Kind::Score { .. } => Task::Reranking,
+        }
+    }
+
+    /// Returns the outputs of one request.
+    ///
+    /// - One class: `logits` FP32 `[labels]`, and `label` BYTES `[1]` if the configuration names the classes.
+    /// - Several labels: `logits`, `probabilities` FP32 `[labels]`, `confidence` FP32 `[1]` (the probability that every
+    ///   label is judged rightly, if they are independent), and `labels` BYTES `[n]` with those above one half, if any.
+    /// - Score: `logits` FP32 `[1]` and `score` FP32 `[1]`.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] if a tensor cannot be built.
+    pub(crate) fn outputs(&self, logits: &[f32]) -> Result<Outputs, ModelError> {
+        let mut outputs = vec![Tensor::from_f32("logits", &[logits.len()], logits)?];
+        match self.kind {
+            Kind::One => {
+                if let Some(label) = best(logits)
+                    .and_then(|class| self.labels.get(class))
+                    .filter(|_| self.named)
+                {
+                    outputs.push(Tensor::from_texts("label", &[label])?);
+                }
+            }
+            Kind::Several => {
+                let probabilities: Vec<f32> = logits.iter().map(|logit| sigmoid_of(*logit)).collect();
+                let sure = |probability: &f32| {
+                    if *probability < 0.5 {
+                        1.0 - probability
+                    } else {
+                        *probability
+                    }
+                };
+                let confidence: f32 = probabilities.iter().map(sure).product();
+                outputs.push(Tensor::from_f32(
+                    "probabilities",
+                    &[logits.len()],
+                    &probabilities,
+                )?);
+                outputs.push(Tensor::from_f32("confidence", &[1], &[confidence])?);
+                let chosen = self
+                    .labels
+                    .iter()
+                    .zip(&probabilities)
+                    .filter(|(_, probability)| **probability > 0.5);
+                let chosen: Vec<&str> = chosen.map(|(label, _)| label.as_str()).collect();
+                if !chosen.is_empty() {
+                    outputs.push(Tensor::from_texts("labels", &chosen)?);
+                }
+            }
+            Kind::Score { sigmoid } => {
+                let score = logits.first().copied().unwrap_or(f32::NAN);
+                let score = if sigmoid { sigmoid_of(score) } else { score };
+                outputs.push(Tensor::from_f32("score", &[1], &[score])?);
+            }
+        }
+        Ok(outputs)
+    }
+}
+
+/// Whether the score of a cross-encoder is a sigmoid: by the activation that sentence-transformers saves.
+fn sigmoid(config: &Config) -> Result<bool, LoadError> {
+    let old = "sbert_ce_default_activation_function";
+    let (key, found) = match config.optional::<String>(old)? {
+        Some(name) => (old, Some(name)),
+        None => {
+            let saved = config.optional::<serde_json::Value>("sentence_transformers")?;
+            let name = saved
+                .as_ref()
+                .and_then(|saved| saved.get("activation_fn")?.as_str());
+            ("sentence_transformers", name.map(str::to_owned))
+        }
+    };
+    match found
+        .as_deref()
+        .map(|name| name.rsplit('.').next().unwrap_or(name))
+    {
+        None | Some("Sigmoid") => Ok(true),
+        Some("Identity") => Ok(false),
+        Some(_) => Err(config.invalid_value(key, "the activations Sigmoid and Identity are supported")),
+    }
+}
+
+/// The first of the largest logits.
+fn best(logits: &[f32]) -> Option<usize> {
+    let mut best: Option<(usize, f32)> = None;
+    for (class, logit) in logits.iter().copied().enumerate() {
+        if best.is_none_or(|(_, largest)| logit > largest) {
+            best = Some((class, logit));
+        }
+    }
+    best.map(|(class, _)| class)
+}
+
+fn sigmoid_of(logit: f32) -> f32 {
+    crate::ops::elementwise::sigmoid_of(logit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn classifier(json: &str) -> Result<Classifier, LoadError> {
+        Classifier::read(&Config::parse("config.json", json.as_bytes()).unwrap())
+    }
+
+    fn names(outputs: &Outputs) -> Vec<&str> {
+        outputs.iter().map(|output| output.name.as_str()).collect()
+    }
+
+    #[test]
+    fn the_problem_decides_the_outputs() {
+        let named = classifier(r#"{"id2label": {"0": "cat", "1": "dog"}}"#).unwrap();
+        let outputs = named.outputs(&[-1.0, 2.0]).unwrap();
+        assert_eq!(
+            (named.task(), names(&outputs)),
+            (Task::Classification, vec!["logits", "label"])
+        );
+        assert_eq!(outputs[1].to_texts().unwrap(), ["dog"]);
+        let unnamed = classifier(r#"{"num_labels": 3}"#).unwrap();
+        assert_eq!(names(&unnamed.outputs(&[0.0; 3]).unwrap()), ["logits"]);
+
+        let several =
+            r#"{"id2label": {"0": "a", "1": "b", "2": "c"}, "problem_type": "multi_label_classification"}"#;
+        let several = classifier(several).unwrap();
+        let outputs = several.outputs(&[3.0, -2.0, 0.5]).unwrap();
+        assert_eq!(several.task(), Task::MultiLabel);
+        assert_eq!(
+            names(&outputs),
+            ["logits", "probabilities", "confidence", "labels"]
+        );
+        assert_eq!(outputs[3].to_texts().unwrap(), ["a", "c"]);
+        let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
+        let expected = sigmoid(3.0) * (1.0 - sigmoid(-2.0)) * sigmoid(0.5);
+        assert!((outputs[2].to_f32().unwrap()[0] - expected).abs() < 1e-6);
+        assert_eq!(names(&several.outputs(&[-3.0; 3]).unwrap()).len(), 3);
+    }
+
+    #[test]
+    fn one_label_gives_a_score() {
+        let score = |json: &str| {
+            let classifier = classifier(json).unwrap();
+            assert_eq!(classifier.task(), Task::Reranking);
+            classifier.outputs(&[2.0]).unwrap()[1].to_f32().unwrap()[0]
+        };
+        assert!((score(r#"{"num_labels": 1}"#) - 0.880_797).abs() < 1e-6);
+        let identity = "torch.nn.modules.linear.Identity";
+        let json =
+            format!(r#"{{"num_labels": 1, "sentence_transformers": {{"activation_fn": "{identity}"}}}}"#);
+        assert!((score(&json) - 2.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn problems_without_classes_are_refused() {
+        for (problem, reason) in [("regression", "no classes"), ("ranking", "are supported")] {
+            let error = classifier(&format!(r#"{{"problem_type": "{problem}"}}"#))
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.contains("problem_type") && error.contains(reason),
+                "{error}"
+            );
+        }
+        let json = r#"{"num_labels": 1, "sbert_ce_default_activation_function": "torch.nn.Softmax"}"#;
+        assert!(classifier(json).is_err());
+    }
+
+    #[test]
+    fn not_a_number_stays_in_the_outputs() {
+        for json in [
+            r#"{"num_labels": 1}"#,
+            r#"{"num_labels": 1, "problem_type": "multi_label_classification"}"#,
+        ] {
+            let outputs = classifier(json).unwrap().outputs(&[f32::NAN]).unwrap();
+            assert!(outputs[1].to_f32().unwrap()[0].is_nan());
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Embeddings of texts: pooling and the layers after it, as sentence-transformers saves them.
+
+/// Vector of a text, from those of its tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pooling {
+    /// That of the first token.
+    First,
+    /// The mean over the visible tokens.
+    Mean,
+    /// The largest value over the visible tokens, in each dimension.
+    Max,
+}
+
+/// Returns one vector per sequence, row-major. The rows of `states` are tokens, `width` wide and grouped by sequence;
+/// `masks` says which are visible, at least one of each sequence.
+pub(crate) fn pooled(states: &[f32], width: usize, masks: &[&[bool]], pooling: Pooling) -> Vec<f32> {
+    let mut rows = states.chunks_exact(width.max(1));
+    let mut vectors = Vec::with_capacity(masks.len() * width);
+    for mask in masks {
+        let tokens: Vec<&[f32]> = rows.by_ref().take(mask.len()).collect();
+        let visible = || {
+            tokens
+                .iter()
+                .zip(*mask)
+                .filter(|(_, visible)| **visible)
+                .map(|(row, _)| *row)
+        };
+        match pooling {
+            Pooling::First => vectors.extend_from_slice(tokens.first().copied().unwrap_or_default()),
+            Pooling::Mean => {
+                let mut sum = vec![0.0; width];
+                for row in visible() {
+                    for (sum, value) in sum.iter_mut().zip(row) {
+                        *sum += value;
+                    }
+                }
+                let count = visible().count().max(1) as f32;
+                vectors.extend(sum.into_iter().map(|sum| sum / count));
+            }
+            Pooling::Max => {
+                let mut most = vec![f32::NEG_INFINITY; width];
+                for row in visible() {
+                    for (most, value) in most.iter_mut().zip(row) {
+                        // `f32::max` would drop NaN.
+                        *most = if value.is_nan() || *value > *most {
+                            *value
+                        } else {
+                            *most
+                        };
+                    }
+                }
+                vectors.extend(most);
+            }
+        }
+    }
+    vectors
+}
+
+/// Divides a vector by its length, as torch's `normalize` does.
+pub(crate) fn normalised(vector: &mut [f32]) {
+    let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
+    let length = if length < 1e-12 { 1e-12 } else { length };
+    for value in vector {
+        *value /= length;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hidden_tokens_do_not_count() {
+        let states = [1.0, 2.0, 9.0, 9.0, 3.0, -4.0, 5.0, 6.0];
+        let masks: [&[bool]; 2] = [&[true, false, true], &[true]];
+        let of = |pooling| pooled(&states, 2, &masks, pooling);
+        assert_eq!(of(Pooling::First), [1.0, 2.0, 5.0, 6.0]);
+        assert_eq!(of(Pooling::Mean), [2.0, -1.0, 5.0, 6.0]);
+        assert_eq!(of(Pooling::Max), [3.0, 2.0, 5.0, 6.0]);
+    }
+
+    #[test]
+    fn not_a_number_stays() {
+        for values in [[f32::NAN, 1.0], [1.0, f32::NAN]] {
+            for pooling in [Pooling::Mean, Pooling::Max] {
+                assert!(
+                    pooled(&values, 1, &[&[true, true]], pooling)[0].is_nan(),
+                    "{pooling:?}"
+                );
+            }
+        }
+        let mut vector = [3.0, 4.0];
+        normalised(&mut vector);
+        assert!((vector[0] - 0.6).abs() < 1e-6 && (vector[1] - 0.8).abs() < 1e-6);
+        let mut vector = [f32::NAN, 1.0];
+        normalised(&mut vector);
+        assert!(vector.iter().all(|value| value.is_nan()));
+    }
+}

@@ -1,0 +1,6 @@
+//! What models answer: outputs of classifiers, question answering and embeddings from the numbers that an architecture
+//! computes.
+
+pub(crate) mod answer_span;
+pub(crate) mod classification;
+pub(crate) mod embedding;
