@@ -16,13 +16,18 @@ use crate::{
     error::{Code, Fault},
     metrics::Metrics,
     plan::versions::{PlanVersion, PlanVersions},
+    supervision::PanicGuard,
 };
+
+/// Name of the router among the tasks of a node.
+pub(crate) const TASK: &str = "router";
 
 /// Routes every result of a batch.
 pub(crate) struct Router {
     variant: String,
     plans: PlanVersions,
     metrics: Arc<Metrics>,
+    guard: PanicGuard,
 }
 
 /// A finished batch: the deliveries and, in the same order, their results.
@@ -61,15 +66,18 @@ pub(crate) enum RouteDecision<'a> {
 
 impl Router {
     /// Creates a router for the replicas of one variant.
-    pub(crate) fn new(variant: &str, plans: PlanVersions, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(variant: &str, plans: PlanVersions, metrics: Arc<Metrics>, guard: PanicGuard) -> Self {
         Self {
             variant: variant.to_owned(),
             plans,
             metrics,
+            guard,
         }
     }
 
     fn route(&self, delivery: Delivery, outputs: Vec<Tensor>) {
+        #[cfg(test)]
+        self.guard.panic_if_scripted();
         let request = &delivery.request;
         // A finished answer is not thrown away: the ingress that admitted the request knows its plan.
         let Some(version) = self.plans.at(request.epoch) else {

@@ -23,8 +23,12 @@ use crate::{
     metrics::Metrics,
     plan::versions::PlanVersions,
     stage::hosting,
+    supervision::{PanicGuard, Supervisor},
     wire::Tokens,
 };
+
+/// Name of the generator among the tasks of a node.
+pub(crate) const TASK: &str = "generator";
 
 /// Components of a generator.
 pub(crate) struct GeneratorParts {
@@ -42,6 +46,8 @@ pub(crate) struct GeneratorParts {
     pub depth: Arc<AtomicUsize>,
     /// The process's counters.
     pub metrics: Arc<Metrics>,
+    /// The supervisor of the process's core tasks.
+    pub supervisor: Supervisor,
 }
 
 /// Answers deliveries token by token.
@@ -52,6 +58,7 @@ pub(crate) struct Generator {
     next: u64,
     /// Keeps the actor alive while requests are in progress: its model knows only a weak address.
     itself: Option<Addr<Self>>,
+    guard: PanicGuard,
 }
 
 /// A request in progress.
@@ -87,6 +94,7 @@ impl Generator {
     pub(crate) fn new(parts: GeneratorParts) -> Self {
         Self {
             signature: parts.executor.signature().clone(),
+            guard: parts.supervisor.panic_guard(TASK),
             parts,
             running: BTreeMap::new(),
             next: 0,
@@ -192,6 +200,8 @@ impl Handler<Delivery> for Generator {
     type Result = ();
 
     fn handle(&mut self, mut delivery: Delivery, ctx: &mut Context<Self>) {
+        #[cfg(test)]
+        self.guard.panic_if_scripted();
         if let Err(error) = self.signature.check(&delivery.request.inputs) {
             return delivery.fail(Fault::new(Code::WrongInput, error.to_string()));
         }
@@ -207,6 +217,7 @@ impl Handler<Delivery> for Generator {
         let number = self.next;
         self.next += 1;
         if !self.parts.executor.submit(number, inputs) {
+            self.parts.supervisor.report(hosting::MODEL_TASK);
             let message = "the model thread has ended; restart the worker";
             return delivery.fail(Fault::new(Code::Unavailable, message));
         }

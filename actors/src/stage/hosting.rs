@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use crate::actor::{self, Actor, Addr};
+use crate::actor::{Actor, Addr};
 use async_nats::Subject;
 use futures::StreamExt;
 use kaskade_models::Executor;
@@ -24,7 +24,7 @@ use crate::{
     bus::Bus,
     dispatch::dispatcher::Dispatcher,
     dispatch::epoch_check::EpochCheck,
-    dispatch::exits::Router,
+    dispatch::exits::{self, Router},
     dispatch::local::LocalReplica,
     dispatch::subscribe::{self, Binding},
     metrics::Metrics,
@@ -32,6 +32,12 @@ use crate::{
     subjects::SubjectError,
     wire::{Abandoned, Message as _, ReplicaBeat},
 };
+
+/// Name of the thread of a model among the tasks of a node.
+pub(crate) const MODEL_TASK: &str = "model thread";
+
+/// Name of the subscriptions of a replica among the tasks of a node.
+pub(super) const SUBSCRIBING_TASK: &str = "subscribing of a replica";
 
 /// Handles shared by all replicas of a worker.
 #[derive(Clone)]
@@ -79,10 +85,12 @@ impl Hosted {
         let running = Arc::new(AtomicUsize::new(0));
         // A full queue and the running batch.
         let capacity = queue_capacity + batching.max_batch as usize;
+        let supervisor = shared.dispatcher.supervisor().clone();
         let router = Router::new(
             &replica.variant,
             shared.plans.clone(),
             Arc::clone(&shared.metrics),
+            supervisor.panic_guard(exits::TASK),
         )
         .start();
         let clock = shared.dispatcher.clock();
@@ -96,6 +104,7 @@ impl Hosted {
                 clock,
                 depth: queue_depth,
                 metrics,
+                supervisor,
             });
             ReplicaActor::Generator(generator.start())
         } else {
@@ -109,6 +118,7 @@ impl Hosted {
                 depth: queue_depth,
                 running: Arc::clone(&running),
                 metrics,
+                supervisor,
             });
             ReplicaActor::Batcher(batcher.start())
         };
@@ -160,7 +170,8 @@ impl Hosted {
             permits,
             check: placed.map(|replica| EpochCheck { replica, plans }),
         };
-        Some(actor::spawn(async move {
+        let supervisor = shared.dispatcher.supervisor();
+        Some(supervisor.spawn_finite(SUBSCRIBING_TASK, async move {
             let replica = binding.replica.clone();
             if let Err(error) = subscribe::bind(&bus, &dispatcher, subject, group, binding, stop).await {
                 tracing::error!(%error, replica, "subscribing a replica failed");
@@ -175,12 +186,14 @@ impl Hosted {
         };
         let (generator, mut stop) = (generator.clone(), self.stop.subscribe());
         let (bus, subject) = (shared.bus.clone(), shared.dispatcher.app().abandon());
-        Some(actor::spawn(async move {
+        let supervisor = shared.dispatcher.supervisor().clone();
+        let listening = supervisor.clone();
+        Some(supervisor.spawn_finite(SUBSCRIBING_TASK, async move {
             let mut abandoned = match bus.subscribe(subject, None).await {
                 Ok(abandoned) => abandoned,
                 Err(error) => return tracing::error!(%error, "subscribing to cancellations failed"),
             };
-            actor::spawn(async move {
+            listening.spawn_finite("subscription to cancelled requests", async move {
                 loop {
                     let message = tokio::select! {
                         message = abandoned.next() => message,

@@ -15,7 +15,7 @@ use super::batcher::SetBatching;
 use super::hosting::{self, Hosted, ReplicaActor};
 use super::worker::{InPlace, Loaded, Readiness, Worker};
 use crate::{
-    actor::{self, AsyncContext, Context},
+    actor::{AsyncContext, Context},
     plan::versions::PlanVersion,
     subjects,
 };
@@ -54,7 +54,8 @@ impl Worker {
 
     fn load(&self, replica: Replica, ctx: &mut Context<Self>) {
         let (loader, worker) = (Arc::clone(&self.loader), ctx.address());
-        actor::spawn(async move {
+        let supervisor = self.shared.dispatcher.supervisor();
+        supervisor.spawn_finite("loading of a replica", async move {
             let wanted = replica.clone();
             let executor = tokio::task::spawn_blocking(move || {
                 Executor::spawn(&wanted.id.clone(), move || loader(&wanted))
@@ -116,7 +117,8 @@ impl Worker {
         };
         let (bus, worker) = (self.shared.bus.clone(), ctx.address());
         let subscribing = std::mem::take(&mut self.subscribing);
-        actor::spawn(async move {
+        let supervisor = self.shared.dispatcher.supervisor();
+        supervisor.spawn_finite("adoption of a plan", async move {
             join_all(subscribing).await;
             // Only a round trip proves that the subscriptions are active.
             let _ = bus.barrier().await;
