@@ -11,9 +11,8 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::in_flight::{
-    Cancel, Client, Held, Inbound, Ingress, IngressConfig, Reconnected, To, Undeliverable,
-};
+use super::held::Held;
+use super::in_flight::{Cancel, Client, Inbound, Ingress, IngressConfig, Reconnected, To, Undeliverable};
 use super::{reply, request};
 use crate::{
     bus::{Bus, BusError, Link, Subscription},
@@ -30,6 +29,8 @@ use crate::{
 pub struct Intake {
     /// Permits for requests in flight; all free means that nothing is in flight.
     pub permits: Arc<Semaphore>,
+    /// Permits for the bytes of the inputs in flight.
+    pub bytes: Arc<Semaphore>,
     /// The task that takes requests. Once it has ended, no further request is taken.
     pub taking: JoinHandle<()>,
 }
@@ -90,7 +91,11 @@ pub async fn open(
     let watch = watch_link(bus.connection().link(), ingress.clone());
     supervisor.spawn("watch of the connection", watch);
     bus.barrier().await?;
-    Ok(Intake { permits, taking })
+    Ok(Intake {
+        permits,
+        bytes,
+        taking,
+    })
 }
 
 /// Core NATS stores nothing: messages in transit when a connection broke are lost without notice.

@@ -4,7 +4,8 @@ use async_nats::HeaderMap;
 use kaskade_models::Tensor;
 use kaskade_policy::gather::Branch;
 
-use super::in_flight::{Client, Held, InFlight, Ingress, To};
+use super::held::Held;
+use super::in_flight::{Client, InFlight, Ingress, To};
 use crate::{
     bus::publisher::HEADROOM,
     dispatch::dispatcher::Dispatcher,

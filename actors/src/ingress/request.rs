@@ -3,7 +3,8 @@
 use async_nats::{Message, Subject};
 use kaskade_models::Tensor;
 
-use super::in_flight::{Client, Held, IngressConfig, To};
+use super::held::Held;
+use super::in_flight::{Client, IngressConfig, To};
 use crate::{
     error::{Code, Fault},
     subjects,
@@ -57,8 +58,9 @@ impl To {
 
     /// Charges the request for its decoded inputs, which may be larger than its message.
     fn charge(&mut self, inputs: &[Tensor]) -> Result<(), Fault> {
-        let Self::Inbox { held, .. } = self else {
-            return Ok(());
+        let held = match self {
+            Self::Inbox { held, .. } => held,
+            Self::Stream(submission) => &mut submission.held,
         };
         let size = inputs.iter().map(|input| input.data.len() + input.name.len());
         if held.charge(size.sum()) {

@@ -412,6 +412,7 @@ async fn start_ingress(
         submitted,
         limits.durable,
         metrics.clone(),
+        intake.bytes,
         closed,
     )
     .await?;
