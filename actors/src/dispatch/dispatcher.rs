@@ -387,11 +387,11 @@ impl Dispatcher {
                 return None;
             }
         };
-        if payload.len() <= self.0.publisher.payload_limit() {
+        if payload.len() <= self.0.publisher.payload_limit() && !request.via_ingress {
             self.send(self.0.app.stage(&edge.stage), request, &payload, deadline, trace);
             return None;
         }
-        // The members of a queue group would each get some of the chunks.
+        // The members of a queue group would each get some of the chunks, and nothing tells which one got the request.
         let one = self.group_member(from, version, edge, request.gear);
         match &one {
             Some(id) => self.send(self.0.app.replica(id), request, &payload, deadline, trace),

@@ -27,6 +27,7 @@ pub(crate) struct Router {
     variant: String,
     plans: PlanVersions,
     metrics: Arc<Metrics>,
+    #[cfg_attr(not(test), expect(dead_code, reason = "its drop reports a panic"))]
     guard: PanicGuard,
 }
 
