@@ -41,6 +41,7 @@ pub(crate) struct Batcher {
     granted: bool,
     timer: Option<SpawnHandle>,
     supervisor: Supervisor,
+    #[cfg_attr(not(test), expect(dead_code, reason = "its drop reports a panic"))]
     guard: PanicGuard,
 }
 

@@ -58,6 +58,7 @@ pub(crate) struct Generator {
     next: u64,
     /// Keeps the actor alive while requests are in progress: its model knows only a weak address.
     itself: Option<Addr<Self>>,
+    #[cfg_attr(not(test), expect(dead_code, reason = "its drop reports a panic"))]
     guard: PanicGuard,
 }
 
