@@ -1,7 +1,8 @@
 //! Supervision of the core tasks of a node: if one ends while the node runs, the node ends.
 //!
 //! A panic in an actor ends that actor alone, and messages to it fail silently. Each core actor and task therefore holds a
-//! guard whose drop reports the end.
+//! guard whose drop reports the end. What ends while the node runs, such as the actors of a replica that is unloaded, holds
+//! a guard that reports only an end by a panic.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -20,6 +21,9 @@ pub struct Supervisor(Arc<Inner>);
 struct Inner {
     stopping: AtomicBool,
     ended: watch::Sender<Option<&'static str>>,
+    /// The task that a test makes panic.
+    #[cfg(test)]
+    panics: std::sync::Mutex<Option<&'static str>>,
 }
 
 impl Supervisor {
@@ -29,6 +33,33 @@ impl Supervisor {
             supervisor: self.clone(),
             task,
         }
+    }
+
+    /// Returns a guard for a task that may end while the node runs: its drop reports an end by a panic only.
+    pub(crate) fn panic_guard(&self, task: &'static str) -> PanicGuard {
+        PanicGuard {
+            supervisor: self.clone(),
+            task,
+        }
+    }
+
+    /// Spawns a task that may end while the node runs, but not by a panic.
+    pub(crate) fn spawn_finite(
+        &self,
+        task: &'static str,
+        work: impl Future<Output = ()> + 'static,
+    ) -> JoinHandle<()> {
+        let guard = self.panic_guard(task);
+        actor::spawn(async move {
+            let _guard = guard;
+            work.await;
+        })
+    }
+
+    /// Makes the task panic at its next message.
+    #[cfg(test)]
+    pub(crate) fn make_panic(&self, task: &'static str) {
+        *self.0.panics.lock().unwrap() = Some(task);
     }
 
     /// Spawns a task that must not end before the node.
@@ -110,6 +141,31 @@ impl Drop for TaskGuard {
     }
 }
 
+/// Held by a task that may end while the node runs, but not by a panic.
+#[derive(Debug)]
+pub(crate) struct PanicGuard {
+    supervisor: Supervisor,
+    task: &'static str,
+}
+
+impl PanicGuard {
+    /// Panics if a test wants its task to.
+    #[cfg(test)]
+    pub(crate) fn panic_if_scripted(&self) {
+        let scripted = *self.supervisor.0.panics.lock().unwrap();
+        assert_ne!(scripted, Some(self.task), "scripted to panic");
+    }
+}
+
+impl Drop for PanicGuard {
+    fn drop(&mut self) {
+        // An actor or a task that panics is dropped while its thread unwinds.
+        if std::thread::panicking() {
+            self.supervisor.report(self.task);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,6 +183,21 @@ mod tests {
         supervisor.stop();
         drop(guard);
         assert_eq!(supervisor.ended(), None);
+    }
+
+    #[test]
+    fn a_finite_task_that_ends_is_not_reported_and_one_that_panics_is() {
+        let system = actor::System::new();
+        let supervisor = Supervisor::default();
+        let reported = system.block_on(async {
+            let ends = supervisor.spawn_finite("ends", async {});
+            ends.await.unwrap();
+            assert_eq!(supervisor.ended(), None);
+            let panics = supervisor.spawn_finite("panics", async { panic!("scripted") });
+            assert!(panics.await.is_err());
+            supervisor.ended()
+        });
+        assert_eq!(reported, Some("panics"));
     }
 
     #[test]

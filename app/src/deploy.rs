@@ -419,6 +419,6 @@ mod tests {
             seen.push((progress.ingresses, progress.behind.len()));
         });
         admitted.await.unwrap();
-        assert_eq!(seen.first(), Some(&(2, 1)));
+        assert_eq!(seen, [(2, 1)], "each state is shown once, and then the wait ends");
     }
 }

@@ -7,11 +7,13 @@ stage's exit to the confidence given here.
 """
 
 import asyncio
+import secrets
 import signal
 import sys
 
 import msgpack
 import nats
+import nats.errors
 
 from client import tensor, values
 
@@ -20,6 +22,28 @@ def answer(request):
     """What the model makes of one request; replace this."""
     doubled = [2 * value for value in values(request["inputs"][0])]
     return {"outputs": [tensor("doubled", doubled)], "confidence": 0.9}
+
+
+async def leave(connection, subscription):
+    """Ends a subscription; returns once everything that the server has sent to it is answered.
+
+    `drain` of nats-py forgets the subscription when its PING is answered, which may overtake the UNSUB; messages that are
+    on their way are then lost.
+    """
+    await connection._send_unsubscribe(subscription._id)
+    await round_trip(connection)
+    await subscription._pending_queue.join()
+    # The answers have reached the server.
+    await round_trip(connection)
+
+
+async def round_trip(connection):
+    """Returns when the server has processed everything sent before, and all that it sent before has arrived."""
+    try:
+        # No process subscribes to this subject, and the server says so.
+        await connection.request(f"_KASKADE.UNSERVED.{secrets.token_hex(8)}", b"", timeout=5)
+    except nats.errors.NoRespondersError:
+        pass
 
 
 async def main(url, app, stage):
@@ -36,14 +60,15 @@ async def main(url, app, stage):
         await message.respond(msgpack.packb(done))
 
     # Queue group `q`: every member of it shares the stage's requests with the others.
-    await connection.subscribe(f"kaskade.{app}.stage.{stage}", queue="q", cb=serve)
+    taking = await connection.subscribe(f"kaskade.{app}.stage.{stage}", queue="q", cb=serve)
     await connection.flush()
     print("ready", flush=True)
     stop = asyncio.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     await stop.wait()
-    await connection.drain()
+    await leave(connection, taking)
+    await connection.close()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the Python SDK as users install it: in a temporary virtual environment with nats-py, msgpack and numpy alone.
+# Tests the Python SDK as users install it: in a temporary virtual environment with nats-py, msgpack, numpy and nkeys alone.
 # Needs a nats-server and the program: NATS_SERVER and KASKADE_BIN, or what `cargo test --release` leaves in target/.
 # Exit code 75: the Python packages cannot be had.
 set -euo pipefail
@@ -22,7 +22,7 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv" || { loud 'THE PYTHON SDK WAS NOT TESTED: python3 has no venv'; exit 75; }
 pip() { "$work/venv/bin/python" -m pip "$@" --quiet --disable-pip-version-check; }
-if ! pip install nats-py msgpack numpy; then
+if ! pip install nats-py msgpack numpy nkeys; then
   loud 'THE PYTHON SDK WAS NOT TESTED: nats-py, msgpack and numpy are neither installed nor on an index within reach'
   exit 75
 fi

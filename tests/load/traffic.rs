@@ -122,6 +122,8 @@ fn the_pipeline_is_planned_while_it_serves() {
         "5s",
         "--json",
     ];
+    // Each request is sent once: the test accounts for what the service does with it. Requests that clients send again would
+    // hide those that it refuses, and add to the load that the test sets.
     let report = json(
         &command(ROOT, &["bench", "--app", &app, "--no-retry"])
             .args(load)
@@ -226,6 +228,8 @@ fn a_worker_killed_during_a_plan_change_loses_no_request() {
         "5s",
         "--json",
     ];
+    // Each request is sent once: the test counts how the service ends it while its plan changes and a worker dies, and a
+    // request that is sent again would be counted by its last end alone.
     let bench = command(ROOT, &["bench", "--app", &app, "--no-retry"])
         .args(load)
         .stdout(Stdio::piped())

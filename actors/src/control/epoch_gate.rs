@@ -1,5 +1,5 @@
 //! Watches which epochs are in place at the workers, and admits the newest one that is in place wherever it must be.
-//! The policy is [`kaskade_policy::adoption::gate`].
+//! Until the first one is, requests are refused while workers load it. The policy is [`kaskade_policy::adoption::gate`].
 
 use std::{sync::Arc, time::Duration};
 
@@ -36,7 +36,9 @@ pub(crate) fn watch(heartbeats: &mut Heartbeats, dispatcher: &Dispatcher, plans:
                 _ = look.tick() => true,
             };
             if news {
-                admit(&mut gate, &plans, dispatcher.clock().now());
+                let now = dispatcher.clock().now();
+                admit(&mut gate, &plans, now);
+                judge(&gate, &plans, &dispatcher, now);
             }
         }
     });
@@ -60,6 +62,18 @@ fn hear(gate: &mut Gate, beat: &Beat, now: u64) -> bool {
         .flat_map(|replica| [replica.id.as_str(), replica.stage.as_str()]);
     gate.custom(&beat.actor, serves, now);
     false
+}
+
+/// Notes what the workers' reports mean for the admitted plan: whether requests must be refused while it loads, and which
+/// replicas cannot be sent any.
+fn judge(gate: &Gate, plans: &PlanVersions, dispatcher: &Dispatcher, now: u64) {
+    let Some((current, _)) = plans.current() else {
+        return;
+    };
+    let (epoch, plan) = (current.epoch, &current.plan);
+    plans.set_loading(!plans.is_admitted() && gate.is_loading(epoch, plan, now));
+    let unloadable = gate.unloadable(epoch, plan, now);
+    dispatcher.liveness(|liveness| liveness.set_unloadable(&unloadable));
 }
 
 fn admit(gate: &mut Gate, plans: &PlanVersions, now: u64) {

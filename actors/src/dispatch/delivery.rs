@@ -145,10 +145,13 @@ impl Delivery {
         });
     }
 
-    /// Returns whether this process knows no live replica to forward the request to. A branch of a pipeline is
+    /// Returns whether this process knows no live replica to forward the request to, or must leave that to the ingress. A branch of a pipeline is
     /// forwarded regardless, because its inputs exist nowhere else.
     pub(crate) fn has_no_known_target(&self, version: &PlanVersion, edge: &Edge) -> bool {
         let (is_root, gear) = (self.request.branch.is_root(), self.request.gear);
+        if self.request.via_ingress && is_root {
+            return true;
+        }
         let leaves = |handle: &ReplyHandle| {
             let owner = &self.request.ingress;
             handle

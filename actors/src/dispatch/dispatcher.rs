@@ -420,7 +420,7 @@ impl Dispatcher {
                 return None;
             }
         };
-        if payload.len() <= self.0.publisher.payload_limit() {
+        if payload.len() <= self.0.publisher.payload_limit() && !request.via_ingress {
             self.send(
                 self.0.process.app.stage(&edge.stage),
                 request,
@@ -430,7 +430,7 @@ impl Dispatcher {
             );
             return None;
         }
-        // The members of a queue group would each get some of the chunks.
+        // The members of a queue group would each get some of the chunks, and nothing tells which one got the request.
         let one = self.group_member(from, version, edge, request.gear);
         match &one {
             Some(id) => self.send(self.0.process.app.replica(id), request, &payload, deadline, trace),

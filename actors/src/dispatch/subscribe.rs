@@ -39,7 +39,7 @@ pub struct Binding {
 
 /// Serves `subject` with an actor: every message becomes a [`Delivery`] in its mailbox while permits are free;
 /// otherwise the sender is refused immediately with `Overloaded`. The members of a `group` share the messages. When
-/// `stop` turns true, the subscription ends after every message that the server has sent was delivered; the returned task,
+/// `stop` turns true, or the actor has ended, the subscription ends after every message that the server has sent was delivered; the returned task,
 /// which holds `stop`, ends with it.
 ///
 /// # Errors
@@ -55,21 +55,28 @@ pub async fn bind(
     let addressed = group.is_none();
     let mut subscription = Subscription::open(bus, subject, group).await?;
     let dispatcher = dispatcher.clone();
-    Ok(actor::spawn(async move {
+    let supervisor = dispatcher.supervisor().clone();
+    #[cfg(test)]
+    let guard = supervisor.panic_guard(TASK);
+    Ok(supervisor.spawn_finite(TASK, async move {
         let mut assembler = Assembler::default();
-        loop {
-            tokio::select! {
-                message = subscription.next() => match message {
-                    Some(message) => receive(&dispatcher, &binding, addressed, &mut assembler, message),
-                    None => return,
-                },
+        while binding.mailbox.connected() {
+            let message = tokio::select! {
+                message = subscription.next() => message,
                 _ = stop.wait_for(|stop| *stop) => break,
-            }
+            };
+            let Some(message) = message else { return };
+            #[cfg(test)]
+            guard.panic_if_scripted();
+            receive(&dispatcher, &binding, addressed, &mut assembler, message);
         }
         let take = |message| receive(&dispatcher, &binding, addressed, &mut assembler, message);
         subscription.finish(take).await;
     }))
 }
+
+/// Name of the subscriptions of replicas among the tasks of a node.
+pub(crate) const TASK: &str = "subscription of a replica";
 
 /// Turns a message into a delivery, or answers it with a typed fault. A chunk waits for the remaining chunks.
 fn receive(
@@ -110,7 +117,11 @@ fn receive(
     let permit = Arc::clone(&binding.permits).try_acquire_owned().ok();
     let full = permit.is_none();
     let delivery = Delivery::new(request, deadline, trace, dispatcher.clone(), replica, permit);
-    if full {
+    if !binding.mailbox.connected() {
+        // It would be dropped unread.
+        let message = format!("the actor of replica `{replica}` has ended");
+        delivery.fail(Fault::new(Code::Unavailable, message));
+    } else if full {
         delivery.fail(full_queue(replica));
     } else {
         binding.mailbox.do_send(delivery);

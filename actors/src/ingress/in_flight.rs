@@ -11,16 +11,16 @@ use kaskade_policy::ledger::{Ledger, LedgerConfig};
 use kaskade_policy::plan::Edge;
 use kaskade_policy::shifting::ShiftConfig;
 use kaskade_policy::stream_offset::StreamOffset;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 
 use super::client_ids::{ClientIds, Listed};
 use super::durable::{DurableConfig, Submission};
 use super::epochs::Epochs;
+use super::held::Held;
 use super::retained::RetainedInputs;
 use super::siblings::Ingresses;
 use super::tally::Tally;
 use crate::{
-    bus::publisher::Permits,
     dispatch::dispatcher::Dispatcher,
     error::{Code, Fault},
     metrics::Metrics,
@@ -35,8 +35,8 @@ use crate::{
 pub struct IngressConfig {
     /// Requests in flight; beyond that, clients are refused immediately.
     pub max_in_flight: usize,
-    /// Bytes of the inputs of requests in flight; beyond that, clients are refused immediately. Durable requests are
-    /// bounded by their number.
+    /// Bytes of the inputs of requests in flight; beyond that, clients are refused immediately, and durable requests wait
+    /// in their stream.
     pub max_in_flight_bytes: usize,
     /// Budget of a request without one.
     pub default_budget: Duration,
@@ -125,43 +125,6 @@ pub(super) enum To {
     Stream(Box<Submission>),
 }
 
-/// What a request in flight holds until its reply has been written.
-#[derive(Default)]
-pub(super) struct Held {
-    permits: Permits,
-    /// The bytes that all requests of the ingress may hold, and how many of them this one holds.
-    bytes: Option<Arc<Semaphore>>,
-    charged: usize,
-}
-
-impl Held {
-    /// Holds a permit, and bytes of that semaphore.
-    pub(super) fn new(permit: OwnedSemaphorePermit, bytes: &Arc<Semaphore>) -> Self {
-        Self {
-            permits: vec![permit],
-            bytes: Some(Arc::clone(bytes)),
-            charged: 0,
-        }
-    }
-
-    /// Raises the bytes that the request holds to `size`. Returns false if there are too few.
-    pub(super) fn charge(&mut self, size: usize) -> bool {
-        let Some(bytes) = &self.bytes else { return true };
-        let more = size.saturating_sub(self.charged);
-        let permit = u32::try_from(more)
-            .ok()
-            .and_then(|more| Arc::clone(bytes).try_acquire_many_owned(more).ok());
-        let Some(permit) = permit else { return false };
-        self.permits.push(permit);
-        self.charged += more;
-        true
-    }
-
-    pub(super) fn into_permits(self) -> Permits {
-        self.permits
-    }
-}
-
 /// The ingress actor.
 pub struct Ingress {
     pub(super) id: String,
@@ -231,7 +194,7 @@ impl Ingress {
         };
         let first = gear.wiring.entry.clone();
         if gear.wiring.ensemble.is_empty() {
-            let may_be_forwarded = entry.version.may_be_forwarded(entry.gear, &first);
+            let may_be_forwarded = entry.version.may_be_forwarded(entry.gear, &first) && !request.via_ingress;
             self.send_to(&first, request, now);
             if may_be_forwarded {
                 // Stages forward it without telling the ingress: any lost replica may have had it.
@@ -265,6 +228,7 @@ impl Ingress {
     /// answered.
     pub(super) fn stage_request(&mut self, id: u64, attempt: u32, hops: Vec<Hop>) -> Option<StageRequest> {
         let settle = self.ledger.must_accept_below_threshold(attempt);
+        let via_ingress = self.ledger.is_suspect(id);
         let entry = self.ledger.get_mut(id)?;
         let inputs = entry.inputs.get();
         let inputs =
@@ -282,6 +246,7 @@ impl Ingress {
             hops,
             stream: entry.reading.is_some(),
             settle,
+            via_ingress,
             inputs: inputs.ok()?,
         })
     }

@@ -12,7 +12,8 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::in_flight::{Client, Held, Inbound, Ingress, IngressConfig, To};
+use super::held::Held;
+use super::in_flight::{Client, Inbound, Ingress, IngressConfig, To};
 use super::messages::{Cancel, Reconnected, Undeliverable};
 use super::refusal::{ENDED, Refusal, TOO_MANY_BYTES, TOO_MANY_REQUESTS};
 use super::reply;

@@ -8,6 +8,7 @@
 //! | `intake` | subscriptions: requests, results, cancellations |
 //! | `request` | reading and checking a client's request |
 //! | `in_flight` | the state of an ingress and of each request |
+//! | `held` | the permits and bytes that requests hold |
 //! | `messages` | what an ingress handles besides requests and results |
 //! | `check` | what results of stages must satisfy |
 //! | `client_ids` | requests by the ids that clients gave them |
@@ -25,6 +26,7 @@ mod client_ids;
 mod completion;
 pub mod durable;
 mod epochs;
+pub(crate) mod held;
 mod in_flight;
 mod intake;
 mod messages;
@@ -105,6 +107,13 @@ impl Ingress {
             let fault = Fault::new(Code::Unavailable, "no plan has been adopted yet");
             return self.refuse(Client::of(message, to), &fault);
         };
+        if self.plans.is_loading() {
+            let fault = Fault::new(
+                Code::Unavailable,
+                "the workers load their models; send the request again",
+            );
+            return self.refuse(Client::of(message, to), &fault);
+        }
         let read = request::read(message, &self.config).and_then(|read| read.check(&mut to).map(|()| read));
         let read = match read {
             Ok(read) => read,

@@ -6,7 +6,8 @@ use async_nats::HeaderMap;
 use kaskade_models::Tensor;
 use kaskade_policy::gather::Branch;
 
-use super::in_flight::{Client, Held, InFlight, Ingress, To};
+use super::held::Held;
+use super::in_flight::{Client, InFlight, Ingress, To};
 use super::refusal::Refusal;
 use crate::{
     bus::publisher::HEADROOM,

@@ -2,7 +2,8 @@
 
 use async_nats::{Message, Subject};
 
-use super::in_flight::{Client, Held, IngressConfig, To};
+use super::held::Held;
+use super::in_flight::{Client, IngressConfig, To};
 use super::refusal::TOO_MANY_BYTES;
 use super::retained::RetainedInputs;
 use crate::{
@@ -58,8 +59,9 @@ impl To {
 
     /// Charges the request for its inputs, which may be larger than its message.
     fn charge(&mut self, inputs: usize) -> Result<(), Fault> {
-        let Self::Inbox { held, .. } = self else {
-            return Ok(());
+        let held = match self {
+            Self::Inbox { held, .. } => held,
+            Self::Stream(submission) => &mut submission.held,
         };
         if held.charge(inputs) {
             return Ok(());

@@ -104,6 +104,7 @@ pub async fn attach(
         (app.stage(&config.stage)?, Some(subjects::STAGE_GROUP.to_owned())),
         (app.replica(&config.replica)?, None),
     ];
+    let serving = mailbox.clone();
     let binding = Binding {
         replica: config.replica.clone(),
         mailbox,
@@ -127,7 +128,7 @@ pub async fn attach(
         bus.clone(),
         dispatcher.clone(),
         config.clone(),
-        Arc::clone(&permits),
+        (Arc::clone(&permits), serving),
         present,
     ));
     Ok(Attached {
@@ -151,12 +152,13 @@ enum Presence {
     Gone,
 }
 
-/// Sends heartbeats, at once when the presence changes. The last heartbeat lists no replica: it is gone.
+/// Sends heartbeats, at once when the presence changes. The last heartbeat, also of an actor that has ended, lists no
+/// replica: it is gone.
 async fn beat(
     bus: Bus,
     dispatcher: Dispatcher,
     config: AttachConfig,
-    permits: Arc<Semaphore>,
+    (permits, mailbox): (Arc<Semaphore>, Recipient<Delivery>),
     mut presence: watch::Receiver<Presence>,
 ) {
     let Ok(subject) = dispatcher.app().beat(&config.replica) else {
@@ -169,7 +171,7 @@ async fn beat(
             _ = period.tick() => false,
             changed = presence.changed() => changed.is_err(),
         };
-        let now = if detached {
+        let now = if detached || !mailbox.connected() {
             Presence::Gone
         } else {
             *presence.borrow()

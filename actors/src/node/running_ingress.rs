@@ -90,6 +90,7 @@ pub(super) async fn start(
     .beside(&common.ingresses);
     let epochs = ingress.epochs();
     let address = ingress.start();
+    let bytes = Arc::clone(&common.capacity.bytes);
     let taking = ingress::open(IntakeParts {
         bus: bus.clone(),
         dispatcher: dispatcher.clone(),
@@ -103,7 +104,16 @@ pub(super) async fn start(
     .await?;
     let durable = if common.takes_durable {
         let (submitted, metrics) = (address.clone().recipient(), Arc::clone(&metrics));
-        durable::open(bus, dispatcher, submitted, limits.durable, metrics, common.closed).await?
+        durable::open(
+            bus,
+            dispatcher,
+            submitted,
+            limits.durable,
+            metrics,
+            bytes,
+            common.closed,
+        )
+        .await?
     } else {
         None
     };

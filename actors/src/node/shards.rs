@@ -59,7 +59,7 @@ impl Shards {
                 ..first.clone()
             };
             let (bus, dispatcher) = (bus.clone(), dispatcher.clone());
-            let opened = shared.run(move || async move {
+            let opened = shared.run("opening of a shard", move || async move {
                 let bus = bus.connect_shard(config).await?;
                 let dispatcher = dispatcher.shard(&bus);
                 Ok::<_, BusError>((bus, dispatcher))
@@ -87,7 +87,9 @@ impl Shards {
         let mut health = Vec::new();
         for shard in &self.shared {
             let (bus, supervisor) = (shard.bus.clone(), shard.dispatcher.supervisor().clone());
-            let started = shard.run(move || async move { ShardHealth::start(&bus, &supervisor) });
+            let started = shard.run("start of a shard's probes", move || async move {
+                ShardHealth::start(&bus, &supervisor)
+            });
             health.push(started.await.map_err(|_| ended())?);
         }
         Ok(health)

@@ -1,15 +1,19 @@
 //! Tests of a node whose core tasks fail.
 
 use bytes::Bytes;
-use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
+use kaskade_models::{
+    Continuous, Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Progress, Signature, Tensor,
+};
 use kaskade_testkit::wait_until;
 
 use super::*;
 use crate::client::Client;
+use crate::dispatch::{exits, subscribe};
 use crate::error::Code;
 use crate::ingress::PANICS;
 use crate::node::service::Service;
 use crate::ops::health::NotReady;
+use crate::stage::{batcher, generator};
 use crate::wire::headers;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -26,6 +30,45 @@ impl Model for Constant {
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         let one = |_| Ok(vec![Tensor::from_f32("logits", &[2], &[0.0, 1.0])?]);
         batch.iter().map(one).collect()
+    }
+}
+
+/// Answers every request in one step.
+#[derive(Default)]
+struct OneStep(Vec<u64>);
+
+impl Model for OneStep {
+    fn signature(&self) -> Signature {
+        Constant.signature()
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        Constant.run(batch)
+    }
+
+    fn continuous(&mut self) -> Option<&mut dyn Continuous> {
+        Some(self)
+    }
+}
+
+impl Continuous for OneStep {
+    fn submit(&mut self, number: u64, _: &Inputs) -> Result<(), ModelError> {
+        self.0.push(number);
+        Ok(())
+    }
+
+    fn cancel(&mut self, number: u64) {
+        self.0.retain(|other| *other != number);
+    }
+
+    fn step(&mut self) -> Vec<Progress> {
+        let ended = |number| Progress {
+            number,
+            pieces: 1,
+            part: Outputs::new(),
+            end: Constant.run(&[Inputs::new()]).pop(),
+        };
+        std::mem::take(&mut self.0).into_iter().map(ended).collect()
     }
 }
 
@@ -108,4 +151,64 @@ fn a_node_that_is_stopped_has_not_failed() {
     let supervisor = node.dispatcher().supervisor().clone();
     node.stop();
     assert_eq!(supervisor.ended(), None);
+}
+
+/// Makes a part of the replica of a node panic. The request that meets the panic ends at once, and the node ends.
+fn ends_with(task: &'static str, node: Node, app: &str) {
+    let app = App::new(app).unwrap();
+    let supervisor = node.dispatcher().supervisor().clone();
+    let replica = node.plans().newest().unwrap().plan.placement[0].id.clone();
+    runtime().block_on(async {
+        let bus = Bus::connect(BusConfig::new(app.name()).url(node.bus().url()))
+            .await
+            .unwrap();
+        let client = Client::new(&bus, app.clone());
+        let ask = || client.infer(vec![Tensor::from_f32("x", &[1], &[1.0]).unwrap()], PATIENCE);
+        ask().await.unwrap();
+        supervisor.make_panic(task);
+        if task == subscribe::TASK {
+            // Requests of this process do not pass through it.
+            let subject = app.replica(&replica).unwrap();
+            bus.publish(subject, None, None, Bytes::new()).await.unwrap();
+        } else {
+            let failed = ask().await.unwrap_err();
+            assert_ne!(failed.code, Code::Expired, "{failed}");
+        }
+        let failure = tokio::time::timeout(PATIENCE, node.failure()).await.unwrap();
+        assert!(
+            matches!(failure, NodeError::Ended { task: ended } if ended == task),
+            "{failure}"
+        );
+    });
+    wait_until("the node's thread ends", PATIENCE, || {
+        node.thread.as_ref().is_some_and(thread::JoinHandle::is_finished)
+    });
+}
+
+#[test]
+fn a_batcher_that_panics_ends_its_node() {
+    ends_with(batcher::TASK, start("panicking-batcher"), "panicking-batcher");
+}
+
+#[test]
+fn a_router_that_panics_ends_its_node() {
+    ends_with(exits::TASK, start("panicking-router"), "panicking-router");
+}
+
+#[test]
+fn a_subscription_of_a_replica_that_panics_ends_its_node() {
+    ends_with(
+        subscribe::TASK,
+        start("panicking-subscription"),
+        "panicking-subscription",
+    );
+}
+
+#[test]
+fn a_generator_that_panics_ends_its_node() {
+    let node = Service::new("panicking-generator")
+        .model("only", || Ok::<_, String>(OneStep::default()))
+        .start()
+        .unwrap();
+    ends_with(generator::TASK, node, "panicking-generator");
 }

@@ -123,7 +123,7 @@ fn actor(app: &App, name: &str, stages: &[String]) -> Result<Permissions, Subjec
     check_token("actor", name)?;
     let mut publish = app.all_of(["done.*.*.*.*"]);
     publish.push(app.beat(name)?.into_string());
-    let mut subscribe = app.all_of(["ingress.*"]);
+    let mut subscribe = app.all_of(["ingress.*", "abandon"]);
     subscribe.push(app.replica(name)?.into_string());
     for stage in stages {
         subscribe.push(app.stage(stage)?.into_string());
@@ -289,6 +289,23 @@ mod tests {
         assert_eq!(may_publish("kaskade.digits.beat.mine"), ["worker", "actor"]);
         assert_eq!(may_publish("kaskade.digits.beat.other"), ["worker"]);
         assert_eq!(may_publish("_INBOX.UOTHER.1"), ["ingress", "planner"]);
+        assert_eq!(may_publish("kaskade.digits.cancel"), ["client"]);
+    }
+
+    #[test]
+    fn only_an_ingress_says_what_it_has_abandoned_avoids_and_shifts_to() {
+        for tail in ["abandon", "ingress.x", "gear"] {
+            assert_eq!(
+                may_publish(&format!("kaskade.digits.{tail}")),
+                ["ingress"],
+                "{tail}"
+            );
+        }
+        assert_eq!(may_subscribe("kaskade.digits.abandon"), ["worker", "actor"]);
+        let hearers = ["worker", "planner", "observer", "actor"];
+        assert_eq!(may_subscribe("kaskade.digits.ingress.x"), hearers);
+        assert_eq!(may_publish("kaskade.digits.replan"), ["planner"]);
+        assert_eq!(may_publish("kaskade.digits.plan"), ["planner"]);
     }
 
     #[test]

@@ -5,7 +5,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use kaskade_policy::adoption::{Adoption, EPOCHS_KEPT};
@@ -187,6 +190,8 @@ type State = Adoption<Arc<PlanVersion>>;
 pub struct PlanVersions {
     app: String,
     state: Arc<watch::Sender<State>>,
+    /// Whether no plan has been in place yet, and workers load the first one.
+    loading: Arc<AtomicBool>,
 }
 
 impl PlanVersions {
@@ -195,6 +200,7 @@ impl PlanVersions {
         Self {
             app: app.to_owned(),
             state: Arc::new(watch::Sender::new(State::keeping(EPOCHS_KEPT))),
+            loading: Arc::default(),
         }
     }
 
@@ -220,6 +226,18 @@ impl PlanVersions {
     /// Returns whether the current plan was found in place at the workers.
     pub fn is_admitted(&self) -> bool {
         self.state.borrow().is_admitted()
+    }
+
+    /// Returns whether no plan has been in place yet, and workers load the first one: requests must be refused.
+    pub fn is_loading(&self) -> bool {
+        self.loading.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether the first plan is being loaded.
+    pub(crate) fn set_loading(&self, loading: bool) {
+        if self.loading.swap(loading, Ordering::Relaxed) != loading {
+            tracing::info!(loading, "workers load the first plan");
+        }
     }
 
     /// Admits requests under that epoch from here on. Returns whether that changed anything.

@@ -20,6 +20,7 @@ use crate::{
     metrics::Metrics,
     stage::ending,
     stage::lease::{Device, Lease, LeaseGranted},
+    supervision::{PanicGuard, Supervisor},
 };
 
 /// Queues deliveries for one replica and hands them to its model thread in batches.
@@ -39,7 +40,13 @@ pub(crate) struct Batcher {
     /// The replica holds the lease of its device, and its batch has not begun.
     granted: bool,
     timer: Option<SpawnHandle>,
+    supervisor: Supervisor,
+    #[cfg_attr(not(test), expect(dead_code, reason = "its drop reports a panic"))]
+    guard: PanicGuard,
 }
+
+/// Name of the batcher among the tasks of a node.
+pub(crate) const TASK: &str = "batcher";
 
 /// The model thread has finished a batch.
 #[derive(Message)]
@@ -81,6 +88,8 @@ pub(crate) struct BatcherParts {
     pub running: Arc<AtomicUsize>,
     /// The process's counters.
     pub metrics: Arc<Metrics>,
+    /// The supervisor of the process's core tasks.
+    pub supervisor: Supervisor,
 }
 
 impl Batcher {
@@ -101,6 +110,8 @@ impl Batcher {
             lease: None,
             granted: false,
             timer: None,
+            guard: parts.supervisor.panic_guard(TASK),
+            supervisor: parts.supervisor,
         }
     }
 
@@ -175,6 +186,7 @@ impl Batcher {
             }
             // The deliveries were dropped with the closure and have answered themselves.
             tracing::error!(replica = self.replica, "the model thread has ended");
+            self.supervisor.report(hosting::MODEL_TASK);
         }
     }
 
@@ -205,6 +217,8 @@ impl Handler<Delivery> for Batcher {
     type Result = ();
 
     fn handle(&mut self, delivery: Delivery, ctx: &mut Context<Self>) {
+        #[cfg(test)]
+        self.guard.panic_if_scripted();
         if let Err(error) = self.signature.check(&delivery.request.inputs) {
             return delivery.fail(Fault::new(Code::WrongInput, error.to_string()));
         }

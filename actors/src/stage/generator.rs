@@ -23,9 +23,13 @@ use crate::{
     error::{Code, Fault},
     metrics::Metrics,
     plan::versions::PlanVersions,
-    stage::ending,
+    stage::{ending, hosting},
+    supervision::{PanicGuard, Supervisor},
     wire::Tokens,
 };
+
+/// Name of the generator among the tasks of a node.
+pub(crate) const TASK: &str = "generator";
 
 /// Components of a generator.
 pub(crate) struct GeneratorParts {
@@ -43,6 +47,8 @@ pub(crate) struct GeneratorParts {
     pub depth: Arc<AtomicUsize>,
     /// The process's counters.
     pub metrics: Arc<Metrics>,
+    /// The supervisor of the process's core tasks.
+    pub supervisor: Supervisor,
 }
 
 /// Answers deliveries token by token.
@@ -53,6 +59,8 @@ pub(crate) struct Generator {
     next: u64,
     /// Keeps the actor alive while requests are in progress: its model knows only a weak address.
     itself: Option<Addr<Self>>,
+    #[cfg_attr(not(test), expect(dead_code, reason = "its drop reports a panic"))]
+    guard: PanicGuard,
 }
 
 /// A request in progress.
@@ -88,6 +96,7 @@ impl Generator {
     pub(crate) fn new(parts: GeneratorParts) -> Self {
         Self {
             signature: parts.executor.signature().clone(),
+            guard: parts.supervisor.panic_guard(TASK),
             parts,
             running: BTreeMap::new(),
             next: 0,
@@ -201,6 +210,8 @@ impl Handler<Delivery> for Generator {
     type Result = ();
 
     fn handle(&mut self, mut delivery: Delivery, ctx: &mut Context<Self>) {
+        #[cfg(test)]
+        self.guard.panic_if_scripted();
         if let Err(error) = self.signature.check(&delivery.request.inputs) {
             return delivery.fail(Fault::new(Code::WrongInput, error.to_string()));
         }
@@ -217,6 +228,7 @@ impl Handler<Delivery> for Generator {
         self.next += 1;
         let budget = Duration::from_micros(delivery.deadline.saturating_sub(now));
         if !self.parts.executor.submit_within(number, inputs, budget) {
+            self.parts.supervisor.report(hosting::MODEL_TASK);
             let message = "the model thread has ended; restart the worker";
             return delivery.fail(Fault::new(Code::Unavailable, message));
         }

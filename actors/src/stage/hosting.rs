@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use crate::actor::{self, Actor, Addr, ArbiterHandle, Context};
+use crate::actor::{Actor, Addr, ArbiterHandle, Context};
 use async_nats::Subject;
 use futures::StreamExt;
 use kaskade_models::Executor;
@@ -21,7 +21,7 @@ use crate::{
     bus::Bus,
     dispatch::dispatcher::Dispatcher,
     dispatch::epoch_check::EpochCheck,
-    dispatch::exits::Router,
+    dispatch::exits::{self, Router},
     dispatch::local::LocalReplica,
     dispatch::subscribe::{self, Binding},
     metrics::Metrics,
@@ -29,6 +29,12 @@ use crate::{
     subjects::SubjectError,
     wire::{Abandoned, Message as _, ReplicaBeat},
 };
+
+/// Name of the thread of a model among the tasks of a node.
+pub(crate) const MODEL_TASK: &str = "model thread";
+
+/// Name of the subscriptions of a replica among the tasks of a node.
+pub(super) const SUBSCRIBING_TASK: &str = "subscribing of a replica";
 
 /// Handles shared by the actors of one shard.
 #[derive(Clone)]
@@ -55,15 +61,21 @@ pub(super) enum ReplicaActor {
 }
 
 impl Shared {
-    /// Runs `work` on the thread of the shard. The receiver gets its result, or an error if the thread has ended.
-    pub(crate) fn run<T, F>(&self, work: impl FnOnce() -> F + Send + 'static) -> oneshot::Receiver<T>
+    /// Runs `work` on the thread of the shard, supervised under the name `task`. The receiver gets its result, or an error
+    /// if the thread has ended.
+    pub(crate) fn run<T, F>(
+        &self,
+        task: &'static str,
+        work: impl FnOnce() -> F + Send + 'static,
+    ) -> oneshot::Receiver<T>
     where
         T: Send + 'static,
         F: Future<Output = T> + 'static,
     {
         let (done, result) = oneshot::channel();
+        let supervisor = self.dispatcher.supervisor().clone();
         self.arbiter.spawn_fn(move || {
-            actor::spawn(async move {
+            supervisor.spawn_finite(task, async move {
                 let _ = done.send(work().await);
             });
         });
@@ -97,10 +109,12 @@ impl Hosted {
         let running = Arc::new(AtomicUsize::new(0));
         // A full queue and the running batch.
         let capacity = queue_capacity + batching.max_batch as usize;
+        let supervisor = shared.dispatcher.supervisor().clone();
         let router = Router::new(
             &replica.variant,
             shared.plans.clone(),
             Arc::clone(&shared.metrics),
+            supervisor.panic_guard(exits::TASK),
         );
         let clock = shared.dispatcher.clock();
         let (queue_depth, metrics) = (Arc::clone(&depth), Arc::clone(&shared.metrics));
@@ -113,6 +127,7 @@ impl Hosted {
                 clock,
                 depth: queue_depth,
                 metrics,
+                supervisor,
             };
             let start = move |_: &mut Context<Generator>| Generator::new(parts);
             ReplicaActor::Generator(Generator::start_in_arbiter(&shared.arbiter, start))
@@ -127,6 +142,7 @@ impl Hosted {
                 depth: queue_depth,
                 running: Arc::clone(&running),
                 metrics,
+                supervisor,
             };
             let start = move |_: &mut Context<Batcher>| Batcher::new(parts);
             ReplicaActor::Batcher(Batcher::start_in_arbiter(&shared.arbiter, start))
@@ -180,7 +196,7 @@ impl Hosted {
             permits,
             check: placed.map(|replica| EpochCheck { replica, plans }),
         };
-        Some(self.shard.run(move || async move {
+        Some(self.shard.run(SUBSCRIBING_TASK, move || async move {
             let replica = binding.replica.clone();
             if let Err(error) = subscribe::bind(&bus, &dispatcher, subject, group, binding, stop).await {
                 tracing::error!(%error, replica, "subscribing a replica failed");
@@ -195,12 +211,13 @@ impl Hosted {
         };
         let (generator, mut stop) = (generator.clone(), self.stop.subscribe());
         let (bus, subject) = (self.shard.bus.clone(), self.shard.dispatcher.app().abandon());
-        Some(self.shard.run(move || async move {
+        let listening = self.shard.dispatcher.supervisor().clone();
+        Some(self.shard.run(SUBSCRIBING_TASK, move || async move {
             let mut abandoned = match bus.subscribe(subject, None).await {
                 Ok(abandoned) => abandoned,
                 Err(error) => return tracing::error!(%error, "subscribing to cancellations failed"),
             };
-            actor::spawn(async move {
+            listening.spawn_finite("subscription to cancelled requests", async move {
                 loop {
                     let message = tokio::select! {
                         message = abandoned.next() => message,

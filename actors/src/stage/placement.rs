@@ -56,7 +56,8 @@ impl Worker {
 
     fn load(&self, replica: Replica, ctx: &mut Context<Self>) {
         let (loader, worker) = (Arc::clone(&self.loader), ctx.address());
-        actor::spawn(async move {
+        let supervisor = self.shared.dispatcher.supervisor();
+        supervisor.spawn_finite("loading of a replica", async move {
             let wanted = replica.clone();
             let executor = tokio::task::spawn_blocking(move || {
                 Executor::spawn(&wanted.id.clone(), move || loader(&wanted))
@@ -118,7 +119,8 @@ impl Worker {
         let buses: Vec<Bus> = self.shards.iter().map(|shard| shard.bus.clone()).collect();
         let worker = ctx.address();
         let subscribing = std::mem::take(&mut self.subscribing);
-        actor::spawn(async move {
+        let supervisor = self.shared.dispatcher.supervisor();
+        supervisor.spawn_finite("adoption of a plan", async move {
             join_all(subscribing).await;
             // Only a round trip proves that the subscriptions are active.
             join_all(buses.iter().map(Bus::barrier)).await;

@@ -188,6 +188,10 @@ pub struct StageRequest {
     /// Whether the stage must reply even if it would defer, because no later stage could be reached.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub settle: bool,
+    /// Whether the stage must return its result to the ingress instead of sending the request on: a replica that may have
+    /// had the request was lost, so the ingress has to know where it is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub via_ingress: bool,
     /// The inputs, without a batch dimension.
     #[serde(with = "tensors")]
     pub inputs: Vec<Tensor>,

@@ -150,7 +150,7 @@ fn branch_reply(json: bool) -> impl Strategy<Value = BranchReply> {
 
 fn stage_request() -> impl Strategy<Value = StageRequest> {
     (
-        any::<(u64, u32, u64, u32, bool, bool)>(),
+        any::<(u64, u32, u64, u32, bool, bool, bool)>(),
         branch(),
         "[a-z]{0,8}",
         "[a-z]{0,8}",
@@ -158,7 +158,14 @@ fn stage_request() -> impl Strategy<Value = StageRequest> {
         vec(tensor(false), 0..4),
     )
         .prop_map(
-            |((id, attempt, epoch, gear, stream, settle), branch, ingress, stage, hops, inputs)| {
+            |(
+                (id, attempt, epoch, gear, stream, settle, via_ingress),
+                branch,
+                ingress,
+                stage,
+                hops,
+                inputs,
+            )| {
                 StageRequest {
                     id,
                     ingress,
@@ -171,6 +178,7 @@ fn stage_request() -> impl Strategy<Value = StageRequest> {
                     hops,
                     stream,
                     settle,
+                    via_ingress,
                     inputs,
                 }
             },

@@ -12,8 +12,8 @@ use kaskade_actors::node::NodeConfig;
 use kaskade_actors::ops::health::NotReady;
 use kaskade_actors::plan::store;
 use kaskade_actors::stage::worker::{Loader, WorkerConfig};
-use kaskade_actors::wire::InferReply;
-use kaskade_actors::{App, Client, Node};
+use kaskade_actors::wire::{InferReply, InferRequest, Message as _, headers};
+use kaskade_actors::{App, Client, Code, Node};
 use kaskade_models::{
     Continuous, Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Progress, Signature, Tensor,
 };
@@ -318,6 +318,81 @@ fn entry_on(app: &str, entry: (&str, &str), other: (&str, &str)) -> Plan {
         .unwrap();
     plan.gears[0].wiring.stages[0].exit = Exit::Reply;
     plan
+}
+
+/// The code of a request that its client sends once; `None` if it is answered.
+async fn asked_once(ingress: &Node, app: &App) -> Option<Code> {
+    let request = InferRequest {
+        inputs: question(),
+        ..InferRequest::default()
+    };
+    let body = request.encode().unwrap();
+    let reply = ingress.bus().client().request(app.infer(), body).await.unwrap();
+    headers::fault(reply.headers.as_ref()).map(|fault| fault.code)
+}
+
+#[test]
+fn an_ingress_that_starts_while_the_workers_load_refuses_requests_until_the_plan_is_in_place() {
+    let name = "adoption-start";
+    let app = App::new(name).unwrap();
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let loading = Arc::new(Loading::default());
+    let let_go = LetGo(Arc::clone(&loading));
+    loading.set(|hold| hold.held = true);
+    let plan = entry_on(name, ("small", "w1"), ("large", "w1"));
+    let node = move |worker: Option<Loader>| {
+        Node::start(NodeConfig {
+            app: name.to_owned(),
+            bus: BusConfig::new(name).url(server.url()),
+            ingress: worker.is_none().then(IngressConfig::default),
+            worker: worker.map(|loader| {
+                let config = WorkerConfig {
+                    name: "w1".to_owned(),
+                    queue_capacity: 256,
+                };
+                (config, loader)
+            }),
+            plan: Some(plan.clone()),
+            planner: None,
+            power: None,
+            grace: Duration::from_secs(1),
+        })
+        .unwrap()
+    };
+    let ingress = node(None);
+    let loader = loading.loader();
+    let worker = std::thread::spawn(move || {
+        let started = node(Some(loader));
+        (started, node)
+    });
+    loading.waits(2);
+    wait_until("the ingress hears of the load", PATIENCE, || {
+        ingress.plans().is_loading()
+    });
+    let runtime = crate::foreign::runtime();
+    let asked = Instant::now();
+    assert_eq!(
+        runtime.block_on(asked_once(&ingress, &app)),
+        Some(Code::Unavailable)
+    );
+    // Attempts at a stage without replicas go on for more than a second.
+    assert!(
+        asked.elapsed() < Duration::from_millis(500),
+        "{:?}",
+        asked.elapsed()
+    );
+    // A shipped client sends the request again until then.
+    let client = Client::new(ingress.bus(), app.clone());
+    let waiting = runtime.spawn(async move { client.infer(question(), BUDGET).await });
+    let refused = || ingress.metrics().read().faults.values().sum::<u64>();
+    wait_until("the client is refused", PATIENCE, || refused() > 1);
+    drop(let_go);
+    let reply = runtime.block_on(waiting).unwrap().unwrap();
+    assert_eq!(by(&reply), ("small".to_owned(), "w1".to_owned()));
+    assert!(ingress.plans().is_admitted() && !ingress.plans().is_loading());
+    let (worker, _node) = worker.join().unwrap();
+    worker.stop();
+    ingress.stop();
 }
 
 fn swaps_variants(app: &str, bus: &BusConfig, variant: &str, shares: bool) {

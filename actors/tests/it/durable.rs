@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::common::{PANIC, Scripted, ask, label, service};
+use crate::foreign::outputs;
 use async_nats::HeaderMap;
 use futures::StreamExt;
 use kaskade_actors::bus::{Bus, BusConfig};
@@ -11,6 +12,8 @@ use kaskade_actors::ingress::durable::DurableConfig;
 use kaskade_actors::wire::headers;
 use kaskade_actors::wire::{InferRequest, Message as _};
 use kaskade_actors::{App, Client, Code, Node, NodeConfig, Service};
+use kaskade_models::{Datatype, Tensor};
+use kaskade_policy::plan::Plan;
 use kaskade_policy::redelivery::RedeliveryConfig;
 use kaskade_testkit::{NatsOptions, NatsServer, eventually};
 
@@ -322,6 +325,69 @@ async fn a_full_stream_refuses_requests_as_overloaded() {
         );
     }
     node.stop();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_bytes_of_durable_requests_in_flight_are_bounded_and_the_rest_waits_in_the_stream() {
+    const MIB: usize = 1 << 20;
+    const BODY: usize = MIB / 2;
+    const REQUESTS: usize = 24;
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let plan = Plan::cascade(APP).stage("only", "foreign").worker("elsewhere");
+    let node = Service::new(APP)
+        .plan(plan.build().unwrap())
+        .bus(BusConfig::new(APP).url(server.url()))
+        .ingress(IngressConfig {
+            max_in_flight_bytes: 4 * MIB,
+            default_budget: Duration::from_secs(60),
+            ..ingress(Some(quick()))
+        })
+        .start()
+        .unwrap();
+    let asking = Asking::at(&server).await;
+    let nats = asking.bus.client().clone();
+    let subject = App::new(APP).unwrap().stage("only").unwrap();
+    let mut requests = nats.queue_subscribe(subject, "q".into()).await.unwrap();
+    asking.bus.barrier().await.unwrap();
+    // Answers only once no more requests come, so that as many as possible are in flight.
+    let serving = tokio::spawn(async move {
+        let (mut held, mut most, mut answered) = (Vec::new(), 0, 0);
+        while answered < REQUESTS {
+            let next = tokio::time::timeout(Duration::from_millis(500), requests.next()).await;
+            if let Ok(message) = next {
+                held.push(message.unwrap().reply.unwrap());
+                most = most.max(held.len());
+                continue;
+            }
+            for reply in held.drain(..) {
+                let logits = Tensor::from_f32("logits", &[2], &[0.0, 9.0]).unwrap();
+                let body = outputs(vec![logits], None, true);
+                nats.publish(reply, body.into()).await.unwrap();
+                answered += 1;
+            }
+        }
+        most
+    });
+    for number in 0..REQUESTS {
+        let request = InferRequest {
+            inputs: vec![Tensor {
+                name: "x".to_owned(),
+                shape: vec![BODY],
+                datatype: Datatype::U8,
+                data: vec![7; BODY].into(),
+            }],
+            ..InferRequest::default()
+        };
+        let submitted = asking.client.submit(&request, named(&format!("r{number}"))).await;
+        submitted.unwrap();
+    }
+    for number in 0..REQUESTS {
+        assert_eq!(asking.answer(&format!("r{number}")).await, Ok(1), "{number}");
+    }
+    let most = serving.await.unwrap();
+    assert!((2..=8).contains(&most), "{most} requests of half a MiB in flight");
+    assert_eq!(node.metrics().read().dead_letters, 0);
+    tokio::task::spawn_blocking(move || node.stop()).await.unwrap();
 }
 
 #[tokio::test]

@@ -9,12 +9,14 @@ trained on. It is wrong more often than the others, and less sure; what it is no
 import asyncio
 import math
 import pathlib
+import secrets
 import signal
 import struct
 import sys
 
 import msgpack
 import nats
+import nats.errors
 
 DATA = pathlib.Path("/examples/digits/data")
 TRAINED_ON = 797
@@ -43,6 +45,28 @@ def answer(request, classes):
     return {"outputs": [tensor], "confidence": likeliest**2}
 
 
+async def leave(connection, subscription):
+    """Ends a subscription; returns once everything that the server has sent to it is answered.
+
+    `drain` of nats-py forgets the subscription when its PING is answered, which may overtake the UNSUB; messages that are
+    on their way are then lost.
+    """
+    await connection._send_unsubscribe(subscription._id)
+    await round_trip(connection)
+    await subscription._pending_queue.join()
+    # The answers have reached the server.
+    await round_trip(connection)
+
+
+async def round_trip(connection):
+    """Returns when the server has processed everything sent before, and all that it sent before has arrived."""
+    try:
+        # No process subscribes to this subject, and the server says so.
+        await connection.request(f"_KASKADE.UNSERVED.{secrets.token_hex(8)}", b"", timeout=5)
+    except nats.errors.NoRespondersError:
+        pass
+
+
 async def main(url, app, stage):
     seed, inbox = pathlib.Path("/auth/nkey"), pathlib.Path("/auth/inbox")
     connection = await nats.connect(url, nkeys_seed=str(seed), inbox_prefix=inbox.read_text().strip().encode())
@@ -59,15 +83,15 @@ async def main(url, app, stage):
         await message.respond(msgpack.packb(done))
 
     # Queue group `q`: every member of it shares the stage's requests with the others.
-    await connection.subscribe(f"kaskade.{app}.stage.{stage}", queue="q", cb=serve)
+    taking = await connection.subscribe(f"kaskade.{app}.stage.{stage}", queue="q", cb=serve)
     await connection.flush()
     print(f"serving stage {stage} of {app}", flush=True)
     stop = asyncio.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     await stop.wait()
-    # Takes nothing new, and answers what was taken.
-    await connection.drain()
+    await leave(connection, taking)
+    await connection.close()
 
 
 if __name__ == "__main__":

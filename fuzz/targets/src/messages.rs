@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use kaskade_actors::error::{Code, Fault};
 use kaskade_actors::wire::{
-    Abandoned, Beat, BranchReply, Done, DoneResult, DriftNotice, FanOuts, GearShift, Hop, InferReply,
-    InferRequest, IngressState, LoadCount, Message, Observation, PlanNotice, PlanReport, PlanRequest,
-    ReplicaBeat, Runs, ShiftReport, StageRequest,
+    Abandoned, Beat, BranchReply, Done, DoneResult, DriftNotice, EnergyReport, FanOuts, GearShift, Hop,
+    InferReply, InferRequest, IngressState, LoadCount, Message, ModelEnergy, Observation, PlanNotice,
+    PlanReport, PlanRequest, ReplicaBeat, Runs, ShiftReport, StageRequest, Tokens,
 };
 use kaskade_models::{Datatype, Tensor};
 use kaskade_policy::gather::Branch;
@@ -39,6 +39,7 @@ pub fn examples() -> Vec<Example> {
         example("replan", &replan()),
         example("abandoned", &abandoned()),
         example("ingress_state", &ingress_state()),
+        example("energy", &energy()),
     ];
     let results = [outputs(), part(), fault()];
     let dones = results.map(|(name, result)| example(&format!("done-{name}"), &done(result)));
@@ -126,6 +127,7 @@ fn stage() -> StageRequest {
         stage: "large".into(),
         hops: vec![hop("small")],
         stream: true,
+        via_ingress: true,
         inputs: vec![pixels()],
         ..StageRequest::default()
     }
@@ -270,6 +272,27 @@ fn ingress_state() -> IngressState {
         starting: false,
         unavailable: vec!["digits-large-0".into()],
         gone: false,
+    }
+}
+
+fn energy() -> EnergyReport {
+    let model = ModelEnergy {
+        requests: 40,
+        batches: 8,
+        busy_s: 0.5,
+        joules: Some(9.5),
+        tokens: Tokens::first(1_200),
+        joules_per_token: Some(0.25),
+    };
+    EnergyReport {
+        node: "a".into(),
+        source: "rapl".into(),
+        joules: Some(12.5),
+        requests: 40,
+        joules_per_request: Some(0.3125),
+        busy_core_s: 1.5,
+        wall_s: 4.0,
+        models: BTreeMap::from([("large".into(), model)]),
     }
 }
 

@@ -5,9 +5,9 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use kaskade_actors::ingress::check::checked;
 use kaskade_actors::wire::{
-    Abandoned, Beat, ContentType, Done, DoneResult, DriftNotice, GearShift, InferReply, InferRequest,
-    IngressState, LoadCount, Message, PlanNotice, PlanReport, PlanRequest, ShiftReport, StageRequest,
-    decode_infer, decode_reply, encode_fault, encode_reply,
+    Abandoned, Beat, ContentType, Done, DoneResult, DriftNotice, EnergyReport, GearShift, InferReply,
+    InferRequest, IngressState, LoadCount, Message, PlanNotice, PlanReport, PlanRequest, ShiftReport,
+    StageRequest, decode_infer, decode_reply, encode_fault, encode_reply,
 };
 use kaskade_models::check_outputs;
 
@@ -33,6 +33,7 @@ pub fn wire(input: &[u8]) {
     round::<PlanRequest>(&bytes);
     round::<PlanReport>(&bytes);
     round::<PlanNotice>(&bytes);
+    round::<EnergyReport>(&bytes);
 }
 
 /// The result of a stage as the ingress takes it: what passes its check may be an answer.

@@ -65,6 +65,11 @@ impl LedgerConfig {
         pause_us(self.backoff_us, self.max_backoff_us, id, attempt)
     }
 
+    /// Whether enough was tried to find a sure answer that this attempt is to bring any.
+    pub fn must_accept_below_threshold(&self, attempt: u32) -> bool {
+        attempt > 1 && attempt >= self.settle_from
+    }
+
     /// What becomes of an attempt that was lost with its replica, of a request that was sent again for such a loss so many times.
     pub fn after_loss(&self, attempt: u32, losses: u32, now: u64, deadline: u64) -> AfterLoss {
         if deadline <= now {
@@ -407,7 +412,14 @@ impl<T> Ledger<T> {
 
     /// Whether enough was tried to find a sure answer that this attempt is to bring any.
     pub fn must_accept_below_threshold(&self, attempt: u32) -> bool {
-        attempt > 1 && attempt >= self.config.settle_from
+        self.config.must_accept_below_threshold(attempt)
+    }
+
+    /// Whether a replica was lost that had, or may have had, the request. It is then sent to one replica after the other by
+    /// name, so that each further loss is known to concern it or not: a request that brings its replicas down is
+    /// found after few of them, and one that merely was near is not blamed.
+    pub fn is_suspect(&self, id: u64) -> bool {
+        self.entries.get(&id).is_some_and(|entry| entry.half_losses > 0)
     }
 
     /// What is kept of a request without a reply.

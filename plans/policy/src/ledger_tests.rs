@@ -290,6 +290,30 @@ fn settle(ledger: &mut Ledger<u64>, known: &mut HashMap<u64, Known>, now: u64) {
     );
 }
 
+#[test]
+fn a_request_that_brings_its_replicas_down_is_found_after_six_and_one_that_was_near_goes_on() {
+    let config = LedgerConfig {
+        max_attempts: 16,
+        ..LedgerConfig::default()
+    };
+    let mut ledger = Ledger::new(config);
+    let [deadly, near] = ["deadly", "near"].map(|name| ledger.admit(0, 1_000_000, name).unwrap().id);
+    assert!(!ledger.is_suspect(deadly));
+    // Where they were is unknown.
+    assert_eq!(ledger.lost("r0", 0), [(deadly, 2), (near, 2)]);
+    assert!(ledger.is_suspect(deadly) && ledger.is_suspect(near));
+    ledger.sent(near, 2, Some("another"), 0);
+    for loss in 1..=5 {
+        let replica = format!("r{loss}");
+        ledger.sent(deadly, loss + 1, Some(&replica), 0);
+        let expected: &[_] = if loss < 5 { &[(deadly, loss + 2)] } else { &[] };
+        assert_eq!(ledger.lost(&replica, 0), expected, "{loss}");
+    }
+    let due = ledger.due(0);
+    assert_eq!(due.exhausted, [(deadly, "deadly")]);
+    assert_eq!(ledger.place(near), Some((2, Some("another"))));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 

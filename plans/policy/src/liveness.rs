@@ -33,6 +33,8 @@ pub struct Liveness {
     seen: BTreeMap<Arc<str>, Seen>,
     /// By process, the number of its newest beat.
     counts: BTreeMap<String, u64>,
+    /// The replicas that could not be loaded where the admitted plan places them.
+    unloadable: BTreeSet<Arc<str>>,
     /// Counts the changes of what [`Liveness::reachability`] returns.
     revision: u64,
     looks: Option<Looks>,
@@ -162,6 +164,17 @@ impl Liveness {
         alive
     }
 
+    /// Replaces the replicas that could not be loaded where the admitted plan places them: they are avoided, although
+    /// another worker may still list a replica of that name.
+    pub fn set_unloadable(&mut self, names: &BTreeSet<String>) {
+        let same = names.len() == self.unloadable.len()
+            && names.iter().all(|name| self.unloadable.contains(name.as_str()));
+        if !same {
+            self.unloadable = names.iter().map(|name| Arc::from(name.as_str())).collect();
+            self.revision += 1;
+        }
+    }
+
     /// Forgets `name`: it left in good order.
     pub fn forget(&mut self, name: &str) {
         self.revision += u64::from(self.seen.remove(name).is_some());
@@ -188,12 +201,16 @@ impl Liveness {
         self.revision
     }
 
-    /// Where a process that hears the beats itself may send: to those that beat and do not leave.
+    /// Where a process that hears the beats itself may send: to those that beat, do not leave and could be loaded.
     pub fn reachability(&self) -> Reachability {
         let all = self.seen.iter();
-        let (avoided, heard) = all.partition::<Vec<_>, _>(|(_, seen)| seen.lost || seen.leaving);
-        let names = |of: Vec<(&Arc<str>, &Seen)>| of.into_iter().map(|(name, _)| Arc::clone(name)).collect();
-        Reachability::heard(names(heard), names(avoided))
+        let is_avoided =
+            |name: &Arc<str>, seen: &Seen| seen.lost || seen.leaving || self.unloadable.contains(name);
+        let (avoided, heard) = all.partition::<Vec<_>, _>(|(name, seen)| is_avoided(name, seen));
+        let heard = heard.into_iter().map(|(name, _)| Arc::clone(name));
+        let avoided = avoided.into_iter().map(|(name, _)| Arc::clone(name));
+        let avoided = avoided.chain(self.unloadable.iter().cloned());
+        Reachability::heard(heard.collect(), avoided.collect())
     }
 
     /// Whether this process has looked for no longer than [`DETECTION_US`] at `now` (µs): it may not have heard all yet.
@@ -202,11 +219,12 @@ impl Liveness {
         first.is_none_or(|first| self.running(now).saturating_sub(first) <= DETECTION_US)
     }
 
-    /// The replicas that others should avoid: the lost, the leaving, and those of `placed` that were never heard although
+    /// The replicas that others should avoid: the lost, the leaving, those that could not be loaded, and those of `placed` that were never heard although
     /// this process no longer [is starting](Liveness::is_starting) at `now` (µs).
     pub fn unavailable<'a>(&self, placed: impl IntoIterator<Item = &'a str>, now: u64) -> BTreeSet<String> {
         let avoided = self.seen.iter().filter(|(_, seen)| seen.lost || seen.leaving);
         let mut names: BTreeSet<String> = avoided.map(|(name, _)| name.to_string()).collect();
+        names.extend(self.unloadable.iter().map(ToString::to_string));
         if !self.is_starting(now) {
             let unheard = placed.into_iter().filter(|name| !self.seen.contains_key(*name));
             names.extend(unheard.map(ToOwned::to_owned));
@@ -235,6 +253,19 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_replica_that_could_not_be_loaded_is_avoided_although_another_worker_lists_its_name() {
+        let mut liveness = Liveness::default();
+        liveness.beat("a", 0);
+        liveness.set_unloadable(&BTreeSet::from(["a".to_owned()]));
+        liveness.beat("a", 1);
+        let view = liveness.reachability();
+        assert!(!view.is_reachable("a") && view.is_avoided("a"));
+        assert!(liveness.unavailable(["a"], 1).contains("a"));
+        liveness.set_unloadable(&BTreeSet::new());
+        assert!(liveness.reachability().is_reachable("a"));
+    }
+
     /// Looks in time from one point to another; returns what was found.
     fn looks(liveness: &mut Liveness, from: u64, until: u64) -> Vec<String> {
         let times = (from..=until).step_by(LOOK_PERIOD_US as usize);
@@ -252,6 +283,10 @@ mod tests {
             changed
         };
         assert!(changed(&mut |liveness| assert!(liveness.beat("a", 0))));
+        let failed = BTreeSet::from(["a".to_owned(), "b".to_owned()]);
+        assert!(changed(&mut |liveness| liveness.set_unloadable(&failed)));
+        assert!(!changed(&mut |liveness| liveness.set_unloadable(&failed)));
+        assert!(changed(&mut |liveness| liveness.set_unloadable(&BTreeSet::new())));
         assert!(!changed(&mut |liveness| assert!(!liveness.beat("a", 1))));
         assert!(changed(&mut |liveness| assert!(liveness.declare_lost("a"))));
         assert!(!changed(&mut |liveness| assert!(!liveness.declare_lost("a"))));

@@ -2,21 +2,28 @@
 
 import asyncio
 import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
 import time
 import unittest
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import nats
+import nkeys
 import numpy as np
 
 import kaskade
 from kaskade import errors, tensors, wire
 from kaskade.chunks import Assembler, Chunk, cut
-from kaskade.connection import barrier
-from kaskade.testing import NatsServer
+from kaskade.connection import barrier, connect
+from kaskade.testing import NatsServer, Process
 
-from .deployment import NATS, double, free_port, needs_nats
+from .deployment import NATS, REPOSITORY, double, free_port, needs_nats
 
 BUDGET = 20.0
 
@@ -248,6 +255,36 @@ class ReplicaTest(unittest.IsolatedAsyncioTestCase):
             message = await asyncio.wait_for(self.done.get(), BUDGET)
         self.assertEqual(message.subject, "kaskade.fake.done.i1.2.0.1-2-3")
 
+    async def test_requests_that_are_cancelled_are_dropped_and_the_others_answered(self) -> None:
+        gate = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        ran: list[float] = []
+
+        @kaskade.stage("fake", "double", max_batch=1)
+        def held(x: np.ndarray) -> np.ndarray:
+            asyncio.run_coroutine_threadsafe(gate.wait(), loop).result(BUDGET)
+            ran.append(float(x[0, 0]))
+            return x
+
+        async with await held.attach(self.server.url, "r1") as replica:
+            await self.send(1, 1.0)
+            while not replica._running:
+                await asyncio.sleep(0.01)
+            for number in (2, 3, 4):
+                await self.send(number, float(number))
+            while len(replica._queue) < 3:
+                await asyncio.sleep(0.01)
+            # The first runs, the third waits; the second is of another ingress; garbage changes nothing.
+            for body in (wire.pack({"ingress": "i2", "ids": [2]}), b"\xc1", wire.pack({"ingress": "i1", "ids": ["3"]}),
+                         wire.pack({"ingress": "i1", "ids": [1, 3, 99]})):
+                await self.ingress.publish("kaskade.fake.abandon", body)
+            while replica.abandoned < 2:
+                await asyncio.sleep(0.01)
+            gate.set()
+            answered = [(await self.result())["id"] for _ in range(2)]
+        self.assertEqual((answered, ran), ([2, 4], [1.0, 2.0, 4.0]))
+        self.assertTrue(self.done.empty())
+
     async def test_a_replica_whose_loop_fails_stops_its_heartbeats(self) -> None:
         replica = await double().attach(self.server.url, "r1")
         replica._function = None
@@ -321,6 +358,117 @@ class ReplicaTest(unittest.IsolatedAsyncioTestCase):
                 pass
             await self.send(1)
             self.assertIn("outputs", await self.result())
+
+
+@needs_nats
+class StandaloneStageTest(unittest.IsolatedAsyncioTestCase):
+    """The stage of examples/python_client, which uses nats-py alone."""
+
+    async def test_what_the_server_sent_before_it_left_is_answered(self) -> None:
+        server = NatsServer(NATS)
+        self.addCleanup(server.__exit__, None, None, None)
+        asking = await nats.connect(server.url)
+        self.addAsyncCleanup(asking.close)
+        sent = {"requests": 0, "stop": False}
+        replies: asyncio.Queue[Any] = asyncio.Queue()
+        await asking.subscribe("kaskade.fake.done.i1.*", cb=replies.put)
+        body = wire.pack({"id": 1, "ingress": "i1", "stage": "double", "inputs": tensors.encode_all({"x": [1.0]})})
+
+        async def send() -> None:
+            while not sent["stop"]:
+                for _ in range(50):
+                    sent["requests"] += 1
+                    reply = f"kaskade.fake.done.i1.{sent['requests']}"
+                    await asking.publish("kaskade.fake.stage.double", body, reply=reply)
+                await asyncio.sleep(0)
+
+        for _ in range(5):
+            script = str(REPOSITORY / "examples/python_client/stage.py")
+            with Process([sys.executable, script, server.url, "fake", "double"]) as stage:
+                stage.wait_for("ready")
+                sent["stop"] = False
+                sending = asyncio.create_task(send())
+                while replies.qsize() < 50:
+                    await asyncio.sleep(0.01)
+                code = await asyncio.to_thread(stage.terminate)
+                sent["stop"] = True
+                await sending
+                self.assertEqual(code, 0, stage.output())
+            await barrier(asking)
+            # Every request is answered, or the server has said that there is no replica.
+            while sent["requests"]:
+                await asyncio.wait_for(replies.get(), BUDGET)
+                sent["requests"] -= 1
+
+
+@needs_nats
+class SecuredServerTest(unittest.IsolatedAsyncioTestCase):
+    """A server with TLS and one user by nkey, whose permissions are those of a custom stage."""
+
+    def setUp(self) -> None:
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        key, certificate = self.folder / "key.pem", self.folder / "certificate.pem"
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+             "-keyout", key, "-out", certificate, "-days", "2", "-subj", "/CN=127.0.0.1",
+             "-addext", "subjectAltName=IP:127.0.0.1"],
+            check=True, capture_output=True,
+        )
+        self.certificate = certificate
+        seeds = {name: self.seed(name) for name in ("stage", "ingress", "stranger")}
+        self.keys = {name: path for name, (path, _) in seeds.items()}
+        public = {name: public for name, (_, public) in seeds.items()}
+        may = {
+            "stage": {
+                "publish": ["kaskade.fake.done.*.*", "kaskade.fake.beat.r1", "_KASKADE.UNSERVED.*"],
+                "subscribe": ["kaskade.fake.stage.double", "kaskade.fake.replica.r1", "kaskade.fake.ingress.*",
+                              "kaskade.fake.abandon", f"_INBOX.{public['stage']}.>"],
+            },
+            "ingress": {"publish": [">"], "subscribe": [">"]},
+        }
+        users = ", ".join(f"{{ nkey: {public[name]}, permissions: {json.dumps(of)} }}" for name, of in may.items())
+        extra = f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}\nauthorization {{ users: [ {users} ] }}'
+        self.server = NatsServer(NATS, extra=extra)
+        self.addCleanup(self.server.__exit__, None, None, None)
+        self.url = self.server.url.replace("nats://", "tls://")
+
+    def seed(self, name: str) -> tuple[Path, str]:
+        """Writes a user's seed; returns its path, and the public key."""
+        seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
+        path = self.folder / f"{name}.nk"
+        path.write_bytes(seed)
+        return path, nkeys.from_seed(bytearray(seed)).public_key.decode()
+
+    def broker(self, name: str) -> kaskade.Broker:
+        return kaskade.Broker(self.url, nkey=self.keys[name], ca=self.certificate)
+
+    async def test_a_stage_and_a_client_work_with_a_key_over_tls(self) -> None:
+        link = await connect(self.broker("ingress"), "ingress")
+        self.addAsyncCleanup(link.close)
+        done: asyncio.Queue[Any] = asyncio.Queue()
+        await link.nc.subscribe("kaskade.fake.done.i1.*", cb=done.put)
+
+        async def serve(message: Any) -> None:
+            await message.respond(answer(confidence=0.5))
+
+        await link.nc.subscribe("kaskade.fake.infer", cb=serve)
+        await link.barrier()
+        async with await double().attach(self.broker("stage"), "r1"):
+            body = wire.pack({"id": 1, "ingress": "i1", "stage": "double", "inputs": tensors.encode_all({"x": [1.5]})})
+            await link.nc.publish("kaskade.fake.stage.double", body, reply="kaskade.fake.done.i1.1")
+            result = wire.unpack((await asyncio.wait_for(done.get(), BUDGET)).data)
+        self.assertEqual(tensors.decode(result["outputs"][0])[1].tolist(), [3.0])
+        client = await kaskade.AsyncClient.connect("fake", self.broker("ingress"), budget=BUDGET)
+        self.addAsyncCleanup(client.close)
+        self.assertEqual((await client.infer({"x": [1.0]})).confidence, 0.5)
+        refused = [line for line in self.server.process.output().splitlines() if "Violation" in line]
+        self.assertEqual(refused, [], "the permissions of a custom stage suffice")
+
+    async def test_an_unknown_key_and_an_unknown_certificate_are_typed_errors(self) -> None:
+        with self.assertRaises(errors.BrokerAbsent):
+            await double().attach(self.broker("stranger"), "r1")
+        with self.assertRaises(errors.BrokerAbsent):
+            await double().attach(kaskade.Broker(self.url, nkey=self.keys["stage"]), "r1")
 
 
 class ChunkedReplicaTest(ReplicaTest):

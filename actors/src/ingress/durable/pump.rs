@@ -1,4 +1,5 @@
-//! Pulls durable requests from the stream to the ingress, as many as there are permits.
+//! Pulls durable requests from the stream to the ingress, as many as there are permits and bytes for. Those for which there
+//! are none wait in the stream.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use super::submission::{Submission, Submitted};
 use crate::bus::{Bus, Link};
 use crate::dispatch::dispatcher::Dispatcher;
 use crate::error::{Code, Fault};
+use crate::ingress::held::Held;
 use crate::metrics::Metrics;
 use crate::subjects;
 use crate::wire;
@@ -39,7 +41,7 @@ pub(crate) struct DurableIntake {
 }
 
 /// Starts the intake of durable requests. Without a configuration, or without JetStream on an embedded broker,
-/// submissions are refused with the reason. The intake stops when `stop` turns true.
+/// submissions are refused with the reason. Requests in flight hold `bytes`. The intake stops when `stop` turns true.
 ///
 /// # Errors
 /// [`DurableError`] if a nats-server has no JetStream or refuses to create the streams.
@@ -49,6 +51,7 @@ pub(crate) async fn open(
     ingress: Recipient<Submitted>,
     config: Option<DurableConfig>,
     metrics: Arc<Metrics>,
+    bytes: Arc<Semaphore>,
     stop: watch::Receiver<bool>,
 ) -> Result<Option<DurableIntake>, DurableError> {
     let Some(config) = config else {
@@ -77,15 +80,18 @@ pub(crate) async fn open(
     let streams = Arc::new(Streams::new(bus, config, dispatcher.clone(), metrics));
     let consumer = streams.consumer().await?;
     let permits = Arc::new(Semaphore::new(capacity));
-    actor::spawn(send_in_progress(Arc::downgrade(&streams)));
+    let notices = send_in_progress(Arc::downgrade(&streams));
+    let supervisor = dispatcher.supervisor();
+    supervisor.spawn_finite("progress of durable requests", notices);
     let pump = Pump {
         streams,
         ingress,
         permits: Arc::clone(&permits),
+        // The size of a request is known only once it was pulled.
+        reserve: u32::try_from(bus.max_payload().min(bytes.available_permits())).unwrap_or(u32::MAX),
+        bytes,
     };
-    dispatcher
-        .supervisor()
-        .spawn("durable requests", pump.run(consumer, stop));
+    supervisor.spawn("durable requests", pump.run(consumer, stop));
     Ok(Some(DurableIntake { permits, capacity }))
 }
 
@@ -99,7 +105,8 @@ async fn refuse_all(
     let group = Some(subjects::INGRESS_GROUP.to_owned());
     let mut submitted = bus.subscribe(dispatcher.app().submit(), group).await?;
     let dispatcher = dispatcher.clone();
-    actor::spawn(async move {
+    let supervisor = dispatcher.supervisor().clone();
+    supervisor.spawn_finite("refusal of durable requests", async move {
         while let Some(message) = submitted.next().await {
             metrics.fault(&fault);
             refuse(&dispatcher, &message, &fault);
@@ -141,16 +148,26 @@ struct Pump {
     streams: Arc<Streams>,
     ingress: Recipient<Submitted>,
     permits: Arc<Semaphore>,
+    /// The bytes that all requests of the ingress may hold.
+    bytes: Arc<Semaphore>,
+    /// The bytes that are reserved for a request before it is pulled: the largest message.
+    reserve: u32,
+}
+
+/// Room for one request: a permit, and the bytes of the largest message.
+struct Room {
+    permit: OwnedSemaphorePermit,
+    bytes: OwnedSemaphorePermit,
 }
 
 impl Pump {
     async fn run(self, mut consumer: PullConsumer, mut stop: watch::Receiver<bool>) {
         loop {
-            let permits = tokio::select! {
-                permits = self.permits() => permits,
+            let room = tokio::select! {
+                room = self.room() => room,
                 _ = stop.wait_for(|stop| *stop) => return,
             };
-            if let Err(error) = self.take_up_to(permits, &consumer).await {
+            if let Err(error) = self.take_up_to(room, &consumer).await {
                 tracing::warn!(%error, "pulling durable requests failed");
                 tokio::time::sleep(PAUSE).await;
                 // The stream or the consumer may be gone, for instance after a server lost its files.
@@ -164,28 +181,30 @@ impl Pump {
         }
     }
 
-    /// Acquires as many permits as are free, up to a batch; waits for the first.
-    async fn permits(&self) -> Vec<OwnedSemaphorePermit> {
-        let mut permits = Vec::new();
-        permits.extend(Arc::clone(&self.permits).acquire_owned().await.ok());
-        while permits.len() < BATCH {
-            let Ok(another) = Arc::clone(&self.permits).try_acquire_owned() else {
+    /// Acquires room for as many requests as fit, up to a batch; waits for the first.
+    async fn room(&self) -> Vec<Room> {
+        let mut room = Vec::new();
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
+        let bytes = Arc::clone(&self.bytes).acquire_many_owned(self.reserve).await;
+        if let (Ok(permit), Ok(bytes)) = (permit, bytes) {
+            room.push(Room { permit, bytes });
+        }
+        while room.len() < BATCH {
+            let permit = Arc::clone(&self.permits).try_acquire_owned();
+            let bytes = Arc::clone(&self.bytes).try_acquire_many_owned(self.reserve);
+            let (Ok(permit), Ok(bytes)) = (permit, bytes) else {
                 break;
             };
-            permits.push(another);
+            room.push(Room { permit, bytes });
         }
-        permits
+        room
     }
 
-    /// Delivers messages until every permit is used, the pull expires, or the connection was lost and renewed: the
+    /// Delivers messages until all room is used, the pull expires, or the connection was lost and renewed: the
     /// pull was lost with the old connection. Requests that were pulled are delivered even after `stop`; otherwise
     /// they would wait for `ack_wait`.
-    async fn take_up_to(
-        &self,
-        mut permits: Vec<OwnedSemaphorePermit>,
-        consumer: &PullConsumer,
-    ) -> Result<(), String> {
-        let asked = consumer.batch().max_messages(permits.len()).expires(PATIENCE);
+    async fn take_up_to(&self, mut room: Vec<Room>, consumer: &PullConsumer) -> Result<(), String> {
+        let asked = consumer.batch().max_messages(room.len()).expires(PATIENCE);
         let mut delivered = asked.messages().await.map_err(|error| error.to_string())?;
         let mut link = self.streams.bus.connection().link();
         loop {
@@ -195,10 +214,10 @@ impl Pump {
             };
             let Some(message) = next else { return Ok(()) };
             let message = message.map_err(|error| error.to_string())?;
-            let Some(permit) = permits.pop() else {
+            let Some(room) = room.pop() else {
                 return Ok(());
             };
-            self.take(&message, permit);
+            self.take(&message, room);
         }
     }
 
@@ -212,9 +231,10 @@ impl Pump {
         }
     }
 
-    fn take(&self, message: &async_nats::jetstream::Message, permit: OwnedSemaphorePermit) {
+    fn take(&self, message: &async_nats::jetstream::Message, room: Room) {
         self.streams.metrics.arrived();
-        let Some(mut submission) = Submission::of(&self.streams, message, permit) else {
+        let held = Held::reserved(room.permit, &self.bytes, room.bytes, message.payload.len());
+        let Some(mut submission) = Submission::of(&self.streams, message, held) else {
             return;
         };
         let (ingress, message) = (self.ingress.clone(), message.message.clone());

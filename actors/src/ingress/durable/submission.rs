@@ -8,11 +8,11 @@ use async_nats::jetstream::{self, AckKind};
 use async_nats::{HeaderMap, Subject, header};
 use bytes::Bytes;
 use kaskade_policy::redelivery::{Blame, Verdict};
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::config::DurableError;
 use super::streams::Streams;
 use crate::error::{Code, Fault};
+use crate::ingress::held::Held;
 use crate::subjects;
 use crate::wire::headers;
 use crate::wire::{self, ContentType};
@@ -44,16 +44,13 @@ pub(crate) struct Submission {
     /// The submitted headers and body, for the dead letter.
     headers: HeaderMap,
     payload: Bytes,
-    _permit: OwnedSemaphorePermit,
+    /// The permits that it holds until it is settled.
+    pub(crate) held: Held,
 }
 
 impl Submission {
     /// Creates a submission from a consumer's message; `None` for a message of another kind.
-    pub(super) fn of(
-        streams: &Arc<Streams>,
-        message: &jetstream::Message,
-        permit: OwnedSemaphorePermit,
-    ) -> Option<Self> {
+    pub(super) fn of(streams: &Arc<Streams>, message: &jetstream::Message, held: Held) -> Option<Self> {
         let info = message.info().ok()?;
         let headers = message.headers.clone().unwrap_or_default();
         let named = headers::request_id(&headers).ok().flatten();
@@ -73,7 +70,7 @@ impl Submission {
             push: headers::push(&headers).filter(|subject| subjects::is_reply_allowed(subject)),
             payload: message.payload.clone(),
             headers,
-            _permit: permit,
+            held,
         })
     }
 

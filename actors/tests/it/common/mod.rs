@@ -156,16 +156,20 @@ pub(crate) fn cascade(app: &str) -> Plan {
 
 /// A service of three scripted models of growing strength.
 pub(crate) fn service(app: &str) -> Service {
+    with_models(app).plan(cascade(app))
+}
+
+/// The same service with the plan of its store.
+pub(crate) fn with_models(app: &str) -> Service {
     let strengths = BTreeMap::from([("small", 1.0), ("medium", 2.0), ("large", 4.0)]);
-    strengths.into_iter().fold(
-        Service::new(app).plan(cascade(app)),
-        |service, (name, strength)| {
+    strengths
+        .into_iter()
+        .fold(Service::new(app), |service, (name, strength)| {
             service.model(name, move || {
                 Ok::<_, String>(Scripted {
                     strength,
                     run: Duration::ZERO,
                 })
             })
-        },
-    )
+        })
 }

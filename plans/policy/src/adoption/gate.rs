@@ -146,6 +146,34 @@ impl Gate {
         placed.all(|worker| !counts(worker, now) || worker.in_place.contains_key(&epoch))
     }
 
+    /// Whether requests must be refused until later, because no epoch has been in place yet: some stage of the plan has no
+    /// live replica, and a live worker still loads what the plan places on it.
+    ///
+    /// What no live worker will change is not waited for: the broker says at once that a stage has no subscriber, and a
+    /// program that sends no heartbeats may serve it.
+    pub fn is_loading(&self, epoch: u64, plan: &Plan, now: u64) -> bool {
+        let mut placed = plan
+            .placement
+            .iter()
+            .filter_map(|replica| self.workers.get(&replica.worker));
+        placed.any(|worker| counts(worker, now) && !worker.in_place.contains_key(&epoch))
+            && !self.lacks(epoch, plan, now).is_empty()
+    }
+
+    /// The replicas that live workers failed to load where the plan of the epoch places them. Another worker may still run
+    /// a replica of that id under an earlier epoch: it ignores requests of this one, and only its silence would tell.
+    pub fn unloadable(&self, epoch: u64, plan: &Plan, now: u64) -> BTreeSet<String> {
+        let failed = |worker: &str| {
+            let worker = self.workers.get(worker).filter(|worker| counts(worker, now));
+            worker.and_then(|worker| worker.in_place.get(&epoch))
+        };
+        let placed = plan.placement.iter();
+        placed
+            .filter(|replica| failed(&replica.worker).is_some_and(|failed| failed.contains(&replica.id)))
+            .map(|replica| replica.id.clone())
+            .collect()
+    }
+
     fn has_loaded(&self, worker: &str, epoch: u64, replica: &str, now: u64) -> bool {
         let worker = self.workers.get(worker).filter(|worker| counts(worker, now));
         let failed = worker.and_then(|worker| worker.in_place.get(&epoch));

@@ -183,6 +183,51 @@ fn the_first_plan_is_confirmed_once_it_is_in_place() {
     assert_eq!(gate.admits(4, true, plans.into_iter(), 0), None);
 }
 
+#[test]
+fn before_any_epoch_is_in_place_requests_are_refused_only_while_a_live_worker_loads_what_is_lacking() {
+    let (mut gate, plan) = (Gate::default(), plan("w1", "w2"));
+    assert!(
+        !gate.is_loading(3, &plan, 0),
+        "no worker was heard: the broker tells"
+    );
+    report(&mut gate, "w1", 0, 0);
+    assert!(gate.is_loading(3, &plan, 0));
+    report(&mut gate, "w1", 3, 1);
+    assert!(!gate.is_loading(3, &plan, 1), "w2 was never heard");
+    report(&mut gate, "w2", 0, 2);
+    assert!(gate.is_loading(3, &plan, 2));
+    assert!(
+        !gate.is_loading(3, &plan, 3 + 3 * BEAT),
+        "a worker that fell silent is not waited for"
+    );
+    report(&mut gate, "w1", 3, 3 * BEAT);
+    failing(&mut gate, "w2", 3, &["large-0"], 3 * BEAT);
+    assert!(
+        !gate.is_loading(3, &plan, 3 * BEAT),
+        "it has failed and will not load"
+    );
+    report(&mut gate, "stranger", 0, 3 * BEAT);
+    assert!(
+        !gate.is_loading(3, &plan, 3 * BEAT),
+        "the plan places nothing there"
+    );
+}
+
+#[test]
+fn a_replica_that_failed_to_load_is_named_while_its_worker_lives() {
+    let (mut gate, plan) = (Gate::default(), plan("w1", "w2"));
+    // Of another epoch, or not placed there.
+    failing(&mut gate, "w2", 2, &["large-0"], 0);
+    failing(&mut gate, "w1", 3, &["large-0"], 0);
+    assert_eq!(gate.unloadable(3, &plan, 0), BTreeSet::new());
+    failing(&mut gate, "w2", 3, &["large-0"], 0);
+    assert_eq!(
+        gate.unloadable(3, &plan, 0),
+        BTreeSet::from(["large-0".to_owned()])
+    );
+    assert_eq!(gate.unloadable(3, &plan, 3 * BEAT + 1), BTreeSet::new());
+}
+
 proptest! {
     /// Whatever workers report and whenever they die: an epoch that is admitted is newer than the current one, and unless the current
     /// one could not serve it can.

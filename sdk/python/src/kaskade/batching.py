@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -63,6 +64,12 @@ class BatchQueue(Generic[T]):
             return False
         self._waiting.append(Waiting(item, now, deadline))
         return True
+
+    def discard(self, unwanted: Callable[[T], bool]) -> int:
+        """Drops the requests that are unwanted; returns how many."""
+        before = len(self._waiting)
+        self._waiting = deque(waiting for waiting in self._waiting if not unwanted(waiting.item))
+        return before - len(self._waiting)
 
     def poll(self, now: float, draining: bool = False) -> Step[T]:
         """Returns what an idle replica does at `now`. A draining replica does not wait for more requests."""

@@ -143,11 +143,15 @@ async def connect(broker: Broker, name: str) -> Link:
         for callback in link.on_returned:
             callback()
 
+    refused: asyncio.Future[ssl.SSLError] = asyncio.get_running_loop().create_future()
+
     async def failed(error: Exception) -> None:
         log.debug("the connection to the broker: %s", error or type(error).__name__)
+        if isinstance(error, ssl.SSLError) and not refused.done():
+            refused.set_result(error)
 
-    try:
-        await nc.connect(
+    connecting = asyncio.ensure_future(
+        nc.connect(
             servers=broker.servers(),
             name=name,
             disconnected_cb=lost,
@@ -160,8 +164,18 @@ async def connect(broker: Broker, name: str) -> Link:
             pending_size=PENDING_BYTES,
             **broker.options(),
         )
+    )
+    try:
+        # After a certificate that is not trusted, nats-py waits for ever for the connection to close.
+        await asyncio.wait([connecting, refused], return_when=asyncio.FIRST_COMPLETED)
+        if not connecting.done():
+            raise refused.result()
+        await connecting
     except (nats.errors.Error, OSError, asyncio.TimeoutError, ValueError) as error:
         raise BrokerAbsent(f"no server answers at {', '.join(broker.servers())}: {error}") from error
+    finally:
+        connecting.cancel()
+        refused.cancel()
     nc.options["max_reconnect_attempts"] = -1
     version = nc.connected_server_version
     if (version.major, version.minor) < OLDEST_SERVER:

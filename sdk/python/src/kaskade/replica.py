@@ -32,10 +32,12 @@ log = logging.getLogger("kaskade")
 BEAT_PERIOD = 0.1
 """Time between heartbeats, seconds."""
 
-@dataclass(frozen=True)
+
+@dataclass
 class _Delivery:
     request: StageRequest
     reply: str
+    abandoned: bool = False
 
 
 class Replica:
@@ -47,12 +49,14 @@ class Replica:
         self.app = App(stage.app)
         self.batches = 0
         self.requests = 0
+        self.abandoned = 0
+        """Requests that were dropped because they were cancelled."""
         self._link = link
         self._queue: BatchQueue[_Delivery] = BatchQueue(stage.batching, stage.queue_capacity)
         self._assembler = Assembler()
         self._changed = asyncio.Event()
         self._idle = asyncio.Event()
-        self._running = 0
+        self._running: list[_Delivery] = []
         self._busy = 0.0
         self._sequence = 0
         self._leaving = False
@@ -74,6 +78,7 @@ class Replica:
         try:
             group = await link.nc.subscribe(self.app.stage(stage.name), queue=GROUP, cb=self._receive)
             single = await link.nc.subscribe(self.app.replica(replica), cb=self._receive)
+            await link.nc.subscribe(self.app.abandon, cb=self._abandon)
             self._subscriptions = [group, single]
             await link.barrier()
         except (nats.errors.Error, asyncio.TimeoutError) as error:
@@ -109,7 +114,7 @@ class Replica:
             await asyncio.wait_for(self._emptied(), max(until - time.monotonic(), 0.0))
         except asyncio.TimeoutError:
             answered = False
-            log.warning("replica `%s` left with %d unanswered requests", self.id, len(self._queue) + self._running)
+            log.warning("replica `%s` left with %d unanswered requests", self.id, len(self._queue) + len(self._running))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -180,6 +185,25 @@ class Replica:
             full = f"the queue of replica `{self.id}` is full; try again later, or add replicas"
             await self._answer(request, reply, Overloaded(full))
 
+    async def _abandon(self, message: Any) -> None:
+        """Drops requests that an ingress has cancelled: nothing waits for their answers."""
+        try:
+            ingress, ids = wire.decode_abandoned(message.data)
+        except KaskadeError as error:
+            log.warning("a cancellation could not be decoded: %s", error)
+            return
+
+        def unwanted(delivery: _Delivery) -> bool:
+            return delivery.request.ingress == ingress and delivery.request.id in ids
+
+        self.abandoned += self._queue.discard(unwanted)
+        for delivery in self._running:
+            # The function runs to its end; the answer is not sent.
+            if unwanted(delivery) and not delivery.abandoned:
+                delivery.abandoned = True
+                self.abandoned += 1
+        self._changed.set()
+
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
@@ -198,7 +222,7 @@ class Replica:
                 await asyncio.wait_for(self._changed.wait(), wait)
 
     async def _run(self, loop: asyncio.AbstractEventLoop, batch: list[Waiting[_Delivery]]) -> None:
-        self._running = len(batch)
+        self._running = [waiting.item for waiting in batch]
         began = time.monotonic()
         # On a thread of its own, so that heartbeats go on.
         answers, took = await loop.run_in_executor(self._executor, self._compute, batch, began)
@@ -206,8 +230,9 @@ class Replica:
         self.requests += len(batch)
         self._busy += took
         for waiting, body in zip(batch, answers, strict=True):
-            await self._send(waiting.item.reply, body)
-        self._running = 0
+            if not waiting.item.abandoned:
+                await self._send(waiting.item.reply, body)
+        self._running = []
 
     def _compute(self, batch: list[Waiting[_Delivery]], began: float) -> tuple[list[bytes], float]:
         """Runs a batch and encodes the answers, on the executor's thread."""
@@ -251,7 +276,7 @@ class Replica:
             await asyncio.sleep(due - time.monotonic())
 
     async def _beat(self, last: bool = False) -> None:
-        waiting, running = len(self._queue), self._running
+        waiting, running = len(self._queue), len(self._running)
         listed = {
             "id": self.id,
             "stage": self.stage.name,

@@ -78,6 +78,11 @@ class App:
         """The states of all ingresses."""
         return f"kaskade.{self.name}.ingress.*"
 
+    @property
+    def abandon(self) -> str:
+        """Requests of an ingress that are cancelled or expired."""
+        return f"kaskade.{self.name}.abandon"
+
     def result_query(self, request_id: str) -> str:
         """The JetStream subject that returns the result of a durable request."""
         return f"$JS.API.DIRECT.GET.kaskade-{self.name}-results.kaskade.{self.name}.result.{key(request_id)}"

@@ -99,7 +99,10 @@ class Process:
 class NatsServer:
     """A nats-server on a free port of the loopback; `restart` keeps port and store."""
 
-    def __init__(self, program: str, *, jetstream: bool = False, max_payload: int | None = None) -> None:
+    def __init__(
+        self, program: str, *, jetstream: bool = False, max_payload: int | None = None, extra: str = ""
+    ) -> None:
+        """`extra` is further text of the server's configuration."""
         self.program = program
         self.folder = tempfile.TemporaryDirectory(prefix="kaskade-nats-")
         self.port = free_port()
@@ -108,6 +111,7 @@ class NatsServer:
             lines.append(f"max_payload: {max_payload}")
         if jetstream:
             lines.append(f'jetstream {{ store_dir: "{self.folder.name}/store" }}')
+        lines.append(extra)
         self.config = Path(self.folder.name) / "nats.conf"
         self.config.write_text("\n".join(lines) + "\n")
         self.process: Process | None = None
