@@ -375,6 +375,11 @@ impl<'a, O: Observer> Engine<'a, O> {
         let (Some(plan), Some(outcome)) = (plan, outcome) else {
             return self.lose(task, Loss::Failed);
         };
+        let ledger = &self.config.ledger;
+        let settle = ledger.must_accept_below_threshold(flight.attempt.into());
+        if settle && stage.is_some_and(|stage| stage.settles) {
+            return self.reply(task, variant, outcome.right());
+        }
         match plan.exits.get(outcome.exit()) {
             Some(CompiledExit::Forward(edge)) => {
                 let edge = *edge;
