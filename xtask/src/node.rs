@@ -64,6 +64,9 @@ pub(crate) struct Args {
     /// Capacity of a replica's queue.
     #[arg(long, default_value_t = 1024)]
     queue: usize,
+    /// Limit of the bytes of requests in flight in the ingress.
+    #[arg(long, default_value_t = 1 << 30)]
+    in_flight_bytes: usize,
     /// Accept durable requests too.
     #[arg(long)]
     durable: bool,
@@ -103,6 +106,7 @@ const GRACE: Duration = Duration::from_secs(5);
 fn config(args: &Args, plan: Option<Plan>) -> NodeConfig {
     let ingress = IngressConfig {
         durable: args.durable.then(|| durable(args)),
+        max_in_flight_bytes: args.in_flight_bytes,
         ..IngressConfig::default()
     };
     let worker = args.worker.as_ref().map(|name| WorkerConfig {

@@ -154,7 +154,7 @@ fn a_node_that_is_stopped_has_not_failed() {
 }
 
 /// Makes a part of the replica of a node panic. The request that meets the panic ends at once, and the node ends.
-fn ends_with(task: &'static str, node: Node, app: &str) {
+fn ends_with(task: &'static str, node: &Node, app: &str) {
     let app = App::new(app).unwrap();
     let supervisor = node.dispatcher().supervisor().clone();
     let replica = node.plans().newest().unwrap().plan.placement[0].id.clone();
@@ -187,19 +187,19 @@ fn ends_with(task: &'static str, node: Node, app: &str) {
 
 #[test]
 fn a_batcher_that_panics_ends_its_node() {
-    ends_with(batcher::TASK, start("panicking-batcher"), "panicking-batcher");
+    ends_with(batcher::TASK, &start("panicking-batcher"), "panicking-batcher");
 }
 
 #[test]
 fn a_router_that_panics_ends_its_node() {
-    ends_with(exits::TASK, start("panicking-router"), "panicking-router");
+    ends_with(exits::TASK, &start("panicking-router"), "panicking-router");
 }
 
 #[test]
 fn a_subscription_of_a_replica_that_panics_ends_its_node() {
     ends_with(
         subscribe::TASK,
-        start("panicking-subscription"),
+        &start("panicking-subscription"),
         "panicking-subscription",
     );
 }
@@ -210,5 +210,5 @@ fn a_generator_that_panics_ends_its_node() {
         .model("only", || Ok::<_, String>(OneStep::default()))
         .start()
         .unwrap();
-    ends_with(generator::TASK, node, "panicking-generator");
+    ends_with(generator::TASK, &node, "panicking-generator");
 }

@@ -122,5 +122,6 @@ fn rotary(config: &Config, global: bool, head_dim: usize) -> Result<Rotary, Load
     Ok(Rotary {
         frequencies: (0..head_dim / 2).map(frequency).collect(),
         neighbours: false,
+        scale: 1.0,
     })
 }

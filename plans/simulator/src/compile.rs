@@ -52,6 +52,8 @@ pub(super) struct CompiledStage {
     pub(super) accuracy: f64,
     /// Whether its results are replies.
     pub(super) last: bool,
+    /// Whether it replies, below the threshold too, if the request must not escalate.
+    pub(super) settles: bool,
 }
 
 impl CompiledStage {
@@ -223,6 +225,10 @@ impl Compiled {
             run_us: profiled.map_or(0, |profiled| profiled.run_us),
             accuracy: profiled.map_or(f64::NAN, |profiled| profiled.accuracy),
             last: stage.exit == Exit::Reply,
+            settles: matches!(
+                routing::accept_below_threshold(&stage.exit, Some(0.0)),
+                Ok(Route::Reply)
+            ),
         })
     }
 

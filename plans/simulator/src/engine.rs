@@ -54,6 +54,8 @@ pub(super) struct Engine<'a, O> {
     pub(super) admission: Option<Admission>,
     pub(super) rng: ChaCha8Rng,
     draws: u64,
+    /// Rotates the choice among equally busy replicas of a process.
+    pub(super) turn: u64,
     next_sample: u32,
     samples: u32,
     /// From a client to the first queue, and from the last replica to the client.
@@ -102,6 +104,7 @@ impl<'a, O: Observer> Engine<'a, O> {
             admission: config.admission.map(Admission::new),
             draws: rng.random(),
             rng,
+            turn: 0,
             next_sample: 0,
             samples: plan.samples,
             front_us: config.entry_hop_us / 2,
@@ -375,6 +378,11 @@ impl<'a, O: Observer> Engine<'a, O> {
         let (Some(plan), Some(outcome)) = (plan, outcome) else {
             return self.lose(task, Loss::Failed);
         };
+        let ledger = &self.config.ledger;
+        let settle = ledger.must_accept_below_threshold(flight.attempt.into());
+        if settle && stage.is_some_and(|stage| stage.settles) {
+            return self.reply(task, variant, outcome.right());
+        }
         match plan.exits.get(outcome.exit()) {
             Some(CompiledExit::Forward(edge)) => {
                 let edge = *edge;

@@ -14,6 +14,8 @@ struct EdgeNow {
     /// The stage it names, and that stage's variant and slice.
     stage: u16,
     kind: u32,
+    /// Whether it has shares.
+    shared: bool,
 }
 
 /// A plan that is or was in force, and where its edges lead at present.
@@ -46,6 +48,13 @@ impl Epoch {
         Some((edge.living.destination(draw), edge.stage))
     }
 
+    /// The stage that an edge names, if it has no shares.
+    #[inline]
+    pub(super) fn unshared(&self, edge: u32) -> Option<u16> {
+        let edge = self.edges.get(edge as usize)?;
+        (!edge.shared).then_some(edge.stage)
+    }
+
     /// The replicas of an edge's stage that are registered at the broker.
     #[inline]
     pub(super) fn group(&self, edge: u32) -> &[u32] {
@@ -62,6 +71,7 @@ impl Epoch {
                 living: Living::of(&edge.shares, &edge.backup, alive),
                 stage: edge.stage,
                 kind: edge.kind,
+                shared: !edge.shares.is_empty(),
             })
             .collect();
         self.groups.clear();

@@ -7,6 +7,7 @@ use super::world::{KnownReplica, World};
 use kaskade_policy::batching::BatchQueue;
 use kaskade_policy::device_queue::DeviceQueue;
 use kaskade_policy::plan::{Batching, Sharing};
+use kaskade_policy::routing;
 use kaskade_policy::run_time::RunTimeEstimate;
 
 /// The state of a replica.
@@ -41,6 +42,7 @@ impl Health {
 pub(super) struct ReplicaState {
     pub(super) variant: u32,
     pub(super) device: u32,
+    pub(super) worker: u32,
     pub(super) kind: u32,
     pub(super) run_times: u32,
     pub(super) health: Health,
@@ -148,7 +150,32 @@ pub(super) struct Fleet {
     pub(super) active: usize,
 }
 
+impl ReplicaState {
+    /// Whether a request that is handed over now joins its next batch, which the service prefers to the queue group.
+    fn has_room_in_next_batch(&self) -> bool {
+        routing::prefer_local(self.queue.len(), self.queue.batching().max_batch)
+    }
+
+    /// Requests that it has taken and not answered.
+    fn taken(&self) -> usize {
+        self.queue.len() + self.batch.len()
+    }
+}
+
 impl Fleet {
+    /// The replica of a queue group to which another one of its process gives a request: the least busy with room in its
+    /// next batch. `None` leaves the choice to the broker. Equally busy ones take turns.
+    pub(super) fn near(&self, group: &[u32], sender: u32, turn: u64) -> Option<u32> {
+        let worker = self.replicas.get(sender as usize)?.worker;
+        let first = (turn % group.len().max(1) as u64) as usize;
+        let (last, from_first) = group.split_at_checked(first)?;
+        let in_turn = from_first.iter().chain(last).copied();
+        let near = in_turn.filter_map(|number| Some((number, self.replicas.get(number as usize)?)));
+        let near = near.filter(|(_, replica)| replica.worker == worker && replica.has_room_in_next_batch());
+        near.min_by_key(|(_, replica)| replica.taken())
+            .map(|(number, _)| number)
+    }
+
     /// Nothing but the sharing.
     pub(super) fn new(sharing: Sharing) -> Self {
         Self {
@@ -200,6 +227,7 @@ fn absent(number: u64, replica: &KnownReplica, config: &SimConfig) -> ReplicaSta
     ReplicaState {
         variant: replica.variant,
         device: replica.device,
+        worker: replica.worker,
         kind: replica.kind,
         run_times: replica.run_times,
         health: Health::Down,

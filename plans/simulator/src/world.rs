@@ -15,6 +15,7 @@ use kaskade_policy::profile::{Profile, VariantProfile};
 pub(super) struct World {
     pub(super) variants: Numbered<String>,
     pub(super) devices: Numbered<(String, String)>,
+    pub(super) workers: Numbered<String>,
     /// Tasks, and stages without one.
     pub(super) tasks: Numbered<String>,
     pub(super) replicas: Vec<KnownReplica>,
@@ -43,6 +44,8 @@ pub(super) struct KnownReplica {
     pub(super) id: String,
     pub(super) variant: u32,
     pub(super) device: u32,
+    /// The process that runs it.
+    pub(super) worker: u32,
     /// The number of its variant and slice.
     pub(super) kind: u32,
     /// Its place in [`World::run_times`].
@@ -105,6 +108,7 @@ impl World {
             let device = self
                 .devices
                 .number(&(replica.worker.clone(), replica.device.clone()));
+            let worker = self.workers.number(&replica.worker);
             let slice = slice(replica.partition);
             let kind = self.kinds.number(&(variant, slice));
             let key = (replica.id.clone(), variant, device, slice);
@@ -115,6 +119,7 @@ impl World {
                     id: replica.id.clone(),
                     variant,
                     device,
+                    worker,
                     kind,
                     run_times,
                 });

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use async_nats::{HeaderMap, Message, StatusCode};
+use bytes::Bytes;
 use kaskade::Inputs;
 use kaskade_actors::wire::headers;
 use kaskade_actors::wire::{InferReply, InferRequest, Message as _};
@@ -43,17 +44,23 @@ impl Load {
     }
 
     fn encoded(&self) -> anyhow::Result<oracle::Load> {
+        self.of(|number| {
+            let request = InferRequest {
+                inputs: (self.asks)(number),
+                ..InferRequest::default()
+            };
+            Ok(request.encode()?)
+        })
+    }
+
+    fn of(&self, body: impl Fn(u64) -> anyhow::Result<Bytes>) -> anyhow::Result<oracle::Load> {
         let request = |number: u64| {
             let mut headers = HeaderMap::new();
             headers::put_budget(&mut headers, self.budget);
             if self.named {
                 headers::put_request_id(&mut headers, &number.to_string())?;
             }
-            let request = InferRequest {
-                inputs: (self.asks)(number),
-                ..InferRequest::default()
-            };
-            Ok((headers, request.encode()?))
+            Ok((headers, body(number)?))
         };
         Ok(oracle::Load {
             url: self.url.clone(),
@@ -77,6 +84,11 @@ where
 /// Sends the load without a fault.
 pub(super) async fn undisturbed(load: &Load) -> anyhow::Result<Tally> {
     load.encoded()?.undisturbed().await
+}
+
+/// Sends the load without a fault, with this body in every request.
+pub(super) async fn repeated(load: &Load, body: &Bytes) -> anyhow::Result<Tally> {
+    load.of(|_| Ok(body.clone()))?.undisturbed().await
 }
 
 fn end(reply: &Message) -> End {

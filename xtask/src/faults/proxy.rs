@@ -15,6 +15,8 @@ enum Wire {
     Whole,
     /// No byte passes and no connection is closed, as when a switch loses its power.
     Silent,
+    /// The server's bytes pass, and those of the processes are not read: their connections stay open and fill up.
+    Unread,
     /// Every connection is closed, and so are new ones. The number distinguishes successive cuts.
     Closed(u32),
 }
@@ -45,12 +47,17 @@ impl Proxy {
         self.wire.send_replace(Wire::Silent);
     }
 
+    /// Stops reading what the processes send, as a server does that is overloaded.
+    pub(super) fn stop_reading(&self) {
+        self.wire.send_replace(Wire::Unread);
+    }
+
     /// Closes every connection, and new ones too.
     pub(super) fn close(&self) {
         self.wire.send_modify(|wire| {
             *wire = match *wire {
                 Wire::Closed(cut) => Wire::Closed(cut + 1),
-                Wire::Whole | Wire::Silent => Wire::Closed(0),
+                Wire::Whole | Wire::Silent | Wire::Unread => Wire::Closed(0),
             };
         });
     }
@@ -90,21 +97,23 @@ async fn connect(near: TcpStream, port: u16, wire: watch::Receiver<Wire>) -> any
     far.set_nodelay(true)?;
     let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
     tokio::select! {
-        ended = pass(near_in, far_out, wire.clone()) => ended,
-        ended = pass(far_in, near_out, wire) => ended,
+        ended = pass(near_in, far_out, wire.clone(), &[Wire::Silent, Wire::Unread]) => ended,
+        ended = pass(far_in, near_out, wire, &[Wire::Silent]) => ended,
     }
 }
 
+/// Passes bytes in one direction, but none while the wire is in one of the `waiting` states.
 async fn pass(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     mut wire: watch::Receiver<Wire>,
+    waiting: &[Wire],
 ) -> anyhow::Result<()> {
     let mut buffer = vec![0; 1 << 16];
     loop {
-        // Waits while silent, and ends when closed.
+        // Ends when closed.
         if matches!(
-            *wire.wait_for(|wire| *wire != Wire::Silent).await?,
+            *wire.wait_for(|wire| !waiting.contains(wire)).await?,
             Wire::Closed(_)
         ) {
             return Ok(());
@@ -121,7 +130,7 @@ async fn pass(
         };
         // Bytes that were read just before a fault are held back too.
         if matches!(
-            *wire.wait_for(|wire| *wire != Wire::Silent).await?,
+            *wire.wait_for(|wire| !waiting.contains(wire)).await?,
             Wire::Closed(_)
         ) {
             return Ok(());

@@ -32,10 +32,25 @@ impl<O: Observer> Engine<'_, O> {
     #[inline]
     pub(super) fn pass_on(&mut self, task: Task, replica: u32, variant: u32, edge: u32) {
         if task.copy == NO_COPY {
-            self.send(task, edge, ON_ARRIVAL);
+            match self.near(task, replica, edge) {
+                Some((near, stage)) => self.send(Task { stage, ..task }, edge, near),
+                None => self.send(task, edge, ON_ARRIVAL),
+            }
         } else {
             self.pass_branch_on(task, replica, variant, edge);
         }
+    }
+
+    /// The replica in the sender's own process that gets a result on an edge without shares, and the stage that the edge
+    /// names ([`kaskade_policy::routing::prefer_local`]).
+    #[inline]
+    fn near(&mut self, task: Task, sender: u32, edge: u32) -> Option<(u32, u16)> {
+        let epoch = self.flights.get(task.flight)?.epoch;
+        let epoch = self.epochs.get(epoch)?;
+        let stage = epoch.unshared(edge)?;
+        self.turn = self.turn.wrapping_add(1);
+        let near = self.fleet.near(epoch.group(edge), sender, self.turn)?;
+        Some((near, stage))
     }
 
     /// Sends a result to the replica that the edge pairs its sender with, or as [`Self::pass_on`] where that one is gone.

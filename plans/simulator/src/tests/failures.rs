@@ -59,6 +59,41 @@ fn a_request_that_no_replica_takes_is_tried_as_often_as_the_ledger_allows() {
 }
 
 #[test]
+fn without_the_larger_model_an_answer_below_the_threshold_is_given_after_the_same_attempts_as_in_the_service()
+{
+    let stages = vec![
+        stage("s", unsure(Edge::to("l")), BATCHING),
+        stage("l", Exit::Reply, BATCHING),
+    ];
+    let plan = plan(
+        &["s-0@a", "l-0@b"],
+        Sharing::Exclusive,
+        vec![gear(0.0, None, stages)],
+    );
+    let profile = profile(vec![
+        variant("s", 90, 10, &[(1, 0.1, false), (1, 0.9, true)]),
+        variant("l", 90, 10, &[(1, 0.9, true), (1, 0.9, true)]),
+    ]);
+    let mut config = SimConfig {
+        initially_down: vec!["l-0".into()],
+        ..SimConfig::default()
+    };
+    // The ledger's own number of attempts ends before one may settle.
+    let (report, _) = simulate(&plan, &profile, &config, [0]);
+    assert_eq!((report.failed, report.answered), (1, 0));
+    config.ledger.max_attempts = 16;
+    let (report, seen) = simulate(&plan, &profile, &config, [0]);
+    assert_eq!((report.failed, report.answered, report.right), (0, 1, 0));
+    let attempts = u32::try_from(seen.runs.len()).unwrap();
+    assert_eq!(attempts, config.ledger.settle_from);
+    // A partition's result is no answer.
+    let mut sliced = plan.clone();
+    sliced.gears[0].wiring.stages[0].exit = Exit::Next { to: Edge::to("l") };
+    let (report, _) = simulate(&sliced, &profile, &config, [0]);
+    assert_eq!((report.failed, report.answered), (1, 0));
+}
+
+#[test]
 fn a_replica_that_stops_answers_what_it_has_and_takes_nothing_new() {
     let (plan, profile) = service(&["s-0@a", "s-1@b"], &[("s-0", 1.0)], &["s-1"]);
     let config = SimConfig {

@@ -114,3 +114,39 @@ fn shares_divide_the_load_and_a_queue_group_divides_it_evenly() {
         assert!(runs.abs_diff(expected) <= 10, "{runs} for {expected}");
     }
 }
+
+#[test]
+fn a_result_goes_to_a_replica_of_its_process_while_that_has_room_in_its_next_batch() {
+    let batching = Batching {
+        max_batch: 2,
+        ..BATCHING
+    };
+    let stages = vec![
+        stage("s", unsure(Edge::to("l")), BATCHING),
+        stage("l", Exit::Reply, batching),
+    ];
+    // The sender's process has one of three replicas of the larger model.
+    let placed = ["s-0@a", "l-0@b", "l-1@a", "l-2@c"];
+    let mut plan = plan(&placed, Sharing::Concurrent, vec![gear(0.0, None, stages)]);
+    for replica in &mut plan.placement {
+        replica.worker.clone_from(&replica.device);
+    }
+    let profile = profile(vec![
+        variant("s", 90, 10, &[(1, 0.1, true)]),
+        variant("l", 900, 100, &[(1, 0.9, true)]),
+    ]);
+    let at = |arrivals: &[u64]| {
+        let config = SimConfig::default();
+        let (_, seen) = simulate(&plan, &profile, &config, arrivals.iter().copied());
+        let larger = seen.runs.iter().filter(|run| run.replica != 0);
+        larger.map(|run| run.replica).collect::<Vec<_>>()
+    };
+    // One after the other: all of them are near.
+    assert_eq!(at(&[0, 10_000, 20_000, 30_000]), [2, 2, 2, 2]);
+    // Eight at once: one starts a batch of the near one, two wait for its next, and the queue group takes the others.
+    let many = at(&[0; 8]);
+    assert!(
+        many.contains(&2) && many.iter().any(|replica| *replica != 2),
+        "{many:?}"
+    );
+}

@@ -8,6 +8,7 @@ mod load;
 mod plans;
 mod replicas;
 mod setup;
+mod stalls;
 
 use std::pin::Pin;
 
@@ -28,6 +29,7 @@ pub(super) fn all() -> Vec<Scenario> {
     let groups = [
         replicas::all(),
         broker::all(),
+        stalls::all(),
         load::all(),
         input::all(),
         plans::all(),

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use kaskade_actors::Code;
 use kaskade_testkit::DelayProxy;
 
 use super::scenarios;
@@ -17,7 +18,7 @@ scenarios! {
     "leaving-behind-latency" "A worker and an ingress whose connections delay what the server sends by 50 ms leave (SIGTERM) at 2,000 requests per second; no request fails." leaving;
     "last-replica-killed" "The only worker is killed; requests fail at once with a typed error until another one serves." last_killed;
     "last-stage-down" "The only worker with the large model is killed; answers of the small model below the threshold are returned and flagged as degraded." last_stage;
-    "deadly-request" "One request crashes every process that runs it, and six workers share the load; only this request fails, once it has no attempt left." deadly;
+    "deadly-request" "One request crashes every process that runs it, and six workers share the load; only this request fails, after six crashes at most." deadly;
     "worker-panics" "Requests that make the model panic share batches with others; only they fail." panics;
 }
 
@@ -154,7 +155,8 @@ async fn last_stage() -> anyhow::Result<Verdict> {
 
 async fn deadly() -> anyhow::Result<Verdict> {
     const DEADLY: usize = 100;
-    // One more than a request has attempts.
+    // The first loss may concern any request, and each further one is known to be this one's.
+    const MOST_DEATHS: usize = 6;
     const WORKERS: [&str; 6] = ["w1", "w2", "w3", "w4", "w5", "w6"];
     let both: &[&str] = &["small", "large"];
     let plan = plan(&WORKERS.map(|name| (name, both)));
@@ -185,10 +187,18 @@ async fn deadly() -> anyhow::Result<Verdict> {
     })
     .await?;
     drop(ingress);
+    deaths += workers
+        .iter_mut()
+        .filter_map(|(_, worker)| worker.exited())
+        .count();
     let fault = tally.fault_of(DEADLY);
     let others = tally.faults().values().sum::<usize>() - usize::from(fault.is_some());
     Ok(Verdict::of(&tally)
-        .demand(fault.is_some(), "the deadly request ends with a typed error")
+        .demand(
+            fault == Some(Code::ReplicasLost.id()),
+            "the deadly request ends with the error for lost replicas",
+        )
+        .demand(deaths <= MOST_DEATHS, "the request is found after six crashes")
         .demand(others == 0, "no other request fails")
         .note(format!("{deaths} workers crashed")))
 }
