@@ -33,7 +33,7 @@ use crate::{
 /// Configuration of an ingress.
 #[derive(Debug, Clone)]
 pub struct IngressConfig {
-    /// Requests in flight; beyond that, clients are refused immediately.
+    /// Requests in flight in all ingresses of a process; beyond that, clients are refused immediately.
     pub max_in_flight: usize,
     /// Bytes of the inputs of requests in flight; beyond that, clients are refused immediately, and durable requests wait
     /// in their stream.

@@ -1,7 +1,5 @@
 //! Encodes and publishes the terminal reply.
 
-use std::sync::Arc;
-
 use async_nats::HeaderMap;
 use kaskade_models::Tensor;
 use kaskade_policy::gather::Branch;
@@ -168,7 +166,7 @@ pub(super) fn refuse_at_once(dispatcher: &Dispatcher, metrics: &Metrics, client:
         To::Inbox { inbox, .. } => inbox,
         To::Stream(submission) => return submission.fail(client.content_type, Fault::clone(refusal.fault())),
     };
-    metrics.shared_fault(Arc::clone(refusal.fault()));
+    metrics.shared_fault(refusal.fault());
     if let Some(inbox) = inbox {
         let (headers, body) = refusal.encoded(client.content_type);
         dispatcher.publish(inbox, None, Some(headers), body);

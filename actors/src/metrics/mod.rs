@@ -248,15 +248,15 @@ impl Metrics {
     }
 
     pub(crate) fn fault(&self, fault: &Fault) {
-        self.shared_fault(Arc::new(fault.clone()));
+        self.shared_fault(&Arc::new(fault.clone()));
     }
 
     /// Counts a fault that many requests get.
-    pub(crate) fn shared_fault(&self, fault: Arc<Fault>) {
+    pub(crate) fn shared_fault(&self, fault: &Arc<Fault>) {
         for metrics in self.all() {
             *metrics.faults.entry(fault.code).or_default() += 1;
             let mut last = metrics.last_fault.lock().unwrap_or_else(PoisonError::into_inner);
-            *last = Some(Arc::clone(&fault));
+            *last = Some(Arc::clone(fault));
         }
     }
 

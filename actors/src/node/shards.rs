@@ -3,7 +3,9 @@
 //! The first shard runs on the node's own thread and has everything that a process has once: the worker, the watch of the plan
 //! store, gear shifts, heartbeats. The others run an ingress and a part of the replicas.
 
-use std::{num::NonZeroUsize, sync::Arc};
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+
+use tokio::time::timeout;
 
 use super::NodeError;
 use crate::{
@@ -15,6 +17,9 @@ use crate::{
     plan::versions::PlanVersions,
     stage::hosting::Shared,
 };
+
+/// Longest wait for the broker to take the last messages of a shard. A broker that is gone takes none.
+const FLUSHING: Duration = Duration::from_secs(3);
 
 /// The shards of a node, the first one first. Dropping them stops the threads of the others and waits for them.
 pub(super) struct Shards {
@@ -98,7 +103,9 @@ impl Shards {
     /// Sends what is queued for the broker and closes the connections; the first one, which has that for control messages, last.
     pub(super) async fn close(&self) {
         for shard in self.shared.iter().rev() {
-            shard.dispatcher.flush().await;
+            if timeout(FLUSHING, shard.dispatcher.flush()).await.is_err() {
+                tracing::warn!("the broker does not take the last messages; ending without them");
+            }
             shard.bus.close().await;
         }
     }

@@ -32,7 +32,7 @@ fn plan(app: &str, workers: &[&str]) -> Plan {
     plan.placement = workers
         .iter()
         .flat_map(|worker| {
-            once.iter().map(|replica| Replica {
+            once.iter().map(move |replica| Replica {
                 id: format!("{}-{worker}", replica.variant),
                 worker: (*worker).to_owned(),
                 ..replica.clone()

@@ -13,9 +13,9 @@ use super::scalar::{Size, Span};
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Ingress {
-    /// Maximum requests in flight in one ingress; more are refused.
+    /// Maximum requests in flight in one process; more are refused.
     pub max_in_flight: NonZeroU32,
-    /// Maximum bytes of the inputs of requests in flight in one ingress; more are refused.
+    /// Maximum bytes of the inputs of requests in flight in one process; more are refused.
     pub max_in_flight_bytes: Size,
     /// Maximum requests in the queue of one replica; more are refused.
     pub queue_capacity: NonZeroU32,

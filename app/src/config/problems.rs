@@ -12,6 +12,9 @@ use super::planner::PlannerRule;
 use super::scalar::Token;
 use super::variant::{PlanSource, Task, Variant};
 
+/// Most threads that move the messages of a process.
+const MAX_SHARDS: u32 = 64;
+
 impl App {
     /// Returns all contradictions between values and all unusable files that they name, each with the value's path first.
     pub fn problems(&self) -> Vec<String> {
@@ -22,6 +25,9 @@ impl App {
         }
         if self.workers.is_empty() {
             problems.push("workers: is empty; name at least one worker, or leave it out".to_owned());
+        }
+        if self.shards.is_some_and(|shards| shards.get() > MAX_SHARDS) {
+            problems.push(format!("shards: at most {MAX_SHARDS} are possible"));
         }
         let names = self.variants.iter().map(|variant| &variant.name);
         problems.extend(repeated("variants", names));
