@@ -176,7 +176,7 @@ impl Events {
     }
 
     /// Sends new text of a choice.
-    fn text(&mut self, index: usize, text: &str, logprobs: Option<Value>) {
+    fn text(&mut self, index: usize, text: &str, logprobs: Option<&Value>) {
         let Some(choice) = self.choices.get_mut(index) else {
             return;
         };
@@ -193,7 +193,7 @@ impl Events {
         if text.is_empty() && logprobs.is_none() {
             return;
         }
-        self.chunk(index, &json!({"content": text}), logprobs.as_ref(), None);
+        self.chunk(index, &json!({"content": text}), logprobs, None);
     }
 
     fn end(&mut self, index: usize, reply: &InferReply) -> Result<(), Failure> {
@@ -216,7 +216,7 @@ impl Events {
             Form::Chat => answer.chat_logprobs(),
             Form::Completion => answer.completion_logprobs(),
         });
-        self.text(index, &rest, logprobs);
+        self.text(index, &rest, logprobs.as_ref());
         self.chunk(
             index,
             &json!({}),
