@@ -87,7 +87,7 @@ impl AppOptions {
         Self {
             name: name.into(),
             default_budget: Duration::from_secs(2),
-            max_budget: Duration::from_secs(120),
+            max_budget: Duration::from_mins(2),
             streaming: Streaming::default(),
             signature: None,
         }

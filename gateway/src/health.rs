@@ -1,5 +1,6 @@
 //! Probes and metrics: `/health`, `/live`, `/ready`, `/metrics`.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::Router;
@@ -97,7 +98,7 @@ async fn metrics(State(shared): State<Arc<Shared>>) -> Response<Body> {
             "Mean time between two tokens of a streamed answer, seconds.",
         ),
     ] {
-        page.push_str(&format!("# HELP {name} {help}\n# TYPE {name} histogram\n"));
+        let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} histogram");
         for app in shared.apps() {
             let times = &app.times;
             let histogram = match name {

@@ -315,12 +315,9 @@ fn write(call: &Call, reply: &InferReply, wanted: &Wanted) -> Result<Response<Bo
         ))
     })?;
     let length = body.len();
-    let mut response;
-    if !any_binary {
-        response = json_response(StatusCode::OK, body);
-    } else {
-        body.extend_from_slice(&raw);
-        response = json_response(StatusCode::OK, body);
+    body.extend_from_slice(&raw);
+    let mut response = json_response(StatusCode::OK, body);
+    if any_binary {
         let headers = response.headers_mut();
         headers.insert(HEADER_LENGTH, HeaderValue::from(length));
         headers.insert(

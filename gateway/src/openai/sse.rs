@@ -151,7 +151,7 @@ impl Events {
                 match events.pieces.next().await {
                     Some((index, piece)) => events.take(index, piece),
                     None => {
-                        events.fail(&Fault::new(Code::Internal, "the answer ended without a result").into())
+                        events.fail(&Fault::new(Code::Internal, "the answer ended without a result").into());
                     }
                 }
             }
@@ -176,7 +176,7 @@ impl Events {
     }
 
     /// Sends new text of a choice.
-    fn text(&mut self, index: usize, text: &str, logprobs: Option<Value>) {
+    fn text(&mut self, index: usize, text: &str, logprobs: Option<&Value>) {
         let Some(choice) = self.choices.get_mut(index) else {
             return;
         };
@@ -216,7 +216,7 @@ impl Events {
             Form::Chat => answer.chat_logprobs(),
             Form::Completion => answer.completion_logprobs(),
         });
-        self.text(index, &rest, logprobs);
+        self.text(index, &rest, logprobs.as_ref());
         self.chunk(
             index,
             &json!({}),
@@ -228,8 +228,8 @@ impl Events {
         if self.open == 0 {
             if self.head.include_usage {
                 let mut usage = self.envelope();
-                usage["choices"] = json!([]);
-                usage["usage"] = self.usage.json();
+                put(&mut usage, "choices", json!([]));
+                put(&mut usage, "usage", self.usage.json());
                 self.event(&usage);
             }
             self.done();
@@ -262,27 +262,43 @@ impl Events {
             "system_fingerprint": null,
         });
         if self.head.include_usage {
-            chunk["usage"] = Value::Null;
+            put(&mut chunk, "usage", Value::Null);
         }
         chunk
     }
 
-    fn chunk(&mut self, index: usize, delta: &Value, logprobs: Option<Value>, finish: Option<(&str, Value)>) {
+    fn chunk(
+        &mut self,
+        index: usize,
+        delta: &Value,
+        logprobs: Option<&Value>,
+        finish: Option<(&str, Value)>,
+    ) {
         let reason = finish.as_ref().map(|(reason, _)| *reason);
         let mut choice = json!({"index": index, "logprobs": logprobs, "finish_reason": reason});
         match self.head.form {
-            Form::Chat => choice["delta"] = delta.clone(),
-            Form::Completion => choice["text"] = delta.get("content").cloned().unwrap_or_else(|| "".into()),
+            Form::Chat => put(&mut choice, "delta", delta.clone()),
+            Form::Completion => {
+                let text = delta.get("content").cloned().unwrap_or_else(|| "".into());
+                put(&mut choice, "text", text);
+            }
         }
         let mut chunk = self.envelope();
-        chunk["choices"] = json!([choice]);
+        put(&mut chunk, "choices", json!([choice]));
         if let Some((_, kaskade)) = finish {
-            chunk["kaskade"] = kaskade;
+            put(&mut chunk, "kaskade", kaskade);
         }
         self.event(&chunk);
     }
 
     fn event(&mut self, value: &Value) {
         self.ready.push_back(format!("data: {value}\n\n").into());
+    }
+}
+
+/// Sets a field of an object.
+fn put(object: &mut Value, name: &str, value: Value) {
+    if let Some(object) = object.as_object_mut() {
+        object.insert(name.to_owned(), value);
     }
 }

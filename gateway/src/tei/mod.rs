@@ -243,7 +243,9 @@ async fn embed(State(shared): State<Arc<Shared>>, request: Request) -> Response<
             let mut vector = embedding(reply)?;
             let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
             if asked.normalize.unwrap_or(true) && length > 0.0 {
-                vector.iter_mut().for_each(|value| *value /= length);
+                for value in &mut vector {
+                    *value /= length;
+                }
             }
             Ok(vector)
         });

@@ -177,13 +177,13 @@ fn stats(watched: &Watched, payload: &[u8]) {
         retried: counters.retried,
         processing: endpoint.processing_time,
     };
-    let mut state = watched.state();
-    let now = state.begun.elapsed();
-    state.overview.counts(now, &stats.id, counts);
-    state.last_error = endpoint
+    let mut known = watched.state();
+    let now = known.begun.elapsed();
+    known.overview.counts(now, &stats.id, counts);
+    known.last_error = endpoint
         .last_error
         .map(|error| error.status)
-        .or(state.last_error.take());
+        .or(known.last_error.take());
 }
 
 /// Closes a second: computes the overview, adds a point of history, sends a snapshot. Returns the times until now.

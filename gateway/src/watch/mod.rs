@@ -27,7 +27,7 @@ const HISTORY: usize = 300;
 const WINDOW: usize = 10;
 
 /// Time without a heartbeat after which an actor is forgotten.
-const FORGOTTEN: Duration = Duration::from_secs(60);
+const FORGOTTEN: Duration = Duration::from_mins(1);
 
 /// What a gateway knows of an app. Cheap to share.
 pub(crate) struct Watched {

@@ -50,7 +50,7 @@ impl State {
             "certificate": plan.certificate,
             "gear": current,
             "gears": gears.collect::<Vec<_>>(),
-            "stages": gear.map(|gear| stages(gear)),
+            "stages": gear.map(stages),
             "edges": gear.map(|gear| edges(gear, ways)),
         })
     }
