@@ -71,8 +71,7 @@ impl Cache {
             .chain_update([0])
             .chain_update(body)
             .finalize();
-        let name: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.dir.join(name)
+        self.dir.join(format!("{hash:x}"))
     }
 }
 

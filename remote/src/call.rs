@@ -213,7 +213,8 @@ impl Caller {
         let cost = self.cost(&answer);
         let mut outputs = answer.outputs;
         if let Some(usage) = answer.usage {
-            let counts = [usage.input_tokens, usage.output_tokens].map(|count| count as i64);
+            let counts = [usage.input_tokens, usage.output_tokens]
+                .map(|count| i64::try_from(count).unwrap_or(i64::MAX));
             outputs.extend(Tensor::from_i64("usage", &[2], &counts).ok());
         }
         outputs.extend(cost.map(|cost| Tensor {

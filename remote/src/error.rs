@@ -101,7 +101,6 @@ impl From<CallError> for ModelError {
         let reason = error.to_string();
         match error {
             CallError::Malformed { .. } | CallError::Useless { .. } => Self::BadOutput { reason },
-            CallError::SpendLimit(_) => Self::Refused { reason },
             error if error.retryable() => Self::Unavailable { reason },
             _ => Self::Refused { reason },
         }

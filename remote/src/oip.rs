@@ -290,6 +290,7 @@ fn append(datatype: Datatype, value: &Value, bytes: &mut Vec<u8>) -> Option<()> 
     Some(())
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "it is the argument of `map_err`")]
 fn malformed(reason: impl std::fmt::Display) -> CallError {
     CallError::Malformed {
         reason: reason.to_string(),

@@ -94,7 +94,7 @@ impl App {
             )),
             (None, Some(_), None) => {}
             (None, None, Some(remote)) => {
-                problems.extend(remote.problems(&format!("{at}.remote"), self.task))
+                problems.extend(remote.problems(&format!("{at}.remote"), self.task));
             }
             (None, None, None) => problems.push(format!("{at}: give one of `dir`, `file` and `remote`")),
             _ => problems.push(format!("{at}: give only one of `dir`, `file` and `remote`")),

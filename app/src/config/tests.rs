@@ -482,9 +482,7 @@ fn a_share_of_a_core_is_a_share() {
 fn a_variant_is_a_checkpoint_a_file_or_an_endpoint() {
     let problems = |variant: &str| {
         let text = format!("name = \"a\"\n[[variants]]\nname = \"v\"\n{variant}\n");
-        App::parse(&text)
-            .map(|app| app.problems())
-            .unwrap_or_else(|(_, reason)| vec![reason])
+        App::parse(&text).map_or_else(|(_, reason)| vec![reason], |app| app.problems())
     };
     let remote = "remote = { kind = \"openai\", base_url = \"http://127.0.0.1:1/v1\", model = \"m\", labels = [\"no\", \"yes\"] }";
     assert_eq!(problems(remote), Vec::<String>::new());

@@ -50,7 +50,10 @@ impl Place {
     /// [`CallError::Malformed`].
     pub(super) fn check(&self) -> Result<(), CallError> {
         let all = self.top_logprobs.iter().map(|candidate| candidate.logprob);
-        match all.chain([self.logprob]).find(|logprob| !(*logprob <= TOLERANCE)) {
+        match all
+            .chain([self.logprob])
+            .find(|logprob| logprob.is_nan() || *logprob > TOLERANCE)
+        {
             None => Ok(()),
             Some(bad) => Err(malformed(format!("{bad} is no log probability"))),
         }

@@ -26,6 +26,7 @@ impl From<UsageField> for kaskade_policy::remote::price::Usage {
     }
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "it is the argument of `map_err`")]
 fn malformed(reason: impl std::fmt::Display) -> CallError {
     CallError::Malformed {
         reason: reason.to_string(),

@@ -20,7 +20,7 @@ const MAX_LINE: usize = 4 << 20;
 #[derive(Deserialize)]
 struct Chunk {
     #[serde(default)]
-    choices: Vec<Delta>,
+    choices: Vec<StreamedChoice>,
     #[serde(default)]
     usage: Option<UsageField>,
     #[serde(default)]
@@ -28,7 +28,7 @@ struct Chunk {
 }
 
 #[derive(Deserialize)]
-struct Delta {
+struct StreamedChoice {
     #[serde(default)]
     delta: Content,
     #[serde(default)]

@@ -236,7 +236,7 @@ fn stack(requests: &[&Inputs], batching: BatchDimension) -> Result<Vec<Tensor>, 
         return Ok(Vec::new());
     };
     if batching == BatchDimension::Absent {
-        return Ok(first.to_vec());
+        return Ok((*first).clone());
     }
     let stacked = first.iter().map(|input| {
         let mut data = Vec::with_capacity(input.data.len() * requests.len());
@@ -284,7 +284,9 @@ fn split(
             ..result
         };
         if batching == BatchDimension::Absent {
-            answers.iter_mut().for_each(|answer| answer.push(result.clone()));
+            for answer in &mut answers {
+                answer.push(result.clone());
+            }
             continue;
         }
         let (Some((rows, shape)), Some(size)) = (result.shape.split_first(), result.datatype.size()) else {

@@ -156,26 +156,30 @@ fn datatype(element: TensorElementType) -> Option<Datatype> {
 
 /// Copies a tensor into a value of the runtime.
 fn to_value(tensor: &Tensor) -> Result<DynValue, ort::Error> {
-    let shape: Vec<i64> = tensor.shape.iter().map(|extent| *extent as i64).collect();
+    let shape: Vec<i64> = tensor
+        .shape
+        .iter()
+        .map(|extent| i64::try_from(*extent).unwrap_or(i64::MAX))
+        .collect();
     macro_rules! numbers {
-        ($type:ty, $read:expr) => {
+        ($read:expr) => {
             ort::value::Tensor::from_array((shape, elements(&tensor.data, $read)))?.into_dyn()
         };
     }
     Ok(match tensor.datatype {
-        Datatype::Bool => numbers!(bool, |[byte]: [u8; 1]| byte != 0),
-        Datatype::U8 => numbers!(u8, u8::from_le_bytes),
-        Datatype::I8 => numbers!(i8, i8::from_le_bytes),
-        Datatype::U16 => numbers!(u16, u16::from_le_bytes),
-        Datatype::U32 => numbers!(u32, u32::from_le_bytes),
-        Datatype::U64 => numbers!(u64, u64::from_le_bytes),
-        Datatype::I16 => numbers!(i16, i16::from_le_bytes),
-        Datatype::I32 => numbers!(i32, i32::from_le_bytes),
-        Datatype::I64 => numbers!(i64, i64::from_le_bytes),
-        Datatype::F16 => numbers!(f16, f16::from_le_bytes),
-        Datatype::Bf16 => numbers!(bf16, bf16::from_le_bytes),
-        Datatype::F32 => numbers!(f32, f32::from_le_bytes),
-        Datatype::F64 => numbers!(f64, f64::from_le_bytes),
+        Datatype::Bool => numbers!(|[byte]: [u8; 1]| byte != 0),
+        Datatype::U8 => numbers!(u8::from_le_bytes),
+        Datatype::I8 => numbers!(i8::from_le_bytes),
+        Datatype::U16 => numbers!(u16::from_le_bytes),
+        Datatype::U32 => numbers!(u32::from_le_bytes),
+        Datatype::U64 => numbers!(u64::from_le_bytes),
+        Datatype::I16 => numbers!(i16::from_le_bytes),
+        Datatype::I32 => numbers!(i32::from_le_bytes),
+        Datatype::I64 => numbers!(i64::from_le_bytes),
+        Datatype::F16 => numbers!(f16::from_le_bytes),
+        Datatype::Bf16 => numbers!(bf16::from_le_bytes),
+        Datatype::F32 => numbers!(f32::from_le_bytes),
+        Datatype::F64 => numbers!(f64::from_le_bytes),
         Datatype::Bytes => {
             let texts = tensor
                 .to_texts()

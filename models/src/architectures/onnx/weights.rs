@@ -57,6 +57,7 @@ struct Fields<R> {
 }
 
 /// The value of a field.
+#[derive(Clone, Copy)]
 enum Value {
     Number(u64),
     /// Bytes up to this position.
@@ -94,7 +95,9 @@ impl<R: Read + Seek> Fields<R> {
         let Value::Nested(end) = value else { return Ok(()) };
         match i64::try_from(end - self.at) {
             Ok(distance) => self.input.seek_relative(distance)?,
-            Err(_) => drop(self.input.seek(SeekFrom::Start(end))?),
+            Err(_) => {
+                self.input.seek(SeekFrom::Start(end))?;
+            }
         }
         self.at = end;
         Ok(())
