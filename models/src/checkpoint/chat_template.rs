@@ -45,6 +45,7 @@ pub enum TemplateError {
 
 /// The special tokens of a tokenizer, as texts.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[expect(clippy::struct_field_names, reason = "names of the template's variables")]
 pub struct SpecialTokens {
     /// Begins a text.
     pub bos_token: Option<String>,
@@ -135,6 +136,7 @@ impl ChatTemplate {
 }
 
 /// JSON as Python writes it, without escapes for HTML.
+#[expect(clippy::needless_pass_by_value, reason = "the form of a filter with options")]
 fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
     options.get::<Option<bool>>("ensure_ascii")?;

@@ -12,6 +12,7 @@ use crate::runtime::slice::Slice;
 
 /// What a family's tensors are, beyond those of every decoder of this kind.
 #[derive(Debug, Clone, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent properties of a family")]
 pub(super) struct Layout {
     /// Whether the projections to queries, keys and values have biases.
     pub(super) qkv_bias: bool,

@@ -203,7 +203,7 @@ impl Scaling<'_> {
         Ok(plain.iter().map(scaled).collect())
     }
 
-    /// Peng et al. 2023, "YaRN", section 3.2 and equation 15. Returns the frequencies and the factor of the rotated
+    /// Peng et al. 2023, "`YaRN`", section 3.2 and equation 15. Returns the frequencies and the factor of the rotated
     /// elements.
     fn yarn(&self, plain: &[f64]) -> Result<(Vec<f64>, f64), LoadError> {
         let trained = match self.trained() {
@@ -238,14 +238,14 @@ impl Scaling<'_> {
         };
         let (low, high) = (low.max(0.0), high.min(rotated - 1.0));
         let width = if high > low { high - low } else { 0.001 };
-        let scaled = |(pair, frequency): (usize, &f64)| {
+        let stretch = |(pair, frequency): (usize, &f64)| {
             let stretched = ((pair as f64 - low) / width).clamp(0.0, 1.0);
             frequency * (1.0 - stretched + stretched / factor)
         };
-        Ok((plain.iter().enumerate().map(scaled).collect(), scale))
+        Ok((plain.iter().enumerate().map(stretch).collect(), scale))
     }
 
-    /// Ding et al. 2024, "LongRoPE", for texts within the context of training. Returns the frequencies, the factor of
+    /// Ding et al. 2024, "`LongRoPE`", for texts within the context of training. Returns the frequencies, the factor of
     /// the rotated elements, and the context of training.
     fn longrope(&self, plain: &[f64]) -> Result<(Vec<f64>, f64, f64), LoadError> {
         let trained = self.trained()?;

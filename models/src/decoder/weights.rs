@@ -526,7 +526,9 @@ impl Decoder {
         for (position, token) in (first..).zip(tokens) {
             let mut vector = row(&self.embedding, *token as usize);
             if let Some(scale) = self.model_config.embedding_scale {
-                vector.iter_mut().for_each(|value| *value *= scale);
+                for value in &mut vector {
+                    *value *= scale;
+                }
             }
             if let Some(positions) = &self.positions {
                 for (value, shift) in vector.iter_mut().zip(row(positions, position)) {

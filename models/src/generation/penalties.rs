@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::sampling::Sampling;
 
 /// Lowers the logits of tokens that the text has: `repetition_penalty` by a factor, for prompt and answer (Keskar et al.
-/// 2019, "CTRL"), `presence_penalty` and `frequency_penalty` by a difference, for the answer, as in the API of OpenAI.
+/// 2019, "CTRL"), `presence_penalty` and `frequency_penalty` by a difference, for the answer, as in the API of `OpenAI`.
 /// Returns `None` if there is nothing to change.
 pub(super) fn penalised(
     logits: &[f32],
@@ -15,7 +15,10 @@ pub(super) fn penalised(
 ) -> Option<Vec<f32>> {
     let (presence, frequency) = (sampling.presence_penalty, sampling.frequency_penalty);
     let repetition = sampling.repetition_penalty;
-    let (repeats, counts) = (repetition != 1.0, presence != 0.0 || frequency != 0.0);
+    let (repeats, counts) = (
+        (repetition - 1.0).abs() > f32::EPSILON,
+        presence != 0.0 || frequency != 0.0,
+    );
     if !(repeats || counts) {
         return None;
     }

@@ -96,7 +96,7 @@ pub struct SampledToken {
     pub confidence: f32,
 }
 
-/// Maximum of [`Sampling::top_logprobs`], as in the API of OpenAI.
+/// Maximum of [`Sampling::top_logprobs`], as in the API of `OpenAI`.
 pub const MAX_TOP_LOGPROBS: usize = 20;
 
 /// Number of most probable tokens that a token's confidence is computed from.
@@ -273,8 +273,8 @@ mod tests {
         let mut sampler = Sampler::new(sampling.seed);
         let mut counts = vec![0; logits.len()];
         for _ in 0..count {
-            let sampled = sampler.sample(logits, sampling, &[], &[]).unwrap();
-            counts[sampled.token as usize] += 1;
+            let next = sampler.sample(logits, sampling, &[], &[]).unwrap();
+            counts[next.token as usize] += 1;
         }
         counts
     }

@@ -22,7 +22,7 @@ pub(super) struct Prompts {
     bos: Option<u32>,
 }
 
-/// A message as OpenAI's API has it; keys that no template needs are ignored.
+/// A message as the API of `OpenAI` has it; keys that no template needs are ignored.
 #[derive(Deserialize)]
 struct RawMessage {
     role: String,

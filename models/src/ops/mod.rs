@@ -79,7 +79,7 @@ pub struct Rotary {
     pub frequencies: Vec<f32>,
     /// Whether pairs are adjacent elements (GPT-J) instead of one element of each half (Llama).
     pub neighbours: bool,
-    /// Factor of the rotated elements, 1 unless the scaling of the positions has one (YaRN's attention factor).
+    /// Factor of the rotated elements, 1 unless the scaling of the positions has one (the attention factor of `YaRN`).
     pub scale: f32,
 }
 
