@@ -59,7 +59,7 @@ fn distances(config: &Config, context: usize) -> Result<DistanceForm, LoadError>
         _ => None,
     };
     let span = buckets.unwrap_or(longest);
-    if span > 1 << 16 || span < 2 || longest < span / 2 + 2 {
+    if !(2..=1 << 16).contains(&span) || longest < span / 2 + 2 {
         return Err(config.invalid_value("position_buckets", "it does not fit max_relative_positions"));
     }
     let norm = config

@@ -10,6 +10,10 @@ use crate::ops::{Activation, DistanceRows, DistanceScores, EncoderAttention, Ops
 use crate::runtime::slice::Slice;
 
 /// Sizes and form of an encoder.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each names one independent property"
+)]
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct EncoderConfig {
     /// Size of a token's vector.

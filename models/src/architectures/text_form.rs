@@ -209,13 +209,11 @@ impl TextForm {
     pub(super) fn count_after_padding(&mut self, config: &Config) -> Result<(), LoadError> {
         let pad = config.optional::<usize>("pad_token_id")?.unwrap_or(1);
         let limits = &mut self.embeddings.limits;
-        match limits.context.checked_sub(pad.saturating_add(1)) {
-            Some(context @ 1..) => limits.context = context,
-            _ => {
-                let reason = format!("positions begin after pad_token_id = {pad}");
-                return Err(config.invalid_value("max_position_embeddings", reason));
-            }
-        }
+        let Some(context @ 1..) = limits.context.checked_sub(pad.saturating_add(1)) else {
+            let reason = format!("positions begin after pad_token_id = {pad}");
+            return Err(config.invalid_value("max_position_embeddings", reason));
+        };
+        limits.context = context;
         self.embeddings.scheme = PositionScheme::AfterPadding { pad };
         Ok(())
     }

@@ -17,31 +17,35 @@ pub(crate) fn run_batch<T>(
     read: impl Fn(&Inputs) -> Result<T, ModelError>,
     forward: impl FnOnce(&[T]) -> Result<BatchResults, ModelError>,
 ) -> BatchResults {
-    run_parsed(batch, read, |requests| exactly_one_each(&requests, forward))
+    let parsed = batch.iter().map(read).collect();
+    run_parsed(parsed, |requests| exactly_one_each(&requests, forward))
 }
 
-/// Runs a batch like [`run_batch`], on all cores of the CPU: [`map_in_parallel`] distributes the requests by their
-/// `size`.
+/// Runs a batch like [`run_batch`], on all cores of the CPU: they share the reading, which includes tokenising texts, and
+/// [`map_in_parallel`] distributes the requests by their `size`.
 pub(crate) fn run_batch_in_parallel<T: Send + Sync>(
     device: &Device,
     batch: &[Inputs],
-    read: impl Fn(&Inputs) -> Result<T, ModelError>,
+    read: impl Fn(&Inputs) -> Result<T, ModelError> + Sync,
     size: impl Fn(&T) -> usize,
     forward: impl Fn(&[T]) -> Result<BatchResults, ModelError> + Sync,
 ) -> BatchResults {
-    run_parsed(batch, read, |requests| {
+    let parsed = match batch {
+        [inputs] => vec![read(inputs)],
+        _ => batch.par_iter().map(&read).collect(),
+    };
+    run_parsed(parsed, |requests| {
         map_in_parallel(device, requests, size, |part| exactly_one_each(part, &forward))
     })
 }
 
 fn run_parsed<T>(
-    batch: &[Inputs],
-    read: impl Fn(&Inputs) -> Result<T, ModelError>,
+    parsed: Vec<Result<T, ModelError>>,
     answer: impl FnOnce(Vec<T>) -> BatchResults,
 ) -> BatchResults {
-    let (mut requests, mut rejections) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
-    for inputs in batch {
-        match read(inputs) {
+    let (mut requests, mut rejections) = (Vec::with_capacity(parsed.len()), Vec::with_capacity(parsed.len()));
+    for request in parsed {
+        match request {
             Ok(request) => {
                 requests.push(request);
                 rejections.push(None);

@@ -139,15 +139,14 @@ impl Classifier {
 /// Whether the score of a cross-encoder is a sigmoid: by the activation that sentence-transformers saves.
 fn sigmoid(config: &Config) -> Result<bool, LoadError> {
     let old = "sbert_ce_default_activation_function";
-    let (key, found) = match config.optional::<String>(old)? {
-        Some(name) => (old, Some(name)),
-        None => {
-            let saved = config.optional::<serde_json::Value>("sentence_transformers")?;
-            let name = saved
-                .as_ref()
-                .and_then(|saved| saved.get("activation_fn")?.as_str());
-            ("sentence_transformers", name.map(str::to_owned))
-        }
+    let (key, found) = if let Some(name) = config.optional::<String>(old)? {
+        (old, Some(name))
+    } else {
+        let saved = config.optional::<serde_json::Value>("sentence_transformers")?;
+        let name = saved
+            .as_ref()
+            .and_then(|saved| saved.get("activation_fn")?.as_str());
+        ("sentence_transformers", name.map(str::to_owned))
     };
     match found
         .as_deref()
