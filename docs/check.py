@@ -173,6 +173,7 @@ def main():
     problems += [f"docs/reference/architectures.md: {problem}" for problem in architectures()]
     problems += fields.stale()
     problems += claims.stale()
+    problems += claims.sums((ROOT / "docs/evidence/index.md").read_text(), (ROOT / "README.md").read_text())
     print("\n".join(problems) or "links, words and lists are sound")
     return 1 if problems else 0
 

@@ -3,7 +3,10 @@
 `docs/evidence/results/SYSTEM.json` is what `cargo run --release -p kaskade-papers -- SYSTEM --json` printed: system, claims, assumptions
 and files. Its claims stand between `<!-- claims of SYSTEM.json -->` and `<!-- end of claims -->`, its series by prompt between
 `<!-- series of SYSTEM.json -->` and `<!-- end of series -->`. `python3 docs/check.py --write` writes the tables, and
-`python3 docs/check.py` compares them.
+`python3 docs/check.py` compares them. Claims of live runs stand in tables written by hand, with the date and the load of the run.
+
+The evidence page has a row for each paper: its claims that are met and those that are not, generated and live ones together. The page and
+the README state the sums. `sums` compares them with the pages.
 """
 
 import json
@@ -55,6 +58,33 @@ def filled(text):
     """The text of a page with its tables as the stored results have them."""
     text = CLAIMS.sub(lambda found: found[1] + "\n" + "\n".join(claims_table(found[2])) + "\n\n" + found[3], text)
     return SERIES.sub(lambda found: found[1] + "\n" + "\n".join(series_table(found[2])) + "\n\n" + found[3], text)
+
+
+def counted(text):
+    """Claims that are met and that are not, by the cells `yes` and `no` of a page's tables of claims."""
+    cells = [
+        cell.strip(" *")
+        for table in re.findall(r"^\| claim \|.*(?:\n\|.*)*", text, re.MULTILINE)
+        for cell in table.replace("\n", "").split("|")
+    ]
+    return cells.count("yes"), cells.count("no")
+
+
+def sums(evidence, readme):
+    """What the evidence page and the README state of the papers' claims and the pages of results do not."""
+    all_met = all_missed = 0
+    rows = re.findall(r"^\| \[[^\]]*\]\(results/(\w+\.md)\) \| (\d+) \| (\d+) \|", evidence, re.MULTILINE)
+    for page, stated_met, stated_missed in rows:
+        met, missed = counted((RESULTS / page).read_text())
+        if (met, missed) != (int(stated_met), int(stated_missed)):
+            yield f"docs/evidence/index.md: {page} has {met} claims that are met and {missed} that are not"
+        all_met, all_missed = all_met + met, all_missed + missed
+    for name, text, sentence in [
+        ("docs/evidence/index.md", evidence, f"Of {all_met + all_missed} claims, **{all_met} are met and {all_missed} are not**"),
+        ("README.md", readme, f"{all_met} claims are met, {all_missed} are not"),
+    ]:
+        if sentence not in text:
+            yield f"{name}: the pages of results have it that `{sentence}`"
 
 
 def stale():

@@ -1,7 +1,6 @@
 """Compares the decoding speed with transformers on torch, interleaved in one run.
 
-    cargo build --release -p kaskade-models --example decode_bench
-    python3 scripts/decode-torch.py --kaskade target/release/examples/decode_bench [--rounds 5] [--tokens 64] [--threads 2]
+    python3 scripts/decode-torch.py [--rounds 5] [--tokens 64] [--threads 2]
 
 A GPT-2 with 124 million random weights decodes greedily at batch sizes 1 and 8 after a prompt of 32 tokens. Every round
 measures both programs once, in turn, so that other load on the machine affects both. Prints medians over the rounds, and
@@ -14,6 +13,13 @@ import os
 import statistics
 import subprocess
 import time
+
+
+def built():
+    """The benchmark's program, as cargo names it after building it."""
+    command = ["cargo", "bench", "--no-run", "-p", "kaskade-models", "--bench", "decode", "--message-format", "json"]
+    messages = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    return [path for path in (json.loads(line).get("executable") for line in messages) if path][-1]
 
 
 def torch_measurement(threads):
@@ -39,7 +45,7 @@ def torch_measurement(threads):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kaskade", required=True)
+    parser.add_argument("--kaskade", help="the built benchmark; default: it is built")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--prompt", type=int, default=32)
@@ -47,7 +53,7 @@ def main():
     arguments = parser.parse_args()
     environment = {**os.environ, "RAYON_NUM_THREADS": str(arguments.threads)}
     ours = subprocess.Popen(
-        [arguments.kaskade], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        [arguments.kaskade or built()], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     )
     theirs = torch_measurement(arguments.threads)
 

@@ -17,8 +17,8 @@ options=(--device "${KASKADE_DEVICE:-cuda}" --device-memory "${DEVICE_MEMORY:-24
     --requests "${REQUESTS:-32}" --prompt "${PROMPT:-512}" ${LAYERS:+--layers "$LAYERS"})
 features=(--features cuda)
 if [[ ${KASKADE_DEVICE:-cuda} == cpu ]]; then features=(); fi
-cargo build --release -p kaskade-models "${features[@]}" --example offload_bench
-bench=$(cargo metadata --format-version 1 --no-deps | python3 -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')/release/examples/offload_bench
+bench=$(cargo bench --no-run -p kaskade-models "${features[@]}" --bench offload --message-format json |
+    python3 -c 'import json, sys; print([path for path in (json.loads(line).get("executable") for line in sys.stdin) if path][-1])')
 for shape in "${shapes[@]}"; do
     echo "## $shape, ${DEVICE_MEMORY:-24} GB"
     watch= samples=$(mktemp)

@@ -204,7 +204,7 @@ fn shape(args: &Args) -> anyhow::Result<Shape> {
 /// Returns the paper's machine with the given differences.
 fn hardware(stated: &Stated) -> Hardware {
     let paper = stated::rtx_4090();
-    let said = Hardware {
+    let wanted = Hardware {
         flops: stated.tflops.map_or(paper.flops, |tflops| tflops * 1e12),
         memory_bytes_per_s: stated.memory_bandwidth.bytes() as f64,
         device_bytes: stated.device_memory.bytes(),
@@ -212,12 +212,12 @@ fn hardware(stated: &Stated) -> Hardware {
         link_bytes_per_s: stated.link.bytes() as f64,
         ..paper.clone()
     };
-    if said == paper {
+    if wanted == paper {
         return paper;
     }
     Hardware {
         name: "stated on the command line".to_owned(),
-        ..said
+        ..wanted
     }
 }
 

@@ -201,17 +201,17 @@ fn as_json(reply: &InferReply, label: Option<&Label>) -> anyhow::Result<serde_js
 /// Formats a reply for people.
 fn as_text(reply: &InferReply, label: Option<&Label>) -> String {
     let mut lines = Vec::new();
-    if let Ok(said) = label_of(&reply.outputs) {
+    if let Ok(answer) = label_of(&reply.outputs) {
         let verdict = match label {
-            Some(label) if *label == said => ", which is right".to_owned(),
+            Some(label) if *label == answer => ", which is right".to_owned(),
             Some(label) => format!(", but it is {label}"),
             None => String::new(),
         };
-        let what = match said {
+        let what = match answer {
             Label::Class(_) => "class ",
             Label::Text(_) => "",
         };
-        lines.push(format!("{what}{said}{verdict}"));
+        lines.push(format!("{what}{answer}{verdict}"));
     }
     for output in &reply.outputs {
         lines.push(format!(

@@ -100,10 +100,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Renders a report as text.
 fn as_text(report: &SelftestReport) -> String {
-    let mut parts = vec![said("device", &report.device, |device| {
+    let mut parts = vec![section_text("device", &report.device, |device| {
         device.description.clone()
     })];
-    parts.push(said("parity", &report.parity, |parity| {
+    parts.push(section_text("parity", &report.parity, |parity| {
         let rows = parity.rows.iter().map(|row| {
             let difference = row
                 .max_abs_diff
@@ -130,7 +130,7 @@ fn as_text(report: &SelftestReport) -> String {
         ];
         format!("\n{}", table(heads, rows))
     }));
-    parts.push(said("throughput", &report.throughput, |throughput| {
+    parts.push(section_text("throughput", &report.throughput, |throughput| {
         let rows = throughput.points.iter().map(|point| {
             let shape = format!("{} {}", point.shape.network.name, point.shape.extent);
             let figure = |text: &dyn Fn(&Measured) -> String| match &point.measured {
@@ -158,7 +158,7 @@ fn as_text(report: &SelftestReport) -> String {
         ];
         format!("\n{}", table(heads, rows))
     }));
-    parts.push(said("transfers", &report.transfers, |transfers| {
+    parts.push(section_text("transfers", &report.transfers, |transfers| {
         let rows = transfers.iter().map(|transfer| {
             let size = bytesize::ByteSize::b(transfer.bytes as u64)
                 .display()
@@ -181,7 +181,7 @@ fn as_text(report: &SelftestReport) -> String {
         ];
         format!("\n{}", table(heads, rows))
     }));
-    parts.push(said("energy", &report.energy, |energy| {
+    parts.push(section_text("energy", &report.energy, |energy| {
         format!(
             "{} ({})",
             units::joules(energy.total.joules_total),
@@ -194,7 +194,7 @@ fn as_text(report: &SelftestReport) -> String {
 }
 
 /// Renders a section, or the reason why it is missing.
-fn said<T>(name: &str, section: &Section<T>, text: impl Fn(&T) -> String) -> String {
+fn section_text<T>(name: &str, section: &Section<T>, text: impl Fn(&T) -> String) -> String {
     match section {
         Section::Done(result) => format!("{name}: {}", text(result)),
         Section::Failed(reason) => format!("{name}: FAILED: {reason}"),

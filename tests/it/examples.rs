@@ -125,7 +125,7 @@ fn the_python_client_gets_a_typed_error_from_a_stage_without_replicas() {
         .output()
         .unwrap();
     assert!(!output.status.success());
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("KSK0007"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("KSK0007"), "{message}");
     node.stop();
 }

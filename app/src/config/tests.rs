@@ -412,7 +412,7 @@ fn what_is_no_tree_is_refused_by_name() {
         pipeline_problems(&(find.clone() + &read), ""),
         Vec::<String>::new()
     );
-    for (tasks, said) in [
+    for (tasks, message) in [
         (find.clone() + &task("read", "b", "'find'"), "find"),
         (find.clone() + &read + &task("see", "c", "'read'"), "read"),
         (task("find", "a", "'reed'") + &read, "reed"),
@@ -423,10 +423,10 @@ fn what_is_no_tree_is_refused_by_name() {
         (find.clone() + &task("read", "a", ""), "a"),
     ] {
         let problems = pipeline_problems(&tasks, "");
-        let named = problems.iter().find(|problem| problem.contains(said));
+        let named = problems.iter().find(|problem| problem.contains(message));
         assert!(
             named.is_some_and(|problem| problem.starts_with("pipeline.tasks")),
-            "{said}: {problems:?}"
+            "{message}: {problems:?}"
         );
     }
     let problems = pipeline_problems(&(find + &read), "[pipeline.planner]\n");
@@ -439,14 +439,14 @@ fn what_is_no_tree_is_refused_by_name() {
 #[test]
 fn an_allocators_figures_are_within_their_ranges() {
     let tasks = "[[pipeline.tasks]]\nname = \"find\"\nvariants = [\"a\"]\n";
-    let said = |rule: &str| {
+    let message = |rule: &str| {
         let problems = pipeline_problems(tasks, &format!("[pipeline.planner]\n{rule}\n"));
         let found = problems
             .into_iter()
             .filter(|problem| problem.starts_with("pipeline.planner."));
         found.collect::<Vec<_>>().join("; ")
     };
-    assert_eq!(said("run_times = { change = inf, memory = 0.0 }"), "");
+    assert_eq!(message("run_times = { change = inf, memory = 0.0 }"), "");
     for (rule, path) in [
         (
             "run_times = { memory = 1.0 }",
@@ -466,7 +466,7 @@ fn an_allocators_figures_are_within_their_ranges() {
             "pipeline.planner.demand.floor_qps: is 0",
         ),
     ] {
-        assert!(said(rule).starts_with(path), "{rule}: {}", said(rule));
+        assert!(message(rule).starts_with(path), "{rule}: {}", message(rule));
     }
 }
 

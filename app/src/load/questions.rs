@@ -187,8 +187,8 @@ impl Set {
         match self {
             Self::Unlabelled(_) => (0, 0),
             Self::Samples(samples) => {
-                let said = label_of(&reply.outputs).ok();
-                let right = said.is_some() && said.as_ref() == samples.labels.get(place);
+                let answer = label_of(&reply.outputs).ok();
+                let right = answer.is_some() && answer.as_ref() == samples.labels.get(place);
                 (u64::from(right), 1)
             }
             Self::Scenes(scenes) => {

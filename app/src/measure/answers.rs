@@ -67,7 +67,7 @@ pub fn calibrated(
 ///
 /// # Errors
 /// When the model fails on one, or its answer is neither a class nor a text.
-pub fn said(model: &mut dyn Model, requests: &[Inputs]) -> Result<Vec<Label>, MeasureError> {
+pub fn answers(model: &mut dyn Model, requests: &[Inputs]) -> Result<Vec<Label>, MeasureError> {
     each(model, requests, label_of, |_| ())
 }
 
@@ -104,7 +104,7 @@ enum Judgement {
     /// A classifier.
     Logits(Vec<f32>),
     /// A language model.
-    Text { said: Label, confidence: f64 },
+    Text { answer: Label, confidence: f64 },
 }
 
 impl Judgement {
@@ -116,7 +116,7 @@ impl Judgement {
         let confidence = confidence.map(Tensor::to_f32).transpose()?;
         let confidence = confidence.and_then(|values| values.first().copied());
         Ok(Self::Text {
-            said: Label::Text(text),
+            answer: Label::Text(text),
             confidence: confidence.ok_or(ReplyError::NoConfidence)?.into(),
         })
     }
@@ -132,9 +132,9 @@ impl Judgement {
                 scores: Scores::Logits(logits),
                 label: Truth::Correct(false),
             },
-            (Self::Text { said, confidence }, label) => Labelled {
+            (Self::Text { answer, confidence }, label) => Labelled {
                 scores: Scores::Given(*confidence),
-                label: Truth::Correct(said == label),
+                label: Truth::Correct(answer == label),
             },
         }
     }
@@ -143,8 +143,8 @@ impl Judgement {
     fn number(&self) -> u32 {
         match self {
             Self::Logits(logits) => class_of(logits).unwrap_or_default() as u32,
-            Self::Text { said, .. } => {
-                let text = said.to_string();
+            Self::Text { answer, .. } => {
+                let text = answer.to_string();
                 text.bytes().fold(0x811c_9dc5, |hash, byte| {
                     (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
                 })
@@ -165,8 +165,9 @@ mod tests {
     impl Model for Overconfident {
         fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
             let answer = |inputs: &Inputs| {
-                let said = inputs.first().map_or(0.0, |input| input.to_f32().unwrap()[0]);
-                let scores = [0.0, 1.0, 2.0].map(|class| if (class - said).abs() < 0.5 { 9.0 } else { 0.0 });
+                let class_of = inputs.first().map_or(0.0, |input| input.to_f32().unwrap()[0]);
+                let scores =
+                    [0.0, 1.0, 2.0].map(|class| if (class - class_of).abs() < 0.5 { 9.0 } else { 0.0 });
                 Ok(vec![Tensor::from_f32(LOGITS, &[3], &scores).unwrap()])
             };
             batch.iter().map(answer).collect()
@@ -213,7 +214,7 @@ mod tests {
                 .predictions
                 .iter()
                 .zip(0..)
-                .all(|(said, n)| *said == n % 3)
+                .all(|(answer, n)| *answer == n % 3)
         );
     }
 }

@@ -39,21 +39,21 @@ pub fn write_file(path: &Path, text: &str) -> Result<(), WriteError> {
 
 /// An error and its causes on one line, each reason once: many errors repeat the text of their cause.
 pub fn in_one_line(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut said = String::new();
+    let mut message = String::new();
     let mut next = Some(error);
     while let Some(cause) = next {
         next = cause.source();
         let reason = cause.to_string();
         let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
-        if said.ends_with(&reason) {
+        if message.ends_with(&reason) {
             continue;
         }
-        if !said.is_empty() {
-            said.push_str(": ");
+        if !message.is_empty() {
+            message.push_str(": ");
         }
-        said.push_str(&reason);
+        message.push_str(&reason);
     }
-    said
+    message
 }
 
 #[cfg(test)]
@@ -64,24 +64,27 @@ mod tests {
 
     /// An error with a cause.
     #[derive(Debug, Error)]
-    #[error("{said}")]
+    #[error("{message}")]
     struct Outer {
-        said: &'static str,
+        message: &'static str,
         source: Box<dyn std::error::Error>,
     }
 
-    fn outer(said: &'static str, source: impl Into<Box<dyn std::error::Error>>) -> Outer {
+    fn outer(message: &'static str, source: impl Into<Box<dyn std::error::Error>>) -> Outer {
         Outer {
-            said,
+            message,
             source: source.into(),
         }
     }
 
     #[test]
     fn a_reason_is_said_once() {
-        let said = in_one_line(&outer("plan.json", Plan::from_json("{\n").unwrap_err()));
-        assert_eq!(said.matches("EOF while parsing").count(), 1, "{said}");
-        assert!(said.starts_with("plan.json: not a valid file: EOF"), "{said}");
+        let message = in_one_line(&outer("plan.json", Plan::from_json("{\n").unwrap_err()));
+        assert_eq!(message.matches("EOF while parsing").count(), 1, "{message}");
+        assert!(
+            message.starts_with("plan.json: not a valid file: EOF"),
+            "{message}"
+        );
         let error = outer("high", outer("middle\n line", "low"));
         assert_eq!(in_one_line(&error), "high: middle line: low");
     }

@@ -22,7 +22,11 @@ pub struct Progress {
 #[derive(Debug)]
 enum Kind {
     Bar(ProgressBar),
-    Plain { total: u64, done: u64, said: Instant },
+    Plain {
+        total: u64,
+        done: u64,
+        printed_at: Instant,
+    },
     Quiet,
 }
 
@@ -39,7 +43,7 @@ impl Progress {
             Kind::Plain {
                 total,
                 done: 0,
-                said: started,
+                printed_at: started,
             }
         };
         Self { label, started, kind }
@@ -49,10 +53,14 @@ impl Progress {
     pub fn advance(&mut self, steps: u64) {
         match &mut self.kind {
             Kind::Bar(bar) => bar.inc(steps),
-            Kind::Plain { total, done, said } => {
+            Kind::Plain {
+                total,
+                done,
+                printed_at,
+            } => {
                 *done += steps;
-                if said.elapsed() >= PLAIN_EVERY {
-                    *said = Instant::now();
+                if printed_at.elapsed() >= PLAIN_EVERY {
+                    *printed_at = Instant::now();
                     say(&format!("{}: {done} of {total}", self.label));
                 }
             }

@@ -186,7 +186,7 @@ fn clients_that_come_and_go_leave_nothing() {
             let _ = raw.0.shutdown(std::net::Shutdown::Both);
         }
     }
-    wait_until("everybody has left", SOON, || broker.stats().connections == 0);
+    wait_until("all clients have left", SOON, || broker.stats().connections == 0);
     assert_eq!(broker.stats().subscriptions, 0);
     // Other tests of this process open files too, but not a thousand more than before.
     wait_until("their sockets are closed", SOON, || open_files() < before + 300);

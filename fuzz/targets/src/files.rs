@@ -8,7 +8,7 @@ use kaskade_models::idx::{Idx, LabelledImages};
 use kaskade_models::manifest::Manifest;
 use serde_json::Value;
 
-/// An app's TOML: refused with a line and a reason, or written and read again as the same. What is wrong with it is said.
+/// An app's TOML: refused with a line and a reason, or written and read again as the same. An error names what is wrong.
 pub fn app(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else {
         return;

@@ -47,12 +47,12 @@ struct Column {
 ///
 /// # Errors
 /// When a plan cannot be simulated.
-pub(super) fn needs(field: &Field, goals: &Goals, said: &(dyn Fn(&str) + Sync)) -> anyhow::Result<Needs> {
+pub(super) fn needs(field: &Field, goals: &Goals, progress: &(dyn Fn(&str) + Sync)) -> anyhow::Result<Needs> {
     let largest = goals.fleets.last().copied().unwrap_or(1);
     let cocktails = field.cocktails(largest)?;
     let columns = in_parallel(&goals.p95_us, |p95_us| {
         let column = column(field, goals, *p95_us);
-        said(&format!(
+        progress(&format!(
             "{}: p95 of {} ms done",
             field.profile.app,
             *p95_us as f64 / 1e3

@@ -67,7 +67,7 @@ pub(super) struct Reached {
 }
 
 impl Reached {
-    /// Whether it is as fast and as accurate as asked. A trace has finitely many requests, so a thousandth of accuracy is forgiven.
+    /// Whether it is as fast and as accurate as the objective. A trace has finitely many requests, so a thousandth of accuracy is tolerated.
     pub(super) fn holds(&self, p95_us: u64, accuracy: f64) -> bool {
         self.p95_us <= p95_us && self.accuracy + 1e-3 >= accuracy
     }

@@ -66,7 +66,7 @@ pub(super) fn name(mode: Mode) -> &'static str {
     }
 }
 
-/// The geometric mean; NaN of nothing.
+/// The geometric mean; NaN of an empty list.
 pub(super) fn geometric(values: impl IntoIterator<Item = f64>) -> f64 {
     let (sum, count) = values
         .into_iter()
@@ -74,7 +74,7 @@ pub(super) fn geometric(values: impl IntoIterator<Item = f64>) -> f64 {
     (sum / count).exp()
 }
 
-/// The largest; NaN of nothing.
+/// The largest; NaN of an empty list.
 pub(super) fn largest(values: impl IntoIterator<Item = f64>) -> f64 {
     values.into_iter().fold(f64::NAN, f64::max)
 }

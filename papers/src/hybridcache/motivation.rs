@@ -148,7 +148,7 @@ fn cache(shape: &Shape) -> Claim {
     }
 }
 
-/// Figure 3 (a): batches beyond 256 bring next to nothing.
+/// Figure 3 (a): throughput saturates at batches of 256.
 fn saturation(shape: &Shape, motivation: &Motivation) -> Option<Claim> {
     let (prompt, points) = motivation.speeds.last()?;
     let at = |batch: usize| {
@@ -203,7 +203,7 @@ fn recomputation(model: &str, steps: &[(f64, f64)], paper: f64) -> Claim {
     }
 }
 
-/// Figure 6: activations spare most of what tokens cost.
+/// Figure 6: recomputing from activations takes a fraction of the time of recomputing from tokens.
 fn activations(motivation: &Motivation) -> Claim {
     let kept = geometric(motivation.layers.iter().map(|(_, [tokens, acts])| acts / tokens));
     let ours = 1.0 - kept;

@@ -85,7 +85,7 @@ fn by_prompt(runs: &[Run], model: &str) -> Claim {
         rest.iter().all(|other| 0.995 * other <= *hybrid)
     };
     let met = groups.iter().all(|(_, speeds)| highest(speeds));
-    let said = groups.iter().map(|(prompt, speeds)| {
+    let figures = groups.iter().map(|(prompt, speeds)| {
         let speeds = speeds.map(|speed| format!("{speed:.1}"));
         format!("{prompt}: {}", speeds.join(" / "))
     });
@@ -94,7 +94,7 @@ fn by_prompt(runs: &[Run], model: &str) -> Claim {
             "{model}: tokens/s by prompt, hybrid / KV only / ACT only / no mini-batches / token recomputation (Figure 12)"
         ),
         paper: "the hybrid is the highest".to_owned(),
-        ours: said.collect::<Vec<_>>().join("; "),
+        ours: figures.collect::<Vec<_>>().join("; "),
         met,
         note: if met {
             String::new()
@@ -177,11 +177,11 @@ fn by_size(runs: &[Run]) -> Claim {
     let ends = [each.first(), each.last()].map(|end| end.map_or(f64::NAN, |(_, ratio)| *ratio));
     let [smallest, largest] = ends;
     let met = largest > smallest;
-    let said = each.iter().map(|(model, ratio)| format!("{model} {ratio:.2}x"));
+    let figures = each.iter().map(|(model, ratio)| format!("{model} {ratio:.2}x"));
     Claim {
         name: "the gain over FlexGen's schedule grows with the model".to_owned(),
         paper: format!("{SMALLEST_OVER_KV}x for OPT-6.7B, {LARGEST_OVER_KV}x for OPT-66B"),
-        ours: said.collect::<Vec<_>>().join(", "),
+        ours: figures.collect::<Vec<_>>().join(", "),
         met,
         note: if met {
             String::new()

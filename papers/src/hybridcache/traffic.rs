@@ -33,12 +33,12 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// Times fewer bytes of blocks by the hybrid while tokens are generated.
+    /// Factor by which the hybrid transfers fewer bytes of blocks while tokens are generated.
     fn reduced(&self) -> f64 {
         self.kv.outcome.decode.traffic.cache() as f64 / self.hybrid.outcome.decode.traffic.cache() as f64
     }
 
-    /// The same with the weights.
+    /// The same factor with the weights included.
     fn reduced_in_all(&self) -> f64 {
         self.kv.outcome.decode.traffic.loaded() as f64 / self.hybrid.outcome.decode.traffic.loaded() as f64
     }
@@ -139,13 +139,13 @@ pub(super) fn compare(pairs: &[Pair], found: &mut Reproduction) {
     });
 }
 
-/// Times busier while tokens are generated.
+/// Factor of the utilisation while tokens are generated.
 fn generating(pair: &Pair) -> f64 {
     let share = |run: &Run| run.outcome.decode.busy_s / run.outcome.decode.seconds;
     share(&pair.hybrid) / share(&pair.kv)
 }
 
-/// Times less, where anything is left.
+/// Formats a reduction as a factor; an infinite one leaves nothing.
 fn in_times(ratio: f64) -> String {
     if ratio.is_finite() {
         format!("{ratio:.2}x")

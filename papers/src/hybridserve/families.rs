@@ -24,23 +24,23 @@ pub(super) fn compare(served: &Served, paper: &Paper, found: &mut Reproduction) 
         served.mode(Mode::Ap)?,
         served.mode(Mode::Eo)?,
     ];
-    let said = Compared {
+    let compared = Compared {
         served,
         paper,
         largest,
     };
     found.claims.extend([
-        said.distribution(ap, paper.ap),
-        said.distribution(eo, paper.eo),
-        said.preserved(ap),
-        said.bounded(eo),
-        said.average(ap, eo),
-        said.tail(ap),
-        said.throughput(ap),
-        said.throughput(eo),
-        said.energy(ap, paper.energy[0]),
-        said.energy(eo, paper.energy[1]),
-        said.same_load(ap, eo),
+        compared.distribution(ap, paper.ap),
+        compared.distribution(eo, paper.eo),
+        compared.preserved(ap),
+        compared.bounded(eo),
+        compared.average(ap, eo),
+        compared.tail(ap),
+        compared.throughput(ap),
+        compared.throughput(eo),
+        compared.energy(ap, paper.energy[0]),
+        compared.energy(eo, paper.energy[1]),
+        compared.same_load(ap, eo),
     ]);
     Ok(())
 }
@@ -119,7 +119,7 @@ impl Compared<'_> {
         }
     }
 
-    /// EO loses no more than the second largest would (§VI-C).
+    /// EO is at least as accurate as the second largest model (§VI-C).
     fn bounded(&self, eo: &Reached) -> Claim {
         let estimates = &eo.constructed.planned.estimates;
         let family = &self.served.field.family;
@@ -233,7 +233,7 @@ impl Compared<'_> {
         }
     }
 
-    /// Joules per request under most of what each sustains (Table V).
+    /// Joules per request under most of the load that each mode sustains (Table V).
     fn energy(&self, reached: &Reached, wanted: f64) -> Claim {
         let times = self.largest.full_j() / reached.full_j();
         let met = times >= wanted;
@@ -259,7 +259,7 @@ impl Compared<'_> {
         }
     }
 
-    /// Joules per request under the load that all get alike: the idle power of the same servers weighs more there.
+    /// Joules per request under the common load, where idle power has a larger share.
     fn same_load(&self, ap: &Reached, eo: &Reached) -> Claim {
         let base = joules(&self.largest.few);
         let times = [ap, eo].map(|reached| base / joules(&reached.few));
@@ -286,7 +286,7 @@ impl Compared<'_> {
         }
     }
 
-    /// What no deployment of this cascade could exceed, and what the paper's own shares would allow.
+    /// Upper bounds of the saving: by the kernels of this cascade, and by the shares of answers that the paper states.
     fn limit(&self, reached: &Reached, wanted: f64) -> String {
         let largest_model = self.served.largest_model();
         let (reach, work) = (

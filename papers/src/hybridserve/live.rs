@@ -30,10 +30,10 @@ use kaskade_policy::profile::{Profile, VariantProfile};
 
 use crate::reproduction::{Claim, Reproduction};
 
-/// Sent before a run is counted.
+/// Requests of the warm-up, before a run is recorded.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// Time budget of a request: longer than any queue gets in a run.
+/// Time budget of a request, longer than any wait in a queue.
 const BUDGET: Duration = Duration::from_mins(1);
 
 /// Requests per second of the cascades, as a share of what the largest variant alone carries.
@@ -173,7 +173,7 @@ impl Bench {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .figures(length);
-        // What warmed up was asked and paid for too.
+        // The figures include the warm-up.
         let answered = target.answered().max(1) as f64;
         Ok(Served {
             hops: target.hops() as f64 / answered,
@@ -183,7 +183,7 @@ impl Bench {
         })
     }
 
-    /// Requests/s of the largest variant alone, by its profile.
+    /// Requests/s that the largest variant alone carries, by its profile.
     fn largest_qps(&self) -> f64 {
         let costs = self.profile.variants.last().map(|variant| variant.costs.iter());
         costs
@@ -194,7 +194,7 @@ impl Bench {
     }
 
     /// All models as a chain, with skips, and what the planner makes of AP. The first two pass on by [`cautious`] thresholds, so that every
-    /// model is asked: AP's own would leave some of them out.
+    /// model runs: AP's own would leave some of them out.
     fn skips(&self) -> anyhow::Result<Claim> {
         let planner = planning::cascade(&self.profile)
             .app(&self.app)
@@ -267,7 +267,7 @@ fn cautious(profile: &Profile) -> Vec<f64> {
 }
 
 fn connected(models: usize, qps: f64, found: bool, served: &[(&str, Served)]) -> Claim {
-    let said: Vec<String> = served.iter().map(|(name, one)| in_words(name, one)).collect();
+    let described: Vec<String> = served.iter().map(|(name, one)| in_words(name, one)).collect();
     let mean = |one: &Served| one.figures.latency_ms.mean.unwrap_or(f64::NAN);
     let (fewer, faster, cheaper) = match served {
         [(_, chain), (_, skipping), ..] => (
@@ -294,7 +294,7 @@ fn connected(models: usize, qps: f64, found: bool, served: &[(&str, Served)]) ->
             "live: a cascade of {models} models with skip connections runs fewer of them, sooner, for less energy"
         ),
         paper: "fewer extra hops, latency and energy (\u{a7}IV-C, \u{a7}VI-B)".to_owned(),
-        ours: format!("{}; at {qps:.0} requests/s", said.join("; ")),
+        ours: format!("{}; at {qps:.0} requests/s", described.join("; ")),
         met: missing.is_empty(),
         note: if missing.is_empty() {
             "one run each, idle power included; energy and latency differ by what the machine does beside, hops do not".to_owned()
@@ -313,7 +313,7 @@ fn connected(models: usize, qps: f64, found: bool, served: &[(&str, Served)]) ->
     }
 }
 
-/// The chain, in which the less sure half of what each model passes on goes to the last one at once.
+/// The chain, in which the less confident half of the requests that a model escalates goes directly to the last model.
 fn jumping(chain: &Plan, profile: &Profile) -> anyhow::Result<Plan> {
     let mut plan = chain.clone();
     let stages = plan.gears.iter_mut().flat_map(|gear| &mut gear.wiring.stages);

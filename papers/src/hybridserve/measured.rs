@@ -112,7 +112,8 @@ fn preserved(profile: &Profile, ap: &CascadePlan) -> Claim {
         note: if met {
             String::new()
         } else {
-            "the best variant of the family is not its largest, and AP goes by the best".to_owned()
+            "the best variant of the family is not its largest, and AP keeps the accuracy of the best"
+                .to_owned()
         },
     }
 }

@@ -119,9 +119,9 @@ fn plan(
 /// The stated figures of a family, without repetitions.
 fn assume(family: &StatedFamily, found: &mut Reproduction) {
     for assumption in family.assumptions() {
-        let said = format!("{}: {}", assumption.what, assumption.why);
-        if !found.assumptions.contains(&said) {
-            found.assumptions.push(said);
+        let line = format!("{}: {}", assumption.what, assumption.why);
+        if !found.assumptions.contains(&line) {
+            found.assumptions.push(line);
         }
     }
 }
@@ -136,7 +136,7 @@ fn assumptions(args: &Args) -> Vec<String> {
          DeepSpeed, whose own figures are not published"
             .to_owned(),
         "AP and EO by the paper's rule, without a safety margin; every placement is for the most that the servers are found to carry, unless \
-         said otherwise"
+         stated otherwise"
             .to_owned(),
         format!(
             "loads are even, arrivals Poisson, {} s of them; a load is sustained if the last answer comes within 5 % of that after the last request. \

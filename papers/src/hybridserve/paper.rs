@@ -9,13 +9,13 @@ pub(super) struct Paper {
     pub(super) eo: &'static [(&'static str, f64)],
     /// Accuracy of the largest model, of AP and of EO (Tables III and IV).
     pub(super) accuracy: [f64; 3],
-    /// Energy saved by AP and by EO over the baseline, times (Table V and §VI-C).
+    /// Factor by which AP and EO need less energy than the baseline (Table V and §VI-C).
     pub(super) energy: [f64; 2],
-    /// Average latency saved by AP and by EO, times, where the paper prints it (§VI-B).
+    /// Factor by which AP and EO have a lower average latency, if the paper prints it (§VI-B).
     pub(super) latency: Option<[f64; 2]>,
     /// By how much the 99.9 % latency may exceed the baseline's, as a share (§VI-B).
     pub(super) tail: f64,
-    /// Throughput over the baseline's, times (Figure 5); the paper does not state the configuration.
+    /// Factor of the throughput over the baseline (Figure 5); the paper does not state the configuration.
     pub(super) throughput: f64,
     /// Time to construct and plan the dataflow, seconds (§VI-D).
     pub(super) planning_s: f64,
@@ -33,7 +33,7 @@ pub(super) const T5: Paper = Paper {
     planning_s: 78.0,
 };
 
-/// GPT on LAMBADA. What EO saves is from Table V: 130 over 31 mWh.
+/// GPT on LAMBADA. The saving of EO is from Table V: 130 over 31 mWh.
 pub(super) const GPT: Paper = Paper {
     ap: &[
         ("GPT-XS", 0.0),

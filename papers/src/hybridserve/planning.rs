@@ -61,16 +61,16 @@ pub(super) struct Grown {
 /// Construction and placement of the paper's families, and the time of both.
 pub(super) fn families(served: &[(Served, Paper)], found: &mut Reproduction) -> anyhow::Result<()> {
     for (served, paper) in served {
-        let (mut worst, mut said) = (Took::default(), Vec::new());
+        let (mut worst, mut figures) = (Took::default(), Vec::new());
         for mode in [Mode::Ap, Mode::Eo] {
             let reached = served.mode(mode)?;
             let placement = reached.deployed.took;
             let both = reached.constructed.took.and(placement);
             worst = worst.max(both);
-            said.push(format!(
+            figures.push(format!(
                 "{}: {}, {} of it placing",
                 mode.name(),
-                both.said(),
+                both.text(),
                 units::seconds(placement.seconds())
             ));
         }
@@ -78,7 +78,7 @@ pub(super) fn families(served: &[(Served, Paper)], found: &mut Reproduction) -> 
         found.claims.push(Claim {
             name: format!("{}: time to construct and to place", served.field.family.name),
             paper: format!("{:.0} s", paper.planning_s),
-            ours: said.join(", "),
+            ours: figures.join(", "),
             met,
             note: if met {
                 "time of the processor, of which there is one at a time; answers are profiled already"
@@ -265,7 +265,7 @@ pub(super) fn judged(quiet: bool, found: &mut Reproduction) -> anyhow::Result<()
     let made = MadeUp::new(10)?;
     let cases = [(4, 0.4), (4, 0.65), (1, 0.4), (1, 0.65)];
     let mut progress = Progress::begin("against HiGHS", cases.len() as u64, quiet);
-    let (mut said, mut worst) = (Vec::new(), 0.0_f64);
+    let (mut figures, mut worst) = (Vec::new(), 0.0_f64);
     for (on_each_host, busy) in cases {
         let mut options = made.options(16, on_each_host, Goal::Most);
         options.goal = Goal::Carry {
@@ -274,7 +274,7 @@ pub(super) fn judged(quiet: bool, found: &mut Reproduction) -> anyhow::Result<()
         let placed = plan_placement(&made.profile, &made.cascade, &options)?;
         let ratio = beside_highs(&made, &placed, &options)?;
         worst = worst.max(ratio.unwrap_or(0.0));
-        said.push(ratio.map_or_else(
+        figures.push(ratio.map_or_else(
             || "HiGHS found none".to_owned(),
             |ratio| format!("{ratio:.4} of what HiGHS moves"),
         ));
@@ -285,7 +285,7 @@ pub(super) fn judged(quiet: bool, found: &mut Reproduction) -> anyhow::Result<()
     found.claims.push(Claim {
         name: "placement of 10 models on 16 devices, against HiGHS with 60 s".to_owned(),
         paper: "-".to_owned(),
-        ours: said.join(", "),
+        ours: figures.join(", "),
         met,
         note: if met {
             "on the combination that the search chose, four devices to a host and one, at 40 and 65 % of the load that can be carried".to_owned()

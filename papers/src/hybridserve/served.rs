@@ -6,13 +6,13 @@ use kaskade_simulator::Report;
 use super::field::{Constructed, Deployed, Field, Mode, joules};
 use crate::parallel::in_parallel;
 
-/// Of what a deployment sustains, the load under which its energy is taken.
+/// Load under which the energy of a deployment is measured, as a share of the load that it sustains.
 const FULL: f64 = 0.8;
 
-/// The load under which all latencies are taken, as a share of what the largest model alone sustains.
+/// Load under which all latencies are measured, as a share of the load that the largest model alone sustains.
 const EQUAL: f64 = 0.5;
 
-/// Of what the largest model alone sustains, a load under which few wait for others: a twenty-fifth of the equal one.
+/// A load with little queueing, as a share of the load that the largest model alone sustains: a twenty-fifth of the common load.
 const QUIET: f64 = 0.02;
 
 /// A family in all its modes.
@@ -20,7 +20,7 @@ const QUIET: f64 = 0.02;
 pub(super) struct Served {
     /// The family.
     pub(super) field: Field,
-    /// The load that all modes get alike, requests/s.
+    /// The common load of all modes, requests/s.
     pub(super) equal_qps: f64,
     /// The results of each, in the order of [`Mode::ALL`].
     pub(super) reached: Vec<Reached>,
@@ -35,37 +35,37 @@ pub(super) struct Reached {
     pub(super) constructed: Constructed,
     /// Its placement on all servers.
     pub(super) deployed: Deployed,
-    /// The most load that it sustains, requests/s.
+    /// The highest load that it sustains, requests/s.
     pub(super) sustained_qps: f64,
-    /// Under most of that load.
+    /// The simulation under most of that load.
     pub(super) full: Report,
-    /// Under the load that all get alike, on all servers.
+    /// The simulation under the common load, on all servers.
     pub(super) equal: Report,
-    /// Under a twenty-fifth of the equal load, where few wait for others.
+    /// The simulation under a twenty-fifth of the common load, with little queueing.
     pub(super) quiet: Report,
-    /// Under the load that all get alike on the fewest servers that carry it; the rest host nothing.
+    /// The simulation under the common load on the fewest servers that carry it; the other servers host nothing.
     pub(super) few: Report,
     /// How many those are.
     pub(super) few_servers: usize,
 }
 
 impl Reached {
-    /// Joules per request under most of the load that it sustains.
+    /// Joules per request under most of the highest load that it sustains.
     pub(super) fn full_j(&self) -> f64 {
         joules(&self.full)
     }
 
-    /// Mean latency under the equal load, seconds.
+    /// Mean latency under the common load, seconds.
     pub(super) fn mean_s(&self) -> f64 {
         self.equal.latency.mean().unwrap_or(f64::NAN) / 1e6
     }
 
-    /// 99.9 % latency under the equal load, seconds.
+    /// 99.9 % latency under the common load, seconds.
     pub(super) fn tail_s(&self) -> f64 {
         tail_s(&self.equal)
     }
 
-    /// The same under a twenty-fifth of that load.
+    /// 99.9 % latency under a twenty-fifth of the common load, seconds.
     pub(super) fn quiet_tail_s(&self) -> f64 {
         tail_s(&self.quiet)
     }

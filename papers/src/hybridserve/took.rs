@@ -51,7 +51,7 @@ impl Took {
     }
 
     /// For people.
-    pub(super) fn said(self) -> String {
+    pub(super) fn text(self) -> String {
         let wall = units::seconds(self.wall.as_secs_f64());
         match self.processor {
             Some(processor) => format!("{} ({wall} on the wall)", units::seconds(processor.as_secs_f64())),
@@ -89,6 +89,6 @@ mod tests {
         let both = took(3, 1).and(took(4, 2));
         assert_eq!(both, took(7, 3));
         assert_eq!(took(9, 1).max(took(2, 2)), took(2, 2));
-        assert_eq!(both.said(), "3.00 s (7.00 s on the wall)");
+        assert_eq!(both.text(), "3.00 s (7.00 s on the wall)");
     }
 }

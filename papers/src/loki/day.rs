@@ -216,7 +216,7 @@ impl Day<'_> {
         } else {
             format!(
                 "one variant of a task makes up to {spread:.1} times as many requests for those below as another, but Proteus counts them and \
-                 plans again within seconds, as everybody does here"
+                 plans again within seconds, as all systems do here"
             )
         };
         format!(

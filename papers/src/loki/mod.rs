@@ -51,7 +51,7 @@ pub struct Args {
     pipeline: PipelineArgs,
     #[command(flatten)]
     trace: TraceArgs,
-    /// How long the load lasts: a generated day goes by in so many seconds; of a trace it is the part around the busiest second of its
+    /// How long the load lasts: a generated day is compressed into so many seconds; of a trace it is the part around the busiest second of its
     /// first day, at its own speed, and 86400 all of that.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(60..=86_400))]
     seconds: u32,
@@ -152,7 +152,7 @@ fn field(
         part
     } else {
         assumed.push(format!(
-            "the load: a generated day that goes by in {seconds} s, between {TROUGH} and all of its peak, with {} % noise (seed {})",
+            "the load: a generated day compressed into {seconds} s, between {TROUGH} and all of its peak, with {} % noise (seed {})",
             100.0 * NOISE,
             args.seed
         ));

@@ -3,7 +3,7 @@
 //! Every request goes to all members, and the majority of their answers is the reply. Each replica has a device to itself. Once
 //! per period the replicas of every member are set to what the highest load of the coming period needs, which the
 //! improved system has beforehand; a new one has its device at once and answers after loading and warming up. So short
-//! periods follow the load closely and are forever loading, and long ones pay for their highest second throughout.
+//! periods follow the load closely and load all the time, and long ones pay for their highest second throughout.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,11 +31,11 @@ pub struct Ensemble {
 /// How replicas follow the load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Autoscale {
-    /// Between two changes of the number of replicas, microseconds.
+    /// Time between two changes of the number of replicas, microseconds.
     pub period_us: u64,
-    /// From having a device to answering, microseconds.
+    /// Time between getting a device and answering, microseconds.
     pub loading_us: u64,
-    /// How busy a replica is planned to be at the highest load of a period, in (0, 1].
+    /// Planned utilisation of a replica at the highest load of a period, in (0, 1].
     pub utilisation: f64,
     /// When a replica's queue becomes a batch.
     pub min_queue: u32,
@@ -52,22 +52,22 @@ impl Default for Autoscale {
     }
 }
 
-/// A plan with as many replicas as are ever needed, and when each is there.
+/// A plan with the largest number of replicas needed at any time, and the times at which each replica runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CocktailPlan {
-    /// The plan, validated. Its one gear has no shares: requests go to the replicas that are there.
+    /// The plan, validated. Its one gear has no shares: requests go to the replicas that run.
     pub plan: Plan,
     /// Replicas that do not run at the start.
     pub initially_down: Vec<String>,
     /// Starts and stops of replicas, by time.
     pub timeline: Vec<ReplicaEvent>,
-    /// Devices taken over the whole trace, on average: loading counts.
+    /// Mean number of devices in use over the trace; a device that loads a model is in use.
     pub mean_devices: f64,
-    /// Most devices taken at once.
+    /// Highest number of devices in use at one time.
     pub max_devices: usize,
 }
 
-/// All ensembles of at most `most` members that no other beats in accuracy and work, ascending in both.
+/// All ensembles of at most `most` members that no other dominates in accuracy and work, ascending in both.
 ///
 /// # Errors
 /// A [`GearError`] if the profile or an option is unusable.

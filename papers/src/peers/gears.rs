@@ -20,7 +20,7 @@ use kaskade_policy::profile::Profile;
 pub enum Peer {
     /// `DynBa`: one variant on every device for every load, with CascadeServe's batching.
     DynBa {
-        /// Which, whether it holds the objective or not; absent: the best one that holds it at the highest load.
+        /// The variant, whether it holds the objective or not; `None`: the best one that holds it at the highest load.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         variant: Option<String>,
     },

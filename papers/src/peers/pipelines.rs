@@ -12,7 +12,7 @@ pub enum PipelinePeer {
     Loki,
     /// Hardware scaling alone.
     InferLine,
-    /// Accuracy scaling task by task, blind to the pipeline.
+    /// Accuracy scaling of each task independently, without a view of the pipeline.
     Proteus,
 }
 

@@ -32,13 +32,13 @@ struct App {
 }
 
 impl App {
-    /// The share of a demand that so many workers can serve at all.
+    /// The share of a demand that a number of workers can serve.
     fn served(&self, demand: f64, workers: u32) -> f64 {
         let needed = self.allocator.least_load().unwrap_or(f64::INFINITY) * demand;
         (f64::from(workers) / needed).min(1.0)
     }
 
-    /// By how much accuracy one worker more would raise the sum over all of its requests, per second.
+    /// Gain of accuracy by one more worker, summed over the requests of a second.
     fn gain(&self, demand: f64, workers: u32) -> f64 {
         let worth = |workers: u32| demand * self.allocator.accuracy_at_most(f64::from(workers) / demand);
         worth(workers + 1) - worth(workers)
@@ -46,7 +46,7 @@ impl App {
 }
 
 impl PerTask {
-    /// Prepares a pipeline. Of the options, the policy does not count.
+    /// Prepares a pipeline. The policy among the options is ignored.
     ///
     /// # Errors
     /// An [`AllocateError`] if the pipeline is unsound, too large, or too slow for its objective.

@@ -46,9 +46,9 @@ pub enum Failure {
     Silence,
     /// The service refused for want of capacity.
     Overloaded,
-    /// The service answered with another fault that permits a retry.
+    /// The service answered with another error that permits a retry.
     Retryable,
-    /// The service answered with a fault that does not permit a retry.
+    /// The service answered with an error that does not permit a retry.
     Final,
 }
 

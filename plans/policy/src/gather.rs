@@ -262,12 +262,12 @@ mod tests {
             .arrive(1, 2, branch("c.0"), &BTreeMap::new(), "first")
             .unwrap();
         assert!(gather.complete());
-        let said: Vec<_> = gather
+        let answered: Vec<_> = gather
             .into_branches()
             .into_iter()
             .map(|(_, result)| result)
             .collect();
-        assert_eq!(said, [Some("root"), Some("first"), Some("late")]);
+        assert_eq!(answered, [Some("root"), Some("first"), Some("late")]);
     }
 
     #[test]

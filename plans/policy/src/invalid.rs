@@ -166,7 +166,7 @@ pub enum Problem {
         partition: ModelPart,
     },
     /// Pairs of senders and receivers on an edge that is no `next`.
-    #[error("is only for `next`; every other edge goes by `shares`")]
+    #[error("applies to `next` only; every other edge uses `shares`")]
     PairsOutsideNext,
     /// An edge leads to a task one of whose stages comes before the edge.
     #[error(
@@ -198,7 +198,7 @@ pub enum Problem {
         /// The task.
         task: String,
     },
-    /// The stage of a task lacks what the plan's early dropping goes by.
+    /// The stage of a task lacks what the plan's early dropping needs.
     #[error(
         "is missing, and the plan's `dropping` ({dropping:?}) judges by it; give it, or set `dropping` to `none`"
     )]

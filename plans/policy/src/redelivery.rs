@@ -92,7 +92,7 @@ mod tests {
     fn an_outage_drops_no_request_however_often_it_was_tried() {
         let tried = |age_us| CONFIG.after_failure(1, Blame::Service, 1_000, age_us);
         assert!(matches!(tried(59_999_999), Verdict::Again { after_us } if after_us <= 10_000));
-        assert_eq!(tried(60_000_000), Verdict::Dead, "but not for ever");
+        assert_eq!(tried(60_000_000), Verdict::Dead, "but not indefinitely");
     }
 
     #[test]

@@ -43,9 +43,9 @@ impl Dropping {
 pub struct Forwarding {
     /// How long the request was at the task that has just ended: in the queue and in the batch.
     pub spent_us: u64,
-    /// The budget of that task; absent: nothing is late there.
+    /// The budget of that task; `None`: nothing is late there.
     pub budget_us: Option<u64>,
-    /// Time until its answer must be ready, communication not included; absent: any time will do.
+    /// Time until its answer must be ready, communication not included; `None`: any time will do.
     pub left_us: Option<u64>,
     /// Profiled execution time of the chosen replica, the paper's `y`.
     pub run_us: u64,

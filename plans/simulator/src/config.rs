@@ -27,18 +27,18 @@ pub struct SimConfig {
     /// From the end of a batch to the start of the next if requests wait: the time to report the end of one and to deliver the
     /// other. For a batch that starts on an idle device, the hops contain it.
     pub turnaround_us: u64,
-    /// How gears are chosen; absent: the service stays in [`SimConfig::start_gear`].
+    /// How gears are chosen; `None`: the service stays in [`SimConfig::start_gear`].
     pub shift: Option<ShiftConfig>,
     /// The gear it starts in.
     pub start_gear: u32,
-    /// Budget of each request; absent: unlimited.
+    /// Budget of each request; `None`: unlimited.
     pub budget_us: Option<u64>,
     /// Objective: an answer that takes longer is late and counts as a violation. Other than a budget it takes nothing out of a
-    /// queue; [`Dropping::LastTask`](kaskade_policy::plan::Dropping::LastTask) goes by the earlier of the two. Absent: none is late.
+    /// queue; [`Dropping::LastTask`](kaskade_policy::plan::Dropping::LastTask) uses the earlier of the two. Default: no request is late.
     pub slo_us: Option<u64>,
     /// Requests that may wait in each replica's queue.
     pub queue_capacity: usize,
-    /// Admission of an overloaded service; absent: every request is admitted. Needs a budget.
+    /// Admission of an overloaded service; `None`: every request is admitted. Needs a budget.
     pub admission: Option<AdmissionConfig>,
     /// How many requests may be in flight, and how often and when one is sent again.
     pub ledger: LedgerConfig,

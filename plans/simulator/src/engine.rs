@@ -206,7 +206,7 @@ impl<'a, O: Observer> Engine<'a, O> {
     /// The entries of a gear.
     #[expect(
         clippy::inline_always,
-        reason = "on the way of every request: measured in simulator_bench"
+        reason = "on the way of every request: measured by benches/simulator.rs"
     )]
     #[inline(always)]
     pub(super) fn entries(&self, epoch: u32, gear: u32) -> Option<Entries> {
@@ -221,7 +221,7 @@ impl<'a, O: Observer> Engine<'a, O> {
     /// Brings a request's current attempt to the entries of its gear.
     #[expect(
         clippy::inline_always,
-        reason = "on the way of every request: measured in simulator_bench"
+        reason = "on the way of every request: measured by benches/simulator.rs"
     )]
     #[inline(always)]
     pub(super) fn set_out(&mut self, place: u32, entries: Entries) {
@@ -254,7 +254,7 @@ impl<'a, O: Observer> Engine<'a, O> {
     /// taken.
     #[expect(
         clippy::inline_always,
-        reason = "on the way of every request: measured in simulator_bench"
+        reason = "on the way of every request: measured by benches/simulator.rs"
     )]
     #[inline(always)]
     pub(super) fn task(&mut self, flight: u32, attempt: u16, path: Option<u32>) -> Task {
@@ -333,7 +333,7 @@ impl<'a, O: Observer> Engine<'a, O> {
     /// The replica that an edge leads to now, and the stage that the edge names.
     #[expect(
         clippy::inline_always,
-        reason = "on the way of every request: measured in simulator_bench"
+        reason = "on the way of every request: measured by benches/simulator.rs"
     )]
     #[inline(always)]
     fn choose(&mut self, epoch: u32, edge: u32) -> Option<(u32, u16)> {
@@ -345,7 +345,7 @@ impl<'a, O: Observer> Engine<'a, O> {
     /// equal chance; and the stage that the edge names.
     #[expect(
         clippy::inline_always,
-        reason = "on the way of every request: measured in simulator_bench"
+        reason = "on the way of every request: measured by benches/simulator.rs"
     )]
     #[inline(always)]
     pub(super) fn choose_by(&mut self, epoch: u32, edge: u32, draws: u64) -> Option<(u32, u16)> {
@@ -404,7 +404,7 @@ impl<'a, O: Observer> Engine<'a, O> {
     /// last request.
     #[expect(
         clippy::inline_always,
-        reason = "on the way of every request: measured in simulator_bench"
+        reason = "on the way of every request: measured by benches/simulator.rs"
     )]
     #[inline(always)]
     pub(super) fn drop_copy(&mut self, task: Task) {

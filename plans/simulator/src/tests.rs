@@ -512,9 +512,9 @@ fn joules_are_stated_measured_or_unknown() {
 #[test]
 fn what_does_not_fit_is_refused_by_name() {
     let (plan, profile) = two_stages(Sharing::Concurrent, &["s-0@a", "t-0@b"]);
-    let refusal = |spoil: &dyn Fn(&mut Plan, &mut Profile, &mut SimConfig)| {
+    let refusal = |break_field: &dyn Fn(&mut Plan, &mut Profile, &mut SimConfig)| {
         let (mut plan, mut profile, mut config) = (plan.clone(), profile.clone(), SimConfig::default());
-        spoil(&mut plan, &mut profile, &mut config);
+        break_field(&mut plan, &mut profile, &mut config);
         Simulator::new(&plan, &profile, &config).unwrap_err().to_string()
     };
     assert!(refusal(&|plan, _, _| plan.version = 9).contains("version"));

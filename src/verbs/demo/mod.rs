@@ -198,11 +198,11 @@ fn variants(app: &App, family: &Family, profile: &Profile, test: &Samples) -> an
         .zip(&profile.variants)
         .map(|(member, profiled)| {
             let mut loaded = member.load(member.device)?;
-            let said = measure::answers::said(loaded.model.as_mut(), &test.inputs)?;
-            let right = said
+            let answers = measure::answers::answers(loaded.model.as_mut(), &test.inputs)?;
+            let right = answers
                 .iter()
                 .zip(&test.labels)
-                .filter(|(said, label)| said == label)
+                .filter(|(answer, label)| answer == label)
                 .count();
             Ok(Variant {
                 name: member.name.clone(),

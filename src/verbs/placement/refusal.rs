@@ -54,11 +54,11 @@ mod tests {
             batch: 4,
             figure: Figure::Memory,
         };
-        let said = of(&hole).to_string();
-        assert!(said.starts_with(&hole.to_string()), "{said}");
+        let message = of(&hole).to_string();
+        assert!(message.starts_with(&hole.to_string()), "{message}");
         assert!(
-            said.ends_with("(`--bytes-per-weight 4` for 32-bit floats)"),
-            "{said}"
+            message.ends_with("(`--bytes-per-weight 4` for 32-bit floats)"),
+            "{message}"
         );
     }
 }

@@ -66,8 +66,9 @@ fn find() -> Result<PathBuf, String> {
 
 /// `path` if it is a nats-server that is new enough.
 fn usable(path: &Path) -> Result<PathBuf, String> {
-    let said = run(Command::new(path).arg("--version"))?;
-    let version = version(&said).ok_or_else(|| format!("cannot read a version from `{}`", said.trim()))?;
+    let reported = run(Command::new(path).arg("--version"))?;
+    let version =
+        version(&reported).ok_or_else(|| format!("cannot read a version from `{}`", reported.trim()))?;
     if version >= OLDEST {
         return Ok(path.to_path_buf());
     }
@@ -78,8 +79,8 @@ fn usable(path: &Path) -> Result<PathBuf, String> {
 }
 
 /// Major and minor version in `nats-server: v2.15.1`.
-fn version(said: &str) -> Option<(u32, u32)> {
-    let mut numbers = said.trim().rsplit_once('v')?.1.split('.');
+fn version(reported: &str) -> Option<(u32, u32)> {
+    let mut numbers = reported.trim().rsplit_once('v')?.1.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 

@@ -78,14 +78,14 @@ fn fits(model: &PlacedModel) -> String {
         &curves.memory,
         &curves.forward.network,
     ];
-    let said = lines.map(|fitted| {
+    let cells = lines.map(|fitted| {
         if fitted.samples.len() < 2 {
             "-".to_owned()
         } else {
             format!("{:.3}", fitted.line.r2)
         }
     });
-    said.join(" / ")
+    cells.join(" / ")
 }
 
 fn shown(placed: &Placed) -> String {
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn bytes_keep_three_digits() {
-        for (count, said) in [
+        for (count, text) in [
             (12.0, "12 B"),
             (2_440.0, "2.44 kB"),
             (999_999.0, "1.00 MB"),
@@ -197,7 +197,7 @@ mod tests {
             (180e9, "180 GB"),
             (1.8e12, "1.80 TB"),
         ] {
-            assert_eq!(bytes(count), said);
+            assert_eq!(bytes(count), text);
         }
     }
 }

@@ -71,12 +71,12 @@ fn copies(plan: &Plan, replicas: usize) -> Plan {
     plan
 }
 
-/// So many replicas on one device.
+/// Result of a number of replicas on one device.
 struct Row {
-    /// What they may use of it together.
+    /// Sum of their utilisations of the device.
     utilisation: f64,
     replicas: usize,
-    /// 95th percentile of the latency of what was answered, milliseconds.
+    /// 95th percentile of the latency of answered requests, milliseconds.
     tail_ms: f64,
     /// Share of the requests that were refused because a queue was full.
     refused: f64,
@@ -96,7 +96,7 @@ fn crowded(rows: &[Row]) -> Claim {
     let (inside, beyond) = (worst(true, |row| row.tail_ms), worst(false, |row| row.tail_ms));
     let (kept, lost) = (worst(true, |row| row.refused), worst(false, |row| row.refused));
     let met = inside <= ALIKE * alone && kept == 0.0 && (beyond > ALIKE * inside || lost > 0.0);
-    let said: Vec<String> = rows
+    let described: Vec<String> = rows
         .iter()
         .map(|row| {
             let refused = if row.refused > 0.0 {
@@ -113,7 +113,7 @@ fn crowded(rows: &[Row]) -> Claim {
     Claim {
         name: "live: replicas that share a device keep their tail while their utilisation fits, and lose it beyond".to_owned(),
         paper: "kernel utilisation at most 1 on a device (eq. 4)".to_owned(),
-        ours: format!("by the sum of utilisations: {}", said.join("; ")),
+        ours: format!("by the sum of utilisations: {}", described.join("; ")),
         met,
         note: if met {
             format!(

@@ -128,7 +128,7 @@ fn false_certificates_are_rarer_than_the_level() {
                 .or_insert_with(|| p_value(&paired(n, lost, gained), max_loss, 0.05));
             certified += usize::from(*value <= 0.05);
         }
-        // Three standard errors above 5 % would be a fault of the test, not of luck.
+        // Three standard errors above 5 % would be an error of the test, not chance.
         let share = f64::from(u32::try_from(certified).unwrap()) / f64::from(trials);
         assert!(
             share <= 0.05 + 3.0 * (0.05_f64 * 0.95 / 2_000.0).sqrt(),

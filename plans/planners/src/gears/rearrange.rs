@@ -1,6 +1,6 @@
 //! Corrections of greedy pruning.
 //!
-//! The order of pruning goes by memory freed and the load that is left possible, so of two models that bind no one yet, the larger goes
+//! Pruning is ordered by the memory freed and the load that remains possible, so of two models that limit nothing yet, the larger goes
 //! first, on device after device, until it binds: the last devices that could have kept it have lost it by then. So
 //! afterwards devices are moved from one set of models to another, whole groups down to single devices, as long as that
 //! makes the busiest range less busy.

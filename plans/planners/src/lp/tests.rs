@@ -66,27 +66,27 @@ fn bounds_hold() {
 }
 
 #[test]
-fn only_the_integers_of_another_solver_are_taken_and_the_rest_is_solved_again() {
+fn only_the_integers_of_another_solver_are_used_and_the_rest_is_solved_again() {
     let mut program = knapsack(&THINGS, 10.0);
     let spare = program.bounded(-1.0, 5.0);
     program.row([(spare, 1.0)], Relation::AtMost, 4.0);
-    let said = [0.0, 1.0, 0.0, 0.999_9, 777.0];
-    let solution = guard::verified(&program, Solver::Cbc, &said).unwrap();
+    let values = [0.0, 1.0, 0.0, 0.999_9, 777.0];
+    let solution = guard::verified(&program, Solver::Cbc, &values).unwrap();
     assert!((solution.cost + 94.0).abs() < 1e-9 && !solution.proven);
     assert!((solution.value(spare) - 4.0).abs() < 1e-9);
 }
 
 #[test]
-fn a_lie_is_told_from_a_solution() {
+fn values_that_break_a_constraint_are_no_solution() {
     let program = knapsack(&THINGS, 10.0);
-    for said in [
+    for values in [
         &[1.0, 1.0, 1.0, 1.0][..],
         &[0.0, 0.5, 0.0, 1.0],
         &[0.0, f64::NAN, 0.0, 1.0],
         &[0.0, 2.0, 0.0, 0.0],
         &[0.0],
     ] {
-        let error = guard::verified(&program, Solver::Glpk, said).unwrap_err();
+        let error = guard::verified(&program, Solver::Glpk, values).unwrap_err();
         assert!(
             matches!(
                 error,

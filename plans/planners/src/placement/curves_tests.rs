@@ -62,9 +62,9 @@ fn transfers_grow_with_the_batch_by_the_channel() {
 
 #[test]
 fn holes_and_figures_that_are_none_are_refused_by_batch_and_name() {
-    let refused = |spoil: fn(&mut BatchCost)| {
+    let refused = |break_field: fn(&mut BatchCost)| {
         let mut profiled = profiled();
-        spoil(&mut profiled.costs[2]);
+        break_field(&mut profiled.costs[2]);
         Curves::new(&profiled, &options()).unwrap_err().to_string()
     };
     let memory = refused(|cost| cost.memory_bytes = None);

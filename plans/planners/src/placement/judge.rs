@@ -26,7 +26,7 @@ pub struct Judged {
 }
 
 /// Solves the integer program of the combination that was placed, on the same devices and for the same load, with no placement to begin
-/// from. `time` is the solver's own limit; the embedded one goes by `nodes`.
+/// from. `time` is the solver's own limit; the embedded one is limited by `nodes`.
 ///
 /// # Errors
 /// A [`PlacementError`] if the profile no longer has what the placement was made from.

@@ -48,12 +48,13 @@ fn holds(placed: &Placed, options: &PlacementOptions) {
             (memory + model.memory_bytes, work + model.utilisation)
         })
     };
-    for (device, said) in options.devices.iter().zip(&placed.devices) {
+    for (device, stated) in options.devices.iter().zip(&placed.devices) {
         let (memory, work) = load(&device.worker);
         assert!(memory <= device.memory_bytes as f64 * (1.0 + 1e-6));
         assert!(work / device.speed <= options.utilisation * (1.0 + 1e-6));
         assert!(
-            (memory - said.memory_bytes).abs() < 1.0 && (work / device.speed - said.utilisation).abs() < 1e-9
+            (memory - stated.memory_bytes).abs() < 1.0
+                && (work / device.speed - stated.utilisation).abs() < 1e-9
         );
     }
     let instances: u32 = placed
@@ -188,12 +189,12 @@ fn refusals_say_which_constraint_fails_with_figures() {
     let none = refused(|_, options| options.devices.clear());
     assert_eq!(none, PlacementError::NoDevices);
     let large = refused(|_, options| options.max_partitions = 1);
-    let said = large.to_string();
+    let message = large.to_string();
     assert!(
-        said.starts_with("memory: `GPT-XXL` needs 268")
-            && said.contains("cut into 1")
-            && said.contains("has 15000000000"),
-        "{said}"
+        message.starts_with("memory: `GPT-XXL` needs 268")
+            && message.contains("cut into 1")
+            && message.contains("has 15000000000"),
+        "{message}"
     );
     let layers = refused(|_, options| {
         options.layers.insert("GPT-XXL".to_owned(), 1);
@@ -224,12 +225,12 @@ fn refusals_say_which_constraint_fails_with_figures() {
         "{crowded}"
     );
     let busy = refused(|_, options| options.goal = Goal::Carry { qps: 1_000.0 });
-    let said = busy.to_string();
+    let message = busy.to_string();
     assert!(
-        said.starts_with("utilisation: 1000.000 requests/s need 2")
-            && said.contains("the 12 devices")
-            && said.contains("at most 4"),
-        "{said}"
+        message.starts_with("utilisation: 1000.000 requests/s need 2")
+            && message.contains("the 12 devices")
+            && message.contains("at most 4"),
+        "{message}"
     );
     // Six copies in two halves are needed, and eleven devices hold five.
     let tight = refused(|_, options| {
@@ -259,7 +260,7 @@ fn refusals_say_which_constraint_fails_with_figures() {
     assert!(matches!(hole, PlacementError::Hole { batch: 2, .. }), "{hole}");
     let gone = refused(|profile, _| drop(profile.variants.remove(5)));
     assert!(matches!(gone, PlacementError::NoVariant { .. }), "{gone}");
-    for (option, spoil) in [
+    for (option, break_field) in [
         (
             "qps",
             (|options| options.goal = Goal::Carry { qps: f64::NAN }) as fn(&mut PlacementOptions),
@@ -270,9 +271,9 @@ fn refusals_say_which_constraint_fails_with_figures() {
         ("devices.speed", |options| options.devices[3].speed = 0.0),
         ("max_partitions", |options| options.max_partitions = 0),
     ] {
-        let error = refused(|_, options| spoil(options));
+        let error = refused(|_, options| break_field(options));
         assert!(
-            matches!(&error, PlacementError::Option { option: said, .. } if *said == option),
+            matches!(&error, PlacementError::Option { option: named, .. } if *named == option),
             "{error}"
         );
     }

@@ -301,7 +301,7 @@ impl World {
     }
 
     /// Publishes to all subscribers, which is every process that is up.
-    pub(crate) fn everybody(&mut self, from: usize, message: &Message) {
+    pub(crate) fn broadcast(&mut self, from: usize, message: &Message) {
         self.publish_to(from, message, |_| true);
     }
 

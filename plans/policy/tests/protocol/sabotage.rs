@@ -15,7 +15,7 @@ pub(crate) enum Sabotage {
     NeverSweeps,
     /// The ingress sweeps and sweeps.
     Spins,
-    /// The router goes by the running plan instead of the request's.
+    /// The router follows the running plan instead of the request's.
     RoutesByNewest,
     /// The router answers below the threshold at the first attempt.
     SettlesEarly,
@@ -43,7 +43,7 @@ pub(crate) enum Sabotage {
     LosesSecretly,
     /// Every request is sent to its first stage twice, as two attempts.
     SendsTwice,
-    /// One replica beats, takes requests and never ends a batch, also after the faults.
+    /// One replica sends heartbeats, takes requests and never ends a batch, also after the faults.
     Hangs,
     /// A leaving worker drops what is on its way to it when it unsubscribes.
     DropsOnLeave,

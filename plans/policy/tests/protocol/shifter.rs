@@ -90,7 +90,7 @@ impl World {
             .as_ref()
             .map_or(0, |ingress| ingress.policy.gear());
         for _ in 0..usize::from(shifted.is_some()) + usize::from(again) {
-            self.everybody(of, &Message::Gear { epoch, gear });
+            self.broadcast(of, &Message::Gear { epoch, gear });
         }
     }
 

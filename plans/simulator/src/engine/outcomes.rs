@@ -14,7 +14,7 @@ impl<O: Observer> Engine<'_, O> {
     /// One copy has its reply. With the last one the request is answered.
     #[expect(
         clippy::inline_always,
-        reason = "on the way of every request: measured in simulator_bench"
+        reason = "on the way of every request: measured by benches/simulator.rs"
     )]
     #[inline(always)]
     pub(super) fn reply(&mut self, task: Task, variant: u32, right: bool) {
@@ -76,7 +76,7 @@ impl<O: Observer> Engine<'_, O> {
     /// Every copy of a request has its reply. The accuracy of a pipeline's request is the mean over the paths that its copies took.
     #[expect(
         clippy::inline_always,
-        reason = "on the way of every request: measured in simulator_bench"
+        reason = "on the way of every request: measured by benches/simulator.rs"
     )]
     #[inline(always)]
     fn answer(&mut self, flight: &Flight, variant: u32, path_accuracy: Option<f64>) {

@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn every_stated_figure_is_said() {
-        let said: String = assumptions(&rtx_4090())
+        let message: String = assumptions(&rtx_4090())
             .iter()
             .map(|one| one.what.clone())
             .collect();
@@ -146,7 +146,7 @@ mod tests {
             "1.5 us",
             "5 us",
         ] {
-            assert!(said.contains(figure), "{figure}: {said}");
+            assert!(message.contains(figure), "{figure}: {message}");
         }
     }
 }

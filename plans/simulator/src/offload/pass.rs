@@ -18,7 +18,7 @@ const BUFFERS: usize = 2;
 pub struct LayerWork {
     /// What the device computes, KV Gen included, seconds.
     pub compute_s: f64,
-    /// Time of its blocks on the link, seconds; absent: none are loaded and no buffer is needed.
+    /// Time of its blocks on the link, seconds; `None`: none are loaded and no buffer is needed.
     pub load_s: Option<f64>,
     /// What goes back to the host, seconds.
     pub store_s: f64,

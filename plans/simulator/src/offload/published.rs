@@ -131,12 +131,12 @@ mod tests {
 
     #[test]
     fn what_says_too_little_is_refused_by_its_key() {
-        let said = |json: &str| Shape::published("x", json).unwrap_err().to_string();
-        assert!(said("[]").contains("config.json"));
-        assert!(said(r#"{"model_type": "t5"}"#).contains("`t5`"));
-        assert!(said(&LLAMA.replace("intermediate_size", "other")).contains("`intermediate_size`"));
+        let message = |json: &str| Shape::published("x", json).unwrap_err().to_string();
+        assert!(message("[]").contains("config.json"));
+        assert!(message(r#"{"model_type": "t5"}"#).contains("`t5`"));
+        assert!(message(&LLAMA.replace("intermediate_size", "other")).contains("`intermediate_size`"));
         assert!(
-            said(&LLAMA.replace("\"num_hidden_layers\": 32", "\"num_hidden_layers\": 0"))
+            message(&LLAMA.replace("\"num_hidden_layers\": 32", "\"num_hidden_layers\": 0"))
                 .contains("`layers` is 0")
         );
     }

@@ -3,7 +3,7 @@
 //! Prints requests and events per second of processor time, simulated over processor time, and the most requests in flight,
 //! which is what the memory grows with.
 //!
-//! `cargo run --release -p kaskade-simulator --example simulator_bench [requests]`
+//! `cargo bench -p kaskade-simulator --bench simulator [requests]`
 #![expect(clippy::print_stdout, reason = "it prints a table")]
 #![expect(
     clippy::disallowed_methods,
@@ -47,7 +47,8 @@ struct Regime {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let requests = std::env::args()
-        .nth(1)
+        .skip(1)
+        .find(|argument| argument != "--bench")
         .map_or(Ok(10_000_000), |text| text.parse())?;
     let plain = Regime {
         name: "min_queue 1",
@@ -242,7 +243,7 @@ fn plan(regime: &Regime) -> Plan {
     Plan {
         version: PLAN_VERSION,
         app: "bench".into(),
-        made_by: "simulator_bench".into(),
+        made_by: "the simulator's benchmark".into(),
         variants: VARIANTS.iter().map(planned).collect(),
         placement: replicas.collect(),
         sharing: regime.sharing,

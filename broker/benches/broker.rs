@@ -1,6 +1,6 @@
 //! Compares request/reply over the embedded broker with a nats-server, interleaved in one run.
 //!
-//! `cargo run --release -p kaskade-broker --example broker_bench [-- <seconds per cell>]`
+//! `cargo bench -p kaskade-broker --bench broker [-- <seconds per cell>]`
 //!
 //! Both are driven in the same way: one connection asks, another one echoes. The portable figures are the ratios,
 //! embedded over nats-server: the rounds alternate between the two, so that both see the same disturbances. Rate and
@@ -62,7 +62,8 @@ fn median(mut values: Vec<f64>) -> f64 {
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
     let seconds: f64 = std::env::args()
-        .nth(1)
+        .skip(1)
+        .find(|argument| argument != "--bench")
         .map_or(4.0, |argument| argument.parse().unwrap());
     let broker = Broker::start(BrokerConfig::default()).unwrap();
     let server = NatsServer::start(NatsOptions::default());

@@ -1,4 +1,4 @@
-//! How long planning takes, and how it grows: `cargo run --release -p kaskade-papers --example gears_bench -- [bert|llama|ranges|devices|quality]`.
+//! How long planning takes, and how it grows: `cargo bench -p kaskade-papers --bench gears -- [bert|llama|ranges|devices|quality]`.
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
 use std::time::Instant;
@@ -171,7 +171,8 @@ fn quality() {
 }
 
 fn main() {
-    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let arguments = std::env::args().skip(1);
+    let wanted: Vec<String> = arguments.filter(|argument| argument != "--bench").collect();
     let all: [(&str, fn()); 5] = [
         ("bert", full_workload),
         ("llama", large_models),

@@ -1,5 +1,5 @@
 //! Compares the hybrid cache with KV blocks only and ACT blocks only over a throttled link:
-//! `cargo run --release -p kaskade-models --example offload_bench`.
+//! `cargo bench -p kaskade-models --bench offload`.
 //!
 //! A model with an OPT's sizes and random weights decodes for a batch of long contexts, with streamed weights and most of the
 //! cache in host memory. At every link speed costs are sampled, corrected by a few steps, and used to plan the mixtures; then
@@ -66,6 +66,9 @@ struct Arguments {
     /// values takes as long as computing them.
     #[arg(long, value_delimiter = ',')]
     link: Vec<f64>,
+    /// Passed by `cargo bench`.
+    #[arg(long, hide = true)]
+    bench: bool,
 }
 
 /// Published OPTs (Zhang et al. 2022, table 1).

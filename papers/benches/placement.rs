@@ -1,5 +1,5 @@
 //! How long placing takes, how it grows, and how good it is:
-//! `cargo run --release -p kaskade-papers --example placement_bench -- [families|growth|small|highs]`.
+//! `cargo bench -p kaskade-papers --bench placement -- [families|growth|small|highs]`.
 //!
 //! `highs` needs the feature of that name; it gives HiGHS a minute (or the seconds of the second argument) per case.
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
@@ -220,7 +220,7 @@ fn highs(seconds: u64) {
 }
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     match arguments.next().as_deref() {
         Some("growth") => growth(),
         Some("small") => small(),

@@ -1,5 +1,5 @@
 //! Times decoding steps of a GPT-2 with 124 million random weights; used by `scripts/decode-torch.py`, or alone:
-//! `echo '{"batch": 1, "prompt": 32, "tokens": 64}' | cargo run --release -p kaskade-models --example decode_bench`.
+//! `echo '{"batch": 1, "prompt": 32, "tokens": 64}' | cargo bench -p kaskade-models --bench decode`.
 
 #![allow(clippy::print_stdout, reason = "a program that prints measurements")]
 

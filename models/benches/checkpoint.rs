@@ -1,4 +1,4 @@
-//! Times a checkpoint on the CPU: `cargo run --release -p kaskade-models --example time_checkpoint -- DIR [BATCH] [SEQUENCE]`.
+//! Times a checkpoint on the CPU: `cargo bench -p kaskade-models --bench checkpoint -- DIR [BATCH] [SEQUENCE]`.
 //!
 //! Prints the median and the minimum wall time of a batch, and its CPU time, in milliseconds.
 
@@ -15,11 +15,11 @@ use kaskade_models::{
 const WARM_UP: usize = 3;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     let dir = arguments
         .next()
-        .ok_or("usage: time_checkpoint DIR [BATCH] [SEQUENCE]")?;
-    let mut number = |absent: usize| arguments.next().map_or(Ok(absent), |argument| argument.parse());
+        .ok_or("usage: checkpoint DIR [BATCH] [SEQUENCE]")?;
+    let mut number = |default: usize| arguments.next().map_or(Ok(default), |argument| argument.parse());
     let (batch, sequence) = (number(1)?, number(64)?);
     let executor = Executor::spawn("model", move || {
         load(Path::new(&dir), &Device::Cpu, &LoadOptions::default()).map(|loaded| loaded.model)

@@ -1,8 +1,8 @@
 //! How good and how fast Loki's allocator and balancer are.
 //!
 //! ```text
-//! cargo run --release -p kaskade-papers --example loki_bench -- [--data DIR] [--without VARIANT] [--exact]
-//! cargo run --release -p kaskade-papers --features highs --example loki_bench -- [--data DIR] --exact --highs
+//! cargo bench -p kaskade-papers --bench loki -- [--data DIR] [--without VARIANT] [--exact]
+//! cargo bench -p kaskade-papers --features highs --bench loki -- [--data DIR] --exact --highs
 //! ```
 //!
 //! `DIR` holds what the Loki authors published: `traffic_analysis.json`, `branching.csv`, `simulator_runtimes.csv`, `variants/*.txt`.
