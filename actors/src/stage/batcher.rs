@@ -18,6 +18,7 @@ use crate::{
     dispatch::exits::{Batch, Router},
     error::{Code, Fault},
     metrics::Metrics,
+    plan::versions::PlanVersions,
     stage::hosting,
     stage::lease::{Device, Lease, LeaseGranted},
 };
@@ -29,6 +30,7 @@ pub(crate) struct Batcher {
     signature: Signature,
     executor: Executor,
     router: Addr<Router>,
+    plans: PlanVersions,
     clock: Clock,
     depth: Arc<AtomicUsize>,
     running: Arc<AtomicUsize>,
@@ -71,6 +73,8 @@ pub(crate) struct BatcherParts {
     pub executor: Executor,
     /// Receiver of finished batches.
     pub router: Addr<Router>,
+    /// The plans that requests are admitted under.
+    pub plans: PlanVersions,
     /// The process's clock.
     pub clock: Clock,
     /// Receives the current queue length.
@@ -90,6 +94,7 @@ impl Batcher {
             signature: parts.executor.signature().clone(),
             executor: parts.executor,
             router: parts.router,
+            plans: parts.plans,
             clock: parts.clock,
             depth: parts.depth,
             running: parts.running,
@@ -209,7 +214,10 @@ impl Handler<Delivery> for Batcher {
         if let Err(error) = self.signature.check(&delivery.request.inputs) {
             return delivery.fail(Fault::new(Code::WrongInput, error.to_string()));
         }
-        let (now, deadline) = (self.clock.now(), delivery.deadline);
+        // What a later task of its path needs is no time of this one.
+        let (request, version) = (&delivery.request, self.plans.at(delivery.request.epoch));
+        let after_us = version.map_or(0, |version| version.after_us(request.gear, &request.stage));
+        let (now, deadline) = (self.clock.now(), delivery.deadline.saturating_sub(after_us));
         if let Err(refused) = self.queue.push(delivery, now, deadline) {
             self.metrics.queue_full();
             refused.fail(full_queue(&self.replica));

@@ -66,6 +66,7 @@ pub mod rollout;
 pub mod routing;
 pub mod run_time;
 pub mod shifting;
+pub mod slack;
 pub mod stream_offset;
 pub mod vote;
 
