@@ -111,19 +111,25 @@ impl Family {
             .iter()
             .map(|variant| per_request(&variant.costs, batch, |cost| cost.energy_j))
             .collect();
-        let (costs, basis) = match joules {
-            Some(joules) => (joules, CostBasis::Energy),
-            None => (
-                profile
-                    .variants
-                    .iter()
-                    .map(|variant| {
-                        per_request(&variant.costs, batch, |cost| Some(cost.latency_s)).unwrap_or(f64::NAN)
-                    })
-                    .collect(),
-                CostBasis::Latency,
-            ),
+        let Some(joules) = joules else {
+            return Ok((Self::by_latency(profile, batch)?, CostBasis::Latency));
         };
+        Ok((Self::with_costs(profile, joules)?, CostBasis::Energy))
+    }
+
+    /// The family of a profile at a batch size with costs in seconds per request, also where joules are known.
+    ///
+    /// # Errors
+    /// A [`FamilyError`] if the profile is unsound.
+    pub fn by_latency(profile: &Profile, batch: u32) -> Result<Self, FamilyError> {
+        profile.validate()?;
+        let seconds = profile.variants.iter().map(|variant| {
+            per_request(&variant.costs, batch, |cost| Some(cost.latency_s)).unwrap_or(f64::NAN)
+        });
+        Self::with_costs(profile, seconds.collect())
+    }
+
+    fn with_costs(profile: &Profile, costs: Vec<f64>) -> Result<Self, FamilyError> {
         let columns = profile
             .variants
             .iter()
@@ -134,7 +140,7 @@ impl Family {
                 confidences: variant.validation.confidences.clone(),
                 correct: variant.validation.correct.clone(),
             });
-        Ok((Self::new(columns.collect())?, basis))
+        Self::new(columns.collect())
     }
 
     /// The variants, smallest first. Never empty.
