@@ -21,7 +21,7 @@ use kaskade_stated::pipelines::{stated, stated_social};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-#[expect(dead_code, reason = "the peer has more than this study uses")]
+#[expect(unreachable_pub, reason = "the peer is public where it belongs")]
 #[path = "../../../papers/src/peers/proteus.rs"]
 mod proteus;
 
