@@ -13,7 +13,7 @@ PAGES = ("reference/app-toml.md", "reference/plan.md", "reference/profile.md")
 MARKED = re.compile(r"(<!-- fields of ([\w.]+)(?:: (\w+))? -->\n).*?(<!-- end of fields -->)", re.DOTALL)
 
 # Definitions that are one value with a form of its own.
-SCALARS = {"Span": "duration", "Size": "size", "Token": "name", "Address": "address", "Positive": "number", "Finite": "number", "Watts": "number"}
+SCALARS = {"Span": "duration", "Size": "size", "Token": "name", "Address": "address", "Positive": "number", "Finite": "number", "Watts": "number", "Share": "share"}
 
 
 def pointed(schema, node):

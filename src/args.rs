@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
+use kaskade_app::config::guarantee::Share;
 use kaskade_app::config::{App, pipeline, planner};
 use kaskade_app::load::arrivals;
 use kaskade_app::planning::PlanningError;
 use kaskade_app::planning::pipelines;
 use kaskade_app::serving::{self, Connection};
+use kaskade_planners::certify::{AccuracyTarget, CertifyOptions};
 use kaskade_policy::pipeline::Pipeline;
 
 /// Connection to the broker.
@@ -129,8 +131,11 @@ pub(crate) enum Late {
     LastTask,
     /// They are dropped after any task whose budget they exceeded.
     PerTask,
-    /// They are sent to a faster backup, or dropped if there is none.
+    /// They are sent to a faster backup, or dropped if there is none. Loki's rule.
     Rerouting,
+    /// They are late if the rest of their path takes longer than the time that is left: they are sent to a backup by which they are in
+    /// time, or dropped.
+    Slack,
 }
 
 impl From<Late> for pipeline::Late {
@@ -140,7 +145,49 @@ impl From<Late> for pipeline::Late {
             Late::LastTask => Self::LastTask,
             Late::PerTask => Self::PerTask,
             Late::Rerouting => Self::Rerouting,
+            Late::Slack => Self::Slack,
         }
+    }
+}
+
+/// Accuracy that a plan is certified for.
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+pub(crate) struct GuaranteeArgs {
+    /// Certify the plan: its loss of accuracy against the largest variant is at most this, such as `1%`. Only what can be proven on
+    /// samples that it was not chosen on is taken [default: `[guarantee]` of the app].
+    #[arg(long, value_name = "SHARE", conflicts_with = "min_accuracy")]
+    max_loss: Option<Share>,
+    /// Certify the plan: its accuracy is at least this, such as `95%`.
+    #[arg(long, value_name = "SHARE")]
+    min_accuracy: Option<Share>,
+    /// Confidence of the certificate [default: that of the app's `[guarantee]`, or `95%`].
+    #[arg(long, value_name = "SHARE")]
+    confidence: Option<Share>,
+}
+
+impl GuaranteeArgs {
+    /// Returns what to certify: the target of the flags, or else of the app; `None` without either.
+    ///
+    /// # Errors
+    /// When `--confidence` is given and there is nothing to certify.
+    pub(crate) fn certify(self, app: Option<&App>) -> anyhow::Result<Option<CertifyOptions>> {
+        let target = match (self.max_loss, self.min_accuracy) {
+            (Some(loss), _) => Some(AccuracyTarget::MaxLoss { loss: loss.get() }),
+            (None, Some(accuracy)) => Some(AccuracyTarget::MinAccuracy {
+                accuracy: accuracy.get(),
+            }),
+            (None, None) => None,
+        };
+        let of_app = || app?.guarantee?.certify();
+        let options = target.map(CertifyOptions::new).or_else(of_app);
+        ensure!(
+            options.is_some() || self.confidence.is_none(),
+            "`--confidence` has nothing to certify: give `--max-loss` or `--min-accuracy`, or an app with `[guarantee]`"
+        );
+        Ok(options.map(|options| CertifyOptions {
+            confidence: self.confidence.map_or(options.confidence, Share::get),
+            ..options
+        }))
     }
 }
 
@@ -190,6 +237,35 @@ impl Overwrite {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn flags_of_a_guarantee_win_over_the_app() {
+        let app = App::parse("name = \"a\"\n[guarantee]\nmax_loss = \"1%\"\nconfidence = \"90%\"").unwrap();
+        let share = |text: &str| text.parse::<Share>().ok();
+        let loss = |loss| Some(AccuracyTarget::MaxLoss { loss });
+        let certify = |args: GuaranteeArgs, app| {
+            let options = args.certify(app).unwrap();
+            (
+                options.map(|options| options.target),
+                options.map(|options| options.confidence),
+            )
+        };
+        let none = GuaranteeArgs::default();
+        assert_eq!(certify(none, Some(&app)), (loss(0.01), Some(0.9)));
+        assert_eq!(certify(none, None), (None, None));
+        let looser = GuaranteeArgs {
+            max_loss: share("2%"),
+            ..none
+        };
+        assert_eq!(certify(looser, Some(&app)), (loss(0.02), Some(0.95)));
+        let surer = GuaranteeArgs {
+            confidence: share("99%"),
+            ..none
+        };
+        assert_eq!(certify(surer, Some(&app)), (loss(0.01), Some(0.99)));
+        let message = surer.certify(None).unwrap_err().to_string();
+        assert!(message.contains("--max-loss"), "{message}");
+    }
 
     #[test]
     fn existing_files_are_replaced_only_with_force() {

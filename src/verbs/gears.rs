@@ -12,13 +12,13 @@ use kaskade_app::planning::read_profile;
 use kaskade_app::planning::{gears, initial};
 use kaskade_app::report;
 use kaskade_app::report::progress::{Progress, say};
-use kaskade_planners::gears::{DeviceSpec, GearOptions, GearPlan, Prior, plan_gears};
+use kaskade_planners::gears::{DeviceSpec, GearOptions, GearPlan, Prior, Weighing, plan_gears};
 use kaskade_policy::plan::Slo;
 use kaskade_policy::profile::Profile;
 use kaskade_simulator::trace::Trace;
 use serde::Serialize;
 
-use crate::args::{GearPolicy, Overwrite};
+use crate::args::{GearPolicy, GuaranteeArgs, Overwrite};
 use crate::output;
 
 /// Plans gears (CascadeServe): a cascade and its batching for each range of load.
@@ -33,9 +33,18 @@ pub(crate) struct Args {
     /// Latency objective: the 95th percentile; accuracy is maximised [default: the app's `slo`].
     #[arg(long, value_name = "TIME", conflicts_with = "slo_accuracy")]
     slo_p95: Option<Span>,
-    /// Accuracy objective: share of right answers, in [0, 1]; latency is minimised.
+    /// Accuracy objective: mean share of right answers, in [0, 1]; latency is minimised.
     #[arg(long, value_name = "SHARE")]
     slo_accuracy: Option<f64>,
+    /// What the accuracy and the latency of the plan are means over.
+    #[arg(long, value_enum, default_value = "answers")]
+    mean_over: MeanOver,
+    #[command(flatten)]
+    guarantee: GuaranteeArgs,
+    /// Highest utilisation of the busiest device, above 0 and at most 1. The rest is headroom for run times that vary [default: by the
+    /// variance of the profiled run times, or 0.85].
+    #[arg(long, value_name = "SHARE")]
+    max_utilisation: Option<f64>,
     /// Highest load, requests per second [default: the busiest second of `--trace`].
     #[arg(long, value_name = "PER_SECOND", value_parser = positive)]
     rate: Option<f64>,
@@ -87,6 +96,15 @@ enum PriorKind {
     Uniform,
 }
 
+/// What the means of a gear plan are over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum MeanOver {
+    /// Answers.
+    Answers,
+    /// Time, as in the paper: low loads weigh more than the answers that they give.
+    Time,
+}
+
 /// Output of `--json`.
 #[derive(Serialize)]
 struct Report<'a> {
@@ -101,7 +119,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .check(once(args.out.as_path()).chain(args.svg.as_deref()))?;
     let app = args.app.as_deref().map(App::load).transpose()?;
     let profile = read_profile(&args.profile)?;
-    let options = options(args, app.as_ref())?;
+    let options = options(args, &profile, app.as_ref())?;
     let planned = plan(&profile, &options, args)?;
     if let Some(app) = &app {
         initial::check(app, &planned.plan)?;
@@ -123,7 +141,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     output::print(&format!("{text}\n\nwritten to {}", written.join(", ")))
 }
 
-fn options(args: &Args, app: Option<&App>) -> anyhow::Result<GearOptions> {
+fn options(args: &Args, profile: &Profile, app: Option<&App>) -> anyhow::Result<GearOptions> {
     let trace = args.trace.read()?;
     let peak = trace.as_ref().map(|trace| trace.statistics().peak_qps);
     let qps_max = args.rate.or(peak);
@@ -147,8 +165,14 @@ fn options(args: &Args, app: Option<&App>) -> anyhow::Result<GearOptions> {
         hop_us: args.hop.duration().as_micros() as u64,
         seed: args.seed,
         ablation: planner::GearPolicy::from(args.policy).into(),
-        ..GearOptions::new(slo, qps_max, devices)
+        weighing: match args.mean_over {
+            MeanOver::Answers => Weighing::Answers,
+            MeanOver::Time => Weighing::Time,
+        },
+        guarantee: args.guarantee.certify(app)?,
+        ..GearOptions::serving(profile, slo, qps_max, devices)
     };
+    options.max_utilisation = args.max_utilisation.unwrap_or(options.max_utilisation);
     if let Some(app) = app {
         gears::limit_batches(&mut options, app);
     }

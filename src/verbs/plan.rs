@@ -9,11 +9,10 @@ use kaskade_app::config::App;
 use kaskade_app::planning::{self, read_profile};
 use kaskade_app::report;
 use kaskade_planners::cascade::{CascadePlan, Objective};
-use kaskade_planners::certify::{AccuracyTarget, CertifyOptions};
 use kaskade_planners::thresholds::{Minimise, NonInferiorityTest};
 use serde::Serialize;
 
-use crate::args::Overwrite;
+use crate::args::{GuaranteeArgs, Overwrite};
 use crate::output;
 
 /// Plans a cascade, gears, a pipeline, a placement or a cache, and deploys plans.
@@ -40,19 +39,11 @@ pub(crate) struct Cascade {
     /// Profile, as `kaskade profile` writes it.
     #[arg(long, value_name = "FILE")]
     profile: PathBuf,
-    /// Objective of the plan.
-    #[arg(long, value_enum, default_value = "ap")]
-    objective: Aim,
-    /// Certify the plan: its loss of accuracy against the largest variant is at most this, such as `1%`. The cheapest cascade that can
-    /// be proven on samples that it was not chosen on is taken.
-    #[arg(long, value_name = "SHARE", value_parser = share, conflicts_with_all = ["objective", "min_accuracy", "no_guard"])]
-    max_loss: Option<f64>,
-    /// Certify the plan: its accuracy is at least this, such as `95%`.
-    #[arg(long, value_name = "SHARE", value_parser = share, conflicts_with_all = ["objective", "no_guard"])]
-    min_accuracy: Option<f64>,
-    /// Confidence of the certificate, such as `95%`.
-    #[arg(long, value_name = "SHARE", value_parser = share, default_value = "95%")]
-    confidence: f64,
+    /// Objective of the plan, not certified [default: the app's `[guarantee]`, or `ap`].
+    #[arg(long, value_enum, conflicts_with_all = ["max_loss", "min_accuracy", "confidence"])]
+    objective: Option<Aim>,
+    #[command(flatten)]
+    guarantee: GuaranteeArgs,
     /// What the plan costs as little as possible of.
     #[arg(long, value_enum, default_value = "energy")]
     minimise: Minimised,
@@ -74,7 +65,7 @@ pub(crate) struct Cascade {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     batch: Option<u32>,
     /// Disable the safety margin against overfitting the validation set, as in the paper.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["max_loss", "min_accuracy", "confidence"])]
     no_guard: bool,
     /// Add no skip connections.
     #[arg(long)]
@@ -130,37 +121,22 @@ struct Report<'a> {
 }
 
 impl Cascade {
-    fn objective(&self) -> Objective {
-        let target = match (self.max_loss, self.min_accuracy) {
-            (Some(loss), _) => Some(AccuracyTarget::MaxLoss { loss }),
-            (None, Some(accuracy)) => Some(AccuracyTarget::MinAccuracy { accuracy }),
-            (None, None) => None,
+    /// Returns the objective: that of the flags, or else the guarantee of the app.
+    fn objective(&self, app: Option<&App>) -> anyhow::Result<Objective> {
+        let aim = match self.objective {
+            Some(aim) => aim,
+            None if self.no_guard => Aim::Ap,
+            None => match self.guarantee.certify(app)? {
+                Some(certify) => return Ok(Objective::Certified(certify)),
+                None => Aim::Ap,
+            },
         };
-        match (target, self.objective) {
-            (Some(target), _) => Objective::Certified(CertifyOptions {
-                target,
-                confidence: self.confidence,
-            }),
-            (None, Aim::Ap) => Objective::Ap,
-            (None, Aim::Eo) => Objective::Eo,
-            (None, Aim::Largest) => Objective::Largest,
-            (None, Aim::Thresholds) => Objective::Thresholds(self.thresholds.clone()),
-        }
-    }
-}
-
-/// Reads a share: a percentage such as `1%`, or a number such as `0.01`, above 0 and below 1.
-fn share(text: &str) -> Result<f64, String> {
-    let (number, unit) = match text.strip_suffix('%') {
-        Some(number) => (number, 100.0),
-        None => (text, 1.0),
-    };
-    let share = number.trim().parse::<f64>().map(|number| number / unit);
-    match share {
-        Ok(share) if share > 0.0 && share < 1.0 => Ok(share),
-        _ => Err(
-            "write a percentage above 0 % and below 100 %, such as `1%`, or a number such as 0.01".to_owned(),
-        ),
+        Ok(match aim {
+            Aim::Ap => Objective::Ap,
+            Aim::Eo => Objective::Eo,
+            Aim::Largest => Objective::Largest,
+            Aim::Thresholds => Objective::Thresholds(self.thresholds.clone()),
+        })
     }
 }
 
@@ -171,11 +147,11 @@ pub(crate) fn cascade(args: &Cascade) -> anyhow::Result<()> {
     let app = args.app.as_deref().map(App::load).transpose()?;
     let profile = read_profile(&args.profile)?;
     ensure!(
-        args.thresholds.is_empty() || args.objective == Aim::Thresholds,
+        args.thresholds.is_empty() || args.objective == Some(Aim::Thresholds),
         "`--thresholds` needs `--objective thresholds`"
     );
     let mut search = planning::cascade(&profile)
-        .objective(args.objective())
+        .objective(args.objective(app.as_ref())?)
         .minimise(args.minimise.into())
         .seed(args.seed)
         .skips(!args.no_skips);

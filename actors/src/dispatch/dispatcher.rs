@@ -335,11 +335,13 @@ impl Dispatcher {
         let gear = request.gear;
         let stage = |id: &str| version.stage_at(gear, edge, Some(id));
         let profiled = |id: &str| stage(id).and_then(|stage| stage.profiled);
+        let after_us = |id: &str| stage(id).map_or(0, |stage| version.after_us(gear, &stage.name));
         let forwarding = Forwarding {
             spent_us: end.spent_us,
             budget_us: end.budget_us,
             left_us: Some(deadline.saturating_sub(self.0.process.clock.now())),
             run_us: profiled(chosen).map_or(0, |profiled| profiled.run_us),
+            after_us: after_us(chosen),
             last: stage(chosen).is_some_and(|stage| !matches!(stage.exit, Exit::FanOut { .. })),
         };
         let view = self.view();
@@ -348,6 +350,7 @@ impl Dispatcher {
             Some(Backup {
                 replica: id,
                 run_us: profiled.run_us,
+                after_us: after_us(id),
                 accuracy: profiled.accuracy,
             })
         });

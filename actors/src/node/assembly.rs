@@ -168,7 +168,9 @@ async fn start_ingresses(
             takes_durable: running.is_empty(),
         };
         let (limits, shared) = (limits.clone(), shard.clone());
-        let started = shard.run("start of an ingress", move || running_ingress::start(limits, shared, metrics, common));
+        let started = shard.run("start of an ingress", move || {
+            running_ingress::start(limits, shared, metrics, common)
+        });
         running.push(started.await.map_err(|_| shards::ended())??);
     }
     if let (Some(shard), Some(first)) = (shards.shared().first(), running.first()) {

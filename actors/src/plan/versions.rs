@@ -13,7 +13,8 @@ use std::{
 
 use kaskade_policy::adoption::{Adoption, EPOCHS_KEPT};
 use kaskade_policy::confidence::Calibration;
-use kaskade_policy::plan::{Batching, Edge, Exit, Gear, Plan, Replica, Stage};
+use kaskade_policy::plan::{Batching, Dropping, Edge, Exit, Gear, Plan, Replica, Stage};
+use kaskade_policy::slack;
 use thiserror::Error;
 use tokio::sync::watch;
 
@@ -26,6 +27,8 @@ pub struct PlanVersion {
     pub plan: Plan,
     /// The variant of each replica.
     variants: BTreeMap<String, String>,
+    /// By gear and place of a stage: the time of the rest of the path after it, microseconds; empty unless the plan drops by slack.
+    after_us: Vec<Vec<u64>>,
 }
 
 /// Why a plan or a gear was not adopted. The running plan keeps serving.
@@ -78,11 +81,31 @@ impl PlanVersion {
     fn new(epoch: u64, plan: Plan) -> Self {
         let placed = plan.placement.iter();
         let variants = placed.map(|replica| (replica.id.clone(), replica.variant.clone()));
+        let after_us = match plan.dropping {
+            // The broker's time is small beside a model's, and a plan does not have it.
+            Dropping::Slack => plan
+                .gears
+                .iter()
+                .map(|gear| slack::times_after(&plan, &gear.wiring, 0))
+                .collect(),
+            _ => Vec::new(),
+        };
         Self {
             epoch,
             variants: variants.collect(),
+            after_us,
             plan,
         }
+    }
+
+    /// Returns the time of the rest of the path after a stage, microseconds; 0 unless the plan drops by slack.
+    pub fn after_us(&self, gear: u32, stage: &str) -> u64 {
+        let of_gear = self.after_us.get(gear as usize).zip(self.gear(gear));
+        let found = of_gear.and_then(|(after, gear)| {
+            let place = gear.wiring.stages.iter().position(|one| one.name == stage)?;
+            after.get(place).copied()
+        });
+        found.unwrap_or(0)
     }
 
     /// Returns the stage at which that replica handles a request that came along an edge ([`Wiring::stage_for`]);

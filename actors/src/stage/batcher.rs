@@ -18,8 +18,9 @@ use crate::{
     dispatch::exits::Router,
     error::{Code, Fault},
     metrics::Metrics,
-    stage::ending,
+    plan::versions::PlanVersions,
     stage::lease::{Device, Lease, LeaseGranted},
+    stage::{ending, hosting},
     supervision::{PanicGuard, Supervisor},
 };
 
@@ -30,6 +31,7 @@ pub(crate) struct Batcher {
     signature: Signature,
     executor: Executor,
     router: Router,
+    plans: PlanVersions,
     clock: Clock,
     depth: Arc<AtomicUsize>,
     running: Arc<AtomicUsize>,
@@ -80,6 +82,8 @@ pub(crate) struct BatcherParts {
     pub executor: Executor,
     /// Routes finished batches.
     pub router: Router,
+    /// The plans that requests are admitted under.
+    pub plans: PlanVersions,
     /// The process's clock.
     pub clock: Clock,
     /// Receives the current queue length.
@@ -101,6 +105,7 @@ impl Batcher {
             signature: parts.executor.signature().clone(),
             executor: parts.executor,
             router: parts.router,
+            plans: parts.plans,
             clock: parts.clock,
             depth: parts.depth,
             running: parts.running,
@@ -222,7 +227,10 @@ impl Handler<Delivery> for Batcher {
         if let Err(error) = self.signature.check(&delivery.request.inputs) {
             return delivery.fail(Fault::new(Code::WrongInput, error.to_string()));
         }
-        let (now, deadline) = (self.clock.now(), delivery.deadline);
+        // What a later task of its path needs is no time of this one.
+        let (request, version) = (&delivery.request, self.plans.at(delivery.request.epoch));
+        let after_us = version.map_or(0, |version| version.after_us(request.gear, &request.stage));
+        let (now, deadline) = (self.clock.now(), delivery.deadline.saturating_sub(after_us));
         if let Err(refused) = self.queue.push(delivery, now, deadline) {
             self.metrics.queue_full();
             refused.fail(full_queue(&self.replica));

@@ -138,6 +138,7 @@ impl Hosted {
                 capacity: queue_capacity,
                 executor,
                 router,
+                plans: shared.plans.clone(),
                 clock,
                 depth: queue_depth,
                 running: Arc::clone(&running),

@@ -12,6 +12,7 @@
 //! | [`gateway`] | the HTTP gateway |
 //! | [`durable`] | retention and retries of durable requests |
 //! | [`power`] | sources of energy readings |
+//! | [`guarantee`] | the accuracy guarantee that plans carry |
 //! | [`planner`] | the gear planner that runs while an app serves |
 //! | [`pipeline`] | the tasks of a pipeline, and its allocator |
 //! | `load`, `problems`, `error` | loading a file; contradictions and missing files; errors |
@@ -26,6 +27,7 @@ mod error;
 pub mod family_file;
 pub mod gateway;
 pub mod generation;
+pub mod guarantee;
 mod ingress;
 mod load;
 pub mod objective;
@@ -50,6 +52,7 @@ pub use worker::Worker;
 use data::DataSets;
 use durable::DurableRule;
 use generation::GenerationRule;
+use guarantee::GuaranteeRule;
 use kaskade_models::CoreShare;
 use kaskade_models::device::DeviceChoice;
 use kaskade_policy::confidence::Estimator;
@@ -101,6 +104,9 @@ pub struct App {
     /// Labelled samples to profile and to evaluate on.
     #[serde(default, skip_serializing_if = "is_default")]
     pub data: DataSets,
+    /// Accuracy guarantee of plans made from this file [default: none].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guarantee: Option<GuaranteeRule>,
     /// Plan that the app serves.
     #[serde(default)]
     pub plan: PlanSource,

@@ -152,9 +152,12 @@ pub enum Late {
     LastTask,
     /// They are dropped after any task whose latency budget they exceeded.
     PerTask,
-    /// They go to a backup replica that makes up for the delay, or are dropped.
+    /// They go to a backup replica that makes up for the delay, or are dropped. Loki's rule.
     #[default]
     Rerouting,
+    /// They are late if the rest of their path takes longer than the time that is left. They go to a backup by which they are in time,
+    /// or are dropped, from queues too.
+    Slack,
 }
 
 impl From<Late> for Dropping {
@@ -164,6 +167,7 @@ impl From<Late> for Dropping {
             Late::LastTask => Self::LastTask,
             Late::PerTask => Self::PerTask,
             Late::Rerouting => Self::OpportunisticRerouting,
+            Late::Slack => Self::Slack,
         }
     }
 }

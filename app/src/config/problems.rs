@@ -63,6 +63,9 @@ impl App {
         if let Some(pipeline) = &self.pipeline {
             problems.extend(pipeline.problems(self));
         }
+        if let Some(guarantee) = &self.guarantee {
+            problems.extend(guarantee.problems(self.pipeline.is_some()));
+        }
         problems.extend(self.nats.problems());
         if self.batching.min_queue > self.batching.max_batch {
             problems.push(format!(

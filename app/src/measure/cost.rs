@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use kaskade_models::{Inputs, Model};
-use kaskade_policy::profile::BatchCost;
+use kaskade_policy::profile::{BatchCost, LatencySpread};
 
 use super::MeasureError;
 use super::meter::{Meter, Stretch};
@@ -85,9 +85,12 @@ pub fn measure(
     }
     let costs = effort.batches.iter().zip(seen).map(|(batch, mut seen)| {
         let energies = (seen.energies.len() == effort.rounds as usize).then_some(&mut seen.energies);
+        // The median sorts them.
+        let latency_s = median(&mut seen.latencies).ok_or(MeasureError::Nothing)?;
         Ok(BatchCost {
             batch: *batch,
-            latency_s: median(&mut seen.latencies).ok_or(MeasureError::Nothing)?,
+            latency_s,
+            spread: LatencySpread::of(&seen.latencies),
             energy_j: energies.and_then(|energies| median(energies)),
             memory_bytes: None,
             utilisation: median(&mut seen.utilisations),

@@ -4,12 +4,12 @@ use kaskade_planners::cascade::{CascadeOptions, CascadePlan, Objective, plan_cas
 use kaskade_planners::skips::{Reason, Split};
 use kaskade_planners::thresholds::{CostBasis, FORWARD_ALL, Minimise, NonInferiorityTest, Point};
 use kaskade_policy::fit;
-use kaskade_policy::plan::{Band, Exit, Guarantee, Plan, Stage, Target};
+use kaskade_policy::plan::{Band, Exit, Plan, Stage, Target};
 use kaskade_policy::profile::Profile;
 
 use crate::charts::graph::{self, Graph, Named};
 use crate::config::App;
-use crate::planning::{PlanningError, initial};
+use crate::planning::{PlanningError, gears, initial};
 use crate::report::table::{Align, table};
 use crate::report::units;
 
@@ -25,6 +25,7 @@ pub struct CascadePlanner<'a> {
     profile: &'a Profile,
     app: Option<&'a App>,
     batch: Option<u32>,
+    objective: Option<Objective>,
     options: CascadeOptions,
 }
 
@@ -34,6 +35,7 @@ impl<'a> CascadePlanner<'a> {
             profile,
             app: None,
             batch: None,
+            objective: None,
             options: CascadeOptions::default(),
         }
     }
@@ -45,9 +47,10 @@ impl<'a> CascadePlanner<'a> {
         self
     }
 
-    /// Sets the objective; by default the accuracy of the best variant at the least energy ([`Objective::Ap`]).
+    /// Sets the objective; by default the app's guarantee, and without one the accuracy of the best variant at the least energy
+    /// ([`Objective::Ap`]).
     pub fn objective(mut self, objective: Objective) -> Self {
-        self.options.objective = objective;
+        self.objective = Some(objective);
         self
     }
 
@@ -98,8 +101,11 @@ impl<'a> CascadePlanner<'a> {
     /// # Errors
     /// When the profile or a setting is unusable, or the profile is another app's.
     pub fn plan(&self) -> Result<CascadePlan, PlanningError> {
+        let guaranteed = || self.app?.guarantee?.certify().map(Objective::Certified);
+        let objective = self.objective.clone().or_else(guaranteed);
         let options = CascadeOptions {
             batch: self.costs_at(),
+            objective: objective.unwrap_or(Objective::Ap),
             ..self.options.clone()
         };
         let mut planned = plan_cascade(self.profile, &options)?;
@@ -249,16 +255,7 @@ fn promise(planned: &CascadePlan) -> String {
     let (Some(certificate), Some(tested)) = (&planned.plan.certificate, planned.certification) else {
         return uncertified(planned);
     };
-    let proven = match &certificate.guarantee {
-        Guarantee::MaxLoss { loss, against } => {
-            format!(
-                "at most {} less accurate than {against} alone",
-                units::percent(*loss)
-            )
-        }
-        Guarantee::MinAccuracy { accuracy } => format!("at least {} right", units::percent(*accuracy)),
-        _ => "see the plan's certificate".to_owned(),
-    };
+    let proven = gears::guarantee(&certificate.guarantee);
     let counted = match (certificate.lost, certificate.gained) {
         (Some(lost), Some(gained)) => {
             format!(

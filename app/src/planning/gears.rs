@@ -1,7 +1,7 @@
 //! Gear plans from a profile: the planner's options of an app, and the text output.
 
 use kaskade_planners::gears::{Cascade, DeviceSpec, GearOptions, GearPlan};
-use kaskade_policy::plan::{Gear, Plan, Slo};
+use kaskade_policy::plan::{Gear, Guarantee, Plan, Slo};
 use kaskade_policy::profile::Profile;
 
 use crate::charts::panels::{Panel, Panels, Series, Shape};
@@ -67,9 +67,19 @@ pub fn as_text(profile: &Profile, planned: &GearPlan) -> String {
         rows,
     );
     let effort = planned.effort;
+    let certified = plan.certificate.as_ref().map_or_else(String::new, |certificate| {
+        format!(
+            "\ncertified with {} confidence: every gear is {}, by {} samples that it was not chosen on (p = {:.4} for the gear closest to \
+             missing it)",
+            units::percent(certificate.confidence),
+            guarantee(&certificate.guarantee),
+            certificate.samples,
+            certificate.p_value,
+        )
+    });
     format!(
         "{}: {}, promises {promise}\n{gears}\nexpected, weighed by what each gear serves: {} right, p95 {}\n{} replicas on \
-         {} devices; {} submodule calls, {} simulations, {} violations resolved, {} improvements",
+         {} devices; {} submodule calls, {} simulations, {} violations resolved, {} improvements{certified}",
         plan.app,
         plan.made_by,
         units::percent(planned.accuracy),
@@ -81,6 +91,20 @@ pub fn as_text(profile: &Profile, planned: &GearPlan) -> String {
         planned.violations.len(),
         effort.improvements,
     )
+}
+
+/// What a certificate proves, in words.
+pub(super) fn guarantee(guarantee: &Guarantee) -> String {
+    match guarantee {
+        Guarantee::MaxLoss { loss, against } => {
+            format!(
+                "at most {} less accurate than {against} alone",
+                units::percent(*loss)
+            )
+        }
+        Guarantee::MinAccuracy { accuracy } => format!("at least {} right", units::percent(*accuracy)),
+        _ => "as the plan's certificate says".to_owned(),
+    }
 }
 
 /// How many devices host a replica.

@@ -68,7 +68,8 @@ fn plan(
         ranges,
         hop_us: rule.hop.as_micros(),
         ablation: rule.policy.into(),
-        ..GearOptions::new(slo, qps_max, gears::devices(app, rule.memory.bytes()))
+        guarantee: app.guarantee.and_then(|guarantee| guarantee.certify()),
+        ..GearOptions::serving(profile, slo, qps_max, gears::devices(app, rule.memory.bytes()))
     };
     options.prior = measured.unwrap_or(options.prior);
     gears::limit_batches(&mut options, app);

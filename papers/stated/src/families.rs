@@ -343,6 +343,7 @@ impl StatedFamily {
         BatchCost {
             batch,
             latency_s,
+            spread: None,
             energy_j: Some(latency_s * self.device.idle_watts + kernel * self.device.active_watts),
             memory_bytes: Some(self.memory(model, batch) as u64),
             utilisation: Some(kernel / latency_s),

@@ -220,6 +220,7 @@ impl StatedWorkload {
         let cost = |batch: &u32| BatchCost {
             batch: *batch,
             latency_s: (variant.batch_ms + variant.request_ms * f64::from(*batch)) / 1e3,
+            spread: None,
             energy_j: None,
             memory_bytes: Some(variant.memory_bytes + variant.request_bytes * u64::from(*batch)),
             utilisation: None,

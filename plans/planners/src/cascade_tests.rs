@@ -16,6 +16,7 @@ fn profile(skills: &[f64], energies: &[f64], samples: usize, seed: u64) -> Profi
             .map(|batch| BatchCost {
                 batch,
                 latency_s: column.energy_j * 1e-3 * f64::from(batch),
+                spread: None,
                 energy_j: Some(column.energy_j * f64::from(batch)),
                 memory_bytes: None,
                 utilisation: None,

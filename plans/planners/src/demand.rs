@@ -6,6 +6,7 @@ mod run_times;
 
 use std::collections::VecDeque;
 
+use kaskade_policy::demand::Rise;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,9 @@ pub struct DemandOptions {
     pub change: f64,
     /// Minimum time between two plans, microseconds, so that noise does not make workers change variants repeatedly.
     pub least_us: u64,
+    /// How far ahead a rise of the demand is continued, microseconds: about the time from planning to loaded models. 0 plans for the moving
+    /// average alone, as in the paper.
+    pub forecast_us: u64,
 }
 
 impl Default for DemandOptions {
@@ -42,6 +46,7 @@ impl Default for DemandOptions {
             period_us: 10_000_000,
             change: 0.25,
             least_us: 2_000_000,
+            forecast_us: 0,
         }
     }
 }
@@ -67,6 +72,8 @@ pub struct DemandEstimator {
     /// Where the step begins that is not complete, and what arrived in it.
     step: u64,
     arrived: u64,
+    /// The newest time, microseconds.
+    seen: u64,
     /// When was planned last, microseconds, and for how many requests/s.
     planned: Option<(u64, f64)>,
 }
@@ -79,6 +86,7 @@ impl DemandEstimator {
             steps: VecDeque::new(),
             step: now,
             arrived: 0,
+            seen: now,
             planned: None,
         }
     }
@@ -90,6 +98,7 @@ impl DemandEstimator {
     }
 
     fn complete(&mut self, now: u64) {
+        self.seen = self.seen.max(now);
         let length = self.options.step_us.max(1);
         let mut over = now.saturating_sub(self.step) / length;
         self.step += over * length;
@@ -103,8 +112,29 @@ impl DemandEstimator {
         }
     }
 
-    /// The exponentially weighted moving average over the window, requests/s; the floor where nothing is known.
+    /// The demand to plan for, requests/s: the moving average, or where it rises faster than chance explains, the rise continued. The
+    /// floor where nothing is known.
     pub fn estimate_qps(&self) -> f64 {
+        let average = self.average_qps();
+        if self.options.forecast_us == 0 {
+            return average;
+        }
+        let rise = Rise {
+            steps: self.steps.iter().copied().collect(),
+            step_us: self.options.step_us.max(1),
+            average: average * self.options.step_us.max(1) as f64 / 1e6,
+            arrived: self.arrived as f64,
+            into_us: self.seen.saturating_sub(self.step),
+        };
+        average.max(rise.ahead(self.options.forecast_us) / self.seconds())
+    }
+
+    fn seconds(&self) -> f64 {
+        self.options.step_us.max(1) as f64 / 1e6
+    }
+
+    /// The exponentially weighted moving average over the window, requests/s.
+    fn average_qps(&self) -> f64 {
         let keep = self.options.com / (1.0 + self.options.com);
         let (mut sum, mut weights, mut weight) = (0.0, 0.0, 1.0);
         for requests in self.steps.iter().rev() {
@@ -112,9 +142,8 @@ impl DemandEstimator {
             weights += weight;
             weight *= keep;
         }
-        let seconds = self.options.step_us.max(1) as f64 / 1e6;
         let mean = if weights > 0.0 {
-            sum / weights / seconds
+            sum / weights / self.seconds()
         } else {
             0.0
         };

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`planner`](plan_gears) | Algorithm 1: the submodules in order, with backtracking on violations |
 //! | [`search`](Cascade) | SP1: the cascades to choose from |
+//! | `guaranteed` | the cascades of a plan with a guarantee: those that are certified together |
 //! | `workload` | SP2: a cascade for every range of load |
 //! | `served` | share of requests that each range's gear serves, given the shifter |
 //! | `mapping` | SP3: models onto devices |
@@ -28,6 +29,7 @@ mod evaluate;
 mod evaluation_cache;
 pub mod exhaustive;
 mod fluid;
+mod guaranteed;
 mod mapping;
 mod models;
 mod options;
@@ -47,7 +49,9 @@ pub use batching::Tuned;
 pub use evaluate::{Evaluate, Outcome, Simulated};
 pub use fluid::Fluid;
 pub use models::Models;
-pub use options::{Ablation, BatchLimits, CascadeSearch, GearOptions, LONGEST_CASCADE, OptionError, Prior};
+pub use options::{
+    Ablation, BatchLimits, CascadeSearch, GearOptions, LONGEST_CASCADE, OptionError, Prior, Weighing,
+};
 pub use planner::{GearPlan, plan_gears, plan_gears_with};
 pub use rearrange::join;
 pub use search::Cascade;

@@ -30,6 +30,7 @@ pub use point::{FORWARD_ALL, Frontier, Point};
 
 use pareto_front::ParetoFront;
 use table::Table;
+pub(crate) use table::between;
 
 /// How hard to search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::batching::RunTime;
-use crate::profile::BatchCost;
+use crate::profile::{BatchCost, LatencySpread};
 
 /// A least-squares line.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -140,6 +140,13 @@ pub fn per_request(costs: &[BatchCost], batch: u32, of: impl Fn(&BatchCost) -> O
     }
 }
 
+/// Returns how the latency of a batch varies: as that of the largest measured batch up to it, or else of the smallest; `None` if that is not
+/// known.
+pub fn batch_spread(costs: &[BatchCost], batch: u32) -> Option<LatencySpread> {
+    let within = costs.iter().rev().find(|cost| cost.batch <= batch);
+    within.or(costs.first())?.spread
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -150,6 +157,7 @@ mod tests {
         BatchCost {
             batch,
             latency_s,
+            spread: None,
             energy_j,
             memory_bytes: None,
             utilisation: None,

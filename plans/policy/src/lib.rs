@@ -70,6 +70,7 @@ pub mod routing;
 pub mod run_time;
 pub mod sharding;
 pub mod shifting;
+pub mod slack;
 pub mod stream_offset;
 pub mod vote;
 

@@ -1,5 +1,6 @@
 //! The profile: the measurements of every variant. Planners read nothing else about a model.
 
+mod spread;
 mod validate;
 
 use schemars::JsonSchema;
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::confidence::{Calibration, Estimator};
 use crate::invalid::FileError;
 use crate::remote::price::CostSource;
+pub use spread::LatencySpread;
 
 /// Version of the profile format that this build writes and reads.
 pub const PROFILE_VERSION: u32 = 1;
@@ -107,6 +109,9 @@ pub struct BatchCost {
     pub batch: u32,
     /// Latency of the batch, seconds (median).
     pub latency_s: f64,
+    /// Quantiles of the latency; absent if too few batches were run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<LatencySpread>,
     /// Energy of the batch, joules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy_j: Option<f64>,

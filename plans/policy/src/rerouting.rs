@@ -29,6 +29,10 @@ pub enum Dropping {
     /// After every task, a request that took longer than the task's budget goes to a backup that is fast enough to make up for
     /// the delay; if there is none, the request is dropped.
     OpportunisticRerouting,
+    /// A request that has less time left than the rest of its path takes goes to a backup by which it is in time; if there is none, it
+    /// is dropped. In a queue, it is dropped when even a batch that starts now would end too late for the tasks after it. No task has a
+    /// budget of its own ([`slack`](crate::slack)).
+    Slack,
 }
 
 impl Dropping {
@@ -49,6 +53,8 @@ pub struct Forwarding {
     pub left_us: Option<u64>,
     /// Profiled execution time of the chosen replica, the paper's `y`.
     pub run_us: u64,
+    /// Time of the rest of the path after it ([`times_after`](crate::slack::times_after)).
+    pub after_us: u64,
     /// Whether the next task is the last on its path.
     pub last: bool,
 }
@@ -68,6 +74,8 @@ pub struct Backup<R> {
     pub replica: R,
     /// Profiled execution time, microseconds.
     pub run_us: u64,
+    /// Time of the rest of the path after it, microseconds.
+    pub after_us: u64,
     /// Profiled accuracy of its variant, in [0, 1].
     pub accuracy: f64,
 }
@@ -110,6 +118,16 @@ pub enum Dropped {
         /// What the last task takes, microseconds.
         run_us: u64,
     },
+    /// The rest of its path takes longer than there is time ([`Dropping::Slack`]).
+    #[error(
+        "has {left_us} us left, and the tasks before its answer take {path_us} us; send it again when the load is lower, or with a larger time budget"
+    )]
+    NoSlack {
+        /// Time left, microseconds.
+        left_us: u64,
+        /// What the rest of its path takes, microseconds.
+        path_us: u64,
+    },
 }
 
 /// Decides on one request by one of the mechanisms.
@@ -131,6 +149,7 @@ pub fn decide<R: Copy>(
             Some(replica) => Decision::Reroute(replica),
             None => Decision::Drop(Dropped::NoBackup { late_us }),
         },
+        Dropping::Slack => by_slack(forwarding, backups, draw),
         Dropping::None | Dropping::PerTask | Dropping::OpportunisticRerouting => Decision::Forward,
     }
 }
@@ -145,6 +164,26 @@ fn last_task<R>(forwarding: &Forwarding) -> Decision<R> {
     }
 }
 
+/// Forwards a request that is in time by the chosen replica, or else by the most accurate backup by which it is.
+fn by_slack<R: Copy>(
+    forwarding: &Forwarding,
+    backups: impl Iterator<Item = Backup<R>> + Clone,
+    draw: f64,
+) -> Decision<R> {
+    let Some(left_us) = forwarding.left_us else {
+        return Decision::Forward;
+    };
+    let path_us = forwarding.run_us.saturating_add(forwarding.after_us);
+    if path_us <= left_us {
+        return Decision::Forward;
+    }
+    let in_time = backups.filter(|backup| backup.run_us.saturating_add(backup.after_us) <= left_us);
+    match most_accurate(in_time, draw) {
+        Some(replica) => Decision::Reroute(replica),
+        None => Decision::Drop(Dropped::NoSlack { left_us, path_us }),
+    }
+}
+
 /// The most accurate backup that makes up for the delay.
 fn make_up<R: Copy>(
     forwarding: &Forwarding,
@@ -153,12 +192,16 @@ fn make_up<R: Copy>(
 ) -> Option<R> {
     let allowed = forwarding.run_us.checked_sub(forwarding.late_us())?;
     let allowed = allowed.min(forwarding.left_us.unwrap_or(u64::MAX));
-    let fast = backups.filter(|backup| backup.run_us <= allowed);
-    let best = fast
+    most_accurate(backups.filter(|backup| backup.run_us <= allowed), draw)
+}
+
+/// The most accurate of some backups, ties by `draw`.
+fn most_accurate<R: Copy>(backups: impl Iterator<Item = Backup<R>> + Clone, draw: f64) -> Option<R> {
+    let best = backups
         .clone()
         .map(|backup| backup.accuracy)
         .max_by(f64::total_cmp)?;
-    let tied = fast.filter(|backup| backup.accuracy.total_cmp(&best).is_eq());
+    let tied = backups.filter(|backup| backup.accuracy.total_cmp(&best).is_eq());
     let count = tied.clone().count();
     let pick = ((draw * count as f64) as usize).min(count.saturating_sub(1));
     tied.map(|backup| backup.replica).nth(pick)

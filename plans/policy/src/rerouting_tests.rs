@@ -7,6 +7,7 @@ const LATE_BY_5: Forwarding = Forwarding {
     budget_us: Some(20),
     left_us: Some(100),
     run_us: 30,
+    after_us: 0,
     last: false,
 };
 
@@ -14,6 +15,7 @@ fn backup(replica: u32, run_us: u64, accuracy: f64) -> Backup<u32> {
     Backup {
         replica,
         run_us,
+        after_us: 0,
         accuracy,
     }
 }
@@ -121,6 +123,46 @@ fn the_naive_mechanisms_do_as_named() {
     assert_eq!(with(Dropping::LastTask, &last), Decision::Forward);
 }
 
+#[test]
+fn by_slack_the_rest_of_the_path_counts_and_no_budget() {
+    let tight = Forwarding {
+        left_us: Some(70),
+        after_us: 40,
+        ..LATE_BY_5
+    };
+    let slack = |forwarding: &Forwarding, backups: &[Backup<u32>]| {
+        decide(Dropping::Slack, forwarding, backups.iter().copied(), 0.0)
+    };
+    assert_eq!(
+        slack(&tight, &[]),
+        Decision::Forward,
+        "late for its budget, in time for its answer"
+    );
+    let tighter = Forwarding {
+        left_us: Some(69),
+        ..tight
+    };
+    let dropped = Decision::Drop(Dropped::NoSlack {
+        left_us: 69,
+        path_us: 70,
+    });
+    assert_eq!(slack(&tighter, &[backup(0, 70, 1.0)]), dropped);
+    let backups = [
+        backup(0, 29, 0.7),
+        Backup {
+            after_us: 50,
+            ..backup(1, 29, 0.9)
+        },
+        backup(2, 69, 0.8),
+    ];
+    assert_eq!(slack(&tighter, &backups), Decision::Reroute(2));
+    let unbounded = Forwarding {
+        left_us: None,
+        ..tighter
+    };
+    assert_eq!(slack(&unbounded, &backups), Decision::Forward);
+}
+
 fn forwardings() -> impl Strategy<Value = Forwarding> {
     let budget = prop::option::of(0..100_u64);
     let left = prop::option::of(0..100_u64);
@@ -130,6 +172,7 @@ fn forwardings() -> impl Strategy<Value = Forwarding> {
             budget_us,
             left_us,
             run_us,
+            after_us: 0,
             last,
         },
     )

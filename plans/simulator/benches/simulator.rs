@@ -291,6 +291,7 @@ fn profile() -> Profile {
     let cost = |fixed: f64, each: f64, batch: u32| BatchCost {
         batch,
         latency_s: fixed + each * f64::from(batch),
+        spread: None,
         energy_j: None,
         memory_bytes: None,
         utilisation: None,

@@ -7,6 +7,7 @@ use super::world::World;
 use kaskade_policy::plan::{Batching, Dropping, Edge, Exit, Gear, Plan, Sharing, Stage, Target};
 use kaskade_policy::profile::{Profile, Validation};
 use kaskade_policy::routing::{self, Route};
+use kaskade_policy::slack;
 
 /// A plan and a profile as the engine reads them. Edges and stages are numbered over all gears; variants, replicas and tasks
 /// over all plans of the run, by [`World`].
@@ -50,6 +51,8 @@ pub(super) struct CompiledStage {
     /// Profiled execution time, microseconds, and accuracy (NaN where unknown).
     pub(super) run_us: u64,
     pub(super) accuracy: f64,
+    /// Time of the rest of the path after it, microseconds ([`slack`]).
+    pub(super) after_us: u64,
     /// Whether its results are replies.
     pub(super) last: bool,
     /// Whether it replies, below the threshold too, if the request must not escalate.
@@ -151,12 +154,14 @@ impl Compiled {
         };
         let names = Names::new(plan, profile, config, world, &compiled.placement);
         for gear in &plan.gears {
-            compiled.gear(gear, &names)?;
+            let after = slack::times_after(plan, &gear.wiring, config.hop_us);
+            compiled.gear(gear, &names, &after)?;
         }
         Ok(compiled)
     }
 
-    fn gear(&mut self, gear: &Gear, names: &Names<'_>) -> Result<(), SimError> {
+    /// `after` is the time after each stage, microseconds.
+    fn gear(&mut self, gear: &Gear, names: &Names<'_>, after: &[u64]) -> Result<(), SimError> {
         let wiring = &gear.wiring;
         let stages = Stages {
             gear,
@@ -172,9 +177,12 @@ impl Compiled {
         }
         let entries = std::iter::once(&wiring.entry).chain(&wiring.ensemble);
         let entries = entries.map(|edge| self.edge(edge, &stages)).collect();
-        for stage in &wiring.stages {
+        for (stage, after_us) in wiring.stages.iter().zip(after) {
             let compiled = self.stage(stage, &stages)?;
-            self.stages.push(compiled);
+            self.stages.push(CompiledStage {
+                after_us: *after_us,
+                ..compiled
+            });
         }
         let variants = names.variants().iter();
         let batching = variants.map(|variant| gear.batching(variant)).collect();
@@ -224,6 +232,7 @@ impl Compiled {
             budget_us: stage.budget_us,
             run_us: profiled.map_or(0, |profiled| profiled.run_us),
             accuracy: profiled.map_or(f64::NAN, |profiled| profiled.accuracy),
+            after_us: 0,
             last: stage.exit == Exit::Reply,
             settles: matches!(
                 routing::accept_below_threshold(&stage.exit, Some(0.0)),

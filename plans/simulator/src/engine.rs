@@ -304,10 +304,12 @@ impl<'a, O: Observer> Engine<'a, O> {
             task.stage = self.branch_joins(task, edge, epoch, number);
         }
         let now = self.now;
+        let in_branch = task.copy != NO_COPY;
+        let latest = in_branch.then(|| self.latest_start(task, epoch)).flatten();
         let Some(replica) = self.fleet.replica(number) else {
             return;
         };
-        let refused = replica.queue.push(task, now, deadline).err();
+        let refused = replica.queue.push(task, now, latest.unwrap_or(deadline)).err();
         self.report.max_queue = self.report.max_queue.max(replica.queue.len());
         self.pump(number);
         if let Some(task) = refused {

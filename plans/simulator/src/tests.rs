@@ -28,6 +28,7 @@ pub(super) fn variant(name: &str, fixed: u64, each: u64, samples: &[(u32, f64, b
     let cost = |batch: u32| BatchCost {
         batch,
         latency_s: (fixed + each * u64::from(batch)) as f64 / 1e6,
+        spread: None,
         energy_j: Some(0.5 * f64::from(batch)),
         memory_bytes: None,
         utilisation: None,

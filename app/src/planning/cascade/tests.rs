@@ -14,6 +14,7 @@ fn variant(name: &str, place: u32, wrong: usize, energy_j: Option<f64>) -> Varia
     let cost = |batch: u32| BatchCost {
         batch,
         latency_s: 1e-4 * 8_f64.powi(place.cast_signed()) * (0.5 + 0.5 * f64::from(batch)),
+        spread: None,
         energy_j: energy_j.map(|energy| energy * f64::from(batch)),
         memory_bytes: None,
         utilisation: Some(0.5),

@@ -129,7 +129,8 @@ impl Model for OnnxModel {
         let one_by_one = self.batching != BatchDimension::Free;
         if self.tokens.is_some() {
             let read = |model: &Self, inputs: &Inputs| match &model.tokens {
-                Some(tokens) => tokens.reader.read(inputs),
+                // A context in several windows is read up to the end of the first.
+                Some(tokens) => tokens.reader.read(inputs)?.into_iter().next().ok_or_else(lost),
                 None => Err(lost()),
             };
             let requests: Vec<_> = batch.iter().map(|inputs| read(self, inputs)).collect();

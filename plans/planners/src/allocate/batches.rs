@@ -215,7 +215,7 @@ impl Sizing<'_> {
         };
         let limits = Limits {
             nodes: Some(self.options.nodes),
-            time: Some(self.options.time()),
+            time: None,
             gap: self.options.gap / 10.0,
             start: Vec::new(),
         };

@@ -220,10 +220,10 @@ mod highs {
 
     /// A search that ends before it has anything must not panic.
     #[test]
-    fn a_limit_that_leaves_no_time_is_reported() {
+    fn a_limit_that_leaves_no_node_is_reported() {
         let options = AllocateOptions {
             solver: Solver::Highs,
-            solver_ms: 0,
+            nodes: 0,
             gap: 0.0,
             ..AllocateOptions::default()
         };

@@ -1,7 +1,5 @@
 //! How to allocate.
 
-use std::time::Duration;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -42,10 +40,8 @@ pub struct AllocateOptions {
     pub gap: f64,
     /// Columns that are considered.
     pub columns: usize,
-    /// Node limit of the embedded solver: the same on every machine.
+    /// Node limit of the solver, and no time limit: a plan does not depend on how fast the machine is.
     pub nodes: u64,
-    /// Longest time for the solver, milliseconds: a net below the limit on nodes.
-    pub solver_ms: u64,
 }
 
 impl Default for AllocateOptions {
@@ -56,13 +52,6 @@ impl Default for AllocateOptions {
             gap: 1e-3,
             columns: 120,
             nodes: 60,
-            solver_ms: 300,
         }
-    }
-}
-
-impl AllocateOptions {
-    pub(super) fn time(&self) -> Duration {
-        Duration::from_millis(self.solver_ms)
     }
 }

@@ -57,6 +57,22 @@ fn check(pipeline: &Pipeline, allocation: &Allocation) {
 }
 
 #[test]
+fn a_busy_machine_gives_the_same_plans() {
+    let demands = [300.0, 700.0, 1_100.0, 1_500.0];
+    let plans = || demands.map(|demand| allocator(AllocationPolicy::Loki).allocate(demand, 20).unwrap());
+    let alone = plans();
+    // More threads than cores: each gets a part of the time that it had alone.
+    let crowd = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(plans)).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect::<Vec<_>>()
+    });
+    assert!(crowd.iter().all(|plans| *plans == alone));
+}
+
+#[test]
 fn hardware_is_scaled_first_then_accuracy_then_load_is_left() {
     let allocator = allocator(AllocationPolicy::Loki);
     let (mut accuracy, mut used, mut seen) = (1.0, 0, Vec::new());

@@ -23,7 +23,8 @@ use kaskade_policy::plan::{Certificate, Guarantee};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use self::binomial::Binomial;
@@ -33,8 +34,8 @@ pub use self::sequence::Candidate;
 use crate::thresholds::{Family, Outcome, Paired, Search};
 
 /// What is to be certified.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum AccuracyTarget {
     /// At most this loss of accuracy against the largest variant, as a share in (0, 1).
     MaxLoss {
@@ -49,7 +50,8 @@ pub enum AccuracyTarget {
 }
 
 /// How to certify.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct CertifyOptions {
     /// What.
     pub target: AccuracyTarget,
@@ -156,6 +158,56 @@ pub fn certify(
     search: &Search,
     skips: bool,
 ) -> Result<Certified, CertifyError> {
+    let (mut passed, tested, certification) = certified_sequence(family, options, search, skips)?;
+    let last = passed
+        .pop()
+        .ok_or_else(|| Judge::new(&certification, options).out_of_reach())?;
+    Ok(Certified {
+        cascade: last.cascade,
+        certificate: last.certificate,
+        outcome: last.outcome,
+        certification,
+        tested,
+    })
+}
+
+/// One cascade of the sequence that passed its test.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Passed {
+    /// The cascade.
+    pub cascade: Candidate,
+    /// Its proof.
+    pub certificate: Certificate,
+    /// What it does on the certification part.
+    pub outcome: Outcome,
+}
+
+/// Returns all cascades that can be certified together, from the largest variant alone to the cheapest; never empty.
+///
+/// Fixed-sequence testing bounds the probability that *any* cascade that passes misses the target. So a plan may switch between all of
+/// them, and its certificate has the confidence of one.
+///
+/// # Errors
+/// As [`certify`].
+pub fn certify_all(
+    family: &Family,
+    options: &CertifyOptions,
+    search: &Search,
+) -> Result<Vec<Passed>, CertifyError> {
+    let (passed, _, certification) = certified_sequence(family, options, search, false)?;
+    if passed.is_empty() {
+        return Err(Judge::new(&certification, options).out_of_reach());
+    }
+    Ok(passed)
+}
+
+/// Tests the sequence up to the first failure. Returns what passed, how far it went, and the certification part.
+fn certified_sequence(
+    family: &Family,
+    options: &CertifyOptions,
+    search: &Search,
+    skips: bool,
+) -> Result<(Vec<Passed>, Tested, Family), CertifyError> {
     check(options)?;
     let parts = parts(family.samples());
     let selection = family.of_samples(&parts.selection);
@@ -176,28 +228,23 @@ pub fn certify(
         next_needs: None,
     };
     let judge = Judge::new(&certification, options);
-    let mut last = None;
-    for candidate in sequence {
-        let outcome = candidate.outcome(&certification);
-        let Some(certificate) = judge.test(&candidate, &outcome) else {
+    let mut passed = Vec::new();
+    for cascade in sequence {
+        let outcome = cascade.outcome(&certification);
+        let Some(certificate) = judge.test(&cascade, &outcome) else {
             // Fewer than there are means that this draw was unlucky; more samples would not be the advice.
             tested.next_needs =
-                needs(&candidate, &selection, options).filter(|samples| *samples > family.samples());
+                needs(&cascade, &selection, options).filter(|samples| *samples > family.samples());
             break;
         };
-        tested.passed += 1;
-        last = Some((candidate, certificate, outcome));
+        passed.push(Passed {
+            cascade,
+            certificate,
+            outcome,
+        });
     }
-    let Some((cascade, certificate, outcome)) = last else {
-        return Err(judge.out_of_reach());
-    };
-    Ok(Certified {
-        cascade,
-        certificate,
-        outcome,
-        certification,
-        tested,
-    })
+    tested.passed = passed.len();
+    Ok((passed, tested, certification))
 }
 
 fn check(options: &CertifyOptions) -> Result<(), CertifyError> {

@@ -13,6 +13,8 @@ const CANDIDATES: usize = 40;
 pub struct Candidate {
     /// Its variants, over the selection part.
     pub family: Family,
+    /// Its thresholds, one per variant but the last, without skip connections.
+    pub thresholds: Vec<f64>,
     /// Its exits over these variants, and the skip connections that were tried.
     pub skips: Skips,
     /// The variants that it leaves out.
@@ -48,6 +50,7 @@ impl Candidate {
         Self {
             dropped: dropped.collect(),
             skips,
+            thresholds: pruned.point.thresholds,
             is_largest_alone: false,
             family: pruned.family,
         }

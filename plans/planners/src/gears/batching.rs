@@ -3,7 +3,8 @@
 //! A replica that waits for a few requests runs larger batches, which cost less each, and forwards larger bundles, which are larger
 //! batches for the models behind it. The cost is the waiting time. So the smallest `min_queue` is chosen at which the load is
 //! carried and the latency objective holds, simulated at the upper end of the range; one above 1 must hold at the lower end
-//! too, where batches fill slowly.
+//! too, where batches fill slowly. A latency objective must also hold on fresh arrivals
+//! ([`confirmations`](super::GearOptions::confirmations)).
 //!
 //! Simulations take most of the planning time, so three cases are decided without one: a cascade whose tail takes
 //! longer than the objective even without any load, a batch that cannot fill in time, and a series that gets worse and worse.
@@ -55,7 +56,10 @@ pub(super) fn tune<E: Evaluate>(
             }));
         }
     }
-    let holds = |outcome: &Outcome| outcome.keeps_up && slo_us.is_none_or(|slo| outcome.p95_us <= slo);
+    let at_most = evaluations.options.max_utilisation;
+    let holds = |outcome: &Outcome| {
+        outcome.keeps_up && outcome.utilisation <= at_most && slo_us.is_none_or(|slo| outcome.p95_us <= slo)
+    };
     let qps = load.to_qps.unwrap_or(load.from_qps);
     let mut best: Option<Outcome> = None;
     let mut worse = 0;
@@ -63,9 +67,12 @@ pub(super) fn tune<E: Evaluate>(
         if min_queue > 1 && slo_us.is_some_and(|slo| fill_us(balanced, min_queue, qps) > slo as f64) {
             break;
         }
-        let outcome = evaluations.measure(balanced, min_queue, qps)?;
+        let mut outcome = evaluations.measure(balanced, min_queue, qps)?;
         if holds(&outcome) && (min_queue == 1 || holds(&lower_end(evaluations, balanced, min_queue, load)?)) {
-            return Ok(Ok(Tuned { min_queue, outcome }));
+            outcome = evaluations.confirmed(balanced, min_queue, qps, outcome)?;
+            if holds(&outcome) {
+                return Ok(Ok(Tuned { min_queue, outcome }));
+            }
         }
         let better =
             best.is_none_or(|best| (outcome.keeps_up, best.p95_us) > (best.keeps_up, outcome.p95_us));
@@ -78,6 +85,16 @@ pub(super) fn tune<E: Evaluate>(
         }
     }
     let kind = match (best, slo_us) {
+        (
+            Some(Outcome {
+                keeps_up: true,
+                utilisation,
+                p95_us,
+            }),
+            slo_us,
+        ) if utilisation > at_most && slo_us.is_none_or(|slo| p95_us <= slo) => {
+            ViolationKind::Headroom { utilisation, at_most }
+        }
         (
             Some(Outcome {
                 keeps_up: true,

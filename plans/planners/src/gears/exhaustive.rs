@@ -107,7 +107,9 @@ impl Landscape {
         Ok(Self {
             slo: options.slo,
             weights: served::shares(
-                &options.prior.shares(options.ranges as usize).unwrap_or_default(),
+                &options
+                    .weighing
+                    .of(&options.prior.shares(options.ranges as usize).unwrap_or_default()),
                 options.qps_max,
                 options.seed,
             ),

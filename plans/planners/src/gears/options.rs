@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::set::ModelSet;
+use crate::certify::CertifyOptions;
 use crate::device::DeviceSpec;
 use kaskade_policy::plan::{Gear, Slo};
 use kaskade_policy::profile::Profile;
@@ -12,10 +13,8 @@ use kaskade_policy::profile::Profile;
 /// Longest cascade: the load balancer examines every set of a cascade's models.
 pub const LONGEST_CASCADE: usize = 8;
 
-/// How common each range of load is thought to be (appendix C.2). What is weighed is time: the accuracy of a plan is the mean
-/// over time, as in the paper, and under Zipf loads most of that is spent where accurate cascades serve. For the
-/// mean over requests use [`Measured`](Self::Measured) shares of requests. The planner computes in which gear a load is
-/// served: a shifter that counts few requests is often in a higher one than the load's own.
+/// How common each range of load is thought to be (appendix C.2): its share of time. [`Weighing`] says what means of a plan are over. The
+/// planner computes in which gear a load is served: a shifter that counts few requests is often in a higher one than the load's own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Prior {
@@ -71,6 +70,30 @@ impl Prior {
             && total > 0.0
             && weights.iter().all(|weight| *weight >= 0.0);
         sound.then(|| weights.iter().map(|weight| weight / total).collect())
+    }
+}
+
+/// What the accuracy and the latency of a plan are means over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Weighing {
+    /// Answers: a range weighs its share of time times its load. What a user of the answers observes.
+    #[default]
+    Answers,
+    /// Time, as in the paper: under Zipf loads most of it is spent at low loads, where accurate cascades serve few requests.
+    Time,
+}
+
+impl Weighing {
+    /// Returns the weights of ranges of equal width, summing to 1, from their shares of time, the lowest range first.
+    pub(super) fn of(self, time: &[f64]) -> Vec<f64> {
+        if self == Self::Time {
+            return time.to_vec();
+        }
+        let middles = (0..time.len()).map(|range| range as f64 + 0.5);
+        let requests: Vec<f64> = time.iter().zip(middles).map(|(time, load)| time * load).collect();
+        let total: f64 = requests.iter().sum();
+        requests.into_iter().map(|share| share / total).collect()
     }
 }
 
@@ -160,10 +183,37 @@ pub struct GearOptions {
     pub seed: u64,
     /// The ablation.
     pub ablation: Ablation,
+    /// What the accuracy and the latency of the plan are means over.
+    pub weighing: Weighing,
+    /// Highest utilisation of the busiest device in any gear, above 0 and at most 1. The profile's latencies are those of an idle
+    /// machine; what is left is headroom for their variance.
+    pub max_utilisation: f64,
+    /// Runs on fresh arrivals that confirm a latency objective for every gear; 0 trusts the arrivals that it was chosen on. The largest of
+    /// their 95th percentiles must keep the objective. It exceeds the median run with a probability of `1 - 2^-confirmations`.
+    pub confirmations: u32,
+    /// Guarantee of every gear, certified on samples that it was not chosen on.
+    pub guarantee: Option<CertifyOptions>,
 }
 
 impl GearOptions {
-    /// Options for an objective and a fleet, the rest by default.
+    /// Options to serve a profiled family with: means over answers, headroom, and gears that fresh arrivals confirm.
+    ///
+    /// The headroom is that of the middle of the profile's 95th percentiles: a device that is planned to be busy for its share of the median
+    /// keeps up when every batch takes that long. Without measured quantiles, 15 %.
+    pub fn serving(profile: &Profile, slo: Slo, qps_max: f64, devices: Vec<DeviceSpec>) -> Self {
+        let costs = profile.variants.iter().flat_map(|variant| &variant.costs);
+        let mut tails: Vec<f64> = costs.filter_map(|cost| Some(cost.spread?.p95)).collect();
+        tails.sort_by(f64::total_cmp);
+        let tail = tails.get(tails.len() / 2);
+        Self {
+            weighing: Weighing::Answers,
+            max_utilisation: tail.map_or(0.85, |p95| (1.0 / p95).clamp(0.5, 0.95)),
+            confirmations: 5,
+            ..Self::new(slo, qps_max, devices)
+        }
+    }
+
+    /// Options for an objective and a fleet, the rest as in the paper.
     pub fn new(slo: Slo, qps_max: f64, devices: Vec<DeviceSpec>) -> Self {
         Self {
             slo,
@@ -176,6 +226,10 @@ impl GearOptions {
             hop_us: 100,
             seed: 0,
             ablation: Ablation::Full,
+            weighing: Weighing::Time,
+            max_utilisation: 1.0,
+            confirmations: 0,
+            guarantee: None,
         }
     }
 
@@ -211,6 +265,9 @@ impl GearOptions {
         let limits = self.batching;
         if !(1..=limits.max_batch).contains(&limits.max_min_queue) {
             return bad("max_min_queue", "from 1 to max_batch");
+        }
+        if !(self.max_utilisation > 0.0 && self.max_utilisation <= 1.0) {
+            return bad("the highest utilisation", "above 0 and at most 1");
         }
         if profile.variants.len() > ModelSet::LARGEST {
             return bad("the number of variants", "at most 64");

@@ -30,13 +30,14 @@ use super::balance::{Group, HallBounds};
 use super::batching::{Tuned, tune};
 use super::evaluate::{Evaluate, Simulated};
 use super::evaluation_cache::{BalancedCascade, EvaluationCache};
+use super::guaranteed::guaranteed;
 use super::mapping::{Fleet, Need, Unplaced, bottleneck, place, replicas};
 use super::models::Models;
 use super::options::GearOptions;
 use super::search::{Cascade, Space};
 use super::violation::{Effort, GearError, Remedy, Step, Submodule, Violation, ViolationKind};
 use super::workload::Workload;
-use kaskade_policy::plan::{LoadRange, Slo};
+use kaskade_policy::plan::{Certificate, LoadRange, Slo};
 use kaskade_policy::profile::Profile;
 
 pub use finish::GearPlan;
@@ -76,7 +77,7 @@ pub fn plan_gears_with(
         models: &models,
         devices: &options.devices,
     };
-    Planner::new(parts, options, evaluate, progress).run()
+    Planner::new(parts, options, evaluate, progress)?.run()
 }
 
 /// A plan that holds: for every range its cascade and batching, and one placement for all.
@@ -96,6 +97,8 @@ type Named = (Violation, usize);
 pub(super) struct Planner<'a, E, P> {
     pub(super) evaluations: EvaluationCache<'a, E>,
     fleet: Fleet,
+    /// The certified cascades with their certificates; empty without a guarantee.
+    certified: Vec<(Cascade, Certificate)>,
     pub(super) scope: Scope,
     pub(super) effort: Effort,
     pub(super) violations: Vec<Violation>,
@@ -104,16 +107,29 @@ pub(super) struct Planner<'a, E, P> {
 
 impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
     /// `options` have been checked.
-    pub(super) fn new(parts: Parts<'a>, options: &'a GearOptions, evaluate: E, progress: P) -> Self {
-        let space = Space::new(parts.profile, &options.search, options.seed);
-        Self {
+    pub(super) fn new(
+        parts: Parts<'a>,
+        options: &'a GearOptions,
+        evaluate: E,
+        progress: P,
+    ) -> Result<Self, GearError> {
+        let certified = match &options.guarantee {
+            Some(certify) => guaranteed(parts.profile, certify, options.batching.max_batch, options.seed)?,
+            None => Vec::new(),
+        };
+        let space = match options.guarantee {
+            Some(_) => Space::of(certified.iter().map(|(cascade, _)| cascade.clone()).collect()),
+            None => Space::new(parts.profile, &options.search, options.seed),
+        };
+        Ok(Self {
+            certified,
             evaluations: EvaluationCache::new(parts, options, evaluate),
             fleet: Fleet::new(&options.devices),
             scope: Scope::new(space, options, options.ablation),
             effort: Effort::default(),
             violations: Vec::new(),
             progress,
-        }
+        })
     }
 
     fn run(mut self) -> Result<GearPlan, GearError> {
@@ -205,11 +221,13 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
         }
         let balanced = BalancedCascade::new(&self.evaluations.parts, cascade, placement)?;
         let outcome = self.evaluations.measure(&balanced, 1, qps)?;
-        Ok(if outcome.keeps_up {
-            outcome.p95_us as f64
-        } else {
-            f64::INFINITY
-        })
+        Ok(
+            if outcome.keeps_up && outcome.utilisation <= self.evaluations.options.max_utilisation {
+                outcome.p95_us as f64
+            } else {
+                f64::INFINITY
+            },
+        )
     }
 
     fn upper_end(&self, range: usize) -> f64 {
@@ -362,7 +380,9 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
         let remedy = match violation.kind {
             ViolationKind::Latency { p95_us, .. } => Remedy::Objective { p95_us },
             ViolationKind::Memory { .. } => Remedy::Memory,
-            ViolationKind::Utilisation { .. } | ViolationKind::Throughput { .. } => Remedy::Devices {
+            ViolationKind::Utilisation { .. }
+            | ViolationKind::Throughput { .. }
+            | ViolationKind::Headroom { .. } => Remedy::Devices {
                 at_least: (work * devices as f64 / self.fleet.speed()).ceil() as usize,
             },
         };

@@ -23,6 +23,7 @@ use super::models::Models;
 use super::options::CascadeSearch;
 use super::set::ModelSet;
 use crate::pareto::{Place, pareto_front};
+use crate::thresholds::between;
 use kaskade_policy::profile::{Profile, VariantProfile};
 
 /// A cascade: its variants, and the confidence below which each escalates to the next.
@@ -98,6 +99,11 @@ impl Space {
         Self {
             cascades: former.found,
         }
+    }
+
+    /// Takes these cascades.
+    pub(super) fn of(cascades: Vec<Cascade>) -> Self {
+        Self { cascades }
     }
 
     /// Keeps cascades of one stage.
@@ -220,20 +226,18 @@ fn bits(flags: impl Iterator<Item = bool>) -> Vec<u64> {
     words
 }
 
-/// `count` thresholds that forward even shares of the samples, as short decimals. None is 0, which would forward nothing.
+/// `count` thresholds that lie between distinct confidences, at even steps of these, as short decimals. None is 0, which would forward
+/// nothing. Confidences that crowd near 1 still have different thresholds.
 fn quantiles(confidences: &[f64], count: u32) -> Vec<f64> {
-    let mut sorted = confidences.to_vec();
-    sorted.sort_by(f64::total_cmp);
+    let mut distinct = confidences.to_vec();
+    distinct.sort_by(f64::total_cmp);
+    distinct.dedup();
     let at = |level: u32| {
-        let place = sorted.len() * level as usize / (count as usize + 1);
-        sorted
-            .get(place)
-            .map(|confidence| (confidence * 1e4).round() / 1e4)
+        let place = distinct.len() * level as usize / (count as usize + 1);
+        let below = *distinct.get(place.checked_sub(1)?)?;
+        Some(between(below, *distinct.get(place)?))
     };
-    let mut thresholds: Vec<f64> = (1..=count)
-        .filter_map(at)
-        .filter(|threshold| *threshold > 0.0)
-        .collect();
+    let mut thresholds: Vec<f64> = (1..=count).filter_map(at).collect();
     thresholds.dedup();
     thresholds
 }

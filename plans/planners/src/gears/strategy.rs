@@ -116,7 +116,7 @@ pub fn plan_gears_by<E: Evaluate>(
     };
     let silent: fn(&Step) = |_| {};
     let mut context = Context {
-        planner: Planner::new(parts, options, evaluate, silent),
+        planner: Planner::new(parts, options, evaluate, silent)?,
         parts,
         options,
     };

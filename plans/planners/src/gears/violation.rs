@@ -4,6 +4,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::options::OptionError;
+use crate::certify::CertifyError;
 use crate::lp::LpError;
 use crate::thresholds::FamilyError;
 use kaskade_policy::invalid::Invalid;
@@ -43,6 +44,13 @@ pub enum ViolationKind {
         /// Utilisation of the busiest device, as simulated.
         utilisation: f64,
     },
+    /// The busiest device has less headroom than required, whatever the batching.
+    Headroom {
+        /// Utilisation of the busiest device, as simulated.
+        utilisation: f64,
+        /// The most that is allowed.
+        at_most: f64,
+    },
     /// The latency objective is missed whatever the batching.
     Latency {
         /// The least 95th percentile found, microseconds, or its lower bound.
@@ -77,6 +85,12 @@ impl std::fmt::Display for Violation {
                 f,
                 "the backlog grows, with the busiest device {:.0} % busy",
                 100.0 * utilisation
+            ),
+            ViolationKind::Headroom { utilisation, at_most } => write!(
+                f,
+                "the busiest device is {:.0} % busy, and at most {:.0} % are allowed",
+                100.0 * utilisation,
+                100.0 * at_most
             ),
             ViolationKind::Latency { p95_us, slo_us } => write!(
                 f,
@@ -145,6 +159,9 @@ pub enum GearError {
     /// A gear could not be simulated.
     #[error("a gear could not be simulated: {0}")]
     Simulation(String),
+    /// No cascade keeps the guarantee.
+    #[error("no gear can be certified: {0}")]
+    Certify(CertifyError),
     /// The plan would be unsound.
     #[error("the options do not make a sound plan: {0}")]
     Plan(#[from] Invalid),

@@ -74,9 +74,9 @@ pub enum Solver {
 /// When to stop the search. Only programs with integers are searched.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limits {
-    /// Node limit of the embedded solver: the same on every machine.
+    /// Node limit of the embedded solver and of HiGHS: the same on every machine.
     pub nodes: Option<u64>,
-    /// Longest time, by the solver's own clock. External programs count whole seconds, at least one, and are killed soon after.
+    /// Longest time of an external program, by its own clock, and of HiGHS where the caller asks for it. External programs count whole seconds, at least one, and are killed soon after.
     pub time: Option<Duration>,
     /// Relative gap between the cost and its lower bound at which the search stops.
     pub gap: f64,

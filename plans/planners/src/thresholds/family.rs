@@ -148,11 +148,6 @@ impl Family {
                 .map(|variant| per_request(&variant.costs, batch, |cost| cost.energy_j))
                 .collect()
         };
-        let seconds = || -> Vec<f64> {
-            let each =
-                variants().map(|variant| per_request(&variant.costs, batch, |cost| Some(cost.latency_s)));
-            each.map(|seconds| seconds.unwrap_or(f64::NAN)).collect()
-        };
         let money = |variant: &VariantProfile| {
             let money = variant.money.map(|money| money.per_request);
             money.ok_or_else(|| FamilyError::NoMoney {
@@ -161,12 +156,28 @@ impl Family {
         };
         let (costs, basis) = match minimise {
             Minimise::Cost => (variants().map(money).collect::<Result<_, _>>()?, CostBasis::Money),
-            Minimise::Latency => (seconds(), CostBasis::Latency),
+            Minimise::Latency => return Ok((Self::by_latency(profile, batch)?, CostBasis::Latency)),
             Minimise::Energy => match joules() {
                 Some(joules) => (joules, CostBasis::Energy),
-                None => (seconds(), CostBasis::Latency),
+                None => return Ok((Self::by_latency(profile, batch)?, CostBasis::Latency)),
             },
         };
+        Ok((Self::with_costs(profile, costs)?, basis))
+    }
+
+    /// The family of a profile at a batch size with costs in seconds per request, also where joules are known.
+    ///
+    /// # Errors
+    /// A [`FamilyError`] if the profile is unsound.
+    pub fn by_latency(profile: &Profile, batch: u32) -> Result<Self, FamilyError> {
+        profile.validate()?;
+        let seconds = profile.variants.iter().map(|variant| {
+            per_request(&variant.costs, batch, |cost| Some(cost.latency_s)).unwrap_or(f64::NAN)
+        });
+        Self::with_costs(profile, seconds.collect())
+    }
+
+    fn with_costs(profile: &Profile, costs: Vec<f64>) -> Result<Self, FamilyError> {
         let columns = profile
             .variants
             .iter()
@@ -177,7 +188,7 @@ impl Family {
                 confidences: variant.validation.confidences.clone(),
                 correct: variant.validation.correct.clone(),
             });
-        Ok((Self::new(columns.collect())?, basis))
+        Self::new(columns.collect())
     }
 
     /// The variants, smallest first. Never empty.

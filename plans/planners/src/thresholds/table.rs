@@ -170,7 +170,7 @@ impl Gate {
 }
 
 /// The shortest decimal in the middle half of an interval, or its middle where there is none.
-fn between(below: f64, above: f64) -> f64 {
+pub(crate) fn between(below: f64, above: f64) -> f64 {
     let middle = f64::midpoint(below, above);
     let quarter = (above - below) / 4.0;
     (1..=15)

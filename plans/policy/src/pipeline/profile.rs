@@ -47,6 +47,7 @@ fn profiled(variant: &TaskVariant) -> VariantProfile {
     let cost = |sample: &super::BatchLatency| BatchCost {
         batch: sample.batch,
         latency_s: sample.us / 1e6,
+        spread: None,
         energy_j: None,
         memory_bytes: None,
         utilisation: None,

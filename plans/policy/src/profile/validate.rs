@@ -84,6 +84,10 @@ fn costs(path: &Path<'_>, costs: &[BatchCost]) -> Result<(), Invalid> {
         )?;
         before = cost.batch;
         path.field("latency_s").positive(cost.latency_s)?;
+        if let Some(spread) = cost.spread {
+            let (path, needs) = (path.field("spread"), "0 <= p10 <= 1 <= p90 <= p95 <= p99, finite");
+            path.within(spread.p99, spread.is_sound(), needs)?;
+        }
         if let Some(energy) = cost.energy_j {
             path.field("energy_j").not_negative(energy)?;
         }

@@ -8,6 +8,7 @@ fn sound() -> Profile {
     let cost = |batch: u32| BatchCost {
         batch,
         latency_s: 0.001 * f64::from(batch),
+        spread: None,
         energy_j: Some(0.1),
         memory_bytes: None,
         utilisation: Some(0.5),

@@ -153,12 +153,31 @@ impl<O: Observer> Engine<'_, O> {
 
     /// Time from here on until a request misses its deadline or objective, less the hops that are still to come.
     fn left_us(&self, task: Task) -> Option<u64> {
+        let end = self.end(task)?;
+        let hops = self.config.hop_us + self.back_us;
+        Some(end.saturating_sub(self.now.saturating_add(hops)))
+    }
+
+    /// When a request misses its deadline or objective; `None` for never.
+    fn end(&self, task: Task) -> Option<u64> {
         let flight = self.flights.get(task.flight)?;
         let slo = self.config.slo_us;
         let objective = slo.map_or(NEVER, |slo| flight.arrived.saturating_add(slo));
-        let end = flight.deadline.min(objective);
-        let hops = self.config.hop_us + self.back_us;
-        (end != NEVER).then(|| end.saturating_sub(self.now.saturating_add(hops)))
+        Some(flight.deadline.min(objective)).filter(|end| *end != NEVER)
+    }
+
+    /// When a branch must start at its stage at the latest, if its plan drops by slack: a queue drops what cannot start by then.
+    pub(super) fn latest_start(&self, task: Task, epoch: u32) -> Option<u64> {
+        let plan = &self.epochs.get(epoch)?.plan;
+        let stage = plan.stages.get(usize::from(task.stage))?;
+        if plan.dropping != Dropping::Slack || !stage.of_task {
+            return None;
+        }
+        let rest = stage
+            .run_us
+            .saturating_add(stage.after_us)
+            .saturating_add(self.back_us);
+        Some(self.end(task)?.saturating_sub(rest))
     }
 
     /// Sends one copy of a result along an edge, reroutes it, or drops it.
@@ -209,6 +228,7 @@ impl<O: Observer> Engine<'_, O> {
             budget_us: judged.budget_us,
             left_us: judged.left_us,
             run_us: next.map_or(0, |next| next.run_us),
+            after_us: next.map_or(0, |next| next.after_us),
             last: next.is_some_and(|next| next.last),
         };
         let alive = edge.backup.iter().copied();
@@ -218,10 +238,11 @@ impl<O: Observer> Engine<'_, O> {
             Some(Backup {
                 replica,
                 run_us: stage.run_us,
+                after_us: stage.after_us,
                 accuracy: stage.accuracy,
             })
         });
-        let draw = if forwarding.late_us() > 0 {
+        let draw = if forwarding.late_us() > 0 || judged.dropping == Dropping::Slack {
             rand::Rng::random(&mut self.rng)
         } else {
             0.0

@@ -248,6 +248,34 @@ fn last_task_dropping_goes_by_the_time_that_is_left() {
 }
 
 #[test]
+fn by_slack_a_queue_drops_what_its_later_tasks_have_no_time_for() {
+    let tree = |dropping| Tree {
+        factors: (1.0, 0.0),
+        ..simple(dropping)
+    };
+    let config = SimConfig {
+        slo_us: Some(7_900),
+        ..SimConfig::default()
+    };
+    // The third would start at 4000 and end at 8000.
+    let (report, seen) = run(&tree(Dropping::Slack), &config, [0, 0, 0]);
+    assert_eq!((report.answered, report.late, report.slo_violations()), (2, 0, 1));
+    assert_eq!((seen.lost.len(), seen.lost[0].at_us), (1, 4_000));
+    let detector = report
+        .variants
+        .iter()
+        .find(|variant| variant.name == "d2")
+        .unwrap();
+    assert_eq!(detector.runs, 2, "the detector does not run for it");
+    let generous = SimConfig {
+        slo_us: Some(8_001),
+        ..SimConfig::default()
+    };
+    let (report, _) = run(&tree(Dropping::Slack), &generous, [0, 0, 0]);
+    assert_eq!((report.answered, report.late), (3, 0));
+}
+
+#[test]
 fn an_answer_beyond_the_objective_is_late_and_one_beyond_the_budget_is_none() {
     let tree = Tree {
         factors: (1.0, 0.0),

@@ -4,6 +4,7 @@ use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
+use kaskade_policy::profile::LatencySpread;
 
 const SERVICE_US: u64 = 1_000;
 
@@ -44,6 +45,27 @@ fn one_server_with_random_arrivals_keeps_its_clients_waiting_as_theory_says() {
             );
             assert!((report.max_utilisation() - utilisation).abs() < 0.01);
         }
+    }
+}
+
+#[test]
+fn run_times_are_drawn_from_the_quantiles_of_the_profile() {
+    let (plan, mut profile) = single(Sharing::Exclusive);
+    let spread = LatencySpread {
+        p10: 0.8,
+        p90: 1.5,
+        p95: 2.0,
+        p99: 4.0,
+    };
+    for cost in &mut profile.variants[0].costs {
+        cost.spread = Some(spread);
+    }
+    // Far apart, so that no request waits.
+    let arrivals = (0..20_000).map(|request| request * 100 * SERVICE_US);
+    let (report, _) = simulate(&plan, &profile, &SimConfig::default(), arrivals);
+    for (share, multiple) in [(0.5, 1.0), (0.9, 1.5), (0.95, 2.0), (0.99, 4.0)] {
+        let found = report.latency.quantile(share).unwrap() as f64 / SERVICE_US as f64;
+        assert!((found / multiple - 1.0).abs() < 0.1, "{share}: {found}");
     }
 }
 

@@ -8,7 +8,7 @@ use crate::gears::evaluation_cache::BalancedCascade;
 use crate::gears::options::{Ablation, GearOptions};
 use crate::gears::search::Cascade;
 use crate::gears::violation::{Effort, GearError, Step, Violation};
-use kaskade_policy::plan::{Expected, Gear, Plan, Slo};
+use kaskade_policy::plan::{Certificate, Expected, Gear, Plan, Slo};
 
 /// A gear plan and the steps of its planning.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -62,6 +62,7 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
             };
             merge(&mut plan.gears, gear);
         }
+        plan.certificate = self.certificate(&found.cascades);
         plan.validate()?;
         let (accuracy, p95_us) = self.metrics(found);
         Ok(GearPlan {
@@ -74,6 +75,18 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
             effort: self.effort,
             violations: self.violations,
         })
+    }
+}
+
+impl<E, P> Planner<'_, E, P> {
+    /// Returns the certificate of the chosen cascade that is closest to missing the guarantee: it holds for all of them together.
+    fn certificate(&self, chosen: &[Cascade]) -> Option<Certificate> {
+        let of_chosen = self
+            .certified
+            .iter()
+            .filter(|(cascade, _)| chosen.contains(cascade));
+        let closest = of_chosen.max_by(|(_, a), (_, b)| a.p_value.total_cmp(&b.p_value));
+        closest.map(|(_, certificate)| certificate.clone())
     }
 }
 

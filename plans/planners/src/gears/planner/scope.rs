@@ -12,7 +12,7 @@ pub(in crate::gears) struct Scope {
     pub(in crate::gears) ranges: Vec<LoadRange>,
     /// How common the load of every range is thought to be, summing to 1.
     pub(super) common: Vec<f64>,
-    /// How much is served in the gear of every range, summing to 1: what a range weighs.
+    /// How much is served in the gear of every range, summing to 1: what a range weighs, in answers or in time.
     pub(in crate::gears) weights: Vec<f64>,
 }
 
@@ -34,7 +34,7 @@ impl Scope {
         Self {
             space,
             ranges: ranges(options.qps_max, count),
-            weights: served::shares(&common, options.qps_max, options.seed),
+            weights: served::shares(&options.weighing.of(&common), options.qps_max, options.seed),
             common,
         }
     }

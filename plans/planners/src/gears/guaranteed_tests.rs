@@ -1,0 +1,108 @@
+use super::*;
+use crate::certify::AccuracyTarget;
+use crate::device::DeviceSpec;
+use crate::gears::fluid::Fluid;
+use crate::gears::options::GearOptions;
+use crate::gears::planner::plan_gears_with;
+use crate::thresholds::{evaluate, threshold_exits};
+use kaskade_policy::plan::{Exit, Guarantee, Plan, Slo, Target};
+use kaskade_stated::workloads::{StatedWorkload, bert};
+
+fn profile(samples: usize) -> Profile {
+    StatedWorkload { samples, ..bert() }.profile()
+}
+
+fn loss(loss: f64) -> CertifyOptions {
+    CertifyOptions::new(AccuracyTarget::MaxLoss { loss })
+}
+
+fn options(profile: &Profile, guarantee: Option<CertifyOptions>) -> GearOptions {
+    GearOptions {
+        ranges: 6,
+        guarantee,
+        ..GearOptions::new(
+            Slo::Latency { p95_us: 400_000 },
+            0.6 * bert().peak_qps,
+            DeviceSpec::fleet(profile.variants.len(), 32_000_000_000),
+        )
+    }
+}
+
+/// Accuracy of a gear's cascade on all samples of a profile.
+fn accuracy(profile: &Profile, plan: &Plan, gear: usize) -> f64 {
+    let stages = &plan.gears[gear].wiring.stages;
+    let columns = stages.iter().map(|stage| {
+        let variant = profile
+            .variants
+            .iter()
+            .find(|variant| variant.name == stage.variant)
+            .unwrap();
+        crate::thresholds::Column {
+            name: variant.name.clone(),
+            energy_j: 1.0,
+            confidences: variant.validation.confidences.clone(),
+            correct: variant.validation.correct.clone(),
+        }
+    });
+    let thresholds = stages.iter().filter_map(|stage| match &stage.exit {
+        Exit::Bands { bands } => Some(bands.iter().find(|band| band.to == Target::Reply).unwrap().from),
+        _ => None,
+    });
+    let family = Family::new(columns.collect()).unwrap();
+    evaluate(&family, &threshold_exits(&thresholds.collect::<Vec<_>>())).accuracy
+}
+
+#[test]
+fn every_gear_is_certified_and_keeps_the_bound() {
+    let (profile, bound) = (profile(2_000), 0.02);
+    let plan = |guarantee| {
+        let options = GearOptions {
+            qps_max: 0.1 * bert().peak_qps,
+            ..options(&profile, guarantee)
+        };
+        plan_gears_with(&profile, &options, Fluid::new(&profile), |_| {}).unwrap()
+    };
+    let certified = guaranteed(&profile, &loss(bound), 64, 0).unwrap();
+    let is_certified = |cascade: &Cascade| certified.iter().any(|(one, _)| one == cascade);
+    let (free, held) = (plan(None), plan(Some(loss(bound))));
+    assert!(!free.chosen.iter().all(is_certified) && free.plan.certificate.is_none());
+    assert!(held.chosen.iter().all(is_certified));
+    let largest = profile.variants.last().unwrap().validation.correct.iter();
+    let largest = largest.filter(|right| **right).count() as f64 / profile.samples as f64;
+    for gear in 0..held.plan.gears.len() {
+        let found = accuracy(&profile, &held.plan, gear);
+        assert!(found >= largest - bound, "{gear}: {found} of {largest}");
+    }
+    let certificate = held.plan.certificate.as_ref().unwrap();
+    assert!(certificate.p_value <= 0.05);
+    assert!(
+        matches!(&certificate.guarantee, Guarantee::MaxLoss { loss, .. } if (*loss - bound).abs() < 1e-12)
+    );
+}
+
+#[test]
+fn certified_cascades_come_with_their_figures_on_the_certification_part() {
+    let profile = profile(2_000);
+    let found = guaranteed(&profile, &loss(0.02), 32, 0).unwrap();
+    let (first, _) = &found[0];
+    assert_eq!(
+        (first.variants.as_slice(), first.reach.as_slice()),
+        (&[profile.variants.len() - 1][..], &[1.0][..])
+    );
+    assert!(found.len() > 2, "{}", found.len());
+    for (cascade, certificate) in &found {
+        assert_eq!(cascade.thresholds.len() + 1, cascade.variants.len());
+        assert!(cascade.variants.is_sorted() && cascade.thresholds.iter().all(|threshold| *threshold <= 1.0));
+        assert!((cascade.accuracy - certificate.right as f64 / certificate.samples as f64).abs() < 1e-9);
+    }
+}
+
+#[test]
+fn too_few_samples_are_refused() {
+    let profile = profile(100);
+    let error = guaranteed(&profile, &loss(0.01), 32, 0).unwrap_err().to_string();
+    assert!(
+        error.contains("100 validation samples cannot prove this"),
+        "{error}"
+    );
+}

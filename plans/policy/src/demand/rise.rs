@@ -1,0 +1,131 @@
+//! A rise of the demand, told from chance and continued.
+//!
+//! A moving average follows a rise some steps later, and a plan takes effect some seconds after it is made. Both together lose requests
+//! that a planner could have provided for.
+
+/// Steps of which a trend is computed.
+const STEPS: usize = 6;
+
+/// Standard deviations of a Poisson count by which arrivals must exceed the average, and standard errors by which the slope must exceed 0, to
+/// count as a rise.
+const DEVIATIONS: f64 = 3.0;
+
+/// A forecast exceeds the largest step of the trend by at most this factor, so that the end of a rise is not overshot by far.
+const MOST: f64 = 1.25;
+
+/// What is known of the demand. Counts are requests per step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rise {
+    /// Requests of the complete steps, the latest last.
+    pub steps: Vec<f64>,
+    /// Length of a step, microseconds, at least 1.
+    pub step_us: u64,
+    /// The moving average, requests per step.
+    pub average: f64,
+    /// Requests of the step that is not complete.
+    pub arrived: f64,
+    /// How long that step has lasted, microseconds.
+    pub into_us: u64,
+}
+
+impl Rise {
+    /// Returns the requests per step to expect in `ahead_us` microseconds, if the demand rises; 0 if it does not.
+    ///
+    /// It is the largest of three: a last step that the average does not explain, the present step if it has passed the average before its
+    /// end, and the trend of the last steps.
+    pub fn ahead(&self, ahead_us: u64) -> f64 {
+        let last = self.steps.last().copied().unwrap_or(0.0);
+        self.unexplained(last, 1.0)
+            .max(self.begun())
+            .max(self.trend(ahead_us))
+    }
+
+    /// The rate of `count` requests in a part of a step, if the average does not explain so many.
+    fn unexplained(&self, count: f64, part: f64) -> f64 {
+        let expected = self.average * part;
+        if part > 0.0 && count > expected + DEVIATIONS * expected.max(1.0).sqrt() {
+            count / part
+        } else {
+            0.0
+        }
+    }
+
+    /// The rate of the present step, once a fifth of it has passed.
+    fn begun(&self) -> f64 {
+        let part = self.into_us as f64 / self.step_us as f64;
+        if part < 0.2 {
+            0.0
+        } else {
+            self.unexplained(self.arrived, part.min(1.0))
+        }
+    }
+
+    /// The line of least squares through the last steps, continued; 0 unless it rises.
+    fn trend(&self, ahead_us: u64) -> f64 {
+        let skipped = self.steps.len().saturating_sub(STEPS);
+        let steps = self.steps.get(skipped..).unwrap_or(&[]);
+        if steps.len() < 3 {
+            return 0.0;
+        }
+        let count = steps.len() as f64;
+        let (middle, mean) = ((count - 1.0) / 2.0, steps.iter().sum::<f64>() / count);
+        let (mut covariance, mut spread) = (0.0, 0.0);
+        for (step, requests) in steps.iter().enumerate() {
+            let from = step as f64 - middle;
+            covariance += from * (requests - mean);
+            spread += from * from;
+        }
+        let slope = covariance / spread;
+        if slope <= DEVIATIONS * (mean.max(1.0) / spread).sqrt() {
+            return 0.0;
+        }
+        let now = middle + 0.5 + self.into_us as f64 / self.step_us as f64;
+        let ahead = mean + slope * (now + ahead_us as f64 / self.step_us as f64);
+        let largest = steps.iter().copied().fold(0.0, f64::max);
+        ahead.min(MOST * largest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000;
+
+    fn rise(steps: &[f64], average: f64, arrived: f64, into_us: u64) -> Rise {
+        Rise {
+            steps: steps.to_vec(),
+            step_us: SECOND,
+            average,
+            arrived,
+            into_us,
+        }
+    }
+
+    #[test]
+    fn a_ramp_is_continued() {
+        let ramp: Vec<f64> = (0..10).map(|step| 100.0 + 40.0 * f64::from(step)).collect();
+        // The next step has 500; two seconds later 580, which is under 1.25 times the last.
+        let found = rise(&ramp, 400.0, 0.0, 0).ahead(2 * SECOND);
+        assert!((found - 560.0).abs() < 1e-9, "{found}");
+    }
+
+    #[test]
+    fn a_level_load_and_a_fall_are_no_rise() {
+        assert!(
+            rise(&[100.0, 108.0, 95.0, 104.0, 99.0, 111.0], 105.0, 30.0, SECOND / 4).ahead(2 * SECOND) <= 0.0
+        );
+        assert!(rise(&[500.0, 400.0, 300.0, 200.0], 280.0, 20.0, SECOND / 4).ahead(2 * SECOND) <= 0.0);
+        assert!(rise(&[], 1.0, 0.0, 0).ahead(2 * SECOND) <= 0.0);
+    }
+
+    #[test]
+    fn a_jump_counts_within_the_step_that_it_comes_in() {
+        let found = rise(&[100.0; 6], 100.0, 120.0, 3 * SECOND / 10).ahead(2 * SECOND);
+        assert!((found - 400.0).abs() < 1e-9, "{found}");
+        assert!(
+            rise(&[100.0; 6], 100.0, 40.0, 3 * SECOND / 10).ahead(0) <= 0.0,
+            "chance"
+        );
+    }
+}
