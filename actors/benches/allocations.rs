@@ -59,12 +59,12 @@ fn cascade(app: &str, stages: usize) -> Plan {
         temperature: 1.0,
     };
     let name = |stage: usize| format!("s{stage}");
-    let (variant, replica) = (plan.variants.remove(0), plan.placement.remove(0));
+    plan.variants.clear();
+    let replica = plan.placement.remove(0);
     for stage in 0..stages {
         plan.variants.push(kaskade_policy::plan::PlannedVariant {
             name: name(stage),
             calibration: Some(calibration),
-            ..variant.clone()
         });
         plan.placement.push(kaskade_policy::plan::Replica {
             id: format!("{}-0", name(stage)),

@@ -265,7 +265,7 @@ mod tests {
         );
         assert_eq!(
             of("x-stainless-read-timeout", "600"),
-            Ok(Some(Duration::from_secs(600)))
+            Ok(Some(Duration::from_mins(10)))
         );
         assert_eq!(of("x-other", "1"), Ok(None));
         for wrong in ["", "soon", "-1", "0", "inf", "NaN"] {

@@ -174,7 +174,11 @@ fn numbers(tensor: &Tensor) -> Result<Value, ModelError> {
     Ok(match tensor.datatype {
         Datatype::Bool => tensor.data.iter().map(|byte| Value::from(*byte != 0)).collect(),
         Datatype::U8 => read!(u8),
+        Datatype::U16 => read!(u16),
+        Datatype::U32 => read!(u32),
+        Datatype::U64 => read!(u64),
         Datatype::I8 => read!(i8),
+        Datatype::I16 => read!(i16),
         Datatype::I32 => read!(i32),
         Datatype::I64 => read!(i64),
         Datatype::F32 => read!(f32),
@@ -275,7 +279,11 @@ fn append(datatype: Datatype, value: &Value, bytes: &mut Vec<u8>) -> Option<()> 
     match datatype {
         Datatype::Bool => bytes.push(value.as_bool()?.into()),
         Datatype::U8 => bytes.push(u8::try_from(value.as_u64()?).ok()?),
+        Datatype::U16 => bytes.extend(u16::try_from(value.as_u64()?).ok()?.to_le_bytes()),
+        Datatype::U32 => bytes.extend(u32::try_from(value.as_u64()?).ok()?.to_le_bytes()),
+        Datatype::U64 => bytes.extend(value.as_u64()?.to_le_bytes()),
         Datatype::I8 => bytes.extend(i8::try_from(value.as_i64()?).ok()?.to_le_bytes()),
+        Datatype::I16 => bytes.extend(i16::try_from(value.as_i64()?).ok()?.to_le_bytes()),
         Datatype::I32 => bytes.extend(i32::try_from(value.as_i64()?).ok()?.to_le_bytes()),
         Datatype::I64 => bytes.extend(value.as_i64()?.to_le_bytes()),
         Datatype::F32 => bytes.extend((value.as_f64()? as f32).to_le_bytes()),

@@ -7,6 +7,7 @@ use kaskade_models::{
 use kaskade_testkit::wait_until;
 
 use super::*;
+use crate::bus::BusConfig;
 use crate::client::Client;
 use crate::dispatch::{exits, subscribe};
 use crate::error::Code;
@@ -14,6 +15,7 @@ use crate::ingress::PANICS;
 use crate::node::service::Service;
 use crate::ops::health::NotReady;
 use crate::stage::{batcher, generator};
+use crate::subjects::App;
 use crate::wire::headers;
 
 const PATIENCE: Duration = Duration::from_secs(20);

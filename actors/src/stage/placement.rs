@@ -16,7 +16,7 @@ use super::ending;
 use super::hosting::{Hosted, ReplicaActor};
 use super::worker::{InPlace, Loaded, Readiness, Worker};
 use crate::{
-    actor::{self, AsyncContext, Context},
+    actor::{AsyncContext, Context},
     bus::Bus,
     plan::versions::PlanVersion,
     subjects,

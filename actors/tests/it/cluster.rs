@@ -17,7 +17,7 @@ const SERVERS: usize = 3;
 const REQUESTS: usize = 50;
 
 /// Elections of a cluster take seconds on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Three nats-servers that know each other.
 fn cluster() -> Vec<NatsServer> {

@@ -339,7 +339,7 @@ async fn the_bytes_of_durable_requests_in_flight_are_bounded_and_the_rest_waits_
         .bus(BusConfig::new(APP).url(server.url()))
         .ingress(IngressConfig {
             max_in_flight_bytes: 4 * MIB,
-            default_budget: Duration::from_secs(60),
+            default_budget: Duration::from_mins(1),
             ..ingress(Some(quick()))
         })
         .start()

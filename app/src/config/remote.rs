@@ -155,7 +155,8 @@ impl RemoteRule {
             (RemoteKind::OpenAi, OpenAiApi::Embeddings) => Api::Embeddings { model },
             (RemoteKind::OpenAi, OpenAiApi::Chat) => {
                 let generates = task == Task::Generation;
-                let most = u32::try_from(generation.sampling.max_tokens).unwrap_or(u32::MAX);
+                let sampling = generation.sampling.clone().sampling(0);
+                let most = u32::try_from(sampling.max_tokens).unwrap_or(u32::MAX);
                 Api::Chat(Chat {
                     model,
                     task: if generates {
@@ -169,7 +170,7 @@ impl RemoteRule {
                     prompt: self.prompt.clone(),
                     max_tokens: if generates { most } else { LABEL_TOKENS },
                     temperature: if generates {
-                        generation.sampling.temperature.into()
+                        sampling.temperature.into()
                     } else {
                         0.0
                     },

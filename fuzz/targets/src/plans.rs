@@ -187,6 +187,7 @@ fn profiled(variant: &PlannedVariant) -> VariantProfile {
         energy_j: None,
         memory_bytes: None,
         utilisation: Some(0.5),
+        spread: None,
     };
     VariantProfile {
         name: variant.name.clone(),

@@ -7,7 +7,8 @@ use crate::support::Stand;
 
 const INFER: &str = "/v2/models/app/infer";
 
-fn input(name: &str, datatype: &str, shape: Value, data: Value) -> Value {
+fn input(name: &str, datatype: &str, shape: impl Into<Value>, data: impl Into<Value>) -> Value {
+    let (shape, data): (Value, Value) = (shape.into(), data.into());
     json!({"name": name, "datatype": datatype, "shape": shape, "data": data})
 }
 

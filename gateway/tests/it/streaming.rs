@@ -34,7 +34,7 @@ fn text(letters: usize) -> String {
 
 impl Model for Letters {
     fn run(&mut self, _: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
-        unreachable!("it is continuous")
+        panic!("it is continuous")
     }
 
     fn continuous(&mut self) -> Option<&mut dyn Continuous> {

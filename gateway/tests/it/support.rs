@@ -1,5 +1,6 @@
 //! A gateway before a cascade of models in Rust, and a plain HTTP client.
 
+use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -128,9 +129,9 @@ impl Stand {
 pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut request = format!("{method} {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n");
     for (name, value) in headers {
-        request += &format!("{name}: {value}\r\n");
+        write!(request, "{name}: {value}\r\n").unwrap();
     }
-    request += &format!("Content-Length: {}\r\n\r\n", body.len());
+    write!(request, "Content-Length: {}\r\n\r\n", body.len()).unwrap();
     [request.as_bytes(), body].concat()
 }
 

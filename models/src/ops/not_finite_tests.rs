@@ -7,7 +7,7 @@ use super::*;
 const WIDTH: usize = 8;
 
 /// Rows of finite numbers with one other value, in the middle of the last row.
-fn spoilt(rows: usize, width: usize, value: f32) -> Rows {
+fn with_value(rows: usize, width: usize, value: f32) -> Rows {
     let mut values: Vec<f32> = (0..rows * width)
         .map(|index| (index % 7) as f32 / 7.0 - 0.4)
         .collect();
@@ -25,21 +25,22 @@ fn linear(inputs: usize, outputs: usize) -> <Cpu as Ops>::Linear {
     )
 }
 
-/// Results of every operation on a spoilt matrix.
+/// Results of every operation on a matrix with that value.
 fn results(value: f32) -> Vec<(&'static str, Rows)> {
     // More rows than a task has, so that the parallel way is taken too.
     let rows = 64;
-    let mut sum = spoilt(rows, WIDTH, 0.0);
-    Cpu.add(&mut sum, &spoilt(rows, WIDTH, value));
-    let mut rotated = spoilt(rows, WIDTH, value);
+    let mut sum = with_value(rows, WIDTH, 0.0);
+    Cpu.add(&mut sum, &with_value(rows, WIDTH, value));
+    let mut rotated = with_value(rows, WIDTH, value);
     let rotary = Rotary {
         frequencies: vec![1.0, 0.1, 0.01, 0.001],
         neighbours: false,
+        scale: 1.0,
     };
     let positions: Vec<usize> = (0..rows).collect();
     Cpu.rotate(&mut rotated, 1, WIDTH, &rotary, &positions);
-    let queries = spoilt(rows, WIDTH, 0.0);
-    let cached = spoilt(rows, 2 * WIDTH, value);
+    let queries = with_value(rows, WIDTH, 0.0);
+    let cached = with_value(rows, 2 * WIDTH, value);
     let request = AttentionSpans {
         queries: rows,
         cached: vec![Span {
@@ -67,24 +68,27 @@ fn results(value: f32) -> Vec<(&'static str, Rows)> {
         ("rotate", rotated),
         (
             "multiply",
-            Cpu.multiply(&spoilt(rows, WIDTH, value), &linear(WIDTH, 5)),
+            Cpu.multiply(&with_value(rows, WIDTH, value), &linear(WIDTH, 5)),
         ),
         (
             "layer norm",
-            Cpu.normalise(&spoilt(rows, WIDTH, value), &norm(Some(vec![0.0; WIDTH]))),
+            Cpu.normalise(&with_value(rows, WIDTH, value), &norm(Some(vec![0.0; WIDTH]))),
         ),
         (
             "root mean square norm",
-            Cpu.normalise(&spoilt(rows, WIDTH, value), &norm(None)),
+            Cpu.normalise(&with_value(rows, WIDTH, value), &norm(None)),
         ),
         (
             "gated",
-            Cpu.activate(spoilt(rows, WIDTH, value), Activation::Silu, true),
+            Cpu.activate(with_value(rows, WIDTH, value), Activation::Silu, true),
         ),
-        ("attend", Cpu.attend(&queries, &[request], &heads, None)),
+        (
+            "attend",
+            Cpu.attend(&queries, &[request], &heads, ScoreRules::default()),
+        ),
         (
             "convolve",
-            Cpu.convolve(&spoilt(rows, WIDTH, value), &images, &linear(9 * WIDTH, 3)),
+            Cpu.convolve(&with_value(rows, WIDTH, value), &images, &linear(9 * WIDTH, 3)),
         ),
     ]
 }
@@ -102,14 +106,14 @@ fn no_operation_swallows_not_a_number_or_infinity() {
 #[test]
 fn no_form_of_encoder_attention_swallows_not_a_number() {
     let masks: [&[bool]; 2] = [&[true; 40], &[true; 24]];
-    let bias = spoilt(2, 9, 0.0);
+    let bias = with_value(2, 9, 0.0);
     let distances = DistanceScores {
         rows: DistanceRows::new(50, |distance| (distance.clamp(-3, 3) + 3).unsigned_abs()),
-        keys: Some(spoilt(7, WIDTH, 0.0)),
-        queries: Some(spoilt(7, WIDTH, 0.0)),
+        keys: Some(with_value(7, WIDTH, 0.0)),
+        queries: Some(with_value(7, WIDTH, 0.0)),
     };
     for column in [0, WIDTH, 2 * WIDTH] {
-        let mut projected = spoilt(64, 3 * WIDTH, 0.0);
+        let mut projected = with_value(64, 3 * WIDTH, 0.0);
         projected.values[50 * 3 * WIDTH + column] = f32::NAN;
         for form in 0..4 {
             let mut attention = EncoderAttention::plain(2, WIDTH / 2);

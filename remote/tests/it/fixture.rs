@@ -42,7 +42,7 @@ pub(crate) struct Server {
     pub(crate) connections: Arc<AtomicUsize>,
     /// Most requests that were under way at once.
     pub(crate) most: Arc<AtomicUsize>,
-    _runtime: tokio::runtime::Runtime,
+    runtime: tokio::runtime::Runtime,
 }
 
 impl Server {
@@ -65,10 +65,10 @@ impl Server {
             requests: Arc::clone(&state.requests),
             connections: Arc::default(),
             most: Arc::clone(&state.most),
-            _runtime: runtime,
+            runtime,
         };
         let connections = Arc::clone(&server.connections);
-        server._runtime.spawn(async move {
+        server.runtime.spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 connections.fetch_add(1, Ordering::SeqCst);
                 tokio::spawn(serve(stream, state.clone()));

@@ -63,7 +63,7 @@ pub fn onnx_python() -> Result<PathBuf, String> {
     found.clone()
 }
 
-/// Makes a virtual environment with packages from PyPI, once, and returns its interpreter.
+/// Makes a virtual environment with packages from `PyPI`, once, and returns its interpreter.
 fn with_packages(prefix: &str, packages: &[&str], imports: &str) -> Result<PathBuf, String> {
     // The name holds the pins, so that a changed pin makes a new environment.
     let name = packages.join("-").replace("==", "-").replace('.', "_");

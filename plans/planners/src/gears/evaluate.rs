@@ -129,20 +129,21 @@ impl Simulated {
     fn window_s(&self, candidate: &Plan, qps: f64) -> f64 {
         (REQUESTS / qps).max(HORIZONS * self.horizon_s(candidate))
     }
+}
 
-    fn run(&self, simulator: &Simulator, qps: f64, seconds: f64, seed: u64) -> Outcome {
-        let warm_up_s = GLANCE * seconds;
-        let us = |seconds: f64| (seconds * 1e6) as u64;
-        let mut window = Window {
-            from_us: us(warm_up_s),
-            middle_us: us(warm_up_s + seconds / 2.0),
-            early: LatencyHistogram::default(),
-            late: LatencyHistogram::default(),
-        };
-        let arrivals = poisson(qps, us(warm_up_s + seconds), seed);
-        let report = simulator.run(arrivals, &mut window);
-        window.outcome(&report)
-    }
+/// Simulates a load for `seconds` after a warm-up.
+fn simulate(simulator: &Simulator, qps: f64, seconds: f64, seed: u64) -> Outcome {
+    let warm_up_s = GLANCE * seconds;
+    let us = |seconds: f64| (seconds * 1e6) as u64;
+    let mut window = Window {
+        from_us: us(warm_up_s),
+        middle_us: us(warm_up_s + seconds / 2.0),
+        early: LatencyHistogram::default(),
+        late: LatencyHistogram::default(),
+    };
+    let arrivals = poisson(qps, us(warm_up_s + seconds), seed);
+    let report = simulator.run(arrivals, &mut window);
+    window.outcome(&report)
 }
 
 impl Evaluate for Simulated {
@@ -151,12 +152,12 @@ impl Evaluate for Simulated {
             Simulator::new(candidate, &self.profile, &self.config).map_err(|error| error.to_string())?;
         let (seconds, seed) = (self.window_s(candidate, qps), self.config.seed);
         if let Slo::Latency { p95_us } = self.slo {
-            let glance = self.run(&simulator, qps, GLANCE * seconds, seed);
+            let glance = simulate(&simulator, qps, GLANCE * seconds, seed);
             if glance.p95_us as f64 > BY_FAR * p95_us as f64 {
                 return Ok(glance);
             }
         }
-        Ok(self.run(&simulator, qps, seconds, seed))
+        Ok(simulate(&simulator, qps, seconds, seed))
     }
 
     fn largest_p95(&mut self, candidate: &Plan, qps: f64, runs: u32) -> Result<Option<u64>, String> {
@@ -170,7 +171,7 @@ impl Evaluate for Simulated {
             };
             let simulator =
                 Simulator::new(candidate, &self.profile, &config).map_err(|error| error.to_string())?;
-            let outcome = self.run(&simulator, qps, seconds, seed);
+            let outcome = simulate(&simulator, qps, seconds, seed);
             let p95_us = if outcome.keeps_up {
                 outcome.p95_us
             } else {
