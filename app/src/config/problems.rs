@@ -47,6 +47,14 @@ impl App {
                     .to_owned(),
             );
         }
+        let escalates = self.planner.is_some() || matches!(self.plan, PlanSource::File(_));
+        if escalates && !self.task.has_confidence() {
+            problems.push(
+                "task: answers of this task have no confidence, which a cascade needs; serve one variant with \
+                 `plan = { single = \"NAME\" }`, without `planner`"
+                    .to_owned(),
+            );
+        }
         match &self.plan {
             PlanSource::Single(name) if !self.variants.iter().any(|variant| variant.name == *name) => {
                 problems.push(format!("plan.single: `{name}` is none of the variants"));

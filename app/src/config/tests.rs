@@ -388,6 +388,26 @@ fn the_committed_schema_is_the_one_of_the_types() {
     );
 }
 
+#[test]
+fn answers_without_a_confidence_are_served_by_one_variant() {
+    let problems = |task: &str, plan: &str| {
+        let app =
+            format!("name = \"a\"\ntask = \"{task}\"\n{plan}\n[[variants]]\nname = \"a\"\ndir = \"a\"\n");
+        App::parse(&app).unwrap().problems().join("; ")
+    };
+    for task in ["embedding", "reranking"] {
+        assert!(
+            problems(task, "plan = { file = \"plan.json\" }").contains("no confidence"),
+            "{task}"
+        );
+        assert!(
+            !problems(task, "plan = { single = \"a\" }").contains("no confidence"),
+            "{task}"
+        );
+    }
+    assert!(!problems("multi_label", "plan = { file = \"plan.json\" }").contains("no confidence"));
+}
+
 /// What is wrong with an app that is this pipeline.
 fn pipeline_problems(tasks: &str, more: &str) -> Vec<String> {
     let text = format!(

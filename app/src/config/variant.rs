@@ -22,6 +22,12 @@ pub enum Task {
     QuestionAnswering,
     /// A continuation of the request's text, token by token.
     Generation,
+    /// Several labels per input, with a confidence of the model's own.
+    MultiLabel,
+    /// A vector per text. It has no confidence: one variant is served alone.
+    Embedding,
+    /// The score of a pair of texts. It has no confidence: one variant is served alone.
+    Reranking,
 }
 
 impl Task {
@@ -31,8 +37,13 @@ impl Task {
             Self::Classification => Estimator::MaxSquared,
             Self::QuestionAnswering => Estimator::Span,
             // The engine computes a confidence at each step and returns the lowest of the answer.
-            Self::Generation => Estimator::Given,
+            Self::Generation | Self::MultiLabel | Self::Embedding | Self::Reranking => Estimator::Given,
         }
+    }
+
+    /// Whether answers have a confidence, which a cascade needs.
+    pub const fn has_confidence(self) -> bool {
+        !matches!(self, Self::Embedding | Self::Reranking)
     }
 }
 

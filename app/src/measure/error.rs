@@ -58,7 +58,7 @@ pub enum MeasureError {
     NoValidationSet,
     /// Answers of the app's task have no labelled data format.
     #[error(
-        "task: extractive answers have no labelled data format yet; write the profile of another task yourself \
+        "task: only classes and texts have a labelled data format; write the profile of another task yourself \
          (`kaskade schema profile`)"
     )]
     NoLabelFormat,

@@ -101,7 +101,8 @@ impl<'a> Profiler<'a> {
     /// When the app names no validation set, or its task has no labelled data format.
     pub fn check(&self) -> Result<(), MeasureError> {
         self.validation_set()?;
-        if self.app.task == Task::QuestionAnswering && self.app.pipeline.is_none() {
+        let labelled = matches!(self.app.task, Task::Classification | Task::Generation);
+        if !labelled && self.app.pipeline.is_none() {
             return Err(MeasureError::NoLabelFormat);
         }
         Ok(())
