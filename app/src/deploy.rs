@@ -419,6 +419,10 @@ mod tests {
             seen.push((progress.ingresses, progress.behind.len()));
         });
         admitted.await.unwrap();
-        assert_eq!(seen, [(2, 1)], "each state is shown once, and then the wait ends");
+        // The wait may outlast the last change: other ingresses have the time to report.
+        assert!(
+            seen == [(2, 1)] || seen == [(2, 1), (2, 0)],
+            "each state is shown once, and then the wait ends: {seen:?}"
+        );
     }
 }

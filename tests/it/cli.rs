@@ -82,21 +82,21 @@ fn validate_lists_every_problem_of_every_file() {
 fn validate_refuses_an_architecture_that_is_not_supported() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-    std::fs::create_dir(folder.path().join("distilbert")).unwrap();
+    std::fs::create_dir(folder.path().join("xlnet")).unwrap();
     write(
-        "distilbert/config.json",
-        r#"{"architectures": ["DistilBertForSequenceClassification"], "model_type": "distilbert", "dim": 768}"#,
+        "xlnet/config.json",
+        r#"{"architectures": ["XLNetForSequenceClassification"], "model_type": "xlnet", "d_model": 768}"#,
     );
     write(
         "app.toml",
-        "name = \"reviews\"\n[[variants]]\nname = \"small\"\ndir = \"distilbert\"\n",
+        "name = \"reviews\"\n[[variants]]\nname = \"small\"\ndir = \"xlnet\"\n",
     );
     let output = kaskade(folder.path(), &["validate", "app.toml"]);
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stdout);
     for part in [
         "app.toml: variants[0].dir: variant `small`",
-        "`DistilBertForSequenceClassification`, which this build cannot serve",
+        "`XLNetForSequenceClassification`, which this build cannot serve",
         "BertForSequenceClassification",
     ] {
         assert!(said.contains(part), "{part}: {said}");

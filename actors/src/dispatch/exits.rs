@@ -15,19 +15,13 @@ use crate::{
     error::{Code, Fault},
     metrics::Metrics,
     plan::versions::{PlanVersion, PlanVersions},
-    supervision::PanicGuard,
 };
-
-/// Name of the router among the tasks of a node.
-pub(crate) const TASK: &str = "router";
 
 /// Routes the results of one variant's replica. Plain code: the actor of the replica calls it.
 pub(crate) struct Router {
     variant: String,
     plans: PlanVersions,
     metrics: Arc<Metrics>,
-    #[cfg_attr(not(test), expect(dead_code, reason = "its drop reports a panic"))]
-    guard: PanicGuard,
 }
 
 /// Where a result goes next.
@@ -44,12 +38,11 @@ pub(crate) enum RouteDecision<'a> {
 
 impl Router {
     /// Creates a router for the replicas of one variant.
-    pub(crate) fn new(variant: &str, plans: PlanVersions, metrics: Arc<Metrics>, guard: PanicGuard) -> Self {
+    pub(crate) fn new(variant: &str, plans: PlanVersions, metrics: Arc<Metrics>) -> Self {
         Self {
             variant: variant.to_owned(),
             plans,
             metrics,
-            guard,
         }
     }
 
@@ -71,8 +64,6 @@ impl Router {
 
     /// Routes the outputs of one request, which the executor has checked.
     pub(crate) fn route(&self, mut delivery: Delivery, outputs: Vec<Tensor>) {
-        #[cfg(test)]
-        self.guard.panic_if_scripted();
         delivery.set_checked();
         let request = &delivery.request;
         // A finished answer is not thrown away: the ingress that admitted the request knows its plan.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::actor::Addr;
 use async_nats::{Message, StatusCode};
+use bytes::Bytes;
 use futures::StreamExt;
 use kaskade_policy::gather::Branch;
 use tokio::{
@@ -153,7 +154,7 @@ async fn pump_requests(
     Capacity { permits, bytes }: Capacity,
     mut stop: watch::Receiver<bool>,
 ) {
-    let take = |message: Message| {
+    let take = |mut message: Message| {
         metrics.arrived();
         let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
             return refuse(&dispatcher, &metrics, &message, &TOO_MANY_REQUESTS);
@@ -163,6 +164,7 @@ async fn pump_requests(
             // An actor that has ended swallows its messages.
             refuse(&dispatcher, &metrics, &message, &ENDED);
         } else if held.charge(message.payload.len()) {
+            message.payload = in_memory_of_its_own(message.payload);
             ingress.do_send(Inbound { message, held });
         } else {
             refuse(&dispatcher, &metrics, &message, &TOO_MANY_BYTES);
@@ -178,6 +180,18 @@ async fn pump_requests(
         }
     }
     requests.finish(take).await;
+}
+
+/// Size from which a body is copied out of the connection's buffer, bytes.
+const LARGE: usize = 256 << 10;
+
+/// Copies a large body. The connection reads into a buffer that grows to twice the size of a message and more, and that a body
+/// keeps alive whole; `max_in_flight_bytes` would then bound half of the memory.
+fn in_memory_of_its_own(body: Bytes) -> Bytes {
+    if body.len() < LARGE {
+        return body;
+    }
+    Bytes::copy_from_slice(&body)
 }
 
 /// Refuses a request immediately.

@@ -9,7 +9,7 @@ use kaskade_testkit::wait_until;
 use super::*;
 use crate::bus::BusConfig;
 use crate::client::Client;
-use crate::dispatch::{exits, subscribe};
+use crate::dispatch::subscribe;
 use crate::error::Code;
 use crate::ingress::PANICS;
 use crate::node::service::Service;
@@ -190,11 +190,6 @@ fn ends_with(task: &'static str, node: &Node, app: &str) {
 #[test]
 fn a_batcher_that_panics_ends_its_node() {
     ends_with(batcher::TASK, &start("panicking-batcher"), "panicking-batcher");
-}
-
-#[test]
-fn a_router_that_panics_ends_its_node() {
-    ends_with(exits::TASK, &start("panicking-router"), "panicking-router");
 }
 
 #[test]

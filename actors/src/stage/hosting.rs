@@ -21,7 +21,7 @@ use crate::{
     bus::Bus,
     dispatch::dispatcher::Dispatcher,
     dispatch::epoch_check::EpochCheck,
-    dispatch::exits::{self, Router},
+    dispatch::exits::Router,
     dispatch::local::LocalReplica,
     dispatch::subscribe::{self, Binding},
     metrics::Metrics,
@@ -114,7 +114,6 @@ impl Hosted {
             &replica.variant,
             shared.plans.clone(),
             Arc::clone(&shared.metrics),
-            supervisor.panic_guard(exits::TASK),
         );
         let clock = shared.dispatcher.clock();
         let (queue_depth, metrics) = (Arc::clone(&depth), Arc::clone(&shared.metrics));

@@ -1,5 +1,6 @@
 //! Remote variants: models behind endpoints that speak the OpenAI API or the Open Inference Protocol.
 
+use std::fmt;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,8 @@ use kaskade_policy::remote::retry::RetryConfig;
 use kaskade_remote::secret::SecretError;
 use kaskade_remote::{Api, Chat, ChatTask, Endpoint, Secret};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::scalar::Span;
 use super::variant::Task;
@@ -89,13 +91,56 @@ pub enum OpenAiApi {
 }
 
 /// Where a key is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum KeySource {
     /// In this environment variable.
     Env(String),
     /// In this file, relative to this file.
     File(PathBuf),
+}
+
+impl<'de> Deserialize<'de> for KeySource {
+    /// A derived implementation would show a key that was written in place of its source.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(KeySourceVisitor)
+    }
+}
+
+struct KeySourceVisitor;
+
+impl<'de> Visitor<'de> for KeySourceVisitor {
+    type Value = KeySource;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("{ env = \"NAME\" } or { file = \"PATH\" }")
+    }
+
+    fn visit_str<E: de::Error>(self, _: &str) -> Result<KeySource, E> {
+        let reason =
+            "api_key: write where the key is, `{ env = \"NAME\" }` or `{ file = \"PATH\" }`, not the key";
+        Err(E::custom(reason))
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<KeySource, A::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Fields {
+            env: Option<String>,
+            file: Option<PathBuf>,
+        }
+        match Fields::deserialize(de::value::MapAccessDeserializer::new(map))? {
+            Fields {
+                env: Some(name),
+                file: None,
+            } => Ok(KeySource::Env(name)),
+            Fields {
+                env: None,
+                file: Some(path),
+            } => Ok(KeySource::File(path)),
+            _ => Err(de::Error::custom("api_key: give one of `env` and `file`")),
+        }
+    }
 }
 
 fn default_prompt() -> String {

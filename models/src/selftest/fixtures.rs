@@ -33,43 +33,43 @@ macro_rules! file {
     };
 }
 
-/// Every fixture.
-pub const ALL: [Fixture; 5] = [
-    Fixture {
-        name: "bert-classification",
-        config: file!("bert-classification", "config.json"),
-        weights: file!("bert-classification", "model.safetensors"),
-        tokenizer: Some(file!("bert-classification", "tokenizer.json")),
-        expected: file!("bert-classification", "expected.json"),
-    },
-    Fixture {
-        name: "bert-question-answering",
-        config: file!("bert-question-answering", "config.json"),
-        weights: file!("bert-question-answering", "model.safetensors"),
-        tokenizer: Some(file!("bert-question-answering", "tokenizer.json")),
-        expected: file!("bert-question-answering", "expected.json"),
-    },
-    Fixture {
-        name: "vit",
-        config: file!("vit", "config.json"),
-        weights: file!("vit", "model.safetensors"),
-        tokenizer: None,
-        expected: file!("vit", "expected.json"),
-    },
-    Fixture {
-        name: "cnn",
-        config: file!("cnn", "config.json"),
-        weights: file!("cnn", "model.safetensors"),
-        tokenizer: None,
-        expected: file!("cnn", "expected.json"),
-    },
-    Fixture {
-        name: "mlp",
-        config: file!("mlp", "config.json"),
-        weights: file!("mlp", "model.safetensors"),
-        tokenizer: None,
-        expected: file!("mlp", "expected.json"),
-    },
+macro_rules! fixture {
+    ($folder:literal) => {
+        fixture!($folder, None)
+    };
+    ($folder:literal, $tokenizer:expr) => {
+        Fixture {
+            name: $folder,
+            config: file!($folder, "config.json"),
+            weights: file!($folder, "model.safetensors"),
+            tokenizer: $tokenizer,
+            expected: file!($folder, "expected.json"),
+        }
+    };
+}
+
+/// One fixture per form of encoder, beside the heads of BERT.
+pub const ALL: [Fixture; 14] = [
+    fixture!(
+        "bert-classification",
+        Some(file!("bert-classification", "tokenizer.json"))
+    ),
+    fixture!(
+        "bert-question-answering",
+        Some(file!("bert-question-answering", "tokenizer.json"))
+    ),
+    fixture!("distilbert"),
+    fixture!("roberta"),
+    fixture!("electra"),
+    fixture!("albert"),
+    fixture!("mpnet"),
+    fixture!("deberta-v2"),
+    fixture!("modernbert"),
+    fixture!("vit"),
+    fixture!("deit"),
+    fixture!("deit-distilled"),
+    fixture!("cnn"),
+    fixture!("mlp"),
 ];
 
 /// A request and its expected answer.
