@@ -28,8 +28,6 @@ const REQUESTS: usize = 4_096;
 const LIMIT: usize = 256 * MIB;
 /// Requests that are sent before the ingress has taken earlier ones: more would exceed what the server keeps for it.
 const WINDOW: usize = 16;
-/// A buffer of the connection that keeps an input alive may be twice as large as the input.
-const PER_BYTE: usize = 2;
 /// What the process may use besides: messages under way, in the ingress and in the client of the test.
 const BESIDES: usize = 192 * MIB;
 
@@ -133,7 +131,7 @@ fn requests_of_a_mebibyte_stay_under_the_limit_and_the_rest_is_refused() {
             BTreeMap::from([(Code::Overloaded.id(), REQUESTS - accepted)])
         );
         assert!(
-            peak.saturating_sub(before) <= PER_BYTE * LIMIT + BESIDES,
+            peak.saturating_sub(before) <= LIMIT + BESIDES,
             "{} MiB before, {} MiB at most",
             before / MIB,
             peak / MIB

@@ -117,7 +117,7 @@ fn shares_and_pairs_name_replicas_of_the_stages_partition() {
         json!({ "stage": "small", "pairs": { "s": "s" } }),
     );
     assert!(
-        elsewhere.contains("entry.pairs: is only for `next`"),
+        elsewhere.contains("entry.pairs: applies to `next` only"),
         "{elsewhere}"
     );
 }
