@@ -51,7 +51,7 @@ impl FailureDetector {
                     liveness.beat(replica, now);
                 }
             }
-            liveness.restarted(&beat.actor, beat.sequence)
+            liveness.restarted(&beat.actor, beat.instance, beat.sequence)
         });
         if restarted {
             self.tell(&before.into_iter().collect::<Vec<_>>());

@@ -18,6 +18,7 @@ use crate::{
     dispatch::delivery::Delivery,
     dispatch::dispatcher::Dispatcher,
     dispatch::subscribe::{self, Binding},
+    ids,
     node::NodeError,
     node::leaving::Senders,
     subjects::{self, App},
@@ -165,7 +166,7 @@ async fn beat(
         return;
     };
     let mut period = tokio::time::interval(Duration::from_micros(BEAT_PERIOD_US));
-    let mut sequence = 0;
+    let (mut sequence, instance) = (0, ids::unique());
     loop {
         let detached = tokio::select! {
             _ = period.tick() => false,
@@ -189,6 +190,7 @@ async fn beat(
             actor: config.replica.clone(),
             kind: "custom".to_owned(),
             sequence,
+            instance,
             leaving: now != Presence::Serving,
             replicas: if now == Presence::Gone {
                 Vec::new()

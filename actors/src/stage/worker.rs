@@ -18,6 +18,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use super::hosting::{Hosted, Shared};
 use super::lease::Device;
 use crate::{
+    ids,
     supervision::TaskGuard,
     wire::{Beat, IngressState, Message as _},
 };
@@ -67,6 +68,8 @@ pub struct Worker {
     beat: watch::Sender<Arc<Beat>>,
     pub(super) subscribing: Vec<oneshot::Receiver<()>>,
     beats: u64,
+    /// Differs from that of an earlier start of the worker.
+    instance: u64,
     /// Lost connections that the heartbeats have accounted for.
     disconnects: u64,
     /// Devices with exclusive use, by their names in the placement.
@@ -166,6 +169,7 @@ impl Worker {
             beat: watch::Sender::default(),
             subscribing: Vec::new(),
             beats: 0,
+            instance: ids::unique(),
             disconnects: 0,
             devices: BTreeMap::new(),
             newest: 0,
@@ -219,6 +223,7 @@ impl Worker {
             actor: self.config.name.clone(),
             kind: "worker".to_owned(),
             sequence: self.beats,
+            instance: self.instance,
             epoch: self.newest,
             in_place: ready.epoch,
             failed: ready.failed.into_keys().collect(),

@@ -306,6 +306,10 @@ pub struct Beat {
     /// lost its connection, so messages sent to it may be lost.
     #[serde(default)]
     pub sequence: u64,
+    /// A number that differs from that of an earlier start of the actor: a process that dies soon after its start may have sent
+    /// no more heartbeats than the one after it. 0 if it is not told.
+    #[serde(default)]
+    pub instance: u64,
 }
 
 impl Message for Beat {

@@ -250,7 +250,10 @@ fn beat() -> impl Strategy<Value = Beat> {
         "[a-z]{1,8}",
         "[a-z]{1,8}",
         vec(replica, 0..4),
-        (any::<(u32, u32, u64, u64, u64, bool)>(), vec("[a-z]{1,8}", 0..3)),
+        (
+            any::<(u32, u32, u64, u64, u64, u64, bool)>(),
+            vec("[a-z]{1,8}", 0..3),
+        ),
         btree_map("[a-z]{1,8}", fan_outs(), 0..3),
         btree_map("[a-z]{1,8}", runs(), 0..3),
     )
@@ -259,7 +262,7 @@ fn beat() -> impl Strategy<Value = Beat> {
                 actor,
                 kind,
                 replicas,
-                ((queue, in_flight, epoch, sequence, in_place, leaving), failed),
+                ((queue, in_flight, epoch, sequence, instance, in_place, leaving), failed),
                 fan_outs,
                 runs,
             )| Beat {
@@ -275,6 +278,7 @@ fn beat() -> impl Strategy<Value = Beat> {
                 failed,
                 leaving,
                 sequence,
+                instance,
             },
         )
 }

@@ -32,7 +32,7 @@ const LATE_LOOK_US: u64 = 2 * LOOK_PERIOD_US;
 pub struct Liveness {
     seen: BTreeMap<Arc<str>, Seen>,
     /// By process, the number of its newest beat.
-    counts: BTreeMap<String, u64>,
+    counts: BTreeMap<String, (u64, u64)>,
     /// The replicas that could not be loaded where the admitted plan places them.
     unloadable: BTreeSet<Arc<str>>,
     /// Counts the changes of what [`Liveness::reachability`] returns.
@@ -90,15 +90,17 @@ impl Liveness {
         changed
     }
 
-    /// Notes the number of a process's beat, which counts from its start. True if the process has started again since its last
-    /// one: whatever it had is lost, although it was never silent for long.
+    /// Notes the number of a process's beat, which counts from its start, and the instance that sent it. True if the process has
+    /// started again since its last one: whatever it had is lost, although it was never silent for long. The number alone does
+    /// not show it if the process died before it had sent more beats than the one after it.
     ///
     /// A late beat of the process before it is taken for another start; that costs a resend and loses nothing.
-    pub fn restarted(&mut self, process: &str, number: u64) -> bool {
+    pub fn restarted(&mut self, process: &str, instance: u64, number: u64) -> bool {
         if let Some(last) = self.counts.get_mut(process) {
-            return number < std::mem::replace(last, number);
+            let (known, count) = std::mem::replace(last, (instance, number));
+            return instance != known || number < count;
         }
-        self.counts.insert(process.to_owned(), number);
+        self.counts.insert(process.to_owned(), (instance, number));
         false
     }
 
@@ -242,13 +244,18 @@ mod tests {
     #[test]
     fn who_starts_again_between_two_beats_has_lost_what_it_had() {
         let mut liveness = Liveness::default();
-        assert!(!liveness.restarted("w1", 7), "no earlier heartbeat");
-        assert!(!liveness.restarted("w1", 8));
-        assert!(liveness.restarted("w1", 0));
-        assert!(!liveness.restarted("w1", 1));
-        assert!(!liveness.restarted("w2", 0));
+        assert!(!liveness.restarted("w1", 1, 7), "no earlier heartbeat");
+        assert!(!liveness.restarted("w1", 1, 8));
+        assert!(liveness.restarted("w1", 1, 0), "it lost its connection");
+        assert!(!liveness.restarted("w1", 1, 1));
         assert!(
-            !liveness.restarted("w2", 0),
+            liveness.restarted("w1", 2, 1),
+            "it died before it had sent more beats than the next"
+        );
+        assert!(!liveness.restarted("w1", 2, 2));
+        assert!(!liveness.restarted("w2", 0, 0));
+        assert!(
+            !liveness.restarted("w2", 0, 0),
             "an uncounted process never restarts"
         );
     }

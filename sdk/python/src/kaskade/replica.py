@@ -59,6 +59,8 @@ class Replica:
         self._running: list[_Delivery] = []
         self._busy = 0.0
         self._sequence = 0
+        #: Differs from that of an earlier start.
+        self._instance = secrets.randbits(53)
         self._leaving = False
         self._draining = False
         self._function = stage.batch_function
@@ -292,6 +294,7 @@ class Replica:
             "in_flight": running,
             "leaving": self._leaving,
             "sequence": self._sequence,
+            "instance": self._instance,
         }
         self._sequence += 1
         if self.batches:
