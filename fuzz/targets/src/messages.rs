@@ -202,6 +202,7 @@ fn beat() -> Beat {
         failed: vec!["digits-small-0".into()],
         leaving: true,
         sequence: 70_000,
+        instance: 7,
     }
 }
 
