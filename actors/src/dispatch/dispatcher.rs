@@ -51,7 +51,7 @@ pub(crate) struct TaskTiming<'a> {
 
 /// Routes the messages of one app in one shard of a process. Cheap to clone.
 ///
-/// The dispatchers of a process share what they know ([`Dispatcher::shard`]): a message for an actor of another shard goes
+/// The dispatchers of a process share what they know (`Dispatcher::shard`): a message for an actor of another shard goes
 /// into its mailbox, from thread to thread.
 #[derive(Clone)]
 pub struct Dispatcher(Arc<Shard>);

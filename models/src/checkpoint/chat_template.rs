@@ -99,7 +99,7 @@ impl ChatTemplate {
     /// Renders the prompt for the answer to messages.
     ///
     /// # Errors
-    /// [`TemplateError`] without a template, or if it fails.
+    /// `TemplateError` without a template, or if it fails.
     pub fn render(&self, messages: &[Message]) -> Result<String, TemplateError> {
         let source = self.source.as_deref().ok_or(TemplateError::Missing)?;
         let mut environment = Environment::new();
