@@ -111,7 +111,7 @@ class ClientTest(unittest.IsolatedAsyncioTestCase):
             asked = asyncio.create_task(client.infer({"x": [1.0]}))
             first = await seen.get()
             await asyncio.to_thread(self.server.restart)
-            second = await seen.get()
+            second = await asyncio.wait_for(seen.get(), BUDGET)
             await second.respond(answer())
             await asked
         self.assertEqual(first.headers[wire.REQUEST_ID], second.headers[wire.REQUEST_ID])
