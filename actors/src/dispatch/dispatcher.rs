@@ -423,7 +423,8 @@ impl Dispatcher {
                 return None;
             }
         };
-        if payload.len() <= self.0.publisher.payload_limit() && !request.via_ingress {
+        let fits = payload.len() <= self.0.publisher.payload_limit();
+        if fits && !request.via_ingress {
             self.send(
                 self.0.process.app.stage(&edge.stage),
                 request,
@@ -437,6 +438,7 @@ impl Dispatcher {
         let one = self.group_member(from, version, edge, request.gear);
         match &one {
             Some(id) => self.send(self.0.process.app.replica(id), request, &payload, deadline, trace),
+            None if fits => self.refuse(request, no_replica(version.epoch, &edge.stage)),
             None => self.refuse(request, self.0.publisher.too_large::<StageRequest>(payload.len())),
         }
         one
@@ -588,6 +590,12 @@ pub(super) fn not_served(epoch: u64) -> Fault {
     Fault::new(Code::Unavailable, message)
 }
 
+/// The retryable fault of a request that must go to a named replica of a stage for which the plan of an epoch has none.
+fn no_replica(epoch: u64, stage: &str) -> Fault {
+    let message = format!("epoch {epoch} has no replica for stage `{stage}`");
+    Fault::new(Code::Unavailable, message)
+}
+
 /// The fault of a replica whose queue is full.
 pub(crate) fn full_queue(replica: &str) -> Fault {
     Fault::new(
@@ -595,3 +603,7 @@ pub(crate) fn full_queue(replica: &str) -> Fault {
         format!("the queue of replica `{replica}` is full; try again later, or add replicas"),
     )
 }
+
+#[cfg(test)]
+#[path = "dispatcher_tests.rs"]
+mod tests;
