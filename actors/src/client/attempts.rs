@@ -26,6 +26,8 @@ use crate::wire::headers;
 #[derive(Debug)]
 pub(super) struct Shared {
     policy: Mutex<ClientRetry>,
+    /// When the client was made: the policy's times count from here.
+    begun: Instant,
     /// Whether the app has ever answered.
     served: AtomicBool,
     /// Number of the next draw; the first one differs between clients.
@@ -36,6 +38,7 @@ impl Shared {
     pub(super) fn new() -> Self {
         Self {
             policy: Mutex::default(),
+            begun: Instant::now(),
             served: AtomicBool::new(false),
             draws: AtomicU64::new(RandomState::new().build_hasher().finish()),
         }
@@ -168,8 +171,7 @@ impl<'a> Exchange<'a> {
                 shared.served.store(true, Ordering::Relaxed);
                 match read(&reply) {
                     Ok(reply) => {
-                        let latency = u64::try_from(sent.elapsed().as_micros()).unwrap_or(u64::MAX);
-                        shared.policy().answered(latency);
+                        shared.policy().answered(micros(sent.elapsed()));
                         return Some(Ok(reply));
                     }
                     Err(fault) => (failure(fault.code), fault),
@@ -201,11 +203,15 @@ impl<'a> Exchange<'a> {
         }
         let shared = &self.client.shared;
         let draw = routing::draw(shared.draws.fetch_add(1, Ordering::Relaxed));
-        let left = u64::try_from(self.left().as_micros()).unwrap_or(u64::MAX);
-        let verdict = shared.policy().verdict(failure, self.resends, left, draw);
-        if let Verdict::Again { after_us } = verdict {
-            self.resend_at = Some(Instant::now() + Duration::from_micros(after_us));
-            self.silent_at = None;
+        let (left, now) = (micros(self.left()), Instant::now());
+        let at = micros(now.duration_since(shared.begun));
+        match shared.policy().verdict(failure, self.resends, left, at, draw) {
+            Verdict::Again { after_us } => {
+                self.resend_at = Some(now + Duration::from_micros(after_us));
+                self.silent_at = None;
+            }
+            Verdict::Wait { after_us } => self.silent_at = Some(now + Duration::from_micros(after_us)),
+            Verdict::End => {}
         }
     }
 }
@@ -217,6 +223,10 @@ fn failure(code: Code) -> Failure {
         code if code.retryable() => Failure::Retryable,
         _ => Failure::Final,
     }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 async fn at(moment: Option<Instant>) {

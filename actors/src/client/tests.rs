@@ -1,5 +1,7 @@
 //! Tests of the client against a nats-server, with a stand-in for the service.
 
+use std::collections::BTreeSet;
+
 use futures::FutureExt;
 use kaskade_testkit::{NatsOptions, NatsServer};
 
@@ -204,4 +206,39 @@ async fn a_budget_that_ends_returns_the_last_fault() {
     };
     assert_eq!(answer.unwrap_err().code, Code::Draining);
     assert!(begun.elapsed() < budget + REPLY_MARGIN);
+}
+
+#[tokio::test]
+async fn requests_that_were_lost_together_are_all_sent_again() {
+    // More than may be sent again at once.
+    const LOST: usize = 300;
+    let mut stand = Stand::new().await;
+    let client = stand.client.clone();
+    let (answer, ()) = tokio::join!(client.infer(Vec::new(), BUDGET), async {
+        let (_, reply) = stand.next().await;
+        stand.answer(reply).await;
+    });
+    assert!(answer.is_ok());
+    let asked: Vec<_> = (0..LOST)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move { client.infer(Vec::new(), BUDGET).await })
+        })
+        .collect();
+    let serving = async {
+        // An ingress that dies takes the first attempts with it.
+        let mut lost = BTreeSet::new();
+        loop {
+            let (id, reply) = stand.next().await;
+            if !lost.insert(id) {
+                stand.answer(reply).await;
+            }
+        }
+    };
+    let answers = tokio::select! {
+        answers = futures::future::join_all(asked) => answers,
+        () = serving => unreachable!("it goes on"),
+    };
+    let failed = answers.into_iter().filter(|answer| answer.as_ref().unwrap().is_err());
+    assert_eq!(failed.count(), 0, "requests that failed");
 }

@@ -5,8 +5,9 @@
 //! gets one answer.
 //!
 //! Resending adds load when there is least room for it. Pauses therefore grow, and what may find a service that is merely slow (a
-//! refusal for want of capacity, a long silence) spends from an allowance that answered requests fill: in an overload, most requests
-//! are sent once.
+//! refusal for want of capacity, a long silence) spends from an allowance that answered requests and time fill: in an overload, most
+//! requests are sent once. A silent request that finds the allowance empty waits for it, because it may be one of many that were lost
+//! together.
 
 /// Pause before the first resend of a refused request, microseconds; it doubles with each resend.
 const FIRST_PAUSE_US: u64 = 10_000;
@@ -31,6 +32,12 @@ const ALLOWANCE: f64 = 200.0;
 
 /// Resends that each answered request adds to the allowance.
 const EARNED: f64 = 0.25;
+
+/// Resends that each second adds to the allowance.
+const EARNED_PER_SECOND: f64 = 20.0;
+
+/// Pause until a silent request that found the allowance empty asks again, microseconds.
+const WAIT_US: u64 = 100_000;
 
 /// What went wrong with an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +67,11 @@ pub enum Verdict {
         /// The pause, microseconds.
         after_us: u64,
     },
+    /// It waits and asks for a verdict on the same failure again. An answer to an earlier attempt still counts.
+    Wait {
+        /// The pause, microseconds.
+        after_us: u64,
+    },
     /// It does not.
     End,
 }
@@ -71,6 +83,8 @@ pub struct ClientRetry {
     latency_us: Option<f64>,
     /// Resends that a slow service may get.
     allowance: f64,
+    /// Time of the last verdict, microseconds.
+    now_us: u64,
 }
 
 impl Default for ClientRetry {
@@ -78,6 +92,7 @@ impl Default for ClientRetry {
         Self {
             latency_us: None,
             allowance: ALLOWANCE,
+            now_us: 0,
         }
     }
 }
@@ -88,7 +103,7 @@ impl ClientRetry {
         let latency = latency_us as f64;
         let before = self.latency_us.unwrap_or(latency);
         self.latency_us = Some(latency.max(before + (latency - before) * DECAY));
-        self.allowance = (self.allowance + EARNED).min(ALLOWANCE);
+        self.earn(EARNED);
     }
 
     /// Returns the silence after which a request counts as lost that has been sent again `resends` times, microseconds; `None`
@@ -98,9 +113,20 @@ impl ClientRetry {
         Some(doubled(silence.max(SHORTEST_SILENCE_US), resends, u64::MAX))
     }
 
-    /// Decides about a request that has been sent again `resends` times and has `left_us` of its budget. `draw` is uniform in
-    /// [0, 1): pauses are spread over their upper half, so that clients that failed together do not return together.
-    pub fn verdict(&mut self, failure: Failure, resends: u32, left_us: u64, draw: f64) -> Verdict {
+    /// Decides at `now_us`, on a monotonic clock, about a request that has been sent again `resends` times and has `left_us` of
+    /// its budget. `draw` is uniform in [0, 1): pauses are spread over their upper half, so that clients that failed together
+    /// do not return together.
+    pub fn verdict(
+        &mut self,
+        failure: Failure,
+        resends: u32,
+        left_us: u64,
+        now_us: u64,
+        draw: f64,
+    ) -> Verdict {
+        let passed_us = now_us.saturating_sub(self.now_us);
+        self.now_us = self.now_us.max(now_us);
+        self.earn(passed_us as f64 / 1e6 * EARNED_PER_SECOND);
         let first = match failure {
             Failure::Final | Failure::NoResponders { known: false } => return Verdict::End,
             // The connection is up again, or the wait is over already.
@@ -115,11 +141,18 @@ impl ClientRetry {
         }
         if matches!(failure, Failure::Silence | Failure::Overloaded) {
             if self.allowance < 1.0 {
-                return Verdict::End;
+                return match failure {
+                    Failure::Silence if WAIT_US < left_us => Verdict::Wait { after_us: WAIT_US },
+                    _ => Verdict::End,
+                };
             }
             self.allowance -= 1.0;
         }
         Verdict::Again { after_us }
+    }
+
+    fn earn(&mut self, resends: f64) {
+        self.allowance = (self.allowance + resends).min(ALLOWANCE);
     }
 }
 
@@ -144,9 +177,9 @@ mod tests {
     ];
 
     fn again(failure: Failure, resends: u32, left_us: u64) -> Option<u64> {
-        match ClientRetry::default().verdict(failure, resends, left_us, 1.0) {
+        match ClientRetry::default().verdict(failure, resends, left_us, 0, 1.0) {
             Verdict::Again { after_us } => Some(after_us),
-            Verdict::End => None,
+            Verdict::Wait { .. } | Verdict::End => None,
         }
     }
 
@@ -193,25 +226,75 @@ mod tests {
     fn a_service_that_stays_overloaded_is_asked_once_per_request() {
         let mut client = ClientRetry::default();
         let resent = |client: &mut ClientRetry| {
-            let verdicts = (0..1_000).map(|_| client.verdict(Failure::Overloaded, 0, 1_000_000, 0.5));
+            let verdicts = (0..1_000).map(|_| client.verdict(Failure::Overloaded, 0, 1_000_000, 0, 0.5));
             verdicts.filter(|verdict| *verdict != Verdict::End).count()
         };
         assert_eq!(resent(&mut client), 200);
         assert_eq!(resent(&mut client), 0);
         (0..100).for_each(|_| client.answered(5_000));
         assert_eq!(resent(&mut client), 25);
-        let lost = client.verdict(Failure::Disconnected, 0, 1_000_000, 0.5);
+        let lost = client.verdict(Failure::Disconnected, 0, 1_000_000, 0, 0.5);
         assert_eq!(lost, Verdict::Again { after_us: 0 }, "what was lost is not load");
+    }
+
+    #[test]
+    fn requests_that_were_lost_together_are_all_sent_again() {
+        let mut client = ClientRetry::default();
+        let mut waiting: u32 = 1_000;
+        let mut now_us = 0;
+        let mut took = Vec::new();
+        // Each resend is answered, and the budget of every request ends after 50 s.
+        while waiting > 0 && now_us < 50_000_000 {
+            let mut resent = 0;
+            for _ in 0..waiting {
+                match client.verdict(Failure::Silence, 0, 50_000_000 - now_us, now_us, 0.5) {
+                    Verdict::Again { .. } => resent += 1,
+                    Verdict::Wait { after_us } => assert_eq!(after_us, WAIT_US),
+                    Verdict::End => panic!("a request is given up {now_us} us after its loss"),
+                }
+            }
+            (0..resent).for_each(|_| client.answered(5_000));
+            waiting -= resent;
+            took.push(resent);
+            now_us += WAIT_US;
+        }
+        assert_eq!(waiting, 0, "{took:?}");
+        assert_eq!(took.first(), Some(&200), "as many at once as the allowance has");
+        let late = client.verdict(Failure::Silence, 0, 1_000_000, now_us, 0.5);
+        assert_ne!(late, Verdict::End);
+    }
+
+    #[test]
+    fn a_service_that_stays_silent_gets_a_bounded_number_of_resends_per_second() {
+        let mut client = ClientRetry::default();
+        let mut resent = |second: u64| {
+            let verdicts = (0..1_000).map(|number| {
+                let now_us = second * 1_000_000 + number * 1_000;
+                client.verdict(Failure::Silence, 0, 1_000_000, now_us, 0.5)
+            });
+            verdicts
+                .filter(|verdict| matches!(verdict, Verdict::Again { .. }))
+                .count()
+        };
+        assert!(resent(0) <= 220);
+        for second in 1..5 {
+            assert!((19..=21).contains(&resent(second)), "second {second}");
+        }
     }
 
     proptest! {
         #[test]
         fn a_resend_fits_the_budget(
             failure in prop::sample::select(&ANY[..]), resends in 0_u32..100, left in 0_u64..10_000_000, draw in -1.0..2.0_f64,
+            now in 0_u64..10_000_000, allowance in 0.0..ALLOWANCE,
         ) {
-            if let Verdict::Again { after_us } = ClientRetry::default().verdict(failure, resends, left, draw) {
-                prop_assert!(after_us < left && after_us <= LONGEST_PAUSE_US);
+            let mut client = ClientRetry { allowance, ..ClientRetry::default() };
+            match client.verdict(failure, resends, left, now, draw) {
+                Verdict::Again { after_us } => prop_assert!(after_us < left && after_us <= LONGEST_PAUSE_US),
+                Verdict::Wait { after_us } => prop_assert!(after_us < left && failure == Failure::Silence),
+                Verdict::End => {}
             }
+            prop_assert!((0.0..=ALLOWANCE).contains(&client.allowance));
         }
     }
 }
