@@ -8,10 +8,14 @@ use kaskade_policy::routing::{self, Destination};
 use rand::Rng;
 
 use super::messages::{Delivery, Done, Mail, Message, Name, Request};
-use super::oracle::Fault;
+use super::oracle::{Fault, Oracle};
 use super::replica::{Replica, key as key_of};
 use super::sabotage::Sabotage;
+use super::scenario::Weather;
 use super::world::World;
+
+/// Time in which the state of an ingress reaches every worker over a network without faults, microseconds.
+const TOLD_US: u64 = 1_000;
 
 impl World {
     /// Sends a request along an edge. Returns the replica it went to, if the sender knows.
@@ -58,7 +62,24 @@ impl World {
         let listeners: Vec<(usize, Name)> = listeners
             .map(|(to, replica)| (to, Rc::clone(&replica.key)))
             .collect();
+        if listeners.is_empty() {
+            self.examine_destination(of, id, &request);
+        }
         self.publish(of, &listeners, true, &request, deadline);
+    }
+
+    /// Whether a process may still send a request to a replica that is dead: not once the ingress of the request knew that, and
+    /// could tell.
+    fn examine_destination(&mut self, of: usize, replica: &str, request: &Request) {
+        let owner = &self.processes[request.owner.process];
+        let known = owner.unavailable.get(replica).filter(|_| owner.life == request.owner.life);
+        let Some(since) = known.copied().filter(|_| self.scenario.weather == Weather::Crashes) else {
+            return;
+        };
+        let (now, token) = (self.now, request.token);
+        self.judge.demand(Oracle::Avoids, now <= since + TOLD_US, || {
+            format!("p{of} sends request {token} to {replica}, which its ingress knows to be dead since {since} us")
+        });
     }
 
     fn send_to_group(&mut self, of: usize, request: Request, deadline: u64) -> Option<Name> {

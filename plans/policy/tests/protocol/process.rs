@@ -41,6 +41,8 @@ pub(crate) struct Process {
     view: (u64, Reachability),
     /// States published by its ingress.
     published: u64,
+    /// The replicas that its ingress knows to be dead or leaving, each with the time since when.
+    pub(crate) unavailable: BTreeMap<String, u64>,
     /// Worker to the replicas that its last beat named.
     hosts: BTreeMap<Name, BTreeSet<Name>>,
     /// Worker to the newest life heard of, if heartbeats carry lives.
@@ -77,6 +79,7 @@ impl Process {
             states: IngressStates::default(),
             view: (0, Reachability::default()),
             published: 0,
+            unavailable: BTreeMap::new(),
             hosts: BTreeMap::new(),
             lives: BTreeMap::new(),
             draws: BTreeMap::new(),
@@ -340,11 +343,14 @@ impl World {
         };
         process.published += 1;
         let placed = plan.placement.iter().map(|replica| replica.id.as_str());
-        let unavailable = if silent {
-            BTreeSet::new()
-        } else {
-            process.liveness.unavailable(placed, now)
-        };
+        let mut unavailable = process.liveness.unavailable(placed, now);
+        process.unavailable.retain(|replica, _| unavailable.contains(replica));
+        for replica in &unavailable {
+            process.unavailable.entry(replica.clone()).or_insert(now);
+        }
+        if silent {
+            unavailable.clear();
+        }
         let (admits, oldest) = ingress.told;
         let message = Message::State {
             ingress: ingress.id.clone(),
