@@ -68,9 +68,13 @@ impl World {
         self.publish(of, &listeners, true, &request, deadline);
     }
 
-    /// Whether a process may still send a request to a replica that is dead: not once the ingress of the request knew that, and
-    /// could tell.
+    /// Whether a process that learns from ingresses may still send a request to a replica that is dead: not once the ingress of
+    /// the request knew that, and could tell.
     fn examine_destination(&mut self, of: usize, replica: &str, request: &Request) {
+        if self.processes[of].ingress.is_some() {
+            // It hears the heartbeats itself, and not when another ingress does.
+            return;
+        }
         let owner = &self.processes[request.owner.process];
         let known = owner.unavailable.get(replica).filter(|_| owner.life == request.owner.life);
         let Some(since) = known.copied().filter(|_| self.scenario.weather == Weather::Crashes) else {
