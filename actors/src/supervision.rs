@@ -23,7 +23,10 @@ struct Inner {
     ended: watch::Sender<Option<&'static str>>,
     /// The task that a test makes panic.
     #[cfg(test)]
-    panics: std::sync::Mutex<Option<&'static str>>,
+    panics: watch::Sender<Option<&'static str>>,
+    /// The tasks that must not end before the node, for tests.
+    #[cfg(test)]
+    core: std::sync::Mutex<std::collections::BTreeSet<&'static str>>,
 }
 
 impl Supervisor {
@@ -50,16 +53,41 @@ impl Supervisor {
         work: impl Future<Output = ()> + 'static,
     ) -> JoinHandle<()> {
         let guard = self.panic_guard(task);
+        #[cfg(test)]
+        let work = self.scripted(task, work);
         actor::spawn(async move {
             let _guard = guard;
             work.await;
         })
     }
 
-    /// Makes the task panic at its next message.
+    /// Makes the task panic: a spawned one at once, an actor at its next message.
     #[cfg(test)]
     pub(crate) fn make_panic(&self, task: &'static str) {
-        *self.0.panics.lock().unwrap() = Some(task);
+        self.0.panics.send_replace(Some(task));
+    }
+
+    /// Returns the names of the tasks that must not end before the node.
+    #[cfg(test)]
+    pub(crate) fn core_tasks(&self) -> std::collections::BTreeSet<&'static str> {
+        self.0.core.lock().unwrap().clone()
+    }
+
+    /// Does the work, unless a test makes the task panic.
+    #[cfg(test)]
+    fn scripted<F: Future<Output = ()>>(
+        &self,
+        task: &'static str,
+        work: F,
+    ) -> impl Future<Output = ()> + use<F> {
+        let mut scripted = self.0.panics.subscribe();
+        async move {
+            tokio::select! {
+                biased;
+                Ok(_) = scripted.wait_for(|scripted| *scripted == Some(task)) => panic!("scripted to panic"),
+                () = work => {}
+            }
+        }
     }
 
     /// Spawns a task that must not end before the node.
@@ -69,6 +97,11 @@ impl Supervisor {
         work: impl Future<Output = ()> + 'static,
     ) -> JoinHandle<()> {
         let guard = self.guard(task);
+        #[cfg(test)]
+        let work = {
+            self.0.core.lock().unwrap().insert(task);
+            self.scripted(task, work)
+        };
         actor::spawn(async move {
             let _guard = guard;
             work.await;
@@ -152,7 +185,7 @@ impl PanicGuard {
     /// Panics if a test wants its task to.
     #[cfg(test)]
     pub(crate) fn panic_if_scripted(&self) {
-        let scripted = *self.supervisor.0.panics.lock().unwrap();
+        let scripted = *self.supervisor.0.panics.borrow();
         assert_ne!(scripted, Some(self.task), "scripted to panic");
     }
 }

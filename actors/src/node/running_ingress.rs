@@ -118,7 +118,7 @@ pub(super) async fn start(
         None
     };
     let state = StatePublisher::start(&id, dispatcher, plans, epochs)?;
-    let announced = discovery::announce(bus, dispatcher.app(), &id, metrics).await?;
+    let announced = discovery::announce(bus, dispatcher.app(), &id, metrics, dispatcher.supervisor()).await?;
     Ok(RunningIngress {
         id,
         address,

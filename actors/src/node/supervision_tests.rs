@@ -4,16 +4,21 @@ use bytes::Bytes;
 use kaskade_models::{
     Continuous, Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Progress, Signature, Tensor,
 };
-use kaskade_testkit::wait_until;
+use kaskade_policy::plan::Plan;
+use kaskade_testkit::{NatsOptions, NatsServer, wait_until};
 
 use super::*;
 use crate::bus::BusConfig;
 use crate::client::Client;
+use crate::control::planner::PlannerConfig;
+use crate::control::replan_trigger::ReplanTrigger;
 use crate::dispatch::subscribe;
 use crate::error::Code;
-use crate::ingress::PANICS;
+use crate::ingress::durable::DurableConfig;
+use crate::ingress::{IngressConfig, PANICS};
 use crate::node::service::Service;
 use crate::ops::health::NotReady;
+use crate::stage::worker::{Loader, WorkerConfig};
 use crate::stage::{batcher, generator};
 use crate::subjects::App;
 use crate::wire::headers;
@@ -208,4 +213,68 @@ fn a_generator_that_panics_ends_its_node() {
         .start()
         .unwrap();
     ends_with(generator::TASK, &node, "panicking-generator");
+}
+
+/// A node with everything that a node may have, of two shards.
+fn whole(app: &str, server: &NatsServer) -> Node {
+    let plan = Plan::cascade(app).stage("only", "only").worker("w").build().unwrap();
+    let loader: Loader = Arc::new(|_| Ok(Box::new(Constant) as Box<dyn Model>));
+    let worker = WorkerConfig {
+        name: "w".to_owned(),
+        queue_capacity: 16,
+    };
+    let config = NodeConfig {
+        app: app.to_owned(),
+        bus: BusConfig::new(app).url(server.url()),
+        ingress: Some(IngressConfig {
+            durable: Some(DurableConfig::default()),
+            ..IngressConfig::default()
+        }),
+        worker: Some((worker, loader)),
+        plan: Some(plan),
+        planner: Some(PlannerConfig {
+            planning: Arc::new(|_, _| Err("no plan".to_owned())),
+            limit: PATIENCE,
+            on_drift: true,
+            trigger: ReplanTrigger::OnRequest,
+        }),
+        power: None,
+        grace: Duration::ZERO,
+    };
+    Node::start_sharded(config, NonZeroUsize::MIN.saturating_add(1)).unwrap()
+}
+
+#[test]
+fn any_core_task_that_panics_ends_its_node() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let node = whole("panicking-0", &server);
+    // Durable requests are not accepted without their progress notices, which end with the intake.
+    let mut tasks = node.dispatcher().supervisor().core_tasks();
+    tasks.insert("progress of durable requests");
+    node.stop();
+    for task in [
+        "durable requests",
+        "publisher",
+        "subscription to requests",
+        "subscription to results",
+        "state of the ingress",
+        "subscriptions of the planner",
+    ] {
+        assert!(tasks.contains(task), "{task} is none of {tasks:?}");
+    }
+    for (number, task) in (1..).zip(tasks) {
+        let node = whole(&format!("panicking-{number}"), &server);
+        let health = node.health().clone();
+        node.dispatcher().supervisor().make_panic(task);
+        runtime().block_on(async {
+            let failure = tokio::time::timeout(PATIENCE, node.failure()).await;
+            let failure = failure.unwrap_or_else(|_| panic!("the node outlives its task `{task}`"));
+            assert!(
+                matches!(failure, NodeError::Ended { task: ended } if ended == task),
+                "{task}: {failure}"
+            );
+            assert_eq!(health.live().await, Err(NotReady::Ended { task }));
+        });
+        node.stop();
+    }
 }

@@ -20,6 +20,7 @@ use crate::error::Fault;
 use crate::ids;
 use crate::metrics::Metrics;
 use crate::subjects::{self, App, INGRESS_GROUP};
+use crate::supervision::Supervisor;
 
 /// Name of the one endpoint.
 pub(crate) const ENDPOINT: &str = "infer";
@@ -88,7 +89,7 @@ impl Announcement {
     }
 }
 
-/// Announces an ingress of `app` and answers discovery requests until the bus closes.
+/// Announces an ingress of `app` and answers discovery requests until the bus closes. A panic ends the node of `supervisor`.
 ///
 /// # Errors
 /// [`BusError::Failed`] if a subscription fails, [`BusError::Subject`] if `id` is not a valid token.
@@ -97,6 +98,7 @@ pub(crate) async fn announce(
     app: &App,
     id: &str,
     stats: Arc<dyn ServiceStats>,
+    supervisor: &Supervisor,
 ) -> Result<Announcement, BusError> {
     let mut questions = Vec::new();
     for verb in [PING, INFO, STATS] {
@@ -111,12 +113,12 @@ pub(crate) async fn announce(
         stats,
     };
     let (withdraw, withdrawn) = watch::channel(false);
-    tokio::spawn(serve(
-        bus.clone(),
-        service,
-        stream::select_all(questions),
-        withdrawn,
-    ));
+    let serving = serve(bus.clone(), service, stream::select_all(questions), withdrawn);
+    let guard = supervisor.panic_guard("answers to discovery");
+    tokio::spawn(async move {
+        let _guard = guard;
+        serving.await;
+    });
     Ok(Announcement { withdraw })
 }
 
@@ -283,7 +285,8 @@ mod tests {
         let app = App::new("digits").unwrap();
         let id = instance_id();
         let ours = Bus::connect(config.clone()).await.unwrap();
-        let announcement = announce(&ours, &app, &id, Arc::new(counts)).await.unwrap();
+        let announcement = announce(&ours, &app, &id, Arc::new(counts), &Supervisor::default())
+            .await.unwrap();
         let theirs = Bus::connect(config.clone()).await.unwrap();
         let library = theirs
             .client()
@@ -377,10 +380,12 @@ mod tests {
             .await
             .unwrap();
         let app = App::new("digits").unwrap();
-        drop(announce(&bus, &app, "one", Arc::new(counts)).await.unwrap());
+        let supervisor = Supervisor::default();
+        drop(announce(&bus, &app, "one", Arc::new(counts), &supervisor).await.unwrap());
         for _ in 0..3 {
             assert!(ask(&bus, "$SRV.PING.digits.one".into()).await.is_some());
         }
-        assert!(announce(&bus, &app, "no token", Arc::new(counts)).await.is_err());
+        let refused = announce(&bus, &app, "no token", Arc::new(counts), &supervisor).await;
+        assert!(refused.is_err());
     }
 }

@@ -13,6 +13,7 @@ use crate::{
     dispatch::dispatcher::Dispatcher,
     metrics::{Metrics, Snapshot, VariantCount},
     subjects::event::ENERGY,
+    supervision::TaskGuard,
     wire::{EnergyReport, Message as _, ModelEnergy},
 };
 
@@ -31,6 +32,7 @@ pub(crate) struct Meter {
     dispatcher: Dispatcher,
     metrics: Arc<Metrics>,
     readings: u32,
+    _guard: TaskGuard,
 }
 
 impl Meter {
@@ -43,6 +45,7 @@ impl Meter {
     ) -> Self {
         let start = power.sample();
         Self {
+            _guard: dispatcher.supervisor().guard("meter"),
             node: node.to_owned(),
             power,
             last: start,
