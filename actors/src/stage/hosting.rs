@@ -204,6 +204,16 @@ impl Hosted {
         }))
     }
 
+    /// Ends every subscription of the replica. Each sender that is returned has no receiver any more once its subscriptions have
+    /// ended.
+    pub(super) fn end_subscriptions(&self) -> Vec<watch::Sender<bool>> {
+        let stops: Vec<_> = self.stages.values().chain([&self.stop]).cloned().collect();
+        for stop in &stops {
+            stop.send_replace(true);
+        }
+        stops
+    }
+
     /// Forwards cancellations from ingresses to a generator, for as long as it is hosted.
     pub(super) fn listen_for_abandoned(&self) -> Option<oneshot::Receiver<()>> {
         let ReplicaActor::Generator(generator) = &self.actor else {

@@ -175,7 +175,7 @@ impl Worker {
     pub(super) fn retire(&mut self, replica: &Replica) {
         if let Some(hosted) = self.replicas.remove(replica) {
             self.shared.dispatcher.unregister_replica(&hosted.local);
-            hosted.stop.send_replace(true);
+            hosted.end_subscriptions();
         }
     }
 

@@ -128,8 +128,8 @@ pub(crate) struct HeardIngress(pub(crate) IngressState);
 pub struct Draining(Vec<Emptying>);
 
 struct Emptying {
-    /// Held by the replica's subscriptions until they have ended.
-    stop: watch::Sender<bool>,
+    /// Each is watched by subscriptions of the replica until they have ended.
+    stops: Vec<watch::Sender<bool>>,
     permits: Arc<Semaphore>,
     capacity: usize,
 }
@@ -139,7 +139,10 @@ impl Draining {
     pub fn done(&self) -> bool {
         self.0
             .iter()
-            .all(|one| one.stop.is_closed() && one.permits.available_permits() == one.capacity)
+            .all(|one| {
+                one.stops.iter().all(watch::Sender::is_closed)
+                    && one.permits.available_permits() == one.capacity
+            })
     }
 }
 
@@ -342,9 +345,8 @@ impl Handler<Leave> for Worker {
     fn handle(&mut self, _: Leave, _: &mut Context<Self>) -> Draining {
         let emptying = self.replicas.values().map(|hosted| {
             self.shared.dispatcher.unregister_replica(&hosted.local);
-            hosted.stop.send_replace(true);
             Emptying {
-                stop: hosted.stop.clone(),
+                stops: hosted.end_subscriptions(),
                 permits: Arc::clone(&hosted.local.permits),
                 capacity: hosted.local.capacity,
             }

@@ -1,20 +1,23 @@
 //! Processes that leave behind a connection that is slow from the server to the client: no request is lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::gears::block_on;
 use crate::common::{Scripted, ask, label};
-use kaskade_actors::bus::BusConfig;
+use futures::StreamExt;
+use kaskade_actors::bus::{Bus, BusConfig};
 use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::stage::worker::WorkerConfig;
+use kaskade_actors::wire::{Message as _, StageRequest};
 use kaskade_actors::{
     App, AttachConfig, Client, Code, Fault, Node, NodeConfig, Stage, StageInput, StageOutput, attach_stage,
 };
 use kaskade_models::Model;
 use kaskade_policy::plan::{Plan, Replica};
 use kaskade_testkit::{DelayProxy, NatsOptions, NatsServer};
+use tokio::time::timeout;
 
 const DELAY: Duration = Duration::from_millis(50);
 const BUDGET: Duration = Duration::from_secs(5);
@@ -95,7 +98,9 @@ async fn loses_nothing(client: Client, leave: impl Future<Output = ()>) {
     let over = AtomicBool::new(false);
     let leaving = async {
         for _ in 0..20 {
-            client.infer(ask(1.0, 1.0), BUDGET).await.unwrap();
+            if let Err(fault) = client.infer(ask(1.0, 1.0), BUDGET).await {
+                assert_eq!(fault.code, Code::Overloaded, "{fault}");
+            }
         }
         leave.await;
         over.store(true, Ordering::SeqCst);
@@ -126,6 +131,53 @@ fn a_worker_leaves(app: &str, url: &str, port: u16) {
 fn a_worker_leaves_without_losing_a_request() {
     let server = NatsServer::start(NatsOptions::jetstream());
     a_worker_leaves("leaving-worker", &server.url(), server.port());
+}
+
+#[test]
+fn a_worker_answers_everything_that_its_queue_groups_were_given_before_it_left() {
+    const SENDER: &str = "me";
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let app = App::new("leaving-groups").unwrap();
+    let proxy = DelayProxy::start(server.port(), DELAY);
+    let behind = BusConfig::new(app.name()).url(proxy.url());
+    let worker = node(app.name(), behind, Some("slow"), &["slow"]);
+    block_on(async {
+        let config = BusConfig::new(app.name()).url(server.url());
+        let bus = Bus::connect(config).await.unwrap();
+        let mut results = bus.subscribe(app.done_all(SENDER).unwrap(), None).await.unwrap();
+        bus.barrier().await.unwrap();
+        let mut leaving = std::pin::pin!(stop(worker));
+        let (mut pace, mut unanswered) = (tokio::time::interval(PERIOD), BTreeSet::new());
+        // A sender that has not heard that the worker leaves.
+        for id in 0.. {
+            let request = StageRequest {
+                id,
+                ingress: SENDER.to_owned(),
+                attempt: 1,
+                epoch: 1,
+                stage: "only".to_owned(),
+                inputs: ask(1.0, 1.0),
+                ..StageRequest::default()
+            };
+            let reply = app.done(SENDER, id, 1, &request.token.to_string()).unwrap();
+            let (subject, payload) = (app.stage("only").unwrap(), request.encode().unwrap());
+            bus.publish(subject, Some(reply), None, payload).await.unwrap();
+            unanswered.insert(id);
+            tokio::select! {
+                () = &mut leaving => break,
+                _ = pace.tick() => {}
+            }
+        }
+        let sent = unanswered.len();
+        // The worker answers, or the server says that there is no worker.
+        while !unanswered.is_empty() {
+            let Ok(result) = timeout(BUDGET, results.next()).await else {
+                panic!("{} of {sent} requests have no answer: {unanswered:?}", unanswered.len());
+            };
+            let (id, ..) = app.parse_done(&result.unwrap().subject).unwrap();
+            unanswered.remove(&id);
+        }
+    });
 }
 
 #[test]
