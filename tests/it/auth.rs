@@ -8,8 +8,8 @@ use kaskade_actors::bus::{Bus, BusConfig};
 use kaskade_actors::plan::store;
 use kaskade_actors::subjects::App;
 use kaskade_testkit::{
-    NatsOptions, NatsServer, PATIENCE, Served, digits_app, digits_profile, eventually, is_ready, said,
-    wait_until,
+    NatsOptions, NatsServer, PATIENCE, ROOT, Served, digits_app, digits_profile, eventually, is_ready, json,
+    kaskade, said, wait_until,
 };
 
 /// Makes users and seeds in a folder, and starts a server with these users.
@@ -267,6 +267,44 @@ async fn each_role_may_do_its_own_work_and_nothing_else() {
             assert!(!said.contains(secret.trim()) && !server.log().contains(secret.trim()));
         }
     }
+}
+
+#[test]
+fn processes_of_several_shards_need_no_other_permissions_and_top_shows_every_ingress() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let server = secured(folder, &[]);
+    let (app, url) = (planned_app(folder, "[durable]"), server.url());
+    let processes = serve(&app, &url, folder, &["--shards", "3"]);
+    let client = seed(folder, "client");
+    let index = |index: u32| {
+        let index = index.to_string();
+        let ask = [
+            "infer", "--app", &app, "--nats", &url, "--index", &index, "--nkey", &client,
+        ];
+        let (code, text) = said(&ask);
+        assert_eq!(code, Some(0), "{text}");
+    };
+    (0..4).for_each(index);
+    let (code, text) = said(&[
+        "submit", "--app", &app, "--nats", &url, "--index", "1", "--id", "mine", "--wait", "20s", "--nkey",
+        &client,
+    ]);
+    assert_eq!(code, Some(0), "{text}");
+    let observer = seed(folder, "observer");
+    let look = kaskade(
+        ROOT,
+        &[
+            "top", "--app", &app, "--nats", &url, "--count", "1", "--every", "500ms", "--json", "--nkey",
+            &observer,
+        ],
+    );
+    let look = json(&look);
+    assert_eq!(look["ingresses"]["count"], 3, "{look}");
+    // Every shard of every process leaves with the permissions of its role too.
+    drop(processes.into_iter().map(Served::end).collect::<Vec<_>>());
+    let log = server.log();
+    assert!(!log.contains("Violation -"), "{log}");
 }
 
 #[test]

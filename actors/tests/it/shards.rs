@@ -1,5 +1,5 @@
-//! A node of several shards, over a real nats-server: every ingress is visible and takes its part, the metrics add up, and a
-//! node that leaves or vanishes loses no request.
+//! A node of several shards, over a real nats-server: every ingress is visible and takes its part, the metrics add up, durable
+//! requests are answered once, a plan that moves models loses no request, and neither does a node that leaves or vanishes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -9,9 +9,11 @@ use std::time::Duration;
 use futures::StreamExt;
 use kaskade_actors::bus::{Bus, BusConfig};
 use kaskade_actors::ingress::IngressConfig;
+use kaskade_actors::ingress::durable::DurableConfig;
 use kaskade_actors::metrics::Snapshot;
+use kaskade_actors::plan::store;
 use kaskade_actors::stage::worker::{Loader, WorkerConfig};
-use kaskade_actors::wire::{IngressState, Message as _};
+use kaskade_actors::wire::{InferRequest, IngressState, Message as _, headers};
 use kaskade_actors::{App, Client, Node, NodeConfig};
 use kaskade_models::Model;
 use kaskade_policy::plan::{Plan, Replica};
@@ -44,6 +46,10 @@ fn plan(app: &str, workers: &[&str]) -> Plan {
 
 /// A node of two shards with an ingress each and a worker.
 fn node(app: &str, url: &str, worker: &str, workers: &[&str]) -> Node {
+    node_with(app, url, worker, plan(app, workers), IngressConfig::default())
+}
+
+fn node_with(app: &str, url: &str, worker: &str, plan: Plan, ingress: IngressConfig) -> Node {
     let loader: Loader = Arc::new(|replica: &Replica| {
         let strength = match replica.variant.as_str() {
             "small" => 1.0,
@@ -62,9 +68,9 @@ fn node(app: &str, url: &str, worker: &str, workers: &[&str]) -> Node {
     let config = NodeConfig {
         app: app.to_owned(),
         bus: BusConfig::new(app).url(url),
-        ingress: Some(IngressConfig::default()),
+        ingress: Some(ingress),
         worker: Some((config, loader)),
-        plan: Some(plan(app, workers)),
+        plan: Some(plan),
         planner: None,
         power: None,
         grace: Duration::from_secs(20),
@@ -168,6 +174,104 @@ fn a_node_of_shards_leaves_without_losing_a_request() {
     stays.stop();
 }
 
+/// The cascade with every variant on the worker that is given for it; the ids do not tell where a replica is.
+fn spread(app: &str, workers: [&str; 3]) -> Plan {
+    let mut plan = cascade(app);
+    for (replica, worker) in plan.placement.iter_mut().zip(workers) {
+        replica.worker = worker.to_owned();
+    }
+    plan
+}
+
+#[test]
+fn a_plan_that_swaps_the_workers_of_shards_loses_no_request() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let app = "shards-plan";
+    let before = spread(app, ["a", "b", "a"]);
+    let nodes = ["a", "b"]
+        .map(|worker| node_with(app, &server.url(), worker, before.clone(), IngressConfig::default()));
+    block_on(async {
+        let (bus, client) = client(app, &server.url()).await;
+        ask_all(&client, 50).await;
+        // Until an ingress has found a plan in place, it refuses requests while models load.
+        eventually("the first plan is in place", PATIENCE, async || {
+            nodes.iter().all(|node| node.plans().is_admitted())
+        })
+        .await;
+        let client = client.retry(false);
+        let store = store::open(&bus, &App::new(app).unwrap()).await.unwrap();
+        let stored = store.get().await.unwrap().unwrap();
+        let epoch = store.put(&spread(app, ["b", "a", "b"]), Some(stored.epoch)).await;
+        let epoch = epoch.unwrap();
+        let mut states = bus
+            .subscribe(App::new(app).unwrap().ingresses(), None)
+            .await
+            .unwrap();
+        // Every ingress of every shard comes to admit under the new plan.
+        let mut behind: BTreeSet<String> = nodes
+            .iter()
+            .flat_map(|node| node.ingresses().iter().cloned())
+            .collect();
+        assert_eq!(behind.len(), 2 * SHARDS.get());
+        let listening = async {
+            while !behind.is_empty() {
+                let message = timeout(PATIENCE, states.next()).await.unwrap().unwrap();
+                let state = IngressState::decode(&message.payload).unwrap();
+                if state.admits == epoch {
+                    behind.remove(&state.ingress);
+                }
+            }
+        };
+        tokio::pin!(listening);
+        loop {
+            tokio::select! {
+                () = &mut listening => break,
+                () = ask_all(&client, 20) => {}
+            }
+        }
+        ask_all(&client, 50).await;
+    });
+    for node in nodes {
+        let faults = node.metrics().read().faults;
+        assert!(faults.is_empty(), "{faults:?}");
+        node.stop();
+    }
+}
+
+#[test]
+fn durable_requests_to_a_node_of_shards_are_answered_once() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let app = "shards-durable";
+    let ingress = IngressConfig {
+        durable: Some(DurableConfig::default()),
+        ..IngressConfig::default()
+    };
+    let node = node_with(app, &server.url(), "a", plan(app, &["a"]), ingress);
+    block_on(async {
+        let (_bus, client) = client(app, &server.url()).await;
+        let ids: Vec<String> = (0..40).map(|number| format!("request-{number}")).collect();
+        for (number, id) in (0_u8..).zip(&ids) {
+            let mut named = async_nats::HeaderMap::new();
+            headers::put_request_id(&mut named, id).unwrap();
+            let request = InferRequest {
+                inputs: ask(f32::from(number % 4), 9.0),
+                ..InferRequest::default()
+            };
+            let accepted = client.submit(&request, named.clone()).await.unwrap();
+            assert!(!accepted.duplicate);
+            // It is known again, whichever shard took it.
+            assert!(client.submit(&request, named).await.unwrap().duplicate);
+        }
+        for (number, id) in ids.iter().enumerate() {
+            let reply = client.wait_for(id, PATIENCE).await.unwrap();
+            assert_eq!(label(&reply.outputs), number % 4);
+        }
+    });
+    let counted = node.metrics().read();
+    assert_eq!((counted.durable_results, counted.answered), (40, 40));
+    node.stop();
+}
+
 #[test]
 fn a_node_of_shards_that_vanishes_loses_no_request() {
     let server = NatsServer::start(NatsOptions::jetstream());
@@ -178,12 +282,12 @@ fn a_node_of_shards_that_vanishes_loses_no_request() {
     block_on(async {
         let (_bus, client) = client(app, &server.url()).await;
         ask_all(&client, 50).await;
-        let asking = ask_all(&client, 600);
+        let asking = ask_all(&client, 1_000);
         let before = vanishes.metrics().read().arrived;
         let cutting = async {
-            // It has accepted requests that it can no longer answer.
+            // It has accepted more requests than a client sends again at once, and can no longer answer them.
             eventually("requests arrive", PATIENCE, async || {
-                vanishes.metrics().read().arrived > before + 50
+                vanishes.metrics().read().arrived > before + 300
             })
             .await;
             drop(proxy);
