@@ -1,6 +1,6 @@
 //! A process of an app whose models behave as their requests ask: confident or not, slow, invalid, crashing.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,6 +49,9 @@ pub(crate) struct Args {
     /// Host a worker of this name, with the replicas that the plan gives it.
     #[arg(long)]
     worker: Option<String>,
+    /// Number of shards.
+    #[arg(long, default_value = "1")]
+    shards: NonZeroUsize,
     /// Host a planner that takes this long for a plan.
     #[arg(long)]
     planner: Option<Span>,
@@ -89,7 +92,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .build()?;
     runtime.block_on(async {
         let mut stop = shutdown::on_signals(GRACE)?;
-        let node = Node::start(config(args, plan)).context("the node does not start")?;
+        let node = Node::start_sharded(config(args, plan), args.shards).context("the node does not start")?;
         println!("serving");
         tokio::select! {
             _ = stop.wait() => {}

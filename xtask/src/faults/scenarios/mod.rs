@@ -8,6 +8,7 @@ mod load;
 mod plans;
 mod replicas;
 mod setup;
+mod shards;
 mod stalls;
 
 use std::pin::Pin;
@@ -28,6 +29,7 @@ type Run = Pin<Box<dyn Future<Output = anyhow::Result<Verdict>>>>;
 pub(super) fn all() -> Vec<Scenario> {
     let groups = [
         replicas::all(),
+        shards::all(),
         broker::all(),
         stalls::all(),
         load::all(),
