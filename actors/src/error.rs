@@ -64,7 +64,8 @@ Send a smaller input, split the batch, or raise `max_payload` in the server's co
 Compare the named input with the model's signature."
     UnknownApp "KSK0004" 404 false "No process serves that app or stage."
         "The app's subject has no subscriber: the app is not running, has another name, or runs on another \
-server.\n\
+server. For a moment after a server or a connection has restarted, the server may not know the app yet; the clients of \
+Kaskade then send the request again.\n\
 Check `nats micro ls`, start the app with `kaskade serve`, or correct the name or the `--nats` URL."
     Expired "KSK0005" 504 false "The time budget ran out."
         "The request's remaining budget reached zero before an answer was ready: in a queue, in a model, or in transit.\n\

@@ -186,3 +186,63 @@ fn score(calibration: &Calibration, outputs: &[Tensor]) -> Result<f64, String> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::actor::{Actor, Context, Handler, System};
+    use crate::bus::{Bus, BusConfig};
+    use crate::clock::Clock;
+    use crate::dispatch::dispatcher::{Dispatcher, Finished};
+    use crate::subjects::App;
+    use crate::wire::headers::Trace;
+    use crate::wire::{Done, DoneResult, StageRequest};
+
+    const APP: &str = "exits";
+
+    /// An ingress that passes on the results of its requests.
+    struct Owner(mpsc::UnboundedSender<Done>);
+
+    impl Actor for Owner {
+        type Context = Context<Self>;
+    }
+
+    impl Handler<Finished> for Owner {
+        type Result = ();
+
+        fn handle(&mut self, Finished { done, .. }: Finished, _: &mut Context<Self>) {
+            self.0.send(done).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_result_whose_plan_the_process_does_not_know_goes_to_the_ingress_that_does() {
+        System::new().block_on(async {
+            let bus = Bus::connect(BusConfig::new(APP)).await.unwrap();
+            let dispatcher = Dispatcher::new(&bus, App::new(APP).unwrap(), Clock::start());
+            let (results, mut result) = mpsc::unbounded_channel();
+            dispatcher.register_ingress("i", Owner(results).start().recipient());
+            let router = Router::new("model", PlanVersions::new(APP), Arc::default());
+            let request = StageRequest {
+                id: 7,
+                ingress: "i".to_owned(),
+                epoch: 3,
+                ..StageRequest::default()
+            };
+            let deadline = dispatcher.clock().now() + 1_000_000;
+            let delivery = Delivery::new(request, deadline, Trace::start(), dispatcher, "replica", None);
+            let outputs = vec![Tensor::from_f32("logits", &[2], &[0.0, 1.0]).unwrap()];
+            router.route(delivery, outputs.clone());
+            let done = result.recv().await.unwrap();
+            let routed = DoneResult::Outputs {
+                outputs,
+                confidence: None,
+                routed: false,
+                children: std::collections::BTreeMap::new(),
+            };
+            assert_eq!((done.id, done.result), (7, routed));
+        });
+    }
+}
