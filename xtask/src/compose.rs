@@ -31,8 +31,11 @@ pub(crate) struct Args {
 /// Base images, as the Dockerfile and the compose file name them.
 const BASES: [&str; 2] = ["debian:12.12-slim", "nats:2.15.1"];
 
-/// Time within which a service must become ready.
-const PATIENCE: Duration = Duration::from_mins(2);
+/// Time within which a service must become ready: the start period of the image's health check.
+const PATIENCE: Duration = Duration::from_mins(5);
+
+/// Time in which the Docker engine must answer `docker-compose`, whose default of 60 s a busy machine exceeds, seconds.
+const ENGINE_PATIENCE: &str = "300";
 
 /// Time for a server of the cluster to catch up before the next one is replaced.
 const SETTLING: Duration = Duration::from_secs(5);
@@ -48,8 +51,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     };
     let result = steps(&compose, args);
     if result.is_err() {
-        let logs = compose.output(&["logs", "--tail", "5"]);
-        eprintln!("{}", logs.map(|logs| text(&logs.stdout)).unwrap_or_default());
+        for look in [&["ps"][..], &["logs", "--tail", "5"]] {
+            let seen = compose.output(look);
+            eprintln!("{}", seen.map(|seen| text(&seen.stdout)).unwrap_or_default());
+        }
     }
     if !args.keep {
         compose.call(&["down", "--volumes", "--timeout", "5"])?;
@@ -97,6 +102,9 @@ impl Compose {
         command.args(words).current_dir(&self.root);
         command.args(["-f", "docker/compose.yaml", "--env-file", "docker/cluster.env"]);
         command.args(arguments).stdin(Stdio::null());
+        for variable in ["COMPOSE_HTTP_TIMEOUT", "DOCKER_CLIENT_TIMEOUT"] {
+            command.env(variable, ENGINE_PATIENCE);
+        }
         command
     }
 
