@@ -239,6 +239,8 @@ async fn requests_that_were_lost_together_are_all_sent_again() {
         answers = futures::future::join_all(asked) => answers,
         () = serving => unreachable!("it goes on"),
     };
-    let failed = answers.into_iter().filter(|answer| answer.as_ref().unwrap().is_err());
+    let failed = answers
+        .into_iter()
+        .filter(|answer| answer.as_ref().unwrap().is_err());
     assert_eq!(failed.count(), 0, "requests that failed");
 }

@@ -217,7 +217,11 @@ fn a_generator_that_panics_ends_its_node() {
 
 /// A node with everything that a node may have, of two shards.
 fn whole(app: &str, server: &NatsServer) -> Node {
-    let plan = Plan::cascade(app).stage("only", "only").worker("w").build().unwrap();
+    let plan = Plan::cascade(app)
+        .stage("only", "only")
+        .worker("w")
+        .build()
+        .unwrap();
     let loader: Loader = Arc::new(|_| Ok(Box::new(Constant) as Box<dyn Model>));
     let worker = WorkerConfig {
         name: "w".to_owned(),

@@ -286,7 +286,8 @@ mod tests {
         let id = instance_id();
         let ours = Bus::connect(config.clone()).await.unwrap();
         let announcement = announce(&ours, &app, &id, Arc::new(counts), &Supervisor::default())
-            .await.unwrap();
+            .await
+            .unwrap();
         let theirs = Bus::connect(config.clone()).await.unwrap();
         let library = theirs
             .client()
@@ -381,7 +382,11 @@ mod tests {
             .unwrap();
         let app = App::new("digits").unwrap();
         let supervisor = Supervisor::default();
-        drop(announce(&bus, &app, "one", Arc::new(counts), &supervisor).await.unwrap());
+        drop(
+            announce(&bus, &app, "one", Arc::new(counts), &supervisor)
+                .await
+                .unwrap(),
+        );
         for _ in 0..3 {
             assert!(ask(&bus, "$SRV.PING.digits.one".into()).await.is_some());
         }

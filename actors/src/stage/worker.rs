@@ -137,12 +137,9 @@ struct Emptying {
 impl Draining {
     /// Returns whether their subscriptions have ended and every request that they took has been answered.
     pub fn done(&self) -> bool {
-        self.0
-            .iter()
-            .all(|one| {
-                one.stops.iter().all(watch::Sender::is_closed)
-                    && one.permits.available_permits() == one.capacity
-            })
+        self.0.iter().all(|one| {
+            one.stops.iter().all(watch::Sender::is_closed) && one.permits.available_permits() == one.capacity
+        })
     }
 }
 

@@ -172,7 +172,10 @@ fn a_worker_answers_everything_that_its_queue_groups_were_given_before_it_left()
         // The worker answers, or the server says that there is no worker.
         while !unanswered.is_empty() {
             let Ok(result) = timeout(BUDGET, results.next()).await else {
-                panic!("{} of {sent} requests have no answer: {unanswered:?}", unanswered.len());
+                panic!(
+                    "{} of {sent} requests have no answer: {unanswered:?}",
+                    unanswered.len()
+                );
             };
             let (id, ..) = app.parse_done(&result.unwrap().subject).unwrap();
             unanswered.remove(&id);

@@ -188,8 +188,15 @@ fn a_plan_that_swaps_the_workers_of_shards_loses_no_request() {
     let server = NatsServer::start(NatsOptions::jetstream());
     let app = "shards-plan";
     let before = spread(app, ["a", "b", "a"]);
-    let nodes = ["a", "b"]
-        .map(|worker| node_with(app, &server.url(), worker, before.clone(), IngressConfig::default()));
+    let nodes = ["a", "b"].map(|worker| {
+        node_with(
+            app,
+            &server.url(),
+            worker,
+            before.clone(),
+            IngressConfig::default(),
+        )
+    });
     block_on(async {
         let (bus, client) = client(app, &server.url()).await;
         ask_all(&client, 50).await;

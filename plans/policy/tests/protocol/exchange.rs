@@ -76,8 +76,14 @@ impl World {
             return;
         }
         let owner = &self.processes[request.owner.process];
-        let known = owner.unavailable.get(replica).filter(|_| owner.life == request.owner.life);
-        let Some(since) = known.copied().filter(|_| self.scenario.weather == Weather::Crashes) else {
+        let known = owner
+            .unavailable
+            .get(replica)
+            .filter(|_| owner.life == request.owner.life);
+        let Some(since) = known
+            .copied()
+            .filter(|_| self.scenario.weather == Weather::Crashes)
+        else {
             return;
         };
         let (now, token) = (self.now, request.token);

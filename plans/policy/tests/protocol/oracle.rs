@@ -54,7 +54,9 @@ impl Oracle {
             }
             Self::RightModel => "a stage is run by the variant that the request's plan has for it",
             Self::SentOnce => "no request is sent again because a worker leaves in good order",
-            Self::Avoids => "once the ingress of a request knows which replicas are dead, the request meets none",
+            Self::Avoids => {
+                "once the ingress of a request knows which replicas are dead, the request meets none"
+            }
             Self::Ends => "a run comes to an end",
         }
     }

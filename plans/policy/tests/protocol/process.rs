@@ -344,7 +344,9 @@ impl World {
         process.published += 1;
         let placed = plan.placement.iter().map(|replica| replica.id.as_str());
         let mut unavailable = process.liveness.unavailable(placed, now);
-        process.unavailable.retain(|replica, _| unavailable.contains(replica));
+        process
+            .unavailable
+            .retain(|replica, _| unavailable.contains(replica));
         for replica in &unavailable {
             process.unavailable.entry(replica.clone()).or_insert(now);
         }

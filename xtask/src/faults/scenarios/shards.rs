@@ -52,7 +52,10 @@ async fn killed() -> anyhow::Result<Verdict> {
 
 async fn worker_killed() -> anyhow::Result<Verdict> {
     let rig = Rig::new()?;
-    let (mut first, _second) = (start(&rig, Start::worker("w1"))?, start(&rig, Start::worker("w2"))?);
+    let (mut first, _second) = (
+        start(&rig, Start::worker("w1"))?,
+        start(&rig, Start::worker("w2"))?,
+    );
     let _ingress = start(&rig, Start::ingress())?;
     let tally = under(&Load::at(&rig.nats.url()), async || {
         first.kill();
