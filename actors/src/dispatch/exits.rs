@@ -236,13 +236,13 @@ mod tests {
             let outputs = vec![Tensor::from_f32("logits", &[2], &[0.0, 1.0]).unwrap()];
             router.route(delivery, outputs.clone());
             let done = result.recv().await.unwrap();
-            let routed = DoneResult::Outputs {
+            let unchanged = DoneResult::Outputs {
                 outputs,
                 confidence: None,
                 routed: false,
                 children: std::collections::BTreeMap::new(),
             };
-            assert_eq!((done.id, done.result), (7, routed));
+            assert_eq!((done.id, done.result), (7, unchanged));
         });
     }
 }

@@ -178,7 +178,7 @@ fn a_node_of_shards_leaves_without_losing_a_request() {
 fn spread(app: &str, workers: [&str; 3]) -> Plan {
     let mut plan = cascade(app);
     for (replica, worker) in plan.placement.iter_mut().zip(workers) {
-        replica.worker = worker.to_owned();
+        worker.clone_into(&mut replica.worker);
     }
     plan
 }
