@@ -9,9 +9,9 @@ use crate::faults::shipped;
 use crate::faults::verdict::Verdict;
 
 scenarios! {
-    "shards-killed" "One of two processes of three shards each, with ingresses and replicas, is killed (SIGKILL) during batches at 500 requests per second; with the client that Kaskade ships none is lost, and none fails." killed;
+    "shards-killed" "One of two processes of three shards each, with ingresses and replicas, is killed (SIGKILL) during batches at 300 requests per second; with the client that Kaskade ships none is lost, and none fails." killed;
     "shards-worker-killed" "One of two workers of three shards each is killed (SIGKILL) during batches; the ingresses of the three shards of another process send its requests to the other one." worker_killed;
-    "shards-drained" "One of two processes of three shards each, with ingresses and replicas, is asked to stop (SIGTERM) at 500 requests per second; no request fails." drained;
+    "shards-drained" "One of two processes of three shards each, with ingresses and replicas, is asked to stop (SIGTERM) at 300 requests per second; no request fails." drained;
 }
 
 /// Starts a process of several shards whose batches take long enough to be interrupted.
@@ -28,10 +28,11 @@ fn whole(rig: &Rig, worker: &'static str) -> anyhow::Result<Process> {
     start(rig, both)
 }
 
+/// Less than one process carries: 400 requests per second.
 fn load(rig: &Rig) -> Load {
     Load {
-        rate: 500.0,
-        total: 1_500,
+        rate: 300.0,
+        total: 900,
         ..Load::at(&rig.nats.url())
     }
 }
