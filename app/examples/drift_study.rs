@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 const LOOK: usize = 100;
 
 /// Requests before the corruption, during it and after it.
-const PHASES: [usize; 3] = [100_000, 100_000, 200_000];
+const PHASES: [usize; 3] = [50_000, 50_000, 150_000];
 
 /// The largest loss that is certified. The validation set has 500 images.
 const MAX_LOSS: f64 = 0.03;
@@ -51,7 +51,11 @@ const CORRUPTIONS: [Corruption; 4] = [
     ("shifted by a pixel", |pixels, _| pixels.rotate_right(1)),
     ("a dead column", |pixels, random| {
         let column = random.random_range(2..6);
-        pixels.iter_mut().skip(column).step_by(8).for_each(|pixel| *pixel = 0.0);
+        pixels
+            .iter_mut()
+            .skip(column)
+            .step_by(8)
+            .for_each(|pixel| *pixel = 0.0);
     }),
     ("a third of the contrast", |pixels, _| {
         pixels.iter_mut().for_each(|pixel| *pixel = 0.33 * *pixel + 0.3);
@@ -69,6 +73,17 @@ struct Answer {
 /// Answers by variant and image.
 type Answers = Vec<Vec<Answer>>;
 
+/// The way of an image through a gear.
+struct Walk {
+    variant: String,
+    answer: Answer,
+    /// The stages that it passed, and the category of each result.
+    categories: Vec<(usize, usize)>,
+}
+
+/// The ways of all images, by gear.
+type Walks = Vec<Vec<Walk>>;
+
 fn main() -> Result<(), Box<dyn Error>> {
     let seeds: u64 = std::env::args().nth(1).map_or(Ok(20), |text| text.parse())?;
     let app = App::load(Path::new("examples/digits/app.toml"))?;
@@ -80,15 +95,20 @@ fn main() -> Result<(), Box<dyn Error>> {
         .plan()?;
     let plan = planned.plan;
     let list = plan.certified.as_ref().ok_or("the plan has no certified list")?;
-    println!("{} cascades in the certified list, {seeds} streams each", list.cascades.len());
-    println!("corruption               audits  accuracy before, largest  refuted after  accuracy unwatched  until found  after  largest  restored after");
-    let clean = answers(&app, &profile, None)?;
+    println!(
+        "{} cascades in the certified list, {seeds} streams each",
+        list.cascades.len()
+    );
+    println!(
+        "corruption               audits  accuracy before, largest  refuted after  accuracy unwatched  until found  after  largest  restored after"
+    );
+    let clean = walks(&plan, &profile, &answers(&app, &profile, None)?);
     let mut rows = Vec::new();
     for corruption in CORRUPTIONS {
-        let corrupted = answers(&app, &profile, Some(corruption))?;
+        let corrupted = walks(&plan, &profile, &answers(&app, &profile, Some(corruption))?);
         for share in AUDITS {
             let runs: Vec<Run> = (0..seeds)
-                .map(|seed| run(&plan, &profile, [&clean, &corrupted], share, seed))
+                .map(|seed| run(&plan, [&clean, &corrupted], share, seed))
                 .collect();
             rows.push(report(corruption.0, share, &runs));
         }
@@ -116,7 +136,10 @@ fn answers(app: &App, profile: &Profile, corruption: Option<Corruption>) -> Resu
             .iter()
             .map(|inputs| corrupted(inputs, corruption, &mut random))
             .collect::<Result<_, _>>()?;
-        let variant = profile.variants.iter().find(|variant| variant.name == member.name);
+        let variant = profile
+            .variants
+            .iter()
+            .find(|variant| variant.name == member.name);
         let calibration = variant.ok_or("the profile lacks a variant")?.calibration;
         let mut answers = Vec::new();
         for (outputs, label) in model.run(&inputs).into_iter().zip(&samples.labels) {
@@ -177,7 +200,7 @@ struct Run {
     unwatched: [(u64, u64); 2],
 }
 
-fn run(plan: &Plan, profile: &Profile, data: [&Answers; 2], share: f64, seed: u64) -> Run {
+fn run(plan: &Plan, data: [&Walks; 2], share: f64, seed: u64) -> Run {
     let mut run = Run::default();
     let Some(list) = &plan.certified else { return run };
     let mut watch = Watch::new(list, WatchConfig::default());
@@ -185,12 +208,16 @@ fn run(plan: &Plan, profile: &Profile, data: [&Answers; 2], share: f64, seed: u6
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let (mut counts, mut since_move) = (Counts::default(), Vec::new());
     let images: Vec<usize> = (0..data[0].first().map_or(0, Vec::len)).collect();
-    let total: usize = PHASES.iter().sum();
+    let end = PHASES[0] + PHASES[1];
     run.place = watch.limit();
-    for request in 0..total {
-        let corrupt = (PHASES[0]..PHASES[0] + PHASES[1]).contains(&request);
-        let answers = data[usize::from(corrupt)];
+    for request in 0..PHASES.iter().sum() {
+        let corrupt = (PHASES[0]..end).contains(&request);
         let image = images.choose(&mut random).copied().unwrap_or(0);
+        let walk = |gear: u32| {
+            data[usize::from(corrupt)]
+                .get(gear as usize)
+                .and_then(|walks| walks.get(image))
+        };
         let gear = plan.limited(0, watch.limit());
         let room = Room {
             in_flight: 0,
@@ -198,23 +225,33 @@ fn run(plan: &Plan, profile: &Profile, data: [&Answers; 2], share: f64, seed: u6
             open: 0,
         };
         let is_chosen = sampler.chooses(watch.is_suspicious(), room);
-        let place = plan.place_of(gear).unwrap_or_default();
-        let (variant, answer) = walk(plan, profile, answers, gear, image, counts.at(place));
-        if is_chosen && let Some(audit) = Audit::of(plan, gear, &variant) {
-            let ask = |gear: u32| walk(plan, profile, answers, gear, image, None).1.class;
-            let largest = audit.largest.map(ask);
-            run.audits += u64::from(largest.is_some());
-            audit.count(&mut counts, answer.class, largest, audit.probe.map(|(_, gear)| ask(gear)));
+        let Some(live) = walk(gear) else { return run };
+        if let Some(counts) = plan.place_of(gear).and_then(|place| counts.at(place)) {
+            for (stage, category) in &live.categories {
+                counts.count(*stage, *category);
+            }
         }
-        note(&mut run, plan, profile, (request, corrupt), (answers, image), answer, &mut since_move);
+        if is_chosen && let Some(audit) = Audit::of(plan, gear, &live.variant) {
+            let ask = |gear: u32| walk(gear).map(|walk| walk.answer.class);
+            run.audits += u64::from(audit.largest.is_some());
+            let (largest, probe) = (
+                audit.largest.and_then(ask),
+                audit.probe.and_then(|(_, gear)| ask(gear)),
+            );
+            audit.count(&mut counts, live.answer.class, largest, probe);
+        }
+        note(&mut run, (request, corrupt), live.answer.right, &mut since_move);
+        let right = |gear: Option<u32>| gear.and_then(walk).is_some_and(|walk| walk.answer.right);
+        add(&mut run.largest[usize::from(corrupt)], right(plan.gear_at(0)));
+        add(&mut run.unwatched[usize::from(corrupt)], right(Some(0)));
         if (request + 1).is_multiple_of(LOOK) {
             let found = watch.take(&std::mem::take(&mut counts));
             look(&mut run, &found, request + 1, &mut since_move);
             if corrupt {
                 run.place = watch.limit();
             }
-            if request >= PHASES[0] + PHASES[1] && watch.limit() == watch.home() && run.restored.is_none() {
-                run.restored = Some(request + 1 - PHASES[0] - PHASES[1]);
+            if request >= end && watch.limit() == watch.home() && run.restored.is_none() {
+                run.restored = Some(request + 1 - end);
             }
         }
     }
@@ -248,29 +285,17 @@ fn look(run: &mut Run, found: &[Finding], requests: usize, since_move: &mut Vec<
     }
 }
 
-fn note(
-    run: &mut Run,
-    plan: &Plan,
-    profile: &Profile,
-    (request, corrupt): (usize, bool),
-    (answers, image): (&Answers, usize),
-    answer: Answer,
-    since_move: &mut Vec<bool>,
-) {
-    let add = |sum: &mut (u64, u64), right: bool| {
-        sum.0 += u64::from(right);
-        sum.1 += 1;
-    };
+fn note(run: &mut Run, (request, corrupt): (usize, bool), right: bool, since_move: &mut Vec<bool>) {
     if corrupt {
-        since_move.push(answer.right);
+        since_move.push(right);
     } else {
-        add(&mut run.accuracy[if request < PHASES[0] { 0 } else { 3 }], answer.right);
+        add(&mut run.accuracy[if request < PHASES[0] { 0 } else { 3 }], right);
     }
-    let alone = |gear: u32| walk(plan, profile, answers, gear, image, None).1.right;
-    if let Some(gear) = plan.gear_at(0) {
-        add(&mut run.largest[usize::from(corrupt)], alone(gear));
-    }
-    add(&mut run.unwatched[usize::from(corrupt)], alone(0));
+}
+
+fn add(sum: &mut (u64, u64), right: bool) {
+    sum.0 += u64::from(right);
+    sum.1 += 1;
 }
 
 fn sum(answers: &[bool]) -> (u64, u64) {
@@ -278,47 +303,52 @@ fn sum(answers: &[bool]) -> (u64, u64) {
     (right as u64, answers.len() as u64)
 }
 
-/// Sends an image through a gear. Returns the variant that answers, and its answer.
-fn walk(
-    plan: &Plan,
-    profile: &Profile,
-    answers: &Answers,
-    gear: u32,
-    image: usize,
-    mut counts: Option<&mut kaskade_policy::watch::CascadeCounts>,
-) -> (String, Answer) {
-    let mut answer = Answer {
-        class: 0,
-        confidence: 0.0,
-        right: false,
-    };
-    let mut variant = String::new();
-    let Some(wiring) = plan.gear(gear).map(|gear| &gear.wiring) else {
-        return (variant, answer);
-    };
-    let expected = plan
-        .place_of(gear)
-        .and_then(|place| plan.certified.as_ref()?.cascades.get(place));
-    let mut next = Some(wiring.entry.stage.clone());
-    while let Some(name) = next.take() {
-        let Some((number, stage)) = wiring.stages.iter().enumerate().find(|(_, stage)| stage.name == name) else {
-            break;
+/// Sends every image through every gear.
+fn walks(plan: &Plan, profile: &Profile, answers: &Answers) -> Walks {
+    let images = answers.first().map_or(0, Vec::len);
+    let gears = (0..plan.every_gear().count() as u32).map(|gear| {
+        let of_gear = (0..images).filter_map(|image| walk(plan, profile, answers, gear, image));
+        of_gear.collect()
+    });
+    gears.collect()
+}
+
+fn walk(plan: &Plan, profile: &Profile, answers: &Answers, gear: u32, image: usize) -> Option<Walk> {
+    let wiring = &plan.gear(gear)?.wiring;
+    let expected = &plan
+        .certified
+        .as_ref()?
+        .cascades
+        .get(plan.place_of(gear)?)?
+        .stages;
+    let (mut name, mut categories) = (wiring.entry.stage.as_str(), Vec::new());
+    loop {
+        let number = wiring.stages.iter().position(|stage| stage.name == name)?;
+        let stage = wiring.stages.get(number)?;
+        let column = profile
+            .variants
+            .iter()
+            .position(|variant| variant.name == stage.variant)?;
+        let answer = *answers.get(column)?.get(image)?;
+        let next = match routing::route(&stage.exit, Some(answer.confidence)) {
+            Ok(Route::Forward(edge)) => Some(edge.stage.as_str()),
+            _ => None,
         };
-        let column = profile.variants.iter().position(|variant| variant.name == stage.variant);
-        let Some(found) = column.and_then(|column| answers.get(column)?.get(image)) else {
-            break;
-        };
-        answer = *found;
-        variant.clone_from(&stage.variant);
-        if let Ok(Route::Forward(edge)) = routing::route(&stage.exit, Some(answer.confidence)) {
-            next = Some(edge.stage.clone());
-        }
-        let stage = expected.and_then(|cascade| cascade.stages.get(number));
-        if let (Some(counts), Some(stage)) = (&mut counts, stage) {
-            counts.count(number, stage.category(next.is_some(), answer.confidence));
+        categories.push((
+            number,
+            expected.get(number)?.category(next.is_some(), answer.confidence),
+        ));
+        match next {
+            Some(next) => name = next,
+            None => {
+                return Some(Walk {
+                    variant: stage.variant.clone(),
+                    answer,
+                    categories,
+                });
+            }
         }
     }
-    (variant, answer)
 }
 
 fn report(name: &str, share: f64, runs: &[Run]) -> Value {
@@ -330,7 +360,10 @@ fn report(name: &str, share: f64, runs: &[Run]) -> Value {
     };
     let count = |of: fn(&Run) -> Option<usize>| runs.iter().filter(|run| of(run).is_some()).count();
     let percent = |of: &dyn Fn(&Run) -> (u64, u64)| {
-        let sum = runs.iter().map(of).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let sum = runs
+            .iter()
+            .map(of)
+            .fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         (sum.1 > 0).then(|| (1e4 * sum.0 as f64 / sum.1 as f64).round() / 100.0)
     };
     let accuracy = json!({

@@ -1,7 +1,5 @@
 //! `kaskade feedback`: tells an app the right answers to requests that it has answered.
 
-use std::io::BufRead as _;
-
 use anyhow::{Context as _, ensure};
 use futures::StreamExt as _;
 use kaskade_actors::wire::{Feedback, FeedbackReply, RightAnswer};
@@ -119,7 +117,9 @@ fn read(lines: impl std::io::BufRead) -> anyhow::Result<Vec<Feedback>> {
             continue;
         }
         let label = serde_json::from_str(&line).with_context(|| {
-            format!("line {number} is no label; write `{{\"id\": \"...\", \"label\": 7}}`, or a text as the label")
+            format!(
+                "line {number} is no label; write `{{\"id\": \"...\", \"label\": 7}}`, or a text as the label"
+            )
         })?;
         labels.push(label);
     }
@@ -131,7 +131,9 @@ fn read(lines: impl std::io::BufRead) -> anyhow::Result<Vec<Feedback>> {
 }
 
 fn parse(label: &str) -> RightAnswer {
-    label.parse().map_or_else(|_| RightAnswer::Text(label.to_owned()), RightAnswer::Class)
+    label
+        .parse()
+        .map_or_else(|_| RightAnswer::Text(label.to_owned()), RightAnswer::Class)
 }
 
 #[cfg(test)]
@@ -140,12 +142,19 @@ mod tests {
 
     #[test]
     fn labels_are_read_line_by_line() {
-        let labels = read("{\"id\": \"a\", \"label\": 7}\n\n{\"id\": \"b\", \"label\": \"yes\"}\n".as_bytes()).unwrap();
+        let labels =
+            read("{\"id\": \"a\", \"label\": 7}\n\n{\"id\": \"b\", \"label\": \"yes\"}\n".as_bytes())
+                .unwrap();
         assert_eq!(labels.len(), 2);
         assert_eq!(labels[0].label, RightAnswer::Class(7));
         let error = read("{\"id\": \"a\"}".as_bytes()).unwrap_err().to_string();
         assert!(error.contains("line 1"), "{error}");
-        assert!(read("\n".as_bytes()).unwrap_err().to_string().contains("no labels"));
+        assert!(
+            read("\n".as_bytes())
+                .unwrap_err()
+                .to_string()
+                .contains("no labels")
+        );
         assert_eq!(parse("3"), RightAnswer::Class(3));
         assert_eq!(parse("three"), RightAnswer::Text("three".to_owned()));
     }
@@ -159,6 +168,9 @@ mod tests {
             ..FeedbackReply::default()
         }));
         let text = tally.as_text();
-        assert!(text.contains("1 right, 0 wrong") && text.contains("1 unknown"), "{text}");
+        assert!(
+            text.contains("1 right, 0 wrong") && text.contains("1 unknown"),
+            "{text}"
+        );
     }
 }

@@ -207,9 +207,9 @@ fn certificates(report: &WatchReport) -> String {
         report.cascades.len()
     )];
     if running.audited > 0 {
-        let allowed = running
-            .may_differ
-            .map_or_else(String::new, |most| format!(", at most {} expected", units::percent(most)));
+        let allowed = running.may_differ.map_or_else(String::new, |most| {
+            format!(", at most {} expected", units::percent(most))
+        });
         parts.push(format!(
             "{} of {} audited answers differ from the largest variant's{allowed}",
             range(running.differs),

@@ -27,11 +27,12 @@ impl Client {
             id: id.to_owned(),
             label,
         };
-        let request = Request::new()
-            .payload(feedback.encode()?)
-            .timeout(Some(patience));
+        let request = Request::new().payload(feedback.encode()?).timeout(Some(patience));
         match self.nats.send_request(self.app.feedback(), request).await {
-            Ok(reply) => Ok(Some(FeedbackReply::read(ContentType::MessagePack, &reply.payload)?)),
+            Ok(reply) => Ok(Some(FeedbackReply::read(
+                ContentType::MessagePack,
+                &reply.payload,
+            )?)),
             Err(error) => match error.kind() {
                 RequestErrorKind::TimedOut => Ok(None),
                 RequestErrorKind::NoResponders => Err(self.no_responders()),

@@ -90,7 +90,11 @@ impl Certificates {
             Counts::default()
         };
         self.take(&counts, version, leads);
-        let limit = self.watch.as_ref().filter(|_| leads).map(|watch| watch.limit() as u32);
+        let limit = self
+            .watch
+            .as_ref()
+            .filter(|_| leads)
+            .map(|watch| watch.limit() as u32);
         if limit.is_some() || !counts.is_empty() {
             self.publish(
                 AUDITED,
@@ -135,7 +139,13 @@ impl Certificates {
                     Evidence::Audits => "audits",
                     Evidence::Labels => "labels",
                 };
-                tracing::warn!(epoch, from, to, by, "a certificate no longer holds; a safer cascade runs");
+                tracing::warn!(
+                    epoch,
+                    from,
+                    to,
+                    by,
+                    "a certificate no longer holds; a safer cascade runs"
+                );
                 let found = Found::Refuted {
                     from: from as u32,
                     to: to as u32,
@@ -144,7 +154,12 @@ impl Certificates {
                 (Some(FindingKind::Refuted), found)
             }
             Finding::Cheaper { from, to } => {
-                tracing::info!(epoch, from, to, "a certificate holds again; a cheaper cascade runs");
+                tracing::info!(
+                    epoch,
+                    from,
+                    to,
+                    "a certificate holds again; a cheaper cascade runs"
+                );
                 let found = Found::Restored {
                     from: from as u32,
                     to: to as u32,

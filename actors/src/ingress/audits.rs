@@ -256,7 +256,9 @@ impl Ingress {
             DoneResult::Part { .. } => {}
             DoneResult::Fault(_) => self.end_part(number, part, None),
             DoneResult::Outputs {
-                outputs, routed: true, ..
+                outputs,
+                routed: true,
+                ..
             } => self.end_part(number, part, answer_number(&outputs)),
             DoneResult::Outputs {
                 outputs, confidence, ..
@@ -390,7 +392,10 @@ mod tests {
         let logits = |values: &[f32]| Tensor::from_f32("logits", &[values.len()], values).unwrap();
         assert_eq!(answer_number(&[logits(&[0.1, 3.0, 3.0])]), Some(1));
         let span = |name: &str, values: &[f32]| Tensor::from_f32(name, &[values.len()], values).unwrap();
-        let spans = [span("start_logits", &[0.0, 1.0]), span("end_logits", &[0.0, 0.0, 1.0])];
+        let spans = [
+            span("start_logits", &[0.0, 1.0]),
+            span("end_logits", &[0.0, 0.0, 1.0]),
+        ];
         assert_eq!(answer_number(&spans), Some((1 << 32) | 2));
         assert_eq!(answer_number(&[span("embedding", &[0.5])]), None);
         assert_eq!(text_number(" yes\n"), text_number("yes"));

@@ -122,7 +122,10 @@ pub async fn open(parts: IntakeParts) -> Result<JoinHandle<()>, BusError> {
     let pump = pump_cancellations(cancelled, ingress.clone());
     supervisor.spawn("subscription to cancellations", pump);
     let labels = bus.subscribe(app.feedback(), None).await?;
-    supervisor.spawn("subscription to feedback", feedback::pump(labels, ingress.clone()));
+    supervisor.spawn(
+        "subscription to feedback",
+        feedback::pump(labels, ingress.clone()),
+    );
     let watch = watch_link(bus.connection().link(), ingress);
     supervisor.spawn("watch of the connection", watch);
     bus.barrier().await?;

@@ -45,7 +45,10 @@ impl Feedback {
         if feedback.id.is_empty() || feedback.id.len() > MAX_ID {
             return Err(CodecError::Schema {
                 message: Self::NAME,
-                reason: format!("the id has {} bytes; it must have 1 to {MAX_ID}", feedback.id.len()),
+                reason: format!(
+                    "the id has {} bytes; it must have 1 to {MAX_ID}",
+                    feedback.id.len()
+                ),
             });
         }
         Ok(feedback)
@@ -281,7 +284,8 @@ mod tests {
 
     #[test]
     fn a_label_is_a_class_or_a_text_and_has_an_id() {
-        let read = |body: &'static str| Feedback::read(ContentType::Json, &Bytes::from_static(body.as_bytes()));
+        let read =
+            |body: &'static str| Feedback::read(ContentType::Json, &Bytes::from_static(body.as_bytes()));
         assert_eq!(
             read(r#"{"id": "r1", "label": 7}"#).unwrap().label,
             RightAnswer::Class(7)
@@ -290,7 +294,11 @@ mod tests {
             read(r#"{"id": "r1", "label": "yes"}"#).unwrap().label,
             RightAnswer::Text("yes".to_owned())
         );
-        for bad in [r#"{"id": "", "label": 7}"#, r#"{"id": "r1"}"#, r#"{"id": "r1", "label": -1}"#] {
+        for bad in [
+            r#"{"id": "", "label": 7}"#,
+            r#"{"id": "r1"}"#,
+            r#"{"id": "r1", "label": -1}"#,
+        ] {
             assert!(read(bad).is_err(), "{bad}");
         }
     }

@@ -35,7 +35,14 @@ impl Model for Deceived {
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         if self.fails.load(Ordering::Relaxed) {
             let reason = "told to fail".to_owned();
-            return batch.iter().map(|_| Err(ModelError::Failed { reason: reason.clone() })).collect();
+            return batch
+                .iter()
+                .map(|_| {
+                    Err(ModelError::Failed {
+                        reason: reason.clone(),
+                    })
+                })
+                .collect();
         }
         if !self.wrong.load(Ordering::Relaxed) {
             return self.model.run(batch);
@@ -55,7 +62,9 @@ fn certified(app: &str) -> Plan {
     let gear = |name: &str, plan: &Plan, keep: &[&str]| {
         let mut gear: Gear = plan.gears[0].clone();
         gear.name = name.to_owned();
-        gear.wiring.stages.retain(|stage| keep.contains(&stage.name.as_str()));
+        gear.wiring
+            .stages
+            .retain(|stage| keep.contains(&stage.name.as_str()));
         gear.wiring.entry = Edge::to(keep[0]);
         for stage in &mut gear.wiring.stages {
             if let Exit::Bands { bands } = &mut stage.exit {
@@ -186,7 +195,11 @@ fn a_loss_runs_the_safer_cascade_and_its_end_the_cheaper_one_again() {
             "{refuted:?}"
         );
         let shift: ShiftReport = next(&mut shifts).await;
-        assert_eq!((shift.from, shift.to), (0, 1), "gear 1 is the first of the certified list");
+        assert_eq!(
+            (shift.from, shift.to),
+            (0, 1),
+            "gear 1 is the first of the certified list"
+        );
         let reply = client.infer(ask(2.0, 9.0), BUDGET).await.unwrap();
         assert_eq!((reply.stage.as_str(), label(&reply.outputs)), ("large", 2));
         asked += 1;
@@ -201,7 +214,10 @@ fn a_loss_runs_the_safer_cascade_and_its_end_the_cheaper_one_again() {
         client.infer(ask(2.0, 9.0), BUDGET).await.unwrap();
         let counted = node.metrics().read();
         assert_eq!(counted.accepted, counted.answered);
-        assert!((asked + 1..=asked + 3).contains(&counted.accepted), "{asked} {counted:?}");
+        assert!(
+            (asked + 1..=asked + 3).contains(&counted.accepted),
+            "{asked} {counted:?}"
+        );
         assert!(counted.faults.is_empty() && counted.stale == 0, "{counted:?}");
         let page = node.metrics().text(app, &Gauges::default());
         for line in [
@@ -234,7 +250,10 @@ fn audits_that_fail_hurt_nothing() {
         assert_eq!((counted.accepted, counted.answered), (100, 100));
         assert!(counted.faults.is_empty(), "{counted:?}");
         let page = node.metrics().text(app, &Gauges::default());
-        assert!(page.contains("outcome=\"agree\"} 0") && !page.contains("outcome=\"failed\"} 0"), "{page}");
+        assert!(
+            page.contains("outcome=\"agree\"} 0") && !page.contains("outcome=\"failed\"} 0"),
+            "{page}"
+        );
     });
     node.stop();
 }
@@ -260,14 +279,22 @@ fn labels_that_arrive_later_refute_a_certificate() {
         let patience = Duration::from_secs(5);
         let tell = |id: String, class: u64| {
             let client = client.clone();
-            async move { client.feedback(&id, RightAnswer::Class(class), patience).await.unwrap() }
+            async move {
+                client
+                    .feedback(&id, RightAnswer::Class(class), patience)
+                    .await
+                    .unwrap()
+            }
         };
         named(&client, "right").await;
         let reply = tell("right".to_owned(), 2).await.unwrap();
         assert!(reply.right && reply.variant == "small", "{reply:?}");
         let quick = Duration::from_millis(100);
         for unknown in ["right", "never-asked"] {
-            let reply = client.feedback(unknown, RightAnswer::Class(2), quick).await.unwrap();
+            let reply = client
+                .feedback(unknown, RightAnswer::Class(2), quick)
+                .await
+                .unwrap();
             assert_eq!(reply, None, "{unknown}");
         }
         wrong.store(true, Ordering::Relaxed);
@@ -282,9 +309,15 @@ fn labels_that_arrive_later_refute_a_certificate() {
             () = asking => unreachable!(),
             refuted = next(&mut found) => refuted,
         };
-        assert!(matches!(refuted.found, Found::Refuted { from: 1, to: 0, .. }), "{refuted:?}");
+        assert!(
+            matches!(refuted.found, Found::Refuted { from: 1, to: 0, .. }),
+            "{refuted:?}"
+        );
         let page = node.metrics().text(app, &Gauges::default());
-        assert!(page.contains("kaskade_labels_total{app=\"labelled\",answer=\"right\"} 1"), "{page}");
+        assert!(
+            page.contains("kaskade_labels_total{app=\"labelled\",answer=\"right\"} 1"),
+            "{page}"
+        );
     });
     node.stop();
 }

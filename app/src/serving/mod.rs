@@ -266,7 +266,11 @@ pub(crate) fn start(
         default_budget: app.ingress.default_budget.duration(),
         max_budget: app.ingress.max_budget.duration(),
         durable: app.durable.as_ref().map(Into::into),
-        audit: AuditSettings::of_share(app.guarantee.map_or_else(AuditShare::default, |rule| rule.audit).get()),
+        audit: AuditSettings::of_share(
+            app.guarantee
+                .map_or_else(AuditShare::default, |rule| rule.audit)
+                .get(),
+        ),
         recent_replies: app.ingress.recent_replies as usize,
         ..IngressConfig::default()
     };

@@ -12,7 +12,9 @@ use futures::stream::BoxStream;
 use kaskade_actors::bus::{Bus, BusError};
 use kaskade_actors::metrics::Snapshot as Counters;
 use kaskade_actors::plan::store;
-use kaskade_actors::wire::{Beat, EnergyReport, GearShift, IngressState, Message as _, ShiftReport, WatchReport};
+use kaskade_actors::wire::{
+    Beat, EnergyReport, GearShift, IngressState, Message as _, ShiftReport, WatchReport,
+};
 use kaskade_actors::{App, ids, subjects};
 
 use super::{HISTORY, Point, Shift, WINDOW, Watched, Ways, now_ms};

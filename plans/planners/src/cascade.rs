@@ -15,8 +15,8 @@ use crate::thresholds::{
 };
 use kaskade_policy::invalid::Invalid;
 use kaskade_policy::plan::{
-    Band, Batching, Certificate, CertifiedList, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant,
-    Replica, Sharing, Stage, Target, Wiring,
+    Band, Batching, Certificate, CertifiedList, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan,
+    PlannedVariant, Replica, Sharing, Stage, Target, Wiring,
 };
 use kaskade_policy::profile::Profile;
 
@@ -495,7 +495,8 @@ fn safer_cascades(
 ) -> Option<CertifiedList> {
     let (certificate, _) = chosen.certified.as_ref()?;
     let largest = profile.variants.last()?;
-    let is_served = |name: &str| name == largest.name || chosen.family.columns().iter().any(|column| column.name == name);
+    let is_served =
+        |name: &str| name == largest.name || chosen.family.columns().iter().any(|column| column.name == name);
     let safer: Vec<&Passed> = chosen
         .safer
         .iter()
@@ -508,16 +509,18 @@ fn safer_cascades(
     if last == 0 {
         return None;
     }
-    let wired = steps(last + 1, &[]).into_iter().map(|place| match safer.get(place) {
-        Some(passed) => Wired {
-            wiring: wiring(&passed.cascade.family, &passed.cascade.skips.exits, options),
-            certificate: passed.certificate.clone(),
-        },
-        None => Wired {
-            wiring: wired.clone(),
-            certificate: certificate.clone(),
-        },
-    });
+    let wired = steps(last + 1, &[])
+        .into_iter()
+        .map(|place| match safer.get(place) {
+            Some(passed) => Wired {
+                wiring: wiring(&passed.cascade.family, &passed.cascade.skips.exits, options),
+                certificate: passed.certificate.clone(),
+            },
+            None => Wired {
+                wiring: wired.clone(),
+                certificate: certificate.clone(),
+            },
+        });
     let wired: Vec<Wired> = wired.collect();
     let home = wired.len().saturating_sub(1) as u32;
     Some(certified_list(profile, wired, vec![home]))

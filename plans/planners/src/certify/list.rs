@@ -86,7 +86,10 @@ fn walk<'a>(profile: &Profile, wiring: &'a Wiring, sample: usize) -> Walk<'a> {
     };
     let mut next = Some(wiring.entry.stage.as_str());
     while let Some(stage) = next.and_then(|name| wiring.stages.iter().find(|stage| stage.name == name)) {
-        let variant = profile.variants.iter().find(|variant| variant.name == stage.variant);
+        let variant = profile
+            .variants
+            .iter()
+            .find(|variant| variant.name == stage.variant);
         let Some(answers) = variant.map(|variant| &variant.validation) else {
             break;
         };

@@ -85,9 +85,7 @@ impl ExpectedStage {
             bins == self.edges.len() + 1,
             "one more than the number of `edges`",
         )?;
-        let counted: u64 = self
-            .categories()
-            .fold(0, |sum, count| sum.saturating_add(count));
+        let counted: u64 = self.categories().fold(0, |sum, count| sum.saturating_add(count));
         path.field("samples").within(
             self.samples as f64,
             counted == self.samples,
@@ -102,8 +100,11 @@ impl CertifiedCascade {
         self.certificate.check(&path.field("certificate"))?;
         let samples = self.certificate.samples;
         if let Some(differs) = self.differs {
-            path.field("differs")
-                .within(differs as f64, differs <= samples, "at most the certificate's `samples`")?;
+            path.field("differs").within(
+                differs as f64,
+                differs <= samples,
+                "at most the certificate's `samples`",
+            )?;
         }
         let stages = path.field("stages");
         let wired = &self.gear.wiring.stages;

@@ -177,7 +177,10 @@ impl CascadeWatch {
         let probes = counts.probes;
         if let Some(test) = &mut self.differs_still {
             // A probe that failed acquits nothing.
-            test.take(&[(1.0, probes.agree), (0.0, probes.differ.saturating_add(probes.failed))]);
+            test.take(&[
+                (1.0, probes.agree),
+                (0.0, probes.differ.saturating_add(probes.failed)),
+            ]);
         }
         self.loses.take(&self.losses(&counts.labels));
         let sum = &mut self.audits;
@@ -197,7 +200,10 @@ impl CascadeWatch {
         if self.is_largest_alone {
             return None;
         }
-        let audits = self.differs.as_ref().map_or(f64::NEG_INFINITY, MeanTest::log_wealth);
+        let audits = self
+            .differs
+            .as_ref()
+            .map_or(f64::NEG_INFINITY, MeanTest::log_wealth);
         let labels = self.loses.log_wealth();
         let refuted = log_mean(&[audits, labels]) >= -level(self.alpha, self.begun).ln();
         let evidence = if labels > audits {

@@ -173,7 +173,9 @@ mod tests {
             stages: vec![vec![u64::MAX; 100]; 100],
             ..CascadeCounts::default()
         };
-        sum.add(&Counts { cascades: vec![huge; 100] });
+        sum.add(&Counts {
+            cascades: vec![huge; 100],
+        });
         assert_eq!(sum.cascades.len(), MAX_CERTIFIED);
         assert_eq!(sum.cascades[0].stages.len(), MAX_STAGES);
         assert_eq!(sum.cascades[0].stages[0].len(), MAX_CATEGORIES);

@@ -28,7 +28,11 @@ impl RecentReply {
     pub fn judged(&self, Label(right): Label) -> LabelCounts {
         let is_right = self.answer == right;
         let mut counts = LabelCounts::default();
-        *if is_right { &mut counts.right } else { &mut counts.wrong } += 1;
+        *if is_right {
+            &mut counts.right
+        } else {
+            &mut counts.wrong
+        } += 1;
         if let Some(largest) = self.largest {
             *match (is_right, largest == right) {
                 (false, true) => &mut counts.lost,
@@ -140,7 +144,13 @@ mod tests {
         recent.audited("a", 2);
         let audited = recent.take("a").unwrap();
         let counted = |counts: LabelCounts| {
-            [counts.right, counts.wrong, counts.lost, counts.gained, counts.same]
+            [
+                counts.right,
+                counts.wrong,
+                counts.lost,
+                counts.gained,
+                counts.same,
+            ]
         };
         assert_eq!(counted(audited.judged(Label(1))), [1, 0, 0, 1, 0]);
         assert_eq!(counted(audited.judged(Label(2))), [0, 1, 1, 0, 0]);

@@ -98,7 +98,10 @@ impl MeanTest {
 ///
 /// It covers all observations since the stream began, and needs their counts only.
 pub fn mean_interval(values: &[Counted], alpha: f64) -> [f64; 2] {
-    let flipped: Vec<Counted> = values.iter().map(|(value, count)| (1.0 - value, *count)).collect();
+    let flipped: Vec<Counted> = values
+        .iter()
+        .map(|(value, count)| (1.0 - value, *count))
+        .collect();
     let least = lower_bound(values, alpha / 2.0);
     let most = 1.0 - lower_bound(&flipped, alpha / 2.0);
     [least, most.max(least)]

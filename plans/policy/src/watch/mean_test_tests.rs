@@ -41,7 +41,12 @@ fn a_stream_under_the_null_is_accused_in_at_most_a_share_alpha() {
 /// The change comes after a long stream that is as it should be.
 #[test]
 fn a_change_is_found_within_a_stated_number_of_observations() {
-    for (null, rate, within) in [(0.03, 0.15, 250), (0.2, 0.35, 500), (0.01, 0.05, 700), (0.02, 0.2, 120)] {
+    for (null, rate, within) in [
+        (0.03, 0.15, 250),
+        (0.2, 0.35, 500),
+        (0.01, 0.05, 700),
+        (0.02, 0.2, 120),
+    ] {
         let (mut late, mut early) = (0, 0);
         for seed in 0..100 {
             let (mut test, mut coin) = (MeanTest::at_most(null), Coin::new(1_000 + seed));

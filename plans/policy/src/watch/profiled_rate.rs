@@ -36,11 +36,17 @@ mod tests {
     #[test]
     fn a_range_holds_what_was_observed_and_narrows() {
         let [least, most] = rate_range(20, 1_000, 0.05);
-        assert!(least > 0.008 && least < 0.02 && most > 0.02 && most < 0.035, "{least} {most}");
+        assert!(
+            least > 0.008 && least < 0.02 && most > 0.02 && most < 0.035,
+            "{least} {most}"
+        );
         let [narrower, _] = rate_range(2_000, 100_000, 0.05);
         assert!(narrower > least);
         let [least, most] = rate_range(0, 300, 0.05);
-        assert!(least.abs() < 1e-9 && (most - 0.00994).abs() < 1e-4, "{least} {most}");
+        assert!(
+            least.abs() < 1e-9 && (most - 0.00994).abs() < 1e-4,
+            "{least} {most}"
+        );
         assert_eq!(rate_range(0, 0, 0.05), [0.0, 1.0]);
     }
 

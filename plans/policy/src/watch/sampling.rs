@@ -148,8 +148,14 @@ mod tests {
         let mut chosen = |in_doubt, room| (0..20_000).filter(|_| sampler.chooses(in_doubt, room)).count();
         assert!((150..250).contains(&chosen(false, FREE)));
         assert!((1_800..2_200).contains(&chosen(true, FREE)));
-        let busy = Room { in_flight: 13, ..FREE };
-        let open = Room { open: MAX_OPEN, ..FREE };
+        let busy = Room {
+            in_flight: 13,
+            ..FREE
+        };
+        let open = Room {
+            open: MAX_OPEN,
+            ..FREE
+        };
         assert_eq!((chosen(true, busy), chosen(true, open)), (0, 0));
         let mut off = Sampler::new(AuditSettings::OFF, 1);
         assert!(!(0..1_000).any(|_| off.chooses(true, FREE)));
@@ -170,7 +176,10 @@ mod tests {
             (1, Some(1), Some((2, 3)))
         );
         let safest = Audit::of(&plan, 1, "large").unwrap();
-        assert_eq!((safest.place, safest.largest, safest.probe), (0, None, Some((1, 2))));
+        assert_eq!(
+            (safest.place, safest.largest, safest.probe),
+            (0, None, Some((1, 2)))
+        );
         assert_eq!(Audit::of(&plan, 9, "small"), None);
     }
 
@@ -192,7 +201,10 @@ mod tests {
         };
         assert_eq!(counts.cascades[1].audits, of(1, 1, 1));
         assert_eq!(counts.cascades[2].probes, of(0, 1, 2));
-        let own = Audit { largest: None, ..audit };
+        let own = Audit {
+            largest: None,
+            ..audit
+        };
         own.count(&mut counts, 7, None, Some(7));
         assert_eq!(counts.cascades[1].audits, of(2, 1, 1));
         assert_eq!(counts.cascades[2].probes, of(1, 1, 2));

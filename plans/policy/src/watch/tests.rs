@@ -7,7 +7,10 @@ const SAMPLES: u64 = 1_000;
 
 /// A list from `large` alone; each further cascade asks `small` first and differs in that many of a thousand samples.
 pub(crate) fn list(differs: &[u64]) -> CertifiedList {
-    let cascades = differs.iter().enumerate().map(|(place, differs)| cascade(place, *differs));
+    let cascades = differs
+        .iter()
+        .enumerate()
+        .map(|(place, differs)| cascade(place, *differs));
     CertifiedList {
         homes: vec![differs.len() as u32 - 1],
         cascades: cascades.collect(),
@@ -138,14 +141,23 @@ impl Live {
         for _ in 0..10 {
             let differs = self.coin.flip(self.differ[limit]);
             let audits = &mut counts.at(limit).unwrap().audits;
-            *if differs { &mut audits.differ } else { &mut audits.agree } += 1;
+            *if differs {
+                &mut audits.differ
+            } else {
+                &mut audits.agree
+            } += 1;
             if limit < watch.home() {
                 let differs = self.coin.flip(self.differ[limit + 1]);
                 let probes = &mut counts.at(limit + 1).unwrap().probes;
-                *if differs { &mut probes.differ } else { &mut probes.agree } += 1;
+                *if differs {
+                    &mut probes.differ
+                } else {
+                    &mut probes.agree
+                } += 1;
             }
             let deferred = self.coin.flip(self.defer);
-            let confidence = [0.6, 0.6, 0.8, 0.95][usize::from(self.coin.flip(0.5)) * 2 + usize::from(self.coin.flip(0.5))];
+            let confidence = [0.6, 0.6, 0.8, 0.95]
+                [usize::from(self.coin.flip(0.5)) * 2 + usize::from(self.coin.flip(0.5))];
             let expected = expected("small", SAMPLES, 300);
             let category = expected.category(deferred, confidence);
             if limit > 0 {
@@ -251,7 +263,10 @@ fn a_change_of_deferral_is_reported_once_and_settles() {
         assert_eq!(found, Finding::Drifted { cascade: 3, stage: 0 });
         assert!(requests <= 800, "seed {seed}: {requests}");
         assert!(watch.is_suspicious());
-        assert!(live.until(&mut watch, 200, |_| true).is_none(), "it is reported once");
+        assert!(
+            live.until(&mut watch, 200, |_| true).is_none(),
+            "it is reported once"
+        );
         live.defer = 0.3;
         let (_, found) = live.until(&mut watch, 2_000, |_| true).unwrap();
         assert_eq!(found, Finding::Settled { cascade: 3 });

@@ -114,8 +114,11 @@ impl<E: Evaluate, P> Planner<'_, E, P> {
         if first.is_none() {
             return Ok(None);
         }
-        let runnable: Vec<&(Cascade, Certificate)> =
-            self.certified.iter().filter(|(cascade, _)| runs(cascade)).collect();
+        let runnable: Vec<&(Cascade, Certificate)> = self
+            .certified
+            .iter()
+            .filter(|(cascade, _)| runs(cascade))
+            .collect();
         let place_of = |cascade: &Cascade| runnable.iter().position(|(known, _)| known == cascade);
         let Some(needed) = of_gears
             .iter()
