@@ -122,12 +122,16 @@ impl Certificates {
 
     fn take(&mut self, counts: &Counts, version: &PlanVersion, leads: bool) {
         let Some(watch) = &mut self.watch else { return };
-        let findings = watch.take(counts);
+        // Only one process decides; the others observe, and can decide when they take the lead.
+        let findings = if leads {
+            watch.take(counts)
+        } else {
+            watch.observe(counts);
+            Vec::new()
+        };
         self.watched.set_in_doubt(watch.is_suspicious());
-        if leads {
-            for finding in findings {
-                self.tell(&finding, version);
-            }
+        for finding in findings {
+            self.tell(&finding, version);
         }
     }
 

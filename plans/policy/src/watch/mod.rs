@@ -141,31 +141,40 @@ impl Watch {
         self.limit < self.home() || self.cascades.iter().any(CascadeWatch::has_drifted)
     }
 
-    /// Takes what was counted since the last call. The moment of the call must not depend on the counts.
+    /// Takes what was counted since the last call, and decides. The moment of the call must not depend on the counts.
     pub fn take(&mut self, counts: &Counts) -> Vec<Finding> {
+        let mut findings = self.observe(counts);
+        findings.extend(self.decide());
+        findings
+    }
+
+    /// Takes what was counted, and leaves the decision to another process, or to a later call. Returns drifts of the inputs.
+    pub fn observe(&mut self, counts: &Counts) -> Vec<Finding> {
         let mut findings = Vec::new();
         for (place, (cascade, counts)) in self.cascades.iter_mut().zip(&counts.cascades).enumerate() {
             findings.extend(cascade.stages(counts).map(|change| change.finding(place)));
             cascade.audits(counts);
         }
-        if let Some((place, evidence)) = self.refuted() {
-            let from = place;
-            self.limit = place.saturating_sub(1);
-            findings.push(Finding::Safer {
-                from,
-                to: self.limit,
-                evidence,
-            });
+        findings
+    }
+
+    /// Moves along the list if a certificate is refuted or holds again.
+    fn decide(&mut self) -> Option<Finding> {
+        if let Some((from, evidence)) = self.refuted() {
+            self.limit = from.saturating_sub(1);
             self.restart_from(self.limit);
-        } else if let Some(next) = self.cascades.get_mut(self.limit + 1)
+            let to = self.limit;
+            return Some(Finding::Safer { from, to, evidence });
+        }
+        if let Some(next) = self.cascades.get_mut(self.limit + 1)
             && next.is_acquitted()
         {
             let from = self.limit;
             self.limit += 1;
-            findings.push(Finding::Cheaper { from, to: self.limit });
             self.restart_from(self.limit);
+            return Some(Finding::Cheaper { from, to: self.limit });
         }
-        findings
+        None
     }
 
     /// Returns the safest cascade that may run and whose certificate is refuted.

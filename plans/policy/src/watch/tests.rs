@@ -275,6 +275,22 @@ fn a_change_of_deferral_is_reported_once_and_settles() {
 }
 
 #[test]
+fn a_process_that_does_not_decide_knows_enough_to_decide_later() {
+    let (mut live, mut watch) = (Live::usual(1), watch());
+    live.differ = [0.0, 0.0, 0.0, 0.5];
+    for _ in 0..50 {
+        let counts = live.batch(&watch);
+        assert!(watch.observe(&counts).is_empty());
+    }
+    assert_eq!(watch.limit(), 3);
+    let found = watch.take(&Counts::default());
+    assert!(
+        matches!(found[..], [Finding::Safer { from: 3, to: 2, .. }]),
+        "{found:?}"
+    );
+}
+
+#[test]
 fn labels_alone_refute_a_certificate() {
     let mut watch = watch();
     let mut counts = Counts::default();
