@@ -300,9 +300,9 @@ fn a_certified_plan_lists_its_safer_cascades_and_what_to_expect_of_them() {
     let first = &list.cascades[0].gear.wiring.stages;
     assert_eq!((first.len(), first[0].variant.as_str()), (1, "v3"));
     assert_eq!(list.cascades[0].differs, Some(0));
-    let last = list.cascades.last().unwrap();
-    assert_eq!(last.gear.wiring, planned.plan.gears[0].wiring);
-    assert_eq!(Some(&last.certificate), planned.plan.certificate.as_ref());
+    let cheapest = list.cascades.last().unwrap();
+    assert_eq!(cheapest.gear.wiring, planned.plan.gears[0].wiring);
+    assert_eq!(Some(&cheapest.certificate), planned.plan.certificate.as_ref());
     assert_eq!(list.homes, [list.cascades.len() as u32 - 1]);
     for cascade in &list.cascades {
         let certificate = &cascade.certificate;

@@ -85,7 +85,7 @@ impl ExpectedStage {
             bins == self.edges.len() + 1,
             "one more than the number of `edges`",
         )?;
-        let counted: u64 = self.categories().fold(0, |sum, count| sum.saturating_add(count));
+        let counted: u64 = self.categories().fold(0, u64::saturating_add);
         path.field("samples").within(
             self.samples as f64,
             counted == self.samples,

@@ -46,7 +46,7 @@ fn an_unsound_list_is_refused_with_its_path() {
     );
     refused(
         &|plan| {
-            plan.certified.as_mut().unwrap().cascades[2].gear.wiring.stages[0].variant = "tiny".to_owned()
+            plan.certified.as_mut().unwrap().cascades[2].gear.wiring.stages[0].variant = "tiny".to_owned();
         },
         "certified.cascades[2].gear.wiring.stages[0].variant",
     );

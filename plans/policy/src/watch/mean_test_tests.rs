@@ -15,7 +15,7 @@ fn decides_at(test: &mut MeanTest, coin: &mut Coin, rate: f64, values: u64, alph
 #[test]
 fn the_first_observations_cost_no_more_than_their_share() {
     let mut test = MeanTest::at_most(0.5);
-    assert_eq!(test.log_wealth(), f64::NEG_INFINITY);
+    assert!(test.log_wealth().is_infinite());
     test.take(&[]);
     assert_eq!(test.observed(), 0);
     test.take(&[(1.0, 10), (0.0, 2)]);
@@ -85,7 +85,11 @@ fn an_interval_covers_the_mean_at_every_moment() {
 fn an_interval_narrows() {
     let [least, most] = mean_interval(&[(1.0, 200), (0.0, 1_800)], 0.05);
     assert!(least > 0.075 && most < 0.13, "{least} {most}");
-    assert_eq!(mean_interval(&[], 0.05), [0.0, 1.0]);
+    let [least, most] = mean_interval(&[], 0.05);
+    assert!(
+        least.abs() < 1e-12 && (most - 1.0).abs() < 1e-12,
+        "{least} {most}"
+    );
     let [least, most] = mean_interval(&[(0.0, 1_000)], 0.05);
     assert!(least.abs() < 1e-12 && most < 0.01, "{least} {most}");
 }

@@ -179,10 +179,8 @@ impl Watch {
 
     /// Returns the safest cascade that may run and whose certificate is refuted.
     fn refuted(&self) -> Option<(usize, Evidence)> {
-        let running = self.cascades.iter().enumerate().take(self.limit + 1).skip(1);
-        running
-            .filter_map(|(place, cascade)| Some((place, cascade.is_refuted()?)))
-            .next()
+        let mut running = self.cascades.iter().enumerate().take(self.limit + 1).skip(1);
+        running.find_map(|(place, cascade)| Some((place, cascade.is_refuted()?)))
     }
 
     /// Starts the tests anew of the cascade at that place, which begins to run, and of those after it, which no longer do.

@@ -102,7 +102,7 @@ pub(crate) fn plan(list: CertifiedList) -> Plan {
         device: "cpu".to_owned(),
         partition: None,
     };
-    let last = list.cascades.last().unwrap();
+    let cheapest = list.cascades.last().unwrap();
     Plan {
         version: crate::plan::PLAN_VERSION,
         app: "a".to_owned(),
@@ -112,8 +112,8 @@ pub(crate) fn plan(list: CertifiedList) -> Plan {
         sharing: crate::plan::Sharing::default(),
         dropping: crate::plan::Dropping::None,
         slo: None,
-        certificate: Some(last.certificate.clone()),
-        gears: vec![last.gear.clone()],
+        certificate: Some(cheapest.certificate.clone()),
+        gears: vec![cheapest.gear.clone()],
         certified: Some(list),
     }
 }
