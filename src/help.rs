@@ -10,7 +10,10 @@ pub(crate) const GROUPS: [(&str, &[&str]); 6] = [
     ("Start", &["demo"]),
     ("Build", &["profile", "plan", "simulate"]),
     ("Serve", &["serve", "top", "probe", "auth"]),
-    ("Ask", &["infer", "submit", "result", "bench", "generate"]),
+    (
+        "Ask",
+        &["infer", "submit", "result", "feedback", "bench", "generate"],
+    ),
     ("Files", &["validate", "schema"]),
     ("Help", &["explain", "selftest", "completions", "man"]),
 ];

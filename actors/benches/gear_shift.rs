@@ -109,6 +109,7 @@ fn plan() -> Plan {
         dropping: Dropping::None,
         slo: None,
         certificate: None,
+        certified: None,
         gears: vec![gear("low", low, 1), gear("high", high, 4)],
     }
 }

@@ -10,6 +10,7 @@
 //! | [`bus`] | the connection to the broker, and the queue of outgoing messages |
 //! | [`metrics`] | every metric: its name, unit and counter |
 //! | [`plan`] | the plan store, and the plan versions that a process knows |
+//! | `watched` | what the ingresses of a process count of the cascades that answer |
 //! | [`dispatch`] | mailbox or subject: dispatcher, deliveries, exits, fan-out, subscriptions |
 //! | [`ingress`] | admission, requests in flight, replies, durable requests |
 //! | [`stage`] | the worker, batchers, generators, device leases |
@@ -37,6 +38,7 @@ pub mod shutdown;
 pub mod stage;
 pub mod subjects;
 pub mod supervision;
+mod watched;
 pub mod wire;
 
 pub use client::Client;

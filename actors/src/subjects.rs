@@ -6,6 +6,7 @@
 //! kaskade.<app>.result.<id>            results of durable requests                 a JetStream stream
 //! kaskade.<app>.dead.<id>              dead letters                                a JetStream stream
 //! kaskade.<app>.cancel                 a client cancels a request
+//! kaskade.<app>.feedback               the right answer to a request, known later
 //! kaskade.<app>.abandon                an ingress tells the replicas which of its requests are cancelled
 //! kaskade.<app>.stage.<stage>          any replica of a stage                      queue group STAGE_GROUP
 //! kaskade.<app>.replica.<replica>      one replica
@@ -53,6 +54,13 @@ pub mod event {
     pub const PLANNED: &str = "planner";
     /// Each meter publishes its energy report ([`crate::wire::EnergyReport`]).
     pub const ENERGY: &str = "energy";
+    /// Each ingress process publishes what it counted of the cascades that answer ([`crate::wire::AuditReport`]).
+    pub const AUDITED: &str = "audit";
+    /// The leading shifter reports what is known of the plan's certificates ([`crate::wire::WatchReport`]).
+    pub const WATCH: &str = "watch";
+    /// The leading shifter reports that a certificate no longer holds, or holds again, or that the inputs of a stage have drifted
+    /// ([`crate::wire::CertificateNotice`]).
+    pub const CERTIFICATE: &str = "certificate";
 }
 
 const ROOT: &str = "kaskade";
@@ -107,6 +115,8 @@ pub enum Route<'a> {
     Dead(&'a str),
     /// `cancel`
     Cancel,
+    /// `feedback`
+    Feedback,
     /// `abandon`
     Abandon,
     /// `stage.<stage>`
@@ -191,6 +201,11 @@ impl App {
     /// Cancellations from clients.
     pub fn cancel(&self) -> Subject {
         self.plain("cancel")
+    }
+
+    /// The right answers to requests, known later.
+    pub fn feedback(&self) -> Subject {
+        self.plain("feedback")
     }
 
     /// Cancellations from ingresses to replicas.
@@ -308,6 +323,7 @@ impl App {
             "result" => Route::Result(tokens.next().filter(|key| is_key(key))?),
             "dead" => Route::Dead(tokens.next().filter(|key| is_key(key))?),
             "cancel" => Route::Cancel,
+            "feedback" => Route::Feedback,
             "abandon" => Route::Abandon,
             "gear" => Route::Gear,
             "plan" => Route::Plan,

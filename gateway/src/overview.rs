@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kaskade_actors::wire::EnergyReport;
 use kaskade_actors::wire::Tokens;
-use kaskade_actors::wire::{Beat, GearShift};
+use kaskade_actors::wire::{Beat, GearShift, WatchReport};
 use kaskade_policy::energy;
 use serde::Serialize;
 
@@ -79,6 +79,7 @@ pub struct Overview {
     counts: BTreeMap<String, Told<Counts>>,
     beats: BTreeMap<String, Told<Beat>>,
     gear: Option<GearShift>,
+    certificates: Option<WatchReport>,
 }
 
 impl Overview {
@@ -105,6 +106,11 @@ impl Overview {
         self.gear = Some(shift);
     }
 
+    /// Sets what is known of the plan's certificates.
+    pub fn watched(&mut self, report: WatchReport) {
+        self.certificates = Some(report);
+    }
+
     /// Returns the state of the app now.
     pub fn look(&mut self, app: &str, now: Duration) -> Look {
         self.energy.retain(|_, told| !told.silent(now));
@@ -127,6 +133,7 @@ impl Overview {
             ingresses,
             models: self.models(),
             nodes,
+            certificates: self.certificates.clone(),
         }
     }
 
@@ -269,6 +276,9 @@ pub struct Look {
     pub models: Vec<ModelRow>,
     /// By process.
     pub nodes: Vec<NodeRow>,
+    /// What is known of the certificates of the running plan; absent without a certified list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificates: Option<WatchReport>,
 }
 
 /// All ingresses together.

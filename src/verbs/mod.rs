@@ -8,6 +8,7 @@ pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod deploy;
 pub(crate) mod explain;
+pub(crate) mod feedback;
 pub(crate) mod gears;
 pub(crate) mod generate;
 pub(crate) mod infer;

@@ -9,7 +9,7 @@ use async_nats::{Message, service::Stats};
 use futures::StreamExt as _;
 use kaskade_actors::bus::Bus;
 use kaskade_actors::metrics::Snapshot;
-use kaskade_actors::wire::{Beat, EnergyReport, GearShift, Message as _};
+use kaskade_actors::wire::{Beat, EnergyReport, GearShift, Message as _, WatchReport};
 use kaskade_actors::{ids, subjects};
 use kaskade_app::config::scalar::Span;
 use kaskade_app::report::table::{Align, table};
@@ -55,6 +55,7 @@ enum News {
     Beat(Message),
     Energy(Message),
     Gear(Message),
+    Certificates(Message),
     Stats(Message),
 }
 
@@ -70,6 +71,10 @@ async fn watch(target: &Target, args: &Args) -> anyhow::Result<()> {
             .map(News::Energy)
             .boxed(),
         bus.subscribe(names.gear(), None).await?.map(News::Gear).boxed(),
+        bus.subscribe(names.event(subjects::event::WATCH)?, None)
+            .await?
+            .map(News::Certificates)
+            .boxed(),
         bus.subscribe(inbox.as_str().into(), None)
             .await?
             .map(News::Stats)
@@ -116,6 +121,11 @@ fn take(overview: &mut Overview, now: std::time::Duration, news: News) {
         News::Gear(message) => {
             if let Ok(shift) = GearShift::decode(&message.payload) {
                 overview.shifted(shift);
+            }
+        }
+        News::Certificates(message) => {
+            if let Ok(report) = WatchReport::decode(&message.payload) {
+                overview.watched(report);
             }
         }
         News::Stats(message) => {
@@ -173,15 +183,51 @@ fn as_text(look: &Look) -> String {
         },
     );
     format!(
-        "{} · epoch {}{gear}\n{ingresses}\n{} per request, {} over all processes, idle ones included\n\n{}\n\n{}{}",
+        "{} · epoch {}{gear}\n{ingresses}\n{} per request, {} over all processes, idle ones included\n{}\n{}\n\n{}{}",
         look.app,
         look.epoch,
         units::joules(look.joules_per_request),
         watts(look.watts),
+        look.certificates.as_ref().map_or_else(String::new, certificates),
         models(&look.models),
         tokens(&look.models),
         nodes(&look.nodes),
     )
+}
+
+/// What is known of the certificate of the cascade that runs, as a line.
+fn certificates(report: &WatchReport) -> String {
+    let Some(running) = report.cascades.get(report.limit as usize) else {
+        return String::new();
+    };
+    let range = |[least, most]: [f64; 2]| format!("{} to {}", units::percent(least), units::percent(most));
+    let mut parts = vec![format!(
+        "certified cascade {} of {}",
+        report.limit + 1,
+        report.cascades.len()
+    )];
+    if running.audited > 0 {
+        let allowed = running.may_differ.map_or_else(String::new, |most| {
+            format!(", at most {} expected", units::percent(most))
+        });
+        parts.push(format!(
+            "{} of {} audited answers differ from the largest variant's{allowed}",
+            range(running.differs),
+            running.audited
+        ));
+    }
+    if running.labelled > 0 {
+        parts.push(format!(
+            "loss {} by {} labels, at most {} certified",
+            range(running.loss),
+            running.labelled,
+            units::percent(running.may_lose)
+        ));
+    }
+    if report.cascades.iter().any(|cascade| cascade.drifted) {
+        parts.push("the inputs have drifted".to_owned());
+    }
+    format!("{}\n", parts.join("; "))
 }
 
 fn models(rows: &[ModelRow]) -> String {

@@ -365,6 +365,7 @@ fn cascade(app: &str) -> Plan {
         dropping: Dropping::None,
         slo: None,
         certificate: None,
+        certified: None,
         gears: vec![Gear {
             name: "only".into(),
             load: LoadRange::ALL,

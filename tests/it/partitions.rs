@@ -70,6 +70,7 @@ fn plan((variant, _): Model, of: u32) -> Plan {
         dropping: Dropping::None,
         slo: None,
         certificate: None,
+        certified: None,
         gears: vec![Gear {
             name: "only".into(),
             load: LoadRange::ALL,

@@ -2,6 +2,7 @@
 
 mod attempts;
 mod durable;
+mod feedback;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -15,15 +15,17 @@ use kaskade_policy::plan::{Plan, Slo};
 use kaskade_policy::shifting;
 use kaskade_policy::shifting::ShiftConfig;
 
+use super::certificates::Certificates;
 use crate::{
     bus::{Bus, BusError},
     control::heartbeats::Heartbeats,
     dispatch::dispatcher::Dispatcher,
     metrics::Metrics,
     plan::versions::{PlanVersion, PlanVersions},
-    subjects::event::{DRIFT, LOAD, SHIFTED},
+    subjects::event::{AUDITED, DRIFT, LOAD, SHIFTED},
     supervision::TaskGuard,
-    wire::{Beat, DriftNotice, GearShift, LoadCount, Message as _, ShiftReport},
+    watched::Watched,
+    wire::{AuditReport, Beat, DriftNotice, GearShift, LoadCount, Message as _, ShiftReport},
 };
 
 /// Ticks after which the leader publishes the gear again, for processes that joined later: one second.
@@ -45,6 +47,9 @@ pub(crate) struct Shifter {
     epoch: u64,
     policy: shifting::Shifter,
     drift: Option<DriftWatch>,
+    certificates: Certificates,
+    /// The gear that was decided on last.
+    wanted: u32,
     last_tick: u64,
     ticks: u64,
     _guard: TaskGuard,
@@ -60,6 +65,7 @@ struct Queues {
 #[rtype(result = "()")]
 enum Heard {
     Load(LoadCount),
+    Audits(Box<AuditReport>),
     Beat(Arc<Beat>),
 }
 
@@ -72,6 +78,7 @@ impl Shifter {
         plans: PlanVersions,
         dispatcher: Dispatcher,
         metrics: Arc<Metrics>,
+        watched: Arc<Watched>,
     ) -> Self {
         let last_tick = dispatcher.clock().now();
         let mut load = ArrivalCounter::new(last_tick);
@@ -83,12 +90,14 @@ impl Shifter {
             drift_config: drift,
             plans,
             _guard: dispatcher.supervisor().guard("shifter"),
+            certificates: Certificates::new(ingress, watched, dispatcher.clone(), Arc::clone(&metrics)),
             dispatcher,
             metrics,
             load,
             queues: BTreeMap::new(),
             epoch: 0,
             drift: None,
+            wanted: 0,
             last_tick,
             ticks: 0,
         }
@@ -102,6 +111,8 @@ impl Shifter {
         let subject = self.dispatcher.app().event(LOAD)?;
         let supervisor = self.dispatcher.supervisor().clone();
         let mut loads = bus.control().subscribe(subject, None).await?;
+        let audited = self.dispatcher.app().event(AUDITED)?;
+        let mut audits = bus.control().subscribe(audited, None).await?;
         // Only a round trip proves that the subscription is active.
         bus.control().barrier().await?;
         let shifter = self.start();
@@ -113,6 +124,15 @@ impl Shifter {
                 match LoadCount::decode(&message.payload) {
                     Ok(count) => listener.do_send(Heard::Load(count)),
                     Err(error) => tracing::warn!(%error, "a load count could not be decoded"),
+                }
+            }
+        });
+        let listener = shifter.clone();
+        supervisor.spawn("subscription to audits", async move {
+            while let Some(message) = audits.next().await {
+                match AuditReport::decode_within(&message.payload, &AuditReport::LIMITS) {
+                    Ok(report) => listener.do_send(Heard::Audits(Box::new(report))),
+                    Err(error) => tracing::warn!(%error, "a report of audits could not be decoded"),
                 }
             }
         });
@@ -129,19 +149,32 @@ impl Shifter {
             return;
         };
         self.follow(&version);
-        if !self.load.leads(&self.ingress, now) {
-            return self.policy.set_gear(gear);
+        self.ticks += 1;
+        let leads = self.load.leads(&self.ingress, now);
+        let is_second = self.ticks.is_multiple_of(SAY_AGAIN);
+        if is_second {
+            self.certificates.tick(&version, leads);
+        }
+        if !leads {
+            // A gear of the certified list says nothing about the load.
+            if (gear as usize) < version.plan.gears.len() {
+                self.policy.set_gear(gear);
+            }
+            self.wanted = gear;
+            return;
         }
         // A late timer makes a long tick; scale the count to a tick of the configured length.
         let counted = (arrivals as f64 * self.config.tick_us as f64 / elapsed as f64).round() as u64;
         let first_queue = self.first_queue(&version, gear, now);
-        if let Some(to) = self.policy.tick(now, counted, first_queue as usize) {
+        self.policy.tick(now, counted, first_queue as usize);
+        let to = self.certificates.limited(&version.plan, self.policy.gear());
+        if to != self.wanted {
+            self.wanted = to;
             self.shift(&version, gear, to, first_queue);
         }
         self.watch_drift(&version);
-        self.ticks += 1;
-        if self.ticks.is_multiple_of(SAY_AGAIN) && version.plan.gears.len() > 1 {
-            self.say(&version);
+        if is_second && (version.plan.gears.len() > 1 || self.certificates.is_watching()) {
+            self.say(&version, to);
         }
     }
 
@@ -162,7 +195,9 @@ impl Shifter {
         self.epoch = version.epoch;
         self.policy.adopt(&version.plan.gears);
         self.policy.set_scale(1.0);
+        self.wanted = 0;
         self.drift = DriftWatch::new(&version.plan.gears, self.drift_config);
+        self.certificates.adopt(version);
     }
 
     fn shift(&self, version: &PlanVersion, from: u32, to: u32, first_queue: u64) {
@@ -172,7 +207,7 @@ impl Shifter {
             // A newer plan was adopted in between; the next tick considers its gears.
             Err(error) => return tracing::debug!(%error, "a shift was superseded by a newer plan"),
         }
-        self.say(version);
+        self.say(version, to);
         let report = ShiftReport {
             epoch: version.epoch,
             from,
@@ -191,10 +226,10 @@ impl Shifter {
         self.publish_event(SHIFTED, &report);
     }
 
-    fn say(&self, version: &PlanVersion) {
+    fn say(&self, version: &PlanVersion, gear: u32) {
         let shift = GearShift {
             epoch: version.epoch,
-            gear: self.policy.gear(),
+            gear,
         };
         if let Ok(payload) = shift.encode() {
             self.dispatcher
@@ -274,6 +309,12 @@ impl Handler<Heard> for Shifter {
             // The shifter reads its own count directly at each tick.
             Heard::Load(count) if count.ingress == self.ingress => {}
             Heard::Load(count) => self.load.heard(&count.ingress, count.arrivals, now),
+            Heard::Audits(report) => {
+                let leads = self.load.leads(&self.ingress, now);
+                if let Some((version, _)) = self.plans.current() {
+                    self.certificates.heard(&report, &version, leads);
+                }
+            }
             Heard::Beat(beat) => {
                 self.queues
                     .insert(beat.actor.clone(), Queues { heard: now, beat });

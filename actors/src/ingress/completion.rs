@@ -269,7 +269,11 @@ impl Ingress {
         match self.ledger.answered(done.id, done.attempt, now) {
             Answer::First(entry) => {
                 self.admission.completed(now);
+                let audit = self.note_answer(&entry, &done, degraded);
                 self.reply_with(entry, done, degraded);
+                if let Some(audit) = audit {
+                    self.begin_audit(audit, now);
+                }
             }
             Answer::Stale => self.metrics.stale(),
         }

@@ -11,8 +11,10 @@ use kaskade_policy::ledger::{Ledger, LedgerConfig};
 use kaskade_policy::plan::Edge;
 use kaskade_policy::shifting::ShiftConfig;
 use kaskade_policy::stream_offset::StreamOffset;
+use kaskade_policy::watch::AuditSettings;
 use tokio::sync::watch;
 
+use super::audits::Audits;
 use super::client_ids::{ClientIds, Listed};
 use super::durable::{DurableConfig, Submission};
 use super::epochs::Epochs;
@@ -26,6 +28,7 @@ use crate::{
     metrics::Metrics,
     plan::versions::{PlanVersion, PlanVersions},
     supervision::TaskGuard,
+    watched::Watched,
     wire::headers::Trace,
     wire::{ContentType, Done, Hop, StageRequest, TokenKey},
 };
@@ -51,6 +54,10 @@ pub struct IngressConfig {
     pub shift: ShiftConfig,
     /// Configuration of drift detection.
     pub drift: DriftConfig,
+    /// Share of the requests that is audited, if the plan has a certified list.
+    pub audit: AuditSettings,
+    /// Replies that each ingress remembers for labels that arrive later, if the plan has a certified list.
+    pub recent_replies: usize,
 }
 
 impl Default for IngressConfig {
@@ -64,6 +71,8 @@ impl Default for IngressConfig {
             durable: None,
             shift: ShiftConfig::default(),
             drift: DriftConfig::default(),
+            audit: AuditSettings::OFF,
+            recent_replies: 10_000,
         }
     }
 }
@@ -140,6 +149,7 @@ pub struct Ingress {
     pub(super) epochs: watch::Sender<Epochs>,
     /// The ingresses of the process.
     pub(super) siblings: Ingresses,
+    pub(super) audits: Audits,
     _guard: TaskGuard,
 }
 
@@ -161,6 +171,7 @@ impl Ingress {
         };
         Self {
             id: id.to_owned(),
+            audits: Audits::new(id, &config),
             config,
             ledger: Ledger::new(limits),
             key,
@@ -180,6 +191,13 @@ impl Ingress {
     #[must_use]
     pub(crate) fn beside(mut self, siblings: &Ingresses) -> Self {
         self.siblings = siblings.clone();
+        self
+    }
+
+    /// Makes its counts of audits and labels part of those of the process.
+    #[must_use]
+    pub(crate) fn watched_by(mut self, watched: &Arc<Watched>) -> Self {
+        self.audits.count_in(watched);
         self
     }
 

@@ -13,6 +13,7 @@ use tokio::{
     task::JoinHandle,
 };
 
+use super::feedback;
 use super::held::Held;
 use super::in_flight::{Client, Inbound, Ingress, IngressConfig, To};
 use super::messages::{Cancel, Reconnected, Undeliverable};
@@ -120,6 +121,11 @@ pub async fn open(parts: IntakeParts) -> Result<JoinHandle<()>, BusError> {
     let cancelled = bus.subscribe(app.cancel(), None).await?;
     let pump = pump_cancellations(cancelled, ingress.clone());
     supervisor.spawn("subscription to cancellations", pump);
+    let labels = bus.subscribe(app.feedback(), None).await?;
+    supervisor.spawn(
+        "subscription to feedback",
+        feedback::pump(labels, ingress.clone()),
+    );
     let watch = watch_link(bus.connection().link(), ingress);
     supervisor.spawn("watch of the connection", watch);
     bus.barrier().await?;

@@ -13,6 +13,8 @@
 //! | `check` | what results of stages must satisfy |
 //! | `client_ids` | requests by the ids that clients gave them |
 //! | `completion` | from the results of stages to the reply |
+//! | `audits` | audits of a share of the requests, after their replies |
+//! | `feedback` | labels that arrive later |
 //! | `retained` | the inputs of a request, for each of its dispatches |
 //! | `refusal` | refusals under overload, encoded once |
 //! | `reply` | encoding and publishing replies |
@@ -21,11 +23,13 @@
 //! | `tally` | votes of an ensemble |
 //! | [`durable`] | durable requests on JetStream |
 
+mod audits;
 pub mod check;
 mod client_ids;
 mod completion;
 pub mod durable;
 mod epochs;
+mod feedback;
 pub(crate) mod held;
 mod in_flight;
 mod intake;
@@ -169,6 +173,7 @@ impl Actor for Ingress {
         ctx.run_interval(SWEEP, |ingress, _| {
             let now = ingress.dispatcher.clock().now();
             ingress.sweep(now);
+            ingress.sweep_audits(now);
             ingress.note_epochs();
         });
     }
@@ -200,6 +205,9 @@ impl Handler<Finished> for Ingress {
     fn handle(&mut self, Finished { done, checked }: Finished, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
         let mut done = if checked { done } else { check::checked(done) };
+        if audits::is_audit(done.id) {
+            return self.audit_ended(done);
+        }
         self.fill_defaults(&mut done);
         match &done.result {
             DoneResult::Outputs { routed: true, .. } => self.answer(done, now),
@@ -231,6 +239,9 @@ impl Handler<Undeliverable> for Ingress {
             attempt,
             dispatch,
         } = notice;
+        if audits::is_audit(id) {
+            return self.audit_failed(id);
+        }
         let (Some((current, replica)), Some(entry)) = (self.ledger.place(id), self.ledger.get(id)) else {
             return;
         };

@@ -38,6 +38,15 @@ impl RetainedInputs {
         }
     }
 
+    /// Returns the same inputs for another request, without the decoded ones.
+    pub(super) fn again(&self) -> Self {
+        Self {
+            decoded: None,
+            content_type: self.content_type,
+            body: self.body.clone(),
+        }
+    }
+
     /// Returns the inputs.
     ///
     /// # Errors

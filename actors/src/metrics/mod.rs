@@ -9,6 +9,7 @@ use std::{
 };
 
 mod text;
+pub(crate) mod watch;
 
 use dashmap::DashMap;
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,7 @@ use crate::{
 };
 
 pub use text::{CONTENT_TYPE, Gauges};
+pub use watch::{AUDITS, CERTIFICATE_FINDINGS, CERTIFIED_PLACE, LABELS, LIVE_DIFFERENCE, LIVE_LOSS};
 
 /// Requests received by an ingress, accepted or not: the offered load.
 pub const ARRIVED: &str = "kaskade_arrived_requests_total";
@@ -111,6 +113,7 @@ pub struct Metrics {
     variants: DashMap<String, VariantCount>,
     fan_outs: DashMap<String, FanOuts>,
     energy: Mutex<Option<EnergyReport>>,
+    watch: watch::WatchMetrics,
 }
 
 /// Counters of one variant.
@@ -188,6 +191,13 @@ impl Metrics {
     fn add(&self, counter: impl Fn(&Self) -> &AtomicU64, count: u64) {
         for metrics in self.all() {
             counter(metrics).fetch_add(count, Relaxed);
+        }
+    }
+
+    /// Counts audits, labels or findings.
+    pub(crate) fn watch(&self, count: impl Fn(&watch::WatchMetrics)) {
+        for metrics in self.all() {
+            count(&metrics.watch);
         }
     }
 

@@ -107,7 +107,28 @@ impl Metrics {
         variants(&mut page, &snapshot.variants);
         fan_outs(&mut page, &snapshot);
         energy(&mut page, &snapshot);
+        self.watch_text(&mut page);
         page.text
+    }
+}
+
+impl Metrics {
+    fn watch_text(&self, page: &mut Page<'_>) {
+        for family in self.watch.families() {
+            let kind = if family.is_counter {
+                Kind::Counter
+            } else {
+                Kind::Gauge
+            };
+            page.metric(family.name, kind, family.help);
+            for (labels, value) in &family.samples {
+                let labels: Vec<(&'static str, &str)> = labels
+                    .iter()
+                    .map(|(label, value)| (*label, value.as_str()))
+                    .collect();
+                page.sample(family.name, &labels, value);
+            }
+        }
     }
 }
 

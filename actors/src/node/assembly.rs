@@ -35,6 +35,7 @@ use crate::{
     stage::hosting::Shared,
     stage::worker::{HeardIngress, Loader, Readiness, Worker, WorkerConfig},
     subjects::App,
+    watched::Watched,
 };
 
 /// What the actors' thread reports once it serves.
@@ -155,6 +156,7 @@ async fn start_ingresses(
     closed: watch::Receiver<bool>,
 ) -> Result<RunningIngresses, NodeError> {
     let (capacity, ingresses) = (Capacity::of(limits), Ingresses::default());
+    let watched = Arc::<Watched>::default();
     let mut running: Vec<RunningIngress> = Vec::new();
     for shard in shards.shared() {
         let metrics = match shards.shared() {
@@ -164,6 +166,7 @@ async fn start_ingresses(
         let common = Common {
             capacity: capacity.clone(),
             ingresses: ingresses.clone(),
+            watched: Arc::clone(&watched),
             closed: closed.clone(),
             takes_durable: running.is_empty(),
         };
@@ -189,6 +192,7 @@ async fn start_ingresses(
             plans.clone(),
             dispatcher.clone(),
             Arc::clone(metrics),
+            watched,
         );
         shifter.listen(bus, heartbeats).await?;
         heartbeats.detect(FailureDetector::new(bus, dispatcher, &ingresses));

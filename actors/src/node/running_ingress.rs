@@ -12,6 +12,7 @@ use crate::{
     metrics::Metrics,
     ops::discovery::{self, Announcement},
     stage::hosting::Shared,
+    watched::Watched,
     wire::TokenKey,
 };
 
@@ -58,6 +59,8 @@ impl RunningIngresses {
 pub(super) struct Common {
     pub(super) capacity: Capacity,
     pub(super) ingresses: Ingresses,
+    /// What they count of the cascades that answer.
+    pub(super) watched: Arc<Watched>,
     /// Ends all intakes when it turns true.
     pub(super) closed: watch::Receiver<bool>,
     /// Whether this ingress takes durable requests. One per process does, so that `in_flight` bounds those of the process.
@@ -87,7 +90,8 @@ pub(super) async fn start(
         Arc::clone(&metrics),
         bus.max_payload(),
     )
-    .beside(&common.ingresses);
+    .beside(&common.ingresses)
+    .watched_by(&common.watched);
     let epochs = ingress.epochs();
     let address = ingress.start();
     let bytes = Arc::clone(&common.capacity.bytes);

@@ -3,7 +3,7 @@
 //! `kaskade auth init` writes them into a nats-server's configuration; the server then refuses every other subject.
 //! `SECURITY.md` states what this protects against and what it does not.
 
-use crate::subjects::event::{DRIFT, ENERGY, LOAD, PLANNED, SHIFTED};
+use crate::subjects::event::{AUDITED, CERTIFICATE, DRIFT, ENERGY, LOAD, PLANNED, SHIFTED, WATCH};
 use crate::subjects::{self, App, SubjectError, check_token, inbox_prefix};
 
 /// The role of a user.
@@ -62,7 +62,7 @@ pub fn permissions(app: &App, role: &Role, public_key: &str) -> Result<Permissio
 }
 
 fn client(app: &App) -> Permissions {
-    let mut publish = app.all_of(["infer", "submit", "cancel"]);
+    let mut publish = app.all_of(["infer", "submit", "cancel", "feedback"]);
     publish.extend(subjects::result_reading(app));
     Permissions {
         publish,
@@ -71,7 +71,7 @@ fn client(app: &App) -> Permissions {
 }
 
 fn ingress(app: &App) -> Result<Permissions, SubjectError> {
-    let events = [LOAD, SHIFTED, DRIFT, ENERGY];
+    let events = [LOAD, SHIFTED, DRIFT, ENERGY, AUDITED, WATCH, CERTIFICATE];
     // To its own queue group, for the end of its subscription.
     let mut publish = app.all_of(["infer", "stage.*", "replica.*", "ingress.*", "abandon", "gear"]);
     publish.extend(named(app, &events)?);
@@ -82,12 +82,13 @@ fn ingress(app: &App) -> Result<Permissions, SubjectError> {
         "infer",
         "submit",
         "cancel",
+        "feedback",
         "done.*.*.*.*",
         "beat.*",
         "gear",
         "plan",
     ]);
-    subscribe.extend(named(app, &[LOAD])?);
+    subscribe.extend(named(app, &[LOAD, AUDITED])?);
     subscribe.extend(subjects::discovery_patterns(app));
     Ok(joined([Permissions { publish, subscribe }, reads_plans(app)]))
 }

@@ -120,9 +120,9 @@ impl PlanVersion {
         }
     }
 
-    /// Returns the gear of that index.
+    /// Returns the gear of that number; those after the plan's own are of its certified list.
     pub fn gear(&self, index: u32) -> Option<&Gear> {
-        self.plan.gears.get(index as usize)
+        self.plan.gear(index)
     }
 
     /// Returns the stage of that name in that gear.
@@ -188,8 +188,7 @@ impl PlanVersion {
     pub fn stages_of(&self, replica: &Replica) -> Vec<String> {
         let mut names: Vec<String> = self
             .plan
-            .gears
-            .iter()
+            .every_gear()
             .flat_map(|gear| &gear.wiring.stages)
             .filter(|stage| stage.is_run_by(replica))
             .map(|stage| stage.name.clone())
@@ -325,7 +324,7 @@ impl PlanVersions {
             });
         }
         let version = Arc::new(PlanVersion::new(epoch, plan));
-        let gears = version.plan.gears.len();
+        let gears = version.plan.every_gear().count();
         let mut outcome = Ok(());
         self.state.send_if_modified(|state| {
             outcome = state.adopt(epoch, gears, version);

@@ -119,6 +119,11 @@ struct OipReply<'a> {
     reply: &'a InferReply,
 }
 
+/// Decodes another body of a client.
+pub(super) fn from_body<M: Message>(content_type: ContentType, body: &Bytes) -> Result<M, CodecError> {
+    decode(content_type, body)
+}
+
 fn decode<M: Message>(content_type: ContentType, body: &Bytes) -> Result<M, CodecError> {
     if content_type == ContentType::MessagePack {
         return M::decode(body);

@@ -15,6 +15,7 @@ mod tensors;
 #[cfg(test)]
 mod tests;
 mod token;
+mod watch;
 
 use std::collections::BTreeMap;
 
@@ -32,6 +33,9 @@ pub use lists::MAX_PARAMETERS;
 use lists::at_most;
 pub use tensors::{Data as TensorData, MAX_RANK, MAX_TENSORS, WrittenData as TensorElements};
 pub use token::{NotAToken, Token, TokenKey};
+pub use watch::{
+    AuditReport, CascadeStanding, CertificateNotice, Feedback, FeedbackReply, Found, RightAnswer, WatchReport,
+};
 
 /// Largest number of hops in one message.
 pub const MAX_HOPS: usize = 64;

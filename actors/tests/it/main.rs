@@ -12,6 +12,7 @@
 )]
 
 mod adoption;
+mod audits;
 mod cluster;
 mod common;
 mod control;

@@ -129,6 +129,7 @@ pub(crate) fn pipeline(app: &str, worker: impl Fn(&str) -> String) -> Plan {
         dropping: Dropping::None,
         slo: None,
         certificate: None,
+        certified: None,
         gears: vec![Gear {
             name: "only".into(),
             load: LoadRange::ALL,

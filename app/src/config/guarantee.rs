@@ -24,6 +24,10 @@ pub struct GuaranteeRule {
     /// Confidence of the certificate.
     #[serde(default = "ninety_five")]
     pub confidence: Share,
+    /// Share of live requests that the largest variant answers too, after the reply, to see whether the certificate still holds. 0 audits
+    /// none.
+    #[serde(default)]
+    pub audit: AuditShare,
 }
 
 impl GuaranteeRule {
@@ -61,6 +65,47 @@ impl GuaranteeRule {
             problems.push("guarantee: the plans of a pipeline carry none; leave it out".to_owned());
         }
         problems
+    }
+}
+
+/// The share of requests that is audited, from 0 to 1, written as a percentage such as `0.5%` or as a number such as `0.005`.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "Written", into = "String")]
+#[schemars(extend("examples" = ["0.5%", 0]))]
+pub struct AuditShare(f64);
+
+impl AuditShare {
+    /// Returns the share.
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl Default for AuditShare {
+    /// One request in two hundred.
+    fn default() -> Self {
+        Self(0.005)
+    }
+}
+
+impl TryFrom<Written> for AuditShare {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Self, String> {
+        let (share, text) = match &written {
+            Written::Number(share) => (Some(*share), share.to_string()),
+            Written::Text(text) => (read(text), text.clone()),
+        };
+        let share = share.filter(|share| (0.0..=1.0).contains(share));
+        share.map(Self).ok_or_else(|| {
+            format!("`{text}` is no share of the requests; write a percentage from 0 % to 100 %, such as `0.5%`, or a number such as 0.005")
+        })
+    }
+}
+
+impl From<AuditShare> for String {
+    fn from(AuditShare(share): AuditShare) -> Self {
+        share.to_string()
     }
 }
 
@@ -102,12 +147,7 @@ impl FromStr for Share {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (number, unit) = match text.strip_suffix('%') {
-            Some(number) => (number, 100.0),
-            None => (text, 1.0),
-        };
-        let share = number.trim().parse::<f64>().ok().map(|number| number / unit);
-        share.and_then(|share| Self::try_from(share).ok()).ok_or_else(|| {
+        read(text).and_then(|share| Self::try_from(share).ok()).ok_or_else(|| {
             format!(
                 "`{text}` is not a share; write a percentage above 0 % and below 100 %, such as `1%`, or a number such as 0.01"
             )
@@ -141,6 +181,15 @@ impl fmt::Display for Share {
         }
         write!(f, "{}", self.0)
     }
+}
+
+/// Reads a number, or a percentage.
+fn read(text: &str) -> Option<f64> {
+    let (number, unit) = match text.strip_suffix('%') {
+        Some(number) => (number, 100.0),
+        None => (text, 1.0),
+    };
+    number.trim().parse::<f64>().ok().map(|number| number / unit)
 }
 
 fn ninety_five() -> Share {
@@ -181,6 +230,22 @@ mod tests {
             Share(1.0 / 3.0).to_string().parse::<Share>(),
             Ok(Share(1.0 / 3.0))
         );
+    }
+
+    #[test]
+    fn a_share_of_audits_may_be_none_or_all() {
+        let read = |text: &str| {
+            app(&format!("max_loss = 0.01\naudit = {text}")).map(|app| app.guarantee.unwrap().audit.get())
+        };
+        assert_eq!(read("0"), Ok(0.0));
+        assert_eq!(read("\"0.5%\""), Ok(0.005));
+        assert_eq!(read("1"), Ok(1.0));
+        for bad in ["1.1", "-0.1", "\"101%\"", "\"some\"", "nan"] {
+            let (line, reason) = read(bad).unwrap_err();
+            assert_eq!(line, 4, "{bad}: {reason}");
+        }
+        let rule = app("max_loss = 0.01").unwrap().guarantee.unwrap();
+        assert!((rule.audit.get() - 0.005).abs() < 1e-12);
     }
 
     #[test]

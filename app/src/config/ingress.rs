@@ -23,6 +23,8 @@ pub struct Ingress {
     pub default_budget: Span,
     /// Maximum budget; a longer one is shortened to it.
     pub max_budget: Span,
+    /// Replies that an ingress remembers, by the ids of their requests, for labels that arrive later (`kaskade feedback`).
+    pub recent_replies: u32,
     /// Time to finish requests in flight on shutdown.
     pub drain: Span,
 }
@@ -38,6 +40,7 @@ impl Default for Ingress {
             queue_capacity: count(1_024),
             default_budget: Span::from_millis(2_000),
             max_budget: Span::from_millis(120_000),
+            recent_replies: 10_000,
             drain: Span::from_millis(10_000),
         }
     }

@@ -269,9 +269,14 @@ fn promise(planned: &CascadePlan) -> String {
         Some(samples) => format!("; about {samples} validation samples would certify a cheaper one"),
         None => String::new(),
     };
+    let safer = planned
+        .plan
+        .certified
+        .as_ref()
+        .map_or(0, |list| list.cascades.len().saturating_sub(1));
     format!(
         "certified with {} confidence: {proven}, by {} samples that it was not chosen on ({counted}; p = {:.4}); {} of {} cascades \
-         passed{next}",
+         passed{next}; {safer} safer ones are kept, to run when audits refute this one",
         units::percent(certificate.confidence),
         certificate.samples,
         certificate.p_value,

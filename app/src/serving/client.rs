@@ -7,7 +7,7 @@ use async_nats::HeaderMap;
 use kaskade_actors::bus::{Bus, BusConfig};
 use kaskade_actors::client::Accepted;
 use kaskade_actors::wire::headers;
-use kaskade_actors::wire::{InferReply, InferRequest};
+use kaskade_actors::wire::{FeedbackReply, InferReply, InferRequest, RightAnswer};
 use kaskade_actors::{self as actors, Fault, subjects};
 use kaskade_models::{Inputs, Tensor, TensorError};
 
@@ -146,6 +146,19 @@ impl Client {
     /// The request's fault; [`kaskade_actors::Code::NoReply`] if it has no result yet.
     pub async fn wait_for(&self, id: &str, patience: Duration) -> Result<InferReply, Fault> {
         self.asked.wait_for(id, patience).await
+    }
+
+    /// Tells the right answer to a request that was answered before, by its id ([`actors::Client::feedback`]).
+    ///
+    /// # Errors
+    /// The app's fault.
+    pub async fn feedback(
+        &self,
+        id: &str,
+        label: RightAnswer,
+        patience: Duration,
+    ) -> Result<Option<FeedbackReply>, Fault> {
+        self.asked.feedback(id, label, patience).await
     }
 
     /// Sends a request to a language model; `part` is called with each new piece of the answer.

@@ -26,6 +26,7 @@ use kaskade_broker::{BrokerConfig, BrokerError};
 use kaskade_models::power::PowerError;
 use kaskade_models::{DeviceChoice, DeviceError, PowerMeter, device};
 use kaskade_policy::plan::Plan;
+use kaskade_policy::watch::AuditSettings;
 use thiserror::Error;
 
 pub use kaskade_gateway::overview;
@@ -33,6 +34,7 @@ pub use kaskade_gateway::overview;
 pub use self::client::Client;
 pub use self::service::Service;
 use crate::config::App;
+use crate::config::guarantee::AuditShare;
 use crate::family::Family;
 use crate::planning::{PlanningError, replan};
 
@@ -264,6 +266,12 @@ pub(crate) fn start(
         default_budget: app.ingress.default_budget.duration(),
         max_budget: app.ingress.max_budget.duration(),
         durable: app.durable.as_ref().map(Into::into),
+        audit: AuditSettings::of_share(
+            app.guarantee
+                .map_or_else(AuditShare::default, |rule| rule.audit)
+                .get(),
+        ),
+        recent_replies: app.ingress.recent_replies as usize,
         ..IngressConfig::default()
     };
     // Without replicas, a process computes on the CPU only, and its host may have no other device.

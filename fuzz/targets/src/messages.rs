@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use kaskade_actors::error::{Code, Fault};
 use kaskade_actors::wire::{
-    Abandoned, Beat, BranchReply, Done, DoneResult, DriftNotice, EnergyReport, FanOuts, GearShift, Hop,
-    InferReply, InferRequest, IngressState, LoadCount, Message, ModelEnergy, Observation, PlanNotice,
-    PlanReport, PlanRequest, ReplicaBeat, Runs, ShiftReport, StageRequest, Tokens,
+    Abandoned, AuditReport, Beat, BranchReply, CertificateNotice, Done, DoneResult, DriftNotice,
+    EnergyReport, FanOuts, Feedback, Found, GearShift, Hop, InferReply, InferRequest, IngressState,
+    LoadCount, Message, ModelEnergy, Observation, PlanNotice, PlanReport, PlanRequest, ReplicaBeat,
+    RightAnswer, Runs, ShiftReport, StageRequest, Tokens, WatchReport,
 };
 use kaskade_models::{Datatype, Tensor};
 use kaskade_policy::gather::Branch;
@@ -40,6 +41,10 @@ pub fn examples() -> Vec<Example> {
         example("abandoned", &abandoned()),
         example("ingress_state", &ingress_state()),
         example("energy", &energy()),
+        example("feedback", &feedback()),
+        example("audit", &audit()),
+        example("watch", &WatchReport::default()),
+        example("certificate", &certificate()),
     ];
     let results = [outputs(), part(), fault()];
     let dones = results.map(|(name, result)| example(&format!("done-{name}"), &done(result)));
@@ -237,6 +242,33 @@ fn shift() -> ShiftReport {
         to: 2,
         qps: 812.5,
         first_queue: 40,
+    }
+}
+
+fn feedback() -> Feedback {
+    Feedback {
+        id: "order-17".to_owned(),
+        label: RightAnswer::Class(7),
+    }
+}
+
+fn audit() -> AuditReport {
+    AuditReport {
+        ingress: "ingress".to_owned(),
+        epoch: 3,
+        limit: Some(2),
+        ..AuditReport::default()
+    }
+}
+
+fn certificate() -> CertificateNotice {
+    CertificateNotice {
+        epoch: 3,
+        found: Found::Refuted {
+            from: 2,
+            to: 1,
+            by: "audits".to_owned(),
+        },
     }
 }
 

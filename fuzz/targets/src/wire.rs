@@ -5,9 +5,10 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use kaskade_actors::ingress::check::checked;
 use kaskade_actors::wire::{
-    Abandoned, Beat, ContentType, Done, DoneResult, DriftNotice, EnergyReport, GearShift, InferReply,
-    InferRequest, IngressState, LoadCount, Message, PlanNotice, PlanReport, PlanRequest, ShiftReport,
-    StageRequest, decode_infer, decode_reply, encode_fault, encode_reply,
+    Abandoned, AuditReport, Beat, CertificateNotice, ContentType, Done, DoneResult, DriftNotice,
+    EnergyReport, Feedback, GearShift, InferReply, InferRequest, IngressState, LoadCount, Message,
+    PlanNotice, PlanReport, PlanRequest, ShiftReport, StageRequest, WatchReport, decode_infer, decode_reply,
+    encode_fault, encode_reply,
 };
 use kaskade_models::check_outputs;
 
@@ -30,6 +31,10 @@ pub fn wire(input: &[u8]) {
     round::<LoadCount>(&bytes);
     round::<ShiftReport>(&bytes);
     round::<DriftNotice>(&bytes);
+    round::<Feedback>(&bytes);
+    round::<AuditReport>(&bytes);
+    round::<WatchReport>(&bytes);
+    round::<CertificateNotice>(&bytes);
     round::<PlanRequest>(&bytes);
     round::<PlanReport>(&bytes);
     round::<PlanNotice>(&bytes);

@@ -12,7 +12,9 @@ use futures::stream::BoxStream;
 use kaskade_actors::bus::{Bus, BusError};
 use kaskade_actors::metrics::Snapshot as Counters;
 use kaskade_actors::plan::store;
-use kaskade_actors::wire::{Beat, EnergyReport, GearShift, IngressState, Message as _, ShiftReport};
+use kaskade_actors::wire::{
+    Beat, EnergyReport, GearShift, IngressState, Message as _, ShiftReport, WatchReport,
+};
 use kaskade_actors::{App, ids, subjects};
 
 use super::{HISTORY, Point, Shift, WINDOW, Watched, Ways, now_ms};
@@ -34,6 +36,7 @@ enum News {
     Energy(Message),
     Gear(Message),
     Shifted(Message),
+    Certificates(Message),
     Ingress(Message),
     Stats(Message),
 }
@@ -54,6 +57,10 @@ pub(crate) async fn follow(bus: &Bus, app: &App, served: &Arc<Served>) -> Result
         bus.subscribe(app.event(subjects::event::SHIFTED)?, None)
             .await?
             .map(News::Shifted)
+            .boxed(),
+        bus.subscribe(app.event(subjects::event::WATCH)?, None)
+            .await?
+            .map(News::Certificates)
             .boxed(),
         bus.subscribe(app.gear(), None).await?.map(News::Gear).boxed(),
         bus.subscribe(app.ingresses(), None)
@@ -149,6 +156,11 @@ fn take(watched: &Watched, decoded: &mut HashMap<String, Instant>, news: &News) 
                 if state.shifts.len() > SHIFTS {
                     state.shifts.pop_front();
                 }
+            }
+        }
+        News::Certificates(message) => {
+            if let Ok(report) = WatchReport::decode(&message.payload) {
+                watched.state().overview.watched(report);
             }
         }
         News::Ingress(message) => {

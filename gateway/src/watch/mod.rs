@@ -267,7 +267,7 @@ impl State {
     fn wiring(&self) -> Option<&Wiring> {
         let (_, plan) = self.plan.as_ref()?;
         let gear = self.look.as_ref().and_then(|look| look.gear).unwrap_or(0);
-        let gear = plan.gears.get(gear as usize).or_else(|| plan.gears.first())?;
+        let gear = plan.gear(gear).or_else(|| plan.gears.first())?;
         Some(&gear.wiring)
     }
 

@@ -43,7 +43,7 @@ impl State {
                 "expected": gear.expected,
             })
         });
-        let gear = plan.gears.get(current as usize).or_else(|| plan.gears.first());
+        let gear = plan.gear(current).or_else(|| plan.gears.first());
         json!({
             "epoch": epoch,
             "made_by": plan.made_by,

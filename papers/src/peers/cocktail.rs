@@ -256,6 +256,7 @@ fn bare(
         dropping: Dropping::None,
         slo: Some(options.slo),
         certificate: None,
+        certified: None,
         gears: vec![gear(models, ensemble, autoscale)],
     }
 }

@@ -1,11 +1,13 @@
 //! From a profile to a plan: one cascade, with thresholds, drops and skips (HybridServe §IV).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::certify::{self, CertifyError, CertifyOptions, HeldOut, Tested, held_out};
+use crate::certify::{
+    self, CertifyError, CertifyOptions, HeldOut, Passed, Tested, Wired, certified_list, held_out, steps,
+};
 use crate::skips::{Dropped, Pruned, Skips, Split, Tried, add_skips, prune, trim};
 use crate::thresholds::{
     Baseline, CostBasis, Exits, FORWARD_ALL, Family, FamilyError, Frontier, Minimise, NonInferiorityTest,
@@ -13,8 +15,8 @@ use crate::thresholds::{
 };
 use kaskade_policy::invalid::Invalid;
 use kaskade_policy::plan::{
-    Band, Batching, Certificate, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant,
-    Replica, Sharing, Stage, Target, Wiring,
+    Band, Batching, Certificate, CertifiedList, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan,
+    PlannedVariant, Replica, Sharing, Stage, Target, Wiring,
 };
 use kaskade_policy::profile::Profile;
 
@@ -264,6 +266,8 @@ struct Chosen {
     /// Its certificate and the certification part.
     certified: Option<(Certificate, Family)>,
     tested: Option<Tested>,
+    /// The safer cascades that passed.
+    safer: Vec<Passed>,
 }
 
 /// Chooses the cheapest cascade that can be certified.
@@ -281,6 +285,7 @@ fn certified(
         outcome: found.outcome,
         certified: Some((found.certificate, found.certification)),
         tested: Some(found.tested),
+        safer: found.safer,
     })
 }
 
@@ -381,6 +386,7 @@ fn with_skips(pruned: Pruned, options: &CascadeOptions, accepts: impl Fn(&Outcom
         skips,
         certified: None,
         tested: None,
+        safer: Vec::new(),
     }
 }
 
@@ -409,22 +415,19 @@ fn estimates(whole: &Family, basis: CostBasis, family: &Family, outcome: &Outcom
 }
 
 fn build(profile: &Profile, chosen: &Chosen, options: &CascadeOptions) -> Plan {
-    let names: Vec<&str> = chosen
-        .family
-        .columns()
-        .iter()
-        .map(|column| column.name.as_str())
+    let wired = wiring(&chosen.family, &chosen.skips.exits, options);
+    let list = safer_cascades(profile, chosen, &wired, options);
+    let of_list = list.iter().flat_map(|list| &list.cascades);
+    let stages = of_list.flat_map(|cascade| &cascade.gear.wiring.stages);
+    let served: BTreeSet<&str> = stages
+        .chain(&wired.stages)
+        .map(|stage| stage.variant.as_str())
         .collect();
-    let stage = |(name, bands): (&&str, &Vec<crate::thresholds::Band>)| Stage {
-        name: (*name).to_owned(),
-        task: None,
-        variant: (*name).to_owned(),
-        partition: None,
-        budget_us: None,
-        profiled: None,
-        exit: exit(bands, &names),
-        batching: options.batching,
+    let variants = || {
+        let variants = profile.variants.iter();
+        variants.filter(|variant| served.contains(variant.name.as_str()))
     };
+    let names: Vec<&str> = variants().map(|variant| variant.name.as_str()).collect();
     Plan {
         version: PLAN_VERSION,
         app: profile.app.clone(),
@@ -434,10 +437,7 @@ fn build(profile: &Profile, chosen: &Chosen, options: &CascadeOptions) -> Plan {
             options.seed,
             options.batch
         ),
-        variants: profile
-            .variants
-            .iter()
-            .filter(|variant| names.contains(&variant.name.as_str()))
+        variants: variants()
             .map(|variant| PlannedVariant {
                 name: variant.name.clone(),
                 calibration: Some(variant.calibration),
@@ -455,13 +455,75 @@ fn build(profile: &Profile, chosen: &Chosen, options: &CascadeOptions) -> Plan {
             name: options.objective.name().to_owned(),
             load: LoadRange::ALL,
             expected: None,
-            wiring: Wiring {
-                entry: Edge::to(names.first().copied().unwrap_or_default()),
-                ensemble: Vec::new(),
-                stages: names.iter().zip(&chosen.skips.exits).map(stage).collect(),
-            },
+            wiring: wired,
         }],
+        certified: list,
     }
+}
+
+fn wiring(family: &Family, exits: &Exits, options: &CascadeOptions) -> Wiring {
+    let names: Vec<&str> = family
+        .columns()
+        .iter()
+        .map(|column| column.name.as_str())
+        .collect();
+    let stage = |(name, bands): (&&str, &Vec<crate::thresholds::Band>)| Stage {
+        name: (*name).to_owned(),
+        task: None,
+        variant: (*name).to_owned(),
+        partition: None,
+        budget_us: None,
+        profiled: None,
+        exit: exit(bands, &names),
+        batching: options.batching,
+    };
+    Wiring {
+        entry: Edge::to(names.first().copied().unwrap_or_default()),
+        ensemble: Vec::new(),
+        stages: names.iter().zip(exits).map(stage).collect(),
+    }
+}
+
+/// Returns the certified list that ends with the chosen cascade; `None` if it is not certified, or the largest variant alone.
+///
+/// Safer cascades are kept if they need no further variant but the largest, which audits ask: a fallback should not cost memory.
+fn safer_cascades(
+    profile: &Profile,
+    chosen: &Chosen,
+    wired: &Wiring,
+    options: &CascadeOptions,
+) -> Option<CertifiedList> {
+    let (certificate, _) = chosen.certified.as_ref()?;
+    let largest = profile.variants.last()?;
+    let is_served =
+        |name: &str| name == largest.name || chosen.family.columns().iter().any(|column| column.name == name);
+    let safer: Vec<&Passed> = chosen
+        .safer
+        .iter()
+        .filter(|passed| {
+            let mut columns = passed.cascade.family.columns().iter();
+            columns.all(|column| is_served(&column.name))
+        })
+        .collect();
+    let last = safer.len();
+    if last == 0 {
+        return None;
+    }
+    let wired = steps(last + 1, &[])
+        .into_iter()
+        .map(|place| match safer.get(place) {
+            Some(passed) => Wired {
+                wiring: wiring(&passed.cascade.family, &passed.cascade.skips.exits, options),
+                certificate: passed.certificate.clone(),
+            },
+            None => Wired {
+                wiring: wired.clone(),
+                certificate: certificate.clone(),
+            },
+        });
+    let wired: Vec<Wired> = wired.collect();
+    let home = wired.len().saturating_sub(1) as u32;
+    Some(certified_list(profile, wired, vec![home]))
 }
 
 fn exit(bands: &[crate::thresholds::Band], names: &[&str]) -> Exit {

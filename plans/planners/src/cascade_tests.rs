@@ -275,3 +275,74 @@ fn planning_speed() {
         }
     }
 }
+
+/// A profile whose right answers are 7, and whose wrong ones are another number for each variant.
+fn with_answers(samples: usize) -> Profile {
+    let mut profile = profile(&[1.0, 1.5, 2.0, 2.5], &[1.0, 4.0, 12.0, 40.0], samples, 12);
+    for (number, variant) in (0..).zip(&mut profile.variants) {
+        let answers = variant.validation.correct.iter();
+        variant.validation.predictions = answers.map(|right| if *right { 7 } else { number }).collect();
+    }
+    profile
+}
+
+fn certified_plan(profile: &Profile) -> CascadePlan {
+    let options = CertifyOptions::new(certify::AccuracyTarget::MaxLoss { loss: 0.03 });
+    plan_cascade(profile, &self::options(Objective::Certified(options))).unwrap()
+}
+
+#[test]
+fn a_certified_plan_lists_its_safer_cascades_and_what_to_expect_of_them() {
+    let profile = with_answers(3_000);
+    let planned = certified_plan(&profile);
+    let list = planned.plan.certified.as_ref().unwrap();
+    assert!(list.cascades.len() > 2, "{}", list.cascades.len());
+    let first = &list.cascades[0].gear.wiring.stages;
+    assert_eq!((first.len(), first[0].variant.as_str()), (1, "v3"));
+    assert_eq!(list.cascades[0].differs, Some(0));
+    let cheapest = list.cascades.last().unwrap();
+    assert_eq!(cheapest.gear.wiring, planned.plan.gears[0].wiring);
+    assert_eq!(Some(&cheapest.certificate), planned.plan.certificate.as_ref());
+    assert_eq!(list.homes, [list.cascades.len() as u32 - 1]);
+    for cascade in &list.cascades {
+        let certificate = &cascade.certificate;
+        // Where only one of the two is right, they differ; two wrong answers may differ too.
+        let one_right = certificate.lost.unwrap() + certificate.gained.unwrap();
+        assert!(cascade.differs.unwrap() >= one_right, "{cascade:?}");
+        assert_eq!(cascade.stages[0].samples, certificate.samples);
+        let next: u64 = cascade
+            .stages
+            .iter()
+            .skip(1)
+            .map(|stage| stage.samples)
+            .max()
+            .unwrap_or(0);
+        assert!(next <= cascade.stages[0].deferred);
+    }
+    let placed = |name: &str| {
+        planned
+            .plan
+            .placement
+            .iter()
+            .any(|replica| replica.variant == name)
+    };
+    assert!(placed("v3"), "audits ask the largest variant");
+}
+
+#[test]
+fn a_profile_without_answers_says_nothing_about_differences() {
+    let planned = certified_plan(&profile(
+        &[1.0, 1.5, 2.0, 2.5],
+        &[1.0, 4.0, 12.0, 40.0],
+        3_000,
+        12,
+    ));
+    let list = planned.plan.certified.unwrap();
+    assert!(list.cascades.iter().all(|cascade| cascade.differs.is_none()));
+}
+
+#[test]
+fn a_plan_that_is_not_certified_has_no_list() {
+    let planned = plan_cascade(&with_answers(400), &options(Objective::Ap)).unwrap();
+    assert_eq!(planned.plan.certified, None);
+}

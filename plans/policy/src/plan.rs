@@ -5,6 +5,7 @@
 
 mod builder;
 mod certificate;
+mod certified;
 mod validate;
 mod wiring;
 
@@ -18,6 +19,7 @@ pub use crate::partition::Partition;
 pub use crate::rerouting::Dropping;
 pub use builder::{CascadeBuilder, Deferral, SOLE_WORKER, StageBuilder};
 pub use certificate::{Certificate, Guarantee};
+pub use certified::{CertifiedCascade, CertifiedList, ExpectedStage, MAX_CERTIFIED};
 pub use wiring::{Band, Batching, Child, Edge, Exit, Profiled, Stage, Target, Wiring};
 
 /// Version of the plan format that this build writes and reads.
@@ -49,6 +51,9 @@ pub struct Plan {
     /// What is proven about the cascade's accuracy; absent where nothing was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<Certificate>,
+    /// The cascades that were certified together, for moving between them while serving; absent without a certificate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certified: Option<CertifiedList>,
     /// Gears in ascending order of load; a static plan has one.
     pub gears: Vec<Gear>,
 }

@@ -144,6 +144,7 @@ pub(super) fn plan(replicas: &[&str], sharing: Sharing, gears: Vec<Gear>) -> Pla
         dropping: Dropping::None,
         slo: None,
         certificate: None,
+        certified: None,
         gears,
     }
 }

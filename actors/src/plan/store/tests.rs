@@ -20,6 +20,7 @@ fn plan(made_by: &str) -> Plan {
         dropping: Dropping::None,
         slo: None,
         certificate: None,
+        certified: None,
         gears: vec![Gear {
             name: "only".to_owned(),
             load: LoadRange::ALL,

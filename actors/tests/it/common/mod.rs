@@ -123,6 +123,7 @@ pub(crate) fn cascade(app: &str) -> Plan {
         dropping: Dropping::None,
         slo: None,
         certificate: None,
+        certified: None,
         gears: vec![Gear {
             name: "only".into(),
             load: LoadRange::ALL,

@@ -103,6 +103,7 @@ impl Allocation {
             sharing: Sharing::Concurrent,
             dropping: plan_for.dropping,
             certificate: None,
+            certified: None,
             slo: Some(Slo::Latency {
                 p95_us: pipeline.slo_us,
             }),

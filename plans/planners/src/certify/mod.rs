@@ -12,10 +12,12 @@
 //! | `binomial` | tails of the binomial distribution |
 //! | `paired` | the exact test of the loss against the largest variant |
 //! | `sequence` | the cascades to test, from the selection part |
+//! | `list` | the certified list that a plan carries |
 //! | `held_out` | cross-validation of objectives that are not certified |
 
 mod binomial;
 mod held_out;
+mod list;
 mod paired;
 mod sequence;
 
@@ -30,6 +32,7 @@ use thiserror::Error;
 use self::binomial::Binomial;
 pub use self::held_out::HeldOut;
 pub(crate) use self::held_out::held_out;
+pub(crate) use self::list::{Wired, certified_list, steps};
 pub use self::sequence::Candidate;
 use crate::thresholds::{Family, Outcome, Paired, Search};
 
@@ -90,6 +93,8 @@ pub struct Certified {
     pub certification: Family,
     /// Cascades tested, and how many passed.
     pub tested: Tested,
+    /// The cascades of the sequence that passed before it, from the largest variant alone.
+    pub safer: Vec<Passed>,
 }
 
 /// Progress of a certification.
@@ -168,6 +173,7 @@ pub fn certify(
         outcome: last.outcome,
         certification,
         tested,
+        safer: passed,
     })
 }
 

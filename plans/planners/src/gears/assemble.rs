@@ -82,6 +82,7 @@ impl Parts<'_> {
             dropping: Dropping::None,
             slo,
             certificate: None,
+            certified: None,
             gears: Vec::<Gear>::new(),
         }
     }

@@ -27,6 +27,7 @@ fn alone(variant: &str) -> Plan {
         dropping: Dropping::None,
         slo: None,
         certificate: None,
+        certified: None,
         gears: vec![Gear {
             name: "g".into(),
             load: LoadRange::ALL,

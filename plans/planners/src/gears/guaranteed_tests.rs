@@ -73,6 +73,19 @@ fn every_gear_is_certified_and_keeps_the_bound() {
         let found = accuracy(&profile, &held.plan, gear);
         assert!(found >= largest - bound, "{gear}: {found} of {largest}");
     }
+    let list = held.plan.certified.as_ref().unwrap();
+    assert_eq!(list.cascades[0].gear.wiring.stages.len(), 1);
+    assert_eq!(list.homes.len(), held.plan.gears.len());
+    for (gear, home) in held.plan.gears.iter().zip(&list.homes) {
+        let exits = |gear: &kaskade_policy::plan::Gear| {
+            let stages = gear.wiring.stages.iter();
+            stages
+                .map(|stage| (stage.name.clone(), stage.exit.clone()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(exits(gear), exits(&list.cascades[*home as usize].gear));
+    }
+    assert!(free.plan.certified.is_none());
     let certificate = held.plan.certificate.as_ref().unwrap();
     assert!(certificate.p_value <= 0.05);
     assert!(

@@ -34,7 +34,7 @@ pub(super) fn placed(
         found.parts.chains.clone(),
     );
     let placement = names.replicas(&problem, options, &found.solved.placed);
-    let plan = Plan {
+    let mut plan = Plan {
         version: PLAN_VERSION,
         app: profile.app.clone(),
         made_by: made_by(cascade, options, found.qps),
@@ -43,9 +43,14 @@ pub(super) fn placed(
         dropping: Dropping::None,
         slo: cascade.slo,
         certificate: cascade.certificate.clone(),
+        certified: cascade.certified.clone(),
         gears: names.gears(cascade),
         placement,
     };
+    if plan.validate().is_err() {
+        // The list needs whole replicas of its variants, and this placement splits or leaves out one of them.
+        plan.certified = None;
+    }
     plan.validate().map_err(PlacementError::Plan)?;
     Ok(Placed {
         devices: devices(&plan, &problem, options, &found.solved.placed),

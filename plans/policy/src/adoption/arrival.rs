@@ -71,7 +71,7 @@ pub fn arrival<'a>(
 
 /// Whether the plan places exactly this replica, and it runs the stage in that gear, or another stage of the same task.
 pub fn serves(plan: &Plan, gear: u32, stage: &str, replica: &Replica) -> bool {
-    let Some(gear) = plan.gears.get(gear as usize) else {
+    let Some(gear) = plan.gear(gear) else {
         return false;
     };
     let Some(stage) = gear.wiring.stages.iter().find(|known| known.name == stage) else {
@@ -83,7 +83,7 @@ pub fn serves(plan: &Plan, gear: u32, stage: &str, replica: &Replica) -> bool {
 
 /// The replicas that the plan places for a stage of a gear.
 pub fn members<'a>(plan: &'a Plan, gear: u32, stage: &str) -> impl Iterator<Item = &'a Replica> + Clone {
-    let stages = plan.gears.get(gear as usize).map(|gear| &gear.wiring.stages);
+    let stages = plan.gear(gear).map(|gear| &gear.wiring.stages);
     let stage: Option<&Stage> = stages.and_then(|stages| stages.iter().find(|known| known.name == stage));
     let placed = plan.placement.iter();
     placed.filter(move |replica| stage.is_some_and(|stage| stage.is_run_by(replica)))

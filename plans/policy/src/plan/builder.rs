@@ -223,6 +223,7 @@ impl StageBuilder {
             dropping: Dropping::None,
             slo: None,
             certificate: None,
+            certified: None,
             gears: vec![Gear {
                 name: "only".to_owned(),
                 load: LoadRange::ALL,

@@ -71,6 +71,7 @@ fn sound() -> Plan {
         dropping: Dropping::OpportunisticRerouting,
         slo: None,
         certificate: None,
+        certified: None,
         gears: vec![Gear {
             name: "only".into(),
             load: LoadRange::ALL,

@@ -36,7 +36,8 @@ impl Plan {
         if let Some(certificate) = &self.certificate {
             certificate.check(&root.field("certificate"))?;
         }
-        gears(&root.field("gears"), &self.gears, &known)
+        gears(&root.field("gears"), &self.gears, &known)?;
+        certified(&root.field("certified"), self, &known)
     }
 }
 
@@ -116,6 +117,19 @@ fn gears(path: &Path<'_>, gears: &[Gear], known: &Known<'_>) -> Result<(), Inval
             expected(&path.field("expected"), figures)?;
         }
         graph::wiring(&path.field("wiring"), &gear.wiring, known)?;
+    }
+    Ok(())
+}
+
+fn certified(path: &Path<'_>, plan: &Plan, known: &Known<'_>) -> Result<(), Invalid> {
+    let Some(list) = &plan.certified else {
+        return Ok(());
+    };
+    list.check(path, plan.gears.len())?;
+    for (index, cascade) in list.cascades.iter().enumerate() {
+        let cascades = path.field("cascades");
+        let path = cascades.index(index);
+        graph::wiring(&path.field("gear").field("wiring"), &cascade.gear.wiring, known)?;
     }
     Ok(())
 }

@@ -82,6 +82,7 @@ pub(crate) fn draw(scenario: &Scenario, rng: &mut ChaCha8Rng) -> Plan {
         dropping: Dropping::None,
         slo: None,
         certificate: None,
+        certified: None,
         gears: (0..gears)
             .map(|index| Gear {
                 name: format!("g{index}"),

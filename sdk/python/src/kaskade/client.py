@@ -152,6 +152,31 @@ class AsyncClient:
         headers = {wire.REQUEST_ID: check_request_id(id)}
         await self._publish(self.app.cancel, b"", "", headers)
 
+    async def feedback(self, id: str, label: int | str, timeout: float = 1.0) -> bool | None:
+        """Tells the right answer to a request that was answered before: the number of a class, or a text.
+
+        Returns whether the answer was right; `None` if no ingress remembers the request within `timeout` seconds: it had
+        no id, was labelled before or is too old, or the app's plan is not certified. Raises `UnknownApp` if no process
+        serves the app, `Unavailable` if the connection breaks.
+        """
+        body = json.dumps({"id": check_request_id(id), "label": label}).encode()
+        token, queue = await self._open()
+        try:
+            headers = {"content-type": "application/json"}
+            await self._publish(self.app.feedback, body, f"{self._inbox}.{token}", headers)
+            message = await asyncio.wait_for(queue.get(), timeout)
+        except asyncio.TimeoutError:
+            return None
+        finally:
+            self._waiting.pop(token, None)
+        if isinstance(message, KaskadeError):
+            raise message
+        if message is Loss.CONNECTION:
+            raise Unavailable("sending a label: the connection broke before the reply")
+        if _no_responders(message):
+            raise self._no_responders()
+        return bool(json.loads(message.data)["right"])
+
     async def submit(
         self,
         inputs: Mapping[str, Any],

@@ -61,6 +61,11 @@ class App:
         """Cancellations from clients."""
         return f"kaskade.{self.name}.cancel"
 
+    @property
+    def feedback(self) -> str:
+        """The right answers to requests, known later."""
+        return f"kaskade.{self.name}.feedback"
+
     def stage(self, stage: str) -> str:
         """Any replica of a stage."""
         return f"kaskade.{self.name}.stage.{check_token('stage', stage)}"

@@ -93,6 +93,10 @@ class Client:
         """Cancels the requests of that id."""
         self._run(self._client.cancel(id))
 
+    def feedback(self, id: str, label: int | str, timeout: float = 1.0) -> bool | None:
+        """Tells the right answer to an earlier request, as `AsyncClient.feedback`."""
+        return self._run(self._client.feedback(id, label, timeout))
+
     def submit(
         self,
         inputs: Mapping[str, Any],

@@ -3,12 +3,14 @@
 use serde::Serialize;
 
 use super::{Feasible, Planner};
+use crate::certify::{Wired, certified_list, steps};
 use crate::gears::evaluate::Evaluate;
 use crate::gears::evaluation_cache::BalancedCascade;
 use crate::gears::options::{Ablation, GearOptions};
 use crate::gears::search::Cascade;
+use crate::gears::set::ModelSet;
 use crate::gears::violation::{Effort, GearError, Step, Violation};
-use kaskade_policy::plan::{Certificate, Expected, Gear, Plan, Slo};
+use kaskade_policy::plan::{Certificate, CertifiedList, Expected, Gear, MAX_CERTIFIED, Plan, Slo};
 
 /// A gear plan and the steps of its planning.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -46,6 +48,7 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
             .evaluations
             .parts
             .plan(&found.placement, made_by, Some(options.slo));
+        let mut of_gears: Vec<&Cascade> = Vec::new();
         let settings = found.cascades.iter().zip(&found.tuned);
         for (((cascade, tuned), load), common) in settings.zip(&self.scope.ranges).zip(&self.scope.common) {
             let balanced = BalancedCascade::new(&self.evaluations.parts, cascade, &found.placement)?;
@@ -61,8 +64,12 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
                 wiring: self.evaluations.wiring(&balanced, tuned.min_queue),
             };
             merge(&mut plan.gears, gear);
+            if of_gears.len() < plan.gears.len() {
+                of_gears.push(cascade);
+            }
         }
         plan.certificate = self.certificate(&found.cascades);
+        plan.certified = self.certified_list(found, &of_gears)?;
         plan.validate()?;
         let (accuracy, p95_us) = self.metrics(found);
         Ok(GearPlan {
@@ -87,6 +94,59 @@ impl<E, P> Planner<'_, E, P> {
             .filter(|(cascade, _)| chosen.contains(cascade));
         let closest = of_chosen.max_by(|(_, a), (_, b)| a.p_value.total_cmp(&b.p_value));
         closest.map(|(_, certificate)| certificate.clone())
+    }
+}
+
+impl<E: Evaluate, P> Planner<'_, E, P> {
+    /// Returns the certified cascades that the placement can run, some steps of them and all that gears run; `of_gears` are the cascades
+    /// of the plan's gears. `None` without a guarantee, or if no device hosts the largest variant, which audits need.
+    fn certified_list(
+        &self,
+        found: &Feasible,
+        of_gears: &[&Cascade],
+    ) -> Result<Option<CertifiedList>, GearError> {
+        let hosted = found
+            .placement
+            .iter()
+            .fold(ModelSet::default(), |set, group| set.union(group.hosted));
+        let runs = |cascade: &Cascade| cascade.models().iter().all(|model| hosted.contains(model));
+        let first = self.certified.first().filter(|(cascade, _)| runs(cascade));
+        if first.is_none() {
+            return Ok(None);
+        }
+        let runnable: Vec<&(Cascade, Certificate)> = self
+            .certified
+            .iter()
+            .filter(|(cascade, _)| runs(cascade))
+            .collect();
+        let place_of = |cascade: &Cascade| runnable.iter().position(|(known, _)| known == cascade);
+        let Some(needed) = of_gears
+            .iter()
+            .map(|cascade| place_of(cascade))
+            .collect::<Option<Vec<usize>>>()
+        else {
+            return Ok(None);
+        };
+        // What is cheaper than every gear is no step towards safety.
+        let cheapest = needed.iter().max().map_or(0, |place| place + 1);
+        let kept = steps(cheapest, &needed);
+        if kept.len() < 2 || kept.len() > MAX_CERTIFIED {
+            return Ok(None);
+        }
+        let mut wired = Vec::new();
+        for (cascade, certificate) in kept.iter().filter_map(|place| runnable.get(*place)) {
+            let balanced = BalancedCascade::new(&self.evaluations.parts, cascade, &found.placement)?;
+            wired.push(Wired {
+                wiring: self.evaluations.wiring(&balanced, 1),
+                certificate: certificate.clone(),
+            });
+        }
+        let homes = needed.iter().filter_map(|place| {
+            let home = kept.iter().position(|kept| kept == place)?;
+            Some(home as u32)
+        });
+        let homes = homes.collect();
+        Ok(Some(certified_list(self.evaluations.parts.profile, wired, homes)))
     }
 }
 

@@ -1,0 +1,43 @@
+//! Labels that arrive later.
+
+use std::time::Duration;
+
+use async_nats::{Request, RequestErrorKind};
+
+use super::Client;
+use crate::{
+    error::{Code, Fault},
+    wire::{ContentType, Feedback, FeedbackReply, Message as _, RightAnswer},
+};
+
+impl Client {
+    /// Tells the right answer to a request that was answered before, by the id that the request was given. Returns what became of it;
+    /// `None` if no ingress remembers the request within `patience`: it had no id, was labelled before, or is too old, or its plan has no
+    /// certified list.
+    ///
+    /// # Errors
+    /// [`Code::UnknownApp`] if no process serves the app; [`Code::Unavailable`] if the connection is closed.
+    pub async fn feedback(
+        &self,
+        id: &str,
+        label: RightAnswer,
+        patience: Duration,
+    ) -> Result<Option<FeedbackReply>, Fault> {
+        let feedback = Feedback {
+            id: id.to_owned(),
+            label,
+        };
+        let request = Request::new().payload(feedback.encode()?).timeout(Some(patience));
+        match self.nats.send_request(self.app.feedback(), request).await {
+            Ok(reply) => Ok(Some(FeedbackReply::read(
+                ContentType::MessagePack,
+                &reply.payload,
+            )?)),
+            Err(error) => match error.kind() {
+                RequestErrorKind::TimedOut => Ok(None),
+                RequestErrorKind::NoResponders => Err(self.no_responders()),
+                _ => Err(Fault::new(Code::Unavailable, error.to_string())),
+            },
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The watch of the running plan's certificates, as the shifter runs it. The policy is [`kaskade_policy::watch`].
+//!
+//! Every ingress process counts its audits, labels and stages, and publishes the counts every second. The shifter of every process adds
+//! up what it hears, so that any of them can take the lead; the leading one decides, and tells the others the limit with its counts.
+
+use std::sync::Arc;
+
+use kaskade_policy::plan::Plan;
+use kaskade_policy::watch::{Counts, Evidence, Finding, Watch, WatchConfig};
+
+use crate::{
+    dispatch::dispatcher::Dispatcher,
+    metrics::Metrics,
+    metrics::watch::FindingKind,
+    plan::versions::PlanVersion,
+    subjects::event::{AUDITED, CERTIFICATE, WATCH},
+    watched::Watched,
+    wire::{AuditReport, CertificateNotice, Found, WatchReport},
+};
+
+/// The certificates of the running plan.
+pub(super) struct Certificates {
+    ingress: String,
+    watched: Arc<Watched>,
+    dispatcher: Dispatcher,
+    metrics: Arc<Metrics>,
+    epoch: u64,
+    watch: Option<Watch>,
+}
+
+impl Certificates {
+    pub(super) fn new(
+        ingress: &str,
+        watched: Arc<Watched>,
+        dispatcher: Dispatcher,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            ingress: ingress.to_owned(),
+            watched,
+            dispatcher,
+            metrics,
+            epoch: 0,
+            watch: None,
+        }
+    }
+
+    /// Watches another plan; every cascade of its list may run.
+    pub(super) fn adopt(&mut self, version: &PlanVersion) {
+        self.epoch = version.epoch;
+        let list = version.plan.certified.as_ref();
+        self.watch = list.map(|list| Watch::new(list, WatchConfig::default()));
+        self.metrics.watch(|metrics| metrics.reported(None));
+    }
+
+    /// Returns whether the running plan has certificates to watch.
+    pub(super) fn is_watching(&self) -> bool {
+        self.watch.is_some()
+    }
+
+    /// Returns the gear to run instead of that one.
+    pub(super) fn limited(&self, plan: &Plan, gear: u32) -> u32 {
+        match &self.watch {
+            Some(watch) => plan.limited(gear, watch.limit()),
+            None => gear,
+        }
+    }
+
+    /// Takes what another process counted. Only the leader's limit counts, and not for the leader itself.
+    pub(super) fn heard(&mut self, report: &AuditReport, version: &PlanVersion, leads: bool) {
+        if report.epoch != self.epoch || report.ingress == self.ingress {
+            return;
+        }
+        self.take(&report.counts, version, leads);
+        if let (Some(limit), Some(watch), false) = (report.limit, &mut self.watch, leads) {
+            watch.follow(limit as usize);
+            self.watched.set_in_doubt(watch.is_suspicious());
+        }
+    }
+
+    /// Takes and publishes what this process counted; the leader also publishes what is known. Called once per second.
+    pub(super) fn tick(&mut self, version: &PlanVersion, leads: bool) {
+        if self.watch.is_none() {
+            return;
+        }
+        let (epoch, counts) = self.watched.take();
+        let counts = if epoch == self.epoch {
+            counts
+        } else {
+            Counts::default()
+        };
+        self.take(&counts, version, leads);
+        let limit = self
+            .watch
+            .as_ref()
+            .filter(|_| leads)
+            .map(|watch| watch.limit() as u32);
+        if limit.is_some() || !counts.is_empty() {
+            self.publish(
+                AUDITED,
+                &AuditReport {
+                    ingress: self.ingress.clone(),
+                    epoch: self.epoch,
+                    counts,
+                    limit,
+                },
+            );
+        }
+        let report = limit.and_then(|limit| {
+            let standings = self.watch.as_ref()?.standings();
+            Some(WatchReport {
+                epoch: self.epoch,
+                limit,
+                cascades: standings.into_iter().map(Into::into).collect(),
+            })
+        });
+        if let Some(report) = &report {
+            self.publish(WATCH, report);
+        }
+        self.metrics.watch(|metrics| metrics.reported(report.clone()));
+    }
+
+    fn take(&mut self, counts: &Counts, version: &PlanVersion, leads: bool) {
+        let Some(watch) = &mut self.watch else { return };
+        // Only one process decides; the others observe, and can decide when they take the lead.
+        let findings = if leads {
+            watch.take(counts)
+        } else {
+            watch.observe(counts);
+            Vec::new()
+        };
+        self.watched.set_in_doubt(watch.is_suspicious());
+        for finding in findings {
+            self.tell(&finding, version);
+        }
+    }
+
+    fn tell(&self, finding: &Finding, version: &PlanVersion) {
+        let epoch = self.epoch;
+        let (kind, found) = match *finding {
+            Finding::Safer { from, to, evidence } => {
+                let by = match evidence {
+                    Evidence::Audits => "audits",
+                    Evidence::Labels => "labels",
+                };
+                tracing::warn!(
+                    epoch,
+                    from,
+                    to,
+                    by,
+                    "a certificate no longer holds; a safer cascade runs"
+                );
+                let found = Found::Refuted {
+                    from: from as u32,
+                    to: to as u32,
+                    by: by.to_owned(),
+                };
+                (Some(FindingKind::Refuted), found)
+            }
+            Finding::Cheaper { from, to } => {
+                tracing::info!(
+                    epoch,
+                    from,
+                    to,
+                    "a certificate holds again; a cheaper cascade runs"
+                );
+                let found = Found::Restored {
+                    from: from as u32,
+                    to: to as u32,
+                };
+                (Some(FindingKind::Restored), found)
+            }
+            Finding::Drifted { cascade, stage } => {
+                let stage = stage_name(&version.plan, cascade, stage);
+                tracing::warn!(
+                    epoch,
+                    cascade,
+                    stage,
+                    "the inputs have drifted: a stage defers or is confident otherwise than on the certification samples"
+                );
+                let found = Found::Drifted {
+                    cascade: cascade as u32,
+                    stage,
+                };
+                (Some(FindingKind::Drifted), found)
+            }
+            Finding::Settled { cascade } => {
+                tracing::info!(epoch, cascade, "no further drift of the inputs was found");
+                let cascade = cascade as u32;
+                (None, Found::Settled { cascade })
+            }
+        };
+        if let Some(kind) = kind {
+            self.metrics.watch(|metrics| metrics.found(kind));
+        }
+        self.publish(CERTIFICATE, &CertificateNotice { epoch, found });
+    }
+
+    fn publish(&self, name: &str, event: &impl crate::wire::Message) {
+        if let (Ok(subject), Ok(payload)) = (self.dispatcher.app().event(name), event.encode()) {
+            self.dispatcher.publish_control(subject, payload);
+        }
+    }
+}
+
+fn stage_name(plan: &Plan, cascade: usize, stage: usize) -> String {
+    let list = plan.certified.as_ref();
+    let cascade = list.and_then(|list| list.cascades.get(cascade));
+    let stage = cascade.and_then(|cascade| cascade.stages.get(stage));
+    stage.map_or_else(String::new, |stage| stage.stage.clone())
+}

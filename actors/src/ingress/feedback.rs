@@ -1,0 +1,78 @@
+//! Labels that arrive later: the right answer to a request that was answered before.
+//!
+//! Every ingress receives every label; the one that answered the request replies, so that a label without a reply within the client's
+//! patience belongs to a request that no ingress remembers.
+
+use async_nats::{Message as NatsMessage, Subject};
+use futures::StreamExt;
+use kaskade_policy::watch::Label;
+
+use super::audits::text_number;
+use super::in_flight::Ingress;
+use crate::{
+    actor::{Addr, Context, Handler, Message},
+    subjects,
+    wire::{ContentType, Feedback, FeedbackReply, RightAnswer, headers},
+};
+
+/// A label as received.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct Labelled {
+    feedback: Feedback,
+    content_type: ContentType,
+    reply: Option<Subject>,
+}
+
+/// Passes labels to the ingress.
+pub(super) async fn pump(mut labels: async_nats::Subscriber, ingress: Addr<Ingress>) {
+    while let Some(message) = labels.next().await {
+        match read(&message) {
+            Ok(labelled) => ingress.do_send(labelled),
+            Err(reason) => tracing::warn!(reason, "a label could not be read"),
+        }
+    }
+}
+
+fn read(message: &NatsMessage) -> Result<Labelled, String> {
+    let content_type = headers::content_type(message.headers.as_ref()).map_err(|fault| fault.to_string())?;
+    let feedback = Feedback::read(content_type, &message.payload).map_err(|fault| fault.to_string())?;
+    let reply = message.reply.clone();
+    Ok(Labelled {
+        feedback,
+        content_type,
+        reply: reply.filter(|reply| subjects::is_reply_allowed(reply)),
+    })
+}
+
+impl Handler<Labelled> for Ingress {
+    type Result = ();
+
+    fn handle(&mut self, labelled: Labelled, _: &mut Context<Self>) {
+        let Labelled {
+            feedback,
+            content_type,
+            reply,
+        } = labelled;
+        let Some(recent) = self.audits.recent.take(&feedback.id) else {
+            return;
+        };
+        let right = match &feedback.label {
+            RightAnswer::Class(class) => *class,
+            RightAnswer::Text(text) => text_number(text),
+        };
+        let counts = recent.judged(Label(right));
+        self.metrics.watch(|metrics| metrics.labelled(counts.right > 0));
+        self.count_labels(&recent, &counts);
+        let told = FeedbackReply {
+            id: feedback.id,
+            right: counts.right > 0,
+            variant: recent.variant,
+            audited: recent.largest.is_some(),
+        };
+        if let (Some(reply), Some(payload)) = (reply, told.encoded(content_type)) {
+            let headers = (content_type == ContentType::Json).then(|| headers::for_body(ContentType::Json));
+            self.dispatcher.publish(reply, None, headers, payload);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Metrics of audits, labels and certificates.
+
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use crate::wire::WatchReport;
+
+/// Audits, by outcome: the cascade's answer agreed with the largest variant's, differed, or the audit did not end.
+pub const AUDITS: &str = "kaskade_audits_total";
+/// Labels that arrived later, by whether the answer was right.
+pub const LABELS: &str = "kaskade_labels_total";
+/// Findings of the watch of the plan's certificates, by kind.
+pub const CERTIFICATE_FINDINGS: &str = "kaskade_certificate_findings_total";
+/// The last place of the certified list that may run; 0 is the largest variant alone. Of the process that leads.
+pub const CERTIFIED_PLACE: &str = "kaskade_certified_place_number";
+/// Interval of the share of live answers that differ from the largest variant's, by end, of the cascade at that place.
+pub const LIVE_DIFFERENCE: &str = "kaskade_live_difference_ratio";
+/// Interval of the live loss of accuracy by labels, by end, of the cascade at that place.
+pub const LIVE_LOSS: &str = "kaskade_live_loss_ratio";
+
+/// Counters of audits, labels and findings.
+#[derive(Debug, Default)]
+pub(crate) struct WatchMetrics {
+    agree: AtomicU64,
+    differ: AtomicU64,
+    failed: AtomicU64,
+    right: AtomicU64,
+    wrong: AtomicU64,
+    refuted: AtomicU64,
+    restored: AtomicU64,
+    drifted: AtomicU64,
+    report: Mutex<Option<WatchReport>>,
+}
+
+/// A kind of finding.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum FindingKind {
+    Refuted,
+    Restored,
+    Drifted,
+}
+
+impl WatchMetrics {
+    /// Counts an audit by the two answers; `None` did not come.
+    pub(crate) fn audited(&self, live: u64, largest: Option<u64>) {
+        let counter = match largest {
+            Some(largest) if largest == live => &self.agree,
+            Some(_) => &self.differ,
+            None => &self.failed,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn labelled(&self, right: bool) {
+        let counter = if right { &self.right } else { &self.wrong };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn found(&self, kind: FindingKind) {
+        let counter = match kind {
+            FindingKind::Refuted => &self.refuted,
+            FindingKind::Restored => &self.restored,
+            FindingKind::Drifted => &self.drifted,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// Sets what is known; `None` in a process that does not lead.
+    pub(crate) fn reported(&self, report: Option<WatchReport>) {
+        *self.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
+    }
+
+    /// Writes the metrics as `(name, kind, help, samples)`; a sample has labels and a value.
+    pub(super) fn families(&self) -> Vec<Family> {
+        let count = |counter: &AtomicU64| counter.load(Relaxed).to_string();
+        let by = |label: &'static str, values: &[(&str, &AtomicU64)]| {
+            let values = values.iter();
+            let sample = values.map(|(value, counter)| (vec![(label, (*value).to_owned())], count(counter)));
+            sample.collect::<Vec<_>>()
+        };
+        let mut families = vec![
+            Family {
+                name: AUDITS,
+                is_counter: true,
+                help: "Requests of clients that the largest variant answered too, after the reply, by whether the answers agree.",
+                samples: by(
+                    "outcome",
+                    &[
+                        ("agree", &self.agree),
+                        ("differ", &self.differ),
+                        ("failed", &self.failed),
+                    ],
+                ),
+            },
+            Family {
+                name: LABELS,
+                is_counter: true,
+                help: "Labels that arrived after the reply, by whether the answer was right.",
+                samples: by("answer", &[("right", &self.right), ("wrong", &self.wrong)]),
+            },
+            Family {
+                name: CERTIFICATE_FINDINGS,
+                is_counter: true,
+                help: "Certificates that no longer hold or hold again, and drifts of inputs, found by this process while it led.",
+                samples: by(
+                    "finding",
+                    &[
+                        ("refuted", &self.refuted),
+                        ("restored", &self.restored),
+                        ("drifted", &self.drifted),
+                    ],
+                ),
+            },
+        ];
+        let report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(report) = &*report else { return families };
+        families.push(Family {
+            name: CERTIFIED_PLACE,
+            is_counter: false,
+            help: "Last place of the certified list that may run; 0 is the largest variant alone.",
+            samples: vec![(Vec::new(), report.limit.to_string())],
+        });
+        let running = report.cascades.get(report.limit as usize);
+        let ends = |interval: [f64; 2]| {
+            let ends = ["least", "most"].into_iter().zip(interval);
+            ends.map(|(end, value)| (vec![("end", end.to_owned())], value.to_string()))
+                .collect::<Vec<_>>()
+        };
+        families.push(Family {
+            name: LIVE_DIFFERENCE,
+            is_counter: false,
+            help: "Interval, with 95 % confidence at every moment, of the share of live answers that differ from the largest variant's.",
+            samples: running
+                .filter(|running| running.audited > 0)
+                .map_or_else(Vec::new, |running| ends(running.differs)),
+        });
+        families.push(Family {
+            name: LIVE_LOSS,
+            is_counter: false,
+            help: "Interval, with 95 % confidence at every moment, of the live loss of accuracy by labels.",
+            samples: running
+                .filter(|running| running.labelled > 0)
+                .map_or_else(Vec::new, |running| ends(running.loss)),
+        });
+        families
+    }
+}
+
+/// A metric with its samples.
+pub(super) struct Family {
+    pub(super) name: &'static str,
+    pub(super) is_counter: bool,
+    pub(super) help: &'static str,
+    pub(super) samples: Vec<(Vec<(&'static str, String)>, String)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::CascadeStanding;
+
+    #[test]
+    fn unknown_values_are_left_out() {
+        let metrics = WatchMetrics::default();
+        metrics.audited(1, Some(1));
+        metrics.audited(1, Some(2));
+        metrics.audited(1, None);
+        assert_eq!(metrics.families().len(), 3);
+        let standing = CascadeStanding {
+            audited: 5,
+            differs: [0.1, 0.4],
+            ..CascadeStanding::default()
+        };
+        metrics.reported(Some(WatchReport {
+            epoch: 1,
+            limit: 0,
+            cascades: vec![standing],
+        }));
+        let families = metrics.families();
+        let samples = |name: &str| {
+            let family = families.iter().find(|family| family.name == name);
+            family.map_or(0, |family| family.samples.len())
+        };
+        assert_eq!((samples(LIVE_DIFFERENCE), samples(LIVE_LOSS)), (2, 0));
+        assert_eq!(families[0].samples[0].1, "1");
+    }
+}

@@ -1,0 +1,66 @@
+//! What the ingresses of a process count of the cascades that answer, on its way to the shifter.
+
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
+
+use kaskade_policy::watch::Counts;
+
+/// Counts of one epoch, shared by the ingresses and the shifter of a process.
+#[derive(Debug, Default)]
+pub(crate) struct Watched {
+    counts: Mutex<(u64, Counts)>,
+    in_doubt: AtomicBool,
+}
+
+impl Watched {
+    /// Adds to the counts of an epoch. The first count of a newer epoch discards those of the older one.
+    pub(crate) fn count(&self, epoch: u64, add: impl FnOnce(&mut Counts)) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if counts.0 < epoch {
+            *counts = (epoch, Counts::default());
+        }
+        if counts.0 == epoch {
+            add(&mut counts.1);
+        }
+    }
+
+    /// Takes what was counted since the last call, with its epoch.
+    pub(crate) fn take(&self) -> (u64, Counts) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let epoch = counts.0;
+        (epoch, std::mem::take(&mut counts.1))
+    }
+
+    /// Returns whether audits are to be more frequent.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.in_doubt.load(Relaxed)
+    }
+
+    /// Sets whether audits are to be more frequent.
+    pub(crate) fn set_in_doubt(&self, in_doubt: bool) {
+        self.in_doubt.store(in_doubt, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_belong_to_one_epoch() {
+        let watched = Watched::default();
+        let audit = |counts: &mut Counts| counts.at(0).unwrap().audits.agree += 1;
+        watched.count(2, audit);
+        watched.count(1, audit);
+        watched.count(2, audit);
+        let (epoch, counts) = watched.take();
+        assert_eq!((epoch, counts.cascades[0].audits.agree), (2, 2));
+        assert!(watched.take().1.is_empty());
+        watched.count(2, audit);
+        watched.count(3, audit);
+        let (epoch, counts) = watched.take();
+        assert_eq!((epoch, counts.cascades[0].audits.agree), (3, 1));
+    }
+}

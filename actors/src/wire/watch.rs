@@ -1,0 +1,321 @@
+//! Messages about live accuracy: labels that arrive later, what ingresses count, what is known of the plan's certificates.
+
+use bytes::Bytes;
+use kaskade_policy::plan::MAX_CERTIFIED;
+use kaskade_policy::watch::{Counts, Standing};
+use serde::{Deserialize, Serialize};
+
+use super::client_codec::{ContentType, from_body};
+use super::codec::{CodecError, Limits, Message};
+use super::lists::at_most;
+
+/// Longest id of a labelled request, bytes.
+const MAX_ID: usize = 1024;
+
+/// The right answer to an answered request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Feedback {
+    /// The id that the client gave the request.
+    pub id: String,
+    /// The right answer.
+    pub label: RightAnswer,
+}
+
+/// A right answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum RightAnswer {
+    /// A class.
+    Class(u64),
+    /// A text.
+    Text(String),
+}
+
+impl Message for Feedback {
+    const NAME: &'static str = "Feedback";
+}
+
+impl Feedback {
+    /// Decodes the body of a client's message.
+    ///
+    /// # Errors
+    /// Any [`CodecError`] but `Unwritable`.
+    pub fn read(content_type: ContentType, body: &Bytes) -> Result<Self, CodecError> {
+        let feedback: Self = from_body(content_type, body)?;
+        if feedback.id.is_empty() || feedback.id.len() > MAX_ID {
+            return Err(CodecError::Schema {
+                message: Self::NAME,
+                reason: format!(
+                    "the id has {} bytes; it must have 1 to {MAX_ID}",
+                    feedback.id.len()
+                ),
+            });
+        }
+        Ok(feedback)
+    }
+}
+
+/// What became of a label. Without a reply, no ingress remembers the request.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct FeedbackReply {
+    /// The id of the request.
+    pub id: String,
+    /// Whether the answer was right.
+    pub right: bool,
+    /// The variant that answered.
+    #[serde(default)]
+    pub variant: String,
+    /// Whether the request was audited, so that the label also tells whether accuracy was lost against the largest variant.
+    #[serde(default)]
+    pub audited: bool,
+}
+
+impl Message for FeedbackReply {
+    const NAME: &'static str = "FeedbackReply";
+}
+
+impl FeedbackReply {
+    /// Encodes it as a body for a client; `None` cannot happen, because it is made of texts and flags.
+    pub fn encoded(&self, content_type: ContentType) -> Option<Bytes> {
+        match content_type {
+            ContentType::MessagePack => self.encode().ok(),
+            ContentType::Json => serde_json::to_vec(self).ok().map(Bytes::from),
+        }
+    }
+
+    /// Decodes the body of a reply.
+    ///
+    /// # Errors
+    /// Any [`CodecError`] but `Unwritable`.
+    pub fn read(content_type: ContentType, body: &Bytes) -> Result<Self, CodecError> {
+        from_body(content_type, body)
+    }
+}
+
+/// What an ingress process counted of the cascades that answer, since its last report.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct AuditReport {
+    /// The first ingress of the process.
+    pub ingress: String,
+    /// The epoch whose cascades are counted.
+    pub epoch: u64,
+    /// The counts, by place in the certified list.
+    #[serde(default)]
+    pub counts: Counts,
+    /// From the leading shifter: the last place of the certified list that may run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+impl AuditReport {
+    /// Bounds that a report satisfies: a certified list is short, and so are its cascades.
+    pub const LIMITS: Limits = Limits {
+        bytes: 256 << 10,
+        depth: 8,
+        items: 16 << 10,
+    };
+}
+
+impl Message for AuditReport {
+    const NAME: &'static str = "AuditReport";
+}
+
+/// What is known of the certificates of the running plan, published every second by the leading shifter.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct WatchReport {
+    /// The running plan.
+    pub epoch: u64,
+    /// The last place of the certified list that may run.
+    pub limit: u32,
+    /// The cascades of the list, from the largest variant alone to the cheapest.
+    #[serde(default, deserialize_with = "at_most::<_, _, MAX_CERTIFIED>")]
+    pub cascades: Vec<CascadeStanding>,
+}
+
+impl Message for WatchReport {
+    const NAME: &'static str = "WatchReport";
+}
+
+/// What audits and labels say about one cascade since its tests last began. Intervals have 95 % confidence at every moment.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CascadeStanding {
+    /// Requests audited.
+    pub audited: u64,
+    /// Interval of the share of requests that it answers differently from the largest variant.
+    pub differs: [f64; 2],
+    /// The share up to which its certificate stands; absent if the plan does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub may_differ: Option<f64>,
+    /// Labels that count.
+    pub labelled: u64,
+    /// Interval of the loss of accuracy by labels, or of the share of wrong answers.
+    pub loss: [f64; 2],
+    /// What it may be.
+    pub may_lose: f64,
+    /// Whether its stages have drifted.
+    pub drifted: bool,
+}
+
+impl From<Standing> for CascadeStanding {
+    fn from(standing: Standing) -> Self {
+        let Standing {
+            audited,
+            differs,
+            may_differ,
+            labelled,
+            loss,
+            may_lose,
+            drifted,
+        } = standing;
+        Self {
+            audited,
+            differs,
+            may_differ,
+            labelled,
+            loss,
+            may_lose,
+            drifted,
+        }
+    }
+}
+
+/// A certificate no longer holds or holds again, or the inputs of a stage have drifted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificateNotice {
+    /// The running plan.
+    pub epoch: u64,
+    /// What was found.
+    #[serde(flatten)]
+    pub found: Found,
+}
+
+/// What the watch of a plan found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "found", rename_all = "snake_case")]
+pub enum Found {
+    /// The certificate of the cascade at place `from` no longer holds: only cascades up to place `to` run.
+    Refuted {
+        /// The place of the cascade.
+        from: u32,
+        /// The limit from here on.
+        to: u32,
+        /// `audits` or `labels`.
+        by: String,
+    },
+    /// The certificate of the cascade at place `to` holds again.
+    Restored {
+        /// The limit before.
+        from: u32,
+        /// The limit from here on.
+        to: u32,
+    },
+    /// A stage defers more or less, or is more or less confident, than on the certification samples.
+    Drifted {
+        /// The place of the cascade.
+        cascade: u32,
+        /// The stage.
+        stage: String,
+    },
+    /// No further drift was found.
+    Settled {
+        /// The place of the cascade.
+        cascade: u32,
+    },
+}
+
+impl Message for CertificateNotice {
+    const NAME: &'static str = "CertificateNotice";
+}
+
+#[cfg(test)]
+mod tests {
+    use kaskade_policy::watch::CascadeCounts;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn same<M: Message + PartialEq + std::fmt::Debug>(message: &M) {
+        assert_eq!(&M::decode(&message.encode().unwrap()).unwrap(), message);
+    }
+
+    #[test]
+    fn messages_survive_the_wire() {
+        let counts = Counts {
+            cascades: vec![CascadeCounts {
+                stages: vec![vec![1, 2], Vec::new()],
+                ..CascadeCounts::default()
+            }],
+        };
+        same(&AuditReport {
+            ingress: "a".to_owned(),
+            epoch: 3,
+            counts,
+            limit: Some(2),
+        });
+        same(&WatchReport {
+            epoch: 3,
+            limit: 1,
+            cascades: vec![CascadeStanding {
+                audited: 3,
+                differs: [0.0, 0.5],
+                ..CascadeStanding::default()
+            }],
+        });
+        same(&CertificateNotice {
+            epoch: 3,
+            found: Found::Refuted {
+                from: 2,
+                to: 1,
+                by: "audits".to_owned(),
+            },
+        });
+        let reply = FeedbackReply {
+            id: "a".to_owned(),
+            right: true,
+            variant: "small".to_owned(),
+            audited: false,
+        };
+        for content_type in [ContentType::MessagePack, ContentType::Json] {
+            let body = reply.encoded(content_type).unwrap();
+            assert_eq!(FeedbackReply::read(content_type, &body).unwrap(), reply);
+        }
+    }
+
+    #[test]
+    fn a_label_is_a_class_or_a_text_and_has_an_id() {
+        let read =
+            |body: &'static str| Feedback::read(ContentType::Json, &Bytes::from_static(body.as_bytes()));
+        assert_eq!(
+            read(r#"{"id": "r1", "label": 7}"#).unwrap().label,
+            RightAnswer::Class(7)
+        );
+        assert_eq!(
+            read(r#"{"id": "r1", "label": "yes"}"#).unwrap().label,
+            RightAnswer::Text("yes".to_owned())
+        );
+        for bad in [
+            r#"{"id": "", "label": 7}"#,
+            r#"{"id": "r1"}"#,
+            r#"{"id": "r1", "label": -1}"#,
+        ] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_are_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let bytes = Bytes::from(bytes);
+            let _ = Feedback::decode(&bytes);
+            let _ = AuditReport::decode_within(&bytes, &AuditReport::LIMITS);
+            let _ = WatchReport::decode(&bytes);
+            let _ = CertificateNotice::decode(&bytes);
+        }
+
+        #[test]
+        fn feedback_holds(id in "[a-z]{1,20}", class in any::<u64>()) {
+            same(&Feedback { id, label: RightAnswer::Class(class) });
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The certified list of a plan: the cascades that passed together, and what each does on the certification part.
+
+use kaskade_policy::plan::{
+    Certificate, CertifiedCascade, CertifiedList, ExpectedStage, Gear, LoadRange, Stage, Wiring,
+};
+use kaskade_policy::profile::Profile;
+use kaskade_policy::routing::{self, Route};
+
+use super::parts;
+
+/// Cascades in a list, besides those that gears run. Each one more is one more step to safety; each one less a coarser one.
+const STEPS: usize = 8;
+
+/// Bins of confidence per stage.
+const BINS: usize = 8;
+
+/// Answers per bin at least, so that the rate of a bin is known.
+const PER_BIN: usize = 40;
+
+/// A cascade that passed, as the plan wires it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Wired {
+    pub(crate) wiring: Wiring,
+    pub(crate) certificate: Certificate,
+}
+
+/// Returns the places of at most [`STEPS`] of `count` cascades at even distances, the first and the last included, and of all that
+/// `needed` names; ascending.
+pub(crate) fn steps(count: usize, needed: &[usize]) -> Vec<usize> {
+    let last = count.saturating_sub(1);
+    let even = |step: usize| step * last / (STEPS - 1);
+    let mut places: Vec<usize> = if count <= STEPS {
+        (0..count).collect()
+    } else {
+        (0..STEPS).map(even).collect()
+    };
+    places.extend(needed);
+    places.sort_unstable();
+    places.dedup();
+    places
+}
+
+/// Returns the list of cascades from the largest variant alone to the cheapest, and for each gear the place of its cascade.
+pub(crate) fn certified_list(profile: &Profile, wired: Vec<Wired>, homes: Vec<u32>) -> CertifiedList {
+    let samples = parts(profile.samples).certification;
+    let cascades = wired.into_iter().enumerate().map(|(place, wired)| {
+        let walks: Vec<Walk<'_>> = samples
+            .iter()
+            .map(|sample| walk(profile, &wired.wiring, *sample))
+            .collect();
+        let differing = walks.iter().zip(&samples);
+        let differing = differing.filter(|(walk, sample)| walk.answer != largest_answer(profile, **sample));
+        CertifiedCascade {
+            differs: has_answers(profile).then(|| differing.count() as u64),
+            stages: wired
+                .wiring
+                .stages
+                .iter()
+                .map(|stage| expected(stage, &walks))
+                .collect(),
+            gear: Gear {
+                name: format!("certified{place}"),
+                load: LoadRange::ALL,
+                expected: None,
+                wiring: wired.wiring,
+            },
+            certificate: wired.certificate,
+        }
+    });
+    CertifiedList {
+        cascades: cascades.collect(),
+        homes,
+    }
+}
+
+/// The way of one sample through a cascade: the stages, their confidences, and whether each deferred; and the answer.
+struct Walk<'a> {
+    steps: Vec<(&'a str, f64, bool)>,
+    answer: Option<u32>,
+}
+
+fn walk<'a>(profile: &Profile, wiring: &'a Wiring, sample: usize) -> Walk<'a> {
+    let mut walk = Walk {
+        steps: Vec::new(),
+        answer: None,
+    };
+    let mut next = Some(wiring.entry.stage.as_str());
+    while let Some(stage) = next.and_then(|name| wiring.stages.iter().find(|stage| stage.name == name)) {
+        let variant = profile
+            .variants
+            .iter()
+            .find(|variant| variant.name == stage.variant);
+        let Some(answers) = variant.map(|variant| &variant.validation) else {
+            break;
+        };
+        let confidence = answers.confidences.get(sample).copied().unwrap_or(0.0);
+        walk.answer = answers.predictions.get(sample).copied();
+        // Edges lead to later stages only, so the walk ends.
+        next = match routing::route(&stage.exit, Some(confidence)) {
+            Ok(Route::Forward(edge)) => Some(edge.stage.as_str()),
+            _ => None,
+        };
+        walk.steps.push((&stage.name, confidence, next.is_some()));
+    }
+    walk
+}
+
+fn largest_answer(profile: &Profile, sample: usize) -> Option<u32> {
+    let largest = profile.variants.last()?;
+    largest.validation.predictions.get(sample).copied()
+}
+
+/// Whether the profile says what the variants answered; where a task has no answers to compare, all of them are 0.
+fn has_answers(profile: &Profile) -> bool {
+    let variants = profile.variants.iter();
+    let mut answers = variants.flat_map(|variant| &variant.validation.predictions);
+    answers.any(|answer| *answer != 0)
+}
+
+fn expected(stage: &Stage, walks: &[Walk<'_>]) -> ExpectedStage {
+    let steps = walks.iter().flat_map(|walk| &walk.steps);
+    let here: Vec<(f64, bool)> = steps
+        .filter(|(name, ..)| *name == stage.name)
+        .map(|(_, confidence, deferred)| (*confidence, *deferred))
+        .collect();
+    let mut exits: Vec<f64> = here
+        .iter()
+        .filter(|(_, deferred)| !deferred)
+        .map(|(confidence, _)| *confidence)
+        .collect();
+    exits.sort_unstable_by(f64::total_cmp);
+    let mut expected = ExpectedStage {
+        stage: stage.name.clone(),
+        samples: here.len() as u64,
+        deferred: (here.len() - exits.len()) as u64,
+        edges: edges(&exits),
+        exits: Vec::new(),
+    };
+    expected.exits = vec![0; expected.edges.len() + 1];
+    for confidence in exits {
+        let bin = expected.category(false, confidence) - 1;
+        if let Some(count) = expected.exits.get_mut(bin) {
+            *count += 1;
+        }
+    }
+    expected
+}
+
+/// Returns the ends of bins with about as many confidences each; `sorted` ascends.
+fn edges(sorted: &[f64]) -> Vec<f64> {
+    let bins = (sorted.len() / PER_BIN).clamp(1, BINS);
+    let mut edges: Vec<f64> = Vec::new();
+    for bin in 1..bins {
+        let Some(edge) = sorted.get(bin * sorted.len() / bins) else {
+            continue;
+        };
+        if *edge > edges.last().copied().unwrap_or(0.0) && *edge < 1.0 {
+            edges.push(*edge);
+        }
+    }
+    edges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_keep_both_ends_and_what_is_needed() {
+        assert_eq!(steps(3, &[]), [0, 1, 2]);
+        assert_eq!(steps(0, &[]), [0_usize; 0]);
+        let many = steps(40, &[17]);
+        assert_eq!((many.first(), many.last()), (Some(&0), Some(&39)));
+        assert!(many.contains(&17) && many.len() <= STEPS + 1);
+    }
+
+    #[test]
+    fn bins_hold_alike_many_confidences() {
+        let sorted: Vec<f64> = (1..=400).map(|n| f64::from(n) / 401.0).collect();
+        let edges = edges(&sorted);
+        assert_eq!(edges.len(), BINS - 1);
+        assert!(super::edges(&[0.5; 10]).is_empty());
+        assert!(super::edges(&[1.0; 400]).is_empty());
+    }
+}

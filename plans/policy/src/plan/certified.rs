@@ -1,0 +1,207 @@
+//! The cascades that were certified together, from the largest variant alone to the cheapest, and what to expect of each.
+
+use std::collections::BTreeSet;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Certificate, Gear, Plan};
+use crate::invalid::{Invalid, Path};
+
+/// Cascades in a list at most.
+pub const MAX_CERTIFIED: usize = 16;
+
+/// The certified list of a plan. Live, the shifter moves along it: towards the largest variant when a certificate no longer holds, and
+/// back when it holds again ([`crate::watch`]).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CertifiedList {
+    /// For each gear of the plan, the place of its cascade in `cascades`.
+    pub homes: Vec<u32>,
+    /// From the largest variant alone to ever cheaper cascades.
+    pub cascades: Vec<CertifiedCascade>,
+}
+
+/// A cascade of the list.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CertifiedCascade {
+    /// Its wiring, as a gear for every load.
+    pub gear: Gear,
+    /// Its proof.
+    pub certificate: Certificate,
+    /// Certification samples that it answers differently from the largest variant alone; absent if the profile has no answers to
+    /// compare.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub differs: Option<u64>,
+    /// What to expect of its stages, in the order of its wiring.
+    pub stages: Vec<ExpectedStage>,
+}
+
+/// What a stage does with the certification samples that reach it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExpectedStage {
+    /// The stage.
+    pub stage: String,
+    /// Samples that reach it.
+    pub samples: u64,
+    /// Those that it defers to a later stage.
+    pub deferred: u64,
+    /// Ends of the bins of confidence, ascending in (0, 1): a confidence belongs to the first bin whose end is above it, and to the
+    /// last bin if there is none.
+    pub edges: Vec<f64>,
+    /// Answers that leave here, by bin: one more than `edges`.
+    pub exits: Vec<u64>,
+}
+
+impl ExpectedStage {
+    /// Returns the category of a result: 0 if it is deferred, else one more than the bin of its confidence.
+    pub fn category(&self, deferred: bool, confidence: f64) -> usize {
+        if deferred {
+            return 0;
+        }
+        1 + self.edges.partition_point(|edge| *edge <= confidence)
+    }
+
+    /// Returns the samples in each category.
+    pub fn categories(&self) -> impl Iterator<Item = u64> {
+        std::iter::once(self.deferred).chain(self.exits.iter().copied())
+    }
+
+    fn check(&self, path: &Path<'_>) -> Result<(), Invalid> {
+        let edges = path.field("edges");
+        let mut before = 0.0;
+        for (index, edge) in self.edges.iter().enumerate() {
+            let sound = *edge > before && *edge < 1.0;
+            edges
+                .index(index)
+                .within(*edge, sound, "above the one before and in (0, 1)")?;
+            before = *edge;
+        }
+        let bins = self.exits.len();
+        path.field("exits").within(
+            bins as f64,
+            bins == self.edges.len() + 1,
+            "one more than the number of `edges`",
+        )?;
+        let counted: u64 = self.categories().fold(0, u64::saturating_add);
+        path.field("samples").within(
+            self.samples as f64,
+            counted == self.samples,
+            "the sum of `deferred` and `exits`",
+        )
+    }
+}
+
+impl CertifiedCascade {
+    /// Checks everything but its wiring.
+    fn check(&self, path: &Path<'_>) -> Result<(), Invalid> {
+        self.certificate.check(&path.field("certificate"))?;
+        let samples = self.certificate.samples;
+        if let Some(differs) = self.differs {
+            path.field("differs").within(
+                differs as f64,
+                differs <= samples,
+                "at most the certificate's `samples`",
+            )?;
+        }
+        let stages = path.field("stages");
+        let wired = &self.gear.wiring.stages;
+        stages.within(
+            self.stages.len() as f64,
+            self.stages.len() == wired.len(),
+            "the number of stages in the wiring",
+        )?;
+        for (index, (expected, stage)) in self.stages.iter().zip(wired).enumerate() {
+            let path = stages.index(index);
+            if expected.stage != stage.name {
+                return path.field("stage").fail(crate::invalid::Problem::Unknown {
+                    what: "stage at this place named",
+                    name: expected.stage.clone(),
+                });
+            }
+            expected.check(&path)?;
+        }
+        Ok(())
+    }
+}
+
+impl CertifiedList {
+    /// Checks everything but the wirings; `gears` is the number of the plan's own gears.
+    pub(super) fn check(&self, path: &Path<'_>, gears: usize) -> Result<(), Invalid> {
+        let cascades = path.field("cascades");
+        cascades.not_empty(&self.cascades)?;
+        let count = self.cascades.len();
+        cascades.within(count as f64, count <= MAX_CERTIFIED, "at most 16 cascades")?;
+        let homes = path.field("homes");
+        homes.within(
+            self.homes.len() as f64,
+            self.homes.len() == gears,
+            "the number of gears",
+        )?;
+        for (index, home) in self.homes.iter().enumerate() {
+            homes.index(index).within(
+                f64::from(*home),
+                (*home as usize) < count,
+                "the place of a cascade in the list",
+            )?;
+        }
+        let mut names = BTreeSet::new();
+        for (index, cascade) in self.cascades.iter().enumerate() {
+            let path = cascades.index(index);
+            path.field("gear")
+                .field("name")
+                .new_name(&cascade.gear.name, &mut names)?;
+            cascade.check(&path)?;
+        }
+        Ok(())
+    }
+}
+
+/// Gears by number. The gears of a plan come first, then the cascades of its certified list: a shift to one of those is a shift to
+/// a gear like any other.
+impl Plan {
+    /// Returns the gear of that number.
+    pub fn gear(&self, number: u32) -> Option<&Gear> {
+        let number = number as usize;
+        match number.checked_sub(self.gears.len()) {
+            None => self.gears.get(number),
+            Some(place) => Some(&self.certified.as_ref()?.cascades.get(place)?.gear),
+        }
+    }
+
+    /// Returns all gears in the order of their numbers.
+    pub fn every_gear(&self) -> impl Iterator<Item = &Gear> {
+        let certified = self.certified.iter().flat_map(|list| &list.cascades);
+        self.gears.iter().chain(certified.map(|cascade| &cascade.gear))
+    }
+
+    /// Returns the place in the certified list of the cascade that a gear runs.
+    pub fn place_of(&self, gear: u32) -> Option<usize> {
+        let list = self.certified.as_ref()?;
+        let place = match (gear as usize).checked_sub(self.gears.len()) {
+            None => *list.homes.get(gear as usize)? as usize,
+            Some(place) => place,
+        };
+        (place < list.cascades.len()).then_some(place)
+    }
+
+    /// Returns the number of the gear that runs the cascade at that place of the certified list.
+    pub fn gear_at(&self, place: usize) -> Option<u32> {
+        let list = self.certified.as_ref()?;
+        (place < list.cascades.len()).then(|| (self.gears.len() + place) as u32)
+    }
+
+    /// Returns the gear to run instead of that one while only the cascades up to `limit` hold their certificate.
+    pub fn limited(&self, gear: u32, limit: usize) -> u32 {
+        match self.place_of(gear) {
+            Some(place) if place > limit => self.gear_at(limit).unwrap_or(gear),
+            _ => gear,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "certified_tests.rs"]
+mod tests;

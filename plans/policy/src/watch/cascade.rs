@@ -1,0 +1,296 @@
+//! The tests of one cascade of a certified list.
+
+use super::counts::{AuditCounts, CascadeCounts, LabelCounts};
+use super::mean_test::{Counted, MeanTest, log_mean, mean_interval};
+use super::profiled_rate::rate_range;
+use super::{Evidence, Finding, Standing, allowed};
+use crate::plan::{CertifiedCascade, ExpectedStage, Guarantee};
+
+/// Probability with which each end of the range of a profiled rate misses it.
+const RANGE_ALPHA: f64 = 1e-3;
+
+/// Confidence of the reported intervals is one less this.
+const SHOWN_ALPHA: f64 = 0.05;
+
+/// Least number of requests after which a drift is over if it was not found again.
+const SETTLED_AFTER: u64 = 2_000;
+
+/// The tests of one cascade.
+#[derive(Debug, Clone)]
+pub(super) struct CascadeWatch {
+    /// Probability of a false alarm of each kind.
+    alpha: f64,
+    guarantee: Guarantee,
+    is_largest_alone: bool,
+    may_differ: Option<f64>,
+    expected: Vec<ExpectedStage>,
+    /// One test more or less for each category of each stage.
+    rates: Vec<RateTest>,
+    /// How often the tests of the stages began.
+    rates_begun: u32,
+    /// The requests since they began.
+    requests: u64,
+    /// The requests that the last drift took to be found, while it lasts.
+    drifted: Option<u64>,
+    /// "It differs at most as often as it may."
+    differs: Option<MeanTest>,
+    /// "It loses at most what it may", by labels.
+    loses: MeanTest,
+    /// "It differs at least as often as it may", by probes.
+    differs_still: Option<MeanTest>,
+    /// How often these three began.
+    begun: u32,
+    audits: AuditCounts,
+    labels: LabelCounts,
+}
+
+/// A test of a category's rate against one end of its profiled range.
+#[derive(Debug, Clone)]
+struct RateTest {
+    stage: usize,
+    category: usize,
+    /// Whether it tests that the category is too frequent, else too rare.
+    more: bool,
+    test: MeanTest,
+}
+
+/// A change in what the stages do.
+pub(super) enum Change {
+    Drifted { stage: usize },
+    Settled,
+}
+
+impl Change {
+    pub(super) fn finding(self, cascade: usize) -> Finding {
+        match self {
+            Self::Drifted { stage } => Finding::Drifted { cascade, stage },
+            Self::Settled => Finding::Settled { cascade },
+        }
+    }
+}
+
+impl CascadeWatch {
+    pub(super) fn new(cascade: &CertifiedCascade, is_largest_alone: bool, alpha: f64) -> Self {
+        let certificate = &cascade.certificate;
+        let level = (1.0 - certificate.confidence).max(f64::MIN_POSITIVE);
+        let may_differ = cascade.differs.map(|differs| {
+            let [_, most] = rate_range(differs, certificate.samples, level);
+            match &certificate.guarantee {
+                // A cascade that differs less often than it may lose keeps its guarantee.
+                Guarantee::MaxLoss { loss, .. } => most.max(*loss),
+                Guarantee::MinAccuracy { .. } => most,
+            }
+        });
+        let mut watch = Self {
+            alpha,
+            guarantee: certificate.guarantee.clone(),
+            is_largest_alone,
+            may_differ,
+            expected: cascade.stages.clone(),
+            rates: Vec::new(),
+            rates_begun: 0,
+            requests: 0,
+            drifted: None,
+            differs: None,
+            loses: MeanTest::at_most(0.5),
+            differs_still: None,
+            begun: 0,
+            audits: AuditCounts::default(),
+            labels: LabelCounts::default(),
+        };
+        watch.restart();
+        watch
+    }
+
+    /// Starts all tests anew, at a stricter level than before.
+    pub(super) fn restart(&mut self) {
+        self.begun += 1;
+        self.differs = self.may_differ.map(MeanTest::at_most);
+        self.differs_still = self.may_differ.map(|most| MeanTest::at_most(1.0 - most));
+        self.loses = MeanTest::at_most(self.may_lose_scaled());
+        self.audits = AuditCounts::default();
+        self.labels = LabelCounts::default();
+        self.drifted = None;
+        self.restart_stages();
+    }
+
+    fn restart_stages(&mut self) {
+        self.rates_begun += 1;
+        self.requests = 0;
+        self.rates = self
+            .expected
+            .iter()
+            .enumerate()
+            .flat_map(|(stage, expected)| rate_tests(stage, expected))
+            .collect();
+    }
+
+    pub(super) fn has_drifted(&self) -> bool {
+        self.drifted.is_some()
+    }
+
+    /// Takes what the stages did.
+    pub(super) fn stages(&mut self, counts: &CascadeCounts) -> Option<Change> {
+        let requests: u64 = counts.stages.first().map_or(0, |first| first.iter().sum());
+        self.requests = self.requests.saturating_add(requests);
+        for rate in &mut self.rates {
+            let Some(counts) = counts.stages.get(rate.stage) else {
+                continue;
+            };
+            let all: u64 = counts.iter().sum();
+            let inside = counts.get(rate.category).copied().unwrap_or(0);
+            rate.take(inside, all.saturating_sub(inside));
+        }
+        let wealth: Vec<f64> = self.rates.iter().map(|rate| rate.test.log_wealth()).collect();
+        let level = level(self.alpha, self.rates_begun);
+        if !wealth.is_empty() && log_mean(&wealth) >= -level.ln() {
+            let most = self
+                .rates
+                .iter()
+                .max_by(|a, b| a.test.log_wealth().total_cmp(&b.test.log_wealth()));
+            let stage = most.map_or(0, |rate| rate.stage);
+            let is_new = self.drifted.is_none();
+            self.drifted = Some(self.requests);
+            self.restart_stages();
+            return is_new.then_some(Change::Drifted { stage });
+        }
+        let took = self.drifted?;
+        // The level is stricter than when the drift was found, so finding it again takes somewhat longer.
+        if self.requests < SETTLED_AFTER.max(took.saturating_mul(3)) {
+            return None;
+        }
+        self.drifted = None;
+        Some(Change::Settled)
+    }
+
+    /// Takes what audits and labels say.
+    pub(super) fn audits(&mut self, counts: &CascadeCounts) {
+        let AuditCounts {
+            agree,
+            differ,
+            failed,
+        } = counts.audits;
+        if let Some(test) = &mut self.differs {
+            // An audit that failed accuses nothing.
+            test.take(&[(1.0, differ), (0.0, agree.saturating_add(failed))]);
+        }
+        let probes = counts.probes;
+        if let Some(test) = &mut self.differs_still {
+            // A probe that failed acquits nothing.
+            test.take(&[
+                (1.0, probes.agree),
+                (0.0, probes.differ.saturating_add(probes.failed)),
+            ]);
+        }
+        self.loses.take(&self.losses(&counts.labels));
+        let sum = &mut self.audits;
+        sum.agree = sum.agree.saturating_add(agree);
+        sum.differ = sum.differ.saturating_add(differ);
+        sum.failed = sum.failed.saturating_add(failed);
+        let (sum, labels) = (&mut self.labels, counts.labels);
+        sum.right = sum.right.saturating_add(labels.right);
+        sum.wrong = sum.wrong.saturating_add(labels.wrong);
+        sum.lost = sum.lost.saturating_add(labels.lost);
+        sum.gained = sum.gained.saturating_add(labels.gained);
+        sum.same = sum.same.saturating_add(labels.same);
+    }
+
+    /// Returns by what the certificate is refuted.
+    pub(super) fn is_refuted(&self) -> Option<Evidence> {
+        if self.is_largest_alone {
+            return None;
+        }
+        let audits = self
+            .differs
+            .as_ref()
+            .map_or(f64::NEG_INFINITY, MeanTest::log_wealth);
+        let labels = self.loses.log_wealth();
+        let refuted = log_mean(&[audits, labels]) >= -level(self.alpha, self.begun).ln();
+        let evidence = if labels > audits {
+            Evidence::Labels
+        } else {
+            Evidence::Audits
+        };
+        refuted.then_some(evidence)
+    }
+
+    /// Returns whether probes show that the certificate holds.
+    pub(super) fn is_acquitted(&self) -> bool {
+        let still = self.differs_still.as_ref();
+        still.is_some_and(|test| test.log_wealth() >= -level(self.alpha, self.begun).ln())
+    }
+
+    pub(super) fn standing(&self) -> Standing {
+        let AuditCounts { agree, differ, .. } = self.audits;
+        let losses = self.losses(&self.labels);
+        let interval = mean_interval(&losses, SHOWN_ALPHA);
+        Standing {
+            audited: self.audits.ended(),
+            differs: mean_interval(&[(1.0, differ), (0.0, agree)], SHOWN_ALPHA),
+            may_differ: self.may_differ,
+            labelled: losses.iter().map(|(_, count)| count).sum(),
+            loss: match &self.guarantee {
+                Guarantee::MaxLoss { .. } => interval.map(|end| 2.0 * end - 1.0),
+                Guarantee::MinAccuracy { .. } => interval,
+            },
+            may_lose: allowed(&self.guarantee),
+            drifted: self.has_drifted(),
+        }
+    }
+
+    /// Returns the values in [0, 1] of labels: a paired loss in [-1, 1] becomes `(loss + 1) / 2`.
+    fn losses(&self, labels: &LabelCounts) -> Vec<Counted> {
+        match &self.guarantee {
+            Guarantee::MaxLoss { .. } => {
+                vec![(1.0, labels.lost), (0.5, labels.same), (0.0, labels.gained)]
+            }
+            Guarantee::MinAccuracy { .. } => vec![(1.0, labels.wrong), (0.0, labels.right)],
+        }
+    }
+
+    fn may_lose_scaled(&self) -> f64 {
+        match &self.guarantee {
+            Guarantee::MaxLoss { loss, .. } => f64::midpoint(*loss, 1.0),
+            Guarantee::MinAccuracy { accuracy } => 1.0 - accuracy,
+        }
+    }
+}
+
+impl RateTest {
+    fn take(&mut self, inside: u64, outside: u64) {
+        let (ones, zeros) = if self.more {
+            (inside, outside)
+        } else {
+            (outside, inside)
+        };
+        self.test.take(&[(1.0, ones), (0.0, zeros)]);
+    }
+}
+
+/// Returns two tests per category; none against an end that every rate satisfies.
+fn rate_tests(stage: usize, expected: &ExpectedStage) -> Vec<RateTest> {
+    let mut tests = Vec::new();
+    for (category, count) in expected.categories().enumerate() {
+        let [least, most] = rate_range(count, expected.samples, RANGE_ALPHA);
+        let mut add = |more: bool, null: f64| {
+            if null < 1.0 - 1e-9 {
+                let test = MeanTest::at_most(null);
+                tests.push(RateTest {
+                    stage,
+                    category,
+                    more,
+                    test,
+                });
+            }
+        };
+        add(true, most);
+        add(false, 1.0 - least);
+    }
+    tests
+}
+
+/// Returns the level of the `number`-th repetition of a test, from 1; the levels of all sum to `alpha`.
+fn level(alpha: f64, number: u32) -> f64 {
+    let number = f64::from(number.max(1));
+    alpha / (number * (number + 1.0))
+}

@@ -1,0 +1,227 @@
+//! Whether live inputs still are what a plan's certificates were proven on, and which cascade to run if not.
+//!
+//! A certificate holds for inputs like those that it was proven on. Three streams say whether live ones are alike:
+//!
+//! - **Stages.** How often each stage defers, and how confident its answers are, against the counts in the plan. Every request counts,
+//!   so a change is found soon. It accuses the inputs, not the accuracy: it raises the share of audits and is reported.
+//! - **Audits.** A random share of requests is also answered by the largest variant. How often the cascade's answer differs bounds its
+//!   loss of accuracy from above; the plan states how often it differed on the certification samples.
+//! - **Labels** that arrive later. For an audited request they give the exact paired loss, for any other whether the answer was right.
+//!
+//! If audits or labels refute the certificate of a cascade, the watch moves to the next safer one of the certified list. There, a share
+//! of requests also runs the next cheaper cascade as a *probe*; when probes show that its certificate holds again, the watch moves
+//! back. Each test is valid at every moment ([`MeanTest`]), and the level of each repetition falls, so that over the life of a plan
+//! all false alarms together have probability at most `alpha`, and so have all false returns.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `mean_test` | tests and confidence sequences by betting |
+//! | `profiled_rate` | the range of a rate that a profile leaves open |
+//! | `counts` | what ingresses count and report |
+//! | `cascade` | the tests of one cascade of the list |
+//! | `coin` | the choice of the requests to audit |
+//! | `sampling` | which requests are audited, and what an audit asks |
+//! | `labels` | recent replies, to which labels that arrive later belong |
+
+mod cascade;
+mod coin;
+mod counts;
+mod labels;
+mod mean_test;
+mod profiled_rate;
+mod sampling;
+
+use crate::plan::{CertifiedList, Guarantee};
+use cascade::CascadeWatch;
+
+pub use coin::Coin;
+pub use counts::{AuditCounts, CascadeCounts, Counts, LabelCounts, MAX_CATEGORIES, MAX_STAGES};
+pub use labels::{Label, RecentReplies, RecentReply};
+pub use mean_test::{Counted, MeanTest, mean_interval};
+pub use profiled_rate::rate_range;
+pub use sampling::{Audit, AuditSettings, Room, Sampler};
+
+/// Which cascade was accused or acquitted, and by what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evidence {
+    /// Audits: how often the answer differs from the largest variant's.
+    Audits,
+    /// Labels: the paired loss, or the share of wrong answers.
+    Labels,
+}
+
+/// What a watch found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    /// A certificate no longer holds: only cascades up to `to` may run.
+    Safer {
+        /// The place in the certified list of the cascade that was refuted.
+        from: usize,
+        /// The limit from here on.
+        to: usize,
+        /// By what.
+        evidence: Evidence,
+    },
+    /// A certificate holds again.
+    Cheaper {
+        /// The limit before.
+        from: usize,
+        /// The limit from here on.
+        to: usize,
+    },
+    /// A stage defers more or less, or is more or less confident, than on the certification samples.
+    Drifted {
+        /// The place of the cascade.
+        cascade: usize,
+        /// The place of the stage in its wiring.
+        stage: usize,
+    },
+    /// For as long as it takes to find a change, no further one was found.
+    Settled {
+        /// The place of the cascade.
+        cascade: usize,
+    },
+}
+
+/// How often a watch may be wrong.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WatchConfig {
+    /// Probability of any false alarm of one kind over the life of a plan, and of any false return.
+    pub alpha: f64,
+}
+
+impl Default for WatchConfig {
+    fn default() -> Self {
+        Self { alpha: 0.05 }
+    }
+}
+
+/// Watches the cascades of a certified list.
+#[derive(Debug, Clone)]
+pub struct Watch {
+    cascades: Vec<CascadeWatch>,
+    /// The last place of the list that may run.
+    limit: usize,
+}
+
+impl Watch {
+    /// Creates the watch of a list, which was validated with its plan. Every cascade may run.
+    pub fn new(list: &CertifiedList, config: WatchConfig) -> Self {
+        // Every cascade gets its part of the probability.
+        let alpha = config.alpha / list.cascades.len().max(1) as f64;
+        let cascades = list.cascades.iter().enumerate();
+        let cascades = cascades.map(|(place, cascade)| CascadeWatch::new(cascade, place == 0, alpha));
+        Self {
+            cascades: cascades.collect(),
+            limit: list.cascades.len().saturating_sub(1),
+        }
+    }
+
+    /// Returns the last place of the list that may run.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Returns the cheapest place of the list.
+    pub fn home(&self) -> usize {
+        self.cascades.len().saturating_sub(1)
+    }
+
+    /// Follows a limit that another process decided on.
+    pub fn follow(&mut self, limit: usize) {
+        let limit = limit.min(self.home());
+        if limit != self.limit {
+            self.limit = limit;
+            self.restart_from(limit);
+        }
+    }
+
+    /// Returns whether some certificate does not hold, or the inputs of a cascade have changed: audits are then more frequent.
+    pub fn is_suspicious(&self) -> bool {
+        self.limit < self.home() || self.cascades.iter().any(CascadeWatch::has_drifted)
+    }
+
+    /// Takes what was counted since the last call, and decides. The moment of the call must not depend on the counts.
+    pub fn take(&mut self, counts: &Counts) -> Vec<Finding> {
+        let mut findings = self.observe(counts);
+        findings.extend(self.decide());
+        findings
+    }
+
+    /// Takes what was counted, and leaves the decision to another process, or to a later call. Returns drifts of the inputs.
+    pub fn observe(&mut self, counts: &Counts) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for (place, (cascade, counts)) in self.cascades.iter_mut().zip(&counts.cascades).enumerate() {
+            findings.extend(cascade.stages(counts).map(|change| change.finding(place)));
+            cascade.audits(counts);
+        }
+        findings
+    }
+
+    /// Moves along the list if a certificate is refuted or holds again.
+    fn decide(&mut self) -> Option<Finding> {
+        if let Some((from, evidence)) = self.refuted() {
+            self.limit = from.saturating_sub(1);
+            self.restart_from(self.limit);
+            let to = self.limit;
+            return Some(Finding::Safer { from, to, evidence });
+        }
+        if let Some(next) = self.cascades.get_mut(self.limit + 1)
+            && next.is_acquitted()
+        {
+            let from = self.limit;
+            self.limit += 1;
+            self.restart_from(self.limit);
+            return Some(Finding::Cheaper { from, to: self.limit });
+        }
+        None
+    }
+
+    /// Returns the safest cascade that may run and whose certificate is refuted.
+    fn refuted(&self) -> Option<(usize, Evidence)> {
+        let mut running = self.cascades.iter().enumerate().take(self.limit + 1).skip(1);
+        running.find_map(|(place, cascade)| Some((place, cascade.is_refuted()?)))
+    }
+
+    /// Starts the tests anew of the cascade at that place, which begins to run, and of those after it, which no longer do.
+    fn restart_from(&mut self, place: usize) {
+        for cascade in self.cascades.iter_mut().skip(place) {
+            cascade.restart();
+        }
+    }
+
+    /// Returns what is known of each cascade of the list.
+    pub fn standings(&self) -> Vec<Standing> {
+        self.cascades.iter().map(CascadeWatch::standing).collect()
+    }
+}
+
+/// What audits and labels say about a cascade since its tests last began.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Standing {
+    /// Requests audited.
+    pub audited: u64,
+    /// Interval of the share of requests that it answers differently from the largest variant.
+    pub differs: [f64; 2],
+    /// The share up to which its certificate stands; `None` if the plan does not say.
+    pub may_differ: Option<f64>,
+    /// Labels that count.
+    pub labelled: u64,
+    /// Interval of the loss of accuracy (or, for a least accuracy, of the share of wrong answers) by labels.
+    pub loss: [f64; 2],
+    /// What it may be.
+    pub may_lose: f64,
+    /// Whether its stages have drifted.
+    pub drifted: bool,
+}
+
+/// Returns the loss, or the share of wrong answers, that a guarantee allows.
+fn allowed(guarantee: &Guarantee) -> f64 {
+    match guarantee {
+        Guarantee::MaxLoss { loss, .. } => *loss,
+        Guarantee::MinAccuracy { accuracy } => 1.0 - accuracy,
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,212 @@
+//! Which requests are audited, and what an audit asks.
+
+use super::Coin;
+use super::counts::{AuditCounts, Counts};
+use crate::plan::Plan;
+
+/// How many requests are audited.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AuditSettings {
+    /// Share of the requests, in [0, 1]. 0 audits none.
+    pub share: f64,
+    /// Share while the inputs seem to have changed or a certificate does not hold, in [0, 1]; at least `share`.
+    pub share_in_doubt: f64,
+}
+
+impl AuditSettings {
+    /// No audits.
+    pub const OFF: Self = Self {
+        share: 0.0,
+        share_in_doubt: 0.0,
+    };
+
+    /// Audits that share of the requests, and in doubt ten times as many, up to a tenth of all.
+    pub fn of_share(share: f64) -> Self {
+        Self {
+            share,
+            share_in_doubt: (10.0 * share).min(0.1).max(share),
+        }
+    }
+}
+
+/// What an audit would add to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Requests of clients in flight.
+    pub in_flight: usize,
+    /// Requests in flight at most.
+    pub max_in_flight: usize,
+    /// Audits that have not ended.
+    pub open: usize,
+}
+
+/// Audits of an ingress that have not ended, at most.
+const MAX_OPEN: usize = 8;
+
+impl Room {
+    /// Returns whether an audit may begin. Audits are the first thing dropped: they stop at an eighth of what clients may have in flight.
+    fn is_there(self) -> bool {
+        self.open < MAX_OPEN && self.in_flight.saturating_mul(8) <= self.max_in_flight
+    }
+}
+
+/// Chooses the requests to audit, before it is known which variant answers them: the chosen ones are then a fair sample of all requests,
+/// and those that the largest variant answers need no audit, because they agree with it.
+#[derive(Debug, Clone)]
+pub struct Sampler {
+    coin: Coin,
+    settings: AuditSettings,
+}
+
+impl Sampler {
+    /// Creates a sampler; ingresses have different seeds.
+    pub fn new(settings: AuditSettings, seed: u64) -> Self {
+        Self {
+            coin: Coin::new(seed),
+            settings,
+        }
+    }
+
+    /// Returns whether the next request is audited.
+    pub fn chooses(&mut self, in_doubt: bool, room: Room) -> bool {
+        let share = if in_doubt {
+            self.settings.share_in_doubt
+        } else {
+            self.settings.share
+        };
+        share > 0.0 && self.coin.flip(share) && room.is_there()
+    }
+}
+
+/// What the audit of one request asks, as gears that it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Audit {
+    /// The place in the certified list of the cascade that answered the client.
+    pub place: usize,
+    /// The gear that asks the largest variant alone; `None` if the client's answer is its own.
+    pub largest: Option<u32>,
+    /// The place of the next cheaper cascade and the gear that asks it, while a certificate does not hold.
+    pub probe: Option<(usize, u32)>,
+}
+
+impl Audit {
+    /// Returns what to ask about a request that ran in `gear` and was answered by `variant`; `None` if its plan has no certified list.
+    pub fn of(plan: &Plan, gear: u32, variant: &str) -> Option<Self> {
+        let place = plan.place_of(gear)?;
+        let list = plan.certified.as_ref()?;
+        let largest = list.cascades.first()?.gear.wiring.stages.last()?;
+        let is_limited = gear as usize >= plan.gears.len();
+        let next = plan.gear_at(place + 1).filter(|_| is_limited);
+        Some(Self {
+            place,
+            largest: plan.gear_at(0).filter(|_| variant != largest.variant),
+            probe: next.map(|gear| (place + 1, gear)),
+        })
+    }
+
+    /// Counts its outcome. `None` stands for an answer that did not come; answers are compared by their numbers.
+    pub fn count(&self, counts: &mut Counts, live: u64, largest: Option<u64>, probe: Option<u64>) {
+        let largest = if self.largest.is_none() {
+            Some(live)
+        } else {
+            largest
+        };
+        if let Some(counts) = counts.at(self.place) {
+            note(&mut counts.audits, Some(live), largest);
+        }
+        if let Some((place, _)) = self.probe
+            && let Some(counts) = counts.at(place)
+        {
+            note(&mut counts.probes, probe, largest);
+        }
+    }
+}
+
+fn note(counts: &mut AuditCounts, one: Option<u64>, other: Option<u64>) {
+    let count = match (one, other) {
+        (Some(one), Some(other)) if one == other => &mut counts.agree,
+        (Some(_), Some(_)) => &mut counts.differ,
+        _ => &mut counts.failed,
+    };
+    *count = count.saturating_add(1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::tests::{list, plan};
+
+    const FREE: Room = Room {
+        in_flight: 0,
+        max_in_flight: 100,
+        open: 0,
+    };
+
+    #[test]
+    fn a_share_of_requests_is_chosen_and_more_in_doubt() {
+        let mut sampler = Sampler::new(AuditSettings::of_share(0.01), 1);
+        let mut chosen = |in_doubt, room| (0..20_000).filter(|_| sampler.chooses(in_doubt, room)).count();
+        assert!((150..250).contains(&chosen(false, FREE)));
+        assert!((1_800..2_200).contains(&chosen(true, FREE)));
+        let busy = Room {
+            in_flight: 13,
+            ..FREE
+        };
+        let open = Room {
+            open: MAX_OPEN,
+            ..FREE
+        };
+        assert_eq!((chosen(true, busy), chosen(true, open)), (0, 0));
+        let mut off = Sampler::new(AuditSettings::OFF, 1);
+        assert!(!(0..1_000).any(|_| off.chooses(true, FREE)));
+        assert!((AuditSettings::of_share(0.5).share_in_doubt - 0.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn an_audit_asks_what_it_does_not_know() {
+        let plan = plan(list(&[0, 10, 20]));
+        // One gear of its own, whose home is the cheapest cascade.
+        let early = Audit::of(&plan, 0, "small").unwrap();
+        assert_eq!((early.place, early.largest, early.probe), (2, Some(1), None));
+        let late = Audit::of(&plan, 0, "large").unwrap();
+        assert_eq!((late.largest, late.probe), (None, None));
+        let limited = Audit::of(&plan, 2, "small").unwrap();
+        assert_eq!(
+            (limited.place, limited.largest, limited.probe),
+            (1, Some(1), Some((2, 3)))
+        );
+        let safest = Audit::of(&plan, 1, "large").unwrap();
+        assert_eq!(
+            (safest.place, safest.largest, safest.probe),
+            (0, None, Some((1, 2)))
+        );
+        assert_eq!(Audit::of(&plan, 9, "small"), None);
+    }
+
+    #[test]
+    fn outcomes_are_counted_where_they_belong() {
+        let audit = Audit {
+            place: 1,
+            largest: Some(1),
+            probe: Some((2, 3)),
+        };
+        let mut counts = Counts::default();
+        audit.count(&mut counts, 7, Some(7), Some(3));
+        audit.count(&mut counts, 7, Some(8), None);
+        audit.count(&mut counts, 7, None, Some(7));
+        let of = |agree, differ, failed| AuditCounts {
+            agree,
+            differ,
+            failed,
+        };
+        assert_eq!(counts.cascades[1].audits, of(1, 1, 1));
+        assert_eq!(counts.cascades[2].probes, of(0, 1, 2));
+        let own = Audit {
+            largest: None,
+            ..audit
+        };
+        own.count(&mut counts, 7, None, Some(7));
+        assert_eq!(counts.cascades[1].audits, of(2, 1, 1));
+        assert_eq!(counts.cascades[2].probes, of(1, 1, 2));
+    }
+}

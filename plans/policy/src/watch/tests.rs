@@ -1,0 +1,326 @@
+use super::*;
+use crate::plan::{
+    Band, Certificate, CertifiedCascade, Edge, Exit, ExpectedStage, Gear, LoadRange, Plan, Target, Wiring,
+};
+
+const SAMPLES: u64 = 1_000;
+
+/// A list from `large` alone; each further cascade asks `small` first and differs in that many of a thousand samples.
+pub(crate) fn list(differs: &[u64]) -> CertifiedList {
+    let cascades = differs
+        .iter()
+        .enumerate()
+        .map(|(place, differs)| cascade(place, *differs));
+    CertifiedList {
+        homes: vec![differs.len() as u32 - 1],
+        cascades: cascades.collect(),
+    }
+}
+
+fn cascade(place: usize, differs: u64) -> CertifiedCascade {
+    let mut stages = vec![stage("large", Exit::Reply)];
+    let mut expected = vec![expected("large", 300, 0)];
+    if place > 0 {
+        let escalate = Band {
+            from: 0.0,
+            to: Target::Stage(Edge::to("large")),
+        };
+        let reply = Band {
+            from: 0.5,
+            to: Target::Reply,
+        };
+        let bands = vec![escalate, reply];
+        stages.insert(0, stage("small", Exit::Bands { bands }));
+        expected.insert(0, self::expected("small", SAMPLES, 300));
+    }
+    CertifiedCascade {
+        gear: Gear {
+            name: format!("c{place}"),
+            load: LoadRange::ALL,
+            expected: None,
+            wiring: Wiring {
+                entry: Edge::to(stages[0].name.clone()),
+                ensemble: Vec::new(),
+                stages,
+            },
+        },
+        certificate: Certificate {
+            guarantee: Guarantee::MaxLoss {
+                loss: 0.02,
+                against: "large".to_owned(),
+            },
+            confidence: 0.95,
+            samples: SAMPLES,
+            right: 950,
+            lost: Some(differs / 2),
+            gained: Some(differs / 4),
+            p_value: 0.01,
+        },
+        differs: Some(differs),
+        stages: expected,
+    }
+}
+
+fn stage(name: &str, exit: Exit) -> crate::plan::Stage {
+    crate::plan::Stage {
+        name: name.to_owned(),
+        task: None,
+        variant: name.to_owned(),
+        partition: None,
+        exit,
+        batching: crate::plan::Batching::default(),
+        budget_us: None,
+        profiled: None,
+    }
+}
+
+fn expected(stage: &str, samples: u64, deferred: u64) -> ExpectedStage {
+    let exits = samples - deferred;
+    ExpectedStage {
+        stage: stage.to_owned(),
+        samples,
+        deferred,
+        edges: vec![0.7, 0.9],
+        exits: vec![exits / 2, exits / 4, exits - exits / 2 - exits / 4],
+    }
+}
+
+/// A plan of one gear, which runs the last cascade of the list.
+pub(crate) fn plan(list: CertifiedList) -> Plan {
+    let calibration = crate::confidence::Calibration {
+        estimator: crate::confidence::Estimator::MaxSquared,
+        temperature: 1.0,
+    };
+    let variant = |name: &str| crate::plan::PlannedVariant {
+        name: name.to_owned(),
+        calibration: Some(calibration),
+    };
+    let replica = |name: &str| crate::plan::Replica {
+        id: format!("{name}-0"),
+        variant: name.to_owned(),
+        worker: "local".to_owned(),
+        device: "cpu".to_owned(),
+        partition: None,
+    };
+    let cheapest = list.cascades.last().unwrap();
+    Plan {
+        version: crate::plan::PLAN_VERSION,
+        app: "a".to_owned(),
+        made_by: "a test".to_owned(),
+        variants: vec![variant("small"), variant("large")],
+        placement: vec![replica("small"), replica("large")],
+        sharing: crate::plan::Sharing::default(),
+        dropping: crate::plan::Dropping::None,
+        slo: None,
+        certificate: Some(cheapest.certificate.clone()),
+        gears: vec![cheapest.gear.clone()],
+        certified: Some(list),
+    }
+}
+
+/// A live stream: how often the cascades differ from the largest variant, and how often `small` defers.
+struct Live {
+    coin: Coin,
+    differ: [f64; 4],
+    defer: f64,
+}
+
+impl Live {
+    fn usual(seed: u64) -> Self {
+        Self {
+            coin: Coin::new(seed),
+            differ: [0.0, 0.01, 0.015, 0.02],
+            defer: 0.3,
+        }
+    }
+
+    /// One batch of ten audited requests under the watch's limit.
+    fn batch(&mut self, watch: &Watch) -> Counts {
+        let mut counts = Counts::default();
+        let limit = watch.limit();
+        for _ in 0..10 {
+            let differs = self.coin.flip(self.differ[limit]);
+            let audits = &mut counts.at(limit).unwrap().audits;
+            *if differs {
+                &mut audits.differ
+            } else {
+                &mut audits.agree
+            } += 1;
+            if limit < watch.home() {
+                let differs = self.coin.flip(self.differ[limit + 1]);
+                let probes = &mut counts.at(limit + 1).unwrap().probes;
+                *if differs {
+                    &mut probes.differ
+                } else {
+                    &mut probes.agree
+                } += 1;
+            }
+            let deferred = self.coin.flip(self.defer);
+            let confidence = [0.6, 0.6, 0.8, 0.95]
+                [usize::from(self.coin.flip(0.5)) * 2 + usize::from(self.coin.flip(0.5))];
+            let expected = expected("small", SAMPLES, 300);
+            let category = expected.category(deferred, confidence);
+            if limit > 0 {
+                counts.at(limit).unwrap().count(0, category);
+            }
+        }
+        counts
+    }
+
+    /// Runs batches until the watch finds something that counts; returns it with the requests that it took.
+    fn until(
+        &mut self,
+        watch: &mut Watch,
+        batches: usize,
+        counts: impl Fn(&Finding) -> bool,
+    ) -> Option<(usize, Finding)> {
+        (1..=batches).find_map(|batch| {
+            let found = self.batch(watch);
+            let finding = watch.take(&found).into_iter().find(&counts)?;
+            Some((10 * batch, finding))
+        })
+    }
+}
+
+fn watch() -> Watch {
+    Watch::new(&list(&[0, 10, 15, 20]), WatchConfig::default())
+}
+
+fn is_move(finding: &Finding) -> bool {
+    matches!(finding, Finding::Safer { .. } | Finding::Cheaper { .. })
+}
+
+#[test]
+fn the_plan_of_these_tests_is_sound() {
+    let plan = plan(list(&[0, 10, 15, 20]));
+    plan.validate().unwrap();
+    assert_eq!(plan.limited(0, 1), 2);
+    assert_eq!(plan.limited(0, 3), 0);
+    assert_eq!(plan.every_gear().count(), 5);
+}
+
+#[test]
+fn usual_inputs_move_and_report_nothing_in_most_streams() {
+    let mut alarms = 0;
+    for seed in 0..60 {
+        let mut watch = watch();
+        alarms += usize::from(Live::usual(seed).until(&mut watch, 500, |_| true).is_some());
+    }
+    // Alarms and drifts have probability 0.05 each, and these rates are the profiled ones, inside their ranges.
+    assert!(alarms <= 6, "{alarms} of 60");
+}
+
+#[test]
+fn a_loss_moves_to_the_safer_cascade_and_its_end_moves_back() {
+    for seed in 0..20 {
+        let (mut live, mut watch) = (Live::usual(seed), watch());
+        assert!(live.until(&mut watch, 200, is_move).is_none());
+        live.differ = [0.0, 0.01, 0.2, 0.2];
+        let (requests, found) = live.until(&mut watch, 100, is_move).unwrap();
+        assert_eq!(
+            found,
+            Finding::Safer {
+                from: 3,
+                to: 2,
+                evidence: Evidence::Audits
+            }
+        );
+        assert!(requests <= 300, "seed {seed}: {requests}");
+        let (_, found) = live.until(&mut watch, 100, is_move).unwrap();
+        assert!(matches!(found, Finding::Safer { from: 2, to: 1, .. }));
+        assert!(watch.is_suspicious());
+        // The next one still differs too often, and the one that runs does not.
+        assert!(live.until(&mut watch, 300, is_move).is_none());
+        live.differ = [0.0, 0.002, 0.002, 0.002];
+        let (_, found) = live.until(&mut watch, 1_000, is_move).unwrap();
+        assert_eq!(found, Finding::Cheaper { from: 1, to: 2 });
+        let (_, found) = live.until(&mut watch, 1_000, is_move).unwrap();
+        assert_eq!(found, Finding::Cheaper { from: 2, to: 3 });
+        assert!(live.until(&mut watch, 300, is_move).is_none());
+    }
+}
+
+#[test]
+fn the_largest_variant_alone_is_never_refuted() {
+    let (mut live, mut watch) = (Live::usual(1), watch());
+    live.differ = [1.0; 4];
+    for _ in 0..200 {
+        let counts = live.batch(&watch);
+        watch.take(&counts);
+    }
+    assert_eq!(watch.limit(), 0);
+    watch.follow(9);
+    assert_eq!(watch.limit(), 3);
+}
+
+#[test]
+fn a_change_of_deferral_is_reported_once_and_settles() {
+    for seed in 0..10 {
+        let (mut live, mut watch) = (Live::usual(seed), watch());
+        assert!(live.until(&mut watch, 200, |_| true).is_none());
+        live.defer = 0.5;
+        let (requests, found) = live.until(&mut watch, 100, |_| true).unwrap();
+        assert_eq!(found, Finding::Drifted { cascade: 3, stage: 0 });
+        assert!(requests <= 800, "seed {seed}: {requests}");
+        assert!(watch.is_suspicious());
+        assert!(
+            live.until(&mut watch, 200, |_| true).is_none(),
+            "it is reported once"
+        );
+        live.defer = 0.3;
+        let (_, found) = live.until(&mut watch, 2_000, |_| true).unwrap();
+        assert_eq!(found, Finding::Settled { cascade: 3 });
+        assert!(!watch.is_suspicious());
+    }
+}
+
+#[test]
+fn a_process_that_does_not_decide_knows_enough_to_decide_later() {
+    let (mut live, mut watch) = (Live::usual(1), watch());
+    live.differ = [0.0, 0.0, 0.0, 0.5];
+    for _ in 0..50 {
+        let counts = live.batch(&watch);
+        assert!(watch.observe(&counts).is_empty());
+    }
+    assert_eq!(watch.limit(), 3);
+    let found = watch.take(&Counts::default());
+    assert!(
+        matches!(found[..], [Finding::Safer { from: 3, to: 2, .. }]),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn labels_alone_refute_a_certificate() {
+    let mut watch = watch();
+    let mut counts = Counts::default();
+    counts.at(3).unwrap().labels = LabelCounts {
+        lost: 1,
+        same: 9,
+        ..LabelCounts::default()
+    };
+    let found = (1..100).find_map(|batch| Some((batch * 10, watch.take(&counts).pop()?)));
+    let (labels, found) = found.unwrap();
+    assert!(matches!(
+        found,
+        Finding::Safer {
+            from: 3,
+            to: 2,
+            evidence: Evidence::Labels
+        }
+    ));
+    assert!(labels <= 300, "{labels}");
+}
+
+#[test]
+fn a_standing_shows_the_bounds() {
+    let (mut live, mut watch) = (Live::usual(3), watch());
+    live.until(&mut watch, 100, |_| false);
+    let standing = watch.standings()[3];
+    assert_eq!(standing.audited, 1_000);
+    let may_differ = standing.may_differ.unwrap();
+    assert!((0.02..0.05).contains(&may_differ), "{may_differ}");
+    assert!(standing.differs[0] <= 0.02 && standing.differs[1] >= 0.02 && standing.differs[1] < 0.06);
+    assert_eq!((standing.labelled, standing.loss), (0, [-1.0, 1.0]));
+    assert!((standing.may_lose - 0.02).abs() < 1e-12);
+}

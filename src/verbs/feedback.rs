@@ -1,0 +1,176 @@
+//! `kaskade feedback`: tells an app the right answers to requests that it has answered.
+
+use anyhow::{Context as _, ensure};
+use futures::StreamExt as _;
+use kaskade_actors::wire::{Feedback, FeedbackReply, RightAnswer};
+use kaskade_app::config::scalar::Span;
+use kaskade_app::serving::{self, Client};
+use serde_json::json;
+
+use super::target::TargetArgs;
+use crate::args::Broker;
+use crate::output;
+
+/// Labels that wait for their replies at the same time.
+const AT_ONCE: usize = 64;
+
+/// Tells an app the right answers to requests that it has answered, for the live accuracy of its certified plan. Give `--id` and
+/// `--label`, or one JSON object `{"id": "...", "label": 7}` per line on standard input. Send labels whether or not an audit differed: a
+/// choice by the answers would bias what they show.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    target: TargetArgs,
+    /// The id that the request was given.
+    #[arg(long, requires = "label")]
+    id: Option<String>,
+    /// The right answer: the number of a class, or a text.
+    #[arg(long, requires = "id")]
+    label: Option<String>,
+    /// Time after which a request counts as unknown.
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    wait: Span,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    broker: Broker,
+}
+
+/// What became of the labels.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tally {
+    right: u64,
+    wrong: u64,
+    audited: u64,
+    unknown: u64,
+}
+
+/// Sends the labels, and prints what became of them.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let target = args.target.read(&args.broker)?;
+    let labels = match (&args.id, &args.label) {
+        (Some(id), Some(label)) => vec![Feedback {
+            id: id.clone(),
+            label: parse(label),
+        }],
+        _ => read(std::io::stdin().lock())?,
+    };
+    let patience = args.wait.duration();
+    let tally = serving::runtime()?.block_on(async {
+        let client = Client::open(target.name(), target.client("feedback"), patience).await?;
+        let told = futures::stream::iter(labels)
+            .map(|Feedback { id, label }| {
+                let client = client.clone();
+                async move { client.feedback(&id, label, patience).await }
+            })
+            .buffer_unordered(AT_ONCE);
+        let mut told = std::pin::pin!(told);
+        let mut tally = Tally::default();
+        while let Some(reply) = told.next().await {
+            tally.add(reply?.as_ref());
+        }
+        client.leave().await;
+        anyhow::Ok(tally)
+    })?;
+    if args.json {
+        return output::print_json(&json!({
+            "right": tally.right, "wrong": tally.wrong, "audited": tally.audited, "unknown": tally.unknown,
+        }));
+    }
+    output::print(&tally.as_text())
+}
+
+impl Tally {
+    fn add(&mut self, reply: Option<&FeedbackReply>) {
+        match reply {
+            None => self.unknown += 1,
+            Some(reply) => {
+                self.right += u64::from(reply.right);
+                self.wrong += u64::from(!reply.right);
+                self.audited += u64::from(reply.audited);
+            }
+        }
+    }
+
+    fn as_text(&self) -> String {
+        let counted = format!(
+            "{} right, {} wrong; {} of these requests were audited",
+            self.right, self.wrong, self.audited
+        );
+        match self.unknown {
+            0 => counted,
+            unknown => format!(
+                "{counted}\n{unknown} unknown: the request had no id, was labelled before or is too old (`[ingress] recent_replies`), or \
+                 the plan is not certified"
+            ),
+        }
+    }
+}
+
+/// Reads one label per line; empty lines are skipped.
+fn read(lines: impl std::io::BufRead) -> anyhow::Result<Vec<Feedback>> {
+    let mut labels = Vec::new();
+    for (number, line) in (1..).zip(lines.lines()) {
+        let line = line.context("standard input cannot be read")?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let label = serde_json::from_str(&line).with_context(|| {
+            format!(
+                "line {number} is no label; write `{{\"id\": \"...\", \"label\": 7}}`, or a text as the label"
+            )
+        })?;
+        labels.push(label);
+    }
+    ensure!(
+        !labels.is_empty(),
+        "standard input has no labels; give `--id` and `--label`, or one JSON object per line"
+    );
+    Ok(labels)
+}
+
+fn parse(label: &str) -> RightAnswer {
+    label
+        .parse()
+        .map_or_else(|_| RightAnswer::Text(label.to_owned()), RightAnswer::Class)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_read_line_by_line() {
+        let labels =
+            read("{\"id\": \"a\", \"label\": 7}\n\n{\"id\": \"b\", \"label\": \"yes\"}\n".as_bytes())
+                .unwrap();
+        assert_eq!(labels.len(), 2);
+        assert_eq!(labels[0].label, RightAnswer::Class(7));
+        let error = read("{\"id\": \"a\"}".as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("line 1"), "{error}");
+        assert!(
+            read("\n".as_bytes())
+                .unwrap_err()
+                .to_string()
+                .contains("no labels")
+        );
+        assert_eq!(parse("3"), RightAnswer::Class(3));
+        assert_eq!(parse("three"), RightAnswer::Text("three".to_owned()));
+    }
+
+    #[test]
+    fn what_is_unknown_is_said() {
+        let mut tally = Tally::default();
+        tally.add(None);
+        tally.add(Some(&FeedbackReply {
+            right: true,
+            ..FeedbackReply::default()
+        }));
+        let text = tally.as_text();
+        assert!(
+            text.contains("1 right, 0 wrong") && text.contains("1 unknown"),
+            "{text}"
+        );
+    }
+}
