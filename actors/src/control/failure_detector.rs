@@ -44,11 +44,11 @@ impl FailureDetector {
             for replica in &left {
                 liveness.forget(replica);
             }
-            for replica in &named {
-                if beat.leaving {
-                    liveness.beat_leaving(replica, now);
+            for replica in &beat.replicas {
+                if beat.leaving || replica.unavailable {
+                    liveness.beat_leaving(&replica.id, now);
                 } else {
-                    liveness.beat(replica, now);
+                    liveness.beat(&replica.id, now);
                 }
             }
             liveness.restarted(&beat.actor, beat.instance, beat.sequence)

@@ -2,8 +2,10 @@
 
 pub(crate) mod chat;
 pub(crate) mod embeddings;
+pub(crate) mod judge;
 mod logprobs;
 pub(crate) mod stream;
+mod text;
 
 use serde::Deserialize;
 

@@ -1,7 +1,7 @@
 //! An HTTP server that behaves as told: it answers, hangs, refuses, breaks off.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -42,6 +42,8 @@ pub(crate) struct Server {
     pub(crate) connections: Arc<AtomicUsize>,
     /// Most requests that were under way at once.
     pub(crate) most: Arc<AtomicUsize>,
+    /// Whether questions about models are answered with an error; they are no requests.
+    pub(crate) down: Arc<AtomicBool>,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -59,12 +61,14 @@ impl Server {
             requests: Arc::default(),
             running: Arc::default(),
             most: Arc::default(),
+            down: Arc::default(),
         };
         let server = Self {
             address: listener.local_addr().unwrap(),
             requests: Arc::clone(&state.requests),
             connections: Arc::default(),
             most: Arc::clone(&state.most),
+            down: Arc::clone(&state.down),
             runtime,
         };
         let connections = Arc::clone(&server.connections);
@@ -92,6 +96,7 @@ struct State {
     requests: Arc<Mutex<Vec<Request>>>,
     running: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
+    down: Arc<AtomicBool>,
 }
 
 async fn serve(mut stream: TcpStream, state: State) -> std::io::Result<()> {
@@ -100,6 +105,15 @@ async fn serve(mut stream: TcpStream, state: State) -> std::io::Result<()> {
         let Some(request) = read(&mut stream, &mut bytes).await? else {
             return Ok(());
         };
+        if request.head.starts_with("GET ") && request.path.ends_with("/models") {
+            let status = if state.down.load(Ordering::SeqCst) {
+                500
+            } else {
+                200
+            };
+            answer(&mut stream, Does::Answer(status, String::new(), b"{}".to_vec())).await?;
+            continue;
+        }
         let number = {
             let mut requests = state.requests.lock().unwrap();
             requests.push(request.clone());

@@ -6,7 +6,9 @@
     reason = "a test"
 )]
 
+mod confidence;
 mod fixture;
+mod health;
 
 use std::io::Write;
 use std::sync::atomic::Ordering;
@@ -18,7 +20,7 @@ use kaskade_models::{Executor, Inputs, Loaded, ModelError, Outputs, Tensor};
 use kaskade_policy::remote::breaker::BreakerConfig;
 use kaskade_policy::remote::price::Price;
 use kaskade_policy::remote::retry::RetryConfig;
-use kaskade_remote::{Api, Chat, ChatTask, Endpoint, Secret, connect};
+use kaskade_remote::{Api, Chat, ChatTask, Confidence, Endpoint, Secret, Style, connect};
 
 const KEY: &str = "sk-this-is-the-key";
 
@@ -66,6 +68,8 @@ fn endpoint(server: &Server, task: ChatTask) -> Endpoint {
             max_tokens: 8,
             temperature: 0.0,
             top_logprobs: 5,
+            style: Style::Chat,
+            confidence: Confidence::Logprobs,
         }),
         price: Some(Price {
             request: 0.0,
