@@ -136,8 +136,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let signature = largest.load(largest.device)?.model.signature();
     let test = samples(args, app.data.test.as_ref(), "test", &signature)?;
     if args.watch {
-        let plan = watch::gears(&cascades.ap.plan, &cascades.eo.plan)?;
-        return watch::run(&app, family, plan, &test, args.http.socket());
+        let wave = watch::Wave::of(&profile);
+        let plan = watch::gears(&cascades.ap.plan, &cascades.eo.plan, wave)?;
+        return watch::run(&app, family, plan, &test, wave, args.http.socket());
     }
     let alone = initial::single(&app, &largest.name);
     let serve =
