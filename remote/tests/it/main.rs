@@ -7,7 +7,6 @@
 )]
 
 mod confidence;
-mod fixture;
 mod health;
 
 use std::io::Write;
@@ -15,12 +14,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
-use fixture::{Does, Server, ok};
 use kaskade_models::{Executor, Inputs, Loaded, ModelError, Outputs, Tensor};
 use kaskade_policy::remote::breaker::BreakerConfig;
 use kaskade_policy::remote::price::Price;
 use kaskade_policy::remote::retry::RetryConfig;
 use kaskade_remote::{Api, Chat, ChatTask, Confidence, Endpoint, Secret, Style, connect};
+use kaskade_testkit::endpoint::{self as fixture, Does, Server, ok};
 
 const KEY: &str = "sk-this-is-the-key";
 

@@ -47,7 +47,11 @@ fn money(amount: Option<f64>) -> String {
     match amount {
         None => "unknown".to_owned(),
         Some(amount) if amount == 0.0 => "0".to_owned(),
-        Some(amount) => units::prefixed(amount, ""),
+        Some(amount) => {
+            // Three digits, wherever they are.
+            let digits = (2.0 - amount.abs().log10().floor()).clamp(0.0, 12.0);
+            format!("{amount:.*}", digits as usize)
+        }
     }
 }
 
@@ -66,7 +70,7 @@ fn rates(view: &View) -> Vec<Line<'static>> {
         .money_source
         .map_or_else(String::new, |source| format!(" ({})", source.name()));
     let energy = format!(
-        "{} and money {}{source} per request · {} over all processes, idle ones included",
+        "{} and money {}{source} per request, idle included · {}",
         units::joules(look.joules_per_request),
         money(look.money_per_request),
         look.watts
@@ -272,11 +276,11 @@ fn draw_variants(frame: &mut Frame<'_>, area: Rect, view: &View) {
         Constraint::Length(8),
         Constraint::Length(7),
         Constraint::Length(5),
-        Constraint::Length(6),
+        Constraint::Length(7),
         Constraint::Length(5),
         Constraint::Length(7),
         Constraint::Length(9),
-        Constraint::Length(7),
+        Constraint::Length(8),
         Constraint::Length(8),
     ];
     let table = Table::new(rows, widths)

@@ -9,7 +9,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Style, Stylize as _};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Borders, Paragraph};
+use ratatui::widgets::{Block, Borders};
 
 use super::terminal::Key;
 use super::view::{Liveness, View};
@@ -53,18 +53,17 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View, place: &mut Place) {
     let [head, body, foot] =
         Layout::vertical([Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)])
             .areas(frame.area());
-    frame.render_widget(title(view, place), head);
+    frame.render_widget(title(view), head);
     match place.page {
         0 => app::draw(frame, body, view),
         1 => lists::replicas(frame, body, view, place),
         2 => lists::processes(frame, body, view, place),
         _ => lists::errors(frame, body, view, place),
     }
-    let keys = "q leave · Tab or 1-4 page · arrows scroll";
-    frame.render_widget(Paragraph::new(keys).dim(), foot);
+    frame.render_widget(pages(place), foot);
 }
 
-fn title(view: &View, place: &Place) -> Line<'static> {
+fn title(view: &View) -> Line<'static> {
     let mut spans = vec![Span::from(view.look.app.clone()).bold()];
     spans.push(Span::from(format!(" · epoch {}", view.look.epoch)));
     if let Some((index, gear)) = view.gear() {
@@ -86,7 +85,12 @@ fn title(view: &View, place: &Place) -> Line<'static> {
     } else {
         replicas
     });
-    spans.push(Span::from("  "));
+    Line::from(spans)
+}
+
+/// The pages, and the keys.
+fn pages(place: &Place) -> Line<'static> {
+    let mut spans = Vec::new();
     for (index, page) in PAGES.iter().enumerate() {
         let style = if index == place.page {
             Style::new().reversed()
@@ -95,6 +99,7 @@ fn title(view: &View, place: &Place) -> Line<'static> {
         };
         spans.push(Span::styled(format!(" {page} "), style));
     }
+    spans.push(Span::from("  Tab or 1-4 page · arrows scroll · q leave").dim());
     Line::from(spans)
 }
 

@@ -1,0 +1,73 @@
+//! `kaskade demo --watch`: the load moves the gears, and Ctrl-C ends it.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use kaskade_testkit::{Served, alone, command};
+use serde_json::Value;
+
+/// Longest wait for two gear shifts: five waves of the load, on a busy machine.
+const LONGEST: Duration = Duration::from_mins(5);
+
+/// Reads the dashboard's events until one holds what is asked for.
+fn until(address: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let request = format!("GET /dashboard/events/digits HTTP/1.1\r\nhost: {address}\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let begun = Instant::now();
+    let mut last = String::new();
+    for line in BufReader::new(stream).lines() {
+        let line = line.unwrap();
+        let Some(event) = line.strip_prefix("data: ") else {
+            continue;
+        };
+        let event_of: Value = serde_json::from_str(event).unwrap();
+        if holds(&event_of) {
+            return event_of;
+        }
+        event.clone_into(&mut last);
+        assert!(begun.elapsed() < LONGEST, "no {what}; the last event: {last}");
+    }
+    panic!("the events ended without {what}; the last one: {last}");
+}
+
+#[test]
+fn a_watched_demo_shifts_its_gears_and_ends_by_ctrl_c() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = [
+        "demo",
+        "--watch",
+        "--http",
+        "127.0.0.1:0",
+        "--out",
+        "demo",
+        "--quiet",
+    ];
+    let mut demo = Served::run(&mut command(folder.path(), &arguments));
+    let line = demo.line("open http://");
+    let address = line.split('/').next().unwrap();
+    let event = until(address, "two gear shifts", |event| {
+        event["shifts"].as_array().is_some_and(|shifts| shifts.len() >= 2)
+    });
+    let shifts = event["shifts"].as_array().unwrap();
+    let ways: Vec<(u64, u64)> = shifts
+        .iter()
+        .map(|shift| (shift["from"].as_u64().unwrap(), shift["to"].as_u64().unwrap()))
+        .collect();
+    assert!(
+        ways.contains(&(0, 1)) && ways.contains(&(1, 0)),
+        "up and down: {ways:?}"
+    );
+    let look = &event["look"];
+    assert!(
+        look["ingresses"]["answered_per_s"].as_f64().unwrap() > 0.0,
+        "{look}"
+    );
+    assert!(look["joules_per_request"].as_f64().unwrap() > 0.0, "{look}");
+    assert!(look["ingresses"]["p99_s"].as_f64().unwrap() > 0.0, "{look}");
+    let said = demo.interrupt();
+    assert!(said.contains("stopped"), "{said}");
+}
