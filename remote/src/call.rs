@@ -104,11 +104,11 @@ impl Caller {
     ) -> Result<Outputs, ModelError> {
         let Answer { mut outputs, usage } = self.exchange(&self.model, request, deadline, parts).await?;
         let mut cost = self.model.price.and_then(|price| price.cost(usage));
-        if let (Some((judge, party)), Api::Chat(asked)) = (&self.judge, &self.model.api) {
+        if let (Some((judge, called)), Api::Chat(asked)) = (&self.judge, &self.model.api) {
             let judging = openai::judge::prepare(judge, asked, inputs, &outputs)?;
-            let verdict = self.exchange(party, &judging, deadline, &mut |_| ()).await?;
+            let verdict = self.exchange(called, &judging, deadline, &mut |_| ()).await?;
             cost = cost
-                .zip(party.cost(&verdict))
+                .zip(called.cost(&verdict))
                 .map(|(asked, judged)| asked + judged);
             openai::judge::apply(&mut outputs, &verdict.outputs)?;
         }
@@ -120,7 +120,7 @@ impl Caller {
     /// Calls a model until it answers or the deadline comes.
     async fn exchange(
         &self,
-        party: &Party,
+        called: &Party,
         request: &Prepared,
         deadline: Option<Instant>,
         parts: Parts<'_>,
@@ -132,7 +132,7 @@ impl Caller {
         {
             // As long as it took: measurements of recorded answers are those of the endpoint.
             tokio::time::sleep(recorded.took).await;
-            return Ok(party.decode(&recorded.head, &recorded.body)?);
+            return Ok(called.decode(&recorded.head, &recorded.body)?);
         }
         let left = || {
             deadline.map_or(Duration::MAX, |deadline| {
@@ -152,7 +152,7 @@ impl Caller {
             let mut streamed = false;
             let limit = self.timeout.min(left());
             let outcome = timeout(limit, async {
-                self.call(party, request, &mut |part| {
+                self.call(called, request, &mut |part| {
                     streamed = true;
                     parts(part);
                 })
@@ -188,11 +188,11 @@ impl Caller {
     }
 
     /// Calls a model once.
-    async fn call(&self, party: &Party, request: &Prepared, parts: Parts<'_>) -> Result<Answer, CallError> {
-        let reserved = self.reserve(party, request)?;
+    async fn call(&self, called: &Party, request: &Prepared, parts: Parts<'_>) -> Result<Answer, CallError> {
+        let reserved = self.reserve(called, request)?;
         let begun = Instant::now();
         let body = request.body.clone();
-        let answer = party.http.send(
+        let answer = called.http.send(
             Method::POST,
             &request.path,
             request.content_type,
@@ -201,8 +201,8 @@ impl Caller {
         );
         let answer = answer.await?;
         if request.streamed {
-            let answer = openai::stream::read(&party.http, answer, &party.api, parts).await?;
-            reserved.settle(party.cost(&answer));
+            let answer = openai::stream::read(&called.http, answer, &called.api, parts).await?;
+            reserved.settle(called.cost(&answer));
             return Ok(answer);
         }
         let head = request.head.as_ref().and_then(|name| answer.headers().get(name));
@@ -210,9 +210,9 @@ impl Caller {
             .and_then(|value| value.to_str().ok())
             .unwrap_or_default()
             .to_owned();
-        let body = party.http.read(answer).await?;
-        let answer = party.decode(&head, &body)?;
-        reserved.settle(party.cost(&answer));
+        let body = called.http.read(answer).await?;
+        let answer = called.decode(&head, &body)?;
+        reserved.settle(called.cost(&answer));
         if let Some(cache) = &self.cache {
             let recorded = Recorded {
                 took: begun.elapsed(),
@@ -251,7 +251,7 @@ impl Caller {
     }
 
     /// Reserves the most that a call may cost.
-    fn reserve(&self, party: &Party, request: &Prepared) -> Result<Reserved<'_>, CallError> {
+    fn reserve(&self, called: &Party, request: &Prepared) -> Result<Reserved<'_>, CallError> {
         let Some(spending) = &self.spending else {
             return Ok(Reserved {
                 spending: None,
@@ -263,7 +263,7 @@ impl Caller {
             input_tokens: request.body.len() as u64,
             output_tokens: request.max_tokens.into(),
         };
-        let most = party
+        let most = called
             .price
             .and_then(|price| price.cost(Some(usage)))
             .unwrap_or(0.0);

@@ -15,10 +15,10 @@ pub(super) struct Logprobs {
     content: Option<Vec<Place>>,
     #[serde(default)]
     tokens: Option<Vec<String>>,
-    #[serde(default)]
-    token_logprobs: Option<Vec<f64>>,
-    #[serde(default)]
-    top_logprobs: Option<Vec<Option<BTreeMap<String, f64>>>>,
+    #[serde(default, rename = "token_logprobs")]
+    of_tokens: Option<Vec<f64>>,
+    #[serde(default, rename = "top_logprobs")]
+    most_probable: Option<Vec<Option<BTreeMap<String, f64>>>>,
 }
 
 impl Logprobs {
@@ -27,7 +27,7 @@ impl Logprobs {
     /// # Errors
     /// [`CallError::Malformed`] if the lists have different lengths.
     pub(super) fn places(self) -> Result<Vec<Place>, CallError> {
-        let (Some(tokens), Some(logprobs)) = (self.tokens, self.token_logprobs) else {
+        let (Some(tokens), Some(logprobs)) = (self.tokens, self.of_tokens) else {
             return Ok(self.content.unwrap_or_default());
         };
         if tokens.len() != logprobs.len() {
@@ -37,7 +37,7 @@ impl Logprobs {
                 tokens.len()
             )));
         }
-        let mut tops = self.top_logprobs.unwrap_or_default().into_iter();
+        let mut tops = self.most_probable.unwrap_or_default().into_iter();
         let places = tokens.into_iter().zip(logprobs).map(|(token, logprob)| {
             let top = tops.next().flatten().unwrap_or_default().into_iter();
             let top_logprobs = top.map(|(token, logprob)| Candidate { token, logprob });
