@@ -94,10 +94,7 @@ impl Continuous for Priced {
 
     fn step(&mut self) -> Vec<Progress> {
         let price = self.price;
-        let mut progress = self
-            .model
-            .continuous()
-            .map_or_else(Vec::new, |model| model.step());
+        let mut progress = self.model.continuous().map_or_else(Vec::new, Continuous::step);
         for one in &mut progress {
             if let Some(Ok(outputs)) = &mut one.end {
                 price_of(price, outputs);

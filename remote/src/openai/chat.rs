@@ -171,7 +171,7 @@ pub(crate) fn decode(chat: &Chat, body: &Bytes) -> Result<Answer, CallError> {
     };
     Ok(Answer {
         outputs,
-        usage: completion.usage.map(Into::into),
+        usage: completion.usage.and_then(UsageField::counted),
     })
 }
 
@@ -237,6 +237,12 @@ mod tests {
         let answer = read(&unsure, r#"{"choices": [{"message": {"content": "Bad."}}]}"#).unwrap();
         assert_eq!(answer.outputs[0].to_f32().unwrap(), [1.0, 0.0]);
         assert_eq!(answer.usage, None);
+        let uncounted = r#"{"choices": [{"message": {"content": "Bad."}}], "usage": {"prompt_tokens": null, "completion_tokens": 1}}"#;
+        assert_eq!(
+            read(&unsure, uncounted).unwrap().usage,
+            None,
+            "unknown is not zero"
+        );
     }
 
     #[test]

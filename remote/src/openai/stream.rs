@@ -102,7 +102,7 @@ pub(crate) async fn read(
     }
     Ok(Answer {
         outputs: text.outputs(chat)?,
-        usage: usage.map(Into::into),
+        usage: usage.and_then(UsageField::counted),
     })
 }
 

@@ -39,6 +39,9 @@ pub(super) struct IngressStats {
     pub(super) last_error: Option<String>,
 }
 
+/// Decodes a message; `None` if it cannot be decoded.
+type Read = fn(&Message) -> Option<Told>;
+
 /// The subscriptions to an app.
 pub(super) struct Feed {
     bus: Bus,
@@ -58,7 +61,7 @@ impl Feed {
         let inbox = bus.client().new_inbox();
         let [_, question, _] = subjects::discovery("STATS", names.name(), &ids::unique_token())?;
         let mut news = SelectAll::new();
-        let read: [(async_nats::Subject, fn(&Message) -> Option<Told>); 7] = [
+        let read: [(async_nats::Subject, Read); 7] = [
             (names.beats(), |message| {
                 Some(Told::Beat(Beat::decode(&message.payload).ok()?))
             }),

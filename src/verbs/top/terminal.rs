@@ -32,7 +32,7 @@ pub(super) enum Key {
 
 /// An open terminal.
 pub(super) struct Terminal {
-    terminal: ratatui::Terminal<CrosstermBackend<Stdout>>,
+    screen: ratatui::Terminal<CrosstermBackend<Stdout>>,
     keys: UnboundedReceiver<Key>,
     closed: Arc<AtomicBool>,
     place: Place,
@@ -44,7 +44,7 @@ impl Terminal {
     /// # Errors
     /// When it cannot be switched to raw mode.
     pub(super) fn open() -> anyhow::Result<Self> {
-        let terminal =
+        let screen =
             ratatui::try_init().context("the terminal cannot be used; `--plain` prints tables instead")?;
         let (sender, keys) = unbounded_channel();
         let closed = Arc::new(AtomicBool::new(false));
@@ -64,7 +64,7 @@ impl Terminal {
             }
         });
         Ok(Self {
-            terminal,
+            screen,
             keys,
             closed,
             place: Place::default(),
@@ -87,7 +87,7 @@ impl Terminal {
     /// When the terminal cannot be written.
     pub(super) fn draw(&mut self, view: &View) -> anyhow::Result<()> {
         let place = &mut self.place;
-        self.terminal.draw(|frame| screen::draw(frame, view, place))?;
+        self.screen.draw(|frame| screen::draw(frame, view, place))?;
         Ok(())
     }
 }

@@ -19,7 +19,7 @@ const WIRING: usize = 9;
 /// Draws the page.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View) {
     let wiring = wiring(view);
-    let height = wiring.len().min(WIRING).max(1) as u16 + 1;
+    let height = wiring.len().clamp(1, WIRING) as u16 + 1;
     let [now, wired, load, variants] = Layout::vertical([
         Constraint::Length(4),
         Constraint::Length(height),
@@ -46,7 +46,7 @@ fn seconds(time: Option<f64>) -> String {
 fn money(amount: Option<f64>) -> String {
     match amount {
         None => "unknown".to_owned(),
-        Some(amount) if amount == 0.0 => "0".to_owned(),
+        Some(0.0) => "0".to_owned(),
         Some(amount) => {
             // Three digits, wherever they are.
             let digits = (2.0 - amount.abs().log10().floor()).clamp(0.0, 12.0);

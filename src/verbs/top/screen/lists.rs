@@ -97,12 +97,12 @@ pub(super) fn processes(frame: &mut Frame<'_>, area: Rect, view: &View, place: &
 }
 
 /// Draws the part of a table that is scrolled to.
-fn scrolled<'a, const N: usize>(
+fn scrolled<const N: usize>(
     frame: &mut Frame<'_>,
     area: Rect,
     place: &mut Place,
     (heads, widths): ([&'static str; N], [Constraint; N]),
-    rows: Vec<Row<'a>>,
+    rows: Vec<Row<'_>>,
 ) {
     let height = usize::from(area.height.saturating_sub(2));
     let all = rows.len();
