@@ -58,7 +58,7 @@ pub(crate) struct Args {
     #[arg(long)]
     plan: Option<PathBuf>,
     #[command(flatten)]
-    remote: remote_model::Args,
+    remote: remote_model::RemoteArgs,
     /// Run time of a batch.
     #[arg(long, default_value = "2ms")]
     run: Span,

@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Where the large model is.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct RemoteArgs {
     /// Address of an endpoint of the OpenAI API, which has the large model.
     #[arg(long)]
     remote: Option<String>,
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     spend_limit: Option<f64>,
 }
 
-impl Args {
+impl RemoteArgs {
     /// Logs everything, and starts probes with metrics whose address is in the log, if there is an endpoint.
     ///
     /// # Errors
