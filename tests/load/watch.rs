@@ -2,9 +2,10 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use kaskade_testkit::{Served, alone, command};
+use kaskade_testkit::{ROOT, Served, alone, command};
 use serde_json::Value;
 
 /// Longest wait for two gear shifts: five waves of the load, on a busy machine.
@@ -33,13 +34,31 @@ fn until(address: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
     panic!("the events ended without {what}; the last one: {last}");
 }
 
+/// The app of the demo without its largest model, which takes minutes to profile where it is not optimised.
+fn quick_app(folder: &Path) -> String {
+    let digits = Path::new(ROOT).join("examples/digits");
+    let read = |file: &str| std::fs::read_to_string(digits.join(file)).unwrap();
+    let family = read("family.toml")
+        .replace("\"weights/", &format!("\"{}/weights/", digits.display()))
+        .replace("\"data/", &format!("\"{}/data/", digits.display()));
+    let (before, rest) = family.split_once("[[variants]]\nname = \"digits-large\"").unwrap();
+    let (_, after) = rest.split_once("[data").unwrap();
+    std::fs::write(folder.join("family.toml"), format!("{before}[data{after}")).unwrap();
+    let file = folder.join("app.toml");
+    std::fs::write(&file, read("app.toml")).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
 #[test]
 fn a_watched_demo_shifts_its_gears_and_ends_by_ctrl_c() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
+    let app = quick_app(folder.path());
     let arguments = [
         "demo",
         "--watch",
+        "--app",
+        &app,
         "--http",
         "127.0.0.1:0",
         "--out",
