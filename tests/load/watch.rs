@@ -41,7 +41,9 @@ fn quick_app(folder: &Path) -> String {
     let family = read("family.toml")
         .replace("\"weights/", &format!("\"{}/weights/", digits.display()))
         .replace("\"data/", &format!("\"{}/data/", digits.display()));
-    let (before, rest) = family.split_once("[[variants]]\nname = \"digits-large\"").unwrap();
+    let (before, rest) = family
+        .split_once("[[variants]]\nname = \"digits-large\"")
+        .unwrap();
     let (_, after) = rest.split_once("[data").unwrap();
     std::fs::write(folder.join("family.toml"), format!("{before}[data{after}")).unwrap();
     let file = folder.join("app.toml");

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use kaskade::models::{Datatype, Extent, InputSpec, Model, Signature};
+use kaskade::policy::remote::breaker::BreakerConfig;
+use kaskade::policy::remote::retry::RetryConfig;
 use kaskade::{Inputs, ModelError, Outputs, Tensor};
 use kaskade_actors::ops::probes::Probes;
 use kaskade_actors::stage::worker::Loader;
@@ -74,8 +76,8 @@ impl RemoteArgs {
             price: Some(serde_json::from_value(serde_json::json!({"request": 1.0}))?),
             concurrency: 64.try_into()?,
             timeout: TIMEOUT,
-            retry: Default::default(),
-            breaker: Default::default(),
+            retry: RetryConfig::default(),
+            breaker: BreakerConfig::default(),
             cache: None,
             spend_limit: self.spend_limit,
         };
