@@ -358,8 +358,18 @@ mod tests {
         };
         let prepared = undescribed.prepare(&inputs()).unwrap();
         let body: Value = serde_json::from_slice(&prepared.body).unwrap();
-        assert_eq!(body["inputs"][0]["shape"], json!([2]), "as the request has it");
-        assert_eq!(body["inputs"].as_array().unwrap().len(), 2);
+        let shapes: Vec<&Value> = body["inputs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|input| &input["shape"])
+            .collect();
+        let asked: Vec<Value> = inputs().iter().map(|input| json!(input.shape)).collect();
+        assert_eq!(
+            shapes,
+            asked.iter().collect::<Vec<_>>(),
+            "as the request has them"
+        );
     }
 
     #[test]
