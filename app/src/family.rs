@@ -17,6 +17,7 @@ use thiserror::Error;
 
 use crate::config::remote::RemoteRule;
 use crate::config::{App, Task, Variant};
+use crate::priced::Priced;
 use crate::report::in_one_line;
 
 /// A model cannot be loaded.
@@ -274,12 +275,14 @@ impl Member {
                 return Ok(connect(&endpoint)?);
             }
         };
-        if choice != DeviceChoice::Cpu || self.share == CoreShare::WHOLE {
-            return Ok(loaded);
+        let Loaded { mut model, info } = loaded;
+        if choice == DeviceChoice::Cpu && self.share != CoreShare::WHOLE {
+            model = Box::new(Paced::new(model, self.share));
         }
-        Ok(Loaded {
-            model: Box::new(Paced::new(loaded.model, self.share)),
-            ..loaded
-        })
+        // The last partition answers; the others hand on hidden states.
+        if let Some(price) = self.price.filter(|_| slice.is_last()) {
+            model = Box::new(Priced::new(model, price));
+        }
+        Ok(Loaded { model, info })
     }
 }

@@ -23,6 +23,7 @@ pub mod keys;
 pub mod load;
 pub mod measure;
 pub mod planning;
+mod priced;
 pub mod report;
 pub mod serving;
 

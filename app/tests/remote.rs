@@ -7,11 +7,9 @@
     reason = "a test"
 )]
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kaskade_app::App;
@@ -23,80 +21,48 @@ use kaskade_planners::thresholds::{CostBasis, Minimise};
 use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::plan::Plan;
 use kaskade_policy::remote::price::CostSource;
+use kaskade_testkit::endpoint::{Does, Server, ok};
 
 const KEY: &str = "sk-of-the-test";
 
 /// An endpoint of the OpenAI API that finds a review good if the word is in it.
 struct Endpoint {
-    url: String,
-    calls: Arc<AtomicUsize>,
+    server: Server,
     broken: Arc<AtomicBool>,
 }
 
 impl Endpoint {
     fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let endpoint = Self {
-            url: format!("http://{}/v1", listener.local_addr().unwrap()),
-            calls: Arc::default(),
-            broken: Arc::default(),
-        };
-        let (calls, broken) = (Arc::clone(&endpoint.calls), Arc::clone(&endpoint.broken));
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let (calls, broken) = (Arc::clone(&calls), Arc::clone(&broken));
-                std::thread::spawn(move || serve(stream.unwrap(), &calls, &broken));
+        let broken = Arc::new(AtomicBool::new(false));
+        let is_broken = Arc::clone(&broken);
+        let server = Server::start(move |request, _| {
+            assert!(request.head.contains(KEY));
+            if is_broken.load(Ordering::SeqCst) {
+                let body = format!("{{\"error\": \"{KEY} is of no use here\"}}");
+                return Does::Answer(500, String::new(), body.into_bytes());
             }
-        });
-        endpoint
-    }
-}
-
-fn serve(mut stream: TcpStream, calls: &AtomicUsize, broken: &AtomicBool) {
-    let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
-    loop {
-        let end = loop {
-            let text = String::from_utf8_lossy(&bytes).to_lowercase();
-            let length = text
-                .split("content-length: ")
-                .nth(1)
-                .and_then(|rest| rest.lines().next()?.parse::<usize>().ok());
-            if let (Some(head), Some(length)) = (text.find("\r\n\r\n"), length)
-                && bytes.len() >= head + 4 + length
-            {
-                break head + 4 + length;
-            }
-            match stream.read(&mut buffer) {
-                Ok(read @ 1..) => bytes.extend_from_slice(&buffer[..read]),
-                _ => return,
-            }
-        };
-        let request: Vec<u8> = bytes.drain(..end).collect();
-        let request = String::from_utf8(request).unwrap();
-        assert!(request.contains(KEY));
-        calls.fetch_add(1, Ordering::SeqCst);
-        let (status, body) = if broken.load(Ordering::SeqCst) {
-            (500, format!("{{\"error\": \"{KEY} is of no use here\"}}"))
-        } else {
-            let (word, other) = if request.contains("good") {
+            let (word, other) = if String::from_utf8_lossy(&request.body).contains("good") {
                 ("positive", "negative")
             } else {
                 ("negative", "positive")
             };
-            let body = format!(
+            ok(&format!(
                 "{{\"choices\": [{{\"message\": {{\"content\": \"{word}\"}}, \"logprobs\": {{\"content\": [{{\"token\": \"{word}\", \"logprob\": \
                  -0.05, \"top_logprobs\": [{{\"token\": \"{word}\", \"logprob\": -0.05}}, {{\"token\": \"{other}\", \"logprob\": -3.5}}]}}]}}}}], \
                  \"usage\": {{\"prompt_tokens\": 100, \"completion_tokens\": 1}}}}"
-            );
-            (200, body)
-        };
-        let answer = format!(
-            "HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        if stream.write_all(answer.as_bytes()).is_err() {
-            return;
-        }
+            ))
+        });
+        Self { server, broken }
+    }
+
+    fn calls(&self) -> usize {
+        self.server.calls()
+    }
+
+    /// Breaks the endpoint, or ends that.
+    fn set_broken(&self, broken: bool) {
+        self.broken.store(broken, Ordering::SeqCst);
+        self.server.down.store(broken, Ordering::SeqCst);
     }
 }
 
@@ -115,7 +81,7 @@ fn app(folder: &Path, endpoint: &Endpoint) -> App {
          api_key = {{ file = \"key\" }}\nlabels = [\"negative\", \"positive\"]\nprompt = \"Review: {{text}}\"\nretries = 0\n\
          [data.validation.tsv]\nfile = \"dev.tsv\"\n",
         weights.display(),
-        endpoint.url
+        endpoint.server.url() + "/v1"
     );
     let file = folder.join("app.toml");
     std::fs::write(&file, text).unwrap();
@@ -137,13 +103,13 @@ fn each_sample_is_paid_for_once_and_the_plan_is_the_cheapest() {
         refused.contains("limit of spending") && refused.contains("would take"),
         "{refused}"
     );
-    let paid = endpoint.calls.load(Ordering::SeqCst);
+    let paid = endpoint.calls();
     // A request costs 100 * 10 + 20 millionths.
     assert!(paid > 0 && paid as f64 * 0.001_02 <= 0.004, "{paid}");
     let profile = profiler.clone().record(&answers, None).run().unwrap();
-    assert_eq!(endpoint.calls.load(Ordering::SeqCst), 40, "each sample once");
+    assert_eq!(endpoint.calls(), 40, "each sample once");
     let again = profiler.record(&answers, Some(0.0)).run().unwrap();
-    assert_eq!(endpoint.calls.load(Ordering::SeqCst), 40, "replayed");
+    assert_eq!(endpoint.calls(), 40, "replayed");
     let [small, large] = profile.variants.as_slice() else {
         panic!("{profile:?}")
     };
@@ -194,7 +160,14 @@ async fn the_cascade_is_served_and_outlives_the_endpoint() {
     let cost = reply.outputs.iter().find(|output| output.name == "cost").unwrap();
     let cost = f64::from_le_bytes(cost.data.as_ref().try_into().unwrap());
     assert!((cost - 0.001_02).abs() < 1e-9, "{cost}");
-    endpoint.broken.store(true, Ordering::SeqCst);
+    let costs: Vec<f64> = reply
+        .hops
+        .iter()
+        .filter_map(|hop| Some(hop.cost?.amount))
+        .collect();
+    assert_eq!(costs.len(), 2, "{:?}", reply.hops);
+    assert!(costs[0] == 0.0 && (costs[1] - 0.001_02).abs() < 1e-9, "{costs:?}");
+    endpoint.set_broken(true);
     for _ in 0..20 {
         let begun = Instant::now();
         let outcome = client.text("a good film").unwrap().send().await;
@@ -208,8 +181,8 @@ async fn the_cascade_is_served_and_outlives_the_endpoint() {
         }
     }
     // The circuit breaker is open: the endpoint gets a few calls, not twenty times four.
-    assert!(endpoint.calls.load(Ordering::SeqCst) < 15, "{:?}", endpoint.calls);
-    endpoint.broken.store(false, Ordering::SeqCst);
+    assert!(endpoint.calls() < 15, "{}", endpoint.calls());
+    endpoint.set_broken(false);
     let recovered = async {
         loop {
             match client.text("a good film").unwrap().send().await {

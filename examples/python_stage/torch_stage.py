@@ -9,26 +9,16 @@
 import pathlib
 import sys
 
-import numpy as np
 import torch
 from torch import nn
 
 import kaskade
+from digits import TRAINED_ON, digits, run
 
-DATA = pathlib.Path(__file__).resolve().parent.parent / "digits" / "data"
 WEIGHTS = pathlib.Path("digits.pt")
-# The images are shuffled; the digit models were trained on the first 797, too.
-TRAINED_ON, VALIDATION = slice(0, 797), slice(797, 1297)
 # A network this small runs fastest on one thread.
 torch.set_num_threads(1)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def digits(part):
-    """Images of shape [1, 8, 8] in [0, 1], and their labels."""
-    images = np.frombuffer((DATA / "images.idx3-ubyte").read_bytes(), np.uint8, offset=16).reshape(-1, 1, 8, 8)
-    labels = np.frombuffer((DATA / "labels.idx1-ubyte").read_bytes(), np.uint8, offset=8)
-    return images[part].astype(np.float32) / 16, labels[part].astype(np.int64)
 
 
 network = nn.Sequential(
@@ -64,24 +54,11 @@ def train():
 def main(command, *arguments):
     if command == "train":
         return train()
-    if command == "place":
-        return kaskade.place(arguments[0], "network")
-    network.load_state_dict(torch.load(WEIGHTS, map_location=DEVICE))
-    network.eval()
-    if command == "profile":
-        family, out = arguments
-        images, labels = digits(VALIDATION)
-        parameters = sum(weights.numel() for weights in network.parameters())
-        measured = kaskade.profile(stage, [{"image": image} for image in images], labels, parameters=parameters)
-        profile = kaskade.Profile.load(family)
-        # The smallest model of the family and this one make the cascade.
-        profile.variants = profile.variants[:1]
-        profile.add(measured).save(out)
-        print(f"{measured.accuracy:.1%} of {len(labels)} digits are right; written to {out}")
-    elif command == "serve":
-        stage.serve(*arguments[:1], replica="network-0")
-    else:
-        sys.exit(__doc__)
+    if command != "place":
+        network.load_state_dict(torch.load(WEIGHTS, map_location=DEVICE))
+        network.eval()
+    parameters = sum(weights.numel() for weights in network.parameters())
+    return run(stage, "network", parameters, command, *arguments) or sys.exit(__doc__)
 
 
 if __name__ == "__main__":

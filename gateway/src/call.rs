@@ -7,6 +7,7 @@ use axum::http::{Extensions, HeaderMap, HeaderValue};
 use kaskade_actors::wire::headers::{self, Trace};
 use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_actors::{Fault, ids};
+use kaskade_policy::remote::price::Cost;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::failure::Failure;
@@ -196,13 +197,18 @@ impl Call {
             put("x-kaskade-joules", joules.joules.to_string());
             put("x-kaskade-joules-source", joules.source);
         }
+        if let Some(cost) = cost(reply) {
+            put("x-kaskade-cost", cost.amount.to_string());
+            put("x-kaskade-cost-source", cost.source.name().to_owned());
+        }
     }
 
-    /// Returns how a request was answered, for a body: variant, stage, confidence, hops, energy with its source.
+    /// Returns how a request was answered, for a body: variant, stage, confidence, hops, energy and money with their sources.
     pub(crate) fn description(&self, reply: &InferReply) -> serde_json::Value {
         let hops = reply.hops.iter().map(|hop| {
             serde_json::json!({
                 "stage": hop.stage, "wait_us": hop.wait_us, "run_us": hop.run_us, "batch": hop.batch,
+                "cost": hop.cost.filter(Cost::is_sound).map(|cost| cost.amount),
             })
         });
         let joules = self.joules(reply);
@@ -214,8 +220,15 @@ impl Call {
             "hops": hops.collect::<Vec<_>>(),
             "joules": joules.as_ref().map(|joules| joules.joules),
             "joules_source": joules.map(|joules| joules.source),
+            "cost": cost(reply).map(|cost| cost.amount),
+            "cost_source": cost(reply).map(|cost| cost.source.name()),
         })
     }
+}
+
+/// Returns what an answer cost in money, over all stages that it passed; `None` if the cost of one is unknown.
+pub(crate) fn cost(reply: &InferReply) -> Option<Cost> {
+    Cost::total(reply.hops.iter().map(|hop| hop.cost))
 }
 
 /// Returns the stages that a request passed, in order: `small>large`.

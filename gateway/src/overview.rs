@@ -6,11 +6,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use kaskade_actors::wire::EnergyReport;
-use kaskade_actors::wire::Tokens;
-use kaskade_actors::wire::{Beat, GearShift, WatchReport};
+use kaskade_actors::metrics;
+use kaskade_actors::wire::{Beat, EnergyReport, GearShift, ModelEnergy, Tokens, WatchReport};
 use kaskade_policy::energy;
-use serde::Serialize;
+use kaskade_policy::remote::price::CostSource;
+
+mod rows;
+
+pub use rows::{EdgeRow, IngressRates, Look, ModelRow, NodeRow};
 
 /// Window of the rates.
 const WINDOW: Duration = Duration::from_secs(5);
@@ -19,7 +22,7 @@ const WINDOW: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(4);
 
 /// What an ingress has counted since it started.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Counts {
     /// Requests that arrived, accepted or not.
     pub arrived: u64,
@@ -31,6 +34,8 @@ pub struct Counts {
     pub retried: u64,
     /// Time between arrival and answer, over all answers.
     pub processing: Duration,
+    /// Latencies by bucket, as [`kaskade_actors::metrics::quantile`] reads them.
+    pub latencies: Vec<u64>,
 }
 
 /// The last few reports of one process, with their times.
@@ -120,6 +125,8 @@ impl Overview {
         let ingresses = self.ingresses();
         let watts = all(nodes.iter().map(|node| node.watts));
         let answered = ingresses.as_ref().map(|rates| rates.answered_per_s);
+        let models = self.models();
+        let (money, money_source) = money(&models).unzip();
         let newest = self.beats.values().filter_map(Told::newest);
         Look {
             app: app.to_owned(),
@@ -130,8 +137,14 @@ impl Overview {
                 .zip(answered)
                 .filter(|(_, rate)| *rate > 0.0)
                 .map(|(watts, rate)| watts / rate),
+            money_per_request: money
+                .zip(answered)
+                .filter(|(_, rate)| *rate > 0.0)
+                .map(|(money, rate)| money / rate),
+            money_source,
+            edges: self.edges(),
             ingresses,
-            models: self.models(),
+            models,
             nodes,
             certificates: self.certificates.clone(),
         }
@@ -140,6 +153,7 @@ impl Overview {
     fn ingresses(&self) -> Option<IngressRates> {
         let mut sum: Option<IngressRates> = None;
         let mut busy_s = 0.0;
+        let mut latencies: Vec<u64> = Vec::new();
         for (first, last, seconds) in self.counts.values().filter_map(Told::ends) {
             if seconds <= 0.0 {
                 continue;
@@ -151,12 +165,46 @@ impl Overview {
             rates.answered_per_s += rate(first.answered, last.answered);
             rates.errors_per_s += rate(first.errors, last.errors);
             rates.retried_per_s += rate(first.retried, last.retried);
+            for (bucket, count) in last.latencies.iter().enumerate() {
+                if latencies.len() <= bucket {
+                    latencies.push(0);
+                }
+                let before = first.latencies.get(bucket).copied().unwrap_or_default();
+                if let Some(sum) = latencies.get_mut(bucket) {
+                    *sum += count.saturating_sub(before);
+                }
+            }
             busy_s += last.processing.saturating_sub(first.processing).as_secs_f64() / seconds;
         }
         if let Some(rates) = &mut sum {
             rates.mean_latency_s = (rates.answered_per_s > 0.0).then_some(busy_s / rates.answered_per_s);
+            [rates.p50_s, rates.p95_s, rates.p99_s] =
+                [0.5, 0.95, 0.99].map(|share| metrics::quantile(&latencies, share));
         }
         sum
+    }
+
+    fn edges(&self) -> Vec<EdgeRow> {
+        let mut rates: BTreeMap<(&str, &str), f64> = BTreeMap::new();
+        for (first, last, _) in self.energy.values().filter_map(Told::ends) {
+            let seconds = last.wall_s - first.wall_s;
+            if seconds <= 0.0 {
+                continue;
+            }
+            for (from, targets) in &last.forwarded {
+                let before = first.forwarded.get(from);
+                for (to, count) in targets {
+                    let before = before.and_then(|before| before.get(to)).copied().unwrap_or(0);
+                    *rates.entry((from, to)).or_default() += count.saturating_sub(before) as f64 / seconds;
+                }
+            }
+        }
+        let rows = rates.into_iter().map(|((from, to), per_s)| EdgeRow {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            per_s,
+        });
+        rows.collect()
     }
 
     fn models(&self) -> Vec<ModelRow> {
@@ -199,6 +247,7 @@ fn add_rates<'a>(rows: &mut BTreeMap<&'a str, ModelRow>, first: &'a EnergyReport
     for (name, now) in &last.models {
         let then = before(name);
         let row = rows.entry(name).or_default();
+        add_money(row, &then, now, seconds);
         row.requests_per_s += now.requests.saturating_sub(then.requests) as f64 / seconds;
         row.batches_per_s += now.batches.saturating_sub(then.batches) as f64 / seconds;
         row.busy += (now.busy_s - then.busy_s) / seconds;
@@ -208,6 +257,37 @@ fn add_rates<'a>(rows: &mut BTreeMap<&'a str, ModelRow>, first: &'a EnergyReport
             .get(name.as_str())
             .map(|joules| row.watts.unwrap_or_default() + joules / seconds);
     }
+}
+
+/// Adds what a variant's requests cost between two reports. If the cost of one of them is unknown, so is the sum.
+fn add_money(row: &mut ModelRow, then: &ModelEnergy, now: &ModelEnergy, seconds: f64) {
+    let requests = now.requests.saturating_sub(then.requests);
+    if requests == 0 {
+        return;
+    }
+    let known = now.priced.saturating_sub(then.priced) >= requests;
+    let billionths = now.spent.billionths.saturating_sub(then.spent.billionths);
+    let before = if row.requests_per_s > 0.0 {
+        row.money_per_s
+    } else {
+        Some(0.0)
+    };
+    row.money_per_s = before
+        .filter(|_| known)
+        .map(|before| before + billionths as f64 / 1e9 / seconds);
+    row.money_source = row
+        .money_per_s
+        .and_then(|_| row.money_source.max(now.spent.source));
+}
+
+/// Money per second of all variants, and its least certain source; `None` if that of one that runs requests is unknown.
+fn money(models: &[ModelRow]) -> Option<(f64, CostSource)> {
+    let running = models.iter().filter(|row| row.requests_per_s > 0.0);
+    let parts: Option<Vec<(f64, CostSource)>> =
+        running.map(|row| row.money_per_s.zip(row.money_source)).collect();
+    let parts = parts?;
+    let source = parts.iter().map(|(_, source)| *source).max()?;
+    Some((parts.iter().map(|(money, _)| money).sum(), source))
 }
 
 fn since(now: &Tokens, then: &Tokens) -> Tokens {
@@ -254,114 +334,6 @@ fn all(parts: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     parts
         .filter(|parts| !parts.is_empty())
         .map(|parts| parts.iter().sum())
-}
-
-/// An app at one moment.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct Look {
-    /// Its name.
-    pub app: String,
-    /// The newest epoch of any heartbeat.
-    pub epoch: u64,
-    /// The gear in force, if the plan has several.
-    pub gear: Option<u32>,
-    /// Power of all processes that report energy, idle ones included, watts; `None` if one is unknown.
-    pub watts: Option<f64>,
-    /// Energy per answered request over all processes, idle ones included, joules.
-    pub joules_per_request: Option<f64>,
-    /// Rates over all ingresses; `None` if no ingress reports.
-    pub ingresses: Option<IngressRates>,
-    /// By variant.
-    pub models: Vec<ModelRow>,
-    /// By process.
-    pub nodes: Vec<NodeRow>,
-    /// What is known of the certificates of the running plan; absent without a certified list.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub certificates: Option<WatchReport>,
-}
-
-/// All ingresses together.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-#[non_exhaustive]
-pub struct IngressRates {
-    /// Number of ingresses.
-    pub count: usize,
-    /// Requests that arrived, per second.
-    pub arrived_per_s: f64,
-    /// Requests answered, per second.
-    pub answered_per_s: f64,
-    /// Requests answered or refused with an error, per second.
-    pub errors_per_s: f64,
-    /// Attempts sent again, per second.
-    pub retried_per_s: f64,
-    /// Mean time between arrival and answer, seconds.
-    pub mean_latency_s: Option<f64>,
-}
-
-/// A variant over all its replicas.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
-#[non_exhaustive]
-pub struct ModelRow {
-    /// Its name.
-    pub variant: String,
-    /// Living replicas.
-    pub replicas: usize,
-    /// Waiting requests.
-    pub queue: u64,
-    /// Requests not answered yet, in queue or batch.
-    pub in_flight: u64,
-    /// Requests run per second.
-    pub requests_per_s: f64,
-    /// Batches run per second.
-    pub batches_per_s: f64,
-    /// Busy time per second, over all replicas.
-    pub busy: f64,
-    /// Its share of the processes' power by busy time, watts.
-    pub watts: Option<f64>,
-    /// Tokens made per second, if it is a language model.
-    pub tokens_per_s: f64,
-    /// What it made lately, if it is a language model.
-    pub made: Tokens,
-}
-
-impl ModelRow {
-    /// Requests per batch.
-    pub fn batch(&self) -> Option<f64> {
-        (self.batches_per_s > 0.0).then(|| self.requests_per_s / self.batches_per_s)
-    }
-
-    /// Joules per token that it made.
-    pub fn joules_per_token(&self) -> Option<f64> {
-        self.watts
-            .filter(|_| self.tokens_per_s > 0.0)
-            .map(|watts| watts / self.tokens_per_s)
-    }
-
-    /// Joules per request that it ran.
-    pub fn joules_per_request(&self) -> Option<f64> {
-        self.watts
-            .filter(|_| self.requests_per_s > 0.0)
-            .map(|watts| watts / self.requests_per_s)
-    }
-}
-
-/// A process that reports energy.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct NodeRow {
-    /// Its name.
-    pub node: String,
-    /// Source of its energy readings.
-    pub source: String,
-    /// Power, watts.
-    pub watts: Option<f64>,
-    /// Energy since its start, joules.
-    pub joules: Option<f64>,
-    /// Processor time per second.
-    pub cores: Option<f64>,
-    /// Variants that have run there.
-    pub models: usize,
 }
 
 #[cfg(test)]

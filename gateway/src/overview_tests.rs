@@ -33,6 +33,10 @@ fn report(node: &str, wall_s: f64, busy: &[(&str, f64)]) -> EnergyReport {
         busy_core_s: wall_s / 2.0,
         wall_s,
         models: busy.iter().map(model).collect(),
+        forwarded: BTreeMap::from([(
+            "small".to_owned(),
+            BTreeMap::from([("large".to_owned(), (wall_s * 3.0) as u64)]),
+        )]),
     }
 }
 
@@ -43,7 +47,61 @@ fn counted(arrived: u64, answered: u64) -> Counts {
         errors: arrived - answered,
         retried: 0,
         processing: Duration::from_millis(10 * answered),
+        latencies: vec![0, answered],
     }
+}
+
+/// Prices every request of a model of a report at half a unit, but for the last `unknown` ones.
+fn priced(mut report: EnergyReport, model: &str, unknown: u64) -> EnergyReport {
+    let model = report.models.get_mut(model).unwrap();
+    model.priced = model.requests - unknown;
+    model.spent.billionths = 500_000_000 * model.priced;
+    model.spent.source = (model.priced > 0).then_some(CostSource::Priced);
+    report
+}
+
+#[test]
+fn money_is_known_only_if_that_of_every_request_is() {
+    let look = |unknown: u64| {
+        let mut overview = Overview::default();
+        for (second, busy) in [(1, 1.0), (3, 2.0)] {
+            let told = report("one", second as f64, &[("small", busy), ("large", busy)]);
+            let unknown = if second == 3 { unknown } else { 0 };
+            overview.energy(at(second), priced(priced(told, "small", 0), "large", unknown));
+            overview.counts(at(second), "i", counted(10 * second, 10 * second));
+        }
+        overview.look("app", at(3))
+    };
+    let known = look(0);
+    assert_eq!(known.money_source, Some(CostSource::Priced));
+    // 5 requests of each model per second, 10 answers per second.
+    assert!((known.money_per_request.unwrap() - 0.5).abs() < 1e-9, "{known:?}");
+    let row = known.models.iter().find(|row| row.variant == "large").unwrap();
+    assert!((row.money_per_request().unwrap() - 0.5).abs() < 1e-9);
+    let unknown = look(1);
+    assert_eq!((unknown.money_per_request, unknown.money_source), (None, None));
+    let small = unknown.models.iter().find(|row| row.variant == "small").unwrap();
+    assert!(small.money_per_request().is_some(), "{small:?}");
+}
+
+#[test]
+fn edges_and_latencies_are_those_of_the_window() {
+    let mut overview = Overview::default();
+    for second in [1, 3] {
+        for node in ["one", "two"] {
+            overview.energy(at(second), report(node, second as f64, &[("small", 1.0)]));
+        }
+        overview.counts(at(second), "i", counted(10 * second, 10 * second));
+    }
+    let look = overview.look("app", at(3));
+    let edge = look.edges.first().unwrap();
+    assert_eq!((edge.from.as_str(), edge.to.as_str()), ("small", "large"));
+    assert!((edge.per_s - 6.0).abs() < 1e-9, "{edge:?}");
+    let rates = look.ingresses.unwrap();
+    assert!(
+        (rates.p50_s.unwrap() - 1.3e-6).abs() < 1e-7 && rates.p99_s == rates.p50_s,
+        "{rates:?}"
+    );
 }
 
 #[test]

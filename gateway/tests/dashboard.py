@@ -80,6 +80,12 @@ def main():
             page.call("Page.navigate", session, url=arguments.address)
             page.until(session, "document.querySelectorAll('#wiring rect').length > 0")
             page.until(session, "Number(document.body.dataset.updates || 0) >= 3")
+            # Updates say what has changed: the page must still know the rest.
+            page.until(session, "all.history.length > 3 && all.replicas.rows.length > 0")
+            page.until(session, "$('now').innerText.includes('money per request')")
+            page.value(session, "$('list').open = true")
+            page.until(session, "document.querySelectorAll('#replicas tbody tr').length > 0")
+            page.value(session, "$('list').open = false")
             page.value(session, f"$('mode').value = 'tensors'; $('words').value = {json.dumps(TENSORS)}; $('play').requestSubmit();")
             page.until(session, "document.querySelector('#answer ol.way li') !== null")
             print("the playground says", page.value(session, "$('answer').innerText.slice(0, 120)"))

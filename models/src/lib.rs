@@ -38,8 +38,8 @@ pub use power::{EnergySample, EnergySource, PowerConfig, PowerMeter};
 pub use runtime::executor::{BatchResult, Executor, RunError, SpawnError, Stepped};
 pub use runtime::loaded::{Loaded, ModelInfo, Task};
 pub use runtime::model::{
-    Continuous, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Progress, Signature, Waker,
-    check_outputs,
+    Availability, Continuous, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Progress, Signature,
+    Waker, check_outputs,
 };
 pub use runtime::pace::{CoreShare, Paced};
 pub use runtime::slice::Slice;

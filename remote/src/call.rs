@@ -1,20 +1,20 @@
 //! One request to an endpoint: its place among others, circuit breaker, retries, deadline.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use hyper::Method;
 use hyper::header::HeaderName;
-use kaskade_models::{ModelError, Outputs, Tensor};
+use kaskade_models::{Datatype, Inputs, ModelError, Outputs, Tensor};
 use kaskade_policy::remote::breaker::{Breaker, Permission};
 use kaskade_policy::remote::price::{Price, Spending, Usage};
 use kaskade_policy::remote::retry::{self, FailedCall, RetryConfig};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 
 use crate::cache::{Cache, Recorded};
-use crate::endpoint::Api;
+use crate::endpoint::{Api, Judge};
 use crate::error::CallError;
 use crate::http::Http;
 use crate::{oip, openai};
@@ -49,15 +49,38 @@ pub(crate) struct Answer {
 /// Receives the parts of a streamed answer.
 pub(crate) type Parts<'a> = &'a mut (dyn FnMut(Outputs) + Send);
 
-/// What all requests to an endpoint share.
-pub(crate) struct Caller {
-    pub http: Http,
+/// A model that is called: where it is, what is asked, and what a call costs.
+pub(crate) struct Party {
+    pub http: Arc<Http>,
     pub api: Api,
     pub price: Option<Price>,
+}
+
+impl Party {
+    fn decode(&self, head: &str, body: &Bytes) -> Result<Answer, CallError> {
+        match &self.api {
+            Api::Chat(chat) => openai::chat::decode(chat, body),
+            Api::Embeddings { .. } => openai::embeddings::decode(body),
+            Api::Oip { .. } => oip::decode(head, body),
+        }
+    }
+
+    fn cost(&self, answer: &Answer) -> Option<f64> {
+        self.price.and_then(|price| price.cost(answer.usage))
+    }
+}
+
+/// What all requests to an endpoint share.
+pub(crate) struct Caller {
+    pub model: Party,
+    /// The model that judges its answers.
+    pub judge: Option<(Judge, Party)>,
     pub places: Semaphore,
     pub timeout: Duration,
     pub retry: RetryConfig,
     pub breaker: Mutex<Breaker>,
+    /// Notified when the breaker may have opened or closed.
+    pub breaker_changed: Notify,
     pub cache: Option<Cache>,
     /// Spent so far, and the most that the calls under way may cost.
     pub spending: Option<Mutex<(Spending, f64)>>,
@@ -67,16 +90,41 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Answers a request before its deadline.
+    /// Answers a request before its deadline, with the verdict of the judge if there is one. The outputs state the tokens and the
+    /// cost of all calls, as far as they are known.
     ///
     /// # Errors
     /// [`ModelError::Late`] if the deadline comes first; otherwise what the last call failed with.
     pub(crate) async fn answer(
         &self,
+        inputs: &Inputs,
         request: &Prepared,
         deadline: Option<Instant>,
         parts: Parts<'_>,
     ) -> Result<Outputs, ModelError> {
+        let Answer { mut outputs, usage } = self.exchange(&self.model, request, deadline, parts).await?;
+        let mut cost = self.model.price.and_then(|price| price.cost(usage));
+        if let (Some((judge, called)), Api::Chat(asked)) = (&self.judge, &self.model.api) {
+            let judging = openai::judge::prepare(judge, asked, inputs, &outputs)?;
+            let verdict = self.exchange(called, &judging, deadline, &mut |_| ()).await?;
+            cost = cost
+                .zip(called.cost(&verdict))
+                .map(|(asked, judged)| asked + judged);
+            openai::judge::apply(&mut outputs, &verdict.outputs)?;
+        }
+        outputs.extend(usage.and_then(usage_output));
+        outputs.extend(cost.map(cost_output));
+        Ok(outputs)
+    }
+
+    /// Calls a model until it answers or the deadline comes.
+    async fn exchange(
+        &self,
+        called: &Party,
+        request: &Prepared,
+        deadline: Option<Instant>,
+        parts: Parts<'_>,
+    ) -> Result<Answer, ModelError> {
         if let Some(recorded) = self
             .cache
             .as_ref()
@@ -84,7 +132,7 @@ impl Caller {
         {
             // As long as it took: measurements of recorded answers are those of the endpoint.
             tokio::time::sleep(recorded.took).await;
-            return Ok(self.priced(self.decode(&recorded.head, &recorded.body)?));
+            return Ok(called.decode(&recorded.head, &recorded.body)?);
         }
         let left = || {
             deadline.map_or(Duration::MAX, |deadline| {
@@ -104,7 +152,7 @@ impl Caller {
             let mut streamed = false;
             let limit = self.timeout.min(left());
             let outcome = timeout(limit, async {
-                self.call(request, &mut |part| {
+                self.call(called, request, &mut |part| {
                     streamed = true;
                     parts(part);
                 })
@@ -113,7 +161,7 @@ impl Caller {
             let outcome = outcome.await.unwrap_or(Err(CallError::Timeout { after: limit }));
             probe.ended(&outcome);
             let error = match outcome {
-                Ok(answer) => return Ok(self.priced(answer)),
+                Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             if left().is_zero() {
@@ -139,12 +187,12 @@ impl Caller {
         }
     }
 
-    /// Calls the endpoint once.
-    async fn call(&self, request: &Prepared, parts: Parts<'_>) -> Result<Answer, CallError> {
-        let reserved = self.reserve(request)?;
+    /// Calls a model once.
+    async fn call(&self, called: &Party, request: &Prepared, parts: Parts<'_>) -> Result<Answer, CallError> {
+        let reserved = self.reserve(called, request)?;
         let begun = Instant::now();
         let body = request.body.clone();
-        let answer = self.http.send(
+        let answer = called.http.send(
             Method::POST,
             &request.path,
             request.content_type,
@@ -153,8 +201,8 @@ impl Caller {
         );
         let answer = answer.await?;
         if request.streamed {
-            let answer = openai::stream::read(&self.http, answer, &self.api, parts).await?;
-            reserved.settle(self.cost(&answer));
+            let answer = openai::stream::read(&called.http, answer, &called.api, parts).await?;
+            reserved.settle(called.cost(&answer));
             return Ok(answer);
         }
         let head = request.head.as_ref().and_then(|name| answer.headers().get(name));
@@ -162,9 +210,9 @@ impl Caller {
             .and_then(|value| value.to_str().ok())
             .unwrap_or_default()
             .to_owned();
-        let body = self.http.read(answer).await?;
-        let answer = self.decode(&head, &body)?;
-        reserved.settle(self.cost(&answer));
+        let body = called.http.read(answer).await?;
+        let answer = called.decode(&head, &body)?;
+        reserved.settle(called.cost(&answer));
         if let Some(cache) = &self.cache {
             let recorded = Recorded {
                 took: begun.elapsed(),
@@ -178,16 +226,8 @@ impl Caller {
         Ok(answer)
     }
 
-    fn decode(&self, head: &str, body: &Bytes) -> Result<Answer, CallError> {
-        match &self.api {
-            Api::Chat(chat) => openai::chat::decode(chat, body),
-            Api::Embeddings { .. } => openai::embeddings::decode(body),
-            Api::Oip { .. } => oip::decode(head, body),
-        }
-    }
-
     /// Takes a permission of the circuit breaker.
-    fn admit(&self) -> Result<Outcome<'_>, CallError> {
+    pub(crate) fn admit(&self) -> Result<Outcome<'_>, CallError> {
         let now = self.now();
         match lock(&self.breaker).admit(now) {
             Permission::Send | Permission::Probe => Ok(Outcome {
@@ -200,34 +240,18 @@ impl Caller {
         }
     }
 
+    /// Returns how long no request is sent; `None` while requests are sent.
+    pub(crate) fn until_probe(&self) -> Option<Duration> {
+        let until = lock(&self.breaker).next_probe()?;
+        Some(Duration::from_micros(until.saturating_sub(self.now())))
+    }
+
     fn now(&self) -> u64 {
         self.started.elapsed().as_micros() as u64
     }
 
-    fn cost(&self, answer: &Answer) -> Option<f64> {
-        self.price.and_then(|price| price.cost(answer.usage))
-    }
-
-    /// Adds tokens and cost to the outputs, as far as they are known.
-    fn priced(&self, answer: Answer) -> Outputs {
-        let cost = self.cost(&answer);
-        let mut outputs = answer.outputs;
-        if let Some(usage) = answer.usage {
-            let counts = [usage.input_tokens, usage.output_tokens]
-                .map(|count| i64::try_from(count).unwrap_or(i64::MAX));
-            outputs.extend(Tensor::from_i64("usage", &[2], &counts).ok());
-        }
-        outputs.extend(cost.map(|cost| Tensor {
-            name: "cost".to_owned(),
-            shape: vec![1],
-            datatype: kaskade_models::Datatype::F64,
-            data: Bytes::copy_from_slice(&cost.to_le_bytes()),
-        }));
-        outputs
-    }
-
     /// Reserves the most that a call may cost.
-    fn reserve(&self, request: &Prepared) -> Result<Reserved<'_>, CallError> {
+    fn reserve(&self, called: &Party, request: &Prepared) -> Result<Reserved<'_>, CallError> {
         let Some(spending) = &self.spending else {
             return Ok(Reserved {
                 spending: None,
@@ -239,7 +263,7 @@ impl Caller {
             input_tokens: request.body.len() as u64,
             output_tokens: request.max_tokens.into(),
         };
-        let most = self
+        let most = called
             .price
             .and_then(|price| price.cost(Some(usage)))
             .unwrap_or(0.0);
@@ -281,14 +305,15 @@ impl Drop for Reserved<'_> {
 }
 
 /// Reports the outcome of a call to the circuit breaker, also if the call is cancelled.
-struct Outcome<'a> {
+pub(crate) struct Outcome<'a> {
     caller: &'a Caller,
     reported: bool,
 }
 
 impl Outcome<'_> {
-    fn ended(mut self, outcome: &Result<Answer, CallError>) {
+    pub(crate) fn ended<T>(mut self, outcome: &Result<T, CallError>) {
         self.reported = true;
+        let changed = &self.caller.breaker_changed;
         let now = self.caller.now();
         let mut breaker = lock(&self.caller.breaker);
         match outcome {
@@ -298,9 +323,17 @@ impl Outcome<'_> {
                 if was_closed && !breaker.is_closed() {
                     tracing::warn!(%error, "the circuit breaker opened");
                 }
+                if !breaker.is_closed() {
+                    changed.notify_one();
+                }
             }
             Err(CallError::SpendLimit(_)) => breaker.abandoned(),
-            _ => breaker.succeeded(),
+            _ => {
+                if !breaker.is_closed() {
+                    changed.notify_one();
+                }
+                breaker.succeeded();
+            }
         }
     }
 }
@@ -310,6 +343,22 @@ impl Drop for Outcome<'_> {
         if !self.reported {
             lock(&self.caller.breaker).abandoned();
         }
+    }
+}
+
+/// Tokens of the prompt and of the answer.
+fn usage_output(usage: Usage) -> Option<Tensor> {
+    let counts =
+        [usage.input_tokens, usage.output_tokens].map(|count| i64::try_from(count).unwrap_or(i64::MAX));
+    Tensor::from_i64("usage", &[2], &counts).ok()
+}
+
+fn cost_output(cost: f64) -> Tensor {
+    Tensor {
+        name: "cost".to_owned(),
+        shape: vec![1],
+        datatype: Datatype::F64,
+        data: Bytes::copy_from_slice(&cost.to_le_bytes()),
     }
 }
 

@@ -44,7 +44,7 @@ pub struct Endpoint {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Api {
-    /// `POST chat/completions` of the OpenAI API.
+    /// `POST chat/completions` or `POST completions` of the OpenAI API.
     Chat(Chat),
     /// `POST embeddings` of the OpenAI API, for this model.
     Embeddings {
@@ -60,7 +60,13 @@ pub enum Api {
     },
 }
 
-/// A chat model and what it is asked.
+/// Place in a judge's prompt for the answer that it judges.
+pub const ANSWER: &str = "{answer}";
+
+/// What a judge says, in the order of its labels: the answer is wrong, or right.
+pub const VERDICTS: [&str; 2] = ["no", "yes"];
+
+/// A language model and what it is asked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chat {
     /// The model, as the endpoint names it.
@@ -78,6 +84,46 @@ pub struct Chat {
     /// Most probable tokens to ask for at every place, 1 to 20; 0 asks for no probabilities, so that answers have no
     /// confidence of their own.
     pub top_logprobs: u32,
+    /// How it is asked.
+    pub style: Style,
+    /// Where the confidence of an answer comes from.
+    pub confidence: Confidence,
+}
+
+/// How a language model is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Style {
+    /// By messages: `POST chat/completions`.
+    #[default]
+    Chat,
+    /// By a prompt alone: `POST completions`, the older interface.
+    Completions,
+}
+
+/// Where the confidence of an answer comes from.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Confidence {
+    /// The log probabilities of its tokens. Without [`Chat::top_logprobs`] it has none.
+    #[default]
+    Logprobs,
+    /// How many of several samples agree with it.
+    Agreement {
+        /// Samples of one call, at least 2.
+        samples: u32,
+    },
+    /// A second model.
+    Judge(Box<Judge>),
+}
+
+/// A model that judges answers of another one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Judge {
+    /// The model, which classifies by [`VERDICTS`]. Its prompt has [`TEXT`] for the request's text and [`ANSWER`] for the answer.
+    pub chat: Chat,
+    /// Its address and key; those of the endpoint if `None`.
+    pub at: Option<(String, Option<Secret>)>,
+    /// What a call costs.
+    pub price: Option<Price>,
 }
 
 /// What a chat model is asked for.

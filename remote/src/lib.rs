@@ -6,8 +6,9 @@
 //! | [`endpoint`] | what is known about an endpoint: address, protocol, limits, price |
 //! | `http` | connections, kept and reused |
 //! | `call` | one request: its place among others, circuit breaker, retries, deadline |
+//! | `health` | an endpoint that is down makes its model unavailable |
 //! | `model` | the `Model`: requests join and leave while others wait for their answers |
-//! | `openai/` | the OpenAI API: chat completions and embeddings |
+//! | `openai/` | the OpenAI API: chat completions, completions and embeddings; judges |
 //! | `oip/` | the Open Inference Protocol v2 over HTTP, with binary tensors |
 //! | `error` | failures of calls |
 //! | [`cache`] | answers on disk, by the hash of their request |
@@ -18,13 +19,14 @@ pub mod cache;
 mod call;
 pub mod endpoint;
 mod error;
+mod health;
 mod http;
 mod model;
 mod oip;
 mod openai;
 pub mod secret;
 
-pub use endpoint::{Api, Chat, ChatTask, Endpoint};
+pub use endpoint::{Api, Chat, ChatTask, Confidence, Endpoint, Judge, Style};
 pub use error::{CallError, ConnectError};
 pub use model::connect;
 pub use secret::Secret;

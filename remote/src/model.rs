@@ -10,20 +10,21 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kaskade_models::{
-    Continuous, Inputs, Loaded, Model, ModelError, ModelInfo, Outputs, Progress, Signature, Task, Waker,
+    Availability, Continuous, Inputs, Loaded, Model, ModelError, ModelInfo, Outputs, Progress, Signature,
+    Task, Waker,
 };
 use kaskade_policy::remote::breaker::Breaker;
 use kaskade_policy::remote::price::Spending;
 use tokio::runtime::Runtime;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::AbortHandle;
 
 use crate::cache::Cache;
-use crate::call::{Caller, Prepared};
-use crate::endpoint::{Api, ChatTask, Endpoint};
+use crate::call::{Caller, Party, Prepared};
+use crate::endpoint::{Api, Chat, ChatTask, Confidence, Endpoint, Judge};
 use crate::error::{CallError, ConnectError};
 use crate::http::Http;
-use crate::{oip, openai};
+use crate::{health, oip, openai};
 
 /// Longest step. Its end lets the caller cancel what is late.
 const STEP: Duration = Duration::from_millis(50);
@@ -37,6 +38,7 @@ const RESERVED: f64 = 0.02;
 /// A model behind an endpoint.
 struct RemoteModel {
     caller: Arc<Caller>,
+    availability: Availability,
     oip: Option<oip::Metadata>,
     signature: Signature,
     runtime: Option<Runtime>,
@@ -68,7 +70,7 @@ pub fn connect(endpoint: &Endpoint) -> Result<Loaded, ConnectError> {
         .enable_all()
         .build()
         .map_err(ConnectError::Thread)?;
-    let http = Http::new(&endpoint.base_url, endpoint.key.clone())?;
+    let http = Arc::new(Http::new(&endpoint.base_url, endpoint.key.clone())?);
     let (signature, oip) = match &endpoint.api {
         Api::Chat(chat) => (openai::chat::signature(chat), None),
         Api::Embeddings { .. } => (openai::embeddings::signature(), None),
@@ -89,13 +91,17 @@ pub fn connect(endpoint: &Endpoint) -> Result<Loaded, ConnectError> {
         })
     });
     let caller = Caller {
-        http,
-        api: endpoint.api.clone(),
-        price: endpoint.price,
+        judge: judge_of(endpoint, &http)?,
+        model: Party {
+            http,
+            api: endpoint.api.clone(),
+            price: endpoint.price,
+        },
         places: Semaphore::new(endpoint.concurrency.get()),
         timeout: endpoint.timeout,
         retry: endpoint.retry,
         breaker: Mutex::new(Breaker::new(endpoint.breaker)),
+        breaker_changed: Notify::new(),
         cache: cache.transpose()?,
         spending: endpoint
             .spend_limit
@@ -104,8 +110,11 @@ pub fn connect(endpoint: &Endpoint) -> Result<Loaded, ConnectError> {
         started: Instant::now(),
     };
     let (sender, events) = channel();
+    let (caller, availability) = (Arc::new(caller), Availability::default());
+    runtime.spawn(health::follow(Arc::clone(&caller), availability.clone()));
     let model = RemoteModel {
-        caller: Arc::new(caller),
+        caller,
+        availability,
         oip,
         signature,
         runtime: Some(runtime),
@@ -117,6 +126,27 @@ pub fn connect(endpoint: &Endpoint) -> Result<Loaded, ConnectError> {
         model: Box::new(model),
         info: describe(endpoint),
     })
+}
+
+/// Returns the judge of an endpoint's answers, at the endpoint or at its own address.
+fn judge_of(endpoint: &Endpoint, http: &Arc<Http>) -> Result<Option<(Judge, Party)>, ConnectError> {
+    let Api::Chat(Chat {
+        confidence: Confidence::Judge(judge),
+        ..
+    }) = &endpoint.api
+    else {
+        return Ok(None);
+    };
+    let http = match &judge.at {
+        None => Arc::clone(http),
+        Some((base_url, key)) => Arc::new(Http::new(base_url, key.clone())?),
+    };
+    let party = Party {
+        http,
+        api: Api::Chat(judge.chat.clone()),
+        price: judge.price,
+    };
+    Ok(Some((judge.as_ref().clone(), party)))
 }
 
 fn fetch(
@@ -165,7 +195,7 @@ fn describe(endpoint: &Endpoint) -> ModelInfo {
 
 impl RemoteModel {
     fn prepare(&self, inputs: &Inputs) -> Result<Prepared, ModelError> {
-        match (&self.caller.api, &self.oip) {
+        match (&self.caller.model.api, &self.oip) {
             (Api::Chat(chat), _) => {
                 // What is recorded is recorded whole.
                 let streamed = chat.task == ChatTask::Generate && self.caller.cache.is_none();
@@ -188,10 +218,16 @@ impl RemoteModel {
         };
         let deadline = budget.and_then(|budget| Instant::now().checked_add(budget.mul_f64(1.0 - RESERVED)));
         let (caller, events) = (Arc::clone(&self.caller), self.sender.clone());
+        // A judge reads what was asked.
+        let inputs = if caller.judge.is_some() {
+            inputs.clone()
+        } else {
+            Inputs::new()
+        };
         let call = runtime.spawn(async move {
             let _waiting = Waiting::one(&caller.waiting);
             let mut parts = |part| drop(events.send(Event::Part(number, part)));
-            let end = caller.answer(&request, deadline, &mut parts).await;
+            let end = caller.answer(&inputs, &request, deadline, &mut parts).await;
             // The receiver is gone if the model is dropped.
             drop(events.send(Event::End(number, end)));
         });
@@ -307,6 +343,10 @@ impl Model for RemoteModel {
 
     fn continuous(&mut self) -> Option<&mut dyn Continuous> {
         Some(self)
+    }
+
+    fn availability(&self) -> Option<Availability> {
+        Some(self.availability.clone())
     }
 }
 

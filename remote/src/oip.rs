@@ -113,11 +113,18 @@ impl Metadata {
     pub(crate) fn prepare(&self, inputs: &Inputs) -> Result<Prepared, ModelError> {
         self.signature().check(inputs)?;
         let (mut listed, mut binary) = (Vec::new(), Vec::new());
-        for port in &self.inputs {
-            let Some(input) = inputs.iter().find(|input| input.name == port.name) else {
-                continue;
-            };
-            let batch = Self::is_batched(port).then_some(1);
+        // An endpoint that describes no inputs, such as a gateway before its first request, gets those of the request.
+        let ports: Vec<(&Tensor, bool)> = if self.inputs.is_empty() {
+            inputs.iter().map(|input| (input, false)).collect()
+        } else {
+            let named = |port: &Port| inputs.iter().find(|input| input.name == port.name);
+            let ports = self.inputs.iter();
+            ports
+                .filter_map(|port| Some((named(port)?, Self::is_batched(port))))
+                .collect()
+        };
+        for (input, batched) in ports {
+            let batch = batched.then_some(1);
             let shape: Vec<usize> = batch.into_iter().chain(input.shape.iter().copied()).collect();
             let mut tensor = json!({"name": input.name, "shape": shape, "datatype": input.datatype.name()});
             let (key, value) = if self.binary {
@@ -345,6 +352,24 @@ mod tests {
         assert_eq!(body["inputs"][0]["parameters"]["binary_data_size"], 8);
         assert_eq!(binary.len(), 8 + 6);
         assert!(metadata(true).prepare(&inputs()[..1].to_vec()).is_err());
+        let undescribed = Metadata {
+            inputs: Vec::new(),
+            ..metadata(false)
+        };
+        let prepared = undescribed.prepare(&inputs()).unwrap();
+        let body: Value = serde_json::from_slice(&prepared.body).unwrap();
+        let shapes: Vec<&Value> = body["inputs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|input| &input["shape"])
+            .collect();
+        let asked: Vec<Value> = inputs().iter().map(|input| json!(input.shape)).collect();
+        assert_eq!(
+            shapes,
+            asked.iter().collect::<Vec<_>>(),
+            "as the request has them"
+        );
     }
 
     #[test]

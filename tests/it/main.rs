@@ -22,4 +22,5 @@ mod pipelines;
 mod placement;
 mod plans;
 mod probes;
+mod remote;
 mod serving;

@@ -11,3 +11,4 @@
 mod demo;
 mod faults;
 mod traffic;
+mod watch;

@@ -8,6 +8,7 @@
 mod compose;
 mod faults;
 mod node;
+mod remote_model;
 mod soak;
 
 use std::process::ExitCode;

@@ -22,6 +22,8 @@ use kaskade_actors::ingress::durable::DurableConfig;
 use kaskade_actors::stage::worker::{Loader, WorkerConfig};
 use kaskade_actors::{Node, NodeConfig, plan, shutdown};
 
+use crate::remote_model;
+
 /// The app that all processes serve.
 pub(crate) const APP: &str = "breaking";
 
@@ -58,6 +60,8 @@ pub(crate) struct Args {
     /// The first plan [default: the stored plan].
     #[arg(long)]
     plan: Option<PathBuf>,
+    #[command(flatten)]
+    remote: remote_model::RemoteArgs,
     /// Run time of a batch.
     #[arg(long, default_value = "2ms")]
     run: Span,
@@ -92,7 +96,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .build()?;
     runtime.block_on(async {
         let mut stop = shutdown::on_signals(GRACE)?;
-        let node = Node::start_sharded(config(args, plan), args.shards).context("the node does not start")?;
+        let probes = args.remote.observe()?;
+        let node = Node::start_sharded(config(args, plan)?, args.shards).context("the node does not start")?;
+        if let Some(probes) = &probes {
+            probes.watch(node.health().clone());
+        }
         println!("serving");
         tokio::select! {
             _ = stop.wait() => {}
@@ -106,7 +114,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 /// Time for requests in flight at a graceful shutdown.
 const GRACE: Duration = Duration::from_secs(5);
 
-fn config(args: &Args, plan: Option<Plan>) -> NodeConfig {
+fn config(args: &Args, plan: Option<Plan>) -> anyhow::Result<NodeConfig> {
     let ingress = IngressConfig {
         durable: args.durable.then(|| durable(args)),
         max_in_flight_bytes: args.in_flight_bytes,
@@ -117,12 +125,13 @@ fn config(args: &Args, plan: Option<Plan>) -> NodeConfig {
         queue_capacity: args.queue,
     });
     let (run, load): (Duration, Duration) = (args.run.into(), args.load.into());
-    let loader: Loader = Arc::new(move |replica| {
+    let scripted: Loader = Arc::new(move |replica| {
         std::thread::sleep(load);
         let strength = if replica.variant == LARGE { 4.0 } else { 1.0 };
         Ok(Box::new(Scripted { strength, run }))
     });
-    NodeConfig {
+    let loader = args.remote.loader()?.unwrap_or(scripted);
+    Ok(NodeConfig {
         app: APP.to_owned(),
         bus: BusConfig::new(APP).url(&args.nats),
         ingress: args.ingress.then_some(ingress),
@@ -131,7 +140,7 @@ fn config(args: &Args, plan: Option<Plan>) -> NodeConfig {
         planner: args.planner.map(|after| planner(after.into())),
         power: None,
         grace: GRACE,
-    }
+    })
 }
 
 fn durable(args: &Args) -> DurableConfig {
@@ -166,8 +175,8 @@ fn planner(after: Duration) -> PlannerConfig {
     }
 }
 
-const SMALL: &str = "small";
-const LARGE: &str = "large";
+pub(crate) const SMALL: &str = "small";
+pub(crate) const LARGE: &str = "large";
 
 /// A cascade of two models. Each worker hosts the variants listed with it.
 pub(crate) fn plan(workers: &[(&str, &[&str])]) -> Plan {

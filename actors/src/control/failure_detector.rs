@@ -44,11 +44,11 @@ impl FailureDetector {
             for replica in &left {
                 liveness.forget(replica);
             }
-            for replica in &named {
-                if beat.leaving {
-                    liveness.beat_leaving(replica, now);
+            for replica in &beat.replicas {
+                if beat.leaving || replica.unavailable {
+                    liveness.beat_leaving(&replica.id, now);
                 } else {
-                    liveness.beat(replica, now);
+                    liveness.beat(&replica.id, now);
                 }
             }
             liveness.restarted(&beat.actor, beat.instance, beat.sequence)
@@ -163,6 +163,45 @@ mod tests {
             for worker in workers {
                 worker.shutdown_background();
             }
+        });
+    }
+
+    #[test]
+    fn a_replica_that_cannot_answer_is_avoided_and_not_lost() {
+        System::new().block_on(async {
+            let embedded = Embedded::start(kaskade_broker::BrokerConfig::default()).unwrap();
+            let config = BusConfig::new("unavailable").embedded(&embedded);
+            let bus = Bus::connect(config).await.unwrap();
+            let dispatcher = Dispatcher::new(&bus, App::new("unavailable").unwrap(), Clock::start());
+            let lost = Arc::new(Mutex::new(Vec::new()));
+            let recorder = Recorder(Arc::clone(&lost)).start();
+            let ingresses = Ingresses::default();
+            ingresses.add("recorder", recorder.clone().recipient(), recorder.recipient());
+            let mut detector = FailureDetector::new(&bus, &dispatcher, &ingresses);
+            let mut beat = |unavailable: bool, sequence: u64| {
+                detector.hear(&Beat {
+                    actor: "w".to_owned(),
+                    replicas: vec![ReplicaBeat {
+                        id: "large".to_owned(),
+                        unavailable,
+                        ..ReplicaBeat::default()
+                    }],
+                    sequence,
+                    ..Beat::default()
+                });
+                detector.look();
+                dispatcher.liveness(|liveness| {
+                    let view = liveness.reachability();
+                    assert!(liveness.alive("large") && !liveness.lost("large"));
+                    assert_eq!(view.is_avoided("large"), unavailable);
+                    view.is_reachable("large")
+                })
+            };
+            assert!(beat(false, 0));
+            assert!(!beat(true, 1) && !beat(true, 2), "its endpoint is down");
+            assert!(beat(false, 3), "it answers again");
+            bus.barrier().await.unwrap();
+            assert_eq!(*lost.lock().unwrap(), Vec::<String>::new());
         });
     }
 

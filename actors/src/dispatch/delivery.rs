@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::actor::Message;
 use kaskade_models::Tensor;
 use kaskade_policy::plan::{Child, Edge};
+use kaskade_policy::remote::price::Cost;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
@@ -132,8 +133,8 @@ impl Delivery {
         self.finish(DoneResult::Fault(fault));
     }
 
-    /// Appends a hop: what the stage cost this request.
-    pub fn hop(&mut self, started: u64, run_us: u64, batch: usize) {
+    /// Appends a hop: what the stage cost this request, in time and, if that is known, in money.
+    pub fn hop(&mut self, started: u64, run_us: u64, batch: usize, cost: Option<Cost>) {
         let wait_us = u32::try_from(started.saturating_sub(self.arrived)).unwrap_or(u32::MAX);
         let run_us = u32::try_from(run_us).unwrap_or(u32::MAX);
         let batch = u32::try_from(batch).unwrap_or(u32::MAX);
@@ -142,6 +143,7 @@ impl Delivery {
             wait_us,
             run_us,
             batch,
+            cost,
         });
     }
 

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use kaskade_models::{BatchResult, Tensor};
 use kaskade_policy::confidence::{Calibration, ConfidenceError, Estimator, Scores};
 use kaskade_policy::plan::{Child, Edge, Exit};
+use kaskade_policy::remote::price::Cost;
 use kaskade_policy::routing;
 use kaskade_policy::routing::Route;
 
 use crate::{
+    dispatch::cost,
     dispatch::delivery::Delivery,
     dispatch::fan_out,
     error::{Code, Fault},
@@ -54,12 +56,20 @@ impl Router {
         let results = result.inputs.into_iter().zip(result.outputs);
         for (mut delivery, (inputs, outcome)) in deliveries.into_iter().zip(results) {
             delivery.request.inputs = inputs;
-            delivery.hop(started, result.run_us, size);
+            let cost = outcome.as_ref().ok().and_then(|outputs| self.cost(outputs));
+            delivery.hop(started, result.run_us, size, cost);
             match outcome {
                 Ok(outputs) => self.route(delivery, outputs),
                 Err(error) => delivery.fail(Fault::from(error)),
             }
         }
+    }
+
+    /// Returns what a request cost, and counts it.
+    pub(crate) fn cost(&self, outputs: &[Tensor]) -> Option<Cost> {
+        let cost = cost::stated(outputs)?;
+        self.metrics.cost(&self.variant, cost);
+        Some(cost)
     }
 
     /// Routes the outputs of one request, which the executor has checked.
@@ -80,7 +90,11 @@ impl Router {
                 Err(fault) => return delivery.fail(fault),
             }
         };
-        match decide(&version, request.gear, &request.stage, confidence, request.settle) {
+        let decision = decide(&version, request.gear, &request.stage, confidence, request.settle);
+        if let Ok(RouteDecision::Forward(edge)) = &decision {
+            self.metrics.forwarded(&request.stage, &edge.stage);
+        }
+        match decision {
             Err(fault) => delivery.fail(fault),
             Ok(RouteDecision::Reply) => delivery.reply(outputs, confidence),
             // Only the ingress receives the broker's "no responders" notice, so it forwards the request instead.

@@ -6,8 +6,8 @@ use super::{
     ACCEPTED, ANSWERED, ARRIVED, BETWEEN_TOKENS, DEAD_LETTERS, DURABLE_RESULTS, ENERGY, ENERGY_PER_REQUEST,
     FAN_OUT_CHILDREN, FAN_OUTS, FAULTS, FIRST_TOKENS, FORGED, FULL, IN_FLIGHT, Metrics, PLAN_EPOCH,
     PROCESSING, QUEUE_FULL, QUEUED, READY, REDELIVERED, RETRIED, SHIFTS, STALE, Snapshot, TO_FIRST_TOKEN,
-    TOKENS, UNREADABLE, VARIANT_BATCHES, VARIANT_BUSY, VARIANT_COST, VARIANT_ENERGY, VARIANT_REQUESTS,
-    VariantCount,
+    TOKENS, UNREADABLE, VARIANT_BATCHES, VARIANT_BUSY, VARIANT_COST, VARIANT_ENERGY, VARIANT_PRICED,
+    VARIANT_REQUESTS, VariantCount,
 };
 
 /// Media type of the page.
@@ -273,15 +273,30 @@ fn variants<'a>(page: &mut Page<'a>, variants: &'a BTreeMap<String, VariantCount
             .map(|(variant, count)| (variant.as_str(), part(count)));
         page.by(name, Kind::Counter, help, "variant", values);
     }
-    let costs = variants
-        .iter()
-        .filter_map(|(variant, count)| Some((variant.as_str(), count.cost_millionths?)));
-    page.by(
+    costs(page, variants);
+}
+
+/// Money carries its source as a label, as joules do.
+fn costs<'a>(page: &mut Page<'a>, variants: &'a BTreeMap<String, VariantCount>) {
+    let known = || {
+        let known = variants.iter();
+        known.filter_map(|(variant, count)| Some((variant, count, count.spent.source?)))
+    };
+    page.metric(
         VARIANT_COST,
         Kind::Counter,
-        "Cost of requests in money, by the variant's price.",
+        "Cost of requests in money; absent if unknown.",
+    );
+    for (variant, count, source) in known() {
+        let labels = [("variant", variant.as_str()), ("source", source.name())];
+        page.sample(VARIANT_COST, &labels, &(count.spent.billionths as f64 / 1e3));
+    }
+    page.by(
+        VARIANT_PRICED,
+        Kind::Counter,
+        "Requests whose cost in money is known.",
         "variant",
-        costs,
+        known().map(|(variant, count, _)| (variant.as_str(), count.priced)),
     );
 }
 
@@ -391,6 +406,7 @@ mod tests {
                     ..ModelEnergy::default()
                 },
             )]),
+            forwarded: BTreeMap::new(),
         });
     }
 

@@ -16,6 +16,7 @@ use tokio::{
 use crate::{
     actor::{self, Actor, Context, Handler},
     bus::BusConfig,
+    dispatch::cost,
     dispatch::delivery::Delivery,
     error::{Code, Fault},
     node::NodeError,
@@ -217,7 +218,12 @@ async fn serve<S: Stage>(stage: Arc<S>, slots: Arc<Semaphore>, mut delivery: Del
     let run = AssertUnwindSafe(async { stage.run(input).await }).catch_unwind();
     let result = timeout_at(end, run).await;
     drop(slot);
-    delivery.hop(started, delivery.now().saturating_sub(started), 1);
+    let outputs = match &result {
+        Ok(Ok(Ok(output))) => output.outputs.as_slice(),
+        _ => &[],
+    };
+    let cost = cost::stated(outputs);
+    delivery.hop(started, delivery.now().saturating_sub(started), 1, cost);
     match result {
         Err(_) => delivery.fail(expired("the stage worked on it")),
         Ok(Err(panic)) => {

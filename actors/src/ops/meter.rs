@@ -58,7 +58,10 @@ impl Meter {
 
     fn report(&self) -> EnergyReport {
         let Snapshot {
-            answered, variants, ..
+            answered,
+            variants,
+            forwarded,
+            ..
         } = self.metrics.read();
         // Without an ingress, other processes may run the last stage: count the requests run here.
         let run = variants.values().map(|count| count.requests).max().unwrap_or(0);
@@ -77,6 +80,7 @@ impl Meter {
             busy_core_s: self.last.busy_core_s - self.start.busy_core_s,
             wall_s: self.last.wall_s - self.start.wall_s,
             models: models(&variants, joules),
+            forwarded,
         }
     }
 
@@ -107,6 +111,8 @@ fn models(variants: &BTreeMap<String, VariantCount>, joules: Option<f64>) -> BTr
             batches: count.batches,
             busy_s: busy_s(count),
             joules,
+            priced: count.priced,
+            spent: count.spent,
             tokens: count.tokens,
             joules_per_token: energy::joules_per_request(joules, count.tokens.count),
         };

@@ -14,7 +14,7 @@ use std::{
 };
 
 use crate::actor::{Actor, Addr, AsyncContext, Context, Handler, Message};
-use kaskade_models::{Datatype, Executor, Outputs, Progress, Signature, Stepped};
+use kaskade_models::{Executor, Outputs, Progress, Signature, Stepped};
 
 use crate::{
     clock::Clock,
@@ -150,11 +150,10 @@ impl Generator {
             Ok(outputs) => {
                 // Without tokens, the model had it from the beginning.
                 let begun = one.begun.unwrap_or(one.last);
-                one.delivery.hop(begun, now.saturating_sub(begun), one.batch);
+                let cost = self.parts.router.cost(&outputs);
+                one.delivery
+                    .hop(begun, now.saturating_sub(begun), one.batch, cost);
                 self.parts.metrics.generated(&self.parts.variant);
-                if let Some(cost) = cost_of(&outputs) {
-                    self.parts.metrics.cost(&self.parts.variant, cost);
-                }
                 self.parts.router.route(one.delivery, outputs);
             }
             Err(fault) => one.delivery.fail(fault),
@@ -179,13 +178,6 @@ impl Generator {
         self.parts.depth.store(self.running.len(), Ordering::Relaxed);
         self.itself = (!self.running.is_empty()).then(|| ctx.address());
     }
-}
-
-/// What a request of a priced variant cost, in money: the output `cost`, FP64 `[1]`.
-fn cost_of(outputs: &Outputs) -> Option<f64> {
-    let cost = outputs.iter().find(|output| output.name == "cost")?;
-    let bytes = cost.data.as_ref().try_into().ok()?;
-    (cost.datatype == Datatype::F64).then(|| f64::from_le_bytes(bytes))
 }
 
 impl Actor for Generator {

@@ -11,7 +11,7 @@ use std::{
 use crate::actor::{Actor, Addr, ArbiterHandle, Context};
 use async_nats::Subject;
 use futures::StreamExt;
-use kaskade_models::Executor;
+use kaskade_models::{Availability, Executor};
 use kaskade_policy::plan::{Batching, Replica};
 use tokio::sync::{Semaphore, oneshot, watch};
 
@@ -88,6 +88,8 @@ pub(super) struct Hosted {
     pub(super) replica: Replica,
     /// Its shard.
     shard: Shared,
+    /// What says whether its model can answer at present.
+    availability: Option<Availability>,
     pub(super) local: LocalReplica,
     pub(super) actor: ReplicaActor,
     /// The stages that it serves; the subscription to one ends when its sender turns true or is dropped.
@@ -117,6 +119,7 @@ impl Hosted {
         );
         let clock = shared.dispatcher.clock();
         let (queue_depth, metrics) = (Arc::clone(&depth), Arc::clone(&shared.metrics));
+        let availability = executor.availability().cloned();
         let actor = if executor.is_continuous() {
             let parts = GeneratorParts {
                 variant: replica.variant.clone(),
@@ -168,6 +171,7 @@ impl Hosted {
             stop,
             replica,
             shard: shared,
+            availability,
         }
     }
 
@@ -250,6 +254,10 @@ impl Hosted {
             variant: self.replica.variant.clone(),
             queue: count(self.local.depth.load(Ordering::Relaxed)),
             in_flight: count(self.local.taken()),
+            unavailable: self
+                .availability
+                .as_ref()
+                .is_some_and(|model| !model.is_available()),
             ..ReplicaBeat::default()
         }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Message;
+use crate::metrics::Spent;
 
 /// Energy used by a process, and the work done with it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,6 +27,9 @@ pub struct EnergyReport {
     /// Work and energy of each model of the process.
     #[serde(default)]
     pub models: BTreeMap<String, ModelEnergy>,
+    /// Requests that its replicas sent on since the start, by stage and next stage.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub forwarded: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 /// Work of a model in a process since its start.
@@ -41,6 +45,12 @@ pub struct ModelEnergy {
     /// without a source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joules: Option<f64>,
+    /// Requests whose cost in money is known.
+    #[serde(default)]
+    pub priced: u64,
+    /// What those cost in money.
+    #[serde(default)]
+    pub spent: Spent,
     /// Token counts, for language models.
     #[serde(default)]
     pub tokens: Tokens,

@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 
 use kaskade_models::Tensor;
 use kaskade_policy::gather::{Branch, MAX_BRANCHES};
+use kaskade_policy::remote::price::Cost;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Fault;
@@ -229,7 +230,7 @@ impl Message for StageRequest {
 }
 
 /// One stage passed.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Hop {
     /// The stage.
     pub stage: String,
@@ -242,6 +243,9 @@ pub struct Hop {
     /// Requests in that batch.
     #[serde(default)]
     pub batch: u32,
+    /// What the stage cost this request in money; `None` if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
 }
 
 fn branch_hint(branch: &BranchReply) -> usize {
@@ -264,7 +268,7 @@ fn fan_outs_hint(fan_outs: &FanOuts) -> usize {
 }
 
 fn hops_hint(hops: &[Hop]) -> usize {
-    hops.iter().map(|hop| hop.stage.len() + 48).sum()
+    hops.iter().map(|hop| hop.stage.len() + 96).sum()
 }
 
 /// A heartbeat.
@@ -373,6 +377,9 @@ pub struct ReplicaBeat {
     /// Requests in its current batch.
     #[serde(default)]
     pub in_flight: u32,
+    /// Whether it cannot answer at present, such as one whose endpoint is down: it is alive and must not be chosen.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unavailable: bool,
 }
 
 /// The state of an ingress, for the processes that forward requests: published at every change and once per second.

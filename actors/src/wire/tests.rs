@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use kaskade_models::{Datatype, Tensor};
+use kaskade_policy::remote::price::{Cost, CostSource};
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
@@ -65,13 +66,21 @@ fn tensor(json: bool) -> impl Strategy<Value = Tensor> {
 }
 
 fn hops() -> impl Strategy<Value = Vec<Hop>> {
-    let hop = ("[a-z]{1,8}", any::<u32>(), any::<u32>(), any::<u32>());
+    let source = proptest::sample::select(vec![
+        CostSource::Priced,
+        CostSource::Measured,
+        CostSource::Modelled,
+    ]);
+    let cost = (probability(), source).prop_map(|(amount, source)| Cost { amount, source });
+    let cost = option::of(cost);
+    let hop = ("[a-z]{1,8}", any::<u32>(), any::<u32>(), any::<u32>(), cost);
     vec(
-        hop.prop_map(|(stage, wait_us, run_us, batch)| Hop {
+        hop.prop_map(|(stage, wait_us, run_us, batch, cost)| Hop {
             stage,
             wait_us,
             run_us,
             batch,
+            cost,
         }),
         0..4,
     )
@@ -237,15 +246,22 @@ fn fan_outs() -> impl Strategy<Value = FanOuts> {
 }
 
 fn beat() -> impl Strategy<Value = Beat> {
-    let replica = ("[a-z]{1,8}", "[a-z]{0,8}", "[a-z]{0,8}", any::<(u32, u32)>()).prop_map(
-        |(id, stage, variant, (queue, in_flight))| ReplicaBeat {
-            id,
-            stage,
-            variant,
-            queue,
-            in_flight,
-        },
-    );
+    let replica = (
+        "[a-z]{1,8}",
+        "[a-z]{0,8}",
+        "[a-z]{0,8}",
+        any::<(u32, u32, bool)>(),
+    )
+        .prop_map(
+            |(id, stage, variant, (queue, in_flight, unavailable))| ReplicaBeat {
+                id,
+                stage,
+                variant,
+                queue,
+                in_flight,
+                unavailable,
+            },
+        );
     (
         "[a-z]{1,8}",
         "[a-z]{1,8}",

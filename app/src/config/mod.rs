@@ -20,6 +20,7 @@
 //! Parsing checks each value and reports its line. [`App::problems`] checks values against each other and against the
 //! files that they name, and reports every problem.
 
+pub mod confidence;
 mod connection;
 pub mod data;
 pub mod durable;

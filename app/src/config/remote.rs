@@ -9,11 +9,12 @@ use kaskade_policy::remote::breaker::BreakerConfig;
 use kaskade_policy::remote::price::Price;
 use kaskade_policy::remote::retry::RetryConfig;
 use kaskade_remote::secret::SecretError;
-use kaskade_remote::{Api, Chat, ChatTask, Endpoint, Secret};
+use kaskade_remote::{Api, Chat, ChatTask, Endpoint, Secret, Style};
 use schemars::JsonSchema;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::confidence::ConfidenceRule;
 use super::scalar::Span;
 use super::variant::Task;
 
@@ -24,7 +25,7 @@ const MAX_LOGPROBS: u32 = 20;
 const LABEL_TOKENS: u32 = 8;
 
 /// An endpoint, and the model behind it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RemoteRule {
@@ -58,6 +59,9 @@ pub struct RemoteRule {
     #[serde(default = "default_logprobs")]
     #[schemars(range(max = 20))]
     pub top_logprobs: u32,
+    /// Where the confidence of answers comes from.
+    #[serde(default, skip_serializing_if = "ConfidenceRule::is_default")]
+    pub confidence: ConfidenceRule,
     /// Requests of a replica under way at once; others wait.
     #[serde(default = "default_concurrency")]
     pub concurrency: NonZeroU32,
@@ -86,6 +90,8 @@ pub enum OpenAiApi {
     /// `chat/completions`: a label for classification, a text for generation.
     #[default]
     Chat,
+    /// `completions`, the older interface: as `chat`, for models without a chat template.
+    Completions,
     /// `embeddings`.
     Embeddings,
 }
@@ -164,7 +170,7 @@ fn default_retries() -> u32 {
 }
 
 impl KeySource {
-    fn read(&self) -> Result<Secret, SecretError> {
+    pub(super) fn read(&self) -> Result<Secret, SecretError> {
         match self {
             Self::Env(name) => Secret::from_variable(name),
             Self::File(path) => Secret::from_file(path),
@@ -175,8 +181,14 @@ impl KeySource {
 impl RemoteRule {
     /// Makes the paths relative to a folder.
     pub(super) fn resolve(&mut self, folder: &Path) {
-        if let Some(KeySource::File(path)) = &mut self.api_key {
-            *path = folder.join(&path);
+        let judge = match &mut self.confidence {
+            ConfidenceRule::Judge(judge) => judge.api_key.as_mut(),
+            ConfidenceRule::Logprobs | ConfidenceRule::Agreement(_) => None,
+        };
+        for key in self.api_key.as_mut().into_iter().chain(judge) {
+            if let KeySource::File(path) = key {
+                *path = folder.join(&path);
+            }
         }
     }
 
@@ -192,13 +204,14 @@ impl RemoteRule {
         price: Option<Price>,
     ) -> Result<Endpoint, SecretError> {
         let model = self.model.clone();
+        let completions = self.api == OpenAiApi::Completions;
         let api = match (self.kind, self.api) {
             (RemoteKind::Oip, _) => Api::Oip {
                 model,
                 version: self.version.clone(),
             },
             (RemoteKind::OpenAi, OpenAiApi::Embeddings) => Api::Embeddings { model },
-            (RemoteKind::OpenAi, OpenAiApi::Chat) => {
+            (RemoteKind::OpenAi, OpenAiApi::Chat | OpenAiApi::Completions) => {
                 let generates = task == Task::Generation;
                 let sampling = generation.sampling.clone().sampling(0);
                 let most = u32::try_from(sampling.max_tokens).unwrap_or(u32::MAX);
@@ -214,12 +227,22 @@ impl RemoteRule {
                     system: self.system.clone(),
                     prompt: self.prompt.clone(),
                     max_tokens: if generates { most } else { LABEL_TOKENS },
-                    temperature: if generates {
+                    temperature: self.confidence.temperature().unwrap_or(if generates {
                         sampling.temperature.into()
                     } else {
                         0.0
+                    }),
+                    top_logprobs: if self.confidence.is_default() {
+                        self.top_logprobs
+                    } else {
+                        0
                     },
-                    top_logprobs: self.top_logprobs,
+                    style: if completions {
+                        Style::Completions
+                    } else {
+                        Style::Chat
+                    },
+                    confidence: self.confidence.resolved()?,
                 })
             }
         };
@@ -255,8 +278,8 @@ impl RemoteRule {
         if self.top_logprobs > MAX_LOGPROBS {
             problem("top_logprobs", format!("is more than {MAX_LOGPROBS}"));
         }
-        let classifies =
-            self.kind == RemoteKind::OpenAi && self.api == OpenAiApi::Chat && task == Task::Classification;
+        let asks = self.kind == RemoteKind::OpenAi && self.api != OpenAiApi::Embeddings;
+        let classifies = asks && task == Task::Classification;
         if classifies && self.labels.len() < 2 {
             problem("labels", "name at least two classes, in their order".to_owned());
         }
@@ -270,14 +293,20 @@ impl RemoteRule {
         if empty {
             problem("labels", "one is empty".to_owned());
         }
-        if self.kind == RemoteKind::OpenAi
-            && self.api == OpenAiApi::Chat
-            && !self.prompt.contains(kaskade_remote::endpoint::TEXT)
-        {
+        if asks && !self.prompt.contains(kaskade_remote::endpoint::TEXT) {
             problem(
                 "prompt",
                 "has no `{text}`, so that no request's text would be sent".to_owned(),
             );
+        }
+        if !asks && !self.confidence.is_default() {
+            problem(
+                "confidence",
+                "is for `openai` with `chat` or `completions` only".to_owned(),
+            );
+        }
+        for (field, text) in self.confidence.problems() {
+            problem(field, text);
         }
         if self.kind == RemoteKind::OpenAi && self.version.is_some() {
             problem("version", "is for `oip` only".to_owned());

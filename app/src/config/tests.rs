@@ -512,6 +512,44 @@ fn a_variant_is_a_checkpoint_a_file_or_an_endpoint() {
     );
     let oip = "remote = { kind = \"oip\", base_url = \"http://127.0.0.1:1\", model = \"m\" }";
     assert_eq!(problems(oip), Vec::<String>::new());
+    let sure = |confidence: &str| {
+        let field = format!(", api = \"completions\", confidence = {{ {confidence} }} }}");
+        remote.replace(" }", &field)
+    };
+    for confidence in [
+        "agreement = {}",
+        "agreement = { samples = 3, temperature = 1.0 }",
+        "judge = { model = \"j\" }",
+        "judge = { model = \"j\", base_url = \"https://j.example/v1\", api_key = { env = \"J\" }, price = { request = 1.0 } }",
+    ] {
+        assert_eq!(problems(&sure(confidence)), Vec::<String>::new(), "{confidence}");
+    }
+    for (confidence, expected) in [
+        (
+            "agreement = { samples = 1 }",
+            "remote.confidence.agreement.samples",
+        ),
+        (
+            "agreement = { temperature = 0.0 }",
+            "remote.confidence.agreement.temperature",
+        ),
+        (
+            "judge = { model = \"j\", prompt = \"{text}\" }",
+            "has no `{answer}`",
+        ),
+        ("judge = { model = \"j\", api_key = \"sk-1\" }", "api_key"),
+        (
+            "judge = { model = \"j\", api_key = { env = \"J\" } }",
+            "remote.confidence.judge.api_key",
+        ),
+    ] {
+        let found = problems(&sure(confidence));
+        assert!(
+            found.iter().any(|problem| problem.contains(expected)),
+            "{confidence}: {found:?}"
+        );
+        assert!(!found.concat().contains("sk-1"), "the key is shown: {found:?}");
+    }
     for (variant, expected) in [
         ("", "variants[0]: give one of"),
         ("dir = \"d\"\nfile = \"f\"", "variants[0]: give only one of"),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use kaskade_actors::error::{Code, Fault};
+use kaskade_actors::metrics::Spent;
 use kaskade_actors::wire::{
     Abandoned, AuditReport, Beat, BranchReply, CertificateNotice, Done, DoneResult, DriftNotice,
     EnergyReport, FanOuts, Feedback, Found, GearShift, Hop, InferReply, InferRequest, IngressState,
@@ -12,6 +13,7 @@ use kaskade_actors::wire::{
 };
 use kaskade_models::{Datatype, Tensor};
 use kaskade_policy::gather::Branch;
+use kaskade_policy::remote::price::{Cost, CostSource};
 
 /// A message as bytes and, for those that can be written so, as JSON.
 #[derive(Debug)]
@@ -144,6 +146,10 @@ fn hop(stage: &str) -> Hop {
         wait_us: 120,
         run_us: 4_000,
         batch: 8,
+        cost: Some(Cost {
+            amount: 0.002,
+            source: CostSource::Priced,
+        }),
     }
 }
 
@@ -197,6 +203,7 @@ fn beat() -> Beat {
             variant: "digits-large".into(),
             queue: 3,
             in_flight: 8,
+            unavailable: true,
         }],
         queue: 3,
         in_flight: 8,
@@ -314,6 +321,11 @@ fn energy() -> EnergyReport {
         batches: 8,
         busy_s: 0.5,
         joules: Some(9.5),
+        priced: 40,
+        spent: Spent {
+            billionths: 2_000_000,
+            source: Some(CostSource::Priced),
+        },
         tokens: Tokens::first(1_200),
         joules_per_token: Some(0.25),
     };
@@ -326,6 +338,7 @@ fn energy() -> EnergyReport {
         busy_core_s: 1.5,
         wall_s: 4.0,
         models: BTreeMap::from([("large".into(), model)]),
+        forwarded: BTreeMap::from([("small".into(), BTreeMap::from([("large".into(), 12)]))]),
     }
 }
 

@@ -9,10 +9,11 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use bytes::Bytes;
 use futures::stream;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::failure::{Api, Failure};
 use crate::oip::json_response;
-use crate::shared::Shared;
+use crate::shared::{Served, Shared};
 
 const PAGE: &str = include_str!("page.html");
 
@@ -50,7 +51,7 @@ pub(crate) async fn apps(State(shared): State<Arc<Shared>>) -> Response<Body> {
     json_response(StatusCode::OK, Value::from(apps.collect::<Vec<_>>()).to_string())
 }
 
-/// Streams a snapshot of an app per second.
+/// Streams everything that is known of an app, and then an update per second.
 pub(crate) async fn events(State(shared): State<Arc<Shared>>, Path(app): Path<String>) -> Response<Body> {
     match stream_of(&shared, &app) {
         Ok(response) => response,
@@ -60,18 +61,16 @@ pub(crate) async fn events(State(shared): State<Arc<Shared>>, Path(app): Path<St
 
 fn stream_of(shared: &Shared, app: &str) -> Result<Response<Body>, Failure> {
     let app = shared.app(app)?;
-    let (snapshots, stopping) = (app.watched.snapshots.subscribe(), shared.stopping.subscribe());
-    let events = stream::unfold(
-        (snapshots, stopping),
-        |(mut snapshots, mut stopping)| async move {
-            tokio::select! {
-                changed = snapshots.changed() => changed.ok()?,
-                _ = stopping.wait_for(|stopping| *stopping) => return None,
-            }
-            let event = Bytes::from(format!("data: {}\n\n", &**snapshots.borrow_and_update()));
-            Some((Ok::<_, Infallible>(event), (snapshots, stopping)))
-        },
-    );
+    let reader = Reader {
+        updates: app.watched.updates.subscribe(),
+        stopping: shared.stopping.subscribe(),
+        known: None,
+        app,
+    };
+    let events = stream::unfold(reader, |mut reader| async move {
+        let event = Bytes::from(format!("data: {}\n\n", reader.next().await?));
+        Some((Ok::<_, Infallible>(event), reader))
+    });
     let mut response = Response::new(Body::from_stream(events));
     let headers = response.headers_mut();
     headers.insert(
@@ -80,4 +79,36 @@ fn stream_of(shared: &Shared, app: &str) -> Result<Response<Body>, Failure> {
     );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Ok(response)
+}
+
+/// A reader of an app's updates.
+struct Reader {
+    app: Arc<Served>,
+    updates: watch::Receiver<(u64, Arc<str>)>,
+    stopping: watch::Receiver<bool>,
+    /// The newest update that it has.
+    known: Option<u64>,
+}
+
+impl Reader {
+    /// The next event: everything first, and again after an update was missed by a slow reader; `None` when the gateway stops.
+    async fn next(&mut self) -> Option<Arc<str>> {
+        while let Some(known) = self.known {
+            tokio::select! {
+                changed = self.updates.changed() => changed.ok()?,
+                _ = self.stopping.wait_for(|stopping| *stopping) => return None,
+            }
+            let (number, update) = self.updates.borrow_and_update().clone();
+            if number == known + 1 {
+                self.known = Some(number);
+                return Some(update);
+            }
+            if number > known {
+                break;
+            }
+        }
+        let (number, all) = self.app.watched.snapshot();
+        self.known = Some(number);
+        Some(Arc::from(all))
+    }
 }

@@ -18,7 +18,7 @@ use super::binary::{self, HEADER_LENGTH};
 use super::json_response;
 use super::metadata::of_version;
 use crate::body;
-use crate::call::{Call, way};
+use crate::call::{Call, cost, way};
 use crate::failure::{Api, Failure};
 use crate::shared::{Served, Shared};
 
@@ -342,6 +342,10 @@ fn parameters(call: &Call, reply: &InferReply) -> Value {
     if let Some(joules) = call.joules(reply) {
         parameters.insert("joules".to_owned(), joules.joules.into());
         parameters.insert("joules_source".to_owned(), joules.source.into());
+    }
+    if let Some(cost) = cost(reply) {
+        parameters.insert("cost".to_owned(), cost.amount.into());
+        parameters.insert("cost_source".to_owned(), cost.source.name().into());
     }
     parameters.into()
 }

@@ -188,6 +188,7 @@ fn stats(watched: &Watched, payload: &[u8]) {
         errors: counters.faults.values().sum(),
         retried: counters.retried,
         processing: endpoint.processing_time,
+        latencies: counters.latencies,
     };
     let mut known = watched.state();
     let now = known.begun.elapsed();
@@ -198,7 +199,7 @@ fn stats(watched: &Watched, payload: &[u8]) {
         .or(known.last_error.take());
 }
 
-/// Closes a second: computes the overview, adds a point of history, sends a snapshot. Returns the times until now.
+/// Closes a second: computes the overview, adds a point of history, sends an update. Returns the times until now.
 fn tick(served: &Served, before: &Times) -> Times {
     let times = served.times.request.read();
     let last = times.since(before);
@@ -214,6 +215,7 @@ fn tick(served: &Served, before: &Times) -> Times {
         p95_s: last.quantile(0.95),
         p99_s: last.quantile(0.99),
         joules_per_request: look.joules_per_request,
+        money_per_request: look.money_per_request,
     };
     state.look = Some(look);
     state.history.push_back(point);
@@ -224,9 +226,11 @@ fn tick(served: &Served, before: &Times) -> Times {
         .actors
         .retain(|_, heard| heard.at.elapsed() < super::FORGOTTEN);
     // Nothing is written while nothing reads it.
-    if watched.snapshots.receiver_count() > 0 {
-        let snapshot = state.snapshot(&watched.app);
-        watched.snapshots.send_replace(Arc::from(snapshot));
+    if watched.updates.receiver_count() > 0 {
+        let (number, update) = state.next_update(&watched.app);
+        watched.updates.send_replace((number, Arc::from(update)));
+    } else {
+        state.forget_readers();
     }
     state.ways.push_back(Ways::default());
     if state.ways.len() > WINDOW {

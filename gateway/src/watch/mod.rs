@@ -15,6 +15,8 @@ use tokio::sync::watch;
 
 use crate::overview::{Look, Overview};
 
+use snapshot::Listed;
+
 pub(crate) use follow::follow;
 
 /// Errors that are kept.
@@ -33,8 +35,8 @@ const FORGOTTEN: Duration = Duration::from_mins(1);
 pub(crate) struct Watched {
     pub(crate) app: String,
     state: Mutex<State>,
-    /// The newest snapshot as JSON, once per second while it is subscribed to.
-    pub(crate) snapshots: watch::Sender<Arc<str>>,
+    /// The newest update of the dashboard with its number, once per second while it is subscribed to.
+    pub(crate) updates: watch::Sender<(u64, Arc<str>)>,
 }
 
 /// Energy of one answer.
@@ -63,6 +65,10 @@ struct State {
     /// Answers since the start of the gateway, by variant.
     totals: BTreeMap<String, Totals>,
     failures: u64,
+    /// The replicas that readers of updates know.
+    listed: Listed,
+    /// Number of the newest update.
+    update: u64,
 }
 
 /// Work of a variant on requests that this gateway sent, since its start.
@@ -106,6 +112,7 @@ struct Point {
     p95_s: Option<f64>,
     p99_s: Option<f64>,
     joules_per_request: Option<f64>,
+    money_per_request: Option<f64>,
 }
 
 /// An error that a client got.
@@ -150,13 +157,20 @@ impl Watched {
                 last_error: None,
                 totals: BTreeMap::new(),
                 failures: 0,
+                listed: Listed::default(),
+                update: 0,
             }),
-            snapshots: watch::Sender::new(Arc::from("")),
+            updates: watch::Sender::new((0, Arc::from(""))),
         }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns everything that the dashboard shows, as JSON, with the number of the newest update that it includes.
+    pub(crate) fn snapshot(&self) -> (u64, String) {
+        self.state().snapshot(&self.app)
     }
 
     /// Notes an answer.

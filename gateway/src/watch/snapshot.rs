@@ -1,8 +1,12 @@
-//! What the dashboard shows of an app, as JSON.
+//! What the dashboard shows of an app, as JSON: everything once, and then what has changed.
+//!
+//! An update is numbered. It applies to the one before it: a reader that missed one asks for everything again. So an update grows
+//! with what changed, and not with the number of replicas or the length of the history.
 
 use std::collections::BTreeSet;
 
 use kaskade_policy::plan::{Edge, Exit, Gear, Target};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{SILENT, State, Ways};
@@ -10,24 +14,97 @@ use super::{SILENT, State, Ways};
 /// Replicas that are listed one by one; the others are counted.
 const LISTED: usize = 2_000;
 
+/// Errors that are shown.
+const SHOWN_ERRORS: usize = 20;
+
+/// A replica that is listed. Serialised as an array, because there may be thousands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Row(String, String, String, &'static str, u32, u32);
+
+impl Row {
+    /// Whether both are the same replica, whatever it does.
+    fn is(&self, other: &Self) -> bool {
+        (&self.0, &self.1, &self.2) == (&other.0, &other.1, &other.2)
+    }
+}
+
+/// The replicas that are listed, and the number of the others.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Listed {
+    rows: Vec<Row>,
+    more: usize,
+}
+
 impl State {
-    /// Returns the snapshot of an app.
-    pub(super) fn snapshot(&self, app: &str) -> String {
+    /// Returns everything, with the number of the newest update, which it includes.
+    pub(super) fn snapshot(&mut self, app: &str) -> (u64, String) {
+        if self.listed.rows.is_empty() {
+            self.listed = self.replicas();
+        }
+        let mut all = self.current(app);
+        if let Some(fields) = all.as_object_mut() {
+            let history: Vec<_> = self.history.iter().collect();
+            fields.insert("history".to_owned(), json!(history));
+            fields.insert("replicas".to_owned(), self.listed(&self.listed));
+        }
+        (self.update, all.to_string())
+    }
+
+    /// Returns what has changed since the last call, and its number.
+    pub(super) fn next_update(&mut self, app: &str) -> (u64, String) {
+        let now = self.replicas();
+        let before = std::mem::replace(&mut self.listed, now);
+        let now = &self.listed;
+        let same = now.more == before.more
+            && now.rows.len() == before.rows.len()
+            && now
+                .rows
+                .iter()
+                .zip(&before.rows)
+                .all(|(now, before)| now.is(before));
+        let mut changed = self.current(app);
+        if let Some(fields) = changed.as_object_mut() {
+            fields.insert("point".to_owned(), json!(self.history.back()));
+            if same {
+                let rows = now.rows.iter().zip(&before.rows).enumerate();
+                let rows = rows.filter(|(_, (now, before))| now != before);
+                let rows: Vec<Value> = rows
+                    .map(|(index, (now, _))| json!([index, now.3, now.4, now.5]))
+                    .collect();
+                fields.insert("changed".to_owned(), rows.into());
+            } else {
+                fields.insert("replicas".to_owned(), self.listed(now));
+            }
+        }
+        self.update += 1;
+        (self.update, changed.to_string())
+    }
+
+    /// Forgets what readers know, when there are none.
+    pub(super) fn forget_readers(&mut self) {
+        self.listed = Listed::default();
+    }
+
+    /// What every update says.
+    fn current(&self, app: &str) -> Value {
         let ways = self.recent_ways();
-        let history: Vec<_> = self.history.iter().collect();
         json!({
             "app": app,
             "look": self.look,
             "plan": self.plan(&ways),
-            "replicas": self.replicas(),
-            "history": history,
             "shifts": self.shifts,
-            "errors": self.errors.iter().rev().collect::<Vec<_>>(),
+            "errors": self.errors.iter().rev().take(SHOWN_ERRORS).collect::<Vec<_>>(),
             "last_error": self.last_error,
             "mean_confidence": (ways.confidence.1 > 0).then(|| ways.confidence.0 / ways.confidence.1 as f64),
             "exits": ways.exits,
         })
-        .to_string()
+    }
+
+    /// The replicas as JSON.
+    fn listed(&self, listed: &Listed) -> Value {
+        // Ingresses send states, not heartbeats.
+        let ingresses = self.unavailable.len();
+        json!({"rows": listed.rows, "more": listed.more, "ingresses": ingresses})
     }
 
     fn plan(&self, ways: &Ways) -> Value {
@@ -55,40 +132,36 @@ impl State {
         })
     }
 
-    fn replicas(&self) -> Value {
+    fn replicas(&self) -> Listed {
         let unavailable: BTreeSet<&String> = self.unavailable.values().flatten().collect();
-        let mut rows = Vec::new();
-        let mut more = 0_usize;
+        let mut listed = Listed::default();
         for heard in self.actors.values() {
             let silent = heard.at.elapsed() >= SILENT;
             for replica in &heard.beat.replicas {
-                if rows.len() >= LISTED {
-                    more += 1;
+                if listed.rows.len() >= LISTED {
+                    listed.more += 1;
                     continue;
                 }
                 let state = if silent {
                     "silent"
                 } else if heard.beat.leaving {
                     "leaving"
-                } else if unavailable.contains(&replica.id) {
+                } else if replica.unavailable || unavailable.contains(&replica.id) {
                     "unavailable"
                 } else {
                     "live"
                 };
-                // An array, because there may be thousands.
-                rows.push(json!([
-                    replica.id,
-                    replica.variant,
-                    heard.beat.actor,
+                listed.rows.push(Row(
+                    replica.id.clone(),
+                    replica.variant.clone(),
+                    heard.beat.actor.clone(),
                     state,
                     replica.queue,
-                    replica.in_flight
-                ]));
+                    replica.in_flight,
+                ));
             }
         }
-        // Ingresses send states, not heartbeats.
-        let ingresses = self.unavailable.len();
-        json!({"rows": rows, "more": more, "ingresses": ingresses})
+        listed
     }
 }
 
@@ -139,3 +212,7 @@ fn edges(gear: &Gear, ways: &Ways) -> Vec<Value> {
     }
     edges
 }
+
+#[cfg(test)]
+#[path = "snapshot_tests.rs"]
+mod tests;

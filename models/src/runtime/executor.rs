@@ -18,7 +18,9 @@ use thiserror::Error;
 
 use crate::device::panic_message;
 use crate::runtime::model::Progress;
-use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature, Waker, check_outputs};
+use crate::runtime::model::{
+    Availability, Inputs, Model, ModelError, Outputs, Signature, Waker, check_outputs,
+};
 
 /// A model on its own thread. It runs one batch at a time or, if the model is
 /// [`Continuous`](crate::runtime::model::Continuous), requests that join and leave between its steps. Dropping it waits
@@ -32,6 +34,7 @@ pub struct Executor {
     continuous: bool,
     /// Ends a step that waits, so that it takes the next command.
     waker: Option<Waker>,
+    availability: Option<Availability>,
 }
 
 /// Result of one step of a continuous model.
@@ -110,6 +113,7 @@ struct Traits {
     signature: Signature,
     continuous: bool,
     waker: Option<Waker>,
+    availability: Option<Availability>,
 }
 
 impl Executor {
@@ -135,6 +139,7 @@ impl Executor {
                             signature: model.signature(),
                             continuous: model.continuous().is_some(),
                             waker: model.continuous().and_then(|model| model.waker()),
+                            availability: model.availability(),
                         };
                         // The receiver is gone if the process is shutting down.
                         if report.send(Ok(traits)).is_ok() {
@@ -156,6 +161,7 @@ impl Executor {
             signature: traits.signature,
             continuous: traits.continuous,
             waker: traits.waker,
+            availability: traits.availability,
         })
     }
 
@@ -167,6 +173,11 @@ impl Executor {
     /// Whether the model batches continuously; requests are then passed by [`Executor::submit`].
     pub fn is_continuous(&self) -> bool {
         self.continuous
+    }
+
+    /// What says whether the model can answer at present ([`Model::availability`]).
+    pub fn availability(&self) -> Option<&Availability> {
+        self.availability.as_ref()
     }
 
     /// Registers the callback for steps; it replaces the previous one. It runs on the model's thread and blocks it, so

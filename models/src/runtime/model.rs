@@ -1,6 +1,7 @@
 //! The `Model` trait, implemented by everything that can be served.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -30,6 +31,35 @@ pub trait Model: Send {
     /// Returns the interface for continuous batching, or `None` if the model only runs whole batches.
     fn continuous(&mut self) -> Option<&mut dyn Continuous> {
         None
+    }
+
+    /// Returns what says whether the model can answer at present, or `None` if nothing but this process decides that. A model
+    /// behind an endpoint that is down cannot; its replica is avoided until it can again.
+    fn availability(&self) -> Option<Availability> {
+        None
+    }
+}
+
+/// Whether a model can answer at present. Clones share the answer.
+#[derive(Debug, Clone)]
+pub struct Availability(Arc<AtomicBool>);
+
+impl Default for Availability {
+    /// It can, until told otherwise.
+    fn default() -> Self {
+        Self(Arc::new(AtomicBool::new(true)))
+    }
+}
+
+impl Availability {
+    /// Returns whether the model can answer.
+    pub fn is_available(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether the model can answer. Returns whether that is a change.
+    pub fn set(&self, available: bool) -> bool {
+        self.0.swap(available, Ordering::Relaxed) != available
     }
 }
 

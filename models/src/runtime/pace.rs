@@ -13,8 +13,8 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::runtime::model::{Availability, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::model::{Continuous, Progress};
-use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
 
 /// The share of one core that a model may use, above 0 and up to 1.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
@@ -113,6 +113,10 @@ impl Model for Paced {
 
     fn continuous(&mut self) -> Option<&mut dyn Continuous> {
         self.model.continuous().is_some().then_some(self)
+    }
+
+    fn availability(&self) -> Option<Availability> {
+        self.model.availability()
     }
 }
 

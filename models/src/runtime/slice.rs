@@ -56,7 +56,7 @@ impl Slice {
     }
 
     /// Whether it produces the answer.
-    pub(crate) fn is_last(self) -> bool {
+    pub fn is_last(self) -> bool {
         self.index + 1 == self.of
     }
 

@@ -1,21 +1,23 @@
-//! Chat completions: classification by label words, and generation.
+//! Chat completions, and the older completions: classification by label words, and generation. They differ in the form of the
+//! prompt and of the answer alone.
 
 use bytes::Bytes;
-use kaskade_models::{Datatype, Extent, InputSpec, Inputs, ModelError, Outputs, Signature, Tensor};
+use kaskade_models::{Datatype, Extent, InputSpec, Inputs, ModelError, Signature};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::logprobs::{Logprobs, Place, label_of};
+use super::logprobs::Logprobs;
+use super::text::{self, Text};
 use super::{UsageField, malformed};
 use crate::call::{Answer, Prepared};
-use crate::endpoint::{Chat, ChatTask, TEXT};
+use crate::endpoint::{Chat, ChatTask, Confidence, Style, TEXT};
 use crate::error::CallError;
 
 /// Longest text of a request, bytes.
 const MAX_TEXT: usize = 1 << 20;
 
-/// The output of a classifier, as planners and routers read it.
-const LOGITS: &str = "logits";
+/// Most probable tokens that the older interface gives.
+const MAX_COMPLETION_LOGPROBS: u32 = 5;
 
 /// `text` BYTES `[1]`, and for generation optionally `max_tokens` (INT64 `[1]`), `temperature` (FP32 `[1]`).
 pub(crate) fn signature(chat: &Chat) -> Signature {
@@ -51,16 +53,9 @@ pub(crate) fn prepare(chat: &Chat, inputs: &Inputs, streamed: bool) -> Result<Pr
     if let Some(tensor) = input("temperature") {
         temperature = tensor.to_f32()?.first().copied().unwrap_or_default().into();
     }
-    let mut messages = Vec::new();
-    messages.extend(
-        chat.system
-            .as_ref()
-            .map(|system| json!({"role": "system", "content": system})),
-    );
-    messages.push(json!({"role": "user", "content": chat.prompt.replace(TEXT, &text)}));
+    let prompt = chat.prompt.replace(TEXT, &text);
     let mut body = json!({
         "model": chat.model,
-        "messages": messages,
         "max_tokens": max_tokens,
         "temperature": temperature,
     });
@@ -69,22 +64,46 @@ pub(crate) fn prepare(chat: &Chat, inputs: &Inputs, streamed: bool) -> Result<Pr
             body.insert(name.to_owned(), value);
         }
     };
-    if chat.top_logprobs > 0 {
-        set("logprobs", true.into());
-        set("top_logprobs", chat.top_logprobs.into());
+    let path = match chat.style {
+        Style::Chat => {
+            let system = chat.system.as_ref();
+            let system = system.map(|system| json!({"role": "system", "content": system}));
+            let user = json!({"role": "user", "content": prompt});
+            set("messages", system.into_iter().chain([user]).collect());
+            if chat.top_logprobs > 0 {
+                set("logprobs", true.into());
+                set("top_logprobs", chat.top_logprobs.into());
+            }
+            "chat/completions"
+        }
+        Style::Completions => {
+            let system = chat.system.as_ref().map(|system| format!("{system}\n\n"));
+            set("prompt", (system.unwrap_or_default() + &prompt).into());
+            if chat.top_logprobs > 0 {
+                set("logprobs", chat.top_logprobs.min(MAX_COMPLETION_LOGPROBS).into());
+            }
+            "completions"
+        }
+    };
+    let mut choices = 1;
+    if let Confidence::Agreement { samples } = chat.confidence {
+        choices = samples;
+        set("n", samples.into());
     }
+    // Whether samples agree is known when all are complete.
+    let streamed = streamed && choices == 1;
     if streamed {
         set("stream", true.into());
         set("stream_options", json!({"include_usage": true}));
     }
     Ok(Prepared {
-        path: "chat/completions".to_owned(),
+        path: path.to_owned(),
         content_type: "application/json",
         headers: Vec::new(),
         body: body.to_string().into(),
         head: None,
         streamed,
-        max_tokens,
+        max_tokens: max_tokens.saturating_mul(choices),
     })
 }
 
@@ -104,7 +123,12 @@ struct Completion {
 
 #[derive(Deserialize)]
 struct Choice {
-    message: Message,
+    /// Of chat completions.
+    #[serde(default)]
+    message: Option<Message>,
+    /// Of completions.
+    #[serde(default)]
+    text: Option<String>,
     #[serde(default)]
     logprobs: Option<Logprobs>,
     #[serde(default)]
@@ -117,128 +141,44 @@ struct Message {
     content: Option<String>,
 }
 
+impl Choice {
+    fn read(self, chat: &Chat) -> Result<Text, CallError> {
+        let content = match (self.text, self.message) {
+            (Some(text), _) => text,
+            (None, Some(message)) => message.content.unwrap_or_default(),
+            (None, None) => return Err(malformed("a choice has no text")),
+        };
+        let mut text = Text::default();
+        text.add(chat, &content, self.logprobs)?;
+        text.end = self.finish_reason;
+        Ok(text)
+    }
+}
+
 /// Reads a whole answer.
 ///
 /// # Errors
 /// [`CallError::Malformed`], or [`CallError::Useless`] for an answer that is none of the labels or has no text.
 pub(crate) fn decode(chat: &Chat, body: &Bytes) -> Result<Answer, CallError> {
     let completion: Completion = serde_json::from_slice(body).map_err(malformed)?;
-    let choice = completion.choices.into_iter().next();
-    let choice = choice.ok_or_else(|| malformed("it has no choices"))?;
-    let mut text = Text::default();
-    text.add(chat, &choice.message.content.unwrap_or_default(), choice.logprobs)?;
-    text.end = choice.finish_reason;
+    let mut choices = completion.choices.into_iter();
+    let outputs = if let Confidence::Agreement { samples } = chat.confidence {
+        let texts: Result<Vec<Text>, CallError> = choices.map(|choice| choice.read(chat)).collect();
+        text::agreed(chat, texts?, samples)?
+    } else {
+        let choice = choices.next().ok_or_else(|| malformed("it has no choices"))?;
+        choice.read(chat)?.outputs(chat)?
+    };
     Ok(Answer {
-        outputs: text.outputs(chat)?,
-        usage: completion.usage.map(Into::into),
+        outputs,
+        usage: completion.usage.and_then(UsageField::counted),
     })
-}
-
-/// The text of an answer, with its probabilities.
-#[derive(Debug, Default)]
-pub(super) struct Text {
-    content: String,
-    places: Vec<Place>,
-    pub end: Option<String>,
-}
-
-impl Text {
-    /// Adds a part.
-    ///
-    /// # Errors
-    /// [`CallError::Malformed`] for log probabilities that are none.
-    pub(super) fn add(
-        &mut self,
-        chat: &Chat,
-        content: &str,
-        logprobs: Option<Logprobs>,
-    ) -> Result<(), CallError> {
-        self.content.push_str(content);
-        if chat.top_logprobs > 0 {
-            for place in logprobs.and_then(|logprobs| logprobs.content).unwrap_or_default() {
-                place.check()?;
-                self.places.push(place);
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the outputs of the complete answer.
-    ///
-    /// # Errors
-    /// [`CallError::Useless`].
-    pub(super) fn outputs(self, chat: &Chat) -> Result<Outputs, CallError> {
-        if chat.top_logprobs > 0 && self.places.is_empty() && !self.content.is_empty() {
-            return Err(useless(
-                "the endpoint gives no log probabilities, so the answer has no confidence; set `top_logprobs = 0` for a \
-                 variant that never has to decide whether to escalate",
-            ));
-        }
-        let outputs = match &chat.task {
-            ChatTask::Classify { labels } => self.classified(chat, labels)?,
-            ChatTask::Generate => self.generated()?,
-        };
-        outputs.into_iter().collect::<Result<_, _>>().map_err(malformed)
-    }
-
-    fn classified(
-        self,
-        chat: &Chat,
-        labels: &[String],
-    ) -> Result<Vec<Result<Tensor, kaskade_models::TensorError>>, CallError> {
-        let shown = || self.content.chars().take(40).collect::<String>();
-        let none = || {
-            useless(format!(
-                "the answer `{}` is none of the labels {labels:?}",
-                shown()
-            ))
-        };
-        let scores = if chat.top_logprobs > 0 {
-            // White space before the answer says nothing.
-            let first = self.places.iter().find(|place| !place.token.trim().is_empty());
-            first.and_then(|place| place.scores(labels)).ok_or_else(none)?
-        } else {
-            let class = label_of(&self.content, labels).ok_or_else(none)?;
-            (0..labels.len())
-                .map(|other| f32::from(u8::from(other == class)))
-                .collect()
-        };
-        Ok(vec![Tensor::from_f32(LOGITS, &[scores.len()], &scores)])
-    }
-
-    fn generated(self) -> Result<Vec<Result<Tensor, kaskade_models::TensorError>>, CallError> {
-        let end = match self.end.as_deref() {
-            Some("length") => "length",
-            Some("content_filter") => {
-                return Err(useless("the endpoint's content filter withheld the answer"));
-            }
-            _ => "stop",
-        };
-        let probabilities: Vec<f32> = self.places.iter().map(Place::probability).collect();
-        let confidence = self.places.iter().map(Place::confidence).reduce(f32::min);
-        let mut outputs = vec![Tensor::from_texts("text", &[&self.content])];
-        if !probabilities.is_empty() {
-            outputs.push(Tensor::from_f32(
-                "probabilities",
-                &[probabilities.len()],
-                &probabilities,
-            ));
-        }
-        // Without probabilities an answer is never sure.
-        outputs.push(Tensor::from_f32("confidence", &[1], &[confidence.unwrap_or(0.0)]));
-        outputs.push(Tensor::from_texts("end", &[end]));
-        Ok(outputs)
-    }
-}
-
-fn useless(reason: impl Into<String>) -> CallError {
-    CallError::Useless {
-        reason: reason.into(),
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use kaskade_models::Tensor;
+
     use super::*;
 
     fn chat(task: ChatTask) -> Chat {
@@ -250,6 +190,8 @@ mod tests {
             max_tokens: 8,
             temperature: 0.0,
             top_logprobs: 5,
+            style: Style::Chat,
+            confidence: Confidence::Logprobs,
         }
     }
 
@@ -295,6 +237,12 @@ mod tests {
         let answer = read(&unsure, r#"{"choices": [{"message": {"content": "Bad."}}]}"#).unwrap();
         assert_eq!(answer.outputs[0].to_f32().unwrap(), [1.0, 0.0]);
         assert_eq!(answer.usage, None);
+        let uncounted = r#"{"choices": [{"message": {"content": "Bad."}}], "usage": {"prompt_tokens": null, "completion_tokens": 1}}"#;
+        assert_eq!(
+            read(&unsure, uncounted).unwrap().usage,
+            None,
+            "unknown is not zero"
+        );
     }
 
     #[test]
@@ -345,5 +293,86 @@ mod tests {
         assert_eq!(named("probabilities").shape, [2]);
         let confidence = named("confidence").to_f32().unwrap()[0];
         assert!((confidence - (-1.4_f32).exp()).abs() < 1e-3, "{confidence}");
+    }
+
+    #[test]
+    fn the_older_interface_says_the_same_in_another_form() {
+        let older = Chat {
+            style: Style::Completions,
+            system: Some("Be brief.".to_owned()),
+            top_logprobs: 20,
+            ..classifier()
+        };
+        let inputs = vec![Tensor::from_texts("text", &["so good"]).unwrap()];
+        let prepared = prepare(&older, &inputs, false).unwrap();
+        let body: Value = serde_json::from_slice(&prepared.body).unwrap();
+        assert_eq!(prepared.path, "completions");
+        assert_eq!(
+            (&body["prompt"], &body["logprobs"]),
+            (&json!("Be brief.\n\nReview: so good"), &json!(5))
+        );
+        let text = |logprob: &str| {
+            format!(
+                "{{\"choices\": [{{\"text\": \" good\", \"logprobs\": {{\"tokens\": [\" good\"], \"token_logprobs\": [{logprob}], \
+                 \"top_logprobs\": [{{\" good\": -0.1, \" bad\": -3.0}}]}}}}]}}"
+            )
+        };
+        let logits = read(&older, &text("-0.1")).unwrap().outputs[0].to_f32().unwrap();
+        assert!(
+            (logits[1] + 0.1).abs() < 1e-6 && (logits[0] + 3.0).abs() < 1e-6,
+            "{logits:?}"
+        );
+        for bad in ["null", "0.5", "\"x\""] {
+            assert!(
+                matches!(read(&older, &text(bad)), Err(CallError::Malformed { .. })),
+                "{bad}"
+            );
+        }
+        let nothing = r#"{"choices": [{"finish_reason": "stop"}]}"#;
+        assert!(matches!(read(&older, nothing), Err(CallError::Malformed { .. })));
+    }
+
+    #[test]
+    fn samples_that_agree_make_an_answer_sure() {
+        let sampled = |task| Chat {
+            top_logprobs: 0,
+            confidence: Confidence::Agreement { samples: 4 },
+            ..chat(task)
+        };
+        let inputs = vec![Tensor::from_texts("text", &["so good"]).unwrap()];
+        let prepared = prepare(&sampled(ChatTask::Generate), &inputs, true).unwrap();
+        let body: Value = serde_json::from_slice(&prepared.body).unwrap();
+        assert_eq!((&body["n"], body.get("stream")), (&json!(4), None));
+        assert_eq!(prepared.max_tokens, 32, "every sample is paid for");
+        let choices = |texts: &[&str]| {
+            let choices = texts
+                .iter()
+                .map(|text| json!({"message": {"content": text}, "finish_reason": "stop"}));
+            json!({"choices": choices.collect::<Vec<_>>()}).to_string()
+        };
+        let ChatTask::Classify { labels } = classifier().task else {
+            panic!("it classifies")
+        };
+        let classify = sampled(ChatTask::Classify { labels });
+        let logits = |texts: &[&str]| {
+            read(&classify, &choices(texts)).map(|answer| answer.outputs[0].to_f32().unwrap())
+        };
+        let (all, most) = (
+            logits(&["good", "Good.", "good", "good"]).unwrap(),
+            logits(&["good", "bad", "good", "no idea"]).unwrap(),
+        );
+        assert!(
+            all[1] - all[0] > most[1] - most[0] && most[1] > most[0],
+            "{all:?} {most:?}"
+        );
+        for few in [&["good"][..], &["good", "eh", "hm", "er"]] {
+            assert!(matches!(logits(few), Err(CallError::Useless { .. })), "{few:?}");
+        }
+        let generate = sampled(ChatTask::Generate);
+        let answer = read(&generate, &choices(&["To be", "or", "to  be", "TO BE"])).unwrap();
+        let named = |name: &str| answer.outputs.iter().find(|output| output.name == name).unwrap();
+        assert_eq!(named("text").to_texts().unwrap(), ["To be"]);
+        let confidence = named("confidence").to_f32().unwrap()[0];
+        assert!((confidence - 3.5 / 5.5).abs() < 1e-6, "{confidence}");
     }
 }

@@ -67,7 +67,7 @@ pub(crate) fn decode(body: &Bytes) -> Result<Answer, CallError> {
         Tensor::from_f32("embedding", &[one.embedding.len()], &one.embedding).map_err(malformed)?;
     Ok(Answer {
         outputs: vec![embedding],
-        usage: read.usage.map(Into::into),
+        usage: read.usage.and_then(UsageField::counted),
     })
 }
 

@@ -1,16 +1,54 @@
 //! From log probabilities of tokens to class scores and confidences.
 
+use std::collections::BTreeMap;
+
 use kaskade_policy::confidence::{Calibration, Estimator, Scores};
 use serde::Deserialize;
 
 use super::malformed;
 use crate::error::CallError;
 
-/// The log probabilities of an answer.
+/// The log probabilities of an answer: `content` of chat completions, or the three lists of completions.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Logprobs {
     #[serde(default)]
-    pub content: Option<Vec<Place>>,
+    content: Option<Vec<Place>>,
+    #[serde(default)]
+    tokens: Option<Vec<String>>,
+    #[serde(default, rename = "token_logprobs")]
+    of_tokens: Option<Vec<f64>>,
+    #[serde(default, rename = "top_logprobs")]
+    most_probable: Option<Vec<Option<BTreeMap<String, f64>>>>,
+}
+
+impl Logprobs {
+    /// Returns them by token.
+    ///
+    /// # Errors
+    /// [`CallError::Malformed`] if the lists have different lengths.
+    pub(super) fn places(self) -> Result<Vec<Place>, CallError> {
+        let (Some(tokens), Some(logprobs)) = (self.tokens, self.of_tokens) else {
+            return Ok(self.content.unwrap_or_default());
+        };
+        if tokens.len() != logprobs.len() {
+            return Err(malformed(format!(
+                "it has {} log probabilities for {} tokens",
+                logprobs.len(),
+                tokens.len()
+            )));
+        }
+        let mut tops = self.most_probable.unwrap_or_default().into_iter();
+        let places = tokens.into_iter().zip(logprobs).map(|(token, logprob)| {
+            let top = tops.next().flatten().unwrap_or_default().into_iter();
+            let top_logprobs = top.map(|(token, logprob)| Candidate { token, logprob });
+            Place {
+                token,
+                logprob,
+                top_logprobs: top_logprobs.collect(),
+            }
+        });
+        Ok(places.collect())
+    }
 }
 
 /// One token of an answer.

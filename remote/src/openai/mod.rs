@@ -2,27 +2,32 @@
 
 pub(crate) mod chat;
 pub(crate) mod embeddings;
+pub(crate) mod judge;
 mod logprobs;
 pub(crate) mod stream;
+mod text;
 
+use kaskade_policy::remote::price::Usage;
 use serde::Deserialize;
 
 use crate::error::CallError;
 
-/// Tokens as the API counts them.
+/// Tokens as the API counts them. A server that does not count the prompt's says null.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(crate) struct UsageField {
-    prompt_tokens: u64,
     #[serde(default)]
-    completion_tokens: u64,
+    prompt_tokens: Option<u64>,
+    #[serde(default)]
+    completion_tokens: Option<u64>,
 }
 
-impl From<UsageField> for kaskade_policy::remote::price::Usage {
-    fn from(usage: UsageField) -> Self {
-        Self {
-            input_tokens: usage.prompt_tokens,
-            output_tokens: usage.completion_tokens,
-        }
+impl UsageField {
+    /// Returns the counts, if the prompt's tokens are counted. An answer without tokens of its own has none, as of embeddings.
+    fn counted(self) -> Option<Usage> {
+        Some(Usage {
+            input_tokens: self.prompt_tokens?,
+            output_tokens: self.completion_tokens.unwrap_or_default(),
+        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Streamed chat completions: server-sent events.
+//! Streamed chat completions and completions: server-sent events.
 
 use http_body_util::BodyExt;
 use hyper::Response;
@@ -6,8 +6,8 @@ use hyper::body::Incoming;
 use kaskade_models::Tensor;
 use serde::Deserialize;
 
-use super::chat::Text;
 use super::logprobs::Logprobs;
+use super::text::Text;
 use super::{UsageField, malformed};
 use crate::call::{Answer, Parts};
 use crate::endpoint::Api;
@@ -29,8 +29,12 @@ struct Chunk {
 
 #[derive(Deserialize)]
 struct StreamedChoice {
+    /// Of chat completions.
     #[serde(default)]
     delta: Content,
+    /// Of completions.
+    #[serde(default)]
+    text: Option<String>,
     #[serde(default)]
     logprobs: Option<Logprobs>,
     #[serde(default)]
@@ -54,7 +58,7 @@ pub(crate) async fn read(
     parts: Parts<'_>,
 ) -> Result<Answer, CallError> {
     let Api::Chat(chat) = api else {
-        return Err(malformed("only chat completions are streamed"));
+        return Err(malformed("only chat completions and completions are streamed"));
     };
     let mut body = answer.into_body();
     let (mut lines, mut text, mut usage, mut done) = (Lines::default(), Text::default(), None, false);
@@ -81,7 +85,7 @@ pub(crate) async fn read(
             }
             usage = chunk.usage.or(usage);
             if let Some(delta) = chunk.choices.into_iter().next() {
-                let content = delta.delta.content.unwrap_or_default();
+                let content = delta.text.or(delta.delta.content).unwrap_or_default();
                 text.add(chat, &content, delta.logprobs)?;
                 text.end = delta.finish_reason.or(text.end.take());
                 if !content.is_empty() {
@@ -98,7 +102,7 @@ pub(crate) async fn read(
     }
     Ok(Answer {
         outputs: text.outputs(chat)?,
-        usage: usage.map(Into::into),
+        usage: usage.and_then(UsageField::counted),
     })
 }
 

@@ -6,19 +6,20 @@
     reason = "a test"
 )]
 
-mod fixture;
+mod confidence;
+mod health;
 
 use std::io::Write;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
-use fixture::{Does, Server, ok};
 use kaskade_models::{Executor, Inputs, Loaded, ModelError, Outputs, Tensor};
 use kaskade_policy::remote::breaker::BreakerConfig;
 use kaskade_policy::remote::price::Price;
 use kaskade_policy::remote::retry::RetryConfig;
-use kaskade_remote::{Api, Chat, ChatTask, Endpoint, Secret, connect};
+use kaskade_remote::{Api, Chat, ChatTask, Confidence, Endpoint, Secret, Style, connect};
+use kaskade_testkit::endpoint::{self as fixture, Does, Server, ok};
 
 const KEY: &str = "sk-this-is-the-key";
 
@@ -66,6 +67,8 @@ fn endpoint(server: &Server, task: ChatTask) -> Endpoint {
             max_tokens: 8,
             temperature: 0.0,
             top_logprobs: 5,
+            style: Style::Chat,
+            confidence: Confidence::Logprobs,
         }),
         price: Some(Price {
             request: 0.0,

@@ -167,8 +167,19 @@ class Wire(unittest.TestCase):
         done = wire.unpack(wire.encode_done(request, "r", ([], 0.5), wire.Hop("s", 1, 2, 3)))
         self.assertEqual((done["id"], done["attempt"], done["branch"], done["confidence"]), (7, 2, "a.1", 0.5))
         self.assertEqual([hop["stage"] for hop in done["hops"]], ["before", "s"])
+        self.assertNotIn("cost", done["hops"][1], "unknown is not zero")
+        priced = wire.Hop("s", cost=wire.Cost(0.25, "measured"))
+        done = wire.unpack(wire.encode_done(request, "r", ([], 0.5), priced))
+        self.assertEqual(done["hops"][1]["cost"], {"amount": 0.25, "source": "measured"})
         failed = wire.unpack(wire.encode_done(request, "r", errors.BadOutput("NaN")))
         self.assertEqual(failed["error"], {"code": "KSK0009", "message": "NaN"})
+
+    def test_a_stage_states_its_cost_in_outputs(self) -> None:
+        stated = wire.Cost.stated
+        self.assertEqual(stated({"cost": np.array([0.5])}), wire.Cost(0.5, "priced"))
+        self.assertEqual(stated({"cost": 0.5, "cost_source": np.array(["modelled"])}), wire.Cost(0.5, "modelled"))
+        for outputs in ({}, {"cost": float("nan")}, {"cost": -1.0}, {"cost": []}, {"cost": 1.0, "cost_source": "guessed"}):
+            self.assertIsNone(stated(outputs), outputs)
 
     def test_random_bytes_are_malformed_and_nothing_else(self) -> None:
         draw = random.Random(13)

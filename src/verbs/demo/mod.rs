@@ -136,8 +136,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let signature = largest.load(largest.device)?.model.signature();
     let test = samples(args, app.data.test.as_ref(), "test", &signature)?;
     if args.watch {
-        let plan = watch::gears(&cascades.ap.plan, &cascades.eo.plan)?;
-        return watch::run(&app, family, plan, &test, args.http.socket());
+        let wave = watch::Wave::of(&profile);
+        let plan = watch::gears(&cascades.ap.plan, &cascades.eo.plan, wave)?;
+        return watch::run(&app, family, plan, &test, wave, args.http.socket());
     }
     let alone = initial::single(&app, &largest.name);
     let serve =
@@ -165,11 +166,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// How much is measured: for `--watch` little, because what it serves is measured while it is watched.
+fn effort(watch: bool) -> Effort {
+    let effort = Effort::new(STRETCH);
+    if !watch {
+        return effort;
+    }
+    Effort {
+        batches: vec![1, 8, 32],
+        rounds: 1,
+        ..effort
+    }
+}
+
 fn profile(app: &App, family: &Family, args: &Args) -> anyhow::Result<Profile> {
     let plan = measure::Plan {
         app: app.name.as_str(),
         estimator: app.estimator(),
-        effort: &Effort::new(STRETCH),
+        effort: &effort(args.watch),
         power: &(&app.power).into(),
         quiet: args.quiet,
     };

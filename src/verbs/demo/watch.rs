@@ -18,26 +18,72 @@ use kaskade_app::data::Samples;
 use kaskade_app::family::Family;
 use kaskade_app::report::progress::say;
 use kaskade_app::serving::{Service, gateway};
+use kaskade_policy::fit;
 use kaskade_policy::plan::{LoadRange, Plan};
+use kaskade_policy::profile::Profile;
 use serde_json::json;
 
-/// Load at which the gear changes, requests per second.
-const SHIFT_AT: f64 = 120.0;
+/// Highest load on a machine that is fast enough, requests per second.
+const MOST: f64 = 220.0;
 
-/// Lowest and highest load, requests per second.
-const LOAD: (f64, f64) = (20.0, 220.0);
+/// Share of the machine's capacity that the highest load uses.
+const USED: f64 = 0.6;
 
 /// Time of one wave of the load.
 const WAVE: Duration = Duration::from_secs(40);
 
+/// Longest sleep of a client.
+const STEP: Duration = Duration::from_millis(100);
+
 /// Clients, each with a connection of its own.
 const CLIENTS: u32 = 8;
 
-/// Merges two plans of one app into two gears, which shift at [`SHIFT_AT`].
+/// A load that goes up and down.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Wave {
+    /// Lowest load, requests per second.
+    low: f64,
+    /// Highest load, requests per second.
+    high: f64,
+    /// Load at which the gear changes, requests per second.
+    shift_at: f64,
+}
+
+impl Wave {
+    /// Returns a load that the machine on which a family was profiled can answer, even if every request passes every variant.
+    pub(super) fn of(profile: &Profile) -> Self {
+        let variants = profile.variants.iter();
+        let latencies =
+            variants.filter_map(|variant| fit::per_request(&variant.costs, 1, |cost| Some(cost.latency_s)));
+        Self::within(latencies.sum())
+    }
+
+    /// Returns a load of which every request takes the machine this time, seconds.
+    fn within(request_s: f64) -> Self {
+        let high = if request_s > 0.0 {
+            (USED / request_s).min(MOST)
+        } else {
+            MOST
+        };
+        Self {
+            low: 0.1 * high,
+            high,
+            shift_at: 0.55 * high,
+        }
+    }
+
+    /// Returns the load after that time, requests per second.
+    fn load(&self, after: Duration) -> f64 {
+        let turn = after.as_secs_f64() / WAVE.as_secs_f64() * std::f64::consts::TAU;
+        self.low + (self.high - self.low) * (1.0 - turn.cos()) / 2.0
+    }
+}
+
+/// Merges two plans of one app into two gears, which shift at that load, requests per second.
 ///
 /// # Errors
 /// When a plan has no gear, or the merged plan is not valid.
-pub(super) fn gears(accurate: &Plan, fast: &Plan) -> anyhow::Result<Plan> {
+pub(super) fn gears(accurate: &Plan, fast: &Plan, wave: Wave) -> anyhow::Result<Plan> {
     let mut plan = accurate.clone();
     "demo --watch".clone_into(&mut plan.made_by);
     // A certificate holds for the gear that it was made for.
@@ -58,10 +104,10 @@ pub(super) fn gears(accurate: &Plan, fast: &Plan) -> anyhow::Result<Plan> {
     "fast".clone_into(&mut high.name);
     low.load = LoadRange {
         from_qps: 0.0,
-        to_qps: Some(SHIFT_AT),
+        to_qps: Some(wave.shift_at),
     };
     high.load = LoadRange {
-        from_qps: SHIFT_AT,
+        from_qps: wave.shift_at,
         to_qps: None,
     };
     plan.gears = vec![low, high];
@@ -78,6 +124,7 @@ pub(super) fn run(
     family: Family,
     plan: Plan,
     test: &Samples,
+    wave: Wave,
     address: SocketAddr,
 ) -> anyhow::Result<()> {
     let http = gateway::listen(app, address)?;
@@ -91,14 +138,17 @@ pub(super) fn run(
     http.watch(service.node().health().clone());
     http.serve(gateway::options(app), bus)?;
     let address = http.address();
-    say(&format!("open http://{address}/ to watch; Ctrl-C ends"));
+    say(&format!(
+        "open http://{address}/ to watch {:.0} to {:.0} requests per second; Ctrl-C ends",
+        wave.low, wave.high
+    ));
     let requests: Arc<[Vec<u8>]> = test.inputs.iter().map(|inputs| request(app, inputs)).collect();
     let stop = Arc::new(AtomicBool::new(false));
     let begun = Instant::now();
     let clients: Vec<_> = (0..CLIENTS)
         .map(|client| {
             let (requests, stop) = (Arc::clone(&requests), Arc::clone(&stop));
-            thread::spawn(move || ask(address, &requests, client as usize, begun, &stop))
+            thread::spawn(move || ask(address, &requests, client as usize, (wave, begun), &stop))
         })
         .collect();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -117,13 +167,6 @@ pub(super) fn run(
     service.stop();
     say("stopped");
     Ok(())
-}
-
-/// Returns the load after that time, requests per second.
-fn load(after: Duration) -> f64 {
-    let turn = after.as_secs_f64() / WAVE.as_secs_f64() * std::f64::consts::TAU;
-    let (low, high) = LOAD;
-    low + (high - low) * (1.0 - turn.cos()) / 2.0
 }
 
 /// Writes a request of the Open Inference Protocol with binary tensors.
@@ -149,15 +192,30 @@ fn request(app: &App, inputs: &[kaskade::Tensor]) -> Vec<u8> {
 }
 
 /// Sends requests over one connection, each when it is due.
-fn ask(address: SocketAddr, requests: &[Vec<u8>], client: usize, begun: Instant, stop: &AtomicBool) {
+fn ask(
+    address: SocketAddr,
+    requests: &[Vec<u8>],
+    client: usize,
+    (wave, begun): (Wave, Instant),
+    stop: &AtomicBool,
+) {
     let mut connection = None;
     let mut due = Instant::now();
     for request in requests.iter().cycle().skip(client * 97) {
         if stop.load(Ordering::Relaxed) {
             return;
         }
-        due += Duration::from_secs_f64(f64::from(CLIENTS) / load(begun.elapsed()));
-        thread::sleep(due.saturating_duration_since(Instant::now()));
+        due += Duration::from_secs_f64(f64::from(CLIENTS) / wave.load(begun.elapsed()));
+        // In steps, so that the end of the demo is noticed.
+        while let Some(left) = due
+            .checked_duration_since(Instant::now())
+            .filter(|left| !left.is_zero())
+        {
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            thread::sleep(left.min(STEP));
+        }
         // A late client does not catch up in a burst.
         due = due.max(Instant::now().checked_sub(Duration::from_secs(1)).unwrap_or(due));
         let answered = exchange(&mut connection, address, request);
@@ -199,10 +257,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_load_crosses_the_gears() {
-        assert!(load(Duration::ZERO) < SHIFT_AT);
-        assert!(load(WAVE / 2) > SHIFT_AT);
-        assert!((load(WAVE) - LOAD.0).abs() < 1e-6);
+    fn the_load_crosses_the_gears_and_never_exceeds_the_machine() {
+        for (request_s, most) in [(0.0, MOST), (0.000_1, MOST), (0.04, USED / 0.04)] {
+            let wave = Wave::within(request_s);
+            assert!((wave.high - most).abs() < 1e-6, "{wave:?}");
+            assert!(wave.load(Duration::ZERO) < wave.shift_at);
+            assert!(wave.load(WAVE / 2) > wave.shift_at);
+            assert!((wave.load(WAVE) - wave.low).abs() < 1e-6);
+        }
     }
 
     #[test]
@@ -214,9 +276,14 @@ mod tests {
                 .then("l", "large");
             cascade.build().unwrap()
         };
-        let merged = gears(&plan(0.9), &plan(0.5)).unwrap();
+        let wave = Wave {
+            low: 1.0,
+            high: 20.0,
+            shift_at: 10.0,
+        };
+        let merged = gears(&plan(0.9), &plan(0.5), wave).unwrap();
         assert_eq!(merged.gears.len(), 2);
         assert_eq!(merged.placement.len(), 2);
-        assert!((merged.gears[1].load.from_qps - SHIFT_AT).abs() < f64::EPSILON);
+        assert!((merged.gears[1].load.from_qps - wave.shift_at).abs() < f64::EPSILON);
     }
 }

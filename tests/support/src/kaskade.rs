@@ -217,8 +217,21 @@ impl Served {
     ///
     /// # Panics
     /// When it does not stop within [`PATIENCE`], or ends with a failure.
-    pub fn end(mut self) -> String {
+    pub fn end(self) -> String {
         self.process.terminate();
+        self.ended()
+    }
+
+    /// Interrupts it (SIGINT), waits for its end, and returns all that it printed on standard error.
+    ///
+    /// # Panics
+    /// As [`Served::end`].
+    pub fn interrupt(self) -> String {
+        self.process.interrupt();
+        self.ended()
+    }
+
+    fn ended(mut self) -> String {
         let mut status: Option<ExitStatus> = None;
         wait_until("the process ends", PATIENCE, || {
             status = self.process.exited();

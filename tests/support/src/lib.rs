@@ -5,6 +5,7 @@
 //! - [`kaskade()`] runs the command line, [`Served`] is a `kaskade serve` (`kaskade.rs`).
 //! - [`Process`] is a child process that is killed when dropped (`process.rs`).
 //! - [`DelayProxy`] delays what a server sends (`proxy.rs`).
+//! - [`endpoint`] stands in for an endpoint of another party, and behaves as told.
 //! - [`oracle`] sends requests and counts the terminal replies to each (`oracle.rs`).
 //! - [`python`] returns an interpreter that has `nats-py` and `msgpack`, [`onnx_python`] one that has `onnxruntime`
 //!   (`python.rs`).
@@ -22,6 +23,7 @@
 
 mod binary;
 mod cache;
+pub mod endpoint;
 mod kaskade;
 pub mod oracle;
 mod process;

@@ -54,6 +54,11 @@ impl Process {
         self.signal(Signal::TERM);
     }
 
+    /// Interrupts the process (SIGINT), as Ctrl-C does, and returns at once.
+    pub fn interrupt(&self) {
+        self.signal(Signal::INT);
+    }
+
     /// The exit status, once the process has ended.
     pub fn exited(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().ok().flatten()

@@ -86,6 +86,11 @@ impl Breaker {
         self.open.is_none()
     }
 
+    /// Returns when the next probe may go, microseconds; `None` while requests are sent.
+    pub fn next_probe(&self) -> Option<u64> {
+        self.open.map(|open| open.until)
+    }
+
     /// Notes that the endpoint answered: with a result, or with an error that is not its failure.
     pub fn succeeded(&mut self) {
         self.failed = 0;
@@ -139,6 +144,7 @@ mod tests {
         assert!(breaker.is_closed(), "a success starts the count again");
         breaker.failed(10);
         assert_eq!(breaker.admit(109), Permission::Refused { until: 110 });
+        assert_eq!(breaker.next_probe(), Some(110));
         // The failure of a request that was under way changes nothing.
         breaker.failed(50);
         assert_eq!(breaker.admit(110), Permission::Probe);
@@ -149,6 +155,7 @@ mod tests {
         breaker.abandoned();
         assert_eq!(breaker.admit(321), Permission::Probe);
         breaker.succeeded();
+        assert_eq!(breaker.next_probe(), None);
         assert_eq!(breaker.admit(322), Permission::Send);
     }
 

@@ -2,10 +2,12 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`agreement`] | confidence by agreement of several samples |
 //! | [`breaker`] | the circuit breaker: an endpoint that keeps failing gets no requests for a while |
 //! | [`retry`] | whether a failed call is repeated, and after which pause |
 //! | [`price`] | what a request costs in money, and the limit of spending |
 
+pub mod agreement;
 pub mod breaker;
 pub mod price;
 pub mod retry;

@@ -50,6 +50,55 @@ pub enum CostSource {
     Modelled,
 }
 
+/// What a request cost at one variant, or at all that it passed.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Cost {
+    /// Money, in the currency of the app's prices.
+    pub amount: f64,
+    /// Where the amount comes from.
+    pub source: CostSource,
+}
+
+impl Cost {
+    /// Returns a cost by a stated price.
+    pub const fn priced(amount: f64) -> Self {
+        Self {
+            amount,
+            source: CostSource::Priced,
+        }
+    }
+
+    /// Whether the amount is finite and not negative. Other parties state costs too.
+    pub fn is_sound(&self) -> bool {
+        self.amount.is_finite() && self.amount >= 0.0
+    }
+
+    /// Adds the costs of all stages that a request passed. `None` if one of them is unknown or no amount, or if there is none. The
+    /// source of the sum is the least certain of the parts.
+    pub fn total(parts: impl IntoIterator<Item = Option<Self>>) -> Option<Self> {
+        let mut total: Option<Self> = None;
+        for part in parts {
+            let part = part.filter(Self::is_sound)?;
+            total = Some(total.map_or(part, |total| Self {
+                amount: total.amount + part.amount,
+                source: total.source.max(part.source),
+            }));
+        }
+        total
+    }
+}
+
+impl CostSource {
+    /// Its name, as it is serialised.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Priced => "priced",
+            Self::Measured => "measured",
+            Self::Modelled => "modelled",
+        }
+    }
+}
+
 impl Price {
     /// Whether every amount is finite and not negative.
     pub fn is_sound(&self) -> bool {
@@ -184,6 +233,21 @@ mod tests {
             }
             .is_sound()
         );
+    }
+
+    #[test]
+    fn a_sum_with_an_unknown_part_is_unknown() {
+        let modelled = Cost {
+            amount: 0.5,
+            source: CostSource::Modelled,
+        };
+        let total = Cost::total([Some(Cost::priced(1.0)), Some(modelled), Some(Cost::priced(0.0))]).unwrap();
+        assert!((total.amount - 1.5).abs() < 1e-12);
+        assert_eq!(total.source, CostSource::Modelled);
+        assert_eq!(Cost::total([]), None);
+        for unknown in [None, Some(Cost::priced(f64::NAN)), Some(Cost::priced(-1.0))] {
+            assert_eq!(Cost::total([Some(Cost::priced(1.0)), unknown]), None);
+        }
     }
 
     #[test]

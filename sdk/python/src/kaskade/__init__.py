@@ -24,7 +24,7 @@ from .retry import RetryPolicy
 from .stages import Input, Stage, stage
 from .sync import Client
 from .tensors import Typed
-from .wire import Branch, Hop, Reply
+from .wire import Branch, Cost, Hop, Reply
 
 __all__ = [
     "Accepted",
@@ -33,6 +33,7 @@ __all__ = [
     "Branch",
     "Broker",
     "Client",
+    "Cost",
     "Estimator",
     "Hop",
     "Input",

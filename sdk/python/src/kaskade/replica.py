@@ -244,7 +244,8 @@ class Replica:
         bodies = []
         for waiting, outcome in zip(batch, outcomes, strict=True):
             wait_us = int((began - waiting.since) * 1e6)
-            hop = Hop(self.stage.name, max(wait_us, 0), int(took * 1e6), len(batch))
+            cost = Cost.stated(outcome.outputs) if isinstance(outcome, Answer) else None
+            hop = Hop(self.stage.name, max(wait_us, 0), int(took * 1e6), len(batch), cost)
             bodies.append(_encode(waiting.item.request, self.id, outcome, hop))
         return bodies, took
 

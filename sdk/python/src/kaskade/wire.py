@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
+import numpy as np
 
 from . import tensors
 from .chunks import LARGEST_MESSAGE
@@ -98,13 +100,34 @@ def fault_of(value: Any) -> KaskadeError:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """Money, in the currency of the app's prices, and its source: `priced`, `measured` or `modelled`."""
+
+    amount: float
+    source: str = "priced"
+
+    @classmethod
+    def stated(cls, outputs: Mapping[str, Any]) -> Cost | None:
+        """Returns the cost that the outputs `cost` and `cost_source` of a stage state; `None` if they state none."""
+        try:
+            amount = float(np.asarray(outputs["cost"]).reshape(-1)[0])
+            source = np.asarray(outputs.get("cost_source", "priced")).reshape(-1)[0]
+        except (KeyError, IndexError, TypeError, ValueError):
+            return None
+        name = source.decode(errors="replace") if isinstance(source, bytes) else str(source)
+        known = name in ("priced", "measured", "modelled") and math.isfinite(amount) and amount >= 0
+        return cls(amount, name) if known else None
+
+
+@dataclass(frozen=True)
 class Hop:
-    """One stage that the request passed."""
+    """One stage that the request passed. Its cost is `None` if it is unknown."""
 
     stage: str
     wait_us: int = 0
     run_us: int = 0
     batch: int = 0
+    cost: Cost | None = None
 
 
 @dataclass(frozen=True)
@@ -178,10 +201,18 @@ def _hops(hops: Any) -> tuple[Hop, ...]:
     if not isinstance(hops, list):
         return ()
     return tuple(
-        Hop(str(hop.get("stage", "")), hop.get("wait_us", 0), hop.get("run_us", 0), hop.get("batch", 0))
+        Hop(
+            str(hop.get("stage", "")), hop.get("wait_us", 0), hop.get("run_us", 0), hop.get("batch", 0), _cost(hop.get("cost"))
+        )
         for hop in hops
         if isinstance(hop, dict)
     )
+
+
+def _cost(cost: Any) -> Cost | None:
+    if not isinstance(cost, dict) or not isinstance(cost.get("amount"), (int, float)):
+        return None
+    return Cost(float(cost["amount"]), str(cost.get("source", "")))
 
 
 def encode_infer(inputs: Mapping[str, Any], request_id: str | None, parameters: Mapping[str, str] | None) -> bytes:
@@ -267,7 +298,10 @@ def encode_done(
             message["branch"] = request.branch
         hops = list(request.hops)
         if hop is not None:
-            hops.append({"stage": hop.stage, "wait_us": hop.wait_us, "run_us": hop.run_us, "batch": hop.batch})
+            told: dict[str, Any] = {"stage": hop.stage, "wait_us": hop.wait_us, "run_us": hop.run_us, "batch": hop.batch}
+            if hop.cost is not None:
+                told["cost"] = {"amount": hop.cost.amount, "source": hop.cost.source}
+            hops.append(told)
         message["hops"] = hops
     if isinstance(outcome, KaskadeError):
         message["error"] = {"code": outcome.code, "message": outcome.message}

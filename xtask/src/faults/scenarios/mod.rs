@@ -6,6 +6,7 @@ mod durable;
 mod input;
 mod load;
 mod plans;
+mod remote;
 mod replicas;
 mod setup;
 mod shards;
@@ -38,6 +39,7 @@ pub(super) fn all() -> Vec<Scenario> {
         adoption::all(),
         setup::all(),
         durable::all(),
+        remote::all(),
     ];
     groups.into_iter().flatten().collect()
 }

@@ -1,8 +1,8 @@
-//! An HTTP server that behaves as told: it answers, hangs, refuses, breaks off.
+//! An HTTP server in the place of an endpoint that behaves as told: it answers, hangs, refuses, breaks off.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// What the server does with a request.
 #[derive(Debug, Clone)]
-pub(crate) enum Does {
+pub enum Does {
     /// Answers with this status, these header lines and this body.
     Answer(u16, String, Vec<u8>),
     /// Answers with status 200 after a while.
@@ -21,7 +21,8 @@ pub(crate) enum Does {
     Hang,
 }
 
-pub(crate) fn ok(body: &str) -> Does {
+/// Answers with status 200 and this body.
+pub fn ok(body: &str) -> Does {
     Does::Answer(200, String::new(), body.as_bytes().to_vec())
 }
 
@@ -29,60 +30,91 @@ type Script = dyn Fn(&Request, usize) -> Does + Send + Sync;
 
 /// A request as it arrived.
 #[derive(Debug, Clone)]
-pub(crate) struct Request {
-    pub(crate) path: String,
-    pub(crate) head: String,
-    pub(crate) body: Vec<u8>,
+pub struct Request {
+    /// The path.
+    pub path: String,
+    /// First line and headers.
+    pub head: String,
+    /// The body.
+    pub body: Vec<u8>,
 }
 
 /// A running server, on a thread of its own.
-pub(crate) struct Server {
-    pub(crate) address: SocketAddr,
-    pub(crate) requests: Arc<Mutex<Vec<Request>>>,
-    pub(crate) connections: Arc<AtomicUsize>,
+pub struct Server {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What it was asked, in order; without questions about models.
+    pub requests: Arc<Mutex<Vec<Request>>>,
+    /// Connections so far.
+    pub connections: Arc<AtomicUsize>,
     /// Most requests that were under way at once.
-    pub(crate) most: Arc<AtomicUsize>,
-    runtime: tokio::runtime::Runtime,
+    pub most: Arc<AtomicUsize>,
+    /// Whether questions about models are answered with an error; they are no requests.
+    pub down: Arc<AtomicBool>,
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Does not wait: an answer may hang, and the caller may be in another runtime.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 impl Server {
     /// Starts a server that does what `script` says for each request and its number from 0.
-    pub(crate) fn start(script: impl Fn(&Request, usize) -> Does + Send + Sync + 'static) -> Self {
+    ///
+    /// # Panics
+    /// When the system gives no thread or port.
+    pub fn start(script: impl Fn(&Request, usize) -> Does + Send + Sync + 'static) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
-            .unwrap();
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+            .expect("a runtime");
+        // Not awaited, since the caller may be in another runtime.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let state = State {
             script: Arc::new(script),
             requests: Arc::default(),
             running: Arc::default(),
             most: Arc::default(),
+            down: Arc::default(),
         };
-        let server = Self {
-            address: listener.local_addr().unwrap(),
+        let mut server = Self {
+            address: listener.local_addr().expect("an address"),
             requests: Arc::clone(&state.requests),
             connections: Arc::default(),
             most: Arc::clone(&state.most),
-            runtime,
+            down: Arc::clone(&state.down),
+            runtime: None,
         };
         let connections = Arc::clone(&server.connections);
-        server.runtime.spawn(async move {
+        listener.set_nonblocking(true).expect("a listener");
+        runtime.spawn(async move {
+            let listener = TcpListener::from_std(listener).expect("a listener");
             while let Ok((stream, _)) = listener.accept().await {
                 connections.fetch_add(1, Ordering::SeqCst);
                 tokio::spawn(serve(stream, state.clone()));
             }
         });
+        server.runtime = Some(runtime);
         server
     }
 
-    pub(crate) fn url(&self) -> String {
+    /// Its address as a URL.
+    pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    pub(crate) fn calls(&self) -> usize {
-        self.requests.lock().unwrap().len()
+    /// Number of requests so far.
+    ///
+    /// # Panics
+    /// When a thread of the server has panicked.
+    pub fn calls(&self) -> usize {
+        lock(&self.requests).len()
     }
 }
 
@@ -92,6 +124,11 @@ struct State {
     requests: Arc<Mutex<Vec<Request>>>,
     running: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
+    down: Arc<AtomicBool>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no thread panicked")
 }
 
 async fn serve(mut stream: TcpStream, state: State) -> std::io::Result<()> {
@@ -100,8 +137,17 @@ async fn serve(mut stream: TcpStream, state: State) -> std::io::Result<()> {
         let Some(request) = read(&mut stream, &mut bytes).await? else {
             return Ok(());
         };
+        if request.head.starts_with("GET ") && request.path.ends_with("/models") {
+            let status = if state.down.load(Ordering::SeqCst) {
+                500
+            } else {
+                200
+            };
+            answer(&mut stream, Does::Answer(status, String::new(), b"{}".to_vec())).await?;
+            continue;
+        }
         let number = {
-            let mut requests = state.requests.lock().unwrap();
+            let mut requests = lock(&state.requests);
             requests.push(request.clone());
             requests.len() - 1
         };
@@ -154,7 +200,7 @@ async fn answer(stream: &mut TcpStream, does: Does) -> std::io::Result<bool> {
 async fn read(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> std::io::Result<Option<Request>> {
     loop {
         if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
-            let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+            let head = String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned();
             let length = head
                 .lines()
                 .find_map(|line| {
@@ -166,8 +212,8 @@ async fn read(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> std::io::Result<Op
                 })
                 .unwrap_or(0_usize);
             if bytes.len() >= end + 4 + length {
-                let body = bytes[end + 4..end + 4 + length].to_vec();
-                bytes.drain(..end + 4 + length);
+                let mut body: Vec<u8> = bytes.drain(..end + 4 + length).collect();
+                body.drain(..end + 4);
                 let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
                 return Ok(Some(Request { path, head, body }));
             }
@@ -177,6 +223,6 @@ async fn read(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> std::io::Result<Op
         if read == 0 {
             return Ok(None);
         }
-        bytes.extend_from_slice(&buffer[..read]);
+        bytes.extend_from_slice(buffer.get(..read).unwrap_or_default());
     }
 }

@@ -1,0 +1,175 @@
+//! Where the confidence of a remote variant's answers comes from.
+
+use std::num::NonZeroU32;
+
+use kaskade_policy::remote::price::Price;
+use kaskade_remote::endpoint::{ANSWER, TEXT, VERDICTS};
+use kaskade_remote::secret::SecretError;
+use kaskade_remote::{Chat, ChatTask, Confidence, Judge, Style};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::remote::KeySource;
+
+/// Most samples of one answer.
+const MAX_SAMPLES: u32 = 64;
+
+/// Most tokens of a verdict.
+const VERDICT_TOKENS: u32 = 8;
+
+/// Most probable tokens that a judge is asked for.
+const VERDICT_LOGPROBS: u32 = 20;
+
+/// What a judge is asked, unless the app says otherwise.
+const VERDICT_PROMPT: &str =
+    "Request:\n{text}\n\nAnswer:\n{answer}\n\nIs the answer right? Reply with one word, yes or no.";
+
+/// Where the confidence of answers comes from. Calibration fits it like any other.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ConfidenceRule {
+    /// The log probabilities of the tokens.
+    #[default]
+    Logprobs,
+    /// The share of several samples that agree, for endpoints that give no log probabilities. All are paid for.
+    Agreement(AgreementRule),
+    /// A second model, which is asked whether the answer is right. Its calls are paid for too.
+    Judge(Box<JudgeRule>),
+}
+
+/// Several samples of each answer, by one call with `n`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AgreementRule {
+    /// Samples of an answer.
+    #[serde(default = "default_samples")]
+    #[schemars(range(min = 2, max = 64))]
+    pub samples: NonZeroU32,
+    /// Sampling temperature, above 0: at 0 all samples would be the same.
+    #[serde(default = "default_temperature")]
+    pub temperature: f64,
+}
+
+/// The model that judges answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JudgeRule {
+    /// The model, as its endpoint names it. It must give log probabilities.
+    pub model: String,
+    /// Address of its endpoint [default: that of the variant].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_url: Option<String>,
+    /// Where its key is, if it has an address of its own [default: requests have none].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_key: Option<KeySource>,
+    /// What it is asked; `{text}` stands for the request's text, `{answer}` for the answer. It must reply `yes` or `no`.
+    #[serde(default = "default_prompt")]
+    pub prompt: String,
+    /// What a verdict costs in money [default: unknown, and so is the cost of the variant].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price: Option<Price>,
+}
+
+const fn default_samples() -> NonZeroU32 {
+    NonZeroU32::MIN.saturating_add(4)
+}
+
+const fn default_temperature() -> f64 {
+    0.7
+}
+
+fn default_prompt() -> String {
+    VERDICT_PROMPT.to_owned()
+}
+
+impl ConfidenceRule {
+    /// Whether it comes from log probabilities.
+    pub fn is_default(&self) -> bool {
+        *self == Self::Logprobs
+    }
+
+    /// The sampling temperature that it needs.
+    pub(super) fn temperature(&self) -> Option<f64> {
+        match self {
+            Self::Agreement(rule) => Some(rule.temperature),
+            Self::Logprobs | Self::Judge(_) => None,
+        }
+    }
+
+    /// Returns what the endpoint's client does, with the judge's key.
+    ///
+    /// # Errors
+    /// [`SecretError`] if the key cannot be read.
+    pub(super) fn resolved(&self) -> Result<Confidence, SecretError> {
+        match self {
+            Self::Logprobs => Ok(Confidence::Logprobs),
+            Self::Agreement(rule) => Ok(Confidence::Agreement {
+                samples: rule.samples.get(),
+            }),
+            Self::Judge(rule) => {
+                let key = rule.api_key.as_ref().map(KeySource::read).transpose()?;
+                let chat = Chat {
+                    model: rule.model.clone(),
+                    task: ChatTask::Classify {
+                        labels: VERDICTS.map(str::to_owned).to_vec(),
+                    },
+                    system: None,
+                    prompt: rule.prompt.clone(),
+                    max_tokens: VERDICT_TOKENS,
+                    temperature: 0.0,
+                    top_logprobs: VERDICT_LOGPROBS,
+                    style: Style::Chat,
+                    confidence: Confidence::Logprobs,
+                };
+                Ok(Confidence::Judge(Box::new(Judge {
+                    chat,
+                    at: rule.base_url.clone().map(|base_url| (base_url, key)),
+                    price: rule.price,
+                })))
+            }
+        }
+    }
+
+    /// Returns what is wrong with it, by field.
+    pub(super) fn problems(&self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Logprobs => Vec::new(),
+            Self::Agreement(rule) => {
+                let mut problems = Vec::new();
+                if !(2..=MAX_SAMPLES).contains(&rule.samples.get()) {
+                    let text = format!("must be from 2 to {MAX_SAMPLES}");
+                    problems.push(("confidence.agreement.samples", text));
+                }
+                if !(rule.temperature.is_finite() && rule.temperature > 0.0) {
+                    let text = "must be above 0, or all samples are the same".to_owned();
+                    problems.push(("confidence.agreement.temperature", text));
+                }
+                problems
+            }
+            Self::Judge(rule) => {
+                let mut problems = Vec::new();
+                for place in [TEXT, ANSWER] {
+                    if !rule.prompt.contains(place) {
+                        problems.push(("confidence.judge.prompt", format!("has no `{place}`")));
+                    }
+                }
+                if let Some(url) = &rule.base_url
+                    && !url.starts_with("http://")
+                    && !url.starts_with("https://")
+                {
+                    let text = format!("`{url}` is no http or https address");
+                    problems.push(("confidence.judge.base_url", text));
+                }
+                if rule.api_key.is_some() && rule.base_url.is_none() {
+                    let text = "is for a judge with a `base_url` of its own".to_owned();
+                    problems.push(("confidence.judge.api_key", text));
+                }
+                if rule.price.is_some_and(|price| !price.is_sound()) {
+                    let text = "amounts must be finite and not negative".to_owned();
+                    problems.push(("confidence.judge.price", text));
+                }
+                problems
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! A local model with a price: its answers state what they cost, as those of endpoints do.
+
+use std::time::Duration;
+
+use kaskade_actors::dispatch::cost::COST;
+use kaskade_models::{
+    Availability, Continuous, Datatype, Inputs, Model, ModelError, Outputs, Progress, Signature, Tensor,
+    Waker,
+};
+use kaskade_policy::remote::price::{Price, Usage};
+
+/// Adds the output `cost` to a model's answers, if the cost is known.
+pub(crate) struct Priced {
+    model: Box<dyn Model>,
+    price: Price,
+}
+
+impl Priced {
+    /// Prices a model.
+    pub(crate) fn new(model: Box<dyn Model>, price: Price) -> Self {
+        Self { model, price }
+    }
+}
+
+/// Adds the cost of one answer.
+fn price_of(price: Price, outputs: &mut Outputs) {
+    let cost = price.cost(usage(outputs));
+    outputs.extend(cost.map(|cost| Tensor {
+        name: COST.to_owned(),
+        shape: vec![1],
+        datatype: Datatype::F64,
+        data: cost.to_le_bytes().to_vec().into(),
+    }));
+}
+
+/// Tokens of an answer, if its model is a language model that counts those of the prompt.
+fn usage(outputs: &Outputs) -> Option<Usage> {
+    let named = |name: &str| outputs.iter().find(|output| output.name == name)?.to_i64().ok();
+    Some(Usage {
+        input_tokens: u64::try_from(*named("prompt_tokens")?.first()?).ok()?,
+        output_tokens: named("tokens")?.len() as u64,
+    })
+}
+
+impl Model for Priced {
+    fn signature(&self) -> Signature {
+        self.model.signature()
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let mut results = self.model.run(batch);
+        for outputs in results.iter_mut().flatten() {
+            price_of(self.price, outputs);
+        }
+        results
+    }
+
+    fn continuous(&mut self) -> Option<&mut dyn Continuous> {
+        self.model.continuous().is_some().then_some(self)
+    }
+
+    fn availability(&self) -> Option<Availability> {
+        self.model.availability()
+    }
+}
+
+impl Priced {
+    fn inner(&mut self) -> Result<&mut dyn Continuous, ModelError> {
+        self.model.continuous().ok_or_else(|| ModelError::Failed {
+            reason: "it does not support continuous batching".to_owned(),
+        })
+    }
+}
+
+impl Continuous for Priced {
+    fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError> {
+        self.inner()?.submit(number, inputs)
+    }
+
+    fn submit_within(&mut self, number: u64, inputs: &Inputs, budget: Duration) -> Result<(), ModelError> {
+        self.inner()?.submit_within(number, inputs, budget)
+    }
+
+    fn cancel(&mut self, number: u64) {
+        if let Some(model) = self.model.continuous() {
+            model.cancel(number);
+        }
+    }
+
+    fn waker(&self) -> Option<Waker> {
+        // Only models that wait for others have one, and those are priced by their endpoint.
+        None
+    }
+
+    fn step(&mut self) -> Vec<Progress> {
+        let price = self.price;
+        let mut progress = self.model.continuous().map_or_else(Vec::new, Continuous::step);
+        for one in &mut progress {
+            if let Some(Ok(outputs)) = &mut one.end {
+                price_of(price, outputs);
+            }
+        }
+        progress
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Answers(Outputs);
+
+    impl Model for Answers {
+        fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+            batch.iter().map(|_| Ok(self.0.clone())).collect()
+        }
+    }
+
+    /// What one answer costs by a price.
+    fn cost(price: Price, outputs: Outputs) -> Option<f64> {
+        let mut priced = Priced::new(Box::new(Answers(outputs)), price);
+        let outputs = priced.run(&[Vec::new()]).remove(0).unwrap();
+        let cost = outputs.iter().find(|output| output.name == COST)?;
+        Some(f64::from_le_bytes(cost.data.as_ref().try_into().unwrap()))
+    }
+
+    #[test]
+    fn answers_cost_what_the_price_says_and_unknown_tokens_nothing_known() {
+        let flat = Price {
+            request: 0.25,
+            input_tokens: 0.0,
+            output_tokens: 0.0,
+        };
+        let by_token = Price {
+            input_tokens: 1e6,
+            output_tokens: 2e6,
+            ..flat
+        };
+        let logits = vec![Tensor::from_f32("logits", &[1], &[0.0]).unwrap()];
+        assert_eq!(cost(flat, logits.clone()), Some(0.25));
+        assert_eq!(cost(by_token, logits), None);
+        let text = vec![
+            Tensor::from_i64("prompt_tokens", &[1], &[3]).unwrap(),
+            Tensor::from_i64("tokens", &[2], &[7, 8]).unwrap(),
+        ];
+        assert_eq!(cost(by_token, text), Some(7.25));
+    }
+}

@@ -1,0 +1,120 @@
+use std::time::Duration;
+
+use kaskade_actors::wire::{Beat, ReplicaBeat};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::super::{HISTORY, Point, Watched};
+use super::*;
+
+/// Processor time of this thread.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Ten workers with a hundred replicas each, of which every `step`-th has another queue than before.
+fn beat(watched: &Watched, round: u32, step: usize) {
+    for worker in 0..10 {
+        let replicas = (0..100_usize).map(|number| ReplicaBeat {
+            id: format!("variant-{worker}-replica-{number}"),
+            variant: format!("variant-{worker}"),
+            queue: if number % step == 0 { round } else { 0 },
+            in_flight: 8,
+            ..ReplicaBeat::default()
+        });
+        let beat = Beat {
+            actor: format!("worker-{worker}"),
+            kind: "worker".to_owned(),
+            replicas: replicas.collect(),
+            ..Beat::default()
+        };
+        watched.state().beat(beat);
+    }
+}
+
+fn point() -> Point {
+    Point {
+        at_ms: 1_700_000_000_000,
+        arrived_per_s: 123.456_789,
+        gear: Some(1),
+        p50_s: Some(0.012_345_678),
+        p95_s: Some(0.023_456_789),
+        p99_s: Some(0.034_567_891),
+        joules_per_request: Some(0.001_234_567),
+        money_per_request: Some(0.000_123_456),
+    }
+}
+
+/// An app with a thousand replicas and a full history.
+fn thousand() -> Watched {
+    let watched = Watched::new("a");
+    beat(&watched, 0, 1);
+    watched.state().history.extend((0..HISTORY).map(|_| point()));
+    watched
+}
+
+#[test]
+fn updates_apply_to_the_snapshot_and_to_each_other() {
+    let watched = thousand();
+    let (number, all) = watched.state().snapshot("a");
+    let mut known: Value = serde_json::from_str(&all).unwrap();
+    assert_eq!(known["replicas"]["rows"].as_array().unwrap().len(), 1_000);
+    assert_eq!(known["history"].as_array().unwrap().len(), HISTORY);
+    for (round, step) in [(1, 1), (2, 7), (3, 50)] {
+        beat(&watched, round, step);
+        let (next, update) = watched.state().next_update("a");
+        assert_eq!(next, number + u64::from(round));
+        let update: Value = serde_json::from_str(&update).unwrap();
+        for change in update["changed"].as_array().unwrap() {
+            let row = &mut known["replicas"]["rows"][change[0].as_u64().unwrap() as usize];
+            for (field, place) in [(3, 1), (4, 2), (5, 3)] {
+                row[field] = change[place].clone();
+            }
+        }
+        let (_, all) = watched.state().snapshot("a");
+        let all: Value = serde_json::from_str(&all).unwrap();
+        assert_eq!(known["replicas"], all["replicas"], "after round {round}");
+    }
+    // Another replica: the list is sent again.
+    watched.state().beat(Beat {
+        actor: "worker-9b".to_owned(),
+        replicas: vec![ReplicaBeat {
+            id: "another".to_owned(),
+            ..ReplicaBeat::default()
+        }],
+        ..Beat::default()
+    });
+    let (_, update) = watched.state().next_update("a");
+    let update: Value = serde_json::from_str(&update).unwrap();
+    assert_eq!(update["replicas"]["rows"].as_array().unwrap().len(), 1_001);
+    assert!(update.get("changed").is_none());
+}
+
+/// Bounds per second and reader: 32 kB if every replica changes, 4 kB if few do, and 5 % of a core.
+#[test]
+fn updates_of_a_thousand_replicas_are_small_and_cheap() {
+    let watched = thousand();
+    watched.state().snapshot("a");
+    let mut measured = Vec::new();
+    for round in 1..6 {
+        beat(&watched, round, 1);
+        let mut state = watched.state();
+        let begun = thread_time();
+        let (_, update) = state.next_update("a");
+        measured.push((thread_time().saturating_sub(begun), update.len()));
+    }
+    let (least, _) = measured.iter().min().unwrap();
+    let (_, longest) = measured.iter().max_by_key(|(_, bytes)| *bytes).unwrap();
+    beat(&watched, 5, 1);
+    let (_, idle) = watched.state().next_update("a");
+    println!(
+        "{longest} bytes if all change, {} if none does, {least:?} of processor time",
+        idle.len()
+    );
+    assert!(
+        *longest < 32_000 && idle.len() < 4_000,
+        "{longest} and {}",
+        idle.len()
+    );
+    assert!(*least < Duration::from_millis(50), "{least:?}");
+}

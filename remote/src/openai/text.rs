@@ -1,0 +1,161 @@
+//! The text of an answer, with its probabilities, and the outputs that it becomes.
+
+use kaskade_models::{Outputs, Tensor};
+use kaskade_policy::remote::agreement;
+
+use super::logprobs::{Logprobs, Place, label_of};
+use super::malformed;
+use crate::endpoint::{Chat, ChatTask};
+use crate::error::CallError;
+
+/// The output of a classifier, as planners and routers read it.
+pub(crate) const LOGITS: &str = "logits";
+
+/// The text of an answer, with its probabilities.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Text {
+    content: String,
+    places: Vec<Place>,
+    pub end: Option<String>,
+}
+
+impl Text {
+    /// Adds a part.
+    ///
+    /// # Errors
+    /// [`CallError::Malformed`] for log probabilities that are none.
+    pub(super) fn add(
+        &mut self,
+        chat: &Chat,
+        content: &str,
+        logprobs: Option<Logprobs>,
+    ) -> Result<(), CallError> {
+        self.content.push_str(content);
+        if chat.top_logprobs > 0 {
+            for place in logprobs.map_or(Ok(Vec::new()), Logprobs::places)? {
+                place.check()?;
+                self.places.push(place);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the outputs of the complete answer.
+    ///
+    /// # Errors
+    /// [`CallError::Useless`].
+    pub(super) fn outputs(self, chat: &Chat) -> Result<Outputs, CallError> {
+        self.outputs_with(chat, None)
+    }
+
+    /// As [`Text::outputs`], with a confidence that is known otherwise.
+    fn outputs_with(self, chat: &Chat, confidence: Option<f32>) -> Result<Outputs, CallError> {
+        if chat.top_logprobs > 0 && self.places.is_empty() && !self.content.is_empty() {
+            return Err(useless(
+                "the endpoint gives no log probabilities, so the answer has no confidence; set `top_logprobs = 0` for a \
+                 variant that never has to decide whether to escalate",
+            ));
+        }
+        let outputs = match &chat.task {
+            ChatTask::Classify { labels } => self.classified(chat, labels)?,
+            ChatTask::Generate => self.generated(confidence)?,
+        };
+        outputs.into_iter().collect::<Result<_, _>>().map_err(malformed)
+    }
+
+    fn classified(
+        self,
+        chat: &Chat,
+        labels: &[String],
+    ) -> Result<Vec<Result<Tensor, kaskade_models::TensorError>>, CallError> {
+        let shown = || self.content.chars().take(40).collect::<String>();
+        let none = || {
+            useless(format!(
+                "the answer `{}` is none of the labels {labels:?}",
+                shown()
+            ))
+        };
+        let scores = if chat.top_logprobs > 0 {
+            // White space before the answer says nothing.
+            let first = self.places.iter().find(|place| !place.token.trim().is_empty());
+            first.and_then(|place| place.scores(labels)).ok_or_else(none)?
+        } else {
+            let class = label_of(&self.content, labels).ok_or_else(none)?;
+            (0..labels.len())
+                .map(|other| f32::from(u8::from(other == class)))
+                .collect()
+        };
+        Ok(vec![Tensor::from_f32(LOGITS, &[scores.len()], &scores)])
+    }
+
+    fn generated(
+        self,
+        known: Option<f32>,
+    ) -> Result<Vec<Result<Tensor, kaskade_models::TensorError>>, CallError> {
+        let end = match self.end.as_deref() {
+            Some("length") => "length",
+            Some("content_filter") => {
+                return Err(useless("the endpoint's content filter withheld the answer"));
+            }
+            _ => "stop",
+        };
+        let probabilities: Vec<f32> = self.places.iter().map(Place::probability).collect();
+        let least = || self.places.iter().map(Place::confidence).reduce(f32::min);
+        let confidence = known.or_else(least);
+        let mut outputs = vec![Tensor::from_texts("text", &[&self.content])];
+        if !probabilities.is_empty() {
+            outputs.push(Tensor::from_f32(
+                "probabilities",
+                &[probabilities.len()],
+                &probabilities,
+            ));
+        }
+        // Without probabilities an answer is never sure.
+        outputs.push(Tensor::from_f32("confidence", &[1], &[confidence.unwrap_or(0.0)]));
+        outputs.push(Tensor::from_texts("end", &[end]));
+        Ok(outputs)
+    }
+}
+
+fn useless(reason: impl Into<String>) -> CallError {
+    CallError::Useless {
+        reason: reason.into(),
+    }
+}
+
+/// Returns the outputs of several samples of one answer: the most frequent one, as probable as it is frequent.
+///
+/// # Errors
+/// [`CallError::Useless`] if samples are missing, or most of them are none of the labels.
+pub(super) fn agreed(chat: &Chat, texts: Vec<Text>, samples: u32) -> Result<Outputs, CallError> {
+    if texts.len() < samples as usize {
+        return Err(useless(format!(
+            "the endpoint gave {} of {samples} samples, so their agreement is unknown; does it support `n`?",
+            texts.len()
+        )));
+    }
+    match &chat.task {
+        ChatTask::Classify { labels } => {
+            let classes = texts.iter().filter_map(|text| label_of(&text.content, labels));
+            let classes: Vec<usize> = classes.collect();
+            if classes.len() * 2 <= texts.len() {
+                return Err(useless(format!("most samples are none of the labels {labels:?}")));
+            }
+            let scores = agreement::log_shares(&classes, labels.len());
+            let scores: Vec<f32> = scores.into_iter().map(|score| score as f32).collect();
+            let logits = Tensor::from_f32(LOGITS, &[scores.len()], &scores);
+            Ok(vec![logits.map_err(malformed)?])
+        }
+        ChatTask::Generate => {
+            // White space and case make no other answer.
+            let words = |text: &Text| -> Vec<String> {
+                text.content.split_whitespace().map(str::to_lowercase).collect()
+            };
+            let said: Vec<Vec<String>> = texts.iter().map(words).collect();
+            let majority = agreement::majority(&said);
+            let agreed = majority.and_then(|(place, share)| Some((texts.into_iter().nth(place)?, share)));
+            let (text, share) = agreed.ok_or_else(|| malformed("it has no choices"))?;
+            text.outputs_with(chat, Some(share as f32))
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Confidence by a judge and by agreement, and what both cost.
+
+use kaskade_remote::Judge;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A chat model of that name without log probabilities.
+fn bare(endpoint: &Endpoint, confidence: Confidence) -> Endpoint {
+    let mut bare = endpoint.clone();
+    if let Api::Chat(chat) = &mut bare.api {
+        chat.top_logprobs = 0;
+        chat.confidence = confidence;
+    }
+    bare
+}
+
+fn judge(at: Option<(String, Option<Secret>)>, price: Option<Price>) -> Confidence {
+    Confidence::Judge(Box::new(Judge {
+        chat: Chat {
+            model: "judge".to_owned(),
+            task: ChatTask::Classify {
+                labels: vec!["no".to_owned(), "yes".to_owned()],
+            },
+            system: None,
+            prompt: "{text}: {answer}?".to_owned(),
+            max_tokens: 1,
+            temperature: 0.0,
+            top_logprobs: 5,
+            style: Style::Chat,
+            confidence: Confidence::Logprobs,
+        },
+        at,
+        price,
+    }))
+}
+
+/// The model answers `good` for 3 and 1 tokens, the judge `yes` with probability e^-0.05 for 10 and 1.
+fn script(request: &fixture::Request) -> Does {
+    let body: Value = serde_json::from_slice(&request.body).unwrap();
+    let answer = if body["model"] == "judge" {
+        assert_eq!(body["messages"][0]["content"], "fine: good?");
+        json!({"choices": [{"message": {"content": "yes"}, "logprobs": {"content": [{"token": "yes", "logprob": -0.05,
+            "top_logprobs": [{"token": "yes", "logprob": -0.05}, {"token": "no", "logprob": -3.02}]}]}}],
+            "usage": {"prompt_tokens": 10, "completion_tokens": 1}})
+    } else {
+        json!({"choices": [{"message": {"content": "good"}}], "usage": {"prompt_tokens": 3, "completion_tokens": 1}})
+    };
+    ok(&answer.to_string())
+}
+
+#[test]
+fn a_judge_gives_the_confidence_and_is_paid_for() {
+    let server = Server::start(|request, _| script(request));
+    let price = Price {
+        request: 0.5,
+        input_tokens: 0.0,
+        output_tokens: 0.0,
+    };
+    let asked = endpoint(&server, classify());
+    let mut judged = model(&bare(&asked, judge(None, Some(price))));
+    let outputs = judged.model.run(&[text("fine")]).remove(0).unwrap();
+    let logits = named(&outputs, "logits").to_f32().unwrap();
+    assert!((logits[1].exp() - 0.951).abs() < 0.01, "{logits:?}");
+    assert!((cost(&outputs) - 5.5).abs() < 1e-9);
+    assert_eq!(server.calls(), 2);
+    // Of a judge without a price the cost is unknown, and so is the sum.
+    let mut unpriced = model(&bare(&asked, judge(None, None)));
+    let outputs = unpriced.model.run(&[text("fine")]).remove(0).unwrap();
+    assert!(outputs.iter().all(|output| output.name != "cost"), "{outputs:?}");
+}
+
+#[test]
+fn a_judge_elsewhere_has_its_own_key_and_its_failure_is_typed() {
+    let (server, other) = (
+        Server::start(|request, _| script(request)),
+        Server::start(|_, _| Does::Answer(401, String::new(), b"no".to_vec())),
+    );
+    let key = Secret::new("sk-of-the-judge", "a test").unwrap();
+    let at = Some((other.url() + "/v1", Some(key)));
+    let mut judged = model(&bare(&endpoint(&server, classify()), judge(at, None)));
+    let end = judged.model.run(&[text("fine")]).remove(0);
+    assert!(
+        matches!(&end, Err(ModelError::Refused { reason }) if reason.contains("401")),
+        "{end:?}"
+    );
+    let request = other.requests.lock().unwrap()[0].clone();
+    assert!(
+        request.head.contains("Bearer sk-of-the-judge"),
+        "{}",
+        request.head
+    );
+}
+
+#[test]
+fn samples_are_one_call_that_costs_what_all_cost() {
+    let server = Server::start(|_, _| {
+        let texts = ["good", "good", "bad", "good"].map(|text| json!({"message": {"content": text}}));
+        ok(&json!({"choices": texts, "usage": {"prompt_tokens": 3, "completion_tokens": 4}}).to_string())
+    });
+    let asked = bare(
+        &endpoint(&server, classify()),
+        Confidence::Agreement { samples: 4 },
+    );
+    let outputs = model(&asked).model.run(&[text("fine")]).remove(0).unwrap();
+    let logits = named(&outputs, "logits").to_f32().unwrap();
+    assert!((logits[1].exp() - 3.5 / 5.0).abs() < 1e-3, "{logits:?}");
+    assert!((cost(&outputs) - 11.0).abs() < 1e-9);
+    assert_eq!(server.calls(), 1);
+    let body: Value = serde_json::from_slice(&server.requests.lock().unwrap()[0].body).unwrap();
+    assert_eq!(body["n"], 4);
+}
+
+#[test]
+fn completions_are_asked_and_streamed_by_a_prompt() {
+    let event = |text: &str, logprob: f64, end: Value| {
+        json!({"choices": [{"text": text, "finish_reason": end,
+            "logprobs": {"tokens": [text], "token_logprobs": [logprob], "top_logprobs": null}}]})
+        .to_string()
+    };
+    let events = vec![
+        event("to", -0.01, Value::Null),
+        event(" be", -0.7, json!("stop")),
+        json!({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}).to_string(),
+        "[DONE]".to_owned(),
+    ];
+    let server = Server::start(move |_, _| Does::Stream(events.clone(), true));
+    let mut older = endpoint(&server, ChatTask::Generate);
+    if let Api::Chat(chat) = &mut older.api {
+        chat.style = Style::Completions;
+    }
+    let (parts, end, _) = within(&older, Duration::from_secs(10));
+    let outputs = end.unwrap();
+    assert_eq!(parts, ["to", " be"]);
+    assert_eq!(named(&outputs, "text").to_texts().unwrap(), ["to be"]);
+    let confidence = named(&outputs, "confidence").to_f32().unwrap()[0];
+    assert!((confidence - (-1.4_f32).exp()).abs() < 1e-3, "{confidence}");
+    assert!((cost(&outputs) - 7.0).abs() < 1e-9);
+    let request = server.requests.lock().unwrap()[0].clone();
+    let body: Value = serde_json::from_slice(&request.body).unwrap();
+    assert_eq!(
+        (request.path.as_str(), &body["prompt"]),
+        ("/v1/completions", &json!("fine"))
+    );
+}

@@ -1,0 +1,58 @@
+//! An endpoint that is down makes its model unavailable, and comes back by itself.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use kaskade_models::Availability;
+use kaskade_policy::remote::breaker::BreakerConfig;
+
+use super::*;
+
+/// Waits until the model is available, or is not.
+fn becomes(availability: &Availability, available: bool) {
+    let begun = Instant::now();
+    while availability.is_available() != available {
+        assert!(begun.elapsed() < Duration::from_secs(20), "never {available}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn an_endpoint_that_is_down_makes_its_model_unavailable_until_it_answers() {
+    let server = Server::start(|_, number| match number {
+        0..4 => Does::Answer(500, String::new(), Vec::new()),
+        _ => ok(&good()),
+    });
+    server.down.store(true, Ordering::SeqCst);
+    let mut failing = endpoint(&server, classify());
+    failing.retry.retries = 0;
+    failing.breaker = BreakerConfig {
+        failures: 3,
+        pause_us: 30_000,
+        max_pause_us: 60_000,
+    };
+    let mut large = model(&failing);
+    let availability = large.model.availability().unwrap();
+    assert!(availability.is_available(), "it is not called before a request");
+    let mut ask = || large.model.run(&[text("fine")]).remove(0);
+    for _ in 0..3 {
+        assert!(ask().is_err());
+    }
+    becomes(&availability, false);
+    // Many pauses later it is still down.
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!availability.is_available());
+    assert_eq!(server.calls(), 3, "health costs no request");
+    server.down.store(false, Ordering::SeqCst);
+    becomes(&availability, true);
+    assert!(
+        ask().is_err() && server.calls() == 4,
+        "the first request is the probe"
+    );
+    becomes(&availability, false);
+    becomes(&availability, true);
+    assert!(ask().is_ok());
+    becomes(&availability, true);
+    assert!(ask().is_ok());
+    assert!(availability.is_available());
+}

@@ -1,0 +1,166 @@
+//! What the processes of an app tell on the bus.
+
+use async_nats::Message;
+use async_nats::service::Stats;
+use futures::StreamExt as _;
+use futures::stream::{BoxStream, SelectAll};
+use kaskade_actors::bus::Bus;
+use kaskade_actors::metrics::Snapshot;
+use kaskade_actors::plan::store;
+use kaskade_actors::wire::{
+    Beat, DriftNotice, EnergyReport, GearShift, IngressState, Message as _, ShiftReport, WatchReport,
+};
+use kaskade_actors::{App, ids, subjects};
+use kaskade_app::serving::overview::Counts;
+use kaskade_policy::plan::Plan;
+
+use super::super::target::Target;
+
+/// One message, decoded.
+pub(super) enum Told {
+    Beat(Beat),
+    Energy(EnergyReport),
+    Gear(GearShift),
+    Shifted(ShiftReport),
+    Drift(DriftNotice),
+    Certificates(WatchReport),
+    Ingress(IngressState),
+    Stats(IngressStats),
+    Plan(u64, Box<Plan>),
+    /// It cannot be decoded, such as that of another version.
+    Nothing,
+}
+
+/// The statistics of an ingress.
+pub(super) struct IngressStats {
+    pub(super) ingress: String,
+    pub(super) counts: Counts,
+    /// Errors since its start, by code.
+    pub(super) faults: Vec<(String, u64)>,
+    pub(super) last_error: Option<String>,
+}
+
+/// Decodes a message; `None` if it cannot be decoded.
+type Read = fn(&Message) -> Option<Told>;
+
+/// The subscriptions to an app.
+pub(super) struct Feed {
+    bus: Bus,
+    news: SelectAll<BoxStream<'static, Told>>,
+    question: async_nats::Subject,
+    inbox: String,
+}
+
+impl Feed {
+    /// Subscribes to everything that an app tells.
+    ///
+    /// # Errors
+    /// When the broker cannot be reached.
+    pub(super) async fn subscribe(target: &Target) -> anyhow::Result<Self> {
+        let names = App::new(target.name())?;
+        let bus = Bus::connect(target.client("top")).await?;
+        let inbox = bus.client().new_inbox();
+        let [_, question, _] = subjects::discovery("STATS", names.name(), &ids::unique_token())?;
+        let mut news = SelectAll::new();
+        let read: [(async_nats::Subject, Read); 8] = [
+            (names.beats(), |message| {
+                Some(Told::Beat(Beat::decode(&message.payload).ok()?))
+            }),
+            (names.event(subjects::event::ENERGY)?, |message| {
+                Some(Told::Energy(EnergyReport::decode(&message.payload).ok()?))
+            }),
+            (names.event(subjects::event::SHIFTED)?, |message| {
+                Some(Told::Shifted(ShiftReport::decode(&message.payload).ok()?))
+            }),
+            (names.event(subjects::event::DRIFT)?, |message| {
+                Some(Told::Drift(DriftNotice::decode(&message.payload).ok()?))
+            }),
+            (names.event(subjects::event::WATCH)?, |message| {
+                Some(Told::Certificates(WatchReport::decode(&message.payload).ok()?))
+            }),
+            (names.gear(), |message| {
+                Some(Told::Gear(GearShift::decode(&message.payload).ok()?))
+            }),
+            (names.ingresses(), |message| {
+                Some(Told::Ingress(IngressState::decode(&message.payload).ok()?))
+            }),
+            (inbox.as_str().into(), |message| {
+                Some(Told::Stats(stats(&message.payload)?))
+            }),
+        ];
+        for (subject, read) in read {
+            let messages = bus.subscribe(subject, None).await?;
+            let told = messages.map(move |message| read(&message).unwrap_or(Told::Nothing));
+            news.push(told.boxed());
+        }
+        news.push(plans(bus.clone(), names).boxed());
+        Ok(Self {
+            bus,
+            news,
+            question,
+            inbox,
+        })
+    }
+
+    /// The next message; `None` once the connection is closed.
+    pub(super) async fn next(&mut self) -> Option<Told> {
+        self.news.next().await
+    }
+
+    /// Asks every ingress for its statistics.
+    ///
+    /// # Errors
+    /// When the question cannot be sent.
+    pub(super) async fn ask(&self) -> anyhow::Result<()> {
+        let reply = Some(self.inbox.as_str().into());
+        self.bus
+            .publish(self.question.clone(), reply, None, "".into())
+            .await?;
+        Ok(())
+    }
+
+    pub(super) async fn close(self) {
+        drop(self.news);
+        self.bus.close().await;
+    }
+}
+
+/// The plans of the app's store. Without a store that can be read, such as for want of a permission, the wiring stays unknown.
+fn plans(bus: Bus, app: App) -> impl futures::Stream<Item = Told> + Send {
+    let opened = async move {
+        let store = store::open(&bus, &app).await?;
+        store.watch().await
+    };
+    // A failure ends the stream: `errors` shows what requests get, and this is none of theirs.
+    let watched = futures::stream::once(opened).filter_map(async |plans| plans.ok());
+    watched.flat_map(|plans| {
+        futures::stream::unfold(plans, async |mut plans| {
+            let told = match plans.next().await? {
+                Ok(stored) => Told::Plan(stored.epoch, Box::new(stored.plan)),
+                Err(_) => Told::Nothing,
+            };
+            Some((told, plans))
+        })
+    })
+}
+
+/// Reads the statistics of an ingress as a NATS service.
+fn stats(payload: &[u8]) -> Option<IngressStats> {
+    let stats: Stats = serde_json::from_slice(payload).ok()?;
+    let endpoint = stats.endpoints.into_iter().next()?;
+    let reading: Snapshot = serde_json::from_value(endpoint.data?).ok()?;
+    let counts = Counts {
+        arrived: reading.arrived,
+        answered: reading.answered,
+        errors: reading.faults.values().sum(),
+        retried: reading.retried,
+        processing: endpoint.processing_time,
+        latencies: reading.latencies,
+    };
+    Some(IngressStats {
+        ingress: stats.id,
+        counts,
+        faults: reading.faults.into_iter().collect(),
+        last_error: endpoint.last_error.map(|error| error.status),
+    })
+}
