@@ -19,7 +19,7 @@ pub(super) struct Connected {
     pub(super) name: &'static str,
     /// The placement.
     pub(super) deployed: Deployed,
-    /// Share of right answers on the validation set.
+    /// Share of right answers on the second draw.
     accuracy: f64,
     /// Under the equal load.
     pub(super) report: Report,
@@ -70,18 +70,18 @@ pub(super) fn compare(field: &Field, found: &mut Reproduction) -> anyhow::Result
         plan_cascade(&field.profile, &options)
     };
     let (chain, skipping) = (given(false)?, given(true)?);
-    let ways: [(&'static str, &Plan, f64); 3] = [
-        ("chain of all", &chain.plan, chain.estimates.accuracy),
-        ("with skips", &skipping.plan, skipping.estimates.accuracy),
-        ("AP, models dropped", &chosen.plan, chosen.estimates.accuracy),
+    let ways: [(&'static str, &Plan); 3] = [
+        ("chain of all", &chain.plan),
+        ("with skips", &skipping.plan),
+        ("AP, models dropped", &chosen.plan),
     ];
-    let connected = in_parallel(&ways, |(name, plan, accuracy)| {
+    let connected = in_parallel(&ways, |(name, plan)| {
         let deployed = field.place(plan)?;
         Ok(Connected {
             name,
             report: field.play(&deployed.placed, qps)?,
+            accuracy: field.judge(&deployed.placed.plan)?.accuracy,
             deployed,
-            accuracy: *accuracy,
         })
     });
     let connected = connected.into_iter().collect::<anyhow::Result<Vec<_>>>()?;

@@ -112,21 +112,33 @@ impl DemandEstimator {
         }
     }
 
-    /// The demand to plan for, requests/s: the moving average, or where it rises faster than chance explains, the rise continued. The
+    /// The demand to allocate for, requests/s: the moving average, or its trend continued where it rises faster than chance explains. The
     /// floor where nothing is known.
     pub fn estimate_qps(&self) -> f64 {
         let average = self.average_qps();
         if self.options.forecast_us == 0 {
             return average;
         }
-        let rise = Rise {
+        average.max(self.rise(average).trend(self.options.forecast_us) / self.seconds())
+    }
+
+    /// The demand to route for, requests/s: at least the estimate, and what arrives at present where the average does not explain it.
+    pub fn present_qps(&self) -> f64 {
+        let (average, estimate) = (self.average_qps(), self.estimate_qps());
+        if self.options.forecast_us == 0 {
+            return estimate;
+        }
+        estimate.max(self.rise(average).present() / self.seconds())
+    }
+
+    fn rise(&self, average_qps: f64) -> Rise {
+        Rise {
             steps: self.steps.iter().copied().collect(),
             step_us: self.options.step_us.max(1),
-            average: average * self.options.step_us.max(1) as f64 / 1e6,
+            average: average_qps * self.seconds(),
             arrived: self.arrived as f64,
             into_us: self.seen.saturating_sub(self.step),
-        };
-        average.max(rise.ahead(self.options.forecast_us) / self.seconds())
+        }
     }
 
     fn seconds(&self) -> f64 {
@@ -168,6 +180,12 @@ impl DemandEstimator {
     pub fn has_settled(&self, now: u64) -> bool {
         let settled = |at: u64| now.saturating_sub(at) >= self.options.least_us;
         self.planned.is_none_or(|(at, _)| settled(at))
+    }
+
+    /// Whether it was not planned in the last half of the minimum time: what has no capacity at all is planned for that soon.
+    pub fn may_hurry(&self, now: u64) -> bool {
+        self.planned
+            .is_none_or(|(at, _)| now.saturating_sub(at) >= self.options.least_us / 2)
     }
 
     /// Notes that was planned for so many requests/s at `now` (microseconds), whether or not that made another plan: what cannot be

@@ -22,6 +22,7 @@ fn options(policy: AllocationPolicy, workers: usize) -> ManagerOptions {
         },
         demand: DemandOptions::default(),
         headroom: 1.0,
+        standby: StandbyOptions::NONE,
         factors: FactorOptions::default(),
         run_times: RunTimeOptions::default(),
     }
