@@ -10,6 +10,7 @@ use kaskade_actors::control::replan_trigger::ReplanTrigger;
 use kaskade_actors::wire::{FanOuts, PlanRequest, Runs};
 use kaskade_models::DeviceChoice;
 use kaskade_planners::allocate::{AllocateOptions, Slot};
+use kaskade_planners::demand::DemandOptions;
 use kaskade_planners::manager::{Manager, ManagerOptions};
 use kaskade_policy::demand::Ran;
 use kaskade_policy::pipeline::Pipeline;
@@ -20,6 +21,9 @@ use crate::config::pipeline::{AllocatorRule, PipelineRule};
 use crate::planning::PlanningError;
 use crate::planning::check::check;
 use crate::report::in_one_line;
+
+/// Longest interval at which a planner that forecasts observes the load.
+const FORECAST_LOOK: Duration = Duration::from_millis(250);
 
 /// Returns the slots of an app's workers, each of which runs one variant.
 ///
@@ -102,6 +106,7 @@ pub fn options(app: &App, allocator: &AllocatorRule) -> Result<ManagerOptions, P
             ..AllocateOptions::default()
         },
         demand: allocator.demand,
+        standby: allocator.standby,
         factors: allocator.factors,
         run_times: allocator.run_times,
         headroom: allocator.headroom.get(),
@@ -147,8 +152,18 @@ pub fn planner(app: &App, rule: &PipelineRule) -> Result<Option<PlannerConfig>, 
         planning,
         limit: allocator.limit.duration(),
         on_drift: false,
-        trigger: ReplanTrigger::Observing(Duration::from_micros(allocator.demand.step_us)),
+        trigger: ReplanTrigger::Observing(look(&allocator.demand)),
     }))
+}
+
+/// Returns how often the load is observed: a forecast notices a rise within a step.
+pub fn look(demand: &DemandOptions) -> Duration {
+    let step = Duration::from_micros(demand.step_us);
+    if demand.forecast_us > 0 {
+        step.min(FORECAST_LOOK)
+    } else {
+        step
+    }
 }
 
 /// A manager, and the totals of workers and ingresses that it has received.

@@ -32,21 +32,29 @@ pub struct DemandOptions {
     /// Minimum time between two plans, microseconds, so that noise does not make workers change variants repeatedly.
     pub least_us: u64,
     /// How far ahead a rise of the demand is continued, microseconds: about the time from planning to loaded models. 0 plans for the moving
-    /// average alone, as in the paper.
+    /// average alone, as in the paper, and routes for it.
     pub forecast_us: u64,
+}
+
+impl DemandOptions {
+    /// The paper's: the moving average alone.
+    pub const PAPER: Self = Self {
+        step_us: 1_000_000,
+        com: 1.6,
+        window: 20,
+        floor_qps: 1.0,
+        period_us: 10_000_000,
+        change: 0.25,
+        least_us: 2_000_000,
+        forecast_us: 0,
+    };
 }
 
 impl Default for DemandOptions {
     fn default() -> Self {
         Self {
-            step_us: 1_000_000,
-            com: 1.6,
-            window: 20,
-            floor_qps: 1.0,
-            period_us: 10_000_000,
-            change: 0.25,
-            least_us: 2_000_000,
-            forecast_us: 0,
+            forecast_us: 2_000_000,
+            ..Self::PAPER
         }
     }
 }
@@ -71,7 +79,7 @@ pub struct DemandEstimator {
     steps: VecDeque<f64>,
     /// Where the step begins that is not complete, and what arrived in it.
     step: u64,
-    arrived: u64,
+    arrived: f64,
     /// The newest time, microseconds.
     seen: u64,
     /// When was planned last, microseconds, and for how many requests/s.
@@ -85,16 +93,35 @@ impl DemandEstimator {
             options,
             steps: VecDeque::new(),
             step: now,
-            arrived: 0,
+            arrived: 0.0,
             seen: now,
             planned: None,
         }
     }
 
-    /// Notes `arrivals` since the last call, at `now` (microseconds).
+    /// Notes `arrivals` since the last call, at `now` (microseconds). They count evenly over the time since then, for the steps that it
+    /// touches.
     pub fn observe(&mut self, arrivals: u64, now: u64) {
+        let length = self.options.step_us.max(1);
+        let from = self.seen.max(self.step);
+        let rate = arrivals as f64 / now.saturating_sub(from).max(1) as f64;
+        let begun = self.step;
         self.complete(now);
-        self.arrived += arrivals;
+        if now <= from || self.step == begun {
+            self.arrived += arrivals as f64;
+            return;
+        }
+        // The complete steps, the latest first; the earliest that is touched had begun before.
+        let mut end = self.step;
+        for requests in self.steps.iter_mut().rev() {
+            let start = end.saturating_sub(length);
+            *requests += rate * end.saturating_sub(start.max(from)) as f64;
+            if start <= from {
+                break;
+            }
+            end = start;
+        }
+        self.arrived += rate * now.saturating_sub(self.step) as f64;
     }
 
     fn complete(&mut self, now: u64) {
@@ -105,7 +132,7 @@ impl DemandEstimator {
         // After a long silence the window is empty; its steps are not counted one by one.
         over = over.min(self.options.window as u64 + 1);
         for _ in 0..over {
-            self.steps.push_back(std::mem::take(&mut self.arrived) as f64);
+            self.steps.push_back(std::mem::take(&mut self.arrived));
         }
         while self.steps.len() > self.options.window.max(1) {
             self.steps.pop_front();
@@ -136,7 +163,7 @@ impl DemandEstimator {
             steps: self.steps.iter().copied().collect(),
             step_us: self.options.step_us.max(1),
             average: average_qps * self.seconds(),
-            arrived: self.arrived as f64,
+            arrived: self.arrived,
             into_us: self.seen.saturating_sub(self.step),
         }
     }

@@ -20,7 +20,7 @@ fn options(policy: AllocationPolicy, workers: usize) -> ManagerOptions {
             policy,
             ..AllocateOptions::default()
         },
-        demand: DemandOptions::default(),
+        demand: DemandOptions::PAPER,
         headroom: 1.0,
         standby: StandbyOptions::NONE,
         factors: FactorOptions::default(),

@@ -1,5 +1,7 @@
 //! The systems of the study, and how each manages a pipeline.
 
+use std::collections::BTreeMap;
+
 use kaskade_planners::allocate::{Allocate, AllocateOptions, Allocator, Slot, StandbyOptions};
 use kaskade_planners::demand::{DemandOptions, FactorOptions, RunTimeOptions};
 use kaskade_planners::manager::{Manager, ManagerOptions};
@@ -8,7 +10,33 @@ use kaskade_policy::plan::Dropping;
 use kaskade_simulator::trace::{Spacing, Trace};
 use kaskade_simulator::{Loading, Report, SimConfig, Simulator};
 
+use kaskade_stated::artefact::ArtefactFiles;
+
 use crate::proteus;
+
+/// The published traffic pipeline.
+pub(crate) fn published(folder: &str) -> Pipeline {
+    let folder = std::path::Path::new(folder);
+    let text = |name: &str| std::fs::read_to_string(folder.join(name)).expect("the measurements can be read");
+    let files = std::fs::read_dir(folder.join("variants")).expect("the variants can be read");
+    let paths = files.map(|file| file.unwrap().path());
+    let accuracies: BTreeMap<String, String> = paths
+        .map(|path| {
+            let task = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            (task, std::fs::read_to_string(&path).unwrap())
+        })
+        .collect();
+    let files = ArtefactFiles {
+        graph: &text("traffic_analysis.json"),
+        branching: &text("branching.csv"),
+        accuracies: &accuracies,
+        runtimes: &text("simulator_runtimes.csv"),
+        accelerator: "onnxruntime_gpu_pascal",
+        batches: &[1, 2, 4, 8, 16, 32, 64],
+        hop_us: 0,
+    };
+    files.read().unwrap().pipeline
+}
 
 pub(crate) const WORKERS: u32 = 20;
 
@@ -23,16 +51,13 @@ pub(crate) struct Contestant {
     headroom: f64,
 }
 
-/// The contestants that are always there: Loki's two, Proteus, and what is the default.
+/// The contestants that are always there: Loki's two, Proteus, the default, and its dropping without forecast and standby.
 pub(crate) fn standard() -> Vec<Contestant> {
     let loki = |name: &str, dropping| Contestant {
         name: name.to_owned(),
         proteus: false,
         dropping,
-        demand: DemandOptions {
-            forecast_us: 0,
-            ..DemandOptions::default()
-        },
+        demand: DemandOptions::PAPER,
         standby: StandbyOptions::NONE,
         headroom: 1.3,
     };
@@ -43,6 +68,12 @@ pub(crate) fn standard() -> Vec<Contestant> {
             proteus: true,
             ..loki("Proteus", Dropping::None)
         },
+        Contestant {
+            demand: DemandOptions::default(),
+            standby: StandbyOptions::default(),
+            ..loki("default", Dropping::Slack)
+        },
+        loki("slack alone", Dropping::Slack),
     ]
 }
 

@@ -1,9 +1,10 @@
 //! Ways to handle late requests of pipelines, and to provide for a rise of the demand, on even and on bursty loads.
 //!
-//! `cargo run --release -p kaskade-planners --example dropping_study -- [--seconds N] [--seeds N,N,...] [--trace FILE] [--also CONTESTANT]
+//! `cargo run --release -p kaskade-planners --example dropping_study -- [--seconds N] [--seeds N,N,...] [--trace FILE] [--data DIRECTORY] [--also CONTESTANT]
 //! [--only LOAD] [--json]` prints a table or JSON: per pipeline and load, over all seeds, the share of requests that missed their objective
 //! and the mean accuracy of the answers. `FILE` holds requests per second, separated by spaces; a part around the busiest second of a day
-//! is replayed, and another part that is made bursty. `--also slack,rise=3` adds a contestant with other options (see
+//! is replayed, and another part that is made bursty. `DIRECTORY` holds the measurements that the Loki authors published, for the traffic
+//! pipeline. `--also slack,rise=3` adds a contestant with other options (see
 //! [`Contestant::read`]). Every contestant manages the same pipeline on 20 workers under the same arrivals; the busiest second has 2.5 times
 //! what the most accurate variants serve.
 #![expect(clippy::print_stdout, reason = "it prints a table")]
@@ -47,6 +48,8 @@ fn main() {
         pairs.filter_map(move |pair| (pair[0] == name).then(|| pair[1].clone()))
     };
     let seconds: usize = flags("--seconds").next().map_or(300, |text| text.parse().unwrap());
+    let published = flags("--data").next();
+    let traffic = published.map_or_else(stated, |folder| contestants::published(&folder));
     let seeds = flags("--seeds").next().unwrap_or_else(|| "1".to_owned());
     let seeds: Vec<u64> = seeds.split(',').map(|seed| seed.parse().unwrap()).collect();
     let only: Vec<String> = flags("--only").collect();
@@ -55,7 +58,7 @@ fn main() {
     let mut contestants = standard();
     contestants.extend(flags("--also").map(|text| Contestant::read(&text)));
     let mut rows = Vec::new();
-    for pipeline in [stated(), stated_social()] {
+    for pipeline in [traffic, stated_social()] {
         let served = served_qps(&pipeline);
         for (load, name) in names(seconds, text.as_deref()).iter().enumerate() {
             if !only.is_empty() && !only.contains(name) {
