@@ -125,11 +125,24 @@ impl AllocatorRule {
             share("standby.give_up", self.standby.give_up),
             share("factors.memory", factors.memory),
             change("factors.change", factors.change),
-            share("run_times.memory", run_times.memory),
-            change("run_times.change", run_times.change),
         ];
-        found.into_iter().flatten().collect()
+        let found = found.into_iter().flatten();
+        found
+            .chain(run_time_problems(run_times, "pipeline.planner"))
+            .collect()
     }
+}
+
+/// Returns the values that are out of range, of the planner of this path in the file.
+pub(super) fn run_time_problems(options: &RunTimeOptions, path: &str) -> impl Iterator<Item = String> {
+    let memory = options.memory;
+    let memory = (!(0.0..1.0).contains(&memory))
+        .then(|| format!("{path}.run_times.memory: is {memory}, and must be from 0 to below 1"));
+    let change = options.change;
+    // Not a number is none from 0 on either.
+    let change = (change.is_nan() || change < 0.0)
+        .then(|| format!("{path}.run_times.change: is {change}, and must be a share from 0 on"));
+    memory.into_iter().chain(change)
 }
 
 /// Policy of the allocator.

@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used, reason = "the helpers of a test may fail it")]
-use kaskade_actors::wire::Observation;
+use kaskade_actors::wire::{Observation, Runs};
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn planner(app: &App) -> PipelinePlanner {
         arrivals: 0,
         now_us: 0,
         forks: BTreeMap::new(),
-        runs: BTreeMap::new(),
+        runs: RunTotals::default(),
     }
 }
 

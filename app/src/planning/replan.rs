@@ -1,16 +1,18 @@
 //! New plans for an app while it is served, on request.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use kaskade_actors::control::planner::{PlannerConfig, Planning};
 use kaskade_actors::control::replan_trigger::ReplanTrigger;
 use kaskade_actors::wire::PlanRequest;
+use kaskade_planners::demand::RunTimeBook;
 use kaskade_planners::gears::{GearOptions, Prior, plan_gears};
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
 
 use crate::config::App;
 use crate::config::planner::PlannerRule;
+use crate::planning::totals::RunTotals;
 use crate::planning::{PlanningError, allocator, gears, initial};
 use crate::report::in_one_line;
 
@@ -33,7 +35,10 @@ pub fn planner(app: &App) -> Result<Option<PlannerConfig>, PlanningError> {
     }
     let planning: Planning = {
         let (app, rule) = (app.clone(), rule.clone());
+        let measured = Mutex::new(MeasuredProfile::new(profile, &rule));
         Arc::new(move |request, running| {
+            let mut measured = measured.lock().unwrap_or_else(PoisonError::into_inner);
+            let profile = measured.corrected(request);
             plan(&app, &rule, &profile, request, running).map_err(|error| in_one_line(&error))
         })
     };
@@ -45,6 +50,30 @@ pub fn planner(app: &App) -> Result<Option<PlannerConfig>, PlanningError> {
             ReplanTrigger::Periodic(span.duration())
         }),
     }))
+}
+
+/// A profile, corrected by the run times that workers report.
+struct MeasuredProfile {
+    profile: Profile,
+    book: RunTimeBook,
+    totals: RunTotals,
+}
+
+impl MeasuredProfile {
+    fn new(profile: Profile, rule: &PlannerRule) -> Self {
+        Self {
+            book: RunTimeBook::of_profile(&profile, rule.run_times),
+            totals: RunTotals::default(),
+            profile,
+        }
+    }
+
+    fn corrected(&mut self, request: &PlanRequest) -> Profile {
+        for (variant, ran) in self.totals.since(&request.runs) {
+            self.book.heard(variant, ran);
+        }
+        self.book.corrected(&self.profile).0
+    }
 }
 
 /// Another plan, for the objective of the running one.

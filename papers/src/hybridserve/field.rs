@@ -211,8 +211,15 @@ impl Field {
         /// Between two requests, so that none waits.
         const APART_US: u64 = 1_000_000_000;
         let simulator = Simulator::new(plan, &self.judged, &SimConfig::default())?;
-        let report = simulator.run((0..self.judged.samples as u64).map(|sample| sample * APART_US), &mut ());
-        let largest = self.judged.variants.last().map(|variant| &variant.validation.correct);
+        let report = simulator.run(
+            (0..self.judged.samples as u64).map(|sample| sample * APART_US),
+            &mut (),
+        );
+        let largest = self
+            .judged
+            .variants
+            .last()
+            .map(|variant| &variant.validation.correct);
         let right = largest.map_or(0, |correct| correct.iter().filter(|right| **right).count());
         Ok(Judged {
             accuracy: report.accuracy().unwrap_or(f64::NAN),

@@ -258,7 +258,11 @@ impl Manager {
         let demand = self.beyond_capacity().unwrap_or(0.0).max(estimate);
         // Noted before anything can fail: what cannot be planned for now is tried again when it is due.
         for (task, estimator) in self.arriving.iter_mut().enumerate() {
-            let planned = if task == self.root { demand } else { estimator.estimate_qps() };
+            let planned = if task == self.root {
+                demand
+            } else {
+                estimator.estimate_qps()
+            };
             estimator.planned(planned, now);
         }
         self.learn()?;

@@ -47,7 +47,9 @@ fn main() {
         let pairs = arguments.windows(2);
         pairs.filter_map(move |pair| (pair[0] == name).then(|| pair[1].clone()))
     };
-    let seconds: usize = flags("--seconds").next().map_or(300, |text| text.parse().unwrap());
+    let seconds: usize = flags("--seconds")
+        .next()
+        .map_or(300, |text| text.parse().unwrap());
     let published = flags("--data").next();
     let traffic = published.map_or_else(stated, |folder| contestants::published(&folder));
     let seeds = flags("--seeds").next().unwrap_or_else(|| "1".to_owned());

@@ -21,17 +21,19 @@ fn arrivals_count_in_the_steps_that_they_came_in() {
     estimator.observe(100, 3 * SECOND / 2);
     estimator.observe(50, 2 * SECOND);
     assert_eq!(estimator.steps, [150.0, 100.0]);
-    let mut every_fifth = DemandEstimator::new(
-        DemandOptions::default(),
-        0,
-    );
+    let mut every_fifth = DemandEstimator::new(DemandOptions::default(), 0);
     for look in 1..=101 {
         every_fifth.observe(40, look * SECOND / 5);
         let present = every_fifth.present_qps();
         assert!(look < 5 || (present - 200.0).abs() < 1e-6, "{look}: {present}");
     }
     estimator.observe(10_000, 1_002 * SECOND);
-    assert!(estimator.steps.iter().all(|requests| (requests - 10.0).abs() < 1e-9));
+    assert!(
+        estimator
+            .steps
+            .iter()
+            .all(|requests| (requests - 10.0).abs() < 1e-9)
+    );
 }
 
 #[test]

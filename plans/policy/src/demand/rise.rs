@@ -144,7 +144,9 @@ mod tests {
 
     #[test]
     fn a_load_that_varies_more_than_chance_is_no_rise() {
-        let noisy: Vec<f64> = (0..20).map(|step| if step % 2 == 0 { 1_000.0 } else { 1_300.0 }).collect();
+        let noisy: Vec<f64> = (0..20)
+            .map(|step| if step % 2 == 0 { 1_000.0 } else { 1_300.0 })
+            .collect();
         assert!(rise(&noisy, 1_150.0, 0.0, 0).ahead(2 * SECOND) <= 0.0);
         let jump = [noisy.as_slice(), &[4_000.0]].concat();
         assert!((rise(&jump, 1_150.0, 0.0, 0).present() - 4_000.0).abs() < 1e-9);

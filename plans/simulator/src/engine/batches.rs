@@ -20,7 +20,8 @@ impl<O: Observer> Engine<'_, O> {
 
     /// Whether a request in a queue can be late: it has a budget, or an objective by which its plan drops.
     fn times_queues(&self) -> bool {
-        let by_slack = || self.config.slo_us.is_some() && self.epochs.current().plan.dropping == Dropping::Slack;
+        let by_slack =
+            || self.config.slo_us.is_some() && self.epochs.current().plan.dropping == Dropping::Slack;
         self.config.budget_us.is_some() || by_slack()
     }
 
