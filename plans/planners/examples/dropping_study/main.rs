@@ -45,7 +45,9 @@ fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let flags = |name: &'static str| {
         let pairs = arguments.windows(2);
-        pairs.filter_map(move |pair| (pair[0] == name).then(|| pair[1].clone()))
+        pairs
+            .filter(move |pair| pair[0] == name)
+            .map(|pair| pair[1].clone())
     };
     let seconds: usize = flags("--seconds")
         .next()
