@@ -152,12 +152,12 @@ pub fn planner(app: &App, rule: &PipelineRule) -> Result<Option<PlannerConfig>, 
         planning,
         limit: allocator.limit.duration(),
         on_drift: false,
-        trigger: ReplanTrigger::Observing(look(&allocator.demand)),
+        trigger: ReplanTrigger::Observing(look_period(&allocator.demand)),
     }))
 }
 
 /// Returns how often the load is observed: a forecast notices a rise within a step.
-pub fn look(demand: &DemandOptions) -> Duration {
+pub fn look_period(demand: &DemandOptions) -> Duration {
     let step = Duration::from_micros(demand.step_us);
     if demand.forecast_us > 0 {
         step.min(FORECAST_LOOK)

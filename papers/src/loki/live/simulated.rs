@@ -33,7 +33,7 @@ pub(super) fn run(live: &Live, rule: &AllocatorRule) -> anyhow::Result<Run> {
         // A client does not wait longer than its objective: what cannot be answered by then is not begun.
         budget_us: Some(pipeline.slo_us),
         slo_us: Some(pipeline.slo_us),
-        look_us: u64::try_from(allocator::look(&rule.demand).as_micros())?,
+        look_us: u64::try_from(allocator::look_period(&rule.demand).as_micros())?,
         copies: live.measured.copies.clone(),
         path_accuracies: pipeline.path_accuracies(),
         ..SimConfig::default()
