@@ -115,3 +115,48 @@ fn highest_load(plan: &Plan) -> Option<f64> {
         .or(Some(last.load.from_qps))
         .filter(|qps| *qps > 0.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    use kaskade_actors::wire::Runs;
+    use kaskade_planners::demand::RunTimeOptions;
+
+    use super::*;
+
+    /// So many batches of one, each three times as slow as profiled.
+    fn told(profile: &Profile, batches: u64) -> PlanRequest {
+        let variant = &profile.variants[0];
+        let runs = Runs {
+            batches,
+            requests: batches,
+            busy_us: (3e6 * variant.costs[0].latency_s * batches as f64) as u64,
+        };
+        let runs = BTreeMap::from([(variant.name.clone(), runs)]);
+        PlanRequest {
+            runs: BTreeMap::from([("w".to_owned(), runs)]),
+            ..PlanRequest::default()
+        }
+    }
+
+    #[test]
+    fn gears_are_planned_with_the_run_times_that_workers_report() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/digits/profile.json");
+        let profile = crate::planning::read_profile(&path).unwrap();
+        let mut measured = MeasuredProfile {
+            book: RunTimeBook::of_profile(&profile, RunTimeOptions::default()),
+            totals: RunTotals::default(),
+            profile: profile.clone(),
+        };
+        assert_eq!(measured.corrected(&told(&profile, 5)), profile, "too few batches");
+        let corrected = measured.corrected(&told(&profile, 1_000));
+        for (now, before) in corrected.variants.iter().zip(&profile.variants) {
+            let times = now.costs[0].latency_s / before.costs[0].latency_s;
+            assert!((2.9..3.1).contains(&times), "{}: {times}", now.name);
+        }
+        // Without reports the last correction stays.
+        assert_eq!(measured.corrected(&PlanRequest::default()), corrected);
+    }
+}
