@@ -2,7 +2,8 @@
 
 `docs/evidence/results/SYSTEM.json` is what `cargo run --release -p kaskade-papers -- SYSTEM --json` printed: system, claims, assumptions
 and files. Its claims stand between `<!-- claims of SYSTEM.json -->` and `<!-- end of claims -->`, its series by prompt between
-`<!-- series of SYSTEM.json -->` and `<!-- end of series -->`. `python3 docs/check.py --write` writes the tables, and
+`<!-- series of SYSTEM.json -->` and `<!-- end of series -->`. The rows of a study stand between `<!-- study of STUDY.json -->` and
+`<!-- end of study -->`. `python3 docs/check.py --write` writes the tables, and
 `python3 docs/check.py` compares them. Claims of live runs stand in tables written by hand, with the date and the load of the run.
 
 The evidence page has a row for each paper: its claims that are met and those that are not, generated and live ones together. The page and
@@ -16,6 +17,8 @@ from pathlib import Path
 RESULTS = Path(__file__).resolve().parent / "evidence/results"
 CLAIMS = re.compile(r"(<!-- claims of ([\w.]+) -->\n).*?(<!-- end of claims -->)", re.DOTALL)
 SERIES = re.compile(r"(<!-- series of ([\w.]+) -->\n).*?(<!-- end of series -->)", re.DOTALL)
+
+STUDY = re.compile(r"(<!-- study of ([\w.]+) -->\n).*?(<!-- end of study -->)", re.DOTALL)
 
 # A claim whose result is a series: `MODEL: WHAT by PROMPT, A / B (FIGURE)` with `128: 1.0 / 2.0; 256: ...`.
 NAMED = re.compile(r"(\S+): \S+ by (\w+), ([^(]+) \(")
@@ -54,9 +57,21 @@ def series_table(file):
             yield f"| {model} | {at} | {' | '.join(figures.split(' / '))} |"
 
 
+def study_table(file):
+    """Systems side by side: what each missed, and its accuracy."""
+    rows = result(file)["rows"]
+    names = [system["system"] for system in rows[0]["systems"]]
+    yield f"| pipeline | load | {' | '.join(names)} |"
+    yield "|" + "---|" * (len(names) + 2)
+    for row in rows:
+        cells = (f"{system['missed_percent']:.2f} % ({system['accuracy_percent']:.1f})" for system in row["systems"])
+        yield f"| {row['pipeline']} | {row['load']} | {' | '.join(cells)} |"
+
+
 def filled(text):
     """The text of a page with its tables as the stored results have them."""
     text = CLAIMS.sub(lambda found: found[1] + "\n" + "\n".join(claims_table(found[2])) + "\n\n" + found[3], text)
+    text = STUDY.sub(lambda found: found[1] + "\n" + "\n".join(study_table(found[2])) + "\n\n" + found[3], text)
     return SERIES.sub(lambda found: found[1] + "\n" + "\n".join(series_table(found[2])) + "\n\n" + found[3], text)
 
 

@@ -39,7 +39,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value = "loki")]
     policy: PipelinePolicy,
     /// Treatment of requests that are late at a task.
-    #[arg(long, value_enum, default_value = "rerouting")]
+    #[arg(long, value_enum, default_value = "slack")]
     dropping: Late,
     /// Plan file to write.
     #[arg(long, value_name = "FILE", default_value = "plan.json")]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use kaskade_planners::allocate::AllocationPolicy;
+use kaskade_planners::allocate::{AllocationPolicy, StandbyOptions};
 use kaskade_planners::demand::{DemandOptions, FactorOptions, RunTimeOptions};
 use kaskade_policy::pipeline::{BatchLatency, PathAccuracy, Pipeline, Task, TaskVariant};
 use kaskade_policy::plan::Dropping;
@@ -62,6 +62,8 @@ pub struct AllocatorRule {
     pub dropping: Late,
     /// How the demand is estimated, and when a change of it triggers planning.
     pub demand: DemandOptions,
+    /// Capacity that is kept ready for a rise of the demand.
+    pub standby: StandbyOptions,
     /// How multiplicative factors reported by workers replace the profiled ones.
     pub factors: FactorOptions,
     /// How run times reported by workers replace the profiled ones.
@@ -79,6 +81,7 @@ impl Default for AllocatorRule {
             policy: PipelinePolicy::default(),
             dropping: Late::default(),
             demand: DemandOptions::default(),
+            standby: StandbyOptions::default(),
             factors: FactorOptions::default(),
             run_times: RunTimeOptions::default(),
             headroom: Positive::ROOMY,
@@ -113,13 +116,33 @@ impl AllocatorRule {
                 "a number above 0",
             ),
             change("demand.change", demand.change),
+            wrong(
+                self.standby.rise.is_finite() && self.standby.rise >= 1.0,
+                "standby.rise",
+                self.standby.rise,
+                "a number from 1 on",
+            ),
+            share("standby.give_up", self.standby.give_up),
             share("factors.memory", factors.memory),
             change("factors.change", factors.change),
-            share("run_times.memory", run_times.memory),
-            change("run_times.change", run_times.change),
         ];
-        found.into_iter().flatten().collect()
+        let found = found.into_iter().flatten();
+        found
+            .chain(run_time_problems(run_times, "pipeline.planner"))
+            .collect()
     }
+}
+
+/// Returns the values that are out of range, of the planner of this path in the file.
+pub(super) fn run_time_problems(options: &RunTimeOptions, path: &str) -> impl Iterator<Item = String> {
+    let memory = options.memory;
+    let memory = (!(0.0..1.0).contains(&memory))
+        .then(|| format!("{path}.run_times.memory: is {memory}, and must be from 0 to below 1"));
+    let change = options.change;
+    // Not a number is none from 0 on either.
+    let change = (change.is_nan() || change < 0.0)
+        .then(|| format!("{path}.run_times.change: is {change}, and must be a share from 0 on"));
+    memory.into_iter().chain(change)
 }
 
 /// Policy of the allocator.
@@ -153,10 +176,10 @@ pub enum Late {
     /// They are dropped after any task whose latency budget they exceeded.
     PerTask,
     /// They go to a backup replica that makes up for the delay, or are dropped. Loki's rule.
-    #[default]
     Rerouting,
     /// They are late if the rest of their path takes longer than the time that is left. They go to a backup by which they are in time,
     /// or are dropped, from queues too.
+    #[default]
     Slack,
 }
 

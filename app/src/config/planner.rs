@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
+use kaskade_planners::demand::RunTimeOptions;
 use kaskade_planners::gears::Ablation;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,9 @@ pub struct PlannerRule {
     /// Whether to plan when the load drifts.
     #[serde(default)]
     pub on_drift: bool,
+    /// How run times reported by workers replace the profiled ones.
+    #[serde(default)]
+    pub run_times: RunTimeOptions,
     /// Period of planning [default: never].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<Span>,

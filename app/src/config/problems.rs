@@ -8,6 +8,7 @@ use kaskade_policy::confidence::Estimator;
 
 use super::App;
 use super::durable::DurableRule;
+use super::pipeline::run_time_problems;
 use super::planner::PlannerRule;
 use super::scalar::Token;
 use super::variant::{PlanSource, Task, Variant};
@@ -140,7 +141,8 @@ fn planner_problems(planner: &PlannerRule) -> impl Iterator<Item = String> {
             planner.profile.display()
         )
     });
-    absent.into_iter()
+    let run_times = run_time_problems(&planner.run_times, "planner");
+    absent.into_iter().chain(run_times)
 }
 
 /// Returns a problem for every repeated name.

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use kaskade_actors::control::planner::{PlannerConfig, Planning};
 use kaskade_actors::control::replan_trigger::ReplanTrigger;
-use kaskade_actors::wire::{FanOuts, PlanRequest, Runs};
+use kaskade_actors::wire::{FanOuts, PlanRequest};
 use kaskade_models::DeviceChoice;
 use kaskade_planners::allocate::{AllocateOptions, Slot};
+use kaskade_planners::demand::DemandOptions;
 use kaskade_planners::manager::{Manager, ManagerOptions};
-use kaskade_policy::demand::Ran;
 use kaskade_policy::pipeline::Pipeline;
 use kaskade_policy::plan::Plan;
 
@@ -19,7 +19,11 @@ use crate::config::App;
 use crate::config::pipeline::{AllocatorRule, PipelineRule};
 use crate::planning::PlanningError;
 use crate::planning::check::check;
+use crate::planning::totals::RunTotals;
 use crate::report::in_one_line;
+
+/// Longest interval at which a planner that forecasts observes the load.
+const FORECAST_LOOK: Duration = Duration::from_millis(250);
 
 /// Returns the slots of an app's workers, each of which runs one variant.
 ///
@@ -102,6 +106,7 @@ pub fn options(app: &App, allocator: &AllocatorRule) -> Result<ManagerOptions, P
             ..AllocateOptions::default()
         },
         demand: allocator.demand,
+        standby: allocator.standby,
         factors: allocator.factors,
         run_times: allocator.run_times,
         headroom: allocator.headroom.get(),
@@ -132,7 +137,7 @@ pub fn planner(app: &App, rule: &PipelineRule) -> Result<Option<PlannerConfig>, 
         arrivals: 0,
         now_us: 0,
         forks: BTreeMap::new(),
-        runs: BTreeMap::new(),
+        runs: RunTotals::default(),
     });
     let app = app.clone();
     let planning: Planning = Arc::new(move |request, running| {
@@ -147,8 +152,18 @@ pub fn planner(app: &App, rule: &PipelineRule) -> Result<Option<PlannerConfig>, 
         planning,
         limit: allocator.limit.duration(),
         on_drift: false,
-        trigger: ReplanTrigger::Observing(Duration::from_micros(allocator.demand.step_us)),
+        trigger: ReplanTrigger::Observing(look_period(&allocator.demand)),
     }))
+}
+
+/// Returns how often the load is observed: a forecast notices a rise within a step.
+pub fn look_period(demand: &DemandOptions) -> Duration {
+    let step = Duration::from_micros(demand.step_us);
+    if demand.forecast_us > 0 {
+        step.min(FORECAST_LOOK)
+    } else {
+        step
+    }
 }
 
 /// A manager, and the totals of workers and ingresses that it has received.
@@ -159,7 +174,7 @@ struct PipelinePlanner {
     arrivals: u64,
     now_us: u64,
     forks: BTreeMap<(String, String), FanOuts>,
-    runs: BTreeMap<(String, String), Runs>,
+    runs: RunTotals,
 }
 
 impl PipelinePlanner {
@@ -214,17 +229,8 @@ impl PipelinePlanner {
 
     /// Passes the batches run since the last call to the manager.
     fn hear_runs(&mut self, request: &PlanRequest) {
-        for (worker, variants) in &request.runs {
-            for (variant, now) in variants {
-                let old = self.runs.insert((worker.clone(), variant.clone()), *now);
-                let old = old.filter(|old| old.batches <= now.batches).unwrap_or_default();
-                let ran = Ran {
-                    batches: now.batches - old.batches,
-                    requests: now.requests.saturating_sub(old.requests),
-                    busy_us: now.busy_us.saturating_sub(old.busy_us),
-                };
-                self.manager.ran(variant, ran);
-            }
+        for (variant, ran) in self.runs.since(&request.runs) {
+            self.manager.ran(variant, ran);
         }
     }
 }

@@ -1,16 +1,43 @@
 #![allow(clippy::unwrap_used, reason = "the helpers of a test may fail it")]
-use kaskade_actors::wire::Observation;
+use kaskade_actors::wire::{Observation, Runs};
+use kaskade_planners::allocate::StandbyOptions;
 
 use super::*;
 
 const SECOND: u64 = 1_000_000;
 
+/// The example, by the paper's rules: only what the demand needs is placed.
 fn app() -> App {
+    let mut app = example();
+    let rule = app
+        .pipeline
+        .as_mut()
+        .and_then(|rule| rule.planner.as_mut())
+        .unwrap();
+    rule.standby = StandbyOptions::NONE;
+    rule.demand = DemandOptions::PAPER;
+    app
+}
+
+fn example() -> App {
     App::load(Path::new(concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../examples/traffic/app.toml"
     )))
     .unwrap()
+}
+
+#[test]
+fn by_default_idle_places_hold_fast_variants() {
+    let example = example();
+    let rule = example.pipeline.as_ref().unwrap();
+    assert_eq!(
+        first_plan(&example, rule).unwrap().placement.len(),
+        slots(&example).unwrap().len()
+    );
+    let demand = rule.planner.unwrap().demand;
+    assert_eq!(look_period(&demand), FORECAST_LOOK);
+    assert_eq!(look_period(&DemandOptions::PAPER), Duration::from_secs(1));
 }
 
 fn planner(app: &App) -> PipelinePlanner {
@@ -21,7 +48,7 @@ fn planner(app: &App) -> PipelinePlanner {
         arrivals: 0,
         now_us: 0,
         forks: BTreeMap::new(),
-        runs: BTreeMap::new(),
+        runs: RunTotals::default(),
     }
 }
 

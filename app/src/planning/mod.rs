@@ -19,6 +19,7 @@ pub mod initial;
 pub mod pipelines;
 pub mod placement;
 pub mod replan;
+mod totals;
 
 use std::path::Path;
 

@@ -1,16 +1,18 @@
 //! New plans for an app while it is served, on request.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use kaskade_actors::control::planner::{PlannerConfig, Planning};
 use kaskade_actors::control::replan_trigger::ReplanTrigger;
 use kaskade_actors::wire::PlanRequest;
+use kaskade_planners::demand::RunTimeBook;
 use kaskade_planners::gears::{GearOptions, Prior, plan_gears};
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
 
 use crate::config::App;
 use crate::config::planner::PlannerRule;
+use crate::planning::totals::RunTotals;
 use crate::planning::{PlanningError, allocator, gears, initial};
 use crate::report::in_one_line;
 
@@ -33,7 +35,10 @@ pub fn planner(app: &App) -> Result<Option<PlannerConfig>, PlanningError> {
     }
     let planning: Planning = {
         let (app, rule) = (app.clone(), rule.clone());
+        let measured = Mutex::new(MeasuredProfile::new(profile, &rule));
         Arc::new(move |request, running| {
+            let mut measured = measured.lock().unwrap_or_else(PoisonError::into_inner);
+            let profile = measured.corrected(request);
             plan(&app, &rule, &profile, request, running).map_err(|error| in_one_line(&error))
         })
     };
@@ -45,6 +50,30 @@ pub fn planner(app: &App) -> Result<Option<PlannerConfig>, PlanningError> {
             ReplanTrigger::Periodic(span.duration())
         }),
     }))
+}
+
+/// A profile, corrected by the run times that workers report.
+struct MeasuredProfile {
+    profile: Profile,
+    book: RunTimeBook,
+    totals: RunTotals,
+}
+
+impl MeasuredProfile {
+    fn new(profile: Profile, rule: &PlannerRule) -> Self {
+        Self {
+            book: RunTimeBook::of_profile(&profile, rule.run_times),
+            totals: RunTotals::default(),
+            profile,
+        }
+    }
+
+    fn corrected(&mut self, request: &PlanRequest) -> Profile {
+        for (variant, ran) in self.totals.since(&request.runs) {
+            self.book.heard(variant, ran);
+        }
+        self.book.corrected(&self.profile).0
+    }
 }
 
 /// Another plan, for the objective of the running one.
@@ -85,4 +114,49 @@ fn highest_load(plan: &Plan) -> Option<f64> {
         .to_qps
         .or(Some(last.load.from_qps))
         .filter(|qps| *qps > 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    use kaskade_actors::wire::Runs;
+    use kaskade_planners::demand::RunTimeOptions;
+
+    use super::*;
+
+    /// So many batches of one, each three times as slow as profiled.
+    fn told(profile: &Profile, batches: u64) -> PlanRequest {
+        let variant = &profile.variants[0];
+        let runs = Runs {
+            batches,
+            requests: batches,
+            busy_us: (3e6 * variant.costs[0].latency_s * batches as f64) as u64,
+        };
+        let runs = BTreeMap::from([(variant.name.clone(), runs)]);
+        PlanRequest {
+            runs: BTreeMap::from([("w".to_owned(), runs)]),
+            ..PlanRequest::default()
+        }
+    }
+
+    #[test]
+    fn gears_are_planned_with_the_run_times_that_workers_report() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/digits/profile.json");
+        let profile = crate::planning::read_profile(&path).unwrap();
+        let mut measured = MeasuredProfile {
+            book: RunTimeBook::of_profile(&profile, RunTimeOptions::default()),
+            totals: RunTotals::default(),
+            profile: profile.clone(),
+        };
+        assert_eq!(measured.corrected(&told(&profile, 5)), profile, "too few batches");
+        let corrected = measured.corrected(&told(&profile, 1_000));
+        for (now, before) in corrected.variants.iter().zip(&profile.variants) {
+            let times = now.costs[0].latency_s / before.costs[0].latency_s;
+            assert!((2.9..3.1).contains(&times), "{}: {times}", now.name);
+        }
+        // Without reports the last correction stays.
+        assert_eq!(measured.corrected(&PlanRequest::default()), corrected);
+    }
 }

@@ -95,46 +95,52 @@ impl Compared<'_> {
         }
     }
 
-    /// AP is as accurate as the largest model (Table IV).
+    /// AP is as accurate as the largest model (Table IV), on the second draw.
     fn preserved(&self, ap: &Reached) -> Claim {
-        let estimates = &ap.constructed.planned.estimates;
-        let simulated = ap.equal.accuracy().unwrap_or(f64::NAN);
-        let met = estimates.accuracy >= estimates.largest_accuracy;
+        let (estimates, judged) = (&ap.constructed.planned.estimates, &ap.judged);
+        let met = judged.accuracy >= judged.largest_accuracy;
         let [largest_model, preserved, _] = self.paper.accuracy;
         Claim {
             name: self.name("AP: accuracy equal to the largest model's"),
             paper: format!("{:.1} % and {:.1} %", 100.0 * preserved, 100.0 * largest_model),
             ours: format!(
-                "{} and {}; {} over the simulated requests",
+                "{} and {} on a second draw of answers; {} and {} on the draw that it was chosen on",
+                units::percent(judged.accuracy),
+                units::percent(judged.largest_accuracy),
                 units::percent(estimates.accuracy),
                 units::percent(estimates.largest_accuracy),
-                units::percent(simulated)
             ),
             met,
             note: if met {
                 String::new()
             } else {
-                "no cascade but the largest model alone keeps up with it, and that was not chosen".to_owned()
+                format!(
+                    "{:.2} points are lost on samples that the thresholds were not chosen on; the standard error of an accuracy there is {:.2} points. \
+                     The paper's rule is without a safety margin",
+                    judged.lost_points(),
+                    judged.error_points()
+                )
             },
         }
     }
 
-    /// EO is at least as accurate as the second largest model (§VI-C).
+    /// EO is at least as accurate as the second largest model (§VI-C), on the second draw.
     fn bounded(&self, eo: &Reached) -> Claim {
-        let estimates = &eo.constructed.planned.estimates;
+        let (estimates, judged) = (&eo.constructed.planned.estimates, &eo.judged);
         let family = &self.served.field.family;
         let second = family.models.iter().rev().nth(1);
         let second_accuracy = second.map_or(0.0, |model: &StatedModel| model.accuracy);
-        let met = estimates.accuracy >= second_accuracy;
+        let met = judged.accuracy >= second_accuracy;
         let [largest_model, _, optimised] = self.paper.accuracy;
         Claim {
             name: self.name("EO: always better than the second largest"),
             paper: format!("{:.1} points lost", 100.0 * (largest_model - optimised)),
             ours: format!(
-                "{:.1} points lost: {}, the second largest {}",
-                100.0 * (estimates.largest_accuracy - estimates.accuracy),
-                units::percent(estimates.accuracy),
-                units::percent(second_accuracy)
+                "{:.1} points lost on a second draw of answers: {}, the second largest {}; {} on the draw that it was chosen on",
+                judged.lost_points(),
+                units::percent(judged.accuracy),
+                units::percent(second_accuracy),
+                units::percent(estimates.accuracy)
             ),
             met,
             note: if met {

@@ -1,5 +1,7 @@
 //! A family on the paper's servers: a cascade is constructed, placed and simulated.
 
+use std::collections::BTreeMap;
+
 use anyhow::Context as _;
 use kaskade_planners::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
 use kaskade_planners::gears::DeviceSpec;
@@ -66,8 +68,10 @@ impl Mode {
 pub(super) struct Field {
     /// The family, every figure stated.
     pub(super) family: StatedFamily,
-    /// The profile of its figures.
+    /// The profile of its figures: cascades are chosen and placed by it.
     pub(super) profile: Profile,
+    /// A second draw of the models' answers: chosen cascades are judged and simulated on it.
+    pub(super) judged: Profile,
     /// How long a load lasts, seconds.
     pub(super) seconds: usize,
     /// Seed of arrivals and searches.
@@ -81,6 +85,38 @@ pub(super) struct Constructed {
     pub(super) planned: CascadePlan,
     /// How long that took.
     pub(super) took: Took,
+}
+
+/// A cascade on samples that it was not chosen on.
+#[derive(Debug, Clone)]
+pub(super) struct Judged {
+    /// Share of right answers.
+    pub(super) accuracy: f64,
+    /// That of the largest model alone, on the same samples.
+    pub(super) largest_accuracy: f64,
+    /// How many samples there are.
+    samples: usize,
+    /// By model, how many of them it answers.
+    answered: BTreeMap<String, u64>,
+}
+
+impl Judged {
+    /// Points of accuracy that the cascade lost against the largest model; negative if it gained some.
+    pub(super) fn lost_points(&self) -> f64 {
+        100.0 * (self.largest_accuracy - self.accuracy)
+    }
+
+    /// The share of the samples that a model answers.
+    pub(super) fn answered(&self, model: &str) -> f64 {
+        let answered = self.answered.get(model).copied().unwrap_or(0);
+        answered as f64 / self.samples.max(1) as f64
+    }
+
+    /// Standard error of an accuracy on so many samples, in points.
+    pub(super) fn error_points(&self) -> f64 {
+        let variance = self.accuracy * (1.0 - self.accuracy);
+        100.0 * (variance / self.samples.max(1) as f64).sqrt()
+    }
 }
 
 /// A cascade as placed, and how long that took.
@@ -97,6 +133,7 @@ impl Field {
     pub(super) fn new(family: StatedFamily, seconds: u32, seed: u64) -> Self {
         Self {
             profile: family.profile(),
+            judged: family.second_draw(),
             family,
             seconds: seconds as usize,
             seed,
@@ -166,6 +203,36 @@ impl Field {
         Ok(Deployed { placed, took })
     }
 
+    /// Answers every sample of the second draw once, one after the other.
+    ///
+    /// # Errors
+    /// When the plan cannot be simulated.
+    pub(super) fn judge(&self, plan: &Plan) -> anyhow::Result<Judged> {
+        /// Between two requests, so that none waits.
+        const APART_US: u64 = 1_000_000_000;
+        let simulator = Simulator::new(plan, &self.judged, &SimConfig::default())?;
+        let report = simulator.run(
+            (0..self.judged.samples as u64).map(|sample| sample * APART_US),
+            &mut (),
+        );
+        let largest = self
+            .judged
+            .variants
+            .last()
+            .map(|variant| &variant.validation.correct);
+        let right = largest.map_or(0, |correct| correct.iter().filter(|right| **right).count());
+        Ok(Judged {
+            accuracy: report.accuracy().unwrap_or(f64::NAN),
+            largest_accuracy: right as f64 / self.judged.samples.max(1) as f64,
+            samples: self.judged.samples,
+            answered: report
+                .variants
+                .into_iter()
+                .map(|variant| (variant.name, variant.answered))
+                .collect(),
+        })
+    }
+
     /// Simulates a placement under an even load of Poisson arrivals.
     ///
     /// # Errors
@@ -188,7 +255,7 @@ impl Field {
             }),
             ..SimConfig::default()
         };
-        let simulator = Simulator::new(&placed.plan, &self.profile, &config)?;
+        let simulator = Simulator::new(&placed.plan, &self.judged, &config)?;
         let trace = Trace::constant(qps, self.seconds)?;
         Ok(simulator.run(trace.arrivals(Spacing::Poisson, self.seed), &mut ()))
     }

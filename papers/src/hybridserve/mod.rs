@@ -143,6 +143,8 @@ fn assumptions(args: &Args) -> Vec<String> {
              Latencies are compared at half of what the largest model alone sustains, and kept to 0.8 %",
             args.seconds
         ),
+        "cascades are chosen and placed by one draw of the models' answers; accuracies are judged, and requests simulated, on a second one"
+            .to_owned(),
         "batches that share a device slow each other down where their kernels want more than its time; energy is the idle power of loaded devices, \
          what kernels add, and what devices that host nothing draw"
             .to_owned(),

@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use kaskade_simulator::Report;
 
-use super::field::{Constructed, Deployed, Field, Mode, joules};
+use super::field::{Constructed, Deployed, Field, Judged, Mode, joules};
 use crate::parallel::in_parallel;
 
 /// Load under which the energy of a deployment is measured, as a share of the load that it sustains.
@@ -33,6 +33,8 @@ pub(super) struct Reached {
     pub(super) mode: Mode,
     /// Its cascade.
     pub(super) constructed: Constructed,
+    /// Its accuracy on the second draw.
+    pub(super) judged: Judged,
     /// Its placement on all servers.
     pub(super) deployed: Deployed,
     /// The highest load that it sustains, requests/s.
@@ -70,14 +72,9 @@ impl Reached {
         tail_s(&self.quiet)
     }
 
-    /// The share of requests that a model answers.
+    /// The share of requests that a model answers, on the second draw.
     pub(super) fn answered(&self, model: &str) -> f64 {
-        let flow = &self.deployed.placed.flow;
-        let place = flow.variants.iter().position(|name| name == model);
-        place
-            .and_then(|place| flow.answered.get(place))
-            .copied()
-            .unwrap_or(0.0)
+        self.judged.answered(model)
     }
 
     /// Kernel time of a request in the largest batches that were profiled, seconds, over all models that it reaches.
@@ -132,6 +129,7 @@ impl Served {
                 quiet: field.play(&deployed.placed, QUIET * largest_qps)?,
                 few: field.play(&few.placed, equal_qps)?,
                 few_servers: few.placed.used(),
+                judged: field.judge(&deployed.placed.plan)?,
                 constructed: constructed.clone(),
                 deployed: deployed.clone(),
                 sustained_qps: *sustained_qps,

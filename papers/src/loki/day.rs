@@ -57,13 +57,14 @@ pub(super) fn compare(
         Contestant::INFERLINE,
         Contestant::PROTEUS,
         Contestant::PATIENT,
+        Contestant::DEFAULT,
     ];
     let label = format!("{}: a day of Loki, InferLine, Proteus", paper.name);
     let progress = Progress::begin(label, contestants.len() as u64, args.json);
     let runs = in_parallel(&contestants, |contestant| field.play(*contestant));
     let runs = runs.into_iter().collect::<anyhow::Result<Vec<Run>>>()?;
-    let [loki, inferline, proteus, patient] = runs.as_slice() else {
-        anyhow::bail!("four contestants were to be simulated");
+    let [loki, inferline, proteus, patient, default] = runs.as_slice() else {
+        anyhow::bail!("five contestants were to be simulated");
     };
     progress.end(&format!("{} requests each", units::count(loki.report.requests)));
     let day = Day {
@@ -73,10 +74,12 @@ pub(super) fn compare(
         inferline,
         proteus,
         patient,
+        default,
     };
     found.claims.extend([
         day.at_the_peak(),
         day.against_proteus(),
+        day.of_the_default(),
         day.against_inferline(),
         day.while_hardware_suffices(),
         day.workers_off_peak(),
@@ -94,6 +97,7 @@ pub(super) struct Day<'a> {
     pub(super) inferline: &'a Run,
     pub(super) proteus: &'a Run,
     pub(super) patient: &'a Run,
+    pub(super) default: &'a Run,
 }
 
 /// Requests that missed their objective, of those that came.
@@ -197,6 +201,30 @@ impl Day<'_> {
             ),
             times >= 10.0,
             || self.why_proteus_holds(),
+        )
+    }
+
+    /// Dropping by slack with a forecast and standby capacity, against everything else here.
+    fn of_the_default(&self) -> Claim {
+        let (ours, theirs) = (self.default.violations(), self.proteus.violations());
+        let (loki, patient) = (self.loki.violations(), self.patient.violations());
+        let best = theirs.min(patient).min(loki);
+        self.claim(
+            "SLO violations of Kaskade's default: slack, forecast, standby",
+            "-",
+            format!(
+                "{} at accuracy {}; Loki {} at {}, with last-task dropping {} at {}, Proteus {} at {}",
+                units::percent(ours),
+                units::percent(self.default.accuracy()),
+                units::percent(loki),
+                units::percent(self.loki.accuracy()),
+                units::percent(patient),
+                units::percent(self.patient.accuracy()),
+                units::percent(theirs),
+                units::percent(self.proteus.accuracy())
+            ),
+            ours <= best,
+            || format!("{} more than the best of the others", units::percent(ours - best)),
         )
     }
 

@@ -1,7 +1,7 @@
 //! A pipeline and a load: all systems manage the same one on the same workers and are simulated on the same arrivals.
 
 use anyhow::ensure;
-use kaskade_planners::allocate::{AllocateOptions, Scaling, Slot};
+use kaskade_planners::allocate::{AllocateOptions, Scaling, Slot, StandbyOptions};
 use kaskade_planners::demand::{DemandOptions, FactorOptions, RunTimeOptions};
 use kaskade_planners::manager::{Manager, ManagerOptions};
 use kaskade_policy::pipeline::Pipeline;
@@ -50,6 +50,8 @@ pub(super) struct Contestant {
     pub(super) headroom: f64,
     /// Whether a request whose objective has passed leaves the queues.
     pub(super) expires: bool,
+    /// Whether it forecasts a rise of the demand and keeps capacity ready for it.
+    pub(super) provides: bool,
 }
 
 impl Contestant {
@@ -59,11 +61,19 @@ impl Contestant {
         dropping: Dropping::OpportunisticRerouting,
         headroom: HEADROOM,
         expires: true,
+        provides: false,
     };
 
     /// Loki that only drops before the last task what can no longer be in time.
     pub(super) const PATIENT: Self = Self {
         dropping: Dropping::LastTask,
+        ..Self::LOKI
+    };
+
+    /// What is the default here: dropping by slack, with a forecast and standby capacity.
+    pub(super) const DEFAULT: Self = Self {
+        dropping: Dropping::Slack,
+        provides: true,
         ..Self::LOKI
     };
 
@@ -81,10 +91,19 @@ impl Contestant {
         ..Self::LOKI
     };
 
+    fn demand(self) -> DemandOptions {
+        if self.provides {
+            DemandOptions::default()
+        } else {
+            DemandOptions::PAPER
+        }
+    }
+
     /// Its name in tables and pictures.
     pub(super) fn name(&self) -> &'static str {
         match self.policy {
             PipelinePeer::Loki if self.dropping == Dropping::LastTask => "Loki, last-task dropping",
+            PipelinePeer::Loki if self.provides => "Kaskade's default",
             PipelinePeer::Loki => "Loki",
             PipelinePeer::InferLine => "InferLine",
             PipelinePeer::Proteus => "Proteus",
@@ -157,7 +176,12 @@ impl Field {
             slots: (0..self.workers).map(slot).collect(),
             dropping: contestant.dropping,
             allocate: AllocateOptions::default(),
-            demand: DemandOptions::default(),
+            demand: contestant.demand(),
+            standby: if contestant.provides {
+                StandbyOptions::default()
+            } else {
+                StandbyOptions::NONE
+            },
             headroom: contestant.headroom,
             factors: FactorOptions::default(),
             run_times: RunTimeOptions::default(),

@@ -25,7 +25,8 @@ use kaskade_app::measure::tree::{Measured, TreePlan};
 use kaskade_app::planning::allocator;
 use kaskade_app::report::progress::say;
 use kaskade_app::report::{self, units};
-use kaskade_planners::allocate::{AllocateOptions, Allocator, Scaling};
+use kaskade_planners::allocate::{AllocateOptions, Allocator, Scaling, StandbyOptions};
+use kaskade_planners::demand::DemandOptions;
 use kaskade_simulator::trace::Trace;
 
 use self::parts::{PARTS, Part, Run};
@@ -44,8 +45,8 @@ struct Live {
     seed: u64,
 }
 
-/// Serves the app under a load that rises and falls for `seconds`, once with rerouting and once with per-task dropping, and simulates the
-/// same.
+/// Serves the app under a load that rises and falls for `seconds`, with rerouting and with per-task dropping as in the paper, and by the
+/// rules of the app's file, and simulates the same.
 ///
 /// # Errors
 /// When the app is no pipeline, cannot be served, or has no load that its most accurate variants carry.
@@ -61,9 +62,11 @@ pub(super) fn run(path: &Path, folder: &Path, seconds: u32, seed: u64) -> anyhow
         allocator::slots(&live.app)?.len(),
         live.app.core_share.get()
     ));
-    let rerouting = live.both(Late::Rerouting)?;
-    let per_task = live.both(Late::PerTask)?;
+    let rerouting = live.both(&live.paper(Late::Rerouting))?;
+    let per_task = live.both(&live.paper(Late::PerTask))?;
+    let own = live.both(&live.rule.planner.unwrap_or_default())?;
     found.claims.extend(claims::claims(&rerouting, &per_task));
+    found.claims.push(claims::of_the_app(&own));
     let file = folder.join("live-pipeline.svg");
     report::write_file(&file, &panels::svg(&live.picture(&rerouting))?)?;
     found.files.push(file);
@@ -124,18 +127,25 @@ impl Live {
         })
     }
 
-    /// Live and simulated.
-    fn both(&self, dropping: Late) -> anyhow::Result<(Run, Run)> {
-        let allocator = AllocatorRule {
+    /// Loki's rules with this policy for late requests: the moving average alone, and nothing kept ready.
+    fn paper(&self, dropping: Late) -> AllocatorRule {
+        AllocatorRule {
             dropping,
+            demand: DemandOptions::PAPER,
+            standby: StandbyOptions::NONE,
             ..self.rule.planner.unwrap_or_default()
-        };
-        let simulated = simulated::run(self, &allocator)?;
-        let live = served::run(self, &allocator)?;
+        }
+    }
+
+    /// Live and simulated.
+    fn both(&self, allocator: &AllocatorRule) -> anyhow::Result<(Run, Run)> {
+        let simulated = simulated::run(self, allocator)?;
+        let live = served::run(self, allocator)?;
         for (name, run) in [("simulated", &simulated), ("live", &live)] {
             let total = run.total();
             say(&format!(
-                "{name}, {dropping:?}: accuracy {}, violations {}, {:.2} workers",
+                "{name}, {:?}: accuracy {}, violations {}, {:.2} workers",
+                allocator.dropping,
                 units::percent(total.accuracy()),
                 units::percent(total.violation_ratio()),
                 run.workers

@@ -1,5 +1,5 @@
 use super::*;
-use kaskade_planners::allocate::Slot;
+use kaskade_planners::allocate::{Slot, StandbyOptions};
 use kaskade_planners::demand::{DemandOptions, FactorOptions, RunTimeOptions};
 use kaskade_planners::manager::{Manager, ManagerOptions};
 use kaskade_policy::plan::Dropping;
@@ -22,7 +22,8 @@ fn begun(qps: f64) -> Manager {
         slots: (0..20).map(slot).collect(),
         dropping: Dropping::OpportunisticRerouting,
         allocate: AllocateOptions::default(),
-        demand: DemandOptions::default(),
+        demand: DemandOptions::PAPER,
+        standby: StandbyOptions::NONE,
         headroom: 1.0,
         factors: FactorOptions::default(),
         run_times: RunTimeOptions::default(),

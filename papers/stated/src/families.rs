@@ -39,6 +39,9 @@ pub struct StatedDevice {
     pub spare_watts: f64,
 }
 
+/// Seeds of second draws are this much larger.
+const SECOND_DRAW: u64 = 1_000;
+
 /// The T4 of the paper's 12 servers.
 pub fn t4() -> StatedDevice {
     StatedDevice {
@@ -293,6 +296,16 @@ impl StatedFamily {
         named.collect()
     }
 
+    /// The profile of a second draw of answers of the same models, independent of [`profile`](Self::profile): what was chosen on one is
+    /// judged on the other.
+    pub fn second_draw(&self) -> Profile {
+        let other = Self {
+            seed: self.seed + SECOND_DRAW,
+            ..self.clone()
+        };
+        other.profile()
+    }
+
     /// The profile that the figures describe. The same every time.
     pub fn profile(&self) -> Profile {
         let difficulty = Difficulty {
@@ -371,6 +384,20 @@ mod tests {
                 );
             }
             assert!(family.assumptions().len() > family.models.len());
+        }
+    }
+
+    #[test]
+    fn a_second_draw_has_the_same_models_and_other_answers() {
+        let (first, second) = (vit().profile(), vit().second_draw());
+        second.validate().unwrap();
+        for (first, second) in first.variants.iter().zip(&second.variants) {
+            assert_eq!((&first.name, &first.costs), (&second.name, &second.costs));
+            let right = |profile: &VariantProfile| {
+                profile.validation.correct.iter().filter(|right| **right).count() as f64
+            };
+            assert!((right(first) - right(second)).abs() <= 0.01 * right(first));
+            assert_ne!(first.validation, second.validation);
         }
     }
 

@@ -24,6 +24,7 @@ mod paths;
 mod round;
 mod scale;
 mod scaled;
+mod standby;
 
 use std::collections::BTreeMap;
 
@@ -39,6 +40,7 @@ pub use options::{AllocateOptions, AllocationPolicy};
 use paths::Paths;
 use scale::Scaler;
 use scaled::Scaled;
+pub use standby::{StandbyOptions, allocate_with_standby};
 
 /// Allocates workers to a pipeline, repeatedly, for a [manager](crate::manager::Manager). [`Allocator`] is Loki's.
 pub trait Allocate: std::fmt::Debug + Send {

@@ -21,6 +21,9 @@ use kaskade_policy::pipeline::{Pipeline, Tree};
 /// Capacity below this share of the whole is not left over but rounding.
 const NOTHING_LEFT: f64 = 1e-6;
 
+/// Bisections of a capacity: to a thousandth of the root's.
+const CAPACITY_STEPS: u32 = 10;
+
 /// The instances of one variant.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Instances {
@@ -157,6 +160,23 @@ impl Balancer {
             host.planned = 0.0;
         }
         self
+    }
+
+    /// The largest demand at the root, requests/s, for which every task has capacity by the tables of that demand.
+    pub fn capacity_qps(&self) -> f64 {
+        let root = self.order.first().and_then(|root| self.tasks.get(*root));
+        let roots = root.into_iter().flatten();
+        let roots = roots.filter_map(|place| self.hosts.get(*place));
+        let (mut low, mut high) = (0.0, roots.map(|host| host.capacity).sum::<f64>());
+        for _ in 0..CAPACITY_STEPS {
+            let middle = f64::midpoint(low, high);
+            if self.balance(middle).unserved_qps > NOTHING_LEFT * middle {
+                high = middle;
+            } else {
+                low = middle;
+            }
+        }
+        low
     }
 
     /// `MostAccurateFirst` for so many requests/s at the root.

@@ -32,21 +32,29 @@ pub struct DemandOptions {
     /// Minimum time between two plans, microseconds, so that noise does not make workers change variants repeatedly.
     pub least_us: u64,
     /// How far ahead a rise of the demand is continued, microseconds: about the time from planning to loaded models. 0 plans for the moving
-    /// average alone, as in the paper.
+    /// average alone, as in the paper, and routes for it.
     pub forecast_us: u64,
+}
+
+impl DemandOptions {
+    /// The paper's: the moving average alone.
+    pub const PAPER: Self = Self {
+        step_us: 1_000_000,
+        com: 1.6,
+        window: 20,
+        floor_qps: 1.0,
+        period_us: 10_000_000,
+        change: 0.25,
+        least_us: 2_000_000,
+        forecast_us: 0,
+    };
 }
 
 impl Default for DemandOptions {
     fn default() -> Self {
         Self {
-            step_us: 1_000_000,
-            com: 1.6,
-            window: 20,
-            floor_qps: 1.0,
-            period_us: 10_000_000,
-            change: 0.25,
-            least_us: 2_000_000,
-            forecast_us: 0,
+            forecast_us: 2_000_000,
+            ..Self::PAPER
         }
     }
 }
@@ -71,7 +79,7 @@ pub struct DemandEstimator {
     steps: VecDeque<f64>,
     /// Where the step begins that is not complete, and what arrived in it.
     step: u64,
-    arrived: u64,
+    arrived: f64,
     /// The newest time, microseconds.
     seen: u64,
     /// When was planned last, microseconds, and for how many requests/s.
@@ -85,16 +93,35 @@ impl DemandEstimator {
             options,
             steps: VecDeque::new(),
             step: now,
-            arrived: 0,
+            arrived: 0.0,
             seen: now,
             planned: None,
         }
     }
 
-    /// Notes `arrivals` since the last call, at `now` (microseconds).
+    /// Notes `arrivals` since the last call, at `now` (microseconds). They count evenly over the time since then, for the steps that it
+    /// touches.
     pub fn observe(&mut self, arrivals: u64, now: u64) {
+        let length = self.options.step_us.max(1);
+        let from = self.seen.max(self.step);
+        let rate = arrivals as f64 / now.saturating_sub(from).max(1) as f64;
+        let begun = self.step;
         self.complete(now);
-        self.arrived += arrivals;
+        if now <= from || self.step == begun {
+            self.arrived += arrivals as f64;
+            return;
+        }
+        // The complete steps, the latest first; the earliest that is touched had begun before.
+        let mut end = self.step;
+        for requests in self.steps.iter_mut().rev() {
+            let start = end.saturating_sub(length);
+            *requests += rate * end.saturating_sub(start.max(from)) as f64;
+            if start <= from {
+                break;
+            }
+            end = start;
+        }
+        self.arrived += rate * now.saturating_sub(self.step) as f64;
     }
 
     fn complete(&mut self, now: u64) {
@@ -105,28 +132,40 @@ impl DemandEstimator {
         // After a long silence the window is empty; its steps are not counted one by one.
         over = over.min(self.options.window as u64 + 1);
         for _ in 0..over {
-            self.steps.push_back(std::mem::take(&mut self.arrived) as f64);
+            self.steps.push_back(std::mem::take(&mut self.arrived));
         }
         while self.steps.len() > self.options.window.max(1) {
             self.steps.pop_front();
         }
     }
 
-    /// The demand to plan for, requests/s: the moving average, or where it rises faster than chance explains, the rise continued. The
+    /// The demand to allocate for, requests/s: the moving average, or its trend continued where it rises faster than chance explains. The
     /// floor where nothing is known.
     pub fn estimate_qps(&self) -> f64 {
         let average = self.average_qps();
         if self.options.forecast_us == 0 {
             return average;
         }
-        let rise = Rise {
+        average.max(self.rise(average).trend(self.options.forecast_us) / self.seconds())
+    }
+
+    /// The demand to route for, requests/s: at least the estimate, and what arrives at present where the average does not explain it.
+    pub fn present_qps(&self) -> f64 {
+        let (average, estimate) = (self.average_qps(), self.estimate_qps());
+        if self.options.forecast_us == 0 {
+            return estimate;
+        }
+        estimate.max(self.rise(average).present() / self.seconds())
+    }
+
+    fn rise(&self, average_qps: f64) -> Rise {
+        Rise {
             steps: self.steps.iter().copied().collect(),
             step_us: self.options.step_us.max(1),
-            average: average * self.options.step_us.max(1) as f64 / 1e6,
-            arrived: self.arrived as f64,
+            average: average_qps * self.seconds(),
+            arrived: self.arrived,
             into_us: self.seen.saturating_sub(self.step),
-        };
-        average.max(rise.ahead(self.options.forecast_us) / self.seconds())
+        }
     }
 
     fn seconds(&self) -> f64 {
@@ -168,6 +207,12 @@ impl DemandEstimator {
     pub fn has_settled(&self, now: u64) -> bool {
         let settled = |at: u64| now.saturating_sub(at) >= self.options.least_us;
         self.planned.is_none_or(|(at, _)| settled(at))
+    }
+
+    /// Whether it was not planned in the last half of the minimum time: what has no capacity at all is planned for that soon.
+    pub fn may_hurry(&self, now: u64) -> bool {
+        self.planned
+            .is_none_or(|(at, _)| now.saturating_sub(at) >= self.options.least_us / 2)
     }
 
     /// Notes that was planned for so many requests/s at `now` (microseconds), whether or not that made another plan: what cannot be

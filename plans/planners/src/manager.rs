@@ -13,8 +13,10 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use crate::allocate::{
-    Allocate, AllocateError, AllocateOptions, Allocation, Allocator, EmitError, PlanFor, Slot,
+    Allocate, AllocateError, AllocateOptions, Allocation, Allocator, EmitError, PlanFor, Scaling, Slot,
+    StandbyOptions, allocate_with_standby,
 };
+use crate::balance::Balancer;
 use crate::demand::{DemandEstimator, DemandOptions, FactorBook, FactorOptions, RunTimeBook, RunTimeOptions};
 use kaskade_policy::demand::Ran;
 use kaskade_policy::pipeline::{Pipeline, Tree};
@@ -37,6 +39,8 @@ pub struct ManagerOptions {
     /// It is planned for this many times the demand, at least 1. 1 is the paper's rule, and sufficient for evenly spaced arrivals. With
     /// Poisson arrivals, queues grow if workers are planned to be always busy; 1.3 keeps them short.
     pub headroom: f64,
+    /// What is kept ready for a rise of the demand. An allocator that plans task by task keeps nothing ready.
+    pub standby: StandbyOptions,
     /// How observed multiplicative factors take the place of profiled ones.
     pub factors: FactorOptions,
     /// How measured run times take the place of profiled ones.
@@ -69,6 +73,8 @@ pub struct Manager {
     /// By variant: requests served and made since the start.
     totals: BTreeMap<String, (u64, BTreeMap<String, u64>)>,
     allocation: Option<Allocation>,
+    /// What it can serve, requests/s at the root; infinite where the arrivals at the root do not decide.
+    capacity_qps: f64,
     running: Option<Plan>,
     allocations: u64,
     error: Option<ManageError>,
@@ -102,6 +108,7 @@ impl Manager {
             run_times: RunTimeBook::new(&pipeline, options.run_times),
             totals: BTreeMap::new(),
             allocation: None,
+            capacity_qps: f64::INFINITY,
             running: None,
             allocations: 0,
             error: None,
@@ -117,7 +124,7 @@ impl Manager {
     /// A [`ManageError`] if there is none.
     pub fn begin(&mut self, demand_qps: f64, now: u64) -> Result<Plan, ManageError> {
         let headroom = self.options.headroom;
-        let allocation = self.allocator.allocate(demand_qps * headroom, self.workers())?;
+        let allocation = self.allocation_for(demand_qps * headroom, self.workers())?;
         let plan = allocation.plan(&self.pipeline, self.plan_for())?;
         for (task, estimator) in self.arriving.iter_mut().enumerate() {
             let arriving = allocation.instances.iter();
@@ -125,8 +132,7 @@ impl Manager {
             let loads: f64 = arriving.map(|own| own.load_qps / headroom).sum();
             estimator.planned(if task == self.root { demand_qps } else { loads }, now);
         }
-        self.allocations += 1;
-        self.allocation = Some(allocation);
+        self.take(allocation);
         self.running = Some(plan.clone());
         Ok(plan)
     }
@@ -239,6 +245,8 @@ impl Manager {
         let (per_task, root) = (self.plans_per_task(), self.root);
         let settled = self.arriving.get(root).is_some_and(|root| root.has_settled(now));
         let mut due = settled && self.run_times.is_news();
+        let hurries = self.arriving.get(root).is_some_and(|root| root.may_hurry(now));
+        due |= hurries && self.beyond_capacity().is_some();
         for (task, estimator) in self.arriving.iter_mut().enumerate() {
             due |= estimator.due(now).is_some() && (per_task || task == root);
         }
@@ -246,10 +254,16 @@ impl Manager {
     }
 
     fn allocate(&mut self, now: u64) -> Result<Option<Plan>, ManageError> {
-        let demand = self.demand_qps();
+        let estimate = self.demand_qps();
+        let demand = self.beyond_capacity().unwrap_or(0.0).max(estimate);
         // Noted before anything can fail: what cannot be planned for now is tried again when it is due.
-        for estimator in &mut self.arriving {
-            estimator.planned(estimator.estimate_qps(), now);
+        for (task, estimator) in self.arriving.iter_mut().enumerate() {
+            let planned = if task == self.root {
+                demand
+            } else {
+                estimator.estimate_qps()
+            };
+            estimator.planned(planned, now);
         }
         self.learn()?;
         let (workers, headroom) = (self.workers(), self.options.headroom);
@@ -258,12 +272,35 @@ impl Manager {
             let arriving = arriving.map(|estimator| estimator.estimate_qps() * headroom);
             allocator.allocate_tasks(&arriving.collect::<Vec<_>>(), workers)?
         } else {
-            self.allocator.allocate(demand * headroom, workers)?
+            self.allocation_for(demand * headroom, workers)?
         };
         let plan = allocation.plan(&self.pipeline, self.plan_for())?;
-        self.allocations += 1;
-        self.allocation = Some(allocation);
+        self.take(allocation);
         Ok(self.unless_same(plan))
+    }
+
+    fn take(&mut self, allocation: Allocation) {
+        self.allocations += 1;
+        self.capacity_qps = if self.plans_per_task() || allocation.scaling == Scaling::Overload {
+            f64::INFINITY
+        } else {
+            Balancer::new(&self.pipeline, &allocation.instances).capacity_qps()
+        };
+        self.allocation = Some(allocation);
+    }
+
+    /// What arrives at the root at present, requests/s, if the allocation in force has no capacity for it.
+    fn beyond_capacity(&self) -> Option<f64> {
+        let present_qps = self.arriving.get(self.root)?.present_qps();
+        (present_qps > self.capacity_qps).then_some(present_qps)
+    }
+
+    fn allocation_for(&self, demand_qps: f64, workers: u32) -> Result<Allocation, AllocateError> {
+        if self.plans_per_task() {
+            return self.allocator.allocate(demand_qps, workers);
+        }
+        let (allocator, standby) = (self.allocator.as_ref(), self.options.standby);
+        allocate_with_standby(allocator, &self.pipeline, (demand_qps, workers), standby)
     }
 
     /// Plans with the workers' reports from now on, if that makes a pipeline that can be planned.
@@ -284,7 +321,8 @@ impl Manager {
             return Ok(None);
         };
         // With the same room as was planned with: the most accurate workers would be full otherwise, and their queues grow.
-        let demand = self.demand_qps() * self.options.headroom;
+        let present = self.arriving.get(self.root);
+        let demand = present.map_or(0.0, DemandEstimator::present_qps) * self.options.headroom;
         let balanced = allocation.balance(&self.pipeline, demand);
         let plan = allocation.plan_balanced(&self.pipeline, &balanced, self.plan_for())?;
         Ok(self.unless_same(plan))

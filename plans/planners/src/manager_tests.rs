@@ -20,8 +20,9 @@ fn options(policy: AllocationPolicy, workers: usize) -> ManagerOptions {
             policy,
             ..AllocateOptions::default()
         },
-        demand: DemandOptions::default(),
+        demand: DemandOptions::PAPER,
         headroom: 1.0,
+        standby: StandbyOptions::NONE,
         factors: FactorOptions::default(),
         run_times: RunTimeOptions::default(),
     }

@@ -305,7 +305,7 @@ impl<'a, O: Observer> Engine<'a, O> {
         }
         let now = self.now;
         let in_branch = task.copy != NO_COPY;
-        let latest = in_branch.then(|| self.latest_start(task, epoch)).flatten();
+        let latest = in_branch.then(|| self.latest_end(task, epoch)).flatten();
         let Some(replica) = self.fleet.replica(number) else {
             return;
         };

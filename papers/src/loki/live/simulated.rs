@@ -20,9 +20,9 @@ const TURNAROUND_US: u64 = 260;
 ///
 /// # Errors
 /// When nothing can be planned, or the simulator refuses a plan.
-pub(super) fn run(live: &Live, allocator: &AllocatorRule) -> anyhow::Result<Run> {
-    let mut manager = allocator::manager(&live.app, &live.rule, allocator)?;
-    let plan = manager.begin(allocator.demand.floor_qps, 0)?;
+pub(super) fn run(live: &Live, rule: &AllocatorRule) -> anyhow::Result<Run> {
+    let mut manager = allocator::manager(&live.app, &live.rule, rule)?;
+    let plan = manager.begin(rule.demand.floor_qps, 0)?;
     let pipeline = &live.measured.pipeline;
     let profile = pipeline.profile();
     let config = SimConfig {
@@ -33,7 +33,7 @@ pub(super) fn run(live: &Live, allocator: &AllocatorRule) -> anyhow::Result<Run>
         // A client does not wait longer than its objective: what cannot be answered by then is not begun.
         budget_us: Some(pipeline.slo_us),
         slo_us: Some(pipeline.slo_us),
-        look_us: allocator.demand.step_us,
+        look_us: u64::try_from(allocator::look_period(&rule.demand).as_micros())?,
         copies: live.measured.copies.clone(),
         path_accuracies: pipeline.path_accuracies(),
         ..SimConfig::default()

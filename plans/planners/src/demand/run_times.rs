@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use kaskade_policy::demand::Ran;
 use kaskade_policy::pipeline::{BatchLatency, Pipeline, TaskVariant};
+use kaskade_policy::profile::{Profile, VariantProfile};
 use kaskade_policy::run_time::OUTLIER;
 
 /// How measured run times replace the profiled ones.
@@ -63,8 +64,17 @@ impl RunTimeBook {
     /// A book of a pipeline as it was profiled.
     pub fn new(pipeline: &Pipeline, options: RunTimeOptions) -> Self {
         let variants = pipeline.tasks.iter().flat_map(|task| &task.variants);
-        let measured = |variant: &TaskVariant| Measured {
-            profiled: variant.clone(),
+        Self::of(variants.cloned(), options)
+    }
+
+    /// A book of a family as it was profiled.
+    pub fn of_profile(profile: &Profile, options: RunTimeOptions) -> Self {
+        Self::of(profile.variants.iter().map(in_batches), options)
+    }
+
+    fn of(variants: impl Iterator<Item = TaskVariant>, options: RunTimeOptions) -> Self {
+        let measured = |profiled: TaskVariant| Measured {
+            profiled,
             batches: 0.0,
             busy_us: 0.0,
             profiled_us: 0.0,
@@ -77,6 +87,13 @@ impl RunTimeBook {
                 .map(|variant| (variant.name.clone(), measured(variant)))
                 .collect(),
         }
+    }
+
+    /// What the profiled run times of a variant are multiplied by in plans; 1 for an unknown one.
+    fn scale(&self, variant: &str) -> f64 {
+        self.variants
+            .get(variant)
+            .map_or(1.0, |measured| measured.planned)
     }
 
     /// Notes what a variant has run since the last report.
@@ -108,16 +125,39 @@ impl RunTimeBook {
 
     /// Applies the measurements to a pipeline, and returns whether anything changed significantly.
     pub fn apply(&mut self, pipeline: &mut Pipeline) -> bool {
-        let (mut changed, common) = (false, self.common());
+        let changed = self.learn();
         for variant in pipeline.tasks.iter_mut().flat_map(|task| &mut task.variants) {
-            let Some(measured) = self.variants.get_mut(&variant.name) else {
-                continue;
-            };
+            if let Some(measured) = self.variants.get(&variant.name) {
+                variant.latency = measured.planned_latency();
+            }
+        }
+        changed
+    }
+
+    /// Returns a family's profile with the measured run times, and whether anything changed significantly since the last call. `profile` is
+    /// the one that the book was made of.
+    ///
+    /// The latencies of a variant are all scaled alike; their spread, energy and memory stay as profiled.
+    pub fn corrected(&mut self, profile: &Profile) -> (Profile, bool) {
+        let changed = self.learn();
+        let mut corrected = profile.clone();
+        for variant in &mut corrected.variants {
+            let scale = self.scale(&variant.name);
+            for cost in &mut variant.costs {
+                cost.latency_s *= scale;
+            }
+        }
+        (corrected, changed)
+    }
+
+    /// Takes the measurements over into the planned scales, and forgets a part of them.
+    fn learn(&mut self) -> bool {
+        let (mut changed, common) = (false, self.common());
+        for measured in self.variants.values_mut() {
             if let Some(scale) = measured.news(common, &self.options) {
                 measured.planned = scale;
                 changed = true;
             }
-            variant.latency = measured.planned_latency();
         }
         for measured in self.variants.values_mut() {
             measured.batches *= self.options.memory;
@@ -161,6 +201,21 @@ impl Measured {
             ..*sample
         };
         self.profiled.latency.iter().map(scaled).collect()
+    }
+}
+
+/// A variant of a family as one of a pipeline's: what counts here is how long its batches take.
+fn in_batches(variant: &VariantProfile) -> TaskVariant {
+    let samples = variant.costs.iter().map(|cost| BatchLatency {
+        batch: cost.batch,
+        us: cost.latency_s * 1e6,
+    });
+    TaskVariant {
+        name: variant.name.clone(),
+        accuracy: 1.0,
+        latency: samples.collect(),
+        multiplicative_factor: 1.0,
+        branch_ratios: BTreeMap::new(),
     }
 }
 
@@ -228,6 +283,31 @@ mod tests {
             assert!(are(&scales(&pipeline, name), 2.5), "{name}");
         }
         assert!(!book.is_news(), "it is planned with now");
+    }
+
+    #[test]
+    fn a_family_is_corrected_by_the_same_measurements_as_a_pipeline() {
+        let profile = stated().profile();
+        let mut book = RunTimeBook::of_profile(&profile, RunTimeOptions::default());
+        book.heard(VARIANT, ran(19, 2.5));
+        assert_eq!(
+            book.corrected(&profile),
+            (profile.clone(), false),
+            "too few batches"
+        );
+        book.heard(VARIANT, ran(40, 2.5));
+        let (corrected, changed) = book.corrected(&profile);
+        assert!(changed && corrected.variants.len() == profile.variants.len());
+        for (now, before) in corrected.variants.iter().zip(&profile.variants) {
+            for (now, before) in now.costs.iter().zip(&before.costs) {
+                assert!((now.latency_s / before.latency_s - 2.5).abs() < 0.03);
+                assert_eq!(
+                    (now.energy_j, now.memory_bytes),
+                    (before.energy_j, before.memory_bytes)
+                );
+            }
+        }
+        assert!(!book.corrected(&profile).1, "it is planned with now");
     }
 
     #[test]

@@ -6,12 +6,34 @@ use kaskade_stated::pipelines::stated;
 const SECOND: u64 = 1_000_000;
 
 fn fed(counts: &[u64]) -> DemandEstimator {
-    let mut estimator = DemandEstimator::new(DemandOptions::default(), 0);
+    let mut estimator = DemandEstimator::new(DemandOptions::PAPER, 0);
     for (second, count) in counts.iter().enumerate() {
-        estimator.observe(*count, second as u64 * SECOND + 500_000);
+        estimator.observe(*count, (second as u64 + 1) * SECOND);
     }
-    estimator.due(counts.len() as u64 * SECOND);
     estimator
+}
+
+#[test]
+fn arrivals_count_in_the_steps_that_they_came_in() {
+    let mut estimator = DemandEstimator::new(DemandOptions::default(), 0);
+    estimator.observe(100, SECOND / 2);
+    // Half of them came in the first second, and what comes at its end is not of the second.
+    estimator.observe(100, 3 * SECOND / 2);
+    estimator.observe(50, 2 * SECOND);
+    assert_eq!(estimator.steps, [150.0, 100.0]);
+    let mut every_fifth = DemandEstimator::new(DemandOptions::default(), 0);
+    for look in 1..=101 {
+        every_fifth.observe(40, look * SECOND / 5);
+        let present = every_fifth.present_qps();
+        assert!(look < 5 || (present - 200.0).abs() < 1e-6, "{look}: {present}");
+    }
+    estimator.observe(10_000, 1_002 * SECOND);
+    assert!(
+        estimator
+            .steps
+            .iter()
+            .all(|requests| (requests - 10.0).abs() < 1e-9)
+    );
 }
 
 #[test]
@@ -35,20 +57,21 @@ fn only_the_window_counts_and_never_less_than_the_floor() {
 
 #[test]
 fn planned_is_first_then_by_the_period_and_on_change() {
-    let mut estimator = DemandEstimator::new(DemandOptions::default(), 0);
+    let mut estimator = DemandEstimator::new(DemandOptions::PAPER, 0);
     assert_eq!(estimator.due(10), None, "nothing is known yet");
     estimator.observe(100, 900_000);
     assert_eq!(estimator.due(SECOND), Some(Due::First));
     estimator.planned(estimator.estimate_qps(), SECOND);
-    for second in 1..10 {
-        estimator.observe(100, second * SECOND + 1);
-        assert_eq!(estimator.due(second * SECOND + 2), None, "{second}");
+    for second in 1..10_u64 {
+        estimator.observe(100, (second + 1) * SECOND);
+        assert_eq!(estimator.due((second + 1) * SECOND), None, "{second}");
     }
+    estimator.observe(100, 11 * SECOND);
     assert_eq!(estimator.due(11 * SECOND), Some(Due::Period));
     estimator.planned(100.0, 11 * SECOND);
-    estimator.observe(100, 11 * SECOND + 1);
-    estimator.observe(1_000, 12 * SECOND + 1);
-    assert_eq!(estimator.due(12 * SECOND + 2), None);
+    estimator.observe(1_000, 12 * SECOND);
+    assert_eq!(estimator.due(12 * SECOND), None);
+    estimator.observe(1_000, 13 * SECOND);
     assert_eq!(estimator.due(13 * SECOND), Some(Due::Change));
 }
 

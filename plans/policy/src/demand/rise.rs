@@ -10,6 +10,9 @@ const STEPS: usize = 6;
 /// count as a rise.
 const DEVIATIONS: f64 = 3.0;
 
+/// Median of the second difference of three normal variates of variance 1: 0.6745 times the square root of 6.
+const MEDIAN_OF_SECOND_DIFFERENCES: f64 = 1.652_1;
+
 /// A forecast exceeds the largest step of the trend by at most this factor, so that the end of a rise is not overshot by far.
 const MOST: f64 = 1.25;
 
@@ -29,39 +32,59 @@ pub struct Rise {
 }
 
 impl Rise {
-    /// Returns the requests per step to expect in `ahead_us` microseconds, if the demand rises; 0 if it does not.
-    ///
-    /// It is the largest of three: a last step that the average does not explain, the present step if it has passed the average before its
-    /// end, and the trend of the last steps.
+    /// Returns the requests per step to expect in `ahead_us` microseconds, if the demand rises; 0 if it does not: the
+    /// [`present`](Self::present) or the [`trend`](Self::trend), whichever is more.
     pub fn ahead(&self, ahead_us: u64) -> f64 {
+        self.present().max(self.trend(ahead_us))
+    }
+
+    /// Returns the requests per step at present, if the average does not explain them; 0 if it does.
+    ///
+    /// It is the larger of two: the last step, and the present step once a fifth of it has passed.
+    pub fn present(&self) -> f64 {
         let last = self.steps.last().copied().unwrap_or(0.0);
-        self.unexplained(last, 1.0)
-            .max(self.begun())
-            .max(self.trend(ahead_us))
+        let part = (self.into_us as f64 / self.step_us as f64).min(1.0);
+        let begun = if part < 0.2 {
+            0.0
+        } else {
+            self.unexplained(self.arrived, part)
+        };
+        self.unexplained(last, 1.0).max(begun)
     }
 
     /// The rate of `count` requests in a part of a step, if the average does not explain so many.
     fn unexplained(&self, count: f64, part: f64) -> f64 {
         let expected = self.average * part;
-        if part > 0.0 && count > expected + DEVIATIONS * expected.max(1.0).sqrt() {
+        // Arrivals vary as a Poisson count does, and the load itself from step to step.
+        let variance = expected.max(1.0) + part * part * self.variance();
+        if count > expected + DEVIATIONS * variance.sqrt() {
             count / part
         } else {
             0.0
         }
     }
 
-    /// The rate of the present step, once a fifth of it has passed.
-    fn begun(&self) -> f64 {
-        let part = self.into_us as f64 / self.step_us as f64;
-        if part < 0.2 {
-            0.0
-        } else {
-            self.unexplained(self.arrived, part.min(1.0))
-        }
+    /// Variance of the load from step to step beyond a Poisson count's, which no trend explains.
+    ///
+    /// It is computed from the median of the second differences: a line has none, and a few jumps do not move a median.
+    fn variance(&self) -> f64 {
+        let mut differences: Vec<f64> = self
+            .steps
+            .windows(3)
+            .filter_map(|window| match window {
+                [first, middle, last] => Some((first - 2.0 * middle + last).abs()),
+                _ => None,
+            })
+            .collect();
+        differences.sort_by(f64::total_cmp);
+        let median = differences.get(differences.len() / 2).copied().unwrap_or(0.0);
+        let deviation = median / MEDIAN_OF_SECOND_DIFFERENCES;
+        let mean = self.steps.iter().sum::<f64>() / self.steps.len().max(1) as f64;
+        (deviation * deviation - mean).max(0.0)
     }
 
     /// The line of least squares through the last steps, continued; 0 unless it rises.
-    fn trend(&self, ahead_us: u64) -> f64 {
+    pub fn trend(&self, ahead_us: u64) -> f64 {
         let skipped = self.steps.len().saturating_sub(STEPS);
         let steps = self.steps.get(skipped..).unwrap_or(&[]);
         if steps.len() < 3 {
@@ -76,7 +99,7 @@ impl Rise {
             spread += from * from;
         }
         let slope = covariance / spread;
-        if slope <= DEVIATIONS * (mean.max(1.0) / spread).sqrt() {
+        if slope <= DEVIATIONS * ((mean.max(1.0) + self.variance()) / spread).sqrt() {
             return 0.0;
         }
         let now = middle + 0.5 + self.into_us as f64 / self.step_us as f64;
@@ -117,6 +140,16 @@ mod tests {
         );
         assert!(rise(&[500.0, 400.0, 300.0, 200.0], 280.0, 20.0, SECOND / 4).ahead(2 * SECOND) <= 0.0);
         assert!(rise(&[], 1.0, 0.0, 0).ahead(2 * SECOND) <= 0.0);
+    }
+
+    #[test]
+    fn a_load_that_varies_more_than_chance_is_no_rise() {
+        let noisy: Vec<f64> = (0..20)
+            .map(|step| if step % 2 == 0 { 1_000.0 } else { 1_300.0 })
+            .collect();
+        assert!(rise(&noisy, 1_150.0, 0.0, 0).ahead(2 * SECOND) <= 0.0);
+        let jump = [noisy.as_slice(), &[4_000.0]].concat();
+        assert!((rise(&jump, 1_150.0, 0.0, 0).present() - 4_000.0).abs() < 1e-9);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::events::{Event, FAR, NEVER, Task};
 use crate::fleet::{Health, Running};
 use crate::observer::{Loss, Observer, Run};
 use kaskade_policy::batching::Step;
-use kaskade_policy::plan::Sharing;
+use kaskade_policy::plan::{Dropping, Sharing};
 use kaskade_policy::profile::LatencySpread;
 
 impl<O: Observer> Engine<'_, O> {
@@ -18,8 +18,15 @@ impl<O: Observer> Engine<'_, O> {
         self.expire_late();
     }
 
+    /// Whether a request in a queue can be late: it has a budget, or an objective by which its plan drops.
+    fn times_queues(&self) -> bool {
+        let by_slack =
+            || self.config.slo_us.is_some() && self.epochs.current().plan.dropping == Dropping::Slack;
+        self.config.budget_us.is_some() || by_slack()
+    }
+
     fn pump_alone(&mut self, number: u32) {
-        let (now, timed) = (self.now, self.config.budget_us.is_some());
+        let (now, timed) = (self.now, self.times_queues());
         let Some(replica) = self.fleet.replicas.get_mut(number as usize) else {
             return;
         };
@@ -45,7 +52,7 @@ impl<O: Observer> Engine<'_, O> {
     }
 
     fn pump_in_turn(&mut self, number: u32) {
-        let (now, timed) = (self.now, self.config.budget_us.is_some());
+        let (now, timed) = (self.now, self.times_queues());
         let Some(replica) = self.fleet.replicas.get_mut(number as usize) else {
             return;
         };
@@ -146,7 +153,7 @@ impl<O: Observer> Engine<'_, O> {
 
     /// A batch has run: the next one starts, then the results are forwarded, in the same order as in the actors.
     pub(super) fn run_ends(&mut self, number: u32, at: u64) {
-        let timed = self.config.budget_us.is_some();
+        let timed = self.times_queues();
         let spare = std::mem::take(&mut self.spare);
         let Some(replica) = self.fleet.replicas.get_mut(number as usize) else {
             return;

@@ -166,17 +166,14 @@ impl<O: Observer> Engine<'_, O> {
         Some(flight.deadline.min(objective)).filter(|end| *end != NEVER)
     }
 
-    /// When a branch must start at its stage at the latest, if its plan drops by slack: a queue drops what cannot start by then.
-    pub(super) fn latest_start(&self, task: Task, epoch: u32) -> Option<u64> {
+    /// When a branch must have left its stage at the latest, if its plan drops by slack. The queue takes it for the deadline.
+    pub(super) fn latest_end(&self, task: Task, epoch: u32) -> Option<u64> {
         let plan = &self.epochs.get(epoch)?.plan;
         let stage = plan.stages.get(usize::from(task.stage))?;
         if plan.dropping != Dropping::Slack || !stage.of_task {
             return None;
         }
-        let rest = stage
-            .run_us
-            .saturating_add(stage.after_us)
-            .saturating_add(self.back_us);
+        let rest = stage.after_us.saturating_add(self.back_us);
         Some(self.end(task)?.saturating_sub(rest))
     }
 

@@ -257,22 +257,29 @@ fn by_slack_a_queue_drops_what_its_later_tasks_have_no_time_for() {
         slo_us: Some(7_900),
         ..SimConfig::default()
     };
-    // The third would start at 4000 and end at 8000.
-    let (report, seen) = run(&tree(Dropping::Slack), &config, [0, 0, 0]);
-    assert_eq!((report.answered, report.late, report.slo_violations()), (2, 0, 1));
-    assert_eq!((seen.lost.len(), seen.lost[0].at_us), (1, 4_000));
+    // From the first four the queue learns how long a batch takes, as the batcher does.
+    let arrivals = [0, 10_000, 20_000, 30_000, 50_000, 50_000, 50_000];
+    // The last would start at 54000 and end at 58000.
+    let (report, seen) = run(&tree(Dropping::Slack), &config, arrivals);
+    assert_eq!((report.answered, report.late, report.slo_violations()), (6, 0, 1));
+    assert_eq!(seen.lost.len(), 1);
+    assert!(
+        (53_900..=54_000).contains(&seen.lost[0].at_us),
+        "{}",
+        seen.lost[0].at_us
+    );
     let detector = report
         .variants
         .iter()
         .find(|variant| variant.name == "d2")
         .unwrap();
-    assert_eq!(detector.runs, 2, "the detector does not run for it");
+    assert_eq!(detector.runs, 6, "the detector does not run for it");
     let generous = SimConfig {
         slo_us: Some(8_001),
         ..SimConfig::default()
     };
-    let (report, _) = run(&tree(Dropping::Slack), &generous, [0, 0, 0]);
-    assert_eq!((report.answered, report.late), (3, 0));
+    let (report, _) = run(&tree(Dropping::Slack), &generous, arrivals);
+    assert_eq!((report.answered, report.late), (7, 0));
 }
 
 #[test]

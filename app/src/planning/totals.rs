@@ -1,0 +1,62 @@
+//! Batches that variants have run since the last look, from the totals in workers' heartbeats.
+
+use std::collections::BTreeMap;
+
+use kaskade_actors::wire::Runs;
+use kaskade_policy::demand::Ran;
+
+/// The last totals of every worker and variant.
+#[derive(Debug, Default)]
+pub(super) struct RunTotals(BTreeMap<(String, String), Runs>);
+
+impl RunTotals {
+    /// Returns what each variant of each worker has run since the last call, by variant. A total that falls is that of a worker that
+    /// restarted.
+    pub(super) fn since<'a>(
+        &mut self,
+        runs: &'a BTreeMap<String, BTreeMap<String, Runs>>,
+    ) -> Vec<(&'a str, Ran)> {
+        let mut news = Vec::new();
+        for (worker, variants) in runs {
+            for (variant, now) in variants {
+                let old = self.0.insert((worker.clone(), variant.clone()), *now);
+                let old = old.filter(|old| old.batches <= now.batches).unwrap_or_default();
+                let ran = Ran {
+                    batches: now.batches - old.batches,
+                    requests: now.requests.saturating_sub(old.requests),
+                    busy_us: now.busy_us.saturating_sub(old.busy_us),
+                };
+                news.push((variant.as_str(), ran));
+            }
+        }
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(batches: u64) -> BTreeMap<String, BTreeMap<String, Runs>> {
+        let runs = Runs {
+            batches,
+            requests: 2 * batches,
+            busy_us: 100 * batches,
+        };
+        BTreeMap::from([("w".to_owned(), BTreeMap::from([("small".to_owned(), runs)]))])
+    }
+
+    #[test]
+    fn totals_become_differences_and_a_restart_counts_from_nothing() {
+        let mut totals = RunTotals::default();
+        let batches = [10, 10, 25, 4].map(|batches| {
+            let told = told(batches);
+            let news = totals.since(&told);
+            assert!(news.iter().all(|(variant, ran)| {
+                *variant == "small" && (ran.requests, ran.busy_us) == (2 * ran.batches, 100 * ran.batches)
+            }));
+            news.iter().map(|(_, ran)| ran.batches).sum::<u64>()
+        });
+        assert_eq!(batches, [10, 0, 15, 4]);
+    }
+}
