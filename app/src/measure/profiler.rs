@@ -123,8 +123,8 @@ impl<'a> Profiler<'a> {
             power: &(&self.app.power).into(),
             quiet: self.quiet,
         };
-        profile(&plan, &self.family, |signature| {
-            Ok(Samples::read(set, signature)?)
+        profile(&plan, &self.family, |loaded| {
+            Ok(Samples::read(set, loaded)?)
         })
     }
 

@@ -47,6 +47,8 @@ pub struct Checkpoint {
     pub chat: ChatTemplate,
     /// The modules after the encoder, if sentence-transformers saved the directory.
     pub sentence: Option<SentenceModules>,
+    /// `preprocessor_config.json`, if there is one: how image files become tensors.
+    pub preprocessor: Option<Config>,
 }
 
 /// The bytes of a `tokenizer.json`.
@@ -122,6 +124,7 @@ impl Checkpoint {
             tokenizer: TokenizerFile::beside(dir)?,
             generation: GenerationConfig::open(dir)?,
             chat: ChatTemplate::open(dir)?,
+            preprocessor: optional_config(dir, "preprocessor_config.json")?,
         })
     }
 
@@ -146,8 +149,18 @@ impl Checkpoint {
             generation: GenerationConfig::default(),
             chat: ChatTemplate::default(),
             sentence: None,
+            preprocessor: None,
         })
     }
+}
+
+/// Reads a configuration that a directory need not have.
+fn optional_config(dir: &Path, name: &str) -> Result<Option<Config>, LoadError> {
+    let path = dir.join(name);
+    if !path.exists() {
+        return Ok(None);
+    }
+    Config::parse(path.display().to_string(), &read_capped(&path, MAX_CONFIG)?).map(Some)
 }
 
 /// Opens `model.safetensors`, or the shards of `model.safetensors.index.json` if there is no such file.
