@@ -152,7 +152,8 @@ impl Asked {
             }
             (_, Some(path), ..) => Ok((read_tensors(path)?, None)),
             (_, _, _, Some(path)) => {
-                let bytes = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
+                let bytes =
+                    std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
                 Ok((vec![image_file(&bytes)?], None))
             }
             (_, _, Some(text), _) => {

@@ -237,7 +237,9 @@ impl DataSets {
             .flat_map(|(name, set)| match set {
                 DataSet::Records(set) => {
                     let path = format!("{name}.records.file");
-                    let format = Format::of(&set.file).err().map(|error| format!("{path}: {error}"));
+                    let format = Format::of(&set.file)
+                        .err()
+                        .map(|error| format!("{path}: {error}"));
                     vec![missing(path, &set.file), format]
                 }
                 DataSet::Folder(set) => {

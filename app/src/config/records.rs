@@ -104,8 +104,14 @@ impl Format {
     /// # Errors
     /// [`FormatError`] for other endings.
     pub(crate) fn of(path: &Path) -> Result<(Self, bool), FormatError> {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-        let (name, compressed) = name.strip_suffix(".gz").map_or((name.as_str(), false), |name| (name, true));
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .to_ascii_lowercase();
+        let (name, compressed) = name
+            .strip_suffix(".gz")
+            .map_or((name.as_str(), false), |name| (name, true));
         let format = match name.rsplit_once('.').map_or("", |(_, ending)| ending) {
             "jsonl" | "ndjson" | "json" => Self::JsonLines,
             "csv" => Self::Separated(b','),

@@ -75,7 +75,10 @@ pub enum DataError {
     #[error("it is not valid CSV")]
     Csv(#[source] csv::Error),
     /// The columns have no usual name.
-    #[error("there is no column for the {what} among {}; name it under `columns`", listed(found))]
+    #[error(
+        "there is no column for the {what} among {}; name it under `columns`",
+        listed(found)
+    )]
     NoColumn {
         /// Its use.
         what: &'static str,
@@ -121,13 +124,20 @@ pub enum DataError {
         expected: &'static str,
     },
     /// Answers of this task have no labels.
-    #[error("the answers of this model have no label format; classes, several classes, texts and answers to questions have one")]
+    #[error(
+        "the answers of this model have no label format; classes, several classes, texts and answers to questions have one"
+    )]
     NoLabelFormat,
     /// The model takes no image files.
-    #[error("the model takes no image files; add the `preprocessor_config.json` that it was trained with to its directory")]
+    #[error(
+        "the model takes no image files; add the `preprocessor_config.json` that it was trained with to its directory"
+    )]
     NoImageFiles,
     /// A folder lacks the split.
-    #[error("it has no split `{split}` of a known layout; it holds {}: set `split`", listed(found))]
+    #[error(
+        "it has no split `{split}` of a known layout; it holds {}: set `split`",
+        listed(found)
+    )]
     NoSplit {
         /// The split.
         split: String,

@@ -28,7 +28,11 @@ impl Split {
     /// [`DataError::NoSplit`] if there are none, [`DataError::Format`] if they are Parquet files.
     pub(super) fn find(spec: &Folder) -> Result<Self, DataError> {
         let split = spec.split.as_deref().unwrap_or("validation");
-        let names: Vec<&str> = if split == "validation" { VALIDATION.to_vec() } else { vec![split] };
+        let names: Vec<&str> = if split == "validation" {
+            VALIDATION.to_vec()
+        } else {
+            vec![split]
+        };
         for name in &names {
             if let Some(found) = Self::named(&spec.folder, name)? {
                 return Ok(found);
@@ -41,7 +45,11 @@ impl Split {
     }
 
     fn named(folder: &Path, split: &str) -> Result<Option<Self>, DataError> {
-        let own = if split == "." { folder.to_owned() } else { folder.join(split) };
+        let own = if split == "." {
+            folder.to_owned()
+        } else {
+            folder.join(split)
+        };
         if own.is_dir() {
             let metadata = ["metadata.jsonl", "metadata.csv"].map(|name| own.join(name));
             if let Some(metadata) = metadata.into_iter().find(|path| path.is_file()) {
@@ -87,12 +95,17 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
 }
 
 fn name_of(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    path.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// The files of records whose name is `of_split`; Parquet files only if there is nothing else.
 fn records(folder: &Path, of_split: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, DataError> {
-    let files = entries(folder)?.into_iter().filter(|path| path.is_file() && of_split(&name_of(path)));
+    let files = entries(folder)?
+        .into_iter()
+        .filter(|path| path.is_file() && of_split(&name_of(path)));
     let (mut readable, mut parquet) = (Vec::new(), false);
     for file in files {
         match Format::of(&file) {
@@ -120,7 +133,11 @@ fn classes(folder: &Path) -> Result<Vec<(String, Vec<PathBuf>)>, DataError> {
 }
 
 fn has_ending(path: &Path, endings: &[&str]) -> bool {
-    let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    let ending = path
+        .extension()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .to_ascii_lowercase();
     endings.contains(&ending.as_str())
 }
 

@@ -88,10 +88,12 @@ impl LabelReader {
         match self.task {
             Task::Classification => self.class(written).map(Label::Class),
             Task::MultiLabel => self.classes(written).map(Label::Classes),
-            Task::Generation | Task::QuestionAnswering => texts(written).ok_or_else(|| DataError::LabelForm {
-                label: shortened(written),
-                expected: "a text, a list of texts, or {\"text\": [..]}",
-            }),
+            Task::Generation | Task::QuestionAnswering => {
+                texts(written).ok_or_else(|| DataError::LabelForm {
+                    label: shortened(written),
+                    expected: "a text, a list of texts, or {\"text\": [..]}",
+                })
+            }
             _ => Err(DataError::NoLabelFormat),
         }
     }
@@ -119,18 +121,19 @@ impl LabelReader {
             return self.in_range(class);
         }
         // Data sets and checkpoints often differ in case alone: `positive`, `POSITIVE`.
-        let mut alike = self.classes.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
-        match (alike.next(), alike.next()) {
-            (Some((_, class)), None) => Ok(*class),
-            _ => {
-                let mut known: Vec<(&String, &usize)> = self.classes.iter().collect();
-                known.sort_by_key(|(_, class)| **class);
-                Err(DataError::UnknownLabel {
-                    label: name.to_owned(),
-                    known: known.into_iter().map(|(name, _)| name.clone()).collect(),
-                })
-            }
+        let mut alike = self
+            .classes
+            .iter()
+            .filter(|(known, _)| known.eq_ignore_ascii_case(name));
+        if let (Some((_, class)), None) = (alike.next(), alike.next()) {
+            return Ok(*class);
         }
+        let mut known: Vec<(&String, &usize)> = self.classes.iter().collect();
+        known.sort_by_key(|(_, class)| **class);
+        Err(DataError::UnknownLabel {
+            label: name.to_owned(),
+            known: known.into_iter().map(|(name, _)| name.clone()).collect(),
+        })
     }
 
     fn in_range(&self, class: usize) -> Result<usize, DataError> {
@@ -143,14 +146,19 @@ impl LabelReader {
     /// A list of classes; in CSV, where a column holds no list, JSON or names with commas between them.
     fn classes(&self, written: &Value) -> Result<Vec<usize>, DataError> {
         let mut classes = match written {
-            Value::Array(listed) => listed.iter().map(|one| self.class(one)).collect::<Result<Vec<_>, _>>()?,
+            Value::Array(listed) => listed
+                .iter()
+                .map(|one| self.class(one))
+                .collect::<Result<Vec<_>, _>>()?,
             Value::String(text) if text.trim_start().starts_with('[') => {
                 let listed = serde_json::from_str::<Vec<Value>>(text).map_err(DataError::Json)?;
                 return self.classes(&Value::Array(listed));
             }
             Value::String(text) => {
                 let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
-                names.map(|name| self.named(name)).collect::<Result<Vec<_>, _>>()?
+                names
+                    .map(|name| self.named(name))
+                    .collect::<Result<Vec<_>, _>>()?
             }
             one => vec![self.class(one)?],
         };
@@ -160,7 +168,7 @@ impl LabelReader {
     }
 }
 
-/// A text, a list of texts, or SQuAD's `{"text": [..], "answer_start": [..]}`.
+/// A text, a list of texts, or that of `SQuAD`, `{"text": [..], "answer_start": [..]}`.
 fn texts(written: &Value) -> Option<Label> {
     match written {
         Value::String(text) => Some(Label::text(text)),
@@ -246,8 +254,17 @@ mod tests {
     #[test]
     fn several_labels_are_a_list_or_names_with_commas() {
         let reader = reader(Task::MultiLabel, &["a", "b", "c"]);
-        for written in [json!(["c", "a"]), json!([2, 0, 0]), json!("c, a"), json!("[\"a\", 2]")] {
-            assert_eq!(reader.read(&written).unwrap(), Label::Classes(vec![0, 2]), "{written}");
+        for written in [
+            json!(["c", "a"]),
+            json!([2, 0, 0]),
+            json!("c, a"),
+            json!("[\"a\", 2]"),
+        ] {
+            assert_eq!(
+                reader.read(&written).unwrap(),
+                Label::Classes(vec![0, 2]),
+                "{written}"
+            );
         }
         assert_eq!(reader.read(&json!("")).unwrap(), Label::Classes(vec![]));
     }

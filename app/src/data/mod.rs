@@ -15,8 +15,8 @@ use kaskade_models::idx::LabelledImages;
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Loaded, Signature, Tensor};
 
 pub use self::error::DataError;
-use self::label::LabelReader;
 pub use self::label::Label;
+use self::label::LabelReader;
 use self::texts::Completion;
 use crate::config::data::{DataSet, IdxImages, TsvTexts};
 
@@ -193,7 +193,10 @@ fn parse_line(line: &str) -> Result<(Inputs, usize), DataError> {
 pub(crate) fn image_input(signature: &Signature) -> Result<&InputSpec, DataError> {
     let mut required = signature.inputs.iter().filter(|input| !input.optional);
     // A model that also takes image files requires neither form.
-    let mut tensors = signature.inputs.iter().filter(|input| input.datatype == Datatype::F32);
+    let mut tensors = signature
+        .inputs
+        .iter()
+        .filter(|input| input.datatype == Datatype::F32);
     match (required.next(), required.next()) {
         (Some(input), None) if input.datatype == Datatype::F32 => Ok(input),
         (None, None) => match (tensors.next(), tensors.next()) {

@@ -24,7 +24,16 @@ const PAIRS: [(&str, &str); 7] = [
     ("question", "sentence"),
     ("query", "passage"),
 ];
-const TEXTS: [&str; 8] = ["text", "sentence", "prompt", "question", "content", "review", "sentence1", "premise"];
+const TEXTS: [&str; 8] = [
+    "text",
+    "sentence",
+    "prompt",
+    "question",
+    "content",
+    "review",
+    "sentence1",
+    "premise",
+];
 const IMAGES: [&str; 2] = ["image", "file_name"];
 const LABELS: [&str; 6] = ["label", "labels", "answer", "answers", "target", "class"];
 
@@ -43,13 +52,28 @@ impl Chosen {
     /// # Errors
     /// [`DataError::NoColumn`] if there is nothing to send or no label.
     fn of(columns: &Columns, values: &Map<String, Value>) -> Result<Self, DataError> {
-        let usual = |names: &[&str]| names.iter().find(|name| values.contains_key(**name)).map(ToString::to_string);
+        let usual = |names: &[&str]| {
+            names
+                .iter()
+                .find(|name| values.contains_key(**name))
+                .map(ToString::to_string)
+        };
         let missing = |what: &'static str| DataError::NoColumn {
             what,
             found: values.keys().cloned().collect(),
         };
-        let label = columns.label.clone().or_else(|| usual(&LABELS)).ok_or_else(|| missing("label"))?;
-        let image = columns.image.clone().or_else(|| if columns.text.is_none() { usual(&IMAGES) } else { None });
+        let label = columns
+            .label
+            .clone()
+            .or_else(|| usual(&LABELS))
+            .ok_or_else(|| missing("label"))?;
+        let image = columns.image.clone().or_else(|| {
+            if columns.text.is_none() {
+                usual(&IMAGES)
+            } else {
+                None
+            }
+        });
         let pair = PAIRS
             .iter()
             .find(|(text, pair)| values.contains_key(*text) && values.contains_key(*pair));
@@ -116,7 +140,12 @@ struct Collector<'a> {
 
 impl Collector<'_> {
     /// Reads one record of a file, if it is not skipped.
-    fn record(&mut self, record: &Record, chosen: &Chosen, folder: &Path) -> Result<ControlFlow<()>, DataError> {
+    fn record(
+        &mut self,
+        record: &Record,
+        chosen: &Chosen,
+        folder: &Path,
+    ) -> Result<ControlFlow<()>, DataError> {
         if self.skip > 0 {
             self.skip -= 1;
             return Ok(ControlFlow::Continue(()));
@@ -178,7 +207,8 @@ impl Samples {
             let read = records::each(file, |record| {
                 let chosen = match &mut chosen {
                     Some(chosen) => chosen,
-                    empty => empty.insert(Chosen::of(columns, &record.values).map_err(|error| error.at(record.line))?),
+                    empty => empty
+                        .insert(Chosen::of(columns, &record.values).map_err(|error| error.at(record.line))?),
                 };
                 let collected = collector.record(&record, chosen, folder);
                 collected.map_err(|error| error.at(record.line))
@@ -208,7 +238,11 @@ impl Samples {
             };
             labels.read(&written)
         };
-        let of_class: Vec<Label> = classes.iter().enumerate().map(label_of).collect::<Result<_, _>>()?;
+        let of_class: Vec<Label> = classes
+            .iter()
+            .enumerate()
+            .map(label_of)
+            .collect::<Result<_, _>>()?;
         for (class, file) in alternating(classes).into_iter().skip(skip) {
             let inputs = if is_image(file) {
                 vec![read_image(file)?]
@@ -216,7 +250,9 @@ impl Samples {
                 let text = std::fs::read_to_string(file).map_err(DataError::of(file))?;
                 vec![Tensor::from_texts("text", &[text.trim_end()])?]
             };
-            let Some(label) = of_class.get(class) else { continue };
+            let Some(label) = of_class.get(class) else {
+                continue;
+            };
             if collector.push(inputs, label.clone())?.is_break() {
                 break;
             }
@@ -285,7 +321,10 @@ mod tests {
     fn usual_columns_are_found_and_others_configured() {
         let json = "{\"sentence1\": \"a\", \"sentence2\": \"b\", \"label\": 1, \"idx\": 7}\n";
         let pair = records("a.jsonl", json, "", Task::Classification).unwrap();
-        assert_eq!((texts(&pair, 0), texts(&pair, 1)), (vec!["a".to_owned()], vec!["b".to_owned()]));
+        assert_eq!(
+            (texts(&pair, 0), texts(&pair, 1)),
+            (vec!["a".to_owned()], vec!["b".to_owned()])
+        );
         assert_eq!(pair.labels, [Label::Class(1)]);
         let csv = "id,headline,topic\n1,\"x, y\",Dog\n2,z,cat\n3,w,0\n";
         let columns = "skip = 1\ntake = 2\ncolumns = { text = 'headline', label = 'topic' }";
@@ -294,7 +333,10 @@ mod tests {
         assert_eq!(samples.labels, [Label::Class(0), Label::Class(0)]);
         let squad = r#"{"id": "1", "question": "who?", "context": "the keeper", "answers": {"text": ["keeper"], "answer_start": [4]}}"#;
         let spans = records("a.jsonl", squad, "", Task::QuestionAnswering).unwrap();
-        assert_eq!((texts(&spans, 0)[0].as_str(), texts(&spans, 1)[0].as_str()), ("who?", "the keeper"));
+        assert_eq!(
+            (texts(&spans, 0)[0].as_str(), texts(&spans, 1)[0].as_str()),
+            ("who?", "the keeper")
+        );
         assert_eq!(spans.labels, [Label::Texts(vec!["keeper".to_owned()])]);
     }
 
@@ -304,19 +346,67 @@ mod tests {
             in_one_line(&records(name, content, extra, Task::Classification).unwrap_err())
         };
         for (name, content, extra, message) in [
-            ("a.csv", "text,label\na,0\nb,bird\n", "", "line 3: `bird` is no class"),
-            ("a.csv", "text,label\na,0\nb,2\n", "", "line 3: there is no class 2"),
-            ("a.csv", "words,label\na,0\n", "", "line 2: there is no column for the text"),
+            (
+                "a.csv",
+                "text,label\na,0\nb,bird\n",
+                "",
+                "line 3: `bird` is no class",
+            ),
+            (
+                "a.csv",
+                "text,label\na,0\nb,2\n",
+                "",
+                "line 3: there is no class 2",
+            ),
+            (
+                "a.csv",
+                "words,label\na,0\n",
+                "",
+                "line 2: there is no column for the text",
+            ),
             ("a.csv", "text,kind\na,0\n", "", "no column for the label"),
-            ("a.csv", "text,label\na,0\n", "columns = { label = 'kind' }", "`kind`"),
-            ("a.jsonl", "{\"text\": \"a\", \"label\": 0}\n{\"text\": null, \"label\": 1}\n", "", "line 2: column `text`"),
-            ("a.jsonl", "{\"text\": 5, \"label\": 0}\n", "", "column `text` is no text"),
-            ("a.jsonl", "{\"image\": \"missing.png\", \"label\": 0}\n", "", "missing.png"),
-            ("a.csv", "text,label\na,0\n", "skip = 1", "0 samples after the first 1"),
-            ("a.csv", "text,label\na,0\n", "take = 2", "1 samples after the first 0"),
+            (
+                "a.csv",
+                "text,label\na,0\n",
+                "columns = { label = 'kind' }",
+                "`kind`",
+            ),
+            (
+                "a.jsonl",
+                "{\"text\": \"a\", \"label\": 0}\n{\"text\": null, \"label\": 1}\n",
+                "",
+                "line 2: column `text`",
+            ),
+            (
+                "a.jsonl",
+                "{\"text\": 5, \"label\": 0}\n",
+                "",
+                "column `text` is no text",
+            ),
+            (
+                "a.jsonl",
+                "{\"image\": \"missing.png\", \"label\": 0}\n",
+                "",
+                "missing.png",
+            ),
+            (
+                "a.csv",
+                "text,label\na,0\n",
+                "skip = 1",
+                "0 samples after the first 1",
+            ),
+            (
+                "a.csv",
+                "text,label\na,0\n",
+                "take = 2",
+                "1 samples after the first 0",
+            ),
         ] {
             let error = refused(name, content, extra);
-            assert!(error.contains(message) && error.contains(name), "{content}: {error}");
+            assert!(
+                error.contains(message) && error.contains(name),
+                "{content}: {error}"
+            );
         }
     }
 
@@ -362,7 +452,11 @@ mod tests {
     #[test]
     fn metadata_and_files_of_a_split_are_records() {
         let metadata = "{\"file_name\": \"a/1.png\", \"label\": \"dog\"}\n";
-        let images = folder(&[("test/metadata.jsonl", metadata), ("test/a/1.png", "x")], "split = 'test'").unwrap();
+        let images = folder(
+            &[("test/metadata.jsonl", metadata), ("test/a/1.png", "x")],
+            "split = 'test'",
+        )
+        .unwrap();
         assert_eq!(images.inputs[0][0].name, IMAGE_FILE);
         assert_eq!(images.labels, [Label::Class(1)]);
         let shards = [
@@ -371,13 +465,21 @@ mod tests {
             ("data/train.csv", "text,label\nc,1\n"),
         ];
         assert_eq!(texts(&folder(&shards, "").unwrap(), 0), ["a", "b"]);
-        assert_eq!(folder(&[("dev.jsonl", "{\"text\": \"a\", \"label\": 1}")], "").unwrap().len(), 1);
+        assert_eq!(
+            folder(&[("dev.jsonl", "{\"text\": \"a\", \"label\": 1}")], "")
+                .unwrap()
+                .len(),
+            1
+        );
     }
 
     #[test]
     fn a_missing_split_and_parquet_say_what_to_do() {
         let error = in_one_line(&folder(&[("train/cat/1.png", "")], "").unwrap_err());
-        assert!(error.contains("`validation`") && error.contains("train"), "{error}");
+        assert!(
+            error.contains("`validation`") && error.contains("train"),
+            "{error}"
+        );
         let error = in_one_line(&folder(&[("data/validation-0.parquet", "PAR1")], "").unwrap_err());
         assert!(error.contains("to_json"), "{error}");
         let unknown = in_one_line(&folder(&[("test/bird/1.png", "")], "split = 'test'").unwrap_err());

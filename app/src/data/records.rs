@@ -56,7 +56,11 @@ fn json_lines(
         if text.len() as u64 == LONGEST_LINE {
             return Err(DataError::LongLine.at(line));
         }
-        let json = if line == 1 { text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text) } else { &text };
+        let json = if line == 1 {
+            text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text)
+        } else {
+            &text
+        };
         if json.trim_ascii().is_empty() {
             continue;
         }
@@ -92,11 +96,20 @@ fn separated(
     let line_at = |line: u64| usize::try_from(line + late).unwrap_or(usize::MAX);
     loop {
         let before = line_at(reader.position().line());
-        if !reader.read_record(&mut record).map_err(|error| DataError::Csv(error).at(before))? {
+        if !reader
+            .read_record(&mut record)
+            .map_err(|error| DataError::Csv(error).at(before))?
+        {
             return Ok(ControlFlow::Continue(()));
         }
-        let line = record.position().map_or(before, |position| line_at(position.line()));
-        let values = header.iter().cloned().zip(record.iter().map(Value::from)).collect();
+        let line = record
+            .position()
+            .map_or(before, |position| line_at(position.line()));
+        let values = header
+            .iter()
+            .cloned()
+            .zip(record.iter().map(Value::from))
+            .collect();
         if visit(Record { line, values })?.is_break() {
             return Ok(ControlFlow::Break(()));
         }
@@ -110,7 +123,9 @@ mod tests {
     use super::*;
     use crate::report::in_one_line;
 
-    fn read(name: &str, content: &[u8]) -> Result<Vec<(usize, Map<String, Value>)>, DataError> {
+    type Line = (usize, Map<String, Value>);
+
+    fn read(name: &str, content: &[u8]) -> Result<Vec<Line>, DataError> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(name);
         std::fs::write(&path, content).unwrap();
@@ -165,7 +180,11 @@ mod tests {
         let mut seen = 0;
         let ended = each(&path, |_| {
             seen += 1;
-            Ok(if seen == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            Ok(if seen == 2 {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            })
         });
         assert!(ended.unwrap().is_break());
     }

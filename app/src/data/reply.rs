@@ -48,7 +48,9 @@ pub fn label_of(outputs: &[Tensor]) -> Result<Label, ReplyError> {
     }
     if let Some(probabilities) = outputs.iter().find(|output| output.name == PROBABILITIES) {
         let probabilities = probabilities.to_f32()?;
-        let applies = (0..).zip(&probabilities).filter(|(_, probability)| **probability > 0.5);
+        let applies = (0..)
+            .zip(&probabilities)
+            .filter(|(_, probability)| **probability > 0.5);
         return Ok(Label::Classes(applies.map(|(class, _)| class).collect()));
     }
     class_of(&logits_of(outputs)?)

@@ -234,11 +234,7 @@ pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Buil
     let input = ImageInput::read(checkpoint, "image", vec![channels, height, width])?;
     Ok(Built {
         labels: grid.kinds.clone(),
-        model: Box::new(Detector {
-            network,
-            grid,
-            input,
-        }),
+        model: Box::new(Detector { network, grid, input }),
         task: Task::Detection,
     })
 }

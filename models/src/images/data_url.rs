@@ -27,7 +27,10 @@ pub(super) fn decoded(bytes: &[u8]) -> Result<Option<Vec<u8>>, ImageError> {
 
 /// Decodes standard base64, with or without padding; line ends are skipped.
 fn base64(text: &[u8]) -> Option<Vec<u8>> {
-    let end = text.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
+    let end = text
+        .iter()
+        .rposition(|byte| *byte != b'=')
+        .map_or(0, |last| last + 1);
     let (text, padding) = text.split_at_checked(end)?;
     let mut out = Vec::with_capacity(text.len() / 4 * 3 + 3);
     let (mut bits, mut count) = (0_u32, 0_u32);
@@ -57,12 +60,28 @@ mod tests {
 
     #[test]
     fn data_urls_are_decoded_and_files_are_left() {
-        for (text, bytes) in [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9v", "foo"), ("Zm9v\r\nYg", "foob")] {
+        for (text, bytes) in [
+            ("", ""),
+            ("Zg==", "f"),
+            ("Zm8=", "fo"),
+            ("Zm9v", "foo"),
+            ("Zm9v\r\nYg", "foob"),
+        ] {
             let url = format!("data:image/png;base64,{text}");
-            assert_eq!(decoded(url.as_bytes()), Ok(Some(bytes.as_bytes().to_vec())), "{text}");
+            assert_eq!(
+                decoded(url.as_bytes()),
+                Ok(Some(bytes.as_bytes().to_vec())),
+                "{text}"
+            );
         }
         assert_eq!(decoded(b"\x89PNG"), Ok(None));
-        for url in ["data:", "data:image/png,abc", "data:image/png;base64,Z", "data:;base64,Zm9v*", "data:;base64,Z==="] {
+        for url in [
+            "data:",
+            "data:image/png,abc",
+            "data:image/png;base64,Z",
+            "data:;base64,Zm9v*",
+            "data:;base64,Z===",
+        ] {
             assert_eq!(decoded(url.as_bytes()), Err(ImageError::DataUrl), "{url}");
         }
     }

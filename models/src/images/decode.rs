@@ -36,12 +36,17 @@ pub(super) fn decode(bytes: &[u8], channels: usize) -> Result<Pixels, ImageError
 }
 
 fn png(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
-    let damaged = |reason: String| ImageError::Damaged { format: "PNG", reason };
+    let damaged = |reason: String| ImageError::Damaged {
+        format: "PNG",
+        reason,
+    };
     let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), png::Limits { bytes: PNG_LIMIT });
     decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
     decoder.set_ignore_text_chunk(true);
     decoder.set_ignore_iccp_chunk(true);
-    let info = decoder.read_header_info().map_err(|error| damaged(error.to_string()))?;
+    let info = decoder
+        .read_header_info()
+        .map_err(|error| damaged(error.to_string()))?;
     let (width, height) = (info.width as usize, info.height as usize);
     check_size(width, height)?;
     let mut reader = decoder.read_info().map_err(|error| damaged(error.to_string()))?;
@@ -54,7 +59,9 @@ fn png(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
         .output_buffer_size()
         .ok_or(ImageError::TooLarge { width, height })?;
     let mut data = vec![0; size];
-    let frame = reader.next_frame(&mut data).map_err(|error| damaged(error.to_string()))?;
+    let frame = reader
+        .next_frame(&mut data)
+        .map_err(|error| damaged(error.to_string()))?;
     data.truncate(frame.buffer_size());
     let colours = || ImageError::Colours {
         colours: format!("{:?} with {:?} bits", frame.color_type, frame.bit_depth),
@@ -66,7 +73,14 @@ fn png(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
         ColorType::Grayscale => (1, data),
         ColorType::Rgb => (3, data),
         ColorType::GrayscaleAlpha => (1, data.iter().copied().step_by(2).collect()),
-        ColorType::Rgba => (3, data.as_chunks::<4>().0.iter().flat_map(|[r, g, b, _]| [*r, *g, *b]).collect()),
+        ColorType::Rgba => (
+            3,
+            data.as_chunks::<4>()
+                .0
+                .iter()
+                .flat_map(|[r, g, b, _]| [*r, *g, *b])
+                .collect(),
+        ),
         ColorType::Indexed => return Err(colours()),
     };
     Ok((
@@ -81,7 +95,10 @@ fn png(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
 }
 
 fn jpeg(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
-    let damaged = |reason: String| ImageError::Damaged { format: "JPEG", reason };
+    let damaged = |reason: String| ImageError::Damaged {
+        format: "JPEG",
+        reason,
+    };
     // Strict: otherwise a file that was cut off decodes to an image with a grey rest.
     let options = DecoderOptions::default()
         .set_max_width(MAX_SIDE)
@@ -90,7 +107,9 @@ fn jpeg(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
         .jpeg_set_max_scans(JPEG_SCANS);
     let cursor = zune_core::bytestream::ZCursor::new(bytes);
     let mut decoder = zune_jpeg::JpegDecoder::new_with_options(cursor, options);
-    decoder.decode_headers().map_err(|error| damaged(error.to_string()))?;
+    decoder
+        .decode_headers()
+        .map_err(|error| damaged(error.to_string()))?;
     let (width, height) = decoder.dimensions().ok_or(ImageError::Empty)?;
     check_size(width, height)?;
     let (colours, channels) = match decoder.input_colorspace() {

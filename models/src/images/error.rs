@@ -29,7 +29,9 @@ pub enum ImageError {
     #[error("it has no pixels")]
     Empty,
     /// The image is too large.
-    #[error("it has {width}x{height} pixels; at most {MAX_PIXELS} pixels and {MAX_SIDE} per side are decoded: resize it before it is sent")]
+    #[error(
+        "it has {width}x{height} pixels; at most {MAX_PIXELS} pixels and {MAX_SIDE} per side are decoded: resize it before it is sent"
+    )]
     TooLarge {
         /// Pixels per row.
         width: usize,
@@ -40,7 +42,9 @@ pub enum ImageError {
     #[error("it begins like a data URL, but is not `data:image/...;base64,` with valid base64")]
     DataUrl,
     /// The prepared image has another size than the model takes.
-    #[error("prepared by preprocessor_config.json it has {width}x{height} pixels, and the model takes {expected_width}x{expected_height}: crop or resize it to that ratio")]
+    #[error(
+        "prepared by preprocessor_config.json it has {width}x{height} pixels, and the model takes {expected_width}x{expected_height}: crop or resize it to that ratio"
+    )]
     Unfit {
         /// Pixels per row.
         width: usize,

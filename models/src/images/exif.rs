@@ -39,12 +39,13 @@ fn read(exif: &[u8]) -> Option<u8> {
     let directory = usize::try_from(u32_at(4)?).ok()?;
     let entries = usize::from(u16_at(directory)?);
     let first = directory.checked_add(2)?;
-    (0..entries).find_map(|index| {
-        let entry = first.checked_add(index * ENTRY)?;
-        // The value is a single short, so it is in the entry itself.
-        (u16_at(entry)? == ORIENTATION).then(|| u16_at(entry + 8))?
-    })
-    .and_then(|value| u8::try_from(value).ok())
+    (0..entries)
+        .find_map(|index| {
+            let entry = first.checked_add(index * ENTRY)?;
+            // The value is a single short, so it is in the entry itself.
+            (u16_at(entry)? == ORIENTATION).then(|| u16_at(entry + 8))?
+        })
+        .and_then(|value| u8::try_from(value).ok())
 }
 
 /// Turns and mirrors pixels so that they are upright, as PIL's `ImageOps.exif_transpose` does.
@@ -89,9 +90,25 @@ mod tests {
 
     /// EXIF data with one entry.
     fn exif(little: bool, value: u16) -> Vec<u8> {
-        let short = |value: u16| if little { value.to_le_bytes() } else { value.to_be_bytes() };
-        let long = |value: u32| if little { value.to_le_bytes() } else { value.to_be_bytes() };
-        let mut bytes = if little { b"II*\0".to_vec() } else { b"MM\0*".to_vec() };
+        let short = |value: u16| {
+            if little {
+                value.to_le_bytes()
+            } else {
+                value.to_be_bytes()
+            }
+        };
+        let long = |value: u32| {
+            if little {
+                value.to_le_bytes()
+            } else {
+                value.to_be_bytes()
+            }
+        };
+        let mut bytes = if little {
+            b"II*\0".to_vec()
+        } else {
+            b"MM\0*".to_vec()
+        };
         bytes.extend(long(8));
         bytes.extend(short(1));
         bytes.extend(short(ORIENTATION));

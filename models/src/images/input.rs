@@ -87,8 +87,11 @@ impl ImageInput {
                 };
                 let files = input.to_byte_strings()?;
                 let file = files.first().copied().unwrap_or_default();
-                let pixels = decode(file, processor.channels()).map_err(|error| unusable(error.to_string()))?;
-                processor.prepare(pixels).map_err(|error| unusable(error.to_string()))
+                let pixels =
+                    decode(file, processor.channels()).map_err(|error| unusable(error.to_string()))?;
+                processor
+                    .prepare(pixels)
+                    .map_err(|error| unusable(error.to_string()))
             }
             ([input], _) => Ok(input.to_f32()?),
             ([], _) => Err(ModelError::MissingInput {

@@ -53,7 +53,9 @@ fn check_size(width: usize, height: usize) -> Result<(), ImageError> {
     if width == 0 || height == 0 {
         return Err(ImageError::Empty);
     }
-    let small = width.checked_mul(height).is_some_and(|pixels| pixels <= MAX_PIXELS);
+    let small = width
+        .checked_mul(height)
+        .is_some_and(|pixels| pixels <= MAX_PIXELS);
     if small && width.max(height) <= MAX_SIDE {
         return Ok(());
     }

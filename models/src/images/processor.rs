@@ -29,7 +29,11 @@ impl ImageProcessor {
         let settings = Settings::read(config, channels)?;
         let (model, fixed) = ([height, width], settings.fixed_size());
         if let Some([fixed_height, fixed_width]) = fixed.filter(|fixed| *fixed != model) {
-            let key = if settings.crop.is_some() { "crop_size" } else { "size" };
+            let key = if settings.crop.is_some() {
+                "crop_size"
+            } else {
+                "size"
+            };
             return Err(config.invalid_value(
                 key,
                 format!("images become {fixed_height}x{fixed_width} (height, width), and the model takes {height}x{width}"),
@@ -104,13 +108,13 @@ impl ImageProcessor {
 fn resized(size: Size, [height, width]: [usize; 2]) -> [usize; 2] {
     match size {
         Size::Exactly(sides) => sides,
-        Size::Shortest(side) => {
+        Size::Shortest(shorter) => {
             // Truncated, as Python's `int(size * long / short)`.
-            let longer = |long: usize, short: usize| (side as f64 * long as f64 / short as f64) as usize;
+            let longer = |long: usize, short: usize| (shorter as f64 * long as f64 / short as f64) as usize;
             if width <= height {
-                [longer(height, width), side]
+                [longer(height, width), shorter]
             } else {
-                [side, longer(width, height)]
+                [shorter, longer(width, height)]
             }
         }
     }
@@ -118,21 +122,18 @@ fn resized(size: Size, [height, width]: [usize; 2]) -> [usize; 2] {
 
 /// Cuts out the middle; what lies outside the image is zero.
 fn centre_crop(pixels: &Pixels, [height, width]: [usize; 2]) -> Pixels {
-    // The first row of the result in the image; negative if the image is smaller.
-    let first = |old: usize, new: usize| (old as i64 - new as i64).div_euclid(2);
-    let (top, left) = (first(pixels.height, height), first(pixels.width, width));
-    let mut data = vec![0; height * width * pixels.channels];
-    let stride = (width * pixels.channels).max(1);
-    for (row, line) in data.chunks_mut(stride).enumerate() {
-        let Some(from) = usize::try_from(top + row as i64).ok().filter(|from| *from < pixels.height) else {
-            continue;
-        };
-        let skipped = usize::try_from(-left).unwrap_or(0);
-        let start = usize::try_from(left).unwrap_or(0);
-        let count = pixels.width.saturating_sub(start).min(width.saturating_sub(skipped));
-        let begin = (from * pixels.width + start) * pixels.channels;
-        let source = pixels.data.get(begin..begin + count * pixels.channels).unwrap_or_default();
-        for (slot, value) in line.iter_mut().skip(skipped * pixels.channels).zip(source) {
+    // Of an odd difference, the smaller half is cut off before, and the larger half added before, as in transformers.
+    let cut = |old: usize, new: usize| old.saturating_sub(new) / 2;
+    let added = |old: usize, new: usize| new.saturating_sub(old).div_ceil(2);
+    let (top, left) = (cut(pixels.height, height), cut(pixels.width, width));
+    let (above, before) = (added(pixels.height, height), added(pixels.width, width));
+    let channels = pixels.channels;
+    let mut data = vec![0; height * width * channels];
+    let lines = data.chunks_mut((width * channels).max(1)).skip(above);
+    let rows = pixels.data.chunks((pixels.width * channels).max(1)).skip(top);
+    for (line, row) in lines.zip(rows) {
+        let source = row.iter().skip(left * channels);
+        for (slot, value) in line.iter_mut().skip(before * channels).zip(source) {
             *slot = *value;
         }
     }

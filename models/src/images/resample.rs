@@ -65,9 +65,8 @@ impl Filter {
             // The cubic of Keys (1981) with a = -0.5.
             Self::Bicubic if distance < 1.0 => ((1.5 * distance) - 2.5) * distance * distance + 1.0,
             Self::Bicubic if distance < 2.0 => (((distance - 5.0) * distance + 8.0) * distance - 4.0) * -0.5,
-            Self::Bicubic => 0.0,
             Self::Lanczos if (-3.0..3.0).contains(&x) => sinc(x) * sinc(x / 3.0),
-            Self::Lanczos => 0.0,
+            Self::Bicubic | Self::Lanczos => 0.0,
         }
     }
 
@@ -86,7 +85,11 @@ impl Filter {
             let fixed = |weight: f64| {
                 let share = if sum == 0.0 { weight } else { weight / sum };
                 let scaled = share * f64::from(1 << PRECISION);
-                if share < 0.0 { (scaled - 0.5) as i32 } else { (scaled + 0.5) as i32 }
+                if share < 0.0 {
+                    (scaled - 0.5) as i32
+                } else {
+                    (scaled + 0.5) as i32
+                }
             };
             (first, weights.into_iter().map(fixed).collect())
         };
@@ -154,9 +157,11 @@ fn vertically(pixels: &Pixels, coefficients: &[(usize, Vec<i32>)]) -> Pixels {
 }
 
 fn weighted<'a>(values: impl Iterator<Item = &'a u8>, weights: &[i32]) -> u8 {
-    let sum = values.zip(weights).fold(1_i32 << (PRECISION - 1), |sum, (value, weight)| {
-        sum.wrapping_add(i32::from(*value).wrapping_mul(*weight))
-    });
+    let sum = values
+        .zip(weights)
+        .fold(1_i32 << (PRECISION - 1), |sum, (value, weight)| {
+            sum.wrapping_add(i32::from(*value).wrapping_mul(*weight))
+        });
     clipped(sum)
 }
 

@@ -6,7 +6,13 @@ use super::resample::Filter;
 use crate::checkpoint::{Config, LoadError};
 
 /// Keys of steps that are implemented, or that only choose between implementations.
-const KNOWN_STEPS: [&str; 5] = ["do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb"];
+const KNOWN_STEPS: [&str; 5] = [
+    "do_resize",
+    "do_center_crop",
+    "do_rescale",
+    "do_normalize",
+    "do_convert_rgb",
+];
 
 /// What an image processor does when its file does not say it.
 struct Defaults {
@@ -136,9 +142,11 @@ impl Settings {
                 Some(Size::Shortest(_)) => {
                     return Err(config.invalid_value("crop_size", "a crop needs `height` and `width`"));
                 }
-                None => Some(defaults.crop.ok_or_else(|| {
-                    config.invalid_value("crop_size", "`do_center_crop` needs it")
-                })?),
+                None => Some(
+                    defaults
+                        .crop
+                        .ok_or_else(|| config.invalid_value("crop_size", "`do_center_crop` needs it"))?,
+                ),
             }
         } else {
             None
@@ -208,9 +216,14 @@ fn defaults(config: &Config) -> Result<&'static Defaults, LoadError> {
         }
     }
     let (key, name) = named.unwrap_or(("image_processor_type", "ViTImageProcessor".to_owned()));
-    let stem = ["ImageProcessorFast", "ImageProcessorPil", "ImageProcessor", "FeatureExtractor"]
-        .iter()
-        .find_map(|ending| name.strip_suffix(ending));
+    let stem = [
+        "ImageProcessorFast",
+        "ImageProcessorPil",
+        "ImageProcessor",
+        "FeatureExtractor",
+    ]
+    .iter()
+    .find_map(|ending| name.strip_suffix(ending));
     PROCESSORS
         .iter()
         .find(|processor| Some(processor.name) == stem)
@@ -219,7 +232,10 @@ fn defaults(config: &Config) -> Result<&'static Defaults, LoadError> {
                 .iter()
                 .map(|processor| format!("{}ImageProcessor", processor.name))
                 .collect();
-            config.invalid_value(key, format!("the supported image processors are {}", known.join(", ")))
+            config.invalid_value(
+                key,
+                format!("the supported image processors are {}", known.join(", ")),
+            )
         })
 }
 
@@ -230,9 +246,10 @@ fn refuse_unknown_steps(config: &Config) -> Result<(), LoadError> {
         .find(|key| key.starts_with("do_") && !KNOWN_STEPS.contains(key))
         .map(str::to_owned);
     match unknown {
-        Some(key) if config.optional::<bool>(&key)?.unwrap_or(false) => {
-            Err(config.invalid_value(&key, "this step is not supported; prepare the images and send tensors"))
-        }
+        Some(key) if config.optional::<bool>(&key)?.unwrap_or(false) => Err(config.invalid_value(
+            &key,
+            "this step is not supported; prepare the images and send tensors",
+        )),
         _ => Ok(()),
     }
 }
@@ -254,7 +271,11 @@ fn size(config: &Config, key: &str, square: bool) -> Result<Option<Size>, LoadEr
         }) => match (height, width, shortest_edge) {
             (Some(height), Some(width), None) => Size::Exactly([height, width]),
             (None, None, Some(side)) => Size::Shortest(side),
-            _ => return Err(config.invalid_value(key, "it must have `height` and `width`, or `shortest_edge`")),
+            _ => {
+                return Err(
+                    config.invalid_value(key, "it must have `height` and `width`, or `shortest_edge`")
+                );
+            }
         },
         Some(Written::Dictionary { .. }) => {
             return Err(config.invalid_value(key, "`height` and `width`, or `shortest_edge`, are supported"));
@@ -262,10 +283,13 @@ fn size(config: &Config, key: &str, square: bool) -> Result<Option<Size>, LoadEr
     };
     let sides = match size {
         Size::Exactly(sides) => sides,
-        Size::Shortest(side) => [side; 2],
+        Size::Shortest(shorter) => [shorter; 2],
     };
     if super::check_size(sides[1], sides[0]).is_err() {
-        return Err(config.invalid_value(key, "every side must be from 1 to 65535, and the pixels at most 33554432"));
+        return Err(config.invalid_value(
+            key,
+            "every side must be from 1 to 65535, and the pixels at most 33554432",
+        ));
     }
     Ok(Some(size))
 }

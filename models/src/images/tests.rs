@@ -19,7 +19,7 @@ use crate::selftest::fixtures;
 #[derive(Deserialize)]
 struct Expected {
     cases: Vec<Case>,
-    vit: Logits,
+    vit: Classified,
 }
 
 #[derive(Deserialize)]
@@ -31,7 +31,7 @@ struct Case {
 }
 
 #[derive(Deserialize)]
-struct Logits {
+struct Classified {
     file: String,
     config: Value,
     logits: Vec<f32>,
@@ -51,7 +51,10 @@ fn config(value: &Value) -> Config {
 }
 
 fn vit(preprocessor: &Value) -> Result<Loaded, LoadError> {
-    let fixture = fixtures::ALL.into_iter().find(|fixture| fixture.name == "vit").unwrap();
+    let fixture = fixtures::ALL
+        .into_iter()
+        .find(|fixture| fixture.name == "vit")
+        .unwrap();
     let mut checkpoint = fixture.checkpoint().unwrap();
     checkpoint.preprocessor = Some(config(preprocessor));
     load_checkpoint(checkpoint, &Device::Cpu, &LoadOptions::default())
@@ -71,18 +74,25 @@ fn prepared_images_are_those_of_transformers() {
         let pixels = decode(&file(&case.file), case.shape[0]).unwrap();
         let values = processor.prepare(pixels).unwrap();
         assert_eq!(values.len(), case.values.len());
-        let differences = values.iter().zip(&case.values).map(|(one, other)| (one - other).abs());
+        let differences = values
+            .iter()
+            .zip(&case.values)
+            .map(|(one, other)| (one - other).abs());
         let largest = differences.fold(0.0, f32::max);
         // Decoders of JPEG round differently; a PNG file has the same pixels everywhere, and so has all that follows.
         let step = 2.0 / 255.0;
-        let limit = if case.file.ends_with(".jpg") { 1.01 * step } else { 1e-5 };
+        let limit = if case.file.contains(".jpg") {
+            1.01 * step
+        } else {
+            1e-5
+        };
         assert!(largest < limit, "{} with {}: {largest}", case.file, case.config);
     }
 }
 
 #[test]
 fn a_vit_classifies_a_file_as_transformers_does() {
-    let Logits {
+    let Classified {
         file: name,
         config,
         logits,
@@ -106,8 +116,10 @@ fn a_vit_classifies_a_file_as_transformers_does() {
 /// Base64 by the definition: characters of six bits each.
 fn base64(bytes: &[u8]) -> String {
     let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let bits: String = bytes.iter().map(|byte| format!("{byte:08b}")).collect();
-    let bits: Vec<char> = bits.chars().collect();
+    let digits = bytes
+        .iter()
+        .flat_map(|byte| (0..8).rev().map(move |bit| char::from(b'0' + (byte >> bit & 1))));
+    let bits: Vec<char> = digits.collect();
     let mut text: String = bits
         .chunks(6)
         .map(|chunk| {
@@ -125,7 +137,13 @@ fn base64(bytes: &[u8]) -> String {
 #[test]
 fn one_of_tensor_and_file_is_required() {
     let mut loaded = vit(&settings()).unwrap();
-    let names: Vec<String> = loaded.model.signature().inputs.into_iter().map(|input| input.name).collect();
+    let names: Vec<String> = loaded
+        .model
+        .signature()
+        .inputs
+        .into_iter()
+        .map(|input| input.name)
+        .collect();
     assert_eq!(names, ["pixel_values", IMAGE_FILE]);
     let tensor = Tensor::from_f32("pixel_values", &[3, 12, 8], &[0.0; 288]).unwrap();
     let image = image_file(&file("rgb.png")).unwrap();
@@ -139,7 +157,10 @@ fn one_of_tensor_and_file_is_required() {
 
 #[test]
 fn a_checkpoint_directory_brings_its_preprocessor() {
-    let fixture = fixtures::ALL.into_iter().find(|fixture| fixture.name == "cnn").unwrap();
+    let fixture = fixtures::ALL
+        .into_iter()
+        .find(|fixture| fixture.name == "cnn")
+        .unwrap();
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("config.json"), fixture.config).unwrap();
     std::fs::write(dir.path().join("model.safetensors"), fixture.weights).unwrap();
@@ -147,9 +168,16 @@ fn a_checkpoint_directory_brings_its_preprocessor() {
     let inputs = |loaded: Loaded| loaded.model.signature().inputs.len();
     assert_eq!(inputs(load().unwrap()), 1);
     // Its images have two channels, which no file has.
-    std::fs::write(dir.path().join("preprocessor_config.json"), settings().to_string()).unwrap();
+    std::fs::write(
+        dir.path().join("preprocessor_config.json"),
+        settings().to_string(),
+    )
+    .unwrap();
     let error = load().err().unwrap().to_string();
-    assert!(error.contains("preprocessor_config.json") && error.contains("1 or 3 channels"), "{error}");
+    assert!(
+        error.contains("preprocessor_config.json") && error.contains("1 or 3 channels"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -160,9 +188,17 @@ fn unsupported_steps_and_sizes_are_refused_when_loading() {
         vit(&settings).err().unwrap().to_string()
     };
     for (key, value, reason) in [
-        ("image_processor_type", json!("SwinImageProcessor"), "supported image processors are ViTImageProcessor"),
+        (
+            "image_processor_type",
+            json!("SwinImageProcessor"),
+            "supported image processors are ViTImageProcessor",
+        ),
         ("do_pad", json!(true), "this step is not supported"),
-        ("size", json!({"height": 224, "width": 224}), "the model takes 12x8"),
+        (
+            "size",
+            json!({"height": 224, "width": 224}),
+            "the model takes 12x8",
+        ),
         ("size", json!({"longest_edge": 12}), "are supported"),
         ("size", json!({"height": 12}), "must have `height` and `width`"),
         ("size", json!(0), "from 1 to 65535"),
@@ -173,7 +209,10 @@ fn unsupported_steps_and_sizes_are_refused_when_loading() {
         ("do_center_crop", json!(true), "needs it"),
     ] {
         let error = with(key, value.clone());
-        assert!(error.contains(reason) && error.contains("preprocessor_config.json"), "{key} {value}: {error}");
+        assert!(
+            error.contains(reason) && error.contains("preprocessor_config.json"),
+            "{key} {value}: {error}"
+        );
     }
 }
 
@@ -191,7 +230,10 @@ fn broken_files_are_refused_with_the_reason() {
     let mut flipped = file("rgb.png");
     let middle = flipped.len() / 2;
     flipped[middle] ^= 0xff;
-    assert!(matches!(decode(&flipped, 3), Err(ImageError::Damaged { format: "PNG", .. })));
+    assert!(matches!(
+        decode(&flipped, 3),
+        Err(ImageError::Damaged { format: "PNG", .. })
+    ));
     for other in [&b""[..], b"GIF89a", b"BM", b"RIFF\0\0\0\0WEBP", b"<svg>"] {
         assert_eq!(decode(other, 3), Err(ImageError::Format));
     }
@@ -218,8 +260,17 @@ fn black(width: u32, height: u32) -> Vec<u8> {
 fn a_decompression_bomb_is_refused_by_its_header() {
     let bomb = black(20_000, 20_000);
     assert!(bomb.len() < 1 << 20, "{}", bomb.len());
-    assert!(matches!(decode(&bomb, 3), Err(ImageError::TooLarge { width: 20_000, height: 20_000 })));
-    assert!(matches!(decode(&black(70_000, 1), 3), Err(ImageError::TooLarge { .. })));
+    assert!(matches!(
+        decode(&bomb, 3),
+        Err(ImageError::TooLarge {
+            width: 20_000,
+            height: 20_000
+        })
+    ));
+    assert!(matches!(
+        decode(&black(70_000, 1), 3),
+        Err(ImageError::TooLarge { .. })
+    ));
     // A long strip that passes would be resized to more pixels than are allowed.
     let strip = decode(&black(65_000, 1), 3).unwrap();
     let settings = json!({
@@ -227,7 +278,10 @@ fn a_decompression_bomb_is_refused_by_its_header() {
         "crop_size": {"height": 224, "width": 224},
     });
     let processor = ImageProcessor::read(&config(&settings), &[3, 224, 224]).unwrap();
-    assert!(matches!(processor.prepare(strip), Err(ImageError::TooLarge { .. })));
+    assert!(matches!(
+        processor.prepare(strip),
+        Err(ImageError::TooLarge { .. })
+    ));
     // The size in a header of JPEG is as cheap to claim.
     let mut jpeg = file("grey.jpg");
     let frame = jpeg.windows(2).position(|bytes| bytes == [0xff, 0xc0]).unwrap();

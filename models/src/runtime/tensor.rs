@@ -233,7 +233,10 @@ impl Tensor {
     /// # Errors
     /// [`TensorError::Overflow`] if a text exceeds the protocol's 32-bit length.
     pub fn from_texts(name: impl Into<String>, texts: &[&str]) -> Result<Self, TensorError> {
-        Self::from_byte_strings(name, &texts.iter().map(|text| text.as_bytes()).collect::<Vec<_>>())
+        Self::from_byte_strings(
+            name,
+            &texts.iter().map(|text| text.as_bytes()).collect::<Vec<_>>(),
+        )
     }
 
     /// Builds a `BYTES` tensor of byte strings with one copy, of shape `[strings.len()]`.

@@ -14,7 +14,9 @@ fn tensor(json: &Value) -> Tensor {
     let data = json["data"].clone();
     match json["datatype"].as_str().unwrap() {
         "FP32" => Tensor::from_f32(name, &shape, &serde_json::from_value::<Vec<f32>>(data).unwrap()).unwrap(),
-        "INT64" => Tensor::from_i64(name, &shape, &serde_json::from_value::<Vec<i64>>(data).unwrap()).unwrap(),
+        "INT64" => {
+            Tensor::from_i64(name, &shape, &serde_json::from_value::<Vec<i64>>(data).unwrap()).unwrap()
+        }
         _ => Tensor::from_texts(name, &[data[0].as_str().unwrap()]).unwrap(),
     }
 }
@@ -65,7 +67,10 @@ fn compare(dir: &Path) -> Result<(), String> {
 #[ignore = "needs the checkpoints of models/fixtures/make_unseen_checkpoints.py in KASKADE_CHECKPOINTS"]
 fn unseen_checkpoints_answer_as_in_transformers() {
     let root = std::env::var("KASKADE_CHECKPOINTS").expect("KASKADE_CHECKPOINTS names their folder");
-    let mut dirs: Vec<_> = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut dirs: Vec<_> = std::fs::read_dir(root)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     dirs.retain(|dir| dir.join("expected.json").is_file());
     dirs.sort();
     assert!(!dirs.is_empty());
