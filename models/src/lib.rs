@@ -5,6 +5,7 @@
 //! | `runtime/` | tensors (Open Inference Protocol v2), the [`Model`] trait, the executor thread, limits on processor time, slices of models |
 //! | [`checkpoint`] | Hugging Face directories: configuration, weights, tokenizer file |
 //! | `data/` | labelled images ([`idx`]) and the [`manifest`] of a family |
+//! | [`images`] | image files as inputs: decoding, and `preprocessor_config.json` |
 //! | [`device`] | the device that models run on, and its memory |
 //! | [`power`] | energy readings of a device, with their source |
 //! | [`ops`] | tensor operations of models: kernels for the CPU, and burn with the feature `burn` |
@@ -21,6 +22,7 @@ mod data;
 mod decoder;
 pub mod device;
 pub mod generation;
+pub mod images;
 pub mod language;
 pub mod ops;
 pub mod power;

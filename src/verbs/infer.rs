@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
+use kaskade::models::images::image_file;
 use kaskade::models::{Inputs, Tensor};
 use kaskade_actors::wire;
 use kaskade_actors::wire::{ContentType, InferReply};
@@ -71,6 +72,9 @@ struct Question {
     /// A text.
     #[arg(long)]
     text: Option<String>,
+    /// An image: a PNG or JPEG file, for models with a `preprocessor_config.json`.
+    #[arg(long, value_name = "FILE")]
+    image: Option<PathBuf>,
 }
 
 /// Sends the request and prints the answer.
@@ -134,15 +138,25 @@ fn whole(app: &App, bus: kaskade_actors::bus::BusConfig) -> anyhow::Result<Servi
 impl Asked {
     /// Returns the inputs, and the right answer if it is known.
     pub(crate) fn read(&self, app: Option<&App>) -> anyhow::Result<(Inputs, Option<Label>)> {
-        let Question { index, tensors, text } = &self.question;
-        match (index, tensors, text) {
-            (Some(index), _, _) => {
+        let Question {
+            index,
+            tensors,
+            text,
+            image,
+        } = &self.question;
+        match (index, tensors, text, image) {
+            (Some(index), ..) => {
                 let app = app.context("`--index` needs the data sets of an app's file: give `--app FILE`")?;
                 let (inputs, label) = sample(app, *index)?;
                 Ok((inputs, Some(label)))
             }
-            (_, Some(path), _) => Ok((read_tensors(path)?, None)),
-            (_, _, Some(text)) => {
+            (_, Some(path), ..) => Ok((read_tensors(path)?, None)),
+            (_, _, _, Some(path)) => {
+                let bytes =
+                    std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
+                Ok((vec![image_file(&bytes)?], None))
+            }
+            (_, _, Some(text), _) => {
                 let mut inputs = vec![Tensor::from_texts("text", &[text])?];
                 if let Some(pair) = &self.text_pair {
                     inputs.push(Tensor::from_texts("text_pair", &[pair])?);
@@ -152,7 +166,7 @@ impl Asked {
                 }
                 Ok((inputs, None))
             }
-            _ => bail!("there are no inputs; give one of `--text`, `--tensors`, `--index`"),
+            _ => bail!("there are no inputs; give one of `--text`, `--image`, `--tensors`, `--index`"),
         }
     }
 }
@@ -163,8 +177,7 @@ fn sample(app: &App, index: usize) -> anyhow::Result<(Inputs, Label)> {
     // All models of a family have the same signature.
     let family = Family::of(app);
     let smallest = family.members.first().context("the app has no variants")?;
-    let signature = smallest.load(smallest.device)?.model.signature();
-    let samples = Samples::read(set, &signature)?;
+    let samples = Samples::read(set, &smallest.load(smallest.device)?)?;
     let found = samples.inputs.get(index).zip(samples.labels.get(index));
     let (inputs, label) = found.with_context(|| {
         format!(
@@ -203,13 +216,14 @@ fn as_text(reply: &InferReply, label: Option<&Label>) -> String {
     let mut lines = Vec::new();
     if let Ok(answer) = label_of(&reply.outputs) {
         let verdict = match label {
-            Some(label) if *label == answer => ", which is right".to_owned(),
+            Some(label) if label.accepts(&answer) => ", which is right".to_owned(),
             Some(label) => format!(", but it is {label}"),
             None => String::new(),
         };
         let what = match answer {
             Label::Class(_) => "class ",
-            Label::Text(_) => "",
+            Label::Classes(_) => "classes ",
+            _ => "",
         };
         lines.push(format!("{what}{answer}{verdict}"));
     }

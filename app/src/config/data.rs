@@ -10,6 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::records::{Folder, Format, Records};
 use super::scalar::{Finite, Positive, Token};
 
 /// Labelled samples of one app.
@@ -29,6 +30,10 @@ pub struct DataSets {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum DataSet {
+    /// Texts, pairs, questions or images with labels, in a file with named columns: JSON lines, CSV or TSV with a header.
+    Records(Records),
+    /// A folder as Hugging Face's `datasets` lays it out: directories of classes, `metadata.jsonl`, or a file per split.
+    Folder(Folder),
     /// Images and labels as two IDX files, the format of MNIST.
     Idx(IdxImages),
     /// Texts and labels as tab-separated lines.
@@ -207,6 +212,9 @@ impl DataSets {
     /// Makes relative paths relative to `folder`, and those that begin with `$NAME` relative to the folder that `variable`
     /// returns for `NAME`; if it returns none, they are left unchanged.
     pub(super) fn resolve(&mut self, folder: &Path, variable: impl Fn(&str) -> Option<OsString>) {
+        if let Some(DataSet::Folder(set)) = &mut self.test {
+            set.split.get_or_insert_with(|| "test".to_owned());
+        }
         for set in self.validation.iter_mut().chain(&mut self.test) {
             for path in set.paths_mut() {
                 *path = match variable_of(path) {
@@ -227,6 +235,18 @@ impl DataSets {
         };
         self.named()
             .flat_map(|(name, set)| match set {
+                DataSet::Records(set) => {
+                    let path = format!("{name}.records.file");
+                    let format = Format::of(&set.file)
+                        .err()
+                        .map(|error| format!("{path}: {error}"));
+                    vec![missing(path, &set.file), format]
+                }
+                DataSet::Folder(set) => {
+                    let absent = variable_of(&set.folder).is_none() && !set.folder.is_dir();
+                    let problem = || format!("{name}.folder.folder: `{}` is no folder", set.folder.display());
+                    vec![absent.then(problem)]
+                }
                 DataSet::Idx(idx) => vec![
                     missing(format!("{name}.idx.images"), &idx.images),
                     missing(format!("{name}.idx.labels"), &idx.labels),
@@ -260,6 +280,8 @@ impl DataSet {
     pub fn unset_variable(&self) -> Option<&str> {
         match self {
             Self::Idx(idx) => variable_of(&idx.images).or(variable_of(&idx.labels)),
+            Self::Records(set) => variable_of(&set.file),
+            Self::Folder(set) => variable_of(&set.folder),
             Self::Tsv(tsv) => variable_of(&tsv.file),
             Self::Completions(set) => variable_of(&set.file),
             Self::Words(set) => variable_of(&set.file),
@@ -270,6 +292,8 @@ impl DataSet {
     fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
         match self {
             Self::Idx(idx) => vec![&mut idx.images, &mut idx.labels],
+            Self::Records(set) => vec![&mut set.file],
+            Self::Folder(set) => vec![&mut set.folder],
             Self::Tsv(tsv) => vec![&mut tsv.file],
             Self::Completions(set) => vec![&mut set.file],
             Self::Words(set) => vec![&mut set.file],

@@ -36,6 +36,7 @@ pub mod pipeline;
 pub mod planner;
 pub mod power;
 mod problems;
+pub mod records;
 pub mod remote;
 pub mod scalar;
 mod variant;

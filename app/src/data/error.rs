@@ -8,6 +8,7 @@ use kaskade_models::{InputSpec, ModelError, TensorError};
 use thiserror::Error;
 
 use super::scenes::SceneError;
+use crate::config::records::FormatError;
 
 /// A labelled set cannot be read, or is not what a model takes.
 #[derive(Debug, Error)]
@@ -57,6 +58,91 @@ pub enum DataError {
         number: usize,
         /// The error.
         source: serde_json::Error,
+    },
+    /// A file of records has a format that is not read.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// A line of a JSON file is not an object.
+    #[error("it is no record; write one JSON object per line (`jq -c '.[]'` splits an array)")]
+    NoObject,
+    /// A line of a JSON file is too long.
+    #[error("it is longer than 16 MiB; write one JSON object per line")]
+    LongLine,
+    /// A line of a JSON file, or a list of labels, is not JSON.
+    #[error("it is not valid JSON")]
+    Json(#[source] serde_json::Error),
+    /// A file of columns is malformed.
+    #[error("it is not valid CSV")]
+    Csv(#[source] csv::Error),
+    /// The columns have no usual name.
+    #[error(
+        "there is no column for the {what} among {}; name it under `columns`",
+        listed(found)
+    )]
+    NoColumn {
+        /// Its use.
+        what: &'static str,
+        /// The columns that there are.
+        found: Vec<String>,
+    },
+    /// A record lacks a value.
+    #[error("column `{column}` is missing or null; the record has {}", listed(found))]
+    NoValue {
+        /// The column.
+        column: String,
+        /// The columns that there are.
+        found: Vec<String>,
+    },
+    /// A value is no text.
+    #[error("column `{column}` is no text")]
+    NoText {
+        /// The column.
+        column: String,
+    },
+    /// The model has no class of this name.
+    #[error("`{label}` is no class: {}", known_classes(known))]
+    UnknownLabel {
+        /// The label.
+        label: String,
+        /// The names of the model's classes.
+        known: Vec<String>,
+    },
+    /// The model has no class of this number.
+    #[error("there is no class {class}: the model has classes 0 to {}", count - 1)]
+    LabelRange {
+        /// The label.
+        class: usize,
+        /// Number of classes.
+        count: usize,
+    },
+    /// A label has another form than the task needs.
+    #[error("{label} is no label of this task; write {expected}")]
+    LabelForm {
+        /// The label.
+        label: String,
+        /// The forms that are read.
+        expected: &'static str,
+    },
+    /// Answers of this task have no labels.
+    #[error(
+        "the answers of this model have no label format; classes, several classes, texts and answers to questions have one"
+    )]
+    NoLabelFormat,
+    /// The model takes no image files.
+    #[error(
+        "the model takes no image files; add the `preprocessor_config.json` that it was trained with to its directory"
+    )]
+    NoImageFiles,
+    /// A folder lacks the split.
+    #[error(
+        "it has no split `{split}` of a known layout; it holds {}: set `split`",
+        listed(found)
+    )]
+    NoSplit {
+        /// The split.
+        split: String,
+        /// What is in the folder.
+        found: Vec<String>,
     },
     /// A text has too few words.
     #[error("there are {found} words between {from} and {to} of the text, {wanted} are required")]
@@ -116,7 +202,35 @@ pub enum DataError {
     Tensor(#[from] TensorError),
 }
 
+/// The first of some names.
+fn listed(names: &[String]) -> String {
+    const MOST: usize = 12;
+    let shown: Vec<String> = names.iter().take(MOST).map(|name| format!("`{name}`")).collect();
+    match names.len() {
+        0 => "nothing".to_owned(),
+        all if all > MOST => format!("{}, ... ({all} in all)", shown.join(", ")),
+        _ => shown.join(", "),
+    }
+}
+
+fn known_classes(names: &[String]) -> String {
+    if names.is_empty() {
+        return "the model names no classes (`id2label`), so write numbers from 0".to_owned();
+    }
+    let shown: Vec<&str> = names.iter().take(12).map(String::as_str).collect();
+    let more = if names.len() > shown.len() { ", ..." } else { "" };
+    format!("the model's are {}{more}", shown.join(", "))
+}
+
 impl DataError {
+    /// Names the line in which something is wrong.
+    pub(super) fn at(self, number: usize) -> Self {
+        Self::Line {
+            number,
+            source: Box::new(self),
+        }
+    }
+
     /// Names the file in which something is wrong.
     pub(super) fn of<E: Into<Self>>(file: &Path) -> impl FnOnce(E) -> Self {
         move |source| Self::File {

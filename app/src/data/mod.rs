@@ -1,6 +1,10 @@
 //! Labelled samples, ready for a model.
 
 mod error;
+mod folder;
+mod label;
+mod named;
+mod records;
 pub mod reply;
 pub mod scenes;
 mod texts;
@@ -8,10 +12,11 @@ mod texts;
 use std::num::NonZeroUsize;
 
 use kaskade_models::idx::LabelledImages;
-use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Signature, Tensor};
-use serde::Serialize;
+use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Loaded, Signature, Tensor};
 
 pub use self::error::DataError;
+pub use self::label::Label;
+use self::label::LabelReader;
 use self::texts::Completion;
 use crate::config::data::{DataSet, IdxImages, TsvTexts};
 
@@ -24,39 +29,14 @@ pub struct Samples {
     pub labels: Vec<Label>,
 }
 
-/// An answer, right or not.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-pub enum Label {
-    /// A class.
-    Class(usize),
-    /// A text, without space around it.
-    Text(String),
-}
-
-impl Label {
-    /// A text as an answer.
-    pub fn text(text: &str) -> Self {
-        Self::Text(text.trim().to_owned())
-    }
-}
-
-impl std::fmt::Display for Label {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Class(class) => write!(f, "{class}"),
-            Self::Text(text) => write!(f, "{text:?}"),
-        }
-    }
-}
-
 impl Samples {
-    /// Reads a set in the form that `signature` takes.
+    /// Reads a set in the form that a model takes; names of classes are those of the model.
     ///
     /// # Errors
     /// When the location of the files is not configured, a file is invalid, or its samples are not what the model
     /// takes.
-    pub fn read(set: &DataSet, signature: &Signature) -> Result<Self, DataError> {
+    pub fn read(set: &DataSet, loaded: &Loaded) -> Result<Self, DataError> {
+        let signature = &loaded.model.signature();
         if let Some(name) = set.unset_variable() {
             return Err(DataError::UnsetVariable {
                 name: name.to_owned(),
@@ -81,6 +61,8 @@ impl Samples {
                 let read = texts::words(&text, set).map_err(DataError::of(&set.file))?;
                 Self::from_completions(read, 0, Some(set.take), signature).map_err(DataError::of(&set.file))
             }
+            DataSet::Records(set) => Self::from_records(set, signature, &LabelReader::of(loaded)),
+            DataSet::Folder(set) => Self::from_folder(set, signature, &LabelReader::of(loaded)),
             DataSet::Scenes(_) => Err(DataError::NeedsPipeline),
         }
     }
@@ -122,10 +104,7 @@ impl Samples {
             labels: Vec::new(),
         };
         for (number, line) in (1..).zip(lines.lines()).skip(spec.skip).take(take) {
-            let (inputs, label) = parse_line(line).map_err(|source| DataError::Line {
-                number,
-                source: Box::new(source),
-            })?;
+            let (inputs, label) = parse_line(line).map_err(|error| error.at(number))?;
             samples.inputs.push(inputs);
             samples.labels.push(Label::Class(label));
         }
@@ -213,8 +192,19 @@ fn parse_line(line: &str) -> Result<(Inputs, usize), DataError> {
 /// The one input that images go to.
 pub(crate) fn image_input(signature: &Signature) -> Result<&InputSpec, DataError> {
     let mut required = signature.inputs.iter().filter(|input| !input.optional);
+    // A model that also takes image files requires neither form.
+    let mut tensors = signature
+        .inputs
+        .iter()
+        .filter(|input| input.datatype == Datatype::F32);
     match (required.next(), required.next()) {
         (Some(input), None) if input.datatype == Datatype::F32 => Ok(input),
+        (None, None) => match (tensors.next(), tensors.next()) {
+            (Some(input), None) => Ok(input),
+            _ => Err(DataError::NoImageInput {
+                inputs: signature.inputs.clone(),
+            }),
+        },
         _ => Err(DataError::NoImageInput {
             inputs: signature.inputs.clone(),
         }),

@@ -11,6 +11,12 @@ pub const LOGITS: &str = "logits";
 /// The output in which a language model gives its answer.
 const TEXT: &str = "text";
 
+/// The output with the span that answers a question.
+const ANSWER: &str = "answer";
+
+/// The output of a classifier that judges each label by itself: those above one half apply.
+const PROBABILITIES: &str = "probabilities";
+
 /// A reply cannot be read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -32,13 +38,20 @@ pub enum ReplyError {
     Tensor(#[from] TensorError),
 }
 
-/// Decodes a reply: a class, or a text.
+/// Decodes a reply: a class, several classes, or a text.
 ///
 /// # Errors
 /// When it is neither.
 pub fn label_of(outputs: &[Tensor]) -> Result<Label, ReplyError> {
-    if let Some(text) = text_of(outputs) {
+    if let Some(text) = text_of(outputs).or_else(|| first_text(outputs, ANSWER)) {
         return Ok(text);
+    }
+    if let Some(probabilities) = outputs.iter().find(|output| output.name == PROBABILITIES) {
+        let probabilities = probabilities.to_f32()?;
+        let applies = (0..)
+            .zip(&probabilities)
+            .filter(|(_, probability)| **probability > 0.5);
+        return Ok(Label::Classes(applies.map(|(class, _)| class).collect()));
     }
     class_of(&logits_of(outputs)?)
         .map(Label::Class)
@@ -47,7 +60,11 @@ pub fn label_of(outputs: &[Tensor]) -> Result<Label, ReplyError> {
 
 /// The text of a reply, if it is a language model's.
 pub(crate) fn text_of(outputs: &[Tensor]) -> Option<Label> {
-    let text = outputs.iter().find(|output| output.name == TEXT)?;
+    first_text(outputs, TEXT)
+}
+
+fn first_text(outputs: &[Tensor], name: &str) -> Option<Label> {
+    let text = outputs.iter().find(|output| output.name == name)?;
     let texts = text.to_texts().ok()?;
     texts.first().map(|text| Label::text(text))
 }
@@ -86,5 +103,16 @@ mod tests {
         assert!(error.contains("`logits`") && error.contains("probs"), "{error}");
         assert_eq!(class_of(&[1.0, 3.0, 3.0]), Some(1));
         assert_eq!(class_of(&[]), None);
+    }
+
+    #[test]
+    fn spans_and_several_labels_are_read() {
+        let logits = Tensor::from_f32(LOGITS, &[3], &[2.0, -1.0, 0.5]).unwrap();
+        let probabilities = Tensor::from_f32(PROBABILITIES, &[3], &[0.9, 0.3, 0.6]).unwrap();
+        let label = label_of(&[logits.clone(), probabilities]).unwrap();
+        assert_eq!(label, Label::Classes(vec![0, 2]));
+        assert_eq!(label_of(&[logits]).unwrap(), Label::Class(0));
+        let answer = Tensor::from_texts(ANSWER, &[" the sea"]).unwrap();
+        assert_eq!(label_of(&[answer]).unwrap(), Label::text("the sea"));
     }
 }

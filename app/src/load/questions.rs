@@ -106,10 +106,10 @@ impl Set {
             }
         };
         let first = first.ok_or(FamilyError::Empty)?;
-        let signature = first.load(first.device)?.model.signature();
+        let loaded = first.load(first.device)?;
         Ok(match &app.pipeline {
-            None => Self::Samples(Samples::read(set, &signature)?),
-            Some(_) => Self::Scenes(Scenes::read(set, &signature)?),
+            None => Self::Samples(Samples::read(set, &loaded)?),
+            Some(_) => Self::Scenes(Scenes::read(set, &loaded.model.signature())?),
         })
     }
 
@@ -188,7 +188,8 @@ impl Set {
             Self::Unlabelled(_) => (0, 0),
             Self::Samples(samples) => {
                 let answer = label_of(&reply.outputs).ok();
-                let right = answer.is_some() && answer.as_ref() == samples.labels.get(place);
+                let right = answer.as_ref().zip(samples.labels.get(place));
+                let right = right.is_some_and(|(answer, label)| label.accepts(answer));
                 (u64::from(right), 1)
             }
             Self::Scenes(scenes) => {

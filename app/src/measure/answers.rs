@@ -128,13 +128,13 @@ impl Judgement {
                 label: Truth::Class(*class),
             },
             // No class is a text, so calibration refuses the sample and names it.
-            (Self::Logits(logits), Label::Text(_)) => Labelled {
+            (Self::Logits(logits), _) => Labelled {
                 scores: Scores::Logits(logits),
                 label: Truth::Correct(false),
             },
             (Self::Text { answer, confidence }, label) => Labelled {
                 scores: Scores::Given(*confidence),
-                label: Truth::Correct(answer == label),
+                label: Truth::Correct(label.accepts(answer)),
             },
         }
     }

@@ -29,7 +29,7 @@ use answers::Answers;
 use cost::Effort;
 pub use error::MeasureError;
 use kaskade_models::power::PowerConfig;
-use kaskade_models::{Model, ModelInfo, Signature};
+use kaskade_models::{Loaded, Model, ModelInfo};
 use kaskade_policy::confidence::Estimator;
 use kaskade_policy::profile::{Money, PROFILE_VERSION, Profile, VariantProfile};
 use kaskade_policy::remote::price::CostSource;
@@ -56,14 +56,14 @@ pub struct Plan<'a> {
 }
 
 /// Profiles a family: loads one model after the other, measures what it costs, and calibrates it on a labelled set, which
-/// `samples` reads once the first model has reported its signature.
+/// `samples` reads once the first model is loaded.
 ///
 /// # Errors
 /// When a model cannot be loaded, fails on a sample, or does not take what the others take.
 pub fn profile<E: From<MeasureError>>(
     plan: &Plan<'_>,
     family: &Family,
-    samples: impl FnOnce(&Signature) -> Result<Samples, E>,
+    samples: impl FnOnce(&Loaded) -> Result<Samples, E>,
 ) -> Result<Profile, E> {
     let mut read: Option<Samples> = None;
     let mut samples = Some(samples);
@@ -76,7 +76,7 @@ pub fn profile<E: From<MeasureError>>(
             .map_err(MeasureError::of(&member.name))?;
         let signature = loaded.model.signature();
         if let Some(samples) = samples.take() {
-            read = Some(samples(&signature)?);
+            read = Some(samples(&loaded)?);
         }
         let set = read.as_ref().ok_or(MeasureError::NoSamples)?;
         set.check(&signature).map_err(MeasureError::of(&member.name))?;

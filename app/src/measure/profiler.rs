@@ -123,9 +123,7 @@ impl<'a> Profiler<'a> {
             power: &(&self.app.power).into(),
             quiet: self.quiet,
         };
-        profile(&plan, &self.family, |signature| {
-            Ok(Samples::read(set, signature)?)
-        })
+        profile(&plan, &self.family, |loaded| Ok(Samples::read(set, loaded)?))
     }
 
     /// The same, with the memory of every variant by batch size, which `weigh` measures: on the processor, in a process that has done

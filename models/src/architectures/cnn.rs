@@ -27,6 +27,7 @@ use super::layers::Layers;
 use crate::checkpoint::weights::transposed;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::device::{Device, with_ops};
+use crate::images::ImageInput;
 use crate::ops::{Activation, Convolution, Ops};
 use crate::runtime::batch::rows;
 use crate::runtime::loaded::{Built, Task};
@@ -206,8 +207,8 @@ pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Buil
     let (input_shape, _) = shape_of(&checkpoint.config, "input_shape")?;
     Ok(Built {
         model: Box::new(Classifier {
+            input: ImageInput::read(checkpoint, "image", input_shape)?,
             network: network(checkpoint, device, labels.len())?,
-            input_shape,
         }),
         task: Task::Classification,
         labels,

@@ -27,10 +27,11 @@ use super::image::{Network, shape_of};
 use super::{cnn, mlp};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::device::Device;
-use crate::runtime::batch::{BatchResults, run_batch};
+use crate::images::ImageInput;
+use crate::runtime::batch::{BatchResults, run_batch_of};
 use crate::runtime::loaded::{Built, Task};
-use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
-use crate::runtime::tensor::{self, Datatype};
+use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
+use crate::runtime::tensor;
 
 /// The `model_type` of this architecture.
 pub const MODEL_TYPE: &str = "kaskade-grid-detector";
@@ -158,6 +159,7 @@ impl Grid {
 struct Detector {
     network: Box<dyn Network>,
     grid: Grid,
+    input: ImageInput,
 }
 
 impl Detector {
@@ -208,24 +210,11 @@ fn softmax(logits: &mut [f32]) {
 
 impl Model for Detector {
     fn signature(&self) -> Signature {
-        let ([channels, ..], [height, width]) = (self.grid.cell, self.grid.size());
-        let shape = [channels, height, width].map(Extent::Exactly).to_vec();
-        Signature {
-            inputs: vec![InputSpec::required("image", Datatype::F32, shape)],
-        }
+        self.input.signature()
     }
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
-        let signature = self.signature();
-        run_batch(
-            batch,
-            |inputs| {
-                signature.check(inputs)?;
-                let image = inputs.first().map(tensor::Tensor::to_f32).transpose()?;
-                Ok(image.unwrap_or_default())
-            },
-            |images| self.answer(images),
-        )
+        run_batch_of(self.input.batch(batch), |images| self.answer(images))
     }
 }
 
@@ -241,9 +230,11 @@ pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Buil
     } else {
         mlp::network(checkpoint, device, classes)?
     };
+    let ([channels, ..], [height, width]) = (grid.cell, grid.size());
+    let input = ImageInput::read(checkpoint, "image", vec![channels, height, width])?;
     Ok(Built {
         labels: grid.kinds.clone(),
-        model: Box::new(Detector { network, grid }),
+        model: Box::new(Detector { network, grid, input }),
         task: Task::Detection,
     })
 }

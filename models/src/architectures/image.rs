@@ -1,11 +1,12 @@
 //! Common parts of the small image networks: the [`Network`] trait, and the `Model` implementation.
 //!
-//! Inputs: `image` FP32 of the configured shape, intensities from 0 to 1. Outputs: `logits` FP32 `[labels]`.
+//! Inputs: `image` FP32 of the configured shape, intensities from 0 to 1, or with a `preprocessor_config.json` `image_file`.
+//! Outputs: `logits` FP32 `[labels]`.
 
 use crate::checkpoint::{Config, LoadError};
-use crate::runtime::batch::{logits_per_row, run_batch};
-use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
-use crate::runtime::tensor::{self, Datatype};
+use crate::images::ImageInput;
+use crate::runtime::batch::{logits_per_row, run_batch_of};
+use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
 
 /// Reads the dimensions under `key` and their product, which must be positive.
 pub(super) fn shape_of(config: &Config, key: &str) -> Result<(Vec<usize>, usize), LoadError> {
@@ -34,28 +35,17 @@ pub(super) trait Network: Send {
 /// A network as a model.
 pub(super) struct Classifier {
     pub(super) network: Box<dyn Network>,
-    /// Shape of one image.
-    pub(super) input_shape: Vec<usize>,
+    pub(super) input: ImageInput,
 }
 
 impl Model for Classifier {
     fn signature(&self) -> Signature {
-        let shape = self.input_shape.iter().copied().map(Extent::Exactly).collect();
-        Signature {
-            inputs: vec![InputSpec::required("image", Datatype::F32, shape)],
-        }
+        self.input.signature()
     }
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
-        let signature = self.signature();
-        run_batch(
-            batch,
-            |inputs| {
-                signature.check(inputs)?;
-                let image = inputs.first().map(tensor::Tensor::to_f32).transpose()?;
-                Ok(image.unwrap_or_default())
-            },
-            |images| Ok(logits_per_row(self.network.logits(images.concat())?)),
-        )
+        run_batch_of(self.input.batch(batch), |images| {
+            Ok(logits_per_row(self.network.logits(images.concat())?))
+        })
     }
 }

@@ -2,7 +2,7 @@
 //! token beside the class token: `DeiTForImageClassification` and `DeiTForImageClassificationWithTeacher`.
 //!
 //! Inputs: `pixel_values` FP32 `[channels, height, width]`, normalised according to the checkpoint's
-//! `preprocessor_config.json`. Outputs: those of [`Classifier::outputs`]. As slices, all but the last return `hidden_states`
+//! `preprocessor_config.json`, or with that file `image_file`. Outputs: those of [`Classifier::outputs`]. As slices, all but the last return `hidden_states`
 //! FP32 `[tokens, width]`, which all but the first take.
 
 use std::sync::Arc;
@@ -14,13 +14,14 @@ use super::layers::Layers;
 use crate::checkpoint::weights::transposed;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::device::{Device, with_ops};
+use crate::images::ImageInput;
 use crate::ops::{Ops, Span};
 use crate::runtime::batch::{BatchResults, device_failed, rows, run_batch_in_parallel};
 use crate::runtime::hidden_states as states;
 use crate::runtime::loaded::Built;
-use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
+use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::slice::Slice;
-use crate::runtime::tensor::{self, Datatype};
+use crate::runtime::tensor;
 use crate::tasks::classification::Classifier;
 
 const BLOCK_NAMES: BlockNames = BlockNames {
@@ -112,7 +113,7 @@ struct Vit<O: Ops> {
     patches: Patches,
     width: usize,
     /// Only in the first slice.
-    input_stage: Option<InputStage<O>>,
+    input_stage: Option<(ImageInput, InputStage<O>)>,
     blocks: Vec<Arc<Block<O>>>,
     /// Only in the last slice.
     head: Option<Head<O>>,
@@ -245,15 +246,9 @@ impl<O: Ops> InputStage<O> {
 
 impl<O: Ops> Model for Vit<O> {
     fn signature(&self) -> Signature {
-        if self.input_stage.is_none() {
-            return states::signature(Extent::Exactly(self.tokens()), self.width, false);
-        }
-        let [height, width] = self.patches.image;
-        let shape = [self.patches.channels, height, width]
-            .map(Extent::Exactly)
-            .to_vec();
-        Signature {
-            inputs: vec![InputSpec::required("pixel_values", Datatype::F32, shape)],
+        match &self.input_stage {
+            Some((input, _)) => input.signature(),
+            None => states::signature(Extent::Exactly(self.tokens()), self.width, false),
         }
     }
 
@@ -263,6 +258,9 @@ impl<O: Ops> Model for Vit<O> {
             &self.device,
             batch,
             |inputs| {
+                if let Some((input, _)) = &self.input_stage {
+                    return input.values(inputs);
+                }
                 signature.check(inputs)?;
                 let values = inputs.first().map(tensor::Tensor::to_f32).transpose()?;
                 Ok(values.unwrap_or_default())
@@ -286,12 +284,14 @@ impl<O: Ops> Vit<O> {
         config.norms_first = true;
         let patches = Patches::read(&checkpoint.config)?;
         let width = config.width;
+        let [height, across] = patches.image;
+        let input = ImageInput::read(checkpoint, "pixel_values", vec![patches.channels, height, across])?;
         let mut layers = Layers {
             ops: &ops,
             weights: &mut checkpoint.weights,
         };
         let input_stage = if slice.is_first() {
-            Some(InputStage::take(&mut layers, form, &patches, width)?)
+            Some((input, InputStage::take(&mut layers, form, &patches, width)?))
         } else {
             None
         };
@@ -328,7 +328,7 @@ impl<O: Ops> Vit<O> {
 
     fn answer(&self, requests: &[Vec<f32>]) -> Result<BatchResults, ModelError> {
         let (ops, width, tokens) = (&self.ops, self.width, self.tokens());
-        let embedded = if let Some(input_stage) = &self.input_stage {
+        let embedded = if let Some((_, input_stage)) = &self.input_stage {
             self.embedded(input_stage, requests)
         } else {
             ops.upload(requests.concat(), width)

@@ -44,6 +44,11 @@ impl Config {
         &self.file
     }
 
+    /// The names of all keys.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.keys.keys().map(String::as_str)
+    }
+
     /// Returns the value of a required key.
     ///
     /// # Errors

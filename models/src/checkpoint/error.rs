@@ -66,7 +66,11 @@ pub enum LoadError {
         reason: String,
     },
     /// The architecture is not supported.
-    #[error("`{file}` names the architecture {found}; this build supports {}", known.join(", "))]
+    #[error(
+        "`{file}` names the architecture {found}; this build supports {}. Serve another one as an ONNX file, behind an endpoint \
+         (`remote`) or from Python (`kaskade` in sdk/python)",
+        known.join(", ")
+    )]
     UnknownArchitecture {
         /// The file.
         file: String,

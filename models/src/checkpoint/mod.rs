@@ -47,6 +47,8 @@ pub struct Checkpoint {
     pub chat: ChatTemplate,
     /// The modules after the encoder, if sentence-transformers saved the directory.
     pub sentence: Option<SentenceModules>,
+    /// `preprocessor_config.json`, if there is one: how image files become tensors.
+    pub preprocessor: Option<Config>,
 }
 
 /// The bytes of a `tokenizer.json`.
@@ -122,6 +124,7 @@ impl Checkpoint {
             tokenizer: TokenizerFile::beside(dir)?,
             generation: GenerationConfig::open(dir)?,
             chat: ChatTemplate::open(dir)?,
+            preprocessor: optional_config(dir, "preprocessor_config.json")?,
         })
     }
 
@@ -146,8 +149,18 @@ impl Checkpoint {
             generation: GenerationConfig::default(),
             chat: ChatTemplate::default(),
             sentence: None,
+            preprocessor: None,
         })
     }
+}
+
+/// Reads a configuration that a directory need not have.
+fn optional_config(dir: &Path, name: &str) -> Result<Option<Config>, LoadError> {
+    let path = dir.join(name);
+    if !path.exists() {
+        return Ok(None);
+    }
+    Config::parse(path.display().to_string(), &read_capped(&path, MAX_CONFIG)?).map(Some)
 }
 
 /// Opens `model.safetensors`, or the shards of `model.safetensors.index.json` if there is no such file.
@@ -196,8 +209,17 @@ fn open_weights(dir: &Path, path: &Path) -> Result<File, LoadError> {
 
 /// Returns a hint if a directory without `model.safetensors` has weights in another format.
 fn weights_hint(dir: &Path) -> &'static str {
-    if dir.join("pytorch_model.bin").exists() {
-        "; this one is in PyTorch's pickle format: convert it with transformers"
+    let has = |name: &str| dir.join(name).exists();
+    if has("pytorch_model.bin") || has("pytorch_model.bin.index.json") {
+        "; this one is in PyTorch's pickle format, which can run code: convert it with transformers, by `from_pretrained(FOLDER)` of \
+         its class and `save_pretrained(FOLDER)`"
+    } else if has("tf_model.h5") || has("flax_model.msgpack") {
+        "; this one is saved by TensorFlow or Flax: convert it with transformers 4, by `from_pretrained(FOLDER, from_tf=True)` or \
+         `from_flax=True` and `save_pretrained(FOLDER)`"
+    } else if has("adapter_config.json") {
+        "; this one is an adapter (LoRA): merge it into its base model with peft, by `merge_and_unload()` and `save_pretrained(FOLDER)`"
+    } else if has("consolidated.safetensors") {
+        "; this one has the weights under the names of Mistral's own format: download the files of transformers"
     } else {
         ""
     }

@@ -17,7 +17,14 @@ pub(crate) fn run_batch<T>(
     read: impl Fn(&Inputs) -> Result<T, ModelError>,
     forward: impl FnOnce(&[T]) -> Result<BatchResults, ModelError>,
 ) -> BatchResults {
-    let parsed = batch.iter().map(read).collect();
+    run_batch_of(batch.iter().map(read).collect(), forward)
+}
+
+/// Runs a batch like [`run_batch`], of requests that are read already.
+pub(crate) fn run_batch_of<T>(
+    parsed: Vec<Result<T, ModelError>>,
+    forward: impl FnOnce(&[T]) -> Result<BatchResults, ModelError>,
+) -> BatchResults {
     run_parsed(parsed, |requests| exactly_one_each(&requests, forward))
 }
 

@@ -233,14 +233,25 @@ impl Tensor {
     /// # Errors
     /// [`TensorError::Overflow`] if a text exceeds the protocol's 32-bit length.
     pub fn from_texts(name: impl Into<String>, texts: &[&str]) -> Result<Self, TensorError> {
-        let (name, shape) = (name.into(), vec![texts.len()]);
-        let mut data = Vec::with_capacity(texts.iter().map(|text| text.len() + 4).sum());
-        for text in texts {
-            let Ok(length) = u32::try_from(text.len()) else {
+        Self::from_byte_strings(
+            name,
+            &texts.iter().map(|text| text.as_bytes()).collect::<Vec<_>>(),
+        )
+    }
+
+    /// Builds a `BYTES` tensor of byte strings with one copy, of shape `[strings.len()]`.
+    ///
+    /// # Errors
+    /// [`TensorError::Overflow`] if a string exceeds the protocol's 32-bit length.
+    pub fn from_byte_strings(name: impl Into<String>, strings: &[&[u8]]) -> Result<Self, TensorError> {
+        let (name, shape) = (name.into(), vec![strings.len()]);
+        let mut data = Vec::with_capacity(strings.iter().map(|string| string.len() + 4).sum());
+        for string in strings {
+            let Ok(length) = u32::try_from(string.len()) else {
                 return Err(TensorError::Overflow { name, shape });
             };
             data.extend(length.to_le_bytes());
-            data.extend(text.as_bytes());
+            data.extend_from_slice(string);
         }
         Ok(Self {
             name,
@@ -322,8 +333,7 @@ impl Tensor {
     /// # Errors
     /// [`TensorError::WrongDatatype`], [`TensorError::WrongElements`] or [`TensorError::NotText`].
     pub fn to_texts(&self) -> Result<Vec<&str>, TensorError> {
-        self.expect_type(Datatype::Bytes)?;
-        self.elements_of_bytes()?
+        self.to_byte_strings()?
             .into_iter()
             .enumerate()
             .map(|(index, bytes)| {
@@ -333,6 +343,15 @@ impl Tensor {
                 })
             })
             .collect()
+    }
+
+    /// Returns the elements as they are; `BYTES` only.
+    ///
+    /// # Errors
+    /// [`TensorError::WrongDatatype`] or [`TensorError::WrongElements`].
+    pub fn to_byte_strings(&self) -> Result<Vec<&[u8]>, TensorError> {
+        self.expect_type(Datatype::Bytes)?;
+        self.elements_of_bytes()
     }
 
     /// Checks that every element is finite; types without NaN and infinity always pass.

@@ -27,23 +27,26 @@ enum Kind {
 
 impl Classifier {
     /// Reads labels and `problem_type`. One label makes a cross-encoder, whose score is the sigmoid of its logit unless
-    /// sentence-transformers' configuration says otherwise.
+    /// sentence-transformers' configuration says otherwise; of a regression it is the logit.
     ///
     /// # Errors
-    /// [`LoadError::BadKey`] for labels with gaps, for regression, and for an unknown problem or activation.
+    /// [`LoadError::BadKey`] for labels with gaps, for a regression of several values, and for an unknown problem or activation.
     pub(crate) fn read(config: &Config) -> Result<Self, LoadError> {
         let labels = config.labels()?;
         let problem = config.optional::<String>("problem_type")?;
         let kind = match problem.as_deref() {
+            Some("regression") if labels.len() == 1 => Kind::Score {
+                sigmoid: activation(config)?.unwrap_or(false),
+            },
             Some("regression") => {
                 return Err(config.invalid_value(
                     "problem_type",
-                    "a regression has no classes and no confidence; it is not supported",
+                    "a regression of several values has no classes and no score; one with one label is supported",
                 ));
             }
             Some("multi_label_classification") => Kind::Several,
             None | Some("single_label_classification") if labels.len() == 1 => Kind::Score {
-                sigmoid: sigmoid(config)?,
+                sigmoid: activation(config)?.unwrap_or(true),
             },
             None | Some("single_label_classification") => Kind::One,
             Some(_) => {
@@ -136,8 +139,8 @@ impl Classifier {
     }
 }
 
-/// Whether the score of a cross-encoder is a sigmoid: by the activation that sentence-transformers saves.
-fn sigmoid(config: &Config) -> Result<bool, LoadError> {
+/// Whether the score of a cross-encoder is a sigmoid: by the activation that sentence-transformers saves, if it did.
+fn activation(config: &Config) -> Result<Option<bool>, LoadError> {
     let old = "sbert_ce_default_activation_function";
     let (key, found) = if let Some(name) = config.optional::<String>(old)? {
         (old, Some(name))
@@ -152,8 +155,9 @@ fn sigmoid(config: &Config) -> Result<bool, LoadError> {
         .as_deref()
         .map(|name| name.rsplit('.').next().unwrap_or(name))
     {
-        None | Some("Sigmoid") => Ok(true),
-        Some("Identity") => Ok(false),
+        None => Ok(None),
+        Some("Sigmoid") => Ok(Some(true)),
+        Some("Identity") => Ok(Some(false)),
         Some(_) => Err(config.invalid_value(key, "the activations Sigmoid and Identity are supported")),
     }
 }
@@ -225,6 +229,8 @@ mod tests {
         let json =
             format!(r#"{{"num_labels": 1, "sentence_transformers": {{"activation_fn": "{identity}"}}}}"#);
         assert!((score(&json) - 2.0).abs() < 1e-6);
+        // Training with transformers alone saves a score as a regression.
+        assert!((score(r#"{"num_labels": 1, "problem_type": "regression"}"#) - 2.0).abs() < 1e-6);
     }
 
     #[test]

@@ -7,3 +7,4 @@ mod onnx;
 mod sentiment;
 mod shakespeare;
 mod small_families;
+mod unseen;

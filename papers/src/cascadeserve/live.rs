@@ -109,7 +109,7 @@ impl Bench {
             .context("the app names no `data.validation` to ask from")?;
         let family = Family::of(&app);
         let smallest = family.members.first().context("the app has no variants")?;
-        let inputs = Samples::read(set, &smallest.load(smallest.device)?.model.signature())?.inputs;
+        let inputs = Samples::read(set, &smallest.load(smallest.device)?)?.inputs;
         Ok(Self { app, inputs, seed })
     }
 

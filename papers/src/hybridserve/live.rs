@@ -121,7 +121,7 @@ impl Bench {
             .context("the app names no labelled data to ask from")?;
         let family = Family::of(&app);
         let smallest = family.members.first().context("the app has no variants")?;
-        let samples = Samples::read(set, &smallest.load(smallest.device)?.model.signature())?;
+        let samples = Samples::read(set, &smallest.load(smallest.device)?)?;
         Ok(Self {
             app,
             family,

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use kaskade::models::Signature;
+use kaskade::models::Loaded;
 use kaskade_app::charts::graph;
 use kaskade_app::config::App;
 use kaskade_app::config::data::DataSet;
@@ -133,8 +133,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let cascades = cascade::cascades(&app, &profile, args.seed)?;
     let files = write(&args.out, &profile, &cascades)?;
     let largest = family.members.last().context("the family has no members")?;
-    let signature = largest.load(largest.device)?.model.signature();
-    let test = samples(args, app.data.test.as_ref(), "test", &signature)?;
+    let loaded = largest.load(largest.device)?;
+    let test = samples(args, app.data.test.as_ref(), "test", &loaded)?;
     if args.watch {
         let wave = watch::Wave::of(&profile);
         let plan = watch::gears(&cascades.ap.plan, &cascades.eo.plan, wave)?;
@@ -187,20 +187,20 @@ fn profile(app: &App, family: &Family, args: &Args) -> anyhow::Result<Profile> {
         power: &(&app.power).into(),
         quiet: args.quiet,
     };
-    measure::profile(&plan, family, |signature| {
-        samples(args, app.data.validation.as_ref(), "validation", signature)
+    measure::profile(&plan, family, |loaded| {
+        samples(args, app.data.validation.as_ref(), "validation", loaded)
     })
 }
 
 /// Reads a labelled set from the app's files, or from this binary.
-fn samples(args: &Args, set: Option<&DataSet>, name: &str, signature: &Signature) -> anyhow::Result<Samples> {
+fn samples(args: &Args, set: Option<&DataSet>, name: &str, loaded: &Loaded) -> anyhow::Result<Samples> {
     if args.app.is_none() {
-        return embedded::samples(set, signature);
+        return embedded::samples(set, &loaded.model.signature());
     }
     let set = set.with_context(|| {
         format!("the app has no [data.{name}]; the demo needs a validation and a test set")
     })?;
-    Ok(Samples::read(set, signature)?)
+    Ok(Samples::read(set, loaded)?)
 }
 
 /// Evaluates each variant alone: accuracy on the test set, energy from the profile.

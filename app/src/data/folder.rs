@@ -1,0 +1,163 @@
+//! Folders as Hugging Face's `datasets` lays them out: which files a split has.
+
+use std::path::{Path, PathBuf};
+
+use super::DataError;
+use crate::config::records::{Folder, Format, FormatError};
+
+/// Endings of files that are samples themselves.
+const IMAGES: [&str; 3] = ["png", "jpg", "jpeg"];
+const TEXT: &str = "txt";
+
+/// Other names of the split `validation`.
+const VALIDATION: [&str; 4] = ["validation", "valid", "val", "dev"];
+
+/// The files of one split.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Split {
+    /// Files of records, in their order.
+    Records(Vec<PathBuf>),
+    /// One directory per class, by name, ascending, with its files, ascending.
+    Classes(Vec<(String, Vec<PathBuf>)>),
+}
+
+impl Split {
+    /// Finds the files of a split.
+    ///
+    /// # Errors
+    /// [`DataError::NoSplit`] if there are none, [`DataError::Format`] if they are Parquet files.
+    pub(super) fn find(spec: &Folder) -> Result<Self, DataError> {
+        let split = spec.split.as_deref().unwrap_or("validation");
+        let names: Vec<&str> = if split == "validation" {
+            VALIDATION.to_vec()
+        } else {
+            vec![split]
+        };
+        for name in &names {
+            if let Some(found) = Self::named(&spec.folder, name)? {
+                return Ok(found);
+            }
+        }
+        Err(DataError::NoSplit {
+            split: split.to_owned(),
+            found: entries(&spec.folder)?.iter().map(|path| name_of(path)).collect(),
+        })
+    }
+
+    fn named(folder: &Path, split: &str) -> Result<Option<Self>, DataError> {
+        let own = if split == "." {
+            folder.to_owned()
+        } else {
+            folder.join(split)
+        };
+        if own.is_dir() {
+            let metadata = ["metadata.jsonl", "metadata.csv"].map(|name| own.join(name));
+            if let Some(metadata) = metadata.into_iter().find(|path| path.is_file()) {
+                return Ok(Some(Self::Records(vec![metadata])));
+            }
+            let classes = classes(&own)?;
+            if !classes.is_empty() {
+                return Ok(Some(Self::Classes(classes)));
+            }
+            let records = records(&own, |_| true)?;
+            if !records.is_empty() {
+                return Ok(Some(Self::Records(records)));
+            }
+        }
+        for folder in [folder.to_owned(), folder.join("data")] {
+            if folder.is_dir() {
+                // `test.csv`, `test-00000-of-00002.jsonl`, `test_1.csv`; not `testing.csv`.
+                let of_split = |name: &str| {
+                    let rest = name.strip_prefix(split);
+                    rest.is_some_and(|rest| rest.starts_with(['.', '-', '_']))
+                };
+                let records = records(&folder, of_split)?;
+                if !records.is_empty() {
+                    return Ok(Some(Self::Records(records)));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Returns the entries of a folder, ascending, without hidden ones.
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let mut entries = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if !name_of(&path).starts_with('.') {
+            entries.push(path);
+        }
+    }
+    entries.sort();
+    Ok(entries)
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// The files of records whose name is `of_split`; Parquet files only if there is nothing else.
+fn records(folder: &Path, of_split: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, DataError> {
+    let files = entries(folder)?
+        .into_iter()
+        .filter(|path| path.is_file() && of_split(&name_of(path)));
+    let (mut readable, mut parquet) = (Vec::new(), false);
+    for file in files {
+        match Format::of(&file) {
+            Ok(_) => readable.push(file),
+            Err(FormatError::Parquet) => parquet = true,
+            Err(_) => (),
+        }
+    }
+    if readable.is_empty() && parquet {
+        return Err(FormatError::Parquet.into());
+    }
+    Ok(readable)
+}
+
+fn classes(folder: &Path) -> Result<Vec<(String, Vec<PathBuf>)>, DataError> {
+    let mut classes = Vec::new();
+    for class in entries(folder)?.into_iter().filter(|path| path.is_dir()) {
+        let mut files = entries(&class)?;
+        files.retain(|file| is_image(file) || is_text(file));
+        if !files.is_empty() {
+            classes.push((name_of(&class), files));
+        }
+    }
+    Ok(classes)
+}
+
+fn has_ending(path: &Path, endings: &[&str]) -> bool {
+    let ending = path
+        .extension()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .to_ascii_lowercase();
+    endings.contains(&ending.as_str())
+}
+
+/// Whether a file is an image by its name.
+pub(super) fn is_image(path: &Path) -> bool {
+    has_ending(path, &IMAGES)
+}
+
+fn is_text(path: &Path) -> bool {
+    has_ending(path, &[TEXT])
+}
+
+/// Returns the files of all classes with the position of their class, alternating, so that a part of them has all classes.
+pub(super) fn alternating(classes: &[(String, Vec<PathBuf>)]) -> Vec<(usize, &Path)> {
+    let longest = classes.iter().map(|(_, files)| files.len()).max().unwrap_or(0);
+    let mut all = Vec::new();
+    for place in 0..longest {
+        for (class, (_, files)) in classes.iter().enumerate() {
+            all.extend(files.get(place).map(|file| (class, file.as_path())));
+        }
+    }
+    all
+}

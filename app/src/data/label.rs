@@ -1,0 +1,282 @@
+//! Right answers: how they are written in data sets, and what they mean to a model.
+
+use std::collections::HashMap;
+
+use kaskade_models::{Loaded, Task};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::DataError;
+
+/// An answer, right or not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+#[non_exhaustive]
+pub enum Label {
+    /// A class.
+    Class(usize),
+    /// A text, without space around it.
+    Text(String),
+    /// All classes that apply, ascending.
+    Classes(Vec<usize>),
+    /// Texts of which each is right, without space around them.
+    Texts(Vec<String>),
+}
+
+impl Label {
+    /// A text as an answer.
+    pub fn text(text: &str) -> Self {
+        Self::Text(text.trim().to_owned())
+    }
+
+    /// Whether an answer is right where this is the label.
+    pub fn accepts(&self, answer: &Self) -> bool {
+        match (self, answer) {
+            (Self::Texts(right), Self::Text(answer)) => right.contains(answer),
+            _ => self == answer,
+        }
+    }
+}
+
+impl std::fmt::Display for Label {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Class(class) => write!(f, "{class}"),
+            Self::Text(text) => write!(f, "{text:?}"),
+            Self::Classes(classes) => write!(f, "{classes:?}"),
+            Self::Texts(texts) => write!(f, "{texts:?}"),
+        }
+    }
+}
+
+/// Reads labels for one model.
+pub(super) struct LabelReader {
+    task: Task,
+    /// Positions of the class names; empty if the model names none.
+    classes: HashMap<String, usize>,
+    /// Number of classes; `None` if unknown, as of a remote model.
+    count: Option<usize>,
+}
+
+impl LabelReader {
+    /// Reads labels for the task and the class names of a model.
+    pub(super) fn of(loaded: &Loaded) -> Self {
+        Self::new(loaded.info.task, &loaded.info.labels)
+    }
+
+    pub(super) fn new(task: Task, labels: &[String]) -> Self {
+        let unnamed = |(class, label): (usize, &String)| *label == format!("LABEL_{class}");
+        let named = !labels.iter().enumerate().all(unnamed);
+        let classes = labels.iter().cloned().zip(0..);
+        Self {
+            task,
+            classes: if named { classes.collect() } else { HashMap::new() },
+            count: (!labels.is_empty()).then_some(labels.len()),
+        }
+    }
+
+    /// Whether the model names its classes.
+    pub(super) fn has_names(&self) -> bool {
+        !self.classes.is_empty()
+    }
+
+    /// Returns what a written label means to the model.
+    ///
+    /// # Errors
+    /// [`DataError::UnknownLabel`], [`DataError::LabelRange`] or [`DataError::LabelForm`].
+    pub(super) fn read(&self, written: &Value) -> Result<Label, DataError> {
+        match self.task {
+            Task::Classification => self.class(written).map(Label::Class),
+            Task::MultiLabel => self.classes(written).map(Label::Classes),
+            Task::Generation | Task::QuestionAnswering => {
+                texts(written).ok_or_else(|| DataError::LabelForm {
+                    label: shortened(written),
+                    expected: "a text, a list of texts, or {\"text\": [..]}",
+                })
+            }
+            _ => Err(DataError::NoLabelFormat),
+        }
+    }
+
+    fn class(&self, written: &Value) -> Result<usize, DataError> {
+        let form = || DataError::LabelForm {
+            label: shortened(written),
+            expected: "a number from 0, or the name of a class",
+        };
+        match written {
+            Value::Number(number) => {
+                let class = number.as_u64().and_then(|class| usize::try_from(class).ok());
+                self.in_range(class.ok_or_else(form)?)
+            }
+            Value::String(name) => self.named(name.trim()),
+            _ => Err(form()),
+        }
+    }
+
+    fn named(&self, name: &str) -> Result<usize, DataError> {
+        if let Some(class) = self.classes.get(name) {
+            return Ok(*class);
+        }
+        if let Ok(class) = name.parse() {
+            return self.in_range(class);
+        }
+        // Data sets and checkpoints often differ in case alone: `positive`, `POSITIVE`.
+        let mut alike = self
+            .classes
+            .iter()
+            .filter(|(known, _)| known.eq_ignore_ascii_case(name));
+        if let (Some((_, class)), None) = (alike.next(), alike.next()) {
+            return Ok(*class);
+        }
+        let mut known: Vec<(&String, &usize)> = self.classes.iter().collect();
+        known.sort_by_key(|(_, class)| **class);
+        Err(DataError::UnknownLabel {
+            label: name.to_owned(),
+            known: known.into_iter().map(|(name, _)| name.clone()).collect(),
+        })
+    }
+
+    fn in_range(&self, class: usize) -> Result<usize, DataError> {
+        match self.count {
+            Some(count) if class >= count => Err(DataError::LabelRange { class, count }),
+            _ => Ok(class),
+        }
+    }
+
+    /// A list of classes; in CSV, where a column holds no list, JSON or names with commas between them.
+    fn classes(&self, written: &Value) -> Result<Vec<usize>, DataError> {
+        let mut classes = match written {
+            Value::Array(listed) => listed
+                .iter()
+                .map(|one| self.class(one))
+                .collect::<Result<Vec<_>, _>>()?,
+            Value::String(text) if text.trim_start().starts_with('[') => {
+                let listed = serde_json::from_str::<Vec<Value>>(text).map_err(DataError::Json)?;
+                return self.classes(&Value::Array(listed));
+            }
+            Value::String(text) => {
+                let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+                names
+                    .map(|name| self.named(name))
+                    .collect::<Result<Vec<_>, _>>()?
+            }
+            one => vec![self.class(one)?],
+        };
+        classes.sort_unstable();
+        classes.dedup();
+        Ok(classes)
+    }
+}
+
+/// A text, a list of texts, or that of `SQuAD`, `{"text": [..], "answer_start": [..]}`.
+fn texts(written: &Value) -> Option<Label> {
+    match written {
+        Value::String(text) => Some(Label::text(text)),
+        Value::Array(listed) => {
+            let texts = listed.iter().map(|text| Some(text.as_str()?.trim().to_owned()));
+            texts.collect::<Option<Vec<_>>>().map(Label::Texts)
+        }
+        Value::Object(fields) => match fields.get("text")? {
+            listed @ Value::Array(_) => texts(listed),
+            text => texts(&Value::Array(vec![text.clone()])),
+        },
+        _ => None,
+    }
+}
+
+/// A written label for an error.
+fn shortened(written: &Value) -> String {
+    const MOST: usize = 60;
+    let text = written.to_string();
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn reader(task: Task, labels: &[&str]) -> LabelReader {
+        let labels: Vec<String> = labels.iter().map(ToString::to_string).collect();
+        LabelReader::new(task, &labels)
+    }
+
+    #[test]
+    fn classes_are_read_by_number_and_name() {
+        let reader = reader(Task::Classification, &["NEGATIVE", "POSITIVE", "1"]);
+        for (written, class) in [
+            (json!(1), 1),
+            (json!("POSITIVE"), 1),
+            (json!(" positive "), 1),
+            // A name of a class goes before its number.
+            (json!("1"), 2),
+            (json!("0"), 0),
+        ] {
+            assert_eq!(reader.read(&written).unwrap(), Label::Class(class), "{written}");
+        }
+        for (written, reason) in [
+            (json!(3), "has classes 0 to 2"),
+            (json!("neutral"), "NEGATIVE, POSITIVE, 1"),
+            (json!(-1), "a number from 0"),
+            (json!(0.5), "a number from 0"),
+            (json!(null), "a number from 0"),
+            (json!([0]), "a number from 0"),
+        ] {
+            let error = reader.read(&written).unwrap_err().to_string();
+            assert!(error.contains(reason), "{written}: {error}");
+        }
+    }
+
+    #[test]
+    fn thousands_of_names_are_found_and_an_error_shows_few() {
+        let names: Vec<String> = (0..20_000).map(|class| format!("species {class}")).collect();
+        let reader = LabelReader::new(Task::Classification, &names);
+        for class in [0, 9_999, 19_999] {
+            let written = json!(format!("Species {class}"));
+            assert_eq!(reader.read(&written).unwrap(), Label::Class(class));
+        }
+        let error = reader.read(&json!("dodo")).unwrap_err().to_string();
+        assert!(error.len() < 400 && error.contains("species 0"), "{error}");
+    }
+
+    #[test]
+    fn a_model_without_names_takes_numbers_alone() {
+        let reader = reader(Task::Classification, &["LABEL_0", "LABEL_1"]);
+        assert_eq!(reader.read(&json!("1")).unwrap(), Label::Class(1));
+        let error = reader.read(&json!("positive")).unwrap_err().to_string();
+        assert!(error.contains("names no classes"), "{error}");
+    }
+
+    #[test]
+    fn several_labels_are_a_list_or_names_with_commas() {
+        let reader = reader(Task::MultiLabel, &["a", "b", "c"]);
+        for written in [
+            json!(["c", "a"]),
+            json!([2, 0, 0]),
+            json!("c, a"),
+            json!("[\"a\", 2]"),
+        ] {
+            assert_eq!(
+                reader.read(&written).unwrap(),
+                Label::Classes(vec![0, 2]),
+                "{written}"
+            );
+        }
+        assert_eq!(reader.read(&json!("")).unwrap(), Label::Classes(vec![]));
+    }
+
+    #[test]
+    fn answers_accept_each_of_their_texts() {
+        let reader = reader(Task::QuestionAnswering, &[]);
+        let squad = json!({"text": [" the keeper", "keeper"], "answer_start": [4, 8]});
+        let label = reader.read(&squad).unwrap();
+        assert!(label.accepts(&Label::text("keeper")) && label.accepts(&Label::text("the keeper ")));
+        assert!(!label.accepts(&Label::text("sea")));
+        assert!(reader.read(&json!("sea")).unwrap().accepts(&Label::text("sea")));
+        assert!(reader.read(&json!(3)).is_err());
+    }
+}

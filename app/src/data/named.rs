@@ -1,0 +1,488 @@
+//! Samples from records with named columns, and from directories of classes.
+
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use kaskade_models::images::{IMAGE_FILE, image_file};
+use kaskade_models::{Inputs, Signature, Tensor};
+use serde_json::{Map, Value};
+
+use super::folder::{Split, alternating, is_image};
+use super::label::{Label, LabelReader};
+use super::records::{self, Record};
+use super::{DataError, Samples};
+use crate::config::records::{Columns, Folder, Records};
+
+/// Columns with two texts, first those that are surely a pair.
+const PAIRS: [(&str, &str); 7] = [
+    ("text", "text_pair"),
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("question", "context"),
+    ("question", "sentence"),
+    ("query", "passage"),
+];
+const TEXTS: [&str; 8] = [
+    "text",
+    "sentence",
+    "prompt",
+    "question",
+    "content",
+    "review",
+    "sentence1",
+    "premise",
+];
+const IMAGES: [&str; 2] = ["image", "file_name"];
+const LABELS: [&str; 6] = ["label", "labels", "answer", "answers", "target", "class"];
+
+/// The columns that are used.
+#[derive(Debug, PartialEq, Eq)]
+struct Chosen {
+    text: Option<String>,
+    text_pair: Option<String>,
+    image: Option<String>,
+    label: String,
+}
+
+impl Chosen {
+    /// Chooses the columns that are configured, or the usual ones that a record has.
+    ///
+    /// # Errors
+    /// [`DataError::NoColumn`] if there is nothing to send or no label.
+    fn of(columns: &Columns, values: &Map<String, Value>) -> Result<Self, DataError> {
+        let usual = |names: &[&str]| {
+            names
+                .iter()
+                .find(|name| values.contains_key(**name))
+                .map(ToString::to_string)
+        };
+        let missing = |what: &'static str| DataError::NoColumn {
+            what,
+            found: values.keys().cloned().collect(),
+        };
+        let label = columns
+            .label
+            .clone()
+            .or_else(|| usual(&LABELS))
+            .ok_or_else(|| missing("label"))?;
+        let image = columns.image.clone().or_else(|| {
+            if columns.text.is_none() {
+                usual(&IMAGES)
+            } else {
+                None
+            }
+        });
+        let pair = PAIRS
+            .iter()
+            .find(|(text, pair)| values.contains_key(*text) && values.contains_key(*pair));
+        let (text, text_pair) = match (&columns.text, &columns.text_pair, pair) {
+            (None, None, _) if image.is_some() => (None, None),
+            (None, None, Some((text, pair))) => (Some((*text).to_owned()), Some((*pair).to_owned())),
+            (text, pair, _) => (text.clone().or_else(|| usual(&TEXTS)), pair.clone()),
+        };
+        if text.is_none() && image.is_none() {
+            return Err(missing("text"));
+        }
+        Ok(Self {
+            text,
+            text_pair,
+            image,
+            label,
+        })
+    }
+
+    /// Returns the inputs of a record; `folder` is where paths of images begin.
+    fn inputs(&self, values: &Map<String, Value>, folder: &Path) -> Result<Inputs, DataError> {
+        let mut inputs = Vec::new();
+        for (name, column) in [("text", &self.text), ("text_pair", &self.text_pair)] {
+            if let Some(column) = column {
+                inputs.push(Tensor::from_texts(name, &[text_of(values, column)?])?);
+            }
+        }
+        if let Some(column) = &self.image {
+            inputs.push(read_image(&folder.join(text_of(values, column)?))?);
+        }
+        Ok(inputs)
+    }
+}
+
+fn value<'a>(values: &'a Map<String, Value>, column: &str) -> Result<&'a Value, DataError> {
+    values
+        .get(column)
+        .filter(|value| !value.is_null())
+        .ok_or_else(|| DataError::NoValue {
+            column: column.to_owned(),
+            found: values.keys().cloned().collect(),
+        })
+}
+
+fn text_of<'a>(values: &'a Map<String, Value>, column: &str) -> Result<&'a str, DataError> {
+    value(values, column)?.as_str().ok_or_else(|| DataError::NoText {
+        column: column.to_owned(),
+    })
+}
+
+fn read_image(path: &Path) -> Result<Tensor, DataError> {
+    let bytes = std::fs::read(path).map_err(DataError::of(path))?;
+    Ok(image_file(&bytes)?)
+}
+
+/// Collects samples after the first `skip`, at most `take`.
+struct Collector<'a> {
+    samples: Samples,
+    labels: &'a LabelReader,
+    files: bool,
+    skip: usize,
+    take: usize,
+}
+
+impl Collector<'_> {
+    /// Reads one record of a file, if it is not skipped.
+    fn record(
+        &mut self,
+        record: &Record,
+        chosen: &Chosen,
+        folder: &Path,
+    ) -> Result<ControlFlow<()>, DataError> {
+        if self.skip > 0 {
+            self.skip -= 1;
+            return Ok(ControlFlow::Continue(()));
+        }
+        let inputs = chosen.inputs(&record.values, folder)?;
+        let label = self.labels.read(value(&record.values, &chosen.label)?)?;
+        self.push(inputs, label)
+    }
+
+    fn push(&mut self, inputs: Inputs, label: Label) -> Result<ControlFlow<()>, DataError> {
+        if !self.files && inputs.iter().any(|input| input.name == IMAGE_FILE) {
+            return Err(DataError::NoImageFiles);
+        }
+        self.samples.inputs.push(inputs);
+        self.samples.labels.push(label);
+        Ok(if self.samples.len() >= self.take {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        })
+    }
+}
+
+impl Samples {
+    pub(super) fn from_records(
+        spec: &Records,
+        signature: &Signature,
+        labels: &LabelReader,
+    ) -> Result<Self, DataError> {
+        let files = std::slice::from_ref(&spec.file);
+        Self::from_files(files, &spec.columns, (spec.skip, spec.take), signature, labels)
+    }
+
+    pub(super) fn from_folder(
+        spec: &Folder,
+        signature: &Signature,
+        labels: &LabelReader,
+    ) -> Result<Self, DataError> {
+        let range = (spec.skip, spec.take);
+        match Split::find(spec).map_err(DataError::of(&spec.folder))? {
+            Split::Records(files) => Self::from_files(&files, &spec.columns, range, signature, labels),
+            Split::Classes(classes) => {
+                Self::from_classes(&classes, range, signature, labels).map_err(DataError::of(&spec.folder))
+            }
+        }
+    }
+
+    fn from_files(
+        files: &[PathBuf],
+        columns: &Columns,
+        (skip, take): (usize, Option<NonZeroUsize>),
+        signature: &Signature,
+        labels: &LabelReader,
+    ) -> Result<Self, DataError> {
+        let mut collector = collector(skip, take, signature, labels);
+        for file in files {
+            let folder = file.parent().unwrap_or(Path::new(""));
+            let mut chosen = None;
+            let read = records::each(file, |record| {
+                let chosen = match &mut chosen {
+                    Some(chosen) => chosen,
+                    empty => empty
+                        .insert(Chosen::of(columns, &record.values).map_err(|error| error.at(record.line))?),
+                };
+                let collected = collector.record(&record, chosen, folder);
+                collected.map_err(|error| error.at(record.line))
+            });
+            if read.map_err(DataError::of(file))?.is_break() {
+                break;
+            }
+        }
+        let named = files.first().map_or(Path::new(""), PathBuf::as_path);
+        let complete = collector.samples.complete(skip, take, signature);
+        complete.map_err(DataError::of(named))
+    }
+
+    fn from_classes(
+        classes: &[(String, Vec<PathBuf>)],
+        (skip, take): (usize, Option<NonZeroUsize>),
+        signature: &Signature,
+        labels: &LabelReader,
+    ) -> Result<Self, DataError> {
+        let mut collector = collector(skip, take, signature, labels);
+        // A model without names has the classes in the order of their directories, as `datasets` numbers them.
+        let label_of = |(number, (name, _)): (usize, &(String, Vec<PathBuf>))| {
+            let written = if labels.has_names() || name.parse::<usize>().is_ok() {
+                Value::from(name.as_str())
+            } else {
+                Value::from(number)
+            };
+            labels.read(&written)
+        };
+        let of_class: Vec<Label> = classes
+            .iter()
+            .enumerate()
+            .map(label_of)
+            .collect::<Result<_, _>>()?;
+        for (class, file) in alternating(classes).into_iter().skip(skip) {
+            let inputs = if is_image(file) {
+                vec![read_image(file)?]
+            } else {
+                let text = std::fs::read_to_string(file).map_err(DataError::of(file))?;
+                vec![Tensor::from_texts("text", &[text.trim_end()])?]
+            };
+            let Some(label) = of_class.get(class) else {
+                continue;
+            };
+            if collector.push(inputs, label.clone())?.is_break() {
+                break;
+            }
+        }
+        collector.samples.complete(skip, take, signature)
+    }
+}
+
+fn collector<'a>(
+    skip: usize,
+    take: Option<NonZeroUsize>,
+    signature: &Signature,
+    labels: &'a LabelReader,
+) -> Collector<'a> {
+    Collector {
+        samples: Samples {
+            inputs: Vec::new(),
+            labels: Vec::new(),
+        },
+        labels,
+        files: signature.inputs.is_empty() || signature.inputs.iter().any(|input| input.name == IMAGE_FILE),
+        skip,
+        take: take.map_or(usize::MAX, NonZeroUsize::get),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kaskade_models::{Datatype, Extent, InputSpec, Task};
+
+    use super::*;
+    use crate::report::in_one_line;
+
+    fn signature() -> Signature {
+        let optional = |name| InputSpec::optional(name, Datatype::Bytes, vec![Extent::Exactly(1)]);
+        Signature {
+            inputs: vec![optional("text"), optional("text_pair"), optional(IMAGE_FILE)],
+        }
+    }
+
+    fn reader(task: Task) -> LabelReader {
+        LabelReader::new(task, &["cat".to_owned(), "dog".to_owned()])
+    }
+
+    fn write(dir: &Path, name: &str, content: &str) -> PathBuf {
+        let path = dir.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+
+    fn records(name: &str, content: &str, extra: &str, task: Task) -> Result<Samples, DataError> {
+        let dir = tempfile::tempdir().unwrap();
+        let file = write(dir.path(), name, content);
+        let mut spec: Records = toml::from_str(&format!("file = \"x\"\n{extra}")).unwrap();
+        spec.file = file;
+        Samples::from_records(&spec, &signature(), &reader(task))
+    }
+
+    fn texts(samples: &Samples, input: usize) -> Vec<String> {
+        let text = |inputs: &Inputs| inputs[input].to_texts().unwrap()[0].to_owned();
+        samples.inputs.iter().map(text).collect()
+    }
+
+    #[test]
+    fn usual_columns_are_found_and_others_configured() {
+        let json = "{\"sentence1\": \"a\", \"sentence2\": \"b\", \"label\": 1, \"idx\": 7}\n";
+        let pair = records("a.jsonl", json, "", Task::Classification).unwrap();
+        assert_eq!(
+            (texts(&pair, 0), texts(&pair, 1)),
+            (vec!["a".to_owned()], vec!["b".to_owned()])
+        );
+        assert_eq!(pair.labels, [Label::Class(1)]);
+        let csv = "id,headline,topic\n1,\"x, y\",Dog\n2,z,cat\n3,w,0\n";
+        let columns = "skip = 1\ntake = 2\ncolumns = { text = 'headline', label = 'topic' }";
+        let samples = records("a.csv", csv, columns, Task::Classification).unwrap();
+        assert_eq!(texts(&samples, 0), ["z", "w"]);
+        assert_eq!(samples.labels, [Label::Class(0), Label::Class(0)]);
+        let squad = r#"{"id": "1", "question": "who?", "context": "the keeper", "answers": {"text": ["keeper"], "answer_start": [4]}}"#;
+        let spans = records("a.jsonl", squad, "", Task::QuestionAnswering).unwrap();
+        assert_eq!(
+            (texts(&spans, 0)[0].as_str(), texts(&spans, 1)[0].as_str()),
+            ("who?", "the keeper")
+        );
+        assert_eq!(spans.labels, [Label::Texts(vec!["keeper".to_owned()])]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_file_and_line() {
+        let refused = |name: &str, content: &str, extra: &str| {
+            in_one_line(&records(name, content, extra, Task::Classification).unwrap_err())
+        };
+        for (name, content, extra, message) in [
+            (
+                "a.csv",
+                "text,label\na,0\nb,bird\n",
+                "",
+                "line 3: `bird` is no class",
+            ),
+            (
+                "a.csv",
+                "text,label\na,0\nb,2\n",
+                "",
+                "line 3: there is no class 2",
+            ),
+            (
+                "a.csv",
+                "words,label\na,0\n",
+                "",
+                "line 2: there is no column for the text",
+            ),
+            ("a.csv", "text,kind\na,0\n", "", "no column for the label"),
+            (
+                "a.csv",
+                "text,label\na,0\n",
+                "columns = { label = 'kind' }",
+                "`kind`",
+            ),
+            (
+                "a.jsonl",
+                "{\"text\": \"a\", \"label\": 0}\n{\"text\": null, \"label\": 1}\n",
+                "",
+                "line 2: column `text`",
+            ),
+            (
+                "a.jsonl",
+                "{\"text\": 5, \"label\": 0}\n",
+                "",
+                "column `text` is no text",
+            ),
+            (
+                "a.jsonl",
+                "{\"image\": \"missing.png\", \"label\": 0}\n",
+                "",
+                "missing.png",
+            ),
+            (
+                "a.csv",
+                "text,label\na,0\n",
+                "skip = 1",
+                "0 samples after the first 1",
+            ),
+            (
+                "a.csv",
+                "text,label\na,0\n",
+                "take = 2",
+                "1 samples after the first 0",
+            ),
+        ] {
+            let error = refused(name, content, extra);
+            assert!(
+                error.contains(message) && error.contains(name),
+                "{content}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn lines_after_the_last_sample_are_not_read() {
+        let json = "{\"text\": \"a\", \"label\": 0}\n{\"text\": \"b\", \"label\": 1}\nbroken\n";
+        let samples = records("a.jsonl", json, "take = 2", Task::Classification).unwrap();
+        assert_eq!(samples.len(), 2);
+        assert!(records("a.jsonl", json, "", Task::Classification).is_err());
+    }
+
+    fn folder(files: &[(&str, &str)], extra: &str) -> Result<Samples, DataError> {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, content) in files {
+            write(dir.path(), name, content);
+        }
+        let mut spec: Folder = toml::from_str(&format!("folder = \"x\"\n{extra}")).unwrap();
+        spec.folder = dir.path().to_owned();
+        Samples::from_folder(&spec, &signature(), &reader(Task::Classification))
+    }
+
+    #[test]
+    fn directories_are_classes_and_alternate() {
+        let files = [
+            ("val/cat/1.png", "c1"),
+            ("val/cat/2.JPG", "c2"),
+            ("val/cat/3.jpeg", "c3"),
+            ("val/dog/1.png", "d1"),
+            ("val/dog/notes.md", ""),
+            ("train/cat/0.png", "no"),
+        ];
+        let samples = folder(&files, "").unwrap();
+        let bytes = |inputs: &Inputs| inputs[0].to_byte_strings().unwrap()[0].to_vec();
+        let read: Vec<Vec<u8>> = samples.inputs.iter().map(bytes).collect();
+        assert_eq!(read, [b"c1", b"d1", b"c2", b"c3"]);
+        assert_eq!(samples.labels, [0, 1, 0, 0].map(Label::Class));
+        let part = folder(&files, "skip = 1\ntake = 2\nsplit = 'val'").unwrap();
+        assert_eq!(part.labels, [1, 0].map(Label::Class));
+        let texts = folder(&[("test/dog/a.txt", "bark\n")], "split = 'test'").unwrap();
+        assert_eq!(texts.inputs[0][0].to_texts().unwrap(), ["bark"]);
+    }
+
+    #[test]
+    fn metadata_and_files_of_a_split_are_records() {
+        let metadata = "{\"file_name\": \"a/1.png\", \"label\": \"dog\"}\n";
+        let images = folder(
+            &[("test/metadata.jsonl", metadata), ("test/a/1.png", "x")],
+            "split = 'test'",
+        )
+        .unwrap();
+        assert_eq!(images.inputs[0][0].name, IMAGE_FILE);
+        assert_eq!(images.labels, [Label::Class(1)]);
+        let shards = [
+            ("data/validation-00000-of-00002.csv", "text,label\na,0\n"),
+            ("data/validation-00001-of-00002.csv", "text,label\nb,1\n"),
+            ("data/train.csv", "text,label\nc,1\n"),
+        ];
+        assert_eq!(texts(&folder(&shards, "").unwrap(), 0), ["a", "b"]);
+        assert_eq!(
+            folder(&[("dev.jsonl", "{\"text\": \"a\", \"label\": 1}")], "")
+                .unwrap()
+                .len(),
+            1
+        );
+    }
+
+    #[test]
+    fn a_missing_split_and_parquet_say_what_to_do() {
+        let error = in_one_line(&folder(&[("train/cat/1.png", "")], "").unwrap_err());
+        assert!(
+            error.contains("`validation`") && error.contains("train"),
+            "{error}"
+        );
+        let error = in_one_line(&folder(&[("data/validation-0.parquet", "PAR1")], "").unwrap_err());
+        assert!(error.contains("to_json"), "{error}");
+        let unknown = in_one_line(&folder(&[("test/bird/1.png", "")], "split = 'test'").unwrap_err());
+        assert!(unknown.contains("`bird` is no class"), "{unknown}");
+    }
+}

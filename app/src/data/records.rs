@@ -1,0 +1,191 @@
+//! Records with named columns, read one after the other: JSON lines, CSV, TSV.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::DataError;
+use crate::config::records::Format;
+
+/// Longest line of a JSON file, bytes: a longer one is no record, and would be held in memory as a whole.
+const LONGEST_LINE: u64 = 16 << 20;
+
+/// One record.
+pub(super) struct Record {
+    /// Its line in the file, from 1.
+    pub(super) line: usize,
+    /// Its values by column; those of CSV are texts.
+    pub(super) values: Map<String, Value>,
+}
+
+/// Calls `visit` with one record after the other, until it breaks or the file ends.
+///
+/// # Errors
+/// [`DataError`] of the file with the line, or of `visit`.
+pub(super) fn each(
+    path: &Path,
+    mut visit: impl FnMut(Record) -> Result<ControlFlow<()>, DataError>,
+) -> Result<ControlFlow<()>, DataError> {
+    let (format, compressed) = Format::of(path)?;
+    let file = File::open(path)?;
+    let reader: Box<dyn Read> = if compressed {
+        Box::new(flate2::read::MultiGzDecoder::new(BufReader::new(file)))
+    } else {
+        Box::new(file)
+    };
+    match format {
+        Format::JsonLines => json_lines(BufReader::new(reader), &mut visit),
+        Format::Separated(separator) => separated(reader, separator, &mut visit),
+    }
+}
+
+fn json_lines(
+    mut reader: impl BufRead,
+    visit: &mut impl FnMut(Record) -> Result<ControlFlow<()>, DataError>,
+) -> Result<ControlFlow<()>, DataError> {
+    let mut text = Vec::new();
+    for line in 1.. {
+        text.clear();
+        reader.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut text)?;
+        if text.is_empty() {
+            break;
+        }
+        if text.len() as u64 == LONGEST_LINE {
+            return Err(DataError::LongLine.at(line));
+        }
+        let json = if line == 1 {
+            text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text)
+        } else {
+            &text
+        };
+        if json.trim_ascii().is_empty() {
+            continue;
+        }
+        let values = match serde_json::from_slice(json) {
+            Ok(Value::Object(values)) => values,
+            Ok(_) => return Err(DataError::NoObject.at(line)),
+            // The beginning of an array or of an object over several lines.
+            Err(error) if error.is_eof() && line == 1 => return Err(DataError::NoObject.at(line)),
+            Err(error) => return Err(DataError::Json(error).at(line)),
+        };
+        if visit(Record { line, values })?.is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
+fn separated(
+    reader: impl Read,
+    separator: u8,
+    visit: &mut impl FnMut(Record) -> Result<ControlFlow<()>, DataError>,
+) -> Result<ControlFlow<()>, DataError> {
+    let mut reader = csv::ReaderBuilder::new().delimiter(separator).from_reader(reader);
+    let header: Vec<String> = reader
+        .headers()
+        .map_err(|error| DataError::Csv(error).at(1))?
+        .iter()
+        .map(|name| name.trim_start_matches('\u{feff}').trim().to_owned())
+        .collect();
+    let mut record = csv::StringRecord::new();
+    // With `\r\n`, the reader counts the end of a line when it reads the next one.
+    let late = u64::from(reader.position().line() == 1);
+    let line_at = |line: u64| usize::try_from(line + late).unwrap_or(usize::MAX);
+    loop {
+        let before = line_at(reader.position().line());
+        if !reader
+            .read_record(&mut record)
+            .map_err(|error| DataError::Csv(error).at(before))?
+        {
+            return Ok(ControlFlow::Continue(()));
+        }
+        let line = record
+            .position()
+            .map_or(before, |position| line_at(position.line()));
+        let values = header
+            .iter()
+            .cloned()
+            .zip(record.iter().map(Value::from))
+            .collect();
+        if visit(Record { line, values })?.is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+    use crate::report::in_one_line;
+
+    type Line = (usize, Map<String, Value>);
+
+    fn read(name: &str, content: &[u8]) -> Result<Vec<Line>, DataError> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        let mut records = Vec::new();
+        let _ = each(&path, |record| {
+            records.push((record.line, record.values));
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(records)
+    }
+
+    #[test]
+    fn quoted_columns_hold_separators_and_line_ends() {
+        let csv = "\u{feff}text,label\r\n\"a, \"\"b\"\"\nc\",1\r\nd,2\r\n";
+        let records = read("a.csv", csv.as_bytes()).unwrap();
+        assert_eq!(records[0].1["text"], "a, \"b\"\nc");
+        assert_eq!(records[1].1["text"], "d");
+        assert_eq!((records[0].0, records[1].0), (2, 4));
+        let tsv = read("a.TSV", b"text\tlabel\na, b\t0\n").unwrap();
+        assert_eq!(tsv[0].1["text"], "a, b");
+    }
+
+    #[test]
+    fn compressed_lines_are_read() {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(b"{\"text\": \"a\"}\n\n{\"text\": \"b\"}").unwrap();
+        let records = read("a.jsonl.gz", &gzip.finish().unwrap()).unwrap();
+        assert_eq!(records.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [1, 3]);
+    }
+
+    #[test]
+    fn a_bad_line_is_named() {
+        for (name, content, message) in [
+            ("a.jsonl", &b"{\"a\": 1}\n{\"a\": }\n"[..], "line 2"),
+            ("a.json", b"[\n{\"a\": 1}]", "one JSON object per line"),
+            ("a.jsonl", b"{\n\"a\": 1}", "one JSON object per line"),
+            ("a.csv", b"a,b\n1,2\n3\n", "line 3"),
+            ("a.csv", b"a,b\n1,\xff\n", "line 2"),
+            ("a.parquet", b"PAR1", "to_json"),
+            ("a.xlsx", b"", ".jsonl"),
+        ] {
+            let error = in_one_line(&read(name, content).unwrap_err());
+            assert!(error.contains(message), "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn reading_ends_when_the_visitor_has_enough() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.jsonl");
+        std::fs::write(&path, "{\"a\": 1}\n{\"a\": 2}\nnot read\n").unwrap();
+        let mut seen = 0;
+        let ended = each(&path, |_| {
+            seen += 1;
+            Ok(if seen == 2 {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            })
+        });
+        assert!(ended.unwrap().is_break());
+    }
+}

@@ -1,0 +1,160 @@
+//! Decodes PNG and JPEG files.
+
+use std::io::Cursor;
+
+use png::{BitDepth, ColorType, Transformations};
+use zune_core::colorspace::ColorSpace;
+use zune_core::options::DecoderOptions;
+
+use super::{ImageError, MAX_SIDE, Pixels, check_size, data_url, exif};
+
+const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
+const JPEG: &[u8] = b"\xff\xd8\xff";
+
+/// Most bytes that the PNG decoder allocates beside the pixels: palettes, profiles, one row.
+const PNG_LIMIT: usize = 16 << 20;
+/// Most passes of a progressive JPEG; each one goes through all pixels.
+const JPEG_SCANS: usize = 64;
+
+/// Decodes a file, or a data URL of one, into `channels` channels (1 or 3), upright.
+///
+/// Transparency is dropped, as PIL does it when it converts to RGB.
+///
+/// # Errors
+/// [`ImageError`] if it is no such file, or damaged, or too large.
+pub(super) fn decode(bytes: &[u8], channels: usize) -> Result<Pixels, ImageError> {
+    let unpacked = data_url::decoded(bytes)?;
+    let bytes = unpacked.as_deref().unwrap_or(bytes);
+    let (pixels, orientation) = if bytes.starts_with(PNG) {
+        png(bytes)?
+    } else if bytes.starts_with(JPEG) {
+        jpeg(bytes)?
+    } else {
+        return Err(ImageError::Format);
+    };
+    Ok(exif::upright(in_channels(pixels, channels), orientation))
+}
+
+fn png(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
+    let damaged = |reason: String| ImageError::Damaged {
+        format: "PNG",
+        reason,
+    };
+    let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), png::Limits { bytes: PNG_LIMIT });
+    decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
+    decoder.set_ignore_text_chunk(true);
+    decoder.set_ignore_iccp_chunk(true);
+    let info = decoder
+        .read_header_info()
+        .map_err(|error| damaged(error.to_string()))?;
+    let (width, height) = (info.width as usize, info.height as usize);
+    check_size(width, height)?;
+    let mut reader = decoder.read_info().map_err(|error| damaged(error.to_string()))?;
+    let orientation = reader
+        .info()
+        .exif_metadata
+        .as_deref()
+        .map_or(1, exif::orientation);
+    let size = reader
+        .output_buffer_size()
+        .ok_or(ImageError::TooLarge { width, height })?;
+    let mut data = vec![0; size];
+    let frame = reader
+        .next_frame(&mut data)
+        .map_err(|error| damaged(error.to_string()))?;
+    data.truncate(frame.buffer_size());
+    let colours = || ImageError::Colours {
+        colours: format!("{:?} with {:?} bits", frame.color_type, frame.bit_depth),
+    };
+    if frame.bit_depth != BitDepth::Eight || (frame.width, frame.height) != (width as u32, height as u32) {
+        return Err(colours());
+    }
+    let (channels, data) = match frame.color_type {
+        ColorType::Grayscale => (1, data),
+        ColorType::Rgb => (3, data),
+        ColorType::GrayscaleAlpha => (1, data.iter().copied().step_by(2).collect()),
+        ColorType::Rgba => (
+            3,
+            data.as_chunks::<4>()
+                .0
+                .iter()
+                .flat_map(|[r, g, b, _]| [*r, *g, *b])
+                .collect(),
+        ),
+        ColorType::Indexed => return Err(colours()),
+    };
+    Ok((
+        Pixels {
+            width,
+            height,
+            channels,
+            data,
+        },
+        orientation,
+    ))
+}
+
+fn jpeg(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
+    let damaged = |reason: String| ImageError::Damaged {
+        format: "JPEG",
+        reason,
+    };
+    // Strict: otherwise a file that was cut off decodes to an image with a grey rest.
+    let options = DecoderOptions::default()
+        .set_max_width(MAX_SIDE)
+        .set_max_height(MAX_SIDE)
+        .set_strict_mode(true)
+        .jpeg_set_max_scans(JPEG_SCANS);
+    let cursor = zune_core::bytestream::ZCursor::new(bytes);
+    let mut decoder = zune_jpeg::JpegDecoder::new_with_options(cursor, options);
+    decoder
+        .decode_headers()
+        .map_err(|error| damaged(error.to_string()))?;
+    let (width, height) = decoder.dimensions().ok_or(ImageError::Empty)?;
+    check_size(width, height)?;
+    let (colours, channels) = match decoder.input_colorspace() {
+        Some(ColorSpace::Luma) => (ColorSpace::Luma, 1),
+        Some(ColorSpace::YCbCr | ColorSpace::RGB) => (ColorSpace::RGB, 3),
+        other => {
+            return Err(ImageError::Colours {
+                colours: other.map_or_else(|| "unknown".to_owned(), |colours| format!("{colours:?}")),
+            });
+        }
+    };
+    decoder.set_options(options.jpeg_set_out_colorspace(colours));
+    let data = decoder.decode().map_err(|error| damaged(error.to_string()))?;
+    let orientation = decoder.exif().map_or(1, |exif| exif::orientation(exif));
+    if data.len() != width * height * channels {
+        return Err(damaged(format!("it has {} bytes of pixels", data.len())));
+    }
+    Ok((
+        Pixels {
+            width,
+            height,
+            channels,
+            data,
+        },
+        orientation,
+    ))
+}
+
+/// Converts between grey and RGB; grey is PIL's mode `L` (ITU-R 601-2).
+fn in_channels(pixels: Pixels, channels: usize) -> Pixels {
+    let data = match (pixels.channels, channels) {
+        (1, 3) => pixels.data.iter().flat_map(|grey| [*grey; 3]).collect(),
+        (3, 1) => {
+            let (rgb, _) = pixels.data.as_chunks::<3>();
+            let grey = |[red, green, blue]: &[u8; 3]| {
+                let sum = u32::from(*red) * 19_595 + u32::from(*green) * 38_470 + u32::from(*blue) * 7_471;
+                ((sum + 0x8000) >> 16) as u8
+            };
+            rgb.iter().map(grey).collect()
+        }
+        _ => return pixels,
+    };
+    Pixels {
+        channels,
+        data,
+        ..pixels
+    }
+}

@@ -1,0 +1,107 @@
+//! The inputs of an image model: a tensor, or a file if the checkpoint says how to prepare it.
+
+use rayon::prelude::*;
+
+use super::decode::decode;
+use super::processor::ImageProcessor;
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, Signature};
+use crate::runtime::tensor::{Datatype, Tensor, TensorError};
+
+/// Name of the input that takes a PNG or JPEG file: BYTES `[1]`, the file itself or a data URL of it.
+pub const IMAGE_FILE: &str = "image_file";
+
+/// Builds the input of an image file.
+///
+/// # Errors
+/// [`TensorError::Overflow`] if the file exceeds the protocol's 32-bit length.
+pub fn image_file(file: &[u8]) -> Result<Tensor, TensorError> {
+    Tensor::from_byte_strings(IMAGE_FILE, &[file])
+}
+
+/// The inputs of an image model.
+pub(crate) struct ImageInput {
+    /// Name of the tensor.
+    tensor: &'static str,
+    /// Its shape.
+    shape: Vec<usize>,
+    processor: Option<ImageProcessor>,
+}
+
+impl ImageInput {
+    /// Reads the `preprocessor_config.json` of a checkpoint, if it has one, for a model that takes `tensor` of `shape`.
+    ///
+    /// # Errors
+    /// [`LoadError`] if the file describes steps that are not supported, or images of another size than the model's.
+    pub(crate) fn read(
+        checkpoint: &Checkpoint,
+        tensor: &'static str,
+        shape: Vec<usize>,
+    ) -> Result<Self, LoadError> {
+        let processor = checkpoint
+            .preprocessor
+            .as_ref()
+            .map(|config| ImageProcessor::read(config, &shape))
+            .transpose()?;
+        Ok(Self {
+            tensor,
+            shape,
+            processor,
+        })
+    }
+
+    /// The tensor; with a `preprocessor_config.json`, `image_file` (BYTES `[1]`) as an alternative.
+    pub(crate) fn signature(&self) -> Signature {
+        let shape = self.shape.iter().copied().map(Extent::Exactly).collect();
+        let inputs = if self.processor.is_none() {
+            vec![InputSpec::required(self.tensor, Datatype::F32, shape)]
+        } else {
+            vec![
+                InputSpec::optional(self.tensor, Datatype::F32, shape),
+                InputSpec::optional(IMAGE_FILE, Datatype::Bytes, vec![Extent::Exactly(1)]),
+            ]
+        };
+        Signature { inputs }
+    }
+
+    /// Returns the values of the tensor for each request; the cores share the decoding of files.
+    pub(crate) fn batch(&self, batch: &[Inputs]) -> Vec<Result<Vec<f32>, ModelError>> {
+        let is_file = |inputs: &Inputs| inputs.iter().any(|input| input.name == IMAGE_FILE);
+        if batch.len() > 1 && batch.iter().any(is_file) {
+            return batch.par_iter().map(|inputs| self.values(inputs)).collect();
+        }
+        batch.iter().map(|inputs| self.values(inputs)).collect()
+    }
+
+    /// Returns the values of the tensor for one request.
+    ///
+    /// # Errors
+    /// [`ModelError`], naming the invalid input.
+    pub(crate) fn values(&self, inputs: &Inputs) -> Result<Vec<f32>, ModelError> {
+        self.signature().check(inputs)?;
+        match (inputs.as_slice(), &self.processor) {
+            ([input], Some(processor)) if input.name == IMAGE_FILE => {
+                let unusable = |reason: String| ModelError::BadInput {
+                    name: IMAGE_FILE.to_owned(),
+                    reason,
+                };
+                let files = input.to_byte_strings()?;
+                let file = files.first().copied().unwrap_or_default();
+                let pixels =
+                    decode(file, processor.channels()).map_err(|error| unusable(error.to_string()))?;
+                processor
+                    .prepare(pixels)
+                    .map_err(|error| unusable(error.to_string()))
+            }
+            ([input], _) => Ok(input.to_f32()?),
+            ([], _) => Err(ModelError::MissingInput {
+                name: self.tensor.to_owned(),
+                expected: vec![self.tensor.to_owned(), IMAGE_FILE.to_owned()],
+            }),
+            _ => Err(ModelError::BadInput {
+                name: IMAGE_FILE.to_owned(),
+                reason: format!("it takes the place of `{}`; send one of them", self.tensor),
+            }),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Image files as inputs: decoding, and the preparation that a checkpoint's `preprocessor_config.json` describes.
+//!
+//! The results follow the image processors of transformers on their PIL path: EXIF orientation, conversion to the channels
+//! of the model, resizing with PIL's filters in its integer arithmetic, centre crop, rescaling, normalisation.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `decode` | PNG and JPEG files as pixels, with limits checked before memory is allocated |
+//! | `exif` | the orientation of a photograph |
+//! | `data_url` | files as base64 text, for requests in JSON |
+//! | `resample` | PIL's `Image.resize` on bytes |
+//! | `settings` | `preprocessor_config.json` |
+//! | `processor` | the steps from pixels to a tensor |
+//! | `input` | the inputs of an image model: a tensor, or a file |
+
+mod data_url;
+mod decode;
+mod error;
+mod exif;
+mod input;
+mod processor;
+mod resample;
+mod settings;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::ImageError;
+pub(crate) use input::ImageInput;
+pub use input::{IMAGE_FILE, image_file};
+
+/// Most pixels of a decoded or resized image: 32 Mi, which take 96 MiB as RGB.
+pub const MAX_PIXELS: usize = 1 << 25;
+
+/// Longest side of an image, pixels: that of JPEG.
+const MAX_SIDE: usize = 65_535;
+
+/// Pixels of 8 bits per channel, row-major, the channels of a pixel beside each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Pixels {
+    width: usize,
+    height: usize,
+    /// 1 (grey) or 3 (RGB).
+    channels: usize,
+    data: Vec<u8>,
+}
+
+/// Checks the size of an image before memory is allocated for it.
+///
+/// # Errors
+/// [`ImageError::TooLarge`] or [`ImageError::Empty`].
+fn check_size(width: usize, height: usize) -> Result<(), ImageError> {
+    if width == 0 || height == 0 {
+        return Err(ImageError::Empty);
+    }
+    let small = width
+        .checked_mul(height)
+        .is_some_and(|pixels| pixels <= MAX_PIXELS);
+    if small && width.max(height) <= MAX_SIDE {
+        return Ok(());
+    }
+    Err(ImageError::TooLarge { width, height })
+}

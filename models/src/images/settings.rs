@@ -1,0 +1,313 @@
+//! `preprocessor_config.json`: the steps of transformers' image processors.
+
+use serde::Deserialize;
+
+use super::resample::Filter;
+use crate::checkpoint::{Config, LoadError};
+
+/// Keys of steps that are implemented, or that only choose between implementations.
+const KNOWN_STEPS: [&str; 5] = [
+    "do_resize",
+    "do_center_crop",
+    "do_rescale",
+    "do_normalize",
+    "do_convert_rgb",
+];
+
+/// What an image processor does when its file does not say it.
+struct Defaults {
+    /// Its name without `ImageProcessor` or `FeatureExtractor`.
+    name: &'static str,
+    size: Size,
+    crop: Option<[usize; 2]>,
+    filter: Filter,
+    mean: [f64; 3],
+    std: [f64; 3],
+}
+
+const STANDARD: [f64; 3] = [0.5; 3];
+const CLIP_MEAN: [f64; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
+const CLIP_STD: [f64; 3] = [0.268_629_54, 0.261_302_58, 0.275_777_11];
+
+const PROCESSORS: [Defaults; 6] = [
+    Defaults {
+        name: "ViT",
+        size: Size::Exactly([224, 224]),
+        crop: None,
+        filter: Filter::Bilinear,
+        mean: STANDARD,
+        std: STANDARD,
+    },
+    Defaults {
+        name: "DeiT",
+        size: Size::Exactly([256, 256]),
+        crop: Some([224, 224]),
+        filter: Filter::Bicubic,
+        mean: STANDARD,
+        std: STANDARD,
+    },
+    Defaults {
+        name: "Siglip",
+        size: Size::Exactly([224, 224]),
+        crop: None,
+        filter: Filter::Bicubic,
+        mean: STANDARD,
+        std: STANDARD,
+    },
+    Defaults {
+        name: "CLIP",
+        size: Size::Shortest(224),
+        crop: Some([224, 224]),
+        filter: Filter::Bicubic,
+        mean: CLIP_MEAN,
+        std: CLIP_STD,
+    },
+    Defaults {
+        name: "Bit",
+        size: Size::Shortest(224),
+        crop: Some([224, 224]),
+        filter: Filter::Bicubic,
+        mean: CLIP_MEAN,
+        std: CLIP_STD,
+    },
+    Defaults {
+        name: "ConvNext",
+        size: Size::Shortest(384),
+        crop: None,
+        filter: Filter::Bicubic,
+        mean: STANDARD,
+        std: STANDARD,
+    },
+];
+
+/// A size after resizing; height before width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Size {
+    /// This size, whatever the ratio.
+    Exactly([usize; 2]),
+    /// The shorter side; the ratio stays.
+    Shortest(usize),
+}
+
+/// The steps of an image processor, in their order.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Settings {
+    pub(super) resize: Option<(Size, Filter)>,
+    /// Height and width.
+    pub(super) crop: Option<[usize; 2]>,
+    /// Factor of every byte.
+    pub(super) rescale: Option<f64>,
+    /// Mean and standard deviation, one of all channels or one each.
+    pub(super) normalise: Option<(Vec<f32>, Vec<f32>)>,
+}
+
+/// A size in the forms that transformers has written.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Side(usize),
+    Sides([usize; 2]),
+    Dictionary {
+        height: Option<usize>,
+        width: Option<usize>,
+        shortest_edge: Option<usize>,
+        longest_edge: Option<usize>,
+        max_height: Option<usize>,
+        max_width: Option<usize>,
+    },
+}
+
+/// One value for all channels, or one each.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum PerChannel {
+    All(f64),
+    Each(Vec<f64>),
+}
+
+impl Settings {
+    /// Reads the file for a model with so many channels.
+    ///
+    /// # Errors
+    /// [`LoadError::BadKey`] for a processor or step that is not implemented, and for invalid values.
+    pub(super) fn read(config: &Config, channels: usize) -> Result<Self, LoadError> {
+        let defaults = defaults(config)?;
+        refuse_unknown_steps(config)?;
+        let does = |key: &str, default: bool| Ok(config.optional::<bool>(key)?.unwrap_or(default));
+        let square = matches!(defaults.size, Size::Exactly(_)) && defaults.name != "Siglip";
+        let size = size(config, "size", square)?.unwrap_or(defaults.size);
+        let mut crop = if does("do_center_crop", defaults.crop.is_some())? {
+            match self::size(config, "crop_size", true)? {
+                Some(Size::Exactly(sides)) => Some(sides),
+                Some(Size::Shortest(_)) => {
+                    return Err(config.invalid_value("crop_size", "a crop needs `height` and `width`"));
+                }
+                None => Some(
+                    defaults
+                        .crop
+                        .ok_or_else(|| config.invalid_value("crop_size", "`do_center_crop` needs it"))?,
+                ),
+            }
+        } else {
+            None
+        };
+        let filter = config.optional::<Filter>("resample")?.unwrap_or(defaults.filter);
+        let mut resize = does("do_resize", true)?.then_some((size, filter));
+        if let (true, Some((Size::Shortest(side), filter))) = (defaults.name == "ConvNext", resize) {
+            (resize, crop) = convnext(config, side, filter, crop)?;
+        }
+        let rescale = does("do_rescale", true)?
+            .then(|| Ok(config.optional::<f64>("rescale_factor")?.unwrap_or(1.0 / 255.0)))
+            .transpose()?;
+        let normalise = if does("do_normalize", true)? {
+            let mean = per_channel(config, "image_mean", channels, defaults.mean)?;
+            let std = per_channel(config, "image_std", channels, defaults.std)?;
+            if std.iter().any(|value| *value <= 0.0) {
+                return Err(config.invalid_value("image_std", "every value must be above 0"));
+            }
+            Some((mean, std))
+        } else {
+            None
+        };
+        Ok(Self {
+            resize,
+            crop,
+            rescale,
+            normalise,
+        })
+    }
+
+    /// Height and width of every prepared image, if they do not depend on the image.
+    pub(super) fn fixed_size(&self) -> Option<[usize; 2]> {
+        match (self.crop, self.resize) {
+            (Some(sides), _) | (None, Some((Size::Exactly(sides), _))) => Some(sides),
+            _ => None,
+        }
+    }
+}
+
+/// The size and crop of `ConvNextImageProcessor`: below 384 pixels a larger image is cropped, from there on it is stretched.
+#[expect(clippy::type_complexity, reason = "a pair of two steps")]
+fn convnext(
+    config: &Config,
+    side: usize,
+    filter: Filter,
+    crop: Option<[usize; 2]>,
+) -> Result<(Option<(Size, Filter)>, Option<[usize; 2]>), LoadError> {
+    if crop.is_some() {
+        return Err(config.invalid_value("do_center_crop", "ConvNextImageProcessor crops by `crop_pct`"));
+    }
+    if side >= 384 {
+        return Ok((Some((Size::Exactly([side, side]), filter)), None));
+    }
+    let share = config.optional::<f64>("crop_pct")?.unwrap_or(224.0 / 256.0);
+    if !(share > 0.0 && share <= 1.0) {
+        return Err(config.invalid_value("crop_pct", "it must be above 0 and at most 1"));
+    }
+    let larger = (side as f64 / share) as usize;
+    Ok((Some((Size::Shortest(larger), filter)), Some([side, side])))
+}
+
+fn defaults(config: &Config) -> Result<&'static Defaults, LoadError> {
+    let mut named = None;
+    for key in ["image_processor_type", "feature_extractor_type"] {
+        if let Some(name) = config.optional::<String>(key)? {
+            named.get_or_insert((key, name));
+        }
+    }
+    let (key, name) = named.unwrap_or(("image_processor_type", "ViTImageProcessor".to_owned()));
+    let stem = [
+        "ImageProcessorFast",
+        "ImageProcessorPil",
+        "ImageProcessor",
+        "FeatureExtractor",
+    ]
+    .iter()
+    .find_map(|ending| name.strip_suffix(ending));
+    PROCESSORS
+        .iter()
+        .find(|processor| Some(processor.name) == stem)
+        .ok_or_else(|| {
+            let known: Vec<String> = PROCESSORS
+                .iter()
+                .map(|processor| format!("{}ImageProcessor", processor.name))
+                .collect();
+            config.invalid_value(
+                key,
+                format!("the supported image processors are {}", known.join(", ")),
+            )
+        })
+}
+
+/// Refuses steps that are switched on and not implemented: without them the model would get other pixels.
+fn refuse_unknown_steps(config: &Config) -> Result<(), LoadError> {
+    let unknown = config
+        .keys()
+        .find(|key| key.starts_with("do_") && !KNOWN_STEPS.contains(key))
+        .map(str::to_owned);
+    match unknown {
+        Some(key) if config.optional::<bool>(&key)?.unwrap_or(false) => Err(config.invalid_value(
+            &key,
+            "this step is not supported; prepare the images and send tensors",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Reads a size; a single number is both sides if `square`, else the shorter one.
+fn size(config: &Config, key: &str, square: bool) -> Result<Option<Size>, LoadError> {
+    let size = match config.optional::<Written>(key)? {
+        None => return Ok(None),
+        Some(Written::Side(side)) if square => Size::Exactly([side, side]),
+        Some(Written::Side(side)) => Size::Shortest(side),
+        Some(Written::Sides(sides)) => Size::Exactly(sides),
+        Some(Written::Dictionary {
+            height,
+            width,
+            shortest_edge,
+            longest_edge: None,
+            max_height: None,
+            max_width: None,
+        }) => match (height, width, shortest_edge) {
+            (Some(height), Some(width), None) => Size::Exactly([height, width]),
+            (None, None, Some(side)) => Size::Shortest(side),
+            _ => {
+                return Err(
+                    config.invalid_value(key, "it must have `height` and `width`, or `shortest_edge`")
+                );
+            }
+        },
+        Some(Written::Dictionary { .. }) => {
+            return Err(config.invalid_value(key, "`height` and `width`, or `shortest_edge`, are supported"));
+        }
+    };
+    let sides = match size {
+        Size::Exactly(sides) => sides,
+        Size::Shortest(shorter) => [shorter; 2],
+    };
+    if super::check_size(sides[1], sides[0]).is_err() {
+        return Err(config.invalid_value(
+            key,
+            "every side must be from 1 to 65535, and the pixels at most 33554432",
+        ));
+    }
+    Ok(Some(size))
+}
+
+fn per_channel(
+    config: &Config,
+    key: &str,
+    channels: usize,
+    default: [f64; 3],
+) -> Result<Vec<f32>, LoadError> {
+    let values = match config.optional(key)? {
+        Some(PerChannel::All(value)) => vec![value; channels],
+        Some(PerChannel::Each(values)) => values,
+        None if channels == 3 => default.to_vec(),
+        None => return Err(config.invalid_value(key, "a model without three channels needs it")),
+    };
+    if values.len() != channels {
+        return Err(config.invalid_value(key, format!("the model has {channels} channels")));
+    }
+    Ok(values.into_iter().map(|value| value as f32).collect())
+}
