@@ -44,6 +44,11 @@ impl Config {
         &self.file
     }
 
+    /// All keys.
+    pub(crate) fn keys(&self) -> &Map<String, Value> {
+        &self.keys
+    }
+
     /// Returns the value of a required key.
     ///
     /// # Errors
