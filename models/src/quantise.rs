@@ -170,7 +170,7 @@ fn plan(tensor: &RawTensor, quantisation: &Quantisation) -> Planned {
         quantisation.kind
     };
     let line = kind.bytes(columns);
-    planned.dtype = "U8".to_owned();
+    "U8".clone_into(&mut planned.dtype);
     planned.shape = vec![rows, line];
     planned.bytes = rows * line;
     planned.kind = Some(kind);

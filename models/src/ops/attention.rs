@@ -44,7 +44,7 @@ pub(super) fn attend(
                 .zip(queries.par_chunks(share))
                 .enumerate()
                 .for_each(|(group, (out, queries))| {
-                    let part = Task { out, queries, ..task };
+                    let part = Task { queries, out, ..task };
                     arch.dispatch(Attend::new(part, group * keys, heads, rules));
                 });
         });

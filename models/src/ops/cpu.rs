@@ -75,7 +75,7 @@ impl Ops for Cpu {
     }
 
     fn prepare(&self, weight: Vec<f32>, inputs: usize, outputs: usize, kind: WeightType) -> PreparedWeight {
-        PreparedWeight::pack(weight, inputs, outputs, kind)
+        PreparedWeight::pack(&weight, inputs, outputs, kind)
     }
 
     fn linear(

@@ -270,9 +270,10 @@ impl Gemm<'_> {
                 }
             }
         }
-        let bias = match part.ends {
-            true => self.bias.get(first..).unwrap_or_default(),
-            false => &[],
+        let bias = if part.ends {
+            self.bias.get(first..).unwrap_or_default()
+        } else {
+            &[]
         };
         let rows = self.out.chunks_exact_mut(self.stride).skip(row);
         for (sums, out) in sums.iter().zip(rows) {
@@ -404,7 +405,7 @@ mod tests {
         let (inputs, outputs) = (288, 70);
         let x = numbers(61 * inputs, 1);
         for kind in WeightType::ALL {
-            let packed = PreparedWeight::pack(numbers(inputs * outputs, 2), inputs, outputs, kind);
+            let packed = PreparedWeight::pack(&numbers(inputs * outputs, 2), inputs, outputs, kind);
             let packed = packed.panels();
             let all = gemm(&x, inputs, packed, &[], outputs);
             for (from, to) in [(0, 1), (3, 5), (7, 20), (20, 60), (60, 61)] {
@@ -427,7 +428,7 @@ mod tests {
             let (x, w) = (numbers(rows * inputs, 1), numbers(inputs * outputs, 2));
             let bias = numbers(outputs, 3);
             for kind in WeightType::ALL {
-                let packed = PreparedWeight::pack(w.clone(), inputs, outputs, kind);
+                let packed = PreparedWeight::pack(&w, inputs, outputs, kind);
                 let mut converted = Vec::new();
                 for panel in 0..outputs.div_ceil(PANEL) {
                     let mut scratch = vec![0.0; inputs * PANEL];

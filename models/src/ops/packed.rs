@@ -37,10 +37,10 @@ impl PreparedWeight {
     }
 
     /// Packs a row-major matrix `[inputs, outputs]` into panels of `kind`, or of f32 if `kind` cannot represent it.
-    pub(crate) fn pack(weight: Vec<f32>, inputs: usize, outputs: usize, kind: WeightType) -> Self {
-        let kind = kind.for_rows(inputs, &weight);
+    pub(crate) fn pack(weight: &[f32], inputs: usize, outputs: usize, kind: WeightType) -> Self {
+        let kind = kind.for_rows(inputs, weight);
         if kind == WeightType::F32 {
-            return Self::f32(pack(&weight, inputs, outputs));
+            return Self::f32(pack(weight, inputs, outputs));
         }
         let panels = outputs.div_ceil(PANEL);
         let mut words = vec![0; panels * panel_words(kind, inputs)];
@@ -322,7 +322,7 @@ mod tests {
             };
             let weight: Vec<f32> = (0..inputs * outputs).map(|_| next()).collect();
             for kind in WeightType::ALL {
-                let packed = PreparedWeight::pack(weight.clone(), inputs, outputs, kind);
+                let packed = PreparedWeight::pack(&weight, inputs, outputs, kind);
                 let expected = rounded(&weight, inputs, outputs, kind);
                 for panel in 0..outputs.div_ceil(PANEL) {
                     let mut scratch = vec![f32::NAN; inputs * PANEL];
@@ -340,7 +340,7 @@ mod tests {
     #[test]
     fn memory_follows_the_type() {
         for kind in WeightType::ALL {
-            let packed = PreparedWeight::pack(vec![0.5; 64 * 96], 64, 96, kind);
+            let packed = PreparedWeight::pack(&vec![0.5; 64 * 96], 64, 96, kind);
             assert_eq!(packed.bytes(), kind.bytes(64 * 96) as u64, "{kind}");
         }
     }

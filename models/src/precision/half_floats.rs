@@ -12,10 +12,6 @@ pub(crate) fn bf16_to_f32(bits: u16) -> f32 {
 }
 
 /// Returns the value of a finite f16 by its bits.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 pub(crate) fn f16_to_f32(bits: u16) -> f32 {
     /// Difference of the exponents' biases, in the place of an f32's exponent.

@@ -142,16 +142,19 @@ fn map_in_parallel<T: Send + Sync, R: Send>(
 fn balanced<T>(items: Vec<T>, parts: usize, size: impl Fn(&T) -> usize) -> Vec<(Vec<usize>, Vec<T>)> {
     let mut ordered: Vec<(usize, T)> = items.into_iter().enumerate().collect();
     ordered.sort_by_key(|(_, item)| std::cmp::Reverse(size(item)));
-    let mut filled: Vec<(usize, (Vec<usize>, Vec<T>))> = (0..parts).map(|_| Default::default()).collect();
+    let mut filled: Vec<_> = (0..parts).map(|_| (0, Vec::new(), Vec::new())).collect();
     for (place, item) in ordered {
-        if let Some((sum, (places, items))) = filled.iter_mut().min_by_key(|(sum, _)| *sum) {
+        if let Some((sum, places, items)) = filled.iter_mut().min_by_key(|(sum, _, _)| *sum) {
             // An item without any size is distributed too.
             *sum += size(&item).max(1);
             places.push(place);
             items.push(item);
         }
     }
-    filled.into_iter().map(|(_, part)| part).collect()
+    filled
+        .into_iter()
+        .map(|(_, places, items)| (places, items))
+        .collect()
 }
 
 #[cfg(test)]

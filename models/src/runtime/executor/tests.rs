@@ -268,7 +268,7 @@ fn requests_are_read_while_the_model_computes() {
     executor.listen(move |stepped: Stepped| send.send(stepped.progress).unwrap());
     let submit = |request, value| {
         assert!(executor.submit(request, number(value)));
-        assert_eq!(was_read.recv().unwrap(), value);
+        assert_eq!(was_read.recv().unwrap().to_bits(), f32::to_bits(value));
     };
     submit(1, 1.0);
     in_step.recv().unwrap();
