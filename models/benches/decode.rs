@@ -54,8 +54,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         activation: Activation::GeluTanh,
         ..ModelConfig::default()
     };
-    let kind = std::env::args().filter_map(|argument| argument.parse::<WeightType>().ok());
-    let decoder = Decoder::random(model_config, 12, 1).stored_as(kind.last().unwrap_or_default());
+    let mut kind = std::env::args().filter_map(|argument| argument.parse::<WeightType>().ok());
+    let decoder = Decoder::random(model_config, 12, 1).stored_as(kind.next_back().unwrap_or_default());
     let config = EngineConfig::resident(&decoder, 16 * 1024);
     let mut engine = Engine::new(Cpu, decoder, None, config)?;
     let bytes = engine.device_memory().resident;
