@@ -8,7 +8,7 @@ use clap::Command;
 /// Verbs by the step of the work that they belong to.
 pub(crate) const GROUPS: [(&str, &[&str]); 6] = [
     ("Start", &["demo"]),
-    ("Build", &["profile", "plan", "simulate"]),
+    ("Build", &["quantise", "profile", "plan", "simulate"]),
     ("Serve", &["serve", "top", "probe", "auth"]),
     (
         "Ask",

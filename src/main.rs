@@ -40,6 +40,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Demo(verbs::demo::Args),
+    Quantise(verbs::quantise::Args),
     Profile(verbs::profile::Args),
     #[command(subcommand)]
     Plan(verbs::plan::Planner),
@@ -88,6 +89,7 @@ fn run(verb: &Verb) -> anyhow::Result<()> {
     use verbs::plan::Planner;
     match verb {
         Verb::Demo(args) => verbs::demo::run(args),
+        Verb::Quantise(args) => verbs::quantise::run(args),
         Verb::Profile(args) => verbs::profile::run(args),
         Verb::Plan(Planner::Cascade(args)) => verbs::plan::cascade(args),
         Verb::Plan(Planner::Gears(args)) => verbs::gears::run(args),

@@ -1,14 +1,15 @@
 //! The models of a family: their checkpoints, and loading them onto devices.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use kaskade_actors::stage::worker::Loader;
 use kaskade_models::device::{self, DeviceChoice};
 use kaskade_models::{
-    Checkpoint, CoreShare, DeviceError, Generation, LoadError, LoadOptions, Loaded, Paced, Slice,
-    load_checkpoint, load_onnx,
+    Checkpoint, CoreShare, Cores, CoresError, DeviceError, Generation, LoadError, LoadOptions, Loaded,
+    OnCores, Paced, Slice, WeightType, load_checkpoint, load_onnx,
 };
 use kaskade_policy::plan::{Partition, Replica};
 use kaskade_policy::remote::price::Price;
@@ -39,6 +40,9 @@ pub enum FamilyError {
     /// The checkpoint cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] LoadError),
+    /// The threads of the model cannot be started.
+    #[error(transparent)]
+    Cores(#[from] CoresError),
     /// The endpoint cannot be used.
     #[error(transparent)]
     Remote(#[from] ConnectError),
@@ -69,6 +73,8 @@ pub struct Family {
     pub members: Vec<Member>,
     /// Memory that a worker may use on its device, bytes, by worker; unlimited for others.
     pub memory: BTreeMap<String, u64>,
+    /// Cores that each replica of a worker may use, by worker; all of the process for others.
+    pub cores: BTreeMap<String, NonZeroUsize>,
 }
 
 /// One model of a family.
@@ -80,6 +86,10 @@ pub struct Member {
     pub device: DeviceChoice,
     /// What it is made of.
     pub source: Source,
+    /// Type of its weights; `None`: as stored.
+    pub dtype: Option<WeightType>,
+    /// Cores that it computes with on the CPU; `None`: all of the process.
+    pub cores: Option<NonZeroUsize>,
     /// Share of a core that it may use on the CPU.
     pub share: CoreShare,
     /// Sampling defaults and memory, for a language model.
@@ -145,6 +155,8 @@ impl Family {
             name: variant.name.to_string(),
             device: app.device_of(variant),
             source: Source::of(app, variant),
+            dtype: variant.dtype,
+            cores: variant.cores,
             share: app.core_share,
             generation: (&app.generation).into(),
             price: variant.price,
@@ -152,6 +164,7 @@ impl Family {
         Self {
             members: members.collect(),
             memory: memory_of_workers(app),
+            cores: cores_of_workers(app),
         }
     }
 
@@ -170,6 +183,7 @@ impl Family {
         let member = member.ok_or_else(|| FamilyError::NoVariant {
             variant: replica.variant.clone(),
         })?;
+        let member = &member.on_at_most(self.cores.get(&replica.worker).copied());
         let slice = match replica.partition {
             Some(Partition { index, of }) => Slice::new(index as usize, of as usize)
                 .map_err(|error| FamilyError::Slice(error.to_string()))?,
@@ -202,6 +216,13 @@ pub fn memory_of_workers(app: &App) -> BTreeMap<String, u64> {
     bounded.collect()
 }
 
+/// Returns the cores that each replica of a worker may use, for the workers that state them.
+pub fn cores_of_workers(app: &App) -> BTreeMap<String, NonZeroUsize> {
+    let stated = app.workers.iter();
+    let stated = stated.filter_map(|worker| Some((worker.name.to_string(), worker.cores?)));
+    stated.collect()
+}
+
 impl Member {
     /// Whether the model computes behind an endpoint.
     pub const fn is_remote(&self) -> bool {
@@ -214,6 +235,16 @@ impl Member {
             share: CoreShare::WHOLE,
             ..self.clone()
         }
+    }
+
+    /// Returns the member with at most this many cores.
+    fn on_at_most(&self, cores: Option<NonZeroUsize>) -> Self {
+        let mut member = self.clone();
+        member.cores = match (self.cores, cores) {
+            (Some(own), Some(most)) => Some(own.min(most)),
+            (own, most) => own.or(most),
+        };
+        member
     }
 
     /// Returns the member with its memory budget on a device, if it has one, reduced to `memory` bytes.
@@ -242,9 +273,20 @@ impl Member {
             name: Some(self.name.clone()),
             slice,
             generation: self.generation.clone(),
+            dtype: self.dtype,
         };
         let from = |checkpoint| -> Result<Loaded, FamilyError> {
-            Ok(load_checkpoint(checkpoint, &device::open(choice)?, &options)?)
+            let device = device::open(choice)?;
+            if choice != DeviceChoice::Cpu || self.share != CoreShare::WHOLE {
+                // A GPU has one stream of work per thread; a share of a core is measured on the model's own thread.
+                return Ok(load_checkpoint(checkpoint, &device, &options)?);
+            }
+            let cores = Cores::start(self.cores)?;
+            let loaded = cores.compute(|| load_checkpoint(checkpoint, &device, &options))?;
+            Ok(Loaded {
+                model: Box::new(OnCores::new(loaded.model, cores)),
+                ..loaded
+            })
         };
         let loaded = match &self.source {
             Source::Directory(dir) => from(Checkpoint::open(dir)?)?,

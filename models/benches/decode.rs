@@ -1,20 +1,41 @@
-//! Times decoding steps of a GPT-2 with 124 million random weights; used by `scripts/decode-torch.py`, or alone:
-//! `echo '{"batch": 1, "prompt": 32, "tokens": 64}' | cargo bench -p kaskade-models --bench decode`.
+//! Times decoding steps and the prompt of a GPT-2 with 124 million random weights; used by `scripts/bench-models.py` and
+//! `scripts/decode-torch.py`, or alone, with weights of a type (`f32` by default):
+//! `echo '{"batch": 1, "prompt": 32, "tokens": 64}' | cargo bench -p kaskade-models --bench decode -- q8_0`.
+//! Also prints the bytes of weights that a step reads; with them, a plain read of as much memory by all threads:
+//! `{"read": true}`.
 
 #![allow(clippy::print_stdout, reason = "a program that prints measurements")]
 
 use std::error::Error;
+use std::hint::black_box;
 use std::io::BufRead;
+use std::time::Instant;
 
+use kaskade_models::WeightType;
 use kaskade_models::generation::{Cpu, Decoder, Engine, EngineConfig, ModelConfig, Sampling};
 use kaskade_models::ops::{Activation, Heads};
+use rayon::prelude::*;
 use serde::Deserialize;
 
 #[derive(Deserialize)]
+#[serde(default)]
 struct Question {
     batch: u64,
     prompt: usize,
     tokens: usize,
+    /// Measure reading memory instead.
+    read: bool,
+}
+
+impl Default for Question {
+    fn default() -> Self {
+        Self {
+            batch: 1,
+            prompt: 32,
+            tokens: 64,
+            read: false,
+        }
+    }
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -33,34 +54,62 @@ fn main() -> Result<(), Box<dyn Error>> {
         activation: Activation::GeluTanh,
         ..ModelConfig::default()
     };
-    let decoder = Decoder::random(model_config, 12, 1);
+    let mut kind = std::env::args().filter_map(|argument| argument.parse::<WeightType>().ok());
+    let decoder = Decoder::random(model_config, 12, 1).stored_as(kind.next_back().unwrap_or_default());
     let config = EngineConfig::resident(&decoder, 16 * 1024);
     let mut engine = Engine::new(Cpu, decoder, None, config)?;
+    let bytes = engine.device_memory().resident;
     for line in std::io::stdin().lock().lines() {
         let question: Question = serde_json::from_str(&line?)?;
-        let step_s = measure(&mut engine, &question)?;
-        println!("{}", serde_json::json!({ "step_s": step_s }));
+        if question.read {
+            println!("{}", serde_json::json!({ "bytes_per_s": read_speed() }));
+            continue;
+        }
+        let (step_s, prompt_s) = measure(&mut engine, &question)?;
+        println!(
+            "{}",
+            serde_json::json!({ "step_s": step_s, "prompt_s": prompt_s, "step_bytes": bytes })
+        );
     }
     Ok(())
 }
 
-/// Seconds per step, without the prompt.
-fn measure(engine: &mut Engine<Cpu>, question: &Question) -> Result<f64, Box<dyn Error>> {
+/// Bytes per second that all threads together read from memory: sums over half a gigabyte, the best of five.
+fn read_speed() -> f64 {
+    let words = vec![1_u64; 1 << 26];
+    let part = words.len() / rayon::current_num_threads().max(1) / 8;
+    let mut best = f64::INFINITY;
+    for _ in 0..5 {
+        let began = Instant::now();
+        let sum: u64 = words
+            .par_chunks(part)
+            .map(|part| part.iter().fold(0_u64, |sum, word| sum.wrapping_add(*word)))
+            .sum();
+        best = best.min(began.elapsed().as_secs_f64());
+        black_box(sum);
+    }
+    size_of_val(words.as_slice()) as f64 / best
+}
+
+/// Seconds per step, and of the prompts.
+fn measure(engine: &mut Engine<Cpu>, question: &Question) -> Result<(f64, f64), Box<dyn Error>> {
     for request in 0..question.batch {
-        let prompt = (0..question.prompt as u32).map(|token| token * 7 + request as u32);
+        let prompt = (0..question.prompt as u32).map(|token| (token * 7 + request as u32) % 50_257);
         let sampling = Sampling {
             max_tokens: question.tokens + 1,
             ..Sampling::default()
         };
         engine.submit(request, prompt.collect(), sampling)?;
     }
-    let (mut seconds, mut steps) = (0.0, 0);
+    let (mut seconds, mut steps, mut prompts) = (0.0, 0, 0.0);
     while !engine.is_idle() {
         let report = engine.step()?;
         if report.prefilled == 0 {
             seconds += report.wall_s;
             steps += 1;
+        } else {
+            prompts += report.wall_s;
         }
     }
-    Ok(seconds / f64::from(steps.max(1)))
+    Ok((seconds / f64::from(steps.max(1)), prompts))
 }

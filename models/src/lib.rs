@@ -7,6 +7,7 @@
 //! | `data/` | labelled images ([`idx`]) and the [`manifest`] of a family |
 //! | [`images`] | image files as inputs: decoding, and `preprocessor_config.json` |
 //! | [`device`] | the device that models run on, and its memory |
+//! | `precision/` | types of weights ([`WeightType`]): f32, bf16, f16, and GGML's blocks |
 //! | [`power`] | energy readings of a device, with their source |
 //! | [`ops`] | tensor operations of models: kernels for the CPU, and burn with the feature `burn` |
 //! | `decoder/` | configuration and weights of language models, one file per architecture |
@@ -26,6 +27,8 @@ pub mod images;
 pub mod language;
 pub mod ops;
 pub mod power;
+mod precision;
+mod quantise;
 mod runtime;
 pub mod selftest;
 mod tasks;
@@ -37,13 +40,17 @@ pub use data::{idx, manifest};
 pub use device::{Device, DeviceChoice, DeviceError, DeviceInfo, memory};
 pub use language::Generation;
 pub use power::{EnergySample, EnergySource, PowerConfig, PowerMeter};
+pub use precision::{Table, UnknownWeightType, WeightType};
+pub use quantise::{QuantiseError, Quantised, quantise};
+pub use runtime::cores::{Cores, CoresError, OnCores};
+pub use runtime::datatype::Datatype;
 pub use runtime::executor::{BatchResult, Executor, RunError, SpawnError, Stepped};
 pub use runtime::loaded::{Loaded, ModelInfo, Task};
 pub use runtime::model::{
-    Availability, Continuous, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Progress, Signature,
-    Waker, check_outputs,
+    Availability, Continuous, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Progress, Reader,
+    Signature, Waker, check_outputs,
 };
 pub use runtime::pace::{CoreShare, Paced};
 pub use runtime::slice::Slice;
-pub use runtime::tensor::{Datatype, Tensor, TensorError};
+pub use runtime::tensor::{Tensor, TensorError};
 pub use selftest::{SelftestExtent, SelftestOptions, SelftestReport, fixtures, selftest};

@@ -18,6 +18,7 @@ pub(crate) mod placement;
 pub(crate) mod plan;
 pub(crate) mod probe;
 pub(crate) mod profile;
+pub(crate) mod quantise;
 pub(crate) mod replan;
 pub(crate) mod result;
 pub(crate) mod schema;

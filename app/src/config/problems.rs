@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use kaskade_models::LoadError;
+use kaskade_models::device::DeviceChoice;
+use kaskade_models::{CoreShare, LoadError, WeightType};
 use kaskade_policy::confidence::Estimator;
 
 use super::App;
@@ -15,6 +16,8 @@ use super::variant::{PlanSource, Task, Variant};
 
 /// Most threads that move the messages of a process.
 const MAX_SHARDS: u32 = 64;
+/// Most cores of a replica.
+const MAX_CORES: usize = 1024;
 
 impl App {
     /// Returns all contradictions between values and all unusable files that they name, each with the value's path first.
@@ -29,6 +32,13 @@ impl App {
         }
         if self.shards.is_some_and(|shards| shards.get() > MAX_SHARDS) {
             problems.push(format!("shards: at most {MAX_SHARDS} are possible"));
+        }
+        for (index, worker) in self.workers.iter().enumerate() {
+            if worker.cores.is_some_and(|cores| cores.get() > MAX_CORES) {
+                problems.push(format!(
+                    "workers[{index}].cores: at most {MAX_CORES} are possible"
+                ));
+            }
         }
         let names = self.variants.iter().map(|variant| &variant.name);
         problems.extend(repeated("variants", names));
@@ -94,6 +104,31 @@ impl App {
         if variant.price.is_some_and(|price| !price.is_sound()) {
             problems.push(format!(
                 "{at}.price: every amount must be finite and not negative"
+            ));
+        }
+        if variant.dtype.is_some() && variant.dir.is_none() {
+            problems.push(format!(
+                "{at}.dtype: only checkpoints of `dir` have weights to convert; leave it out"
+            ));
+        }
+        if variant.dtype.is_some_and(|dtype| dtype != WeightType::F32)
+            && self.device_of(variant) != DeviceChoice::Cpu
+        {
+            problems.push(format!(
+                "{at}.dtype: other types than f32 need the device `cpu`; leave it out"
+            ));
+        }
+        if variant.cores.is_some() && variant.dir.is_none() {
+            problems.push(format!(
+                "{at}.cores: only checkpoints of `dir` have threads of their own; leave it out"
+            ));
+        }
+        if variant.cores.is_some_and(|cores| cores.get() > MAX_CORES) {
+            problems.push(format!("{at}.cores: at most {MAX_CORES} are possible"));
+        }
+        if variant.cores.is_some() && self.core_share != CoreShare::WHOLE {
+            problems.push(format!(
+                "{at}.cores: `core_share` limits every replica to a share of one core; leave one of them out"
             ));
         }
         match (&variant.dir, &variant.file, &variant.remote) {

@@ -1,7 +1,9 @@
 //! The models of an app, and the plan that it serves.
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use kaskade_models::WeightType;
 use kaskade_models::device::DeviceChoice;
 use kaskade_policy::confidence::Estimator;
 use kaskade_policy::remote::price::Price;
@@ -71,6 +73,14 @@ pub struct Variant {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub device: Option<DeviceChoice>,
+    /// Type of its weights on the CPU: `f32`, `bf16`, `f16`, `q8_0` or `q4_0` [default: as stored]. The same directory in
+    /// another type is a variant of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub dtype: Option<WeightType>,
+    /// Cores that a replica computes with on the CPU; it has as many threads of its own [default: those of its worker].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cores: Option<NonZeroUsize>,
 }
 
 impl Variant {

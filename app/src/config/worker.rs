@@ -1,6 +1,6 @@
 //! The workers of an app, with their devices.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 
 use kaskade_models::device::DeviceChoice;
 use schemars::JsonSchema;
@@ -23,6 +23,10 @@ pub struct Worker {
     /// [default: the planner's `memory` when planning, unlimited when loading].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Size>,
+    /// Cores that each of its replicas computes with on the CPU, unless its variant has fewer [default: all that the process
+    /// may use, by its affinity mask and control group].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cores: Option<NonZeroUsize>,
     /// Replicas of each variant. In a pipeline: slots, each of which runs one variant at a time.
     #[serde(default = "one")]
     pub replicas: NonZeroU32,
@@ -38,6 +42,7 @@ pub(super) fn default_workers() -> Vec<Worker> {
         name: Token::local(),
         device: None,
         memory: None,
+        cores: None,
         replicas: NonZeroU32::MIN,
     }]
 }

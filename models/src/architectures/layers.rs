@@ -2,6 +2,7 @@
 
 use crate::checkpoint::{LoadError, Weights, transposed};
 use crate::ops::Ops;
+use crate::precision::Table;
 
 /// Takes layers from a checkpoint to a device.
 pub(super) struct Layers<'a, O> {
@@ -51,7 +52,11 @@ impl<O: Ops> Layers<'_, O> {
             .weights
             .copy(&format!("{prefix}.weight"), &[outputs, inputs])?;
         let bias = self.weights.copy(&format!("{prefix}.bias"), &[outputs])?;
-        Ok(self.upload(transposed(&weight, inputs), bias, inputs, outputs))
+        let weight = transposed(&weight, inputs);
+        let prepared = self
+            .ops
+            .prepare(weight, inputs, outputs, self.weights.weight_type());
+        Ok(self.ops.linear(prepared, bias, inputs, outputs))
     }
 
     /// Takes linear layers of the same size as one, which reads the input once: its outputs are theirs, in order.
@@ -159,15 +164,34 @@ impl<O: Ops> Layers<'_, O> {
         Ok(self.ops.norm(gamma, Some(beta), epsilon as f32))
     }
 
-    /// Uploads a linear layer; `weight` is `[inputs, outputs]`, `bias` empty if there is none.
+    /// Uploads a linear layer in the type of the checkpoint's weights; `weight` is `[inputs, outputs]`, `bias` empty if
+    /// there is none.
     pub(super) fn upload(
-        &self,
+        &mut self,
         weight: Vec<f32>,
         bias: Vec<f32>,
         inputs: usize,
         outputs: usize,
     ) -> O::Linear {
-        let prepared = self.ops.prepare(weight, inputs, outputs);
+        let (elements, kind) = (weight.len(), self.weights.weight_type());
+        let prepared = self.ops.prepare(weight, inputs, outputs, kind);
+        self.weights
+            .count_prepared(elements, prepared.kind.bytes(elements));
         self.ops.linear(prepared, bias, inputs, outputs)
+    }
+
+    /// Takes the table `{name}.weight` (`[rows, width]`) in the type of the checkpoint's embeddings; empty without rows.
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub(super) fn table(&mut self, name: &str, rows: usize, width: usize) -> Result<Table, LoadError> {
+        if rows == 0 {
+            return Ok(Table::new(Vec::new(), width));
+        }
+        let values = self.weights.take(&format!("{name}.weight"), &[rows, width])?;
+        let elements = values.len();
+        let table = Table::new(values, width).stored_as(self.weights.weight_type().of_embeddings());
+        self.weights.count_prepared(elements, table.bytes());
+        Ok(table)
     }
 }

@@ -13,6 +13,7 @@ use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
 use crate::decoder::registry as decoders;
 use crate::device::Device;
 use crate::language::{self, Generation};
+use crate::precision::WeightType;
 use crate::runtime::loaded::{Built, Loaded, ModelInfo, Task};
 use crate::runtime::slice::Slice;
 
@@ -147,6 +148,8 @@ pub struct LoadOptions {
     pub slice: Slice,
     /// Settings for language models.
     pub generation: Generation,
+    /// Type of the weights of linear layers and embeddings; `None`: as stored on the CPU, f32 on other devices.
+    pub dtype: Option<WeightType>,
 }
 
 /// Returns the architecture of a Hugging Face directory. Reads only its `config.json`.
@@ -179,6 +182,11 @@ pub fn load_checkpoint(
     options: &LoadOptions,
 ) -> Result<Loaded, LoadError> {
     let name = options.name.clone().unwrap_or_else(|| checkpoint.name.clone());
+    let requested = weight_type(device, options.dtype).map_err(|reason| LoadError::NotServed {
+        name: name.clone(),
+        reason,
+    })?;
+    checkpoint.weights.request(requested);
     if let Some(architecture) = decoders::architecture(&checkpoint.config)? {
         let (model, totals) = language::load(checkpoint, device, options.slice, &options.generation)?;
         let built = Built {
@@ -208,6 +216,22 @@ pub fn load_checkpoint(
         checkpoint.weights.totals()
     };
     Ok(describe(built, name, entry.name, totals))
+}
+
+/// Returns the type to request of a checkpoint: only the CPU has kernels for others than f32.
+///
+/// # Errors
+/// The reason why a type cannot be had.
+fn weight_type(device: &Device, dtype: Option<WeightType>) -> Result<Option<WeightType>, String> {
+    if *device == Device::Cpu {
+        return Ok(dtype);
+    }
+    match dtype {
+        None | Some(WeightType::F32) => Ok(Some(WeightType::F32)),
+        Some(dtype) => Err(format!(
+            "`dtype = \"{dtype}\"` needs the CPU; this device computes with f32"
+        )),
+    }
 }
 
 fn describe(built: Built, name: String, architecture: &str, totals: WeightTotals) -> Loaded {

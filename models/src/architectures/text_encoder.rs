@@ -22,6 +22,7 @@ use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::decoder::t5::bucket;
 use crate::device::{Device, with_ops};
 use crate::ops::Ops;
+use crate::precision::Table;
 use crate::runtime::batch::{BatchResults, device_failed, run_batch_in_parallel};
 use crate::runtime::hidden_states as states;
 use crate::runtime::loaded::Built;
@@ -97,9 +98,9 @@ struct TextEncoder<O: Ops> {
 /// Computes hidden states from tokens. The tables are rows in host memory; those of positions and types may be empty.
 struct InputStage<O: Ops> {
     reader: TextReader,
-    words: Vec<f32>,
-    positions: Vec<f32>,
-    types: Vec<f32>,
+    words: Table,
+    positions: Table,
+    types: Table,
     scheme: PositionScheme,
     width: usize,
     before_norm: Option<O::Linear>,
@@ -325,13 +326,9 @@ impl<O: Ops> InputStage<O> {
             norm,
             projection,
         } = &form.embeddings;
-        let weights = &mut *layers.weights;
-        let mut table = |name: &str, rows| match rows {
-            0 => Ok(Vec::new()),
-            rows => weights.take(&format!("{}.weight", names.at(name)), &[rows, *width]),
-        };
+        let mut table = |name: &str, rows| layers.table(&names.at(name), rows, *width);
         let (words, types) = (table(words, limits.vocabulary)?, table(types, limits.types)?);
-        let positions = positions.map_or(Ok(Vec::new()), |(name, rows)| table(name, rows))?;
+        let positions = positions.map_or(Ok(Table::default()), |(name, rows)| table(name, rows))?;
         let blocks = form.encoder.width;
         let (mut before_norm, mut after_norm, mut normalised) = (None, None, *width);
         match projection {
@@ -373,17 +370,12 @@ impl<O: Ops> InputStage<O> {
                     }
                 };
                 let from = values.len();
-                values.extend_from_slice(row(
-                    &self.words,
-                    usize::try_from(*word).unwrap_or_default(),
-                    width,
-                ));
-                let kind = row(&self.types, usize::try_from(*kind).unwrap_or_default(), width);
-                for other in [kind, row(&self.positions, position, width)] {
-                    for (value, other) in values.iter_mut().skip(from).zip(other) {
-                        *value += other;
-                    }
-                }
+                self.words
+                    .push_row(usize::try_from(*word).unwrap_or_default(), &mut values);
+                let vector = values.get_mut(from..).unwrap_or_default();
+                self.types
+                    .add_row(usize::try_from(*kind).unwrap_or_default(), vector);
+                self.positions.add_row(position, vector);
             }
         }
         let mut embedded = ops.upload(values, width);
@@ -396,9 +388,4 @@ impl<O: Ops> InputStage<O> {
             None => embedded,
         }
     }
-}
-
-/// Returns a row of a table; empty if the table is.
-fn row(table: &[f32], index: usize, width: usize) -> &[f32] {
-    table.get(index * width..(index + 1) * width).unwrap_or_default()
 }

@@ -44,9 +44,9 @@ impl Config {
         &self.file
     }
 
-    /// The names of all keys.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
-        self.keys.keys().map(String::as_str)
+    /// All keys.
+    pub(crate) fn keys(&self) -> &Map<String, Value> {
+        &self.keys
     }
 
     /// Returns the value of a required key.

@@ -5,6 +5,7 @@ pub(crate) mod chat_template;
 mod config;
 mod error;
 pub(crate) mod generation_config;
+pub(crate) mod quantisation;
 pub(crate) mod sentence;
 pub(crate) mod weights;
 
@@ -19,6 +20,7 @@ pub use chat_template::ChatTemplate;
 pub use config::Config;
 pub use error::LoadError;
 pub use generation_config::GenerationConfig;
+use quantisation::Quantisation;
 pub use sentence::SentenceModules;
 pub(crate) use weights::transposed;
 pub use weights::{WeightTotals, Weights};
@@ -111,7 +113,9 @@ impl Checkpoint {
         let (sentence, folder) = SentenceModules::open(dir)?.unzip();
         let whole = dir;
         let dir = &folder.map_or_else(|| dir.to_owned(), |folder| dir.join(folder));
-        let weights = dir.join("model.safetensors");
+        let config = Config::open(dir)?;
+        let mut weights = whole_or_sharded(dir, &dir.join("model.safetensors"))?;
+        weights.quantised_as(Quantisation::read(&config)?);
         Ok(Self {
             sentence,
             name: whole
@@ -119,8 +123,8 @@ impl Checkpoint {
                 .unwrap_or_else(|_| whole.to_owned())
                 .file_name()
                 .map_or_else(|| display(whole), |name| name.to_string_lossy().into_owned()),
-            config: Config::open(dir)?,
-            weights: whole_or_sharded(dir, &weights)?,
+            config,
+            weights,
             tokenizer: TokenizerFile::beside(dir)?,
             generation: GenerationConfig::open(dir)?,
             chat: ChatTemplate::open(dir)?,
@@ -138,10 +142,13 @@ impl Checkpoint {
         weights: impl Into<Bytes>,
         tokenizer: Option<Bytes>,
     ) -> Result<Self, LoadError> {
+        let config = Config::parse(format!("{name}/config.json"), config)?;
+        let mut weights = Weights::from_bytes(format!("{name}/model.safetensors"), weights.into())?;
+        weights.quantised_as(Quantisation::read(&config)?);
         Ok(Self {
             name: name.to_owned(),
-            config: Config::parse(format!("{name}/config.json"), config)?,
-            weights: Weights::from_bytes(format!("{name}/model.safetensors"), weights.into())?,
+            config,
+            weights,
             tokenizer: tokenizer.map(|json| TokenizerFile {
                 file: format!("{name}/tokenizer.json"),
                 json,

@@ -59,7 +59,7 @@ impl SentenceModules {
     ///
     /// # Errors
     /// [`LoadError`] for a file that is missing or malformed, and for a module that is not supported.
-    pub(super) fn open(dir: &Path) -> Result<Option<(Self, String)>, LoadError> {
+    pub(crate) fn open(dir: &Path) -> Result<Option<(Self, String)>, LoadError> {
         let file = dir.join("modules.json");
         if !file.exists() {
             return Ok(None);

@@ -15,6 +15,8 @@ use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::LoadError;
+use super::quantisation::{Layout, Quantisation};
+use crate::precision::WeightType;
 
 /// The format's limit for its JSON header.
 const MAX_HEADER: u64 = 100_000_000;
@@ -34,6 +36,12 @@ pub struct Weights {
     /// Tensors not taken yet, with the index of their shard.
     remaining: BTreeMap<String, (usize, TensorInfo)>,
     taken: WeightTotals,
+    /// Type that linear layers and embeddings get; `None`: as stored.
+    requested: Option<WeightType>,
+    /// Type of all matrices in the file; f32 if they differ.
+    stored: WeightType,
+    /// How matrices are quantised, if they are.
+    quantised: Option<Quantisation>,
 }
 
 /// One file.
@@ -50,8 +58,21 @@ struct Shard {
 pub struct WeightTotals {
     /// Number of weights.
     pub parameters: u64,
-    /// Memory of the weights as f32, bytes.
+    /// Memory of the weights, bytes.
     pub bytes: u64,
+}
+
+/// A tensor as its file describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RawTensor {
+    pub(crate) name: String,
+    /// Its type, as in the header.
+    pub(crate) dtype: String,
+    /// Whether it is read as weights without quantisation.
+    pub(crate) is_float: bool,
+    pub(crate) shape: Vec<usize>,
+    /// Its size in the file, bytes.
+    pub(crate) bytes: u64,
 }
 
 #[derive(Debug)]
@@ -110,12 +131,15 @@ impl Weights {
                 format!("its header describes {described} bytes of tensors and {there} follow"),
             ));
         }
-        let remaining = metadata
+        let remaining: BTreeMap<String, (usize, TensorInfo)> = metadata
             .tensors()
             .into_iter()
             .map(|(name, info)| (name, (0, info.clone())))
             .collect();
         Ok(Self {
+            requested: None,
+            stored: stored_type(remaining.values().map(|(_, info)| info)),
+            quantised: None,
             file: file.clone(),
             shards: vec![Shard {
                 file,
@@ -142,6 +166,9 @@ impl Weights {
             shards: Vec::new(),
             remaining: BTreeMap::new(),
             taken: WeightTotals::default(),
+            requested: None,
+            stored: WeightType::F32,
+            quantised: None,
         };
         for (place, file) in files.into_iter().enumerate() {
             let first = whole.shards.len();
@@ -161,12 +188,37 @@ impl Weights {
             .keys()
             .find(|name| !whole.remaining.contains_key(*name))
         {
-            None => Ok(whole),
+            None => {
+                whole.stored = stored_type(whole.remaining.values().map(|(_, info)| info));
+                Ok(whole)
+            }
             Some(name) => Err(bad_weights(
                 &whole.file,
                 format!("it lists the tensor `{name}`, which none of its files contains"),
             )),
         }
+    }
+
+    /// Type that linear layers and embeddings get: the requested one, else that of the file.
+    pub fn weight_type(&self) -> WeightType {
+        let quantised = self.quantised.as_ref().map(|quantised| quantised.kind);
+        self.requested.or(quantised).unwrap_or(self.stored)
+    }
+
+    /// Requests a type for linear layers and embeddings; `None` keeps that of the file.
+    pub fn request(&mut self, kind: Option<WeightType>) {
+        self.requested = kind;
+    }
+
+    /// States how the matrices in the file are quantised.
+    pub(crate) fn quantised_as(&mut self, quantisation: Option<Quantisation>) {
+        self.quantised = quantisation;
+    }
+
+    /// Corrects the total of bytes after `elements` weights were converted to `bytes` bytes.
+    pub(crate) fn count_prepared(&mut self, elements: usize, bytes: usize) {
+        let as_f32 = (elements * size_of::<f32>()) as u64;
+        self.taken.bytes = (self.taken.bytes + bytes as u64).saturating_sub(as_f32);
     }
 
     /// Name of the file in errors.
@@ -184,7 +236,7 @@ impl Weights {
         self.remaining.keys().any(|name| name.starts_with(prefix))
     }
 
-    /// Takes a tensor's elements, row-major, as f32 (from F32, F16 or BF16).
+    /// Takes a tensor's elements, row-major, as f32 (from F32, F16, BF16, or quantised as `config.json` states).
     ///
     /// A `.weight` or `.bias` is also found by its old TensorFlow name, `.gamma` or `.beta`, which the first BERT
     /// checkpoints use for their layer norms.
@@ -216,23 +268,32 @@ impl Weights {
                 format!("the file of tensor `{name}` is missing"),
             ));
         };
-        if info.shape != shape {
-            return Err(LoadError::WrongShape {
-                file: file.clone(),
-                name: name.to_owned(),
-                expected: shape.to_vec(),
-                actual: info.shape.clone(),
-            });
-        }
         let (dtype, (from, to)) = (info.dtype, info.data_offsets);
+        let quantised = self.quantised.as_ref().filter(|_| dtype == Dtype::U8);
+        let layout = match quantised {
+            Some(quantised) => quantised.layout(name, shape, &info.shape),
+            None => kind_of(dtype).filter(|_| info.shape == shape).map(Layout::plain),
+        };
+        let Some(layout) = layout else {
+            return Err(if quantised.is_none() && kind_of(dtype).is_none() {
+                LoadError::WrongDtype {
+                    file: file.clone(),
+                    name: name.to_owned(),
+                    dtype: dtype.to_string(),
+                }
+            } else {
+                LoadError::WrongShape {
+                    file: file.clone(),
+                    name: name.to_owned(),
+                    expected: shape.to_vec(),
+                    actual: info.shape.clone(),
+                }
+            });
+        };
         let bytes = source
             .read(*data_start + from as u64, (to - from) as u64)
             .map_err(|reason| bad_weights(file, format!("tensor `{name}` cannot be read: {reason}")))?;
-        let values = to_f32(dtype, &bytes).ok_or_else(|| LoadError::WrongDtype {
-            file: file.clone(),
-            name: name.to_owned(),
-            dtype: dtype.to_string(),
-        })?;
+        let values = layout.values(&bytes, shape);
         if let Some((index, value)) = values.iter().enumerate().find(|(_, value)| !value.is_finite()) {
             return Err(LoadError::NotFinite {
                 file: file.clone(),
@@ -272,6 +333,39 @@ impl Weights {
         outputs: usize,
     ) -> Result<Vec<f32>, LoadError> {
         Ok(transposed(&self.take(name, &[outputs, inputs])?, inputs))
+    }
+
+    /// The tensors that are not taken yet, by name.
+    pub(crate) fn raw(&self) -> Vec<RawTensor> {
+        let tensors = self.remaining.iter().map(|(name, (_, info))| RawTensor {
+            name: name.clone(),
+            dtype: info.dtype.to_string(),
+            is_float: kind_of(info.dtype).is_some(),
+            shape: info.shape.clone(),
+            bytes: (info.data_offsets.1 - info.data_offsets.0) as u64,
+        });
+        tensors.collect()
+    }
+
+    /// Reads the bytes of a tensor as they are in the file.
+    ///
+    /// # Errors
+    /// [`LoadError::MissingTensor`], or [`LoadError::BadWeights`] if the file cannot be read.
+    pub(crate) fn bytes_of(&mut self, name: &str) -> Result<Vec<u8>, LoadError> {
+        let found = self.remaining.get(name).cloned();
+        let found = found.and_then(|(shard, info)| Some((self.shards.get_mut(shard)?, info)));
+        let Some((shard, info)) = found else {
+            return Err(LoadError::MissingTensor {
+                file: self.file.clone(),
+                name: name.to_owned(),
+                expected: Vec::new(),
+            });
+        };
+        let (from, to) = info.data_offsets;
+        let bytes = shard
+            .source
+            .read(shard.data_start + from as u64, (to - from) as u64);
+        bytes.map_err(|reason| bad_weights(&shard.file, format!("tensor `{name}` cannot be read: {reason}")))
     }
 
     /// Drops tensors that no model needs, whose names end with one of `suffixes`.
@@ -368,18 +462,27 @@ fn legacy_name(name: &str) -> Option<String> {
     }
 }
 
-fn to_f32(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f32>> {
+/// The type of weights of a tensor's type; `None` for one that holds no plain weights.
+fn kind_of(dtype: Dtype) -> Option<WeightType> {
     match dtype {
-        Dtype::F32 => Some(elements(bytes, f32::from_le_bytes)),
-        Dtype::F16 => Some(elements(bytes, |b| half::f16::from_le_bytes(b).to_f32())),
-        Dtype::BF16 => Some(elements(bytes, |b| half::bf16::from_le_bytes(b).to_f32())),
+        Dtype::F32 => Some(WeightType::F32),
+        Dtype::F16 => Some(WeightType::F16),
+        Dtype::BF16 => Some(WeightType::Bf16),
         _ => None,
     }
 }
 
-fn elements<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> f32) -> Vec<f32> {
-    let (elements, _) = bytes.as_chunks::<N>();
-    elements.iter().map(|element| read(*element)).collect()
+/// Returns the type that all matrices among tensors share; f32 if they differ, which represents all.
+fn stored_type<'a>(tensors: impl Iterator<Item = &'a TensorInfo>) -> WeightType {
+    let mut kinds = tensors
+        .filter(|info| info.shape.len() > 1)
+        .filter_map(|info| kind_of(info.dtype));
+    let first = kinds.next().unwrap_or_default();
+    if kinds.all(|kind| kind == first) {
+        first
+    } else {
+        WeightType::F32
+    }
 }
 
 /// Rows that [`transposed`] moves together: 16 f32 fill a cache line of the result.

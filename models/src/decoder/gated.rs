@@ -8,6 +8,7 @@ use super::weights::{
 };
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
 use crate::ops::Heads;
+use crate::precision::Table;
 use crate::runtime::slice::Slice;
 
 /// What a family's tensors are, beyond those of every decoder of this kind.
@@ -92,14 +93,16 @@ pub(super) fn read(
     let embedding = weights.take("model.embed_tokens.weight", &[vocabulary, width])?;
     let mut blocks = Vec::new();
     for index in layers(config, "num_hidden_layers", slice)? {
-        blocks.push(layer(weights, &model_config, layout, index)?);
+        let layer = layer(weights, &model_config, layout, index)?;
+        blocks.push(layer.stored_as(weights.weight_type()));
     }
     Ok(Decoder {
         encoder: None,
         final_norm: NormWeights::take_rms(weights, "model.norm", width)?.plus(layout.norm_offset),
         head: head(config, weights, &embedding, width, layout.tied)?,
         positions: None,
-        embedding,
+        weight_type: weights.weight_type(),
+        embedding: Table::new(embedding, width),
         layers: blocks,
         model_config,
     })

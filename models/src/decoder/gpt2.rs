@@ -3,6 +3,7 @@
 use super::config_values::{activation, attention_heads, eos_token_ids, epsilon, layers, require};
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, LoadError};
+use crate::precision::Table;
 use crate::runtime::slice::Slice;
 
 pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
@@ -46,7 +47,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         let at = |name: &str| format!("{prefix}h.{index}.{name}");
         let projections = LinearWeights::take_input_major(weights, &at("attn.c_attn"), width, 3 * width)?;
         let (query, key_value) = projections.split(width);
-        blocks.push(LayerWeights {
+        let layer = LayerWeights {
             local: false,
             head_norms: None,
             output_norms: None,
@@ -68,15 +69,17 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
                 width,
             )?,
             cross: None,
-        });
+        };
+        blocks.push(layer.stored_as(weights.weight_type()));
     }
     weights.ignore_suffixes(&["lm_head.weight"]);
     Ok(Decoder {
         encoder: None,
         final_norm: NormWeights::take(weights, &format!("{prefix}ln_f"), width)?,
         head: LinearWeights::tied(&embedding, width),
-        positions: Some(positions),
-        embedding,
+        positions: Some(Table::new(positions, width)),
+        weight_type: weights.weight_type(),
+        embedding: Table::new(embedding, width),
         layers: blocks,
         model_config,
     })

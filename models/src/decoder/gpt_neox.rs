@@ -5,6 +5,7 @@ use super::config_values::{activation, attention_heads, eos_token_ids, epsilon, 
 use super::rotary::{RotaryKeys, rotary};
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights, Parallel};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::precision::Table;
 use crate::runtime::slice::Slice;
 
 pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
@@ -18,7 +19,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         let at = |name: &str| format!("gpt_neox.layers.{index}.{name}");
         let fused = LinearWeights::take(weights, &at("attention.query_key_value"), width, 3 * width, bias)?;
         let (query, key_value) = fused.by_part(model_config.heads.head_dim, 3).split(width);
-        blocks.push(LayerWeights {
+        let layer = LayerWeights {
             local: false,
             attention_norm: NormWeights::take(weights, &at("input_layernorm"), width)?,
             head_norms: None,
@@ -34,7 +35,8 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
             up: LinearWeights::take(weights, &at("mlp.dense_h_to_4h"), width, inner, true)?,
             down: LinearWeights::take(weights, &at("mlp.dense_4h_to_h"), inner, width, true)?,
             cross: None,
-        });
+        };
+        blocks.push(layer.stored_as(weights.weight_type()));
     }
     let head = if config.optional("tie_word_embeddings")?.unwrap_or(false) {
         weights.ignore_suffixes(&["embed_out.weight"]);
@@ -47,7 +49,8 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         final_norm: NormWeights::take(weights, "gpt_neox.final_layer_norm", width)?,
         head,
         positions: None,
-        embedding,
+        weight_type: weights.weight_type(),
+        embedding: Table::new(embedding, width),
         layers: blocks,
         model_config,
     })

@@ -4,6 +4,7 @@ use super::config_values::{activation, attention_heads, eos_token_ids, epsilon, 
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights, Parallel};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::ops::Rotary;
+use crate::precision::Table;
 use crate::runtime::slice::Slice;
 
 pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
@@ -42,7 +43,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         let key = square("attn.k_proj")?;
         let value = square("attn.v_proj")?;
         let output = square("attn.out_proj")?;
-        blocks.push(LayerWeights {
+        let layer = LayerWeights {
             local: false,
             head_norms: None,
             output_norms: None,
@@ -66,14 +67,16 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
                 true,
             )?,
             cross: None,
-        });
+        };
+        blocks.push(layer.stored_as(weights.weight_type()));
     }
     Ok(Decoder {
         encoder: None,
         final_norm: NormWeights::take(weights, "transformer.ln_f", width)?,
         head: LinearWeights::take(weights, "lm_head", width, model_config.vocabulary, true)?,
         positions: None,
-        embedding,
+        weight_type: weights.weight_type(),
+        embedding: Table::new(embedding, width),
         layers: blocks,
         model_config,
     })

@@ -3,6 +3,7 @@
 use super::config_values::{activation, attention_heads, eos_token_ids, layers, require};
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, LoadError};
+use crate::precision::Table;
 use crate::runtime::slice::Slice;
 
 /// The position table begins with two unused rows.
@@ -68,7 +69,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         let key = square("self_attn.k_proj")?;
         let value = square("self_attn.v_proj")?;
         let output = square("self_attn.out_proj")?;
-        blocks.push(LayerWeights {
+        let layer = LayerWeights {
             local: false,
             head_norms: None,
             output_norms: None,
@@ -80,15 +81,17 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
             up: LinearWeights::take(weights, &at("fc1"), width, model_config.intermediate_size, true)?,
             down: LinearWeights::take(weights, &at("fc2"), model_config.intermediate_size, width, true)?,
             cross: None,
-        });
+        };
+        blocks.push(layer.stored_as(weights.weight_type()));
     }
     weights.ignore_suffixes(&["lm_head.weight"]);
     Ok(Decoder {
         encoder: None,
         final_norm: NormWeights::take(weights, &at("final_layer_norm"), width)?,
         head: LinearWeights::tied(&embedding, width),
-        positions: Some(positions),
-        embedding,
+        positions: Some(Table::new(positions, width)),
+        weight_type: weights.weight_type(),
+        embedding: Table::new(embedding, width),
         layers: blocks,
         model_config,
     })

@@ -5,6 +5,7 @@
 use super::weights::{Decoder, LayerWeights, LinearWeights};
 use super::{gemma, gpt_neox, gpt2, gptj, llama, mistral, opt, phi3, qwen, t5};
 use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
+use crate::precision::Table;
 use crate::runtime::slice::Slice;
 
 struct Architecture {
@@ -121,31 +122,50 @@ pub(crate) fn read_slice(
 ) -> Result<(Decoder, WeightTotals), LoadError> {
     let mut decoder = read_layers(&mut checkpoint, slice)?;
     if !slice.is_first() {
-        decoder.embedding = Vec::new();
+        decoder.embedding = Table::default();
         decoder.positions = None;
     }
     if !slice.is_last() {
         decoder.head = LinearWeights::default();
     }
-    let bytes = bytes(&decoder);
-    let parameters = bytes / size_of::<f32>() as u64;
-    Ok((decoder, WeightTotals { parameters, bytes }))
+    let totals = WeightTotals {
+        parameters: parameters(&decoder) as u64,
+        bytes: bytes(&decoder),
+    };
+    Ok((decoder, totals))
 }
 
-/// Memory of the weights that a decoder holds, bytes.
-fn bytes(decoder: &Decoder) -> u64 {
+/// All layers of a decoder, those of its encoder included.
+fn layers(decoder: &Decoder) -> impl Iterator<Item = &LayerWeights> {
+    let encoder = decoder.encoder.iter();
+    let encoders = encoder.flat_map(|encoder| &encoder.layers);
+    decoder.layers.iter().chain(encoders)
+}
+
+/// Number of weights of the final norms, which are f32.
+fn final_norms(decoder: &Decoder) -> usize {
     let encoder = decoder.encoder.as_ref();
-    let layers = decoder
-        .layers
-        .iter()
-        .chain(encoder.iter().flat_map(|encoder| &encoder.layers));
-    let outer = decoder.embedding.len()
-        + decoder.positions.as_ref().map_or(0, Vec::len)
+    decoder.final_norm.elements() + encoder.map_or(0, |encoder| encoder.final_norm.elements())
+}
+
+/// Number of weights that a decoder holds.
+fn parameters(decoder: &Decoder) -> usize {
+    decoder.embedding.elements()
+        + decoder.positions.as_ref().map_or(0, Table::elements)
         + decoder.head.elements()
-        + decoder.final_norm.elements()
-        + encoder.map_or(0, |encoder| encoder.final_norm.elements());
-    let elements = outer + layers.map(LayerWeights::elements).sum::<usize>();
-    (elements * size_of::<f32>()) as u64
+        + final_norms(decoder)
+        + layers(decoder).map(LayerWeights::elements).sum::<usize>()
+}
+
+/// Memory of the weights that a decoder holds once its linear layers are prepared, bytes.
+fn bytes(decoder: &Decoder) -> u64 {
+    let kind = decoder.weight_type;
+    let bytes = decoder.embedding.bytes()
+        + decoder.positions.as_ref().map_or(0, Table::bytes)
+        + decoder.head.bytes(kind.of_embeddings())
+        + size_of::<f32>() * final_norms(decoder)
+        + layers(decoder).map(|layer| layer.bytes(kind)).sum::<usize>();
+    bytes as u64
 }
 
 fn read_layers(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
@@ -164,7 +184,7 @@ fn read_layers(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, Loa
     if let Some(ends) = checkpoint.generation.eos_token_ids.clone() {
         decoder.model_config.eos_token_ids = ends;
     }
-    Ok(decoder)
+    Ok(decoder.stored_as(checkpoint.weights.weight_type()))
 }
 
 /// Returns the architecture of a checkpoint if it is a language model.

@@ -6,6 +6,7 @@ use super::config_values::{eos_token_ids, epsilon, parse_activation};
 use super::weights::{CrossWeights, Decoder, Encoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
 use crate::ops::{Activation, Heads, RelativeBias};
+use crate::precision::Table;
 
 /// Tokens of a prompt if the configuration has no `n_positions`: the length T5 was trained with (section 3.1.2).
 const DEFAULT_CONTEXT: usize = 512;
@@ -44,7 +45,8 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
         head: head(config, weights, &embedding, &model_config)?,
         encoder: Some(encoder),
         positions: None,
-        embedding,
+        weight_type: weights.weight_type(),
+        embedding: Table::new(embedding, width),
         layers,
         model_config,
     })
@@ -219,7 +221,7 @@ fn layer(
         dense("wi", width, model_config.intermediate_size)?
     };
     let down = dense("wo", model_config.intermediate_size, width)?;
-    Ok(LayerWeights {
+    let layer = LayerWeights {
         local: false,
         head_norms: None,
         output_norms: None,
@@ -235,7 +237,8 @@ fn layer(
         up,
         down,
         cross,
-    })
+    };
+    Ok(layer.stored_as(weights.weight_type()))
 }
 
 /// Reads the head: a separate one, or the embedding. The original scales the head's input; here the scale is part of

@@ -130,7 +130,8 @@ impl<M: Ops> Engine<M> {
         let read = read.unwrap_or_default();
         let encoder = encoder.map(|encoder| DeviceEncoder::new(&ops, encoder, read.len(), epsilon));
         let streamed = (read.len() + count).saturating_sub(config.resident_layers);
-        let stored = |weights| HostLayer::new(&ops, weights, epsilon);
+        let kind = decoder.weight_type;
+        let stored = |weights| HostLayer::new(&ops, weights, epsilon, kind);
         let mut device_memory = DeviceMemory::of(&decoder.model_config, count, &config);
         let layers = read.into_iter().chain(layers);
         let placements = layers.map(stored).enumerate().map(|(index, stored)| {
@@ -143,9 +144,9 @@ impl<M: Ops> Engine<M> {
             }
         });
         let placements: Vec<LayerPlacement<M>> = placements.collect();
-        let head = std::mem::take(&mut decoder.head);
-        let prepared = ops.prepare(head.weight, head.inputs, head.outputs);
-        let head_bytes = (size_of_val(prepared.as_slice()) + size_of_val(head.bias.as_slice())) as u64;
+        let head = std::mem::take(&mut decoder.head).decoded();
+        let prepared = ops.prepare(head.weight, head.inputs, head.outputs, kind.of_embeddings());
+        let head_bytes = prepared.bytes() + size_of_val(head.bias.as_slice()) as u64;
         let position_bias = decoder.model_config.relative_bias.as_ref();
         let gains_bytes = position_bias.map_or(0, |position_bias| {
             size_of_val(position_bias.values.as_slice()) as u64

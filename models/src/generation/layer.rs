@@ -6,7 +6,8 @@ use super::cross_attention::CrossAttention;
 use crate::decoder::weights::{
     CrossWeights, LayerWeights, LinearWeights, ModelConfig, NormWeights, Parallel,
 };
-use crate::ops::{AttentionSpans, Ops, ScoreRules};
+use crate::ops::{AttentionSpans, Ops, PreparedWeight, ScoreRules, from_words, to_words};
+use crate::precision::WeightType;
 
 /// Context shared by all layers: operations, model configuration, position bias.
 pub(super) struct LayerContext<'a, M: Ops> {
@@ -42,10 +43,10 @@ pub(super) struct Layer<M: Ops> {
 }
 
 /// Weights of a layer in host memory: prepared for the device, one vector per tensor in the order in which
-/// [`HostLayer::layer`] reads them.
+/// [`HostLayer::layer`] reads them. The elements are words: f32, or parts of smaller numbers.
 #[derive(Debug)]
 pub(super) struct HostLayer {
-    tensors: Vec<Arc<[f32]>>,
+    tensors: Vec<Arc<[u32]>>,
     shape: Arc<Shape>,
 }
 
@@ -53,9 +54,9 @@ pub(super) struct HostLayer {
 #[derive(Debug)]
 struct Shape {
     local: bool,
-    linears: [(usize, usize); 5],
-    /// Sizes of the cross-attention's linear layers, if there is one.
-    cross: Option<[(usize, usize); 3]>,
+    linears: [LinearShape; 5],
+    /// The cross-attention's linear layers, if there is one.
+    cross: Option<[LinearShape; 3]>,
     /// Which norms besides that of the attention exist, and whether they have offsets.
     norms: [Option<bool>; 6],
     /// Whether the norm of the attention has offsets.
@@ -63,9 +64,18 @@ struct Shape {
     epsilon: f32,
 }
 
+/// Size of a linear layer, and the type of its weight.
+#[derive(Debug, Clone, Copy)]
+struct LinearShape {
+    inputs: usize,
+    outputs: usize,
+    kind: WeightType,
+}
+
 impl HostLayer {
-    pub(super) fn new<M: Ops>(ops: &M, weights: LayerWeights, epsilon: f32) -> Self {
-        let mut tensors: Vec<Arc<[f32]>> = Vec::new();
+    /// Prepares a layer; its linear layers get weights of this type.
+    pub(super) fn new<M: Ops>(ops: &M, weights: LayerWeights, epsilon: f32, kind: WeightType) -> Self {
+        let mut tensors: Vec<Arc<[u32]>> = Vec::new();
         let (cross_norm, cross) = weights.cross.map(parts).unzip();
         let heads = weights.head_norms.map(|norms| (norms.query, norms.key));
         let (query_norm, key_norm) = heads.unzip();
@@ -74,8 +84,8 @@ impl HostLayer {
         let (attention_output, feed_forward_output) = outputs.unzip();
         let mut store_norm = |NormWeights { gamma, beta }| {
             let shifts = beta.is_some();
-            tensors.push(gamma.into());
-            tensors.extend(beta.map(Arc::from));
+            tensors.push(to_words(gamma).into());
+            tensors.extend(beta.map(|beta| Arc::from(to_words(beta))));
             shifts
         };
         let shifts = store_norm(weights.attention_norm);
@@ -95,16 +105,22 @@ impl HostLayer {
             weights.up,
             weights.down,
         ];
-        let mut store = |dense| {
+        let mut store = |dense: LinearWeights| {
             let LinearWeights {
                 weight,
                 bias,
                 inputs,
                 outputs,
-            } = dense;
-            tensors.push(ops.prepare(weight, inputs, outputs).into());
-            tensors.push(bias.into());
-            (inputs, outputs)
+                ..
+            } = dense.decoded();
+            let prepared = ops.prepare(weight, inputs, outputs, kind);
+            tensors.push(prepared.words.into());
+            tensors.push(to_words(bias).into());
+            LinearShape {
+                inputs,
+                outputs,
+                kind: prepared.kind,
+            }
         };
         let linears = linears.map(&mut store);
         let cross = cross.map(|linears| linears.map(&mut store));
@@ -125,17 +141,17 @@ impl HostLayer {
     pub(super) fn bytes(&self) -> u64 {
         self.tensors
             .iter()
-            .map(|tensor| size_of_val::<[f32]>(tensor) as u64)
+            .map(|tensor| size_of_val::<[u32]>(tensor) as u64)
             .sum()
     }
 
     /// The tensors in the order of transfer.
-    pub(super) fn tensors(&self) -> &[Arc<[f32]>] {
+    pub(super) fn tensors(&self) -> &[Arc<[u32]>] {
         &self.tensors
     }
 
     /// Builds the layer on the device from a copy of its tensors.
-    pub(super) fn layer<M: Ops>(&self, ops: &M, tensors: Vec<Vec<f32>>) -> Layer<M> {
+    pub(super) fn layer<M: Ops>(&self, ops: &M, tensors: Vec<Vec<u32>>) -> Layer<M> {
         let mut tensors = tensors.into_iter();
         let mut next = || tensors.next().unwrap_or_default();
         let Shape {
@@ -147,8 +163,8 @@ impl HostLayer {
             epsilon,
         } = *self.shape;
         let mut norm = |shifts: bool| {
-            let gamma = next();
-            let beta = shifts.then(&mut next);
+            let gamma = from_words(next());
+            let beta = shifts.then(|| from_words(next()));
             ops.norm(gamma, beta, epsilon)
         };
         let attention_norm = norm(shifts);
@@ -162,9 +178,14 @@ impl HostLayer {
         ] = norms.map(|shifts| shifts.map(&mut norm));
         let pair = |first: Option<M::Norm>, second: Option<M::Norm>| Some([first?, second?]);
         let cross = cross_norm.zip(cross);
-        let mut linear = |(inputs, outputs)| {
-            let weight = next();
-            ops.linear(weight, next(), inputs, outputs)
+        let mut linear = |shape| {
+            let LinearShape {
+                inputs,
+                outputs,
+                kind,
+            } = shape;
+            let weight = PreparedWeight { kind, words: next() };
+            ops.linear(weight, from_words(next()), inputs, outputs)
         };
         let [query, key_value, output, up, down] = linears.map(&mut linear);
         let cross = cross.map(|(norm, linears)| {

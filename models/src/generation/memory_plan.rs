@@ -9,6 +9,7 @@ use super::engine::Engine;
 use super::error::EngineError;
 use crate::decoder::weights::{Decoder, Encoder};
 use crate::ops::Ops;
+use crate::precision::Table;
 
 /// Limits for an engine.
 #[derive(Debug, Clone, PartialEq)]
@@ -92,7 +93,8 @@ impl EngineConfig {
 fn first_layer(decoder: &Decoder) -> Decoder {
     Decoder {
         model_config: decoder.model_config.clone(),
-        embedding: Vec::new(),
+        embedding: Table::default(),
+        weight_type: decoder.weight_type,
         positions: None,
         layers: decoder.layers.iter().take(1).cloned().collect(),
         final_norm: decoder.final_norm.clone(),

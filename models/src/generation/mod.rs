@@ -43,8 +43,9 @@ pub(crate) mod slice;
 mod step;
 mod transfer;
 
+pub use crate::decoder::model_config::ModelConfig;
 pub use crate::decoder::registry::{architecture, read_decoder};
-pub use crate::decoder::weights::{Decoder, ModelConfig};
+pub use crate::decoder::weights::Decoder;
 pub use crate::ops::cpu::Cpu;
 pub use config::{Caching, DeviceMemory, EngineConfig, OutOfMemory};
 pub use cost_sampling::{MeasuredCosts, Workload};

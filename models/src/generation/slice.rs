@@ -28,12 +28,13 @@ impl<M: Ops> DecoderSlice<M> {
     pub(crate) fn new(ops: M, mut decoder: Decoder, last: bool) -> Self {
         let epsilon = decoder.model_config.epsilon;
         let layers = std::mem::take(&mut decoder.layers).into_iter();
-        let layers = layers.map(|weights| HostLayer::new(&ops, weights, epsilon).resident(&ops));
+        let kind = decoder.weight_type;
+        let layers = layers.map(|weights| HostLayer::new(&ops, weights, epsilon, kind).resident(&ops));
         let layers = layers.collect();
-        let head = std::mem::take(&mut decoder.head);
+        let head = std::mem::take(&mut decoder.head).decoded();
         let output_head = last.then(|| {
             let norm = decoder.final_norm.clone();
-            let weight = ops.prepare(head.weight, head.inputs, head.outputs);
+            let weight = ops.prepare(head.weight, head.inputs, head.outputs, kind.of_embeddings());
             OutputHead {
                 norm: ops.norm(norm.gamma, norm.beta, epsilon),
                 head: ops.linear(weight, head.bias, head.inputs, head.outputs),

@@ -74,7 +74,7 @@ pub(super) fn copy<M: Ops>(
     done: &Sender<Transferred<M>>,
 ) -> Traffic {
     let mut traffic = Traffic::default();
-    let mut parts: Vec<Vec<f32>> = Vec::new();
+    let mut parts: Vec<Vec<u32>> = Vec::new();
     for job in jobs {
         let loaded = match job {
             TransferJob::Weights {
@@ -115,8 +115,8 @@ pub(super) fn copy<M: Ops>(
 }
 
 /// Copies a layer's tensors up to its first `until` bytes.
-fn copy_weights(stored: &HostLayer, parts: &mut Vec<Vec<f32>>, until: u64) {
-    let until = until as usize / size_of::<f32>();
+fn copy_weights(stored: &HostLayer, parts: &mut Vec<Vec<u32>>, until: u64) {
+    let until = until as usize / size_of::<u32>();
     let mut before = 0;
     for (index, tensor) in stored.tensors().iter().enumerate() {
         if parts.len() == index {

@@ -5,13 +5,14 @@ mod settings;
 mod slice;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::checkpoint::{Checkpoint, LoadError, WeightTotals};
 use crate::decoder::registry;
 use crate::device::{Device, with_ops};
 use crate::generation::{Engine, EngineError, Event, FinishReason, Sampling, SamplingOptions};
 use crate::ops::Ops;
-use crate::runtime::model::{Continuous, Progress};
+use crate::runtime::model::{Continuous, Progress, Reader};
 use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::slice::Slice;
 use crate::runtime::tensor::{Datatype, Tensor};
@@ -37,7 +38,7 @@ const FIRST_OF_BATCHES: u64 = 1 << 63;
 /// the tokens, HybridServe §IV-A) and `end` (BYTES `[1]`: the finish reason).
 pub struct LanguageModel<M: Ops> {
     engine: Engine<M>,
-    prompts: Prompts,
+    prompts: Arc<Prompts>,
     /// Defaults of the app, and of the checkpoint where the app has none.
     sampling: SamplingOptions,
     answers: BTreeMap<u64, PartialAnswer>,
@@ -102,7 +103,7 @@ impl<M: Ops + Clone> LanguageModel<M> {
         let engine = Engine::new(ops, decoder, prompts.tokenizer.clone(), config);
         let model = Self {
             engine: engine.map_err(|error| rejected(error.to_string()))?,
-            prompts,
+            prompts: Arc::new(prompts),
             sampling,
             answers: BTreeMap::new(),
             next_of_batch: FIRST_OF_BATCHES,
@@ -258,6 +259,12 @@ impl<M: Ops> Continuous for LanguageModel<M> {
             })?;
         self.answers.insert(number, PartialAnswer::default());
         Ok(())
+    }
+
+    fn reader(&self) -> Option<Reader> {
+        self.prompts.tokenizer.as_ref()?;
+        let (prompts, longest) = (Arc::clone(&self.prompts), self.engine.longest_prompt());
+        Some(Arc::new(move |inputs| prompts.read(inputs, longest)))
     }
 
     fn cancel(&mut self, number: u64) {

@@ -105,6 +105,19 @@ impl Prompts {
         }
     }
 
+    /// Returns the inputs of a request with `input_ids` in place of its text or messages; `None` if it has none, if they
+    /// cannot be read, or if they are longer than `longest` tokens: the model says what is wrong.
+    pub(super) fn read(&self, inputs: &Inputs, longest: usize) -> Option<Inputs> {
+        let is_text = |input: &Tensor| matches!(input.name.as_str(), "text" | "messages");
+        let place = inputs.iter().position(is_text)?;
+        let tokens = self.tokens(inputs).ok()?;
+        let ids: Vec<i64> = tokens.into_iter().map(i64::from).collect();
+        let ids = Tensor::from_i64("input_ids", &[ids.len()], &ids).ok();
+        let mut read = inputs.clone();
+        *read.get_mut(place)? = ids.filter(|ids| ids.shape.iter().all(|count| *count <= longest))?;
+        Some(read)
+    }
+
     /// Renders messages, a JSON array, by the chat template.
     fn rendered(&self, json: &str) -> Result<String, ModelError> {
         let rejected = |reason: String| bad_input("messages", reason);

@@ -9,8 +9,10 @@ use burn::tensor::activation::{gelu, gelu_approximate, relu, silu, softmax, tanh
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
 use super::{
-    Activation, AttentionSpans, Convolution, EncoderAttention, Heads, Ops, OpsError, Rotary, ScoreRules, Span,
+    Activation, AttentionSpans, Convolution, EncoderAttention, Heads, Ops, OpsError, PreparedWeight, Rotary,
+    ScoreRules, Span, from_words,
 };
+use crate::precision::WeightType;
 
 mod encoders;
 
@@ -163,13 +165,19 @@ impl Ops for Burn {
         target.inplace(|target| target.slice_assign(range, rows(&source)));
     }
 
-    fn prepare(&self, weight: Vec<f32>, _inputs: usize, _outputs: usize) -> Vec<f32> {
-        weight
+    fn prepare(
+        &self,
+        weight: Vec<f32>,
+        _inputs: usize,
+        _outputs: usize,
+        _kind: WeightType,
+    ) -> PreparedWeight {
+        PreparedWeight::f32(weight)
     }
 
-    fn linear(&self, prepared: Vec<f32>, bias: Vec<f32>, _inputs: usize, outputs: usize) -> BurnLinear {
+    fn linear(&self, prepared: PreparedWeight, bias: Vec<f32>, _inputs: usize, outputs: usize) -> BurnLinear {
         BurnLinear {
-            weight: self.tensor(prepared, outputs),
+            weight: self.tensor(from_words(prepared.words), outputs),
             bias: (!bias.is_empty()).then(|| self.tensor(bias, outputs)),
         }
     }

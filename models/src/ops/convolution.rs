@@ -29,7 +29,14 @@ pub(super) fn convolve(images: &Rows, convolution: &Convolution, linear: &Packed
             let corner = [row, pixel % across].map(|place| place * convolution.stride);
             add_window(&mut windows, values.unwrap_or_default(), convolution, corner);
         }
-        gemm_into(out, outputs, &windows, inputs, &linear.weight, &linear.bias);
+        gemm_into(
+            out,
+            outputs,
+            &windows,
+            inputs,
+            linear.weight.panels(),
+            &linear.bias,
+        );
     };
     if is_small(count.saturating_mul(inputs).saturating_mul(outputs)) {
         compute(0, &mut out);
@@ -75,6 +82,7 @@ mod tests {
     use super::super::Ops;
     use super::super::cpu::Cpu;
     use super::*;
+    use crate::precision::WeightType;
 
     fn numbers(count: usize, seed: usize) -> Vec<f32> {
         (0..count)
@@ -123,7 +131,7 @@ mod tests {
             let (values, weight) = (numbers(batch * size, 1), numbers(inputs * outputs, 2));
             let bias = numbers(outputs, 3);
             let linear = Cpu.linear(
-                Cpu.prepare(weight.clone(), inputs, outputs),
+                Cpu.prepare(weight.clone(), inputs, outputs, WeightType::F32),
                 bias.clone(),
                 inputs,
                 outputs,
@@ -161,7 +169,7 @@ mod tests {
         };
         let mut values = vec![1.0; 16];
         values[5] = f32::NAN;
-        let linear = Cpu.linear(Cpu.prepare(vec![0.5; 9], 9, 1), Vec::new(), 9, 1);
+        let linear = Cpu.linear(Cpu.prepare(vec![0.5; 9], 9, 1, WeightType::F32), Vec::new(), 9, 1);
         let result = Cpu.convolve(&Cpu.upload(values, 1), &convolution, &linear);
         for (pixel, value) in result.values.iter().enumerate() {
             assert_eq!(value.is_nan(), pixel / 4 < 3 && pixel % 4 < 3, "{pixel}");

@@ -6,13 +6,15 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::attention;
-use super::gemm::{gemm, pack};
+use super::gemm::gemm;
+use super::packed::PreparedWeight;
 use super::rows::Rows;
 use super::{
     Activation, AttentionSpans, Convolution, EncoderAttention, Heads, Ops, OpsError, Rotary, ScoreRules, Span,
 };
 use super::{convolution, self_attention};
 use crate::ops::elementwise::{gelu_of, gelu_tanh_of, relu_of, sigmoid_of};
+use crate::precision::WeightType;
 
 /// Elements per task.
 const CHUNK: usize = 1 << 14;
@@ -24,7 +26,7 @@ pub struct Cpu;
 /// A linear layer with packed weights.
 #[derive(Debug)]
 pub struct PackedLinear {
-    pub(super) weight: Vec<f32>,
+    pub(super) weight: PreparedWeight,
     pub(super) bias: Vec<f32>,
     pub(super) inputs: usize,
     pub(super) outputs: usize,
@@ -72,11 +74,17 @@ impl Ops for Cpu {
         }
     }
 
-    fn prepare(&self, weight: Vec<f32>, inputs: usize, outputs: usize) -> Vec<f32> {
-        pack(&weight, inputs, outputs)
+    fn prepare(&self, weight: Vec<f32>, inputs: usize, outputs: usize, kind: WeightType) -> PreparedWeight {
+        PreparedWeight::pack(&weight, inputs, outputs, kind)
     }
 
-    fn linear(&self, prepared: Vec<f32>, bias: Vec<f32>, inputs: usize, outputs: usize) -> PackedLinear {
+    fn linear(
+        &self,
+        prepared: PreparedWeight,
+        bias: Vec<f32>,
+        inputs: usize,
+        outputs: usize,
+    ) -> PackedLinear {
         PackedLinear {
             weight: prepared,
             bias,
@@ -120,7 +128,7 @@ impl Ops for Cpu {
             outputs,
         } = linear;
         Rows {
-            values: gemm(&rows.values, *inputs, weight, bias, *outputs),
+            values: gemm(&rows.values, *inputs, weight.panels(), bias, *outputs),
             width: *outputs,
         }
     }

@@ -8,8 +8,11 @@
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-/// Columns of a panel: two vectors of AVX-512, four of AVX2, eight of Neon.
-pub(crate) const PANEL: usize = 32;
+use super::packed::{PANEL, Panels};
+
+/// Rows of a panel that are converted to f32 together, where they are stored in another type: 16 kilobytes, which stay in
+/// the first cache. A multiple of the blocks of quantised types.
+const CONVERTED: usize = 128;
 /// Maximum rows per task: four of the kernel's largest groups, whose inputs stay in the cache.
 const ROWS: usize = 48;
 /// The number of rows per task is a multiple of this, so that few groups are smaller than the largest ones.
@@ -18,22 +21,6 @@ const GROUP: usize = 4;
 const SMALL: usize = 1 << 19;
 /// Fewer rows than this are split by columns, so that all cores read the matrix together.
 const FEW: usize = 24;
-
-/// Packs a row-major matrix `[inputs, outputs]` into panels; the last one is padded with zeros.
-pub(crate) fn pack(weight: &[f32], inputs: usize, outputs: usize) -> Vec<f32> {
-    let mut packed = vec![0.0; outputs.div_ceil(PANEL) * PANEL * inputs];
-    let panels = packed.chunks_mut((PANEL * inputs).max(1));
-    for (index, panel) in panels.enumerate() {
-        let from = index * PANEL;
-        let columns = PANEL.min(outputs - from);
-        for (row, target) in weight.chunks(outputs.max(1)).zip(panel.chunks_mut(PANEL)) {
-            if let (Some(source), Some(target)) = (row.get(from..from + columns), target.get_mut(..columns)) {
-                target.copy_from_slice(source);
-            }
-        }
-    }
-    packed
-}
 
 /// Rows per task if `count` rows are distributed evenly over all threads.
 pub(super) fn rows_per_task(count: usize) -> usize {
@@ -53,7 +40,7 @@ pub(super) fn gemm_into(
     outputs: usize,
     rows: &[f32],
     inputs: usize,
-    packed: &[f32],
+    packed: Panels<'_>,
     bias: &[f32],
 ) {
     Arch::new().dispatch(Gemm {
@@ -66,9 +53,15 @@ pub(super) fn gemm_into(
     });
 }
 
-/// Computes `rows * matrix + bias`, row-major: `rows` `[m, inputs]`, `packed` from [`pack`], `bias` `[outputs]` or
-/// empty.
-pub(crate) fn gemm(rows: &[f32], inputs: usize, packed: &[f32], bias: &[f32], outputs: usize) -> Vec<f32> {
+/// Computes `rows * matrix + bias`, row-major: `rows` `[m, inputs]`, `packed` the panels of the matrix
+/// `[inputs, outputs]`, `bias` `[outputs]` or empty.
+pub(super) fn gemm(
+    rows: &[f32],
+    inputs: usize,
+    packed: Panels<'_>,
+    bias: &[f32],
+    outputs: usize,
+) -> Vec<f32> {
     let count = rows.len().checked_div(inputs).unwrap_or_default();
     let mut out = vec![0.0; count * outputs];
     if out.is_empty() {
@@ -79,7 +72,7 @@ pub(crate) fn gemm(rows: &[f32], inputs: usize, packed: &[f32], bias: &[f32], ou
         return out;
     }
     let share = |rows: &[f32], panels: std::ops::Range<usize>, out: &mut [f32], stride: usize| {
-        let packed = packed.get(panels.start * PANEL * inputs..).unwrap_or_default();
+        let packed = packed.skip(panels.start, inputs);
         let bias = bias.get(panels.start * PANEL..).unwrap_or_default();
         gemm_into(out, stride, rows, inputs, packed, bias);
     };
@@ -117,10 +110,24 @@ pub(crate) fn gemm(rows: &[f32], inputs: usize, packed: &[f32], bias: &[f32], ou
 struct Gemm<'a> {
     rows: &'a [f32],
     inputs: usize,
-    packed: &'a [f32],
+    packed: Panels<'a>,
     bias: &'a [f32],
     out: &'a mut [f32],
     stride: usize,
+}
+
+/// Part of a panel that a kernel computes with.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    /// Rows of the panel, f32.
+    rows: &'a [f32],
+    /// Its first column in the panel.
+    from: usize,
+    /// Its first column in the matrix.
+    first: usize,
+    /// Whether the sums begin with these rows, and whether they end with them.
+    begins: bool,
+    ends: bool,
 }
 
 impl WithSimd for Gemm<'_> {
@@ -171,43 +178,84 @@ impl Gemm<'_> {
             groups.push((size, interleaved(group, self.inputs)));
             rest = left;
         }
-        let panels = self.packed.chunks_exact((PANEL * self.inputs).max(1));
-        for (index, panel) in panels.take(self.stride.div_ceil(PANEL)).enumerate() {
-            let stride = self.stride;
-            let parts = (0..PANEL).step_by(VECTORS * S::F32_LANES);
-            let parts = parts.map(|from| (index * PANEL + from, from));
-            for (first, from) in parts.take_while(|(first, _)| *first < stride) {
-                let mut row = 0;
-                for (size, group) in &groups {
-                    match size {
-                        12 => self.kernel::<S, VECTORS, 12>(simd, (first, from), panel, group, row),
-                        8 => self.kernel::<S, VECTORS, 8>(simd, (first, from), panel, group, row),
-                        6 => self.kernel::<S, VECTORS, 6>(simd, (first, from), panel, group, row),
-                        4 => self.kernel::<S, VECTORS, 4>(simd, (first, from), panel, group, row),
-                        3 => self.kernel::<S, VECTORS, 3>(simd, (first, from), panel, group, row),
-                        2 => self.kernel::<S, VECTORS, 2>(simd, (first, from), panel, group, row),
-                        _ => self.kernel::<S, VECTORS, 1>(simd, (first, from), panel, group, row),
+        let (stride, inputs) = (self.stride, self.inputs);
+        // Rows of f32 need no conversion, so they are not split.
+        let most = match self.packed {
+            Panels::F32(_) => inputs,
+            _ => CONVERTED,
+        };
+        let mut scratch = match self.packed {
+            Panels::F32(_) => Vec::new(),
+            _ => vec![0.0; CONVERTED.min(inputs) * PANEL],
+        };
+        for index in 0..stride.div_ceil(PANEL) {
+            let panel = self.packed.skip(index, inputs);
+            for begin in (0..inputs).step_by(most) {
+                let count = most.min(inputs - begin);
+                let rows = match panel {
+                    Panels::F32(values) => values.get(..inputs * PANEL).unwrap_or_default(),
+                    _ => panel.rows(begin, scratch.get_mut(..count * PANEL).unwrap_or_default()),
+                };
+                for from in (0..PANEL).step_by(VECTORS * S::F32_LANES) {
+                    let part = Part {
+                        rows,
+                        from,
+                        first: index * PANEL + from,
+                        begins: begin == 0,
+                        ends: begin + count == inputs,
+                    };
+                    if part.first >= stride {
+                        break;
                     }
-                    row += size;
+                    let mut row = 0;
+                    for (size, group) in &groups {
+                        let group = group
+                            .get(begin * size..(begin + count) * size)
+                            .unwrap_or_default();
+                        match size {
+                            12 => self.kernel::<S, VECTORS, 12>(simd, part, group, row),
+                            8 => self.kernel::<S, VECTORS, 8>(simd, part, group, row),
+                            6 => self.kernel::<S, VECTORS, 6>(simd, part, group, row),
+                            4 => self.kernel::<S, VECTORS, 4>(simd, part, group, row),
+                            3 => self.kernel::<S, VECTORS, 3>(simd, part, group, row),
+                            2 => self.kernel::<S, VECTORS, 2>(simd, part, group, row),
+                            _ => self.kernel::<S, VECTORS, 1>(simd, part, group, row),
+                        }
+                        row += size;
+                    }
                 }
             }
         }
     }
 
-    /// Computes a group of rows with the part of a panel that begins at its column `from`, which is column `first` of
-    /// the matrix.
+    /// Computes a group of rows with a part of a panel; `group` holds their elements that the part's rows multiply,
+    /// interleaved.
     #[inline(always)]
     fn kernel<S: Simd, const VECTORS: usize, const SIZE: usize>(
         &mut self,
         simd: S,
-        (first, from): (usize, usize),
-        panel: &[f32],
+        part: Part<'_>,
         group: &[f32],
         row: usize,
     ) {
+        let Part { from, first, .. } = part;
+        let columns = (VECTORS * S::F32_LANES).min(self.stride - first);
         let mut sums = [[simd.splat_f32s(0.0); VECTORS]; SIZE];
+        if !part.begins {
+            let rows = self.out.chunks_exact(self.stride).skip(row);
+            for (sums, out) in sums.iter_mut().zip(rows) {
+                let mut line = [0.0; PANEL];
+                if let (Some(line), Some(out)) = (line.get_mut(..columns), out.get(first..first + columns)) {
+                    line.copy_from_slice(out);
+                }
+                let (vectors, _) = S::as_simd_f32s(&line);
+                for (sum, vector) in sums.iter_mut().zip(vectors) {
+                    *sum = *vector;
+                }
+            }
+        }
         let (inputs, _) = group.as_chunks::<SIZE>();
-        let (weights, _) = panel.as_chunks::<PANEL>();
+        let (weights, _) = part.rows.as_chunks::<PANEL>();
         for (inputs, weights) in inputs.iter().zip(weights) {
             let (weights, _) = S::as_simd_f32s(weights);
             // The length must be known at compile time, or the sums would not stay in registers.
@@ -222,8 +270,11 @@ impl Gemm<'_> {
                 }
             }
         }
-        let columns = (VECTORS * S::F32_LANES).min(self.stride - first);
-        let bias = self.bias.get(first..).unwrap_or_default();
+        let bias = if part.ends {
+            self.bias.get(first..).unwrap_or_default()
+        } else {
+            &[]
+        };
         let rows = self.out.chunks_exact_mut(self.stride).skip(row);
         for (sums, out) in sums.iter().zip(rows) {
             let mut line = [0.0; PANEL];
@@ -274,7 +325,9 @@ fn interleave<const ROWS: usize>(rows: &[f32], inputs: usize, out: &mut [f32]) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::packed::{PreparedWeight, pack};
     use super::*;
+    use crate::precision::WeightType;
 
     fn numbers(count: usize, seed: u32) -> Vec<f32> {
         let mut state = seed;
@@ -307,7 +360,8 @@ mod tests {
                 numbers(inputs * outputs, 2),
                 numbers(outputs, 3),
             );
-            let out = gemm(&x, inputs, &pack(&w, inputs, outputs), &b, outputs);
+            let packed = pack(&w, inputs, outputs);
+            let out = gemm(&x, inputs, Panels::F32(&packed), &b, outputs);
             for row in 0..rows {
                 for column in 0..outputs {
                     let expected: f64 = (0..inputs)
@@ -347,14 +401,43 @@ mod tests {
     /// The exactness of all cache modes depends on this.
     #[test]
     fn a_row_has_the_same_bits_in_any_batch() {
-        let (inputs, outputs) = (96, 70);
-        let packed = pack(&numbers(inputs * outputs, 2), inputs, outputs);
+        // More inputs than are converted at a time, and a last panel that is not full.
+        let (inputs, outputs) = (288, 70);
         let x = numbers(61 * inputs, 1);
-        let all = gemm(&x, inputs, &packed, &[], outputs);
-        for (from, to) in [(0, 1), (3, 5), (7, 20), (20, 60), (60, 61)] {
-            let some = gemm(&x[from * inputs..to * inputs], inputs, &packed, &[], outputs);
-            assert_eq!(some, all[from * outputs..to * outputs]);
+        for kind in WeightType::ALL {
+            let packed = PreparedWeight::pack(&numbers(inputs * outputs, 2), inputs, outputs, kind);
+            let packed = packed.panels();
+            let all = gemm(&x, inputs, packed, &[], outputs);
+            for (from, to) in [(0, 1), (3, 5), (7, 20), (20, 60), (60, 61)] {
+                let some = gemm(&x[from * inputs..to * inputs], inputs, packed, &[], outputs);
+                assert_eq!(some, all[from * outputs..to * outputs], "{kind}");
+            }
+            assert!(gemm(&[], inputs, packed, &[], outputs).is_empty());
         }
-        assert!(gemm(&[], inputs, &packed, &[], outputs).is_empty());
+    }
+
+    #[test]
+    fn products_equal_those_with_the_converted_matrix() {
+        for (rows, inputs, outputs) in [
+            (1, 64, 33),
+            (2, 288, 64),
+            (5, 160, 100),
+            (30, 416, 70),
+            (13, 130, 40),
+        ] {
+            let (x, w) = (numbers(rows * inputs, 1), numbers(inputs * outputs, 2));
+            let bias = numbers(outputs, 3);
+            for kind in WeightType::ALL {
+                let packed = PreparedWeight::pack(&w, inputs, outputs, kind);
+                let mut converted = Vec::new();
+                for panel in 0..outputs.div_ceil(PANEL) {
+                    let mut scratch = vec![0.0; inputs * PANEL];
+                    converted.extend_from_slice(packed.panels().skip(panel, inputs).rows(0, &mut scratch));
+                }
+                let expected = gemm(&x, inputs, Panels::F32(&converted), &bias, outputs);
+                let actual = gemm(&x, inputs, packed.panels(), &bias, outputs);
+                assert_eq!(actual, expected, "{kind}, {rows} by {inputs} by {outputs}");
+            }
+        }
     }
 }

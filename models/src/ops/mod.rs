@@ -14,14 +14,20 @@ mod encoder_attention;
 mod gemm;
 #[cfg(test)]
 mod not_finite_tests;
+mod packed;
 mod rows;
 mod self_attention;
+mod softmax;
 
 use std::borrow::Cow;
 
 use thiserror::Error;
 
 pub use encoder_attention::{DistanceRows, DistanceScores, EncoderAttention};
+pub use packed::PreparedWeight;
+pub(crate) use packed::{from_words, to_words};
+
+use crate::precision::WeightType;
 
 /// The device failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -225,11 +231,13 @@ pub trait Ops: Send + Sync + 'static {
     /// Writes a span into a matrix of the same width, starting at row `at`.
     fn write(&self, target: &mut Self::Matrix, at: usize, source: Span<'_, Self::Matrix>);
 
-    /// Prepares the weight of a linear layer, `[inputs, outputs]` row-major, for host memory and for upload.
-    fn prepare(&self, weight: Vec<f32>, inputs: usize, outputs: usize) -> Vec<f32>;
+    /// Prepares the weight of a linear layer, `[inputs, outputs]` row-major, for host memory and for upload, in a type. A
+    /// device that has no kernels for the type, or a type that cannot represent the weight, gives f32.
+    fn prepare(&self, weight: Vec<f32>, inputs: usize, outputs: usize, kind: WeightType) -> PreparedWeight;
 
     /// Creates a linear layer from a prepared weight; the bias has `outputs` elements or none.
-    fn linear(&self, prepared: Vec<f32>, bias: Vec<f32>, inputs: usize, outputs: usize) -> Self::Linear;
+    fn linear(&self, prepared: PreparedWeight, bias: Vec<f32>, inputs: usize, outputs: usize)
+    -> Self::Linear;
 
     /// Creates a layer norm, or an RMS norm if `beta` is `None`.
     fn norm(&self, gamma: Vec<f32>, beta: Option<Vec<f32>>, epsilon: f32) -> Self::Norm;

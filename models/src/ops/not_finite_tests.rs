@@ -3,6 +3,7 @@
 use super::cpu::Cpu;
 use super::rows::Rows;
 use super::*;
+use crate::precision::WeightType;
 
 const WIDTH: usize = 8;
 
@@ -18,7 +19,7 @@ fn with_value(rows: usize, width: usize, value: f32) -> Rows {
 
 fn linear(inputs: usize, outputs: usize) -> <Cpu as Ops>::Linear {
     Cpu.linear(
-        Cpu.prepare(vec![0.1; inputs * outputs], inputs, outputs),
+        Cpu.prepare(vec![0.1; inputs * outputs], inputs, outputs, WeightType::F32),
         vec![0.0; outputs],
         inputs,
         outputs,
@@ -129,6 +130,58 @@ fn no_form_of_encoder_attention_swallows_not_a_number() {
                 own.iter().any(|value| value.is_nan()),
                 "form {form}, column {column}"
             );
+        }
+    }
+}
+
+#[test]
+fn no_type_of_weights_swallows_not_a_number_or_infinity() {
+    let (inputs, outputs) = (64, 40);
+    for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for kind in WeightType::ALL {
+            let weight = Cpu.prepare(vec![0.1; inputs * outputs], inputs, outputs, kind);
+            let linear = Cpu.linear(weight, Vec::new(), inputs, outputs);
+            for rows in [1, 7, 40] {
+                let result = Cpu.multiply(&with_value(rows, inputs, value), &linear);
+                let last = result.span(rows - 1, 1);
+                assert!(
+                    last.iter().all(|value| !value.is_finite()),
+                    "{kind}, {rows} rows, {value}"
+                );
+            }
+        }
+    }
+}
+
+/// Enough queries that several read keys and values together.
+#[test]
+fn no_block_of_queries_swallows_not_a_number() {
+    let (rows, heads) = (
+        64,
+        Heads {
+            queries: 2,
+            keys: 2,
+            head_dim: WIDTH / 2,
+            scale: 0.5,
+        },
+    );
+    let queries = with_value(rows, WIDTH, 0.0);
+    for column in [0, WIDTH] {
+        let mut new_kv = with_value(rows, 2 * WIDTH, 0.0);
+        new_kv.values[40 * 2 * WIDTH + column] = f32::NAN;
+        let request = AttentionSpans {
+            queries: rows,
+            cached: Vec::new(),
+            new_kv: Some(Span {
+                matrix: &new_kv,
+                from: 0,
+                count: rows,
+            }),
+        };
+        let out = Cpu.attend(&queries, &[request], &heads, ScoreRules::default());
+        for (row, values) in out.values.chunks(WIDTH).enumerate() {
+            let swallowed = values.iter().all(|value| value.is_finite());
+            assert_eq!(swallowed, row < 40, "column {column}, query {row}");
         }
     }
 }

@@ -7,9 +7,10 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::EncoderAttention;
-use super::elementwise::exp_of_negative;
-use super::gemm::{PANEL, gemm_into, is_small, pack, rows_per_task};
+use super::gemm::{gemm_into, is_small, rows_per_task};
+use super::packed::{PANEL, Panels, pack};
 use super::rows::Rows;
+use super::softmax::softmax;
 
 /// Score of a hidden pair of tokens: finite, so that a token that sees nothing has a finite result.
 const HIDDEN: f32 = -1e30;
@@ -206,7 +207,7 @@ impl<'a> Shared<'a> {
                 self.distances.1,
                 &keys,
                 head_dim,
-                &distances.queries,
+                Panels::F32(&distances.queries),
                 &[],
             );
         }
@@ -237,7 +238,14 @@ impl Task<'_> {
                     *slot = value * shared.attention.scale;
                 }
             }
-            gemm_into(&mut scores, tokens.len(), &queries, head_dim, &head.keys, &[]);
+            gemm_into(
+                &mut scores,
+                tokens.len(),
+                &queries,
+                head_dim,
+                Panels::F32(&head.keys),
+                &[],
+            );
             if !shared.attention.is_plain() {
                 self.relate(&mut scores, &queries, (index, head), tokens, shared);
             }
@@ -245,7 +253,14 @@ impl Task<'_> {
                 scores: &mut scores,
                 tokens: tokens.len(),
             });
-            gemm_into(&mut attended, head_dim, &scores, tokens.len(), &head.values, &[]);
+            gemm_into(
+                &mut attended,
+                head_dim,
+                &scores,
+                tokens.len(),
+                Panels::F32(&head.values),
+                &[],
+            );
             let lines = self.out.chunks_exact_mut(width);
             for (line, attended) in lines.zip(attended.chunks_exact(head_dim)) {
                 if let Some(line) = line.get_mut(columns.clone()) {
@@ -273,7 +288,14 @@ impl Task<'_> {
         let mut of_queries = Vec::new();
         if let Some(packed) = shared.packed.get(index).filter(|packed| !packed.keys.is_empty()) {
             of_queries = vec![0.0; queries.len() / head_dim * count];
-            gemm_into(&mut of_queries, count, queries, head_dim, &packed.keys, &[]);
+            gemm_into(
+                &mut of_queries,
+                count,
+                queries,
+                head_dim,
+                Panels::F32(&packed.keys),
+                &[],
+            );
         }
         let bias = attention.position_bias.map(|table| table.span(index, 1));
         for (query, scores) in scores.chunks_exact_mut(tokens.len().max(1)).enumerate() {
@@ -317,163 +339,11 @@ impl WithSimd for Softmax<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         for scores in self.scores.chunks_exact_mut(self.tokens.max(1)) {
-            // Sixteen lanes, so that the loops are vectorised.
-            let larger = |most: f32, score: f32| if score > most { score } else { most };
-            let (chunks, rest) = scores.as_chunks::<16>();
-            let mut most = [f32::NEG_INFINITY; 16];
-            for chunk in chunks {
-                for (most, score) in most.iter_mut().zip(chunk) {
-                    *most = larger(*most, *score);
-                }
-            }
-            let most = most.iter().chain(rest).copied().fold(f32::NEG_INFINITY, larger);
-            let (chunks, rest) = scores.as_chunks_mut::<16>();
-            let mut sums = [0.0; 16];
-            for chunk in chunks {
-                for (sum, score) in sums.iter_mut().zip(chunk) {
-                    *score = exp_of_negative(most - *score);
-                    *sum += *score;
-                }
-            }
-            let mut sum = sums.iter().sum::<f32>();
-            for score in rest {
-                *score = exp_of_negative(most - *score);
-                sum += *score;
-            }
-            let factor = 1.0 / sum;
-            for score in scores {
-                *score *= factor;
-            }
+            softmax(scores);
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::cpu::Cpu;
-    use super::super::{EncoderAttention, Ops};
-
-    fn numbers(count: usize, seed: usize) -> Vec<f32> {
-        (0..count)
-            .map(|index| ((index * 7919 + seed * 104_729) % 1000) as f32 / 500.0 - 1.0)
-            .collect()
-    }
-
-    /// One query's result by its definition, for one head.
-    fn plain(
-        lines: &[f32],
-        mask: &[bool],
-        query: usize,
-        columns: std::ops::Range<usize>,
-        width: usize,
-    ) -> Vec<f64> {
-        let part = |line: usize, which: usize| {
-            let from = line * 3 * width + which * width;
-            let values = &lines[from + columns.start..from + columns.end];
-            values.iter().map(|value| f64::from(*value)).collect::<Vec<f64>>()
-        };
-        let scale = (columns.len() as f64).sqrt();
-        let query = part(query, 0);
-        let visible: Vec<usize> = (0..mask.len()).filter(|token| mask[*token]).collect();
-        let weights: Vec<f64> = visible
-            .iter()
-            .map(|token| {
-                let score: f64 = part(*token, 1)
-                    .iter()
-                    .zip(&query)
-                    .map(|(key, query)| key * query)
-                    .sum();
-                (score / scale).exp()
-            })
-            .collect();
-        let sum: f64 = weights.iter().sum();
-        (0..columns.len())
-            .map(|index| {
-                let values = visible.iter().zip(&weights);
-                values
-                    .map(|(token, weight)| weight / sum * part(*token, 2)[index])
-                    .sum()
-            })
-            .collect()
-    }
-
-    #[test]
-    fn attention_matches_its_definition() {
-        let alternating: Vec<bool> = (0..45).map(|token| token % 3 != 1).collect();
-        for (heads, head_dim, masks) in [
-            (1, 1, vec![vec![true]]),
-            (2, 5, vec![vec![true; 7], vec![true, false, true, false]]),
-            (3, 64, vec![vec![true; 33], alternating.clone(), vec![true; 2]]),
-            (2, 40, vec![vec![true; 130], alternating]),
-        ] {
-            let width = heads * head_dim;
-            let tokens: usize = masks.iter().map(Vec::len).sum();
-            let projected = Cpu.upload(numbers(tokens * 3 * width, 5), 3 * width);
-            let sequences: Vec<&[bool]> = masks.iter().map(Vec::as_slice).collect();
-            let result =
-                Cpu.attend_sequences(&projected, &sequences, &EncoderAttention::plain(heads, head_dim));
-            assert_eq!((result.values.len(), result.width), (tokens * width, width));
-            let mut from = 0;
-            for mask in &masks {
-                let lines = &projected.values[from * 3 * width..(from + mask.len()) * 3 * width];
-                for row in 0..mask.len() {
-                    let actual = &result.values[(from + row) * width..(from + row + 1) * width];
-                    for head in 0..heads {
-                        let columns = head * head_dim..(head + 1) * head_dim;
-                        let expected = plain(lines, mask, row, columns.clone(), width);
-                        for (actual, expected) in actual[columns].iter().zip(expected) {
-                            assert!(
-                                (f64::from(*actual) - expected).abs() < 1e-5,
-                                "{actual} {expected}"
-                            );
-                        }
-                    }
-                }
-                from += mask.len();
-            }
-        }
-    }
-
-    #[test]
-    fn a_sequence_has_the_same_bits_in_any_batch() {
-        let (heads, width) = (2, 24);
-        let masks = [vec![true; 50], vec![true; 3], vec![true; 120]];
-        let sequences: Vec<&[bool]> = masks.iter().map(Vec::as_slice).collect();
-        let projected = Cpu.upload(numbers(173 * 3 * width, 1), 3 * width);
-        let attention = EncoderAttention::plain(heads, width / heads);
-        let all = Cpu.attend_sequences(&projected, &sequences, &attention).values;
-        let mut from = 0;
-        for mask in sequences {
-            let alone = Cpu.upload(projected.span(from, mask.len()).to_vec(), 3 * width);
-            let alone = Cpu.attend_sequences(&alone, &[mask], &attention).values;
-            assert_eq!(alone, all[from * width..(from + mask.len()) * width]);
-            from += mask.len();
-        }
-    }
-
-    #[test]
-    fn not_a_number_is_not_hidden() {
-        let width = 20;
-        let mask = [true; 40];
-        for column in [0, width, 2 * width] {
-            let mut values = numbers(40 * 3 * width, 1);
-            values[17 * 3 * width + column] = f32::NAN;
-            let result = Cpu
-                .attend_sequences(
-                    &Cpu.upload(values, 3 * width),
-                    &[&mask],
-                    &EncoderAttention::plain(1, width),
-                )
-                .values;
-            // A query concerns its own row, a key or a value all rows.
-            for (row, values) in result.chunks(width).enumerate() {
-                let concerned = column > 0 || row == 17;
-                assert_eq!(
-                    values.iter().any(|value| value.is_nan()),
-                    concerned,
-                    "{column} {row}"
-                );
-            }
-        }
-    }
-}
+#[path = "self_attention_tests.rs"]
+mod tests;

@@ -4,23 +4,26 @@
 //! may panic in third-party code. The executor therefore builds, runs and drops the model on one dedicated thread, and
 //! checks every output before it returns it.
 
-use std::collections::BTreeMap;
+mod clocks;
+mod in_flight;
+mod reading;
+
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, Timespec, clock_gettime};
 use thiserror::Error;
 
 use crate::device::panic_message;
-use crate::runtime::model::Progress;
 use crate::runtime::model::{
-    Availability, Inputs, Model, ModelError, Outputs, Signature, Waker, check_outputs,
+    Availability, Inputs, Model, ModelError, Outputs, Progress, Reader, Signature, Waker, check_outputs,
 };
+use clocks::CpuClocks;
+use in_flight::InFlight;
 
 /// A model on its own thread. It runs one batch at a time or, if the model is
 /// [`Continuous`](crate::runtime::model::Continuous), requests that join and leave between its steps. Dropping it waits
@@ -28,6 +31,8 @@ use crate::runtime::model::{
 pub struct Executor {
     /// `None` only while the executor is dropped.
     commands: Option<Sender<Command>>,
+    /// Takes requests to the reading thread, which passes them on; `None` if the model's own thread reads them.
+    reading: Option<Sender<Command>>,
     thread: Option<JoinHandle<()>>,
     busy: Arc<AtomicBool>,
     signature: Signature,
@@ -114,6 +119,7 @@ struct Traits {
     continuous: bool,
     waker: Option<Waker>,
     availability: Option<Availability>,
+    reader: Option<Reader>,
 }
 
 impl Executor {
@@ -140,6 +146,7 @@ impl Executor {
                             continuous: model.continuous().is_some(),
                             waker: model.continuous().and_then(|model| model.waker()),
                             availability: model.availability(),
+                            reader: model.continuous().and_then(|model| model.reader()),
                         };
                         // The receiver is gone if the process is shutting down.
                         if report.send(Ok(traits)).is_ok() {
@@ -154,8 +161,14 @@ impl Executor {
                 reason: "its thread ended without a report".into(),
             })
         })?;
+        let reading = traits
+            .reader
+            .map(|reader| reading::start(name, reader, commands.clone()))
+            .transpose()
+            .map_err(SpawnError::Thread)?;
         Ok(Self {
             commands: Some(commands),
+            reading,
             thread: Some(thread),
             busy,
             signature: traits.signature,
@@ -207,10 +220,12 @@ impl Executor {
     }
 
     fn send(&self, command: Command) -> bool {
-        let sent = self
-            .commands
-            .as_ref()
-            .is_some_and(|commands| commands.send(command).is_ok());
+        // A request is cancelled on the same way as it came, so that neither overtakes the other.
+        let way = match command {
+            Command::Submit { .. } | Command::Cancel(_) => self.reading.as_ref().or(self.commands.as_ref()),
+            Command::Batch { .. } | Command::Listen(_) => self.commands.as_ref(),
+        };
+        let sent = way.is_some_and(|commands| commands.send(command).is_ok());
         self.wake();
         sent
     }
@@ -225,6 +240,7 @@ impl Executor {
     /// batches are refused. The handle waits for that thread.
     pub fn end(&mut self) -> Ending {
         self.commands = None;
+        self.reading = None;
         self.wake();
         Ending(self.thread.take())
     }
@@ -333,131 +349,6 @@ fn call_receiver(receiver: impl FnOnce()) {
     }
 }
 
-/// The requests of a continuous model that are in flight.
-#[derive(Default)]
-struct InFlight {
-    /// Output units so far (tokens of a language model), by request.
-    pieces: BTreeMap<u64, u32>,
-    listener: Option<Listener>,
-}
-
-impl InFlight {
-    /// Returns the next command, or `Some(None)` for a step if there is no command and requests are in flight. `None`
-    /// once all handles are dropped.
-    #[expect(
-        clippy::option_option,
-        reason = "no command means a step, a closed channel means the end"
-    )]
-    fn next(&self, queue: &Receiver<Command>) -> Option<Option<Command>> {
-        if self.pieces.is_empty() {
-            return queue.recv().ok().map(Some);
-        }
-        match queue.try_recv() {
-            Ok(command) => Some(Some(command)),
-            Err(TryRecvError::Empty) => Some(None),
-            Err(TryRecvError::Disconnected) => None,
-        }
-    }
-
-    fn submit(&mut self, model: &mut dyn Model, number: u64, inputs: &Inputs, budget: Duration) {
-        let taken = catch_unwind(AssertUnwindSafe(|| match model.continuous() {
-            Some(model) => model.submit_within(number, inputs, budget),
-            None => Err(failed("it does not support continuous batching".to_owned())),
-        }));
-        match taken.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))) {
-            Ok(()) => {
-                self.pieces.insert(number, 0);
-            }
-            Err(error) => self.notify(vec![failed_progress(number, 0, error)], 0),
-        }
-    }
-
-    fn cancel(&mut self, model: &mut dyn Model, number: u64) {
-        if self.pieces.remove(&number).is_some() {
-            cancel_in_model(model, number);
-        }
-    }
-
-    fn step(&mut self, model: &mut dyn Model) {
-        let (started, clocks) = (Instant::now(), CpuClocks::now());
-        let stepped = catch_unwind(AssertUnwindSafe(|| {
-            let model = model.continuous()?;
-            Some((model.waker().is_some(), model.step()))
-        }));
-        let (waits, stepped) = match stepped {
-            Ok(Some((waits, progress))) => (waits, Ok(progress)),
-            Ok(None) => (false, Ok(Vec::new())),
-            Err(panic) => (false, Err(panic)),
-        };
-        let run_us = if waits {
-            CpuClocks::now().since(clocks).thread_us
-        } else {
-            started.elapsed().as_micros() as u64
-        };
-        let progress = match stepped {
-            Ok(progress) => self.servable(progress),
-            Err(panic) => {
-                let lost = std::mem::take(&mut self.pieces);
-                let error = panicked(panic.as_ref());
-                lost.into_iter()
-                    .map(|(number, pieces)| {
-                        cancel_in_model(model, number);
-                        failed_progress(number, pieces, error.clone())
-                    })
-                    .collect()
-            }
-        };
-        self.notify(progress, run_us);
-    }
-
-    /// Returns the progress of requests in flight, with checked outputs.
-    fn servable(&mut self, progress: Vec<Progress>) -> Vec<Progress> {
-        let mut updates = Vec::with_capacity(progress.len());
-        for mut progress in progress {
-            let Some(pieces) = self.pieces.get_mut(&progress.number) else {
-                continue;
-            };
-            *pieces = progress.pieces;
-            progress.end = progress.end.map(|end| end.and_then(check_outputs));
-            if progress.end.is_some() {
-                self.pieces.remove(&progress.number);
-            }
-            updates.push(progress);
-        }
-        updates
-    }
-
-    fn notify(&mut self, progress: Vec<Progress>, run_us: u64) {
-        if let Some(listener) = &mut self.listener {
-            call_receiver(|| listener(Stepped { progress, run_us }));
-        }
-    }
-}
-
-/// Cancels a request in the model, also if the model panics.
-fn cancel_in_model(model: &mut dyn Model, number: u64) {
-    let forgotten = catch_unwind(AssertUnwindSafe(|| {
-        if let Some(model) = model.continuous() {
-            model.cancel(number);
-        }
-    }));
-    if let Err(panic) = forgotten {
-        tracing::error!(
-            reason = panic_message(panic.as_ref()),
-            "cancelling a request panicked"
-        );
-    }
-}
-
-fn failed_progress(number: u64, pieces: u32, error: ModelError) -> Progress {
-    Progress {
-        number,
-        pieces,
-        part: Outputs::new(),
-        end: Some(Err(error)),
-    }
-}
-
 fn panicked(panic: &(dyn std::any::Any + Send)) -> ModelError {
     failed(format!("it panicked: {}", panic_message(panic)))
 }
@@ -521,36 +412,6 @@ fn check_results(
 
 fn failed(reason: String) -> ModelError {
     ModelError::Failed { reason }
-}
-
-/// CPU time used so far by this thread and by the process, microseconds.
-#[derive(Clone, Copy)]
-struct CpuClocks {
-    thread_us: u64,
-    process_us: u64,
-}
-
-impl CpuClocks {
-    fn now() -> Self {
-        Self {
-            thread_us: micros(clock_gettime(ClockId::ThreadCPUTime)),
-            process_us: micros(clock_gettime(ClockId::ProcessCPUTime)),
-        }
-    }
-
-    fn since(self, earlier: Self) -> Self {
-        let thread_us = self.thread_us.saturating_sub(earlier.thread_us);
-        // The two clocks are read one after the other; the process has used at least as much as its thread.
-        let process_us = self.process_us.saturating_sub(earlier.process_us).max(thread_us);
-        Self {
-            thread_us,
-            process_us,
-        }
-    }
-}
-
-fn micros(time: Timespec) -> u64 {
-    u64::try_from(time.tv_sec * 1_000_000 + time.tv_nsec / 1_000).unwrap_or_default()
 }
 
 #[cfg(test)]

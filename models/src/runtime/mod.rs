@@ -2,6 +2,8 @@
 //! slices of models.
 
 pub(crate) mod batch;
+pub(crate) mod cores;
+pub(crate) mod datatype;
 pub(crate) mod executor;
 pub(crate) mod hidden_states;
 pub(crate) mod loaded;

@@ -92,9 +92,19 @@ pub trait Continuous {
         None
     }
 
+    /// Returns what turns requests into inputs that the model reads faster, such as texts into tokens, or `None` if there
+    /// is nothing to do before. The executor calls it on another thread than the model's.
+    fn reader(&self) -> Option<Reader> {
+        None
+    }
+
     /// Runs one step for all requests in flight and returns their progress.
     fn step(&mut self) -> Vec<Progress>;
 }
+
+/// Returns the inputs that a model reads faster in place of these; `None` if they stay as they are, also if they are
+/// wrong. May be called from any thread.
+pub type Reader = Arc<dyn Fn(&Inputs) -> Option<Inputs> + Send + Sync>;
 
 /// Ends a step of a [`Continuous`] model that waits; may be called from any thread.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;

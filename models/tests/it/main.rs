@@ -4,6 +4,7 @@
 mod critics;
 mod digits;
 mod onnx;
+mod precision;
 mod sentiment;
 mod shakespeare;
 mod small_families;

@@ -9,7 +9,7 @@ use kaskade_app::config::App;
 use kaskade_app::config::data::DataSet;
 use kaskade_app::config::family_file::FamilyFile;
 use kaskade_app::data::Samples;
-use kaskade_app::family::{Family, Member, Source, memory_of_workers};
+use kaskade_app::family::{Family, Member, Source, cores_of_workers, memory_of_workers};
 
 /// The files of one checkpoint directory of `examples/digits`.
 macro_rules! checkpoint {
@@ -72,6 +72,8 @@ pub(crate) fn family(app: &App) -> anyhow::Result<Family> {
             name: variant.name.to_string(),
             device: app.device_of(variant),
             source: source.clone(),
+            dtype: variant.dtype,
+            cores: variant.cores,
             share: app.core_share,
             generation: (&app.generation).into(),
             price: variant.price,
@@ -80,6 +82,7 @@ pub(crate) fn family(app: &App) -> anyhow::Result<Family> {
     Ok(Family {
         members: members.collect::<anyhow::Result<_>>()?,
         memory: memory_of_workers(app),
+        cores: cores_of_workers(app),
     })
 }
 

@@ -190,6 +190,7 @@ mod tests {
     use super::super::super::{DistanceRows, DistanceScores, Ops};
     use super::super::Burn;
     use super::*;
+    use crate::precision::WeightType;
 
     fn numbers(count: usize) -> Vec<f32> {
         (0..count)
@@ -258,9 +259,14 @@ mod tests {
                 stride,
             };
             let (values, weight, bias) = (numbers(2 * 7 * 4 * 3), numbers(27 * 5), numbers(5));
-            let on_cpu = Cpu.linear(Cpu.prepare(weight.clone(), 27, 5), bias.clone(), 27, 5);
+            let on_cpu = Cpu.linear(
+                Cpu.prepare(weight.clone(), 27, 5, WeightType::F32),
+                bias.clone(),
+                27,
+                5,
+            );
             let expected = Cpu.convolve(&Cpu.upload(values.clone(), 3), &convolution, &on_cpu);
-            let on_burn = burn.linear(burn.prepare(weight, 27, 5), bias, 27, 5);
+            let on_burn = burn.linear(burn.prepare(weight, 27, 5, WeightType::F32), bias, 27, 5);
             let actual = burn.convolve(&burn.upload(values, 3), &convolution, &on_burn);
             assert!(close(
                 &burn.values(&actual).unwrap(),

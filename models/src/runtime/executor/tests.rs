@@ -1,6 +1,7 @@
 use std::sync::mpsc::channel;
 
 use super::*;
+use crate::runtime::model::Continuous;
 use crate::runtime::tensor::Tensor;
 
 /// Answers each request according to the number in its input.
@@ -198,4 +199,94 @@ fn time_is_measured() {
     let result = receive.recv().unwrap();
     assert!(result.thread_cpu_us >= 3_000 && result.run_us >= 3_000);
     assert!(result.process_cpu_us >= result.thread_cpu_us);
+}
+
+/// A continuous model whose steps wait until they are released; its reader does not wait for them.
+struct Reading {
+    entered: Sender<()>,
+    gate: Receiver<()>,
+    read: Sender<f32>,
+    requests: Vec<(u64, Inputs)>,
+}
+
+impl Model for Reading {
+    fn run(&mut self, _: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        Vec::new()
+    }
+
+    fn continuous(&mut self) -> Option<&mut dyn Continuous> {
+        Some(self)
+    }
+}
+
+impl Continuous for Reading {
+    fn submit(&mut self, request: u64, inputs: &Inputs) -> Result<(), ModelError> {
+        self.requests.push((request, inputs.clone()));
+        Ok(())
+    }
+
+    fn cancel(&mut self, request: u64) {
+        self.requests.retain(|(known, _)| *known != request);
+    }
+
+    fn reader(&self) -> Option<Reader> {
+        let read = self.read.clone();
+        Some(Arc::new(move |inputs| {
+            let value = inputs[0].to_f32().unwrap()[0];
+            read.send(value).unwrap();
+            assert!(value >= 0.0, "negative {value}");
+            (value < 10.0).then(|| number(value + 100.0))
+        }))
+    }
+
+    fn step(&mut self) -> Vec<Progress> {
+        self.entered.send(()).unwrap();
+        self.gate.recv().unwrap();
+        let ended = std::mem::take(&mut self.requests).into_iter();
+        let progress = |(number, inputs)| Progress {
+            number,
+            pieces: 1,
+            part: Outputs::new(),
+            end: Some(Ok(inputs)),
+        };
+        ended.map(progress).collect()
+    }
+}
+
+#[test]
+fn requests_are_read_while_the_model_computes() {
+    let ((go, gate), (entered, in_step), (read, was_read)) = (channel(), channel(), channel());
+    let model = Reading {
+        entered,
+        gate,
+        read,
+        requests: Vec::new(),
+    };
+    let build = move || Ok::<_, ModelError>(Box::new(model) as Box<dyn Model>);
+    let executor = Executor::spawn("reading", build).unwrap();
+    let (send, steps) = channel();
+    executor.listen(move |stepped: Stepped| send.send(stepped.progress).unwrap());
+    let submit = |request, value| {
+        assert!(executor.submit(request, number(value)));
+        assert_eq!(was_read.recv().unwrap().to_bits(), f32::to_bits(value));
+    };
+    submit(1, 1.0);
+    in_step.recv().unwrap();
+    // The model is in a step that does not end before it is released. What the reader cannot read stays as it is.
+    submit(2, 2.0);
+    submit(3, 3.0);
+    executor.cancel(3);
+    submit(4, 11.0);
+    submit(5, -1.0);
+    let mut answers = Vec::new();
+    while answers.len() < 4 {
+        go.send(()).unwrap();
+        let progress: Vec<Progress> = steps.recv().unwrap();
+        answers.extend(progress.into_iter().map(|progress| {
+            let outputs = progress.end.unwrap().unwrap();
+            (progress.number, outputs[0].to_f32().unwrap()[0])
+        }));
+    }
+    answers.sort_by_key(|(request, _)| *request);
+    assert_eq!(answers, [(1, 101.0), (2, 102.0), (4, 11.0), (5, -1.0)]);
 }

@@ -1,0 +1,248 @@
+//! Weights of linear layers and norms in host memory, as a checkpoint has them.
+
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+
+use crate::checkpoint::{LoadError, Weights, transposed};
+use crate::precision::{WeightType, decode, encode};
+
+/// Weight `[inputs, outputs]` of a linear layer, row-major, and its bias, empty if it has none.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct LinearWeights {
+    /// The weight; empty while it is encoded.
+    pub weight: Vec<f32>,
+    /// The weight in another type than f32, so that a model in host memory is as large as its file: by output if the type
+    /// is quantised, else row-major.
+    encoded: Option<(WeightType, Vec<u8>)>,
+    /// The bias.
+    pub bias: Vec<f32>,
+    /// Input size.
+    pub inputs: usize,
+    /// Output size.
+    pub outputs: usize,
+}
+
+/// Weights of a norm; an RMS norm without `beta`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NormWeights {
+    /// The factors.
+    pub gamma: Vec<f32>,
+    /// The offsets.
+    pub beta: Option<Vec<f32>>,
+}
+
+impl LinearWeights {
+    /// Number of elements of weight and bias.
+    pub(crate) fn elements(&self) -> usize {
+        self.inputs * self.outputs + self.bias.len()
+    }
+
+    /// Encodes the weight in a type that can represent it.
+    #[must_use]
+    pub(super) fn stored_as(mut self, kind: WeightType) -> Self {
+        let kind = kind.for_rows(self.inputs, &self.weight);
+        if kind == WeightType::F32 || self.encoded.is_some() {
+            return self;
+        }
+        let weight = std::mem::take(&mut self.weight);
+        let bytes = if kind.is_quantised() {
+            encode(&transposed(&weight, self.outputs), kind)
+        } else {
+            encode(&weight, kind)
+        };
+        self.encoded = Some((kind, bytes));
+        self
+    }
+
+    /// Decodes the weight, if it is encoded.
+    #[must_use]
+    pub(crate) fn decoded(mut self) -> Self {
+        if let Some((kind, bytes)) = self.encoded.take() {
+            let mut weight = vec![0.0; self.inputs * self.outputs];
+            decode(&bytes, kind, &mut weight);
+            self.weight = if kind.is_quantised() {
+                transposed(&weight, self.inputs)
+            } else {
+                weight
+            };
+        }
+        self
+    }
+
+    /// Memory of weight and bias if the weight has this type, bytes.
+    pub(crate) fn bytes(&self, kind: WeightType) -> usize {
+        let kind = match &self.encoded {
+            Some((kind, _)) => *kind,
+            None => kind.for_rows(self.inputs, &self.weight),
+        };
+        kind.bytes(self.inputs * self.outputs) + size_of_val(self.bias.as_slice())
+    }
+
+    /// Takes the linear layer `{name}.weight` as torch stores it, `[outputs, inputs]`, with `{name}.bias` if `bias`.
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub fn take(
+        weights: &mut Weights,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+        bias: bool,
+    ) -> Result<Self, LoadError> {
+        Ok(Self {
+            encoded: None,
+            weight: weights.take_transposed(&format!("{name}.weight"), inputs, outputs)?,
+            bias: bias_of(weights, name, outputs, bias)?,
+            inputs,
+            outputs,
+        })
+    }
+
+    /// Takes a linear layer with bias whose weight is stored as `[inputs, outputs]`, as in GPT-2.
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub(crate) fn take_input_major(
+        weights: &mut Weights,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+    ) -> Result<Self, LoadError> {
+        Ok(Self {
+            encoded: None,
+            weight: weights.take(&format!("{name}.weight"), &[inputs, outputs])?,
+            bias: bias_of(weights, name, outputs, true)?,
+            inputs,
+            outputs,
+        })
+    }
+
+    /// Returns a head that shares its weight with the embedding `[outputs, inputs]`.
+    pub fn tied(embedding: &[f32], inputs: usize) -> Self {
+        Self {
+            encoded: None,
+            weight: transposed(embedding, inputs),
+            bias: Vec::new(),
+            inputs,
+            outputs: embedding.len() / inputs.max(1),
+        }
+    }
+
+    /// Concatenates the outputs of two layers with the same inputs.
+    #[must_use]
+    pub(crate) fn concat_outputs(self, other: &Self) -> Self {
+        let (left, right) = (self.outputs.max(1), other.outputs.max(1));
+        let rows = self.weight.chunks(left).zip(other.weight.chunks(right));
+        Self {
+            encoded: None,
+            weight: rows
+                .flat_map(|(left, right)| left.iter().chain(right))
+                .copied()
+                .collect(),
+            bias: [self.bias, other.bias.clone()].concat(),
+            inputs: self.inputs,
+            outputs: self.outputs + other.outputs,
+        }
+    }
+
+    /// Splits a layer in two; the first has `outputs` of the outputs.
+    pub fn split(self, outputs: usize) -> (Self, Self) {
+        let rows = || self.weight.chunks(self.outputs.max(1));
+        let part = |range: std::ops::Range<usize>| Self {
+            encoded: None,
+            weight: rows()
+                .flat_map(|row| row.get(range.clone()).unwrap_or_default())
+                .copied()
+                .collect(),
+            bias: self.bias.get(range.clone()).unwrap_or_default().to_vec(),
+            inputs: self.inputs,
+            outputs: range.len(),
+        };
+        (part(0..outputs), part(outputs..self.outputs))
+    }
+
+    /// Reorders outputs that alternate between `parts` parts, `size` outputs at a time, so that each part is contiguous:
+    /// GPT-NeoX stores query, key and value of a head side by side.
+    #[must_use]
+    pub(crate) fn by_part(self, size: usize, parts: usize) -> Self {
+        let (size, parts) = (size.max(1), parts.max(1));
+        let reorder = |row: &[f32]| -> Vec<f32> {
+            let of = |part| row.chunks(size).skip(part).step_by(parts).flatten();
+            (0..parts).flat_map(of).copied().collect()
+        };
+        let rows = self.weight.chunks(self.outputs.max(1));
+        Self {
+            weight: rows.flat_map(reorder).collect(),
+            bias: reorder(&self.bias),
+            ..self
+        }
+    }
+
+    pub(super) fn random(rng: &mut ChaCha8Rng, inputs: usize, outputs: usize, biased: bool) -> Self {
+        let deviation = (3.0 / inputs as f32).sqrt();
+        let mut draw = |count: usize, scale: f32| {
+            (0..count)
+                .map(|_| rng.random_range(-1.0..1.0_f32) * scale)
+                .collect()
+        };
+        Self {
+            encoded: None,
+            weight: draw(inputs * outputs, deviation),
+            bias: if biased { draw(outputs, 0.1) } else { Vec::new() },
+            inputs,
+            outputs,
+        }
+    }
+}
+
+fn bias_of(weights: &mut Weights, name: &str, outputs: usize, bias: bool) -> Result<Vec<f32>, LoadError> {
+    if bias {
+        weights.take(&format!("{name}.bias"), &[outputs])
+    } else {
+        Ok(Vec::new())
+    }
+}
+
+impl NormWeights {
+    /// Number of elements of factors and offsets.
+    pub(crate) fn elements(&self) -> usize {
+        self.gamma.len() + self.beta.as_ref().map_or(0, Vec::len)
+    }
+
+    /// Takes the layer norm `{name}.weight` and `{name}.bias`.
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub fn take(weights: &mut Weights, name: &str, width: usize) -> Result<Self, LoadError> {
+        Ok(Self {
+            gamma: weights.take(&format!("{name}.weight"), &[width])?,
+            beta: Some(weights.take(&format!("{name}.bias"), &[width])?),
+        })
+    }
+
+    /// Takes the RMS norm `{name}.weight`.
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub(crate) fn take_rms(weights: &mut Weights, name: &str, width: usize) -> Result<Self, LoadError> {
+        Ok(Self {
+            gamma: weights.take(&format!("{name}.weight"), &[width])?,
+            beta: None,
+        })
+    }
+
+    /// Adds a constant to the factors: Gemma stores them minus 1.
+    #[must_use]
+    pub(crate) fn plus(mut self, offset: f32) -> Self {
+        self.gamma.iter_mut().for_each(|gamma| *gamma += offset);
+        self
+    }
+
+    pub(super) fn random(rng: &mut ChaCha8Rng, width: usize, rms: bool) -> Self {
+        let mut draw = |around: f32| (0..width).map(|_| around + rng.random_range(-0.1..0.1)).collect();
+        Self {
+            gamma: draw(1.0),
+            beta: (!rms).then(|| draw(0.0)),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Configuration of a language model: everything that its layers compute. The architectures fill it in.
+
+use crate::ops::{Activation, Heads, RelativeBias, Rotary};
+
+/// Configuration of a decoder: everything that its layers compute.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ModelConfig {
+    /// Size of a hidden vector.
+    pub width: usize,
+    /// Attention heads.
+    pub heads: Heads,
+    /// Size of the feed-forward layer.
+    pub intermediate_size: usize,
+    /// Vocabulary size, tokens.
+    pub vocabulary: usize,
+    /// Maximum tokens of a request; of an encoder-decoder those of its answer. `usize::MAX` with relative positions,
+    /// because then only the cache is a limit.
+    pub context: usize,
+    /// Added to the variance by the norms.
+    pub epsilon: f32,
+    /// The feed-forward layer's activation.
+    pub activation: Activation,
+    /// Whether the feed-forward layer is gated.
+    pub gated: bool,
+    /// Whether the feed-forward layer runs beside the attention.
+    pub parallel: Parallel,
+    /// Whether the heads of queries and keys are normalised (Qwen 3, Gemma 3).
+    pub head_norms: bool,
+    /// Whether the outputs of attention and feed-forward layer are normalised before they are added (Gemma).
+    pub output_norms: bool,
+    /// Rotary positions; `None` if positions are learned or relative.
+    pub rotary: Option<Rotary>,
+    /// Attention of the layers that see a window only; `None` if all layers see everything.
+    pub local: Option<LocalAttention>,
+    /// Soft cap of the attention's scores.
+    pub score_softcap: Option<f32>,
+    /// Soft cap of the logits.
+    pub logit_softcap: Option<f32>,
+    /// Factor of the embeddings as the layers' input; `None` is 1.
+    pub embedding_scale: Option<f32>,
+    /// Relative positions.
+    pub relative_bias: Option<RelativeBias>,
+    /// Tokens that end an answer.
+    pub eos_token_ids: Vec<u32>,
+}
+
+/// How the feed-forward layer follows the attention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Parallel {
+    /// After it, with a norm before it.
+    #[default]
+    No,
+    /// Beside it, with the same normalised input (GPT-J).
+    SharedNorm,
+    /// Beside it, with a norm before it (GPT-NeoX).
+    OwnNorm,
+}
+
+/// Attention of a layer that sees the last tokens only.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LocalAttention {
+    /// Number of last tokens that a token sees, itself included.
+    pub window: usize,
+    /// Rotary positions of these layers, if they differ from those of the others (Gemma 3).
+    pub rotary: Option<Rotary>,
+}
+
+impl ModelConfig {
+    /// Elements of an ACT entry per token and layer.
+    pub(crate) fn act_width(&self) -> usize {
+        self.width
+    }
+
+    /// Elements of keys and values per token and layer.
+    pub fn kv_width(&self) -> usize {
+        2 * self.heads.key_width()
+    }
+
+    /// Returns the rotary positions of a layer.
+    pub(crate) fn rotary_of(&self, local: bool) -> Option<&Rotary> {
+        let own = self.local.as_ref().filter(|_| local);
+        own.and_then(|local| local.rotary.as_ref())
+            .or(self.rotary.as_ref())
+    }
+
+    /// Returns the number of last tokens that a layer sees; `None` for all.
+    pub(crate) fn window_of(&self, local: bool) -> Option<usize> {
+        let own = self.local.as_ref().filter(|_| local);
+        own.map(|local| local.window)
+    }
+
+    /// Applies the soft cap to logits, in place.
+    pub(crate) fn cap_logits(&self, logits: &mut [f32]) {
+        if let Some(cap) = self.logit_softcap {
+            for logit in logits {
+                *logit = cap * (*logit / cap).tanh();
+            }
+        }
+    }
+
+    pub(super) fn has_learned_positions(&self) -> bool {
+        self.rotary.is_none() && self.relative_bias.is_none()
+    }
+}

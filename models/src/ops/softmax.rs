@@ -1,0 +1,70 @@
+//! The softmax of scores.
+
+use super::elementwise::exp_of_negative;
+
+/// Computes the softmax of a row of scores in place, in sixteen lanes, so that its loops are vectorised. A row without
+/// scores stays empty; a score that is not a number makes all of them so.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+pub(super) fn softmax(scores: &mut [f32]) {
+    let larger = |most: f32, score: f32| if score > most { score } else { most };
+    let (chunks, rest) = scores.as_chunks::<16>();
+    let mut most = [f32::NEG_INFINITY; 16];
+    for chunk in chunks {
+        for (most, score) in most.iter_mut().zip(chunk) {
+            *most = larger(*most, *score);
+        }
+    }
+    let most = most.iter().chain(rest).copied().fold(f32::NEG_INFINITY, larger);
+    let (chunks, rest) = scores.as_chunks_mut::<16>();
+    let mut sums = [0.0; 16];
+    for chunk in chunks {
+        for (sum, score) in sums.iter_mut().zip(chunk) {
+            *score = exp_of_negative(most - *score);
+            *sum += *score;
+        }
+    }
+    let mut sum = sums.iter().sum::<f32>();
+    for score in rest {
+        *score = exp_of_negative(most - *score);
+        sum += *score;
+    }
+    let factor = 1.0 / sum;
+    for score in scores {
+        *score *= factor;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scores_become_probabilities() {
+        for count in [1, 5, 16, 33, 100] {
+            let scores: Vec<f32> = (0..count)
+                .map(|index| ((index * 37) % 19) as f32 / 3.0 - 2.0)
+                .collect();
+            let sum: f64 = scores.iter().map(|score| f64::from(*score).exp()).sum();
+            let mut actual = scores.clone();
+            softmax(&mut actual);
+            for (score, actual) in scores.iter().zip(actual) {
+                assert!((f64::from(*score).exp() / sum - f64::from(actual)).abs() < 1e-6);
+            }
+        }
+        softmax(&mut []);
+    }
+
+    #[test]
+    fn not_a_number_reaches_every_probability() {
+        for place in [0, 17, 39] {
+            let mut scores = vec![0.5; 40];
+            scores[place] = f32::NAN;
+            softmax(&mut scores);
+            assert!(scores.iter().all(|score| score.is_nan()), "{place}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Blocks of quantised weights, in the layout and with the rounding of GGML's `quantize_row_q8_0_ref` and
+//! `quantize_row_q4_0_ref`.
+//!
+//! A block that was quantised once is quantised to the same bytes again, so a quantised file may be read as f32 and
+//! packed for the kernels without further loss.
+
+use half::f16;
+
+/// Weights of a block.
+pub(crate) const BLOCK: usize = 32;
+/// Bytes of a block of `Q8_0`: the scale, then a byte per weight.
+pub(crate) const Q8_0_BYTES: usize = 2 + BLOCK;
+/// Bytes of a block of `Q4_0`: the scale, then two weights per byte.
+pub(crate) const Q4_0_BYTES: usize = 2 + BLOCK / 2;
+
+/// Returns the scale of a block, as the bits of an f16, and its weights: `weight = scale * number`.
+pub(crate) fn quantise_q8_0(block: &[f32; BLOCK]) -> (u16, [i8; BLOCK]) {
+    let largest = block.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+    let scale = largest / 127.0;
+    let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+    (
+        f16::from_f32(scale).to_bits(),
+        block.map(|value| (value * inverse).round() as i8),
+    )
+}
+
+/// Returns the scale of a block, as the bits of an f16, and its weights in 0..16: `weight = scale * (number - 8)`.
+pub(crate) fn quantise_q4_0(block: &[f32; BLOCK]) -> (u16, [u8; BLOCK]) {
+    let larger = |most: f32, value: &f32| if value.abs() > most.abs() { *value } else { most };
+    // The value farthest from zero becomes 0, that is -8.
+    let scale = block.iter().fold(0.0, larger) / -8.0;
+    let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+    (
+        f16::from_f32(scale).to_bits(),
+        block.map(|value| ((value * inverse + 8.5) as u8).min(15)),
+    )
+}
+
+/// Writes a block of `Q8_0`.
+pub(super) fn write_q8_0(block: &[f32; BLOCK], out: &mut Vec<u8>) {
+    let (scale, numbers) = quantise_q8_0(block);
+    out.extend(scale.to_le_bytes());
+    out.extend(numbers.map(i8::cast_unsigned));
+}
+
+/// Writes a block of `Q4_0`: weight `i` in the lower half of byte `i`, weight `i + 16` in the upper one.
+pub(super) fn write_q4_0(block: &[f32; BLOCK], out: &mut Vec<u8>) {
+    let (scale, numbers) = quantise_q4_0(block);
+    let (low, high) = numbers.split_at(BLOCK / 2);
+    out.extend(scale.to_le_bytes());
+    out.extend(low.iter().zip(high).map(|(low, high)| low | high << 4));
+}
+
+/// Reads a block of `Q8_0`.
+pub(super) fn read_q8_0(block: &[u8; Q8_0_BYTES], out: &mut [f32]) {
+    let [low, high, numbers @ ..] = block;
+    let scale = f16::from_le_bytes([*low, *high]).to_f32();
+    for (slot, number) in out.iter_mut().zip(numbers) {
+        *slot = f32::from(number.cast_signed()) * scale;
+    }
+}
+
+/// Reads a block of `Q4_0`.
+pub(super) fn read_q4_0(block: &[u8; Q4_0_BYTES], out: &mut [f32]) {
+    let [low, high, numbers @ ..] = block;
+    let scale = f16::from_le_bytes([*low, *high]).to_f32();
+    let numbers = numbers.iter();
+    let numbers = numbers
+        .clone()
+        .map(|pair| pair & 15)
+        .chain(numbers.map(|pair| pair >> 4));
+    for (slot, number) in out.iter_mut().zip(numbers) {
+        *slot = (f32::from(number) - 8.0) * scale;
+    }
+}

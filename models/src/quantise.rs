@@ -1,0 +1,269 @@
+//! Quantises a checkpoint offline: writes a directory that loads like the original.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+use thiserror::Error;
+
+use crate::architectures::registry::architecture;
+use crate::checkpoint::quantisation::{KEY, Quantisation};
+use crate::checkpoint::sentence::SentenceModules;
+use crate::checkpoint::weights::RawTensor;
+use crate::checkpoint::{Checkpoint, LoadError, transposed};
+use crate::precision::{WeightType, encode};
+
+/// Ends of the names of matrices whose columns are outputs, by `model_type`; those of all others are inputs.
+const TRANSPOSED: [(&str, &[&str]); 1] = [(
+    "gpt2",
+    &[
+        "attn.c_attn.weight",
+        "attn.c_proj.weight",
+        "mlp.c_fc.weight",
+        "mlp.c_proj.weight",
+    ],
+)];
+/// Parts of the names of embeddings and of heads of language models, which are `Q8_0` where layers are `Q4_0`.
+const EMBEDDINGS: [&str; 5] = ["embed", "wte", "wpe", "shared", "lm_head"];
+/// Parts of the names of layers beside embeddings.
+const PROJECTIONS: [&str; 2] = ["mapping", "proj"];
+/// Part of the names of tables of scores, which are no layers.
+const SCORES: &str = "relative_attention_bias";
+
+/// What [`quantise`] wrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quantised {
+    /// Number of matrices that are quantised.
+    pub matrices: usize,
+    /// Number of tensors that are as before.
+    pub others: usize,
+    /// Size of all tensors before, bytes.
+    pub bytes_before: u64,
+    /// Size of all tensors after, bytes.
+    pub bytes_after: u64,
+}
+
+/// Why a checkpoint was not quantised.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum QuantiseError {
+    /// The checkpoint cannot be read.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The type is none that checkpoints are quantised to.
+    #[error("checkpoints are quantised to q8_0 or q4_0; for `{0}`, save the checkpoint in that type")]
+    NotQuantised(WeightType),
+    /// The checkpoint is quantised already.
+    #[error("`{file}` has a `quantization_config`: it is quantised already; quantise the original instead")]
+    Already {
+        /// Its configuration.
+        file: String,
+    },
+    /// The target exists.
+    #[error("`{}` exists already; name a new directory", path.display())]
+    Exists {
+        /// The target.
+        path: PathBuf,
+    },
+    /// No matrix consists of whole blocks.
+    #[error("`{file}` has no matrix whose rows consist of blocks of 32 weights; nothing would be smaller")]
+    Nothing {
+        /// Its weights.
+        file: String,
+    },
+    /// The target cannot be written.
+    #[error("`{}` cannot be written: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Message of the operating system.
+        source: std::io::Error,
+    },
+}
+
+/// A tensor of the new file.
+struct Planned {
+    name: String,
+    /// Its shape before.
+    before: Vec<usize>,
+    /// Type and shape of its elements, as in the header.
+    dtype: String,
+    shape: Vec<usize>,
+    bytes: usize,
+    /// Its quantised type; `None` if it is copied.
+    kind: Option<WeightType>,
+}
+
+/// Quantises the matrices of a Hugging Face directory to `kind` and writes the result to a new directory, with the other
+/// files as they are. Norms, biases, convolutions and matrices without whole blocks are copied.
+///
+/// # Errors
+/// [`QuantiseError`]; a directory that was begun may remain.
+pub fn quantise(from: &Path, to: &Path, kind: WeightType) -> Result<Quantised, QuantiseError> {
+    if !kind.is_quantised() {
+        return Err(QuantiseError::NotQuantised(kind));
+    }
+    // The architecture decides which matrices are transposed, so it must be a known one.
+    architecture(from)?;
+    let mut checkpoint = Checkpoint::open(from)?;
+    let config = &checkpoint.config;
+    if config.optional::<Value>(KEY)?.is_some() {
+        return Err(QuantiseError::Already {
+            file: config.file().to_owned(),
+        });
+    }
+    let model_type = config.optional::<String>("model_type")?.unwrap_or_default();
+    let known = TRANSPOSED.iter().find(|(name, _)| *name == model_type);
+    let quantisation = Quantisation::new(kind, known.map_or(&[], |(_, names)| names));
+    let raw = checkpoint.weights.raw();
+    let planned: Vec<Planned> = raw.iter().map(|tensor| plan(tensor, &quantisation)).collect();
+    let matrices = planned.iter().filter(|tensor| tensor.kind.is_some()).count();
+    if matrices == 0 {
+        return Err(QuantiseError::Nothing {
+            file: checkpoint.weights.file().to_owned(),
+        });
+    }
+    let report = Quantised {
+        matrices,
+        others: planned.len() - matrices,
+        bytes_before: raw.iter().map(|tensor| tensor.bytes).sum(),
+        bytes_after: planned.iter().map(|tensor| tensor.bytes as u64).sum(),
+    };
+    let folder = SentenceModules::open(from)?.map_or_else(String::new, |(_, folder)| folder);
+    copy_others(from, to, Path::new(""), Path::new(&folder))?;
+    write_config(&checkpoint, &to.join(&folder), &quantisation)?;
+    write_weights(
+        &mut checkpoint,
+        &to.join(&folder).join("model.safetensors"),
+        &planned,
+        &quantisation,
+    )?;
+    Ok(report)
+}
+
+/// Decides what becomes of a tensor.
+fn plan(tensor: &RawTensor, quantisation: &Quantisation) -> Planned {
+    let mut planned = Planned {
+        name: tensor.name.clone(),
+        before: tensor.shape.clone(),
+        dtype: tensor.dtype.clone(),
+        shape: tensor.shape.clone(),
+        bytes: usize::try_from(tensor.bytes).unwrap_or(usize::MAX),
+        kind: None,
+    };
+    let &[mut rows, mut columns] = tensor.shape.as_slice() else {
+        return planned;
+    };
+    if quantisation.is_transposed(&tensor.name) {
+        (rows, columns) = (columns, rows);
+    }
+    let whole = columns > 0 && quantisation.kind.for_rows(columns, &[]).is_quantised();
+    if !tensor.is_float || !whole || !tensor.name.ends_with(".weight") || tensor.name.contains(SCORES) {
+        return planned;
+    }
+    let contains = |parts: &[&str]| parts.iter().any(|part| tensor.name.contains(part));
+    let embeds = contains(&EMBEDDINGS) && !contains(&PROJECTIONS);
+    let kind = if embeds {
+        quantisation.kind.of_embeddings()
+    } else {
+        quantisation.kind
+    };
+    let line = kind.bytes(columns);
+    "U8".clone_into(&mut planned.dtype);
+    planned.shape = vec![rows, line];
+    planned.bytes = rows * line;
+    planned.kind = Some(kind);
+    planned
+}
+
+/// Copies all files but configuration and weights of `model`, a folder of the checkpoint.
+fn copy_others(from: &Path, to: &Path, inside: &Path, model: &Path) -> Result<(), QuantiseError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| QuantiseError::Write { path, source }
+    };
+    let target = to.join(inside);
+    if inside.as_os_str().is_empty() && to.exists() {
+        return Err(QuantiseError::Exists { path: to.to_owned() });
+    }
+    std::fs::create_dir_all(&target).map_err(failed(&target))?;
+    let source = from.join(inside);
+    for entry in std::fs::read_dir(&source).map_err(failed(&source))? {
+        let entry = entry.map_err(failed(&source))?;
+        let (path, inside_file) = (entry.path(), inside.join(entry.file_name()));
+        if path.is_dir() {
+            copy_others(from, to, &inside_file, model)?;
+            continue;
+        }
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let replaced = inside == model
+            && (name == "config.json"
+                || name.ends_with(".safetensors")
+                || name.ends_with(".safetensors.index.json"));
+        if !replaced {
+            let target = to.join(&inside_file);
+            std::fs::copy(&path, &target).map_err(failed(&target))?;
+        }
+    }
+    Ok(())
+}
+
+fn write_config(
+    checkpoint: &Checkpoint,
+    to: &Path,
+    quantisation: &Quantisation,
+) -> Result<(), QuantiseError> {
+    let mut keys = checkpoint.config.keys().clone();
+    keys.insert(KEY.to_owned(), json!(quantisation));
+    let path = to.join("config.json");
+    std::fs::write(&path, format!("{:#}\n", Value::Object(keys)))
+        .map_err(|source| QuantiseError::Write { path, source })
+}
+
+/// Writes the tensors one at a time.
+fn write_weights(
+    checkpoint: &mut Checkpoint,
+    path: &Path,
+    planned: &[Planned],
+    quantisation: &Quantisation,
+) -> Result<(), QuantiseError> {
+    let failed = |source| QuantiseError::Write {
+        path: path.to_owned(),
+        source,
+    };
+    let mut header = Map::new();
+    header.insert("__metadata__".to_owned(), json!({"format": "pt"}));
+    let mut offset = 0;
+    for tensor in planned {
+        let offsets = [offset, offset + tensor.bytes];
+        header.insert(
+            tensor.name.clone(),
+            json!({"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": offsets}),
+        );
+        offset += tensor.bytes;
+    }
+    let mut header = Value::Object(header).to_string();
+    // Data begins at a multiple of 8 bytes.
+    let padding = header.len().next_multiple_of(8) - header.len();
+    header.extend(std::iter::repeat_n(' ', padding));
+    let mut file = BufWriter::new(File::create(path).map_err(failed)?);
+    file.write_all(&(header.len() as u64).to_le_bytes())
+        .map_err(failed)?;
+    file.write_all(header.as_bytes()).map_err(failed)?;
+    for tensor in planned {
+        let bytes = match tensor.kind {
+            None => checkpoint.weights.bytes_of(&tensor.name)?,
+            Some(kind) => {
+                let mut values = checkpoint.weights.copy(&tensor.name, &tensor.before)?;
+                if let ([_, columns], true) = (&tensor.before[..], quantisation.is_transposed(&tensor.name)) {
+                    values = transposed(&values, *columns);
+                }
+                encode(&values, kind)
+            }
+        };
+        file.write_all(&bytes).map_err(failed)?;
+    }
+    file.flush().map_err(failed)
+}

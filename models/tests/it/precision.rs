@@ -1,0 +1,182 @@
+//! Types of weights: the committed families as stored, converted while loading, and from quantised directories.
+
+use std::path::{Path, PathBuf};
+
+use kaskade_models::generation::SamplingOptions;
+use kaskade_models::{
+    Device, Generation, Inputs, LoadError, LoadOptions, Loaded, QuantiseError, Tensor, WeightType, load,
+    quantise,
+};
+
+fn example(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../examples")
+        .join(path)
+}
+
+fn loaded(dir: &Path, dtype: Option<WeightType>) -> Loaded {
+    let options = LoadOptions {
+        dtype,
+        generation: Generation {
+            sampling: SamplingOptions {
+                max_tokens: Some(24),
+                ..SamplingOptions::default()
+            },
+            ..Generation::default()
+        },
+        ..LoadOptions::default()
+    };
+    load(dir, &Device::Cpu, &options).unwrap()
+}
+
+fn request(text: &str) -> Inputs {
+    vec![Tensor::from_texts("text", &[text]).unwrap()]
+}
+
+/// Logits of a classifier for texts of different lengths.
+fn logits(loaded: &mut Loaded) -> Vec<Vec<f32>> {
+    let texts = [
+        "a warm , funny and moving film",
+        "dull",
+        "the plot is thin , but the two leads carry it with wit and a great deal of charm",
+    ];
+    let answers = loaded.model.run(&texts.map(request)).into_iter();
+    answers
+        .map(|answer| {
+            answer
+                .unwrap()
+                .iter()
+                .find(|output| output.name == "logits")
+                .unwrap()
+                .to_f32()
+                .unwrap()
+        })
+        .collect()
+}
+
+/// Tokens and their probabilities of a language model.
+fn continued(loaded: &mut Loaded) -> (Vec<i64>, Vec<f32>) {
+    let outputs = loaded
+        .model
+        .run(&[request("KING RICHARD III:\nMy lord, ")])
+        .remove(0)
+        .unwrap();
+    let of = |name: &str| outputs.iter().find(|output| output.name == name).unwrap();
+    (
+        of("tokens").to_i64().unwrap(),
+        of("probabilities").to_f32().unwrap(),
+    )
+}
+
+fn largest_difference(one: &[Vec<f32>], other: &[Vec<f32>]) -> f32 {
+    let pairs = one.iter().flatten().zip(other.iter().flatten());
+    pairs.map(|(one, other)| (one - other).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn an_encoder_answers_in_every_type_and_its_memory_follows() {
+    let dir = example("sentiment/weights/sentiment-mini");
+    let mut wide = loaded(&dir, Some(WeightType::F32));
+    let expected = logits(&mut wide);
+    // Stored in f16, which f32 represents exactly: no bit of an answer changes.
+    let mut stored = loaded(&dir, None);
+    assert_eq!(logits(&mut stored), expected);
+    let mut least = wide.info.weight_bytes;
+    assert_eq!(wide.info.parameters, stored.info.parameters);
+    for (dtype, most) in [
+        (WeightType::Bf16, 0.05),
+        (WeightType::Q8_0, 0.05),
+        (WeightType::Q4_0, 1.0),
+    ] {
+        let mut converted = loaded(&dir, Some(dtype));
+        let difference = largest_difference(&logits(&mut converted), &expected);
+        assert!(difference > 0.0 && difference < most, "{dtype}: {difference}");
+        assert!(converted.info.weight_bytes < least, "{dtype}");
+        least = converted.info.weight_bytes;
+    }
+    let share = |loaded: &Loaded| loaded.info.weight_bytes as f64 / wide.info.weight_bytes as f64;
+    // Norms and biases stay f32.
+    assert!((0.5..0.51).contains(&share(&stored)), "{}", share(&stored));
+    assert!((0.26..0.28).contains(&share(&loaded(&dir, Some(WeightType::Q8_0)))));
+}
+
+#[test]
+fn a_language_model_answers_in_every_type() {
+    let dir = example("shakespeare/weights/shakespeare-base");
+    let mut wide = loaded(&dir, Some(WeightType::F32));
+    let (tokens, probabilities) = continued(&mut wide);
+    let mut stored = loaded(&dir, None);
+    assert_eq!(continued(&mut stored), (tokens.clone(), probabilities.clone()));
+    assert!(stored.info.weight_bytes < wide.info.weight_bytes * 6 / 10);
+    for (dtype, most) in [(WeightType::Q8_0, 0.02), (WeightType::Q4_0, 0.3)] {
+        let mut converted = loaded(&dir, Some(dtype));
+        let (first, found) = continued(&mut converted);
+        // The first token has the same context whatever follows.
+        assert_eq!(first[0], tokens[0], "{dtype}");
+        assert!((found[0] - probabilities[0]).abs() < most, "{dtype}: {found:?}");
+        assert!(converted.info.weight_bytes < stored.info.weight_bytes, "{dtype}");
+    }
+}
+
+#[test]
+fn a_quantised_directory_answers_like_its_original_in_that_type() {
+    let folder = tempfile::tempdir().unwrap();
+    for (index, dtype) in [WeightType::Q8_0, WeightType::Q4_0].into_iter().enumerate() {
+        let from = example("sentiment/weights/sentiment-mini");
+        let to = folder.path().join(format!("encoder-{index}"));
+        let report = quantise(&from, &to, dtype).unwrap();
+        assert!(report.matrices > 20 && report.others > 20, "{report:?}");
+        assert!(report.bytes_after < report.bytes_before * 6 / 10, "{report:?}");
+        let (mut here, mut there) = (loaded(&from, Some(dtype)), loaded(&to, None));
+        assert_eq!(logits(&mut there), logits(&mut here), "{dtype}");
+        assert_eq!(there.info.weight_bytes, here.info.weight_bytes, "{dtype}");
+        assert_eq!(there.info.parameters, here.info.parameters, "{dtype}");
+
+        // GPT-2 stores its matrices with the outputs as columns.
+        let from = example("shakespeare/weights/shakespeare-base");
+        let to = folder.path().join(format!("decoder-{index}"));
+        quantise(&from, &to, dtype).unwrap();
+        let (mut here, mut there) = (loaded(&from, Some(dtype)), loaded(&to, None));
+        assert_eq!(continued(&mut there), continued(&mut here), "{dtype}");
+        assert_eq!(there.info.weight_bytes, here.info.weight_bytes, "{dtype}");
+    }
+}
+
+#[test]
+fn what_cannot_be_quantised_is_refused_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = example("sentiment/weights/sentiment-pico");
+    let to = folder.path().join("quantised");
+    let refused = quantise(&from, &to, WeightType::Bf16).unwrap_err();
+    assert!(
+        matches!(refused, QuantiseError::NotQuantised(WeightType::Bf16)),
+        "{refused}"
+    );
+    quantise(&from, &to, WeightType::Q8_0).unwrap();
+    let refused = quantise(&from, &to, WeightType::Q8_0).unwrap_err();
+    assert!(matches!(refused, QuantiseError::Exists { .. }), "{refused}");
+    let refused = quantise(&to, &folder.path().join("again"), WeightType::Q4_0).unwrap_err();
+    assert!(matches!(refused, QuantiseError::Already { .. }), "{refused}");
+    let config = to.join("config.json");
+    let other = std::fs::read_to_string(&config)
+        .unwrap()
+        .replace("\"kaskade\"", "\"gptq\"");
+    std::fs::write(&config, other).unwrap();
+    let refused = load(&to, &Device::Cpu, &LoadOptions::default()).err().unwrap();
+    assert!(
+        matches!(&refused, LoadError::BadKey { key, .. } if key == "quantization_config"),
+        "{refused}"
+    );
+}
+
+/// A family's largest model and its quantised copies, as `examples/precisions` serves them.
+#[test]
+fn copies_of_the_digits_model_are_smaller_and_almost_as_accurate() {
+    let dir = example("digits/weights/digits-large");
+    let bytes = [None, Some(WeightType::Q8_0), Some(WeightType::Q4_0)]
+        .map(|dtype| loaded(&dir, dtype).info.weight_bytes);
+    assert!(
+        bytes[1] < bytes[0] * 6 / 10 && bytes[2] < bytes[1] * 6 / 10,
+        "{bytes:?}"
+    );
+}

@@ -1,0 +1,276 @@
+"""Compares models on the CPU with onnxruntime, torch and CTranslate2, interleaved in one run.
+
+    python3 -m venv venv && . venv/bin/activate
+    pip install torch --index-url https://download.pytorch.org/whl/cpu   # or: pip install torch
+    pip install transformers onnx onnxruntime ctranslate2
+    python3 scripts/bench-models.py [--rounds 5] [--threads 2] [--only encoders,vit,decode,prefill,types]
+
+All checkpoints are random, of stated sizes, and made in a temporary folder by transformers:
+
+    encoders   BERTs of 6 layers, 384 wide, and of 12 layers, 768 wide; texts of 20 to 120 tokens, tokenising included, at
+               batch sizes 1, 8 and 32; onnxruntime and torch pad batches to their longest text
+    vit        ViT-Base, images of 224 x 224
+    decode     a GPT-2 of 124 million weights, greedy behind 32 tokens, batch sizes 1 and 8: beside CTranslate2
+    prefill    a prompt of 1,000 tokens by the same model: beside torch
+    types      the same model in bf16, q8_0 and q4_0 beside f32 at batch size 1, and f32 beside a plain read of memory
+
+Every round measures each program once, in turn, so that other load affects all. A ratio above 1 means that Kaskade is
+faster. Prints medians, and the range of the rounds' ratios.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+WORDS = 30_000
+LONGEST = 120
+
+
+def built(bench):
+    """A benchmark's program, as cargo names it after building it."""
+    command = ["cargo", "bench", "--no-run", "-p", "kaskade-models", "--bench", bench, "--message-format", "json"]
+    messages = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    return [path for path in (json.loads(line).get("executable") for line in messages) if path][-1]
+
+
+class Ours:
+    """A benchmark's program that answers one line of JSON with another."""
+
+    def __init__(self, bench, arguments, threads):
+        environment = {**os.environ, "RAYON_NUM_THREADS": str(threads), "CORES": str(threads)}
+        self.process = subprocess.Popen(
+            [built(bench), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def ask(self, **question):
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError("the benchmark ended; its message is above")
+        return json.loads(line)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def compare(name, rounds, measure, other_name, other):
+    """Runs both measurements, in units per second, in turn and prints their ratio."""
+    measure(), other()
+    figures = [(measure(), other()) for _ in range(rounds)]
+    mine, theirs = (statistics.median(side) for side in zip(*figures))
+    ratios = sorted(own / their for own, their in figures)
+    print(
+        f"{name}: kaskade {mine:.2f}/s, {other_name} {theirs:.2f}/s, ratio {mine / theirs:.2f} "
+        f"(rounds {ratios[0]:.2f} to {ratios[-1]:.2f})",
+        flush=True,
+    )
+
+
+def tokenizer(folder, size=WORDS):
+    """A tokenizer of whole words with BERT's special tokens, in the folder of a checkpoint."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + [f"w{index}" for index in range(size - 5)]
+    words = Tokenizer(models.WordLevel({name: index for index, name in enumerate(names)}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    )
+    fast.save_pretrained(folder)
+    return fast
+
+
+def exported(model, inputs, names, axes, path):
+    import torch
+
+    torch.onnx.export(
+        model, inputs, str(path), input_names=names, output_names=["logits"], dynamic_axes=axes, opset_version=17, dynamo=False
+    )
+
+
+def onnx_session(path, threads):
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def encoders(folder, rounds, threads):
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification
+
+    rng = random.Random(1)
+    texts = [" ".join(f"w{rng.randrange(WORDS - 5)}" for _ in range(rng.randint(18, LONGEST - 2))) for _ in range(64)]
+    file = folder / "texts.txt"
+    file.write_text("\n".join(texts) + "\n")
+    for layers, width in ((6, 384), (12, 768)):
+        place = folder / f"bert-{layers}x{width}"
+        config = BertConfig(
+            vocab_size=WORDS, hidden_size=width, num_hidden_layers=layers, num_attention_heads=width // 64,
+            intermediate_size=4 * width, num_labels=10,
+        )
+        model = BertForSequenceClassification(config).eval()
+        model.save_pretrained(place)
+        words = tokenizer(place)
+        sample = words(texts[:2], padding=True, return_tensors="pt")
+        inputs = (sample["input_ids"], sample["attention_mask"])
+        axes = {name: {0: "batch", 1: "length"} for name in ("input_ids", "attention_mask")}
+        exported(model, inputs, ["input_ids", "attention_mask"], axes, place / "model.onnx")
+        session = onnx_session(place / "model.onnx", threads)
+        ours = Ours("directory", [str(place)], threads)
+
+        def padded(batch, run):
+            """Texts per second of a program that pads batches."""
+            began = time.perf_counter()
+            for first in range(0, len(texts), batch):
+                run(words(texts[first : first + batch], padding=True, return_tensors="pt"))
+            return len(texts) / (time.perf_counter() - began)
+
+        def by_onnx(batch):
+            return padded(batch, lambda fed: session.run(None, {name: fed[name].numpy() for name in axes}))
+
+        def by_torch(batch):
+            def run(fed):
+                with torch.inference_mode():
+                    model(input_ids=fed["input_ids"], attention_mask=fed["attention_mask"])
+
+            return padded(batch, run)
+
+        def by_us(batch):
+            return ours.ask(texts=str(file), batch=batch)["items_per_s"]
+
+        best = max((1, 8, 32), key=by_onnx)
+        title = f"bert-{layers}x{width}"
+        for batch in (1, 8, 32):
+            compare(f"{title} batch {batch}", rounds, lambda: by_us(batch), f"onnxruntime at its best batch, {best},", lambda: by_onnx(best))
+        compare(f"{title} batch 32", rounds, lambda: by_us(32), "torch at batch 8", lambda: by_torch(8))
+        compare(f"{title} batch 32 beside batch 1 (aim: at least 1)", rounds, lambda: by_us(32), "kaskade at batch 1", lambda: by_us(1))
+        ours.close()
+
+
+def vit(folder, rounds, threads):
+    import torch
+    from transformers import ViTConfig, ViTForImageClassification
+
+    place = folder / "vit-base"
+    model = ViTForImageClassification(ViTConfig(num_labels=1000)).eval()
+    model.save_pretrained(place)
+    image = torch.rand(1, 3, 224, 224)
+    exported(model, (image,), ["pixel_values"], {"pixel_values": {0: "batch"}}, place / "model.onnx")
+    session = onnx_session(place / "model.onnx", threads)
+    ours = Ours("directory", [str(place)], threads)
+    for batch in (1, 4):
+        images = torch.rand(batch, 3, 224, 224).numpy()
+
+        def by_onnx():
+            began = time.perf_counter()
+            session.run(None, {"pixel_values": images})
+            return batch / (time.perf_counter() - began)
+
+        compare(
+            f"vit-base batch {batch}", rounds,
+            lambda: ours.ask(pixels=224, items=2 * batch, batch=batch)["items_per_s"], "onnxruntime", by_onnx,
+        )
+    ours.close()
+
+
+def decode(folder, rounds, threads):
+    import ctranslate2
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    place = folder / "gpt2"
+    GPT2LMHeadModel(GPT2Config()).save_pretrained(place)
+    tokenizer(place, 50_257)
+    converted = folder / "gpt2-ct2"
+    ctranslate2.converters.TransformersConverter(str(place)).convert(str(converted), force=True)
+    generator = ctranslate2.Generator(str(converted), device="cpu", compute_type="float32", intra_threads=threads)
+    ours, tokens = Ours("decode", ["f32"], threads), 48
+    rng = random.Random(1)
+    for batch in (1, 8):
+        prompts = [[f"w{rng.randrange(50_000)}" for _ in range(32)] for _ in range(batch)]
+
+        def by_ctranslate2():
+            def seconds(count):
+                began = time.perf_counter()
+                generator.generate_batch(prompts, max_length=count, min_length=count, sampling_topk=1, include_prompt_in_result=False)
+                return time.perf_counter() - began
+
+            # The difference of two lengths leaves the steps without the prompt.
+            short = seconds(8)
+            return (tokens - 8) * batch / (seconds(tokens) - short)
+
+        def by_us():
+            return batch / ours.ask(batch=batch, prompt=32, tokens=tokens)["step_s"]
+
+        compare(f"gpt2-124m f32 decode batch {batch}", rounds, by_us, "ctranslate2 f32", by_ctranslate2)
+    ours.close()
+
+
+def prefill(folder, rounds, threads):
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.set_num_threads(threads)
+    model = GPT2LMHeadModel(GPT2Config()).eval()
+    ours = Ours("decode", ["f32"], threads)
+
+    def by_torch():
+        with torch.inference_mode():
+            began = time.perf_counter()
+            model(torch.randint(0, 50_257, (1, 1000)), use_cache=True, logits_to_keep=1)
+            return 1000 / (time.perf_counter() - began)
+
+    compare(
+        "gpt2-124m f32 prompt of 1,000 tokens", rounds,
+        lambda: 1000 / ours.ask(batch=1, prompt=1000, tokens=1)["prompt_s"], "torch", by_torch,
+    )
+    ours.close()
+
+
+def types(_folder, rounds, threads):
+    programs = {name: Ours("decode", [name], threads) for name in ("f32", "bf16", "q8_0", "q4_0")}
+
+    def by(name):
+        return lambda: 1 / programs[name].ask(batch=1, prompt=32, tokens=48)["step_s"]
+
+    for name, aim in (("bf16", "1.7"), ("q8_0", "2.5"), ("q4_0", "none")):
+        compare(f"gpt2-124m {name} decode batch 1 (aim: {aim})", rounds, by(name), "kaskade f32", by("f32"))
+    for name, program in programs.items():
+        answer, read = program.ask(batch=1, prompt=32, tokens=48), program.ask(read=True)["bytes_per_s"]
+        share = answer["step_bytes"] / answer["step_s"] / read
+        print(f"gpt2-124m {name}: reads its weights at {share:.0%} of a plain read of memory", flush=True)
+    for program in programs.values():
+        program.close()
+
+
+def main():
+    kinds = {"encoders": encoders, "vit": vit, "decode": decode, "prefill": prefill, "types": types}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", default=",".join(kinds), help="comma-separated; default: all")
+    arguments = parser.parse_args()
+    if "encoders" in arguments.only or "vit" in arguments.only:
+        import torch
+
+        torch.set_num_threads(arguments.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in arguments.only.split(","):
+            kinds[kind](Path(folder), arguments.rounds, arguments.threads)
+
+
+if __name__ == "__main__":
+    main()
