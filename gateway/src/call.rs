@@ -9,6 +9,7 @@ use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_actors::{Fault, ids};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use crate::config::Streaming;
 use crate::failure::Failure;
 use crate::guard::Permits;
 use crate::shared::{Served, inputs_of};
@@ -69,6 +70,8 @@ impl Call {
         fallback: Duration,
     ) -> Result<Self, Failure> {
         let budget = budget(headers)?.unwrap_or(fallback).min(app.options.max_budget);
+        // The client waits no longer, whatever else it states.
+        let budget = grpc_timeout(headers)?.map_or(budget, |timeout| timeout.min(budget));
         let trace = headers.get("traceparent").and_then(|value| value.to_str().ok());
         Ok(Self {
             budget,
@@ -114,7 +117,16 @@ impl Call {
     }
 
     /// Sends a request and returns the pieces of its answer. Dropping the receiver cancels the request.
-    pub(crate) fn stream(&self, request: InferRequest) -> UnboundedReceiver<Piece> {
+    pub(crate) fn stream(&self, mut request: InferRequest) -> UnboundedReceiver<Piece> {
+        if self.app.options.streaming == Streaming::Optimistic {
+            let parameters = &mut request.parameters;
+            parameters.insert("stream".to_owned(), "optimistic".to_owned());
+        }
+        self.stream_certain(request)
+    }
+
+    /// As [`Call::stream`]; nothing that comes is ever replaced, whatever the app's policy.
+    pub(crate) fn stream_certain(&self, request: InferRequest) -> UnboundedReceiver<Piece> {
         let (pieces, receiver) = unbounded_channel();
         let call = self.clone();
         tokio::spawn(async move {
@@ -247,9 +259,57 @@ fn budget(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
     Ok(seconds.and_then(|value| Duration::try_from_secs_f64(value).ok()))
 }
 
+/// Returns the deadline of a gRPC call: at most eight digits and a unit.
+fn grpc_timeout(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
+    let Some(value) = headers.get("grpc-timeout") else {
+        return Ok(None);
+    };
+    let parse = |text: &str| {
+        let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+        let digits = number.len() <= 8 && number.bytes().all(|digit| digit.is_ascii_digit());
+        let number: u64 = number.parse().ok().filter(|_| digits)?;
+        Some(match unit {
+            "H" => Duration::from_secs(number * 3_600),
+            "M" => Duration::from_secs(number * 60),
+            "S" => Duration::from_secs(number),
+            "m" => Duration::from_millis(number),
+            "u" => Duration::from_micros(number),
+            "n" => Duration::from_nanos(number),
+            _ => return None,
+        })
+    };
+    let timeout = value.to_str().ok().and_then(parse);
+    timeout.map(Some).ok_or_else(|| {
+        Failure::malformed("grpc-timeout must be at most eight digits and one of the units H, M, S, m, u, n")
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn deadlines_of_grpc_are_read() {
+        let of = |value: &'static str| {
+            grpc_timeout(&HeaderMap::from_iter([(
+                axum::http::HeaderName::from_static("grpc-timeout"),
+                HeaderValue::from_static(value),
+            )]))
+        };
+        for (value, millis) in [
+            ("2S", 2_000),
+            ("250m", 250),
+            ("1M", 60_000),
+            ("5000u", 5),
+            ("1H", 3_600_000),
+        ] {
+            assert_eq!(of(value), Ok(Some(Duration::from_millis(millis))), "{value}");
+        }
+        for wrong in ["", "S", "1", "123456789S", "-1S", "+1S", "1 S"] {
+            assert!(of(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(grpc_timeout(&HeaderMap::new()), Ok(None));
+    }
 
     #[test]
     fn budgets_come_from_headers() {

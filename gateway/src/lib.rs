@@ -9,7 +9,8 @@
 //! | `body`, `call`, `failure` | bodies and their compression; budget, trace and answer of one request; typed errors as HTTP statuses |
 //! | `health` | `/health`, `/live`, `/ready`, `/metrics` |
 //! | `oip` | `/v2`: the Open Inference Protocol with the binary tensor extension |
-//! | `openai` | `/v1`: models, chat, completions, embeddings |
+//! | `openai` | `/v1`: models, chat, completions, responses, embeddings |
+//! | `grpc` | the Open Inference Protocol v2 over gRPC, on the same port |
 //! | `tei` | `/predict`, `/rerank`, `/embed` |
 //! | [`overview`], `watch` | rates, power and queues of a running app; the task that follows an app on the bus |
 //! | `dashboard` | `/`: the page and the events that feed it |
@@ -19,6 +20,7 @@ mod call;
 pub mod config;
 mod dashboard;
 mod failure;
+mod grpc;
 mod guard;
 mod health;
 mod histogram;

@@ -23,7 +23,7 @@ use crate::config::{AppOptions, Limits};
 use crate::guard::guard;
 use crate::shared::{Served, Shared};
 use crate::watch::{Watched, follow};
-use crate::{dashboard, health, oip, openai, tei};
+use crate::{dashboard, grpc, health, oip, openai, tei};
 
 /// Why a gateway does not start, or does not serve an app.
 #[derive(Debug, Error)]
@@ -194,6 +194,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .merge(oip::routes())
         .merge(openai::routes())
         .merge(tei::routes())
+        .merge(grpc::routes(&shared))
         .layer(from_fn_with_state(Arc::clone(&shared), guard))
         .with_state(shared)
 }

@@ -8,7 +8,7 @@
 //! | `call` | one request: its place among others, circuit breaker, retries, deadline |
 //! | `model` | the `Model`: requests join and leave while others wait for their answers |
 //! | `openai/` | the OpenAI API: chat completions and embeddings |
-//! | `oip/` | the Open Inference Protocol v2 over HTTP, with binary tensors |
+//! | `oip/` | the Open Inference Protocol v2 over HTTP with binary tensors, and over gRPC |
 //! | `error` | failures of calls |
 //! | [`cache`] | answers on disk, by the hash of their request |
 //!

@@ -512,11 +512,13 @@ fn a_variant_is_a_checkpoint_a_file_or_an_endpoint() {
     );
     let oip = "remote = { kind = \"oip\", base_url = \"http://127.0.0.1:1\", model = \"m\" }";
     assert_eq!(problems(oip), Vec::<String>::new());
+    assert_eq!(problems(&oip.replace("http:", "grpc:")), Vec::<String>::new());
     for (variant, expected) in [
         ("", "variants[0]: give one of"),
         ("dir = \"d\"\nfile = \"f\"", "variants[0]: give only one of"),
         ("file = \"no.onnx\"", "variants[0].file: `no.onnx` is not there"),
         (&remote.replace("http:", "ftp:"), "variants[0].remote.base_url"),
+        (&remote.replace("http:", "grpc:"), "variants[0].remote.base_url"),
         (&remote.replace(", \"yes\"", ""), "variants[0].remote.labels"),
         (
             &oip.replace(" }", ", labels = [\"a\", \"b\"] }"),

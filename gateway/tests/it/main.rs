@@ -7,8 +7,10 @@
     reason = "tests fail by panicking"
 )]
 
+mod grpc;
 mod limits;
 mod oip;
 mod openai;
+mod responses;
 mod streaming;
 mod support;
