@@ -11,6 +11,8 @@ pub enum Streaming {
     /// token by token, an earlier stage sends its answer when its confidence has been found sufficient.
     #[default]
     AfterCertain,
+    /// As any stage generates them. If a later stage replaces the answer, an event retracts what was sent.
+    Optimistic,
     /// In one event, when the answer is complete.
     Buffered,
 }

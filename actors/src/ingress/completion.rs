@@ -246,7 +246,7 @@ impl Ingress {
             return;
         };
         let reading = entry.reading.as_mut();
-        if reading.is_some_and(|reading| reading.take(newest, from, until)) {
+        if reading.is_some_and(|reading| reading.take(&done.stage, newest, from, until)) {
             self.publish_part(done.id, done.stage, outputs, from);
         }
     }

@@ -2,7 +2,7 @@
 //! it has no queue of its own; the engine's scheduler selects who runs ([`kaskade_policy::hybrid_cache`]).
 //!
 //! A client that asks for streaming receives the answer piece by piece if the stage always replies; a stage that may
-//! defer sends nothing until it has decided.
+//! defer sends nothing until it has decided, unless the client wants to see what may be replaced.
 
 use std::{
     collections::BTreeMap,
@@ -217,7 +217,7 @@ impl Handler<Delivery> for Generator {
         }
         let now = self.parts.clock.now();
         let is_final = self.is_final_stage(&delivery);
-        let streams = delivery.request.stream && is_final;
+        let streams = delivery.request.stream && (is_final || delivery.request.optimistic);
         let inputs = if is_final {
             // No later stage needs the inputs.
             std::mem::take(&mut delivery.request.inputs)

@@ -185,6 +185,9 @@ pub struct StageRequest {
     /// early.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stream: bool,
+    /// Whether the client wants parts also of stages that may defer, although a later stage may replace them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub optimistic: bool,
     /// Whether the stage must reply even if it would defer, because no later stage could be reached.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub settle: bool,

@@ -43,6 +43,8 @@ pub enum Streaming {
     /// As they are generated, once the stage can no longer defer; an earlier stage sends its answer when it is certain.
     #[default]
     AfterCertain,
+    /// As any stage generates them; if a later stage replaces the answer, an event retracts what was sent.
+    Optimistic,
     /// In one event, when the answer is complete.
     Buffered,
 }
@@ -51,6 +53,7 @@ impl From<Streaming> for kaskade_gateway::Streaming {
     fn from(streaming: Streaming) -> Self {
         match streaming {
             Streaming::AfterCertain => Self::AfterCertain,
+            Streaming::Optimistic => Self::Optimistic,
             Streaming::Buffered => Self::Buffered,
         }
     }
