@@ -13,6 +13,7 @@ use crate::config::Streaming;
 use crate::failure::Failure;
 use crate::guard::Permits;
 use crate::shared::{Served, inputs_of};
+use crate::trace::{AskSpan, of_headers};
 use crate::watch::Joules;
 
 /// The request of a client. Cheap to clone.
@@ -72,21 +73,22 @@ impl Call {
         let budget = budget(headers)?.unwrap_or(fallback).min(app.options.max_budget);
         // The client waits no longer, whatever else it states.
         let budget = grpc_timeout(headers)?.map_or(budget, |timeout| timeout.min(budget));
-        let trace = headers.get("traceparent").and_then(|value| value.to_str().ok());
+        // The guard has begun a span; a request over a stream is one below the stream's.
+        let trace = extensions.get::<Trace>().copied().or_else(|| of_headers(headers));
         Ok(Self {
             budget,
             begun: Instant::now(),
-            trace: trace.and_then(Trace::parse).unwrap_or_else(Trace::start),
+            trace: trace.unwrap_or_else(Trace::start),
             permits: extensions.get::<Permits>().cloned(),
             app,
         })
     }
 
-    fn headers(&self, id: &str) -> Result<async_nats::HeaderMap, Fault> {
+    fn headers(&self, id: &str, span: &AskSpan) -> Result<async_nats::HeaderMap, Fault> {
         let mut nats = async_nats::HeaderMap::new();
         headers::put_request_id(&mut nats, id)?;
         headers::put_budget(&mut nats, self.budget);
-        self.trace.child().put(&mut nats);
+        span.trace.put(&mut nats);
         Ok(nats)
     }
 
@@ -106,12 +108,13 @@ impl Call {
     pub(crate) async fn ask(&self, request: InferRequest) -> Result<InferReply, Failure> {
         let mut guard = self.guard();
         let inputs = inputs_of(&request);
-        let result = match self.headers(&guard.id) {
+        let span = AskSpan::begin(&self.trace, &request);
+        let result = match self.headers(&guard.id, &span) {
             Ok(headers) => self.app.client.ask(&request, headers, self.budget).await,
             Err(fault) => Err(fault),
         };
         guard.answered = true;
-        let reply = self.note(result)?;
+        let reply = self.note(result, &span)?;
         self.app.learn(&inputs, &reply);
         Ok(reply)
     }
@@ -133,7 +136,8 @@ impl Call {
             // Holds the permits until the stream has ended.
             let _permits = call.permits.clone();
             let mut guard = call.guard();
-            let headers = match call.headers(&guard.id) {
+            let span = AskSpan::begin(&call.trace, &request);
+            let headers = match call.headers(&guard.id, &span) {
                 Ok(headers) => headers,
                 Err(fault) => return drop(pieces.send(Piece::End(Err(fault.into())))),
             };
@@ -158,14 +162,18 @@ impl Call {
             {
                 call.app.times.per_token.add(at.elapsed() / (tokens - from));
             }
-            let result = call.note(result);
+            let result = call.note(result, &span);
             let _ = pieces.send(Piece::End(result));
         });
         receiver
     }
 
-    fn note(&self, result: Result<InferReply, Fault>) -> Result<InferReply, Failure> {
+    fn note(&self, result: Result<InferReply, Fault>, span: &AskSpan) -> Result<InferReply, Failure> {
         let took = self.begun.elapsed();
+        if kaskade_telemetry::is_on() {
+            let joules = result.as_ref().ok().and_then(|reply| self.joules(reply));
+            span.end(&self.app.options.name, &result, joules.as_ref());
+        }
         match result {
             Ok(reply) => {
                 self.app.times.request.add(took);

@@ -13,9 +13,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::body::{Coding, compressed};
 use crate::config::TenantKey;
+use crate::cors;
 use crate::failure::{Api, Failure};
 use crate::grpc;
 use crate::shared::Shared;
+use crate::trace::HttpSpan;
 
 /// The permits of a request; held until its answer, or its stream, has ended.
 #[derive(Clone)]
@@ -167,7 +169,17 @@ pub(crate) async fn guard(
     let begun = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let coding = Coding::accepted(request.headers());
+    let origin = cors::allowed(&shared.limits.cors, request.headers());
+    if origin.is_some() && cors::is_preflight(&method, request.headers()) {
+        let mut response = cors::preflight(request.headers());
+        origin
+            .into_iter()
+            .for_each(|origin| cors::share(&mut response, origin));
+        return response;
+    }
     let id = request_id(request.headers());
+    let span = HttpSpan::begin(request.headers());
+    request.extensions_mut().insert(span.trace);
     let mut of_tenant = None;
     let admitted = if is_open(&path) {
         Ok(())
@@ -184,8 +196,13 @@ pub(crate) async fn guard(
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert("x-request-id", id);
     }
+    if let Some(origin) = origin {
+        cors::share(&mut response, origin);
+    }
+    span.end(&method, &path, response.status());
     tracing::info!(
         request_id = id,
+        trace_id = format_args!("{:032x}", span.trace.trace_id),
         method = %method,
         path,
         tenant = of_tenant,
@@ -212,8 +229,8 @@ fn admit(
     path: &str,
     method: &Method,
 ) -> Result<(Permits, Option<String>), Failure> {
-    // The page is the same for every tenant and holds no data.
-    let tenant = if path == "/" && method == Method::GET {
+    // The page and the document are the same for every tenant and hold no data.
+    let tenant = if matches!(path, "/" | "/openapi.json") && method == Method::GET {
         None
     } else {
         tenant(shared, headers)?

@@ -14,6 +14,7 @@ use crate::{
     dispatch::fan_out,
     error::{Code, Fault},
     metrics::Metrics,
+    ops::spans,
     plan::versions::{PlanVersion, PlanVersions},
 };
 
@@ -55,6 +56,7 @@ impl Router {
         for (mut delivery, (inputs, outcome)) in deliveries.into_iter().zip(results) {
             delivery.request.inputs = inputs;
             delivery.hop(started, result.run_us, size);
+            spans::hop(&delivery, &self.variant, started, result.run_us, size);
             match outcome {
                 Ok(outputs) => self.route(delivery, outputs),
                 Err(error) => delivery.fail(Fault::from(error)),

@@ -317,7 +317,10 @@ impl Ingress {
         }
         match entry.tally.winner() {
             Some(done) => self.reply_with(entry, done, true),
-            None => self.refuse(entry.client, fault),
+            None => {
+                self.trace(&entry, Err(fault));
+                self.refuse(entry.client, fault);
+            }
         }
     }
 

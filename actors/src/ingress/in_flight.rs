@@ -82,7 +82,9 @@ pub(super) struct InFlight {
     /// Its place in the index of client ids.
     pub(super) listed: Option<Listed>,
     pub(super) inputs: RetainedInputs,
+    /// Its span at this ingress, below that of the client, `parent`.
     pub(super) trace: Trace,
+    pub(super) parent: u64,
     pub(super) accepted: u64,
     pub(super) deadline: u64,
     pub(super) version: Arc<PlanVersion>,

@@ -20,6 +20,7 @@ use crate::{
     error::{Code, Fault},
     node::NodeError,
     node::attach::{AttachConfig, attach},
+    ops::spans,
 };
 
 /// Answers the requests of a stage, one by one and concurrently. An implementation may be written with `async fn`.
@@ -217,7 +218,9 @@ async fn serve<S: Stage>(stage: Arc<S>, slots: Arc<Semaphore>, mut delivery: Del
     let run = AssertUnwindSafe(async { stage.run(input).await }).catch_unwind();
     let result = timeout_at(end, run).await;
     drop(slot);
-    delivery.hop(started, delivery.now().saturating_sub(started), 1);
+    let run_us = delivery.now().saturating_sub(started);
+    delivery.hop(started, run_us, 1);
+    spans::hop(&delivery, &delivery.request.stage, started, run_us, 1);
     match result {
         Err(_) => delivery.fail(expired("the stage worked on it")),
         Ok(Err(panic)) => {

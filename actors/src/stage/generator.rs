@@ -22,6 +22,7 @@ use crate::{
     dispatch::exits::Router,
     error::{Code, Fault},
     metrics::Metrics,
+    ops::spans,
     plan::versions::PlanVersions,
     stage::{ending, hosting},
     supervision::{PanicGuard, Supervisor},
@@ -150,7 +151,9 @@ impl Generator {
             Ok(outputs) => {
                 // Without tokens, the model had it from the beginning.
                 let begun = one.begun.unwrap_or(one.last);
-                one.delivery.hop(begun, now.saturating_sub(begun), one.batch);
+                let run_us = now.saturating_sub(begun);
+                one.delivery.hop(begun, run_us, one.batch);
+                spans::hop(&one.delivery, &self.parts.variant, begun, run_us, one.batch);
                 self.parts.metrics.generated(&self.parts.variant);
                 if let Some(cost) = cost_of(&outputs) {
                     self.parts.metrics.cost(&self.parts.variant, cost);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use axum::http::{Extensions, HeaderMap};
 use futures::{Stream, StreamExt as _, stream};
+use kaskade_actors::wire::headers::Trace;
 use kaskade_actors::wire::{InferReply, InferRequest, MAX_RANK, MAX_TENSORS};
 use kaskade_actors::{Code, Fault};
 use kaskade_models::Tensor;
@@ -54,6 +55,7 @@ pub(super) fn many(
     let (metadata, extensions, requests) = request.into_parts();
     let headers = Arc::new(metadata.into_headers());
     let permits = extensions.get::<Permits>().cloned();
+    let trace = extensions.get::<Trace>().copied();
     let mut stopping = shared.stopping.subscribe();
     let stopped = async move {
         let _ = stopping.wait_for(|stopping| *stopping).await;
@@ -63,7 +65,7 @@ pub(super) fn many(
         async move {
             let asked = asked?;
             let (id, name) = (asked.id.clone(), asked.model_name.clone());
-            let answered = in_stream(&shared, &headers, permits.as_ref(), asked).await;
+            let answered = in_stream(&shared, &headers, permits.as_ref(), trace, asked).await;
             Ok(answered.unwrap_or_else(|failure| ModelStreamInferResponse {
                 error_message: failure.to_string(),
                 infer_response: Some(ModelInferResponse {
@@ -93,9 +95,13 @@ async fn in_stream(
     shared: &Shared,
     headers: &HeaderMap,
     permits: Option<&Permits>,
+    trace: Option<Trace>,
     asked: ModelInferRequest,
 ) -> Result<ModelStreamInferResponse, Failure> {
     let mut extensions = Extensions::new();
+    if let Some(trace) = trace {
+        extensions.insert(trace);
+    }
     if let Some(permits) = permits {
         extensions.insert(permits.another(shared)?);
     }

@@ -10,7 +10,7 @@ use kaskade_models::Tensor;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::choice::{Choice, Usage, unix_seconds};
+use super::choice::{Choice, Usage, fingerprint, unix_seconds};
 use super::completions::{answers, begin};
 use super::sampling::{Common, MAX_TOP};
 use super::sse::{self, Asked, Form, Head};
@@ -106,8 +106,8 @@ async fn chat(shared: &Shared, request: Request) -> Result<Response<Body>, Failu
         "model": head.model,
         "choices": choices,
         "usage": usage.json(),
-        "system_fingerprint": null,
-        "service_tier": null,
+        "system_fingerprint": fingerprint(&call),
+        "service_tier": "default",
     });
     let mut response = json_response(axum::http::StatusCode::OK, body.to_string());
     if let Some(reply) = replies.first() {

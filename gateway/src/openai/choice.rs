@@ -212,6 +212,12 @@ pub(super) fn part(reply: &InferReply) -> String {
         .unwrap_or_default()
 }
 
+/// Returns what answers of one configuration share: the version of the gateway and the epoch of the plan.
+pub(super) fn fingerprint(call: &Call) -> String {
+    let epoch = call.app.watched.plan().map_or(0, |(epoch, _)| epoch);
+    format!("kaskade-{}-{epoch}", env!("CARGO_PKG_VERSION"))
+}
+
 pub(super) fn unix_seconds() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

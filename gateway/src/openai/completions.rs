@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::choice::{Choice, Usage, unix_seconds};
+use super::choice::{Choice, Usage, fingerprint, unix_seconds};
 use super::sampling::{Common, MAX_TOP};
 use super::sse::{self, Asked, Form, Head};
 use crate::body;
@@ -220,7 +220,7 @@ async fn complete(shared: &Shared, request: Request) -> Result<Response<Body>, F
         "model": head.model,
         "choices": choices,
         "usage": usage.json(),
-        "system_fingerprint": null,
+        "system_fingerprint": fingerprint(&call),
     });
     let mut response = json_response(axum::http::StatusCode::OK, body.to_string());
     if let Some(reply) = replies.first() {

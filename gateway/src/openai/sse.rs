@@ -19,7 +19,7 @@ use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_actors::{Code, Fault};
 use serde_json::{Value, json};
 
-use super::choice::{Choice, Usage, part};
+use super::choice::{Choice, Usage, fingerprint, part};
 use crate::call::{Call, Piece};
 use crate::config::Streaming;
 use crate::failure::Failure;
@@ -311,7 +311,7 @@ impl Events {
             "object": object,
             "created": self.head.created,
             "model": self.head.model,
-            "system_fingerprint": null,
+            "system_fingerprint": fingerprint(&self.call),
         });
         if self.head.include_usage {
             put(&mut chunk, "usage", Value::Null);
