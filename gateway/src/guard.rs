@@ -172,9 +172,9 @@ pub(crate) async fn guard(
     let origin = cors::allowed(&shared.limits.cors, request.headers());
     if origin.is_some() && cors::is_preflight(&method, request.headers()) {
         let mut response = cors::preflight(request.headers());
-        origin
-            .into_iter()
-            .for_each(|origin| cors::share(&mut response, origin));
+        if let Some(origin) = origin {
+            cors::share(&mut response, origin);
+        }
         return response;
     }
     let id = request_id(request.headers());

@@ -1,4 +1,4 @@
-//! `/openapi.json`: the REST interface as an OpenAPI 3.1 document. Requests are described as far as the gateway reads them;
+//! `/openapi.json`: the REST interface as a document of `OpenAPI` 3.1. Requests are described as far as the gateway reads them;
 //! further fields are ignored.
 
 use axum::Router;
@@ -8,6 +8,7 @@ use axum::routing::get;
 use serde_json::{Map, Value, json};
 
 use crate::oip::json_response;
+use crate::openai::put;
 
 /// Returns the route.
 pub(crate) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
@@ -78,8 +79,11 @@ fn operation(summary: &str, body: Option<Value>, answers: &[(&str, Value)], erro
     }
     let mut operation = json!({"summary": summary, "security": [{}, {"key": []}], "responses": responses});
     if let Some(schema) = body {
-        operation["requestBody"] =
-            json!({"required": true, "content": {"application/json": {"schema": schema}}});
+        put(
+            &mut operation,
+            "requestBody",
+            json!({"required": true, "content": {"application/json": {"schema": schema}}}),
+        );
     }
     operation
 }
@@ -120,8 +124,16 @@ fn oip() -> Vec<(&'static str, Value)> {
         let fine = content("application/json", &state);
         json!({"get": {"summary": summary, "responses": {"200": fine, "503": unready.clone()}}})
     };
-    let mut ready = get("Whether a model can answer.", &object);
-    ready["responses"]["503"] = content("application/json", &object);
+    let (can, cannot) = (
+        content("application/json", &object),
+        content("application/json", &object),
+    );
+    let ready = operation(
+        "Whether a model can answer.",
+        None,
+        &[("200", can), ("503", cannot)],
+        "OipError",
+    );
     let tensors =
         json!({"application/json": {"schema": named("InferAnswer")}, "application/octet-stream": {}});
     let inferred =

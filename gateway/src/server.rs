@@ -180,25 +180,24 @@ async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Shared
         let _ = stopping.wait_for(|stopping| *stopping).await;
     };
     let router = router(shared);
-    let served = match tls {
-        Some(acceptor) => match TlsListener::new(listener, acceptor) {
+    let served = if let Some(acceptor) = tls {
+        match TlsListener::new(listener, acceptor) {
             Ok(listener) => {
                 axum::serve(listener, router)
                     .with_graceful_shutdown(stopped)
                     .await
             }
             Err(error) => Err(error),
-        },
-        None => {
-            let listener = listener.tap_io(|connection| {
-                if let Err(error) = connection.set_nodelay(true) {
-                    tracing::debug!(%error, "a connection keeps Nagle's algorithm");
-                }
-            });
-            axum::serve(listener, router)
-                .with_graceful_shutdown(stopped)
-                .await
         }
+    } else {
+        let listener = listener.tap_io(|connection| {
+            if let Err(error) = connection.set_nodelay(true) {
+                tracing::debug!(%error, "a connection keeps Nagle's algorithm");
+            }
+        });
+        axum::serve(listener, router)
+            .with_graceful_shutdown(stopped)
+            .await
     };
     if let Err(error) = served {
         tracing::error!(%error, "the HTTP server stopped");

@@ -315,13 +315,11 @@ impl Ingress {
         if entry.gather.begun() {
             return self.reply_with_branches(entry, Some(fault));
         }
-        match entry.tally.winner() {
-            Some(done) => self.reply_with(entry, done, true),
-            None => {
-                self.trace(&entry, Err(fault));
-                self.refuse(entry.client, fault);
-            }
+        if let Some(done) = entry.tally.winner() {
+            return self.reply_with(entry, done, true);
         }
+        self.trace(&entry, Err(fault));
+        self.refuse(entry.client, fault);
     }
 
     /// Records the permanent failure of a member of an ensemble. Returns true if other members answer, or still may.

@@ -156,6 +156,10 @@ impl Message for InferReply {
 
 /// A request to a stage. A worker answers with a [`Done`] to the message's reply subject.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of its own on the wire"
+)]
 pub struct StageRequest {
     /// The request, as its ingress numbers it.
     pub id: u64,

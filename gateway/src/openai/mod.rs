@@ -18,6 +18,7 @@ use axum::routing::{get, post};
 use crate::shared::Shared;
 
 pub(crate) use embeddings::embedding;
+pub(crate) use sse::put;
 
 /// Returns the routes.
 pub(crate) fn routes() -> Router<Arc<Shared>> {

@@ -349,7 +349,7 @@ impl Events {
 }
 
 /// Sets a field of an object.
-fn put(object: &mut Value, name: &str, value: Value) {
+pub(crate) fn put(object: &mut Value, name: &str, value: Value) {
     if let Some(object) = object.as_object_mut() {
         object.insert(name.to_owned(), value);
     }

@@ -175,7 +175,9 @@ fn refusal(http: &Http, headers: &HeaderMap) -> Option<CallError> {
         Some(0) => return None,
         number => status::Status::of_number(number.unwrap_or(2)),
     };
-    let message = headers.get("grpc-message").map(|value| value.as_bytes());
+    let message = headers
+        .get("grpc-message")
+        .map(hyper::header::HeaderValue::as_bytes);
     let message = percent_decoded(message.unwrap_or_default());
     let pause = headers.get("grpc-retry-pushback-ms");
     let pause = pause.and_then(|value| value.to_str().ok()?.parse().ok());

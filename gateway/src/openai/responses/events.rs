@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::super::choice::{Choice, Usage, part as text_of};
-use super::super::sse::{DONE, as_events};
+use super::super::sse::{DONE, as_events, put};
 use super::resource::{Resource, part, status};
 use crate::call::{Call, Piece};
 use crate::config::Streaming;
@@ -91,8 +91,8 @@ impl Events {
     }
 
     fn event(&mut self, kind: &str, mut value: Value) {
-        value["type"] = kind.into();
-        value["sequence_number"] = self.next.into();
+        put(&mut value, "type", kind.into());
+        put(&mut value, "sequence_number", self.next.into());
         self.next += 1;
         self.ready
             .push_back(format!("event: {kind}\ndata: {value}\n\n").into());
@@ -114,9 +114,9 @@ impl Events {
 
     /// Adds the place of the output text to an event.
     fn place(&self, mut event: Value) -> Value {
-        event["item_id"] = self.resource.item.as_str().into();
-        event["output_index"] = 0.into();
-        event["content_index"] = 0.into();
+        put(&mut event, "item_id", self.resource.item.as_str().into());
+        put(&mut event, "output_index", 0.into());
+        put(&mut event, "content_index", 0.into());
         event
     }
 

@@ -149,7 +149,10 @@ impl Asked {
                 }
             }
         }
-        if !messages.iter().any(|message| message["role"] != "system") {
+        if !messages
+            .iter()
+            .any(|message| message.get("role").is_some_and(|role| role != "system"))
+        {
             return Err(Failure::param("input", "send at least one message"));
         }
         Ok(Value::from(messages).to_string())

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::super::choice::{Choice, unix_seconds};
+use super::super::sse::put;
 use crate::failure::Failure;
 
 /// What all forms of a response share.
@@ -23,30 +24,38 @@ pub(super) struct Resource {
 impl Resource {
     /// Returns the response before its answer.
     pub(super) fn in_progress(&self) -> Value {
-        self.with("in_progress", Vec::new(), &Value::Null)
+        self.with("in_progress", &[], &Value::Null)
     }
 
     /// Returns the response with its answer; incomplete if the answer has its maximum of tokens.
     pub(super) fn ended(&self, choice: &Choice, usage: &Value) -> Value {
         let status = status(choice);
-        let mut response = self.with(status, vec![self.message(&choice.text, status)], usage);
+        let mut response = self.with(status, &[self.message(&choice.text, status)], usage);
         if status == "incomplete" {
-            response["incomplete_details"] = json!({"reason": "max_output_tokens"});
+            put(
+                &mut response,
+                "incomplete_details",
+                json!({"reason": "max_output_tokens"}),
+            );
         } else {
-            response["completed_at"] = unix_seconds().into();
+            put(&mut response, "completed_at", unix_seconds().into());
         }
         response
     }
 
     /// Returns the response that failed.
     pub(super) fn failed(&self, failure: &Failure) -> Value {
-        let mut response = self.with("failed", Vec::new(), &Value::Null);
+        let mut response = self.with("failed", &[], &Value::Null);
         let code = if failure.status.as_u16() == 429 {
             "rate_limit_exceeded"
         } else {
             "server_error"
         };
-        response["error"] = json!({"code": code, "message": failure.to_string()});
+        put(
+            &mut response,
+            "error",
+            json!({"code": code, "message": failure.to_string()}),
+        );
         response
     }
 
@@ -59,7 +68,7 @@ impl Resource {
         json!({"id": self.item, "type": "message", "role": "assistant", "status": status, "content": content})
     }
 
-    fn with(&self, status: &str, output: Vec<Value>, usage: &Value) -> Value {
+    fn with(&self, status: &str, output: &[Value], usage: &Value) -> Value {
         json!({
             "id": self.id,
             "object": "response",
