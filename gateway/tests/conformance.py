@@ -15,15 +15,14 @@ from served import Chat, Served
 # Tests of llm-comply that ask for what is not served.
 CHOICES = {
     "tool-calling": "tools are refused",
-    "tool-use": "tools are refused",
+    "chat-tool-calling": "tools are refused",
     "image-input": "messages are texts",
-    "vision": "messages are texts",
-    "json-mode": "only the format `text` is served",
-    "structured-output": "only the format `text` is served",
+    "chat-image-input": "messages are texts",
     "compact-response": "responses are not stored",
     "compact-missing-model": "responses are not stored",
     "reasoning-summary": "no model gives its reasoning apart",
     "error-handling": "a request without `model` asks the gateway's only app",
+    "chat-error-handling": "a request without `model` asks the gateway's only app",
 }
 
 # Checks of trustedrouter-provider-check that ask for what a tiny model cannot say.
@@ -35,7 +34,7 @@ EXCLUDED = {
     "positive_data_acceptance": "whether data fits is the model's decision",
     # Fields that are not read may hold anything: load tools send fields of other servers.
     "negative_data_rejection": "unknown fields and values of fields that are not read are ignored",
-    "unsupported_method": "axum answers 405 with `allow`, but not for paths under a parameter",
+    "unsupported_method": "the answer to a method that a path lacks is the router's",
 }
 
 
