@@ -29,17 +29,18 @@ def line_with(process, word):
     raise SystemExit(f"{process.args} ended without printing {word!r}")
 
 
-def built():
-    """Builds the benchmark serving_cost and returns the path of its program."""
-    cargo = ["cargo", "bench", "-p", "kaskade-actors", "--bench", "serving_cost", "--no-run", "--message-format=json"]
+def built(package, name):
+    """Builds a benchmark and returns the path of its program."""
+    cargo = ["cargo", "bench", "-p", package, "--bench", name, "--no-run", "--message-format=json"]
     lines = subprocess.run(cargo, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
-    artefacts = [artefact for artefact in map(json.loads, lines) if artefact.get("target", {}).get("name") == "serving_cost"]
+    artefacts = [artefact for artefact in map(json.loads, lines) if artefact.get("target", {}).get("name") == name]
     return artefacts[-1]["executable"]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kaskade", help="the benchmark serving_cost; built if not given")
+    parser.add_argument("--gateway", help="the benchmark http_cost; built if not given")
     parser.add_argument("--peers", default=".")
     parser.add_argument("--ray")
     parser.add_argument("--mosec")
@@ -49,13 +50,14 @@ def main():
     parser.add_argument("--concurrency", default="64,256")
     arguments = parser.parse_args()
     seconds = str(arguments.seconds)
-    arguments.kaskade = arguments.kaskade or built()
+    arguments.kaskade = arguments.kaskade or built("kaskade-actors", "serving_cost")
+    arguments.gateway = arguments.gateway or built("kaskade-gateway", "http_cost")
 
     figures = defaultdict(list)
     processes = []
 
-    def ours(*words):
-        output = subprocess.run([arguments.kaskade, *words], capture_output=True, text=True)
+    def ours(*words, program=None):
+        output = subprocess.run([program or arguments.kaskade, *words], capture_output=True, text=True)
         if output.returncode:
             print("failed:", words, output.stderr.strip()[-300:])
             return None
@@ -70,6 +72,9 @@ def main():
         serve = start([arguments.kaskade, "serve", arguments.nats])
         processes.append(serve)
         url = line_with(serve, "nats://")
+        gateway = start([arguments.gateway, "gateway", url, "127.0.0.1:18081"])
+        processes.append(gateway)
+        print(line_with(gateway, "ready"))
         if arguments.ray:
             environment = os.environ | {
                 "RAY_worker_niceness": "0",
@@ -88,6 +93,8 @@ def main():
             print(f"round {round_ + 1}, load average {os.getloadavg()[0]:.1f}", flush=True)
             for concurrency in arguments.concurrency.split(","):
                 record(f"kaskade cascade {concurrency}", ours("nats", url, "cascade", concurrency, seconds))
+                over_http = ours("load", "127.0.0.1:18081", "cascade", concurrency, seconds, program=arguments.gateway)
+                record(f"kaskade http cascade {concurrency}", over_http)
                 if arguments.ray:
                     record(f"ray http {concurrency}", ours("http", "127.0.0.1:18000", "/cas", concurrency, seconds))
                     ray.stdin.write(f"closed {concurrency} {seconds}\n")
@@ -97,6 +104,8 @@ def main():
                     handle = {"per_s": float(rate), "p50_ms": float(p50), "p99_ms": float(p99), "errors": 0}
                     record(f"ray handle {concurrency}", handle)
                 record(f"kaskade single {concurrency}", ours("nats", url, "single", concurrency, seconds))
+                over_http = ours("load", "127.0.0.1:18081", "single", concurrency, seconds, program=arguments.gateway)
+                record(f"kaskade http single {concurrency}", over_http)
                 if arguments.mosec:
                     record(f"mosec {concurrency}", ours("http", "127.0.0.1:18091", "/inference", concurrency, seconds))
             for size in ("51200", "1000000"):
@@ -111,10 +120,11 @@ def main():
     print("\nmedians over the rounds")
     for name in figures:
         keys = [key for key in figures[name][0] if key not in ("name", "concurrency", "n", "bytes")]
-        print(f"  {name:24}", "  ".join(f"{key} {median(name, key):g}" for key in keys))
+        print(f"  {name:28}", "  ".join(f"{key} {median(name, key):g}" for key in keys))
     print("\nratios")
     for concurrency in arguments.concurrency.split(","):
-        for own, peer in (("cascade", "ray http"), ("cascade", "ray handle"), ("single", "mosec")):
+        pairs = (("cascade", "ray handle"), ("cascade", "ray http"), ("http cascade", "ray http"), ("single", "mosec"), ("http single", "mosec"))
+        for own, peer in pairs:
             ours_, theirs = f"kaskade {own} {concurrency}", f"{peer} {concurrency}"
             if figures[ours_] and figures[theirs]:
                 print(f"  {ours_} / {theirs}: {median(ours_, 'per_s') / max(median(theirs, 'per_s'), 1e-9):.2f}x")

@@ -10,9 +10,11 @@ use kaskade_actors::{Fault, ids};
 use kaskade_policy::remote::price::Cost;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use crate::config::Streaming;
 use crate::failure::Failure;
 use crate::guard::Permits;
 use crate::shared::{Served, inputs_of};
+use crate::trace::{AskSpan, of_headers};
 use crate::watch::Joules;
 
 /// The request of a client. Cheap to clone.
@@ -70,21 +72,24 @@ impl Call {
         fallback: Duration,
     ) -> Result<Self, Failure> {
         let budget = budget(headers)?.unwrap_or(fallback).min(app.options.max_budget);
-        let trace = headers.get("traceparent").and_then(|value| value.to_str().ok());
+        // The client waits no longer, whatever else it states.
+        let budget = grpc_timeout(headers)?.map_or(budget, |timeout| timeout.min(budget));
+        // The guard has begun a span; a request over a stream is one below the stream's.
+        let trace = extensions.get::<Trace>().copied().or_else(|| of_headers(headers));
         Ok(Self {
             budget,
             begun: Instant::now(),
-            trace: trace.and_then(Trace::parse).unwrap_or_else(Trace::start),
+            trace: trace.unwrap_or_else(Trace::start),
             permits: extensions.get::<Permits>().cloned(),
             app,
         })
     }
 
-    fn headers(&self, id: &str) -> Result<async_nats::HeaderMap, Fault> {
+    fn headers(&self, id: &str, span: &AskSpan) -> Result<async_nats::HeaderMap, Fault> {
         let mut nats = async_nats::HeaderMap::new();
         headers::put_request_id(&mut nats, id)?;
         headers::put_budget(&mut nats, self.budget);
-        self.trace.child().put(&mut nats);
+        span.trace.put(&mut nats);
         Ok(nats)
     }
 
@@ -104,25 +109,36 @@ impl Call {
     pub(crate) async fn ask(&self, request: InferRequest) -> Result<InferReply, Failure> {
         let mut guard = self.guard();
         let inputs = inputs_of(&request);
-        let result = match self.headers(&guard.id) {
+        let span = AskSpan::begin(&self.trace, &request);
+        let result = match self.headers(&guard.id, &span) {
             Ok(headers) => self.app.client.ask(&request, headers, self.budget).await,
             Err(fault) => Err(fault),
         };
         guard.answered = true;
-        let reply = self.note(result)?;
+        let reply = self.note(result, &span)?;
         self.app.learn(&inputs, &reply);
         Ok(reply)
     }
 
     /// Sends a request and returns the pieces of its answer. Dropping the receiver cancels the request.
-    pub(crate) fn stream(&self, request: InferRequest) -> UnboundedReceiver<Piece> {
+    pub(crate) fn stream(&self, mut request: InferRequest) -> UnboundedReceiver<Piece> {
+        if self.app.options.streaming == Streaming::Optimistic {
+            let parameters = &mut request.parameters;
+            parameters.insert("stream".to_owned(), "optimistic".to_owned());
+        }
+        self.stream_certain(request)
+    }
+
+    /// As [`Call::stream`]; nothing that comes is ever replaced, whatever the app's policy.
+    pub(crate) fn stream_certain(&self, request: InferRequest) -> UnboundedReceiver<Piece> {
         let (pieces, receiver) = unbounded_channel();
         let call = self.clone();
         tokio::spawn(async move {
             // Holds the permits until the stream has ended.
             let _permits = call.permits.clone();
             let mut guard = call.guard();
-            let headers = match call.headers(&guard.id) {
+            let span = AskSpan::begin(&call.trace, &request);
+            let headers = match call.headers(&guard.id, &span) {
                 Ok(headers) => headers,
                 Err(fault) => return drop(pieces.send(Piece::End(Err(fault.into())))),
             };
@@ -147,14 +163,18 @@ impl Call {
             {
                 call.app.times.per_token.add(at.elapsed() / (tokens - from));
             }
-            let result = call.note(result);
+            let result = call.note(result, &span);
             let _ = pieces.send(Piece::End(result));
         });
         receiver
     }
 
-    fn note(&self, result: Result<InferReply, Fault>) -> Result<InferReply, Failure> {
+    fn note(&self, result: Result<InferReply, Fault>, span: &AskSpan) -> Result<InferReply, Failure> {
         let took = self.begun.elapsed();
+        if kaskade_telemetry::is_on() {
+            let joules = result.as_ref().ok().and_then(|reply| self.joules(reply));
+            span.end(&self.app.options.name, &result, joules.as_ref());
+        }
         match result {
             Ok(reply) => {
                 self.app.times.request.add(took);
@@ -260,9 +280,57 @@ fn budget(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
     Ok(seconds.and_then(|value| Duration::try_from_secs_f64(value).ok()))
 }
 
+/// Returns the deadline of a gRPC call: at most eight digits and a unit.
+fn grpc_timeout(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
+    let Some(value) = headers.get("grpc-timeout") else {
+        return Ok(None);
+    };
+    let parse = |text: &str| {
+        let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+        let digits = number.len() <= 8 && number.bytes().all(|digit| digit.is_ascii_digit());
+        let number: u64 = number.parse().ok().filter(|_| digits)?;
+        Some(match unit {
+            "H" => Duration::from_secs(number * 3_600),
+            "M" => Duration::from_secs(number * 60),
+            "S" => Duration::from_secs(number),
+            "m" => Duration::from_millis(number),
+            "u" => Duration::from_micros(number),
+            "n" => Duration::from_nanos(number),
+            _ => return None,
+        })
+    };
+    let timeout = value.to_str().ok().and_then(parse);
+    timeout.map(Some).ok_or_else(|| {
+        Failure::malformed("grpc-timeout must be at most eight digits and one of the units H, M, S, m, u, n")
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn deadlines_of_grpc_are_read() {
+        let of = |value: &'static str| {
+            grpc_timeout(&HeaderMap::from_iter([(
+                axum::http::HeaderName::from_static("grpc-timeout"),
+                HeaderValue::from_static(value),
+            )]))
+        };
+        for (value, millis) in [
+            ("2S", 2_000),
+            ("250m", 250),
+            ("1M", 60_000),
+            ("5000u", 5),
+            ("1H", 3_600_000),
+        ] {
+            assert_eq!(of(value), Ok(Some(Duration::from_millis(millis))), "{value}");
+        }
+        for wrong in ["", "S", "1", "123456789S", "-1S", "+1S", "1 S"] {
+            assert!(of(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(grpc_timeout(&HeaderMap::new()), Ok(None));
+    }
 
     #[test]
     fn budgets_come_from_headers() {

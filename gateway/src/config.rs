@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use kaskade_models::Signature;
 
+use crate::tls::TlsFiles;
+
 /// When the tokens of a language model's answer are sent to a client that streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Streaming {
@@ -11,6 +13,8 @@ pub enum Streaming {
     /// token by token, an earlier stage sends its answer when its confidence has been found sufficient.
     #[default]
     AfterCertain,
+    /// As any stage generates them. If a later stage replaces the answer, an event retracts what was sent.
+    Optimistic,
     /// In one event, when the answer is complete.
     Buffered,
 }
@@ -26,6 +30,10 @@ pub struct Limits {
     pub compress_from: usize,
     /// How long a shutdown waits for requests in progress.
     pub grace: Duration,
+    /// Certificate and key; without them connections are not encrypted.
+    pub tls: Option<TlsFiles>,
+    /// Origins whose pages may ask and read answers: `https://app.example`, or `*` for all. Empty: none but the gateway's own.
+    pub cors: Vec<String>,
     /// Keys that a request must carry as `Authorization: Bearer KEY`, by tenant; empty: none is needed.
     pub keys: Vec<TenantKey>,
 }
@@ -60,6 +68,8 @@ impl Default for Limits {
             max_body: 64 << 20,
             compress_from: 4 << 10,
             grace: Duration::from_secs(10),
+            tls: None,
+            cors: Vec::new(),
             keys: Vec::new(),
         }
     }

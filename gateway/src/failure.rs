@@ -5,8 +5,10 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use kaskade_actors::{Code, Fault};
 use serde_json::json;
 
+use crate::grpc;
+
 /// Pause that a client should make before it sends a refused request again, milliseconds.
-const RETRY_AFTER_MS: u32 = 100;
+pub(crate) const RETRY_AFTER_MS: u32 = 100;
 
 /// An API, which has its own form of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +19,8 @@ pub(crate) enum Api {
     OpenAi,
     /// `{"error": text, "error_type": text}`.
     Tei,
+    /// A status of gRPC, in headers.
+    Grpc,
 }
 
 impl Api {
@@ -26,6 +30,8 @@ impl Api {
             Self::OpenAi
         } else if ["/predict", "/rerank", "/embed", "/info"].contains(&path) {
             Self::Tei
+        } else if grpc::is_method(path) {
+            Self::Grpc
         } else {
             Self::Oip
         }
@@ -129,6 +135,7 @@ impl Failure {
     /// Returns the response in the form of the API.
     pub(crate) fn response(&self, api: Api) -> Response<Body> {
         let body = match api {
+            Api::Grpc => return grpc::status::of(self).into_http(),
             Api::Oip => json!({"error": self.to_string()}),
             Api::OpenAi => self.openai(),
             Api::Tei => json!({"error": self.to_string(), "error_type": self.kind()}),
@@ -173,6 +180,7 @@ mod tests {
         assert_eq!(Api::of("/v2/models/a/infer"), Api::Oip);
         assert_eq!(Api::of("/v1/chat/completions"), Api::OpenAi);
         assert_eq!(Api::of("/predict"), Api::Tei);
+        assert_eq!(Api::of("/inference.GRPCInferenceService/ModelInfer"), Api::Grpc);
         let failure = Failure::param("model", "no");
         assert_eq!(failure.openai()["error"]["param"], "model");
         assert_eq!(failure.openai()["error"]["type"], "invalid_request_error");

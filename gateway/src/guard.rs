@@ -13,13 +13,46 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::body::{Coding, compressed};
 use crate::config::TenantKey;
+use crate::cors;
 use crate::failure::{Api, Failure};
+use crate::grpc;
 use crate::shared::Shared;
+use crate::trace::HttpSpan;
 
 /// The permits of a request; held until its answer, or its stream, has ended.
 #[derive(Clone)]
 pub(crate) struct Permits {
     _held: Arc<Vec<OwnedSemaphorePermit>>,
+    /// Position of the tenant, if requests need a key.
+    tenant: Option<usize>,
+}
+
+impl Permits {
+    /// Takes the permits of another request of the same client, which comes over the same stream.
+    ///
+    /// # Errors
+    /// `KSK0006` if a limit of the gateway or of the tenant is reached.
+    pub(crate) fn another(&self, shared: &Shared) -> Result<Self, Failure> {
+        Self::take(shared, self.tenant)
+    }
+
+    fn take(shared: &Shared, tenant: Option<usize>) -> Result<Self, Failure> {
+        let mut held = Vec::new();
+        if let Some(tenant) = tenant.and_then(|tenant| shared.tenants.get(tenant)) {
+            held.extend(tenant.admit()?);
+        }
+        let permit = Arc::clone(&shared.permits).try_acquire_owned();
+        held.push(permit.map_err(|_| {
+            let most = shared.limits.max_in_flight;
+            Failure::full(format!(
+                "the gateway has its maximum of {most} requests in progress"
+            ))
+        })?);
+        Ok(Self {
+            _held: Arc::new(held),
+            tenant,
+        })
+    }
 }
 
 /// A tenant with a key.
@@ -98,8 +131,8 @@ fn same(one: &str, other: &str) -> bool {
     one.len() == other.len() && std::hint::black_box(differing) == 0
 }
 
-/// Returns the tenant whose key the request carries.
-fn tenant<'a>(shared: &'a Shared, headers: &HeaderMap) -> Result<Option<&'a Tenant>, Failure> {
+/// Returns the position of the tenant whose key the request carries.
+fn tenant(shared: &Shared, headers: &HeaderMap) -> Result<Option<usize>, Failure> {
     if shared.tenants.is_empty() {
         return Ok(None);
     }
@@ -111,8 +144,8 @@ fn tenant<'a>(shared: &'a Shared, headers: &HeaderMap) -> Result<Option<&'a Tena
         .unwrap_or_default();
     // Every key is compared, so that the time tells nothing about which one was close.
     let mut found = None;
-    for tenant in &shared.tenants {
-        if same(&tenant.key, key) {
+    for (tenant, known) in shared.tenants.iter().enumerate() {
+        if same(&known.key, key) {
             found = Some(tenant);
         }
     }
@@ -124,7 +157,7 @@ fn is_open(path: &str) -> bool {
     matches!(
         path,
         "/health" | "/live" | "/ready" | "/metrics" | "/v2/health/live" | "/v2/health/ready"
-    )
+    ) || grpc::is_probe(path)
 }
 
 /// Guards a request.
@@ -136,7 +169,17 @@ pub(crate) async fn guard(
     let begun = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let coding = Coding::accepted(request.headers());
+    let origin = cors::allowed(&shared.limits.cors, request.headers());
+    if origin.is_some() && cors::is_preflight(&method, request.headers()) {
+        let mut response = cors::preflight(request.headers());
+        if let Some(origin) = origin {
+            cors::share(&mut response, origin);
+        }
+        return response;
+    }
     let id = request_id(request.headers());
+    let span = HttpSpan::begin(request.headers());
+    request.extensions_mut().insert(span.trace);
     let mut of_tenant = None;
     let admitted = if is_open(&path) {
         Ok(())
@@ -153,8 +196,13 @@ pub(crate) async fn guard(
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert("x-request-id", id);
     }
+    if let Some(origin) = origin {
+        cors::share(&mut response, origin);
+    }
+    span.end(&method, &path, response.status());
     tracing::info!(
         request_id = id,
+        trace_id = format_args!("{:032x}", span.trace.trace_id),
         method = %method,
         path,
         tenant = of_tenant,
@@ -181,30 +229,15 @@ fn admit(
     path: &str,
     method: &Method,
 ) -> Result<(Permits, Option<String>), Failure> {
-    // The page is the same for every tenant and holds no data.
-    let tenant = if path == "/" && method == Method::GET {
+    // The page and the document are the same for every tenant and hold no data.
+    let tenant = if matches!(path, "/" | "/openapi.json") && method == Method::GET {
         None
     } else {
         tenant(shared, headers)?
     };
-    let mut held = Vec::new();
-    if let Some(tenant) = tenant {
-        held.extend(tenant.admit()?);
-    }
-    let permit = Arc::clone(&shared.permits).try_acquire_owned();
-    held.push(permit.map_err(|_| {
-        let most = shared.limits.max_in_flight;
-        Failure::full(format!(
-            "the gateway has its maximum of {most} requests in progress"
-        ))
-    })?);
-    let name = tenant.map(|tenant| tenant.name.clone());
-    Ok((
-        Permits {
-            _held: Arc::new(held),
-        },
-        name,
-    ))
+    let permits = Permits::take(shared, tenant)?;
+    let tenant = tenant.and_then(|tenant| shared.tenants.get(tenant));
+    Ok((permits, tenant.map(|tenant| tenant.name.clone())))
 }
 
 #[cfg(test)]

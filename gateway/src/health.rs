@@ -11,7 +11,7 @@ use axum::response::IntoResponse as _;
 use axum::routing::get;
 use kaskade_actors::metrics::CONTENT_TYPE;
 
-use crate::histogram::{FIRST_TOKEN, PER_TOKEN, REQUEST};
+use crate::histogram::{FIRST_TOKEN, PER_TOKEN, REQUEST, SPANS, SPANS_DROPPED};
 use crate::shared::Shared;
 
 /// Returns the routes.
@@ -108,6 +108,16 @@ async fn metrics(State(shared): State<Arc<Shared>>) -> Response<Body> {
             };
             histogram.write(name, &app.options.name, &mut page);
         }
+    }
+    let spans = kaskade_telemetry::counts();
+    for (name, help, count) in [
+        (SPANS, "Spans that the collector took.", spans.exported),
+        (SPANS_DROPPED, "Spans that were dropped.", spans.dropped),
+    ] {
+        let _ = writeln!(
+            page,
+            "# HELP {name} {help}\n# TYPE {name} counter\n{name} {count}"
+        );
     }
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], page).into_response()
 }

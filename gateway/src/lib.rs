@@ -7,9 +7,13 @@
 //! | [`server`] | [`Gateway`]: the listener, its routes, and the graceful shutdown |
 //! | `shared`, `guard` | what all requests share; what happens to every request before and after its handler |
 //! | `body`, `call`, `failure` | bodies and their compression; budget, trace and answer of one request; typed errors as HTTP statuses |
+//! | [`tls`], `cors` | connections with TLS; requests of pages of other origins |
+//! | `trace` | spans of requests and of what they ask the app |
 //! | `health` | `/health`, `/live`, `/ready`, `/metrics` |
 //! | `oip` | `/v2`: the Open Inference Protocol with the binary tensor extension |
-//! | `openai` | `/v1`: models, chat, completions, embeddings |
+//! | `openai` | `/v1`: models, chat, completions, responses, embeddings |
+//! | `grpc` | the Open Inference Protocol v2 over gRPC, on the same port |
+//! | `openapi` | `/openapi.json`: what the REST interface takes and gives |
 //! | `tei` | `/predict`, `/rerank`, `/embed` |
 //! | [`overview`], `watch` | rates, power and queues of a running app; the task that follows an app on the bus |
 //! | `dashboard` | `/`: the page and the events that feed it |
@@ -17,18 +21,24 @@
 mod body;
 mod call;
 pub mod config;
+mod cors;
 mod dashboard;
 mod failure;
+mod grpc;
 mod guard;
 mod health;
 mod histogram;
 mod oip;
 mod openai;
+mod openapi;
 pub mod overview;
 pub mod server;
 mod shared;
 mod tei;
+pub mod tls;
+mod trace;
 mod watch;
 
 pub use config::{AppOptions, Limits, Streaming};
 pub use server::{Gateway, GatewayError};
+pub use tls::{TlsError, TlsFiles};

@@ -18,12 +18,14 @@ use kaskade_actors::{App, Client};
 use thiserror::Error;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
 
 use crate::config::{AppOptions, Limits};
 use crate::guard::guard;
 use crate::shared::{Served, Shared};
+use crate::tls::{TlsError, TlsListener, acceptor};
 use crate::watch::{Watched, follow};
-use crate::{dashboard, health, oip, openai, tei};
+use crate::{dashboard, grpc, health, oip, openai, openapi, tei};
 
 /// Why a gateway does not start, or does not serve an app.
 #[derive(Debug, Error)]
@@ -47,6 +49,9 @@ pub enum GatewayError {
         /// Reason that the system reports.
         reason: String,
     },
+    /// The certificate or its key cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The broker fails.
     #[error(transparent)]
     Bus(#[from] BusError),
@@ -67,12 +72,13 @@ impl Gateway {
     /// Starts listening. Port 0 selects a free port.
     ///
     /// # Errors
-    /// [`GatewayError::Listen`], [`GatewayError::Thread`].
+    /// [`GatewayError::Listen`], [`GatewayError::Thread`], [`GatewayError::Tls`].
     pub fn listen(address: SocketAddr, limits: Limits) -> Result<Self, GatewayError> {
         let refused = |error: std::io::Error| GatewayError::Listen {
             address,
             reason: error.to_string(),
         };
+        let tls = limits.tls.as_ref().map(acceptor).transpose()?;
         let listener = TcpListener::bind(address).map_err(refused)?;
         listener.set_nonblocking(true).map_err(refused)?;
         let bound = listener.local_addr().map_err(refused)?;
@@ -84,7 +90,7 @@ impl Gateway {
                 reason: error.to_string(),
             })?;
         let shared = Arc::new(Shared::new(limits));
-        let serving = runtime.spawn(run(listener, Arc::clone(&shared)));
+        let serving = runtime.spawn(run(listener, tls, Arc::clone(&shared)));
         Ok(Self {
             address: bound,
             shared,
@@ -164,22 +170,36 @@ async fn connect(shared: &Shared, options: AppOptions, bus: BusConfig) -> Result
     Ok(())
 }
 
-async fn run(listener: TcpListener, shared: Arc<Shared>) {
+async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Shared>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "serving HTTP failed"),
     };
-    let listener = listener.tap_io(|connection| {
-        if let Err(error) = connection.set_nodelay(true) {
-            tracing::debug!(%error, "a connection keeps Nagle's algorithm");
-        }
-    });
     let mut stopping = shared.stopping.subscribe();
     let stopped = async move {
         let _ = stopping.wait_for(|stopping| *stopping).await;
     };
-    let served = axum::serve(listener, router(shared)).with_graceful_shutdown(stopped);
-    if let Err(error) = served.await {
+    let router = router(shared);
+    let served = if let Some(acceptor) = tls {
+        match TlsListener::new(listener, acceptor) {
+            Ok(listener) => {
+                axum::serve(listener, router)
+                    .with_graceful_shutdown(stopped)
+                    .await
+            }
+            Err(error) => Err(error),
+        }
+    } else {
+        let listener = listener.tap_io(|connection| {
+            if let Err(error) = connection.set_nodelay(true) {
+                tracing::debug!(%error, "a connection keeps Nagle's algorithm");
+            }
+        });
+        axum::serve(listener, router)
+            .with_graceful_shutdown(stopped)
+            .await
+    };
+    if let Err(error) = served {
         tracing::error!(%error, "the HTTP server stopped");
     }
 }
@@ -194,6 +214,8 @@ fn router(shared: Arc<Shared>) -> Router {
         .merge(oip::routes())
         .merge(openai::routes())
         .merge(tei::routes())
+        .merge(openapi::routes())
+        .merge(grpc::routes(&shared))
         .layer(from_fn_with_state(Arc::clone(&shared), guard))
         .with_state(shared)
 }

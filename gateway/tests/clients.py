@@ -1,40 +1,17 @@
-"""Asks a served app through tritonclient and openai; run by clients.sh."""
+"""Asks served apps through tritonclient, by HTTP and gRPC, and openai, and runs the conformance tools; run by clients.sh."""
 
-import os
-import re
-import subprocess
+import queue
 import unittest
-from pathlib import Path
 
 import numpy as np
 import openai
+import tritonclient.grpc as grpc
 import tritonclient.http as triton
+from conformance import Conformance, Fuzzed
+from served import Chat, Served
 from tritonclient.utils import InferenceServerException
 
 PATIENT = {"x-kaskade-budget-ms": "60000"}
-ROOT = Path(__file__).resolve().parents[2]
-
-
-class Served:
-    """`kaskade serve` of an app, until `stop`."""
-
-    def __init__(self, app):
-        command = [os.environ["KASKADE_BIN"], "serve", "--app", str(ROOT / app), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-        self.address = None
-        for line in self.process.stderr:
-            found = re.search(r"gateway at http://([\d.:]+):", line)
-            self.address = found.group(1) if found else self.address
-            if "ask it" in line:
-                return
-        raise SystemExit(f"{app} is not served")
-
-    def stop(self):
-        self.process.terminate()
-        rest = self.process.stderr.read()
-        self.process.stderr.close()
-        if self.process.wait() != 0:
-            raise SystemExit(f"the program failed: {rest}")
 
 
 class Triton(unittest.TestCase):
@@ -94,6 +71,129 @@ class Triton(unittest.TestCase):
             self.client.infer("digits", [tensor])
         with self.assertRaisesRegex(InferenceServerException, "KSK0004"):
             self.client.infer("letters", [tensor])
+
+
+class TritonGrpc(unittest.TestCase):
+    """The digits, by tritonclient over gRPC, on the same port."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.served = Served("examples/digits/app.toml")
+        cls.client = grpc.InferenceServerClient(cls.served.address)
+        cls.image = np.linspace(0, 1, 64, dtype=np.float32).reshape(1, 8, 8)
+        http = triton.InferenceServerClient(cls.served.address)
+        tensor = triton.InferInput("image", list(cls.image.shape), "FP32")
+        tensor.set_data_from_numpy(cls.image)
+        cls.expected = http.infer("digits", [tensor], headers=dict(PATIENT)).as_numpy("logits")
+        http.close()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+        cls.served.stop()
+
+    def input(self):
+        tensor = grpc.InferInput("image", list(self.image.shape), "FP32")
+        tensor.set_data_from_numpy(self.image)
+        return [tensor]
+
+    def test_metadata(self):
+        self.assertTrue(self.client.is_server_live())
+        self.assertTrue(self.client.is_server_ready())
+        self.assertTrue(self.client.is_model_ready("digits"))
+        self.assertIn("statistics", self.client.get_server_metadata().extensions)
+        metadata = self.client.get_model_metadata("digits", as_json=True)
+        self.assertIn("digits-large", metadata["versions"])
+        self.assertEqual(metadata["inputs"][0]["datatype"], "FP32")
+        config = self.client.get_model_config("digits").config
+        self.assertEqual((config.max_batch_size, config.input[0].data_type), (0, 11))
+        self.assertTrue(all(row.state in ("READY", "UNAVAILABLE") for row in self.client.get_model_repository_index().models))
+        stats = self.client.get_inference_statistics("digits").model_stats
+        self.assertGreater(sum(row.inference_count for row in stats), 0)
+
+    def test_answers_are_those_of_http(self):
+        answer = self.client.infer("digits", self.input(), request_id="7", headers=dict(PATIENT))
+        np.testing.assert_array_equal(answer.as_numpy("logits"), self.expected)
+        self.assertEqual(answer.get_response().id, "7")
+        self.assertEqual(answer.get_response().parameters["hops"].string_param, "digits-large")
+        output = [grpc.InferRequestedOutput("logits")]
+        for coding in ("gzip", "deflate"):
+            answer = self.client.infer("digits", self.input(), outputs=output, compression_algorithm=coding, headers=dict(PATIENT))
+            np.testing.assert_array_equal(answer.as_numpy("logits"), self.expected)
+        answers = queue.Queue()
+        self.client.async_infer("digits", self.input(), lambda result, error: answers.put((result, error)), headers=dict(PATIENT))
+        result, error = answers.get(timeout=60)
+        self.assertIsNone(error)
+        np.testing.assert_array_equal(result.as_numpy("logits"), self.expected)
+
+    def test_a_stream_answers_in_order_and_survives_an_error(self):
+        answers = queue.Queue()
+        self.client.start_stream(lambda result, error: answers.put((result, error)), headers=dict(PATIENT))
+        for number in range(3):
+            self.client.async_stream_infer("digits", self.input(), request_id=str(number))
+        self.client.async_stream_infer("letters", self.input())
+        self.client.async_stream_infer("digits", self.input(), request_id="last")
+        found = [answers.get(timeout=60) for _ in range(5)]
+        self.client.stop_stream()
+        self.assertIn("KSK0004", str(found[3][1]))
+        for (result, error), name in zip(found[:3] + found[4:], ["0", "1", "2", "last"]):
+            self.assertIsNone(error)
+            self.assertEqual(result.get_response().id, name)
+            np.testing.assert_array_equal(result.as_numpy("logits"), self.expected)
+
+    def test_errors(self):
+        with self.assertRaisesRegex(InferenceServerException, "KSK0004") as raised:
+            self.client.infer("letters", self.input())
+        self.assertEqual(raised.exception.status(), "StatusCode.NOT_FOUND")
+        tensor = grpc.InferInput("image", [2], "FP32")
+        tensor.set_data_from_numpy(np.zeros(2, np.float32))
+        with self.assertRaisesRegex(InferenceServerException, "KSK0003") as raised:
+            self.client.infer("digits", [tensor])
+        self.assertEqual(raised.exception.status(), "StatusCode.INVALID_ARGUMENT")
+        with self.assertRaises(InferenceServerException) as raised:
+            self.client.infer("digits", self.input(), client_timeout=0.000_001)
+        self.assertEqual(raised.exception.status(), "StatusCode.DEADLINE_EXCEEDED")
+
+
+class OpenAiChat(unittest.TestCase):
+    """Chat and responses, by openai."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.served = Chat()
+        cls.client = openai.OpenAI(base_url=f"http://{cls.served.address}/v1", api_key="none", max_retries=0)
+        cls.messages = [{"role": "user", "content": "Who is there?"}]
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+        cls.served.stop()
+
+    def test_chat(self):
+        whole = self.client.chat.completions.create(model="chat", messages=self.messages, logprobs=True, top_logprobs=2)
+        self.assertEqual(whole.choices[0].message.role, "assistant")
+        self.assertGreater(whole.usage.prompt_tokens, 10)
+        self.assertEqual(len(whole.choices[0].logprobs.content[0].top_logprobs), 2)
+        chunks = list(self.client.chat.completions.create(model="chat", messages=self.messages, stream=True))
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        self.assertEqual(text, whole.choices[0].message.content)
+
+    def test_responses(self):
+        whole = self.client.responses.create(model="chat", input="Who is there?")
+        self.assertEqual(whole.status, "completed")
+        self.assertGreater(whole.usage.input_tokens, 10)
+        self.assertTrue(whole.usage.kaskade["variant"])
+        kinds, text = [], ""
+        for event in self.client.responses.create(model="chat", input="Who is there?", stream=True):
+            kinds.append(event.type)
+            text += event.delta if event.type == "response.output_text.delta" else ""
+        self.assertEqual((kinds[0], kinds[-1]), ("response.created", "response.completed"))
+        self.assertEqual(text, whole.output_text)
+        # The client's own helper puts the events together again.
+        with self.client.responses.stream(model="chat", input="Who is there?") as stream:
+            self.assertEqual(stream.get_final_response().output_text, whole.output_text)
+        with self.assertRaisesRegex(openai.BadRequestError, "not stored"):
+            self.client.responses.create(model="chat", input="x", previous_response_id=whole.id)
 
 
 class OpenAi(unittest.TestCase):

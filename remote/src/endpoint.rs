@@ -18,7 +18,8 @@ pub const TEXT: &str = "{text}";
 pub struct Endpoint {
     /// Name of the variant.
     pub name: String,
-    /// Address, with the path before the protocol's own: `https://api.example.com/v1`, `http://127.0.0.1:8000`.
+    /// Address, with the path before the protocol's own: `https://api.example.com/v1`, `http://127.0.0.1:8000`. The Open
+    /// Inference Protocol over gRPC has `grpc://127.0.0.1:8001`, or `grpcs` with TLS.
     pub base_url: String,
     /// Key that is sent as bearer token.
     pub key: Option<Secret>,
@@ -51,7 +52,7 @@ pub enum Api {
         /// The model, as the endpoint names it.
         model: String,
     },
-    /// The Open Inference Protocol v2 over HTTP.
+    /// The Open Inference Protocol v2, over HTTP or gRPC by the address.
     Oip {
         /// The model, as the endpoint names it.
         model: String,

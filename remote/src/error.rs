@@ -34,6 +34,18 @@ pub enum CallError {
         /// The pause that it asks for.
         retry_after: Option<Duration>,
     },
+    /// The endpoint answered with a status of gRPC.
+    #[error("gRPC {status}: {message}")]
+    Grpc {
+        /// Name of the status.
+        status: &'static str,
+        /// The HTTP status that means the same.
+        http: u16,
+        /// Its message, cut to a few lines.
+        message: String,
+        /// The pause that it asks for.
+        retry_after: Option<Duration>,
+    },
     /// The answer broke off.
     #[error("the answer broke off: {reason}")]
     Broken {
@@ -70,7 +82,9 @@ impl CallError {
             Self::Connect { .. } | Self::Timeout { .. } | Self::Broken { .. } | Self::BreakerOpen { .. } => {
                 true
             }
-            Self::Status { status, .. } => matches!(*status, 408 | 409 | 425 | 429 | 500..),
+            Self::Status { status, .. } | Self::Grpc { http: status, .. } => {
+                matches!(*status, 408 | 409 | 425 | 429 | 500..)
+            }
             Self::Malformed { .. } | Self::Useless { .. } | Self::SpendLimit(_) => false,
         }
     }
@@ -82,7 +96,9 @@ impl CallError {
             Self::Connect { .. } | Self::Timeout { .. } | Self::Broken { .. } | Self::Malformed { .. } => {
                 true
             }
-            Self::Status { status, .. } => matches!(*status, 401 | 403 | 500..),
+            Self::Status { status, .. } | Self::Grpc { http: status, .. } => {
+                matches!(*status, 401 | 403 | 500..)
+            }
             Self::Useless { .. } | Self::BreakerOpen { .. } | Self::SpendLimit(_) => false,
         }
     }
@@ -90,7 +106,7 @@ impl CallError {
     /// The pause that the endpoint asks for.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Status { retry_after, .. } => *retry_after,
+            Self::Status { retry_after, .. } | Self::Grpc { retry_after, .. } => *retry_after,
             _ => None,
         }
     }
@@ -115,7 +131,7 @@ pub enum ConnectError {
     #[error(transparent)]
     Secret(#[from] SecretError),
     /// The address is none.
-    #[error("`{base_url}` is no http or https address: {reason}")]
+    #[error("`{base_url}` is no http, https, grpc or grpcs address: {reason}")]
     Address {
         /// The address.
         base_url: String,

@@ -13,6 +13,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use crate::error::{CallError, ConnectError};
+use crate::oip::grpc;
 use crate::secret::Secret;
 
 /// Largest answer, bytes.
@@ -30,6 +31,7 @@ pub(crate) struct Http {
     base: String,
     key: Option<Secret>,
     authorization: Option<HeaderValue>,
+    grpc: bool,
 }
 
 /// Connections, by what protects them.
@@ -51,22 +53,41 @@ impl Http {
         let uri: Uri = base_url
             .parse()
             .map_err(|error: hyper::http::uri::InvalidUri| bad(error.to_string()))?;
-        if !matches!(uri.scheme_str(), Some("http" | "https"))
-            || uri.host().is_none()
-            || uri.query().is_some()
-        {
-            return Err(bad("it must be like https://host/path".to_owned()));
+        let (secure, grpc) = match uri.scheme_str() {
+            Some("http") => (false, false),
+            Some("https") => (true, false),
+            Some("grpc") => (false, true),
+            Some("grpcs") => (true, true),
+            _ => {
+                return Err(bad(
+                    "it must be like https://host/path or grpc://host:port".to_owned()
+                ));
+            }
+        };
+        if uri.host().is_none() || uri.query().is_some() {
+            return Err(bad(
+                "it must be like https://host/path or grpc://host:port".to_owned()
+            ));
+        }
+        if grpc && !matches!(uri.path(), "" | "/") {
+            return Err(bad("an address for gRPC has no path".to_owned()));
         }
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         let mut builder = Client::builder(TokioExecutor::new());
         builder.pool_idle_timeout(IDLE).pool_timer(TokioTimer::new());
-        let client = if uri.scheme_str() == Some("https") {
+        builder.http2_only(grpc);
+        let client = if secure {
             let tls = HttpsConnectorBuilder::new()
                 .with_native_roots()
                 .map_err(ConnectError::Certificates)?;
-            Connections::Tls(builder.build(tls.https_only().enable_http1().wrap_connector(tcp)))
+            let tls = tls.https_only();
+            Connections::Tls(builder.build(if grpc {
+                tls.enable_http2().wrap_connector(tcp)
+            } else {
+                tls.enable_http1().wrap_connector(tcp)
+            }))
         } else {
             Connections::Plain(builder.build(tcp))
         };
@@ -78,10 +99,19 @@ impl Http {
         }
         Ok(Self {
             client,
-            base: base_url.trim_end_matches('/').to_owned(),
+            base: match base_url.trim_end_matches('/').split_once("://") {
+                Some((_, rest)) if grpc => format!("http{}://{rest}", if secure { "s" } else { "" }),
+                _ => base_url.trim_end_matches('/').to_owned(),
+            },
             key,
             authorization,
+            grpc,
         })
+    }
+
+    /// Whether the endpoint is spoken to over gRPC.
+    pub(crate) const fn is_grpc(&self) -> bool {
+        self.grpc
     }
 
     /// Sends a request and returns the answer once its head has arrived with a status of success.
@@ -129,11 +159,14 @@ impl Http {
         Err(self.refusal(answer).await)
     }
 
-    /// Reads an answer to its end.
+    /// Reads an answer to its end; over gRPC, the message in it.
     ///
     /// # Errors
-    /// [`CallError::Broken`], or [`CallError::Malformed`] if it is larger than allowed.
+    /// [`CallError::Broken`], or [`CallError::Malformed`] if it is larger than allowed; [`CallError::Grpc`].
     pub(crate) async fn read(&self, answer: Response<Incoming>) -> Result<Bytes, CallError> {
+        if self.grpc {
+            return grpc::read(self, answer, MAX_ANSWER).await;
+        }
         self.read_body(answer.into_body(), MAX_ANSWER).await
     }
 
@@ -176,7 +209,7 @@ impl Http {
 
 /// The pause that an endpoint asks for, by `retry-after-ms` or `retry-after` in seconds. A date is not read: it would need
 /// the endpoint's clock.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let number = |name: HeaderName| -> Option<f64> {
         let text = headers.get(name)?.to_str().ok()?;
         text.trim().parse().ok()
@@ -251,6 +284,7 @@ mod tests {
             "ftp://host",
             "http://",
             "https://host/v1?key=1",
+            "grpc://host:1/v2",
         ] {
             assert!(
                 matches!(Http::new(bad, None), Err(ConnectError::Address { .. })),

@@ -9,7 +9,7 @@
 //! | `health` | an endpoint that is down makes its model unavailable |
 //! | `model` | the `Model`: requests join and leave while others wait for their answers |
 //! | `openai/` | the OpenAI API: chat completions, completions and embeddings; judges |
-//! | `oip/` | the Open Inference Protocol v2 over HTTP, with binary tensors |
+//! | `oip/` | the Open Inference Protocol v2 over HTTP with binary tensors, and over gRPC |
 //! | `error` | failures of calls |
 //! | [`cache`] | answers on disk, by the hash of their request |
 //!

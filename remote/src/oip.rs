@@ -1,7 +1,9 @@
-//! The Open Inference Protocol v2 over HTTP, with binary tensors where the server has them.
+//! The Open Inference Protocol v2: over gRPC, or over HTTP with binary tensors where the server has them.
 //!
 //! The binary extension puts the tensors behind the JSON of request and answer, little-endian and in order;
 //! `inference-header-content-length` is the length of the JSON (Triton, `extension_binary_data.md`).
+
+pub(crate) mod grpc;
 
 use bytes::Bytes;
 use hyper::Method;
@@ -24,10 +26,25 @@ const MAX_EXTENT: usize = 1 << 20;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Metadata {
     inputs: Vec<Port>,
-    /// Whether the server takes and gives binary tensors.
-    binary: bool,
-    /// Path of the model after the base address.
-    path: String,
+    wire: Wire,
+}
+
+/// How a server is spoken to.
+#[derive(Debug, Clone, PartialEq)]
+enum Wire {
+    /// Over HTTP.
+    Rest {
+        /// Whether the server takes and gives binary tensors.
+        binary: bool,
+        /// Path of the model after the base address.
+        path: String,
+    },
+    /// Over gRPC.
+    Grpc {
+        model: String,
+        /// Empty: the server's choice.
+        version: String,
+    },
 }
 
 /// An input of a model.
@@ -56,6 +73,9 @@ impl Metadata {
     /// # Errors
     /// [`CallError`]; [`CallError::Malformed`] for a type of tensors that is not served here.
     pub(crate) async fn fetch(http: &Http, model: &str, version: Option<&str>) -> Result<Self, CallError> {
+        if http.is_grpc() {
+            return grpc::fetch(http, model, version).await;
+        }
         let get = async |path: &str| {
             let answer = http
                 .send(Method::GET, path, "application/json", &[], Bytes::new())
@@ -73,11 +93,13 @@ impl Metadata {
         }
         Ok(Self {
             inputs: model.inputs,
-            binary: server
-                .extensions
-                .iter()
-                .any(|name| name.starts_with("binary_tensor_data")),
-            path,
+            wire: Wire::Rest {
+                binary: server
+                    .extensions
+                    .iter()
+                    .any(|name| name.starts_with("binary_tensor_data")),
+                path,
+            },
         })
     }
 
@@ -106,29 +128,31 @@ impl Metadata {
         }
     }
 
+    /// Returns the model's inputs that a request has, with the shapes that the model expects.
+    fn chosen<'a>(&'a self, inputs: &'a Inputs) -> impl Iterator<Item = (&'a Port, &'a Tensor, Vec<usize>)> {
+        self.inputs.iter().filter_map(|port| {
+            let input = inputs.iter().find(|input| input.name == port.name)?;
+            let batch = Self::is_batched(port).then_some(1);
+            let shape = batch.into_iter().chain(input.shape.iter().copied());
+            Some((port, input, shape.collect()))
+        })
+    }
+
     /// Writes a request.
     ///
     /// # Errors
     /// [`ModelError`], naming the input.
     pub(crate) fn prepare(&self, inputs: &Inputs) -> Result<Prepared, ModelError> {
         self.signature().check(inputs)?;
-        let (mut listed, mut binary) = (Vec::new(), Vec::new());
-        // An endpoint that describes no inputs, such as a gateway before its first request, gets those of the request.
-        let ports: Vec<(&Tensor, bool)> = if self.inputs.is_empty() {
-            inputs.iter().map(|input| (input, false)).collect()
-        } else {
-            let named = |port: &Port| inputs.iter().find(|input| input.name == port.name);
-            let ports = self.inputs.iter();
-            ports
-                .filter_map(|port| Some((named(port)?, Self::is_batched(port))))
-                .collect()
+        let (binary, path) = match &self.wire {
+            Wire::Rest { binary, path } => (*binary, path),
+            Wire::Grpc { model, version } => return Ok(grpc::prepare(self, model, version, inputs)),
         };
-        for (input, batched) in ports {
-            let batch = batched.then_some(1);
-            let shape: Vec<usize> = batch.into_iter().chain(input.shape.iter().copied()).collect();
+        let (mut listed, mut raw) = (Vec::new(), Vec::new());
+        for (_, input, shape) in self.chosen(inputs) {
             let mut tensor = json!({"name": input.name, "shape": shape, "datatype": input.datatype.name()});
-            let (key, value) = if self.binary {
-                binary.extend_from_slice(&input.data);
+            let (key, value) = if binary {
+                raw.extend_from_slice(&input.data);
                 ("parameters", json!({"binary_data_size": input.data.len()}))
             } else {
                 ("data", numbers(input)?)
@@ -139,20 +163,18 @@ impl Metadata {
             listed.push(tensor);
         }
         let mut request = json!({"inputs": listed});
-        if self.binary
-            && let Some(fields) = request.as_object_mut()
-        {
+        if binary && let Some(fields) = request.as_object_mut() {
             fields.insert("parameters".to_owned(), json!({"binary_data_output": true}));
         }
         let mut body = request.to_string().into_bytes();
         let mut headers = Vec::new();
-        if self.binary {
+        if binary {
             headers.push((JSON_LENGTH, body.len().to_string()));
-            body.extend(binary);
+            body.extend(raw);
         }
         Ok(Prepared {
-            path: format!("{}/infer", self.path),
-            content_type: if self.binary {
+            path: format!("{path}/infer"),
+            content_type: if binary {
                 "application/octet-stream"
             } else {
                 "application/json"
@@ -225,11 +247,15 @@ struct Parameters {
     binary_data_size: Option<usize>,
 }
 
-/// Reads an answer; `head` is its `inference-header-content-length`, or empty. A batch dimension of 1 is taken off.
+/// Reads an answer; `head` is its type over gRPC, otherwise its `inference-header-content-length`, or empty. A batch
+/// dimension of 1 is taken off.
 ///
 /// # Errors
 /// [`CallError::Malformed`].
 pub(crate) fn decode(head: &str, body: &Bytes) -> Result<Answer, CallError> {
+    if head.starts_with(grpc::TYPE) {
+        return grpc::decode(body);
+    }
     let length = match head {
         "" => body.len(),
         head => head.parse().map_err(malformed)?,
@@ -255,19 +281,22 @@ pub(crate) fn decode(head: &str, body: &Bytes) -> Result<Answer, CallError> {
             })?,
             _ => return Err(malformed(format!("output `{}` has no data", output.name))),
         };
-        let mut shape = output.shape;
-        if shape.len() > 1 && shape.first() == Some(&1) {
-            shape.remove(0);
-        }
         let tensor = Tensor {
             name: output.name,
-            shape,
+            shape: without_batch(output.shape),
             datatype,
             data,
         };
         outputs.push(tensor.checked().map_err(malformed)?);
     }
     Ok(Answer { outputs, usage: None })
+}
+
+fn without_batch(mut shape: Vec<usize>) -> Vec<usize> {
+    if shape.len() > 1 && shape.first() == Some(&1) {
+        shape.remove(0);
+    }
+    shape
 }
 
 /// The bytes of elements in JSON, nested or flat.
@@ -324,8 +353,10 @@ mod tests {
         };
         Metadata {
             inputs: vec![port("x", "FP32", &[-1, 2]), port("t", "BYTES", &[1])],
-            binary,
-            path: "v2/models/m".to_owned(),
+            wire: Wire::Rest {
+                binary,
+                path: "v2/models/m".to_owned(),
+            },
         }
     }
 

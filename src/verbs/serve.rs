@@ -13,7 +13,7 @@ use kaskade_app::config::scalar::Address;
 use kaskade_app::planning::initial;
 use kaskade_app::report::progress::say;
 use kaskade_app::serving::service::worker_of;
-use kaskade_app::serving::{self, DEFAULT_ADDRESS, Service, gateway};
+use kaskade_app::serving::{self, DEFAULT_ADDRESS, Service, gateway, telemetry};
 use kaskade_gateway::Gateway;
 
 use crate::args::{Broker, Role};
@@ -79,6 +79,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     worker_of(&app, args.role.into(), args.worker.clone())?;
     let bus = connection.serve(&app, "serve")?;
     let front = front(&app, args)?;
+    // Dropped at the end of this function: what waits is sent then.
+    let _exporter = telemetry::start(&app)?;
     // Signals are awaited on a separate runtime, so that they never wait for an actor.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -196,9 +198,14 @@ fn front(app: &App, args: &Args) -> anyhow::Result<Option<Front>> {
         Front::Probes(probes) => probes.address(),
     };
     say(&format!("probes and metrics at http://{bound}"));
+    let scheme = if app.gateway.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
     if has_gateway {
         say(&format!(
-            "gateway at http://{bound}: dashboard `/`, Open Inference Protocol `/v2`, OpenAI's API `/v1`"
+            "gateway at {scheme}://{bound}: dashboard `/`, Open Inference Protocol `/v2` and gRPC, OpenAI's API `/v1`"
         ));
         if app.gateway.keys.is_empty() && !bound.ip().is_loopback() {
             say("the gateway needs no key, and other hosts reach it; add `[gateway.keys]` to the app's file");

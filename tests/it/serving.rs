@@ -1,11 +1,13 @@
 //! `kaskade serve`, `infer`, `bench`, `submit`, `plan request` and `top` over a broker.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Stdio;
 
 use kaskade_testkit::{
-    NatsOptions, NatsServer, Process, ROOT, Served, command, digits_app, digits_profile, json, kaskade,
-    refusal, text,
+    DIGITS, NatsOptions, NatsServer, PATIENCE, Process, ROOT, Served, command, digits_app, digits_profile,
+    http_get, is_ready, json, kaskade, refusal, text, wait_until,
 };
 use serde_json::Value;
 
@@ -407,4 +409,56 @@ fn top_shows_rates_and_energy_by_model() {
         look["nodes"][0]["watts"].as_f64().unwrap(),
     );
     assert!((model - node).abs() <= 1e-6 * node, "{look}");
+}
+
+/// Sends a JSON body to a path, and returns the whole answer.
+fn post(address: &str, path: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\nx-kaskade-budget-ms: 60000\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all((head + body).as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn gateways_alone_ask_the_other_processes_over_a_nats_server() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let url = server.url();
+    let start = |more: &[&str]| Served::start(&[&["--app", DIGITS, "--nats", &url, "--role"], more].concat());
+    let mut gateways = [0, 1].map(|_| start(&["gateway", "--http", "127.0.0.1:0"]));
+    let addresses = gateways.each_mut().map(Served::probes);
+    // They listen before the app is there.
+    for address in &addresses {
+        let (head, body) = http_get(address, "/ready").unwrap();
+        assert!(head.starts_with("HTTP/1.1 503"), "{head} {body}");
+    }
+    let mut others = [start(&["worker"]), start(&["ingress"])];
+    for other in &mut others {
+        other.line("serving");
+    }
+    for address in &addresses {
+        wait_until("the gateway is ready", PATIENCE, || is_ready(address));
+    }
+    let image = vec!["0.5"; 64].join(",");
+    let body = format!(
+        r#"{{"inputs": [{{"name": "image", "datatype": "FP32", "shape": [1, 8, 8], "data": [{image}]}}]}}"#
+    );
+    for round in 0..4 {
+        let answer = post(&addresses[round % 2], "/v2/models/digits/infer", &body);
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.contains("logits"),
+            "{answer}"
+        );
+    }
+    // One that leaves drains and ends well; the other goes on.
+    let [first, second] = gateways;
+    first.end();
+    let answer = post(&addresses[1], "/v2/models/digits/infer", &body);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    second.end();
 }

@@ -93,8 +93,8 @@ impl Client {
     }
 
     /// Sends a request to a language model and streams its answer: `part` is called with each new piece, in order.
-    /// Only stages that always reply send parts; the complete answer is returned in any case. A streamed request is sent
-    /// once.
+    /// Only stages that always reply send parts, unless the request has the parameter `stream` with the value `optimistic`;
+    /// the complete answer is returned in any case. A streamed request is sent once.
     ///
     /// # Errors
     /// As [`Client::infer`].
@@ -105,7 +105,8 @@ impl Client {
         budget: Duration,
         mut part: impl FnMut(InferReply),
     ) -> Result<InferReply, Fault> {
-        request.parameters.insert("stream".to_owned(), "true".to_owned());
+        let stream = request.parameters.entry("stream".to_owned());
+        stream.or_insert_with(|| "true".to_owned());
         headers::put_budget(&mut headers, budget);
         let payload = self.encode_checked(&request)?;
         let absent = |error: String| Fault::new(Code::Unavailable, error);

@@ -536,7 +536,7 @@ impl Dispatcher {
         let addressed = subject.and_then(|subject| Ok((subject, reply?)));
         match addressed {
             Ok((subject, reply)) => {
-                let headers = headers::for_trace(&trace.child());
+                let headers = headers::for_trace(&trace);
                 let publisher = &self.0.publisher;
                 let sent = publisher.send(
                     &subject,

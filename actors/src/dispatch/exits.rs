@@ -16,6 +16,7 @@ use crate::{
     dispatch::fan_out,
     error::{Code, Fault},
     metrics::Metrics,
+    ops::spans,
     plan::versions::{PlanVersion, PlanVersions},
 };
 
@@ -58,6 +59,7 @@ impl Router {
             delivery.request.inputs = inputs;
             let cost = outcome.as_ref().ok().and_then(|outputs| self.cost(outputs));
             delivery.hop(started, result.run_us, size, cost);
+            spans::hop(&delivery, &self.variant, started, result.run_us, size);
             match outcome {
                 Ok(outputs) => self.route(delivery, outputs),
                 Err(error) => delivery.fail(Fault::from(error)),

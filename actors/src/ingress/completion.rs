@@ -246,7 +246,7 @@ impl Ingress {
             return;
         };
         let reading = entry.reading.as_mut();
-        if reading.is_some_and(|reading| reading.take(newest, from, until)) {
+        if reading.is_some_and(|reading| reading.take(&done.stage, newest, from, until)) {
             self.publish_part(done.id, done.stage, outputs, from);
         }
     }
@@ -319,10 +319,11 @@ impl Ingress {
         if entry.gather.begun() {
             return self.reply_with_branches(entry, Some(fault));
         }
-        match entry.tally.winner() {
-            Some(done) => self.reply_with(entry, done, true),
-            None => self.refuse(entry.client, fault),
+        if let Some(done) = entry.tally.winner() {
+            return self.reply_with(entry, done, true);
         }
+        self.trace(&entry, Err(fault));
+        self.refuse(entry.client, fault);
     }
 
     /// Records the permanent failure of a member of an ensemble. Returns true if other members answer, or still may.

@@ -10,7 +10,7 @@ use kaskade_policy::gather::{Branch, Gather};
 use kaskade_policy::ledger::{Ledger, LedgerConfig};
 use kaskade_policy::plan::Edge;
 use kaskade_policy::shifting::ShiftConfig;
-use kaskade_policy::stream_offset::StreamOffset;
+use kaskade_policy::stream_offset::{OptimisticOffset, StreamOffset};
 use kaskade_policy::watch::AuditSettings;
 use tokio::sync::watch;
 
@@ -91,7 +91,9 @@ pub(super) struct InFlight {
     /// Its place in the index of client ids.
     pub(super) listed: Option<Listed>,
     pub(super) inputs: RetainedInputs,
+    /// Its span at this ingress, below that of the client, `parent`.
     pub(super) trace: Trace,
+    pub(super) parent: u64,
     pub(super) accepted: u64,
     pub(super) deadline: u64,
     pub(super) version: Arc<PlanVersion>,
@@ -107,7 +109,25 @@ pub(super) struct InFlight {
     /// The results of a pipeline's branches.
     pub(super) gather: Gather<Done>,
     /// Progress of a streamed answer, if the client asked for streaming.
-    pub(super) reading: Option<StreamOffset>,
+    pub(super) reading: Option<Reading>,
+}
+
+/// Progress of a streamed answer.
+pub(super) enum Reading {
+    /// The stage that sends parts gives the answer.
+    Certain(StreamOffset),
+    /// A later stage may replace what an earlier one has sent.
+    Optimistic(OptimisticOffset),
+}
+
+impl Reading {
+    /// Whether to send a part of a stage to the client.
+    pub(super) fn take(&mut self, stage: &str, newest: bool, from: u32, until: u32) -> bool {
+        match self {
+            Self::Certain(offset) => offset.take(newest, from, until),
+            Self::Optimistic(offset) => offset.take(stage, newest, from, until),
+        }
+    }
 }
 
 impl InFlight {
@@ -263,6 +283,7 @@ impl Ingress {
             stage: String::new(),
             hops,
             stream: entry.reading.is_some(),
+            optimistic: matches!(entry.reading, Some(Reading::Optimistic(_))),
             settle,
             via_ingress,
             inputs: inputs.ok()?,

@@ -47,7 +47,6 @@ use std::{collections::BTreeSet, time::Duration};
 use crate::actor::{Actor, AsyncContext, Context, Handler};
 use kaskade_policy::gather::Gather;
 use kaskade_policy::ledger::{Admitted, Answer};
-use kaskade_policy::stream_offset::StreamOffset;
 
 use durable::Submitted;
 use in_flight::{Client, InFlight, Inbound, To, may_retry};
@@ -134,7 +133,8 @@ impl Ingress {
             client,
             listed: None,
             inputs: read.inputs,
-            trace: read.trace,
+            trace: read.trace.child(),
+            parent: read.trace.span_id,
             accepted: now,
             deadline: now.saturating_add(read.budget_us),
             version,
@@ -144,7 +144,7 @@ impl Ingress {
             forwarded: BTreeSet::new(),
             tally: Tally::default(),
             gather: Gather::default(),
-            reading: (read.stream && one_answer).then(StreamOffset::default),
+            reading: read.stream.reading().filter(|_| one_answer),
         };
         match self.ledger.admit(now, read.budget_us, entry) {
             Ok(Admitted { id, attempt }) => {

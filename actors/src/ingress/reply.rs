@@ -12,6 +12,7 @@ use crate::{
     dispatch::dispatcher::Dispatcher,
     error::{Code, Fault},
     metrics::Metrics,
+    ops::spans,
     wire::headers,
     wire::{self, BranchReply, ContentType, Done, DoneResult, InferReply, MAX_HOPS},
 };
@@ -109,6 +110,7 @@ impl Ingress {
     }
 
     fn publish_reply(&self, entry: InFlight, reply: &InferReply) {
+        self.trace(&entry, Ok(reply));
         let payload = match wire::encode_reply(entry.client.content_type, reply).map_err(Fault::from) {
             Ok(payload) => payload,
             Err(fault) => return self.refuse(entry.client, &fault),
@@ -153,6 +155,18 @@ impl Ingress {
                 self.refuse(client, &fault);
             }
         }
+    }
+
+    /// Records the span of a request that ends.
+    pub(super) fn trace(&self, entry: &InFlight, outcome: Result<&InferReply, &Fault>) {
+        let request = spans::Request {
+            app: self.dispatcher.app().name(),
+            trace: entry.trace,
+            parent: entry.parent,
+            accepted: entry.accepted,
+            now: self.dispatcher.clock().now(),
+        };
+        spans::request(&request, outcome);
     }
 
     pub(super) fn refuse(&self, client: Client, fault: &Fault) {

@@ -1,9 +1,10 @@
 //! Reads a client's request: content type, size, budget, identity.
 
 use async_nats::{Message, Subject};
+use kaskade_policy::stream_offset::{OptimisticOffset, StreamOffset};
 
 use super::held::Held;
-use super::in_flight::{Client, IngressConfig, To};
+use super::in_flight::{Client, IngressConfig, Reading, To};
 use super::refusal::TOO_MANY_BYTES;
 use super::retained::RetainedInputs;
 use crate::{
@@ -20,8 +21,30 @@ pub(super) struct Read {
     pub(super) inputs: RetainedInputs,
     pub(super) budget_us: u64,
     pub(super) trace: Trace,
-    /// Whether the client asked for a streamed answer.
-    pub(super) stream: bool,
+    /// Which parts of a streamed answer the client asked for.
+    pub(super) stream: Streamed,
+}
+
+/// Which parts of its answer a client asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Streamed {
+    /// None.
+    No,
+    /// Those of stages that always reply.
+    Certain,
+    /// Those of every stage; a later stage replaces them.
+    Optimistic,
+}
+
+impl Streamed {
+    /// Returns what is kept of the client's progress.
+    pub(super) fn reading(self) -> Option<Reading> {
+        match self {
+            Self::No => None,
+            Self::Certain => Some(Reading::Certain(StreamOffset::default())),
+            Self::Optimistic => Some(Reading::Optimistic(OptimisticOffset::default())),
+        }
+    }
 }
 
 impl Read {
@@ -120,10 +143,12 @@ pub(super) fn read(message: &Message, config: &IngressConfig) -> Result<Read, Fa
         return Err(Fault::new(Code::WrongInput, "the request has no inputs"));
     }
     let stream = match request.parameters.get(STREAM).map(String::as_str) {
-        None | Some("false") => false,
-        Some("true") => true,
+        None | Some("false") => Streamed::No,
+        Some("true") => Streamed::Certain,
+        Some("optimistic") => Streamed::Optimistic,
         Some(other) => {
-            let message = format!("the parameter `{STREAM}` is {other:?}; it is `true` or `false`");
+            let message =
+                format!("the parameter `{STREAM}` is {other:?}; it is `true`, `optimistic` or `false`");
             return Err(Fault::new(Code::Malformed, message));
         }
     };

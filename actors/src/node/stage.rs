@@ -21,6 +21,7 @@ use crate::{
     error::{Code, Fault},
     node::NodeError,
     node::attach::{AttachConfig, attach},
+    ops::spans,
 };
 
 /// Answers the requests of a stage, one by one and concurrently. An implementation may be written with `async fn`.
@@ -223,7 +224,9 @@ async fn serve<S: Stage>(stage: Arc<S>, slots: Arc<Semaphore>, mut delivery: Del
         _ => &[],
     };
     let cost = cost::stated(outputs);
-    delivery.hop(started, delivery.now().saturating_sub(started), 1, cost);
+    let run_us = delivery.now().saturating_sub(started);
+    delivery.hop(started, run_us, 1, cost);
+    spans::hop(&delivery, &delivery.request.stage, started, run_us, 1);
     match result {
         Err(_) => delivery.fail(expired("the stage worked on it")),
         Ok(Err(panic)) => {

@@ -5,3 +5,4 @@ pub mod health;
 pub(crate) mod meter;
 pub mod permissions;
 pub mod probes;
+pub mod spans;

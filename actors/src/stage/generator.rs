@@ -2,7 +2,7 @@
 //! it has no queue of its own; the engine's scheduler selects who runs ([`kaskade_policy::hybrid_cache`]).
 //!
 //! A client that asks for streaming receives the answer piece by piece if the stage always replies; a stage that may
-//! defer sends nothing until it has decided.
+//! defer sends nothing until it has decided, unless the client wants to see what may be replaced.
 
 use std::{
     collections::BTreeMap,
@@ -22,6 +22,7 @@ use crate::{
     dispatch::exits::Router,
     error::{Code, Fault},
     metrics::Metrics,
+    ops::spans,
     plan::versions::PlanVersions,
     stage::{ending, hosting},
     supervision::{PanicGuard, Supervisor},
@@ -151,8 +152,9 @@ impl Generator {
                 // Without tokens, the model had it from the beginning.
                 let begun = one.begun.unwrap_or(one.last);
                 let cost = self.parts.router.cost(&outputs);
-                one.delivery
-                    .hop(begun, now.saturating_sub(begun), one.batch, cost);
+                let run_us = now.saturating_sub(begun);
+                one.delivery.hop(begun, run_us, one.batch, cost);
+                spans::hop(&one.delivery, &self.parts.variant, begun, run_us, one.batch);
                 self.parts.metrics.generated(&self.parts.variant);
                 self.parts.router.route(one.delivery, outputs);
             }
@@ -209,7 +211,7 @@ impl Handler<Delivery> for Generator {
         }
         let now = self.parts.clock.now();
         let is_final = self.is_final_stage(&delivery);
-        let streams = delivery.request.stream && is_final;
+        let streams = delivery.request.stream && (is_final || delivery.request.optimistic);
         let inputs = if is_final {
             // No later stage needs the inputs.
             std::mem::take(&mut delivery.request.inputs)

@@ -358,12 +358,12 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Starts a new trace, not sampled.
+    /// Starts a new trace, sampled if this process exports its share of traces.
     pub fn start() -> Self {
         Self {
             trace_id: u128::from(ids::unique()) << 64 | u128::from(ids::unique()),
             span_id: ids::unique(),
-            flags: 0,
+            flags: kaskade_telemetry::samples().into(),
         }
     }
 

@@ -161,6 +161,10 @@ impl Message for InferReply {
 
 /// A request to a stage. A worker answers with a [`Done`] to the message's reply subject.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of its own on the wire"
+)]
 pub struct StageRequest {
     /// The request, as its ingress numbers it.
     pub id: u64,
@@ -190,6 +194,9 @@ pub struct StageRequest {
     /// early.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stream: bool,
+    /// Whether the client wants parts also of stages that may defer, although a later stage may replace them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub optimistic: bool,
     /// Whether the stage must reply even if it would defer, because no later stage could be reached.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub settle: bool,

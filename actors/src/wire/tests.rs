@@ -159,7 +159,7 @@ fn branch_reply(json: bool) -> impl Strategy<Value = BranchReply> {
 
 fn stage_request() -> impl Strategy<Value = StageRequest> {
     (
-        any::<(u64, u32, u64, u32, bool, bool, bool)>(),
+        any::<(u64, u32, u64, u32, bool, bool, bool, bool)>(),
         branch(),
         "[a-z]{0,8}",
         "[a-z]{0,8}",
@@ -168,7 +168,7 @@ fn stage_request() -> impl Strategy<Value = StageRequest> {
     )
         .prop_map(
             |(
-                (id, attempt, epoch, gear, stream, settle, via_ingress),
+                (id, attempt, epoch, gear, stream, optimistic, settle, via_ingress),
                 branch,
                 ingress,
                 stage,
@@ -186,6 +186,7 @@ fn stage_request() -> impl Strategy<Value = StageRequest> {
                     stage,
                     hops,
                     stream,
+                    optimistic,
                     settle,
                     via_ingress,
                     inputs,

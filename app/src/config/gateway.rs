@@ -20,6 +20,12 @@ pub struct GatewayRule {
     pub max_in_flight: NonZeroU32,
     /// Maximum size of a request's body, after decompression.
     pub max_body: Size,
+    /// Certificate and key of the listener [default: connections are not encrypted].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsRule>,
+    /// Origins whose pages may ask: `https://app.example`, or `*` for all [default: none].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cors: Vec<String>,
     /// Keys that requests must carry as `Authorization: Bearer KEY`, by tenant [default: none is needed].
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub keys: BTreeMap<Token, TenantRule>,
@@ -31,9 +37,42 @@ impl Default for GatewayRule {
             streaming: Streaming::default(),
             max_in_flight: NonZeroU32::MIN.saturating_add(4_095),
             max_body: Size::mebibytes(64),
+            tls: None,
+            cors: Vec::new(),
             keys: BTreeMap::new(),
         }
     }
+}
+
+impl GatewayRule {
+    /// Returns the settings that cannot be used.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let is_origin = |origin: &str| {
+            let host = origin
+                .strip_prefix("https://")
+                .or_else(|| origin.strip_prefix("http://"));
+            origin == "*" || host.is_some_and(|host| !host.is_empty() && !host.contains('/'))
+        };
+        let wrong = self.cors.iter().filter(|origin| !is_origin(origin));
+        wrong
+            .map(|origin| {
+                format!(
+                    "gateway.cors: `{origin}` is no origin; one is like `https://app.example`, without a path"
+                )
+            })
+            .collect()
+    }
+}
+
+/// Certificate and key of the gateway, which HTTPS and gRPC with TLS need.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct TlsRule {
+    /// File with the certificate and those that vouch for it, PEM, relative to this file.
+    pub certificate: PathBuf,
+    /// File with its key, PEM, relative to this file.
+    pub key: PathBuf,
 }
 
 /// When the tokens of a language model are sent to a client that streams.
@@ -43,6 +82,8 @@ pub enum Streaming {
     /// As they are generated, once the stage can no longer defer; an earlier stage sends its answer when it is certain.
     #[default]
     AfterCertain,
+    /// As any stage generates them; if a later stage replaces the answer, an event retracts what was sent.
+    Optimistic,
     /// In one event, when the answer is complete.
     Buffered,
 }
@@ -51,6 +92,7 @@ impl From<Streaming> for kaskade_gateway::Streaming {
     fn from(streaming: Streaming) -> Self {
         match streaming {
             Streaming::AfterCertain => Self::AfterCertain,
+            Streaming::Optimistic => Self::Optimistic,
             Streaming::Buffered => Self::Buffered,
         }
     }

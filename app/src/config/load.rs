@@ -61,6 +61,8 @@ impl App {
         } = &mut self.nats;
         paths.extend([credentials, nkey, ca].into_iter().flatten());
         paths.extend(self.gateway.keys.values_mut().map(|tenant| &mut tenant.key_file));
+        let tls = self.gateway.tls.iter_mut();
+        paths.extend(tls.flat_map(|tls| [&mut tls.certificate, &mut tls.key]));
         for path in paths {
             *path = folder.join(&path);
         }

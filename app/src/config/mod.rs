@@ -10,6 +10,7 @@
 //! | [`data`] | sources of labelled samples |
 //! | [`generation`] | sampling defaults and memory of language models |
 //! | [`gateway`] | the HTTP gateway |
+//! | [`telemetry`] | export of traces |
 //! | [`durable`] | retention and retries of durable requests |
 //! | [`power`] | sources of energy readings |
 //! | [`guarantee`] | the accuracy guarantee that plans carry |
@@ -39,6 +40,7 @@ mod problems;
 pub mod records;
 pub mod remote;
 pub mod scalar;
+pub mod telemetry;
 mod variant;
 mod worker;
 
@@ -146,6 +148,9 @@ pub struct App {
     /// Listener for HTTP: probes and metrics, and the gateway in a process that has it [default: no listener].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<Http>,
+    /// Export of traces.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub telemetry: telemetry::TelemetryRule,
 }
 
 fn default_slo() -> LatencyObjective {

@@ -50,6 +50,8 @@ impl App {
             problems.extend(self.variant_problems(index, variant));
         }
         problems.extend(self.data.problems());
+        problems.extend(self.telemetry.problems());
+        problems.extend(self.gateway.problems());
         problems.extend(self.generation.problems());
         problems.extend(self.durable.iter().flat_map(DurableRule::problems));
         if self.task == Task::Generation && self.estimator() != Estimator::Given {

@@ -32,7 +32,7 @@ pub struct RemoteRule {
     /// Protocol of the endpoint.
     pub kind: RemoteKind,
     /// Address, with the path before the protocol's own: `https://api.example.com/v1` for `openai`, `http://127.0.0.1:8000`
-    /// for `oip`.
+    /// for `oip`, and `grpc://127.0.0.1:8001` (with TLS `grpcs`) for `oip` over gRPC.
     pub base_url: String,
     /// The model, as the endpoint names it.
     pub model: String,
@@ -79,7 +79,7 @@ pub struct RemoteRule {
 pub enum RemoteKind {
     /// The OpenAI API.
     OpenAi,
-    /// The Open Inference Protocol v2 over HTTP.
+    /// The Open Inference Protocol v2, over HTTP or gRPC by the address.
     Oip,
 }
 
@@ -269,11 +269,17 @@ impl RemoteRule {
     pub(super) fn problems(&self, at: &str, task: Task) -> Vec<String> {
         let mut problems = Vec::new();
         let mut problem = |field: &str, text: String| problems.push(format!("{at}.{field}: {text}"));
-        if !self.base_url.starts_with("http://") && !self.base_url.starts_with("https://") {
-            problem(
+        let scheme = self.base_url.split_once("://").map(|(scheme, _)| scheme);
+        match scheme {
+            Some("http" | "https") => {}
+            Some("grpc" | "grpcs") if self.kind == RemoteKind::Oip => {}
+            Some("grpc" | "grpcs") => {
+                problem("base_url", "gRPC is for `oip` only".to_owned());
+            }
+            _ => problem(
                 "base_url",
-                format!("`{}` is no http or https address", self.base_url),
-            );
+                format!("`{}` is no http, https or grpc address", self.base_url),
+            ),
         }
         if self.top_logprobs > MAX_LOGPROBS {
             problem("top_logprobs", format!("is more than {MAX_LOGPROBS}"));

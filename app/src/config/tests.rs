@@ -550,11 +550,13 @@ fn a_variant_is_a_checkpoint_a_file_or_an_endpoint() {
         );
         assert!(!found.concat().contains("sk-1"), "the key is shown: {found:?}");
     }
+    assert_eq!(problems(&oip.replace("http:", "grpc:")), Vec::<String>::new());
     for (variant, expected) in [
         ("", "variants[0]: give one of"),
         ("dir = \"d\"\nfile = \"f\"", "variants[0]: give only one of"),
         ("file = \"no.onnx\"", "variants[0].file: `no.onnx` is not there"),
         (&remote.replace("http:", "ftp:"), "variants[0].remote.base_url"),
+        (&remote.replace("http:", "grpc:"), "variants[0].remote.base_url"),
         (&remote.replace(", \"yes\"", ""), "variants[0].remote.labels"),
         (
             &oip.replace(" }", ", labels = [\"a\", \"b\"] }"),

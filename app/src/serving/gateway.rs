@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use kaskade_gateway::config::TenantKey;
-use kaskade_gateway::{AppOptions, Gateway, Limits};
+use kaskade_gateway::{AppOptions, Gateway, Limits, TlsFiles};
 
 use super::{ServingError, size};
 use crate::config::App;
@@ -25,6 +25,11 @@ fn limits(app: &App) -> Result<Limits, ServingError> {
         max_in_flight: size(rule.max_in_flight),
         max_body: usize::try_from(rule.max_body.bytes()).unwrap_or(usize::MAX),
         grace: app.ingress.drain.duration(),
+        tls: rule.tls.as_ref().map(|tls| TlsFiles {
+            certificate: tls.certificate.clone(),
+            key: tls.key.clone(),
+        }),
+        cors: rule.cors.clone(),
         keys: keys.collect::<Result<_, _>>()?,
         ..Limits::default()
     })

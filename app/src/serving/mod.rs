@@ -5,11 +5,13 @@
 //! | [`service`] | [`Service`]: an app, or a part of it, served by this process |
 //! | [`client`] | [`Client`]: sends requests to an app by its name |
 //! | [`gateway`] | the HTTP gateway of an app |
+//! | [`telemetry`] | the export of traces |
 //! | [`overview`] | rates, power and queues of a running app |
 
 pub mod client;
 pub mod gateway;
 pub mod service;
+pub mod telemetry;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};

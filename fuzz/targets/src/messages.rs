@@ -135,6 +135,7 @@ fn stage() -> StageRequest {
         hops: vec![hop("small")],
         stream: true,
         via_ingress: true,
+        optimistic: true,
         inputs: vec![pixels()],
         ..StageRequest::default()
     }

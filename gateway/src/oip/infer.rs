@@ -110,7 +110,7 @@ pub(super) async fn version(
 }
 
 /// Returns the app, if that version answers every request in every gear.
-fn alone(app: Arc<Served>, version: &str) -> Result<Arc<Served>, Failure> {
+pub(crate) fn alone(app: Arc<Served>, version: &str) -> Result<Arc<Served>, Failure> {
     let plan = app.watched.plan();
     let only = plan.is_some_and(|(_, plan)| {
         let mut stages = plan.gears.iter().flat_map(|gear| &gear.wiring.stages);
@@ -213,7 +213,7 @@ fn scalar(value: Value) -> Option<String> {
 }
 
 /// Returns the request's parameter `timeout`, microseconds.
-fn timeout(parameters: &BTreeMap<String, String>) -> Option<Duration> {
+pub(crate) fn timeout(parameters: &BTreeMap<String, String>) -> Option<Duration> {
     let micros = parameters.get("timeout")?.parse().ok()?;
     (micros > 0).then(|| Duration::from_micros(micros))
 }
@@ -329,7 +329,7 @@ fn write(call: &Call, reply: &InferReply, wanted: &Wanted) -> Result<Response<Bo
     Ok(response)
 }
 
-fn parameters(call: &Call, reply: &InferReply) -> Value {
+pub(crate) fn parameters(call: &Call, reply: &InferReply) -> Value {
     let mut parameters = Map::new();
     parameters.insert("stage".to_owned(), reply.stage.as_str().into());
     parameters.insert("hops".to_owned(), way(reply).into());

@@ -84,7 +84,7 @@ fn model_state(model: &str, ready: bool) -> Response<Body> {
 }
 
 /// Returns the variants of an app's plan, or those that its workers report.
-pub(super) fn versions(app: &Served) -> Vec<String> {
+pub(crate) fn versions(app: &Served) -> Vec<String> {
     match app.watched.plan() {
         Some((_, plan)) => plan.variants.iter().map(|variant| variant.name.clone()).collect(),
         None => app.watched.live().into_keys().collect(),
@@ -92,7 +92,7 @@ pub(super) fn versions(app: &Served) -> Vec<String> {
 }
 
 /// Returns the app, if it has that version.
-pub(super) fn of_version(shared: &Shared, model: &str, version: &str) -> Result<Arc<Served>, Failure> {
+pub(crate) fn of_version(shared: &Shared, model: &str, version: &str) -> Result<Arc<Served>, Failure> {
     let app = shared.app(model)?;
     let known = versions(&app);
     if known.iter().any(|name| name == version) {
@@ -104,7 +104,7 @@ pub(super) fn of_version(shared: &Shared, model: &str, version: &str) -> Result<
 }
 
 /// Returns inputs and outputs: those of the models if the process loads them, and those of answered requests.
-fn tensors(app: &Served) -> (Vec<TensorInfo>, Vec<TensorInfo>) {
+pub(crate) fn tensors(app: &Served) -> (Vec<TensorInfo>, Vec<TensorInfo>) {
     let learned = app.learned();
     let known = app
         .options

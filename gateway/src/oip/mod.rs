@@ -2,9 +2,9 @@
 //! model's versions.
 
 mod binary;
-mod infer;
-mod metadata;
-mod stats;
+pub(crate) mod infer;
+pub(crate) mod metadata;
+pub(crate) mod stats;
 
 use std::sync::Arc;
 
@@ -65,11 +65,19 @@ pub(crate) fn json_response(status: StatusCode, body: impl Into<Body>) -> Respon
     response
 }
 
+/// Extensions of the protocol that are served.
+pub(crate) const EXTENSIONS: [&str; 4] = [
+    "binary_tensor_data",
+    "model_configuration",
+    "statistics",
+    "model_repository",
+];
+
 async fn server() -> Response<Body> {
     answer(Ok(json!({
         "name": "kaskade",
         "version": env!("CARGO_PKG_VERSION"),
-        "extensions": ["binary_tensor_data", "model_configuration", "statistics", "model_repository"],
+        "extensions": EXTENSIONS,
     })))
 }
 

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::answer;
 use super::metadata::{of_version, versions};
 use crate::shared::{Served, Shared};
+use crate::watch::Totals;
 
 type Apps = State<Arc<Shared>>;
 
@@ -35,40 +36,67 @@ pub(super) async fn version(
     answer(app.map(|app| json!({"model_stats": of_app(&app, Some(&version))})))
 }
 
-fn of_app(app: &Served, only: Option<&str>) -> Vec<Value> {
+/// Counts of a version.
+pub(crate) struct Row {
+    pub(crate) version: String,
+    /// Milliseconds since 1970, 0 before the first inference.
+    pub(crate) last_inference: u64,
+    pub(crate) totals: Totals,
+    /// Failures of the app: a failure has no version.
+    pub(crate) failures: u64,
+}
+
+/// Returns the counts of an app's versions, or of one.
+pub(crate) fn rows(app: &Served, only: Option<&str>) -> Vec<Row> {
     let (totals, failures) = app.watched.totals();
-    let last = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_millis();
-    let duration = |count: u64, micros: u64| json!({"count": count, "ns": micros.saturating_mul(1_000)});
-    let none = duration(0, 0);
-    let stats = versions(app)
-        .into_iter()
-        .filter(|version| only.is_none_or(|only| only == version));
-    stats
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let versions = versions(app).into_iter();
+    versions
+        .filter(|version| only.is_none_or(|only| only == version))
         .map(|version| {
-            let count = totals.get(&version).copied().unwrap_or_default();
-            let busy = count.wait_us.saturating_add(count.run_us);
-            json!({
-                "name": app.options.name,
-                "version": version,
-                "last_inference": if count.runs > 0 { last as u64 } else { 0 },
-                "inference_count": count.runs,
-                "execution_count": count.runs,
-                "inference_stats": {
-                    "success": duration(count.answers, busy),
-                    // A failure has no version: it is the app's.
-                    "fail": duration(failures, 0),
-                    "queue": duration(count.runs, count.wait_us),
-                    "compute_input": none,
-                    "compute_infer": duration(count.runs, count.run_us),
-                    "compute_output": none,
-                    "cache_hit": none,
-                    "cache_miss": none,
+            let totals = totals.get(&version).copied().unwrap_or_default();
+            Row {
+                version,
+                last_inference: if totals.runs > 0 {
+                    now.as_millis() as u64
+                } else {
+                    0
                 },
-                "batch_stats": [],
-            })
+                totals,
+                failures,
+            }
         })
         .collect()
+}
+
+fn of_app(app: &Served, only: Option<&str>) -> Vec<Value> {
+    let duration = |count: u64, micros: u64| json!({"count": count, "ns": micros.saturating_mul(1_000)});
+    let none = duration(0, 0);
+    let stats = rows(app, only).into_iter().map(|row| {
+        let Totals {
+            runs,
+            answers,
+            wait_us,
+            run_us,
+        } = row.totals;
+        json!({
+            "name": app.options.name,
+            "version": row.version,
+            "last_inference": row.last_inference,
+            "inference_count": runs,
+            "execution_count": runs,
+            "inference_stats": {
+                "success": duration(answers, wait_us.saturating_add(run_us)),
+                "fail": duration(row.failures, 0),
+                "queue": duration(runs, wait_us),
+                "compute_input": none,
+                "compute_infer": duration(runs, run_us),
+                "compute_output": none,
+                "cache_hit": none,
+                "cache_miss": none,
+            },
+            "batch_stats": [],
+        })
+    });
+    stats.collect()
 }

@@ -10,9 +10,9 @@ use kaskade_models::Tensor;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::choice::{Choice, Usage, unix_seconds};
+use super::choice::{Choice, Usage, fingerprint, unix_seconds};
 use super::completions::{answers, begin};
-use super::sampling::Common;
+use super::sampling::{Common, MAX_TOP};
 use super::sse::{self, Asked, Form, Head};
 use crate::failure::{Api, Failure};
 use crate::oip::json_response;
@@ -23,6 +23,8 @@ struct Chat {
     messages: Vec<Message>,
     #[serde(default)]
     logprobs: Option<bool>,
+    #[serde(default)]
+    top_logprobs: Option<u32>,
     #[serde(flatten)]
     common: Common,
 }
@@ -54,10 +56,15 @@ async fn chat(shared: &Shared, request: Request) -> Result<Response<Body>, Failu
     asked.common.check()?;
     let messages = messages(asked.messages)?;
     let logprobs = asked.logprobs.unwrap_or(false);
+    let top = asked.top_logprobs.filter(|_| logprobs).unwrap_or(0);
+    if top > MAX_TOP {
+        let message = format!("`top_logprobs` must be at most {MAX_TOP}");
+        return Err(Failure::param("top_logprobs", message));
+    }
     let mut requests = Vec::new();
     for choice in 0..asked.common.choices() {
         let mut inputs = vec![Tensor::from_texts("messages", &[&messages])?];
-        inputs.extend(asked.common.inputs(choice)?);
+        inputs.extend(asked.common.inputs(choice, top)?);
         requests.push(Asked {
             request: InferRequest {
                 inputs,
@@ -99,8 +106,8 @@ async fn chat(shared: &Shared, request: Request) -> Result<Response<Body>, Failu
         "model": head.model,
         "choices": choices,
         "usage": usage.json(),
-        "system_fingerprint": null,
-        "service_tier": null,
+        "system_fingerprint": fingerprint(&call),
+        "service_tier": "default",
     });
     let mut response = json_response(axum::http::StatusCode::OK, body.to_string());
     if let Some(reply) = replies.first() {

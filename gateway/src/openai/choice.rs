@@ -16,9 +16,13 @@ pub(super) struct Choice {
     pub(super) tokens: Vec<i64>,
     /// Natural logarithms of the tokens' probabilities, if the model gives them.
     pub(super) logprobs: Vec<f64>,
+    /// The most probable tokens at every place with the logarithms of their probabilities, if they were asked for.
+    pub(super) top: Vec<Vec<(i64, f64)>>,
     pub(super) finish: &'static str,
     /// Tokens of the prompt, if the model counts them.
     pub(super) prompt_tokens: Option<i64>,
+    /// Tokens of the answer, if the model counts them; that of an endpoint may not list them.
+    pub(super) completion_tokens: Option<i64>,
 }
 
 impl Choice {
@@ -46,10 +50,15 @@ impl Choice {
             .and_then(|found| found.to_f32().ok())
             .unwrap_or_default();
         let end = output("end").and_then(|end| Some(end.to_texts().ok()?.concat()));
-        let prompt_tokens = output("prompt_tokens").and_then(|count| count.to_i64().ok()?.first().copied());
+        let usage = output("usage").and_then(|usage| <[i64; 2]>::try_from(usage.to_i64().ok()?).ok());
+        let top = match (output("top_tokens"), output("top_logprobs")) {
+            (Some(tokens), Some(logprobs)) => top(tokens, logprobs),
+            _ => Vec::new(),
+        };
         Ok(Self {
             text,
             tokens,
+            top,
             logprobs: probabilities
                 .into_iter()
                 .map(|probability| f64::from(probability).ln())
@@ -59,14 +68,30 @@ impl Choice {
             } else {
                 "stop"
             },
-            prompt_tokens,
+            prompt_tokens: usage.map(|[prompt, _]| prompt),
+            completion_tokens: usage.map(|[_, answer]| answer),
         })
+    }
+
+    /// Number of tokens of the answer: as counted by the model, or those that it lists.
+    pub(super) fn completion_tokens(&self) -> i64 {
+        let listed = i64::try_from(self.tokens.len()).unwrap_or(i64::MAX);
+        self.completion_tokens.unwrap_or(listed)
     }
 
     /// Returns the log-probabilities as chat has them. A token is named by its id, since pieces of text may not be tokens.
     pub(super) fn chat_logprobs(&self) -> Value {
-        let content = self.tokens.iter().zip(&self.logprobs).map(|(token, logprob)| {
-            json!({"token": named(*token), "logprob": finite(*logprob), "bytes": null, "top_logprobs": []})
+        let tops = self
+            .top
+            .iter()
+            .map(Vec::as_slice)
+            .chain(std::iter::repeat(&[][..]));
+        let content = self.tokens.iter().zip(&self.logprobs).zip(tops).map(|((token, logprob), top)| {
+            let top = top.iter().map(|(token, logprob)| {
+                json!({"token": named(*token), "logprob": finite(*logprob), "bytes": null})
+            });
+            let top: Vec<Value> = top.collect();
+            json!({"token": named(*token), "logprob": finite(*logprob), "bytes": null, "top_logprobs": top})
         });
         json!({"content": content.collect::<Vec<_>>(), "refusal": null})
     }
@@ -76,10 +101,33 @@ impl Choice {
         json!({
             "tokens": self.tokens.iter().map(|token| named(*token)).collect::<Vec<_>>(),
             "token_logprobs": self.logprobs.iter().map(|logprob| finite(*logprob)).collect::<Vec<_>>(),
-            "top_logprobs": null,
+            "top_logprobs": (!self.top.is_empty()).then(|| {
+                let places = self.top.iter().map(|place| {
+                    let named = place.iter().map(|(token, logprob)| (named(*token), json!(finite(*logprob))));
+                    Value::Object(named.collect())
+                });
+                places.collect::<Vec<_>>()
+            }),
             "text_offset": [],
         })
     }
+}
+
+/// Reads the most probable tokens, `[places, tokens]` each.
+fn top(tokens: &Tensor, logprobs: &Tensor) -> Vec<Vec<(i64, f64)>> {
+    let (Ok(ids), Ok(values)) = (tokens.to_i64(), logprobs.to_f32()) else {
+        return Vec::new();
+    };
+    let each = tokens.shape.last().copied().unwrap_or(0).max(1);
+    let places = ids.chunks(each).zip(values.chunks(each));
+    places
+        .map(|(ids, values)| {
+            ids.iter()
+                .copied()
+                .zip(values.iter().copied().map(f64::from))
+                .collect()
+        })
+        .collect()
 }
 
 fn named(token: i64) -> String {
@@ -110,7 +158,7 @@ impl Usage {
         known: Option<i64>,
         first: bool,
     ) {
-        let prompt = known.or(choice.prompt_tokens);
+        let prompt = choice.prompt_tokens.or(known);
         if first {
             // Choices of one prompt share it.
             self.prompt = if self.counted {
@@ -120,7 +168,7 @@ impl Usage {
             };
             self.counted = true;
         }
-        self.completion += i64::try_from(choice.tokens.len()).unwrap_or(i64::MAX);
+        self.completion = self.completion.saturating_add(choice.completion_tokens());
         self.kaskade.push(call.description(reply));
     }
 
@@ -141,6 +189,20 @@ impl Usage {
     }
 }
 
+impl Usage {
+    /// Returns the usage of a response; the tokens of the input are null if the model does not count them.
+    pub(super) fn responses(&self) -> Value {
+        json!({
+            "input_tokens": self.prompt,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": self.completion,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": self.prompt.map(|prompt| prompt.saturating_add(self.completion)),
+            "kaskade": self.kaskade.first(),
+        })
+    }
+}
+
 /// Returns the text of a part of a streamed answer, and its number of tokens.
 pub(super) fn part(reply: &InferReply) -> String {
     let text = reply.outputs.iter().find(|output| output.name == "text");
@@ -148,6 +210,12 @@ pub(super) fn part(reply: &InferReply) -> String {
         .and_then(Result::ok)
         .map(|texts| texts.concat())
         .unwrap_or_default()
+}
+
+/// Returns what answers of one configuration share: the version of the gateway and the epoch of the plan.
+pub(super) fn fingerprint(call: &Call) -> String {
+    let epoch = call.app.watched.plan().map_or(0, |(epoch, _)| epoch);
+    format!("kaskade-{}-{epoch}", env!("CARGO_PKG_VERSION"))
 }
 
 pub(super) fn unix_seconds() -> u64 {

@@ -12,8 +12,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::choice::{Choice, Usage, unix_seconds};
-use super::sampling::Common;
+use super::choice::{Choice, Usage, fingerprint, unix_seconds};
+use super::sampling::{Common, MAX_TOP};
 use super::sse::{self, Asked, Form, Head};
 use crate::body;
 use crate::call::Call;
@@ -31,8 +31,38 @@ struct Completion {
     logprobs: Option<u32>,
     #[serde(default)]
     echo: Option<bool>,
+    #[serde(default)]
+    best_of: Option<u32>,
+    #[serde(default)]
+    suffix: Option<String>,
     #[serde(flatten)]
     common: Common,
+}
+
+impl Completion {
+    /// Refuses fields that would be answered wrongly.
+    fn check(&self, top: u32) -> Result<(), Failure> {
+        if self.echo == Some(true) && self.logprobs.is_some() {
+            let message = "log-probabilities of the prompt are not supported; leave `echo` or `logprobs` out";
+            return Err(Failure::param("echo", message));
+        }
+        if top > MAX_TOP {
+            return Err(Failure::param(
+                "logprobs",
+                format!("`logprobs` must be at most {MAX_TOP}"),
+            ));
+        }
+        if self.best_of.is_some_and(|best| best > self.common.choices()) {
+            return Err(Failure::param(
+                "best_of",
+                "`best_of` is not supported; ask for more choices with `n`",
+            ));
+        }
+        if self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
+            return Err(Failure::param("suffix", "a suffix is not supported"));
+        }
+        Ok(())
+    }
 }
 
 /// Prompts, or the inputs of embeddings.
@@ -123,8 +153,16 @@ async fn complete(shared: &Shared, request: Request) -> Result<Response<Body>, F
     })
     .await?;
     asked.common.check()?;
-    let echo = asked.echo.unwrap_or(false);
+    let (echo, top) = (asked.echo.unwrap_or(false), asked.logprobs.unwrap_or(0));
+    asked.check(top)?;
+    let logprobs = asked.logprobs.is_some();
     let prompts = asked.prompt.each("prompt")?;
+    if echo && prompts.iter().any(|prompt| matches!(prompt, Prompt::Tokens(_))) {
+        return Err(Failure::param(
+            "echo",
+            "send the prompt as a text to have it echoed",
+        ));
+    }
     if prompts.len().saturating_mul(asked.common.choices() as usize) > MAX_REQUESTS {
         return Err(Failure::param(
             "n",
@@ -135,7 +173,7 @@ async fn complete(shared: &Shared, request: Request) -> Result<Response<Body>, F
     for prompt in &prompts {
         for choice in 0..asked.common.choices() {
             let mut inputs = vec![prompt.input()?];
-            inputs.extend(asked.common.inputs(choice)?);
+            inputs.extend(asked.common.inputs(choice, top)?);
             let text = match prompt {
                 Prompt::Text(text) if echo => text.clone(),
                 _ => String::new(),
@@ -151,7 +189,6 @@ async fn complete(shared: &Shared, request: Request) -> Result<Response<Body>, F
             });
         }
     }
-    let logprobs = asked.logprobs.is_some();
     let head = Head {
         form: Form::Completion,
         id: format!("cmpl-{}", kaskade_actors::ids::unique_token()),
@@ -183,7 +220,7 @@ async fn complete(shared: &Shared, request: Request) -> Result<Response<Body>, F
         "model": head.model,
         "choices": choices,
         "usage": usage.json(),
-        "system_fingerprint": null,
+        "system_fingerprint": fingerprint(&call),
     });
     let mut response = json_response(axum::http::StatusCode::OK, body.to_string());
     if let Some(reply) = replies.first() {

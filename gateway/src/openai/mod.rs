@@ -1,4 +1,4 @@
-//! OpenAI's API: models, chat, completions, embeddings. An app is a model.
+//! OpenAI's API: models, chat, completions, responses, embeddings. An app is a model.
 
 mod base64;
 mod chat;
@@ -6,6 +6,7 @@ mod choice;
 mod completions;
 mod embeddings;
 mod models;
+mod responses;
 mod sampling;
 mod sse;
 
@@ -17,6 +18,7 @@ use axum::routing::{get, post};
 use crate::shared::Shared;
 
 pub(crate) use embeddings::embedding;
+pub(crate) use sse::put;
 
 /// Returns the routes.
 pub(crate) fn routes() -> Router<Arc<Shared>> {
@@ -25,5 +27,6 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/models/{model}", get(models::one))
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
+        .route("/v1/responses", post(responses::create))
         .route("/v1/embeddings", post(embeddings::create))
 }

@@ -9,6 +9,9 @@ use crate::failure::Failure;
 /// Largest number of choices of one request.
 const MAX_CHOICES: u32 = 128;
 
+/// Largest number of the most probable tokens that are reported at every place.
+pub(super) const MAX_TOP: u32 = 20;
+
 /// Largest number of stop texts.
 const MAX_STOPS: usize = 16;
 
@@ -22,6 +25,10 @@ pub(super) struct Common {
     temperature: Option<f32>,
     top_p: Option<f32>,
     top_k: Option<i64>,
+    min_p: Option<f32>,
+    repetition_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
     seed: Option<i64>,
     stop: Option<Stop>,
     n: Option<u32>,
@@ -84,17 +91,31 @@ impl Common {
         self.n.unwrap_or(1)
     }
 
+    /// Sets the maximum of tokens.
+    pub(super) fn set_max_tokens(&mut self, most: Option<i64>) {
+        self.max_completion_tokens = most;
+        self.max_tokens = None;
+    }
+
+    pub(super) const fn temperature(&self) -> Option<f32> {
+        self.temperature
+    }
+
+    pub(super) const fn top_p(&self) -> Option<f32> {
+        self.top_p
+    }
+
     pub(super) fn include_usage(&self) -> bool {
         self.stream_options
             .as_ref()
             .is_some_and(|options| options.include_usage)
     }
 
-    /// Returns the inputs that set sampling, for the choice of that index.
+    /// Returns the inputs that set sampling, for the choice of that index, and `top`, the number of most probable tokens to report.
     ///
     /// # Errors
     /// `KSK0001` for too many stop texts.
-    pub(super) fn inputs(&self, choice: u32) -> Result<Vec<Tensor>, Failure> {
+    pub(super) fn inputs(&self, choice: u32, top: u32) -> Result<Vec<Tensor>, Failure> {
         let mut inputs = Vec::new();
         let mut integer = |name: &str, value: Option<i64>| -> Result<(), Failure> {
             if let Some(value) = value {
@@ -103,6 +124,7 @@ impl Common {
             Ok(())
         };
         integer("max_tokens", self.max_completion_tokens.or(self.max_tokens))?;
+        integer("top_logprobs", (top > 0).then_some(top.into()))?;
         integer("top_k", self.top_k.filter(|top| *top >= 0))?;
         // Choices of one seed would be the same.
         let seed = match (self.seed, self.choices()) {
@@ -111,7 +133,14 @@ impl Common {
             (None, _) => i64::try_from(kaskade_actors::ids::unique() >> 1).ok(),
         };
         integer("seed", seed)?;
-        for (name, value) in [("temperature", self.temperature), ("top_p", self.top_p)] {
+        for (name, value) in [
+            ("temperature", self.temperature),
+            ("top_p", self.top_p),
+            ("min_p", self.min_p),
+            ("repetition_penalty", self.repetition_penalty),
+            ("presence_penalty", self.presence_penalty),
+            ("frequency_penalty", self.frequency_penalty),
+        ] {
             if let Some(value) = value {
                 inputs.push(Tensor::from_f32(name, &[1], &[value])?);
             }
@@ -150,7 +179,7 @@ mod tests {
         );
         asked.check().unwrap();
         assert!(asked.include_usage());
-        let inputs = asked.inputs(1).unwrap();
+        let inputs = asked.inputs(1, 0).unwrap();
         let find = |name: &str| inputs.iter().find(|input| input.name == name).unwrap();
         assert_eq!(find("max_tokens").to_i64().unwrap(), [7]);
         assert_eq!(
@@ -159,7 +188,8 @@ mod tests {
             "every choice has a seed of its own"
         );
         assert_eq!(find("stop").to_texts().unwrap(), ["\n"]);
-        assert_eq!(inputs.len(), 4);
+        assert_eq!(find("repetition_penalty").to_f32().unwrap(), [1.1]);
+        assert_eq!(inputs.len(), 5);
     }
 
     #[test]

@@ -3,6 +3,9 @@
 //! The first piece is awaited before the response begins, so that a request that fails at once has an HTTP status. Parts
 //! come from a stage that can no longer defer; the whole answer then supplies what no part had: all of it, if an earlier
 //! stage of the cascade answered.
+//!
+//! With [`Streaming::Optimistic`] parts come from every stage. If a later one replaces the answer, a chunk with
+//! `kaskade.retracted` says that all text of its choice so far is void; the answer then begins anew.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -16,10 +19,13 @@ use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_actors::{Code, Fault};
 use serde_json::{Value, json};
 
-use super::choice::{Choice, Usage, part};
+use super::choice::{Choice, Usage, fingerprint, part};
 use crate::call::{Call, Piece};
 use crate::config::Streaming;
 use crate::failure::Failure;
+
+/// The end of a stream.
+pub(super) const DONE: Bytes = Bytes::from_static(b"data: [DONE]\n\n");
 
 /// How an API writes a chunk.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,6 +60,8 @@ struct Streamed {
     first: bool,
     /// The text that the client has.
     sent: String,
+    /// The stage whose text it is.
+    stage: String,
     begun: bool,
 }
 
@@ -90,6 +98,7 @@ pub(super) async fn respond(call: Call, head: Head, asked: Vec<Asked>) -> Result
             prompt_tokens: asked.prompt_tokens,
             first: asked.first,
             sent: String::new(),
+            stage: String::new(),
             begun: false,
         });
     }
@@ -104,7 +113,7 @@ pub(super) async fn respond(call: Call, head: Head, asked: Vec<Asked>) -> Result
         ended: false,
     };
     for (index, echo) in echoes {
-        events.chunk(index, &json!({"content": echo}), None, None);
+        events.chunk(index, &json!({"content": echo}), None, None, None);
     }
     let buffered = events.call.app.options.streaming == Streaming::Buffered;
     let mut headers = None;
@@ -126,8 +135,16 @@ pub(super) async fn respond(call: Call, head: Head, asked: Vec<Asked>) -> Result
             None => return Err(Fault::new(Code::Internal, "the answer ended without a result").into()),
         }
     }
-    let mut response = Response::new(Body::from_stream(events.into_stream()));
-    *response.headers_mut() = headers.unwrap_or_default();
+    let mut response = as_events(events.into_stream());
+    response.headers_mut().extend(headers.unwrap_or_default());
+    Ok(response)
+}
+
+/// Returns a response of events, which no proxy should keep back.
+pub(super) fn as_events(
+    events: impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static,
+) -> Response<Body> {
+    let mut response = Response::new(Body::from_stream(events));
     let headers = response.headers_mut();
     headers.insert(
         header::CONTENT_TYPE,
@@ -135,7 +152,7 @@ pub(super) async fn respond(call: Call, head: Head, asked: Vec<Asked>) -> Result
     );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    Ok(response)
+    response
 }
 
 impl Events {
@@ -164,6 +181,7 @@ impl Events {
             Piece::Part(_) if buffered => {}
             Piece::Part(reply) => {
                 let text = part(&reply);
+                self.of_stage(index, &reply.stage);
                 self.text(index, &text, None);
             }
             Piece::End(Ok(reply)) => {
@@ -173,6 +191,30 @@ impl Events {
             }
             Piece::End(Err(failure)) => self.fail(&failure),
         }
+    }
+
+    /// Notes the stage of the next text, and retracts what another stage has sent.
+    fn of_stage(&mut self, index: usize, stage: &str) {
+        let Some(choice) = self.choices.get_mut(index) else {
+            return;
+        };
+        let before = std::mem::replace(&mut choice.stage, stage.to_owned());
+        if before != stage {
+            self.retract(index, &before);
+        }
+    }
+
+    /// Sends the event that voids the text of a choice so far.
+    fn retract(&mut self, index: usize, stage: &str) {
+        let Some(choice) = self.choices.get_mut(index) else {
+            return;
+        };
+        let sent = std::mem::take(&mut choice.sent);
+        if sent.is_empty() {
+            return;
+        }
+        let retracted = json!({"retracted": true, "stage": stage, "characters": sent.chars().count()});
+        self.chunk(index, &json!({}), None, None, Some(retracted));
     }
 
     /// Sends new text of a choice.
@@ -188,16 +230,25 @@ impl Events {
                 &json!({"role": "assistant", "content": "", "refusal": null}),
                 None,
                 None,
+                None,
             );
         }
         if text.is_empty() && logprobs.is_none() {
             return;
         }
-        self.chunk(index, &json!({"content": text}), logprobs, None);
+        self.chunk(index, &json!({"content": text}), logprobs, None, None);
     }
 
     fn end(&mut self, index: usize, reply: &InferReply) -> Result<(), Failure> {
         let answer = Choice::read(reply)?;
+        if self.call.app.options.streaming == Streaming::Optimistic {
+            self.of_stage(index, &reply.stage);
+            let sent = self.choices.get(index).map(|choice| choice.sent.as_str());
+            // Another replica began the answer again, and differently.
+            if sent.is_some_and(|sent| !answer.text.starts_with(sent)) {
+                self.retract(index, &reply.stage);
+            }
+        }
         let Some(choice) = self.choices.get(index) else {
             return Ok(());
         };
@@ -221,7 +272,8 @@ impl Events {
             index,
             &json!({}),
             None,
-            Some((answer.finish, self.call.description(reply))),
+            Some(answer.finish),
+            Some(self.call.description(reply)),
         );
         self.usage.add(&self.call, reply, &answer, known, first);
         self.open -= 1;
@@ -244,7 +296,7 @@ impl Events {
     }
 
     fn done(&mut self) {
-        self.ready.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
+        self.ready.push_back(DONE);
         self.ended = true;
         self.pieces.clear();
     }
@@ -259,7 +311,7 @@ impl Events {
             "object": object,
             "created": self.head.created,
             "model": self.head.model,
-            "system_fingerprint": null,
+            "system_fingerprint": fingerprint(&self.call),
         });
         if self.head.include_usage {
             put(&mut chunk, "usage", Value::Null);
@@ -272,10 +324,10 @@ impl Events {
         index: usize,
         delta: &Value,
         logprobs: Option<&Value>,
-        finish: Option<(&str, Value)>,
+        finish: Option<&str>,
+        kaskade: Option<Value>,
     ) {
-        let reason = finish.as_ref().map(|(reason, _)| *reason);
-        let mut choice = json!({"index": index, "logprobs": logprobs, "finish_reason": reason});
+        let mut choice = json!({"index": index, "logprobs": logprobs, "finish_reason": finish});
         match self.head.form {
             Form::Chat => put(&mut choice, "delta", delta.clone()),
             Form::Completion => {
@@ -285,7 +337,7 @@ impl Events {
         }
         let mut chunk = self.envelope();
         put(&mut chunk, "choices", json!([choice]));
-        if let Some((_, kaskade)) = finish {
+        if let Some(kaskade) = kaskade {
             put(&mut chunk, "kaskade", kaskade);
         }
         self.event(&chunk);
@@ -297,7 +349,7 @@ impl Events {
 }
 
 /// Sets a field of an object.
-fn put(object: &mut Value, name: &str, value: Value) {
+pub(crate) fn put(object: &mut Value, name: &str, value: Value) {
     if let Some(object) = object.as_object_mut() {
         object.insert(name.to_owned(), value);
     }

@@ -7,8 +7,14 @@
     reason = "tests fail by panicking"
 )]
 
+mod crowds;
+mod grpc;
 mod limits;
+mod logs;
 mod oip;
 mod openai;
+mod responses;
 mod streaming;
 mod support;
+mod tls;
+mod traces;

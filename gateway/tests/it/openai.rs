@@ -40,6 +40,13 @@ impl Model for Shout {
             };
             let tokens: Vec<i64> = (0..).take(words.len()).collect();
             let probabilities = vec![0.5_f32; words.len()];
+            if text.starts_with("counted") {
+                return Ok(vec![
+                    Tensor::from_texts("text", &["X"])?,
+                    Tensor::from_i64("usage", &[2], &[40, 2])?,
+                    Tensor::from_f32("confidence", &[1], &[sure])?,
+                ]);
+            }
             Ok(vec![
                 Tensor::from_texts("text", &[&words.join(" ").to_uppercase()])?,
                 Tensor::from_i64("tokens", &[tokens.len()], &tokens)?,
@@ -54,7 +61,7 @@ impl Model for Shout {
     }
 }
 
-fn stand() -> Stand {
+pub(crate) fn stand() -> Stand {
     let plan = Plan::cascade("app")
         .stage("first", "small")
         .below(0.75)
@@ -216,4 +223,36 @@ fn models_and_errors_have_openais_form() {
             assert!(error[field].is_string(), "{error}");
         }
     }
+    for (fields, param) in [
+        (json!({"prompt": [1, 2], "echo": true}), "echo"),
+        (json!({"prompt": "x", "echo": true, "logprobs": 1}), "echo"),
+        (json!({"prompt": "x", "best_of": 2}), "best_of"),
+        (json!({"prompt": "x", "suffix": "y"}), "suffix"),
+        (json!({"prompt": "x", "logprobs": 21}), "logprobs"),
+        (json!({"prompt": "x", "n": 129}), "n"),
+        (json!({"prompt": "x", "stop": vec!["s"; 17]}), "stop"),
+    ] {
+        let answer = stand.post("/v1/completions", &[], fields.to_string());
+        assert_eq!(
+            (answer.status, &answer.json()["error"]["param"]),
+            (400, &json!(param)),
+            "{fields}"
+        );
+    }
+}
+
+#[test]
+fn tokens_are_counted_as_the_variant_that_answered_counts_them() {
+    let stand = stand();
+    // The large model counts its prompt, as a remote one does; its tokens are not listed.
+    let found = stand
+        .post(
+            "/v1/chat/completions",
+            &[],
+            chat("counted by an endpoint").to_string(),
+        )
+        .json();
+    assert_eq!(found["usage"]["prompt_tokens"], 40);
+    assert_eq!(found["usage"]["completion_tokens"], 2);
+    assert_eq!(found["usage"]["total_tokens"], 42);
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use kaskade_actors::Service;
 use kaskade_gateway::{AppOptions, Limits, Streaming};
 use kaskade_models::{Continuous, Inputs, Model, ModelError, Outputs, Progress, Tensor};
+use kaskade_policy::plan::Plan;
 use kaskade_testkit::{PATIENCE, wait_until};
 use serde_json::{Value, json};
 
@@ -19,15 +20,19 @@ const COMPLETIONS: &str = "/v1/completions";
 /// Generates one letter per step and request, with a pause.
 struct Letters {
     running: Vec<(u64, usize)>,
+    /// The letter that all answers begin with.
+    first: char,
+    sure: f32,
     count: usize,
     pause: Duration,
     in_model: Arc<AtomicUsize>,
 }
 
-fn text(letters: usize) -> String {
+fn text(first: char, letters: usize) -> String {
     "abcdefghijklmnopqrstuvwxyz"
         .chars()
         .cycle()
+        .skip_while(|letter| *letter != first)
         .take(letters)
         .collect()
 }
@@ -56,16 +61,16 @@ impl Continuous for Letters {
 
     fn step(&mut self) -> Vec<Progress> {
         std::thread::sleep(self.pause);
-        let count = self.count;
+        let (count, first, sure) = (self.count, self.first, self.sure);
         let stepped = self.running.iter_mut().map(|(number, done)| {
             *done += 1;
-            let piece = text(*done).split_off(*done - 1);
+            let piece = text(first, *done).split_off(*done - 1);
             let end = (*done == count).then(|| {
                 let tokens: Vec<i64> = (0..).take(count).collect();
                 Ok(vec![
-                    Tensor::from_texts("text", &[&text(count)]).unwrap(),
+                    Tensor::from_texts("text", &[&text(first, count)]).unwrap(),
                     Tensor::from_i64("tokens", &[count], &tokens).unwrap(),
-                    Tensor::from_f32("confidence", &[1], &[0.9]).unwrap(),
+                    Tensor::from_f32("confidence", &[1], &[sure]).unwrap(),
                     Tensor::from_texts("end", &["length"]).unwrap(),
                 ])
             });
@@ -86,12 +91,14 @@ impl Continuous for Letters {
     }
 }
 
-fn stand(count: usize, pause: Duration, streaming: Streaming) -> (Stand, Arc<AtomicUsize>) {
+pub(crate) fn stand(count: usize, pause: Duration, streaming: Streaming) -> (Stand, Arc<AtomicUsize>) {
     let in_model = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&in_model);
     let service = Service::new("app").model("letters", move || {
         Ok::<_, String>(Letters {
             running: Vec::new(),
+            first: 'a',
+            sure: 0.9,
             count,
             pause,
             in_model: Arc::clone(&counter),
@@ -131,6 +138,83 @@ fn tokens_arrive_one_by_one_or_in_one_event() {
             "{page}"
         );
     }
+}
+
+/// A cascade of two: the small model says `abc`, is not sure, and the large one says `mnopq`.
+fn cascade(streaming: Streaming) -> Stand {
+    let plan = Plan::cascade("app")
+        .stage("first", "small")
+        .below(0.75)
+        .then("second", "large");
+    let letters = |first, count, sure| {
+        move || {
+            Ok::<_, String>(Letters {
+                running: Vec::new(),
+                first,
+                sure,
+                count,
+                pause: Duration::from_millis(10),
+                in_model: Arc::default(),
+            })
+        }
+    };
+    let service = Service::new("app")
+        .plan(plan.build().unwrap())
+        .model("small", letters('a', 3, 0.2))
+        .model("large", letters('m', 5, 0.9));
+    let options = AppOptions::new("app").max_budget(PATIENCE).streaming(streaming);
+    Stand::of(service, options, Limits::default())
+}
+
+#[test]
+fn an_optimistic_stream_retracts_what_a_later_stage_replaces() {
+    let stand = cascade(Streaming::Optimistic);
+    let two = json!({"prompt": "x", "n": 2, "stream": true, "stream_options": {"include_usage": true}});
+    let chunks = events(&stand.post(COMPLETIONS, &[], two.to_string()).body);
+    for index in 0..2 {
+        let of: Vec<&Value> = chunks
+            .iter()
+            .filter(|chunk| chunk["choices"][0]["index"] == index)
+            .collect();
+        let retractions: Vec<usize> = (0..of.len())
+            .filter(|place| of[*place]["kaskade"]["retracted"] == true)
+            .collect();
+        assert_eq!(retractions.len(), 1, "{of:?}");
+        let (before, after) = of.split_at(retractions[0]);
+        let said = |chunks: &[&Value]| -> String {
+            let texts = chunks
+                .iter()
+                .filter_map(|chunk| chunk["choices"][0]["text"].as_str());
+            texts.collect()
+        };
+        assert_eq!(
+            (said(before), said(after)),
+            ("abc".to_owned(), "mnopq".to_owned())
+        );
+        let retracted = &after[0]["kaskade"];
+        assert_eq!(
+            (&retracted["stage"], &retracted["characters"]),
+            (&json!("first"), &json!(3))
+        );
+        let last = after.last().unwrap();
+        assert_eq!(last["kaskade"]["variant"], "large");
+    }
+    // The same cascade without the setting never shows the small model's text.
+    let stand = cascade(Streaming::AfterCertain);
+    let chunks = events(&stand.post(COMPLETIONS, &[], asked()).body);
+    assert_eq!(texts(&chunks).concat(), "mnopq");
+    // An API that cannot retract shows only what stays.
+    let stand = cascade(Streaming::Optimistic);
+    let answer = stand.post(
+        "/v1/responses",
+        &[],
+        json!({"input": "x", "stream": true}).to_string(),
+    );
+    let text = String::from_utf8(answer.body).unwrap();
+    assert!(
+        text.contains("mnopq") && !text.contains(r#""delta":"a""#),
+        "{text}"
+    );
 }
 
 #[test]

@@ -94,6 +94,23 @@ impl Stand {
         Self::of(service, AppOptions::new("app").default_budget(PATIENCE), limits)
     }
 
+    /// The cascade behind a gateway that needs keys; the test looks at it with `key`.
+    pub(crate) fn keyed(limits: Limits, key: &str) -> Self {
+        let open = Self::cascade(Limits::default());
+        let gateway = Gateway::listen("127.0.0.1:0".parse().unwrap(), limits).unwrap();
+        let bus = BusConfig::new("app").url(open.node.bus().url());
+        let options = AppOptions::new("app").default_budget(PATIENCE);
+        gateway.serve(options, bus).unwrap();
+        let stand = Self { gateway, ..open };
+        let value = format!("Bearer {key}");
+        wait_until("the gateway is ready and knows the plan", PATIENCE, || {
+            let path = request("GET", "/v2/models/app", &[("authorization", &value)], b"");
+            exchange(stand.address(), &path).json()["versions"] != serde_json::json!([])
+                && stand.get("/ready").status == 200
+        });
+        stand
+    }
+
     pub(crate) fn of(service: Service, options: AppOptions, limits: Limits) -> Self {
         let broker = Embedded::start(BrokerConfig::default()).unwrap();
         let bus = BusConfig::new("app").embedded(&broker);

@@ -49,6 +49,8 @@ pub struct LanguageModel<M: Ops> {
 /// The answer of a request in flight.
 #[derive(Debug, Clone, Default)]
 struct PartialAnswer {
+    /// Tokens of the whole prompt; a partition does not know them.
+    prompt_tokens: Option<usize>,
     text: String,
     tokens: Vec<i64>,
     probabilities: Vec<f32>,
@@ -235,6 +237,10 @@ impl PartialAnswer {
         }
         outputs.push(Tensor::from_f32("confidence", &[1], &[self.confidence])?);
         outputs.push(Tensor::from_texts("end", &[why])?);
+        if let Some(prompt) = self.prompt_tokens {
+            let counts = [prompt, self.tokens.len()].map(|count| i64::try_from(count).unwrap_or(i64::MAX));
+            outputs.push(Tensor::from_i64("usage", &[2], &counts)?);
+        }
         Ok(outputs)
     }
 }
@@ -244,6 +250,10 @@ impl<M: Ops> Continuous for LanguageModel<M> {
         self.signature().check(inputs)?;
         let prompt = self.prompts.tokens(inputs)?;
         let sampling = self.sampling(inputs, &prompt)?;
+        let answer = PartialAnswer {
+            prompt_tokens: Some(prompt.len()),
+            ..PartialAnswer::default()
+        };
         self.engine
             .submit(number, prompt, sampling)
             .map_err(|error| match error {
@@ -257,7 +267,7 @@ impl<M: Ops> Continuous for LanguageModel<M> {
                 EngineError::NoTokenizer => bad_input("stop", error.to_string()),
                 other => failed(&other),
             })?;
-        self.answers.insert(number, PartialAnswer::default());
+        self.answers.insert(number, answer);
         Ok(())
     }
 

@@ -1,5 +1,7 @@
 //! Position of a client in the stream of partial answers.
 
+use std::collections::BTreeSet;
+
 /// The position up to which a client has read. If a replica is lost in the middle of an answer, the request is sent again and its
 /// answer starts again; the parts that the client has are not sent twice. Greedy decoding, or the request's seed, makes the new answer
 /// begin like the old one.
@@ -17,6 +19,32 @@ impl StreamOffset {
             self.read = until;
         }
         goes_on
+    }
+}
+
+/// The parts that a client gets if stages that may still defer send theirs too: those of the newest stage. Once a later stage has begun
+/// its answer, the parts of an earlier one are void, and they may arrive late, because two replicas send them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct OptimisticOffset {
+    stage: Option<String>,
+    passed: BTreeSet<String>,
+    offset: StreamOffset,
+}
+
+impl OptimisticOffset {
+    /// Whether to send the part of a stage from piece `from` up to piece `until`: as [`StreamOffset::take`] within a stage. A stage that
+    /// begins its answer takes the place of the one before.
+    pub fn take(&mut self, stage: &str, newest: bool, from: u32, until: u32) -> bool {
+        if self.stage.as_deref() == Some(stage) {
+            return self.offset.take(newest, from, until);
+        }
+        let mut anew = StreamOffset::default();
+        if self.passed.contains(stage) || !anew.take(newest, from, until) {
+            return false;
+        }
+        self.offset = anew;
+        self.passed.extend(self.stage.replace(stage.to_owned()));
+        true
     }
 }
 
@@ -39,7 +67,39 @@ mod tests {
         assert!(!reading.take(true, 4, 4), "nothing is no part");
     }
 
+    #[test]
+    fn a_later_stage_takes_the_place_of_an_earlier_one() {
+        let mut reading = OptimisticOffset::default();
+        assert!(reading.take("small", true, 0, 1));
+        assert!(!reading.take("large", true, 1, 2), "its beginning was lost");
+        assert!(reading.take("small", true, 1, 2));
+        assert!(reading.take("large", true, 0, 1));
+        assert!(!reading.take("small", true, 2, 3), "it is late");
+        assert!(!reading.take("small", true, 0, 1), "another attempt begins anew");
+        assert!(!reading.take("large", false, 1, 2), "an older attempt");
+        assert!(reading.take("large", true, 1, 2));
+    }
+
     proptest! {
+        #[test]
+        fn what_is_read_last_is_the_beginning_of_one_stage_s_answer(
+            parts in prop::collection::vec((0_usize..3, 0_u32..6, 1_u32..3), 0..60),
+        ) {
+            let mut reading = OptimisticOffset::default();
+            let mut read: Vec<(usize, u32)> = Vec::new();
+            for (stage, from, length) in parts {
+                if reading.take(&stage.to_string(), true, from, from + length) {
+                    if read.last().is_some_and(|(last, _)| *last != stage) {
+                        read.clear();
+                    }
+                    read.extend((from..from + length).map(|piece| (stage, piece)));
+                }
+            }
+            let pieces = read.iter().map(|(_, piece)| *piece);
+            prop_assert!(pieces.eq(0..read.len() as u32));
+            prop_assert!(read.windows(2).all(|two| two[0].0 == two[1].0));
+        }
+
         #[test]
         fn what_is_read_is_the_beginning_of_the_answer(parts in prop::collection::vec((0_u32..20, 1_u32..4), 0..60)) {
             let mut reading = StreamOffset::default();

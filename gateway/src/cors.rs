@@ -1,0 +1,73 @@
+//! Cross-origin requests of browsers (Fetch standard). Without allowed origins a browser keeps other sites from reading
+//! answers; a program that is no browser is not concerned.
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
+
+/// Headers of answers that a page of another origin may read.
+const EXPOSED: &str = "retry-after, retry-after-ms, x-request-id, x-should-retry, x-kaskade-confidence, x-kaskade-degraded, \
+                       x-kaskade-fault, x-kaskade-hops, x-kaskade-joules, x-kaskade-joules-source, x-kaskade-stage, \
+                       x-kaskade-variant";
+
+/// Seconds for which a browser may remember the answer to a preflight request.
+const MAX_AGE: &str = "600";
+
+/// Returns the origin of a request, if it is allowed. `*` allows every origin.
+pub(crate) fn allowed(origins: &[String], headers: &HeaderMap) -> Option<HeaderValue> {
+    let origin = headers.get(header::ORIGIN)?;
+    let text = origin.to_str().ok()?;
+    let allowed = origins.iter().any(|known| known == "*" || known == text);
+    allowed.then(|| origin.clone())
+}
+
+/// Whether a browser asks which requests it may send.
+pub(crate) fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
+    method == Method::OPTIONS && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+/// Returns the answer to a preflight request of an allowed origin.
+pub(crate) fn preflight(headers: &HeaderMap) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    let answer = response.headers_mut();
+    answer.insert(
+        header::ACCESS_CONTROL_ALLOW_METHODS,
+        HeaderValue::from_static("GET, POST"),
+    );
+    answer.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static(MAX_AGE));
+    // The key is what protects; which other headers a client sends does not matter.
+    if let Some(asked) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
+        answer.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked.clone());
+    }
+    response
+}
+
+/// Lets pages of this origin read an answer.
+pub(crate) fn share(response: &mut Response<Body>, origin: HeaderValue) {
+    let headers = response.headers_mut();
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.insert(
+        header::ACCESS_CONTROL_EXPOSE_HEADERS,
+        HeaderValue::from_static(EXPOSED),
+    );
+    headers.append(header::VARY, HeaderValue::from_static("origin"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_listed_origins_are_allowed() {
+        let of =
+            |origin: &'static str| HeaderMap::from_iter([(header::ORIGIN, HeaderValue::from_static(origin))]);
+        let listed = ["https://a.example".to_owned()];
+        assert!(allowed(&listed, &of("https://a.example")).is_some());
+        for other in ["https://a.example.org", "http://a.example", "null"] {
+            assert!(allowed(&listed, &of(other)).is_none(), "{other}");
+        }
+        assert!(allowed(&[], &of("https://a.example")).is_none());
+        assert!(allowed(&["*".to_owned()], &of("https://b.example")).is_some());
+        assert!(allowed(&listed, &HeaderMap::new()).is_none());
+    }
+}

@@ -1,0 +1,188 @@
+//! A streamed response as server-sent events, numbered from 0.
+//!
+//! Each event is named by its type. An event that is sent cannot be retracted in this API, so that
+//! [`Streaming::Optimistic`] is as [`Streaming::AfterCertain`] here: parts of a stage that may defer wait for its decision.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+
+use axum::body::Body;
+use axum::http::Response;
+use bytes::Bytes;
+use futures::{Stream, stream};
+use kaskade_actors::wire::{InferReply, InferRequest};
+use kaskade_actors::{Code, Fault};
+use serde_json::{Value, json};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::super::choice::{Choice, Usage, part as text_of};
+use super::super::sse::{DONE, as_events, put};
+use super::resource::{Resource, part, status};
+use crate::call::{Call, Piece};
+use crate::config::Streaming;
+use crate::failure::Failure;
+
+struct Events {
+    call: Call,
+    resource: Resource,
+    pieces: UnboundedReceiver<Piece>,
+    /// The text that the client has.
+    sent: String,
+    /// Number of the next event.
+    next: u64,
+    ready: VecDeque<Bytes>,
+    ended: bool,
+}
+
+/// Sends the request and returns its answer as a stream of events. The first piece is awaited before the response begins, so
+/// that a request that fails at once has an HTTP status.
+///
+/// # Errors
+/// The failure of a request that fails before its first piece.
+pub(super) async fn respond(
+    call: Call,
+    resource: Resource,
+    request: InferRequest,
+) -> Result<Response<Body>, Failure> {
+    let mut pieces = call.stream_certain(request);
+    let lost = || Failure::from(Fault::new(Code::Internal, "the answer ended without a result"));
+    let first = match pieces.recv().await.ok_or_else(lost)? {
+        Piece::End(Err(failure)) => return Err(failure),
+        piece => piece,
+    };
+    let mut described = axum::http::HeaderMap::new();
+    if let Piece::Part(reply) | Piece::End(Ok(reply)) = &first {
+        call.describe(reply, &mut described);
+    }
+    let mut events = Events {
+        call,
+        resource,
+        pieces,
+        sent: String::new(),
+        next: 0,
+        ready: VecDeque::new(),
+        ended: false,
+    };
+    events.begin();
+    events.take(first);
+    let mut response = as_events(events.into_stream());
+    response.headers_mut().extend(described);
+    Ok(response)
+}
+
+impl Events {
+    fn into_stream(self) -> impl Stream<Item = Result<Bytes, Infallible>> {
+        stream::unfold(self, |mut events| async move {
+            loop {
+                if let Some(event) = events.ready.pop_front() {
+                    return Some((Ok(event), events));
+                }
+                if events.ended {
+                    return None;
+                }
+                match events.pieces.recv().await {
+                    Some(piece) => events.take(piece),
+                    None => {
+                        events.fail(&Fault::new(Code::Internal, "the answer ended without a result").into());
+                    }
+                }
+            }
+        })
+    }
+
+    fn event(&mut self, kind: &str, mut value: Value) {
+        put(&mut value, "type", kind.into());
+        put(&mut value, "sequence_number", self.next.into());
+        self.next += 1;
+        self.ready
+            .push_back(format!("event: {kind}\ndata: {value}\n\n").into());
+    }
+
+    fn begin(&mut self) {
+        for kind in ["response.created", "response.in_progress"] {
+            let response = self.resource.in_progress();
+            self.event(kind, json!({"response": response}));
+        }
+        let item = self.resource.message("", "in_progress");
+        self.event(
+            "response.output_item.added",
+            json!({"output_index": 0, "item": item}),
+        );
+        let added = self.place(json!({"part": part("")}));
+        self.event("response.content_part.added", added);
+    }
+
+    /// Adds the place of the output text to an event.
+    fn place(&self, mut event: Value) -> Value {
+        put(&mut event, "item_id", self.resource.item.as_str().into());
+        put(&mut event, "output_index", 0.into());
+        put(&mut event, "content_index", 0.into());
+        event
+    }
+
+    fn take(&mut self, piece: Piece) {
+        let buffered = self.call.app.options.streaming == Streaming::Buffered;
+        match piece {
+            Piece::Part(_) if buffered => {}
+            Piece::Part(reply) => self.delta(&text_of(&reply)),
+            Piece::End(Ok(reply)) => {
+                if let Err(failure) = self.end(&reply) {
+                    self.fail(&failure);
+                }
+            }
+            Piece::End(Err(failure)) => self.fail(&failure),
+        }
+    }
+
+    fn delta(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        self.sent.push_str(text);
+        let delta = self.place(json!({"delta": text, "logprobs": []}));
+        self.event("response.output_text.delta", delta);
+    }
+
+    fn end(&mut self, reply: &InferReply) -> Result<(), Failure> {
+        let choice = Choice::read(reply)?;
+        let rest = choice
+            .text
+            .strip_prefix(self.sent.as_str())
+            .map(ToOwned::to_owned);
+        let rest = rest.ok_or_else(|| {
+            Failure::from(Fault::new(
+                Code::ReplicasLost,
+                "the answer was begun again by another replica and differs",
+            ))
+        })?;
+        self.delta(&rest);
+        let done = self.place(json!({"text": choice.text, "logprobs": []}));
+        self.event("response.output_text.done", done);
+        let done = self.place(json!({"part": part(&choice.text)}));
+        self.event("response.content_part.done", done);
+        let status = status(&choice);
+        let item = self.resource.message(&choice.text, status);
+        self.event(
+            "response.output_item.done",
+            json!({"output_index": 0, "item": item}),
+        );
+        let mut usage = Usage::default();
+        usage.add(&self.call, reply, &choice, None, true);
+        let response = self.resource.ended(&choice, &usage.responses());
+        self.event(&format!("response.{status}"), json!({"response": response}));
+        self.done();
+        Ok(())
+    }
+
+    fn fail(&mut self, failure: &Failure) {
+        let response = self.resource.failed(failure);
+        self.event("response.failed", json!({"response": response}));
+        self.done();
+    }
+
+    fn done(&mut self) {
+        self.ready.push_back(DONE);
+        self.ended = true;
+        self.pieces.close();
+    }
+}

@@ -1,0 +1,263 @@
+//! `/v1/responses`: one answer as a response with an output message (the OpenAI API and Open Responses). Responses are not
+//! stored, so that none can continue another: a client sends the whole conversation.
+
+mod events;
+mod resource;
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{Response, StatusCode};
+use kaskade_actors::wire::InferRequest;
+use kaskade_models::Tensor;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::choice::{Choice, Usage, unix_seconds};
+use super::completions::begin;
+use super::sampling::Common;
+use crate::failure::{Api, Failure};
+use crate::oip::json_response;
+use crate::shared::Shared;
+use resource::Resource;
+
+#[derive(Deserialize)]
+struct Asked {
+    input: Input,
+    #[serde(default)]
+    instructions: Option<String>,
+    #[serde(default)]
+    max_output_tokens: Option<i64>,
+    #[serde(default)]
+    metadata: Option<Map<String, Value>>,
+    #[serde(default)]
+    text: Option<Value>,
+    #[serde(default)]
+    previous_response_id: Option<Value>,
+    #[serde(default)]
+    conversation: Option<Value>,
+    #[serde(default)]
+    prompt: Option<Value>,
+    #[serde(default)]
+    background: Option<bool>,
+    #[serde(flatten)]
+    common: Common,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Input {
+    Text(String),
+    Items(Vec<Value>),
+}
+
+pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
+    let answered = respond(&shared, request).await;
+    answered.unwrap_or_else(|failure| failure.response(Api::OpenAi))
+}
+
+async fn respond(shared: &Shared, request: Request) -> Result<Response<Body>, Failure> {
+    let (call, asked): (_, Asked) =
+        begin(shared, request, |asked: &Asked| asked.common.model.as_deref()).await?;
+    let asked = asked.checked()?;
+    let mut inputs = vec![Tensor::from_texts("messages", &[&asked.messages()?])?];
+    inputs.extend(asked.common.inputs(0, 0)?);
+    let request = InferRequest {
+        inputs,
+        ..InferRequest::default()
+    };
+    let resource = Resource {
+        id: format!("resp_{}", kaskade_actors::ids::unique_token()),
+        item: format!("msg_{}", kaskade_actors::ids::unique_token()),
+        created: unix_seconds(),
+        model: call.app.options.name.clone(),
+        instructions: asked.instructions,
+        max_output_tokens: asked.max_output_tokens,
+        temperature: asked.common.temperature(),
+        top_p: asked.common.top_p(),
+        metadata: asked.metadata.unwrap_or_default(),
+    };
+    if asked.common.stream.unwrap_or(false) {
+        return events::respond(call, resource, request).await;
+    }
+    let reply = call.ask(request).await?;
+    let choice = Choice::read(&reply)?;
+    let mut usage = Usage::default();
+    usage.add(&call, &reply, &choice, None, true);
+    let body = resource.ended(&choice, &usage.responses());
+    let mut response = json_response(StatusCode::OK, body.to_string());
+    call.describe(&reply, response.headers_mut());
+    Ok(response)
+}
+
+impl Asked {
+    /// Refuses what would be answered wrongly.
+    fn checked(mut self) -> Result<Self, Failure> {
+        let stored = [
+            ("previous_response_id", &self.previous_response_id),
+            ("conversation", &self.conversation),
+        ];
+        for (param, value) in stored {
+            if value.as_ref().is_some_and(|value| !value.is_null()) {
+                return Err(Failure::param(
+                    param,
+                    "responses are not stored here; send the whole conversation as `input`",
+                ));
+            }
+        }
+        if self.prompt.as_ref().is_some_and(|prompt| !prompt.is_null()) {
+            return Err(Failure::param(
+                "prompt",
+                "stored prompts are not supported; send `input`",
+            ));
+        }
+        if self.background == Some(true) {
+            return Err(Failure::param(
+                "background",
+                "responses are not stored here; wait for the answer, or submit a durable request over NATS",
+            ));
+        }
+        let format = self
+            .text
+            .as_ref()
+            .and_then(|text| text.get("format")?.get("type")?.as_str());
+        if format.is_some_and(|format| format != "text") {
+            return Err(Failure::param("text", "only the format `text` is supported"));
+        }
+        if self.max_output_tokens.is_some() {
+            self.common.set_max_tokens(self.max_output_tokens);
+        }
+        self.common.check()?;
+        if self.common.choices() != 1 {
+            return Err(Failure::param("n", "a response has one output"));
+        }
+        Ok(self)
+    }
+
+    /// Returns the conversation as a JSON array of `{role, content}`.
+    fn messages(&self) -> Result<String, Failure> {
+        let mut messages = Vec::new();
+        if let Some(instructions) = &self.instructions {
+            messages.push(json!({"role": "system", "content": instructions}));
+        }
+        match &self.input {
+            Input::Text(text) => messages.push(json!({"role": "user", "content": text})),
+            Input::Items(items) => {
+                for item in items {
+                    messages.push(message(item)?);
+                }
+            }
+        }
+        if !messages
+            .iter()
+            .any(|message| message.get("role").is_some_and(|role| role != "system"))
+        {
+            return Err(Failure::param("input", "send at least one message"));
+        }
+        Ok(Value::from(messages).to_string())
+    }
+}
+
+/// Returns an input item as `{role, content}`.
+fn message(item: &Value) -> Result<Value, Failure> {
+    let refuse = |reason: &str| Failure::param("input", reason);
+    let kind = item.get("type").and_then(Value::as_str).unwrap_or("message");
+    if kind != "message" {
+        return Err(refuse("only items of the type `message` are supported"));
+    }
+    let role = match item.get("role").and_then(Value::as_str) {
+        // Chat templates know the older name.
+        Some("developer") => "system",
+        Some(role) => role,
+        None => return Err(refuse("every message needs a `role`")),
+    };
+    let content = match item.get("content") {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) => {
+            let texts = parts.iter().map(|part| {
+                let kind = part.get("type").and_then(Value::as_str);
+                let is_text = matches!(kind, Some("input_text" | "output_text" | "text"));
+                let text = part.get("text").and_then(Value::as_str).filter(|_| is_text);
+                text.ok_or_else(|| {
+                    refuse("only parts of the types `input_text` and `output_text` are supported")
+                })
+            });
+            texts.collect::<Result<String, Failure>>()?
+        }
+        _ => return Err(refuse("the `content` of a message is a text or a list of parts")),
+    };
+    Ok(json!({"role": role, "content": content}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(body: Value) -> Result<Asked, Failure> {
+        let asked: Asked = serde_json::from_value(body).unwrap();
+        asked.checked()
+    }
+
+    #[test]
+    fn input_becomes_messages_after_the_instructions() {
+        let items = json!([
+            {"type": "message", "role": "developer", "content": "be kind"},
+            {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
+            {"type": "message", "role": "assistant", "phase": "final_answer", "content": [{"type": "output_text", "text": "c"}]},
+        ]);
+        let asked_of = |input: Value| {
+            let asked =
+                asked(json!({"input": input, "instructions": "be brief", "store": true, "x": 1})).unwrap();
+            serde_json::from_str::<Value>(&asked.messages().unwrap()).unwrap()
+        };
+        assert_eq!(
+            asked_of(items),
+            json!([
+                {"role": "system", "content": "be brief"},
+                {"role": "system", "content": "be kind"},
+                {"role": "user", "content": "ab"},
+                {"role": "assistant", "content": "c"},
+            ])
+        );
+        assert_eq!(asked_of(json!("hi"))[1], json!({"role": "user", "content": "hi"}));
+    }
+
+    #[test]
+    fn what_needs_a_store_or_other_modalities_is_refused_with_its_field() {
+        for (body, param) in [
+            (
+                json!({"input": "x", "previous_response_id": "resp_1"}),
+                "previous_response_id",
+            ),
+            (json!({"input": "x", "conversation": {"id": "c"}}), "conversation"),
+            (json!({"input": "x", "background": true}), "background"),
+            (json!({"input": "x", "prompt": {"id": "p"}}), "prompt"),
+            (json!({"input": "x", "tools": [{"type": "function"}]}), "tools"),
+            (json!({"input": "x", "max_output_tokens": 0}), "max_tokens"),
+            (
+                json!({"input": "x", "text": {"format": {"type": "json_schema"}}}),
+                "text",
+            ),
+            (json!({"input": "x", "n": 2}), "n"),
+        ] {
+            assert_eq!(
+                asked(body.clone()).err().and_then(|failure| failure.param),
+                Some(param),
+                "{body}"
+            );
+        }
+        for input in [
+            json!([]),
+            json!([{"type": "function_call_output", "output": "x"}]),
+            json!([{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]),
+            json!([{"content": "x"}]),
+            json!([{"role": "user"}]),
+        ] {
+            let asked = asked(json!({"input": input})).unwrap();
+            assert_eq!(asked.messages().unwrap_err().param, Some("input"));
+        }
+        let fine = json!({"input": "x", "previous_response_id": null, "background": false, "text": {"format": {"type": "text"}}});
+        assert!(asked(fine).is_ok());
+    }
+}

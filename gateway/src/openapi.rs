@@ -1,0 +1,364 @@
+//! `/openapi.json`: the REST interface as a document of `OpenAPI` 3.1. Requests are described as far as the gateway reads them;
+//! further fields are ignored.
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Response, StatusCode};
+use axum::routing::get;
+use serde_json::{Map, Value, json};
+
+use crate::oip::json_response;
+use crate::openai::put;
+
+/// Returns the route.
+pub(crate) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    Router::new().route("/openapi.json", get(serve))
+}
+
+async fn serve() -> Response<Body> {
+    json_response(StatusCode::OK, document().to_string())
+}
+
+/// Returns the document.
+pub(crate) fn document() -> Value {
+    let mut paths = Map::new();
+    for (path, item) in probes().into_iter().chain(oip()).chain(openai()).chain(tei()) {
+        paths.insert(path.to_owned(), item);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Kaskade",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Open Inference Protocol v2, OpenAI's API, and the endpoints of text-embeddings-inference. An app is a model.",
+        },
+        "paths": paths,
+        "components": {"schemas": schemas(), "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+    })
+}
+
+/// Statuses of errors that every path that asks an app may answer with.
+const ERRORS: [(&str, &str); 12] = [
+    (
+        "400",
+        "The request is malformed, or asks for what is not supported.",
+    ),
+    ("401", "The key is missing or not known."),
+    (
+        "404",
+        "The gateway serves no such app, or the app no such version.",
+    ),
+    ("413", "The body, a request or a reply is too large."),
+    ("422", "An input is not what the model takes."),
+    ("429", "A limit is reached; retry after `retry-after-ms`."),
+    ("499", "The request was cancelled."),
+    ("500", "The service failed."),
+    ("501", "The app cannot do that."),
+    ("502", "A model failed, or its answer cannot be used."),
+    ("503", "Nothing can answer now; retry after `retry-after-ms`."),
+    ("504", "The budget ended."),
+];
+
+fn content(kind: &str, schema: &Value) -> Value {
+    json!({"description": "The answer.", "content": {kind: {"schema": schema}}})
+}
+
+fn named(name: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{name}")})
+}
+
+/// An operation with its errors in the form of its API.
+fn operation(summary: &str, body: Option<Value>, answers: &[(&str, Value)], error: &str) -> Value {
+    let mut responses = Map::new();
+    for (status, text) in ERRORS {
+        let answer = json!({"description": text, "content": {"application/json": {"schema": named(error)}}});
+        responses.insert(status.to_owned(), answer);
+    }
+    for (status, answer) in answers {
+        responses.insert((*status).to_owned(), answer.clone());
+    }
+    let mut operation = json!({"summary": summary, "security": [{}, {"key": []}], "responses": responses});
+    if let Some(schema) = body {
+        put(
+            &mut operation,
+            "requestBody",
+            json!({"required": true, "content": {"application/json": {"schema": schema}}}),
+        );
+    }
+    operation
+}
+
+fn parameter(name: &str) -> Value {
+    json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "minLength": 1}})
+}
+
+fn probes() -> Vec<(&'static str, Value)> {
+    let text = |summary: &str| {
+        json!({"get": {"summary": summary, "responses": {
+            "200": content("text/plain", &json!({"type": "string"})),
+            "503": content("text/plain", &json!({"type": "string"})),
+        }}})
+    };
+    vec![
+        ("/live", text("Whether the process runs.")),
+        ("/ready", text("Whether the process can answer requests.")),
+        ("/health", text("As `/ready`.")),
+        ("/metrics", text("Metrics in Prometheus' text format.")),
+    ]
+}
+
+fn oip() -> Vec<(&'static str, Value)> {
+    let object = json!({"type": "object"});
+    let get = |summary: &str, schema: &Value| {
+        operation(
+            summary,
+            None,
+            &[("200", content("application/json", schema))],
+            "OipError",
+        )
+    };
+    let state =
+        json!({"type": "object", "properties": {"live": {"type": "boolean"}, "ready": {"type": "boolean"}}});
+    let unready = content("application/json", &state);
+    let health = |summary: &str| {
+        let fine = content("application/json", &state);
+        json!({"get": {"summary": summary, "responses": {"200": fine, "503": unready.clone()}}})
+    };
+    let (can, cannot) = (
+        content("application/json", &object),
+        content("application/json", &object),
+    );
+    let ready = operation(
+        "Whether a model can answer.",
+        None,
+        &[("200", can), ("503", cannot)],
+        "OipError",
+    );
+    let tensors =
+        json!({"application/json": {"schema": named("InferAnswer")}, "application/octet-stream": {}});
+    let inferred =
+        json!({"description": "The answer; with binary tensors the JSON comes first.", "content": tensors});
+    let infer = operation(
+        "Inference.",
+        Some(named("InferRequest")),
+        &[("200", inferred)],
+        "OipError",
+    );
+    let index = json!({"type": "array", "items": {"type": "object"}});
+    let below = |suffix: &'static str, method: &'static str, operation: &Value| {
+        let model: &'static str = match suffix {
+            "" => "/v2/models/{model}",
+            "/ready" => "/v2/models/{model}/ready",
+            "/config" => "/v2/models/{model}/config",
+            "/stats" => "/v2/models/{model}/stats",
+            _ => "/v2/models/{model}/infer",
+        };
+        (
+            model,
+            json!({"parameters": [parameter("model")], method: operation}),
+        )
+    };
+    let mut paths = vec![
+        ("/v2", json!({"get": get("The server.", &named("Server"))})),
+        ("/v2/health/live", health("Whether the process runs.")),
+        (
+            "/v2/health/ready",
+            health("Whether the process can answer requests."),
+        ),
+        (
+            "/v2/models/stats",
+            json!({"get": get("Statistics of all models.", &object)}),
+        ),
+        (
+            "/v2/repository/index",
+            json!({"get": get("All models.", &index), "post": get("All models.", &index)}),
+        ),
+        below("", "get", &get("A model.", &named("Model"))),
+        below("/ready", "get", &ready),
+        below("/config", "get", &get("Its configuration.", &object)),
+        below("/stats", "get", &get("Its statistics.", &object)),
+        below("/infer", "post", &infer),
+    ];
+    let versions = json!([parameter("model"), parameter("version")]);
+    paths.push((
+        "/v2/models/{model}/versions/{version}",
+        json!({"parameters": versions, "get": get("A version.", &named("Model"))}),
+    ));
+    paths.push((
+        "/v2/models/{model}/versions/{version}/infer",
+        json!({"parameters": versions, "post": infer}),
+    ));
+    paths
+}
+
+fn openai() -> Vec<(&'static str, Value)> {
+    let answer = |schema: &str| {
+        json!({"description": "The answer; events if `stream` is true.", "content": {
+            "application/json": {"schema": named(schema)},
+            "text/event-stream": {},
+        }})
+    };
+    let post = |summary: &str, body: &str, schema: &str| json!({"post": operation(summary, Some(named(body)), &[("200", answer(schema))], "OpenAiError")});
+    let get = |summary: &str, schema: &str| {
+        operation(
+            summary,
+            None,
+            &[("200", content("application/json", &named(schema)))],
+            "OpenAiError",
+        )
+    };
+    vec![
+        ("/v1/models", json!({"get": get("The apps.", "List")})),
+        (
+            "/v1/models/{model}",
+            json!({"parameters": [parameter("model")], "get": get("An app.", "ModelCard")}),
+        ),
+        (
+            "/v1/chat/completions",
+            post("An answer to messages.", "Chat", "Completion"),
+        ),
+        (
+            "/v1/completions",
+            post("Continues a prompt.", "CompletionRequest", "Completion"),
+        ),
+        (
+            "/v1/responses",
+            post("A response to messages.", "ResponseRequest", "Resource"),
+        ),
+        ("/v1/embeddings", post("Embeds texts.", "Embeddings", "List")),
+    ]
+}
+
+fn tei() -> Vec<(&'static str, Value)> {
+    let array = json!({"type": "array"});
+    let post = |summary: &str, body: &str| {
+        let fine = content("application/json", &array);
+        json!({"post": operation(summary, Some(named(body)), &[("200", fine)], "TeiError")})
+    };
+    vec![
+        ("/predict", post("Classifies texts.", "Predict")),
+        ("/rerank", post("Ranks texts for a query.", "Rerank")),
+        ("/embed", post("Embeds texts.", "Embed")),
+    ]
+}
+
+fn schemas() -> Value {
+    let text = json!({"type": "string"});
+    let texts = json!({"anyOf": [text, {"type": "array", "items": text, "minItems": 1, "maxItems": 2048}]});
+    let object = |required: &[&str], properties: Value| json!({"type": "object", "required": required, "properties": properties});
+    let shape = json!({"type": "array", "items": {"type": "integer", "minimum": 0}, "maxItems": 16});
+    let datatype = json!({"enum": kaskade_models::Datatype::ALL.map(kaskade_models::Datatype::name)});
+    let message = object(
+        &["role"],
+        json!({"role": text, "content": {"type": ["string", "array", "null"]}}),
+    );
+    // OpenAI's clients send null for what is not set.
+    let number = json!({"type": ["number", "null"]});
+    let sampling = |own: Value| {
+        let mut properties = json!({
+            "model": {"type": ["string", "null"]},
+            "temperature": number,
+            "top_p": number,
+            "seed": {"type": ["integer", "null"]},
+            "n": {"type": ["integer", "null"], "minimum": 1, "maximum": 128},
+            "stream": {"type": ["boolean", "null"]},
+            "max_tokens": {"type": ["integer", "null"], "minimum": 1},
+        });
+        if let (Some(all), Value::Object(own)) = (properties.as_object_mut(), own) {
+            all.extend(own);
+        }
+        properties
+    };
+    let tokens = json!({"type": "array", "items": {"type": "integer"}, "minItems": 1});
+    json!({
+        "OipError": object(&["error"], json!({"error": text})),
+        "TeiError": object(&["error", "error_type"], json!({"error": text, "error_type": text})),
+        "OpenAiError": object(&["error"], json!({"error": object(&["message", "type", "param", "code"], json!({
+            "message": text, "type": text, "param": {"type": ["string", "null"]}, "code": text,
+        }))})),
+        "Server": object(&["name", "version", "extensions"], json!({"name": text, "version": text, "extensions": {"type": "array"}})),
+        "Model": object(&["name", "versions", "platform", "inputs", "outputs"], json!({
+            "name": text, "versions": {"type": "array", "items": text}, "platform": text,
+            "inputs": {"type": "array"}, "outputs": {"type": "array"},
+        })),
+        "InferRequest": object(&["inputs"], json!({
+            "id": {"type": ["string", "null"]},
+            "parameters": {"type": "object"},
+            "inputs": {"type": "array", "maxItems": 64, "items": object(&["name", "shape", "datatype", "data"], json!({
+                "name": text, "shape": shape, "datatype": datatype, "data": {"type": "array"},
+            }))},
+        })),
+        "InferAnswer": object(&["model_name", "model_version", "outputs"], json!({
+            "model_name": text, "model_version": text, "id": text, "parameters": {"type": "object"}, "outputs": {"type": "array"},
+        })),
+        "List": object(&["object", "data"], json!({"object": {"const": "list"}, "data": {"type": "array"}})),
+        "ModelCard": object(&["id", "object"], json!({"id": text, "object": {"const": "model"}})),
+        "Chat": object(&["messages"], sampling(json!({"messages": {"type": "array", "minItems": 1, "items": message}}))),
+        "CompletionRequest": object(&["prompt"], sampling(json!({
+            "prompt": {"anyOf": [text, {"type": "array", "items": text, "minItems": 1}, tokens]},
+        }))),
+        "ResponseRequest": object(&["input"], json!({
+            "model": {"type": ["string", "null"]},
+            "input": {"anyOf": [text, {"type": "array", "minItems": 1, "items": message}]},
+            "instructions": {"type": ["string", "null"]},
+            "max_output_tokens": {"type": ["integer", "null"], "minimum": 1},
+            "temperature": number,
+            "stream": {"type": ["boolean", "null"]},
+        })),
+        "Completion": object(&["id", "object", "created", "model", "choices", "usage"], json!({
+            "id": text, "object": text, "created": {"type": "integer"}, "model": text,
+            "choices": {"type": "array"}, "usage": {"type": "object"},
+        })),
+        "Resource": object(&["id", "object", "status", "output"], json!({
+            "id": text, "object": {"const": "response"}, "status": text, "output": {"type": "array"},
+        })),
+        "Embeddings": object(&["input"], json!({
+            "model": {"type": ["string", "null"]}, "input": texts, "encoding_format": {"enum": ["float", "base64", null]},
+        })),
+        "Predict": object(&["inputs"], json!({"inputs": texts, "raw_scores": {"type": "boolean"}})),
+        "Rerank": object(&["query", "texts"], json!({
+            "query": text, "texts": {"type": "array", "items": text, "minItems": 1, "maxItems": 2048},
+            "raw_scores": {"type": "boolean"}, "return_text": {"type": "boolean"},
+        })),
+        "Embed": object(&["inputs"], json!({"inputs": texts, "normalize": {"type": ["boolean", "null"]}})),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn references(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                found.extend(fields.get("$ref").and_then(Value::as_str).map(ToOwned::to_owned));
+                fields.values().for_each(|value| references(value, found));
+            }
+            Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_reference_leads_to_a_schema() {
+        let document = document();
+        let mut found = Vec::new();
+        references(&document, &mut found);
+        assert!(found.len() > 40);
+        for reference in found {
+            let pointer = reference.strip_prefix('#').unwrap();
+            assert!(document.pointer(pointer).is_some(), "{reference}");
+        }
+    }
+
+    #[test]
+    fn the_errors_are_those_of_the_codes() {
+        for code in kaskade_actors::Code::ALL {
+            let status = code.status().to_string();
+            assert!(
+                ERRORS.iter().any(|(known, _)| *known == status),
+                "{code} has {status}"
+            );
+        }
+    }
+}

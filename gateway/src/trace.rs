@@ -1,0 +1,173 @@
+//! Spans of requests: one for the HTTP request, and one for each NATS request that it becomes, with the attributes of
+//! OpenTelemetry's conventions for HTTP and generative AI. No convention names the energy of an answer: it is
+//! `kaskade.energy.joules`, with its source.
+
+use axum::http::{HeaderMap, Method, StatusCode};
+use kaskade_actors::Fault;
+use kaskade_actors::ops::spans::described;
+use kaskade_actors::wire::headers::Trace;
+use kaskade_actors::wire::{InferReply, InferRequest};
+use kaskade_telemetry::{Kind, Span, Value, is_on, record, unix_nanos};
+
+use crate::watch::Joules;
+
+/// The span of an HTTP request.
+pub(crate) struct HttpSpan {
+    /// Its place in the trace.
+    pub(crate) trace: Trace,
+    /// The span of the client, or 0.
+    parent: u64,
+    start: u64,
+}
+
+/// Returns the trace context that a request carries.
+pub(crate) fn of_headers(headers: &HeaderMap) -> Option<Trace> {
+    let trace = headers.get("traceparent")?;
+    Trace::parse(trace.to_str().ok()?)
+}
+
+impl HttpSpan {
+    /// Begins the span of a request: in the trace that it carries, or in a new one.
+    pub(crate) fn begin(headers: &HeaderMap) -> Self {
+        let carried = of_headers(headers);
+        Self {
+            trace: carried.map_or_else(Trace::start, |carried| carried.child()),
+            parent: carried.map_or(0, |carried| carried.span_id),
+            start: unix_nanos(),
+        }
+    }
+
+    /// Ends it with the head of the answer.
+    pub(crate) fn end(&self, method: &Method, path: &str, status: StatusCode) {
+        if !is_on() || !self.trace.sampled() {
+            return;
+        }
+        let failed = status.is_server_error().then(|| status.to_string());
+        record(Span {
+            trace_id: self.trace.trace_id,
+            span_id: self.trace.span_id,
+            parent_id: self.parent,
+            name: format!("{method} {}", route(path)),
+            kind: Kind::Server,
+            start: self.start,
+            end: unix_nanos(),
+            attributes: vec![
+                ("http.request.method", method.as_str().into()),
+                ("url.path", path.into()),
+                ("http.response.status_code", i64::from(status.as_u16()).into()),
+            ],
+            error: failed,
+        });
+    }
+}
+
+/// Returns a path without what names an app, so that spans have few names.
+fn route(path: &str) -> String {
+    let parts = path.split('/').scan("", |before, part| {
+        let shown = match *before {
+            "models" | "versions" | "events" if part != "stats" => "{name}",
+            _ => part,
+        };
+        *before = part;
+        Some(shown)
+    });
+    parts.collect::<Vec<_>>().join("/")
+}
+
+/// The span of a NATS request.
+pub(crate) struct AskSpan {
+    /// Its place in the trace, which the NATS request carries.
+    pub(crate) trace: Trace,
+    parent: u64,
+    operation: &'static str,
+    start: u64,
+}
+
+impl AskSpan {
+    /// Begins the span of a request below that of its HTTP request.
+    pub(crate) fn begin(http: &Trace, request: &InferRequest) -> Self {
+        let has = |name: &str| request.inputs.iter().any(|input| input.name == name);
+        Self {
+            trace: http.child(),
+            parent: http.span_id,
+            operation: if has("messages") {
+                "chat"
+            } else {
+                "text_completion"
+            },
+            start: unix_nanos(),
+        }
+    }
+
+    /// Ends it with its answer.
+    pub(crate) fn end(&self, app: &str, result: &Result<InferReply, Fault>, joules: Option<&Joules>) {
+        if !is_on() || !self.trace.sampled() {
+            return;
+        }
+        let mut attributes: Vec<(&'static str, Value)> =
+            vec![("kaskade.app", app.into()), ("messaging.system", "nats".into())];
+        let mut error = None;
+        match result {
+            Ok(reply) => {
+                attributes.extend(described(reply));
+                attributes.extend(self.generated(app, reply));
+            }
+            Err(fault) => {
+                attributes.push(("error.type", fault.code.id().into()));
+                error = Some(fault.to_string());
+            }
+        }
+        if let Some(joules) = joules {
+            attributes.push(("kaskade.energy.joules", joules.joules.into()));
+            attributes.push(("kaskade.energy.source", joules.source.as_str().into()));
+        }
+        record(Span {
+            trace_id: self.trace.trace_id,
+            span_id: self.trace.span_id,
+            parent_id: self.parent,
+            name: format!("ask {app}"),
+            kind: Kind::Client,
+            start: self.start,
+            end: unix_nanos(),
+            attributes,
+            error,
+        });
+    }
+
+    /// Returns the attributes of an answer of a language model: one that counts tokens.
+    fn generated(&self, app: &str, reply: &InferReply) -> Vec<(&'static str, Value)> {
+        let usage = reply.outputs.iter().find(|output| output.name == "usage");
+        let Some([prompt, answer]) = usage.and_then(|usage| <[i64; 2]>::try_from(usage.to_i64().ok()?).ok())
+        else {
+            return Vec::new();
+        };
+        vec![
+            ("gen_ai.operation.name", self.operation.into()),
+            ("gen_ai.provider.name", "kaskade".into()),
+            ("gen_ai.request.model", app.into()),
+            ("gen_ai.response.model", reply.variant.as_str().into()),
+            ("gen_ai.usage.input_tokens", prompt.into()),
+            ("gen_ai.usage.output_tokens", answer.into()),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_spans_hold_no_names_of_apps() {
+        for (path, expected) in [
+            (
+                "/v2/models/digits/versions/small/infer",
+                "/v2/models/{name}/versions/{name}/infer",
+            ),
+            ("/v2/models/stats", "/v2/models/stats"),
+            ("/v1/chat/completions", "/v1/chat/completions"),
+            ("/", "/"),
+        ] {
+            assert_eq!(route(path), expected);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Many clients at once: some vanish, some do not read. Several gateways before one app, with a real nats-server between.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use kaskade_actors::Service;
+use kaskade_actors::bus::BusConfig;
+use kaskade_gateway::{AppOptions, Gateway, Limits, Streaming};
+use kaskade_testkit::{NatsOptions, NatsServer, PATIENCE, wait_until};
+use serde_json::json;
+
+use crate::streaming;
+use crate::support::{Echo, exchange, request};
+
+/// Clients that vanish: 1,000, or what the limit of open files leaves; client and server are in this process.
+fn clients() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let most = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    let clients = 1_000.min(most.saturating_sub(200) / 2);
+    if clients < 1_000 {
+        eprintln!("!! only {clients} clients: raise `ulimit -n` to 2200 for 1,000");
+    }
+    clients
+}
+
+#[test]
+fn clients_that_vanish_in_mid_stream_leave_no_request_running() {
+    let (stand, in_model) = streaming::stand(100_000, Duration::from_millis(500), Streaming::AfterCertain);
+    let clients = clients();
+    let asked = json!({"prompt": "x", "stream": true}).to_string();
+    let asked = request("POST", "/v1/completions", &[], asked.as_bytes());
+    let streams: Vec<TcpStream> = (0..clients)
+        .map(|_| {
+            let mut stream = TcpStream::connect(stand.address()).unwrap();
+            stream.write_all(&asked).unwrap();
+            stream
+        })
+        .collect();
+    wait_until("the model has all requests", PATIENCE, || {
+        in_model.load(Ordering::SeqCst) == clients
+    });
+    for mut stream in &streams {
+        let mut first = [0; 12];
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.read_exact(&mut first).unwrap();
+        assert_eq!(&first, b"HTTP/1.1 200");
+    }
+    let begun = Instant::now();
+    drop(streams);
+    wait_until("no request is in the model", PATIENCE, || {
+        in_model.load(Ordering::SeqCst) == 0
+    });
+    eprintln!("{clients} requests ended after {:?}", begun.elapsed());
+    // The gateway is as before.
+    assert_eq!(stand.get("/ready").status, 200);
+}
+
+#[test]
+fn a_reader_that_does_not_read_stalls_no_other() {
+    let (stand, in_model) = streaming::stand(200_000, Duration::ZERO, Streaming::AfterCertain);
+    let asked = json!({"prompt": "x", "stream": true}).to_string();
+    let mut idle = TcpStream::connect(stand.address()).unwrap();
+    idle.write_all(&request("POST", "/v1/completions", &[], asked.as_bytes()))
+        .unwrap();
+    wait_until("the model has the first request", PATIENCE, || {
+        in_model.load(Ordering::SeqCst) == 1
+    });
+    let mut reader = TcpStream::connect(stand.address()).unwrap();
+    reader
+        .write_all(&request("POST", "/v1/completions", &[], asked.as_bytes()))
+        .unwrap();
+    reader.set_read_timeout(Some(PATIENCE)).unwrap();
+    // Far more than the buffers of a connection hold.
+    let mut bytes = vec![0; 2 << 20];
+    reader.read_exact(&mut bytes).unwrap();
+    assert!(bytes.starts_with(b"HTTP/1.1 200"));
+}
+
+#[test]
+fn several_gateways_share_an_app_over_a_nats_server_and_keep_nothing() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let bus = BusConfig::new("app").url(server.url());
+    let service = Service::new("app").model("echo", || Ok::<_, String>(Echo(0.9)));
+    let node = service.bus(bus.clone()).start().unwrap();
+    let gateways = [0, 1].map(|_| {
+        let gateway = Gateway::listen("127.0.0.1:0".parse().unwrap(), Limits::default()).unwrap();
+        let options = AppOptions::new("app").default_budget(PATIENCE);
+        gateway.serve(options, bus.clone()).unwrap();
+        gateway
+    });
+    for gateway in &gateways {
+        wait_until("the gateway hears the app", PATIENCE, || {
+            exchange(gateway.address(), &request("GET", "/ready", &[], b"")).status == 200
+        });
+    }
+    // A balancer sends each request anywhere; it may even end a gateway between two.
+    let asked =
+        json!({"inputs": [{"name": "x", "datatype": "INT64", "shape": [1], "data": [7]}]}).to_string();
+    let ask = |gateway: &Gateway| {
+        exchange(
+            gateway.address(),
+            &request("POST", "/v2/models/app/infer", &[], asked.as_bytes()),
+        )
+    };
+    for round in 0..6 {
+        let answer = ask(&gateways[round % 2]);
+        assert_eq!(answer.status, 200, "{}", answer.json());
+        assert!(answer.header("set-cookie").is_none());
+        assert_eq!(answer.json()["outputs"][0]["data"], json!([7]));
+    }
+    let [first, second] = gateways;
+    first.stop();
+    assert_eq!(ask(&second).status, 200);
+    // Without its app a gateway is not ready, and says so instead of waiting.
+    node.stop();
+    wait_until("the gateway misses the app", PATIENCE, || {
+        exchange(second.address(), &request("GET", "/ready", &[], b"")).status == 503
+    });
+    let short = [("x-kaskade-budget-ms", "300")];
+    let refused = request("POST", "/v2/models/app/infer", &short, asked.as_bytes());
+    let refused = exchange(second.address(), &refused);
+    // Whether the last look for the app or the budget ends first is a race.
+    assert!(matches!(refused.status, 404 | 504), "{}", refused.json());
+}

@@ -1,0 +1,299 @@
+//! The thread that sends spans to a collector.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{Request, Uri};
+use hyper_rustls::HttpsConnectorBuilder;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use thiserror::Error;
+use tokio::sync::mpsc::{Receiver, channel};
+use tokio::sync::oneshot;
+
+use crate::otlp;
+use crate::sink::{self, Sink};
+use crate::span::Span;
+
+/// Spans of one export.
+const BATCH: usize = 512;
+
+/// Longest time that a span waits for others.
+const DELAY: Duration = Duration::from_secs(1);
+
+/// Longest time of one export.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where spans go.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExporterConfig {
+    /// Address of the collector, `http://127.0.0.1:4318`; spans go to `/v1/traces` below it.
+    pub endpoint: String,
+    /// Headers of every export, such as a key.
+    pub headers: Vec<(String, String)>,
+    /// Name of the service.
+    pub service: String,
+    /// Share of the traces that start here and are sampled, 0 to 1. A trace that comes with a request keeps its own flag.
+    pub sample: f64,
+    /// Spans that wait for their export at most; more are dropped and counted.
+    pub queue: usize,
+}
+
+impl ExporterConfig {
+    /// All traces of a service, to a collector, with a queue of 8,192 spans.
+    pub fn new(endpoint: impl Into<String>, service: impl Into<String>) -> Self {
+        Self {
+            endpoint: endpoint.into(),
+            headers: Vec::new(),
+            service: service.into(),
+            sample: 1.0,
+            queue: 8_192,
+        }
+    }
+}
+
+/// Why spans cannot be exported.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TelemetryError {
+    /// The address is none.
+    #[error("telemetry: `{endpoint}` is no http or https address of a collector: {reason}")]
+    Endpoint {
+        /// The address.
+        endpoint: String,
+        /// The reason.
+        reason: String,
+    },
+    /// A header is none. Its value is not told: it may be a key.
+    #[error("telemetry: the header `{name}` is not valid")]
+    Header {
+        /// Its name.
+        name: String,
+    },
+    /// The system's certificates cannot be read.
+    #[error("telemetry: the system's certificates cannot be read: {0}")]
+    Certificates(std::io::Error),
+    /// The system gives no thread.
+    #[error("telemetry: no thread for the exporter: {0}")]
+    Thread(std::io::Error),
+    /// The process exports spans already.
+    #[error("telemetry: this process exports its spans already")]
+    Twice,
+}
+
+/// A running exporter. Dropping it sends what waits, within a few seconds, and ends the recording.
+pub struct Exporter {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+/// A client of a collector.
+struct Collector {
+    client: Connections,
+    uri: Uri,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    service: String,
+    instance: String,
+}
+
+enum Connections {
+    Plain(Client<HttpConnector, Full<Bytes>>),
+    Tls(Client<hyper_rustls::HttpsConnector<HttpConnector>, Full<Bytes>>),
+}
+
+impl Exporter {
+    /// Starts to record and export the spans of this process.
+    ///
+    /// # Errors
+    /// [`TelemetryError`]; [`TelemetryError::Twice`] after the first exporter.
+    pub fn start(config: &ExporterConfig) -> Result<Self, TelemetryError> {
+        let collector = Collector::new(config)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(TelemetryError::Thread)?;
+        let (queue, spans) = channel(config.queue.max(1));
+        let sink = Sink {
+            queue,
+            sample: (config.sample.clamp(0.0, 1.0) * f64::from(u32::MAX)) as u32,
+            exported: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+        };
+        if !sink::install(sink) {
+            return Err(TelemetryError::Twice);
+        }
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name("kaskade-telemetry".to_owned())
+            .spawn(move || runtime.block_on(run(collector, spans, stopped)))
+            .map_err(TelemetryError::Thread)?;
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        sink::close();
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::warn!("the exporter of spans failed");
+        }
+    }
+}
+
+async fn run(collector: Collector, mut spans: Receiver<Span>, mut stopped: oneshot::Receiver<()>) {
+    let mut batch = Vec::with_capacity(BATCH);
+    loop {
+        tokio::select! {
+            _ = &mut stopped => break,
+            first = spans.recv_many(&mut batch, BATCH) => {
+                if first == 0 {
+                    return;
+                }
+            }
+        }
+        let full = async { while batch.len() < BATCH && spans.recv_many(&mut batch, BATCH).await > 0 {} };
+        tokio::select! {
+            _ = &mut stopped => break,
+            _ = tokio::time::timeout(DELAY, full) => {}
+        }
+        collector.export(&mut batch).await;
+    }
+    while let Ok(span) = spans.try_recv() {
+        batch.push(span);
+    }
+    collector.export(&mut batch).await;
+}
+
+impl Collector {
+    fn new(config: &ExporterConfig) -> Result<Self, TelemetryError> {
+        let bad = |reason: String| TelemetryError::Endpoint {
+            endpoint: config.endpoint.clone(),
+            reason,
+        };
+        let base = config.endpoint.trim_end_matches('/');
+        let address = if base.ends_with("/v1/traces") {
+            base.to_owned()
+        } else {
+            format!("{base}/v1/traces")
+        };
+        let uri: Uri = address
+            .parse()
+            .map_err(|error: hyper::http::uri::InvalidUri| bad(error.to_string()))?;
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        let builder = Client::builder(TokioExecutor::new());
+        let client = match uri.scheme_str() {
+            Some("http") => Connections::Plain(builder.build(tcp)),
+            Some("https") => {
+                let tls = HttpsConnectorBuilder::new().with_native_roots();
+                let tls = tls
+                    .map_err(TelemetryError::Certificates)?
+                    .https_only()
+                    .enable_http1();
+                Connections::Tls(builder.build(tls.wrap_connector(tcp)))
+            }
+            _ => return Err(bad("it must be like http://host:4318".to_owned())),
+        };
+        let headers = config.headers.iter().map(|(name, value)| {
+            let invalid = || TelemetryError::Header { name: name.clone() };
+            let mut value = HeaderValue::try_from(value).map_err(|_| invalid())?;
+            value.set_sensitive(true);
+            Ok((HeaderName::try_from(name).map_err(|_| invalid())?, value))
+        });
+        Ok(Self {
+            client,
+            uri,
+            headers: headers.collect::<Result<_, TelemetryError>>()?,
+            service: config.service.clone(),
+            instance: format!("{:08x}", getrandom::u32().unwrap_or_else(|_| std::process::id())),
+        })
+    }
+
+    /// Sends the spans and empties the batch. They are dropped if the collector does not take them: a queue that waits for it would
+    /// grow, or block requests.
+    async fn export(&self, batch: &mut Vec<Span>) {
+        if batch.is_empty() {
+            return;
+        }
+        let count = batch.len() as u64;
+        let body = otlp::request(&self.service, &self.instance, batch).to_string();
+        batch.clear();
+        let sent = tokio::time::timeout(TIMEOUT, self.send(body)).await;
+        let sent = sent.unwrap_or_else(|_| Err(format!("no answer within {} s", TIMEOUT.as_secs())));
+        let Some(sink) = sink::sink() else { return };
+        match sent {
+            Ok(()) => sink.exported.fetch_add(count, Relaxed),
+            Err(reason) => {
+                tracing::warn!(reason, count, "the collector did not take spans");
+                sink.dropped.fetch_add(count, Relaxed)
+            }
+        };
+    }
+
+    async fn send(&self, body: String) -> Result<(), String> {
+        let mut request = Request::post(self.uri.clone()).header(CONTENT_TYPE, "application/json");
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
+        }
+        let request = request
+            .body(Full::from(body))
+            .map_err(|error| error.to_string())?;
+        let answer = match &self.client {
+            Connections::Plain(client) => client.request(request).await,
+            Connections::Tls(client) => client.request(request).await,
+        };
+        let answer = answer.map_err(|error| error.to_string())?;
+        let status = answer.status();
+        // The connection is reused only after the whole answer.
+        let _ = answer.into_body().collect().await;
+        if status.is_success() {
+            Ok(())
+        } else {
+            Err(format!("HTTP {status}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_headers_are_checked() {
+        let of = |endpoint: &str| Collector::new(&ExporterConfig::new(endpoint, "app"));
+        assert_eq!(
+            of("http://a:4318")
+                .map(|collector| collector.uri.to_string())
+                .unwrap(),
+            "http://a:4318/v1/traces"
+        );
+        assert_eq!(
+            of("http://a/v1/traces/")
+                .map(|collector| collector.uri.to_string())
+                .unwrap(),
+            "http://a/v1/traces"
+        );
+        for wrong in ["", "a:4318", "grpc://a:4317", "http://"] {
+            assert!(
+                matches!(of(wrong), Err(TelemetryError::Endpoint { .. })),
+                "{wrong}"
+            );
+        }
+        let mut config = ExporterConfig::new("http://a", "app");
+        config.headers.push(("api-key".to_owned(), "se\ncret".to_owned()));
+        let Err(refused) = Collector::new(&config) else {
+            panic!("the header has a line end");
+        };
+        assert!(!format!("{refused} {refused:?}").contains("cret"));
+    }
+}
