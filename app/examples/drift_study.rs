@@ -134,8 +134,9 @@ fn answers(app: &App, profile: &Profile, corruption: Option<Corruption>) -> Resu
     let set = app.data.test.as_ref().ok_or("the app has no test set")?;
     let mut all = Vec::new();
     for member in &family.members {
-        let mut model = member.load(DeviceChoice::Cpu)?.model;
-        let samples = Samples::read(set, &model.signature())?;
+        let mut loaded = member.load(DeviceChoice::Cpu)?;
+        let samples = Samples::read(set, &loaded)?;
+        let model = &mut loaded.model;
         let mut random = ChaCha8Rng::seed_from_u64(7);
         let inputs: Vec<Inputs> = samples
             .inputs

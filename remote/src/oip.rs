@@ -129,13 +129,18 @@ impl Metadata {
     }
 
     /// Returns the model's inputs that a request has, with the shapes that the model expects.
-    fn chosen<'a>(&'a self, inputs: &'a Inputs) -> impl Iterator<Item = (&'a Port, &'a Tensor, Vec<usize>)> {
-        self.inputs.iter().filter_map(|port| {
+    fn chosen<'a>(&self, inputs: &'a Inputs) -> Vec<(&'a Tensor, Vec<usize>)> {
+        // An endpoint that describes no inputs, such as a gateway before its first request, gets those of the request.
+        if self.inputs.is_empty() {
+            return inputs.iter().map(|input| (input, input.shape.clone())).collect();
+        }
+        let ports = self.inputs.iter().filter_map(|port| {
             let input = inputs.iter().find(|input| input.name == port.name)?;
             let batch = Self::is_batched(port).then_some(1);
             let shape = batch.into_iter().chain(input.shape.iter().copied());
-            Some((port, input, shape.collect()))
-        })
+            Some((input, shape.collect()))
+        });
+        ports.collect()
     }
 
     /// Writes a request.
@@ -149,7 +154,7 @@ impl Metadata {
             Wire::Grpc { model, version } => return Ok(grpc::prepare(self, model, version, inputs)),
         };
         let (mut listed, mut raw) = (Vec::new(), Vec::new());
-        for (_, input, shape) in self.chosen(inputs) {
+        for (input, shape) in self.chosen(inputs) {
             let mut tensor = json!({"name": input.name, "shape": shape, "datatype": input.datatype.name()});
             let (key, value) = if binary {
                 raw.extend_from_slice(&input.data);

@@ -97,7 +97,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     runtime.block_on(async {
         let mut stop = shutdown::on_signals(GRACE)?;
         let probes = args.remote.observe()?;
-        let node = Node::start_sharded(config(args, plan)?, args.shards).context("the node does not start")?;
+        let node =
+            Node::start_sharded(config(args, plan)?, args.shards).context("the node does not start")?;
         if let Some(probes) = &probes {
             probes.watch(node.health().clone());
         }

@@ -233,6 +233,7 @@ impl Ingress {
             stream: false,
             settle: false,
             via_ingress: false,
+            optimistic: false,
             inputs,
         };
         let (version, deadline) = (Arc::clone(&open.version), open.deadline);

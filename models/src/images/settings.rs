@@ -243,6 +243,8 @@ fn defaults(config: &Config) -> Result<&'static Defaults, LoadError> {
 fn refuse_unknown_steps(config: &Config) -> Result<(), LoadError> {
     let unknown = config
         .keys()
+        .keys()
+        .map(String::as_str)
         .find(|key| key.starts_with("do_") && !KNOWN_STEPS.contains(key))
         .map(str::to_owned);
     match unknown {

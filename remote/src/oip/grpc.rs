@@ -73,9 +73,9 @@ pub(super) fn prepare(metadata: &Metadata, model: &str, version: &str, inputs: &
         model_version: version.to_owned(),
         ..ModelInferRequest::default()
     };
-    for (port, input, shape) in metadata.chosen(inputs) {
+    for (input, shape) in metadata.chosen(inputs) {
         request.inputs.push(InferInputTensor {
-            name: port.name.clone(),
+            name: input.name.clone(),
             datatype: input.datatype.name().to_owned(),
             shape: shape
                 .iter()

@@ -25,6 +25,7 @@ impl Bench {
         let family = Family {
             members: vec![member.clone()],
             memory: std::collections::BTreeMap::new(),
+            cores: std::collections::BTreeMap::new(),
         };
         let single_s = self
             .profile
