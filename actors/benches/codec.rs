@@ -54,6 +54,7 @@ fn request(size: usize) -> StageRequest {
             wait_us: 900,
             run_us: 1_500,
             batch: 32,
+            answer: None,
         }],
         inputs: vec![Tensor {
             name: "image".into(),

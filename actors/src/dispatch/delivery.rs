@@ -142,6 +142,7 @@ impl Delivery {
             wait_us,
             run_us,
             batch,
+            answer: None,
         });
     }
 

@@ -10,6 +10,7 @@ use kaskade_policy::routing;
 use kaskade_policy::routing::Route;
 
 use crate::{
+    dispatch::deferral,
     dispatch::delivery::Delivery,
     dispatch::fan_out,
     error::{Code, Fault},
@@ -72,7 +73,7 @@ impl Router {
             return delivery.answer(outputs, None);
         };
         // Partitions of one model exit unconditionally, and hidden states have no confidence.
-        let confidence = if version.has_next_partition(request.gear, &request.stage) {
+        let calibrated = if version.has_next_partition(request.gear, &request.stage) {
             None
         } else {
             match confidence(&version, &self.variant, &outputs) {
@@ -80,6 +81,20 @@ impl Router {
                 Err(fault) => return delivery.fail(fault),
             }
         };
+        let confidence = deferral::score(
+            &version,
+            &deferral::Passing {
+                gear: request.gear,
+                stage: &request.stage,
+                hops: &request.hops,
+                inputs: &request.inputs,
+            },
+            calibrated,
+            &outputs,
+        );
+        let answer = deferral::answer_to_note(&version, request.gear, &request.stage, calibrated, &outputs);
+        deferral::note(&mut delivery.request.hops, &delivery.request.stage, answer);
+        let request = &delivery.request;
         match decide(&version, request.gear, &request.stage, confidence, request.settle) {
             Err(fault) => delivery.fail(fault),
             Ok(RouteDecision::Reply) => delivery.reply(outputs, confidence),
@@ -87,7 +102,8 @@ impl Router {
             Ok(RouteDecision::Forward(edge) | RouteDecision::Continue(edge))
                 if delivery.has_no_known_target(&version, edge) =>
             {
-                delivery.answer(outputs, confidence);
+                // The ingress applies the score of the stage itself.
+                delivery.answer(outputs, calibrated);
             }
             Ok(RouteDecision::Forward(edge)) => delivery.forward(&version, edge, None),
             Ok(RouteDecision::Continue(edge)) => delivery.forward(&version, edge, Some(outputs)),

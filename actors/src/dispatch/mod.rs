@@ -1,5 +1,6 @@
 //! Moves requests between ingresses and replicas.
 
+pub(crate) mod deferral;
 pub mod delivery;
 pub mod dispatcher;
 pub(crate) mod epoch_check;

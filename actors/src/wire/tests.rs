@@ -65,13 +65,20 @@ fn tensor(json: bool) -> impl Strategy<Value = Tensor> {
 }
 
 fn hops() -> impl Strategy<Value = Vec<Hop>> {
-    let hop = ("[a-z]{1,8}", any::<u32>(), any::<u32>(), any::<u32>());
+    let answer = (0_u32..=1_000_000, any::<u32>());
+    let answer = answer.prop_map(|(confidence_ppm, answer)| HopAnswer {
+        confidence_ppm,
+        answer,
+    });
+    let answer = proptest::option::of(answer);
+    let hop = ("[a-z]{1,8}", any::<u32>(), any::<u32>(), any::<u32>(), answer);
     vec(
-        hop.prop_map(|(stage, wait_us, run_us, batch)| Hop {
+        hop.prop_map(|(stage, wait_us, run_us, batch, answer)| Hop {
             stage,
             wait_us,
             run_us,
             batch,
+            answer,
         }),
         0..4,
     )

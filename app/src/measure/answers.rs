@@ -3,6 +3,7 @@
 use kaskade_models::{Inputs, Model, Tensor};
 use kaskade_planners::calibration::{Label as Truth, Labelled, calibrate_on};
 use kaskade_planners::certify::parts;
+use kaskade_policy::confidence::deferral::{ClassSpread, number_of_text};
 use kaskade_policy::confidence::{Calibration, Estimator, Scores};
 use kaskade_policy::profile::{BeforeAfter, Validation};
 
@@ -52,10 +53,19 @@ pub fn calibrated(
         .filter_map(|place| samples.get(*place).copied())
         .collect();
     let calibrated = calibrate_on(estimator, &selection, &samples)?;
+    let temperature = calibrated.calibration.temperature;
+    let spread = |judged: &Judgement| match judged {
+        Judgement::Logits(logits) => ClassSpread::of(logits, temperature),
+        Judgement::Text { .. } => None,
+    };
+    let spreads: Option<Vec<ClassSpread>> = judgements.iter().map(spread).collect();
+    let spreads = spreads.unwrap_or_default();
     Ok(Answers {
         calibration: calibrated.calibration,
         ece: calibrated.ece,
         validation: Validation {
+            margins: spreads.iter().map(|spread| spread.margin).collect(),
+            entropies: spreads.iter().map(|spread| spread.entropy).collect(),
             predictions: judgements.iter().map(Judgement::number).collect(),
             confidences: calibrated.confidences,
             correct: calibrated.correct,
@@ -139,16 +149,14 @@ impl Judgement {
         }
     }
 
-    /// A number for the answer, the same for the same answer: of a text, its FNV-1a hash.
+    /// A number for the answer, the same for the same answer: the class, or [`number_of_text`].
     fn number(&self) -> u32 {
         match self {
             Self::Logits(logits) => class_of(logits).unwrap_or_default() as u32,
-            Self::Text { answer, .. } => {
-                let text = answer.to_string();
-                text.bytes().fold(0x811c_9dc5, |hash, byte| {
-                    (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-                })
-            }
+            Self::Text { answer, .. } => match answer {
+                Label::Text(text) => number_of_text(text),
+                Label::Class(class) => *class as u32,
+            },
         }
     }
 }

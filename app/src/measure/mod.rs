@@ -90,6 +90,7 @@ pub fn profile<E: From<MeasureError>>(
         return Err(MeasureError::NoMembers.into());
     }
     Ok(Profile {
+        input_bytes: read.as_ref().map_or_else(Vec::new, input_bytes),
         version: PROFILE_VERSION,
         app: plan.app.to_owned(),
         device: devices.join(", "),
@@ -98,6 +99,15 @@ pub fn profile<E: From<MeasureError>>(
         samples: read.map_or(0, |set| set.len()),
         variants,
     })
+}
+
+/// Bytes of each sample's inputs.
+fn input_bytes(set: &Samples) -> Vec<u32> {
+    let bytes = set.inputs.iter().map(|inputs| {
+        let bytes: usize = inputs.iter().map(|input| input.data.len()).sum();
+        u32::try_from(bytes).unwrap_or(u32::MAX)
+    });
+    bytes.collect()
 }
 
 /// Measures one variant.

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use kaskade_actors::error::{Code, Fault};
 use kaskade_actors::wire::{
     Abandoned, Beat, BranchReply, Done, DoneResult, DriftNotice, EnergyReport, FanOuts, GearShift, Hop,
-    InferReply, InferRequest, IngressState, LoadCount, Message, ModelEnergy, Observation, PlanNotice,
-    PlanReport, PlanRequest, ReplicaBeat, Runs, ShiftReport, StageRequest, Tokens,
+    HopAnswer, InferReply, InferRequest, IngressState, LoadCount, Message, ModelEnergy, Observation,
+    PlanNotice, PlanReport, PlanRequest, ReplicaBeat, Runs, ShiftReport, StageRequest, Tokens,
 };
 use kaskade_models::{Datatype, Tensor};
 use kaskade_policy::gather::Branch;
@@ -139,6 +139,10 @@ fn hop(stage: &str) -> Hop {
         wait_us: 120,
         run_us: 4_000,
         batch: 8,
+        answer: Some(HopAnswer {
+            confidence_ppm: 750_000,
+            answer: 3,
+        }),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::thresholds::{
     Baseline, CostBasis, Exits, FORWARD_ALL, Family, FamilyError, Frontier, Minimise, NonInferiorityTest,
     Outcome, Point, Search, accuracy_preserving, energy_optimising, evaluate, frontier, threshold_exits,
 };
+use kaskade_policy::confidence::deferral::DeferralScore;
 use kaskade_policy::invalid::Invalid;
 use kaskade_policy::plan::{
     Band, Batching, Certificate, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant,
@@ -63,6 +64,8 @@ pub struct CascadeOptions {
     pub exact_steps: u64,
     /// Whether to try skip connections.
     pub skips: bool,
+    /// Whether the stages of a certified cascade may decide by a learned score ([`crate::deferral`]) in place of their confidence.
+    pub learn_scores: bool,
     /// How much accuracy skip connections may cost under given [`Objective::Thresholds`], in [0, 1]. Those of the other objectives never
     /// cost what the objective promises.
     pub skip_loss: f64,
@@ -88,6 +91,7 @@ impl Default for CascadeOptions {
             guard: NonInferiorityTest::default(),
             exact_steps: Search::default().exact_steps,
             skips: true,
+            learn_scores: true,
             skip_loss: 0.0,
             replicas: 1,
             replicas_of: BTreeMap::new(),
@@ -193,7 +197,11 @@ pub enum PlanError {
 /// A [`PlanError`] if the profile or an option is unusable. The caller keeps an older plan.
 pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<CascadePlan, PlanError> {
     check(options)?;
-    let (family, basis) = Family::minimising(profile, options.batch, options.minimise)?;
+    let (family, basis) = if options.learn_scores {
+        Family::observing(profile, options.batch, options.minimise)?
+    } else {
+        Family::minimising(profile, options.batch, options.minimise)?
+    };
     let search = Search {
         seed: options.seed,
         exact_steps: options.exact_steps,
@@ -257,6 +265,8 @@ pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<Casca
 /// The cascade that becomes the plan.
 struct Chosen {
     family: Family,
+    /// The scores of its stages, one per variant but the last.
+    scores: Vec<Option<DeferralScore>>,
     dropped: Vec<Dropped>,
     skips: Skips,
     /// What to expect of it: on the certification part if it is certified, else on all validation samples.
@@ -276,6 +286,7 @@ fn certified(
     let found = certify::certify(family, options, search, skips)?;
     Ok(Chosen {
         family: found.cascade.family,
+        scores: found.cascade.scores,
         dropped: found.cascade.dropped,
         skips: found.cascade.skips,
         outcome: found.outcome,
@@ -376,6 +387,7 @@ fn with_skips(pruned: Pruned, options: &CascadeOptions, accepts: impl Fn(&Outcom
     });
     Chosen {
         family: pruned.family,
+        scores: Vec::new(),
         dropped: pruned.dropped,
         outcome: skips.outcome.clone(),
         skips,
@@ -415,7 +427,8 @@ fn build(profile: &Profile, chosen: &Chosen, options: &CascadeOptions) -> Plan {
         .iter()
         .map(|column| column.name.as_str())
         .collect();
-    let stage = |(name, bands): (&&str, &Vec<crate::thresholds::Band>)| Stage {
+    let stage = |(place, (name, bands)): (usize, (&&str, &Vec<crate::thresholds::Band>))| Stage {
+        score: chosen.scores.get(place).cloned().flatten(),
         name: (*name).to_owned(),
         task: None,
         variant: (*name).to_owned(),
@@ -458,7 +471,12 @@ fn build(profile: &Profile, chosen: &Chosen, options: &CascadeOptions) -> Plan {
             wiring: Wiring {
                 entry: Edge::to(names.first().copied().unwrap_or_default()),
                 ensemble: Vec::new(),
-                stages: names.iter().zip(&chosen.skips.exits).map(stage).collect(),
+                stages: names
+                    .iter()
+                    .zip(&chosen.skips.exits)
+                    .enumerate()
+                    .map(stage)
+                    .collect(),
             },
         }],
     }

@@ -31,12 +31,15 @@ fn profile(skills: &[f64], energies: &[f64], samples: usize, seed: u64) -> Profi
             after: 0.01,
         },
         validation: Validation {
+            margins: Vec::new(),
+            entropies: Vec::new(),
             predictions: vec![0; samples],
             confidences: column.confidences.clone(),
             correct: column.correct.clone(),
         },
     };
     Profile {
+        input_bytes: Vec::new(),
         version: PROFILE_VERSION,
         app: "made-up".into(),
         device: "none".into(),
