@@ -209,7 +209,7 @@ fn as_text(reply: &InferReply, label: Option<&Label>) -> String {
         };
         let what = match answer {
             Label::Class(_) => "class ",
-            Label::Text(_) => "",
+            Label::Text(_) | Label::Span { .. } => "",
         };
         lines.push(format!("{what}{answer}{verdict}"));
     }

@@ -30,8 +30,15 @@ pub struct Samples {
 pub enum Label {
     /// A class.
     Class(usize),
-    /// A text, without space around it.
+    /// A text, without space around it. The labels of a model that gives several are one text.
     Text(String),
+    /// An answer as a span: the strongest tokens as its start and end.
+    Span {
+        /// Position of the start.
+        start: usize,
+        /// Position of the end.
+        end: usize,
+    },
 }
 
 impl Label {
@@ -46,6 +53,7 @@ impl std::fmt::Display for Label {
         match self {
             Self::Class(class) => write!(f, "{class}"),
             Self::Text(text) => write!(f, "{text:?}"),
+            Self::Span { start, end } => write!(f, "tokens {start} to {end}"),
         }
     }
 }

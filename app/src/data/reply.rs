@@ -1,4 +1,4 @@
-//! Decodes a model's outputs: a class, or a text.
+//! Decodes a model's outputs: a class, a text, or a span.
 
 use kaskade_models::{Tensor, TensorError};
 use thiserror::Error;
@@ -10,6 +10,9 @@ pub const LOGITS: &str = "logits";
 
 /// The output in which a language model gives its answer.
 const TEXT: &str = "text";
+
+/// The output in which a model that gives several labels names them.
+const LABELS: &str = "labels";
 
 /// A reply cannot be read.
 #[derive(Debug, Error)]
@@ -32,7 +35,7 @@ pub enum ReplyError {
     Tensor(#[from] TensorError),
 }
 
-/// Decodes a reply: a class, or a text.
+/// Decodes a reply: a class, a text, several labels as one text, or a span.
 ///
 /// # Errors
 /// When it is neither.
@@ -40,13 +43,35 @@ pub fn label_of(outputs: &[Tensor]) -> Result<Label, ReplyError> {
     if let Some(text) = text_of(outputs) {
         return Ok(text);
     }
+    if let Some((start, end)) = span_of(outputs)? {
+        let place = |logits: &[f32]| class_of(logits).ok_or(ReplyError::NoClass);
+        return Ok(Label::Span {
+            start: place(&start)?,
+            end: place(&end)?,
+        });
+    }
     class_of(&logits_of(outputs)?)
         .map(Label::Class)
         .ok_or(ReplyError::NoClass)
 }
 
-/// The text of a reply, if it is a language model's.
+/// The logits of a span's start and end, if the reply has them.
+///
+/// # Errors
+/// When they are not FP32.
+pub(crate) fn span_of(outputs: &[Tensor]) -> Result<Option<(Vec<f32>, Vec<f32>)>, ReplyError> {
+    let of = |name: &str| outputs.iter().find(|output| output.name == name);
+    match (of("start_logits"), of("end_logits")) {
+        (Some(start), Some(end)) => Ok(Some((start.to_f32()?, end.to_f32()?))),
+        _ => Ok(None),
+    }
+}
+
+/// The text of a reply, if it is a language model's, or its labels, if it gives several.
 pub(crate) fn text_of(outputs: &[Tensor]) -> Option<Label> {
+    if let Some(labels) = outputs.iter().find(|output| output.name == LABELS) {
+        return Some(Label::text(&labels.to_texts().ok()?.join("\n")));
+    }
     let text = outputs.iter().find(|output| output.name == TEXT)?;
     let texts = text.to_texts().ok()?;
     texts.first().map(|text| Label::text(text))

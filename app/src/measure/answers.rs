@@ -9,7 +9,7 @@ use kaskade_policy::profile::{BeforeAfter, Validation};
 
 use super::MeasureError;
 use crate::data::Label;
-use crate::data::reply::{ReplyError, class_of, label_of, logits_of, text_of};
+use crate::data::reply::{ReplyError, class_of, label_of, logits_of, span_of, text_of};
 
 /// The output in which a language model reports its confidence.
 const CONFIDENCE: &str = "confidence";
@@ -56,7 +56,7 @@ pub fn calibrated(
     let temperature = calibrated.calibration.temperature;
     let spread = |judged: &Judgement| match judged {
         Judgement::Logits(logits) => ClassSpread::of(logits, temperature),
-        Judgement::Text { .. } => None,
+        Judgement::Text { .. } | Judgement::Span { .. } => None,
     };
     let spreads: Option<Vec<ClassSpread>> = judgements.iter().map(spread).collect();
     let spreads = spreads.unwrap_or_default();
@@ -113,14 +113,19 @@ fn each<T>(
 enum Judgement {
     /// A classifier.
     Logits(Vec<f32>),
-    /// A language model.
+    /// A model that finds an answer in a context.
+    Span { start: Vec<f32>, end: Vec<f32> },
+    /// A language model, or one that gives several labels.
     Text { answer: Label, confidence: f64 },
 }
 
 impl Judgement {
     fn of(outputs: &[Tensor]) -> Result<Self, ReplyError> {
         let Some(Label::Text(text)) = text_of(outputs) else {
-            return Ok(Self::Logits(logits_of(outputs)?));
+            return Ok(match span_of(outputs)? {
+                Some((start, end)) => Self::Span { start, end },
+                None => Self::Logits(logits_of(outputs)?),
+            });
         };
         let confidence = outputs.iter().find(|output| output.name == CONFIDENCE);
         let confidence = confidence.map(Tensor::to_f32).transpose()?;
@@ -137,8 +142,25 @@ impl Judgement {
                 scores: Scores::Logits(logits),
                 label: Truth::Class(*class),
             },
-            // No class is a text, so calibration refuses the sample and names it.
-            (Self::Logits(logits), Label::Text(_)) => Labelled {
+            (
+                Self::Span { start, end },
+                Label::Span {
+                    start: first,
+                    end: last,
+                },
+            ) => Labelled {
+                scores: Scores::Span { start, end },
+                label: Truth::Span {
+                    start: *first,
+                    end: *last,
+                },
+            },
+            (Self::Span { start, end }, _) => Labelled {
+                scores: Scores::Span { start, end },
+                label: Truth::Correct(false),
+            },
+            // No class is a text or a span, so calibration refuses the sample and names it.
+            (Self::Logits(logits), _) => Labelled {
                 scores: Scores::Logits(logits),
                 label: Truth::Correct(false),
             },
@@ -155,8 +177,12 @@ impl Judgement {
             Self::Logits(logits) => class_of(logits).unwrap_or_default() as u32,
             Self::Text { answer, .. } => match answer {
                 Label::Text(text) => number_of_text(text),
-                Label::Class(class) => *class as u32,
+                other => number_of_text(&other.to_string()),
             },
+            Self::Span { start, end } => {
+                let place = |logits: &[f32]| class_of(logits).unwrap_or_default();
+                number_of_text(&format!("{} {}", place(start), place(end)))
+            }
         }
     }
 }

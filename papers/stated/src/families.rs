@@ -323,6 +323,7 @@ impl StatedFamily {
             validation,
         };
         Profile {
+            judge: None,
             input_bytes: Vec::new(),
             version: PROFILE_VERSION,
             app: self.name.clone(),

@@ -206,6 +206,7 @@ impl StatedWorkload {
             validation,
         };
         Profile {
+            judge: None,
             input_bytes: Vec::new(),
             version: PROFILE_VERSION,
             app: self.name.clone(),

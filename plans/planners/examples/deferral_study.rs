@@ -148,7 +148,8 @@ fn main() {
         }
         let (areas, variants) = study(source, splits);
         let gain = |of: &Mean| {
-            let whole = areas.whole.mean();
+            // The sign of a gain is that of the difference, also where cascades beat the largest variant.
+            let whole = areas.whole.mean().abs();
             format!(
                 "{:+.1} % +- {:.1}",
                 -100.0 * of.mean() / whole,

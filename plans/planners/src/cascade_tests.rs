@@ -39,6 +39,7 @@ fn profile(skills: &[f64], energies: &[f64], samples: usize, seed: u64) -> Profi
         },
     };
     Profile {
+        judge: None,
         input_bytes: Vec::new(),
         version: PROFILE_VERSION,
         app: "made-up".into(),
@@ -277,4 +278,60 @@ fn planning_speed() {
             );
         }
     }
+}
+
+#[test]
+fn a_certified_plan_carries_its_scores_and_the_router_does_what_was_certified() {
+    use crate::certify::{AccuracyTarget, CertifyOptions, parts};
+    use kaskade_policy::routing::{Route, route};
+
+    let mut family = kaskade_stated::families::gpt();
+    family.models = [0, 2, 5]
+        .map(|place: usize| family.models[place].clone())
+        .to_vec();
+    family.samples = 2_000;
+    let profile = family.profile();
+    let certify = CertifyOptions::new(AccuracyTarget::MaxLoss { loss: 0.06 });
+    let options = CascadeOptions {
+        exact_steps: 200_000,
+        ..CascadeOptions::default()
+    };
+    let with = |learn_scores| {
+        let options = CascadeOptions {
+            objective: Objective::Certified(certify),
+            learn_scores,
+            ..options.clone()
+        };
+        plan_cascade(&profile, &options).unwrap().plan
+    };
+    let plan = Plan::from_json(&with(true).to_json().unwrap()).unwrap();
+    let stages = &plan.gears[0].wiring.stages;
+    assert!(stages.iter().any(|stage| stage.score.is_some()), "{stages:?}");
+    let answer = |sample: usize| {
+        let mut stage = &stages[0];
+        loop {
+            let confidence = profile.confidence_at(stages, stage, sample);
+            match route(&stage.exit, confidence).unwrap() {
+                Route::Forward(edge) => stage = stages.iter().find(|next| next.name == edge.stage).unwrap(),
+                _ => {
+                    let mut variants = profile.variants.iter();
+                    let variant = variants.find(|variant| variant.name == stage.variant).unwrap();
+                    return variant.validation.correct[sample];
+                }
+            }
+        }
+    };
+    let certified = plan.certificate.as_ref().unwrap();
+    let right = parts(2_000)
+        .certification
+        .into_iter()
+        .filter(|sample| answer(*sample));
+    assert_eq!(right.count() as u64, certified.right);
+    assert!(
+        with(false).gears[0]
+            .wiring
+            .stages
+            .iter()
+            .all(|stage| stage.score.is_none())
+    );
 }

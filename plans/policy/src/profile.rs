@@ -31,6 +31,9 @@ pub struct Profile {
     pub estimator: Estimator,
     /// Number of validation samples; every variant has exactly this many.
     pub samples: usize,
+    /// The variant whose answers count as right, if the samples were judged without labels; absent for labels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judge: Option<String>,
     /// Bytes of each validation sample's inputs; absent if unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub input_bytes: Vec<u32>,

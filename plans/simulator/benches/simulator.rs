@@ -323,6 +323,7 @@ fn profile() -> Profile {
         },
     };
     Profile {
+        judge: None,
         input_bytes: Vec::new(),
         version: PROFILE_VERSION,
         app: "bench".into(),

@@ -45,6 +45,7 @@ fn variant(name: &str, place: u32, wrong: usize, energy_j: Option<f64>) -> Varia
 fn profile(energy: bool) -> Profile {
     let joules = |joules: f64| energy.then_some(joules);
     Profile {
+        judge: None,
         input_bytes: Vec::new(),
         version: PROFILE_VERSION,
         app: "tiny-app".to_owned(),

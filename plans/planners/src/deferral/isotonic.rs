@@ -29,19 +29,14 @@ pub(super) fn fit(rows: &Rows<'_>) -> Option<Vec<Knot>> {
         .collect();
     samples.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut blocks: Vec<Block> = Vec::new();
-    let mut before = None;
-    for (confidence, weight, right) in samples {
-        // Equal confidences have one value.
-        let equal = before.replace(confidence) == Some(confidence);
-        let one = Block {
-            weight,
-            confidence: weight * confidence,
-            right: weight * right,
-        };
-        match blocks.last_mut() {
-            Some(last) if equal => last.add(&one),
-            _ => blocks.push(one),
-        }
+    // Equal confidences have one value, so they are summed before blocks are compared.
+    for equal in samples.chunk_by(|a, b| a.0 >= b.0) {
+        let sum = |of: fn(&(f64, f64, f64)) -> f64| equal.iter().map(of).sum();
+        blocks.push(Block {
+            weight: sum(|one| one.1),
+            confidence: sum(|one| one.0 * one.1),
+            right: sum(|one| one.1 * one.2),
+        });
         while let [.., lower, upper] = blocks.as_slice()
             && lower.value() >= upper.value()
         {

@@ -168,7 +168,7 @@ fn fit(rows: &Rows<'_>, candidate: Candidate) -> Option<DeferralScore> {
             let Linear { intercept, terms } =
                 regression::fit(rows, &columns(rows, vec![Feature::Confidence]), right)?;
             let [term] = terms.as_slice() else { return None };
-            (term.weight > 0.0).then(|| DeferralScore::Platt {
+            (term.weight > 0.0).then_some(DeferralScore::Platt {
                 slope: term.weight,
                 intercept: intercept - term.weight * term.mean,
             })

@@ -30,7 +30,7 @@ impl Row {
 pub(super) struct Rows<'a> {
     family: &'a Family,
     variant: usize,
-    rows: Vec<Row>,
+    each: Vec<Row>,
 }
 
 impl<'a> Rows<'a> {
@@ -54,7 +54,7 @@ impl<'a> Rows<'a> {
             weight,
         });
         Some(Self {
-            rows: rows.collect(),
+            each: rows.collect(),
             family,
             variant,
         })
@@ -62,7 +62,7 @@ impl<'a> Rows<'a> {
 
     /// Those of them whose place passes.
     pub(super) fn filtered(&self, keep: impl Fn(usize) -> bool) -> Self {
-        let rows = self.rows.iter().enumerate();
+        let rows = self.each.iter().enumerate();
         Self {
             family: self.family,
             variant: self.variant,
@@ -74,16 +74,16 @@ impl<'a> Rows<'a> {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Row> {
-        self.rows.iter()
+        self.each.iter()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.rows.len()
+        self.each.len()
     }
 
     /// The value of a feature at every row; `None` if one lacks it.
     pub(super) fn feature(&self, feature: &Feature) -> Option<Vec<f64>> {
-        let values = self.rows.iter().map(|row| {
+        let values = self.each.iter().map(|row| {
             let evidence = self.family.evidence(self.variant, row.sample)?;
             value(feature, &evidence, |stage| self.family.judged(stage, row.sample))
         });
@@ -93,7 +93,7 @@ impl<'a> Rows<'a> {
     /// The classes that the stage answers with, most frequent first.
     pub(super) fn answers(&self) -> Vec<u32> {
         let mut counts = std::collections::BTreeMap::<u32, usize>::new();
-        for row in &self.rows {
+        for row in &self.each {
             if let Some(evidence) = self.family.evidence(self.variant, row.sample) {
                 *counts.entry(evidence.judged.answer).or_default() += 1;
             }
@@ -111,7 +111,7 @@ impl<'a> Rows<'a> {
 
     /// The values of a score at every row.
     pub(super) fn scores(&self, score: &kaskade_policy::confidence::deferral::DeferralScore) -> Vec<f64> {
-        let values = self.rows.iter().map(|row| {
+        let values = self.each.iter().map(|row| {
             let evidence = self.family.evidence(self.variant, row.sample);
             evidence.map_or(row.confidence, |evidence| {
                 score.evaluate(&evidence, |stage| self.family.judged(stage, row.sample))

@@ -102,10 +102,40 @@ fn degenerate_samples_leave_the_confidence() {
 
 #[test]
 fn the_agreement_of_an_earlier_stage_is_learned() {
-    let mut profile = kaskade_stated::families::gpt().profile();
-    profile.variants.drain(3..);
-    let observed = family(&profile);
-    let choices = choose(&observed);
+    let mut profile = kaskade_stated::families::t5().profile();
+    profile.variants.truncate(3);
+    profile.samples = 800;
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    let mut columns = [
+        Validation::default(),
+        Validation::default(),
+        Validation::default(),
+    ];
+    for _ in 0..800 {
+        // The second variant is mostly right where the first agrees; its own confidence tells nothing.
+        let agrees = rng.random::<f64>() < 0.5;
+        let right = rng.random::<f64>() < if agrees { 0.95 } else { 0.3 };
+        let answers = [
+            (rng.random::<f64>(), 5, right && agrees),
+            (rng.random::<f64>(), if agrees { 5 } else { 6 }, right),
+            (0.9, 7, rng.random::<f64>() < 0.95),
+        ];
+        for (column, (confidence, answer, right)) in columns.iter_mut().zip(answers) {
+            column.confidences.push(confidence);
+            column.predictions.push(answer);
+            column.correct.push(right);
+        }
+    }
+    for (variant, column) in profile.variants.iter_mut().zip(columns) {
+        variant.validation = column;
+    }
+    // The class tells the same here, so it is hidden: more classes than get a term of their own.
+    for sample in 0..800_u32 {
+        for variant in &mut profile.variants {
+            variant.validation.predictions[sample as usize] += 10 * (sample % 40);
+        }
+    }
+    let choices = choose(&family(&profile));
     let score = choices[1].score.as_ref().unwrap();
     assert!(score.reads_earlier(), "{score:?}");
     assert!(

@@ -238,6 +238,7 @@ impl Family {
     }
 
     /// Returns the family over some of its samples, in that order. Places beyond the last are left out.
+    #[must_use]
     pub fn of_samples(&self, places: &[usize]) -> Self {
         let columns = self.columns.iter().map(|column| Column {
             name: column.name.clone(),
@@ -262,6 +263,7 @@ impl Family {
     }
 
     /// Returns the family of some of its variants, in the family's order.
+    #[must_use]
     pub fn of_variants(&self, names: &[&str]) -> Self {
         let is_kept = |column: &Column| names.contains(&column.name.as_str());
         let kept = self.columns.iter().filter(|column| is_kept(column));

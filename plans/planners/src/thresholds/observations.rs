@@ -121,9 +121,9 @@ impl Family {
     /// no longer observed, because a score of scores has no meaning. Unchanged if the family is not observed.
     #[must_use]
     pub fn scored(&self, scores: &[Option<DeferralScore>]) -> Self {
-        let mut scored = self.unobserved();
+        let mut replaced = self.unobserved();
         if !self.is_observed() {
-            return scored;
+            return replaced;
         }
         for (variant, score) in scores.iter().enumerate() {
             let Some(score) = score else { continue };
@@ -132,8 +132,8 @@ impl Family {
                 Some(score.evaluate(&evidence, |stage| self.judged(stage, sample)))
             });
             let values = values.collect();
-            scored.set_confidences(variant, values);
+            replaced.set_confidences(variant, values);
         }
-        scored
+        replaced
     }
 }

@@ -15,6 +15,7 @@ impl Pipeline {
     pub fn profile(&self) -> Profile {
         let variants = self.tasks.iter().flat_map(|task| &task.variants);
         Profile {
+            judge: None,
             input_bytes: Vec::new(),
             version: PROFILE_VERSION,
             app: self.name.clone(),

@@ -35,6 +35,7 @@ fn sound() -> Profile {
         },
     };
     Profile {
+        judge: None,
         input_bytes: Vec::new(),
         version: PROFILE_VERSION,
         app: "digits".into(),
