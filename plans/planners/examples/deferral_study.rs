@@ -34,7 +34,7 @@ const BATCH: u32 = 16;
 /// Where samples come from.
 enum Source {
     /// Drawn anew for each split.
-    Stated(StatedFamily),
+    Stated(Box<StatedFamily>),
     /// Split at random.
     Recorded(Box<Profile>),
 }
@@ -44,7 +44,7 @@ impl Source {
     fn split(&self, number: u64) -> (Family, Family) {
         match self {
             Self::Stated(stated) => {
-                let mut drawn = stated.clone();
+                let mut drawn = (**stated).clone();
                 // One draw, so that both parts have the same models.
                 drawn.samples = PLANNED + JUDGED;
                 drawn.seed = 1_000 + number;
@@ -110,10 +110,13 @@ fn main() {
     let mut splits = 100_u64;
     let mut only = None;
     let mut sources: Vec<(String, Source)> = vec![
-        ("t5".to_owned(), Source::Stated(t5())),
-        ("vit".to_owned(), Source::Stated(vit())),
-        ("gpt".to_owned(), Source::Stated(gpt())),
-        ("gpt of eight".to_owned(), Source::Stated(gpt_of_eight())),
+        ("t5".to_owned(), Source::Stated(Box::new(t5()))),
+        ("vit".to_owned(), Source::Stated(Box::new(vit()))),
+        ("gpt".to_owned(), Source::Stated(Box::new(gpt()))),
+        (
+            "gpt of eight".to_owned(),
+            Source::Stated(Box::new(gpt_of_eight())),
+        ),
     ];
     let mut recorded = |file: &str| {
         let profile = Profile::from_json(&std::fs::read_to_string(file).unwrap()).unwrap();
@@ -235,16 +238,16 @@ fn area(curve: &[OnEnvelope], planned: &Family, judged: &Family) -> f64 {
     );
     let largest = judged.accuracy(judged.columns().len() - 1);
     let mut total = 0.0;
-    let mut last: Option<(usize, f64)> = None;
+    let mut previous: Option<(usize, f64)> = None;
     for step in 0..BUDGETS {
         let budget = least * (most / least).powf(f64::from(step) / f64::from(BUDGETS - 1));
         let within = curve.partition_point(|one| one.point.energy_j <= budget * (1.0 + 1e-9));
         let place = within.saturating_sub(1);
-        let loss = match last {
+        let loss = match previous {
             Some((before, loss)) if before == place => loss,
             _ => largest - curve.get(place).unwrap().outcome(judged).accuracy,
         };
-        last = Some((place, loss));
+        previous = Some((place, loss));
         total += loss;
     }
     total / f64::from(BUDGETS)

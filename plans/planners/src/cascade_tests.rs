@@ -311,14 +311,12 @@ fn a_certified_plan_carries_its_scores_and_the_router_does_what_was_certified() 
         let mut stage = &stages[0];
         loop {
             let confidence = profile.confidence_at(stages, stage, sample);
-            match route(&stage.exit, confidence).unwrap() {
-                Route::Forward(edge) => stage = stages.iter().find(|next| next.name == edge.stage).unwrap(),
-                _ => {
-                    let mut variants = profile.variants.iter();
-                    let variant = variants.find(|variant| variant.name == stage.variant).unwrap();
-                    return variant.validation.correct[sample];
-                }
-            }
+            let Route::Forward(edge) = route(&stage.exit, confidence).unwrap() else {
+                let mut variants = profile.variants.iter();
+                let variant = variants.find(|variant| variant.name == stage.variant).unwrap();
+                return variant.validation.correct[sample];
+            };
+            stage = stages.iter().find(|next| next.name == edge.stage).unwrap();
         }
     };
     let certified = plan.certificate.as_ref().unwrap();

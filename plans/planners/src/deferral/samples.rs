@@ -66,7 +66,7 @@ impl<'a> Rows<'a> {
         Self {
             family: self.family,
             variant: self.variant,
-            rows: rows
+            each: rows
                 .filter(|(place, _)| keep(*place))
                 .map(|(_, row)| *row)
                 .collect(),
