@@ -55,11 +55,14 @@ pub fn label_of(outputs: &[Tensor]) -> Result<Label, ReplyError> {
         .ok_or(ReplyError::NoClass)
 }
 
+/// Logits of every position as the start and as the end of a span.
+pub(crate) type SpanLogits = (Vec<f32>, Vec<f32>);
+
 /// The logits of a span's start and end, if the reply has them.
 ///
 /// # Errors
 /// When they are not FP32.
-pub(crate) fn span_of(outputs: &[Tensor]) -> Result<Option<(Vec<f32>, Vec<f32>)>, ReplyError> {
+pub(crate) fn span_of(outputs: &[Tensor]) -> Result<Option<SpanLogits>, ReplyError> {
     let of = |name: &str| outputs.iter().find(|output| output.name == name);
     match (of("start_logits"), of("end_logits")) {
         (Some(start), Some(end)) => Ok(Some((start.to_f32()?, end.to_f32()?))),
