@@ -167,6 +167,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
 fn profile(app: &App, family: &Family, args: &Args) -> anyhow::Result<Profile> {
     let plan = measure::Plan {
+        judged_by_largest: false,
         app: app.name.as_str(),
         estimator: app.estimator(),
         effort: &Effort::new(STRETCH),
