@@ -55,6 +55,7 @@ fn request(size: usize) -> StageRequest {
             run_us: 1_500,
             batch: 32,
             cost: None,
+            answer: None,
         }],
         inputs: vec![Tensor {
             name: "image".into(),

@@ -65,6 +65,7 @@ fn plan() -> Plan {
             entry: Edge::to("only"),
             ensemble: Vec::new(),
             stages: vec![Stage {
+                score: None,
                 name: "only".to_owned(),
                 task: None,
                 variant: "only".to_owned(),

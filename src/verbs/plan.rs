@@ -70,6 +70,9 @@ pub(crate) struct Cascade {
     /// Add no skip connections.
     #[arg(long)]
     no_skips: bool,
+    /// Let the stages of a certified cascade decide by their calibrated confidence only, not by learned scores.
+    #[arg(long)]
+    no_scores: bool,
     /// Seed of the random part of the search.
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -154,7 +157,8 @@ pub(crate) fn cascade(args: &Cascade) -> anyhow::Result<()> {
         .objective(args.objective(app.as_ref())?)
         .minimise(args.minimise.into())
         .seed(args.seed)
-        .skips(!args.no_skips);
+        .skips(!args.no_skips)
+        .learn_scores(!args.no_scores);
     if let Some(app) = &app {
         search = search.app(app);
     }

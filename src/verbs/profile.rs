@@ -47,12 +47,24 @@ pub(crate) struct Args {
     /// Money that may be spent on answers of each remote variant, by its price in the app's file [default: no limit].
     #[arg(long, value_name = "AMOUNT")]
     spend_limit: Option<f64>,
+    /// What makes an answer right: the labels of the validation set, or the same answer by the largest variant, which needs no labels.
+    #[arg(long, value_enum, default_value_t = Judge::Labels)]
+    judge: Judge,
     /// Print no progress.
     #[arg(long)]
     quiet: bool,
     /// Print the profile as JSON instead of a table.
     #[arg(long)]
     json: bool,
+}
+
+/// What makes an answer right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Judge {
+    /// The labels of the validation set.
+    Labels,
+    /// The answers of the largest variant.
+    Largest,
 }
 
 /// Measurements of one kind only.
@@ -77,6 +89,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .rounds(args.rounds)
         .stretch(args.measure_for.duration())
         .record(&args.record, args.spend_limit)
+        .judged_by_largest(args.judge == Judge::Largest)
         .quiet(args.quiet);
     profiler.check().with_context(|| file.display().to_string())?;
     if app.pipeline.is_some() {

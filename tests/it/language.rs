@@ -336,6 +336,7 @@ fn cascade(app: &str) -> Plan {
         partition: None,
     };
     let stage = |name: &str, exit| Stage {
+        score: None,
         name: name.into(),
         task: None,
         variant: name.into(),

@@ -35,6 +35,7 @@ const TEXTS: [&str; 3] = [
 fn plan((variant, _): Model, of: u32) -> Plan {
     let slice = |index: u32| (of > 1).then_some(Partition { index, of });
     let stage = |index: u32| Stage {
+        score: None,
         name: format!("slice-{index}"),
         task: None,
         variant: variant.into(),

@@ -188,6 +188,7 @@ pub(crate) fn plan(workers: &[(&str, &[&str])]) -> Plan {
     };
     let mut plan = plan::single(APP, SMALL, "", NonZeroU32::MIN, batching);
     let stage = |name: &str, exit| Stage {
+        score: None,
         name: name.to_owned(),
         task: None,
         variant: name.to_owned(),

@@ -103,6 +103,7 @@ pub(crate) fn cascade() -> Plan {
         })
         .collect();
     let stage = |name: &str, next: Option<&str>| Stage {
+        score: None,
         name: name.into(),
         task: None,
         variant: name.into(),

@@ -144,6 +144,7 @@ impl Delivery {
             run_us,
             batch,
             cost,
+            answer: None,
         });
     }
 

@@ -11,9 +11,9 @@ use kaskade_policy::routing;
 use kaskade_policy::routing::Route;
 
 use crate::{
-    dispatch::cost,
     dispatch::delivery::Delivery,
     dispatch::fan_out,
+    dispatch::{cost, deferral},
     error::{Code, Fault},
     metrics::Metrics,
     ops::spans,
@@ -84,7 +84,7 @@ impl Router {
             return delivery.answer(outputs, None);
         };
         // Partitions of one model exit unconditionally, and hidden states have no confidence.
-        let confidence = if version.has_next_partition(request.gear, &request.stage) {
+        let calibrated = if version.has_next_partition(request.gear, &request.stage) {
             None
         } else {
             match confidence(&version, &self.variant, &outputs) {
@@ -92,6 +92,20 @@ impl Router {
                 Err(fault) => return delivery.fail(fault),
             }
         };
+        let confidence = deferral::score(
+            &version,
+            &deferral::Passing {
+                gear: request.gear,
+                stage: &request.stage,
+                hops: &request.hops,
+                inputs: &request.inputs,
+            },
+            calibrated,
+            &outputs,
+        );
+        let answer = deferral::answer_to_note(&version, request.gear, &request.stage, calibrated, &outputs);
+        deferral::note(&mut delivery.request.hops, &delivery.request.stage, answer);
+        let request = &delivery.request;
         let decision = decide(&version, request.gear, &request.stage, confidence, request.settle);
         if let Ok(RouteDecision::Forward(edge)) = &decision {
             self.metrics.forwarded(&request.stage, &edge.stage);
@@ -103,7 +117,8 @@ impl Router {
             Ok(RouteDecision::Forward(edge) | RouteDecision::Continue(edge))
                 if delivery.has_no_known_target(&version, edge) =>
             {
-                delivery.answer(outputs, confidence);
+                // The ingress applies the score of the stage itself.
+                delivery.answer(outputs, calibrated);
             }
             Ok(RouteDecision::Forward(edge)) => delivery.forward(&version, edge, None),
             Ok(RouteDecision::Continue(edge)) => delivery.forward(&version, edge, Some(outputs)),

@@ -1,6 +1,7 @@
 //! Moves requests between ingresses and replicas.
 
 pub mod cost;
+pub(crate) mod deferral;
 pub mod delivery;
 pub mod dispatcher;
 pub(crate) mod epoch_check;

@@ -8,6 +8,7 @@ use kaskade_policy::plan::Child;
 
 use super::in_flight::{InFlight, Ingress, may_retry};
 use crate::{
+    dispatch::deferral,
     dispatch::exits::{self, RouteDecision},
     dispatch::fan_out,
     error::{Code, Fault},
@@ -32,7 +33,17 @@ impl Ingress {
             None => Self::confidence_of(entry, &done.stage, &outputs),
         };
         let version = Arc::clone(&entry.version);
-        let decided = decided.and_then(|confidence| {
+        let decided = decided.and_then(|calibrated| {
+            let passing = deferral::Passing {
+                gear: entry.gear,
+                stage: &done.stage,
+                hops: &done.hops,
+                // Only the stage has them decoded.
+                inputs: &[],
+            };
+            let confidence = deferral::score(&version, &passing, calibrated, &outputs);
+            let answer = deferral::answer_to_note(&version, entry.gear, &done.stage, calibrated, &outputs);
+            deferral::note(&mut done.hops, &done.stage, answer);
             let settle = self.ledger.must_accept_below_threshold(attempt);
             exits::decide(&version, entry.gear, &done.stage, confidence, settle)
                 .map(|route| (route, confidence))

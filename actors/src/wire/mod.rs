@@ -20,6 +20,7 @@ mod watch;
 use std::collections::BTreeMap;
 
 use kaskade_models::Tensor;
+use kaskade_policy::confidence::deferral::Judged;
 use kaskade_policy::gather::{Branch, MAX_BRANCHES};
 use kaskade_policy::remote::price::Cost;
 use serde::{Deserialize, Serialize};
@@ -253,6 +254,36 @@ pub struct Hop {
     /// What the stage cost this request in money; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
+    /// Its answer, if a later stage of the plan decides by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<HopAnswer>,
+}
+
+/// The answer of a passed stage, as a deferral score of a later stage reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HopAnswer {
+    /// Calibrated confidence, in millionths.
+    pub confidence_ppm: u32,
+    /// A number for the answer, the same for the same answer.
+    pub answer: u32,
+}
+
+impl From<Judged> for HopAnswer {
+    fn from(judged: Judged) -> Self {
+        Self {
+            confidence_ppm: (judged.confidence.clamp(0.0, 1.0) * 1e6).round() as u32,
+            answer: judged.answer,
+        }
+    }
+}
+
+impl From<HopAnswer> for Judged {
+    fn from(answer: HopAnswer) -> Self {
+        Self {
+            confidence: (f64::from(answer.confidence_ppm) / 1e6).min(1.0),
+            answer: answer.answer,
+        }
+    }
 }
 
 fn branch_hint(branch: &BranchReply) -> usize {

@@ -73,14 +73,28 @@ fn hops() -> impl Strategy<Value = Vec<Hop>> {
     ]);
     let cost = (probability(), source).prop_map(|(amount, source)| Cost { amount, source });
     let cost = option::of(cost);
-    let hop = ("[a-z]{1,8}", any::<u32>(), any::<u32>(), any::<u32>(), cost);
+    let answer = (0_u32..=1_000_000, any::<u32>());
+    let answer = answer.prop_map(|(confidence_ppm, answer)| HopAnswer {
+        confidence_ppm,
+        answer,
+    });
+    let answer = option::of(answer);
+    let hop = (
+        "[a-z]{1,8}",
+        any::<u32>(),
+        any::<u32>(),
+        any::<u32>(),
+        cost,
+        answer,
+    );
     vec(
-        hop.prop_map(|(stage, wait_us, run_us, batch, cost)| Hop {
+        hop.prop_map(|(stage, wait_us, run_us, batch, cost, answer)| Hop {
             stage,
             wait_us,
             run_us,
             batch,
             cost,
+            answer,
         }),
         0..4,
     )

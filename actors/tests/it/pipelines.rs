@@ -77,6 +77,7 @@ const PROFILED: [(&str, f64, u64); 3] = [
 fn stage(task: &str, variant: &str, exit: Exit) -> Stage {
     let profiled = PROFILED.iter().find(|(name, ..)| *name == variant);
     Stage {
+        score: None,
         name: format!("{task}-{variant}"),
         task: Some(task.into()),
         variant: variant.into(),

@@ -21,6 +21,13 @@ pub enum Label {
     Classes(Vec<usize>),
     /// Texts of which each is right, without space around them.
     Texts(Vec<String>),
+    /// An answer as a span: the strongest tokens as its start and end.
+    Span {
+        /// Position of the start.
+        start: usize,
+        /// Position of the end.
+        end: usize,
+    },
 }
 
 impl Label {
@@ -45,6 +52,7 @@ impl std::fmt::Display for Label {
             Self::Text(text) => write!(f, "{text:?}"),
             Self::Classes(classes) => write!(f, "{classes:?}"),
             Self::Texts(texts) => write!(f, "{texts:?}"),
+            Self::Span { start, end } => write!(f, "tokens {start} to {end}"),
         }
     }
 }

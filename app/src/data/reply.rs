@@ -1,4 +1,4 @@
-//! Decodes a model's outputs: a class, or a text.
+//! Decodes a model's outputs: a class, a text, or a span.
 
 use kaskade_models::{Tensor, TensorError};
 use thiserror::Error;
@@ -16,6 +16,9 @@ const ANSWER: &str = "answer";
 
 /// The output of a classifier that judges each label by itself: those above one half apply.
 const PROBABILITIES: &str = "probabilities";
+
+/// The output in which a model that gives several labels names them.
+const LABELS: &str = "labels";
 
 /// A reply cannot be read.
 #[derive(Debug, Error)]
@@ -58,9 +61,50 @@ pub fn label_of(outputs: &[Tensor]) -> Result<Label, ReplyError> {
         .ok_or(ReplyError::NoClass)
 }
 
-/// The text of a reply, if it is a language model's.
+/// Logits of every position as the start and as the end of a span.
+pub(crate) type SpanLogits = (Vec<f32>, Vec<f32>);
+
+/// The logits of a span's start and end, if the reply has them.
+///
+/// # Errors
+/// When they are not FP32.
+pub(crate) fn span_of(outputs: &[Tensor]) -> Result<Option<SpanLogits>, ReplyError> {
+    let of = |name: &str| outputs.iter().find(|output| output.name == name);
+    match (of("start_logits"), of("end_logits")) {
+        (Some(start), Some(end)) => Ok(Some((start.to_f32()?, end.to_f32()?))),
+        _ => Ok(None),
+    }
+}
+
+/// The text of a reply, if it is a language model's, or its labels, if it gives several.
 pub(crate) fn text_of(outputs: &[Tensor]) -> Option<Label> {
     first_text(outputs, TEXT)
+}
+
+/// The text of a language model's reply, or the labels of a model that gives several, one a line.
+pub(crate) fn stated_text(outputs: &[Tensor]) -> Option<Label> {
+    if let Some(labels) = outputs.iter().find(|output| output.name == LABELS) {
+        return Some(Label::text(&labels.to_texts().ok()?.join("\n")));
+    }
+    text_of(outputs)
+}
+
+/// Decodes a reply in the form in which the answers of two models are compared: a question's as positions of tokens.
+///
+/// # Errors
+/// When it is no answer.
+pub(crate) fn comparable(outputs: &[Tensor]) -> Result<Label, ReplyError> {
+    if let Some(text) = stated_text(outputs) {
+        return Ok(text);
+    }
+    if let Some((start, end)) = span_of(outputs)? {
+        let place = |logits: &[f32]| class_of(logits).ok_or(ReplyError::NoClass);
+        return Ok(Label::Span {
+            start: place(&start)?,
+            end: place(&end)?,
+        });
+    }
+    label_of(outputs)
 }
 
 fn first_text(outputs: &[Tensor], name: &str) -> Option<Label> {

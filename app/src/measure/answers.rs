@@ -3,12 +3,13 @@
 use kaskade_models::{Inputs, Model, Tensor};
 use kaskade_planners::calibration::{Label as Truth, Labelled, calibrate_on};
 use kaskade_planners::certify::parts;
+use kaskade_policy::confidence::deferral::{ClassSpread, number_of_text};
 use kaskade_policy::confidence::{Calibration, Estimator, Scores};
 use kaskade_policy::profile::{BeforeAfter, Validation};
 
 use super::MeasureError;
 use crate::data::Label;
-use crate::data::reply::{ReplyError, class_of, label_of, logits_of, text_of};
+use crate::data::reply::{ReplyError, class_of, comparable, logits_of, span_of, stated_text};
 
 /// The output in which a language model reports its confidence.
 const CONFIDENCE: &str = "confidence";
@@ -52,10 +53,19 @@ pub fn calibrated(
         .filter_map(|place| samples.get(*place).copied())
         .collect();
     let calibrated = calibrate_on(estimator, &selection, &samples)?;
+    let temperature = calibrated.calibration.temperature;
+    let spread = |judged: &Judgement| match judged {
+        Judgement::Logits(logits) => ClassSpread::of(logits, temperature),
+        Judgement::Text { .. } | Judgement::Span { .. } => None,
+    };
+    let spreads: Option<Vec<ClassSpread>> = judgements.iter().map(spread).collect();
+    let spreads = spreads.unwrap_or_default();
     Ok(Answers {
         calibration: calibrated.calibration,
         ece: calibrated.ece,
         validation: Validation {
+            margins: spreads.iter().map(|spread| spread.margin).collect(),
+            entropies: spreads.iter().map(|spread| spread.entropy).collect(),
             predictions: judgements.iter().map(Judgement::number).collect(),
             confidences: calibrated.confidences,
             correct: calibrated.correct,
@@ -68,7 +78,7 @@ pub fn calibrated(
 /// # Errors
 /// When the model fails on one, or its answer is neither a class nor a text.
 pub fn answers(model: &mut dyn Model, requests: &[Inputs]) -> Result<Vec<Label>, MeasureError> {
-    each(model, requests, label_of, |_| ())
+    each(model, requests, comparable, |_| ())
 }
 
 fn each<T>(
@@ -103,14 +113,19 @@ fn each<T>(
 enum Judgement {
     /// A classifier.
     Logits(Vec<f32>),
-    /// A language model.
+    /// A model that finds an answer in a context.
+    Span { start: Vec<f32>, end: Vec<f32> },
+    /// A language model, or one that gives several labels.
     Text { answer: Label, confidence: f64 },
 }
 
 impl Judgement {
     fn of(outputs: &[Tensor]) -> Result<Self, ReplyError> {
-        let Some(Label::Text(text)) = text_of(outputs) else {
-            return Ok(Self::Logits(logits_of(outputs)?));
+        let Some(Label::Text(text)) = stated_text(outputs) else {
+            return Ok(match span_of(outputs)? {
+                Some((start, end)) => Self::Span { start, end },
+                None => Self::Logits(logits_of(outputs)?),
+            });
         };
         let confidence = outputs.iter().find(|output| output.name == CONFIDENCE);
         let confidence = confidence.map(Tensor::to_f32).transpose()?;
@@ -127,10 +142,32 @@ impl Judgement {
                 scores: Scores::Logits(logits),
                 label: Truth::Class(*class),
             },
-            // No class is a text, so calibration refuses the sample and names it.
+            (
+                Self::Span { start, end },
+                Label::Span {
+                    start: first,
+                    end: last,
+                },
+            ) => Labelled {
+                scores: Scores::Span { start, end },
+                label: Truth::Span {
+                    start: *first,
+                    end: *last,
+                },
+            },
+            (Self::Span { start, end }, _) => Labelled {
+                scores: Scores::Span { start, end },
+                label: Truth::Correct(false),
+            },
+            // No class is a text or a span, so calibration refuses the sample and names it.
             (Self::Logits(logits), _) => Labelled {
                 scores: Scores::Logits(logits),
                 label: Truth::Correct(false),
+            },
+            // Nor is a set of classes a text.
+            (Self::Text { confidence, .. }, Label::Classes(classes)) => Labelled {
+                scores: Scores::Given(*confidence),
+                label: Truth::Class(classes.first().copied().unwrap_or_default()),
             },
             (Self::Text { answer, confidence }, label) => Labelled {
                 scores: Scores::Given(*confidence),
@@ -139,15 +176,17 @@ impl Judgement {
         }
     }
 
-    /// A number for the answer, the same for the same answer: of a text, its FNV-1a hash.
+    /// A number for the answer, the same for the same answer: the class, or [`number_of_text`].
     fn number(&self) -> u32 {
         match self {
             Self::Logits(logits) => class_of(logits).unwrap_or_default() as u32,
-            Self::Text { answer, .. } => {
-                let text = answer.to_string();
-                text.bytes().fold(0x811c_9dc5, |hash, byte| {
-                    (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-                })
+            Self::Text { answer, .. } => match answer {
+                Label::Text(text) => number_of_text(text),
+                other => number_of_text(&other.to_string()),
+            },
+            Self::Span { start, end } => {
+                let place = |logits: &[f32]| class_of(logits).unwrap_or_default();
+                number_of_text(&format!("{} {}", place(start), place(end)))
             }
         }
     }

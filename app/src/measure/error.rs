@@ -58,8 +58,8 @@ pub enum MeasureError {
     NoValidationSet,
     /// Answers of the app's task have no labelled data format.
     #[error(
-        "task: only classes and texts have a labelled data format; write the profile of another task yourself \
-         (`kaskade schema profile`)"
+        "task: only classes and texts have a labelled data format; `--judge largest` needs no labels for tasks whose answers have a confidence, \
+         or write the profile yourself (`kaskade schema profile`)"
     )]
     NoLabelFormat,
     /// The labelled set was not read.

@@ -36,7 +36,7 @@ use kaskade_policy::remote::price::CostSource;
 use meter::Meter;
 pub use profiler::Profiler;
 
-use crate::data::Samples;
+use crate::data::{Label, Samples};
 use crate::family::{Family, Member};
 use crate::report::progress::Progress;
 use crate::report::units;
@@ -53,6 +53,8 @@ pub struct Plan<'a> {
     pub power: &'a PowerConfig,
     /// Whether progress is kept to oneself.
     pub quiet: bool,
+    /// Whether an answer is right if it is the largest variant's, in place of the labels.
+    pub judged_by_largest: bool,
 }
 
 /// Profiles a family: loads one model after the other, measures what it costs, and calibrates it on a labelled set, which
@@ -76,7 +78,11 @@ pub fn profile<E: From<MeasureError>>(
             .map_err(MeasureError::of(&member.name))?;
         let signature = loaded.model.signature();
         if let Some(samples) = samples.take() {
-            read = Some(samples(&loaded)?);
+            let mut set = samples(&loaded)?;
+            if plan.judged_by_largest {
+                set.labels = labels_of_largest(family, &set)?;
+            }
+            read = Some(set);
         }
         let set = read.as_ref().ok_or(MeasureError::NoSamples)?;
         set.check(&signature).map_err(MeasureError::of(&member.name))?;
@@ -89,7 +95,10 @@ pub fn profile<E: From<MeasureError>>(
     if variants.is_empty() {
         return Err(MeasureError::NoMembers.into());
     }
+    let judge = family.members.last().filter(|_| plan.judged_by_largest);
     Ok(Profile {
+        judge: judge.map(|judge| judge.name.clone()),
+        input_bytes: read.as_ref().map_or_else(Vec::new, input_bytes),
         version: PROFILE_VERSION,
         app: plan.app.to_owned(),
         device: devices.join(", "),
@@ -98,6 +107,27 @@ pub fn profile<E: From<MeasureError>>(
         samples: read.map_or(0, |set| set.len()),
         variants,
     })
+}
+
+/// The answers of the largest variant, as labels.
+fn labels_of_largest(family: &Family, set: &Samples) -> Result<Vec<Label>, MeasureError> {
+    let largest = family.members.last().ok_or(MeasureError::NoMembers)?;
+    let named = || MeasureError::of::<MeasureError>(&largest.name);
+    let mut loaded = largest
+        .load(largest.device)
+        .map_err(MeasureError::of(&largest.name))?;
+    set.check(&loaded.model.signature())
+        .map_err(MeasureError::of(&largest.name))?;
+    answers::answers(loaded.model.as_mut(), &set.inputs).map_err(named())
+}
+
+/// Bytes of each sample's inputs.
+fn input_bytes(set: &Samples) -> Vec<u32> {
+    let bytes = set.inputs.iter().map(|inputs| {
+        let bytes: usize = inputs.iter().map(|input| input.data.len()).sum();
+        u32::try_from(bytes).unwrap_or(u32::MAX)
+    });
+    bytes.collect()
 }
 
 /// Measures one variant.

@@ -3,6 +3,7 @@
 use kaskade_planners::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
 use kaskade_planners::skips::{Reason, Split};
 use kaskade_planners::thresholds::{CostBasis, FORWARD_ALL, Minimise, NonInferiorityTest, Point};
+use kaskade_policy::confidence::deferral::{DeferralScore, Feature};
 use kaskade_policy::fit;
 use kaskade_policy::plan::{Band, Exit, Plan, Stage, Target};
 use kaskade_policy::profile::Profile;
@@ -75,6 +76,12 @@ impl<'a> CascadePlanner<'a> {
     /// Sets whether skip connections are tried.
     pub fn skips(mut self, skips: bool) -> Self {
         self.options.skips = skips;
+        self
+    }
+
+    /// Sets whether the stages of a certified cascade may decide by a learned score in place of their confidence; by default they may.
+    pub fn learn_scores(mut self, learn: bool) -> Self {
+        self.options.learn_scores = learn;
         self
     }
 
@@ -374,7 +381,7 @@ fn stage_table(planned: &CascadePlan) -> String {
             stage.name.clone(),
             share(|estimate| estimate.reach),
             share(|estimate| estimate.answered),
-            exit_text(&stage.exit),
+            score_text(stage.score.as_ref()) + &exit_text(&stage.exit),
         ]
     });
     table(
@@ -390,6 +397,30 @@ fn stage_table(planned: &CascadePlan) -> String {
 
 fn stages(plan: &Plan) -> impl Iterator<Item = &Stage> {
     plan.gears.iter().flat_map(|gear| &gear.wiring.stages)
+}
+
+/// The score that decides at a stage in place of its confidence, with the features that weigh most; empty without one.
+fn score_text(score: Option<&DeferralScore>) -> String {
+    let Some(score) = score else {
+        return String::new();
+    };
+    let mut weights: Vec<(&Feature, f64)> = Vec::new();
+    for term in score.terms() {
+        match weights.iter_mut().find(|(feature, _)| **feature == term.feature) {
+            Some((_, weight)) => *weight += term.weight.abs(),
+            None => weights.push((&term.feature, term.weight.abs())),
+        }
+    }
+    weights.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let names: Vec<String> = weights
+        .iter()
+        .take(3)
+        .map(|(feature, _)| feature.to_string())
+        .collect();
+    if names.is_empty() {
+        return format!("{}: ", score.name());
+    }
+    format!("{} of {}: ", score.name(), names.join(", "))
 }
 
 fn exit_text(exit: &Exit) -> String {

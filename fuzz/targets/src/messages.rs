@@ -7,9 +7,9 @@ use kaskade_actors::error::{Code, Fault};
 use kaskade_actors::metrics::Spent;
 use kaskade_actors::wire::{
     Abandoned, AuditReport, Beat, BranchReply, CertificateNotice, Done, DoneResult, DriftNotice,
-    EnergyReport, FanOuts, Feedback, Found, GearShift, Hop, InferReply, InferRequest, IngressState,
-    LoadCount, Message, ModelEnergy, Observation, PlanNotice, PlanReport, PlanRequest, ReplicaBeat,
-    RightAnswer, Runs, ShiftReport, StageRequest, Tokens, WatchReport,
+    EnergyReport, FanOuts, Feedback, Found, GearShift, Hop, HopAnswer, InferReply, InferRequest,
+    IngressState, LoadCount, Message, ModelEnergy, Observation, PlanNotice, PlanReport, PlanRequest,
+    ReplicaBeat, RightAnswer, Runs, ShiftReport, StageRequest, Tokens, WatchReport,
 };
 use kaskade_models::{Datatype, Tensor};
 use kaskade_policy::gather::Branch;
@@ -150,6 +150,10 @@ fn hop(stage: &str) -> Hop {
         cost: Some(Cost {
             amount: 0.002,
             source: CostSource::Priced,
+        }),
+        answer: Some(HopAnswer {
+            confidence_ppm: 750_000,
+            answer: 3,
         }),
     }
 }

@@ -170,6 +170,8 @@ fn simulated(plan: &Plan) {
 fn profile_of(plan: &Plan) -> Profile {
     let estimator = plan.variants.iter().find_map(|variant| variant.calibration);
     Profile {
+        judge: None,
+        input_bytes: Vec::new(),
         version: kaskade_policy::profile::PROFILE_VERSION,
         app: plan.app.clone(),
         device: "cpu".into(),
@@ -205,6 +207,8 @@ fn profiled(variant: &PlannedVariant) -> VariantProfile {
             after: 0.05,
         },
         validation: Validation {
+            margins: Vec::new(),
+            entropies: Vec::new(),
             predictions: vec![0, 1, 0, 1],
             confidences: vec![0.0, 0.3, 0.7, 1.0],
             correct: vec![false, true, false, true],

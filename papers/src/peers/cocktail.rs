@@ -263,6 +263,7 @@ fn bare(
 
 fn gear(models: &Models, ensemble: &Ensemble, autoscale: &Autoscale) -> Gear {
     let stage = |model: &usize| Stage {
+        score: None,
         name: models.name(*model).to_owned(),
         task: None,
         variant: models.name(*model).to_owned(),

@@ -336,6 +336,8 @@ impl StatedFamily {
             validation,
         };
         Profile {
+            judge: None,
+            input_bytes: Vec::new(),
             version: PROFILE_VERSION,
             app: self.name.clone(),
             device: self.device.name.clone(),

@@ -206,6 +206,8 @@ impl StatedWorkload {
             validation,
         };
         Profile {
+            judge: None,
+            input_bytes: Vec::new(),
             version: PROFILE_VERSION,
             app: self.name.clone(),
             device: self.device.clone(),

@@ -1,7 +1,12 @@
 //! How often certificates hold on data that the planner has not seen, and what they cost.
 //!
-//! `cargo run --release -p kaskade-planners --example guarantee_study -- [TRIALS [FIRST_FAMILY]]` prints a table and writes `guarantee-study.json`. Each
-//! trial draws a validation set, certifies a cascade on it, and measures the cascade on a large set that the planner never sees.
+//! `cargo run --release -p kaskade-planners --example guarantee_study -- [TRIALS [FIRST_FAMILY [LAST_FAMILY]]]` prints a table and writes
+//! `guarantee-study-FIRST-LAST.json`, one row after the other, so that families can be run apart and their rows joined. A setting whose row is
+//! in the file already is not run again. Each trial draws a validation set, certifies a cascade on it, and measures the cascade on a large set that the
+//! planner never sees. Progress goes to standard error.
+//!
+//! `... --example guarantee_study -- TRIALS --profile FILE...` certifies on recorded answers: each trial splits the samples of a profile in two halves at
+//! random, certifies on one and measures on the other, as a user of the command line would, learned scores included.
 #![expect(clippy::print_stdout, reason = "it prints a table")]
 #![expect(
     clippy::disallowed_methods,
@@ -9,7 +14,6 @@
 )]
 #![expect(clippy::unwrap_used, reason = "the families are made up and sound")]
 
-use std::fmt::Write as _;
 use std::time::Instant;
 
 use kaskade_planners::certify::{AccuracyTarget, CertifyError, CertifyOptions, certify};
@@ -17,6 +21,9 @@ use kaskade_planners::thresholds::{Column, Family, Search, evaluate, frontier, t
 
 #[path = "../src/thresholds/synthetic.rs"]
 mod synthetic;
+
+#[path = "guarantee_study/recorded.rs"]
+mod recorded;
 
 const ENERGIES: [f64; 4] = [1.0, 4.0, 12.0, 40.0];
 const UNSEEN: usize = 100_000;
@@ -53,22 +60,38 @@ struct Row {
 }
 
 fn main() {
-    let trials: u64 = std::env::args()
-        .nth(1)
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(1_000);
-    let first: usize = std::env::args()
-        .nth(2)
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(1);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |place: usize| arguments.get(place).and_then(|text| text.parse::<u64>().ok());
+    let trials = number(0).unwrap_or(1_000);
+    if let Some(at) = arguments.iter().position(|argument| argument == "--profile") {
+        return recorded::study(arguments.get(at + 1..).unwrap_or_default(), trials);
+    }
+    let first = number(1).unwrap_or(1).max(1) as usize;
+    let last = number(2).unwrap_or(FAMILIES.len() as u64) as usize;
+    let file = format!("guarantee-study-{first}-{last}.json");
     let begun = Instant::now();
-    let mut json = String::from("[");
+    // Rows of an interrupted run, one per line.
+    let mut rows: Vec<String> = std::fs::read_to_string(&file)
+        .unwrap_or_default()
+        .lines()
+        .filter(|line| line.trim_start().starts_with('{'))
+        .map(|line| line.trim().trim_end_matches(',').to_owned())
+        .collect();
     println!(
         "family  samples  max loss  trials  refused  violations  only largest  saving  hindsight  worst loss"
     );
-    for (number, (skills, sharpness)) in FAMILIES.iter().enumerate().skip(first - 1) {
+    for (number, (skills, sharpness)) in FAMILIES.iter().enumerate().take(last).skip(first - 1) {
         let unseen = synthetic::family(skills, &ENERGIES, *sharpness, UNSEEN, 1_000_000 + number as u64);
         for (samples, loss) in SETTINGS {
+            let key = format!(
+                "\"family\": {}, \"samples\": {samples}, \"max_loss\": {loss}, \"confidence\": 0.95, \"trials\": {trials},",
+                number + 1
+            );
+            if let Some(row) = rows.iter().find(|row| row.contains(&key)) {
+                println!("{row}");
+                continue;
+            }
+            eprintln!("family {}, {samples} samples, loss {loss}", number + 1);
             let row = study(skills, *sharpness, samples, loss, trials, &unseen);
             let best = hindsight(skills, *sharpness, number as u64, loss);
             let share = |count: u32| 100.0 * f64::from(count) / f64::from(row.certified.max(1));
@@ -82,21 +105,14 @@ fn main() {
                 share(row.only_largest),
                 100.0 * row.worst,
             );
-            let _ = write!(
-                json,
-                "{}{{\"family\": {}, \"samples\": {samples}, \"max_loss\": {loss}, \"confidence\": 0.95, \"trials\": {trials}, \
-                 \"refused\": {}, \"violations\": {}, \"only_largest\": {}, \"saving\": {saving:.4}, \"hindsight\": {best:.4}, \
+            rows.push(format!(
+                "{{{key} \"refused\": {}, \"violations\": {}, \"only_largest\": {}, \"saving\": {saving:.4}, \"hindsight\": {best:.4}, \
                  \"worst_loss\": {:.5}}}",
-                if json.len() == 1 { "\n  " } else { ",\n  " },
-                number + 1,
-                row.refused,
-                row.violations,
-                row.only_largest,
-                row.worst,
-            );
+                row.refused, row.violations, row.only_largest, row.worst,
+            ));
             // A study that is stopped leaves its complete rows.
-            if let Err(error) = std::fs::write("guarantee-study.json", format!("{json}\n]\n")) {
-                eprintln!("guarantee-study.json was not written: {error}");
+            if let Err(error) = std::fs::write(&file, format!("[\n  {}\n]\n", rows.join(",\n  "))) {
+                eprintln!("{file} was not written: {error}");
             }
         }
     }
@@ -108,6 +124,9 @@ fn study(skills: &[f64; 4], sharpness: f64, samples: usize, loss: f64, trials: u
     let largest = unseen.accuracy(3);
     let mut row = Row::default();
     for trial in 0..trials {
+        if trial > 0 && trial.is_multiple_of(100) {
+            eprintln!("  {trial} of {trials} trials, {} violations", row.violations);
+        }
         let seen = synthetic::family(skills, &ENERGIES, sharpness, samples, trial);
         let search = Search {
             seed: trial,

@@ -13,6 +13,7 @@ use crate::thresholds::{
     Baseline, CostBasis, Exits, FORWARD_ALL, Family, FamilyError, Frontier, Minimise, NonInferiorityTest,
     Outcome, Point, Search, accuracy_preserving, energy_optimising, evaluate, frontier, threshold_exits,
 };
+use kaskade_policy::confidence::deferral::DeferralScore;
 use kaskade_policy::invalid::Invalid;
 use kaskade_policy::plan::{
     Band, Batching, Certificate, CertifiedList, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan,
@@ -65,6 +66,8 @@ pub struct CascadeOptions {
     pub exact_steps: u64,
     /// Whether to try skip connections.
     pub skips: bool,
+    /// Whether the stages of a certified cascade may decide by a learned score ([`crate::deferral`]) in place of their confidence.
+    pub learn_scores: bool,
     /// How much accuracy skip connections may cost under given [`Objective::Thresholds`], in [0, 1]. Those of the other objectives never
     /// cost what the objective promises.
     pub skip_loss: f64,
@@ -90,6 +93,7 @@ impl Default for CascadeOptions {
             guard: NonInferiorityTest::default(),
             exact_steps: Search::default().exact_steps,
             skips: true,
+            learn_scores: true,
             skip_loss: 0.0,
             replicas: 1,
             replicas_of: BTreeMap::new(),
@@ -195,7 +199,11 @@ pub enum PlanError {
 /// A [`PlanError`] if the profile or an option is unusable. The caller keeps an older plan.
 pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<CascadePlan, PlanError> {
     check(options)?;
-    let (family, basis) = Family::minimising(profile, options.batch, options.minimise)?;
+    let (family, basis) = if options.learn_scores {
+        Family::observing(profile, options.batch, options.minimise)?
+    } else {
+        Family::minimising(profile, options.batch, options.minimise)?
+    };
     let search = Search {
         seed: options.seed,
         exact_steps: options.exact_steps,
@@ -259,6 +267,8 @@ pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<Casca
 /// The cascade that becomes the plan.
 struct Chosen {
     family: Family,
+    /// The scores of its stages, one per variant but the last.
+    scores: Vec<Option<DeferralScore>>,
     dropped: Vec<Dropped>,
     skips: Skips,
     /// What to expect of it: on the certification part if it is certified, else on all validation samples.
@@ -280,6 +290,7 @@ fn certified(
     let found = certify::certify(family, options, search, skips)?;
     Ok(Chosen {
         family: found.cascade.family,
+        scores: found.cascade.scores,
         dropped: found.cascade.dropped,
         skips: found.cascade.skips,
         outcome: found.outcome,
@@ -381,6 +392,7 @@ fn with_skips(pruned: Pruned, options: &CascadeOptions, accepts: impl Fn(&Outcom
     });
     Chosen {
         family: pruned.family,
+        scores: Vec::new(),
         dropped: pruned.dropped,
         outcome: skips.outcome.clone(),
         skips,
@@ -415,7 +427,7 @@ fn estimates(whole: &Family, basis: CostBasis, family: &Family, outcome: &Outcom
 }
 
 fn build(profile: &Profile, chosen: &Chosen, options: &CascadeOptions) -> Plan {
-    let wired = wiring(&chosen.family, &chosen.skips.exits, options);
+    let wired = wiring(&chosen.family, &chosen.skips.exits, &chosen.scores, options);
     let list = safer_cascades(profile, chosen, &wired, options);
     let of_list = list.iter().flat_map(|list| &list.cascades);
     let stages = of_list.flat_map(|cascade| &cascade.gear.wiring.stages);
@@ -461,13 +473,19 @@ fn build(profile: &Profile, chosen: &Chosen, options: &CascadeOptions) -> Plan {
     }
 }
 
-fn wiring(family: &Family, exits: &Exits, options: &CascadeOptions) -> Wiring {
+fn wiring(
+    family: &Family,
+    exits: &Exits,
+    scores: &[Option<DeferralScore>],
+    options: &CascadeOptions,
+) -> Wiring {
     let names: Vec<&str> = family
         .columns()
         .iter()
         .map(|column| column.name.as_str())
         .collect();
-    let stage = |(name, bands): (&&str, &Vec<crate::thresholds::Band>)| Stage {
+    let stage = |(place, (name, bands)): (usize, (&&str, &Vec<crate::thresholds::Band>))| Stage {
+        score: scores.get(place).cloned().flatten(),
         name: (*name).to_owned(),
         task: None,
         variant: (*name).to_owned(),
@@ -480,7 +498,7 @@ fn wiring(family: &Family, exits: &Exits, options: &CascadeOptions) -> Wiring {
     Wiring {
         entry: Edge::to(names.first().copied().unwrap_or_default()),
         ensemble: Vec::new(),
-        stages: names.iter().zip(exits).map(stage).collect(),
+        stages: names.iter().zip(exits).enumerate().map(stage).collect(),
     }
 }
 
@@ -513,7 +531,12 @@ fn safer_cascades(
         .into_iter()
         .map(|place| match safer.get(place) {
             Some(passed) => Wired {
-                wiring: wiring(&passed.cascade.family, &passed.cascade.skips.exits, options),
+                wiring: wiring(
+                    &passed.cascade.family,
+                    &passed.cascade.skips.exits,
+                    &passed.cascade.scores,
+                    options,
+                ),
                 certificate: passed.certificate.clone(),
             },
             None => Wired {

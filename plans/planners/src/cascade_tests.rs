@@ -31,12 +31,16 @@ fn profile(skills: &[f64], energies: &[f64], samples: usize, seed: u64) -> Profi
             after: 0.01,
         },
         validation: Validation {
+            margins: Vec::new(),
+            entropies: Vec::new(),
             predictions: vec![0; samples],
             confidences: column.confidences.clone(),
             correct: column.correct.clone(),
         },
     };
     Profile {
+        judge: None,
+        input_bytes: Vec::new(),
         version: PROFILE_VERSION,
         app: "made-up".into(),
         device: "none".into(),
@@ -345,4 +349,58 @@ fn a_profile_without_answers_says_nothing_about_differences() {
 fn a_plan_that_is_not_certified_has_no_list() {
     let planned = plan_cascade(&with_answers(400), &options(Objective::Ap)).unwrap();
     assert_eq!(planned.plan.certified, None);
+}
+
+#[test]
+fn a_certified_plan_carries_its_scores_and_the_router_does_what_was_certified() {
+    use crate::certify::{AccuracyTarget, CertifyOptions, parts};
+    use kaskade_policy::routing::{Route, route};
+
+    let mut family = kaskade_stated::families::gpt();
+    family.models = [0, 2, 5]
+        .map(|place: usize| family.models[place].clone())
+        .to_vec();
+    family.samples = 2_000;
+    let profile = family.profile();
+    let certify = CertifyOptions::new(AccuracyTarget::MaxLoss { loss: 0.06 });
+    let options = CascadeOptions {
+        exact_steps: 200_000,
+        ..CascadeOptions::default()
+    };
+    let with = |learn_scores| {
+        let options = CascadeOptions {
+            objective: Objective::Certified(certify),
+            learn_scores,
+            ..options.clone()
+        };
+        plan_cascade(&profile, &options).unwrap().plan
+    };
+    let plan = Plan::from_json(&with(true).to_json().unwrap()).unwrap();
+    let stages = &plan.gears[0].wiring.stages;
+    assert!(stages.iter().any(|stage| stage.score.is_some()), "{stages:?}");
+    let answer = |sample: usize| {
+        let mut stage = &stages[0];
+        loop {
+            let confidence = profile.confidence_at(stages, stage, sample);
+            let Route::Forward(edge) = route(&stage.exit, confidence).unwrap() else {
+                let mut variants = profile.variants.iter();
+                let variant = variants.find(|variant| variant.name == stage.variant).unwrap();
+                return variant.validation.correct[sample];
+            };
+            stage = stages.iter().find(|next| next.name == edge.stage).unwrap();
+        }
+    };
+    let certified = plan.certificate.as_ref().unwrap();
+    let right = parts(2_000)
+        .certification
+        .into_iter()
+        .filter(|sample| answer(*sample));
+    assert_eq!(right.count() as u64, certified.right);
+    assert!(
+        with(false).gears[0]
+            .wiring
+            .stages
+            .iter()
+            .all(|stage| stage.score.is_none())
+    );
 }

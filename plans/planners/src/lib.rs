@@ -9,6 +9,9 @@
 //! | [`thresholds`] | the accuracy-energy frontier of a cascade, and its named points |
 //! | [`skips`] | variants to drop, and skip connections |
 //! | [`cascade`] | cascade plans from a profile |
+//! | [`certify`] | cascades whose accuracy is proven on samples that they were not chosen on |
+//! | [`deferral`] | scores that decide on escalation: fitted, and chosen per stage by cross-validation |
+//! | [`envelope`] | cascades of a family and of its small subsets, with chosen scores |
 //! | [`device`] | devices that plans may use |
 //! | [`placement`] | replicas and partitions of a cascade on devices (HybridServe) |
 //! | [`gears`] | gear plans: cascades, placement and batching by load |
@@ -24,8 +27,10 @@ pub mod balance;
 pub mod calibration;
 pub mod cascade;
 pub mod certify;
+pub mod deferral;
 pub mod demand;
 pub mod device;
+pub mod envelope;
 pub mod gears;
 pub mod lp;
 pub mod manager;

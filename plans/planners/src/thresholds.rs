@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`family`](Family) | the part of a profile that the search uses |
 //! | [`evaluate`](evaluate()) | evaluation of a given cascade on the validation set |
+//! | `observations` | what deferral scores read besides confidences |
 //! | `pareto_front` | the frontier under construction |
 //! | `exact` | all useful cascades, for short cascades |
 //! | `sampled` | random cascades, refined line by line, for long ones |
@@ -16,6 +17,7 @@ mod evaluate;
 mod exact;
 mod family;
 mod named;
+mod observations;
 mod pareto_front;
 mod point;
 mod sampled;

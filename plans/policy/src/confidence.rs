@@ -3,7 +3,9 @@
 //! | module | holds |
 //! |---|---|
 //! | [`score`](self) | [`Scores`] to a confidence, once per reply |
+//! | [`deferral`] | fitted scores that decide on escalation in place of the confidence |
 
+pub mod deferral;
 pub mod score;
 
 use schemars::JsonSchema;

@@ -341,6 +341,10 @@ impl<'a> Path<'a> {
         self.within(value, value > 0.0, "positive and finite")
     }
 
+    pub(crate) fn finite(&self, value: f64) -> Result<(), Invalid> {
+        self.within(value, value.is_finite(), "a finite number")
+    }
+
     pub(crate) fn not_negative(&self, value: f64) -> Result<(), Invalid> {
         self.within(value, value >= 0.0, "zero or positive, and finite")
     }

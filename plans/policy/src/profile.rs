@@ -1,5 +1,6 @@
 //! The profile: the measurements of every variant. Planners read nothing else about a model.
 
+mod scored;
 mod spread;
 mod validate;
 
@@ -30,6 +31,12 @@ pub struct Profile {
     pub estimator: Estimator,
     /// Number of validation samples; every variant has exactly this many.
     pub samples: usize,
+    /// The variant whose answers count as right, if the samples were judged without labels; absent for labels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judge: Option<String>,
+    /// Bytes of each validation sample's inputs; absent if unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub input_bytes: Vec<u32>,
     /// The family, smallest to largest.
     pub variants: Vec<VariantProfile>,
 }
@@ -133,4 +140,10 @@ pub struct Validation {
     pub confidences: Vec<f64>,
     /// Whether the answer was right.
     pub correct: Vec<bool>,
+    /// First minus second probability at the calibrated temperature, in [0, 1]; absent for answers that are no classes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub margins: Vec<f64>,
+    /// Entropy of the classes at the calibrated temperature over the largest possible, in [0, 1]; absent like the margins.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub entropies: Vec<f64>,
 }

@@ -222,6 +222,7 @@ fn plan(regime: &Regime) -> Plan {
         }
     };
     let stage = |(place, (name, _, _)): (usize, &(&str, f64, f64))| Stage {
+        score: None,
         name: (*name).to_owned(),
         task: None,
         variant: (*name).to_owned(),
@@ -311,6 +312,8 @@ fn profile() -> Profile {
             after: 0.0,
         },
         validation: Validation {
+            margins: Vec::new(),
+            entropies: Vec::new(),
             predictions: vec![0; SAMPLES],
             confidences: (0..SAMPLES as u64)
                 .map(|sample| noise(sample + 1_000_000 * place))
@@ -321,6 +324,8 @@ fn profile() -> Profile {
         },
     };
     Profile {
+        judge: None,
+        input_bytes: Vec::new(),
         version: PROFILE_VERSION,
         app: "bench".into(),
         device: "made up".into(),

@@ -221,7 +221,7 @@ impl Compiled {
         let mut outcomes = Vec::new();
         for variant in stages.variants_at(stage) {
             let validation = stages.names.validation(variant)?;
-            let table = self.outcomes(stage, validation, &exits, stages.gear)?;
+            let table = self.outcomes(stage, validation, &exits, stages)?;
             outcomes.push((stages.names.variant(variant), table));
         }
         let profiled = stage.profiled;
@@ -279,12 +279,17 @@ impl Compiled {
         stage: &Stage,
         validation: &Validation,
         exits: &[(Route<'_>, usize)],
-        gear: &Gear,
+        stages: &Stages<'_>,
     ) -> Result<Vec<Outcome>, SimError> {
         let samples = validation.confidences.iter().zip(&validation.correct);
         let outcome = |(sample, (confidence, right)): (usize, (&f64, &bool))| {
-            let way = routing::route(&stage.exit, Some(*confidence)).map_err(|source| SimError::NoRoute {
-                gear: gear.name.clone(),
+            let confidence = if stage.score.is_some() {
+                stages.confidence_at(stage, sample)
+            } else {
+                Some(*confidence)
+            };
+            let way = routing::route(&stage.exit, confidence).map_err(|source| SimError::NoRoute {
+                gear: stages.gear.name.clone(),
                 stage: stage.name.clone(),
                 sample,
                 source,

@@ -98,6 +98,12 @@ pub(super) struct Stages<'a> {
 }
 
 impl<'a> Stages<'a> {
+    /// What the bands of a stage compare for a validation sample.
+    pub(super) fn confidence_at(&self, stage: &Stage, sample: usize) -> Option<f64> {
+        let profile = self.names.profile;
+        profile.confidence_at(&self.gear.wiring.stages, stage, sample)
+    }
+
     fn stage(&self, name: &str) -> Option<(usize, &'a Stage)> {
         let mut stages = self.gear.wiring.stages.iter().enumerate();
         stages.find(|(_, stage)| stage.name == name)

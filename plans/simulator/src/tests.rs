@@ -44,6 +44,8 @@ pub(super) fn variant(name: &str, fixed: u64, each: u64, samples: &[(u32, f64, b
             after: 0.0,
         },
         validation: Validation {
+            margins: Vec::new(),
+            entropies: Vec::new(),
             predictions: samples.iter().map(|sample| sample.0).collect(),
             confidences: samples.iter().map(|sample| sample.1).collect(),
             correct: samples.iter().map(|sample| sample.2).collect(),
@@ -60,6 +62,8 @@ fn calibration() -> Calibration {
 
 pub(super) fn profile(variants: Vec<VariantProfile>) -> Profile {
     Profile {
+        judge: None,
+        input_bytes: Vec::new(),
         version: PROFILE_VERSION,
         app: "a".into(),
         device: "made up".into(),
@@ -72,6 +76,7 @@ pub(super) fn profile(variants: Vec<VariantProfile>) -> Profile {
 
 pub(super) fn stage(name: &str, exit: Exit, batching: Batching) -> Stage {
     Stage {
+        score: None,
         name: name.into(),
         task: None,
         variant: name.into(),

@@ -181,6 +181,7 @@ fn effort(watch: bool) -> Effort {
 
 fn profile(app: &App, family: &Family, args: &Args) -> anyhow::Result<Profile> {
     let plan = measure::Plan {
+        judged_by_largest: false,
         app: app.name.as_str(),
         estimator: app.estimator(),
         effort: &effort(args.watch),

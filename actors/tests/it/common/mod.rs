@@ -84,6 +84,7 @@ pub(crate) fn cascade(app: &str) -> Plan {
         to: to.map_or(Target::Reply, |stage| Target::Stage(Edge::to(stage))),
     };
     let stage = |name: &str, exit: Exit| Stage {
+        score: None,
         name: name.into(),
         task: None,
         variant: name.into(),

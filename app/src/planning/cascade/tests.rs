@@ -33,6 +33,8 @@ fn variant(name: &str, place: u32, wrong: usize, energy_j: Option<f64>) -> Varia
             after: 0.02,
         },
         validation: Validation {
+            margins: Vec::new(),
+            entropies: Vec::new(),
             predictions: vec![0; 240],
             confidences: correct.iter().enumerate().map(confidence).collect(),
             correct,
@@ -43,6 +45,8 @@ fn variant(name: &str, place: u32, wrong: usize, energy_j: Option<f64>) -> Varia
 fn profile(energy: bool) -> Profile {
     let joules = |joules: f64| energy.then_some(joules);
     Profile {
+        judge: None,
+        input_bytes: Vec::new(),
         version: PROFILE_VERSION,
         app: "tiny-app".to_owned(),
         device: "cpu (2 cores)".to_owned(),

@@ -309,6 +309,7 @@ impl Emitter<'_> {
             })
             .collect();
         Stage {
+            score: None,
             name: own.variant.clone(),
             task: Some(own.task.clone()),
             variant: own.variant.clone(),

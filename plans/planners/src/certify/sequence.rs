@@ -1,6 +1,9 @@
 //! The cascades to certify, from the selection part: the largest variant alone, then ever cheaper ones.
 
+use kaskade_policy::confidence::deferral::DeferralScore;
+
 use super::{AccuracyTarget, paired};
+use crate::envelope::{Member, members};
 use crate::skips::{Dropped, Pruned, Reason, Skips, add_skips, trim};
 use crate::thresholds::{Family, Outcome, Paired, Search, evaluate, frontier, threshold_exits};
 
@@ -11,8 +14,10 @@ const CANDIDATES: usize = 40;
 /// One cascade of the sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
-    /// Its variants, over the selection part.
+    /// Its variants, over the selection part, with the values of its scores in place of confidences.
     pub family: Family,
+    /// The scores that decide on escalation, one per variant but the last; `None` for the calibrated confidence.
+    pub scores: Vec<Option<DeferralScore>>,
     /// Its thresholds, one per variant but the last, without skip connections.
     pub thresholds: Vec<f64>,
     /// Its exits over these variants, and the skip connections that were tried.
@@ -32,11 +37,16 @@ impl Candidate {
             .iter()
             .map(|column| column.name.as_str())
             .collect();
-        evaluate(&family.of_variants(&names), &self.skips.exits)
+        let family = family.of_variants(&names).scored(&self.scores);
+        evaluate(&family, &self.skips.exits)
     }
 
     /// `selection` is the whole family.
-    fn new(selection: &Family, pruned: Pruned, skips: bool) -> Self {
+    fn new(selection: &Family, pruned: Pruned, mut scores: Vec<Option<DeferralScore>>, skips: bool) -> Self {
+        scores.truncate(pruned.family.columns().len().saturating_sub(1));
+        // A skip connection would lead past a stage whose answer a later score reads.
+        let reads = |score: &Option<DeferralScore>| score.as_ref().is_some_and(DeferralScore::reads_earlier);
+        let skips = skips && !scores.iter().any(reads);
         let plain = pruned.point.accuracy;
         let kept = |name: &str| pruned.family.columns().iter().any(|column| column.name == name);
         let left_out = selection.columns().iter().filter(|column| !kept(&column.name));
@@ -49,6 +59,7 @@ impl Candidate {
         });
         Self {
             dropped: dropped.collect(),
+            scores,
             skips,
             thresholds: pruned.point.thresholds,
             is_largest_alone: false,
@@ -76,18 +87,19 @@ pub(super) fn candidates(
     };
     let alone = Candidate {
         is_largest_alone: true,
-        ..Candidate::new(selection, alone, false)
+        ..Candidate::new(selection, alone, Vec::new(), false)
     };
     let cheaper = spread(pareto(selection, search, target), largest.energy_j);
     let cheaper = cheaper
         .into_iter()
-        .map(|found| Candidate::new(selection, found, skips));
+        .map(|(found, scores)| Candidate::new(selection, found, scores, skips));
     std::iter::once(alone).chain(cheaper).collect()
 }
 
 /// A cascade on the selection part, and how far it is from missing the target there.
 struct Found {
     cascade: Pruned,
+    scores: Vec<Option<DeferralScore>>,
     /// A test statistic: the smaller, the surer the target.
     score: f64,
 }
@@ -115,14 +127,17 @@ fn pareto(selection: &Family, search: &Search, target: AccuracyTarget) -> Vec<Fo
         }
         AccuracyTarget::MinAccuracy { .. } => -outcome.accuracy,
     };
-    let mut found: Vec<Found> = subsets(selection)
+    let mut found: Vec<Found> = members(selection)
         .into_iter()
-        .flat_map(|family| {
+        .flat_map(|Member { family, scores }| {
             let points = frontier(&family, search).points;
-            points.into_iter().map(move |point| (family.clone(), point))
+            points
+                .into_iter()
+                .map(move |point| (family.clone(), scores.clone(), point))
         })
-        .map(|(family, point)| Found {
+        .map(|(family, scores, point)| Found {
             score: score(&evaluate(&family, &threshold_exits(&point.thresholds))),
+            scores,
             cascade: Pruned {
                 family,
                 point,
@@ -145,30 +160,8 @@ fn pareto(selection: &Family, search: &Search, target: AccuracyTarget) -> Vec<Fo
     found
 }
 
-/// Returns the family, and its subsets of one, two and three variants.
-fn subsets(selection: &Family) -> Vec<Family> {
-    let names: Vec<&str> = selection
-        .columns()
-        .iter()
-        .map(|column| column.name.as_str())
-        .collect();
-    let mut subsets = Vec::new();
-    for (first, one) in names.iter().enumerate() {
-        subsets.push(selection.of_variants(&[one]));
-        for (second, two) in names.iter().enumerate().skip(first + 1) {
-            subsets.push(selection.of_variants(&[one, two]));
-            for three in names.iter().skip(second + 1) {
-                subsets.push(selection.of_variants(&[one, two, three]));
-            }
-        }
-    }
-    subsets.retain(|subset| subset.columns().len() < names.len());
-    subsets.push(selection.clone());
-    subsets
-}
-
 /// Returns those that are cheaper than `cost`, at equal ratios of cost, the most expensive first.
-fn spread(mut found: Vec<Found>, cost: f64) -> Vec<Pruned> {
+fn spread(mut found: Vec<Found>, cost: f64) -> Vec<(Pruned, Vec<Option<DeferralScore>>)> {
     found.retain(|one| one.cascade.point.energy_j < cost);
     let Some(cheapest) = found.first().map(|one| one.cascade.point.energy_j) else {
         return Vec::new();
@@ -176,11 +169,14 @@ fn spread(mut found: Vec<Found>, cost: f64) -> Vec<Pruned> {
     let ratio = (cheapest.max(f64::MIN_POSITIVE) / cost).powf(1.0 / CANDIDATES as f64);
     let mut limit = cost;
     let mut spread = Vec::new();
-    for Found { mut cascade, .. } in found.into_iter().rev() {
+    for Found {
+        mut cascade, scores, ..
+    } in found.into_iter().rev()
+    {
         if cascade.point.energy_j <= limit {
             limit = cascade.point.energy_j * ratio;
             trim(&mut cascade);
-            spread.push(cascade);
+            spread.push((cascade, scores));
         }
     }
     spread

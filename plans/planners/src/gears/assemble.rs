@@ -117,6 +117,7 @@ impl Parts<'_> {
             .map(|model| self.edge(*model, groups, balance))
             .collect();
         let stage = |(place, model): (usize, &usize)| Stage {
+            score: None,
             name: self.models.name(*model).to_owned(),
             task: None,
             variant: self.models.name(*model).to_owned(),

@@ -36,6 +36,7 @@ fn alone(variant: &str) -> Plan {
                 entry: Edge::to(variant),
                 ensemble: vec![],
                 stages: vec![Stage {
+                    score: None,
                     name: variant.into(),
                     task: None,
                     variant: variant.into(),

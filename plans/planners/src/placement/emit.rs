@@ -8,6 +8,7 @@ use super::outcome::{DeviceLoad, Placed, PlacedModel};
 use super::problem::{Cluster, Problem};
 use super::search::Found;
 use super::shapes::{Models, ReplicaPartition};
+use kaskade_policy::confidence::deferral::DeferralScore;
 use kaskade_policy::plan::{
     Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Partition, Plan, Replica, Sharing,
     Stage, Target, Wiring,
@@ -148,6 +149,10 @@ impl Names<'_> {
     fn stages(&self, gear: &Gear, stage: &Stage, model: usize) -> Vec<Stage> {
         let (replicas, partitions) = self.counts(model);
         let part = |part: u32| Stage {
+            // Only the last partition has a confidence.
+            score: (part + 1 == partitions)
+                .then(|| self.score(gear, stage))
+                .flatten(),
             name: part_name(&stage.name, part, partitions),
             partition: self.slice(model, part),
             exit: if part + 1 < partitions {
@@ -165,6 +170,17 @@ impl Names<'_> {
             ..stage.clone()
         };
         (0..partitions).map(part).collect()
+    }
+
+    /// The score of a stage, reading the stages that have the answers of partitioned models: their last partitions.
+    fn score(&self, gear: &Gear, stage: &Stage) -> Option<DeferralScore> {
+        let renamed = |name: &str| {
+            let mut stages = gear.wiring.stages.iter();
+            let model = stages.position(|stage| stage.name == name);
+            let partitions = model.map_or(1, |model| self.counts(model).1);
+            part_name(name, partitions.saturating_sub(1), partitions)
+        };
+        stage.score.clone().map(|score| score.reading(renamed))
     }
 
     /// From a partition to the next, copy by copy.

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::error::PlacementError;
 use kaskade_policy::plan::{Edge, Exit, Gear, Plan, Stage};
-use kaskade_policy::profile::{Profile, Validation};
+use kaskade_policy::profile::Profile;
 use kaskade_policy::routing::{self, Route};
 
 /// The dataflow of a cascade.
@@ -44,10 +44,9 @@ pub fn flow(profile: &Profile, cascade: &Plan) -> Result<Flow, PlacementError> {
         .first()
         .map_or("", |gear| gear.wiring.entry.stage.as_str());
     is_cascade(cascade, &gear)?;
-    let answers: Vec<&Validation> = gear
-        .iter()
-        .map(|stage| validation(profile, &stage.variant))
-        .collect::<Result<_, _>>()?;
+    for stage in &gear {
+        has_variant(profile, &stage.variant)?;
+    }
     let mut edges = Vec::new();
     for (from, stage) in gear.iter().enumerate() {
         for edge in successors(stage) {
@@ -66,7 +65,11 @@ pub fn flow(profile: &Profile, cascade: &Plan) -> Result<Flow, PlacementError> {
         edges: vec![0; edges.len()],
     };
     for sample in 0..profile.samples {
-        counts.follow(&gear, &answers, &edges, start, sample);
+        let confidence = |stage: &Stage| {
+            let stages = cascade.gears.first().map_or(&[][..], |gear| &gear.wiring.stages);
+            profile.confidence_at(stages, stage, sample)
+        };
+        counts.follow(&gear, &edges, start, confidence);
     }
     let share = |count: &u64| *count as f64 / profile.samples.max(1) as f64;
     Ok(Flow {
@@ -95,20 +98,16 @@ impl Counts {
     fn follow(
         &mut self,
         stages: &[&Stage],
-        answers: &[&Validation],
         edges: &[(usize, usize)],
         start: usize,
-        sample: usize,
+        confidence: impl Fn(&Stage) -> Option<f64>,
     ) {
         let mut at = start;
         loop {
             add(&mut self.reach, at);
-            let confidence = answers
-                .get(at)
-                .and_then(|answers| answers.confidences.get(sample));
             let way = stages
                 .get(at)
-                .and_then(|stage| routing::route(&stage.exit, confidence.copied()).ok());
+                .and_then(|stage| routing::route(&stage.exit, confidence(stage)).ok());
             let next = match way {
                 Some(Route::Forward(edge)) => place(stages, edge),
                 _ => None,
@@ -179,14 +178,13 @@ fn is_cascade(cascade: &Plan, stages: &[&Stage]) -> Result<(), PlacementError> {
     Ok(())
 }
 
-fn validation<'a>(profile: &'a Profile, variant: &str) -> Result<&'a Validation, PlacementError> {
-    let mut variants = profile.variants.iter();
-    variants
-        .find(|known| known.name == variant)
-        .map(|known| &known.validation)
-        .ok_or_else(|| PlacementError::NoVariant {
-            name: variant.to_owned(),
-        })
+fn has_variant(profile: &Profile, variant: &str) -> Result<(), PlacementError> {
+    if profile.variants.iter().any(|known| known.name == variant) {
+        return Ok(());
+    }
+    Err(PlacementError::NoVariant {
+        name: variant.to_owned(),
+    })
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use kaskade_policy::fit::per_request;
 use kaskade_policy::invalid::Invalid;
 use kaskade_policy::profile::{Profile, VariantProfile};
 
+use super::observations::Observations;
+
 /// One variant over the validation set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Column {
@@ -50,6 +52,7 @@ pub enum Minimise {
 pub struct Family {
     columns: Vec<Column>,
     samples: usize,
+    pub(super) observations: Option<Observations>,
 }
 
 /// Why columns are no family.
@@ -120,7 +123,11 @@ impl Family {
                 });
             }
         }
-        Ok(Self { columns, samples })
+        Ok(Self {
+            columns,
+            samples,
+            observations: None,
+        })
     }
 
     /// The family of a profile at a batch size: joules per request, or seconds where the joules of any variant are unknown,
@@ -231,7 +238,8 @@ impl Family {
     }
 
     /// Returns the family over some of its samples, in that order. Places beyond the last are left out.
-    pub(crate) fn of_samples(&self, places: &[usize]) -> Self {
+    #[must_use]
+    pub fn of_samples(&self, places: &[usize]) -> Self {
         let columns = self.columns.iter().map(|column| Column {
             name: column.name.clone(),
             energy_j: column.energy_j,
@@ -241,36 +249,47 @@ impl Family {
         Self {
             samples: places.iter().filter(|place| **place < self.samples).count(),
             columns: columns.collect(),
+            observations: self.observations.as_ref().map(|all| all.of_samples(places)),
+        }
+    }
+
+    /// Replaces the confidences of a variant, if there are as many.
+    pub(super) fn set_confidences(&mut self, variant: usize, confidences: Vec<f64>) {
+        if let Some(column) = self.columns.get_mut(variant)
+            && column.confidences.len() == confidences.len()
+        {
+            column.confidences = confidences;
         }
     }
 
     /// Returns the family of some of its variants, in the family's order.
-    pub(crate) fn of_variants(&self, names: &[&str]) -> Self {
-        let kept = self
-            .columns
-            .iter()
-            .filter(|column| names.contains(&column.name.as_str()));
+    #[must_use]
+    pub fn of_variants(&self, names: &[&str]) -> Self {
+        let is_kept = |column: &Column| names.contains(&column.name.as_str());
+        let kept = self.columns.iter().filter(|column| is_kept(column));
+        let observed =
+            |all: &Observations| all.of_variants(|place| self.columns.get(place).is_some_and(is_kept));
         Self {
             columns: kept.cloned().collect(),
             samples: self.samples,
+            observations: self.observations.as_ref().map(observed),
         }
     }
 
     /// The family without one variant; unchanged if it is the only one.
     #[must_use]
     pub fn without(&self, variant: usize) -> Self {
-        let mut columns = self.columns.clone();
-        if variant < columns.len() && columns.len() > 1 {
-            columns.remove(variant);
+        let mut smaller = self.clone();
+        if variant < self.columns.len() && self.columns.len() > 1 {
+            smaller.columns.remove(variant);
+            let observed = |all: &Observations| all.of_variants(|place| place != variant);
+            smaller.observations = self.observations.as_ref().map(observed);
         }
-        Self {
-            columns,
-            samples: self.samples,
-        }
+        smaller
     }
 }
 
-fn pick<T: Copy>(values: &[T], places: &[usize]) -> Vec<T> {
+pub(super) fn pick<T: Copy>(values: &[T], places: &[usize]) -> Vec<T> {
     places
         .iter()
         .filter_map(|place| values.get(*place).copied())

@@ -15,6 +15,8 @@ impl Pipeline {
     pub fn profile(&self) -> Profile {
         let variants = self.tasks.iter().flat_map(|task| &task.variants);
         Profile {
+            judge: None,
+            input_bytes: Vec::new(),
             version: PROFILE_VERSION,
             app: self.name.clone(),
             device: "as in the pipeline".to_owned(),
@@ -66,6 +68,8 @@ fn profiled(variant: &TaskVariant) -> VariantProfile {
             after: 0.0,
         },
         validation: Validation {
+            margins: Vec::new(),
+            entropies: Vec::new(),
             predictions: vec![0],
             confidences: vec![1.0],
             correct: vec![true],

@@ -267,6 +267,7 @@ impl Deferral {
 impl StageDraft {
     fn with_exit(self, exit: Exit) -> Stage {
         Stage {
+            score: None,
             name: self.name,
             task: None,
             variant: self.variant,

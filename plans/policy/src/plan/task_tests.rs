@@ -9,6 +9,7 @@ use crate::plan::{
 
 fn stage(task: &str, variant: &str, exit: Exit) -> Stage {
     Stage {
+        score: None,
         name: format!("{task}-{variant}"),
         task: Some(task.into()),
         variant: variant.into(),

@@ -28,6 +28,7 @@ fn replica(id: &str, variant: &str) -> Replica {
 
 fn stage(variant: &str, exit: Exit) -> Stage {
     Stage {
+        score: None,
         name: variant.into(),
         task: None,
         variant: variant.into(),

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Partition, Replica};
+use crate::confidence::deferral::DeferralScore;
 
 /// A small directed acyclic graph of stages.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -70,6 +71,9 @@ pub struct Stage {
     /// follow each other by `next`, with no router between (HybridServe §V-A), and the last has the variant's exit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<Partition>,
+    /// Score that the bands of its exit compare in place of the calibrated confidence; absent for the confidence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub score: Option<DeferralScore>,
     /// Exit of its results.
     pub exit: Exit,
     /// When a replica's queue becomes a batch.

@@ -16,6 +16,9 @@ impl Profile {
         root.field("app").name(&self.app)?;
         root.field("samples")
             .within(self.samples as f64, self.samples > 0, "at least 1")?;
+        if !self.input_bytes.is_empty() {
+            length(&root.field("input_bytes"), self.input_bytes.len(), self.samples)?;
+        }
         let variants = root.field("variants");
         variants.not_empty(&self.variants)?;
         let mut names = BTreeSet::new();
@@ -59,6 +62,20 @@ fn variant(path: &Path<'_>, variant: &VariantProfile, samples: usize) -> Result<
     let confidences = path.field("confidences");
     for (index, confidence) in variant.validation.confidences.iter().enumerate() {
         confidences.index(index).unit_interval(*confidence)?;
+    }
+    let validation = &variant.validation;
+    for (name, column) in [
+        ("margins", &validation.margins),
+        ("entropies", &validation.entropies),
+    ] {
+        let path = path.field(name);
+        // Both or neither.
+        if !validation.margins.is_empty() || !validation.entropies.is_empty() {
+            length(&path, column.len(), samples)?;
+        }
+        for (index, value) in column.iter().enumerate() {
+            path.index(index).unit_interval(*value)?;
+        }
     }
     Ok(())
 }

@@ -27,12 +27,16 @@ fn sound() -> Profile {
             after: 0.05,
         },
         validation: Validation {
+            margins: Vec::new(),
+            entropies: Vec::new(),
             predictions: vec![1, 2, 3],
             confidences: vec![0.5, 0.25, 1.0],
             correct: vec![true, false, true],
         },
     };
     Profile {
+        judge: None,
+        input_bytes: Vec::new(),
         version: PROFILE_VERSION,
         app: "digits".into(),
         device: "cpu".into(),
@@ -123,6 +127,8 @@ proptest! {
         profile.samples = confidences.len();
         for variant in &mut profile.variants {
             variant.validation = Validation {
+                margins: Vec::new(),
+                entropies: Vec::new(),
                 predictions: vec![0; confidences.len()],
                 confidences: confidences.clone(),
                 correct: vec![true; confidences.len()],

@@ -173,6 +173,7 @@ fn wiring(layout: &Layout<'_>, variants: &[&str], rng: &mut ChaCha8Rng) -> Wirin
     let stages = variants.iter().enumerate().map(|(index, variant)| {
         let later = &variants[index + 1..];
         Stage {
+            score: None,
             name: layout.names[variant].clone(),
             task: None,
             variant: (*variant).to_owned(),

@@ -40,6 +40,7 @@ fn task_stage(variant: &str, exit: Exit) -> Stage {
         _ => "faces",
     };
     Stage {
+        score: None,
         name: format!("{task}-{variant}"),
         task: Some(task.into()),
         variant: variant.into(),

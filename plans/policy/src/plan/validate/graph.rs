@@ -53,6 +53,7 @@ impl Graph<'_> {
         }
         batching(&path.field("batching"), stage.batching)?;
         self.task(path, index, stage)?;
+        self.score(&path.field("score"), index, stage)?;
         let exit = path.field("exit");
         match &stage.exit {
             Exit::Reply => Ok(()),
@@ -141,6 +142,24 @@ impl Graph<'_> {
             return path.field("variant").fail(Problem::NotCalibrated {
                 variant: stage.variant.clone(),
             });
+        }
+        Ok(())
+    }
+
+    /// Checks the figures of a score, and that it reads earlier stages only.
+    fn score(&self, path: &Path<'_>, index: usize, stage: &Stage) -> Result<(), Invalid> {
+        let Some(score) = &stage.score else {
+            return Ok(());
+        };
+        score.check(path)?;
+        for read in score.terms().filter_map(|term| term.feature.earlier()) {
+            let mut earlier = self.stages.iter().take(index);
+            if !earlier.any(|stage| stage.name == read) {
+                return path.fail(Problem::Unknown {
+                    what: "earlier stage",
+                    name: read.to_owned(),
+                });
+            }
         }
         Ok(())
     }

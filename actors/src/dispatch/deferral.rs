@@ -1,0 +1,112 @@
+//! Deferral scores at run time: gathers what the score of a stage reads, and notes what the scores of later stages will.
+
+use kaskade_models::Tensor;
+use kaskade_policy::confidence::Estimator;
+use kaskade_policy::confidence::deferral::{ClassSpread, Evidence, Judged, number_of_text};
+
+use crate::{
+    plan::versions::PlanVersion,
+    wire::{Hop, HopAnswer},
+};
+
+/// A request at a stage.
+pub(crate) struct Passing<'a> {
+    pub(crate) gear: u32,
+    pub(crate) stage: &'a str,
+    /// The stages passed.
+    pub(crate) hops: &'a [Hop],
+    /// Empty if they are not at hand.
+    pub(crate) inputs: &'a [Tensor],
+}
+
+/// Returns what the bands of the stage compare: its score if it has one, else the calibrated confidence.
+pub(crate) fn score(
+    version: &PlanVersion,
+    passing: &Passing<'_>,
+    calibrated: Option<f64>,
+    outputs: &[Tensor],
+) -> Option<f64> {
+    let confidence = calibrated?;
+    let Some(stage) = version.stage(passing.gear, passing.stage) else {
+        return Some(confidence);
+    };
+    let Some(score) = &stage.score else {
+        return Some(confidence);
+    };
+    let temperature = version.calibration(&stage.variant).and_then(|calibration| {
+        let of_classes = matches!(calibration.estimator, Estimator::MaxSquared | Estimator::Margin);
+        of_classes.then_some(calibration.temperature)
+    });
+    let logits = temperature.and_then(|_| logits(outputs));
+    // A partition gets hidden states.
+    let has_inputs = !passing.inputs.is_empty() && stage.partition.is_none();
+    let evidence = Evidence {
+        judged: Judged {
+            confidence,
+            answer: number(outputs),
+        },
+        spread: temperature.and_then(|temperature| ClassSpread::of(logits.as_deref()?, temperature)),
+        input_bytes: has_inputs.then(|| passing.inputs.iter().map(|input| input.data.len()).sum()),
+    };
+    let earlier = |name: &str| {
+        let mut hops = passing.hops.iter().rev();
+        hops.find(|hop| hop.stage == name)?.answer.map(Judged::from)
+    };
+    Some(score.evaluate(&evidence, earlier))
+}
+
+/// Returns the answer of the stage if the score of a later one reads it.
+pub(crate) fn answer_to_note(
+    version: &PlanVersion,
+    gear: u32,
+    stage: &str,
+    calibrated: Option<f64>,
+    outputs: &[Tensor],
+) -> Option<HopAnswer> {
+    let confidence = calibrated?;
+    let stages = &version.gear(gear)?.wiring.stages;
+    let scores = stages.iter().filter_map(|other| other.score.as_ref());
+    let mut read = scores.flat_map(|score| score.terms().filter_map(|term| term.feature.earlier()));
+    read.any(|name| name == stage).then(|| {
+        HopAnswer::from(Judged {
+            confidence,
+            answer: number(outputs),
+        })
+    })
+}
+
+/// Notes the answer of a stage in its hop; a stage of another program may not have written one.
+pub(crate) fn note(hops: &mut Vec<Hop>, stage: &str, answer: Option<HopAnswer>) {
+    if answer.is_none() {
+        return;
+    }
+    match hops.iter_mut().rev().find(|hop| hop.stage == stage) {
+        Some(hop) => hop.answer = answer,
+        None => hops.push(Hop {
+            stage: stage.to_owned(),
+            answer,
+            ..Hop::default()
+        }),
+    }
+}
+
+/// A number for an answer, the same as in a profile: the strongest class, or the hash of a text; 0 for other outputs.
+fn number(outputs: &[Tensor]) -> u32 {
+    let text = outputs.iter().find(|output| output.name == "text");
+    let text = text.and_then(|output| output.to_texts().ok());
+    if let Some(text) = text.as_ref().and_then(|texts| texts.first()) {
+        return number_of_text(text.trim());
+    }
+    let mut best = (0, f32::NEG_INFINITY);
+    for (class, logit) in (0..).zip(logits(outputs).unwrap_or_default()) {
+        if logit > best.1 {
+            best = (class, logit);
+        }
+    }
+    best.0
+}
+
+fn logits(outputs: &[Tensor]) -> Option<Vec<f32>> {
+    let logits = outputs.iter().find(|output| output.name == "logits");
+    logits.and_then(|output| output.to_f32().ok())
+}

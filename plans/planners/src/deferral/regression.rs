@@ -1,0 +1,142 @@
+//! Logistic regression with weighted samples and a ridge penalty, by Newton's method.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "matrices are square, of the size that this module gives them; planning solves thousands of them"
+)]
+
+use kaskade_policy::confidence::deferral::{Feature, Linear, Term, sigmoid};
+
+use super::samples::{Row, Rows};
+
+/// Penalty on a squared weight per standard deviation of its feature, in units of one sample's log likelihood. It keeps weights finite
+/// where classes are separable, and small where they rest on few samples.
+const RIDGE: f64 = 2.0;
+
+/// Newton steps at most; it converges in about six.
+const STEPS: u32 = 25;
+
+/// A feature with its value at every row.
+pub(super) struct Column {
+    pub(super) feature: Feature,
+    pub(super) values: Vec<f64>,
+}
+
+/// Fits the log odds of `holds`. Features that are constant are left out. `None` if all rows, or none, hold.
+pub(super) fn fit(rows: &Rows<'_>, columns: &[Column], holds: impl Fn(&Row) -> bool) -> Option<Linear> {
+    let weights: Vec<f64> = rows.iter().map(|row| row.weight).collect();
+    let targets: Vec<f64> = rows.iter().map(|row| f64::from(u8::from(holds(row)))).collect();
+    let total: f64 = weights.iter().sum();
+    let positive: f64 = weights.iter().zip(&targets).map(|(w, y)| w * y).sum();
+    if total <= 0.0 || positive <= 0.0 || positive >= total {
+        return None;
+    }
+    let mut scaled = Vec::new();
+    for column in columns {
+        let moment = |of: &dyn Fn(f64) -> f64| {
+            let sum: f64 = column.values.iter().zip(&weights).map(|(x, w)| w * of(*x)).sum();
+            sum / total
+        };
+        let mean = moment(&|x| x);
+        let deviation = moment(&|x| (x - mean).powi(2)).sqrt();
+        if deviation > 1e-9 {
+            let values = column.values.iter().map(|x| (x - mean) / deviation);
+            scaled.push((&column.feature, mean, deviation, values.collect::<Vec<f64>>()));
+        }
+    }
+    let features: Vec<&[f64]> = scaled.iter().map(|column| column.3.as_slice()).collect();
+    let solution = newton(
+        &features,
+        &weights,
+        &targets,
+        (positive / (total - positive)).ln(),
+    )?;
+    let terms = scaled.iter().zip(solution.iter().skip(1));
+    Some(Linear {
+        intercept: rounded(solution[0]),
+        terms: terms
+            .map(|((feature, mean, deviation, _), weight)| Term {
+                feature: (*feature).clone(),
+                weight: rounded(weight / deviation),
+                mean: rounded(*mean),
+            })
+            .collect(),
+    })
+}
+
+/// Seven significant digits: more would only lengthen the plan.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.6e}").parse().unwrap_or(value)
+}
+
+/// Maximises the penalised likelihood. The first entry of the solution is the intercept, which is not penalised.
+fn newton(features: &[&[f64]], weights: &[f64], targets: &[f64], start: f64) -> Option<Vec<f64>> {
+    let size = features.len() + 1;
+    let mut solution = vec![0.0; size];
+    solution[0] = start;
+    for _ in 0..STEPS {
+        let mut slope = vec![0.0; size];
+        let mut curvature = vec![vec![0.0; size]; size];
+        for place in 1..size {
+            slope[place] = -RIDGE * solution[place];
+            curvature[place][place] = RIDGE;
+        }
+        let mut row = vec![1.0; size];
+        for (sample, (weight, target)) in weights.iter().zip(targets).enumerate() {
+            for (slot, feature) in row.iter_mut().skip(1).zip(features) {
+                *slot = feature[sample];
+            }
+            let odds: f64 = row.iter().zip(&solution).map(|(x, b)| x * b).sum();
+            let chance = sigmoid(odds);
+            let (pull, stiffness) = (weight * (target - chance), weight * chance * (1.0 - chance));
+            for place in 0..size {
+                slope[place] += pull * row[place];
+                for other in 0..=place {
+                    curvature[place][other] += stiffness * row[place] * row[other];
+                }
+            }
+        }
+        // Of an intercept whose samples are all certain.
+        curvature[0][0] += 1e-9;
+        let step = solve(&mut curvature, &slope)?;
+        // A step of more than a few units of log odds is an overshoot.
+        let longest = step.iter().fold(0.0_f64, |longest, s| longest.max(s.abs()));
+        let shrink = (4.0 / longest.max(f64::MIN_POSITIVE)).min(1.0);
+        for (value, step) in solution.iter_mut().zip(&step) {
+            *value += shrink * step;
+        }
+        if longest < 1e-8 {
+            break;
+        }
+    }
+    solution.iter().all(|value| value.is_finite()).then_some(solution)
+}
+
+/// Solves `A x = b` for a positive definite matrix of which the lower triangle is given, by Cholesky's decomposition in place.
+fn solve(matrix: &mut [Vec<f64>], right: &[f64]) -> Option<Vec<f64>> {
+    let size = right.len();
+    for row in 0..size {
+        for column in 0..=row {
+            let dot: f64 = (0..column).map(|k| matrix[row][k] * matrix[column][k]).sum();
+            let rest = matrix[row][column] - dot;
+            if row == column {
+                if rest <= 0.0 {
+                    return None;
+                }
+                matrix[row][row] = rest.sqrt();
+            } else {
+                matrix[row][column] = rest / matrix[column][column];
+            }
+        }
+    }
+    let mut x = right.to_vec();
+    for row in 0..size {
+        let dot: f64 = (0..row).map(|k| matrix[row][k] * x[k]).sum();
+        x[row] = (x[row] - dot) / matrix[row][row];
+    }
+    for row in (0..size).rev() {
+        let dot: f64 = (row + 1..size).map(|k| matrix[k][row] * x[k]).sum();
+        x[row] = (x[row] - dot) / matrix[row][row];
+    }
+    Some(x)
+}
