@@ -63,6 +63,7 @@ fn cascade(place: usize, differs: u64) -> CertifiedCascade {
 
 fn stage(name: &str, exit: Exit) -> crate::plan::Stage {
     crate::plan::Stage {
+        score: None,
         name: name.to_owned(),
         task: None,
         variant: name.to_owned(),
