@@ -35,6 +35,7 @@ pub(crate) enum Planner {
 /// The planner finds the accuracy-energy frontier, picks a point on it, drops variants that are not worth their cost and adds skip
 /// connections that are. The same profile, options and seed give the same plan.
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Cascade {
     /// Profile, as `kaskade profile` writes it.
     #[arg(long, value_name = "FILE")]

@@ -61,7 +61,7 @@ fn certified(app: &str) -> Plan {
     let mut plan = cascade(app);
     let gear = |name: &str, plan: &Plan, keep: &[&str]| {
         let mut gear: Gear = plan.gears[0].clone();
-        gear.name = name.to_owned();
+        name.clone_into(&mut gear.name);
         gear.wiring
             .stages
             .retain(|stage| keep.contains(&stage.name.as_str()));
@@ -328,7 +328,7 @@ fn the_audits_of_other_processes_reach_the_leader() {
     let app = "several";
     let config = |wrong: &Arc<AtomicBool>| {
         let wrong = Arc::clone(wrong);
-        let model = move |strength: f32| {
+        move |strength: f32| {
             let wrong = Arc::clone(&wrong);
             move || {
                 Ok::<_, String>(Deceived {
@@ -340,8 +340,7 @@ fn the_audits_of_other_processes_reach_the_leader() {
                     fails: Arc::default(),
                 })
             }
-        };
-        model
+        }
     };
     let (wrong, never) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
     let first = Service::new(app)

@@ -51,7 +51,13 @@ fn row(family: &Family, loss: f64, trials: u64) -> String {
                 refused += 1;
                 continue;
             }
-            Err(error) => panic!("trial {trial}: {error}"),
+            Err(error) => {
+                return format!(
+                    "{}  {:.1} %  trial {trial} failed: {error}",
+                    family.samples(),
+                    100.0 * loss
+                );
+            }
         };
         certified += 1;
         let exceeds = |on: &Family| u32::from(on.accuracy(last) - found.outcome(on).accuracy > loss);
