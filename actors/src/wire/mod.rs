@@ -306,7 +306,7 @@ fn fan_outs_hint(fan_outs: &FanOuts) -> usize {
 }
 
 fn hops_hint(hops: &[Hop]) -> usize {
-    hops.iter().map(|hop| hop.stage.len() + 96).sum()
+    hops.iter().map(|hop| hop.stage.len() + 128).sum()
 }
 
 /// A heartbeat.
