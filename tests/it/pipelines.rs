@@ -66,7 +66,7 @@ fn hardware_scaling_comes_before_accuracy_scaling_and_overload() {
     assert_eq!(most["allocation"]["scaling"]["by"], "overload");
     assert!(most["allocation"]["served_qps"].as_f64().unwrap() < 5000.0);
     assert_eq!(most["plan"]["placement"].as_array().unwrap().len(), 10);
-    assert_eq!(most["plan"]["dropping"], "opportunistic_rerouting");
+    assert_eq!(most["plan"]["dropping"], "slack");
 }
 
 #[test]

@@ -55,6 +55,31 @@ pub(crate) fn score(
     Some(score.evaluate(&evidence, earlier))
 }
 
+/// Returns the score of a stage that does not route by itself, and notes its answer in its hop.
+pub(crate) fn score_for_stage(
+    version: &PlanVersion,
+    gear: u32,
+    stage: &str,
+    hops: &mut Vec<Hop>,
+    calibrated: Option<f64>,
+    outputs: &[Tensor],
+) -> Option<f64> {
+    let passing = Passing {
+        gear,
+        stage,
+        hops,
+        // Only the stage has them decoded.
+        inputs: &[],
+    };
+    let score = score(version, &passing, calibrated, outputs);
+    note(
+        hops,
+        stage,
+        answer_to_note(version, gear, stage, calibrated, outputs),
+    );
+    score
+}
+
 /// Returns the answer of the stage if the score of a later one reads it.
 pub(crate) fn answer_to_note(
     version: &PlanVersion,

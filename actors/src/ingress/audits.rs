@@ -15,11 +15,14 @@ use kaskade_policy::watch::{Audit, LabelCounts, RecentReplies, RecentReply, Room
 use super::in_flight::{InFlight, Ingress, IngressConfig};
 use super::retained::RetainedInputs;
 use crate::{
-    dispatch::exits::{self, RouteDecision},
+    dispatch::{
+        deferral,
+        exits::{self, RouteDecision},
+    },
     plan::versions::PlanVersion,
     watched::Watched,
     wire::headers::Trace,
-    wire::{Done, DoneResult, StageRequest},
+    wire::{Done, DoneResult, Hop, StageRequest},
 };
 
 /// Marks the number of an audit's request. The ledger counts from 0 and never gets there.
@@ -201,15 +204,15 @@ impl Ingress {
         self.audits.open.insert(number, open);
         for (part, entry) in entries {
             match entry {
-                Some(edge) => self.ask(number, part, &edge, None),
+                Some(edge) => self.ask(number, part, &edge, Vec::new(), None),
                 None => self.end_part(number, part, None),
             }
         }
         self.close_audit(number);
     }
 
-    /// Sends a request of an audit along an edge, with these inputs or the client's.
-    fn ask(&mut self, number: u64, part: usize, edge: &Edge, inputs: Option<Vec<Tensor>>) {
+    /// Sends a request of an audit that has passed `hops` along an edge, with these inputs or the client's.
+    fn ask(&mut self, number: u64, part: usize, edge: &Edge, hops: Vec<Hop>, inputs: Option<Vec<Tensor>>) {
         let Some(open) = self.audits.open.get_mut(&number) else {
             return;
         };
@@ -229,7 +232,7 @@ impl Ingress {
             epoch: open.version.epoch,
             gear: asked.gear,
             stage: String::new(),
-            hops: Vec::new(),
+            hops,
             stream: false,
             settle: false,
             via_ingress: false,
@@ -271,10 +274,19 @@ impl Ingress {
                     }
                     (given, _) => given,
                 };
+                let confidence = deferral::score_for_stage(
+                    &version,
+                    gear,
+                    &done.stage,
+                    &mut done.hops,
+                    confidence,
+                    &outputs,
+                );
+                let hops = done.hops;
                 match exits::decide(&version, gear, &done.stage, confidence, false) {
                     Ok(RouteDecision::Reply) => self.end_part(number, part, answer_number(&outputs)),
-                    Ok(RouteDecision::Forward(edge)) => self.ask(number, part, edge, None),
-                    Ok(RouteDecision::Continue(edge)) => self.ask(number, part, edge, Some(outputs)),
+                    Ok(RouteDecision::Forward(edge)) => self.ask(number, part, edge, hops, None),
+                    Ok(RouteDecision::Continue(edge)) => self.ask(number, part, edge, hops, Some(outputs)),
                     Ok(RouteDecision::FanOut(_)) | Err(_) => self.end_part(number, part, None),
                 }
             }

@@ -34,16 +34,9 @@ impl Ingress {
         };
         let version = Arc::clone(&entry.version);
         let decided = decided.and_then(|calibrated| {
-            let passing = deferral::Passing {
-                gear: entry.gear,
-                stage: &done.stage,
-                hops: &done.hops,
-                // Only the stage has them decoded.
-                inputs: &[],
-            };
-            let confidence = deferral::score(&version, &passing, calibrated, &outputs);
-            let answer = deferral::answer_to_note(&version, entry.gear, &done.stage, calibrated, &outputs);
-            deferral::note(&mut done.hops, &done.stage, answer);
+            let (gear, stage) = (entry.gear, &done.stage);
+            let confidence =
+                deferral::score_for_stage(&version, gear, stage, &mut done.hops, calibrated, &outputs);
             let settle = self.ledger.must_accept_below_threshold(attempt);
             exits::decide(&version, entry.gear, &done.stage, confidence, settle)
                 .map(|route| (route, confidence))

@@ -72,7 +72,7 @@ impl WatchMetrics {
         *self.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
     }
 
-    /// Writes the metrics as `(name, kind, help, samples)`; a sample has labels and a value.
+    /// Returns the metrics with their samples; what is not known has none.
     pub(super) fn families(&self) -> Vec<Family> {
         let count = |counter: &AtomicU64| counter.load(Relaxed).to_string();
         let by = |label: &'static str, values: &[(&str, &AtomicU64)]| {
@@ -115,14 +115,15 @@ impl WatchMetrics {
             },
         ];
         let report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(report) = &*report else { return families };
+        let limit = report.as_ref().map(|report| report.limit);
         families.push(Family {
             name: CERTIFIED_PLACE,
             is_counter: false,
             help: "Last place of the certified list that may run; 0 is the largest variant alone.",
-            samples: vec![(Vec::new(), report.limit.to_string())],
+            samples: limit.map_or_else(Vec::new, |limit| vec![(Vec::new(), limit.to_string())]),
         });
-        let running = report.cascades.get(report.limit as usize);
+        let running = report.as_ref();
+        let running = running.and_then(|report| report.cascades.get(report.limit as usize));
         let ends = |interval: [f64; 2]| {
             let ends = ["least", "most"].into_iter().zip(interval);
             ends.map(|(end, value)| (vec![("end", end.to_owned())], value.to_string()))
@@ -167,7 +168,11 @@ mod tests {
         metrics.audited(1, Some(1));
         metrics.audited(1, Some(2));
         metrics.audited(1, None);
-        assert_eq!(metrics.families().len(), 3);
+        let unknown = metrics.families();
+        assert_eq!(
+            unknown.iter().filter(|family| family.samples.is_empty()).count(),
+            3
+        );
         let standing = CascadeStanding {
             audited: 5,
             differs: [0.1, 0.4],

@@ -396,6 +396,17 @@ fn a_certified_plan_carries_its_scores_and_the_router_does_what_was_certified() 
         .into_iter()
         .filter(|sample| answer(*sample));
     assert_eq!(right.count() as u64, certified.right);
+    let entry = &stages[0];
+    let deferred = parts(2_000).certification.into_iter().filter(|sample| {
+        let confidence = profile.confidence_at(stages, entry, *sample);
+        matches!(route(&entry.exit, confidence), Ok(Route::Forward(_)))
+    });
+    let expected = &plan.certified.as_ref().unwrap().cascades.last().unwrap().stages[0];
+    assert_eq!(
+        expected.deferred,
+        deferred.count() as u64,
+        "the list expects what the router does"
+    );
     assert!(
         with(false).gears[0]
             .wiring

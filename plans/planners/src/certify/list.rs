@@ -73,7 +73,7 @@ pub(crate) fn certified_list(profile: &Profile, wired: Vec<Wired>, homes: Vec<u3
     }
 }
 
-/// The way of one sample through a cascade: the stages, their confidences, and whether each deferred; and the answer.
+/// The way of one sample through a cascade: the stages, what their bands compared, and whether each deferred; and the answer.
 struct Walk<'a> {
     steps: Vec<(&'a str, f64, bool)>,
     answer: Option<u32>,
@@ -93,7 +93,9 @@ fn walk<'a>(profile: &Profile, wiring: &'a Wiring, sample: usize) -> Walk<'a> {
         let Some(answers) = variant.map(|variant| &variant.validation) else {
             break;
         };
-        let confidence = answers.confidences.get(sample).copied().unwrap_or(0.0);
+        let confidence = profile
+            .confidence_at(&wiring.stages, stage, sample)
+            .unwrap_or(0.0);
         walk.answer = answers.predictions.get(sample).copied();
         // Edges lead to later stages only, so the walk ends.
         next = match routing::route(&stage.exit, Some(confidence)) {
