@@ -157,7 +157,7 @@ impl<'a> Exchange<'a> {
         };
         self.open.push(attempt.boxed());
         if client.retries {
-            let silence = client.shared.policy().silence_us(self.resends);
+            let silence = client.shared.policy().silence_us(self.resends, micros(left));
             self.silent_at = silence.map(|silence| sent + Duration::from_micros(silence));
             self.reconnected = reconnected(&client.bus).boxed();
         }

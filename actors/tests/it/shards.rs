@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use crate::common::gears::{PATIENCE, block_on};
 use crate::common::{Scripted, ask, cascade, label};
 
-const BUDGET: Duration = Duration::from_secs(10);
+const BUDGET: Duration = Duration::from_secs(30);
 const SHARDS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1);
 
 /// The cascade with a replica of every variant on each of these workers.

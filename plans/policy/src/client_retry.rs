@@ -24,6 +24,9 @@ const SHORTEST_SILENCE_US: u64 = 250_000;
 /// Silence after which a request is sent again, in multiples of the longest recent latency.
 const SILENCE_FACTOR: f64 = 4.0;
 
+/// Silence after which a request may be sent again once half of its budget is over, in multiples of the longest recent latency.
+const LATE_SILENCE_FACTOR: f64 = 1.25;
+
 /// Part by which the longest recent latency shrinks with each faster answer.
 const DECAY: f64 = 0.02;
 
@@ -106,11 +109,16 @@ impl ClientRetry {
         self.earn(EARNED);
     }
 
-    /// Returns the silence after which a request counts as lost that has been sent again `resends` times, microseconds; `None`
-    /// before the first answer, because the latency of the service is unknown. It doubles with each resend.
-    pub fn silence_us(&self, resends: u32) -> Option<u64> {
-        let silence = (self.latency_us? * SILENCE_FACTOR) as u64;
-        Some(doubled(silence.max(SHORTEST_SILENCE_US), resends, u64::MAX))
+    /// Returns the silence after which a request counts as lost that has been sent again `resends` times and has `left_us` of its
+    /// budget, microseconds; `None` before the first answer, because the latency of the service is unknown. It doubles with each
+    /// resend. It is at most half of the budget that is left, so that another attempt has time, unless recent requests took as long.
+    pub fn silence_us(&self, resends: u32, left_us: u64) -> Option<u64> {
+        let latency = self.latency_us?;
+        let silence = (latency * SILENCE_FACTOR) as u64;
+        let longest = (left_us / 2)
+            .max((latency * LATE_SILENCE_FACTOR) as u64)
+            .max(SHORTEST_SILENCE_US);
+        Some(doubled(silence.max(SHORTEST_SILENCE_US), resends, longest))
     }
 
     /// Decides at `now_us`, on a monotonic clock, about a request that has been sent again `resends` times and has `left_us` of
@@ -207,19 +215,38 @@ mod tests {
 
     #[test]
     fn silence_is_measured_by_the_latency_of_the_service() {
+        const LEFT: u64 = 60_000_000;
         let mut client = ClientRetry::default();
-        assert_eq!(client.silence_us(0), None, "the first request may be slow");
+        assert_eq!(client.silence_us(0, LEFT), None, "the first request may be slow");
         client.answered(5_000);
         assert_eq!(
-            (client.silence_us(0), client.silence_us(2)),
+            (client.silence_us(0, LEFT), client.silence_us(2, LEFT)),
             (Some(250_000), Some(1_000_000))
         );
         client.answered(2_000_000);
-        assert_eq!(client.silence_us(0), Some(8_000_000));
+        assert_eq!(client.silence_us(0, LEFT), Some(8_000_000));
         for _ in 0..1_000 {
             client.answered(5_000);
         }
-        assert_eq!(client.silence_us(0), Some(250_000));
+        assert_eq!(client.silence_us(0, LEFT), Some(250_000));
+    }
+
+    #[test]
+    fn a_silent_request_keeps_half_of_its_budget_for_another_attempt() {
+        let mut client = ClientRetry::default();
+        client.answered(2_000_000);
+        assert_eq!(client.silence_us(0, 10_000_000), Some(5_000_000));
+        assert_eq!(client.silence_us(1, 6_000_000), Some(3_000_000));
+        assert_eq!(
+            client.silence_us(0, 3_000_000),
+            Some(2_500_000),
+            "requests that take most of their budget are not sent twice"
+        );
+        assert_eq!(
+            client.silence_us(3, 100_000),
+            Some(2_500_000),
+            "and not after their budget"
+        );
     }
 
     #[test]
