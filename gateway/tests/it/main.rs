@@ -13,6 +13,7 @@ mod limits;
 mod logs;
 mod oip;
 mod openai;
+mod remote;
 mod responses;
 mod streaming;
 mod support;
