@@ -19,6 +19,7 @@ use crate::oip::json_response;
 use crate::shared::Shared;
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object with the fields of a chat completion")]
 struct Chat {
     messages: Vec<Message>,
     #[serde(default)]
@@ -37,7 +38,10 @@ struct Message {
 }
 
 #[derive(Deserialize, Default)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "the `content` of a message must be a text or a list of parts"
+)]
 enum Content {
     Text(String),
     Parts(Vec<Value>),

@@ -30,7 +30,7 @@ impl Choice {
     /// Reads the outputs of a language model, or of a stage that gives a `text`.
     ///
     /// # Errors
-    /// `KSK0009` if there is no text.
+    /// `KSK0003` if there is no text: the app is no language model.
     pub(super) fn read(reply: &InferReply) -> Result<Self, Failure> {
         let output = |name: &str| reply.outputs.iter().find(|output| output.name == name);
         let text = output("text").and_then(|text| Some(text.to_texts().ok()?.concat()));
@@ -39,10 +39,7 @@ impl Choice {
             let message = format!(
                 "the app answered without a `text`; its outputs are {names:?}. Is it a language model?"
             );
-            Failure::from(kaskade_actors::Fault::new(
-                kaskade_actors::Code::BadOutput,
-                message,
-            ))
+            Failure::wrong_kind(message)
         })?;
         let tokens = output("tokens").or_else(|| output("token_texts"));
         let probabilities = output("probabilities")

@@ -9,6 +9,7 @@
 
 mod crowds;
 mod grpc;
+mod invalid;
 mod limits;
 mod logs;
 mod oip;
