@@ -8,8 +8,11 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::read::{GzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
+use futures::StreamExt as _;
 use kaskade_actors::{Code, Fault};
+use tokio::time::timeout;
 
+use crate::config::Limits;
 use crate::failure::Failure;
 
 /// A compression of HTTP bodies.
@@ -60,8 +63,12 @@ impl Coding {
     }
 }
 
-/// Reads a request's body, decompressed, of at most `limit` bytes.
-pub(crate) async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Failure> {
+/// Reads a request's body, decompressed, within the limits of the gateway.
+///
+/// # Errors
+/// `KSK0002` for one that is too large, 408 for one that stops arriving, `KSK0001` for one that ends early or has another coding.
+pub(crate) async fn read(headers: &HeaderMap, body: Body, limits: &Limits) -> Result<Bytes, Failure> {
+    let limit = limits.max_body;
     let too_large = || {
         let message = format!("the body has more than {limit} bytes, the limit of this gateway");
         Failure::from(Fault::new(Code::TooLarge, message))
@@ -69,16 +76,28 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Resul
     if body.size_hint().lower() > limit as u64 {
         return Err(too_large());
     }
-    let body = axum::body::to_bytes(body, limit).await.map_err(|error| {
-        let inner = std::error::Error::source(&error)
-            .map(ToString::to_string)
-            .unwrap_or_default();
-        if inner.contains("length limit") {
-            too_large()
+    let mut pieces = body.into_data_stream();
+    let (mut body, mut joined) = (Bytes::new(), Vec::new());
+    loop {
+        let piece = timeout(limits.body_pause, pieces.next()).await;
+        let Some(piece) = piece.map_err(|_| Failure::stalled(limits.body_pause))? else {
+            break;
+        };
+        let piece = piece.map_err(|error| Failure::malformed(format!("the body ended early: {error}")))?;
+        if body.is_empty() && joined.is_empty() {
+            // Most bodies arrive in one piece, which is not copied.
+            body = piece;
         } else {
-            Failure::malformed(format!("the body ended early: {error}"))
+            joined.extend_from_slice(&std::mem::take(&mut body));
+            joined.extend_from_slice(&piece);
         }
-    })?;
+        if body.len().max(joined.len()) > limit {
+            return Err(too_large());
+        }
+    }
+    if !joined.is_empty() {
+        body = joined.into();
+    }
     let coding = match headers.get(header::CONTENT_ENCODING).map(HeaderValue::as_bytes) {
         None | Some(b"identity" | b"") => return Ok(body),
         Some(b"gzip") => Coding::Gzip,
@@ -128,6 +147,8 @@ pub(crate) async fn compressed(response: Response<Body>, coding: Coding, from: u
 
 #[cfg(test)]
 mod tests {
+    use futures::stream;
+
     use super::*;
 
     fn headers(name: header::HeaderName, value: &'static str) -> HeaderMap {
@@ -142,6 +163,40 @@ mod tests {
         assert_eq!(accepted("identity"), None);
     }
 
+    fn at_most(max_body: usize) -> Limits {
+        Limits {
+            max_body,
+            ..Limits::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_in_pieces_is_joined_and_one_that_stops_is_refused() {
+        let piece = |text: &'static str| Ok::<_, std::io::Error>(Bytes::from_static(text.as_bytes()));
+        let whole = stream::iter([piece("a"), piece("b"), piece(""), piece("c")]);
+        let body = read(&HeaderMap::new(), Body::from_stream(whole), &at_most(3)).await;
+        assert_eq!(body.unwrap(), "abc");
+        let longer = stream::iter([piece("a"), piece("bc"), piece("d")]);
+        let refused = read(&HeaderMap::new(), Body::from_stream(longer), &at_most(3))
+            .await
+            .unwrap_err();
+        assert_eq!(refused.code, "KSK0002");
+        let broken = stream::iter([piece("a"), Err(std::io::Error::other("gone"))]);
+        let refused = read(&HeaderMap::new(), Body::from_stream(broken), &at_most(3))
+            .await
+            .unwrap_err();
+        assert_eq!(refused.status.as_u16(), 400);
+        let limits = Limits {
+            body_pause: std::time::Duration::from_millis(1),
+            ..at_most(3)
+        };
+        let stopped = stream::iter([piece("a")]).chain(stream::pending());
+        let refused = read(&HeaderMap::new(), Body::from_stream(stopped), &limits)
+            .await
+            .unwrap_err();
+        assert_eq!((refused.status.as_u16(), refused.retryable), (408, true));
+    }
+
     #[tokio::test]
     async fn compressed_bodies_are_read_up_to_the_limit() {
         let plain = vec![7_u8; 100_000];
@@ -149,12 +204,18 @@ mod tests {
             let packed = coding.compress(&plain).unwrap();
             assert!(packed.len() < 1_000);
             let headers = headers(header::CONTENT_ENCODING, name);
-            let read_back = read(&headers, Body::from(packed.clone()), 100_000).await.unwrap();
+            let read_back = read(&headers, Body::from(packed.clone()), &at_most(100_000))
+                .await
+                .unwrap();
             assert_eq!(read_back, plain);
-            let refused = read(&headers, Body::from(packed), 99_999).await.unwrap_err();
+            let refused = read(&headers, Body::from(packed), &at_most(99_999))
+                .await
+                .unwrap_err();
             assert_eq!(refused.code, "KSK0002");
         }
-        let refused = read(&HeaderMap::new(), Body::from(plain), 99).await.unwrap_err();
+        let refused = read(&HeaderMap::new(), Body::from(plain), &at_most(99))
+            .await
+            .unwrap_err();
         assert_eq!(refused.status.as_u16(), 413);
     }
 

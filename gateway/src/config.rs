@@ -26,6 +26,8 @@ pub struct Limits {
     pub max_in_flight: usize,
     /// Maximum bytes of a request's body, after decompression.
     pub max_body: usize,
+    /// Longest pause in which nothing of a body arrives; the request is then refused with 408 and no longer in progress.
+    pub body_pause: Duration,
     /// Responses from this size are compressed if the client accepts it, bytes.
     pub compress_from: usize,
     /// How long a shutdown waits for requests in progress.
@@ -66,6 +68,7 @@ impl Default for Limits {
         Self {
             max_in_flight: 4_096,
             max_body: 64 << 20,
+            body_pause: Duration::from_secs(30),
             compress_from: 4 << 10,
             grace: Duration::from_secs(10),
             tls: None,

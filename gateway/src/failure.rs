@@ -1,7 +1,10 @@
 //! Typed errors as HTTP responses, in the form of each API.
 
+use std::borrow::Cow;
+use std::time::Duration;
+
 use axum::body::Body;
-use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::http::{HeaderValue, Method, Response, StatusCode, header};
 use kaskade_actors::{Code, Fault};
 use serde_json::json;
 
@@ -9,6 +12,9 @@ use crate::grpc;
 
 /// Pause that a client should make before it sends a refused request again, milliseconds.
 pub(crate) const RETRY_AFTER_MS: u32 = 100;
+
+/// Most characters of what a client sent that a message repeats.
+const MAX_ECHO: usize = 100;
 
 /// An API, which has its own form of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,10 +94,62 @@ impl Failure {
 
     /// The gateway serves no app of that name.
     pub(crate) fn unknown_app(name: &str) -> Self {
+        let name = shortened(name);
         let message = format!("this gateway serves no app `{name}`; GET /v1/models lists its apps");
         Self {
             param: Some("model"),
             ..Fault::new(Code::UnknownApp, message).into()
+        }
+    }
+
+    /// The app's answers are of another kind than the endpoint gives.
+    pub(crate) fn wrong_kind(message: impl Into<String>) -> Self {
+        Self {
+            param: Some("model"),
+            ..Fault::new(Code::WrongInput, message).into()
+        }
+    }
+
+    /// The gateway has no such path.
+    pub(crate) fn unknown_path(path: &str) -> Self {
+        Self {
+            status: StatusCode::NOT_FOUND,
+            code: "unknown_path",
+            message: format!(
+                "this gateway has no path `{}`; GET /openapi.json lists its paths",
+                shortened(path)
+            ),
+            retryable: false,
+            param: None,
+        }
+    }
+
+    /// The path exists, but not for this method.
+    pub(crate) fn wrong_method(method: &Method, path: &str) -> Self {
+        Self {
+            status: StatusCode::METHOD_NOT_ALLOWED,
+            code: "wrong_method",
+            message: format!(
+                "`{}` does not answer the method {}; the header `allow` has those that it does",
+                shortened(path),
+                shortened(method.as_str())
+            ),
+            retryable: false,
+            param: None,
+        }
+    }
+
+    /// The client stopped sending its body.
+    pub(crate) fn stalled(after: Duration) -> Self {
+        Self {
+            status: StatusCode::REQUEST_TIMEOUT,
+            code: "body_timeout",
+            message: format!(
+                "the body is not complete, and nothing of it has arrived for {} ms",
+                after.as_millis()
+            ),
+            retryable: true,
+            param: None,
         }
     }
 
@@ -158,6 +216,14 @@ impl Failure {
     }
 }
 
+/// The beginning of what a client sent, for a message.
+fn shortened(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(MAX_ECHO) {
+        None => text.into(),
+        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()).into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,5 +250,7 @@ mod tests {
         let failure = Failure::param("model", "no");
         assert_eq!(failure.openai()["error"]["param"], "model");
         assert_eq!(failure.openai()["error"]["type"], "invalid_request_error");
+        let long = Failure::unknown_app(&"é".repeat(1_000)).message;
+        assert!(long.contains("é...`") && long.len() < 300, "{long}");
     }
 }

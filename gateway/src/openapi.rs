@@ -38,7 +38,7 @@ pub(crate) fn document() -> Value {
 }
 
 /// Statuses of errors that every path that asks an app may answer with.
-const ERRORS: [(&str, &str); 12] = [
+const ERRORS: [(&str, &str); 13] = [
     (
         "400",
         "The request is malformed, or asks for what is not supported.",
@@ -48,6 +48,7 @@ const ERRORS: [(&str, &str); 12] = [
         "404",
         "The gateway serves no such app, or the app no such version.",
     ),
+    ("408", "The body stopped arriving."),
     ("413", "The body, a request or a reply is too large."),
     ("422", "An input is not what the model takes."),
     ("429", "A limit is reached; retry after `retry-after-ms`."),

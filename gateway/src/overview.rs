@@ -128,9 +128,12 @@ impl Overview {
         let models = self.models();
         let (money, money_source) = money(&models).unzip();
         let newest = self.beats.values().filter_map(Told::newest);
+        let epoch = newest.map(|beat| beat.epoch).max().unwrap_or(0);
+        // What was found about the certificates of another plan says nothing of this one.
+        let certificates = self.certificates.as_ref().filter(|report| report.epoch == epoch);
         Look {
             app: app.to_owned(),
-            epoch: newest.map(|beat| beat.epoch).max().unwrap_or(0),
+            epoch,
             gear: self.gear.map(|shift| shift.gear),
             watts,
             joules_per_request: watts
@@ -146,7 +149,7 @@ impl Overview {
             ingresses,
             models,
             nodes,
-            certificates: self.certificates.clone(),
+            certificates: certificates.cloned(),
         }
     }
 

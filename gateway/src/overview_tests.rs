@@ -214,3 +214,21 @@ fn rates_look_back_a_few_seconds_and_no_further() {
     let rate = overview.look("app", at(20)).ingresses.unwrap().arrived_per_s;
     assert!((rate - 100.0).abs() < 1e-9, "{rate}");
 }
+
+#[test]
+fn what_was_found_about_another_plan_is_not_shown() {
+    let beat = |epoch| Beat {
+        actor: "worker".to_owned(),
+        epoch,
+        ..Beat::default()
+    };
+    let mut overview = Overview::default();
+    overview.beat(at(1), beat(3));
+    overview.watched(WatchReport {
+        epoch: 3,
+        ..WatchReport::default()
+    });
+    assert!(overview.look("app", at(1)).certificates.is_some());
+    overview.beat(at(2), beat(4));
+    assert_eq!(overview.look("app", at(2)).certificates, None);
+}

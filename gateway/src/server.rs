@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
+use axum::http::{Method, Response, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use axum::serve::ListenerExt as _;
@@ -21,6 +23,7 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 use crate::config::{AppOptions, Limits};
+use crate::failure::{Api, Failure};
 use crate::guard::guard;
 use crate::shared::{Served, Shared};
 use crate::tls::{TlsError, TlsListener, acceptor};
@@ -204,6 +207,16 @@ async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Shared
     }
 }
 
+async fn unknown_path(uri: Uri) -> Response<Body> {
+    let path = uri.path();
+    Failure::unknown_path(path).response(Api::of(path))
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> Response<Body> {
+    let path = uri.path();
+    Failure::wrong_method(&method, path).response(Api::of(path))
+}
+
 /// Returns all routes.
 fn router(shared: Arc<Shared>) -> Router {
     Router::new()
@@ -216,6 +229,8 @@ fn router(shared: Arc<Shared>) -> Router {
         .merge(tei::routes())
         .merge(openapi::routes())
         .merge(grpc::routes(&shared))
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(Arc::clone(&shared), guard))
         .with_state(shared)
 }

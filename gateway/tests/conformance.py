@@ -34,7 +34,6 @@ EXCLUDED = {
     "positive_data_acceptance": "whether data fits is the model's decision",
     # Fields that are not read may hold anything: load tools send fields of other servers.
     "negative_data_rejection": "unknown fields and values of fields that are not read are ignored",
-    "unsupported_method": "the answer to a method that a path lacks is the router's",
 }
 
 

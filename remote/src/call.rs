@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use hyper::Method;
 use hyper::header::HeaderName;
-use kaskade_models::{Datatype, Inputs, ModelError, Outputs, Tensor};
+use kaskade_models::{Datatype, ModelError, Outputs, Tensor};
 use kaskade_policy::remote::breaker::{Breaker, Permission};
 use kaskade_policy::remote::price::{Price, Spending, Usage};
 use kaskade_policy::remote::retry::{self, FailedCall, RetryConfig};
@@ -36,6 +36,8 @@ pub(crate) struct Prepared {
     pub streamed: bool,
     /// Most tokens of the answer.
     pub max_tokens: u32,
+    /// Most probable tokens that the request wants to see.
+    pub top_logprobs: usize,
 }
 
 /// An answer that has been read.
@@ -57,9 +59,9 @@ pub(crate) struct Party {
 }
 
 impl Party {
-    fn decode(&self, head: &str, body: &Bytes) -> Result<Answer, CallError> {
+    fn decode(&self, request: &Prepared, head: &str, body: &Bytes) -> Result<Answer, CallError> {
         match &self.api {
-            Api::Chat(chat) => openai::chat::decode(chat, body),
+            Api::Chat(chat) => openai::chat::decode(chat, request.top_logprobs, body),
             Api::Embeddings { .. } => openai::embeddings::decode(body),
             Api::Oip { .. } => oip::decode(head, body),
         }
@@ -90,22 +92,22 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Answers a request before its deadline, with the verdict of the judge if there is one. The outputs state the tokens and the
+    /// Answers a request before its deadline, with the verdict of the judge on the answer to `asked` if there is one. The outputs state the tokens and the
     /// cost of all calls, as far as they are known.
     ///
     /// # Errors
     /// [`ModelError::Late`] if the deadline comes first; otherwise what the last call failed with.
     pub(crate) async fn answer(
         &self,
-        inputs: &Inputs,
+        asked: &str,
         request: &Prepared,
         deadline: Option<Instant>,
         parts: Parts<'_>,
     ) -> Result<Outputs, ModelError> {
         let Answer { mut outputs, usage } = self.exchange(&self.model, request, deadline, parts).await?;
         let mut cost = self.model.price.and_then(|price| price.cost(usage));
-        if let (Some((judge, called)), Api::Chat(asked)) = (&self.judge, &self.model.api) {
-            let judging = openai::judge::prepare(judge, asked, inputs, &outputs)?;
+        if let (Some((judge, called)), Api::Chat(chat)) = (&self.judge, &self.model.api) {
+            let judging = openai::judge::prepare(judge, chat, asked, &outputs)?;
             let verdict = self.exchange(called, &judging, deadline, &mut |_| ()).await?;
             cost = cost
                 .zip(called.cost(&verdict))
@@ -132,7 +134,7 @@ impl Caller {
         {
             // As long as it took: measurements of recorded answers are those of the endpoint.
             tokio::time::sleep(recorded.took).await;
-            return Ok(called.decode(&recorded.head, &recorded.body)?);
+            return Ok(called.decode(request, &recorded.head, &recorded.body)?);
         }
         let left = || {
             deadline.map_or(Duration::MAX, |deadline| {
@@ -201,7 +203,8 @@ impl Caller {
         );
         let answer = answer.await?;
         if request.streamed {
-            let answer = openai::stream::read(&called.http, answer, &called.api, parts).await?;
+            let answer =
+                openai::stream::read(&called.http, answer, &called.api, request.top_logprobs, parts).await?;
             reserved.settle(called.cost(&answer));
             return Ok(answer);
         }
@@ -211,7 +214,7 @@ impl Caller {
             .unwrap_or_default()
             .to_owned();
         let body = called.http.read(answer).await?;
-        let answer = called.decode(&head, &body)?;
+        let answer = called.decode(request, &head, &body)?;
         reserved.settle(called.cost(&answer));
         if let Some(cache) = &self.cache {
             let recorded = Recorded {

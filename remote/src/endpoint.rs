@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use kaskade_models::generation::SamplingOptions;
 use kaskade_policy::remote::breaker::BreakerConfig;
 use kaskade_policy::remote::price::Price;
 use kaskade_policy::remote::retry::RetryConfig;
@@ -76,12 +77,11 @@ pub struct Chat {
     pub task: ChatTask,
     /// Instructions before the request, as the message of the system.
     pub system: Option<String>,
-    /// The message of the user; [`TEXT`] stands for the request's text.
+    /// The message of the user; [`TEXT`] stands for the request's text, or for the last message of the user.
     pub prompt: String,
-    /// Most tokens of an answer.
-    pub max_tokens: u32,
-    /// Sampling temperature.
-    pub temperature: f64,
+    /// Sampling of requests that state none of their own. What both leave out is the endpoint's choice, except the most tokens
+    /// of an answer and the temperature, which are those of a local model.
+    pub sampling: SamplingOptions,
     /// Most probable tokens to ask for at every place, 1 to 20; 0 asks for no probabilities, so that answers have no
     /// confidence of their own.
     pub top_logprobs: u32,
@@ -111,6 +111,8 @@ pub enum Confidence {
     Agreement {
         /// Samples of one call, at least 2.
         samples: u32,
+        /// Their sampling temperature, also for requests that state another one: greedy samples would always agree.
+        temperature: f64,
     },
     /// A second model.
     Judge(Box<Judge>),

@@ -219,15 +219,14 @@ impl RemoteModel {
         let deadline = budget.and_then(|budget| Instant::now().checked_add(budget.mul_f64(1.0 - RESERVED)));
         let (caller, events) = (Arc::clone(&self.caller), self.sender.clone());
         // A judge reads what was asked.
-        let inputs = if caller.judge.is_some() {
-            inputs.clone()
-        } else {
-            Inputs::new()
+        let asked = match &caller.judge {
+            Some(_) => openai::prompt::Asked::read(inputs)?.to_text()?,
+            None => String::new(),
         };
         let call = runtime.spawn(async move {
             let _waiting = Waiting::one(&caller.waiting);
             let mut parts = |part| drop(events.send(Event::Part(number, part)));
-            let end = caller.answer(&inputs, &request, deadline, &mut parts).await;
+            let end = caller.answer(&asked, &request, deadline, &mut parts).await;
             // The receiver is gone if the model is dropped.
             drop(events.send(Event::End(number, end)));
         });

@@ -189,6 +189,7 @@ impl Metadata {
             head: Some(JSON_LENGTH),
             streamed: false,
             max_tokens: 0,
+            top_logprobs: 0,
         })
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use kaskade::models::generation::SamplingOptions;
 use kaskade::models::{Datatype, Extent, InputSpec, Model, Signature};
 use kaskade::policy::remote::breaker::BreakerConfig;
 use kaskade::policy::remote::retry::RetryConfig;
@@ -67,8 +68,10 @@ impl RemoteArgs {
                 task: ChatTask::Generate,
                 system: None,
                 prompt: "{text}".to_owned(),
-                max_tokens: 8,
-                temperature: 0.0,
+                sampling: SamplingOptions {
+                    max_tokens: Some(8),
+                    ..SamplingOptions::default()
+                },
                 top_logprobs: 1,
                 style: Style::Chat,
                 confidence: Confidence::Logprobs,

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 
+use kaskade_models::generation::SamplingOptions;
 use kaskade_policy::remote::price::Price;
 use kaskade_remote::endpoint::{ANSWER, TEXT, VERDICTS};
 use kaskade_remote::secret::SecretError;
@@ -15,7 +16,7 @@ use super::remote::KeySource;
 const MAX_SAMPLES: u32 = 64;
 
 /// Most tokens of a verdict.
-const VERDICT_TOKENS: u32 = 8;
+const VERDICT_TOKENS: usize = 8;
 
 /// Most probable tokens that a judge is asked for.
 const VERDICT_LOGPROBS: u32 = 20;
@@ -88,14 +89,6 @@ impl ConfidenceRule {
         *self == Self::Logprobs
     }
 
-    /// The sampling temperature that it needs.
-    pub(super) fn temperature(&self) -> Option<f64> {
-        match self {
-            Self::Agreement(rule) => Some(rule.temperature),
-            Self::Logprobs | Self::Judge(_) => None,
-        }
-    }
-
     /// Returns what the endpoint's client does, with the judge's key.
     ///
     /// # Errors
@@ -105,6 +98,7 @@ impl ConfidenceRule {
             Self::Logprobs => Ok(Confidence::Logprobs),
             Self::Agreement(rule) => Ok(Confidence::Agreement {
                 samples: rule.samples.get(),
+                temperature: rule.temperature,
             }),
             Self::Judge(rule) => {
                 let key = rule.api_key.as_ref().map(KeySource::read).transpose()?;
@@ -115,8 +109,10 @@ impl ConfidenceRule {
                     },
                     system: None,
                     prompt: rule.prompt.clone(),
-                    max_tokens: VERDICT_TOKENS,
-                    temperature: 0.0,
+                    sampling: SamplingOptions {
+                        max_tokens: Some(VERDICT_TOKENS),
+                        ..SamplingOptions::default()
+                    },
                     top_logprobs: VERDICT_LOGPROBS,
                     style: Style::Chat,
                     confidence: Confidence::Logprobs,

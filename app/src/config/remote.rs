@@ -5,6 +5,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 use kaskade_models::Generation;
+use kaskade_models::generation::SamplingOptions;
 use kaskade_policy::remote::breaker::BreakerConfig;
 use kaskade_policy::remote::price::Price;
 use kaskade_policy::remote::retry::RetryConfig;
@@ -22,7 +23,7 @@ use super::variant::Task;
 const MAX_LOGPROBS: u32 = 20;
 
 /// Most tokens of an answer that is a label.
-const LABEL_TOKENS: u32 = 8;
+const LABEL_TOKENS: usize = 8;
 
 /// An endpoint, and the model behind it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -51,7 +52,7 @@ pub struct RemoteRule {
     /// Instructions before the request, as the message of the system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
-    /// The message of the user; `{text}` stands for the request's text.
+    /// The message of the user; `{text}` stands for the request's text, or for the last message of the user in a chat.
     #[serde(default = "default_prompt")]
     pub prompt: String,
     /// Most probable tokens to ask for at every place, from which classes and confidences are computed. 0 for an endpoint
@@ -213,8 +214,10 @@ impl RemoteRule {
             (RemoteKind::OpenAi, OpenAiApi::Embeddings) => Api::Embeddings { model },
             (RemoteKind::OpenAi, OpenAiApi::Chat | OpenAiApi::Completions) => {
                 let generates = task == Task::Generation;
-                let sampling = generation.sampling.clone().sampling(0);
-                let most = u32::try_from(sampling.max_tokens).unwrap_or(u32::MAX);
+                let label = SamplingOptions {
+                    max_tokens: Some(LABEL_TOKENS),
+                    ..SamplingOptions::default()
+                };
                 Api::Chat(Chat {
                     model,
                     task: if generates {
@@ -226,12 +229,11 @@ impl RemoteRule {
                     },
                     system: self.system.clone(),
                     prompt: self.prompt.clone(),
-                    max_tokens: if generates { most } else { LABEL_TOKENS },
-                    temperature: self.confidence.temperature().unwrap_or(if generates {
-                        sampling.temperature.into()
+                    sampling: if generates {
+                        generation.sampling.clone()
                     } else {
-                        0.0
-                    }),
+                        label
+                    },
                     top_logprobs: if self.confidence.is_default() {
                         self.top_logprobs
                     } else {

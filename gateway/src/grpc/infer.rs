@@ -125,7 +125,7 @@ async fn infer(
         None => shared.app(&asked.model_name)?,
     };
     let parameters = scalars(asked.parameters);
-    let budget = timeout(&parameters).unwrap_or(app.options.default_budget);
+    let budget = timeout(&parameters)?.unwrap_or(app.options.default_budget);
     let call = Call::new(app, headers, extensions, budget)?;
     let request = InferRequest {
         inputs: inputs(asked.inputs, asked.raw_input_contents)?,

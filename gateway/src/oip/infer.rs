@@ -127,9 +127,9 @@ pub(crate) fn alone(app: Arc<Served>, version: &str) -> Result<Arc<Served>, Fail
 
 async fn infer(shared: &Shared, app: Arc<Served>, request: Request) -> Result<Response<Body>, Failure> {
     let (parts, body) = request.into_parts();
-    let body = body::read(&parts.headers, body, shared.limits.max_body).await?;
+    let body = body::read(&parts.headers, body, &shared.limits).await?;
     let (asked, mut wanted) = read(&body, parts.headers.get(HEADER_LENGTH).map(HeaderValue::as_bytes))?;
-    let timeout = timeout(&asked.parameters).unwrap_or(app.options.default_budget);
+    let timeout = timeout(&asked.parameters)?.unwrap_or(app.options.default_budget);
     let call = Call::new(app, &parts.headers, &parts.extensions, timeout)?;
     wanted.id.clone_from(&asked.id);
     let request = InferRequest {
@@ -212,10 +212,18 @@ fn scalar(value: Value) -> Option<String> {
     }
 }
 
-/// Returns the request's parameter `timeout`, microseconds.
-pub(crate) fn timeout(parameters: &BTreeMap<String, String>) -> Option<Duration> {
-    let micros = parameters.get("timeout")?.parse().ok()?;
-    (micros > 0).then(|| Duration::from_micros(micros))
+/// Returns the request's parameter `timeout`, microseconds; 0 is none.
+///
+/// # Errors
+/// `KSK0001` if it is no number.
+pub(crate) fn timeout(parameters: &BTreeMap<String, String>) -> Result<Option<Duration>, Failure> {
+    let Some(timeout) = parameters.get("timeout") else {
+        return Ok(None);
+    };
+    let micros: u64 = timeout
+        .parse()
+        .map_err(|_| Failure::malformed("the parameter `timeout` must be a number of microseconds"))?;
+    Ok((micros > 0).then(|| Duration::from_micros(micros)))
 }
 
 fn tensor(input: Input, rest: &mut Bytes) -> Result<Tensor, Failure> {

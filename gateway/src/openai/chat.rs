@@ -19,6 +19,7 @@ use crate::oip::json_response;
 use crate::shared::Shared;
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object with the fields of a chat completion")]
 struct Chat {
     messages: Vec<Message>,
     #[serde(default)]
@@ -37,7 +38,10 @@ struct Message {
 }
 
 #[derive(Deserialize, Default)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "the `content` of a message must be a text or a list of parts"
+)]
 enum Content {
     Text(String),
     Parts(Vec<Value>),
@@ -127,7 +131,12 @@ fn messages(messages: Vec<Message>) -> Result<String, Failure> {
             Content::Empty => String::new(),
             Content::Parts(parts) => texts(&parts)?,
         };
-        Ok(json!({"role": message.role, "content": content}))
+        // Chat templates know the older name.
+        let role = match message.role.as_str() {
+            "developer" => "system",
+            role => role,
+        };
+        Ok(json!({"role": role, "content": content}))
     });
     let messages = messages.collect::<Result<Vec<_>, Failure>>()?;
     Ok(Value::from(messages).to_string())
@@ -149,12 +158,13 @@ mod tests {
     #[test]
     fn messages_become_one_json_text() {
         let chat: Chat = serde_json::from_str(
-            r#"{"messages":[{"role":"system","content":"be brief","name":"x"},
+            r#"{"messages":[{"role":"developer","content":"be brief","name":"x"},
                 {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}],"user":"me"}"#,
         )
         .unwrap();
         let text = messages(chat.messages).unwrap();
         let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value[0], json!({"role": "system", "content": "be brief"}));
         assert_eq!(value[1], json!({"role": "user", "content": "ab"}));
         let image = vec![Message {
             role: "user".to_owned(),

@@ -13,11 +13,12 @@ use crate::failure::Failure;
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Choice {
     pub(super) text: String,
-    pub(super) tokens: Vec<i64>,
+    /// Names of its tokens, if the model lists them: texts from an endpoint, else ids.
+    pub(super) tokens: Vec<String>,
     /// Natural logarithms of the tokens' probabilities, if the model gives them.
     pub(super) logprobs: Vec<f64>,
     /// The most probable tokens at every place with the logarithms of their probabilities, if they were asked for.
-    pub(super) top: Vec<Vec<(i64, f64)>>,
+    pub(super) top: Vec<Vec<(String, f64)>>,
     pub(super) finish: &'static str,
     /// Tokens of the prompt, if the model counts them.
     pub(super) prompt_tokens: Option<i64>,
@@ -29,7 +30,7 @@ impl Choice {
     /// Reads the outputs of a language model, or of a stage that gives a `text`.
     ///
     /// # Errors
-    /// `KSK0009` if there is no text.
+    /// `KSK0003` if there is no text: the app is no language model.
     pub(super) fn read(reply: &InferReply) -> Result<Self, Failure> {
         let output = |name: &str| reply.outputs.iter().find(|output| output.name == name);
         let text = output("text").and_then(|text| Some(text.to_texts().ok()?.concat()));
@@ -38,26 +39,22 @@ impl Choice {
             let message = format!(
                 "the app answered without a `text`; its outputs are {names:?}. Is it a language model?"
             );
-            Failure::from(kaskade_actors::Fault::new(
-                kaskade_actors::Code::BadOutput,
-                message,
-            ))
+            Failure::wrong_kind(message)
         })?;
-        let tokens = output("tokens")
-            .and_then(|tokens| tokens.to_i64().ok())
-            .unwrap_or_default();
+        let tokens = output("tokens").or_else(|| output("token_texts"));
         let probabilities = output("probabilities")
             .and_then(|found| found.to_f32().ok())
             .unwrap_or_default();
         let end = output("end").and_then(|end| Some(end.to_texts().ok()?.concat()));
         let usage = output("usage").and_then(|usage| <[i64; 2]>::try_from(usage.to_i64().ok()?).ok());
-        let top = match (output("top_tokens"), output("top_logprobs")) {
+        let top_tokens = output("top_tokens").or_else(|| output("top_token_texts"));
+        let top = match (top_tokens, output("top_logprobs")) {
             (Some(tokens), Some(logprobs)) => top(tokens, logprobs),
             _ => Vec::new(),
         };
         Ok(Self {
             text,
-            tokens,
+            tokens: tokens.map(names).unwrap_or_default(),
             top,
             logprobs: probabilities
                 .into_iter()
@@ -79,31 +76,37 @@ impl Choice {
         self.completion_tokens.unwrap_or(listed)
     }
 
-    /// Returns the log-probabilities as chat has them. A token is named by its id, since pieces of text may not be tokens.
+    /// Returns the log-probabilities as chat has them. A token of a local model is named by its id, since pieces of text may not be
+    /// tokens.
     pub(super) fn chat_logprobs(&self) -> Value {
         let tops = self
             .top
             .iter()
             .map(Vec::as_slice)
             .chain(std::iter::repeat(&[][..]));
-        let content = self.tokens.iter().zip(&self.logprobs).zip(tops).map(|((token, logprob), top)| {
-            let top = top.iter().map(|(token, logprob)| {
-                json!({"token": named(*token), "logprob": finite(*logprob), "bytes": null})
+        let content = self
+            .tokens
+            .iter()
+            .zip(&self.logprobs)
+            .zip(tops)
+            .map(|((token, logprob), top)| {
+                let top = top.iter().map(
+                    |(token, logprob)| json!({"token": token, "logprob": finite(*logprob), "bytes": null}),
+                );
+                let top: Vec<Value> = top.collect();
+                json!({"token": token, "logprob": finite(*logprob), "bytes": null, "top_logprobs": top})
             });
-            let top: Vec<Value> = top.collect();
-            json!({"token": named(*token), "logprob": finite(*logprob), "bytes": null, "top_logprobs": top})
-        });
         json!({"content": content.collect::<Vec<_>>(), "refusal": null})
     }
 
     /// Returns the log-probabilities as completions have them.
     pub(super) fn completion_logprobs(&self) -> Value {
         json!({
-            "tokens": self.tokens.iter().map(|token| named(*token)).collect::<Vec<_>>(),
+            "tokens": self.tokens,
             "token_logprobs": self.logprobs.iter().map(|logprob| finite(*logprob)).collect::<Vec<_>>(),
             "top_logprobs": (!self.top.is_empty()).then(|| {
                 let places = self.top.iter().map(|place| {
-                    let named = place.iter().map(|(token, logprob)| (named(*token), json!(finite(*logprob))));
+                    let named = place.iter().map(|(token, logprob)| (token.clone(), json!(finite(*logprob))));
                     Value::Object(named.collect())
                 });
                 places.collect::<Vec<_>>()
@@ -114,24 +117,29 @@ impl Choice {
 }
 
 /// Reads the most probable tokens, `[places, tokens]` each.
-fn top(tokens: &Tensor, logprobs: &Tensor) -> Vec<Vec<(i64, f64)>> {
-    let (Ok(ids), Ok(values)) = (tokens.to_i64(), logprobs.to_f32()) else {
-        return Vec::new();
-    };
+fn top(tokens: &Tensor, logprobs: &Tensor) -> Vec<Vec<(String, f64)>> {
+    let values = logprobs.to_f32().unwrap_or_default();
     let each = tokens.shape.last().copied().unwrap_or(0).max(1);
-    let places = ids.chunks(each).zip(values.chunks(each));
+    let names = names(tokens);
+    let places = names.chunks(each).zip(values.chunks(each));
     places
-        .map(|(ids, values)| {
-            ids.iter()
-                .copied()
+        .map(|(names, values)| {
+            names
+                .iter()
+                .cloned()
                 .zip(values.iter().copied().map(f64::from))
                 .collect()
         })
         .collect()
 }
 
-fn named(token: i64) -> String {
-    format!("token_id:{token}")
+/// Returns the names of tokens, which are texts or ids.
+fn names(tokens: &Tensor) -> Vec<String> {
+    match (tokens.to_texts(), tokens.to_i64()) {
+        (Ok(texts), _) => texts.into_iter().map(ToOwned::to_owned).collect(),
+        (_, Ok(ids)) => ids.into_iter().map(|id| format!("token_id:{id}")).collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// JSON has no infinities; OpenAI's API has -9999 for a probability of zero.

@@ -25,6 +25,7 @@ use crate::shared::Shared;
 pub(super) const MAX_REQUESTS: usize = 2_048;
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object with the fields of a completion")]
 struct Completion {
     prompt: Prompts,
     #[serde(default)]
@@ -67,7 +68,10 @@ impl Completion {
 
 /// Prompts, or the inputs of embeddings.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "a prompt or input must be a text, a list of texts, a list of tokens, or several lists of tokens"
+)]
 pub(super) enum Prompts {
     Text(String),
     Texts(Vec<String>),
@@ -128,7 +132,7 @@ pub(super) async fn begin<T: DeserializeOwned>(
     model: impl FnOnce(&T) -> Option<&str>,
 ) -> Result<(Call, T), Failure> {
     let (parts, body) = request.into_parts();
-    let body = body::read(&parts.headers, body, shared.limits.max_body).await?;
+    let body = body::read(&parts.headers, body, &shared.limits).await?;
     let asked: T = serde_json::from_slice(&body)
         .map_err(|error| Failure::malformed(format!("the body is not valid: {error}")))?;
     let app = shared.app_or_only(model(&asked))?;

@@ -58,7 +58,7 @@ enum Vector {
 /// Returns the embedding in a reply.
 ///
 /// # Errors
-/// `KSK0009` if the app gives none.
+/// `KSK0003` if the app gives none.
 pub(crate) fn embedding(reply: &InferReply) -> Result<Vec<f32>, Failure> {
     let found = NAMES
         .iter()
@@ -68,7 +68,7 @@ pub(crate) fn embedding(reply: &InferReply) -> Result<Vec<f32>, Failure> {
         let names: Vec<&str> = reply.outputs.iter().map(|output| output.name.as_str()).collect();
         let message =
             format!("the app gives no embedding (an output of one of the names {NAMES:?}), but {names:?}");
-        Fault::new(Code::BadOutput, message).into()
+        Failure::wrong_kind(message)
     })
 }
 

@@ -35,11 +35,16 @@ pub(super) struct Common {
     pub(super) stream: Option<bool>,
     stream_options: Option<StreamOptions>,
     tools: Option<Vec<Value>>,
+    /// The older name of `tools`.
+    functions: Option<Vec<Value>>,
+    tool_choice: Option<Value>,
     response_format: Option<Value>,
+    logit_bias: Option<Value>,
+    modalities: Option<Vec<String>>,
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "`stop` must be a text or a list of texts")]
 enum Stop {
     One(String),
     Many(Vec<String>),
@@ -57,14 +62,25 @@ impl Common {
     /// # Errors
     /// `KSK0001` with the field.
     pub(super) fn check(&self) -> Result<(), Failure> {
-        if self.tools.as_ref().is_some_and(|tools| !tools.is_empty()) {
-            return Err(Failure::param("tools", "tools are not supported"));
+        for (param, tools) in [("tools", &self.tools), ("functions", &self.functions)] {
+            if tools.as_ref().is_some_and(|tools| !tools.is_empty()) {
+                return Err(Failure::param(param, "tools are not supported"));
+            }
         }
-        let format = self
-            .response_format
-            .as_ref()
-            .and_then(|format| format.get("type")?.as_str());
-        if format.is_some_and(|format| format != "text") {
+        let choice = self.tool_choice.as_ref();
+        if choice.is_some_and(|choice| !matches!(choice.as_str(), Some("auto" | "none"))) {
+            let message = "tools are not supported, so none can be required; leave `tool_choice` out";
+            return Err(Failure::param("tool_choice", message));
+        }
+        let bias = self.logit_bias.as_ref();
+        if bias.is_some_and(|bias| !bias.as_object().is_some_and(serde_json::Map::is_empty)) {
+            return Err(Failure::param("logit_bias", "a bias of tokens is not supported"));
+        }
+        let mut modalities = self.modalities.iter().flatten();
+        if modalities.any(|modality| modality != "text") {
+            return Err(Failure::param("modalities", "answers are texts"));
+        }
+        if !self.response_format.as_ref().is_none_or(is_text) {
             return Err(Failure::param(
                 "response_format",
                 "only the format `text` is supported",
@@ -163,6 +179,11 @@ impl Common {
     }
 }
 
+/// Whether a format asks for plain text.
+pub(super) fn is_text(format: &Value) -> bool {
+    format.is_null() || format.get("type").and_then(Value::as_str) == Some("text")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,16 +217,25 @@ mod tests {
     fn what_would_be_answered_wrongly_is_refused() {
         for (json, param) in [
             (r#"{"tools":[{"type":"function"}]}"#, "tools"),
+            (r#"{"functions":[{"name":"f"}]}"#, "functions"),
+            (r#"{"tool_choice":"required"}"#, "tool_choice"),
+            (r#"{"tool_choice":{"type":"function"}}"#, "tool_choice"),
+            (r#"{"logit_bias":{"5":-100}}"#, "logit_bias"),
+            (r#"{"modalities":["text","audio"]}"#, "modalities"),
             (r#"{"response_format":{"type":"json_object"}}"#, "response_format"),
+            (r#"{"response_format":"json"}"#, "response_format"),
             (r#"{"n":0}"#, "n"),
             (r#"{"max_tokens":0}"#, "max_tokens"),
         ] {
             assert_eq!(common(json).check().unwrap_err().param, Some(param));
         }
         assert!(
-            common(r#"{"tools":[],"response_format":{"type":"text"},"n":null}"#)
-                .check()
-                .is_ok()
+            common(
+                r#"{"tools":[],"functions":null,"tool_choice":"auto","logit_bias":{},"modalities":["text"],
+                "response_format":{"type":"text"},"n":null}"#
+            )
+            .check()
+            .is_ok()
         );
     }
 }

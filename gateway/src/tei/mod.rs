@@ -10,7 +10,6 @@ use axum::http::{Response, StatusCode};
 use axum::routing::post;
 use futures::future::try_join_all;
 use kaskade_actors::wire::{InferReply, InferRequest};
-use kaskade_actors::{Code, Fault};
 use kaskade_models::Tensor;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -36,7 +35,10 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
 
 /// A text or a pair of texts, or many of them.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "`inputs` must be a text, a pair of texts, or a list of these"
+)]
 enum Sequences {
     One(Sequence),
     Many(Vec<Sequence>),
@@ -75,7 +77,7 @@ struct Embed {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "`inputs` must be a text or a list of texts")]
 enum Texts {
     One(String),
     Many(Vec<String>),
@@ -90,7 +92,7 @@ fn respond(result: Result<Value, Failure>) -> Response<Body> {
 
 async fn begin<T: DeserializeOwned>(shared: &Shared, request: Request) -> Result<(Call, T), Failure> {
     let (parts, body) = request.into_parts();
-    let body = body::read(&parts.headers, body, shared.limits.max_body).await?;
+    let body = body::read(&parts.headers, body, &shared.limits).await?;
     let asked = serde_json::from_slice(&body)
         .map_err(|error| Failure::malformed(format!("the body is not valid: {error}")))?;
     let name = parts
@@ -144,13 +146,9 @@ fn scores(reply: &InferReply) -> Result<Vec<f32>, Failure> {
         .find(|output| output.name == "logits")
         .map(Tensor::to_f32)
         .transpose()?;
-    logits.filter(|logits| !logits.is_empty()).ok_or_else(|| {
-        Fault::new(
-            Code::BadOutput,
-            "the app gives no `logits`; is it a classifier of texts?",
-        )
-        .into()
-    })
+    logits
+        .filter(|logits| !logits.is_empty())
+        .ok_or_else(|| Failure::wrong_kind("the app gives no `logits`; is it a classifier of texts?"))
 }
 
 fn probabilities(logits: &[f32]) -> Vec<f32> {

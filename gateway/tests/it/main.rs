@@ -9,10 +9,12 @@
 
 mod crowds;
 mod grpc;
+mod invalid;
 mod limits;
 mod logs;
 mod oip;
 mod openai;
+mod remote;
 mod responses;
 mod streaming;
 mod support;

@@ -104,7 +104,7 @@ pub(crate) const CONFIDENCE_TOP_K: u32 = 10;
 
 impl SamplingError {
     /// Name of the request's input that is invalid.
-    pub(crate) fn input(&self) -> &'static str {
+    pub const fn input(&self) -> &'static str {
         match self {
             Self::NoTokens => "max_tokens",
             Self::Temperature(_) => "temperature",

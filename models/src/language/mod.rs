@@ -1,6 +1,7 @@
 //! Language models behind the `Model` trait: texts in, texts with a confidence out, with continuous batching.
 
 mod prompt;
+pub mod request;
 mod settings;
 mod slice;
 
@@ -13,15 +14,12 @@ use crate::device::{Device, with_ops};
 use crate::generation::{Engine, EngineError, Event, FinishReason, Sampling, SamplingOptions};
 use crate::ops::Ops;
 use crate::runtime::model::{Continuous, Progress, Reader};
-use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
+use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::slice::Slice;
-use crate::runtime::tensor::{Datatype, Tensor};
+use crate::runtime::tensor::Tensor;
 use prompt::Prompts;
 pub use settings::Generation;
 use settings::configure;
-
-/// Maximum stop texts per request.
-const MAX_STOP_TEXTS: usize = 16;
 
 /// Number of the first request of a batch; smaller ones are those of [`Continuous::submit`].
 const FIRST_OF_BATCHES: u64 = 1 << 63;
@@ -118,26 +116,7 @@ impl<M: Ops> LanguageModel<M> {
     /// The defaults with the overrides of the request, for a prompt. A default for the number of tokens is lowered to
     /// what the context leaves; a request's own number is not.
     fn sampling(&self, inputs: &Inputs, prompt: &[u32]) -> Result<Sampling, ModelError> {
-        let mut own = SamplingOptions::default();
-        for input in inputs {
-            let float = || scalar(input, &input.to_f32()?);
-            match input.name.as_str() {
-                "max_tokens" => own.max_tokens = Some(non_negative(input)?),
-                "top_k" => own.top_k = Some(non_negative(input)?),
-                "top_logprobs" => own.top_logprobs = Some(non_negative(input)?),
-                "seed" => own.seed = Some(scalar(input, &input.to_i64()?)? as u64),
-                "temperature" => own.temperature = Some(float()?),
-                "top_p" => own.top_p = Some(float()?),
-                "min_p" => own.min_p = Some(float()?),
-                "repetition_penalty" => own.repetition_penalty = Some(float()?),
-                "presence_penalty" => own.presence_penalty = Some(float()?),
-                "frequency_penalty" => own.frequency_penalty = Some(float()?),
-                "stop" => {
-                    own.stop = Some(input.to_texts()?.into_iter().map(ToOwned::to_owned).collect());
-                }
-                _ => {}
-            }
-        }
+        let own = request::sampling_options(inputs)?;
         let stated = own.max_tokens.is_some();
         let mut sampling = own.or(&self.sampling).sampling(seed_of(prompt));
         if !stated {
@@ -296,24 +275,8 @@ impl<M: Ops> Continuous for LanguageModel<M> {
 
 impl<M: Ops> Model for LanguageModel<M> {
     fn signature(&self) -> Signature {
-        let one = |name, datatype| InputSpec::optional(name, datatype, vec![Extent::Exactly(1)]);
         let mut inputs = self.prompts.inputs(self.engine.longest_prompt());
-        inputs.extend([
-            one("min_p", Datatype::F32),
-            one("repetition_penalty", Datatype::F32),
-            one("presence_penalty", Datatype::F32),
-            one("frequency_penalty", Datatype::F32),
-            one("top_logprobs", Datatype::I64),
-            one("max_tokens", Datatype::I64),
-            one("temperature", Datatype::F32),
-            one("top_k", Datatype::I64),
-            one("top_p", Datatype::F32),
-            one("seed", Datatype::I64),
-        ]);
-        if self.prompts.tokenizer.is_some() {
-            let stop = vec![Extent::UpTo(MAX_STOP_TEXTS)];
-            inputs.push(InputSpec::optional("stop", Datatype::Bytes, stop));
-        }
+        inputs.extend(request::sampling_inputs(self.prompts.tokenizer.is_some()));
         Signature { inputs }
     }
 
@@ -360,18 +323,6 @@ fn seed_of(prompt: &[u32]) -> u64 {
     prompt.iter().fold(0xcbf2_9ce4_8422_2325, |hash, token| {
         (hash ^ u64::from(*token)).wrapping_mul(0x0100_0000_01b3)
     })
-}
-
-fn scalar<T: Copy>(input: &Tensor, values: &[T]) -> Result<T, ModelError> {
-    values
-        .first()
-        .copied()
-        .ok_or_else(|| bad_input(&input.name, "it is empty"))
-}
-
-fn non_negative(input: &Tensor) -> Result<usize, ModelError> {
-    let value = scalar(input, &input.to_i64()?)?;
-    usize::try_from(value).map_err(|_| bad_input(&input.name, format!("{value} is negative")))
 }
 
 fn bad_input(name: &str, reason: impl Into<String>) -> ModelError {

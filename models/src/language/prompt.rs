@@ -1,17 +1,13 @@
 //! Prompts of requests: a text, messages rendered by the checkpoint's chat template, or token ids.
 
-use serde::Deserialize;
 use tokenizers::Tokenizer;
 
 use super::bad_input;
-use crate::checkpoint::chat_template::Message;
+use super::request::{self, only_text};
 use crate::checkpoint::{ChatTemplate, Checkpoint, LoadError};
 use crate::generation::detokenizer;
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError};
 use crate::runtime::tensor::{Datatype, Tensor};
-
-/// Maximum text of a request, bytes.
-const MAX_TEXT_BYTES: usize = 1 << 20;
 
 /// Turns requests into tokens.
 #[derive(Debug)]
@@ -20,29 +16,6 @@ pub(super) struct Prompts {
     chat: ChatTemplate,
     /// The token that begins a text.
     bos: Option<u32>,
-}
-
-/// A message as the API of `OpenAI` has it; keys that no template needs are ignored.
-#[derive(Deserialize)]
-struct RawMessage {
-    role: String,
-    content: Option<Content>,
-}
-
-/// Content of a message: a text, or parts.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Content {
-    Text(String),
-    Parts(Vec<Part>),
-}
-
-/// Part of a message.
-#[derive(Deserialize)]
-struct Part {
-    text: Option<String>,
-    #[serde(rename = "type")]
-    kind: String,
 }
 
 impl Prompts {
@@ -64,13 +37,11 @@ impl Prompts {
     /// The inputs for a prompt of at most `context` tokens: `text` and `messages` if there is a tokenizer, and
     /// `input_ids`.
     pub(super) fn inputs(&self, context: usize) -> Vec<InputSpec> {
-        let ids = vec![Extent::UpTo(context)];
-        if self.tokenizer.is_none() {
-            return vec![InputSpec::required("input_ids", Datatype::I64, ids)];
+        if self.tokenizer.is_some() {
+            return request::prompt_inputs(context);
         }
-        let text = |name| InputSpec::optional(name, Datatype::Bytes, vec![Extent::Exactly(1)]);
-        let ids = InputSpec::optional("input_ids", Datatype::I64, ids);
-        vec![text("text"), text("messages"), ids]
+        let ids = vec![Extent::UpTo(context)];
+        vec![InputSpec::required("input_ids", Datatype::I64, ids)]
     }
 
     /// Returns the tokens of a request's `text`, `messages` or `input_ids`, exactly one of which must be given.
@@ -78,17 +49,7 @@ impl Prompts {
     /// # Errors
     /// [`ModelError::BadInput`].
     pub(super) fn tokens(&self, inputs: &Inputs) -> Result<Vec<u32>, ModelError> {
-        let mut given = inputs
-            .iter()
-            .filter(|input| matches!(input.name.as_str(), "text" | "messages" | "input_ids"));
-        let Some(input) = given.next() else {
-            let reason = "`text`, `messages` and `input_ids` are missing; send one of them";
-            return Err(bad_input("text", reason));
-        };
-        if let Some(other) = given.next() {
-            let reason = format!("it is given together with `{}`; send only one", input.name);
-            return Err(bad_input(&other.name, reason));
-        }
+        let input = request::prompt(inputs)?;
         match input.name.as_str() {
             "input_ids" => {
                 let token = |id: i64| {
@@ -97,7 +58,7 @@ impl Prompts {
                 input.to_i64()?.into_iter().map(token).collect()
             }
             "messages" => {
-                let rendered = self.rendered(only_text(input)?)?;
+                let rendered = self.rendered(input)?;
                 // The template writes the special tokens itself.
                 self.encode(input, &rendered, false)
             }
@@ -119,37 +80,11 @@ impl Prompts {
     }
 
     /// Renders messages, a JSON array, by the chat template.
-    fn rendered(&self, json: &str) -> Result<String, ModelError> {
-        let rejected = |reason: String| bad_input("messages", reason);
-        let raw: Vec<RawMessage> = serde_json::from_str(json)
-            .map_err(|error| rejected(format!("it is no JSON array of {{role, content}}: {error}")))?;
-        if raw.is_empty() {
-            return Err(rejected("it is empty; send at least one message".into()));
-        }
-        let messages = raw.into_iter().map(|message| {
-            let content = match message.content {
-                None => String::new(),
-                Some(Content::Text(text)) => text,
-                Some(Content::Parts(parts)) => {
-                    let texts = parts.into_iter().map(|part| match part.text {
-                        Some(text) if part.kind == "text" => Ok(text),
-                        _ => Err(rejected(format!(
-                            "a part has the type `{}`; this model reads text only",
-                            part.kind
-                        ))),
-                    });
-                    texts.collect::<Result<Vec<String>, _>>()?.concat()
-                }
-            };
-            Ok(Message {
-                role: message.role,
-                content,
-            })
-        });
-        let messages = messages.collect::<Result<Vec<Message>, ModelError>>()?;
+    fn rendered(&self, input: &Tensor) -> Result<String, ModelError> {
+        let messages = request::messages(input)?;
         self.chat
             .render(&messages)
-            .map_err(|error| rejected(error.to_string()))
+            .map_err(|error| bad_input(&input.name, error.to_string()))
     }
 
     fn encode(&self, input: &Tensor, text: &str, special: bool) -> Result<Vec<u32>, ModelError> {
@@ -172,13 +107,4 @@ impl Prompts {
         }
         Ok(tokens)
     }
-}
-
-/// Returns the one text of a tensor.
-fn only_text(input: &Tensor) -> Result<&str, ModelError> {
-    if input.data.len() > MAX_TEXT_BYTES {
-        let reason = format!("it is longer than {MAX_TEXT_BYTES} bytes");
-        return Err(bad_input(&input.name, reason));
-    }
-    Ok(input.to_texts()?.into_iter().next().unwrap_or_default())
 }

@@ -93,6 +93,7 @@ pub(super) fn prepare(metadata: &Metadata, model: &str, version: &str, inputs: &
         head: Some(CONTENT_TYPE),
         streamed: false,
         max_tokens: 0,
+        top_logprobs: 0,
     }
 }
 

@@ -2,31 +2,36 @@
 //! prompt and of the answer alone.
 
 use bytes::Bytes;
+use kaskade_models::language::request;
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, ModelError, Signature};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::logprobs::Logprobs;
+use super::prompt::Asked;
+use super::sampling::Sampling;
 use super::text::{self, Text};
 use super::{UsageField, malformed};
 use crate::call::{Answer, Prepared};
-use crate::endpoint::{Chat, ChatTask, Confidence, Style, TEXT};
+use crate::endpoint::{Chat, ChatTask, Confidence, Style};
 use crate::error::CallError;
 
-/// Longest text of a request, bytes.
-const MAX_TEXT: usize = 1 << 20;
+/// Most tokens of a prompt that is sent as tokens.
+const MAX_PROMPT_TOKENS: usize = 1 << 20;
 
-/// Most probable tokens that the older interface gives.
-const MAX_COMPLETION_LOGPROBS: u32 = 5;
-
-/// `text` BYTES `[1]`, and for generation optionally `max_tokens` (INT64 `[1]`), `temperature` (FP32 `[1]`).
+/// The inputs of a local language model for generation, and `text` BYTES `[1]` for classification.
 pub(crate) fn signature(chat: &Chat) -> Signature {
-    let one = vec![Extent::Exactly(1)];
-    let mut inputs = vec![InputSpec::required("text", Datatype::Bytes, one.clone())];
-    if chat.task == ChatTask::Generate {
-        inputs.push(InputSpec::optional("max_tokens", Datatype::I64, one.clone()));
-        inputs.push(InputSpec::optional("temperature", Datatype::F32, one));
-    }
+    let inputs = match chat.task {
+        ChatTask::Generate => {
+            let mut inputs = request::prompt_inputs(MAX_PROMPT_TOKENS);
+            inputs.extend(request::sampling_inputs(true));
+            inputs
+        }
+        ChatTask::Classify { .. } => {
+            let one = vec![Extent::Exactly(1)];
+            vec![InputSpec::required("text", Datatype::Bytes, one)]
+        }
+    };
     Signature { inputs }
 }
 
@@ -36,82 +41,37 @@ pub(crate) fn signature(chat: &Chat) -> Signature {
 /// [`ModelError`], naming the input.
 pub(crate) fn prepare(chat: &Chat, inputs: &Inputs, streamed: bool) -> Result<Prepared, ModelError> {
     signature(chat).check(inputs)?;
-    let input = |name: &str| inputs.iter().find(|input| input.name == name);
-    let mut text = String::new();
-    if let Some(tensor) = input("text") {
-        if tensor.data.len() > MAX_TEXT {
-            return Err(bad("text", format!("it is longer than {MAX_TEXT} bytes")));
-        }
-        text.push_str(tensor.to_texts()?.first().copied().unwrap_or_default());
-    }
-    let (mut max_tokens, mut temperature) = (chat.max_tokens, chat.temperature);
-    if let Some(tensor) = input("max_tokens") {
-        let asked = tensor.to_i64()?.first().copied().unwrap_or_default();
-        max_tokens =
-            u32::try_from(asked).map_err(|_| bad("max_tokens", "it must not be negative".to_owned()))?;
-    }
-    if let Some(tensor) = input("temperature") {
-        temperature = tensor.to_f32()?.first().copied().unwrap_or_default().into();
-    }
-    let prompt = chat.prompt.replace(TEXT, &text);
-    let mut body = json!({
-        "model": chat.model,
-        "max_tokens": max_tokens,
-        "temperature": temperature,
-    });
-    let mut set = |name: &str, value: Value| {
-        if let Some(body) = body.as_object_mut() {
-            body.insert(name.to_owned(), value);
-        }
-    };
-    let path = match chat.style {
-        Style::Chat => {
-            let system = chat.system.as_ref();
-            let system = system.map(|system| json!({"role": "system", "content": system}));
-            let user = json!({"role": "user", "content": prompt});
-            set("messages", system.into_iter().chain([user]).collect());
-            if chat.top_logprobs > 0 {
-                set("logprobs", true.into());
-                set("top_logprobs", chat.top_logprobs.into());
-            }
-            "chat/completions"
-        }
-        Style::Completions => {
-            let system = chat.system.as_ref().map(|system| format!("{system}\n\n"));
-            set("prompt", (system.unwrap_or_default() + &prompt).into());
-            if chat.top_logprobs > 0 {
-                set("logprobs", chat.top_logprobs.min(MAX_COMPLETION_LOGPROBS).into());
-            }
-            "completions"
-        }
-    };
+    let sampling = Sampling::of(chat, inputs)?;
+    let (field, prompt) = Asked::read(inputs)?.field(chat)?;
+    let mut body = Map::new();
+    body.insert("model".to_owned(), chat.model.clone().into());
+    body.insert(field.to_owned(), prompt);
+    sampling.write(chat, &mut body);
     let mut choices = 1;
-    if let Confidence::Agreement { samples } = chat.confidence {
+    if let Confidence::Agreement { samples, .. } = chat.confidence {
         choices = samples;
-        set("n", samples.into());
+        body.insert("n".to_owned(), samples.into());
     }
     // Whether samples agree is known when all are complete.
     let streamed = streamed && choices == 1;
     if streamed {
-        set("stream", true.into());
-        set("stream_options", json!({"include_usage": true}));
+        body.insert("stream".to_owned(), true.into());
+        body.insert("stream_options".to_owned(), json!({"include_usage": true}));
     }
+    let path = match chat.style {
+        Style::Chat => "chat/completions",
+        Style::Completions => "completions",
+    };
     Ok(Prepared {
         path: path.to_owned(),
         content_type: "application/json",
         headers: Vec::new(),
-        body: body.to_string().into(),
+        body: Value::Object(body).to_string().into(),
         head: None,
         streamed,
-        max_tokens: max_tokens.saturating_mul(choices),
+        max_tokens: sampling.max_tokens.saturating_mul(choices),
+        top_logprobs: sampling.top_logprobs,
     })
-}
-
-fn bad(name: &str, reason: String) -> ModelError {
-    ModelError::BadInput {
-        name: name.to_owned(),
-        reason,
-    }
 }
 
 #[derive(Deserialize)]
@@ -142,32 +102,33 @@ struct Message {
 }
 
 impl Choice {
-    fn read(self, chat: &Chat) -> Result<Text, CallError> {
+    fn read(self, chat: &Chat, top_logprobs: usize) -> Result<Text, CallError> {
         let content = match (self.text, self.message) {
             (Some(text), _) => text,
             (None, Some(message)) => message.content.unwrap_or_default(),
             (None, None) => return Err(malformed("a choice has no text")),
         };
-        let mut text = Text::default();
+        let mut text = Text::wanting(top_logprobs);
         text.add(chat, &content, self.logprobs)?;
         text.end = self.finish_reason;
         Ok(text)
     }
 }
 
-/// Reads a whole answer.
+/// Reads a whole answer to a request that wants to see `top_logprobs` most probable tokens.
 ///
 /// # Errors
 /// [`CallError::Malformed`], or [`CallError::Useless`] for an answer that is none of the labels or has no text.
-pub(crate) fn decode(chat: &Chat, body: &Bytes) -> Result<Answer, CallError> {
+pub(crate) fn decode(chat: &Chat, top_logprobs: usize, body: &Bytes) -> Result<Answer, CallError> {
     let completion: Completion = serde_json::from_slice(body).map_err(malformed)?;
     let mut choices = completion.choices.into_iter();
-    let outputs = if let Confidence::Agreement { samples } = chat.confidence {
-        let texts: Result<Vec<Text>, CallError> = choices.map(|choice| choice.read(chat)).collect();
+    let outputs = if let Confidence::Agreement { samples, .. } = chat.confidence {
+        let texts: Result<Vec<Text>, CallError> =
+            choices.map(|choice| choice.read(chat, top_logprobs)).collect();
         text::agreed(chat, texts?, samples)?
     } else {
         let choice = choices.next().ok_or_else(|| malformed("it has no choices"))?;
-        choice.read(chat)?.outputs(chat)?
+        choice.read(chat, top_logprobs)?.outputs(chat)?
     };
     Ok(Answer {
         outputs,
@@ -176,19 +137,22 @@ pub(crate) fn decode(chat: &Chat, body: &Bytes) -> Result<Answer, CallError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use kaskade_models::Tensor;
+    use kaskade_models::generation::SamplingOptions;
 
     use super::*;
 
-    fn chat(task: ChatTask) -> Chat {
+    pub(in crate::openai) fn chat(task: ChatTask) -> Chat {
         Chat {
             model: "m".to_owned(),
             task,
             system: None,
             prompt: "Review: {text}".to_owned(),
-            max_tokens: 8,
-            temperature: 0.0,
+            sampling: SamplingOptions {
+                max_tokens: Some(8),
+                ..SamplingOptions::default()
+            },
             top_logprobs: 5,
             style: Style::Chat,
             confidence: Confidence::Logprobs,
@@ -202,7 +166,7 @@ mod tests {
     }
 
     fn read(chat: &Chat, body: &str) -> Result<Answer, CallError> {
-        decode(chat, &Bytes::copy_from_slice(body.as_bytes()))
+        decode(chat, 0, &Bytes::copy_from_slice(body.as_bytes()))
     }
 
     #[test]
@@ -336,7 +300,10 @@ mod tests {
     fn samples_that_agree_make_an_answer_sure() {
         let sampled = |task| Chat {
             top_logprobs: 0,
-            confidence: Confidence::Agreement { samples: 4 },
+            confidence: Confidence::Agreement {
+                samples: 4,
+                temperature: 0.7,
+            },
             ..chat(task)
         };
         let inputs = vec![Tensor::from_texts("text", &["so good"]).unwrap()];

@@ -1,6 +1,6 @@
 //! A judge: a second model that says whether an answer is right. Its probability of `yes` is the confidence of the answer.
 
-use kaskade_models::{Inputs, ModelError, Outputs, Tensor};
+use kaskade_models::{ModelError, Outputs, Tensor};
 
 use super::chat;
 use super::text::LOGITS;
@@ -11,25 +11,20 @@ use crate::error::CallError;
 /// Excess of a judged label over the probability of a guess: a judge that says no makes an answer unsure, and not another one.
 const ABOVE_GUESS: f32 = 1e-3;
 
-/// Writes the request to a judge about an answer.
+/// Writes the request to a judge about an answer to `text`.
 ///
 /// # Errors
 /// [`ModelError`] if the answer has neither a class nor a text.
 pub(crate) fn prepare(
     judge: &Judge,
     asked: &Chat,
-    inputs: &Inputs,
+    text: &str,
     outputs: &Outputs,
 ) -> Result<Prepared, ModelError> {
-    let text = named(inputs, "text").map_or(Ok(Vec::new()), Tensor::to_texts)?;
     let answer = said(asked, outputs).ok_or_else(|| ModelError::BadOutput {
         reason: "there is no answer to judge".to_owned(),
     })?;
-    let prompt = fill(
-        &judge.chat.prompt,
-        text.first().copied().unwrap_or_default(),
-        &answer,
-    );
+    let prompt = fill(&judge.chat.prompt, text, &answer);
     let asking = Chat {
         prompt: TEXT.to_owned(),
         ..judge.chat.clone()

@@ -103,11 +103,12 @@ impl Place {
     }
 
     /// Confidence in the token: as of a local language model, the square of the largest probability among the most
-    /// probable tokens (HybridServe Edinburgh §IV-A).
-    pub(super) fn confidence(&self) -> f32 {
+    /// probable tokens (HybridServe Edinburgh §IV-A). Of these the `most` most probable count: a request that wants to see more
+    /// tokens has no other confidence.
+    pub(super) fn confidence(&self, most: usize) -> f32 {
         let logprobs: Vec<f32> = self
-            .top_logprobs
-            .iter()
+            .most_probable(most)
+            .into_iter()
             .map(|one| one.logprob.max(LOWEST) as f32)
             .collect();
         let calibration = Calibration {
@@ -116,6 +117,14 @@ impl Place {
         };
         let of_top = calibration.confidence(&Scores::Logits(&logprobs)).ok();
         of_top.map_or_else(|| self.probability().powi(2), |confidence| confidence as f32)
+    }
+
+    /// Returns the `most` most probable tokens, the most probable one first.
+    pub(super) fn most_probable(&self, most: usize) -> Vec<&Candidate> {
+        let mut candidates: Vec<&Candidate> = self.top_logprobs.iter().collect();
+        candidates.sort_by(|one, other| other.logprob.total_cmp(&one.logprob));
+        candidates.truncate(most);
+        candidates
     }
 
     /// Log probabilities of labels, by their first token: the sum over the tokens that begin one label and no other.
@@ -229,7 +238,7 @@ mod tests {
     fn what_is_no_log_probability_is_refused() {
         let fine = place("a", &[("a", 0.9), ("b", 0.1)]);
         assert!(fine.check().is_ok());
-        assert!((fine.confidence() - 0.81).abs() < 0.02, "{}", fine.confidence());
+        assert!((fine.confidence(5) - 0.81).abs() < 0.02, "{}", fine.confidence(5));
         for bad in [f64::NAN, 0.5, f64::INFINITY] {
             assert!(
                 Place {
@@ -248,7 +257,7 @@ mod tests {
             top_logprobs: Vec::new(),
             ..fine
         };
-        assert!(impossible.check().is_ok() && impossible.confidence() < 1e-6);
+        assert!(impossible.check().is_ok() && impossible.confidence(5) < 1e-6);
         assert!(
             impossible
                 .scores(&["a".to_owned()])

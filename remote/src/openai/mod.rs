@@ -4,9 +4,12 @@ pub(crate) mod chat;
 pub(crate) mod embeddings;
 pub(crate) mod judge;
 mod logprobs;
+pub(crate) mod prompt;
+mod sampling;
 pub(crate) mod stream;
 mod text;
 
+use kaskade_models::ModelError;
 use kaskade_policy::remote::price::Usage;
 use serde::Deserialize;
 
@@ -35,5 +38,12 @@ impl UsageField {
 fn malformed(reason: impl std::fmt::Display) -> CallError {
     CallError::Malformed {
         reason: reason.to_string(),
+    }
+}
+
+fn bad(name: &str, reason: impl Into<String>) -> ModelError {
+    ModelError::BadInput {
+        name: name.to_owned(),
+        reason: reason.into(),
     }
 }

@@ -47,7 +47,7 @@ struct Content {
     content: Option<String>,
 }
 
-/// Reads a stream to its end, and passes on the parts of its text.
+/// Reads a stream to its end, and passes on the parts of its text. The request wants to see `top_logprobs` most probable tokens.
 ///
 /// # Errors
 /// [`CallError::Broken`] for a stream without its end, [`CallError::Status`] for an error in it, [`CallError::Malformed`].
@@ -55,13 +55,15 @@ pub(crate) async fn read(
     http: &Http,
     answer: Response<Incoming>,
     api: &Api,
+    top_logprobs: usize,
     parts: Parts<'_>,
 ) -> Result<Answer, CallError> {
     let Api::Chat(chat) = api else {
         return Err(malformed("only chat completions and completions are streamed"));
     };
     let mut body = answer.into_body();
-    let (mut lines, mut text, mut usage, mut done) = (Lines::default(), Text::default(), None, false);
+    let (mut lines, mut text, mut usage, mut done) =
+        (Lines::default(), Text::wanting(top_logprobs), None, false);
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| CallError::Broken {
             reason: http.redact(&error.to_string()),

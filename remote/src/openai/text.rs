@@ -3,7 +3,7 @@
 use kaskade_models::{Outputs, Tensor};
 use kaskade_policy::remote::agreement;
 
-use super::logprobs::{Logprobs, Place, label_of};
+use super::logprobs::{Candidate, Logprobs, Place, label_of};
 use super::malformed;
 use crate::endpoint::{Chat, ChatTask};
 use crate::error::CallError;
@@ -16,10 +16,20 @@ pub(crate) const LOGITS: &str = "logits";
 pub(super) struct Text {
     content: String,
     places: Vec<Place>,
+    /// Most probable tokens that the request wants to see.
+    top_logprobs: usize,
     pub end: Option<String>,
 }
 
 impl Text {
+    /// Creates the empty text of a request that wants to see so many most probable tokens.
+    pub(super) fn wanting(top_logprobs: usize) -> Self {
+        Self {
+            top_logprobs,
+            ..Self::default()
+        }
+    }
+
     /// Adds a part.
     ///
     /// # Errors
@@ -31,7 +41,7 @@ impl Text {
         logprobs: Option<Logprobs>,
     ) -> Result<(), CallError> {
         self.content.push_str(content);
-        if chat.top_logprobs > 0 {
+        if chat.top_logprobs > 0 || self.top_logprobs > 0 {
             for place in logprobs.map_or(Ok(Vec::new()), Logprobs::places)? {
                 place.check()?;
                 self.places.push(place);
@@ -58,7 +68,7 @@ impl Text {
         }
         let outputs = match &chat.task {
             ChatTask::Classify { labels } => self.classified(chat, labels)?,
-            ChatTask::Generate => self.generated(confidence)?,
+            ChatTask::Generate => self.generated(chat, confidence)?,
         };
         outputs.into_iter().collect::<Result<_, _>>().map_err(malformed)
     }
@@ -90,6 +100,7 @@ impl Text {
 
     fn generated(
         self,
+        chat: &Chat,
         known: Option<f32>,
     ) -> Result<Vec<Result<Tensor, kaskade_models::TensorError>>, CallError> {
         let end = match self.end.as_deref() {
@@ -100,8 +111,12 @@ impl Text {
             _ => "stop",
         };
         let probabilities: Vec<f32> = self.places.iter().map(Place::probability).collect();
-        let least = || self.places.iter().map(Place::confidence).reduce(f32::min);
-        let confidence = known.or_else(least);
+        let of_tokens = || {
+            let most = chat.top_logprobs as usize;
+            let confidences = self.places.iter().map(|place| place.confidence(most));
+            confidences.reduce(f32::min).filter(|_| most > 0)
+        };
+        let confidence = known.or_else(of_tokens);
         let mut outputs = vec![Tensor::from_texts("text", &[&self.content])];
         if !probabilities.is_empty() {
             outputs.push(Tensor::from_f32(
@@ -109,12 +124,37 @@ impl Text {
                 &[probabilities.len()],
                 &probabilities,
             ));
+            let tokens: Vec<&str> = self.places.iter().map(|place| place.token.as_str()).collect();
+            outputs.push(Tensor::from_texts("token_texts", &tokens));
+            outputs.extend(most_probable(&self.places, self.top_logprobs));
         }
         // Without probabilities an answer is never sure.
         outputs.push(Tensor::from_f32("confidence", &[1], &[confidence.unwrap_or(0.0)]));
         outputs.push(Tensor::from_texts("end", &[end]));
         Ok(outputs)
     }
+}
+
+/// The most probable tokens at every place as texts, and the logarithms of their probabilities, `[tokens, most]` each; fewer if
+/// the endpoint gave fewer at one of the places.
+fn most_probable(places: &[Place], most: usize) -> Vec<Result<Tensor, kaskade_models::TensorError>> {
+    let sorted: Vec<Vec<&Candidate>> = places.iter().map(|place| place.most_probable(most)).collect();
+    let each = sorted.iter().map(Vec::len).min().unwrap_or(0);
+    if each == 0 {
+        return Vec::new();
+    }
+    let shape = [places.len(), each];
+    let listed: Vec<&Candidate> = sorted
+        .iter()
+        .flat_map(|place| place.iter().copied().take(each))
+        .collect();
+    let tokens: Vec<&str> = listed.iter().map(|candidate| candidate.token.as_str()).collect();
+    let logprobs: Vec<f32> = listed.iter().map(|candidate| candidate.logprob as f32).collect();
+    let tokens = Tensor::from_texts("top_token_texts", &tokens).map(|tokens| Tensor {
+        shape: shape.to_vec(),
+        ..tokens
+    });
+    vec![tokens, Tensor::from_f32("top_logprobs", &shape, &logprobs)]
 }
 
 fn useless(reason: impl Into<String>) -> CallError {

@@ -24,8 +24,7 @@ fn judge(at: Option<(String, Option<Secret>)>, price: Option<Price>) -> Confiden
             },
             system: None,
             prompt: "{text}: {answer}?".to_owned(),
-            max_tokens: 1,
-            temperature: 0.0,
+            sampling: at_most(1),
             top_logprobs: 5,
             style: Style::Chat,
             confidence: Confidence::Logprobs,
@@ -100,7 +99,10 @@ fn samples_are_one_call_that_costs_what_all_cost() {
     });
     let asked = bare(
         &endpoint(&server, classify()),
-        Confidence::Agreement { samples: 4 },
+        Confidence::Agreement {
+            samples: 4,
+            temperature: 0.7,
+        },
     );
     let outputs = model(&asked).model.run(&[text("fine")]).remove(0).unwrap();
     let logits = named(&outputs, "logits").to_f32().unwrap();

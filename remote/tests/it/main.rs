@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
+use kaskade_models::generation::SamplingOptions;
 use kaskade_models::{Executor, Inputs, Loaded, ModelError, Outputs, Tensor};
 use kaskade_policy::remote::breaker::BreakerConfig;
 use kaskade_policy::remote::price::Price;
@@ -53,6 +54,14 @@ fn classify() -> ChatTask {
     }
 }
 
+/// Greedy sampling of so many tokens.
+fn at_most(tokens: usize) -> SamplingOptions {
+    SamplingOptions {
+        max_tokens: Some(tokens),
+        ..SamplingOptions::default()
+    }
+}
+
 fn endpoint(server: &Server, task: ChatTask) -> Endpoint {
     LazyLock::force(&LOG);
     Endpoint {
@@ -64,8 +73,7 @@ fn endpoint(server: &Server, task: ChatTask) -> Endpoint {
             task,
             system: None,
             prompt: "{text}".to_owned(),
-            max_tokens: 8,
-            temperature: 0.0,
+            sampling: at_most(8),
             top_logprobs: 5,
             style: Style::Chat,
             confidence: Confidence::Logprobs,

@@ -89,6 +89,36 @@ class RunBatch(unittest.TestCase):
         answers = log.run_batch(numbers(1, 0, 2, -1))
         self.assertEqual([type(answer) for answer in answers], [Answer, BadOutput, Answer, BadOutput])
 
+    def test_what_no_tensor_can_hold_is_bad_output_and_not_run_again(self) -> None:
+        requests = [{"x": np.ones(2, np.float32)} for _ in range(8)]
+        for returned in [
+            None,
+            np.array([object()] * 8),
+            [[1], [1, 2]] * 4,
+            (row for row in range(8)),
+            {"logits": np.ones((8, 2)), "confidence": ["sure"] * 8},
+            {"logits": np.ones((8, 2)), "confidence": None},
+        ]:
+            runs = []
+
+            @kaskade.stage("app", "stage")
+            def give(x: np.ndarray, runs: list[int] = runs, returned: object = returned) -> object:
+                runs.append(len(x))
+                return returned
+
+            outcomes = give.run_batch(requests)
+            self.assertEqual({type(outcome) for outcome in outcomes}, {BadOutput}, returned)
+            self.assertEqual(runs, [8], "another run would give the same")
+        named = kaskade.stage("app", "stage")(lambda x: {7: x}).run_batch(requests)
+        self.assertEqual(list(named[0].outputs), ["7"], "names are texts on the wire")
+
+        @kaskade.stage("app", "stage", per_request=True)
+        def each(batch: list[dict[str, np.ndarray]]) -> list[object]:
+            return [{"y": None}, {"y": 1.0, "confidence": "sure"}, {"y": 1.0, "confidence": 0.5}]
+
+        outcomes = each.run_batch(requests[:3])
+        self.assertEqual([type(outcome) for outcome in outcomes], [BadOutput, BadOutput, Answer])
+
     def test_a_function_of_a_list_of_requests(self) -> None:
         @kaskade.stage("app", "each", per_request=True)
         def each(batch: list[dict[str, np.ndarray]]) -> list[object]:

@@ -149,6 +149,40 @@ class ClientTest(unittest.IsolatedAsyncioTestCase):
             await left.aclose()
             self.assertEqual((await cancelled.get()).headers[wire.REQUEST_ID], "left")
 
+    async def test_a_cancelled_task_cancels_its_request(self) -> None:
+        seen: asyncio.Queue[Any] = asyncio.Queue()
+        cancelled: asyncio.Queue[Any] = asyncio.Queue()
+        async with ingress(self.server.url, seen.put) as connection:
+            await connection.subscribe("kaskade.fake.cancel", cb=cancelled.put)
+            await barrier(connection)
+            client = await self.client()
+            asked = asyncio.create_task(client.infer({}, id="given-up"))
+            await seen.get()
+            asked.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await asked
+            message = await asyncio.wait_for(cancelled.get(), BUDGET)
+            self.assertEqual(message.headers[wire.REQUEST_ID], "given-up")
+            with self.assertRaises(asyncio.TimeoutError):
+                await asyncio.wait_for(client.infer({}, id="late"), 0.05)
+            message = await asyncio.wait_for(cancelled.get(), BUDGET)
+            self.assertEqual(message.headers[wire.REQUEST_ID], "late")
+            self.assertEqual(client._waiting, {})
+
+    async def test_a_task_that_is_cancelled_without_a_connection_ends(self) -> None:
+        seen: asyncio.Queue[Any] = asyncio.Queue()
+        async with ingress(self.server.url, seen.put):
+            client = await self.client()
+            tasks = [asyncio.create_task(client.infer({})), asyncio.create_task(anext(client.stream({})))]
+            for _ in tasks:
+                await seen.get()
+            await client.close()
+            for task in tasks:
+                task.cancel()
+            for task in tasks:
+                with self.assertRaises((asyncio.CancelledError, errors.Unavailable)):
+                    await asyncio.wait_for(task, BUDGET)
+
     async def test_the_blocking_client_does_the_same(self) -> None:
         async def serve(message: Any) -> None:
             if "parameters" in wire.unpack(message.data):

@@ -8,7 +8,8 @@ use kaskade_actors::bus::Bus;
 use kaskade_actors::metrics::Snapshot;
 use kaskade_actors::plan::store;
 use kaskade_actors::wire::{
-    Beat, DriftNotice, EnergyReport, GearShift, IngressState, Message as _, ShiftReport, WatchReport,
+    Beat, CertificateNotice, DriftNotice, EnergyReport, GearShift, IngressState, Message as _, ShiftReport,
+    WatchReport,
 };
 use kaskade_actors::{App, ids, subjects};
 use kaskade_app::serving::overview::Counts;
@@ -24,6 +25,7 @@ pub(super) enum Told {
     Shifted(ShiftReport),
     Drift(DriftNotice),
     Certificates(WatchReport),
+    Finding(CertificateNotice),
     Ingress(IngressState),
     Stats(IngressStats),
     Plan(u64, Box<Plan>),
@@ -62,7 +64,7 @@ impl Feed {
         let inbox = bus.client().new_inbox();
         let [_, question, _] = subjects::discovery("STATS", names.name(), &ids::unique_token())?;
         let mut news = SelectAll::new();
-        let read: [(async_nats::Subject, Read); 8] = [
+        let read: [(async_nats::Subject, Read); 9] = [
             (names.beats(), |message| {
                 Some(Told::Beat(Beat::decode(&message.payload).ok()?))
             }),
@@ -77,6 +79,9 @@ impl Feed {
             }),
             (names.event(subjects::event::WATCH)?, |message| {
                 Some(Told::Certificates(WatchReport::decode(&message.payload).ok()?))
+            }),
+            (names.event(subjects::event::CERTIFICATE)?, |message| {
+                Some(Told::Finding(CertificateNotice::decode(&message.payload).ok()?))
             }),
             (names.gear(), |message| {
                 Some(Told::Gear(GearShift::decode(&message.payload).ok()?))

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use kaskade_actors::wire::{Beat, DriftNotice, ShiftReport};
+use kaskade_actors::wire::{Beat, CertificateNotice, DriftNotice, ShiftReport, WatchReport};
 use kaskade_app::serving::overview::{Look, Overview};
 use kaskade_policy::plan::{Gear, Plan};
 
@@ -14,6 +14,9 @@ const HISTORY: usize = 240;
 
 /// Gear shifts that are kept.
 const SHIFTS: usize = 5;
+
+/// Findings about certificates that are kept.
+const FINDINGS: usize = 50;
 
 /// Time without a heartbeat after which a replica counts as silent; actors send several per second.
 const SILENT: Duration = Duration::from_secs(3);
@@ -84,6 +87,8 @@ pub(super) struct View {
     pub(super) last_error: Option<String>,
     /// The newest report that the load has drifted from the plan, with its time.
     pub(super) drift: Option<(Duration, DriftNotice)>,
+    /// The newest findings about the certificates of the plan with their times, the newest last.
+    pub(super) findings: VecDeque<(Duration, CertificateNotice)>,
     /// Time of the last refresh.
     pub(super) now: Duration,
 }
@@ -106,6 +111,7 @@ impl View {
             faults: BTreeMap::new(),
             last_error: None,
             drift: None,
+            findings: VecDeque::new(),
             now: Duration::ZERO,
         }
     }
@@ -145,10 +151,17 @@ impl View {
             Told::Plan(epoch, plan) => {
                 // What drifted from the plan before says nothing of a new one.
                 self.drift.take_if(|(_, drift)| drift.epoch != epoch);
+                self.findings.retain(|(_, notice)| notice.epoch == epoch);
                 self.plan = Some((epoch, *plan));
             }
             Told::Drift(drift) => self.drift = Some((now, drift)),
             Told::Certificates(report) => self.overview.watched(report),
+            Told::Finding(notice) => {
+                self.findings.push_back((now, notice));
+                if self.findings.len() > FINDINGS {
+                    self.findings.pop_front();
+                }
+            }
             Told::Nothing => {}
         }
     }
@@ -209,6 +222,11 @@ impl View {
         let (_, plan) = self.plan.as_ref()?;
         let index = self.look.gear.unwrap_or(0) as usize;
         Some((index, plan.gears.get(index)?))
+    }
+
+    /// What is known of the certificates of the plan.
+    pub(super) const fn certificates(&self) -> Option<&WatchReport> {
+        self.look.certificates.as_ref()
     }
 
     /// Errors since the start of the ingresses, by code.

@@ -16,13 +16,14 @@ use serde_json::{Map, Value, json};
 
 use super::choice::{Choice, Usage, unix_seconds};
 use super::completions::begin;
-use super::sampling::Common;
+use super::sampling::{Common, is_text};
 use crate::failure::{Api, Failure};
 use crate::oip::json_response;
 use crate::shared::Shared;
 use resource::Resource;
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object with the fields of a response")]
 struct Asked {
     input: Input,
     #[serde(default)]
@@ -46,7 +47,7 @@ struct Asked {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "`input` must be a text or a list of items")]
 enum Input {
     Text(String),
     Items(Vec<Value>),
@@ -118,11 +119,8 @@ impl Asked {
                 "responses are not stored here; wait for the answer, or submit a durable request over NATS",
             ));
         }
-        let format = self
-            .text
-            .as_ref()
-            .and_then(|text| text.get("format")?.get("type")?.as_str());
-        if format.is_some_and(|format| format != "text") {
+        let format = self.text.as_ref().and_then(|text| text.get("format"));
+        if !format.is_none_or(is_text) {
             return Err(Failure::param("text", "only the format `text` is supported"));
         }
         if self.max_output_tokens.is_some() {
@@ -239,6 +237,8 @@ mod tests {
                 json!({"input": "x", "text": {"format": {"type": "json_schema"}}}),
                 "text",
             ),
+            (json!({"input": "x", "text": {"format": "json"}}), "text"),
+            (json!({"input": "x", "tool_choice": "required"}), "tool_choice"),
             (json!({"input": "x", "n": 2}), "n"),
         ] {
             assert_eq!(

@@ -15,6 +15,10 @@ Inputs: TypeAlias = Mapping[str, Array]
 """The inputs of one request by name, without a batch dimension."""
 
 
+_NUMBERS = "fiub"
+"""Kinds of numpy's types whose values are numbers."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """The outputs of one request, and its confidence if the function gave one."""
@@ -120,8 +124,23 @@ def _call(function: BatchFunction, requests: list[Inputs]) -> list[Outcome]:
     names = requests[0].keys()
     stacked = {name: np.stack([inputs[name] for inputs in requests]) for name in names}
     returned = function.function(**_arguments(function, stacked))
-    outputs = returned if isinstance(returned, Mapping) else {function.output: returned}
-    return _split({name: as_array(value) for name, value in outputs.items()}, len(requests))
+    outputs = _arrays(returned if isinstance(returned, Mapping) else {function.output: returned})
+    if isinstance(outputs, BadOutput):
+        return [outputs] * len(requests)
+    return _split(outputs, len(requests))
+
+
+def _arrays(returned: Mapping[Any, Any]) -> dict[str, Array] | BadOutput:
+    """Returns the outputs as arrays, or an error if the function returned what no tensor can hold."""
+    arrays = {}
+    for name, value in returned.items():
+        try:
+            arrays[str(name)] = as_array(value)
+        except KaskadeError as error:
+            return BadOutput(f"output `{name}`: {error.message}")
+        except Exception as error:  # noqa: BLE001, whatever the value's own conversion raises
+            return BadOutput(f"output `{name}` is no array: {type(error).__name__}: {error}")
+    return arrays
 
 
 def _arguments(function: BatchFunction, inputs: Inputs) -> dict[str, Any]:
@@ -145,15 +164,17 @@ def _answer(answer: Any) -> Outcome:
         return answer
     if not isinstance(answer, Mapping):
         return BadOutput(f"an answer is {type(answer).__name__}; it must be a map of outputs")
-    outputs = {str(name): as_array(value) for name, value in answer.items()}
+    outputs = _arrays(answer)
+    if isinstance(outputs, BadOutput):
+        return outputs
     given = outputs.pop("confidence", None)
     error = _check_outputs(outputs, 0, None)
     if error is not None:
         return error
     if given is None:
         return Answer(outputs)
-    if given.size != 1:
-        return BadOutput(f"the confidence has shape {list(given.shape)}; it must be one number")
+    if given.size != 1 or given.dtype.kind not in _NUMBERS:
+        return BadOutput(f"the confidence is {given.dtype} of shape {list(given.shape)}; it must be one number")
     return _with_confidence(outputs, float(given.ravel()[0]))
 
 
@@ -164,8 +185,8 @@ def _split(outputs: dict[str, Array], batch: int) -> list[Outcome]:
             message = f"output `{name}` has shape {list(array.shape)}; its first dimension must be the batch, {batch}"
             return [BadOutput(message) for _ in range(batch)]
     given = outputs.pop("confidence", None)
-    if given is not None and given.size != batch:
-        message = f"output `confidence` has shape {list(given.shape)}; it must have one number per request"
+    if given is not None and (given.size != batch or given.dtype.kind not in _NUMBERS):
+        message = f"output `confidence` is {given.dtype} of shape {list(given.shape)}; it must have one number per request"
         return [BadOutput(message) for _ in range(batch)]
     # One pass over the whole array; rows are searched only if there is something to find.
     unsound = {

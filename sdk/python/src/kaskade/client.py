@@ -8,7 +8,7 @@ import random
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -108,14 +108,18 @@ class AsyncClient:
 
         `inputs` are arrays (numpy, torch, lists, texts) by name, without a batch dimension. `budget` is the time for
         the answer, seconds. `id` names the request; by default it is random. Raises the typed error of the app, or
-        `NoReply` after the budget.
+        `NoReply` after the budget. If the task is cancelled, the request is cancelled too.
         """
         request_id = check_request_id(id if id is not None else secrets.token_hex(12))
         body = self._checked(wire.encode_infer(inputs, request_id, parameters))
         budget = self.budget if budget is None else budget
-        async with aclosing(self._attempts(body, request_id, budget, streaming=False)) as replies:
-            async for reply in replies:
-                return reply
+        try:
+            async with aclosing(self._attempts(body, request_id, budget, streaming=False)) as replies:
+                async for reply in replies:
+                    return reply
+        except asyncio.CancelledError:
+            await self._abandon(request_id)
+            raise
         raise Internal("the request ended without an answer")
 
     async def stream(
@@ -145,12 +149,18 @@ class AsyncClient:
             raise
         finally:
             if not complete:
-                await self.cancel(request_id)
+                await self._abandon(request_id)
 
     async def cancel(self, id: str) -> None:
         """Cancels the requests of that id. They end with `Cancelled`."""
         headers = {wire.REQUEST_ID: check_request_id(id)}
         await self._publish(self.app.cancel, b"", "", headers)
+
+    async def _abandon(self, request_id: str) -> None:
+        """Cancels a request that nothing waits for any more; without a connection its budget ends it."""
+        if not self._closed:
+            with suppress(KaskadeError):
+                await self.cancel(request_id)
 
     async def feedback(self, id: str, label: int | str, timeout: float = 1.0) -> bool | None:
         """Tells the right answer to a request that was answered before: the number of a class, or a text.

@@ -22,7 +22,7 @@ from .connection import Broker, Link, connect
 from .errors import BadOutput, Expired, Internal, KaskadeError, Malformed, Overloaded, TooLarge, Unavailable
 from .leaving import Senders
 from .subjects import GROUP, App, check_token
-from .wire import Hop, StageRequest
+from .wire import Cost, Hop, StageRequest
 
 if TYPE_CHECKING:
     from .stages import Stage

@@ -11,7 +11,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row, Sparkline, Table};
 
 use super::super::view::View;
-use super::block;
+use super::{block, certificates};
 
 /// Most lines of the wiring that are shown.
 const WIRING: usize = 9;
@@ -131,6 +131,7 @@ fn wiring(view: &View) -> Vec<Line<'static>> {
             certificate.samples
         )));
     }
+    lines.extend(view.certificates().and_then(certificates::running));
     if let Some((at, drift)) = &view.drift {
         let ago = view.now.saturating_sub(*at).as_secs();
         let text = format!(

@@ -1,6 +1,7 @@
 //! The dashboard on a terminal: pages, drawn from a view. It needs 80 columns and 24 rows, and uses more.
 
 mod app;
+mod certificates;
 mod lists;
 #[cfg(test)]
 mod tests;
@@ -15,7 +16,7 @@ use super::terminal::Key;
 use super::view::{Liveness, View};
 
 /// The pages, in order.
-const PAGES: [&str; 4] = ["app", "replicas", "processes", "errors"];
+const PAGES: [&str; 5] = ["app", "replicas", "processes", "errors", "certificates"];
 
 /// Where the user looks.
 #[derive(Debug, Default)]
@@ -58,7 +59,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View, place: &mut Place) {
         0 => app::draw(frame, body, view),
         1 => lists::replicas(frame, body, view, place),
         2 => lists::processes(frame, body, view, place),
-        _ => lists::errors(frame, body, view, place),
+        3 => lists::errors(frame, body, view, place),
+        _ => certificates::draw(frame, body, view, place),
     }
     frame.render_widget(pages(place), foot);
 }
@@ -99,7 +101,7 @@ fn pages(place: &Place) -> Line<'static> {
         };
         spans.push(Span::styled(format!(" {page} "), style));
     }
-    spans.push(Span::from("  Tab or 1-4 page · arrows scroll · q leave").dim());
+    spans.push(Span::from("  Tab or 1-5 · arrows · q leave").dim());
     Line::from(spans)
 }
 

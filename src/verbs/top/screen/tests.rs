@@ -3,7 +3,8 @@ use std::time::Duration;
 
 use kaskade_actors::metrics::Spent;
 use kaskade_actors::wire::{
-    Beat, EnergyReport, GearShift, IngressState, ModelEnergy, ReplicaBeat, ShiftReport,
+    Beat, CascadeStanding, CertificateNotice, EnergyReport, Found, GearShift, IngressState, ModelEnergy,
+    ReplicaBeat, ShiftReport, WatchReport,
 };
 use kaskade_app::serving::overview::Counts;
 use kaskade_policy::plan::Plan;
@@ -177,6 +178,73 @@ fn errors_come_with_their_explanation() {
     let text = drawn(&view(2, 2), &mut page(3), 100, 24);
     assert!(text.contains("last: KSK0006 the queue is full"), "{text}");
     assert!(text.contains("4 × KSK0006"), "{text}");
+}
+
+/// The view of an app whose third certified cascade was refuted by audits.
+fn watched() -> View {
+    let mut view = view(2, 2);
+    let audited = CascadeStanding {
+        audited: 420,
+        differs: [0.012, 0.031],
+        may_differ: Some(0.04),
+        may_lose: 0.01,
+        ..CascadeStanding::default()
+    };
+    let report = WatchReport {
+        epoch: 3,
+        limit: 1,
+        cascades: vec![
+            CascadeStanding {
+                may_lose: 0.01,
+                ..CascadeStanding::default()
+            },
+            audited.clone(),
+            CascadeStanding {
+                differs: [0.05, 0.11],
+                labelled: 60,
+                loss: [0.004, 0.07],
+                drifted: true,
+                ..audited
+            },
+        ],
+    };
+    view.take_at(at(4), Told::Certificates(report));
+    for (second, found) in [
+        (
+            2,
+            Found::Drifted {
+                cascade: 2,
+                stage: "first".to_owned(),
+            },
+        ),
+        (
+            3,
+            Found::Refuted {
+                from: 2,
+                to: 1,
+                by: "audits".to_owned(),
+            },
+        ),
+    ] {
+        view.take_at(at(second), Told::Finding(CertificateNotice { epoch: 3, found }));
+    }
+    view.refresh_at(at(5));
+    view
+}
+
+#[test]
+fn certificates_are_shown_with_audits_and_findings() {
+    let mut view = watched();
+    insta::assert_snapshot!(drawn(&view, &mut page(4), 80, 24));
+    let text = drawn(&view, &mut page(0), 80, 24);
+    let line = "certified cascade 2 of 3: differs 1.20 to 3.10 % in 420 audits, at most 4.00 %";
+    assert!(text.contains(line), "{text}");
+    // Another plan has another list.
+    let (_, plan) = view.plan.clone().unwrap();
+    view.take_at(at(6), Told::Plan(4, Box::new(plan)));
+    assert!(view.findings.is_empty());
+    let text = drawn(&self::view(2, 2), &mut page(4), 80, 24);
+    assert!(text.contains("no certified cascades"), "{text}");
 }
 
 #[test]

@@ -1,0 +1,176 @@
+//! Requests of a language model: the prompt, the messages of a chat, and sampling options. Models behind endpoints take the
+//! same inputs.
+
+use serde::Deserialize;
+
+use super::bad_input;
+pub use crate::checkpoint::chat_template::Message;
+use crate::generation::SamplingOptions;
+use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError};
+use crate::runtime::tensor::{Datatype, Tensor};
+
+/// Maximum text of a request, bytes.
+const MAX_TEXT_BYTES: usize = 1 << 20;
+
+/// Maximum stop texts per request.
+const MAX_STOP_TEXTS: usize = 16;
+
+/// Inputs that hold the prompt.
+const PROMPTS: [&str; 3] = ["text", "messages", "input_ids"];
+
+/// A message as the API of `OpenAI` has it; keys that no template needs are ignored.
+#[derive(Deserialize)]
+struct RawMessage {
+    role: String,
+    content: Option<Content>,
+}
+
+/// Content of a message: a text, or parts.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+/// Part of a message.
+#[derive(Deserialize)]
+struct Part {
+    text: Option<String>,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+/// The inputs for a prompt as a text, as messages, or as at most `context` tokens. A request must have exactly one of them.
+pub fn prompt_inputs(context: usize) -> Vec<InputSpec> {
+    let text = |name| InputSpec::optional(name, Datatype::Bytes, vec![Extent::Exactly(1)]);
+    let ids = InputSpec::optional("input_ids", Datatype::I64, vec![Extent::UpTo(context)]);
+    vec![text("text"), text("messages"), ids]
+}
+
+/// The inputs that set sampling; `stop` needs a tokenizer.
+pub fn sampling_inputs(stop: bool) -> Vec<InputSpec> {
+    let one = |name, datatype| InputSpec::optional(name, datatype, vec![Extent::Exactly(1)]);
+    let mut inputs = vec![
+        one("min_p", Datatype::F32),
+        one("repetition_penalty", Datatype::F32),
+        one("presence_penalty", Datatype::F32),
+        one("frequency_penalty", Datatype::F32),
+        one("top_logprobs", Datatype::I64),
+        one("max_tokens", Datatype::I64),
+        one("temperature", Datatype::F32),
+        one("top_k", Datatype::I64),
+        one("top_p", Datatype::F32),
+        one("seed", Datatype::I64),
+    ];
+    if stop {
+        let texts = vec![Extent::UpTo(MAX_STOP_TEXTS)];
+        inputs.push(InputSpec::optional("stop", Datatype::Bytes, texts));
+    }
+    inputs
+}
+
+/// Returns the sampling options that a request states.
+///
+/// # Errors
+/// [`ModelError`], naming the input.
+pub fn sampling_options(inputs: &Inputs) -> Result<SamplingOptions, ModelError> {
+    let mut options = SamplingOptions::default();
+    for input in inputs {
+        let float = || scalar(input, &input.to_f32()?);
+        match input.name.as_str() {
+            "max_tokens" => options.max_tokens = Some(non_negative(input)?),
+            "top_k" => options.top_k = Some(non_negative(input)?),
+            "top_logprobs" => options.top_logprobs = Some(non_negative(input)?),
+            "seed" => options.seed = Some(scalar(input, &input.to_i64()?)? as u64),
+            "temperature" => options.temperature = Some(float()?),
+            "top_p" => options.top_p = Some(float()?),
+            "min_p" => options.min_p = Some(float()?),
+            "repetition_penalty" => options.repetition_penalty = Some(float()?),
+            "presence_penalty" => options.presence_penalty = Some(float()?),
+            "frequency_penalty" => options.frequency_penalty = Some(float()?),
+            "stop" => {
+                options.stop = Some(input.to_texts()?.into_iter().map(ToOwned::to_owned).collect());
+            }
+            _ => {}
+        }
+    }
+    Ok(options)
+}
+
+/// Returns the one input that holds the prompt.
+///
+/// # Errors
+/// [`ModelError::BadInput`] if there is none, or another one.
+pub fn prompt(inputs: &Inputs) -> Result<&Tensor, ModelError> {
+    let mut given = inputs
+        .iter()
+        .filter(|input| PROMPTS.contains(&input.name.as_str()));
+    let Some(input) = given.next() else {
+        let reason = "`text`, `messages` and `input_ids` are missing; send one of them";
+        return Err(bad_input("text", reason));
+    };
+    if let Some(other) = given.next() {
+        let reason = format!("it is given together with `{}`; send only one", input.name);
+        return Err(bad_input(&other.name, reason));
+    }
+    Ok(input)
+}
+
+/// Returns the one text of a tensor.
+///
+/// # Errors
+/// [`ModelError`] if it is too long or no text.
+pub fn only_text(input: &Tensor) -> Result<&str, ModelError> {
+    if input.data.len() > MAX_TEXT_BYTES {
+        let reason = format!("it is longer than {MAX_TEXT_BYTES} bytes");
+        return Err(bad_input(&input.name, reason));
+    }
+    Ok(input.to_texts()?.into_iter().next().unwrap_or_default())
+}
+
+/// Returns the messages of a chat, a JSON array of `{role, content}`. The parts of a content are joined.
+///
+/// # Errors
+/// [`ModelError::BadInput`] if there are none, or for a part that is no text.
+pub fn messages(input: &Tensor) -> Result<Vec<Message>, ModelError> {
+    let rejected = |reason: String| bad_input(&input.name, reason);
+    let raw: Vec<RawMessage> = serde_json::from_str(only_text(input)?)
+        .map_err(|error| rejected(format!("it is no JSON array of {{role, content}}: {error}")))?;
+    if raw.is_empty() {
+        return Err(rejected("it is empty; send at least one message".into()));
+    }
+    let messages = raw.into_iter().map(|message| {
+        let content = match message.content {
+            None => String::new(),
+            Some(Content::Text(text)) => text,
+            Some(Content::Parts(parts)) => {
+                let texts = parts.into_iter().map(|part| match part.text {
+                    Some(text) if part.kind == "text" => Ok(text),
+                    _ => Err(rejected(format!(
+                        "a part has the type `{}`; this model reads text only",
+                        part.kind
+                    ))),
+                });
+                texts.collect::<Result<Vec<String>, _>>()?.concat()
+            }
+        };
+        Ok(Message {
+            role: message.role,
+            content,
+        })
+    });
+    messages.collect()
+}
+
+fn scalar<T: Copy>(input: &Tensor, values: &[T]) -> Result<T, ModelError> {
+    values
+        .first()
+        .copied()
+        .ok_or_else(|| bad_input(&input.name, "it is empty"))
+}
+
+fn non_negative(input: &Tensor) -> Result<usize, ModelError> {
+    let value = scalar(input, &input.to_i64()?)?;
+    usize::try_from(value).map_err(|_| bad_input(&input.name, format!("{value} is negative")))
+}

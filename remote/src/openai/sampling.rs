@@ -1,0 +1,186 @@
+//! Sampling options as fields of a request to an endpoint.
+
+use kaskade_models::generation::SamplingOptions;
+use kaskade_models::language::request;
+use kaskade_models::{Inputs, ModelError};
+use serde_json::{Map, Value};
+
+use super::bad;
+use crate::endpoint::{Chat, ChatTask, Confidence, Style};
+
+/// Most probable tokens that the older interface gives, if a request does not ask for more.
+const MAX_COMPLETION_LOGPROBS: usize = 5;
+
+/// Sampling of one request.
+pub(super) struct Sampling {
+    options: SamplingOptions,
+    /// Most tokens of an answer.
+    pub max_tokens: u32,
+    /// Most probable tokens that the request wants to see; 0 for none.
+    pub top_logprobs: usize,
+}
+
+impl Sampling {
+    /// Returns the sampling of a request: its own, else the variant's.
+    ///
+    /// # Errors
+    /// [`ModelError`], naming the input, for options that a local model would refuse too.
+    pub(super) fn of(chat: &Chat, inputs: &Inputs) -> Result<Self, ModelError> {
+        let own = match chat.task {
+            ChatTask::Generate => request::sampling_options(inputs)?,
+            ChatTask::Classify { .. } => SamplingOptions::default(),
+        };
+        let options = own.or(&chat.sampling);
+        let resolved = options.clone().sampling(0);
+        resolved
+            .check()
+            .map_err(|error| bad(error.input(), error.to_string()))?;
+        Ok(Self {
+            max_tokens: u32::try_from(resolved.max_tokens).unwrap_or(u32::MAX),
+            top_logprobs: resolved.top_logprobs,
+            options,
+        })
+    }
+
+    /// Writes the fields. `top_k`, `min_p` and `repetition_penalty` are no part of the OpenAI API; vLLM and others know them.
+    pub(super) fn write(&self, chat: &Chat, body: &mut Map<String, Value>) {
+        let options = &self.options;
+        let mut set = |name: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                body.insert(name.to_owned(), value);
+            }
+        };
+        let temperature = match chat.confidence {
+            Confidence::Agreement { temperature, .. } => temperature,
+            Confidence::Logprobs | Confidence::Judge(_) => decimal(options.temperature.unwrap_or_default()),
+        };
+        set("temperature", Some(temperature.into()));
+        set("max_tokens", Some(self.max_tokens.into()));
+        for (name, value) in [
+            ("top_p", options.top_p),
+            ("presence_penalty", options.presence_penalty),
+            ("frequency_penalty", options.frequency_penalty),
+            ("min_p", options.min_p),
+            ("repetition_penalty", options.repetition_penalty),
+        ] {
+            set(name, value.map(|value| decimal(value).into()));
+        }
+        set("top_k", options.top_k.map(Into::into));
+        // It is signed on the wire.
+        set("seed", options.seed.map(|seed| seed.cast_signed().into()));
+        let stops = options.stop.as_ref().filter(|stops| !stops.is_empty());
+        set("stop", stops.map(|stops| stops.clone().into()));
+        let own = chat.top_logprobs as usize;
+        match chat.style {
+            Style::Chat => {
+                let most = own.max(self.top_logprobs);
+                set("logprobs", (most > 0).then_some(true.into()));
+                set("top_logprobs", (most > 0).then_some(most.into()));
+            }
+            Style::Completions => {
+                let most = own.min(MAX_COMPLETION_LOGPROBS).max(self.top_logprobs);
+                set("logprobs", (most > 0).then_some(most.into()));
+            }
+        }
+    }
+}
+
+/// The number as it was written: the shortest decimal of the smaller type, not its exact value.
+fn decimal(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or_else(|_| value.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use kaskade_models::Tensor;
+    use serde_json::json;
+
+    use super::*;
+    use crate::openai::chat::tests::chat;
+
+    fn written(chat: &Chat, inputs: &Inputs) -> Result<Value, ModelError> {
+        let mut body = Map::new();
+        Sampling::of(chat, inputs)?.write(chat, &mut body);
+        Ok(body.into())
+    }
+
+    fn float(name: &str, value: f32) -> Tensor {
+        Tensor::from_f32(name, &[1], &[value]).unwrap()
+    }
+
+    fn integer(name: &str, value: i64) -> Tensor {
+        Tensor::from_i64(name, &[1], &[value]).unwrap()
+    }
+
+    #[test]
+    fn every_option_of_a_local_model_is_a_field() {
+        let inputs = vec![
+            integer("max_tokens", 7),
+            float("temperature", 0.7),
+            float("top_p", 0.9),
+            float("presence_penalty", -0.5),
+            float("frequency_penalty", 1.1),
+            float("min_p", 0.05),
+            float("repetition_penalty", 1.2),
+            integer("top_k", 40),
+            integer("seed", -3),
+            integer("top_logprobs", 7),
+            Tensor::from_texts("stop", &["\n", "END"]).unwrap(),
+        ];
+        let known: Vec<String> = request::sampling_inputs(true)
+            .into_iter()
+            .map(|spec| spec.name)
+            .collect();
+        assert_eq!(known.len(), inputs.len(), "{known:?}");
+        let chat = chat(ChatTask::Generate);
+        let mut expected = json!({"max_tokens": 7, "temperature": 0.7, "top_p": 0.9, "presence_penalty": -0.5, "frequency_penalty": 1.1,
+            "min_p": 0.05, "repetition_penalty": 1.2, "top_k": 40, "seed": -3, "stop": ["\n", "END"],
+            "logprobs": true, "top_logprobs": 7});
+        assert_eq!(written(&chat, &inputs).unwrap(), expected);
+        let older = Chat {
+            style: Style::Completions,
+            ..chat.clone()
+        };
+        expected["logprobs"] = json!(7);
+        expected.as_object_mut().unwrap().remove("top_logprobs");
+        assert_eq!(written(&older, &inputs).unwrap(), expected);
+        let least = json!({"max_tokens": 8, "temperature": 0.0, "logprobs": true, "top_logprobs": 5});
+        assert_eq!(written(&chat, &Vec::new()).unwrap(), least);
+    }
+
+    #[test]
+    fn the_variants_options_are_defaults_but_samples_that_must_differ_do() {
+        let mut asked = chat(ChatTask::Generate);
+        asked.sampling.stop = Some(vec![" ".to_owned()]);
+        asked.sampling.top_p = Some(0.5);
+        asked.confidence = Confidence::Agreement {
+            samples: 4,
+            temperature: 0.7,
+        };
+        let body = written(&asked, &vec![float("temperature", 0.0), float("top_p", 0.25)]).unwrap();
+        assert_eq!(
+            (&body["temperature"], &body["top_p"], &body["stop"]),
+            (&json!(0.7), &json!(0.25), &json!([" "]))
+        );
+    }
+
+    #[test]
+    fn what_a_local_model_refuses_is_refused() {
+        for input in [
+            float("temperature", -1.0),
+            float("top_p", 0.0),
+            float("presence_penalty", 3.0),
+            integer("max_tokens", 0),
+            integer("max_tokens", -1),
+            integer("top_logprobs", 21),
+            Tensor::from_texts("stop", &[""]).unwrap(),
+        ] {
+            let name = input.name.clone();
+            let refused = written(&chat(ChatTask::Generate), &vec![input]).unwrap_err();
+            assert!(
+                matches!(&refused, ModelError::BadInput { name: found, .. } if *found == name),
+                "{name}: {refused}"
+            );
+        }
+    }
+}
