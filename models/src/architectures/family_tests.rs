@@ -9,7 +9,7 @@ use crate::runtime::model::Inputs;
 use crate::runtime::slice::Slice;
 use crate::selftest::fixtures::Fixture;
 
-const FAMILIES: [&str; 17] = [
+const FAMILIES: [&str; 26] = [
     "distilbert",
     "distilbert-question-answering",
     "roberta",
@@ -27,6 +27,15 @@ const FAMILIES: [&str; 17] = [
     "modernbert-question-answering",
     "deit",
     "deit-distilled",
+    "data2vec-text",
+    "roberta-prelayernorm",
+    "ernie",
+    "nomic-bert",
+    "vit-msn",
+    "dinov2",
+    "dinov2-registers",
+    "llama-classification",
+    "gpt2-classification",
 ];
 
 fn folder(name: &str) -> PathBuf {
@@ -166,6 +175,18 @@ fn a_directory_of_sentence_transformers_gives_its_embeddings() {
     let parity = fixture.compare_model(loaded.model.as_mut()).unwrap();
     assert!(
         parity.cases == 3 && parity.largest_difference < 1e-5,
+        "{parity:?}"
+    );
+}
+
+#[test]
+fn positions_follow_the_size_of_prepared_images() {
+    let mut loaded = load(&folder("dinov2-resized"), &Device::Cpu, &LoadOptions::default()).unwrap();
+    let parity = fixture("dinov2-resized")
+        .compare_model(loaded.model.as_mut())
+        .unwrap();
+    assert!(
+        parity.cases == 3 && parity.largest_difference < 1e-4,
         "{parity:?}"
     );
 }
