@@ -366,10 +366,10 @@ pub(crate) fn supported() -> Vec<&'static str> {
 
 /// Finds the architecture by its class, `architectures[0]`; networks of this project may have a `model_type` only.
 fn of_class(config: &Config) -> Result<Option<Architecture>, LoadError> {
-    let named = config.class()?;
+    let class = config.class()?;
     let model_type = config.optional::<String>("model_type")?;
-    let mut names = named.iter().chain(&model_type);
-    Ok(names.find_map(|name| architectures().find(|entry| entry.name == name)))
+    let mut known = class.iter().chain(&model_type);
+    Ok(known.find_map(|name| architectures().find(|entry| entry.name == name)))
 }
 
 /// Finds the architecture of a checkpoint: by its class; in a directory of sentence-transformers, whose class may be any of

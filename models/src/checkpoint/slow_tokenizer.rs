@@ -78,7 +78,7 @@ pub(super) fn build(dir: &Path) -> Result<Option<(String, Vec<u8>)>, LoadError> 
             (path, parsed.keys().clone(), merges)
         }
     };
-    let json = settings.json(dir, vocabulary, &merges)?;
+    let json = settings.json(dir, &vocabulary, &merges)?;
     Ok(Some((file.display().to_string(), json.to_string().into_bytes())))
 }
 
@@ -95,7 +95,8 @@ impl Settings {
     fn read(dir: &Path) -> Result<Option<Self>, LoadError> {
         let has = |name: &str| dir.join(name).exists();
         let is_pieces = has("vocab.txt");
-        if !is_pieces && !(has("vocab.json") && has("merges.txt")) {
+        let is_merged = has("vocab.json") && has("merges.txt");
+        if !is_pieces && !is_merged {
             return Ok(None);
         }
         let config = optional_config(dir, "tokenizer_config.json")?;
@@ -109,12 +110,11 @@ impl Settings {
         };
         let class = class.as_deref().map(|class| class.trim_end_matches("Fast"));
         let kind = match (class, model_type.as_deref()) {
-            (Some("BertTokenizer" | "DistilBertTokenizer" | "ElectraTokenizer"), _) => Kind::Bert,
-            (Some("GPT2Tokenizer"), _) => Kind::Gpt2,
-            (Some("RobertaTokenizer"), _) => Kind::Roberta,
-            (None, Some("bert" | "distilbert" | "electra" | "ernie" | "nomic_bert")) => Kind::Bert,
-            (None, Some("gpt2" | "gpt_neo" | "gptj")) => Kind::Gpt2,
-            (None, Some("roberta" | "roberta-prelayernorm" | "data2vec-text")) => Kind::Roberta,
+            (Some("BertTokenizer" | "DistilBertTokenizer" | "ElectraTokenizer"), _)
+            | (None, Some("bert" | "distilbert" | "electra" | "ernie" | "nomic_bert")) => Kind::Bert,
+            (Some("GPT2Tokenizer"), _) | (None, Some("gpt2" | "gpt_neo" | "gptj")) => Kind::Gpt2,
+            (Some("RobertaTokenizer"), _)
+            | (None, Some("roberta" | "roberta-prelayernorm" | "data2vec-text")) => Kind::Roberta,
             _ => return Ok(None),
         };
         if is_pieces != (kind == Kind::Bert) {
@@ -159,10 +159,10 @@ impl Settings {
     fn json(
         &self,
         dir: &Path,
-        vocabulary: Map<String, Value>,
+        vocabulary: &Map<String, Value>,
         merges: &[String],
     ) -> Result<Value, LoadError> {
-        let added = self.added(dir, &vocabulary)?;
+        let added = self.added(dir, vocabulary)?;
         let id = |token: &str| vocabulary.get(token).cloned().unwrap_or_default();
         let (sep, cls) = (self.special("sep_token"), self.special("cls_token"));
         let one = |token: &str, kind: u8| json!({"SpecialToken": {"id": token, "type_id": kind}});
@@ -314,5 +314,105 @@ impl Kind {
             .iter()
             .map(|(key, token)| (*key, (*token).to_owned()))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokenizers::Tokenizer;
+
+    use super::*;
+
+    const TEXTS: [&str; 3] = [
+        "The old keeper kept ÉTÉ [SEP] light",
+        "in 1919,\n  a <x> sea?",
+        "</s>out",
+    ];
+
+    fn fixture(name: &str) -> Value {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
+        serde_json::from_slice(&std::fs::read(path.join("tokenizer.json")).unwrap()).unwrap()
+    }
+
+    fn ids(tokenizer: &Tokenizer, pair: (&str, &str)) -> (Vec<u32>, Vec<u32>) {
+        let encoding = tokenizer.encode(pair, true).unwrap();
+        (encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec())
+    }
+
+    /// Asserts that the tokenizer that is built from files equals the whole one.
+    fn assert_same(whole: &Value, files: &[(&str, String)]) {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, content) in files {
+            std::fs::write(dir.path().join(name), content).unwrap();
+        }
+        let (_, built) = build(dir.path()).unwrap().unwrap();
+        let built = Tokenizer::from_bytes(built).unwrap();
+        let whole = Tokenizer::from_bytes(whole.to_string()).unwrap();
+        for pair in TEXTS.into_iter().zip(TEXTS.into_iter().rev()) {
+            assert_eq!(ids(&built, pair), ids(&whole, pair));
+        }
+    }
+
+    #[test]
+    fn a_vocabulary_of_bert_gives_its_tokenizer() {
+        let whole = fixture("bert-classification");
+        let mut pieces: Vec<(&String, &Value)> =
+            whole["model"]["vocab"].as_object().unwrap().iter().collect();
+        pieces.sort_by_key(|(_, id)| id.as_u64());
+        let lines: Vec<&str> = pieces.iter().map(|(piece, _)| piece.as_str()).collect();
+        let vocabulary = ("vocab.txt", lines.join("\r\n"));
+        let config = |json: &str| ("config.json", json.to_owned());
+        assert_same(&whole, &[vocabulary.clone(), config(r#"{"model_type": "bert"}"#)]);
+        let class = r#"{"tokenizer_class": "BertTokenizerFast", "sep_token": {"content": "[SEP]"}}"#;
+        assert_same(
+            &whole,
+            &[vocabulary.clone(), ("tokenizer_config.json", class.to_owned())],
+        );
+        let mut longer = whole.clone();
+        let mut added = longer["added_tokens"][0].clone();
+        added["id"] = json!(lines.len());
+        added["content"] = json!("<x>");
+        (added["special"], added["normalized"]) = (json!(false), json!(true));
+        longer["added_tokens"].as_array_mut().unwrap().push(added);
+        let extra = ("added_tokens.json", json!({"<x>": lines.len()}).to_string());
+        assert_same(&longer, &[vocabulary, config(r#"{"model_type": "bert"}"#), extra]);
+    }
+
+    #[test]
+    fn a_vocabulary_of_gpt2_gives_its_tokenizer() {
+        let whole = fixture("gpt2");
+        let vocabulary = ("vocab.json", whole["model"]["vocab"].to_string());
+        let merges = whole["model"]["merges"].as_array().unwrap().iter().map(|merge| {
+            let pair = merge
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|piece| piece.as_str().unwrap());
+            pair.collect::<Vec<_>>().join(" ")
+        });
+        let merges = merges.collect::<Vec<_>>().join("\n");
+        let config = r#"{"tokenizer_class": "GPT2Tokenizer", "eos_token": "</s>", "pad_token": "<pad>"}"#;
+        let config = ("tokenizer_config.json", config.to_owned());
+        assert_same(
+            &whole,
+            &[
+                vocabulary,
+                ("merges.txt", format!("#version: 0.2\n{merges}\n")),
+                config,
+            ],
+        );
+    }
+
+    #[test]
+    fn vocabularies_of_other_classes_give_none() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(build(dir.path()).unwrap().is_none());
+        std::fs::write(dir.path().join("vocab.txt"), "a\nb\n").unwrap();
+        assert!(build(dir.path()).unwrap().is_none(), "no class");
+        std::fs::write(dir.path().join("config.json"), r#"{"model_type": "roberta"}"#).unwrap();
+        assert!(build(dir.path()).unwrap().is_none(), "another class");
+        std::fs::write(dir.path().join("config.json"), r#"{"model_type": "bert"}"#).unwrap();
+        std::fs::write(dir.path().join("vocab.txt"), [0xff, 0xfe]).unwrap();
+        assert!(matches!(build(dir.path()), Err(LoadError::BadTokenizer { .. })));
     }
 }

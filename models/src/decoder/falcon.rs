@@ -80,7 +80,7 @@ fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {
     let norms = config.optional::<usize>("num_ln_in_parallel_attn")?;
     let parallel = match (is_new, flag("parallel_attn", true)?) {
         (true, _) if norms.unwrap_or(2) == 2 => Parallel::OwnNorm,
-        (true, true) | (false, true) => Parallel::SharedNorm,
+        (_, true) => Parallel::SharedNorm,
         (true, false) => {
             let reason = "the new architecture has attention and feed-forward layer side by side";
             return Err(config.invalid_value("parallel_attn", reason));

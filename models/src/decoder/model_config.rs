@@ -26,9 +26,9 @@ pub struct ModelConfig {
     pub parallel: Parallel,
     /// How queries and keys are normalised.
     pub query_key_norm: QueryKeyNorm,
-    /// Whether attention and feed-forward layer read the hidden vectors without a norm before them (OLMo 2).
+    /// Whether attention and feed-forward layer read the hidden vectors without a norm before them (`OLMo` 2).
     pub no_input_norms: bool,
-    /// Whether the outputs of attention and feed-forward layer are normalised before they are added (Gemma, OLMo 2).
+    /// Whether the outputs of attention and feed-forward layer are normalised before they are added (Gemma, `OLMo` 2).
     pub output_norms: bool,
     /// Rotary positions; `None` if positions are learned or relative.
     pub rotary: Option<Rotary>,
@@ -56,7 +56,7 @@ pub enum QueryKeyNorm {
     No,
     /// Those of each head (Qwen 3, Gemma 3).
     EachHead,
-    /// Those of all heads (OLMo 2).
+    /// Those of all heads (`OLMo` 2).
     AllHeads,
 }
 

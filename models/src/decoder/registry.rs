@@ -350,10 +350,10 @@ pub(crate) fn of_config(config: &Config) -> Result<Option<Found>, LoadError> {
 pub(crate) fn of_checkpoint(checkpoint: &Checkpoint) -> Result<Option<Found>, LoadError> {
     let config = &checkpoint.config;
     let by_class = of_config(config)?;
-    let classifier = by_class.is_some_and(|found| found.task == DecoderTask::Classification);
-    let is_embedding = checkpoint.sentence.is_some() && !classifier;
-    let classifies = config.class()?.is_none() && checkpoint.weights.contains(SCORE);
-    if !is_embedding && !classifies {
+    let states_head = by_class.is_some_and(|found| found.task == DecoderTask::Classification);
+    let is_embedding = checkpoint.sentence.is_some() && !states_head;
+    let has_score = config.class()?.is_none() && checkpoint.weights.contains(SCORE);
+    if !is_embedding && !has_score {
         return Ok(by_class);
     }
     let family = match by_class {

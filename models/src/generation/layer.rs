@@ -257,16 +257,15 @@ impl<M: Ops> Layer<M> {
 
     /// Computes the cache entries of a mini-batch's new tokens.
     pub(super) fn project(&self, ctx: LayerContext<'_, M>, x: &M::Matrix, positions: &[usize]) -> NewKv<M> {
-        let act = match &self.attention_norm {
-            Some(norm) => ctx.ops.normalise(x, norm),
-            None => {
-                let all = Span {
-                    matrix: x,
-                    from: 0,
-                    count: positions.len(),
-                };
-                ctx.ops.gather(&[all], ctx.model_config.width)
-            }
+        let act = if let Some(norm) = &self.attention_norm {
+            ctx.ops.normalise(x, norm)
+        } else {
+            let all = Span {
+                matrix: x,
+                from: 0,
+                count: positions.len(),
+            };
+            ctx.ops.gather(&[all], ctx.model_config.width)
         };
         let kv = self.generate(ctx, &act, positions);
         NewKv { act, kv }

@@ -45,7 +45,7 @@ pub(super) fn model_config(rotary: bool, gated: bool, keys: usize) -> ModelConfi
 }
 
 /// A random model by number: four decoders, two encoder-decoders, and five more decoders, after GPT-NeoX, Qwen 3 with a
-/// window, Gemma with everything that both of its versions have, OLMo 2 with positions in every second layer, and BLOOM.
+/// window, Gemma with everything that both of its versions have, `OLMo` 2 with positions in every second layer, and BLOOM.
 pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
     let [rotary, gated] = [!matches!(number, 0 | 4), matches!(number, 1 | 3 | 5 | 7 | 8 | 9)];
     let mut model_config = model_config(rotary, gated, [4, 2, 4, 1, 4, 4, 4, 2, 1, 2, 4][number]);

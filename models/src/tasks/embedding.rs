@@ -33,7 +33,7 @@ pub(crate) fn pooled(states: &[f32], width: usize, masks: &[&[bool]], pooling: P
         };
         match pooling {
             Pooling::First => vectors.extend_from_slice(tokens.first().copied().unwrap_or_default()),
-            Pooling::Last => vectors.extend_from_slice(visible().last().unwrap_or_default()),
+            Pooling::Last => vectors.extend_from_slice(visible().next_back().unwrap_or_default()),
             Pooling::Mean | Pooling::MeanSqrt | Pooling::WeightedMean => {
                 let (mut sum, mut all) = (vec![0.0; width], 0.0);
                 for (place, (row, _)) in (1..)
