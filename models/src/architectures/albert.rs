@@ -9,9 +9,10 @@ const NAMES: BlockNames = BlockNames {
     projections: &["attention.query", "attention.key", "attention.value"],
     output: "attention.dense",
     attention_norm: "attention.LayerNorm",
-    up: "ffn",
+    up: &["ffn"],
     down: "ffn_output",
     feed_forward_norm: "full_layer_layer_norm",
+    scales: None,
 };
 
 /// Describes an ALBERT model.

@@ -10,9 +10,10 @@ const NAMES: BlockNames = BlockNames {
     projections: &["attention.q_lin", "attention.k_lin", "attention.v_lin"],
     output: "attention.out_lin",
     attention_norm: "sa_layer_norm",
-    up: "ffn.lin1",
+    up: &["ffn.lin1"],
     down: "ffn.lin2",
     feed_forward_norm: "output_layer_norm",
+    scales: None,
 };
 
 /// Describes a DistilBERT model.
@@ -37,6 +38,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             positions: Some(("embeddings.position_embeddings", context)),
             scheme: PositionScheme::FromZero,
             types: "",
+            constant: None,
             norm: "embeddings.LayerNorm",
             projection: None,
         },

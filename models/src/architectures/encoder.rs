@@ -51,12 +51,14 @@ pub(super) struct BlockNames {
     pub output: &'static str,
     /// Norm of the attention.
     pub attention_norm: &'static str,
-    /// First layer of the feed-forward layer.
-    pub up: &'static str,
+    /// First layer of the feed-forward layer; if gated, the gate followed by the values, in one layer or two.
+    pub up: &'static [&'static str],
     /// Its second layer.
     pub down: &'static str,
     /// Norm of the feed-forward layer.
     pub feed_forward_norm: &'static str,
+    /// Factors of the elements that attention and feed-forward layer add, if there are any.
+    pub scales: Option<[&'static str; 2]>,
 }
 
 impl BlockNames {
@@ -69,9 +71,10 @@ impl BlockNames {
         ],
         output: "attention.output.dense",
         attention_norm: "attention.output.LayerNorm",
-        up: "intermediate.dense",
+        up: &["intermediate.dense"],
         down: "output.dense",
         feed_forward_norm: "output.LayerNorm",
+        scales: None,
     };
 }
 
@@ -115,6 +118,8 @@ pub(super) struct Block<O: Ops> {
     gated: bool,
     down: O::Linear,
     feed_forward_norm: O::Norm,
+    /// Factors of what attention and feed-forward layer add.
+    scales: Option<[O::Norm; 2]>,
     norms_first: bool,
 }
 
@@ -145,6 +150,19 @@ impl EncoderConfig {
     /// As [`EncoderConfig::read`].
     pub(super) fn sized(config: &Config, keys: [&str; 5]) -> Result<Self, LoadError> {
         let [width_key, blocks, heads_key, intermediate_size, activation_key] = keys;
+        let keys = [width_key, blocks, heads_key, intermediate_size];
+        Self::sized_with(config, keys, activation(config, activation_key)?)
+    }
+
+    /// Reads width, blocks, heads and size of the feed-forward layer by these keys; the rest is as in BERT.
+    ///
+    /// # Errors
+    /// As [`EncoderConfig::read`].
+    pub(super) fn sized_with(
+        config: &Config,
+        [width_key, blocks, heads_key, intermediate_size]: [&str; 4],
+        activation: Activation,
+    ) -> Result<Self, LoadError> {
         let (width, heads) = (config.size(width_key)?, config.size(heads_key)?);
         if !width.is_multiple_of(heads) {
             return Err(config.invalid_value(heads_key, format!("it must divide {width_key} = {width}")));
@@ -154,7 +172,7 @@ impl EncoderConfig {
             blocks: config.size(blocks)?,
             heads,
             intermediate_size: config.size(intermediate_size)?,
-            activation: activation(config, activation_key)?,
+            activation,
             gated: false,
             epsilon: 1e-12,
             norms_first: false,
@@ -225,6 +243,12 @@ impl EncoderConfig {
         } else {
             intermediate_size
         };
+        let scales = names.scales.map(|scales| {
+            let [attention, feed_forward] = scales.map(|name| layers.factors(&at(name), width));
+            Ok::<_, LoadError>([attention?, feed_forward?])
+        });
+        let scales = scales.transpose()?;
+        let ups: Vec<String> = names.up.iter().map(|part| at(part)).collect();
         let attention_norm = if form.without_first_norm {
             None
         } else {
@@ -243,11 +267,12 @@ impl EncoderConfig {
             projections: layers.concatenated(&prefixes, width, each, self.projection_bias)?,
             output: layers.linear_with(&at(names.output), width, width, self.output_bias)?,
             attention_norm,
-            up: layers.linear_with(&at(names.up), width, up, self.feed_forward_bias)?,
+            up: layers.concatenated(&ups, width, up / ups.len().max(1), self.feed_forward_bias)?,
             activation: self.activation,
             gated: self.gated,
             down: layers.linear_with(&at(names.down), intermediate_size, width, self.feed_forward_bias)?,
             feed_forward_norm: self.norm(layers, &at(names.feed_forward_norm))?,
+            scales,
             norms_first: self.norms_first,
         })
     }
@@ -375,14 +400,20 @@ impl<O: Ops> Block<O> {
             position_bias,
             distances: self.distances.as_ref(),
         };
-        ops.multiply(
-            &ops.attend_sequences(&projected, sequences, &attention),
-            &self.output,
-        )
+        let attended = ops.attend_sequences(&projected, sequences, &attention);
+        let mut attended = ops.multiply(&attended, &self.output);
+        if let Some([factors, _]) = &self.scales {
+            ops.scale(&mut attended, factors);
+        }
+        attended
     }
 
     fn feed_forward(&self, ops: &O, x: &O::Matrix) -> O::Matrix {
         let up = ops.activate(ops.multiply(x, &self.up), self.activation, self.gated);
-        ops.multiply(&up, &self.down)
+        let mut fed = ops.multiply(&up, &self.down);
+        if let Some([_, factors]) = &self.scales {
+            ops.scale(&mut fed, factors);
+        }
+        fed
     }
 }

@@ -7,9 +7,10 @@ use crate::device::Device;
 use crate::runtime::loaded::Task;
 use crate::runtime::model::Inputs;
 use crate::runtime::slice::Slice;
+use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 
-const FAMILIES: [&str; 17] = [
+const FAMILIES: [&str; 26] = [
     "distilbert",
     "distilbert-question-answering",
     "roberta",
@@ -27,6 +28,15 @@ const FAMILIES: [&str; 17] = [
     "modernbert-question-answering",
     "deit",
     "deit-distilled",
+    "data2vec-text",
+    "roberta-prelayernorm",
+    "ernie",
+    "nomic-bert",
+    "vit-msn",
+    "dinov2",
+    "dinov2-registers",
+    "llama-classification",
+    "gpt2-classification",
 ];
 
 fn folder(name: &str) -> PathBuf {
@@ -166,6 +176,50 @@ fn a_directory_of_sentence_transformers_gives_its_embeddings() {
     let parity = fixture.compare_model(loaded.model.as_mut()).unwrap();
     assert!(
         parity.cases == 3 && parity.largest_difference < 1e-5,
+        "{parity:?}"
+    );
+}
+
+#[test]
+fn token_types_that_the_tokenizer_leaves_out_are_zero() {
+    let dir = tempfile::tempdir().unwrap();
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        let from = folder("bert-classification").join(file);
+        std::fs::copy(from, dir.path().join(file)).unwrap();
+    }
+    let mut answers = Vec::new();
+    for names in [
+        r#"["input_ids", "token_type_ids", "attention_mask"]"#,
+        r#"["input_ids", "attention_mask"]"#,
+    ] {
+        let config = format!(r#"{{"model_input_names": {names}}}"#);
+        std::fs::write(dir.path().join("tokenizer_config.json"), config).unwrap();
+        let mut model = load(dir.path(), &Device::Cpu, &LoadOptions::default())
+            .unwrap()
+            .model;
+        let text = |name, text| Tensor::from_texts(name, &[text]).unwrap();
+        let pair = vec![text("text", "the sea"), text("text_pair", "is deep")];
+        answers.push(model.run(&[pair]).remove(0).unwrap());
+        // [CLS] the sea [SEP] is deep [SEP], all of type 0.
+        let tokenizer = std::fs::read(dir.path().join("tokenizer.json")).unwrap();
+        let tokenizer = tokenizers::Tokenizer::from_bytes(tokenizer).unwrap();
+        let encoding = tokenizer.encode(("the sea", "is deep"), true).unwrap();
+        let ids: Vec<i64> = encoding.get_ids().iter().map(|id| i64::from(*id)).collect();
+        let ids = Tensor::from_i64("input_ids", &[ids.len()], &ids).unwrap();
+        answers.push(model.run(&[vec![ids]]).remove(0).unwrap());
+    }
+    assert_eq!(answers[2], answers[1]);
+    assert_ne!(answers[0], answers[1]);
+}
+
+#[test]
+fn positions_follow_the_size_of_prepared_images() {
+    let mut loaded = load(&folder("dinov2-resized"), &Device::Cpu, &LoadOptions::default()).unwrap();
+    let parity = fixture("dinov2-resized")
+        .compare_model(loaded.model.as_mut())
+        .unwrap();
+    assert!(
+        parity.cases == 3 && parity.largest_difference < 1e-4,
         "{parity:?}"
     );
 }

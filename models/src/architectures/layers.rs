@@ -38,6 +38,15 @@ impl<O: Ops> Layers<'_, O> {
         self.concatenated(&[prefix.to_owned()], inputs, outputs, biased)
     }
 
+    /// Takes the factors `{name}` of the elements of rows of size `width` ([`Ops::scale`]).
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub(super) fn factors(&mut self, name: &str, width: usize) -> Result<O::Norm, LoadError> {
+        let factors = self.weights.take(name, &[width])?;
+        Ok(self.ops.norm(factors, None, 0.0))
+    }
+
     /// Copies the linear layer `{prefix}`, which another layer also uses, without taking it if it is taken later.
     ///
     /// # Errors

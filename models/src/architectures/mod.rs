@@ -8,20 +8,25 @@ mod deberta;
 mod distilbert;
 mod electra;
 mod encoder;
+mod ernie;
 pub mod grid;
 mod image;
 mod layers;
 pub mod mlp;
 mod modernbert;
 mod mpnet;
+mod nomic_bert;
 pub(crate) mod onnx;
+mod patches;
 pub(crate) mod registry;
 mod roberta;
 pub(crate) mod text;
+mod text_decoder;
 mod text_encoder;
 mod text_form;
 mod text_head;
 mod vit;
+mod vit_form;
 
 #[cfg(test)]
 mod family_tests;

@@ -12,9 +12,10 @@ const NAMES: BlockNames = BlockNames {
     projections: &["attn.Wqkv"],
     output: "attn.Wo",
     attention_norm: "attn_norm",
-    up: "mlp.Wi",
+    up: &["mlp.Wi"],
     down: "mlp.Wo",
     feed_forward_norm: "mlp_norm",
+    scales: None,
 };
 
 /// Describes a ModernBERT model.
@@ -81,6 +82,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             positions: None,
             scheme: PositionScheme::FromZero,
             types: "",
+            constant: None,
             norm: "embeddings.norm",
             projection: None,
         },

@@ -44,6 +44,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             positions: Some(("embeddings.position_embeddings", context)),
             scheme: PositionScheme::FromZero,
             types: "",
+            constant: None,
             norm: "embeddings.LayerNorm",
             projection: None,
         },

@@ -5,12 +5,16 @@
 
 use std::path::Path;
 
+use super::text_decoder;
 use super::text_encoder;
 use super::text_form::TextForm;
 use super::text_head::TextTask;
-use super::{albert, bert, cnn, deberta, distilbert, electra, grid, mlp, modernbert, mpnet, roberta, vit};
-use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
-use crate::decoder::registry as decoders;
+use super::{
+    albert, bert, cnn, deberta, distilbert, electra, ernie, grid, mlp, modernbert, mpnet, nomic_bert,
+    roberta, vit, vit_form,
+};
+use crate::checkpoint::{Checkpoint, Config, LoadError, SentenceModules, WeightTotals};
+use crate::decoder::registry::{self as decoders, DecoderTask};
 use crate::device::Device;
 use crate::language::{self, Generation};
 use crate::precision::WeightType;
@@ -19,8 +23,12 @@ use crate::runtime::slice::Slice;
 
 /// A supported architecture.
 struct Architecture {
-    /// `architectures[0]` or `model_type` of its `config.json`.
+    /// `architectures[0]` of its `config.json`.
     name: &'static str,
+    /// `model_type` of its `config.json`.
+    model_type: &'static str,
+    /// Prefix of a tensor that only this class of its `model_type` has; `None` for the base model.
+    head: Option<&'static str>,
     /// Builds the model from a checkpoint.
     build: Build,
     /// Name prefixes of tensors that its checkpoints contain but the model does not use.
@@ -32,16 +40,17 @@ struct Architecture {
 enum Build {
     /// As a whole only.
     Whole(fn(&mut Checkpoint, &Device) -> Result<Built, LoadError>),
-    /// A slice of its layers, or the whole.
-    Sliced(fn(&mut Checkpoint, &Device, Slice) -> Result<Built, LoadError>),
-    /// Likewise, from the description of a text encoder.
+    /// A slice of its layers, or the whole, from the description of a text encoder.
     Text(fn(&Config) -> Result<TextForm, LoadError>, TextTask),
+    /// Likewise, an image classifier.
+    Image(vit_form::Form),
 }
 
 /// A family of text encoders: the names of its classes, and its description.
 struct TextFamily {
     /// The sequence classifier, the question answering model and the base model, in this order.
     classes: [&'static str; 3],
+    model_type: &'static str,
     form: fn(&Config) -> Result<TextForm, LoadError>,
     /// As [`Architecture::unused`].
     unused: &'static [&'static str],
@@ -50,15 +59,17 @@ struct TextFamily {
 impl TextFamily {
     fn architectures(&'static self) -> impl Iterator<Item = Architecture> {
         let tasks = [
-            TextTask::Classification,
-            TextTask::QuestionAnswering,
-            TextTask::Embedding,
+            (TextTask::Classification, Some("classifier.")),
+            (TextTask::QuestionAnswering, Some("qa_outputs.")),
+            (TextTask::Embedding, None),
         ];
         self.classes
             .into_iter()
             .zip(tasks)
-            .map(|(name, task)| Architecture {
+            .map(|(name, (task, head))| Architecture {
                 name,
+                model_type: self.model_type,
+                head,
                 build: Build::Text(self.form, task),
                 unused: if task == TextTask::Classification {
                     &[]
@@ -71,13 +82,14 @@ impl TextFamily {
 
 /// The names of a family's classes from its prefix.
 macro_rules! family {
-    ($prefix:literal, $form:path, $unused:expr) => {
+    ($prefix:literal, $model_type:literal, $form:path, $unused:expr) => {
         TextFamily {
             classes: [
                 concat!($prefix, "ForSequenceClassification"),
                 concat!($prefix, "ForQuestionAnswering"),
                 concat!($prefix, "Model"),
             ],
+            model_type: $model_type,
             form: $form,
             unused: $unused,
         }
@@ -86,49 +98,132 @@ macro_rules! family {
 
 /// Poolers that base models have, and that old versions of transformers saved for question answering.
 const TEXT_FAMILIES: &[TextFamily] = &[
-    family!("Bert", bert::form, &["bert.pooler.", "pooler."]),
-    family!("DistilBert", distilbert::form, &[]),
-    family!("Roberta", roberta::form, &["roberta.pooler.", "pooler."]),
-    family!("XLMRoberta", roberta::form, &["roberta.pooler.", "pooler."]),
-    family!("Camembert", roberta::form, &["roberta.pooler.", "pooler."]),
-    family!("Electra", electra::form, &[]),
-    family!("Albert", albert::form, &["albert.pooler.", "pooler."]),
-    family!("MPNet", mpnet::form, &["mpnet.pooler.", "pooler."]),
-    family!("DebertaV2", deberta::form, &["pooler."]),
-    family!("ModernBert", modernbert::form, &[]),
+    family!("Bert", "bert", bert::form, &["bert.pooler.", "pooler."]),
+    family!("DistilBert", "distilbert", distilbert::form, &[]),
+    family!(
+        "Roberta",
+        "roberta",
+        roberta::form,
+        &["roberta.pooler.", "pooler."]
+    ),
+    family!(
+        "XLMRoberta",
+        "xlm-roberta",
+        roberta::form,
+        &["roberta.pooler.", "pooler."]
+    ),
+    family!(
+        "Camembert",
+        "camembert",
+        roberta::form,
+        &["roberta.pooler.", "pooler."]
+    ),
+    family!(
+        "Data2VecText",
+        "data2vec-text",
+        roberta::data2vec,
+        &["data2vec_text.pooler.", "pooler."]
+    ),
+    family!(
+        "RobertaPreLayerNorm",
+        "roberta-prelayernorm",
+        roberta::norms_first,
+        &["roberta_prelayernorm.pooler.", "pooler."]
+    ),
+    family!("Ernie", "ernie", ernie::form, &["ernie.pooler.", "pooler."]),
+    family!(
+        "NomicBert",
+        "nomic_bert",
+        nomic_bert::form,
+        &["nomic_bert.pooler.", "pooler."]
+    ),
+    family!("Electra", "electra", electra::form, &[]),
+    family!("Albert", "albert", albert::form, &["albert.pooler.", "pooler."]),
+    family!("MPNet", "mpnet", mpnet::form, &["mpnet.pooler.", "pooler."]),
+    family!("DebertaV2", "deberta-v2", deberta::form, &["pooler."]),
+    family!("ModernBert", "modernbert", modernbert::form, &[]),
 ];
 
-const OTHERS: [Architecture; 6] = [
+const OTHERS: [Architecture; 9] = [
     Architecture {
         name: "ViTForImageClassification",
-        build: Build::Sliced(vit::image_classification),
+        model_type: "vit",
+        head: Some("classifier."),
+        build: Build::Image(vit_form::Form::VIT),
         unused: &["vit.pooler."],
     },
     Architecture {
+        name: "ViTMSNForImageClassification",
+        model_type: "vit_msn",
+        head: Some("classifier."),
+        build: Build::Image(vit_form::Form::VIT),
+        unused: &[],
+    },
+    Architecture {
+        name: "Dinov2ForImageClassification",
+        model_type: "dinov2",
+        head: Some("classifier."),
+        build: Build::Image(vit_form::Form::DINO),
+        unused: &["dinov2.embeddings.mask_token"],
+    },
+    Architecture {
+        name: "Dinov2WithRegistersForImageClassification",
+        model_type: "dinov2_with_registers",
+        head: Some("classifier."),
+        build: Build::Image(vit_form::Form::DINO_WITH_REGISTERS),
+        unused: &["dinov2_with_registers.embeddings.mask_token"],
+    },
+    Architecture {
         name: "DeiTForImageClassification",
-        build: Build::Sliced(vit::deit_classification),
+        model_type: "deit",
+        head: Some("classifier."),
+        build: Build::Image(vit_form::Form::DEIT),
         unused: &["deit.pooler."],
     },
     Architecture {
         name: "DeiTForImageClassificationWithTeacher",
-        build: Build::Sliced(vit::deit_classification_with_teacher),
+        model_type: "deit",
+        head: Some("cls_classifier."),
+        build: Build::Image(vit_form::Form::DEIT_WITH_TEACHER),
         unused: &["deit.pooler."],
     },
     Architecture {
         name: cnn::MODEL_TYPE,
+        model_type: cnn::MODEL_TYPE,
+        head: None,
         build: Build::Whole(cnn::build),
         unused: &[],
     },
     Architecture {
         name: grid::MODEL_TYPE,
+        model_type: grid::MODEL_TYPE,
+        head: None,
         build: Build::Whole(grid::build),
         unused: &[],
     },
     Architecture {
         name: mlp::MODEL_TYPE,
+        model_type: mlp::MODEL_TYPE,
+        head: None,
         build: Build::Whole(mlp::build),
         unused: &[],
     },
+];
+
+/// Prefixes of tensors of heads that this build does not compute, or that a directory of sentence-transformers does not use.
+const OTHER_HEADS: [&str; 12] = [
+    "classifier.",
+    "cls.",
+    "decoder.",
+    "discriminator_predictions.",
+    "generator_lm_head.",
+    "generator_predictions.",
+    "head.",
+    "lm_head.",
+    "lm_predictions.",
+    "predictions.",
+    "qa_outputs.",
+    "vocab_",
 ];
 
 /// All architectures of this registry.
@@ -152,15 +247,23 @@ pub struct LoadOptions {
     pub dtype: Option<WeightType>,
 }
 
-/// Returns the architecture of a Hugging Face directory. Reads only its `config.json`.
+/// Returns the architecture of a Hugging Face directory. Reads its `config.json`, and the header of its weights only if
+/// that does not name a class.
 ///
 /// # Errors
 /// [`LoadError::UnknownArchitecture`] if this build does not support it; otherwise [`LoadError`], naming the file.
 pub fn architecture(dir: &Path) -> Result<&'static str, LoadError> {
     let config = Config::of_directory(dir)?;
-    match decoders::architecture(&config)? {
-        Some(name) => Ok(name),
-        None => Ok(find(&config)?.name),
+    if config.class()?.is_none() || SentenceModules::open(dir)?.is_some() {
+        let checkpoint = Checkpoint::open(dir)?;
+        return match decoders::of_checkpoint(&checkpoint)? {
+            Some(found) => Ok(found.name()),
+            None => Ok(of_checkpoint(&checkpoint)?.name),
+        };
+    }
+    match decoders::of_config(&config)? {
+        Some(found) => Ok(found.name()),
+        None => Ok(of_class(&config)?.ok_or_else(|| unknown(&config))?.name),
     }
 }
 
@@ -187,7 +290,12 @@ pub fn load_checkpoint(
         reason,
     })?;
     checkpoint.weights.request(requested);
-    if let Some(architecture) = decoders::architecture(&checkpoint.config)? {
+    if let Some(found) = decoders::of_checkpoint(&checkpoint)? {
+        let architecture = found.name();
+        if found.task != DecoderTask::Generation {
+            let (built, totals) = text_decoder::build(checkpoint, found, device, options.slice)?;
+            return Ok(describe(built, name, architecture, totals));
+        }
         let (model, totals) = language::load(checkpoint, device, options.slice, &options.generation)?;
         let built = Built {
             model,
@@ -197,10 +305,11 @@ pub fn load_checkpoint(
         return Ok(describe(built, name, architecture, totals));
     }
     let whole = options.slice == Slice::WHOLE;
-    let entry = find(&checkpoint.config)?;
+    let entry = of_checkpoint(&checkpoint)?;
+    let is_sentence = checkpoint.sentence.is_some();
     let built = match entry.build {
         Build::Whole(build) if whole => build(&mut checkpoint, device)?,
-        Build::Sliced(build) => build(&mut checkpoint, device, options.slice)?,
+        Build::Image(form) => vit::build(&mut checkpoint, device, options.slice, form)?,
         Build::Text(form, task) => text_encoder::build(form, task, &mut checkpoint, device, options.slice)?,
         Build::Whole(_) => {
             return Err(LoadError::NotSliced {
@@ -210,7 +319,8 @@ pub fn load_checkpoint(
         }
     };
     let totals = if whole {
-        checkpoint.weights.finish(entry.unused)?
+        let others: &[&str] = if is_sentence { &OTHER_HEADS } else { &[] };
+        checkpoint.weights.finish(&[entry.unused, others].concat())?
     } else {
         // The other slices use the remaining tensors.
         checkpoint.weights.totals()
@@ -254,25 +364,37 @@ pub(crate) fn supported() -> Vec<&'static str> {
     entries.chain(decoders::supported()).collect()
 }
 
-/// Finds the architecture by `architectures[0]`, else by `model_type`.
-fn find(config: &Config) -> Result<Architecture, LoadError> {
-    let named = config
-        .optional::<Vec<String>>("architectures")?
-        .unwrap_or_default()
-        .into_iter()
-        .next();
+/// Finds the architecture by its class, `architectures[0]`; networks of this project may have a `model_type` only.
+fn of_class(config: &Config) -> Result<Option<Architecture>, LoadError> {
+    let class = config.class()?;
     let model_type = config.optional::<String>("model_type")?;
-    named
-        .iter()
-        .chain(&model_type)
-        .find_map(|name| architectures().find(|entry| entry.name == name))
-        .ok_or_else(|| LoadError::UnknownArchitecture {
-            file: config.file().to_owned(),
-            found: match (named, model_type) {
-                (Some(name), _) => format!("`{name}`"),
-                (None, Some(name)) => format!("`{name}` (by model_type)"),
-                (None, None) => "in neither `architectures` nor `model_type`".into(),
-            },
-            known: supported(),
+    let mut known = class.iter().chain(&model_type);
+    Ok(known.find_map(|name| architectures().find(|entry| entry.name == name)))
+}
+
+/// Finds the architecture of a checkpoint: by its class; in a directory of sentence-transformers, whose class may be any of
+/// its family, the base model; without a class by `model_type` and the tensors of the head.
+fn of_checkpoint(checkpoint: &Checkpoint) -> Result<Architecture, LoadError> {
+    let (config, weights) = (&checkpoint.config, &checkpoint.weights);
+    if let Some(entry) = of_class(config)? {
+        return Ok(entry);
+    }
+    let model_type = config.optional::<String>("model_type")?.unwrap_or_default();
+    let mut family = architectures().filter(|entry| entry.model_type == model_type);
+    let found = if checkpoint.sentence.is_some() {
+        family.find(|entry| entry.head.is_none())
+    } else if config.class()?.is_none() {
+        let is_base = !OTHER_HEADS.iter().any(|head| weights.contains_prefix(head));
+        family.find(|entry| match entry.head {
+            Some(head) => weights.contains_prefix(head),
+            None => is_base,
         })
+    } else {
+        None
+    };
+    found.ok_or_else(|| unknown(config))
+}
+
+fn unknown(config: &Config) -> LoadError {
+    config.unknown_architecture(supported())
 }

@@ -1,17 +1,50 @@
-//! RoBERTa (Liu et al. 2019), and XLM-RoBERTa and CamemBERT, which differ in their tokenizers: BERT whose positions begin
-//! after the token id of the padding, and with one token type.
+//! RoBERTa (Liu et al. 2019): BERT whose positions begin after the token id of the padding, and with one token type.
+//!
+//! XLM-RoBERTa and CamemBERT differ in their tokenizers, data2vec in its training, RoBERTa-PreLayerNorm in the places of its
+//! norms.
 
+use super::encoder::BlockNames;
 use super::text_form::{HeadForm, TextForm};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
+
+const NORMS_FIRST: BlockNames = BlockNames {
+    attention_norm: "attention.LayerNorm",
+    feed_forward_norm: "intermediate.LayerNorm",
+    ..BlockNames::BERT
+};
 
 /// Describes a RoBERTa model.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
 pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+    with_base(config, "roberta")
+}
+
+/// Describes a data2vec model of texts (Baevski et al. 2022).
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn data2vec(config: &Config) -> Result<TextForm, LoadError> {
+    with_base(config, "data2vec_text")
+}
+
+/// Describes a RoBERTa model with the norms before the layers (Ott et al. 2019).
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn norms_first(config: &Config) -> Result<TextForm, LoadError> {
+    let mut form = with_base(config, "roberta_prelayernorm")?;
+    form.names = NORMS_FIRST;
+    form.encoder.norms_first = true;
+    form.final_norm = Some("LayerNorm");
+    Ok(form)
+}
+
+fn with_base(config: &Config, base: &'static str) -> Result<TextForm, LoadError> {
     let head = HeadForm::first("classifier.dense", Activation::Tanh, "classifier.out_proj");
-    let mut form = TextForm::like_bert(config, "roberta", head)?;
+    let mut form = TextForm::like_bert(config, base, head)?;
     form.count_after_padding(config)?;
     Ok(form)
 }

@@ -19,6 +19,8 @@ pub(super) struct TextReader {
     tokenizer: Option<Tokenizer>,
     limits: TokenLimits,
     texts: Texts,
+    /// Whether the tokenizer's token types are used.
+    typed: bool,
     /// Whether the model answers by itself, so that it can combine the windows of a context.
     pub whole: bool,
 }
@@ -107,6 +109,7 @@ impl TextReader {
             tokenizer,
             limits,
             texts,
+            typed: limits.types > 0 && file.is_none_or(|file| file.types),
             whole: true,
         })
     }
@@ -261,9 +264,10 @@ impl TextReader {
             return Err(bad(name, format!("the tokenizer returned {} tokens", ids.len())));
         }
         Ok(Tokens {
-            types: match self.limits.types {
-                0 => vec![0; ids.len()],
-                types => column(encoding.get_type_ids(), types)?,
+            types: if self.typed {
+                column(encoding.get_type_ids(), self.limits.types)?
+            } else {
+                vec![0; ids.len()]
             },
             mask: vec![true; ids.len()],
             ids,

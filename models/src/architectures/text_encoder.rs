@@ -46,18 +46,8 @@ pub(super) fn build(
     let max_tokens = modules.as_ref().and_then(|modules| modules.max_tokens);
     let head = HeadKind::read(task, &checkpoint.config, modules)?;
     let (task, labels) = head.described();
-    let words = format!("{}.{}.weight", form.base, form.embeddings.words);
-    let blocks = form
-        .blocks
-        .first()
-        .map(|block| format!("{}.{}.", form.base, block.prefix));
-    let has_base = checkpoint.weights.contains(&words)
-        || blocks.is_some_and(|prefix| checkpoint.weights.contains_prefix(&prefix));
-    let base = if has_base {
-        format!("{}.", form.base)
-    } else {
-        String::new()
-    };
+    let base = format!("{}.", form.base);
+    checkpoint.weights.expect_base(&base);
     for block in &mut form.blocks {
         block.prefix = format!("{base}{}", block.prefix);
     }
@@ -69,7 +59,7 @@ pub(super) fn build(
 
 /// How tensors of the base model are named in this checkpoint.
 struct BaseNames {
-    /// Prefix, with a point at its end unless it is empty.
+    /// Prefix, with a point at its end.
     base: String,
     /// Maximum length of a text, tokens; `None` for the context.
     max_tokens: Option<usize>,
@@ -95,12 +85,14 @@ struct TextEncoder<O: Ops> {
     device: Device,
 }
 
-/// Computes hidden states from tokens. The tables are rows in host memory; those of positions and types may be empty.
+/// Computes hidden states from tokens. The tables are rows in host memory; all but that of the words may be empty.
 struct InputStage<O: Ops> {
     reader: TextReader,
     words: Table,
     positions: Table,
     types: Table,
+    /// Its first row is added to every token.
+    constant: Table,
     scheme: PositionScheme,
     width: usize,
     before_norm: Option<O::Linear>,
@@ -323,11 +315,13 @@ impl<O: Ops> InputStage<O> {
             positions,
             scheme,
             types,
+            constant,
             norm,
             projection,
         } = &form.embeddings;
         let mut table = |name: &str, rows| layers.table(&names.at(name), rows, *width);
         let (words, types) = (table(words, limits.vocabulary)?, table(types, limits.types)?);
+        let constant = constant.map_or(Ok(Table::default()), |(name, rows)| table(name, rows))?;
         let positions = positions.map_or(Ok(Table::default()), |(name, rows)| table(name, rows))?;
         let blocks = form.encoder.width;
         let (mut before_norm, mut after_norm, mut normalised) = (None, None, *width);
@@ -347,6 +341,7 @@ impl<O: Ops> InputStage<O> {
             words,
             positions,
             types,
+            constant,
             scheme: *scheme,
             width: *width,
             before_norm,
@@ -376,6 +371,7 @@ impl<O: Ops> InputStage<O> {
                 self.types
                     .add_row(usize::try_from(*kind).unwrap_or_default(), vector);
                 self.positions.add_row(position, vector);
+                self.constant.add_row(0, vector);
             }
         }
         let mut embedded = ops.upload(values, width);

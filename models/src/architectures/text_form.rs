@@ -45,6 +45,8 @@ pub(super) struct Embeddings {
     pub scheme: PositionScheme,
     /// Table of the token types, if there are any.
     pub types: &'static str,
+    /// Table whose first row is added to every token, and its number of rows.
+    pub constant: Option<(&'static str, usize)>,
     /// Norm of the sum.
     pub norm: &'static str,
     /// Layer from these vectors to those of the blocks.
@@ -190,6 +192,7 @@ impl TextForm {
                 positions: Some(("embeddings.position_embeddings", context)),
                 scheme: PositionScheme::FromZero,
                 types: "embeddings.token_type_embeddings",
+                constant: None,
                 norm: "embeddings.LayerNorm",
                 projection: None,
             },

@@ -108,24 +108,57 @@ impl<O: Ops> Head<O> {
                 classifier,
             },
             HeadKind::Spans => Self::Spans(HeadLayers::take(layers, form, &form.spans, 2)?),
-            HeadKind::Embedding(modules) => {
-                let (mut width, mut taken) = (form.encoder.width, Vec::new());
-                for mut dense in modules.dense {
-                    let mut own = Layers {
-                        ops: layers.ops,
-                        weights: &mut dense.weights,
-                    };
-                    let layer = own.linear_with("linear", width, dense.outputs, dense.bias)?;
-                    taken.push((layer, dense.activation));
-                    width = dense.outputs;
-                }
-                Self::Embedding {
-                    pooling: modules.pooling,
-                    layers: taken,
-                    width,
-                    normalise: modules.normalise,
-                }
-            }
+            HeadKind::Embedding(modules) => Self::embedding(layers, modules, form.encoder.width)?,
+        })
+    }
+
+    /// Takes the head of a classifier whose layers are those of a language model: `score`, over the last token.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn score(
+        layers: &mut Layers<'_, O>,
+        classifier: Classifier,
+        width: usize,
+    ) -> Result<Self, LoadError> {
+        let columns = classifier.len();
+        let bias = layers.weights.contains("score.bias");
+        let output = layers.linear_with("score", width, columns, bias)?;
+        Ok(Self::Classes {
+            pooling: Pooling::Last,
+            layers: HeadLayers {
+                dense: None,
+                output,
+                columns,
+            },
+            classifier,
+        })
+    }
+
+    /// Takes the layers after the pooling of an embedding model.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn embedding(
+        layers: &mut Layers<'_, O>,
+        modules: SentenceModules,
+        mut width: usize,
+    ) -> Result<Self, LoadError> {
+        let mut taken = Vec::new();
+        for mut dense in modules.dense {
+            let mut own = Layers {
+                ops: layers.ops,
+                weights: &mut dense.weights,
+            };
+            let layer = own.linear_with("linear", width, dense.outputs, dense.bias)?;
+            taken.push((layer, dense.activation));
+            width = dense.outputs;
+        }
+        Ok(Self::Embedding {
+            pooling: modules.pooling,
+            layers: taken,
+            width,
+            normalise: modules.normalise,
         })
     }
 
@@ -235,17 +268,21 @@ fn vectors<O: Ops>(
     masks: &[&[bool]],
     pooling: Pooling,
 ) -> Result<O::Matrix, ModelError> {
-    if pooling == Pooling::First {
+    if let Pooling::First | Pooling::Last = pooling {
         let mut next = 0;
-        let first = masks.iter().map(|mask| {
+        let chosen = masks.iter().map(|mask| {
             next += mask.len();
+            let place = match pooling {
+                Pooling::Last => mask.iter().rposition(|visible| *visible),
+                _ => None,
+            };
             Span {
                 matrix: states,
-                from: next - mask.len(),
+                from: next - mask.len() + place.unwrap_or_default(),
                 count: 1,
             }
         });
-        return Ok(ops.gather(&first.collect::<Vec<_>>(), width));
+        return Ok(ops.gather(&chosen.collect::<Vec<_>>(), width));
     }
     let values = ops.values(states).map_err(|error| device_failed(&error))?;
     Ok(ops.upload(pooled(&values, width, masks, pooling), width))

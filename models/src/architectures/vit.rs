@@ -1,5 +1,6 @@
-//! ViT (Dosovitskiy et al. 2021): `ViTForImageClassification`; and DeiT (Touvron et al. 2021), which has a distillation
-//! token beside the class token: `DeiTForImageClassification` and `DeiTForImageClassificationWithTeacher`.
+//! ViT (Dosovitskiy et al. 2021) and models like it: ViT-MSN; DeiT (Touvron et al. 2021), which has a distillation token
+//! beside the class token; `DINOv2` (Oquab et al. 2024), which scales the outputs of its layers, classifies the mean of the
+//! patches too, and may have registers (Darcet et al. 2024). Each is a [`Form`].
 //!
 //! Inputs: `pixel_values` FP32 `[channels, height, width]`, normalised according to the checkpoint's
 //! `preprocessor_config.json`, or with that file `image_file`. Outputs: those of [`Classifier::outputs`]. As slices, all but the last return `hidden_states`
@@ -7,14 +8,14 @@
 
 use std::sync::Arc;
 
-use serde::Deserialize;
-
-use super::encoder::{Block, BlockNames, EncoderConfig};
+use super::encoder::Block;
 use super::layers::Layers;
+use super::patches::{Patches, interpolated};
+use super::vit_form::{Form, HeadForm};
 use crate::checkpoint::weights::transposed;
-use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::checkpoint::{Checkpoint, LoadError};
 use crate::device::{Device, with_ops};
-use crate::images::ImageInput;
+use crate::images::{self, ImageInput};
 use crate::ops::{Ops, Span};
 use crate::runtime::batch::{BatchResults, device_failed, rows, run_batch_in_parallel};
 use crate::runtime::hidden_states as states;
@@ -24,81 +25,18 @@ use crate::runtime::slice::Slice;
 use crate::runtime::tensor;
 use crate::tasks::classification::Classifier;
 
-const BLOCK_NAMES: BlockNames = BlockNames {
-    projections: &[
-        "attention.attention.query",
-        "attention.attention.key",
-        "attention.attention.value",
-    ],
-    attention_norm: "layernorm_before",
-    feed_forward_norm: "layernorm_after",
-    ..BlockNames::BERT
-};
-
-/// What distinguishes the architectures.
-#[derive(Debug, Clone, Copy)]
-struct Form {
-    /// Prefix of the base model's tensors.
-    base: &'static str,
-    /// Tokens before the patches.
-    tokens: &'static [&'static str],
-    /// Layer that classifies each of the first tokens; the logits of several are averaged.
-    classifiers: &'static [&'static str],
-}
-
-/// Builds a `ViTForImageClassification`, or a slice of it.
+/// Builds an image classifier, or a slice of it.
 ///
 /// # Errors
 /// [`LoadError`], naming the key or tensor.
-pub(crate) fn image_classification(
+pub(super) fn build(
     checkpoint: &mut Checkpoint,
     device: &Device,
     slice: Slice,
+    form: Form,
 ) -> Result<Built, LoadError> {
-    let form = Form {
-        base: "vit",
-        tokens: &["cls_token"],
-        classifiers: &["classifier"],
-    };
-    build(checkpoint, device, slice, form)
-}
-
-/// Builds a `DeiTForImageClassification`, or a slice of it.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(crate) fn deit_classification(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-    slice: Slice,
-) -> Result<Built, LoadError> {
-    let form = Form {
-        base: "deit",
-        tokens: &["cls_token", "distillation_token"],
-        classifiers: &["classifier"],
-    };
-    build(checkpoint, device, slice, form)
-}
-
-/// Builds a `DeiTForImageClassificationWithTeacher`, or a slice of it.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(crate) fn deit_classification_with_teacher(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-    slice: Slice,
-) -> Result<Built, LoadError> {
-    let form = Form {
-        base: "deit",
-        tokens: &["cls_token", "distillation_token"],
-        classifiers: &["cls_classifier", "distillation_classifier"],
-    };
-    build(checkpoint, device, slice, form)
-}
-
-fn build(checkpoint: &mut Checkpoint, device: &Device, slice: Slice, form: Form) -> Result<Built, LoadError> {
     let classifier = Classifier::read(&checkpoint.config)?;
+    checkpoint.weights.expect_base(&format!("{}.", form.base));
     Ok(Built {
         task: classifier.task(),
         labels: classifier.labels(),
@@ -111,6 +49,8 @@ struct Vit<O: Ops> {
     ops: O,
     form: Form,
     patches: Patches,
+    /// Tokens before the patches.
+    first: usize,
     width: usize,
     /// Only in the first slice.
     input_stage: Option<(ImageInput, InputStage<O>)>,
@@ -131,97 +71,27 @@ struct InputStage<O: Ops> {
 /// Computes logits from hidden states.
 struct Head<O: Ops> {
     norm: O::Norm,
-    /// One per classified token.
+    /// One per classified token; one alone if the mean of the patches is classified too.
     outputs: Vec<O::Linear>,
     classifier: Classifier,
-}
-
-/// How an image is split into patches; all sizes in pixels, height first.
-#[derive(Debug, Clone, Copy)]
-struct Patches {
-    channels: usize,
-    image: [usize; 2],
-    patch: [usize; 2],
-}
-
-/// One size for both directions, or height and width.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum SideLengths {
-    Square(usize),
-    Rectangle([usize; 2]),
-}
-
-impl Patches {
-    fn read(config: &Config) -> Result<Self, LoadError> {
-        let side_lengths = |key: &str| {
-            let side_lengths = match config.required(key)? {
-                SideLengths::Square(side) => [side, side],
-                SideLengths::Rectangle(sides) => sides,
-            };
-            if side_lengths.contains(&0) {
-                return Err(config.invalid_value(key, "it must be at least 1"));
-            }
-            Ok(side_lengths)
-        };
-        let (image, patch) = (side_lengths("image_size")?, side_lengths("patch_size")?);
-        if image.iter().zip(patch).any(|(image, patch)| patch > *image) {
-            return Err(config.invalid_value("patch_size", format!("it must fit image_size = {image:?}")));
-        }
-        Ok(Self {
-            channels: config.size("num_channels")?,
-            image,
-            patch,
-        })
-    }
-
-    /// Number of patches vertically and horizontally. Pixels that fill no whole patch are ignored, as by a strided
-    /// convolution.
-    fn grid(&self) -> [usize; 2] {
-        let ([height, width], [patch_height, patch_width]) = (self.image, self.patch);
-        [height / patch_height, width / patch_width]
-    }
-
-    fn count(&self) -> usize {
-        let [down, across] = self.grid();
-        down.saturating_mul(across)
-    }
-
-    fn pixels(&self) -> usize {
-        let [height, width] = self.patch;
-        self.channels.saturating_mul(height).saturating_mul(width)
-    }
-
-    /// Appends the patches of an image, row by row, each as channels of rows of pixels.
-    fn cut(&self, image: &[f32], into: &mut Vec<f32>) {
-        let ([height, width], [patch_height, patch_width]) = (self.image, self.patch);
-        let [down, across] = self.grid();
-        for top in (0..down).map(|row| row * patch_height) {
-            for left in (0..across).map(|column| column * patch_width) {
-                for channel in image.chunks_exact(height * width) {
-                    for line in channel.chunks_exact(width).skip(top).take(patch_height) {
-                        into.extend(line.iter().skip(left).take(patch_width));
-                    }
-                }
-            }
-        }
-    }
 }
 
 impl<O: Ops> InputStage<O> {
     /// Takes the patch projection, and everything that does not depend on the image.
     ///
-    /// The first rows of the offsets belong to the class token and, in DeiT, the distillation token, whose patches are all
-    /// zeros: `token + position[i]`; the others to the patches: `bias + position[i]`. One product and one sum then compute
-    /// the whole embedding.
+    /// The first rows of the offsets belong to the class token and the other tokens before the patches, whose own patches
+    /// are all zeros: `token + position[i]`, or `token` without a position; the others to the patches: `bias + position[i]`.
+    /// One product and one sum then compute the whole embedding. Positions of images of another size than in training,
+    /// `trained`, are interpolated.
     fn take(
         layers: &mut Layers<'_, O>,
         form: Form,
-        patches: &Patches,
+        (patches, trained): (&Patches, &Patches),
+        registers: usize,
         width: usize,
     ) -> Result<Self, LoadError> {
         let at = |name: &str| format!("{}.embeddings.{name}", form.base);
-        let ([down, across], tokens) = (patches.patch, patches.count().saturating_add(form.tokens.len()));
+        let ([down, across], tokens) = (patches.patch, form.tokens.len());
         let weights = &mut *layers.weights;
         let kernel = weights.take(
             &at("patch_embeddings.projection.weight"),
@@ -229,12 +99,26 @@ impl<O: Ops> InputStage<O> {
         )?;
         let bias = weights.take(&at("patch_embeddings.projection.bias"), &[width])?;
         let take = |name: &&str| weights.take(&at(name), &[1, 1, width]);
-        let first = form.tokens.iter().map(take).collect::<Result<Vec<_>, _>>()?;
-        let mut offsets = weights.take(&at("position_embeddings"), &[1, tokens, width])?;
-        for (index, position) in offsets.chunks_mut(width.max(1)).enumerate() {
-            for (value, added) in position.iter_mut().zip(first.get(index).unwrap_or(&bias)) {
-                *value += added;
-            }
+        let mut offsets = form
+            .tokens
+            .iter()
+            .map(take)
+            .collect::<Result<Vec<_>, _>>()?
+            .concat();
+        let count = trained.count().saturating_add(tokens);
+        let mut positions = weights.take(&at("position_embeddings"), &[1, count, width])?;
+        let mut of_patches = positions.split_off(tokens * width);
+        for (offset, position) in offsets.iter_mut().zip(&positions) {
+            *offset += position;
+        }
+        if let Some(name) = form.registers {
+            offsets.extend(weights.take(&at(name), &[1, registers, width])?);
+        }
+        if patches.grid() != trained.grid() {
+            of_patches = interpolated(&of_patches, width, trained.grid(), patches.grid());
+        }
+        for position in of_patches.chunks(width.max(1)) {
+            offsets.extend(position.iter().zip(&bias).map(|(position, bias)| position + bias));
         }
         let pixels = patches.pixels();
         Ok(Self {
@@ -280,9 +164,26 @@ impl<O: Ops> Vit<O> {
         slice: Slice,
         (form, classifier): (Form, Classifier),
     ) -> Result<Box<dyn Model>, LoadError> {
-        let mut config = EncoderConfig::read(&checkpoint.config)?;
+        let (mut config, names) = form.blocks(&checkpoint.config)?;
         config.norms_first = true;
-        let patches = Patches::read(&checkpoint.config)?;
+        let registers = match form.registers {
+            Some(_) => checkpoint
+                .config
+                .optional_size("num_register_tokens")?
+                .unwrap_or(4),
+            None => 0,
+        };
+        let trained = Patches::read(&checkpoint.config)?;
+        let mut patches = trained;
+        if let (true, Some(config)) = (form.dino, &checkpoint.preprocessor) {
+            // Files are often prepared in another size than that of training.
+            patches.image = images::fixed_size(config, trained.channels)?.unwrap_or(trained.image);
+        }
+        if patches.count() == 0 {
+            return Err(checkpoint
+                .config
+                .invalid_value("patch_size", "it must fit the prepared images"));
+        }
         let width = config.width;
         let [height, across] = patches.image;
         let input = ImageInput::read(checkpoint, "pixel_values", vec![patches.channels, height, across])?;
@@ -291,19 +192,25 @@ impl<O: Ops> Vit<O> {
             weights: &mut checkpoint.weights,
         };
         let input_stage = if slice.is_first() {
-            Some((input, InputStage::take(&mut layers, form, &patches, width)?))
+            Some((
+                input,
+                InputStage::take(&mut layers, form, (&patches, &trained), registers, width)?,
+            ))
         } else {
             None
         };
         let forms = config.numbered(&format!("{}.encoder.layer", form.base));
-        let blocks = config.take_blocks(&mut layers, &forms, &BLOCK_NAMES, None, slice)?;
+        let blocks = config.take_blocks(&mut layers, &forms, &names, None, slice)?;
         let head = if slice.is_last() {
-            let outputs = form
-                .classifiers
-                .iter()
-                .map(|name| layers.linear(name, width, classifier.len()));
+            let outputs = match form.head {
+                HeadForm::Tokens(names) => names
+                    .iter()
+                    .map(|name| layers.linear(name, width, classifier.len()))
+                    .collect::<Result<_, _>>()?,
+                HeadForm::FirstAndMean => vec![layers.linear("classifier", 2 * width, classifier.len())?],
+            };
             Some(Head {
-                outputs: outputs.collect::<Result<_, _>>()?,
+                outputs,
                 norm: layers.layer_norm(&format!("{}.layernorm", form.base), width, config.epsilon)?,
                 classifier,
             })
@@ -314,6 +221,7 @@ impl<O: Ops> Vit<O> {
             ops,
             form,
             patches,
+            first: form.tokens.len() + registers,
             width,
             input_stage,
             blocks,
@@ -323,7 +231,7 @@ impl<O: Ops> Vit<O> {
     }
 
     fn tokens(&self) -> usize {
-        self.patches.count() + self.form.tokens.len()
+        self.patches.count() + self.first
     }
 
     fn answer(&self, requests: &[Vec<f32>]) -> Result<BatchResults, ModelError> {
@@ -348,6 +256,9 @@ impl<O: Ops> Vit<O> {
                 None,
             ));
         };
+        if let HeadForm::FirstAndMean = self.form.head {
+            return self.classify_mean(head, &states);
+        }
         // Only the first tokens are classified, so only they need the final norm.
         let mut sum: Vec<Vec<f32>> = vec![vec![0.0; head.classifier.len()]; requests.len()];
         for (token, output) in head.outputs.iter().enumerate() {
@@ -366,11 +277,40 @@ impl<O: Ops> Vit<O> {
         Ok(sum.iter().map(|logits| head.classifier.outputs(logits)).collect())
     }
 
+    /// Classifies the first token and the mean of the patches of every image.
+    fn classify_mean(&self, head: &Head<O>, states: &O::Matrix) -> Result<BatchResults, ModelError> {
+        let (ops, width) = (&self.ops, self.width);
+        let states = ops.normalise(states, &head.norm);
+        let values = ops.values(&states).map_err(|error| device_failed(&error))?;
+        let mut pairs = Vec::new();
+        for image in values.chunks((self.tokens() * width).max(1)) {
+            let patches = image.get(self.first * width..).unwrap_or_default();
+            pairs.extend(image.iter().take(width));
+            let from = pairs.len();
+            pairs.resize(from + width, 0.0);
+            let mean = pairs.get_mut(from..).unwrap_or_default();
+            for patch in patches.chunks(width.max(1)) {
+                for (mean, value) in mean.iter_mut().zip(patch) {
+                    *mean += value / self.patches.count() as f32;
+                }
+            }
+        }
+        let Some(output) = head.outputs.first() else {
+            return Ok(Vec::new());
+        };
+        let logits = ops.multiply(&ops.upload(pairs, 2 * width), output);
+        let logits = rows(ops, &logits, head.classifier.len())?;
+        Ok(logits
+            .iter()
+            .map(|logits| head.classifier.outputs(logits))
+            .collect())
+    }
+
     fn embedded(&self, input_stage: &InputStage<O>, images: &[Vec<f32>]) -> O::Matrix {
         let (ops, pixels, tokens) = (&self.ops, self.patches.pixels(), self.tokens());
         let mut cut = Vec::with_capacity(images.len() * tokens * pixels);
         for image in images {
-            cut.resize(cut.len() + self.form.tokens.len() * pixels, 0.0);
+            cut.resize(cut.len() + self.first * pixels, 0.0);
             self.patches.cut(image, &mut cut);
         }
         let mut projected = ops.multiply(&ops.upload(cut, pixels), &input_stage.projection);

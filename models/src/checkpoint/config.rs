@@ -86,6 +86,12 @@ impl Config {
         })
     }
 
+    /// Returns the name that a key has in this file, of two that old and new files use.
+    pub(crate) fn present_key(&self, [first, second]: [&'static str; 2]) -> &'static str {
+        let is_old = !self.keys.contains_key(first) && self.keys.contains_key(second);
+        if is_old { second } else { first }
+    }
+
     /// Returns a size of at least 1 that may be missing.
     ///
     /// # Errors
@@ -119,6 +125,29 @@ impl Config {
         labels.filter(|labels| !labels.is_empty()).ok_or_else(|| {
             self.invalid_value("id2label", "it must name the classes 0, 1, 2, ... without a gap")
         })
+    }
+
+    /// Returns the class that the configuration names: `architectures[0]`.
+    ///
+    /// # Errors
+    /// [`LoadError::BadKey`] if `architectures` is no list of names.
+    pub(crate) fn class(&self) -> Result<Option<String>, LoadError> {
+        let named = self.optional::<Vec<String>>("architectures")?;
+        Ok(named.and_then(|named| named.into_iter().next()))
+    }
+
+    /// Builds the error for an architecture that is not among the `known` ones.
+    pub(crate) fn unknown_architecture(&self, known: Vec<&'static str>) -> LoadError {
+        let model_type = self.optional::<String>("model_type").ok().flatten();
+        LoadError::UnknownArchitecture {
+            file: self.file.clone(),
+            found: match (self.class().ok().flatten(), model_type) {
+                (Some(name), _) => format!("`{name}`"),
+                (None, Some(name)) => format!("`{name}` (by model_type)"),
+                (None, None) => "in neither `architectures` nor `model_type`".into(),
+            },
+            known,
+        }
     }
 
     /// Builds the error for a value that is not supported.

@@ -1,5 +1,5 @@
 //! Checkpoints: Hugging Face directories (`config.json`, `model.safetensors` or its shards, optionally
-//! `tokenizer.json`).
+//! `tokenizer.json`, or the vocabulary of a known tokenizer).
 
 pub(crate) mod chat_template;
 mod config;
@@ -7,6 +7,7 @@ mod error;
 pub(crate) mod generation_config;
 pub(crate) mod quantisation;
 pub(crate) mod sentence;
+mod slow_tokenizer;
 pub(crate) mod weights;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,21 +61,33 @@ pub struct TokenizerFile {
     pub file: String,
     /// Its content.
     pub json: Bytes,
+    /// Whether the model gets the token types: `model_input_names` of `tokenizer_config.json` may leave them out.
+    pub types: bool,
 }
 
 impl TokenizerFile {
-    /// Reads the `tokenizer.json` of a directory, if there is one.
+    /// Reads the `tokenizer.json` of a directory, or builds it from the vocabulary of a known class ([`slow_tokenizer`]).
+    /// `None` without either.
     ///
     /// # Errors
     /// [`LoadError`] for a file that is unreadable or too large.
     pub(crate) fn beside(dir: &Path) -> Result<Option<Self>, LoadError> {
         let path = dir.join("tokenizer.json");
-        if !path.exists() {
+        let (file, json) = if path.exists() {
+            (path.display().to_string(), read_capped(&path, MAX_TOKENIZER)?)
+        } else if let Some(built) = slow_tokenizer::build(dir)? {
+            built
+        } else {
             return Ok(None);
-        }
+        };
+        let names = match optional_config(dir, "tokenizer_config.json")? {
+            Some(config) => config.optional::<Vec<String>>("model_input_names")?,
+            None => None,
+        };
         Ok(Some(Self {
-            file: path.display().to_string(),
-            json: read_capped(&path, MAX_TOKENIZER)?.into(),
+            file,
+            json: json.into(),
+            types: names.is_none_or(|names| names.iter().any(|name| name == "token_type_ids")),
         }))
     }
 }
@@ -152,6 +165,7 @@ impl Checkpoint {
             tokenizer: tokenizer.map(|json| TokenizerFile {
                 file: format!("{name}/tokenizer.json"),
                 json,
+                types: true,
             }),
             generation: GenerationConfig::default(),
             chat: ChatTemplate::default(),

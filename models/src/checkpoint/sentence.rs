@@ -106,25 +106,35 @@ fn max_tokens(folder: &Path) -> Result<Option<usize>, LoadError> {
 fn pooling(folder: &Path) -> Result<Pooling, LoadError> {
     let config = Config::open(folder)?;
     let modes = [
-        ("cls", "pooling_mode_cls_token", Some(Pooling::First)),
-        ("mean", "pooling_mode_mean_tokens", Some(Pooling::Mean)),
-        ("max", "pooling_mode_max_tokens", Some(Pooling::Max)),
-        ("mean_sqrt_len_tokens", "pooling_mode_mean_sqrt_len_tokens", None),
-        ("weightedmean", "pooling_mode_weightedmean_tokens", None),
-        ("lasttoken", "pooling_mode_lasttoken", None),
+        ("cls", "pooling_mode_cls_token", Pooling::First),
+        ("mean", "pooling_mode_mean_tokens", Pooling::Mean),
+        ("max", "pooling_mode_max_tokens", Pooling::Max),
+        (
+            "mean_sqrt_len_tokens",
+            "pooling_mode_mean_sqrt_len_tokens",
+            Pooling::MeanSqrt,
+        ),
+        (
+            "weightedmean",
+            "pooling_mode_weightedmean_tokens",
+            Pooling::WeightedMean,
+        ),
+        ("lasttoken", "pooling_mode_lasttoken", Pooling::Last),
     ];
     let key = "pooling_mode";
     let named = config.optional::<String>(key)?;
     let mut chosen = Vec::new();
     for (name, flag, pooling) in modes {
         if config.optional::<bool>(flag)?.unwrap_or(false) || named.as_deref() == Some(name) {
-            chosen
-                .push(pooling.ok_or_else(|| config.invalid_value(flag, "cls, mean and max are supported"))?);
+            chosen.push(pooling);
         }
     }
     match chosen.as_slice() {
         [pooling] => Ok(*pooling),
-        _ => Err(config.invalid_value(key, "exactly one of cls, mean and max is supported")),
+        _ => Err(config.invalid_value(
+            key,
+            "exactly one of cls, mean, max, mean_sqrt_len_tokens, weightedmean and lasttoken is supported",
+        )),
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Weights {
     stored: WeightType,
     /// How matrices are quantised, if they are.
     quantised: Option<Quantisation>,
+    /// Prefix of the base model's tensors, which names in the file may lack.
+    base: String,
 }
 
 /// One file.
@@ -140,6 +142,7 @@ impl Weights {
             requested: None,
             stored: stored_type(remaining.values().map(|(_, info)| info)),
             quantised: None,
+            base: String::new(),
             file: file.clone(),
             shards: vec![Shard {
                 file,
@@ -169,6 +172,7 @@ impl Weights {
             requested: None,
             stored: WeightType::F32,
             quantised: None,
+            base: String::new(),
         };
         for (place, file) in files.into_iter().enumerate() {
             let first = whole.shards.len();
@@ -226,14 +230,33 @@ impl Weights {
         &self.file
     }
 
+    /// States the prefix of the base model's tensors, such as `model.`: they are also found without it, as the class of the
+    /// base model saves them.
+    pub(crate) fn expect_base(&mut self, prefix: &str) {
+        prefix.clone_into(&mut self.base);
+    }
+
     /// Whether a tensor of this name exists and is not taken yet.
     pub fn contains(&self, name: &str) -> bool {
-        self.remaining.contains_key(name)
+        self.stored_name(name).is_some()
     }
 
     /// Whether a tensor whose name begins with `prefix` exists and is not taken yet.
     pub(crate) fn contains_prefix(&self, prefix: &str) -> bool {
         self.remaining.keys().any(|name| name.starts_with(prefix))
+    }
+
+    /// Returns the name that a tensor has in the file: the same, without the base model's prefix, or the old TensorFlow name
+    /// of a norm.
+    fn stored_name(&self, name: &str) -> Option<String> {
+        [Some(name), name.strip_prefix(&self.base)]
+            .into_iter()
+            .flatten()
+            .find_map(|name| {
+                let names = [Some(name.to_owned()), legacy_name(name)];
+                let mut names = names.into_iter().flatten();
+                names.find(|name| self.remaining.contains_key(name))
+            })
     }
 
     /// Takes a tensor's elements, row-major, as f32 (from F32, F16, BF16, or quantised as `config.json` states).
@@ -245,11 +268,8 @@ impl Weights {
     /// [`LoadError::MissingTensor`], [`LoadError::WrongShape`], [`LoadError::WrongDtype`], [`LoadError::NotFinite`], or
     /// [`LoadError::BadWeights`] if the file cannot be read.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
-        let legacy = legacy_name(name).filter(|_| !self.contains(name));
-        let name = legacy
-            .as_deref()
-            .filter(|legacy| self.contains(legacy))
-            .unwrap_or(name);
+        let stored = self.stored_name(name);
+        let name = stored.as_deref().unwrap_or(name);
         let Some((shard, info)) = self.remaining.get(name) else {
             return Err(LoadError::MissingTensor {
                 file: self.file.clone(),
@@ -313,10 +333,12 @@ impl Weights {
     /// # Errors
     /// As [`Weights::take`].
     pub(crate) fn copy(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
-        let (entry, totals) = (self.remaining.get(name).cloned(), self.taken);
+        let stored = self.stored_name(name);
+        let entry = stored.and_then(|stored| Some((self.remaining.get(&stored)?.clone(), stored)));
+        let totals = self.taken;
         let values = self.take(name, shape)?;
-        if let Some(entry) = entry {
-            self.remaining.insert(name.to_owned(), entry);
+        if let Some((entry, stored)) = entry {
+            self.remaining.insert(stored, entry);
         }
         self.taken = totals;
         Ok(values)

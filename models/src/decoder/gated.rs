@@ -1,19 +1,18 @@
-//! Decoders of the Llama kind: RMS norms, rotary positions, grouped-query attention, a gated feed-forward layer. A
-//! family states in a [`Layout`] what it adds, and which of its layers see a window only.
+//! Decoders of the Llama kind: norms, rotary positions, grouped-query attention, a feed-forward layer that is mostly gated. A
+//! family states in its [`ModelConfig`] and a [`Layout`] how it differs, and which of its layers see a window only.
 
 use super::config_values::{activation, eos_token_ids, epsilon, layers};
 use super::rotary::{RotaryKeys, rotary};
 use super::weights::{
     Decoder, HeadNorms, LayerWeights, LinearWeights, LocalAttention, ModelConfig, NormWeights, OutputNorms,
+    Parallel, QueryKeyNorm,
 };
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
 use crate::ops::Heads;
-use crate::precision::Table;
 use crate::runtime::slice::Slice;
 
 /// What a family's tensors are, beyond those of every decoder of this kind.
-#[derive(Debug, Clone, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "independent properties of a family")]
+#[derive(Debug, Clone)]
 pub(super) struct Layout {
     /// Whether the projections to queries, keys and values have biases.
     pub(super) qkv_bias: bool,
@@ -21,14 +20,81 @@ pub(super) struct Layout {
     pub(super) output_bias: bool,
     /// Whether the feed-forward layer has biases.
     pub(super) feed_forward_bias: bool,
-    /// Whether one tensor holds queries, keys and values, and another one gate and values (Phi-3).
-    pub(super) fused: bool,
+    /// The layer that holds queries, keys and values, if one tensor does (Phi-3).
+    pub(super) fused_projections: Option<&'static str>,
+    /// Output projection.
+    pub(super) output: &'static str,
+    /// First layers of the feed-forward layer: gate and values, or one that holds all.
+    pub(super) up: &'static [&'static str],
+    /// Its last layer.
+    pub(super) down: &'static str,
+    /// Kind of the norms.
+    pub(super) norms: NormKind,
     /// Added to the factors of the norms (Gemma).
     pub(super) norm_offset: f32,
-    /// Whether the head shares the embedding if `tie_word_embeddings` is missing.
-    pub(super) tied: bool,
-    /// Which layers see a window only; others see everything.
+    /// Final norm.
+    pub(super) final_norm: &'static str,
+    /// Which layers have the attention of [`ModelConfig::local`].
     pub(super) local_layers: Vec<bool>,
+}
+
+/// What the norms compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NormKind {
+    /// RMS norms.
+    Rms,
+    /// Layer norms with offsets.
+    Layer,
+    /// Layer norms without offsets.
+    Unbiased,
+    /// Layer norms without weights.
+    Plain,
+}
+
+impl NormKind {
+    fn take(self, weights: &mut Weights, name: &str, width: usize) -> Result<NormWeights, LoadError> {
+        match self {
+            Self::Rms => NormWeights::take_rms(weights, name, width),
+            Self::Layer => NormWeights::take(weights, name, width),
+            Self::Unbiased => NormWeights::take_unbiased(weights, name, width),
+            Self::Plain => Ok(NormWeights {
+                gamma: vec![1.0; width],
+                beta: Some(vec![0.0; width]),
+            }),
+        }
+    }
+}
+
+impl Default for Layout {
+    /// The names and norms of Llama, without biases.
+    fn default() -> Self {
+        Self {
+            qkv_bias: false,
+            output_bias: false,
+            feed_forward_bias: false,
+            fused_projections: None,
+            output: "self_attn.o_proj",
+            up: &["mlp.gate_proj", "mlp.up_proj"],
+            down: "mlp.down_proj",
+            norms: NormKind::Rms,
+            norm_offset: 0.0,
+            final_norm: "model.norm",
+            local_layers: Vec::new(),
+        }
+    }
+}
+
+impl Layout {
+    /// The default with the biases that `attention_bias` and `mlp_bias` state.
+    pub(super) fn with_biases(config: &Config) -> Result<Self, LoadError> {
+        let attention_bias = config.optional("attention_bias")?.unwrap_or(false);
+        Ok(Self {
+            qkv_bias: attention_bias,
+            output_bias: attention_bias,
+            feed_forward_bias: config.optional("mlp_bias")?.unwrap_or(false),
+            ..Self::default()
+        })
+    }
 }
 
 /// Reads the configuration that decoders of this kind share.
@@ -78,6 +144,7 @@ pub(super) fn windows(
         }
     };
     let rotary = None;
+    let window = Some(window);
     Ok((Some(LocalAttention { window, rotary }), local_layers))
 }
 
@@ -96,32 +163,9 @@ pub(super) fn read(
         let layer = layer(weights, &model_config, layout, index)?;
         blocks.push(layer.stored_as(weights.weight_type()));
     }
-    Ok(Decoder {
-        encoder: None,
-        final_norm: NormWeights::take_rms(weights, "model.norm", width)?.plus(layout.norm_offset),
-        head: head(config, weights, &embedding, width, layout.tied)?,
-        positions: None,
-        weight_type: weights.weight_type(),
-        embedding: Table::new(embedding, width),
-        layers: blocks,
-        model_config,
-    })
-}
-
-/// Reads the head: `lm_head`, or the embedding `[vocabulary, width]` if it is tied.
-pub(super) fn head(
-    config: &Config,
-    weights: &mut Weights,
-    embedding: &[f32],
-    width: usize,
-    tied: bool,
-) -> Result<LinearWeights, LoadError> {
-    if config.optional("tie_word_embeddings")?.unwrap_or(tied) {
-        weights.ignore_suffixes(&["lm_head.weight"]);
-        return Ok(LinearWeights::tied(embedding, width));
-    }
-    let vocabulary = embedding.len() / width.max(1);
-    LinearWeights::take(weights, "lm_head", width, vocabulary, false)
+    let final_norm = layout.norms.take(weights, layout.final_norm, width)?;
+    let final_norm = final_norm.plus(layout.norm_offset);
+    Ok(Decoder::without_head(model_config, embedding, blocks, final_norm))
 }
 
 fn layer(
@@ -136,52 +180,63 @@ fn layer(
     let mut from = |name: &str, inputs: usize, outputs: usize, bias: bool| {
         LinearWeights::take(weights, &at(name), inputs, outputs, bias)
     };
-    let (query, key_value, up) = if layout.fused {
-        let projections = from("self_attn.qkv_proj", width, query + 2 * key, layout.qkv_bias)?;
-        let (query, key_value) = projections.split(query);
-        let up = from("mlp.gate_up_proj", width, 2 * inner, layout.feed_forward_bias)?;
-        (query, key_value, up)
+    let (query, key_value) = if let Some(fused) = layout.fused_projections {
+        from(fused, width, query + 2 * key, layout.qkv_bias)?.split(query)
     } else {
         let keys = from("self_attn.k_proj", width, key, layout.qkv_bias)?;
         let values = from("self_attn.v_proj", width, key, layout.qkv_bias)?;
-        let gate = from("mlp.gate_proj", width, inner, layout.feed_forward_bias)?;
-        let up = from("mlp.up_proj", width, inner, layout.feed_forward_bias)?;
         let query = from("self_attn.q_proj", width, query, layout.qkv_bias)?;
-        (query, keys.concat_outputs(&values), gate.concat_outputs(&up))
+        (query, keys.concat_outputs(&values))
     };
-    let output = from("self_attn.o_proj", query.outputs, width, layout.output_bias)?;
-    let down = from("mlp.down_proj", inner, width, layout.feed_forward_bias)?;
+    let mut up = Vec::new();
+    let each = if model_config.gated { 2 * inner } else { inner } / layout.up.len().max(1);
+    for name in layout.up {
+        up.push(from(name, width, each, layout.feed_forward_bias)?);
+    }
+    let up = LinearWeights::concatenated(up);
+    let output = from(layout.output, query.outputs, width, layout.output_bias)?;
+    let down = from(layout.down, inner, width, layout.feed_forward_bias)?;
     let mut norm = |name: &str, width: usize| -> Result<NormWeights, LoadError> {
-        Ok(NormWeights::take_rms(weights, &at(name), width)?.plus(layout.norm_offset))
+        let norm = layout.norms.take(weights, &at(name), width)?;
+        Ok(norm.plus(layout.norm_offset))
     };
-    let head_dim = model_config.heads.head_dim;
-    let head_norms = if model_config.head_norms {
-        let query = norm("self_attn.q_norm", head_dim)?;
-        let key = norm("self_attn.k_norm", head_dim)?;
-        Some(HeadNorms { query, key })
+    let heads = &model_config.heads;
+    let head_norms = match model_config.query_key_norm {
+        QueryKeyNorm::No => None,
+        kind => {
+            let [[_, queries], [_, keys]] = [heads.queries, heads.keys].map(|count| kind.parts(count));
+            let query = norm("self_attn.q_norm", queries * heads.head_dim)?;
+            let key = norm("self_attn.k_norm", keys * heads.head_dim)?;
+            Some(HeadNorms { query, key })
+        }
+    };
+    let output_norms = if model_config.output_norms {
+        let attention = norm("post_attention_layernorm", width)?;
+        let feed_forward = norm("post_feedforward_layernorm", width)?;
+        Some(OutputNorms {
+            attention,
+            feed_forward,
+        })
     } else {
         None
     };
-    let (before, output_norms) = if model_config.output_norms {
-        let attention = norm("post_attention_layernorm", width)?;
-        let feed_forward = norm("post_feedforward_layernorm", width)?;
-        let norms = OutputNorms {
-            attention,
-            feed_forward,
-        };
-        ("pre_feedforward_layernorm", Some(norms))
-    } else {
-        ("post_attention_layernorm", None)
+    let mut input_norm = |name: &str| -> Result<Option<NormWeights>, LoadError> {
+        let used = !model_config.no_input_norms;
+        used.then(|| norm(name, width)).transpose()
     };
     Ok(LayerWeights {
         local: layout.local_layers.get(index).copied().unwrap_or_default(),
-        attention_norm: norm("input_layernorm", width)?,
+        attention_norm: input_norm("input_layernorm")?,
+        feed_forward_norm: match model_config.parallel {
+            Parallel::SharedNorm => None,
+            _ if model_config.output_norms => input_norm("pre_feedforward_layernorm")?,
+            _ => input_norm("post_attention_layernorm")?,
+        },
         head_norms,
         output_norms,
         query,
         key_value,
         output,
-        feed_forward_norm: Some(norm(before, width)?),
         up,
         down,
         cross: None,

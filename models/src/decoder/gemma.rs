@@ -1,14 +1,31 @@
-//! Gemma 2 and 3 (Gemma Team 2024, 2025), text only: scaled embeddings, norms before and after every part, layers that
-//! alternate between a window and everything. Version 2 caps scores and logits; version 3 normalises the heads of
+//! Gemma, Gemma 2 and 3 (Gemma Team 2024, 2025), text only: scaled embeddings. From version 2 on, norms before and after
+//! every part, and layers that alternate between a window and everything. Version 2 caps scores and logits; version 3 normalises the heads of
 //! queries and keys, and its local layers have rotary positions of their own.
 
 use super::config_values::{activation, require};
 use super::gated::{self, Layout};
 use super::rotary::{RotaryKeys, rotary};
-use super::weights::{Decoder, LocalAttention, ModelConfig};
+use super::weights::{Decoder, LocalAttention, ModelConfig, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::ops::Heads;
+use crate::ops::{Activation, Heads};
 use crate::runtime::slice::Slice;
+
+pub(super) fn read_1(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let base = gated::model_config(config, RotaryKeys::default())?;
+    let model_config = ModelConfig {
+        activation: hidden_activation(config)?,
+        embedding_scale: Some((base.width as f32).sqrt()),
+        ..base
+    };
+    let attention_bias = config.optional("attention_bias")?.unwrap_or(false);
+    let layout = Layout {
+        qkv_bias: attention_bias,
+        output_bias: attention_bias,
+        ..layout(Vec::new())
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
 
 pub(super) fn read_2(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
@@ -39,7 +56,7 @@ pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
         ..RotaryKeys::default()
     };
     let mut model_config = ModelConfig {
-        head_norms: true,
+        query_key_norm: QueryKeyNorm::EachHead,
         ..model_config(config, global)?
     };
     let own = rotary(config, model_config.heads.head_dim, near)?.rotary;
@@ -54,17 +71,12 @@ fn model_config(config: &Config, keys: RotaryKeys) -> Result<ModelConfig, LoadEr
     let base = gated::model_config(config, keys)?;
     let cap = |key: &str| config.optional::<f32>(key);
     let scalar = config.optional::<f32>("query_pre_attn_scalar")?.unwrap_or(256.0);
-    let act = if config.optional::<String>("hidden_activation")?.is_some() {
-        "hidden_activation"
-    } else {
-        "hidden_act"
-    };
     Ok(ModelConfig {
         heads: Heads {
             scale: 1.0 / scalar.sqrt(),
             ..base.heads
         },
-        activation: activation(config, act, "gelu_pytorch_tanh")?,
+        activation: hidden_activation(config)?,
         output_norms: true,
         score_softcap: cap("attn_logit_softcapping")?,
         logit_softcap: cap("final_logit_softcapping")?,
@@ -73,10 +85,22 @@ fn model_config(config: &Config, keys: RotaryKeys) -> Result<ModelConfig, LoadEr
     })
 }
 
+fn hidden_activation(config: &Config) -> Result<Activation, LoadError> {
+    let key = if config.optional::<String>("hidden_activation")?.is_some() {
+        "hidden_activation"
+    } else {
+        "hidden_act"
+    };
+    match activation(config, key, "gelu_pytorch_tanh")? {
+        // In the first files `gelu` means the approximation that the models were trained with.
+        Activation::Gelu => Ok(Activation::GeluTanh),
+        activation => Ok(activation),
+    }
+}
+
 fn layout(local_layers: Vec<bool>) -> Layout {
     Layout {
         norm_offset: 1.0,
-        tied: true,
         local_layers,
         ..Layout::default()
     }

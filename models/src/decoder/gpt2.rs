@@ -16,12 +16,6 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     )?;
     let by_layer = "scores scaled by layer are not supported";
     require(config, "scale_attn_by_inverse_layer_idx", false, by_layer)?;
-    require(
-        config,
-        "tie_word_embeddings",
-        true,
-        "only a head that shares the embedding is supported",
-    )?;
     let width = config.size("n_embd")?;
     let model_config = ModelConfig {
         width,
@@ -34,24 +28,15 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         eos_token_ids: eos_token_ids(config)?,
         ..ModelConfig::default()
     };
-    // Published checkpoints omit the prefix.
-    let prefix = if weights.contains("wte.weight") {
-        ""
-    } else {
-        "transformer."
-    };
-    let embedding = weights.take(&format!("{prefix}wte.weight"), &[model_config.vocabulary, width])?;
-    let positions = weights.take(&format!("{prefix}wpe.weight"), &[model_config.context, width])?;
+    let embedding = weights.take("transformer.wte.weight", &[model_config.vocabulary, width])?;
+    let positions = weights.take("transformer.wpe.weight", &[model_config.context, width])?;
     let mut blocks = Vec::new();
     for index in layers(config, "n_layer", slice)? {
-        let at = |name: &str| format!("{prefix}h.{index}.{name}");
+        let at = |name: &str| format!("transformer.h.{index}.{name}");
         let projections = LinearWeights::take_input_major(weights, &at("attn.c_attn"), width, 3 * width)?;
         let (query, key_value) = projections.split(width);
         let layer = LayerWeights {
-            local: false,
-            head_norms: None,
-            output_norms: None,
-            attention_norm: NormWeights::take(weights, &at("ln_1"), width)?,
+            attention_norm: Some(NormWeights::take(weights, &at("ln_1"), width)?),
             query,
             key_value,
             output: LinearWeights::take_input_major(weights, &at("attn.c_proj"), width, width)?,
@@ -68,19 +53,13 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
                 model_config.intermediate_size,
                 width,
             )?,
-            cross: None,
+            ..LayerWeights::default()
         };
         blocks.push(layer.stored_as(weights.weight_type()));
     }
-    weights.ignore_suffixes(&["lm_head.weight"]);
+    let final_norm = NormWeights::take(weights, "transformer.ln_f", width)?;
     Ok(Decoder {
-        encoder: None,
-        final_norm: NormWeights::take(weights, &format!("{prefix}ln_f"), width)?,
-        head: LinearWeights::tied(&embedding, width),
         positions: Some(Table::new(positions, width)),
-        weight_type: weights.weight_type(),
-        embedding: Table::new(embedding, width),
-        layers: blocks,
-        model_config,
+        ..Decoder::without_head(model_config, embedding, blocks, final_norm)
     })
 }

@@ -5,7 +5,6 @@ use super::config_values::{activation, attention_heads, eos_token_ids, epsilon, 
 use super::rotary::{RotaryKeys, rotary};
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights, Parallel};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::precision::Table;
 use crate::runtime::slice::Slice;
 
 pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
@@ -20,10 +19,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         let fused = LinearWeights::take(weights, &at("attention.query_key_value"), width, 3 * width, bias)?;
         let (query, key_value) = fused.by_part(model_config.heads.head_dim, 3).split(width);
         let layer = LayerWeights {
-            local: false,
-            attention_norm: NormWeights::take(weights, &at("input_layernorm"), width)?,
-            head_norms: None,
-            output_norms: None,
+            attention_norm: Some(NormWeights::take(weights, &at("input_layernorm"), width)?),
             query,
             key_value,
             output: LinearWeights::take(weights, &at("attention.dense"), width, width, bias)?,
@@ -34,26 +30,12 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
             )?),
             up: LinearWeights::take(weights, &at("mlp.dense_h_to_4h"), width, inner, true)?,
             down: LinearWeights::take(weights, &at("mlp.dense_4h_to_h"), inner, width, true)?,
-            cross: None,
+            ..LayerWeights::default()
         };
         blocks.push(layer.stored_as(weights.weight_type()));
     }
-    let head = if config.optional("tie_word_embeddings")?.unwrap_or(false) {
-        weights.ignore_suffixes(&["embed_out.weight"]);
-        LinearWeights::tied(&embedding, width)
-    } else {
-        LinearWeights::take(weights, "embed_out", width, model_config.vocabulary, false)?
-    };
-    Ok(Decoder {
-        encoder: None,
-        final_norm: NormWeights::take(weights, "gpt_neox.final_layer_norm", width)?,
-        head,
-        positions: None,
-        weight_type: weights.weight_type(),
-        embedding: Table::new(embedding, width),
-        layers: blocks,
-        model_config,
-    })
+    let final_norm = NormWeights::take(weights, "gpt_neox.final_layer_norm", width)?;
+    Ok(Decoder::without_head(model_config, embedding, blocks, final_norm))
 }
 
 fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {

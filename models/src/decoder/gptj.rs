@@ -4,7 +4,6 @@ use super::config_values::{activation, attention_heads, eos_token_ids, epsilon, 
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights, Parallel};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::ops::Rotary;
-use crate::precision::Table;
 use crate::runtime::slice::Slice;
 
 pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
@@ -44,14 +43,10 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         let value = square("attn.v_proj")?;
         let output = square("attn.out_proj")?;
         let layer = LayerWeights {
-            local: false,
-            head_norms: None,
-            output_norms: None,
-            attention_norm: NormWeights::take(weights, &at("ln_1"), width)?,
+            attention_norm: Some(NormWeights::take(weights, &at("ln_1"), width)?),
             query,
             key_value: key.concat_outputs(&value),
             output,
-            feed_forward_norm: None,
             up: LinearWeights::take(
                 weights,
                 &at("mlp.fc_in"),
@@ -66,18 +61,10 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
                 width,
                 true,
             )?,
-            cross: None,
+            ..LayerWeights::default()
         };
         blocks.push(layer.stored_as(weights.weight_type()));
     }
-    Ok(Decoder {
-        encoder: None,
-        final_norm: NormWeights::take(weights, "transformer.ln_f", width)?,
-        head: LinearWeights::take(weights, "lm_head", width, model_config.vocabulary, true)?,
-        positions: None,
-        weight_type: weights.weight_type(),
-        embedding: Table::new(embedding, width),
-        layers: blocks,
-        model_config,
-    })
+    let final_norm = NormWeights::take(weights, "transformer.ln_f", width)?;
+    Ok(Decoder::without_head(model_config, embedding, blocks, final_norm))
 }

@@ -23,7 +23,7 @@ pub struct LinearWeights {
 }
 
 /// Weights of a norm; an RMS norm without `beta`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct NormWeights {
     /// The factors.
     pub gamma: Vec<f32>,
@@ -145,6 +145,14 @@ impl LinearWeights {
         }
     }
 
+    /// Concatenates the outputs of layers with the same inputs; an empty layer without any.
+    pub(super) fn concatenated(layers: Vec<Self>) -> Self {
+        let all = layers
+            .into_iter()
+            .reduce(|first, second| first.concat_outputs(&second));
+        all.unwrap_or_default()
+    }
+
     /// Splits a layer in two; the first has `outputs` of the outputs.
     pub fn split(self, outputs: usize) -> (Self, Self) {
         let rows = || self.weight.chunks(self.outputs.max(1));
@@ -169,6 +177,31 @@ impl LinearWeights {
         let reorder = |row: &[f32]| -> Vec<f32> {
             let of = |part| row.chunks(size).skip(part).step_by(parts).flatten();
             (0..parts).flat_map(of).copied().collect()
+        };
+        let rows = self.weight.chunks(self.outputs.max(1));
+        Self {
+            weight: rows.flat_map(reorder).collect(),
+            bias: reorder(&self.bias),
+            ..self
+        }
+    }
+
+    /// Reorders outputs of `groups` groups, each of which has `queries` queries, a key and a value of `size` outputs, so that
+    /// queries, keys and values are contiguous: so the new architecture of Falcon stores them.
+    #[must_use]
+    pub(super) fn by_group(self, size: usize, groups: usize, queries: usize) -> Self {
+        let each = (queries + 2) * size;
+        let reorder = |row: &[f32]| -> Vec<f32> {
+            let parts = [
+                0..queries * size,
+                queries * size..(queries + 1) * size,
+                (queries + 1) * size..each,
+            ];
+            let of = |part: std::ops::Range<usize>| {
+                let groups = row.chunks(each.max(1)).take(groups);
+                groups.flat_map(move |group| group.get(part.clone()).unwrap_or_default())
+            };
+            parts.into_iter().flat_map(of).copied().collect()
         };
         let rows = self.weight.chunks(self.outputs.max(1));
         Self {
@@ -229,6 +262,35 @@ impl NormWeights {
             gamma: weights.take(&format!("{name}.weight"), &[width])?,
             beta: None,
         })
+    }
+
+    /// Takes the layer norm `{name}.weight`, whose offsets are zeros.
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub(crate) fn take_unbiased(weights: &mut Weights, name: &str, width: usize) -> Result<Self, LoadError> {
+        Ok(Self {
+            gamma: weights.take(&format!("{name}.weight"), &[width])?,
+            // No offsets at all would mean an RMS norm.
+            beta: Some(vec![0.0; width]),
+        })
+    }
+
+    /// Normalises a vector in place; without offsets by its root mean square.
+    pub(super) fn apply(&self, vector: &mut [f32], epsilon: f32) {
+        let count = vector.len().max(1) as f32;
+        let mean = match self.beta {
+            Some(_) => vector.iter().sum::<f32>() / count,
+            None => 0.0,
+        };
+        let variance = vector.iter().map(|value| (value - mean).powi(2)).sum::<f32>() / count;
+        let scale = 1.0 / (variance + epsilon).sqrt();
+        for (value, gamma) in vector.iter_mut().zip(&self.gamma) {
+            *value = (*value - mean) * scale * gamma;
+        }
+        for (value, beta) in vector.iter_mut().zip(self.beta.iter().flatten()) {
+            *value += beta;
+        }
     }
 
     /// Adds a constant to the factors: Gemma stores them minus 1.

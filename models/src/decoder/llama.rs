@@ -9,12 +9,6 @@ use crate::runtime::slice::Slice;
 pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let model_config = gated::model_config(config, RotaryKeys::default())?;
-    let attention_bias = config.optional("attention_bias")?.unwrap_or(false);
-    let layout = Layout {
-        qkv_bias: attention_bias,
-        output_bias: attention_bias,
-        feed_forward_bias: config.optional("mlp_bias")?.unwrap_or(false),
-        ..Layout::default()
-    };
+    let layout = Layout::with_biases(config)?;
     gated::read(checkpoint, slice, model_config, &layout)
 }

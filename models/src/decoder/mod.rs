@@ -1,19 +1,32 @@
 //! Configuration and weights of language models, and one file per architecture that reads them from a checkpoint.
 
+mod alibi;
+mod bloom;
+mod cohere;
 mod config_values;
+mod falcon;
 mod gated;
 mod gemma;
 mod gpt2;
+mod gpt_neo;
 mod gpt_neox;
 mod gptj;
+mod granite;
+mod head;
 mod linear_weights;
 mod llama;
 mod mistral;
 pub(crate) mod model_config;
+mod mpt;
+mod olmo;
 mod opt;
+mod phi;
 mod phi3;
 mod qwen;
 pub(crate) mod registry;
-mod rotary;
+pub(crate) mod rotary;
+mod smollm3;
+mod stablelm;
+mod starcoder2;
 pub(crate) mod t5;
 pub(crate) mod weights;

@@ -24,9 +24,11 @@ pub struct ModelConfig {
     pub gated: bool,
     /// Whether the feed-forward layer runs beside the attention.
     pub parallel: Parallel,
-    /// Whether the heads of queries and keys are normalised (Qwen 3, Gemma 3).
-    pub head_norms: bool,
-    /// Whether the outputs of attention and feed-forward layer are normalised before they are added (Gemma).
+    /// How queries and keys are normalised.
+    pub query_key_norm: QueryKeyNorm,
+    /// Whether attention and feed-forward layer read the hidden vectors without a norm before them (`OLMo` 2).
+    pub no_input_norms: bool,
+    /// Whether the outputs of attention and feed-forward layer are normalised before they are added (Gemma, `OLMo` 2).
     pub output_norms: bool,
     /// Rotary positions; `None` if positions are learned or relative.
     pub rotary: Option<Rotary>,
@@ -34,7 +36,9 @@ pub struct ModelConfig {
     pub local: Option<LocalAttention>,
     /// Soft cap of the attention's scores.
     pub score_softcap: Option<f32>,
-    /// Soft cap of the logits.
+    /// Factor of the logits; `None` is 1.
+    pub logit_scale: Option<f32>,
+    /// Soft cap of the logits, after their factor.
     pub logit_softcap: Option<f32>,
     /// Factor of the embeddings as the layers' input; `None` is 1.
     pub embedding_scale: Option<f32>,
@@ -42,6 +46,29 @@ pub struct ModelConfig {
     pub relative_bias: Option<RelativeBias>,
     /// Tokens that end an answer.
     pub eos_token_ids: Vec<u32>,
+}
+
+/// Which elements of queries and keys are normalised together, before they are rotated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum QueryKeyNorm {
+    /// None.
+    #[default]
+    No,
+    /// Those of each head (Qwen 3, Gemma 3).
+    EachHead,
+    /// Those of all heads (`OLMo` 2).
+    AllHeads,
+}
+
+impl QueryKeyNorm {
+    /// Returns how many parts of a row are normalised, of `heads` heads, and how many heads each part has.
+    pub(crate) fn parts(self, heads: usize) -> [usize; 2] {
+        match self {
+            Self::No => [0, 0],
+            Self::EachHead => [heads, 1],
+            Self::AllHeads => [1, heads],
+        }
+    }
 }
 
 /// How the feed-forward layer follows the attention.
@@ -56,12 +83,12 @@ pub enum Parallel {
     OwnNorm,
 }
 
-/// Attention of a layer that sees the last tokens only.
+/// Attention of the layers that differ from the others: most see the last tokens only.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LocalAttention {
-    /// Number of last tokens that a token sees, itself included.
-    pub window: usize,
-    /// Rotary positions of these layers, if they differ from those of the others (Gemma 3).
+    /// Number of last tokens that a token sees, itself included; `None` for all.
+    pub window: Option<usize>,
+    /// Rotary positions of these layers, if they differ from those of the others (Gemma 3), or if the others have none.
     pub rotary: Option<Rotary>,
 }
 
@@ -86,11 +113,16 @@ impl ModelConfig {
     /// Returns the number of last tokens that a layer sees; `None` for all.
     pub(crate) fn window_of(&self, local: bool) -> Option<usize> {
         let own = self.local.as_ref().filter(|_| local);
-        own.map(|local| local.window)
+        own.and_then(|local| local.window)
     }
 
-    /// Applies the soft cap to logits, in place.
-    pub(crate) fn cap_logits(&self, logits: &mut [f32]) {
+    /// Applies factor and soft cap to logits, in place.
+    pub(crate) fn scale_logits(&self, logits: &mut [f32]) {
+        if let Some(scale) = self.logit_scale {
+            for logit in &mut *logits {
+                *logit *= scale;
+            }
+        }
         if let Some(cap) = self.logit_softcap {
             for logit in logits {
                 *logit = cap * (*logit / cap).tanh();

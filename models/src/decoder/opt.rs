@@ -49,12 +49,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         eos_token_ids: eos_token_ids(config)?,
         ..ModelConfig::default()
     };
-    let prefix = if weights.contains("decoder.embed_tokens.weight") {
-        ""
-    } else {
-        "model."
-    };
-    let at = |name: &str| format!("{prefix}decoder.{name}");
+    let at = |name: &str| format!("model.decoder.{name}");
     let embedding = weights.take(&at("embed_tokens.weight"), &[model_config.vocabulary, width])?;
     let mut positions = weights.take(
         &at("embed_positions.weight"),
@@ -70,29 +65,20 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         let value = square("self_attn.v_proj")?;
         let output = square("self_attn.out_proj")?;
         let layer = LayerWeights {
-            local: false,
-            head_norms: None,
-            output_norms: None,
-            attention_norm: NormWeights::take(weights, &at("self_attn_layer_norm"), width)?,
+            attention_norm: Some(NormWeights::take(weights, &at("self_attn_layer_norm"), width)?),
             query,
             key_value: key.concat_outputs(&value),
             output,
             feed_forward_norm: Some(NormWeights::take(weights, &at("final_layer_norm"), width)?),
             up: LinearWeights::take(weights, &at("fc1"), width, model_config.intermediate_size, true)?,
             down: LinearWeights::take(weights, &at("fc2"), model_config.intermediate_size, width, true)?,
-            cross: None,
+            ..LayerWeights::default()
         };
         blocks.push(layer.stored_as(weights.weight_type()));
     }
-    weights.ignore_suffixes(&["lm_head.weight"]);
+    let final_norm = NormWeights::take(weights, &at("final_layer_norm"), width)?;
     Ok(Decoder {
-        encoder: None,
-        final_norm: NormWeights::take(weights, &at("final_layer_norm"), width)?,
-        head: LinearWeights::tied(&embedding, width),
         positions: Some(Table::new(positions, width)),
-        weight_type: weights.weight_type(),
-        embedding: Table::new(embedding, width),
-        layers: blocks,
-        model_config,
+        ..Decoder::without_head(model_config, embedding, blocks, final_norm)
     })
 }

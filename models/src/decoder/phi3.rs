@@ -14,7 +14,8 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         ..gated::model_config(config, RotaryKeys::default())?
     };
     let layout = Layout {
-        fused: true,
+        fused_projections: Some("self_attn.qkv_proj"),
+        up: &["mlp.gate_up_proj"],
         local_layers,
         ..Layout::default()
     };

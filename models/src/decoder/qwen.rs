@@ -3,7 +3,7 @@
 
 use super::gated::{self, Layout};
 use super::rotary::RotaryKeys;
-use super::weights::{Decoder, LocalAttention, ModelConfig};
+use super::weights::{Decoder, LocalAttention, ModelConfig, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::runtime::slice::Slice;
 
@@ -27,7 +27,7 @@ pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
     let (local, local_layers) = windows(config)?;
     let model_config = ModelConfig {
         local,
-        head_norms: true,
+        query_key_norm: QueryKeyNorm::EachHead,
         ..gated::model_config(config, RotaryKeys::default())?
     };
     let attention_bias = config.optional("attention_bias")?.unwrap_or(false);

@@ -1,77 +1,176 @@
-//! The registry of language model architectures, by the name in `config.json`.
+//! The registry of language models: their families, by the names in `config.json`.
 //!
-//! An architecture is added with one file and one line in `ARCHITECTURES`.
+//! A family is added with one file and one line in `FAMILIES`.
 
-use super::weights::{Decoder, LayerWeights, LinearWeights};
-use super::{gemma, gpt_neox, gpt2, gptj, llama, mistral, opt, phi3, qwen, t5};
+use super::head::HeadForm;
+use super::weights::{Decoder, LayerWeights, NormWeights};
+use super::{
+    bloom, cohere, falcon, gemma, gpt_neo, gpt_neox, gpt2, gptj, granite, llama, mistral, mpt, olmo, opt,
+    phi, phi3, qwen, smollm3, stablelm, starcoder2, t5,
+};
 use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
 use crate::precision::Table;
 use crate::runtime::slice::Slice;
 
-struct Architecture {
-    /// `architectures[0]` or `model_type` of its `config.json`.
-    names: [&'static str; 2],
+/// A family of language models.
+struct Family {
+    /// The class that generates text.
+    generator: &'static str,
+    /// The sequence classifier and the base model, in this order, if they are supported.
+    readers: Option<[&'static str; 2]>,
+    /// `model_type` of its `config.json`.
+    model_type: &'static str,
+    /// Prefix of the base model's tensors.
+    base: &'static str,
+    /// Where its projection to logits is.
+    head: HeadForm,
     read: ReadFn,
 }
 
-/// How an architecture is read.
+/// How a family is read.
 enum ReadFn {
-    /// As a whole only.
+    /// As a whole only, with its head.
     Whole(fn(&mut Checkpoint) -> Result<Decoder, LoadError>),
-    /// With the layers of a slice, or as a whole.
+    /// With the layers of a slice, or as a whole, without its head.
     Sliced(fn(&mut Checkpoint, Slice) -> Result<Decoder, LoadError>),
 }
 
-const ARCHITECTURES: &[Architecture] = &[
-    Architecture {
-        names: ["GPT2LMHeadModel", "gpt2"],
-        read: ReadFn::Sliced(gpt2::read),
+/// What a checkpoint of a language model answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DecoderTask {
+    /// Text that continues the prompt.
+    Generation,
+    /// Classes of a text.
+    Classification,
+    /// A vector of a text.
+    Embedding,
+}
+
+/// A checkpoint's family and its task.
+#[derive(Clone, Copy)]
+pub(crate) struct Found {
+    family: &'static Family,
+    /// What the checkpoint answers.
+    pub(crate) task: DecoderTask,
+}
+
+impl Found {
+    /// Name of the class.
+    pub(crate) fn name(&self) -> &'static str {
+        match (self.task, self.family.readers) {
+            (DecoderTask::Classification, Some([classifier, _])) => classifier,
+            (DecoderTask::Embedding, Some([_, base])) => base,
+            _ => self.family.generator,
+        }
+    }
+}
+
+/// A family whose classes have the usual names.
+macro_rules! family {
+    ($prefix:literal, $model_type:literal, $base:literal, $head:expr, $read:path) => {
+        family!(
+            $prefix,
+            concat!($prefix, "ForCausalLM"),
+            $model_type,
+            $base,
+            $head,
+            $read
+        )
+    };
+    ($prefix:literal, $generator:expr, $model_type:literal, $base:literal, $head:expr, $read:path) => {
+        Family {
+            generator: $generator,
+            readers: Some([
+                concat!($prefix, "ForSequenceClassification"),
+                concat!($prefix, "Model"),
+            ]),
+            model_type: $model_type,
+            base: $base,
+            head: $head,
+            read: ReadFn::Sliced($read),
+        }
+    };
+}
+
+const FAMILIES: &[Family] = &[
+    family!(
+        "GPT2",
+        "GPT2LMHeadModel",
+        "gpt2",
+        "transformer.",
+        HeadForm::TIED,
+        gpt2::read
+    ),
+    family!("OPT", "opt", "model.", HeadForm::TIED, opt::read),
+    family!("Llama", "llama", "model.", HeadForm::SEPARATE, llama::read),
+    family!("Mistral", "mistral", "model.", HeadForm::SEPARATE, mistral::read),
+    family!("Qwen2", "qwen2", "model.", HeadForm::SEPARATE, qwen::read_2),
+    family!("Qwen3", "qwen3", "model.", HeadForm::SEPARATE, qwen::read_3),
+    family!("Phi3", "phi3", "model.", HeadForm::SEPARATE, phi3::read),
+    family!("Phi", "phi", "model.", HeadForm::BIASED, phi::read),
+    family!("Granite", "granite", "model.", HeadForm::SEPARATE, granite::read),
+    family!("Olmo", "olmo", "model.", HeadForm::SEPARATE, olmo::read_1),
+    family!("Olmo2", "olmo2", "model.", HeadForm::SEPARATE, olmo::read_2),
+    family!("Olmo3", "olmo3", "model.", HeadForm::SEPARATE, olmo::read_3),
+    family!(
+        "StableLm",
+        "stablelm",
+        "model.",
+        HeadForm::SEPARATE,
+        stablelm::read
+    ),
+    family!(
+        "Starcoder2",
+        "starcoder2",
+        "model.",
+        HeadForm::TIED,
+        starcoder2::read
+    ),
+    family!("SmolLM3", "smollm3", "model.", HeadForm::TIED, smollm3::read),
+    family!("Cohere", "cohere", "model.", HeadForm::TIED, cohere::read_1),
+    family!("Cohere2", "cohere2", "model.", HeadForm::TIED, cohere::read_2),
+    family!("Falcon", "falcon", "transformer.", HeadForm::TIED, falcon::read),
+    family!("GPTNeo", "gpt_neo", "transformer.", HeadForm::TIED, gpt_neo::read),
+    family!("Bloom", "bloom", "transformer.", HeadForm::TIED, bloom::read),
+    family!("Mpt", "mpt", "transformer.", HeadForm::TIED, mpt::read),
+    family!("Gemma", "gemma", "model.", HeadForm::TIED, gemma::read_1),
+    family!("Gemma2", "gemma2", "model.", HeadForm::TIED, gemma::read_2),
+    family!(
+        "Gemma3Text",
+        "Gemma3ForCausalLM",
+        "gemma3_text",
+        "model.",
+        HeadForm::TIED,
+        gemma::read_3
+    ),
+    family!(
+        "GPTNeoX",
+        "gpt_neox",
+        "gpt_neox.",
+        HeadForm::EMBED_OUT,
+        gpt_neox::read
+    ),
+    family!("GPTJ", "gptj", "transformer.", HeadForm::BIASED, gptj::read),
+    Family {
+        generator: "T5ForConditionalGeneration",
+        readers: None,
+        model_type: "t5",
+        base: "",
+        head: HeadForm::SEPARATE,
+        read: ReadFn::Whole(t5::read),
     },
-    Architecture {
-        names: ["OPTForCausalLM", "opt"],
-        read: ReadFn::Sliced(opt::read),
-    },
-    Architecture {
-        names: ["LlamaForCausalLM", "llama"],
-        read: ReadFn::Sliced(llama::read),
-    },
-    Architecture {
-        names: ["MistralForCausalLM", "mistral"],
-        read: ReadFn::Sliced(mistral::read),
-    },
-    Architecture {
-        names: ["Qwen2ForCausalLM", "qwen2"],
-        read: ReadFn::Sliced(qwen::read_2),
-    },
-    Architecture {
-        names: ["Qwen3ForCausalLM", "qwen3"],
-        read: ReadFn::Sliced(qwen::read_3),
-    },
-    Architecture {
-        names: ["Phi3ForCausalLM", "phi3"],
-        read: ReadFn::Sliced(phi3::read),
-    },
-    Architecture {
-        names: ["Gemma2ForCausalLM", "gemma2"],
-        read: ReadFn::Sliced(gemma::read_2),
-    },
-    Architecture {
-        names: ["Gemma3ForCausalLM", "gemma3_text"],
-        read: ReadFn::Sliced(gemma::read_3),
-    },
-    Architecture {
-        names: ["GPTNeoXForCausalLM", "gpt_neox"],
-        read: ReadFn::Sliced(gpt_neox::read),
-    },
-    Architecture {
-        names: ["GPTJForCausalLM", "gptj"],
-        read: ReadFn::Sliced(gptj::read),
-    },
-    Architecture {
-        names: ["T5ForConditionalGeneration", "t5"],
+    Family {
+        generator: "MT5ForConditionalGeneration",
+        readers: None,
+        model_type: "mt5",
+        base: "",
+        head: HeadForm::SEPARATE,
         read: ReadFn::Whole(t5::read),
     },
 ];
+
+/// The output layer of a sequence classifier.
+pub(crate) const SCORE: &str = "score.weight";
 
 /// Causal masks and other buffers that old versions of transformers saved with the weights, by name suffix.
 const BUFFERS: [&str; 5] = [
@@ -82,13 +181,13 @@ const BUFFERS: [&str; 5] = [
     "rotary_emb.inv_freq",
 ];
 
-/// The supported language model architectures.
+/// The supported classes of language models.
 pub(crate) fn supported() -> Vec<&'static str> {
-    let name = |entry: &Architecture| {
-        let [architecture, _] = entry.names;
-        architecture
-    };
-    ARCHITECTURES.iter().map(name).collect()
+    let names = FAMILIES.iter().flat_map(|family| {
+        let readers = family.readers.iter().flatten().copied();
+        std::iter::once(family.generator).chain(readers)
+    });
+    names.collect()
 }
 
 /// Reads a language model from a checkpoint. Every tensor of the checkpoint must be used.
@@ -104,8 +203,8 @@ pub fn read_decoder(checkpoint: Checkpoint) -> Result<Decoder, LoadError> {
 /// # Errors
 /// As [`read_decoder`].
 pub(crate) fn read_with_totals(mut checkpoint: Checkpoint) -> Result<(Decoder, WeightTotals), LoadError> {
-    let decoder = read_layers(&mut checkpoint, Slice::WHOLE)?;
-    checkpoint.weights.ignore_suffixes(&BUFFERS);
+    let found = generator(&checkpoint)?;
+    let decoder = read_layers(&mut checkpoint, found, Slice::WHOLE)?;
     let totals = checkpoint.weights.finish(&[])?;
     // A head that shares the embedding is a copy.
     let bytes = bytes(&decoder);
@@ -120,19 +219,18 @@ pub(crate) fn read_slice(
     mut checkpoint: Checkpoint,
     slice: Slice,
 ) -> Result<(Decoder, WeightTotals), LoadError> {
-    let mut decoder = read_layers(&mut checkpoint, slice)?;
-    if !slice.is_first() {
-        decoder.embedding = Table::default();
-        decoder.positions = None;
-    }
-    if !slice.is_last() {
-        decoder.head = LinearWeights::default();
-    }
-    let totals = WeightTotals {
-        parameters: parameters(&decoder) as u64,
-        bytes: bytes(&decoder),
-    };
+    let found = generator(&checkpoint)?;
+    let decoder = read_layers(&mut checkpoint, found, slice)?;
+    let totals = totals(&decoder);
     Ok((decoder, totals))
+}
+
+/// Counts the weights that a decoder holds.
+pub(crate) fn totals(decoder: &Decoder) -> WeightTotals {
+    WeightTotals {
+        parameters: parameters(decoder) as u64,
+        bytes: bytes(decoder),
+    }
 }
 
 /// All layers of a decoder, those of its encoder included.
@@ -142,10 +240,12 @@ fn layers(decoder: &Decoder) -> impl Iterator<Item = &LayerWeights> {
     decoder.layers.iter().chain(encoders)
 }
 
-/// Number of weights of the final norms, which are f32.
-fn final_norms(decoder: &Decoder) -> usize {
+/// Number of weights of the norms beside the layers, which are f32.
+fn outer_norms(decoder: &Decoder) -> usize {
     let encoder = decoder.encoder.as_ref();
-    decoder.final_norm.elements() + encoder.map_or(0, |encoder| encoder.final_norm.elements())
+    decoder.embedding_norm.as_ref().map_or(0, NormWeights::elements)
+        + decoder.final_norm.elements()
+        + encoder.map_or(0, |encoder| encoder.final_norm.elements())
 }
 
 /// Number of weights that a decoder holds.
@@ -153,7 +253,7 @@ fn parameters(decoder: &Decoder) -> usize {
     decoder.embedding.elements()
         + decoder.positions.as_ref().map_or(0, Table::elements)
         + decoder.head.elements()
-        + final_norms(decoder)
+        + outer_norms(decoder)
         + layers(decoder).map(LayerWeights::elements).sum::<usize>()
 }
 
@@ -163,24 +263,45 @@ fn bytes(decoder: &Decoder) -> u64 {
     let bytes = decoder.embedding.bytes()
         + decoder.positions.as_ref().map_or(0, Table::bytes)
         + decoder.head.bytes(kind.of_embeddings())
-        + size_of::<f32>() * final_norms(decoder)
+        + size_of::<f32>() * outer_norms(decoder)
         + layers(decoder).map(|layer| layer.bytes(kind)).sum::<usize>();
     bytes as u64
 }
 
-fn read_layers(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
-    let entry = find(&checkpoint.config)?.ok_or_else(|| unknown(&checkpoint.config))?;
-    let mut decoder = match entry.read {
-        ReadFn::Sliced(read) => read(checkpoint, slice)?,
+/// Reads the layers of a slice. The first slice keeps the embeddings; the last one of a model that generates has the head.
+pub(crate) fn read_layers(
+    checkpoint: &mut Checkpoint,
+    found: Found,
+    slice: Slice,
+) -> Result<Decoder, LoadError> {
+    let family = found.family;
+    checkpoint.weights.expect_base(family.base);
+    let mut decoder = match family.read {
+        ReadFn::Sliced(read) => {
+            let mut decoder = read(checkpoint, slice)?;
+            if slice.is_last() && found.task == DecoderTask::Generation {
+                let embedding = decoder.embedding.values();
+                let (config, width) = (&checkpoint.config, decoder.model_config.width);
+                decoder.head = family
+                    .head
+                    .take(config, &mut checkpoint.weights, embedding, width)?;
+            }
+            decoder
+        }
         ReadFn::Whole(read) if slice == Slice::WHOLE => read(checkpoint)?,
         ReadFn::Whole(_) => {
-            let [architecture, _] = entry.names;
             return Err(LoadError::NotSliced {
-                architecture,
+                architecture: found.name(),
                 of: slice.of(),
             });
         }
     };
+    if !slice.is_first() {
+        decoder.embedding = Table::default();
+        decoder.embedding_norm = None;
+        decoder.positions = None;
+    }
+    checkpoint.weights.ignore_suffixes(&BUFFERS);
     if let Some(ends) = checkpoint.generation.eos_token_ids.clone() {
         decoder.model_config.eos_token_ids = ends;
     }
@@ -192,41 +313,76 @@ fn read_layers(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, Loa
 /// # Errors
 /// [`LoadError::BadKey`] for a malformed key.
 pub fn architecture(config: &Config) -> Result<Option<&'static str>, LoadError> {
-    let entry = find(config)?;
-    Ok(entry.map(|entry| {
-        let [architecture, _] = entry.names;
-        architecture
-    }))
+    Ok(of_config(config)?.map(|found| found.name()))
 }
 
-/// Returns the name that decides: `architectures[0]`; `model_type` only without it, because a class of the same type
-/// may have another head, such as `LlamaForSequenceClassification`.
-fn name(config: &Config) -> Result<Option<String>, LoadError> {
-    let named = config
-        .optional::<Vec<String>>("architectures")?
-        .unwrap_or_default();
-    match named.into_iter().next() {
-        None => config.optional::<String>("model_type"),
-        named => Ok(named),
-    }
-}
-
-fn find(config: &Config) -> Result<Option<&'static Architecture>, LoadError> {
-    let Some(name) = name(config)? else {
-        return Ok(None);
+/// Finds the family and the task of a configuration by its class: `architectures[0]`. Without one, `model_type` names a
+/// family, which generates.
+///
+/// # Errors
+/// [`LoadError::BadKey`] for a malformed key.
+pub(crate) fn of_config(config: &Config) -> Result<Option<Found>, LoadError> {
+    let Some(class) = config.class()? else {
+        let found = of_type(config)?.map(|family| Found {
+            family,
+            task: DecoderTask::Generation,
+        });
+        return Ok(found);
     };
-    let mut entries = ARCHITECTURES.iter();
-    Ok(entries.find(|entry| entry.names.contains(&name.as_str())))
+    let found = FAMILIES.iter().find_map(|family| {
+        let [classifier, base] = family.readers.unwrap_or_default();
+        let task = match class.as_str() {
+            name if name == family.generator => DecoderTask::Generation,
+            name if name == classifier => DecoderTask::Classification,
+            name if name == base => DecoderTask::Embedding,
+            _ => return None,
+        };
+        Some(Found { family, task })
+    });
+    Ok(found)
 }
 
-fn unknown(config: &Config) -> LoadError {
-    let name = name(config).ok().flatten();
-    LoadError::UnknownArchitecture {
-        file: config.file().to_owned(),
-        found: name.map_or_else(
-            || "in neither `architectures` nor `model_type`".into(),
-            |name| format!("`{name}`"),
-        ),
-        known: supported(),
+/// Finds the family and the task of a checkpoint. A directory of sentence-transformers gives embeddings unless its class is
+/// a classifier; without a class the tensor of a classifier's head decides.
+///
+/// # Errors
+/// [`LoadError::BadKey`] for a malformed key.
+pub(crate) fn of_checkpoint(checkpoint: &Checkpoint) -> Result<Option<Found>, LoadError> {
+    let config = &checkpoint.config;
+    let by_class = of_config(config)?;
+    let states_head = by_class.is_some_and(|found| found.task == DecoderTask::Classification);
+    let is_embedding = checkpoint.sentence.is_some() && !states_head;
+    let has_score = config.class()?.is_none() && checkpoint.weights.contains(SCORE);
+    if !is_embedding && !has_score {
+        return Ok(by_class);
+    }
+    let family = match by_class {
+        Some(found) => Some(found.family),
+        None => of_type(config)?,
+    };
+    let task = if is_embedding {
+        DecoderTask::Embedding
+    } else {
+        DecoderTask::Classification
+    };
+    Ok(family
+        .filter(|family| family.readers.is_some())
+        .map(|family| Found { family, task }))
+}
+
+fn of_type(config: &Config) -> Result<Option<&'static Family>, LoadError> {
+    let model_type = config.optional::<String>("model_type")?;
+    Ok(model_type.and_then(|name| FAMILIES.iter().find(|family| family.model_type == name)))
+}
+
+/// Finds the family of a checkpoint that generates text.
+fn generator(checkpoint: &Checkpoint) -> Result<Found, LoadError> {
+    match of_checkpoint(checkpoint)? {
+        Some(found) if found.task == DecoderTask::Generation => Ok(found),
+        Some(found) => Err(LoadError::NotServed {
+            name: checkpoint.name.clone(),
+            reason: format!("`{}` does not generate text", found.name()),
+        }),
+        None => Err(checkpoint.config.unknown_architecture(supported())),
     }
 }

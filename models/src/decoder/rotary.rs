@@ -34,19 +34,19 @@ struct Parameters {
 
 /// Where an architecture has its parameters, and their defaults.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct RotaryKeys {
+pub(crate) struct RotaryKeys {
     /// Key of the base, if `rope_parameters` has none.
-    pub(super) theta_key: &'static str,
+    pub(crate) theta_key: &'static str,
     /// Base without that key.
-    pub(super) theta: f64,
+    pub(crate) theta: f64,
     /// Key of the rotated part of a head.
-    pub(super) partial_key: &'static str,
+    pub(crate) partial_key: &'static str,
     /// Rotated part of a head without that key.
-    pub(super) partial: f64,
+    pub(crate) partial: f64,
     /// Entry of `rope_parameters`, if it has one per type of layer.
-    pub(super) layer_type: Option<&'static str>,
+    pub(crate) layer_type: Option<&'static str>,
     /// Whether `rope_scaling` applies.
-    pub(super) scaled: bool,
+    pub(crate) scaled: bool,
 }
 
 impl Default for RotaryKeys {
@@ -64,17 +64,17 @@ impl Default for RotaryKeys {
 
 /// Rotary positions, and the longest text that they are computed for.
 #[derive(Debug)]
-pub(super) struct RotaryPositions {
-    pub(super) rotary: Rotary,
+pub(crate) struct RotaryPositions {
+    pub(crate) rotary: Rotary,
     /// Maximum tokens of a request; `None`: as `max_position_embeddings` says.
-    pub(super) context: Option<usize>,
+    pub(crate) context: Option<usize>,
 }
 
 /// Reads the rotary positions of heads of size `head_dim`.
 ///
 /// # Errors
 /// [`LoadError::BadKey`] for a type or a value that is not supported.
-pub(super) fn rotary(
+pub(crate) fn rotary(
     config: &Config,
     head_dim: usize,
     keys: RotaryKeys,

@@ -45,6 +45,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
         head: head(config, weights, &embedding, &model_config)?,
         encoder: Some(encoder),
         positions: None,
+        embedding_norm: None,
         weight_type: weights.weight_type(),
         embedding: Table::new(embedding, width),
         layers,
@@ -222,10 +223,11 @@ fn layer(
     };
     let down = dense("wo", model_config.intermediate_size, width)?;
     let layer = LayerWeights {
-        local: false,
-        head_norms: None,
-        output_norms: None,
-        attention_norm: NormWeights::take_rms(weights, &format!("{name}.layer.0.layer_norm"), width)?,
+        attention_norm: Some(NormWeights::take_rms(
+            weights,
+            &format!("{name}.layer.0.layer_norm"),
+            width,
+        )?),
         query,
         key_value,
         output,
@@ -237,6 +239,7 @@ fn layer(
         up,
         down,
         cross,
+        ..LayerWeights::default()
     };
     Ok(layer.stored_as(weights.weight_type()))
 }

@@ -4,11 +4,11 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 pub(crate) use super::linear_weights::{LinearWeights, NormWeights};
-pub(crate) use super::model_config::{LocalAttention, ModelConfig, Parallel};
+pub(crate) use super::model_config::{LocalAttention, ModelConfig, Parallel, QueryKeyNorm};
 use crate::ops::RelativeBias;
 use crate::precision::{Table, WeightType};
 
-/// Norms of the heads of queries and keys, as wide as a head.
+/// Norms of queries and keys, as wide as a head or as all heads ([`QueryKeyNorm`]).
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeadNorms {
     /// Of the queries.
@@ -27,12 +27,12 @@ pub struct OutputNorms {
 }
 
 /// Weights of a layer.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct LayerWeights {
     /// Whether the attention sees the window of [`ModelConfig::local`] only.
     pub local: bool,
-    /// Norm before the attention. ACT blocks hold its output.
-    pub attention_norm: NormWeights,
+    /// Norm before the attention; `None` if it reads the hidden vectors themselves. ACT blocks hold the attention's input.
+    pub attention_norm: Option<NormWeights>,
     /// Norms of queries and keys, before they are rotated.
     pub head_norms: Option<HeadNorms>,
     /// Norms of the outputs.
@@ -43,7 +43,7 @@ pub struct LayerWeights {
     pub key_value: LinearWeights,
     /// Output projection.
     pub output: LinearWeights,
-    /// Norm before the feed-forward layer; `None` if it has the attention's input.
+    /// Norm before the feed-forward layer; `None` if it has the attention's input, or reads the hidden vectors themselves.
     pub feed_forward_norm: Option<NormWeights>,
     /// Up projection; if gated, the gate followed by the values.
     pub up: LinearWeights,
@@ -90,6 +90,8 @@ pub struct Decoder {
     pub weight_type: WeightType,
     /// One vector per token.
     pub embedding: Table,
+    /// Norm of the embedded tokens (BLOOM).
+    pub embedding_norm: Option<NormWeights>,
     /// One vector per position, from the first token on; `None` unless positions are learned.
     pub positions: Option<Table>,
     /// Its layers.
@@ -104,7 +106,7 @@ pub struct Decoder {
 
 impl LayerWeights {
     fn norms(&self) -> impl Iterator<Item = &NormWeights> {
-        let norms = [&self.attention_norm].into_iter().chain(&self.feed_forward_norm);
+        let norms = self.attention_norm.iter().chain(&self.feed_forward_norm);
         let heads = self.head_norms.iter();
         let heads = heads.flat_map(|norms| [&norms.query, &norms.key]);
         let outputs = self.output_norms.iter();
@@ -156,8 +158,11 @@ impl LayerWeights {
     fn random(rng: &mut ChaCha8Rng, model_config: &ModelConfig, index: usize) -> Self {
         let (width, learned) = (model_config.width, model_config.has_learned_positions());
         let mut norm = |used: bool, width: usize| used.then(|| NormWeights::random(rng, width, !learned));
-        let head_dim = model_config.heads.head_dim;
-        let heads = [(); 2].map(|()| norm(model_config.head_norms, head_dim));
+        let (heads, normalised) = (&model_config.heads, model_config.query_key_norm);
+        let heads = [heads.queries, heads.keys].map(|count| {
+            let [parts, each] = normalised.parts(count);
+            norm(parts > 0, each * heads.head_dim)
+        });
         let outputs = [(); 2].map(|()| norm(model_config.output_norms, width));
         let [query, key] = heads;
         let [attention, feed_forward] = outputs;
@@ -170,11 +175,12 @@ impl LayerWeights {
                     attention,
                     feed_forward,
                 }),
-            attention_norm: NormWeights::random(rng, width, !learned),
+            attention_norm: (!model_config.no_input_norms).then(|| NormWeights::random(rng, width, !learned)),
             query: LinearWeights::random(rng, width, model_config.heads.query_width(), learned),
             key_value: LinearWeights::random(rng, width, model_config.kv_width(), learned),
             output: LinearWeights::random(rng, model_config.heads.query_width(), width, learned),
-            feed_forward_norm: (model_config.parallel != Parallel::SharedNorm)
+            feed_forward_norm: (model_config.parallel != Parallel::SharedNorm
+                && !model_config.no_input_norms)
                 .then(|| NormWeights::random(rng, width, !learned)),
             up: LinearWeights::random(
                 rng,
@@ -189,6 +195,26 @@ impl LayerWeights {
 }
 
 impl Decoder {
+    /// A decoder-only model as an architecture reads it: the registry adds the head.
+    pub(super) fn without_head(
+        model_config: ModelConfig,
+        embedding: Vec<f32>,
+        layers: Vec<LayerWeights>,
+        final_norm: NormWeights,
+    ) -> Self {
+        Self {
+            weight_type: WeightType::F32,
+            embedding: Table::new(embedding, model_config.width),
+            embedding_norm: None,
+            positions: None,
+            layers,
+            final_norm,
+            head: LinearWeights::default(),
+            encoder: None,
+            model_config,
+        }
+    }
+
     /// Builds a decoder with random weights, for measurements and for tests without a checkpoint. With learned
     /// positions its norms have offsets and its layers biases.
     pub fn random(model_config: ModelConfig, layers: usize, seed: u64) -> Self {
@@ -203,6 +229,7 @@ impl Decoder {
                 LinearWeights::random(rng, width, model_config.vocabulary, false).weight,
                 width,
             ),
+            embedding_norm: None,
             positions: learned.then(|| {
                 let rows = LinearWeights::random(rng, width, model_config.context, false).weight;
                 Table::new(rows, width)
@@ -275,6 +302,9 @@ impl Decoder {
             }
             if let Some(positions) = &self.positions {
                 positions.add_row(position, vector);
+            }
+            if let Some(norm) = &self.embedding_norm {
+                norm.apply(vector, self.model_config.epsilon);
             }
         }
         out

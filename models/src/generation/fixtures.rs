@@ -10,7 +10,7 @@ use crate::checkpoint::Checkpoint;
 use crate::ops::Ops;
 
 /// At least one per architecture; several where it has variants.
-pub(super) const DECODERS: [&str; 17] = [
+pub(super) const DECODERS: [&str; 33] = [
     "gpt2",
     "opt",
     "llama",
@@ -26,6 +26,22 @@ pub(super) const DECODERS: [&str; 17] = [
     "gemma2",
     "gemma3",
     "gptj",
+    "gemma",
+    "granite",
+    "olmo",
+    "olmo2",
+    "olmo3",
+    "stablelm",
+    "starcoder2",
+    "phi",
+    "smollm3",
+    "cohere",
+    "cohere2",
+    "falcon",
+    "falcon-new",
+    "gpt-neo",
+    "bloom",
+    "mpt",
     "t5",
     "t5-v1_1",
 ];

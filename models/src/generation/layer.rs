@@ -6,7 +6,7 @@ use super::cross_attention::CrossAttention;
 use crate::decoder::weights::{
     CrossWeights, LayerWeights, LinearWeights, ModelConfig, NormWeights, Parallel,
 };
-use crate::ops::{AttentionSpans, Ops, PreparedWeight, ScoreRules, from_words, to_words};
+use crate::ops::{AttentionSpans, Ops, PreparedWeight, ScoreRules, Span, from_words, to_words};
 use crate::precision::WeightType;
 
 /// Context shared by all layers: operations, model configuration, position bias.
@@ -28,8 +28,8 @@ impl<M: Ops> Copy for LayerContext<'_, M> {}
 /// A layer on the device.
 pub(super) struct Layer<M: Ops> {
     local: bool,
-    attention_norm: M::Norm,
-    /// Norms of the heads of queries and keys.
+    attention_norm: Option<M::Norm>,
+    /// Norms of queries and keys.
     head_norms: Option<[M::Norm; 2]>,
     /// Norms of the outputs of attention and feed-forward layer.
     output_norms: Option<[M::Norm; 2]>,
@@ -57,10 +57,8 @@ struct Shape {
     linears: [LinearShape; 5],
     /// The cross-attention's linear layers, if there is one.
     cross: Option<[LinearShape; 3]>,
-    /// Which norms besides that of the attention exist, and whether they have offsets.
-    norms: [Option<bool>; 6],
-    /// Whether the norm of the attention has offsets.
-    shifts: bool,
+    /// Which norms exist, and whether they have offsets.
+    norms: [Option<bool>; 7],
     epsilon: f32,
 }
 
@@ -88,8 +86,8 @@ impl HostLayer {
             tensors.extend(beta.map(|beta| Arc::from(to_words(beta))));
             shifts
         };
-        let shifts = store_norm(weights.attention_norm);
         let norms = [
+            weights.attention_norm,
             query_norm,
             key_norm,
             attention_output,
@@ -131,7 +129,6 @@ impl HostLayer {
                 linears,
                 cross,
                 norms,
-                shifts,
                 epsilon,
             }),
         }
@@ -159,7 +156,6 @@ impl HostLayer {
             linears,
             cross,
             norms,
-            shifts,
             epsilon,
         } = *self.shape;
         let mut norm = |shifts: bool| {
@@ -167,8 +163,8 @@ impl HostLayer {
             let beta = shifts.then(|| from_words(next()));
             ops.norm(gamma, beta, epsilon)
         };
-        let attention_norm = norm(shifts);
         let [
+            attention_norm,
             query_norm,
             key_norm,
             attention_output,
@@ -244,7 +240,8 @@ impl<M: Ops> Layer<M> {
         } = ctx;
         let mut kv = ops.multiply(acts, &self.key_value);
         if let Some([_, norm]) = &self.head_norms {
-            ops.normalise_heads(&mut kv, model_config.heads.keys, norm);
+            let [parts, _] = model_config.query_key_norm.parts(model_config.heads.keys);
+            ops.normalise_heads(&mut kv, parts, norm);
         }
         if let Some(rotary) = model_config.rotary_of(self.local) {
             ops.rotate(
@@ -260,7 +257,16 @@ impl<M: Ops> Layer<M> {
 
     /// Computes the cache entries of a mini-batch's new tokens.
     pub(super) fn project(&self, ctx: LayerContext<'_, M>, x: &M::Matrix, positions: &[usize]) -> NewKv<M> {
-        let act = ctx.ops.normalise(x, &self.attention_norm);
+        let act = if let Some(norm) = &self.attention_norm {
+            ctx.ops.normalise(x, norm)
+        } else {
+            let all = Span {
+                matrix: x,
+                from: 0,
+                count: positions.len(),
+            };
+            ctx.ops.gather(&[all], ctx.model_config.width)
+        };
         let kv = self.generate(ctx, &act, positions);
         NewKv { act, kv }
     }
@@ -284,7 +290,8 @@ impl<M: Ops> Layer<M> {
         } = ctx;
         let mut query = ops.multiply(act, &self.query);
         if let Some([norm, _]) = &self.head_norms {
-            ops.normalise_heads(&mut query, model_config.heads.queries, norm);
+            let [parts, _] = model_config.query_key_norm.parts(model_config.heads.queries);
+            ops.normalise_heads(&mut query, parts, norm);
         }
         if let Some(rotary) = model_config.rotary_of(self.local) {
             ops.rotate(
@@ -319,7 +326,11 @@ impl<M: Ops> Layer<M> {
             cross.forward(ops, model_config, x, prompts);
         }
         let normed = beside.or_else(|| norm.map(|norm| ops.normalise(x, norm)));
-        let hidden = ops.multiply(normed.as_ref().unwrap_or(act), &self.up);
+        let hidden = match &normed {
+            Some(normed) => ops.multiply(normed, &self.up),
+            None if model_config.parallel == Parallel::SharedNorm => ops.multiply(act, &self.up),
+            None => ops.multiply(x, &self.up),
+        };
         let hidden = ops.activate(hidden, model_config.activation, model_config.gated);
         add(x, ops.multiply(&hidden, &self.down), feed_forward_norm);
     }

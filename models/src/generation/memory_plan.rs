@@ -95,6 +95,7 @@ fn first_layer(decoder: &Decoder) -> Decoder {
         model_config: decoder.model_config.clone(),
         embedding: Table::default(),
         weight_type: decoder.weight_type,
+        embedding_norm: None,
         positions: None,
         layers: decoder.layers.iter().take(1).cloned().collect(),
         final_norm: decoder.final_norm.clone(),

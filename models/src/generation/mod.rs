@@ -65,3 +65,5 @@ mod encoder_tests;
 mod learning_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod type_tests;

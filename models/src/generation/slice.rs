@@ -61,12 +61,18 @@ impl<M: Ops> DecoderSlice<M> {
         self.decoder.embed(tokens, 0)
     }
 
-    /// Computes the layers on the hidden states of texts, concatenated, `[tokens of all, width]`; `lengths` are the
-    /// texts' token counts.
+    /// Computes the layers on the hidden states of texts and returns their values.
     ///
     /// # Errors
     /// [`OpsError`] if the device fails.
     pub(crate) fn forward(&self, states: Vec<f32>, lengths: &[usize]) -> Result<Vec<f32>, OpsError> {
+        let states = self.hidden_states(states, lengths);
+        Ok(self.ops.values(&states)?.into_owned())
+    }
+
+    /// Computes the layers on the hidden states of texts, concatenated, `[tokens of all, width]`; `lengths` are the
+    /// texts' token counts.
+    pub(crate) fn hidden_states(&self, states: Vec<f32>, lengths: &[usize]) -> M::Matrix {
         let ctx = LayerContext {
             ops: &self.ops,
             model_config: &self.decoder.model_config,
@@ -93,7 +99,7 @@ impl<M: Ops> DecoderSlice<M> {
             let self_spans: Vec<AttentionSpans<'_, M::Matrix>> = self_spans.collect();
             layer.forward(ctx, &mut x, &positions, &new_kv.act, &self_spans, &[]);
         }
-        Ok(self.ops.values(&x)?.into_owned())
+        x
     }
 
     /// Returns the logits of hidden states `[rows, width]`, one row each; none unless the slice is the last.
@@ -110,7 +116,7 @@ impl<M: Ops> DecoderSlice<M> {
         let rows = values.chunks(self.decoder.model_config.vocabulary.max(1));
         let capped = rows.map(|row| {
             let mut row = row.to_vec();
-            self.decoder.model_config.cap_logits(&mut row);
+            self.decoder.model_config.scale_logits(&mut row);
             row
         });
         Ok(capped.collect())

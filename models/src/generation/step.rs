@@ -275,7 +275,7 @@ impl<M: Ops> Engine<M> {
         let rows = values.chunks(self.decoder.model_config.vocabulary.max(1));
         let capped = rows.map(|row| {
             let mut row = row.to_vec();
-            self.decoder.model_config.cap_logits(&mut row);
+            self.decoder.model_config.scale_logits(&mut row);
             row
         });
         Ok(capped.collect())

@@ -9,7 +9,7 @@ use super::detokenizer;
 use super::learning_tests::planned;
 use super::*;
 use crate::decoder::registry;
-use crate::decoder::weights::{LocalAttention, Parallel};
+use crate::decoder::weights::{LocalAttention, NormWeights, Parallel, QueryKeyNorm};
 use crate::ops::Ops;
 use crate::ops::{Activation, Heads, RelativeBias, Rotary};
 
@@ -44,11 +44,11 @@ pub(super) fn model_config(rotary: bool, gated: bool, keys: usize) -> ModelConfi
     }
 }
 
-/// A random model by number: four decoders, two encoder-decoders, and three more decoders, after GPT-NeoX, Qwen 3 with a
-/// window, and Gemma with everything that both of its versions have.
+/// A random model by number: four decoders, two encoder-decoders, and five more decoders, after GPT-NeoX, Qwen 3 with a
+/// window, Gemma with everything that both of its versions have, `OLMo` 2 with positions in every second layer, and BLOOM.
 pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
-    let [rotary, gated] = [!matches!(number, 0 | 4), matches!(number, 1 | 3 | 5 | 7 | 8)];
-    let mut model_config = model_config(rotary, gated, [4, 2, 4, 1, 4, 4, 4, 2, 1][number]);
+    let [rotary, gated] = [!matches!(number, 0 | 4), matches!(number, 1 | 3 | 5 | 7 | 8 | 9)];
+    let mut model_config = model_config(rotary, gated, [4, 2, 4, 1, 4, 4, 4, 2, 1, 2, 4][number]);
     match number {
         0..4 => return Decoder::random(model_config, layers, seed),
         6 => {
@@ -56,10 +56,10 @@ pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
             return Decoder::random(model_config, layers, seed);
         }
         7 | 8 => {
-            model_config.head_norms = true;
+            model_config.query_key_norm = QueryKeyNorm::EachHead;
             // Smaller than prompts and answers.
             model_config.local = Some(LocalAttention {
-                window: 7,
+                window: Some(7),
                 rotary: None,
             });
             if number == 8 {
@@ -69,7 +69,7 @@ pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
                     ..rotary
                 });
                 model_config.local = Some(LocalAttention {
-                    window: 5,
+                    window: Some(5),
                     rotary: own,
                 });
                 model_config.output_norms = true;
@@ -78,6 +78,31 @@ pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
                 model_config.embedding_scale = Some(4.0);
             }
             return Decoder::random(model_config, layers, seed);
+        }
+        9 => {
+            model_config.query_key_norm = QueryKeyNorm::AllHeads;
+            (model_config.no_input_norms, model_config.output_norms) = (true, true);
+            let rotary = model_config.rotary.take();
+            model_config.local = Some(LocalAttention { window: None, rotary });
+            // Without rotary positions elsewhere, random models would have learned ones.
+            let mut decoder = Decoder::random(model_config, layers, seed);
+            decoder.positions = None;
+            return decoder;
+        }
+        10 => {
+            model_config.rotary = None;
+            model_config.parallel = Parallel::No;
+            model_config.logit_scale = Some(0.5);
+            model_config.relative_bias = Some(RelativeBias {
+                max_distance: 64,
+                values: (0..4 * 129).map(|place| (place % 129) as f32 / 20.0).collect(),
+            });
+            let mut decoder = Decoder::random(model_config, layers, seed);
+            decoder.embedding_norm = Some(NormWeights {
+                gamma: vec![1.5; 20],
+                beta: Some(vec![0.2; 20]),
+            });
+            return decoder;
         }
         _ => {}
     }
@@ -270,7 +295,7 @@ proptest! {
     fn every_way_of_running_gives_the_same_tokens(
         way in ways(),
         prompts in prop::collection::vec(prop::collection::vec(0..50_u32, 1..20), 1..7),
-        number in 0..9_usize,
+        number in 0..11_usize,
         answer in 1..20_usize,
     ) {
         let decoder = family(number, 3, 5);
@@ -483,14 +508,20 @@ const fn wrong(
 
 const T5: [&str; 2] = ["t5", "config.json"];
 
-const WRONG: [Wrong; 20] = [
+const WRONG: [Wrong; 21] = [
     wrong(GPT2, "GPT2LMHeadModel", "Gpt9", "T5ForConditionalGeneration"),
     // Of the same type, but with another head.
     wrong(
         LLAMA,
         "LlamaForCausalLM",
+        "LlamaForTokenClassification",
+        "names the architecture `LlamaForTokenClassification`",
+    ),
+    wrong(
+        LLAMA,
+        "LlamaForCausalLM",
         "LlamaForSequenceClassification",
-        "names the architecture `LlamaForSequenceClassification`",
+        "`LlamaForSequenceClassification` does not generate text",
     ),
     wrong(
         T5,
@@ -534,7 +565,7 @@ const WRONG: [Wrong; 20] = [
         GPT2,
         "GPT2LMHeadModel",
         "Gpt9",
-        "this build supports GPT2LMHeadModel, OPT",
+        "this build supports GPT2LMHeadModel, GPT2",
     ),
     wrong(
         GPT2,

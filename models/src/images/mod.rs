@@ -25,6 +25,8 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+use crate::checkpoint::{Config, LoadError};
+
 pub use error::ImageError;
 pub(crate) use input::ImageInput;
 pub use input::{IMAGE_FILE, image_file};
@@ -43,6 +45,20 @@ struct Pixels {
     /// 1 (grey) or 3 (RGB).
     channels: usize,
     data: Vec<u8>,
+}
+
+/// Returns height and width of the images that a `preprocessor_config.json` prepares for a model with so many channels;
+/// `None` if they depend on the image.
+///
+/// # Errors
+/// [`LoadError`] if the file describes steps that are not supported, or images that are too large.
+pub(crate) fn fixed_size(config: &Config, channels: usize) -> Result<Option<[usize; 2]>, LoadError> {
+    let fixed = settings::Settings::read(config, channels)?.fixed_size();
+    if let Some([height, width]) = fixed {
+        let checked = check_size(width, height);
+        checked.map_err(|error| config.invalid_value("size", error.to_string()))?;
+    }
+    Ok(fixed)
 }
 
 /// Checks the size of an image before memory is allocated for it.

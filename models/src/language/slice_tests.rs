@@ -2,11 +2,23 @@ use std::path::Path;
 
 use super::*;
 use crate::architectures::registry::{LoadOptions, load as load_model};
+use crate::precision::WeightType;
 
 /// A slice of a small random model saved by transformers.
 fn model(name: &str, index: usize, of: usize) -> Result<Box<dyn Model>, LoadError> {
+    converted(name, index, of, None)
+}
+
+/// The same with weights of another type than those of the file.
+fn converted(
+    name: &str,
+    index: usize,
+    of: usize,
+    dtype: Option<WeightType>,
+) -> Result<Box<dyn Model>, LoadError> {
     let options = LoadOptions {
         slice: Slice::new(index, of).unwrap(),
+        dtype,
         ..LoadOptions::default()
     };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
@@ -41,6 +53,22 @@ fn chained_slices_equal_the_whole_model() {
         "gpt-neox",
         "gemma2",
         "gemma3",
+        "gemma",
+        "granite",
+        "olmo",
+        "olmo2",
+        "olmo3",
+        "stablelm",
+        "starcoder2",
+        "phi",
+        "smollm3",
+        "cohere",
+        "cohere2",
+        "falcon",
+        "falcon-new",
+        "gpt-neo",
+        "bloom",
+        "mpt",
     ] {
         let requests = [
             asking(&[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]),
@@ -51,19 +79,21 @@ fn chained_slices_equal_the_whole_model() {
         let whole = requests
             .iter()
             .map(|inputs| [inputs.clone(), vec![one.clone()]].concat());
-        let whole = model(name, 0, 1).unwrap().run(&whole.collect::<Vec<_>>());
-        for of in [2, 3] {
-            let Ok(mut first) = model(name, 0, of) else {
+        let whole = whole.collect::<Vec<_>>();
+        let types = [None, Some(WeightType::Bf16), Some(WeightType::Q8_0)];
+        for (of, dtype) in types.into_iter().flat_map(|dtype| [(2, dtype), (3, dtype)]) {
+            let whole = converted(name, 0, 1, dtype).unwrap().run(&whole);
+            let Ok(mut first) = converted(name, 0, of, dtype) else {
                 continue;
             };
             let mut carried: Vec<Inputs> = first.run(&requests).into_iter().map(Result::unwrap).collect();
             for index in 1..of {
-                let mut next = model(name, index, of).unwrap();
+                let mut next = converted(name, index, of, dtype).unwrap();
                 carried = next.run(&carried).into_iter().map(Result::unwrap).collect();
             }
             for (sliced, whole) in carried.iter().zip(&whole) {
                 let whole = whole.as_ref().unwrap();
-                assert_eq!(tokens(sliced), tokens(whole), "{name} in {of}");
+                assert_eq!(tokens(sliced), tokens(whole), "{name} in {of}, {dtype:?}");
                 for what in ["probabilities", "confidence"] {
                     let (sliced, whole) = (values(sliced, what), values(whole, what));
                     let off = sliced
@@ -73,7 +103,7 @@ fn chained_slices_equal_the_whole_model() {
                         .fold(0.0, f32::max);
                     assert!(
                         off < 1e-5 && sliced.len() == 1,
-                        "{name} in {of}: {what} is off by {off}"
+                        "{name} in {of}, {dtype:?}: {what} is off by {off}"
                     );
                 }
             }

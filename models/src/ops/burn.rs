@@ -227,6 +227,10 @@ impl Ops for Burn {
         }
     }
 
+    fn scale(&self, rows: &mut Tensor<2>, factors: &BurnNorm) {
+        rows.inplace(|rows| rows * factors.gamma.clone());
+    }
+
     fn add(&self, rows: &mut Tensor<2>, other: &Tensor<2>) {
         rows.inplace(|rows| rows + other.clone());
     }

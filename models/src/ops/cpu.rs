@@ -133,6 +133,17 @@ impl Ops for Cpu {
         }
     }
 
+    fn scale(&self, rows: &mut Rows, factors: &CpuNorm) {
+        let width = rows.width.max(1);
+        for_each_chunk(&mut rows.values, (CHUNK / width).max(1) * width, |values| {
+            for row in values.chunks_mut(width) {
+                for (value, factor) in row.iter_mut().zip(&factors.gamma) {
+                    *value *= factor;
+                }
+            }
+        });
+    }
+
     fn add(&self, rows: &mut Rows, other: &Rows) {
         if rows.values.len() <= CHUNK {
             sum_into(&mut rows.values, &other.values);

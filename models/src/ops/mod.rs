@@ -251,6 +251,9 @@ pub trait Ops: Send + Sync + 'static {
     /// Multiplies rows by a linear layer and adds its bias.
     fn multiply(&self, rows: &Self::Matrix, linear: &Self::Linear) -> Self::Matrix;
 
+    /// Multiplies every row by the factors of a norm, in place, without normalising it.
+    fn scale(&self, rows: &mut Self::Matrix, factors: &Self::Norm);
+
     /// Adds `other` to `rows`.
     fn add(&self, rows: &mut Self::Matrix, other: &Self::Matrix);
 

@@ -32,6 +32,8 @@ fn results(value: f32) -> Vec<(&'static str, Rows)> {
     let rows = 64;
     let mut sum = with_value(rows, WIDTH, 0.0);
     Cpu.add(&mut sum, &with_value(rows, WIDTH, value));
+    let mut scaled = with_value(rows, WIDTH, value);
+    Cpu.scale(&mut scaled, &Cpu.norm(vec![0.5; WIDTH], None, 1e-5));
     let mut rotated = with_value(rows, WIDTH, value);
     let rotary = Rotary {
         frequencies: vec![1.0, 0.1, 0.01, 0.001],
@@ -67,6 +69,7 @@ fn results(value: f32) -> Vec<(&'static str, Rows)> {
     vec![
         ("add", sum),
         ("rotate", rotated),
+        ("scale", scaled),
         (
             "multiply",
             Cpu.multiply(&with_value(rows, WIDTH, value), &linear(WIDTH, 5)),

@@ -50,6 +50,11 @@ impl Table {
         self.values.is_empty() && self.bytes.is_empty()
     }
 
+    /// The weights of a table of f32, row by row; empty for other types.
+    pub(crate) fn values(&self) -> &[f32] {
+        &self.values
+    }
+
     /// Its memory, bytes.
     pub fn bytes(&self) -> usize {
         size_of_val(self.values.as_slice()) + self.bytes.len()

@@ -49,7 +49,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 14] = [
+pub const ALL: [Fixture; 20] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -65,7 +65,13 @@ pub const ALL: [Fixture; 14] = [
     fixture!("mpnet"),
     fixture!("deberta-v2"),
     fixture!("modernbert"),
+    fixture!("roberta-prelayernorm"),
+    fixture!("ernie"),
+    fixture!("nomic-bert"),
     fixture!("vit"),
+    fixture!("vit-msn"),
+    fixture!("dinov2"),
+    fixture!("dinov2-registers"),
     fixture!("deit"),
     fixture!("deit-distilled"),
     fixture!("cnn"),

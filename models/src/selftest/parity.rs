@@ -200,14 +200,14 @@ mod tests {
         assert_eq!(relative_difference(BERT_TINY.at(8), &Device::Cpu), Ok(0.0));
     }
 
-    /// Returns the name of a class without its head. The weights of XLM-RoBERTa and CamemBERT are read by RoBERTa's form.
+    /// Returns the name of a class without its head. The weights of XLM-RoBERTa, CamemBERT and data2vec are read by RoBERTa's form.
     fn form(class: &str) -> String {
         let body = ["ForSequenceClassification", "ForQuestionAnswering", "Model"]
             .iter()
             .find_map(|head| class.strip_suffix(head))
             .unwrap_or(class);
         match body {
-            "XLMRoberta" | "Camembert" => "Roberta".to_owned(),
+            "XLMRoberta" | "Camembert" | "Data2VecText" => "Roberta".to_owned(),
             other => other.to_owned(),
         }
     }

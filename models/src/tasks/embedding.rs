@@ -5,8 +5,14 @@
 pub(crate) enum Pooling {
     /// That of the first token.
     First,
+    /// That of the last visible token.
+    Last,
     /// The mean over the visible tokens.
     Mean,
+    /// Their sum over the square root of their number.
+    MeanSqrt,
+    /// Their mean, weighted by their places in the text, which count from 1.
+    WeightedMean,
     /// The largest value over the visible tokens, in each dimension.
     Max,
 }
@@ -27,15 +33,29 @@ pub(crate) fn pooled(states: &[f32], width: usize, masks: &[&[bool]], pooling: P
         };
         match pooling {
             Pooling::First => vectors.extend_from_slice(tokens.first().copied().unwrap_or_default()),
-            Pooling::Mean => {
-                let mut sum = vec![0.0; width];
-                for row in visible() {
-                    for (sum, value) in sum.iter_mut().zip(row) {
-                        *sum += value;
+            Pooling::Last => vectors.extend_from_slice(visible().next_back().unwrap_or_default()),
+            Pooling::Mean | Pooling::MeanSqrt | Pooling::WeightedMean => {
+                let (mut sum, mut all) = (vec![0.0; width], 0.0);
+                for (place, (row, _)) in (1..)
+                    .zip(tokens.iter().zip(*mask))
+                    .filter(|(_, (_, seen))| **seen)
+                {
+                    let weight = if pooling == Pooling::WeightedMean {
+                        place as f32
+                    } else {
+                        1.0
+                    };
+                    all += weight;
+                    for (sum, value) in sum.iter_mut().zip(*row) {
+                        *sum += weight * value;
                     }
                 }
-                let count = visible().count().max(1) as f32;
-                vectors.extend(sum.into_iter().map(|sum| sum / count));
+                let divisor = if pooling == Pooling::MeanSqrt {
+                    f32::sqrt(all)
+                } else {
+                    all
+                };
+                vectors.extend(sum.into_iter().map(|sum| sum / divisor.max(1.0)));
             }
             Pooling::Max => {
                 let mut most = vec![f32::NEG_INFINITY; width];
@@ -77,6 +97,10 @@ mod tests {
         assert_eq!(of(Pooling::First), [1.0, 2.0, 5.0, 6.0]);
         assert_eq!(of(Pooling::Mean), [2.0, -1.0, 5.0, 6.0]);
         assert_eq!(of(Pooling::Max), [3.0, 2.0, 5.0, 6.0]);
+        assert_eq!(of(Pooling::Last), [3.0, -4.0, 5.0, 6.0]);
+        assert_eq!(of(Pooling::WeightedMean), [2.5, -2.5, 5.0, 6.0]);
+        let root = 2_f32.sqrt();
+        assert_eq!(of(Pooling::MeanSqrt), [4.0 / root, -2.0 / root, 5.0, 6.0]);
     }
 
     #[test]

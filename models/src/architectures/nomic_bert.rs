@@ -1,0 +1,97 @@
+//! Nomic BERT (Nussbaum et al. 2024): BERT with rotary positions, gated feed-forward layers and no biases.
+
+use super::encoder::{BlockNames, EncoderConfig, epsilon};
+use super::text::TokenLimits;
+use super::text_form::{Embeddings, HeadForm, PositionScheme, TextForm};
+use crate::checkpoint::{Config, LoadError};
+use crate::decoder::rotary::{RotaryKeys, rotary};
+use crate::ops::Activation;
+
+const NAMES: BlockNames = BlockNames {
+    projections: &["attn.Wqkv"],
+    output: "attn.out_proj",
+    attention_norm: "norm1",
+    up: &["mlp.fc12", "mlp.fc11"],
+    down: "mlp.fc2",
+    feed_forward_norm: "norm2",
+    scales: None,
+};
+
+/// Describes a Nomic BERT model. The published files have the keys of GPT-2, those of transformers 5 the keys of BERT.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+    for (key, value) in [
+        ("prenorm", false),
+        ("qkv_proj_bias", false),
+        ("mlp_fc1_bias", false),
+        ("mlp_fc2_bias", false),
+        ("rotary_emb_interleaved", false),
+        ("use_rms_norm", false),
+    ] {
+        if config.optional::<bool>(key)?.is_some_and(|found| found != value) {
+            return Err(config.invalid_value(key, format!("only {value} is supported")));
+        }
+    }
+    let keys = [
+        config.present_key(["hidden_size", "n_embd"]),
+        config.present_key(["num_hidden_layers", "n_layer"]),
+        config.present_key(["num_attention_heads", "n_head"]),
+        config.present_key(["intermediate_size", "n_inner"]),
+    ];
+    let activation_key = config.present_key(["hidden_act", "activation_function"]);
+    let activation = config.required::<String>(activation_key)?;
+    if !matches!(activation.as_str(), "silu" | "swish" | "swiglu") {
+        return Err(config.invalid_value(activation_key, "silu and swiglu are supported"));
+    }
+    let mut encoder = EncoderConfig::sized_with(config, keys, Activation::Silu)?;
+    encoder.epsilon = epsilon(
+        config,
+        config.present_key(["layer_norm_eps", "layer_norm_epsilon"]),
+    )?;
+    encoder.gated = true;
+    (
+        encoder.projection_bias,
+        encoder.output_bias,
+        encoder.feed_forward_bias,
+    ) = (false, false, false);
+    let positions = RotaryKeys {
+        theta_key: "rotary_emb_base",
+        theta: 1000.0,
+        partial_key: "rotary_emb_fraction",
+        ..RotaryKeys::default()
+    };
+    let positions = rotary(config, encoder.width / encoder.heads, positions)?;
+    let mut blocks = encoder.numbered("encoder.layers");
+    for block in &mut blocks {
+        block.rotary = Some(positions.rotary.clone());
+    }
+    let context = config.present_key(["max_position_embeddings", "n_positions"]);
+    Ok(TextForm {
+        base: "nomic_bert",
+        blocks,
+        names: NAMES,
+        embeddings: Embeddings {
+            limits: TokenLimits {
+                vocabulary: config.size("vocab_size")?,
+                types: config.optional("type_vocab_size")?.unwrap_or(0),
+                context: config.size(context)?,
+            },
+            width: encoder.width,
+            words: "embeddings.word_embeddings",
+            positions: None,
+            scheme: PositionScheme::FromZero,
+            types: "embeddings.token_type_embeddings",
+            constant: None,
+            norm: "emb_ln",
+            projection: None,
+        },
+        encoder,
+        final_norm: None,
+        position_bias: None,
+        distances: None,
+        classifier: HeadForm::first("nomic_bert.pooler.dense", Activation::Tanh, "classifier"),
+        spans: HeadForm::SPANS,
+    })
+}

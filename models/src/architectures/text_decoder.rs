@@ -1,0 +1,207 @@
+//! Classifiers and embedding models whose layers are those of a language model: each token sees earlier ones only.
+//!
+//! Inputs: as of a text encoder without token types ([`super::text_encoder`]). Masked tokens are left out, as if they had not been
+//! sent. A classifier reads the last token that is not padding, by the layer `score`; an embedding model pools as the modules
+//! of sentence-transformers say, or gives the mean of the tokens. As slices, all but the last return `hidden_states` FP32
+//! `[sequence, width]`, which all but the first take.
+
+use super::layers::Layers;
+use super::text::{TextReader, Texts, TokenLimits, Tokens};
+use super::text_head::Head;
+use crate::checkpoint::{Checkpoint, LoadError, SentenceModules, WeightTotals};
+use crate::decoder::registry::{self, DecoderTask, Found};
+use crate::decoder::weights::Decoder;
+use crate::device::{Device, with_ops};
+use crate::generation::slice::DecoderSlice;
+use crate::ops::Ops;
+use crate::runtime::batch::{BatchResults, device_failed, run_batch_in_parallel};
+use crate::runtime::hidden_states as states;
+use crate::runtime::loaded::{Built, Task};
+use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
+use crate::runtime::slice::Slice;
+use crate::tasks::classification::Classifier;
+
+/// Heads that base models are saved with and embeddings do not use.
+const OTHER_HEADS: [&str; 2] = ["lm_head.", "embed_out."];
+
+/// Builds a classifier or an embedding model, or a slice of it.
+///
+/// # Errors
+/// [`LoadError`], naming the key or tensor.
+pub(super) fn build(
+    mut checkpoint: Checkpoint,
+    found: Found,
+    device: &Device,
+    slice: Slice,
+) -> Result<(Built, WeightTotals), LoadError> {
+    let modules = checkpoint.sentence.take();
+    let max_tokens = modules.as_ref().and_then(|modules| modules.max_tokens);
+    let head = match found.task {
+        DecoderTask::Classification => HeadForm::Score(Classifier::read(&checkpoint.config)?),
+        _ => HeadForm::Modules(modules.unwrap_or_default()),
+    };
+    let (task, labels) = match &head {
+        HeadForm::Score(classifier) => (classifier.task(), classifier.labels()),
+        HeadForm::Modules(_) => (Task::Embedding, Vec::new()),
+    };
+    let decoder = registry::read_layers(&mut checkpoint, found, slice)?;
+    let mut input_stage = None;
+    if slice.is_first() {
+        let context = decoder.model_config.context;
+        let limits = TokenLimits {
+            vocabulary: decoder.model_config.vocabulary,
+            types: 0,
+            context: max_tokens.unwrap_or(context).min(context),
+        };
+        let padding = match found.task {
+            DecoderTask::Classification => checkpoint.config.optional::<i64>("pad_token_id")?,
+            _ => None,
+        };
+        let reader = TextReader::new(checkpoint.tokenizer.as_ref(), limits, Texts::OneOrTwo)?;
+        input_stage = Some(InputStage { reader, padding });
+    }
+    let layers = registry::totals(&decoder);
+    let before = checkpoint.weights.totals();
+    let model = with_ops!(device, ops => {
+        Box::new(TextDecoder::new(ops, &mut checkpoint, device, slice, (decoder, input_stage, head))?) as Box<dyn Model>
+    });
+    let after = checkpoint.weights.totals();
+    if slice == Slice::WHOLE {
+        checkpoint.weights.finish(&OTHER_HEADS)?;
+    }
+    let totals = WeightTotals {
+        parameters: layers.parameters + after.parameters - before.parameters,
+        bytes: layers.bytes + after.bytes - before.bytes,
+    };
+    Ok((Built { model, task, labels }, totals))
+}
+
+/// A model or a slice of one.
+struct TextDecoder<O: Ops> {
+    ops: O,
+    layers: DecoderSlice<O>,
+    /// Only in the first slice.
+    input_stage: Option<InputStage>,
+    /// Final norm and head; only in the last slice.
+    last_stage: Option<(O::Norm, Head<O>)>,
+    device: Device,
+}
+
+/// What follows the layers.
+enum HeadForm {
+    /// The layer `score` over the last token.
+    Score(Classifier),
+    /// Pooling and the modules after it.
+    Modules(SentenceModules),
+}
+
+/// Reads the tokens of requests.
+struct InputStage {
+    reader: TextReader,
+    /// Token after whose last other token a classifier sees nothing; `None` if all tokens count.
+    padding: Option<i64>,
+}
+
+impl InputStage {
+    /// Returns the visible tokens of a request, up to the last one that is not padding.
+    fn visible(&self, tokens: &Tokens) -> Vec<u32> {
+        let ids = tokens.ids.iter().zip(&tokens.mask);
+        let ids = ids.filter(|(_, visible)| **visible).map(|(id, _)| *id);
+        let mut visible: Vec<i64> = ids.collect();
+        if let Some(padding) = self.padding {
+            // Of padding alone the first token remains, as in transformers.
+            let last = visible.iter().rposition(|id| *id != padding).unwrap_or_default();
+            visible.truncate(last + 1);
+        }
+        let ids = visible.into_iter();
+        ids.map(|id| u32::try_from(id).unwrap_or_default()).collect()
+    }
+}
+
+impl<O: Ops + Clone> TextDecoder<O> {
+    fn new(
+        ops: O,
+        checkpoint: &mut Checkpoint,
+        device: &Device,
+        slice: Slice,
+        (decoder, input_stage, head): (Decoder, Option<InputStage>, HeadForm),
+    ) -> Result<Self, LoadError> {
+        let model_config = &decoder.model_config;
+        let (width, epsilon) = (model_config.width, model_config.epsilon);
+        let mut last_stage = None;
+        if slice.is_last() {
+            let norm = decoder.final_norm.clone();
+            let mut layers = Layers {
+                ops: &ops,
+                weights: &mut checkpoint.weights,
+            };
+            let head = match head {
+                HeadForm::Score(classifier) => Head::score(&mut layers, classifier, width)?,
+                HeadForm::Modules(modules) => Head::embedding(&mut layers, modules, width)?,
+            };
+            last_stage = Some((ops.norm(norm.gamma, norm.beta, epsilon), head));
+        }
+        Ok(Self {
+            layers: DecoderSlice::new(ops.clone(), decoder, false),
+            ops,
+            input_stage,
+            last_stage,
+            device: device.clone(),
+        })
+    }
+}
+
+impl<O: Ops> TextDecoder<O> {
+    /// Returns the hidden states of a request before the layers.
+    fn read(&self, inputs: &Inputs, signature: &Signature) -> Result<Vec<f32>, ModelError> {
+        let Some(input_stage) = &self.input_stage else {
+            signature.check(inputs)?;
+            return states::values(inputs);
+        };
+        let windows = input_stage.reader.read(inputs)?;
+        let tokens = windows.first().map(|tokens| input_stage.visible(tokens));
+        Ok(self.layers.embed(&tokens.unwrap_or_default()))
+    }
+
+    fn answer(&self, requests: &[Vec<f32>]) -> Result<BatchResults, ModelError> {
+        let (ops, width) = (&self.ops, self.layers.model_config().width);
+        let lengths: Vec<usize> = requests
+            .iter()
+            .map(|states| states.len() / width.max(1))
+            .collect();
+        let states = self.layers.hidden_states(requests.concat(), &lengths);
+        let Some((norm, head)) = &self.last_stage else {
+            let states = ops.values(&states).map_err(|error| device_failed(&error))?;
+            return Ok(states::outputs(&states, width, &lengths, None));
+        };
+        let states = ops.normalise(&states, norm);
+        let masks: Vec<Vec<bool>> = lengths.iter().map(|length| vec![true; *length]).collect();
+        let masks: Vec<&[bool]> = masks.iter().map(Vec::as_slice).collect();
+        head.outputs(ops, &states, width, &masks, &[])
+    }
+}
+
+impl<O: Ops> Model for TextDecoder<O> {
+    fn signature(&self) -> Signature {
+        let model_config = self.layers.model_config();
+        match &self.input_stage {
+            Some(input_stage) => input_stage.reader.signature(),
+            None => states::signature(Extent::UpTo(model_config.context), model_config.width, false),
+        }
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let signature = self.signature();
+        run_batch_in_parallel(
+            &self.device,
+            batch,
+            |inputs| self.read(inputs, &signature),
+            Vec::len,
+            |requests| self.answer(requests),
+        )
+    }
+}
+
+#[cfg(test)]
+#[path = "text_decoder_tests.rs"]
+mod tests;

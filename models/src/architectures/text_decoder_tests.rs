@@ -1,0 +1,135 @@
+use std::path::{Path, PathBuf};
+
+use super::*;
+use crate::architectures::registry::{LoadOptions, architecture, load};
+use crate::runtime::loaded::Loaded;
+use crate::runtime::tensor::Tensor;
+use crate::selftest::fixtures::Fixture;
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
+}
+
+fn loaded(dir: &Path) -> Result<Loaded, LoadError> {
+    load(dir, &Device::Cpu, &LoadOptions::default())
+}
+
+fn request(ids: &[i64], mask: Option<&[i64]>) -> Inputs {
+    let tensor = |name, values: &[i64]| Tensor::from_i64(name, &[values.len()], values).unwrap();
+    let ids = [tensor("input_ids", ids)].into_iter();
+    ids.chain(mask.map(|mask| tensor("attention_mask", mask)))
+        .collect()
+}
+
+fn logits(outputs: &Result<Outputs, ModelError>) -> Vec<f32> {
+    outputs.as_ref().unwrap()[0].to_f32().unwrap()
+}
+
+#[test]
+fn padding_changes_no_class() {
+    let mut model = loaded(&folder("llama-classification")).unwrap().model;
+    let answers = model.run(&[
+        request(&[7, 8, 9], None),
+        // The padding token is known, with a mask and without.
+        request(&[7, 8, 9, 0, 0], None),
+        request(&[7, 8, 9, 0, 0], Some(&[1, 1, 1, 0, 0])),
+        request(&[0, 0, 7, 8, 9], Some(&[0, 0, 1, 1, 1])),
+        request(&[7, 8, 9, 0, 10], None),
+        request(&[0, 0], None),
+        request(&[0], None),
+    ]);
+    for padded in &answers[1..4] {
+        assert_eq!(logits(padded), logits(&answers[0]));
+    }
+    assert_ne!(
+        logits(&answers[4]),
+        logits(&answers[0]),
+        "a token after padding counts"
+    );
+    assert_eq!(logits(&answers[5]), logits(&answers[6]));
+}
+
+#[test]
+fn a_directory_of_sentence_transformers_around_a_language_model_gives_its_embeddings() {
+    let dir = folder("qwen3-embedding");
+    assert_eq!(architecture(&dir).unwrap(), "Qwen3Model");
+    let mut loaded = loaded(&dir).unwrap();
+    assert_eq!(loaded.info.task, Task::Embedding);
+    let read = |file: &str| -> &'static [u8] { std::fs::read(dir.join(file)).unwrap().leak() };
+    let fixture = Fixture {
+        name: "qwen3-embedding",
+        config: read("config.json"),
+        weights: read("model.safetensors"),
+        tokenizer: None,
+        expected: read("expected.json"),
+    };
+    let parity = fixture.compare_model(loaded.model.as_mut()).unwrap();
+    assert!(
+        parity.cases == 3 && parity.largest_difference < 1e-5,
+        "{parity:?}"
+    );
+}
+
+/// Copies a fixture, with its `config.json` changed.
+fn changed(
+    name: &str,
+    change: impl FnOnce(&mut serde_json::Map<String, serde_json::Value>),
+) -> tempfile::TempDir {
+    let to = tempfile::tempdir().unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(folder(name).join(file), to.path().join(file)).unwrap();
+    }
+    let path = to.path().join("config.json");
+    let mut config = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    change(&mut config);
+    std::fs::write(path, serde_json::to_vec(&config).unwrap()).unwrap();
+    to
+}
+
+#[test]
+fn without_a_class_the_head_decides() {
+    for (name, class) in [
+        ("llama-classification", "LlamaForSequenceClassification"),
+        ("gpt2", "GPT2LMHeadModel"),
+        ("bert-classification", "BertForSequenceClassification"),
+        ("bert-question-answering", "BertForQuestionAnswering"),
+        ("vit", "ViTForImageClassification"),
+        ("deit-distilled", "DeiTForImageClassificationWithTeacher"),
+    ] {
+        let dir = changed(name, |config| {
+            config.remove("architectures");
+        });
+        assert_eq!(architecture(dir.path()).unwrap(), class);
+        assert_eq!(loaded(dir.path()).unwrap().info.architecture, class);
+    }
+}
+
+#[test]
+fn another_head_of_a_known_family_is_refused_by_name() {
+    for class in ["LlamaForTokenClassification", "BertForMaskedLM"] {
+        let dir = changed("llama-classification", |config| {
+            config.insert("architectures".into(), serde_json::json!([class]));
+        });
+        let error = loaded(dir.path()).err().unwrap().to_string();
+        assert!(
+            error.contains(class) && error.contains("LlamaForSequenceClassification"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn slices_count_the_weights_that_they_hold() {
+    let count = |index, of| {
+        let options = LoadOptions {
+            slice: Slice::new(index, of).unwrap(),
+            ..LoadOptions::default()
+        };
+        let loaded = load(&folder("llama-classification"), &Device::Cpu, &options).unwrap();
+        (loaded.info.parameters, loaded.info.weight_bytes)
+    };
+    let (parameters, bytes) = count(0, 1);
+    assert_eq!(bytes, 4 * parameters);
+    // Every slice keeps the final norm.
+    assert_eq!(count(0, 2).1 + count(1, 2).1, bytes + 4 * 16);
+}

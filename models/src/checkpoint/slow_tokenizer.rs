@@ -1,0 +1,418 @@
+//! Tokenizers of directories without `tokenizer.json`: those whose files are plain vocabularies.
+//!
+//! `vocab.txt` is the vocabulary of BERT's tokenizer, `vocab.json` and `merges.txt` are those of GPT-2's and RoBERTa's. The
+//! class is `tokenizer_class` of `tokenizer_config.json`, or follows from `model_type`. The result is the content of the
+//! `tokenizer.json` that transformers would write.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{Config, LoadError, MAX_TOKENIZER, optional_config, read_capped};
+
+/// A tokenizer that can be built from its vocabulary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Bert,
+    Gpt2,
+    Roberta,
+}
+
+/// Names of the special tokens in `tokenizer_config.json` and `special_tokens_map.json`.
+const SPECIAL: [&str; 7] = [
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+];
+
+/// A special token: its text, or an object with it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Token {
+    Text(String),
+    Object { content: String },
+}
+
+/// What the files beside the vocabulary say.
+struct Settings {
+    kind: Kind,
+    config: Option<Config>,
+    specials: BTreeMap<&'static str, String>,
+}
+
+/// Builds the content of `tokenizer.json` from the vocabulary of a directory. Returns it with the name of the vocabulary's
+/// file; `None` if the directory has none that is known.
+///
+/// # Errors
+/// [`LoadError`] for a file that is unreadable, too large or malformed.
+pub(super) fn build(dir: &Path) -> Result<Option<(String, Vec<u8>)>, LoadError> {
+    let Some(settings) = Settings::read(dir)? else {
+        return Ok(None);
+    };
+    let (file, vocabulary, merges) = match settings.kind {
+        Kind::Bert => {
+            let path = dir.join("vocab.txt");
+            let lines = text(&path)?;
+            let pieces = lines.lines().map(|line| line.trim_end_matches('\r'));
+            let vocabulary = pieces
+                .zip(0_u64..)
+                .map(|(piece, id)| (piece.to_owned(), json!(id)));
+            (path, vocabulary.collect(), Vec::new())
+        }
+        Kind::Gpt2 | Kind::Roberta => {
+            let path = dir.join("vocab.json");
+            let parsed = Config::parse(path.display().to_string(), text(&path)?.as_bytes())?;
+            let merges = text(&dir.join("merges.txt"))?;
+            let lines = merges.lines().filter(|line| !line.is_empty());
+            let merges: Vec<String> = lines
+                .enumerate()
+                .filter(|(index, line)| *index > 0 || !line.starts_with("#version"))
+                .map(|(_, line)| line.to_owned())
+                .collect();
+            (path, parsed.keys().clone(), merges)
+        }
+    };
+    let json = settings.json(dir, &vocabulary, &merges)?;
+    Ok(Some((file.display().to_string(), json.to_string().into_bytes())))
+}
+
+fn text(path: &Path) -> Result<String, LoadError> {
+    let bytes = read_capped(path, MAX_TOKENIZER)?;
+    String::from_utf8(bytes).map_err(|_| LoadError::BadTokenizer {
+        file: path.display().to_string(),
+        reason: "it is not UTF-8".into(),
+    })
+}
+
+impl Settings {
+    /// Reads the settings; `None` if the directory has no vocabulary of a known class.
+    fn read(dir: &Path) -> Result<Option<Self>, LoadError> {
+        let has = |name: &str| dir.join(name).exists();
+        let is_pieces = has("vocab.txt");
+        let is_merged = has("vocab.json") && has("merges.txt");
+        if !is_pieces && !is_merged {
+            return Ok(None);
+        }
+        let config = optional_config(dir, "tokenizer_config.json")?;
+        let class = match &config {
+            Some(config) => config.optional::<String>("tokenizer_class")?,
+            None => None,
+        };
+        let model_type = match optional_config(dir, "config.json")? {
+            Some(config) => config.optional::<String>("model_type")?,
+            None => None,
+        };
+        let class = class.as_deref().map(|class| class.trim_end_matches("Fast"));
+        let kind = match (class, model_type.as_deref()) {
+            (Some("BertTokenizer" | "DistilBertTokenizer" | "ElectraTokenizer"), _)
+            | (None, Some("bert" | "distilbert" | "electra" | "ernie" | "nomic_bert")) => Kind::Bert,
+            (Some("GPT2Tokenizer"), _) | (None, Some("gpt2" | "gpt_neo" | "gptj")) => Kind::Gpt2,
+            (Some("RobertaTokenizer"), _)
+            | (None, Some("roberta" | "roberta-prelayernorm" | "data2vec-text")) => Kind::Roberta,
+            _ => return Ok(None),
+        };
+        if is_pieces != (kind == Kind::Bert) {
+            return Ok(None);
+        }
+        let mut specials = kind.specials();
+        for config in [
+            optional_config(dir, "special_tokens_map.json")?.as_ref(),
+            config.as_ref(),
+        ] {
+            let Some(config) = config else { continue };
+            for key in SPECIAL {
+                match config.optional::<Token>(key)? {
+                    Some(Token::Text(text) | Token::Object { content: text }) => {
+                        specials.insert(key, text);
+                    }
+                    None => {}
+                }
+            }
+        }
+        Ok(Some(Self {
+            kind,
+            config,
+            specials,
+        }))
+    }
+
+    fn flag(&self, key: &str, absent: bool) -> Result<bool, LoadError> {
+        let stated = self
+            .config
+            .as_ref()
+            .map(|config| config.optional(key))
+            .transpose()?;
+        Ok(stated.flatten().unwrap_or(absent))
+    }
+
+    fn special(&self, key: &str) -> &str {
+        self.specials.get(key).map_or("", String::as_str)
+    }
+
+    /// Returns the content of `tokenizer.json`.
+    fn json(
+        &self,
+        dir: &Path,
+        vocabulary: &Map<String, Value>,
+        merges: &[String],
+    ) -> Result<Value, LoadError> {
+        let added = self.added(dir, vocabulary)?;
+        let id = |token: &str| vocabulary.get(token).cloned().unwrap_or_default();
+        let (sep, cls) = (self.special("sep_token"), self.special("cls_token"));
+        let one = |token: &str, kind: u8| json!({"SpecialToken": {"id": token, "type_id": kind}});
+        let text = |name: &str, kind: u8| json!({"Sequence": {"id": name, "type_id": kind}});
+        let known = |token: &str| json!({"id": token, "ids": [id(token)], "tokens": [token]});
+        let spaced = self.flag("add_prefix_space", false)?;
+        let bytes = |trimmed: bool| json!({"type": "ByteLevel", "add_prefix_space": spaced, "trim_offsets": trimmed, "use_regex": true});
+        let (normalizer, splitter, processor, decoder) = match self.kind {
+            Kind::Bert => (
+                json!({
+                    "type": "BertNormalizer",
+                    "clean_text": true,
+                    "handle_chinese_chars": self.flag("tokenize_chinese_chars", true)?,
+                    "strip_accents": self.config.as_ref().and_then(|config| config.keys().get("strip_accents")),
+                    "lowercase": self.flag("do_lower_case", true)?,
+                }),
+                json!({"type": "BertPreTokenizer"}),
+                json!({
+                    "type": "TemplateProcessing",
+                    "single": [one(cls, 0), text("A", 0), one(sep, 0)],
+                    "pair": [one(cls, 0), text("A", 0), one(sep, 0), text("B", 1), one(sep, 1)],
+                    "special_tokens": {cls: known(cls), sep: known(sep)},
+                }),
+                json!({"type": "WordPiece", "prefix": "##", "cleanup": true}),
+            ),
+            Kind::Gpt2 => {
+                let bos = self.special("bos_token");
+                let processor = if self.flag("add_bos_token", false)? {
+                    json!({
+                        "type": "TemplateProcessing",
+                        "single": [one(bos, 0), text("A", 0)],
+                        "pair": [one(bos, 0), text("A", 0), one(bos, 1), text("B", 1)],
+                        "special_tokens": {bos: known(bos)},
+                    })
+                } else {
+                    bytes(false)
+                };
+                (Value::Null, bytes(true), processor, bytes(true))
+            }
+            Kind::Roberta => (
+                Value::Null,
+                bytes(true),
+                json!({
+                    "type": "RobertaProcessing",
+                    "sep": [sep, id(sep)],
+                    "cls": [cls, id(cls)],
+                    "trim_offsets": true,
+                    "add_prefix_space": spaced,
+                }),
+                bytes(true),
+            ),
+        };
+        let model = match self.kind {
+            Kind::Bert => json!({
+                "type": "WordPiece",
+                "unk_token": self.special("unk_token"),
+                "continuing_subword_prefix": "##",
+                "max_input_chars_per_word": 100,
+                "vocab": vocabulary,
+            }),
+            _ => json!({
+                "type": "BPE",
+                "continuing_subword_prefix": "",
+                "end_of_word_suffix": "",
+                "fuse_unk": false,
+                "vocab": vocabulary,
+                "merges": merges,
+            }),
+        };
+        Ok(json!({
+            "version": "1.0",
+            "added_tokens": added,
+            "normalizer": normalizer,
+            "pre_tokenizer": splitter,
+            "post_processor": processor,
+            "decoder": decoder,
+            "model": model,
+        }))
+    }
+
+    /// Returns the tokens that texts are split at before anything else, in the order of their ids: the special ones, and
+    /// those of `added_tokens.json` and of `added_tokens_decoder`.
+    fn added(&self, dir: &Path, vocabulary: &Map<String, Value>) -> Result<Vec<Value>, LoadError> {
+        let plain = |id: u64, content: &str, special: bool, left: bool| {
+            json!({
+                "id": id,
+                "content": content,
+                "single_word": false,
+                "lstrip": left,
+                "rstrip": false,
+                "normalized": !special,
+                "special": special,
+            })
+        };
+        let mut added = BTreeMap::new();
+        let extra = optional_config(dir, "added_tokens.json")?;
+        let extra: Map<String, Value> = extra.map(|extra| extra.keys().clone()).unwrap_or_default();
+        for (content, id) in &extra {
+            if let Some(id) = id.as_u64() {
+                added.insert(id, plain(id, content, false, false));
+            }
+        }
+        for (key, content) in &self.specials {
+            let id = vocabulary.get(content).or_else(|| extra.get(content));
+            if let Some(id) = id.and_then(Value::as_u64) {
+                let left = self.kind == Kind::Roberta && *key == "mask_token";
+                added.insert(id, plain(id, content, true, left));
+            }
+        }
+        let decoder = match &self.config {
+            Some(config) => config.optional::<BTreeMap<u64, Map<String, Value>>>("added_tokens_decoder")?,
+            None => None,
+        };
+        for (id, mut token) in decoder.unwrap_or_default() {
+            token.insert("id".into(), json!(id));
+            added.insert(id, Value::Object(token));
+        }
+        Ok(added.into_values().collect())
+    }
+}
+
+impl Kind {
+    /// The special tokens of the class, where no file states others.
+    fn specials(self) -> BTreeMap<&'static str, String> {
+        let tokens: &[(&'static str, &str)] = match self {
+            Self::Bert => &[
+                ("unk_token", "[UNK]"),
+                ("sep_token", "[SEP]"),
+                ("pad_token", "[PAD]"),
+                ("cls_token", "[CLS]"),
+                ("mask_token", "[MASK]"),
+            ],
+            Self::Gpt2 => &[
+                ("bos_token", "<|endoftext|>"),
+                ("eos_token", "<|endoftext|>"),
+                ("unk_token", "<|endoftext|>"),
+            ],
+            Self::Roberta => &[
+                ("bos_token", "<s>"),
+                ("eos_token", "</s>"),
+                ("unk_token", "<unk>"),
+                ("sep_token", "</s>"),
+                ("pad_token", "<pad>"),
+                ("cls_token", "<s>"),
+                ("mask_token", "<mask>"),
+            ],
+        };
+        tokens
+            .iter()
+            .map(|(key, token)| (*key, (*token).to_owned()))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokenizers::Tokenizer;
+
+    use super::*;
+
+    const TEXTS: [&str; 3] = [
+        "The old keeper kept ÉTÉ [SEP] light",
+        "in 1919,\n  a <x> sea?",
+        "</s>out",
+    ];
+
+    fn fixture(name: &str) -> Value {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
+        serde_json::from_slice(&std::fs::read(path.join("tokenizer.json")).unwrap()).unwrap()
+    }
+
+    fn ids(tokenizer: &Tokenizer, pair: (&str, &str)) -> (Vec<u32>, Vec<u32>) {
+        let encoding = tokenizer.encode(pair, true).unwrap();
+        (encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec())
+    }
+
+    /// Asserts that the tokenizer that is built from files equals the whole one.
+    fn assert_same(whole: &Value, files: &[(&str, String)]) {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, content) in files {
+            std::fs::write(dir.path().join(name), content).unwrap();
+        }
+        let (_, built) = build(dir.path()).unwrap().unwrap();
+        let built = Tokenizer::from_bytes(built).unwrap();
+        let whole = Tokenizer::from_bytes(whole.to_string()).unwrap();
+        for pair in TEXTS.into_iter().zip(TEXTS.into_iter().rev()) {
+            assert_eq!(ids(&built, pair), ids(&whole, pair));
+        }
+    }
+
+    #[test]
+    fn a_vocabulary_of_bert_gives_its_tokenizer() {
+        let whole = fixture("bert-classification");
+        let mut pieces: Vec<(&String, &Value)> =
+            whole["model"]["vocab"].as_object().unwrap().iter().collect();
+        pieces.sort_by_key(|(_, id)| id.as_u64());
+        let lines: Vec<&str> = pieces.iter().map(|(piece, _)| piece.as_str()).collect();
+        let vocabulary = ("vocab.txt", lines.join("\r\n"));
+        let config = |json: &str| ("config.json", json.to_owned());
+        assert_same(&whole, &[vocabulary.clone(), config(r#"{"model_type": "bert"}"#)]);
+        let class = r#"{"tokenizer_class": "BertTokenizerFast", "sep_token": {"content": "[SEP]"}}"#;
+        assert_same(
+            &whole,
+            &[vocabulary.clone(), ("tokenizer_config.json", class.to_owned())],
+        );
+        let mut longer = whole.clone();
+        let mut added = longer["added_tokens"][0].clone();
+        added["id"] = json!(lines.len());
+        added["content"] = json!("<x>");
+        (added["special"], added["normalized"]) = (json!(false), json!(true));
+        longer["added_tokens"].as_array_mut().unwrap().push(added);
+        let extra = ("added_tokens.json", json!({"<x>": lines.len()}).to_string());
+        assert_same(&longer, &[vocabulary, config(r#"{"model_type": "bert"}"#), extra]);
+    }
+
+    #[test]
+    fn a_vocabulary_of_gpt2_gives_its_tokenizer() {
+        let whole = fixture("gpt2");
+        let vocabulary = ("vocab.json", whole["model"]["vocab"].to_string());
+        let merges = whole["model"]["merges"].as_array().unwrap().iter().map(|merge| {
+            let pair = merge
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|piece| piece.as_str().unwrap());
+            pair.collect::<Vec<_>>().join(" ")
+        });
+        let merges = merges.collect::<Vec<_>>().join("\n");
+        let config = r#"{"tokenizer_class": "GPT2Tokenizer", "eos_token": "</s>", "pad_token": "<pad>"}"#;
+        let config = ("tokenizer_config.json", config.to_owned());
+        assert_same(
+            &whole,
+            &[
+                vocabulary,
+                ("merges.txt", format!("#version: 0.2\n{merges}\n")),
+                config,
+            ],
+        );
+    }
+
+    #[test]
+    fn vocabularies_of_other_classes_give_none() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(build(dir.path()).unwrap().is_none());
+        std::fs::write(dir.path().join("vocab.txt"), "a\nb\n").unwrap();
+        assert!(build(dir.path()).unwrap().is_none(), "no class");
+        std::fs::write(dir.path().join("config.json"), r#"{"model_type": "roberta"}"#).unwrap();
+        assert!(build(dir.path()).unwrap().is_none(), "another class");
+        std::fs::write(dir.path().join("config.json"), r#"{"model_type": "bert"}"#).unwrap();
+        std::fs::write(dir.path().join("vocab.txt"), [0xff, 0xfe]).unwrap();
+        assert!(matches!(build(dir.path()), Err(LoadError::BadTokenizer { .. })));
+    }
+}

@@ -1,0 +1,70 @@
+//! BLOOM (`BigScience` 2022): positions by linear biases, a norm of the embeddings, fused projections with biases.
+
+use super::alibi::{alibi, bloom_slopes};
+use super::config_values::{attention_heads, eos_token_ids, epsilon, layers, require};
+use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::ops::Activation;
+use crate::runtime::slice::Slice;
+
+/// Tokens of a request if the configuration has no `seq_length`: the length of training.
+const DEFAULT_CONTEXT: usize = 2048;
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
+    let after = "residual connections after the norms are not supported";
+    require(config, "apply_residual_connection_post_layernorm", false, after)?;
+    let width = config.size(config.present_key(["hidden_size", "n_embed"]))?;
+    let context = config.optional_size("seq_length")?.unwrap_or(DEFAULT_CONTEXT);
+    let heads_key = config.present_key(["n_head", "num_attention_heads"]);
+    let heads = attention_heads(config, heads_key, width)?;
+    let model_config = ModelConfig {
+        width,
+        relative_bias: Some(alibi(&bloom_slopes(heads.queries), context)),
+        heads,
+        intermediate_size: 4 * width,
+        vocabulary: config.size("vocab_size")?,
+        context,
+        epsilon: epsilon(config, "layer_norm_epsilon", 1e-5)?,
+        activation: Activation::GeluTanh,
+        eos_token_ids: eos_token_ids(config)?,
+        ..ModelConfig::default()
+    };
+    let inner = model_config.intermediate_size;
+    let embedding = weights.take(
+        "transformer.word_embeddings.weight",
+        &[model_config.vocabulary, width],
+    )?;
+    let embedding_norm = NormWeights::take(weights, "transformer.word_embeddings_layernorm", width)?;
+    let mut blocks = Vec::new();
+    for index in layers(
+        config,
+        config.present_key(["n_layer", "num_hidden_layers"]),
+        slice,
+    )? {
+        let at = |name: &str| format!("transformer.h.{index}.{name}");
+        let fused = at("self_attention.query_key_value");
+        let fused = LinearWeights::take(weights, &fused, width, 3 * width, true)?;
+        let (query, key_value) = fused.by_part(model_config.heads.head_dim, 3).split(width);
+        let layer = LayerWeights {
+            attention_norm: Some(NormWeights::take(weights, &at("input_layernorm"), width)?),
+            query,
+            key_value,
+            output: LinearWeights::take(weights, &at("self_attention.dense"), width, width, true)?,
+            feed_forward_norm: Some(NormWeights::take(
+                weights,
+                &at("post_attention_layernorm"),
+                width,
+            )?),
+            up: LinearWeights::take(weights, &at("mlp.dense_h_to_4h"), width, inner, true)?,
+            down: LinearWeights::take(weights, &at("mlp.dense_4h_to_h"), inner, width, true)?,
+            ..LayerWeights::default()
+        };
+        blocks.push(layer.stored_as(weights.weight_type()));
+    }
+    let final_norm = NormWeights::take(weights, "transformer.ln_f", width)?;
+    Ok(Decoder {
+        embedding_norm: Some(embedding_norm),
+        ..Decoder::without_head(model_config, embedding, blocks, final_norm)
+    })
+}

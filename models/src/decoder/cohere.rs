@@ -1,0 +1,56 @@
+//! Command R (Cohere 2024) and its second version, Command R7B and A: attention and feed-forward layer side by side behind one
+//! layer norm without offsets, scaled logits. Of version 2, layers with a window have rotary positions, the others none.
+
+use super::config_values::{epsilon, require};
+use super::gated::{self, Layout, NormKind};
+use super::rotary::RotaryKeys;
+use super::weights::{Decoder, LocalAttention, ModelConfig, Parallel};
+use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::ops::Rotary;
+use crate::runtime::slice::Slice;
+
+pub(super) fn read_1(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let norms = "norms of queries and keys (Command R+) are not supported";
+    require(config, "use_qk_norm", false, norms)?;
+    let model_config = model_config(config)?;
+    gated::read(checkpoint, slice, model_config, &layout(config, Vec::new())?)
+}
+
+pub(super) fn read_2(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let pattern = config.optional_size("sliding_window_pattern")?.unwrap_or(4);
+    let (local, local_layers) = gated::windows(config, |index| !(index + 1).is_multiple_of(pattern))?;
+    let base = model_config(config)?;
+    let model_config = ModelConfig {
+        local: local.map(|local| LocalAttention {
+            rotary: base.rotary.clone(),
+            ..local
+        }),
+        rotary: None,
+        ..base
+    };
+    gated::read(checkpoint, slice, model_config, &layout(config, local_layers)?)
+}
+
+fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {
+    let base = gated::model_config(config, RotaryKeys::default())?;
+    Ok(ModelConfig {
+        epsilon: epsilon(config, "layer_norm_eps", 1e-5)?,
+        parallel: Parallel::SharedNorm,
+        rotary: base.rotary.map(|rotary| Rotary {
+            neighbours: true,
+            ..rotary
+        }),
+        logit_scale: Some(config.optional("logit_scale")?.unwrap_or(0.0625)),
+        ..base
+    })
+}
+
+fn layout(config: &Config, local_layers: Vec<bool>) -> Result<Layout, LoadError> {
+    Ok(Layout {
+        norms: NormKind::Unbiased,
+        local_layers,
+        ..Layout::with_biases(config)?
+    })
+}

@@ -1,0 +1,63 @@
+//! The projection of a language model from its last hidden vectors to logits.
+
+use super::weights::LinearWeights;
+use crate::checkpoint::{Config, LoadError, Weights};
+
+/// Where a family's head is.
+pub(super) struct HeadForm {
+    /// Name of the layer.
+    name: &'static str,
+    /// Whether it has a bias.
+    bias: bool,
+    /// Whether it shares the embedding if `tie_word_embeddings` is missing.
+    tied: bool,
+}
+
+impl HeadForm {
+    /// `lm_head`, separate unless the configuration says otherwise.
+    pub(super) const SEPARATE: Self = Self {
+        name: "lm_head",
+        bias: false,
+        tied: false,
+    };
+    /// `lm_head`, which shares the embedding unless the configuration says otherwise.
+    pub(super) const TIED: Self = Self {
+        tied: true,
+        ..Self::SEPARATE
+    };
+    /// `lm_head` with a bias.
+    pub(super) const BIASED: Self = Self {
+        bias: true,
+        ..Self::SEPARATE
+    };
+    /// `embed_out`.
+    pub(super) const EMBED_OUT: Self = Self {
+        name: "embed_out",
+        ..Self::SEPARATE
+    };
+
+    /// Takes the layer, or shares the embedding `[vocabulary, width]`.
+    ///
+    /// # Errors
+    /// [`LoadError`], naming the key or tensor.
+    pub(super) fn take(
+        &self,
+        config: &Config,
+        weights: &mut Weights,
+        embedding: &[f32],
+        width: usize,
+    ) -> Result<LinearWeights, LoadError> {
+        let vocabulary = embedding.len() / width.max(1);
+        if !config.optional("tie_word_embeddings")?.unwrap_or(self.tied) {
+            return LinearWeights::take(weights, self.name, width, vocabulary, self.bias);
+        }
+        let mut head = LinearWeights::tied(embedding, width);
+        let bias = format!("{}.bias", self.name);
+        if self.bias && weights.contains(&bias) {
+            head.bias = weights.take(&bias, &[vocabulary])?;
+        }
+        // Old versions of transformers saved the shared embedding twice.
+        weights.ignore_suffixes(&[&format!("{}.weight", self.name)]);
+        Ok(head)
+    }
+}

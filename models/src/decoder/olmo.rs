@@ -1,0 +1,69 @@
+//! `OLMo`, `OLMo` 2 and 3 (Groeneveld et al. 2024; `OLMo` et al. 2025). The first has norms without weights. From version 2 on
+//! the outputs are normalised instead of the inputs, and queries and keys over all heads together; version 3 has layers that
+//! see a window only.
+
+use super::gated::{self, Layout, NormKind};
+use super::rotary::{RotaryKeys, rotary};
+use super::weights::{Decoder, LocalAttention, ModelConfig, QueryKeyNorm};
+use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::runtime::slice::Slice;
+
+/// Every so many layers, one of version 3 sees everything.
+const PATTERN: usize = 4;
+
+pub(super) fn read_1(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    if config.optional::<f64>("clip_qkv")?.is_some() {
+        return Err(config.invalid_value("clip_qkv", "clipped queries, keys and values are not supported"));
+    }
+    let model_config = ModelConfig {
+        epsilon: 1e-5,
+        ..gated::model_config(config, RotaryKeys::default())?
+    };
+    let layout = Layout {
+        norms: NormKind::Plain,
+        ..Layout::with_biases(config)?
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
+
+pub(super) fn read_2(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let model_config = model_config(config, RotaryKeys::default())?;
+    let layout = Layout::with_biases(config)?;
+    gated::read(checkpoint, slice, model_config, &layout)
+}
+
+pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let (local, local_layers) = gated::windows(config, |index| !(index + 1).is_multiple_of(PATTERN))?;
+    let of = |layer_type, scaled| RotaryKeys {
+        layer_type: Some(layer_type),
+        scaled,
+        ..RotaryKeys::default()
+    };
+    let mut model_config = model_config(config, of("full_attention", true))?;
+    let near = rotary(
+        config,
+        model_config.heads.head_dim,
+        of("sliding_attention", false),
+    )?;
+    model_config.local = local.map(|local| LocalAttention {
+        rotary: Some(near.rotary),
+        ..local
+    });
+    let layout = Layout {
+        local_layers,
+        ..Layout::with_biases(config)?
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
+
+fn model_config(config: &Config, keys: RotaryKeys) -> Result<ModelConfig, LoadError> {
+    Ok(ModelConfig {
+        query_key_norm: QueryKeyNorm::AllHeads,
+        no_input_norms: true,
+        output_norms: true,
+        ..gated::model_config(config, keys)?
+    })
+}

@@ -1,0 +1,38 @@
+//! Phi-1, 1.5 and 2 (Gunasekar et al. 2023; Li et al. 2023): attention and feed-forward layer side by side behind one layer
+//! norm, biases, rotary positions over a part of a head.
+
+use super::config_values::{activation, epsilon, require};
+use super::gated::{self, Layout, NormKind};
+use super::rotary::RotaryKeys;
+use super::weights::{Decoder, ModelConfig, Parallel};
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::runtime::slice::Slice;
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let norms = "norms of queries and keys are not supported";
+    require(config, "qk_layernorm", false, norms)?;
+    let keys = RotaryKeys {
+        partial: 0.5,
+        ..RotaryKeys::default()
+    };
+    let model_config = ModelConfig {
+        epsilon: epsilon(config, "layer_norm_eps", 1e-5)?,
+        activation: activation(config, "hidden_act", "gelu_new")?,
+        gated: false,
+        parallel: Parallel::SharedNorm,
+        ..gated::model_config(config, keys)?
+    };
+    let layout = Layout {
+        qkv_bias: true,
+        output_bias: true,
+        feed_forward_bias: true,
+        output: "self_attn.dense",
+        up: &["mlp.fc1"],
+        down: "mlp.fc2",
+        norms: NormKind::Layer,
+        final_norm: "model.final_layernorm",
+        ..Layout::default()
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}

@@ -1,0 +1,34 @@
+//! `StableLM` (Bellagente et al. 2024): layer norms with offsets, rotary positions over a part of a head.
+
+use super::config_values::{epsilon, require};
+use super::gated::{self, Layout, NormKind};
+use super::rotary::RotaryKeys;
+use super::weights::{Decoder, ModelConfig, Parallel};
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::runtime::slice::Slice;
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let norms = "norms of queries and keys are not supported";
+    require(config, "qk_layernorm", false, norms)?;
+    let keys = RotaryKeys {
+        partial: 0.25,
+        ..RotaryKeys::default()
+    };
+    let parallel = config.optional("use_parallel_residual")?.unwrap_or(false);
+    let model_config = ModelConfig {
+        epsilon: epsilon(config, "layer_norm_eps", 1e-5)?,
+        parallel: if parallel {
+            Parallel::SharedNorm
+        } else {
+            Parallel::No
+        },
+        ..gated::model_config(config, keys)?
+    };
+    let layout = Layout {
+        qkv_bias: config.optional("use_qkv_bias")?.unwrap_or(false),
+        norms: NormKind::Layer,
+        ..Layout::default()
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}

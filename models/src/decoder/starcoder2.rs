@@ -1,0 +1,32 @@
+//! `StarCoder2` (Lozhkov et al. 2024): layer norms with offsets, biases, a feed-forward layer without a gate.
+
+use super::config_values::{activation, epsilon};
+use super::gated::{self, Layout, NormKind};
+use super::rotary::RotaryKeys;
+use super::weights::{Decoder, ModelConfig};
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::runtime::slice::Slice;
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let (local, local_layers) = gated::windows(config, |_| true)?;
+    let model_config = ModelConfig {
+        epsilon: epsilon(config, "norm_epsilon", 1e-5)?,
+        activation: activation(config, "hidden_act", "gelu_pytorch_tanh")?,
+        gated: false,
+        local,
+        ..gated::model_config(config, RotaryKeys::default())?
+    };
+    let bias = config.optional("use_bias")?.unwrap_or(true);
+    let layout = Layout {
+        qkv_bias: bias,
+        output_bias: bias,
+        feed_forward_bias: bias,
+        up: &["mlp.c_fc"],
+        down: "mlp.c_proj",
+        norms: NormKind::Layer,
+        local_layers,
+        ..Layout::default()
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}

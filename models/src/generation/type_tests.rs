@@ -1,0 +1,35 @@
+//! Every family in the types that weights are converted to.
+
+use super::fixtures;
+use super::tests::resident;
+use crate::decoder::registry;
+use crate::precision::WeightType;
+
+#[test]
+fn every_family_computes_with_converted_weights() {
+    for name in fixtures::DECODERS {
+        let case = fixtures::cases(name).remove(0);
+        let logits = |kind: WeightType| {
+            let mut checkpoint = fixtures::checkpoint(name);
+            checkpoint.weights.request(Some(kind));
+            let decoder = registry::read_decoder(checkpoint).unwrap();
+            let width = decoder.model_config.width;
+            let rows = fixtures::score(&mut resident(&decoder), &case);
+            (rows.concat(), width)
+        };
+        let (exact, width) = logits(WeightType::F32);
+        let range = exact.iter().fold(0.0_f32, |most, logit| most.max(logit.abs()));
+        for (kind, most) in [(WeightType::Bf16, 0.05), (WeightType::Q8_0, 0.2)] {
+            let (converted, _) = logits(kind);
+            let pairs = converted.iter().zip(&exact);
+            let largest = pairs.map(|(one, other)| (one - other).abs()).fold(0.0, f32::max);
+            println!("{name} in {kind}: {}", largest / range);
+            assert!(largest < most * range, "{name} in {kind}: {largest} of {range}");
+            // Blocks have 32 weights, and other widths stay f32.
+            assert!(
+                largest > 0.0 || kind == WeightType::Bf16 || !width.is_multiple_of(32),
+                "{name} is not converted"
+            );
+        }
+    }
+}
