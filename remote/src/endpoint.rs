@@ -45,6 +45,7 @@ pub struct Endpoint {
 /// Protocol of an endpoint.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
+#[expect(clippy::large_enum_variant, reason = "there is one of them for each endpoint")]
 pub enum Api {
     /// `POST chat/completions` or `POST completions` of the OpenAI API.
     Chat(Chat),

@@ -235,8 +235,7 @@ fn another_kaskade_answers_what_the_local_model_passes_on() {
         } else {
             answer.json()["choices"][0]["message"]["content"]
                 .as_str()
-                .map(str::to_owned)
-                .unwrap_or_else(|| panic!("{}", answer.json()))
+                .map_or_else(|| panic!("{}", answer.json()), str::to_owned)
         };
         assert_eq!(said, "O ROMEO, ROMEO!");
     }

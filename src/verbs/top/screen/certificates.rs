@@ -1,5 +1,7 @@
 //! The page of certificates: what audits, labels and drift say about each cascade of the certified list, and the findings.
 
+use std::fmt::Write as _;
+
 use kaskade_actors::wire::{CascadeStanding, CertificateNotice, Found, WatchReport};
 use kaskade_app::report::units;
 use ratatui::Frame;
@@ -114,9 +116,9 @@ pub(super) fn running(report: &WatchReport) -> Option<Line<'static>> {
     );
     if running.audited > 0 {
         let differs = live(running.audited, running.differs);
-        text += &format!(": differs {differs} in {} audits", running.audited);
+        let _ = write!(text, ": differs {differs} in {} audits", running.audited);
         if let Some(most) = running.may_differ {
-            text += &format!(", at most {}", units::percent(most));
+            let _ = write!(text, ", at most {}", units::percent(most));
         }
     }
     let fell = report.limit as usize + 1 < report.cascades.len();
