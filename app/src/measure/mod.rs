@@ -98,6 +98,7 @@ pub fn profile<E: From<MeasureError>>(
     let judge = family.members.last().filter(|_| plan.judged_by_largest);
     Ok(Profile {
         judge: judge.map(|judge| judge.name.clone()),
+        hop: None,
         input_bytes: read.as_ref().map_or_else(Vec::new, input_bytes),
         version: PROFILE_VERSION,
         app: plan.app.to_owned(),

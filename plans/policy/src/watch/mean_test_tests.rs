@@ -144,7 +144,10 @@ struct Rejection {
 
 impl Sequence {
     fn values(&self) -> impl Iterator<Item = f64> {
-        let digits = self.values.chars().map(|digit| f64::from(digit.to_digit(10).unwrap()));
+        let digits = self
+            .values
+            .chars()
+            .map(|digit| f64::from(digit.to_digit(10).unwrap()));
         digits.map(|digit| digit / self.levels)
     }
 
@@ -178,7 +181,10 @@ fn lower_bounds_are_as_tight_as_those_of_bargain() {
     for sequence in &sequences {
         let values: Vec<Counted> = sequence.values().map(|value| (value, 1)).collect();
         let [lower, _] = mean_interval(&values, 2.0 * alpha);
-        assert!(lower <= sequence.mean && sequence.lower <= sequence.mean, "{lower}");
+        assert!(
+            lower <= sequence.mean && sequence.lower <= sequence.mean,
+            "{lower}"
+        );
         let observed = sequence.observed_mean();
         assert!(lower < observed, "{lower} of {observed}");
         if values.len() < 200 {
@@ -203,7 +209,11 @@ fn rejections_come_about_when_those_of_bargain_do() {
         for rejection in &sequence.rejections {
             let after = sequence.rejected_after(rejection.null, alpha);
             if rejection.null >= sequence.mean {
-                assert_eq!((after, rejection.after), (None, None), "the null hypothesis is true");
+                assert_eq!(
+                    (after, rejection.after),
+                    (None, None),
+                    "the null hypothesis is true"
+                );
                 continue;
             }
             theirs += u32::from(rejection.after.is_some());
@@ -211,7 +221,11 @@ fn rejections_come_about_when_those_of_bargain_do() {
             let half = rejection.null < 0.6 * sequence.mean && sequence.mean >= 0.1;
             if let (true, Some(expected)) = (half, rejection.after) {
                 let after = after.unwrap_or(u64::MAX);
-                assert!(after <= 2 * expected + 30, "{after}, not {expected}, at {}", sequence.mean);
+                assert!(
+                    after <= 2 * expected + 30,
+                    "{after}, not {expected}, at {}",
+                    sequence.mean
+                );
             }
         }
     }
