@@ -8,10 +8,11 @@ use kaskade_policy::profile::Profile;
 use super::cost::Effort;
 use super::memory::Weighed;
 use super::tree::{Measured, TreePlan};
-use super::{MeasureError, Plan, profile};
+use super::{Judge, MeasureError, Plan, profile};
+use crate::config::App;
 use crate::config::data::DataSet;
-use crate::config::{App, Task};
 use crate::data::Samples;
+use crate::data::grading::Grading;
 use crate::family::{Family, Member, Recording, Source};
 
 /// How long each batch size is run in each round.
@@ -35,7 +36,7 @@ pub struct Profiler<'a> {
     family: Family,
     effort: Effort,
     quiet: bool,
-    judged_by_largest: bool,
+    judge: Judge,
 }
 
 impl<'a> Profiler<'a> {
@@ -46,7 +47,7 @@ impl<'a> Profiler<'a> {
             family: Family::of(app),
             effort: Effort::new(STRETCH),
             quiet: true,
-            judged_by_largest: false,
+            judge: Judge::Labels,
         }
     }
 
@@ -76,10 +77,10 @@ impl<'a> Profiler<'a> {
         self
     }
 
-    /// Counts an answer as right if the largest variant gives it too, and reads no labels: the loss of a cascade is then the share of its
-    /// answers that differ from the largest variant's. Spans are compared by their strongest start and end, several labels as a set.
-    pub fn judged_by_largest(mut self, judged: bool) -> Self {
-        self.judged_by_largest = judged;
+    /// Sets what decides whether an answer is right. With [`Judge::Largest`] no labels are read, and the loss of a cascade is the share of
+    /// its answers that differ from the largest variant's.
+    pub fn judge(mut self, judge: Judge) -> Self {
+        self.judge = judge;
         self
     }
 
@@ -107,22 +108,22 @@ impl<'a> Profiler<'a> {
     /// Checks what can be known before a model is loaded.
     ///
     /// # Errors
-    /// When the app names no validation set, or its task has no labelled data format.
+    /// When the app names no validation set, or answers of its task have no confidence.
     pub fn check(&self) -> Result<(), MeasureError> {
         self.validation_set()?;
-        let labelled = matches!(self.app.task, Task::Classification | Task::Generation);
-        let judged = self.judged_by_largest && self.app.task.has_confidence();
-        if !labelled && !judged && self.app.pipeline.is_none() {
-            return Err(MeasureError::NoLabelFormat);
+        if self.app.pipeline.is_none() {
+            let judged = self.app.task.has_confidence();
+            return judged.then_some(()).ok_or(MeasureError::NoLabelFormat);
         }
-        Ok(())
+        let labelled = self.judge == Judge::Labels;
+        labelled.then_some(()).ok_or(MeasureError::JudgedPipeline)
     }
 
     /// Measures the app's variants: answers, calibrated confidence, latency, energy and utilisation by batch size. Memory stays unknown,
     /// because it takes a separate process for every variant; see [`Profiler::run_with_memory`].
     ///
     /// # Errors
-    /// When the app names no validation set, a model cannot be loaded or fails on a sample, or a task has no labelled data format.
+    /// When the app names no validation set, a model cannot be loaded or fails on a sample, or answers of its task have no confidence.
     pub fn run(&self) -> Result<Profile, MeasureError> {
         self.check()?;
         let set = self.validation_set()?;
@@ -132,9 +133,12 @@ impl<'a> Profiler<'a> {
             effort: &self.effort,
             power: &(&self.app.power).into(),
             quiet: self.quiet,
-            judged_by_largest: self.judged_by_largest,
+            judge: &self.judge,
+            grading: Grading::of(&self.app.data),
         };
-        profile(&plan, &self.family, |loaded| Ok(Samples::read(set, loaded)?))
+        profile(&plan, &self.family, |loaded, used| {
+            Ok(Samples::read_for(set, loaded, used)?)
+        })
     }
 
     /// The same, with the memory of every variant by batch size, which `weigh` measures: on the processor, in a process that has done
