@@ -5,6 +5,7 @@ use kaskade_policy::confidence::ConfidenceError;
 use kaskade_policy::invalid::Invalid;
 use thiserror::Error;
 
+use super::channels::ChannelError;
 use super::judge::JudgeError;
 use super::memory::MemoryError;
 use crate::data::DataError;
@@ -133,6 +134,12 @@ pub enum MeasureError {
         /// The output.
         output: String,
     },
+    /// The time of a message cannot be measured.
+    #[error("the time of a message cannot be measured")]
+    Hop(#[source] ChannelError),
+    /// The threads of the broker cannot be started.
+    #[error("the broker of the measurement cannot be started")]
+    Runtime(#[source] std::io::Error),
     /// Memory cannot be measured.
     #[error(transparent)]
     Memory(#[from] MemoryError),

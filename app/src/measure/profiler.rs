@@ -1,10 +1,12 @@
 //! Measures an app as configured in its file.
 
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
-use kaskade_policy::profile::Profile;
+use kaskade_policy::profile::{HopTime, Profile};
 
+use super::channels::{self, ChannelError};
 use super::cost::Effort;
 use super::memory::Weighed;
 use super::tree::{Measured, TreePlan};
@@ -136,9 +138,11 @@ impl<'a> Profiler<'a> {
             judge: &self.judge,
             grading: Grading::of(&self.app.data),
         };
-        profile(&plan, &self.family, |loaded, used| {
-            Ok(Samples::read_for(set, loaded, used)?)
-        })
+        let mut profile = profile(&plan, &self.family, |loaded, used| {
+            Ok::<_, MeasureError>(Samples::read_for(set, loaded, used)?)
+        })?;
+        profile.hop = hop(&profile)?;
+        Ok(profile)
     }
 
     /// The same, with the memory of every variant by batch size, which `weigh` measures: on the processor, in a process that has done
@@ -187,6 +191,24 @@ impl<'a> Profiler<'a> {
             .as_ref()
             .ok_or(MeasureError::NoValidationSet)
     }
+}
+
+/// Measures the time of a message of the mean size of the samples.
+fn hop(profile: &Profile) -> Result<Option<HopTime>, MeasureError> {
+    let bytes: u64 = profile.input_bytes.iter().map(|bytes| u64::from(*bytes)).sum();
+    let mean = usize::try_from(bytes / profile.samples.max(1) as u64).unwrap_or(usize::MAX);
+    // On a thread of its own: the caller's may run tasks already.
+    thread::scope(|scope| {
+        let measured = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+            let hop = runtime
+                .map_err(MeasureError::Runtime)?
+                .block_on(channels::hop(mean));
+            hop.map_err(MeasureError::Hop)
+        });
+        let ended = MeasureError::Hop(ChannelError::NoReceiver);
+        measured.join().unwrap_or(Err(ended))
+    })
 }
 
 #[cfg(test)]

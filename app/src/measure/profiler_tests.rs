@@ -60,6 +60,11 @@ fn question_answering_is_profiled_without_labels() {
         assert!(variant.validation.margins.is_empty());
     }
     assert_eq!(profile.input_bytes.len(), 3);
+    let hop = profile.hop.unwrap();
+    assert!(
+        hop.median_s > 0.0 && hop.median_s < 1.0 && hop.spread.unwrap().is_sound(),
+        "{hop:?}"
+    );
 }
 
 #[test]
