@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::Label;
 use crate::config::data::{DataSets, Metric};
+use crate::config::scalar::Finite;
 
 /// Decides whether an answer is right. A cascade is certified by right and wrong answers, so the score of a metric counts by a threshold.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -18,7 +19,7 @@ impl Grading {
     pub fn of(sets: &DataSets) -> Self {
         Self {
             metric: sets.metric,
-            right_from: sets.right_from.map(|from| from.get()),
+            right_from: sets.right_from.map(Finite::get),
         }
     }
 

@@ -150,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    fn record(value: Value) -> Result<(Inputs, Label), DataError> {
+    fn record(value: &Value) -> Result<(Inputs, Label), DataError> {
         let labels = LabelReader::new(Task::Ranking, &[]);
         read(value.as_object().unwrap(), &Columns::default(), &labels)
     }
@@ -165,14 +165,14 @@ mod tests {
 
     #[test]
     fn both_forms_of_a_record_are_the_same_request() {
-        let split = record(json!({"query": "q", "positive": "yes", "negative": ["no", "never"]})).unwrap();
-        let listed = record(json!({"query": "q", "passages": ["never", "yes", "no"], "label": 1})).unwrap();
+        let split = record(&json!({"query": "q", "positive": "yes", "negative": ["no", "never"]})).unwrap();
+        let listed = record(&json!({"query": "q", "passages": ["never", "yes", "no"], "label": 1})).unwrap();
         assert_eq!(split, listed);
         assert_eq!(split.0[0].name, "query");
         assert_eq!(split.0[1].shape, [3]);
         assert_eq!(relevant(&split), ["yes"]);
         let several =
-            record(json!({"question": "q", "documents": ["a", "b", "c"], "labels": [0, 2]})).unwrap();
+            record(&json!({"question": "q", "documents": ["a", "b", "c"], "labels": [0, 2]})).unwrap();
         let mut found = relevant(&several);
         found.sort_unstable();
         assert_eq!(found, ["a", "c"]);
@@ -183,7 +183,7 @@ mod tests {
         let place = |number: usize| {
             let (positive, negative) = (format!("right {number}"), format!("wrong {number}"));
             let (_, label) =
-                record(json!({"query": "q", "positive": positive, "negative": negative})).unwrap();
+                record(&json!({"query": "q", "positive": positive, "negative": negative})).unwrap();
             usize::from(label.accepts(&Label::Class(1)))
         };
         let second: usize = (0..400).map(place).sum();
@@ -220,7 +220,7 @@ mod tests {
                 "number of the relevant",
             ),
         ] {
-            let error = record(value.clone()).unwrap_err().to_string();
+            let error = record(&value).unwrap_err().to_string();
             assert!(error.contains(message), "{value}: {error}");
         }
     }

@@ -142,10 +142,9 @@ pub(crate) fn answer_of(outputs: &[Tensor]) -> Option<Label> {
 
 /// The names of an answer's classes, if the model names them.
 pub(crate) fn names_of(outputs: &[Tensor]) -> Option<Vec<String>> {
-    let named = ["label", LABELS];
     let output = outputs
         .iter()
-        .find(|output| named.contains(&output.name.as_str()))?;
+        .find(|output| ["label", LABELS].contains(&output.name.as_str()))?;
     let names = output.to_texts().ok()?;
     Some(names.into_iter().map(str::to_owned).collect())
 }

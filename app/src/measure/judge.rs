@@ -124,7 +124,7 @@ impl JudgeProgram {
             words: words.ok_or_else(|| JudgeError::Command {
                 command: command.to_owned(),
             })?,
-            silence: Duration::from_secs(300),
+            silence: Duration::from_mins(5),
         })
     }
 

@@ -86,8 +86,8 @@ fn the_answers_of_the_largest_variant_replace_the_labels_of_classes() {
 /// An app over models of the fixtures with records as its validation set.
 fn with_records(task: &str, variants: &[(&str, &str)], data: &str, records: &[Value], dir: &Path) -> App {
     let file = dir.join("records.jsonl");
-    let lines: String = records.iter().map(|record| format!("{record}\n")).collect();
-    std::fs::write(&file, lines).unwrap();
+    let lines: Vec<String> = records.iter().map(Value::to_string).collect();
+    std::fs::write(&file, lines.join("\n")).unwrap();
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/fixtures");
     let variants = variants.iter().enumerate().map(|(place, (fixture, more))| {
         let dir = fixtures.join(fixture);

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     /// Answers with a margin of 6 between two classes, of which three in four are right.
-    fn samples<'a>(logits: &'a [f32], right: impl Fn(usize) -> bool) -> Vec<Labelled<'a>> {
+    fn samples(logits: &[f32], right: impl Fn(usize) -> bool) -> Vec<Labelled<'_>> {
         let one = |place| Labelled {
             scores: Scores::Logits(logits),
             label: Label::Correct(right(place)),
