@@ -168,7 +168,7 @@ pub use kaskade_actors::{
     StageOutput, attach_stage,
 };
 pub use kaskade_app::config::{App, ConfigError};
-pub use kaskade_app::measure::{MeasureError, Profiler};
+pub use kaskade_app::measure::{Judge, MeasureError, Profiler};
 pub use kaskade_app::planning::PlanningError;
 pub use kaskade_app::serving::{Client, Service, ServingError};
 pub use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature, Tensor, TensorError};

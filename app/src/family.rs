@@ -19,6 +19,7 @@ use thiserror::Error;
 use crate::config::remote::RemoteRule;
 use crate::config::{App, Task, Variant};
 use crate::priced::Priced;
+use crate::ranker::Ranker;
 use crate::report::in_one_line;
 
 /// A model cannot be loaded.
@@ -49,6 +50,15 @@ pub enum FamilyError {
     /// The partition is invalid.
     #[error("{0}")]
     Slice(String),
+    /// The model cannot rank passages.
+    #[error(
+        "`{variant}` cannot rank passages: it gives neither vectors of texts (`sentence-transformers`, `api = \"embeddings\"`) nor scores of \
+         pairs (a cross-encoder)"
+    )]
+    CannotRank {
+        /// The variant.
+        variant: String,
+    },
     /// The model needs more memory than its worker may use.
     #[error(
         "workers: `{worker}` may use {memory} bytes of memory, and the weights of `{variant}` have {weights}; raise its `memory`, or \
@@ -86,6 +96,8 @@ pub struct Member {
     pub device: DeviceChoice,
     /// What it is made of.
     pub source: Source,
+    /// What it is asked for.
+    pub task: Task,
     /// Type of its weights; `None`: as stored.
     pub dtype: Option<WeightType>,
     /// Cores that it computes with on the CPU; `None`: all of the process.
@@ -155,6 +167,7 @@ impl Family {
             name: variant.name.to_string(),
             device: app.device_of(variant),
             source: Source::of(app, variant),
+            task: app.task,
             dtype: variant.dtype,
             cores: variant.cores,
             share: app.core_share,
@@ -264,6 +277,16 @@ impl Member {
         self.load_slice(choice, Slice::WHOLE)
     }
 
+    /// Returns the model as one of passages, if that is what it is asked for.
+    fn ranked(&self, loaded: Loaded) -> Result<Loaded, FamilyError> {
+        if self.task != Task::Ranking {
+            return Ok(loaded);
+        }
+        Ranker::over(loaded).ok_or_else(|| FamilyError::CannotRank {
+            variant: self.name.clone(),
+        })
+    }
+
     /// Loads a slice of its layers onto a device.
     ///
     /// # Errors
@@ -288,6 +311,10 @@ impl Member {
                 ..loaded
             })
         };
+        if slice != Slice::WHOLE && self.task == Task::Ranking {
+            let reason = format!("`{}` ranks passages, and such a model cannot be split", self.name);
+            return Err(FamilyError::Slice(reason));
+        }
         let loaded = match &self.source {
             Source::Directory(dir) => from(Checkpoint::open(dir)?)?,
             Source::Embedded { config, weights } => {
@@ -314,9 +341,10 @@ impl Member {
                     endpoint.spend_limit = recording.spend_limit;
                 }
                 // It computes elsewhere, so no share of a core limits it.
-                return Ok(connect(&endpoint)?);
+                return self.ranked(connect(&endpoint)?);
             }
         };
+        let loaded = self.ranked(loaded)?;
         let Loaded { mut model, info } = loaded;
         if choice == DeviceChoice::Cpu && self.share != CoreShare::WHOLE {
             model = Box::new(Paced::new(model, self.share));

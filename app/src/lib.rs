@@ -5,6 +5,7 @@
 //! | [`config`] | the TOML file of an app |
 //! | [`family`] | the sources of an app's models, and loading them onto a device |
 //! | [`data`] | labelled samples |
+//! | [`ranker`] | ranking passages with embedders and cross-encoders |
 //! | [`measure`] | profiles: costs and answers of variants |
 //! | [`planning`] | cascades, gears, placements and pipelines for an app |
 //! | [`deploy`] | writing plans to the plan store of a running app |
@@ -24,6 +25,7 @@ pub mod load;
 pub mod measure;
 pub mod planning;
 mod priced;
+pub mod ranker;
 pub mod report;
 pub mod serving;
 

@@ -179,7 +179,7 @@ fn describe(endpoint: &Endpoint) -> ModelInfo {
             ChatTask::Classify { labels } => ("openai chat", Task::Classification, labels.clone()),
             ChatTask::Generate => ("openai chat", Task::Generation, Vec::new()),
         },
-        Api::Embeddings { .. } => ("openai embeddings", Task::Classification, Vec::new()),
+        Api::Embeddings { .. } => ("openai embeddings", Task::Embedding, Vec::new()),
         Api::Oip { .. } => ("oip", Task::Classification, Vec::new()),
     };
     ModelInfo {

@@ -8,6 +8,7 @@ use anyhow::{Context as _, ensure};
 use kaskade_actors::bus::BusConfig;
 use kaskade_app::config::App;
 use kaskade_app::config::scalar::Span;
+use kaskade_app::data::grading::Grading;
 use kaskade_app::load::arrivals::Arrivals;
 use kaskade_app::load::drive::{self, Until};
 use kaskade_app::load::questions::{Questions, Set};
@@ -199,7 +200,8 @@ fn under_load(target: &Target, args: &Args, samples: Set, bus: BusConfig) -> any
     if args.durable {
         client = client.durably();
     }
-    let questions = Arc::new(Questions::new(client, samples));
+    let grading = target.app().map(|app| Grading::of(&app.data));
+    let questions = Arc::new(Questions::new(client, samples).graded(grading.unwrap_or_default()));
     let length = runtime.block_on(drive(args, Arc::clone(&questions), Arc::clone(&record)))?;
     let spent = meter
         .as_mut()

@@ -65,9 +65,9 @@ pub(crate) struct Args {
     /// Memory of each device.
     #[arg(long, value_name = "SIZE", default_value = "16GB")]
     memory: Size,
-    /// Time of a message between two actors.
-    #[arg(long, value_name = "TIME", default_value = "100us")]
-    hop: Span,
+    /// Time of a message between two actors [default: drawn from the quantiles of the profile; 100us if it has none].
+    #[arg(long, value_name = "TIME")]
+    hop: Option<Span>,
     /// Plans that the planner may use.
     #[arg(long, value_enum, default_value = "gears")]
     policy: GearPolicy,
@@ -162,7 +162,6 @@ fn options(args: &Args, profile: &Profile, app: Option<&App>) -> anyhow::Result<
     let mut options = GearOptions {
         ranges: args.ranges,
         prior: prior(args, trace.as_ref(), qps_max)?,
-        hop_us: args.hop.duration().as_micros() as u64,
         seed: args.seed,
         ablation: planner::GearPolicy::from(args.policy).into(),
         weighing: match args.mean_over {
@@ -171,6 +170,7 @@ fn options(args: &Args, profile: &Profile, app: Option<&App>) -> anyhow::Result<
         },
         guarantee: args.guarantee.certify(app)?,
         ..GearOptions::serving(profile, slo, qps_max, devices)
+            .with_hop(profile, args.hop.map(Span::as_micros))
     };
     options.max_utilisation = args.max_utilisation.unwrap_or(options.max_utilisation);
     if let Some(app) = app {

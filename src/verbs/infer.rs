@@ -12,10 +12,12 @@ use kaskade_actors::wire;
 use kaskade_actors::wire::{ContentType, InferReply};
 use kaskade_app::config::App;
 use kaskade_app::config::scalar::Span;
+use kaskade_app::data::grading::Grading;
 use kaskade_app::data::reply::label_of;
 use kaskade_app::data::{Label, Samples};
 use kaskade_app::family::Family;
 use kaskade_app::planning::initial;
+use kaskade_app::ranker::{PASSAGES, QUERY};
 use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::units;
 use kaskade_app::serving::{self, Client, Service};
@@ -54,6 +56,9 @@ pub(crate) struct Asked {
     /// A second text, such as the context of a question.
     #[arg(long, requires = "text")]
     text_pair: Option<String>,
+    /// A passage to rank for `--query`; repeated for each.
+    #[arg(long = "passage", value_name = "TEXT", requires = "query")]
+    passages: Vec<String>,
     /// Most tokens of a language model's answer [default: that of the service].
     #[arg(long, value_name = "N", requires = "text")]
     max_tokens: Option<NonZeroU32>,
@@ -72,9 +77,18 @@ struct Question {
     /// A text.
     #[arg(long)]
     text: Option<String>,
+    /// A query that passages are ranked for.
+    #[arg(long, value_name = "TEXT", requires = "passages")]
+    query: Option<String>,
     /// An image: a PNG or JPEG file, for models with a `preprocessor_config.json`.
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
+}
+
+/// The right answer to a request, and how it is compared.
+pub(crate) struct Expected {
+    label: Label,
+    grading: Grading,
 }
 
 /// Sends the request and prints the answer.
@@ -112,7 +126,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Prints a reply, and the right answer if it is known.
-pub(crate) fn report_on(reply: &InferReply, label: Option<&Label>, json: bool) -> anyhow::Result<()> {
+pub(crate) fn report_on(reply: &InferReply, label: Option<&Expected>, json: bool) -> anyhow::Result<()> {
     if json {
         return output::print_json(&as_json(reply, label)?);
     }
@@ -137,18 +151,25 @@ fn whole(app: &App, bus: kaskade_actors::bus::BusConfig) -> anyhow::Result<Servi
 
 impl Asked {
     /// Returns the inputs, and the right answer if it is known.
-    pub(crate) fn read(&self, app: Option<&App>) -> anyhow::Result<(Inputs, Option<Label>)> {
+    pub(crate) fn read(&self, app: Option<&App>) -> anyhow::Result<(Inputs, Option<Expected>)> {
         let Question {
             index,
             tensors,
             text,
+            query,
             image,
         } = &self.question;
+        if let Some(query) = query {
+            let passages: Vec<&str> = self.passages.iter().map(String::as_str).collect();
+            let query = Tensor::from_texts(QUERY, &[query])?;
+            return Ok((vec![query, Tensor::from_texts(PASSAGES, &passages)?], None));
+        }
         match (index, tensors, text, image) {
             (Some(index), ..) => {
                 let app = app.context("`--index` needs the data sets of an app's file: give `--app FILE`")?;
                 let (inputs, label) = sample(app, *index)?;
-                Ok((inputs, Some(label)))
+                let grading = Grading::of(&app.data);
+                Ok((inputs, Some(Expected { label, grading })))
             }
             (_, Some(path), ..) => Ok((read_tensors(path)?, None)),
             (_, _, _, Some(path)) => {
@@ -166,7 +187,9 @@ impl Asked {
                 }
                 Ok((inputs, None))
             }
-            _ => bail!("there are no inputs; give one of `--text`, `--image`, `--tensors`, `--index`"),
+            _ => bail!(
+                "there are no inputs; give one of `--text`, `--query`, `--image`, `--tensors`, `--index`"
+            ),
         }
     }
 }
@@ -202,22 +225,24 @@ fn read_tensors(path: &Path) -> anyhow::Result<Inputs> {
     Ok(request.inputs)
 }
 
-fn as_json(reply: &InferReply, label: Option<&Label>) -> anyhow::Result<serde_json::Value> {
+fn as_json(reply: &InferReply, label: Option<&Expected>) -> anyhow::Result<serde_json::Value> {
     let body = wire::encode_reply(ContentType::Json, reply)?;
     let mut value: serde_json::Value = serde_json::from_slice(&body)?;
     if let (Some(object), Some(label)) = (value.as_object_mut(), label) {
-        object.insert("label".to_owned(), json!(label));
+        object.insert("label".to_owned(), json!(label.label));
     }
     Ok(value)
 }
 
 /// Formats a reply for people.
-fn as_text(reply: &InferReply, label: Option<&Label>) -> String {
+fn as_text(reply: &InferReply, label: Option<&Expected>) -> String {
     let mut lines = Vec::new();
     if let Ok(answer) = label_of(&reply.outputs) {
         let verdict = match label {
-            Some(label) if label.accepts(&answer) => ", which is right".to_owned(),
-            Some(label) => format!(", but it is {label}"),
+            Some(expected) if expected.grading.accepts(&expected.label, &answer) => {
+                ", which is right".to_owned()
+            }
+            Some(expected) => format!(", but it is {}", expected.label),
             None => String::new(),
         };
         let what = match answer {

@@ -6,7 +6,8 @@ use anyhow::Context as _;
 use kaskade::models::Slice;
 use kaskade_app::config::App;
 use kaskade_app::config::scalar::Span;
-use kaskade_app::measure::{Profiler, text};
+use kaskade_app::measure::judge::JudgeProgram;
+use kaskade_app::measure::{Judge, Profiler, text};
 use kaskade_app::report;
 use serde::Serialize;
 
@@ -47,9 +48,14 @@ pub(crate) struct Args {
     /// Money that may be spent on answers of each remote variant, by its price in the app's file [default: no limit].
     #[arg(long, value_name = "AMOUNT")]
     spend_limit: Option<f64>,
-    /// What makes an answer right: the labels of the validation set, or the same answer by the largest variant, which needs no labels.
-    #[arg(long, value_enum, default_value_t = Judge::Labels)]
+    /// What makes an answer right: `labels`, the labels of the validation set; `largest`, the same answer by the largest variant, which
+    /// needs no labels; or a program with its arguments, which reads one JSON object per line, `{"sample", "input", "answer",
+    /// "reference"}`, and writes `{"right": true}`, `{"right": false}` or `{"score": NUMBER}` for each.
+    #[arg(long, value_name = "JUDGE", default_value = "labels", value_parser = judge)]
     judge: Judge,
+    /// Longest time that the program of `--judge` may go without writing a line.
+    #[arg(long, value_name = "TIME", default_value = "5m")]
+    judge_timeout: Span,
     /// Print no progress.
     #[arg(long)]
     quiet: bool,
@@ -58,13 +64,15 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What makes an answer right.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Judge {
-    /// The labels of the validation set.
-    Labels,
-    /// The answers of the largest variant.
-    Largest,
+/// Reads what makes an answer right.
+fn judge(written: &str) -> Result<Judge, String> {
+    match written {
+        "labels" => Ok(Judge::Labels),
+        "largest" => Ok(Judge::Largest),
+        command => JudgeProgram::new(command)
+            .map(Judge::Program)
+            .map_err(|error| error.to_string()),
+    }
 }
 
 /// Measurements of one kind only.
@@ -89,7 +97,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .rounds(args.rounds)
         .stretch(args.measure_for.duration())
         .record(&args.record, args.spend_limit)
-        .judged_by_largest(args.judge == Judge::Largest)
+        .judge(match args.judge.clone() {
+            Judge::Program(program) => Judge::Program(program.silent_for(args.judge_timeout.duration())),
+            other => other,
+        })
         .quiet(args.quiet);
     profiler.check().with_context(|| file.display().to_string())?;
     if app.pipeline.is_some() {

@@ -2,9 +2,10 @@
 
 use kaskade_models::Tensor;
 use kaskade_policy::confidence::Estimator;
-use kaskade_policy::confidence::deferral::{ClassSpread, Evidence, Judged, number_of_text};
+use kaskade_policy::confidence::deferral::{ClassSpread, Evidence, Judged};
 
 use crate::{
+    dispatch::answer::answer_number,
     plan::versions::PlanVersion,
     wire::{Hop, HopAnswer},
 };
@@ -43,7 +44,7 @@ pub(crate) fn score(
     let evidence = Evidence {
         judged: Judged {
             confidence,
-            answer: number(outputs),
+            answer: answer_number(outputs),
         },
         spread: temperature.and_then(|temperature| ClassSpread::of(logits.as_deref()?, temperature)),
         input_bytes: has_inputs.then(|| passing.inputs.iter().map(|input| input.data.len()).sum()),
@@ -95,7 +96,7 @@ pub(crate) fn answer_to_note(
     read.any(|name| name == stage).then(|| {
         HopAnswer::from(Judged {
             confidence,
-            answer: number(outputs),
+            answer: answer_number(outputs),
         })
     })
 }
@@ -113,22 +114,6 @@ pub(crate) fn note(hops: &mut Vec<Hop>, stage: &str, answer: Option<HopAnswer>) 
             ..Hop::default()
         }),
     }
-}
-
-/// A number for an answer, the same as in a profile: the strongest class, or the hash of a text; 0 for other outputs.
-fn number(outputs: &[Tensor]) -> u32 {
-    let text = outputs.iter().find(|output| output.name == "text");
-    let text = text.and_then(|output| output.to_texts().ok());
-    if let Some(text) = text.as_ref().and_then(|texts| texts.first()) {
-        return number_of_text(text.trim());
-    }
-    let mut best = (0, f32::NEG_INFINITY);
-    for (class, logit) in (0..).zip(logits(outputs).unwrap_or_default()) {
-        if logit > best.1 {
-            best = (class, logit);
-        }
-    }
-    best.0
 }
 
 fn logits(outputs: &[Tensor]) -> Option<Vec<f32>> {

@@ -1,5 +1,6 @@
 //! Moves requests between ingresses and replicas.
 
+pub mod answer;
 pub mod cost;
 pub(crate) mod deferral;
 pub mod delivery;

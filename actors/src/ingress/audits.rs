@@ -16,6 +16,7 @@ use super::in_flight::{InFlight, Ingress, IngressConfig};
 use super::retained::RetainedInputs;
 use crate::{
     dispatch::{
+        answer::{largest, several},
         deferral,
         exits::{self, RouteDecision},
     },
@@ -365,24 +366,17 @@ fn place_of(id: u64) -> (u64, usize) {
 /// Returns a number for an answer, the same for the same answer: a class, or a hash of a text or a span. `None` if answers of this kind
 /// cannot be compared, such as embeddings.
 pub(super) fn answer_number(outputs: &[Tensor]) -> Option<u64> {
-    let find = |name: &str| outputs.iter().find(|output| output.name == name);
-    let largest = |name: &str| {
-        let values = find(name)?.to_f32().ok()?;
-        let mut best: Option<(u64, f32)> = None;
-        for (place, value) in (0..).zip(values) {
-            if best.is_none_or(|(_, most)| value > most) {
-                best = Some((place, value));
-            }
-        }
-        best.map(|(place, _)| place)
-    };
-    if let Some(text) = find("text") {
+    if let Some(text) = outputs.iter().find(|output| output.name == "text") {
         return text.to_texts().ok()?.first().map(|text| text_number(text));
     }
-    if let (Some(start), Some(end)) = (largest("start_logits"), largest("end_logits")) {
+    let place = |name: &str| largest(outputs, name).map(u64::from);
+    if let (Some(start), Some(end)) = (place("start_logits"), place("end_logits")) {
         return Some((start << 32) | end);
     }
-    largest("logits")
+    if let Some(classes) = several(outputs) {
+        return Some(text_number(&classes));
+    }
+    place("logits")
 }
 
 /// Returns the number of a text, without space around it.
@@ -411,6 +405,12 @@ mod tests {
         ];
         assert_eq!(answer_number(&spans), Some((1 << 32) | 2));
         assert_eq!(answer_number(&[span("embedding", &[0.5])]), None);
+        // Several labels, whose strongest is the same.
+        let labels = |second: f32| {
+            let probabilities = span("probabilities", &[0.9, second]);
+            answer_number(&[logits(&[3.0, 0.1]), probabilities, span("confidence", &[0.5])])
+        };
+        assert!(labels(0.6) == labels(0.7) && labels(0.6) != labels(0.4));
         assert_eq!(text_number(" yes\n"), text_number("yes"));
         assert_ne!(text_number("yes"), text_number("no"));
     }

@@ -24,6 +24,35 @@ pub struct DataSets {
     /// Samples to report accuracy on. They must be used for nothing else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<DataSet>,
+    /// How a text is compared with the right ones: of language models and of question answering [default: `exact`].
+    #[serde(skip_serializing_if = "Metric::is_exact")]
+    pub metric: Metric,
+    /// Least score of a right answer: of the metric, in (0, 1], or of the program of `kaskade profile --judge`. A metric needs it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub right_from: Option<Finite>,
+}
+
+/// How a text is compared with the right ones; of several the one that scores best counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// The same text, but for space around it.
+    #[default]
+    Exact,
+    /// F1 score of the words, as the evaluation of `SQuAD` computes it: without punctuation, articles and letter case.
+    F1,
+    /// ROUGE-L: F1 score of the longest common subsequence of words, without punctuation and letter case.
+    RougeL,
+}
+
+impl Metric {
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "serde passes what it skips by reference"
+    )]
+    fn is_exact(&self) -> bool {
+        *self == Self::Exact
+    }
 }
 
 /// One labelled set, by its format.
@@ -233,7 +262,18 @@ impl DataSets {
             (variable_of(file).is_none() && !file.is_file())
                 .then(|| format!("{path}: `{}` is not there", file.display()))
         };
-        self.named()
+        let grading = match (self.metric, self.right_from) {
+            (Metric::Exact, _) => None,
+            (_, None) => Some(
+                "data.right_from: is missing; an answer counts as right if its score by `metric` is at least this"
+                    .to_owned(),
+            ),
+            (_, Some(from)) => (!(0.0 < from.get() && from.get() <= 1.0)).then(|| {
+                format!("data.right_from: {} is no score of `metric`; use a number above 0 and up to 1", from.get())
+            }),
+        };
+        let files = self
+            .named()
             .flat_map(|(name, set)| match set {
                 DataSet::Records(set) => {
                     let path = format!("{name}.records.file");
@@ -270,8 +310,8 @@ impl DataSets {
                     missing(format!("{name}.scenes.objects"), &scenes.objects),
                 ],
             })
-            .flatten()
-            .collect()
+            .flatten();
+        grading.into_iter().chain(files).collect()
     }
 }
 
@@ -347,6 +387,24 @@ mod tests {
             assert_eq!(resolved, Path::new(path));
             assert_eq!(sets.test.unwrap().unset_variable(), None, "{file}");
         }
+    }
+
+    #[test]
+    fn a_metric_needs_a_score_from_which_an_answer_is_right() {
+        let problems = |text: &str| toml::from_str::<DataSets>(text).unwrap().problems().join("; ");
+        assert_eq!(problems("metric = 'exact'"), "");
+        assert_eq!(
+            problems("right_from = 3.5"),
+            "",
+            "a program may score by any scale"
+        );
+        assert_eq!(problems("metric = 'rouge_l'\nright_from = 1.0"), "");
+        assert!(problems("metric = 'f1'").contains("data.right_from: is missing"));
+        for from in ["0.0", "1.5", "-1.0"] {
+            let problems = problems(&format!("metric = 'f1'\nright_from = {from}"));
+            assert!(problems.contains("up to 1"), "{problems}");
+        }
+        assert!(toml::from_str::<DataSets>("metric = 'bleu'").is_err());
     }
 
     #[test]

@@ -23,9 +23,9 @@ pub struct PlannerRule {
     /// Memory of the device of workers that state none.
     #[serde(default = "sixteen_gigabytes")]
     pub memory: Size,
-    /// Time of a message between two actors.
-    #[serde(default = "hop")]
-    pub hop: Span,
+    /// Time of a message between two actors [default: drawn from the quantiles of the profile; 100us if it has none].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hop: Option<Span>,
     /// Number of load ranges, of equal width; each gets a gear.
     #[serde(default = "sixteen")]
     pub ranges: NonZeroU32,
@@ -68,10 +68,6 @@ impl From<GearPolicy> for Ablation {
 
 fn sixteen_gigabytes() -> Size {
     Size::gigabytes(16)
-}
-
-fn hop() -> Span {
-    Span::from_micros(100)
 }
 
 fn sixteen() -> NonZeroU32 {

@@ -62,6 +62,9 @@ pub struct Columns {
     /// The path of a PNG or JPEG file, relative to the file of the records [default: `image`, `file_name`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
+    /// The passages of a ranking, as a list [default: `passages`, `documents`, `texts`; or `positive` and `negative` without a label].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub passages: Option<String>,
     /// The right answer: a class by number or name, a list of classes, a text, or the answers of a question [default: `label`,
     /// `labels`, `answer`, `answers`, `target`, `class`].
     #[serde(skip_serializing_if = "Option::is_none")]

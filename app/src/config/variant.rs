@@ -30,13 +30,15 @@ pub enum Task {
     Embedding,
     /// The score of a pair of texts. It has no confidence: one variant is served alone.
     Reranking,
+    /// The best of some passages for a query, by embedders (cosine similarity) or cross-encoders (their score).
+    Ranking,
 }
 
 impl Task {
     /// Returns the confidence estimator of this task (HybridServe §IV-A).
     pub const fn estimator(self) -> Estimator {
         match self {
-            Self::Classification => Estimator::MaxSquared,
+            Self::Classification | Self::Ranking => Estimator::MaxSquared,
             Self::QuestionAnswering => Estimator::Span,
             // The engine computes a confidence at each step and returns the lowest of the answer.
             Self::Generation | Self::MultiLabel | Self::Embedding | Self::Reranking => Estimator::Given,

@@ -128,6 +128,20 @@ pub enum DataError {
         "the answers of this model have no label format; classes, several classes, texts and answers to questions have one"
     )]
     NoLabelFormat,
+    /// A ranking has too few passages.
+    #[error("it has {found} passages; a ranking needs at least 2")]
+    FewPassages {
+        /// The number.
+        found: usize,
+    },
+    /// A ranking has no right answer.
+    #[error("no passage is relevant; leave the query out, or name a relevant one")]
+    NoRelevantPassage,
+    /// A format holds only classes as labels.
+    #[error(
+        "the labels of this format are numbers of classes, and the answers of this task are none; use `records`"
+    )]
+    ClassesOnly,
     /// The model takes no image files.
     #[error(
         "the model takes no image files; add the `preprocessor_config.json` that it was trained with to its directory"

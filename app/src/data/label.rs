@@ -21,6 +21,10 @@ pub enum Label {
     Classes(Vec<usize>),
     /// Texts of which each is right, without space around them.
     Texts(Vec<String>),
+    /// Classes of which each is right, ascending: the relevant passages of a ranking.
+    AnyOf(Vec<usize>),
+    /// No right answer is known: of a sample that a judge decides on.
+    Unknown,
     /// An answer as a span: the strongest tokens as its start and end.
     Span {
         /// Position of the start.
@@ -40,6 +44,8 @@ impl Label {
     pub fn accepts(&self, answer: &Self) -> bool {
         match (self, answer) {
             (Self::Texts(right), Self::Text(answer)) => right.contains(answer),
+            (Self::AnyOf(right), Self::Class(answer)) => right.contains(answer),
+            (Self::Unknown, _) => false,
             _ => self == answer,
         }
     }
@@ -52,14 +58,28 @@ impl std::fmt::Display for Label {
             Self::Text(text) => write!(f, "{text:?}"),
             Self::Classes(classes) => write!(f, "{classes:?}"),
             Self::Texts(texts) => write!(f, "{texts:?}"),
+            Self::AnyOf(classes) => write!(f, "one of {classes:?}"),
+            Self::Unknown => f.write_str("unknown"),
             Self::Span { start, end } => write!(f, "tokens {start} to {end}"),
         }
     }
 }
 
+/// What the labels of a set are used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LabelUse {
+    /// They decide what is right: every sample needs one.
+    Required,
+    /// They are references for a judge: a sample may lack one.
+    Reference,
+    /// None are read.
+    Ignored,
+}
+
 /// Reads labels for one model.
 pub(super) struct LabelReader {
     task: Task,
+    used: LabelUse,
     /// Positions of the class names; empty if the model names none.
     classes: HashMap<String, usize>,
     /// Number of classes; `None` if unknown, as of a remote model.
@@ -68,8 +88,11 @@ pub(super) struct LabelReader {
 
 impl LabelReader {
     /// Reads labels for the task and the class names of a model.
-    pub(super) fn of(loaded: &Loaded) -> Self {
-        Self::new(loaded.info.task, &loaded.info.labels)
+    pub(super) fn of(loaded: &Loaded, used: LabelUse) -> Self {
+        Self {
+            used,
+            ..Self::new(loaded.info.task, &loaded.info.labels)
+        }
     }
 
     pub(super) fn new(task: Task, labels: &[String]) -> Self {
@@ -78,8 +101,43 @@ impl LabelReader {
         let classes = labels.iter().cloned().zip(0..);
         Self {
             task,
+            used: LabelUse::Required,
             classes: if named { classes.collect() } else { HashMap::new() },
             count: (!labels.is_empty()).then_some(labels.len()),
+        }
+    }
+
+    /// Whether its requests are queries with passages.
+    pub(super) fn ranks(&self) -> bool {
+        self.task == Task::Ranking
+    }
+
+    /// Whether every sample needs a label.
+    pub(super) fn required(&self) -> bool {
+        self.used == LabelUse::Required
+    }
+
+    /// Whether no label is read.
+    pub(super) fn ignored(&self) -> bool {
+        self.used == LabelUse::Ignored
+    }
+
+    /// Returns a class as a label, of a format that has no others.
+    ///
+    /// # Errors
+    /// [`DataError::ClassesOnly`] if the answers of the model are no classes.
+    pub(super) fn class_only(&self, class: usize) -> Result<Label, DataError> {
+        let others = [
+            Task::Generation,
+            Task::QuestionAnswering,
+            Task::MultiLabel,
+            Task::Ranking,
+        ];
+        match self.used {
+            LabelUse::Ignored => Ok(Label::Unknown),
+            _ if !others.contains(&self.task) => Ok(Label::Class(class)),
+            LabelUse::Reference => Ok(Label::Unknown),
+            LabelUse::Required => Err(DataError::ClassesOnly),
         }
     }
 

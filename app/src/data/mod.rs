@@ -2,8 +2,10 @@
 
 mod error;
 mod folder;
+pub mod grading;
 mod label;
 mod named;
+mod ranked;
 mod records;
 pub mod reply;
 pub mod scenes;
@@ -12,11 +14,11 @@ mod texts;
 use std::num::NonZeroUsize;
 
 use kaskade_models::idx::LabelledImages;
-use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Loaded, Signature, Tensor};
+use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Loaded, Signature, Task, Tensor};
 
 pub use self::error::DataError;
-pub use self::label::Label;
 use self::label::LabelReader;
+pub use self::label::{Label, LabelUse};
 use self::texts::Completion;
 use crate::config::data::{DataSet, IdxImages, TsvTexts};
 
@@ -36,6 +38,15 @@ impl Samples {
     /// When the location of the files is not configured, a file is invalid, or its samples are not what the model
     /// takes.
     pub fn read(set: &DataSet, loaded: &Loaded) -> Result<Self, DataError> {
+        Self::read_for(set, loaded, LabelUse::Required)
+    }
+
+    /// The same, of a set whose samples may lack labels.
+    ///
+    /// # Errors
+    /// As [`Samples::read`].
+    pub fn read_for(set: &DataSet, loaded: &Loaded, used: LabelUse) -> Result<Self, DataError> {
+        let labels = &LabelReader::of(loaded, used);
         let signature = &loaded.model.signature();
         if let Some(name) = set.unset_variable() {
             return Err(DataError::UnsetVariable {
@@ -45,11 +56,11 @@ impl Samples {
         match set {
             DataSet::Idx(idx) => {
                 let images = LabelledImages::read(&idx.images, &idx.labels)?;
-                Self::from_images(&images, idx, signature).map_err(DataError::of(&idx.images))
+                Self::images_with(&images, idx, signature, labels).map_err(DataError::of(&idx.images))
             }
             DataSet::Tsv(tsv) => {
                 let text = std::fs::read_to_string(&tsv.file).map_err(DataError::of(&tsv.file))?;
-                Self::from_lines(&text, tsv, signature).map_err(DataError::of(&tsv.file))
+                Self::from_lines(&text, tsv, signature, labels).map_err(DataError::of(&tsv.file))
             }
             DataSet::Completions(set) => {
                 let lines = std::fs::read_to_string(&set.file).map_err(DataError::of(&set.file))?;
@@ -61,13 +72,13 @@ impl Samples {
                 let read = texts::words(&text, set).map_err(DataError::of(&set.file))?;
                 Self::from_completions(read, 0, Some(set.take), signature).map_err(DataError::of(&set.file))
             }
-            DataSet::Records(set) => Self::from_records(set, signature, &LabelReader::of(loaded)),
-            DataSet::Folder(set) => Self::from_folder(set, signature, &LabelReader::of(loaded)),
+            DataSet::Records(set) => Self::from_records(set, signature, labels),
+            DataSet::Folder(set) => Self::from_folder(set, signature, labels),
             DataSet::Scenes(_) => Err(DataError::NeedsPipeline),
         }
     }
 
-    /// Images in the form of `signature`: `spec` defines which, of what shape, and how a byte becomes a number.
+    /// Images with classes in the form of `signature`: `spec` defines which, of what shape, and how a byte becomes a number.
     ///
     /// # Errors
     /// When none are left, or they are not what the model takes.
@@ -75,6 +86,16 @@ impl Samples {
         images: &LabelledImages,
         spec: &IdxImages,
         signature: &Signature,
+    ) -> Result<Self, DataError> {
+        let classes = LabelReader::new(Task::Classification, &[]);
+        Self::images_with(images, spec, signature, &classes)
+    }
+
+    fn images_with(
+        images: &LabelledImages,
+        spec: &IdxImages,
+        signature: &Signature,
+        labels: &LabelReader,
     ) -> Result<Self, DataError> {
         let input = image_input(signature)?;
         let (height, width) = images.size();
@@ -91,22 +112,27 @@ impl Samples {
             let values: Vec<f32> = pixels.iter().map(|pixel| spec.normalise.apply(*pixel)).collect();
             let tensor = Tensor::from_f32(&input.name, &shape, &values)?;
             samples.inputs.push(vec![tensor]);
-            samples.labels.push(Label::Class(usize::from(label)));
+            samples.labels.push(labels.class_only(usize::from(label))?);
         }
         samples.complete(spec.skip, spec.take, signature)
     }
 
     /// Texts in the form that a model of text takes: `text`, and `text_pair` where a line has two.
-    fn from_lines(lines: &str, spec: &TsvTexts, signature: &Signature) -> Result<Self, DataError> {
+    fn from_lines(
+        lines: &str,
+        spec: &TsvTexts,
+        signature: &Signature,
+        labels: &LabelReader,
+    ) -> Result<Self, DataError> {
         let take = spec.take.map_or(usize::MAX, NonZeroUsize::get);
         let mut samples = Self {
             inputs: Vec::new(),
             labels: Vec::new(),
         };
         for (number, line) in (1..).zip(lines.lines()).skip(spec.skip).take(take) {
-            let (inputs, label) = parse_line(line).map_err(|error| error.at(number))?;
+            let (inputs, label) = parse_line(line, labels).map_err(|error| error.at(number))?;
             samples.inputs.push(inputs);
-            samples.labels.push(Label::Class(label));
+            samples.labels.push(label);
         }
         samples.complete(spec.skip, spec.take, signature)
     }
@@ -171,7 +197,7 @@ impl Samples {
 }
 
 /// One line of a tab-separated file.
-fn parse_line(line: &str) -> Result<(Inputs, usize), DataError> {
+fn parse_line(line: &str, labels: &LabelReader) -> Result<(Inputs, Label), DataError> {
     let columns: Vec<&str> = line.split('\t').collect();
     let (texts, label) = match columns.as_slice() {
         [text, label] => (vec![("text", *text)], *label),
@@ -180,9 +206,14 @@ fn parse_line(line: &str) -> Result<(Inputs, usize), DataError> {
             return Err(DataError::Columns { found: columns.len() });
         }
     };
-    let label = label.trim().parse().map_err(|_| DataError::Label {
-        label: label.to_owned(),
-    })?;
+    let label = if labels.ignored() {
+        Label::Unknown
+    } else {
+        let class = label.trim().parse().map_err(|_| DataError::Label {
+            label: label.to_owned(),
+        })?;
+        labels.class_only(class)?
+    };
     let inputs = texts
         .into_iter()
         .map(|(name, text)| Tensor::from_texts(name, &[text]));
@@ -247,6 +278,10 @@ mod tests {
         LabelledImages::parse(("i", &pixels), ("l", &labels)).unwrap()
     }
 
+    fn classes() -> LabelReader {
+        LabelReader::new(Task::Classification, &[])
+    }
+
     fn spec(extra: &str) -> IdxImages {
         toml::from_str(&format!("images = \"i\"\nlabels = \"l\"\n{extra}")).unwrap()
     }
@@ -287,7 +322,7 @@ mod tests {
         };
         let read = |lines: &str, extra: &str| {
             let spec: TsvTexts = toml::from_str(&format!("file = \"f\"\n{extra}")).unwrap();
-            Samples::from_lines(lines, &spec, &signature)
+            Samples::from_lines(lines, &spec, &signature, &classes())
         };
         let samples = read("good\t1\nis it\tyes\t0\n", "").unwrap();
         assert_eq!(samples.labels, [1, 0].map(Label::Class));

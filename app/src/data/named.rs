@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::folder::{Split, alternating, is_image};
 use super::label::{Label, LabelReader};
 use super::records::{self, Record};
-use super::{DataError, Samples};
+use super::{DataError, Samples, ranked};
 use crate::config::records::{Columns, Folder, Records};
 
 /// Columns with two texts, first those that are surely a pair.
@@ -43,15 +43,16 @@ struct Chosen {
     text: Option<String>,
     text_pair: Option<String>,
     image: Option<String>,
-    label: String,
+    /// `None` if there is none and none is needed.
+    label: Option<String>,
 }
 
 impl Chosen {
     /// Chooses the columns that are configured, or the usual ones that a record has.
     ///
     /// # Errors
-    /// [`DataError::NoColumn`] if there is nothing to send or no label.
-    fn of(columns: &Columns, values: &Map<String, Value>) -> Result<Self, DataError> {
+    /// [`DataError::NoColumn`] if there is nothing to send, or no label where one is needed.
+    fn of(columns: &Columns, values: &Map<String, Value>, labels: &LabelReader) -> Result<Self, DataError> {
         let usual = |names: &[&str]| {
             names
                 .iter()
@@ -62,11 +63,10 @@ impl Chosen {
             what,
             found: values.keys().cloned().collect(),
         };
-        let label = columns
-            .label
-            .clone()
-            .or_else(|| usual(&LABELS))
-            .ok_or_else(|| missing("label"))?;
+        let label = columns.label.clone().or_else(|| usual(&LABELS));
+        if label.is_none() && labels.required() {
+            return Err(missing("label"));
+        }
         let image = columns.image.clone().or_else(|| {
             if columns.text.is_none() {
                 usual(&IMAGES)
@@ -139,6 +139,22 @@ struct Collector<'a> {
 }
 
 impl Collector<'_> {
+    /// Whether the next sample is skipped.
+    fn skips(&mut self) -> bool {
+        let skips = self.skip > 0;
+        self.skip = self.skip.saturating_sub(1);
+        skips
+    }
+
+    /// Reads a query with passages, if it is not skipped.
+    fn ranking(&mut self, record: &Record, columns: &Columns) -> Result<ControlFlow<()>, DataError> {
+        if self.skips() {
+            return Ok(ControlFlow::Continue(()));
+        }
+        let (inputs, label) = ranked::read(&record.values, columns, self.labels)?;
+        self.push(inputs, label)
+    }
+
     /// Reads one record of a file, if it is not skipped.
     fn record(
         &mut self,
@@ -146,12 +162,14 @@ impl Collector<'_> {
         chosen: &Chosen,
         folder: &Path,
     ) -> Result<ControlFlow<()>, DataError> {
-        if self.skip > 0 {
-            self.skip -= 1;
+        if self.skips() {
             return Ok(ControlFlow::Continue(()));
         }
         let inputs = chosen.inputs(&record.values, folder)?;
-        let label = self.labels.read(value(&record.values, &chosen.label)?)?;
+        let label = match &chosen.label {
+            Some(column) if !self.labels.ignored() => self.labels.read(value(&record.values, column)?)?,
+            _ => Label::Unknown,
+        };
         self.push(inputs, label)
     }
 
@@ -205,12 +223,18 @@ impl Samples {
             let folder = file.parent().unwrap_or(Path::new(""));
             let mut chosen = None;
             let read = records::each(file, |record| {
-                let chosen = match &mut chosen {
-                    Some(chosen) => chosen,
-                    empty => empty
-                        .insert(Chosen::of(columns, &record.values).map_err(|error| error.at(record.line))?),
+                let collected = if labels.ranks() {
+                    collector.ranking(&record, columns)
+                } else {
+                    let chosen = match &mut chosen {
+                        Some(chosen) => chosen,
+                        empty => empty.insert(
+                            Chosen::of(columns, &record.values, labels)
+                                .map_err(|error| error.at(record.line))?,
+                        ),
+                    };
+                    collector.record(&record, chosen, folder)
                 };
-                let collected = collector.record(&record, chosen, folder);
                 collected.map_err(|error| error.at(record.line))
             });
             if read.map_err(DataError::of(file))?.is_break() {
@@ -236,6 +260,9 @@ impl Samples {
             } else {
                 Value::from(number)
             };
+            if labels.ignored() {
+                return Ok(Label::Unknown);
+            }
             labels.read(&written)
         };
         let of_class: Vec<Label> = classes

@@ -17,6 +17,9 @@ const ANSWER: &str = "answer";
 /// The output of a classifier that judges each label by itself: those above one half apply.
 const PROBABILITIES: &str = "probabilities";
 
+/// The output in which a model states its own confidence.
+pub(crate) const CONFIDENCE: &str = "confidence";
+
 /// The output in which a model that gives several labels names them.
 const LABELS: &str = "labels";
 
@@ -33,9 +36,12 @@ pub enum ReplyError {
     /// It has no scores at all.
     #[error("a reply has no class")]
     NoClass,
-    /// It has a text and no confidence.
-    #[error("a reply has a text and no `confidence`")]
+    /// It has a text or several labels and no confidence.
+    #[error("a reply has a text or several labels and no `confidence`")]
     NoConfidence,
+    /// It has a span and no text of it.
+    #[error("a reply has a span without its text; ask with `text` and `text_pair` in place of token ids")]
+    NoAnswer,
     /// An output is of another type.
     #[error(transparent)]
     Tensor(#[from] TensorError),
@@ -46,15 +52,11 @@ pub enum ReplyError {
 /// # Errors
 /// When it is neither.
 pub fn label_of(outputs: &[Tensor]) -> Result<Label, ReplyError> {
-    if let Some(text) = text_of(outputs).or_else(|| first_text(outputs, ANSWER)) {
+    if let Some(text) = text_of(outputs).or_else(|| answer_of(outputs)) {
         return Ok(text);
     }
-    if let Some(probabilities) = outputs.iter().find(|output| output.name == PROBABILITIES) {
-        let probabilities = probabilities.to_f32()?;
-        let applies = (0..)
-            .zip(&probabilities)
-            .filter(|(_, probability)| **probability > 0.5);
-        return Ok(Label::Classes(applies.map(|(class, _)| class).collect()));
+    if let Some(classes) = classes_of(outputs)? {
+        return Ok(classes);
     }
     class_of(&logits_of(outputs)?)
         .map(Label::Class)
@@ -76,28 +78,24 @@ pub(crate) fn span_of(outputs: &[Tensor]) -> Result<Option<SpanLogits>, ReplyErr
     }
 }
 
-/// The text of a reply, if it is a language model's, or its labels, if it gives several.
+/// The text of a reply, if it is a language model's.
 pub(crate) fn text_of(outputs: &[Tensor]) -> Option<Label> {
     first_text(outputs, TEXT)
 }
 
-/// The text of a language model's reply, or the labels of a model that gives several, one a line.
-pub(crate) fn stated_text(outputs: &[Tensor]) -> Option<Label> {
-    if let Some(labels) = outputs.iter().find(|output| output.name == LABELS) {
-        return Some(Label::text(&labels.to_texts().ok()?.join("\n")));
-    }
-    text_of(outputs)
-}
-
-/// Decodes a reply in the form in which the answers of two models are compared: a question's as positions of tokens.
+/// Decodes a reply in the form in which the answers of two models are compared: a question's as positions of tokens, or, if
+/// `spans_as_text`, as its text.
 ///
 /// # Errors
 /// When it is no answer.
-pub(crate) fn comparable(outputs: &[Tensor]) -> Result<Label, ReplyError> {
-    if let Some(text) = stated_text(outputs) {
-        return Ok(text);
+pub(crate) fn comparable(outputs: &[Tensor], spans_as_text: bool) -> Result<Label, ReplyError> {
+    if let Some(answer) = given_answer(outputs)? {
+        return Ok(answer);
     }
     if let Some((start, end)) = span_of(outputs)? {
+        if spans_as_text {
+            return answer_of(outputs).ok_or(ReplyError::NoAnswer);
+        }
         let place = |logits: &[f32]| class_of(logits).ok_or(ReplyError::NoClass);
         return Ok(Label::Span {
             start: place(&start)?,
@@ -105,6 +103,50 @@ pub(crate) fn comparable(outputs: &[Tensor]) -> Result<Label, ReplyError> {
         });
     }
     label_of(outputs)
+}
+
+/// Decodes the answer of a model that states its own confidence: a text or several labels.
+///
+/// # Errors
+/// When the probabilities of the labels are not FP32.
+pub(crate) fn given_answer(outputs: &[Tensor]) -> Result<Option<Label>, ReplyError> {
+    if let Some(text) = text_of(outputs) {
+        return Ok(Some(text));
+    }
+    // Probabilities of a softmax come without a confidence.
+    let confident = outputs.iter().any(|output| output.name == CONFIDENCE);
+    if let Some(classes) = classes_of(outputs)?.filter(|_| confident) {
+        return Ok(Some(classes));
+    }
+    let labels = outputs.iter().find(|output| output.name == LABELS);
+    let names = labels.map(Tensor::to_texts).transpose()?;
+    Ok(names.map(|names| Label::text(&names.join("\n"))))
+}
+
+/// The labels that apply, of a classifier that judges each by itself.
+fn classes_of(outputs: &[Tensor]) -> Result<Option<Label>, ReplyError> {
+    let Some(probabilities) = outputs.iter().find(|output| output.name == PROBABILITIES) else {
+        return Ok(None);
+    };
+    let probabilities = probabilities.to_f32()?;
+    let applies = (0..)
+        .zip(&probabilities)
+        .filter(|(_, probability)| **probability > 0.5);
+    Ok(Some(Label::Classes(applies.map(|(class, _)| class).collect())))
+}
+
+/// The text of a span.
+pub(crate) fn answer_of(outputs: &[Tensor]) -> Option<Label> {
+    first_text(outputs, ANSWER)
+}
+
+/// The names of an answer's classes, if the model names them.
+pub(crate) fn names_of(outputs: &[Tensor]) -> Option<Vec<String>> {
+    let output = outputs
+        .iter()
+        .find(|output| ["label", LABELS].contains(&output.name.as_str()))?;
+    let names = output.to_texts().ok()?;
+    Some(names.into_iter().map(str::to_owned).collect())
 }
 
 fn first_text(outputs: &[Tensor], name: &str) -> Option<Label> {
@@ -157,6 +199,32 @@ mod tests {
         assert_eq!(label, Label::Classes(vec![0, 2]));
         assert_eq!(label_of(&[logits]).unwrap(), Label::Class(0));
         let answer = Tensor::from_texts(ANSWER, &[" the sea"]).unwrap();
-        assert_eq!(label_of(&[answer]).unwrap(), Label::text("the sea"));
+        assert_eq!(
+            label_of(std::slice::from_ref(&answer)).unwrap(),
+            Label::text("the sea")
+        );
+        let span = |name: &str| Tensor::from_f32(name, &[2], &[0.0, 1.0]).unwrap();
+        let question = [span("start_logits"), span("end_logits"), answer];
+        assert_eq!(
+            comparable(&question, false).unwrap(),
+            Label::Span { start: 1, end: 1 }
+        );
+        assert_eq!(comparable(&question, true).unwrap(), Label::text("the sea"));
+        assert!(matches!(
+            comparable(&question[..2], true),
+            Err(ReplyError::NoAnswer)
+        ));
+    }
+
+    #[test]
+    fn no_label_that_applies_is_an_answer_too() {
+        let outputs = [
+            Tensor::from_f32(LOGITS, &[2], &[-1.0, -2.0]).unwrap(),
+            Tensor::from_f32(PROBABILITIES, &[2], &[0.3, 0.1]).unwrap(),
+            Tensor::from_f32(CONFIDENCE, &[1], &[0.63]).unwrap(),
+        ];
+        assert_eq!(given_answer(&outputs[..2]).unwrap(), None);
+        assert_eq!(given_answer(&outputs).unwrap(), Some(Label::Classes(vec![])));
+        assert_eq!(comparable(&outputs, false).unwrap(), Label::Classes(vec![]));
     }
 }

@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use crate::config::App;
 use crate::config::data::DataSet;
+use crate::data::grading::Grading;
 use crate::data::reply::label_of;
 use crate::data::scenes::Scenes;
 use crate::data::{DataError, Samples};
@@ -183,13 +184,13 @@ impl Set {
 
     /// Returns the points of a reply and the most points possible: one for a class; for scenes the two sides of F1; none
     /// without labels.
-    fn judge(&self, place: usize, reply: &InferReply) -> (u64, u64) {
+    fn judge(&self, grading: Grading, place: usize, reply: &InferReply) -> (u64, u64) {
         match self {
             Self::Unlabelled(_) => (0, 0),
             Self::Samples(samples) => {
                 let answer = label_of(&reply.outputs).ok();
                 let right = answer.as_ref().zip(samples.labels.get(place));
-                let right = right.is_some_and(|(answer, label)| label.accepts(answer));
+                let right = right.is_some_and(|(answer, label)| grading.accepts(label, answer));
                 (u64::from(right), 1)
             }
             Self::Scenes(scenes) => {
@@ -208,6 +209,7 @@ impl Set {
 pub struct Questions {
     client: Client,
     set: Set,
+    grading: Grading,
     right: AtomicU64,
     judged: AtomicU64,
     answered: AtomicU64,
@@ -220,11 +222,19 @@ impl Questions {
         Self {
             client,
             set,
+            grading: Grading::default(),
             right: AtomicU64::new(0),
             judged: AtomicU64::new(0),
             answered: AtomicU64::new(0),
             hops: AtomicU64::new(0),
         }
+    }
+
+    /// Sets how texts are compared with labels; without this, exactly.
+    #[must_use]
+    pub fn graded(mut self, grading: Grading) -> Self {
+        self.grading = grading;
+        self
     }
 
     /// Share of right answers so far, in [0, 1]; for scenes the F1 score. `None` if no answer could be judged.
@@ -244,7 +254,7 @@ impl Questions {
     }
 
     fn judge(&self, place: usize, reply: &InferReply) {
-        let (right, judged) = self.set.judge(place, reply);
+        let (right, judged) = self.set.judge(self.grading, place, reply);
         self.answered.fetch_add(1, Ordering::Relaxed);
         self.hops.fetch_add(reply.hops.len() as u64, Ordering::Relaxed);
         self.right.fetch_add(right, Ordering::Relaxed);

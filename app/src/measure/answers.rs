@@ -1,18 +1,21 @@
 //! The answers of a model on a labelled set, with their confidence.
 
-use kaskade_models::{Inputs, Model, Tensor};
+use kaskade_actors::dispatch::answer::answer_number;
+use kaskade_models::{Datatype, Inputs, Model, Tensor};
 use kaskade_planners::calibration::{Label as Truth, Labelled, calibrate_on};
 use kaskade_planners::certify::parts;
-use kaskade_policy::confidence::deferral::{ClassSpread, number_of_text};
+use kaskade_policy::confidence::deferral::ClassSpread;
 use kaskade_policy::confidence::{Calibration, Estimator, Scores};
 use kaskade_policy::profile::{BeforeAfter, Validation};
+use serde_json::{Map, Value, json};
 
 use super::MeasureError;
-use crate::data::Label;
-use crate::data::reply::{ReplyError, class_of, comparable, logits_of, span_of, stated_text};
-
-/// The output in which a language model reports its confidence.
-const CONFIDENCE: &str = "confidence";
+use super::judge::{JudgeProgram, Question};
+use crate::data::grading::Grading;
+use crate::data::reply::{
+    CONFIDENCE, ReplyError, answer_of, class_of, comparable, given_answer, logits_of, names_of, span_of,
+};
+use crate::data::{Label, Samples};
 
 /// Requests per batch: here only the answers count.
 const BATCH: usize = 32;
@@ -28,24 +31,45 @@ pub struct Answers {
     pub validation: Validation,
 }
 
+/// What makes an answer right.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Standard<'a> {
+    /// How texts are compared with the labels.
+    pub grading: Grading,
+    /// A program that decides in place of the labels.
+    pub program: Option<&'a JudgeProgram>,
+}
+
 /// Runs a model over a labelled set and calibrates its confidence on the selection part: a classifier's by its scores, a language
 /// model's own as it is.
 ///
 /// # Errors
-/// When the model fails on a sample, gives neither `logits` nor `text`, or its scores cannot be calibrated.
+/// When the model fails on a sample, an answer and its label are of different kinds, the judge fails, or the scores cannot be calibrated.
 pub fn calibrated(
     model: &mut dyn Model,
-    requests: &[Inputs],
-    labels: &[Label],
+    set: &Samples,
     estimator: Estimator,
+    standard: &Standard<'_>,
     step: impl FnMut(u64),
 ) -> Result<Answers, MeasureError> {
-    if requests.len() != labels.len() {
+    if set.inputs.len() != set.labels.len() {
         return Err(MeasureError::Unlabelled);
     }
-    let judgements = each(model, requests, Judgement::of, step)?;
-    let samples = judgements.iter().zip(labels);
-    let samples: Vec<Labelled<'_>> = samples.map(|(judged, label)| judged.labelled(label)).collect();
+    let answered = each(model, &set.inputs, Answered::of, step)?;
+    let truths = match standard.program {
+        Some(program) => {
+            let right = judged(program, set, &answered, standard.grading)?;
+            right.into_iter().map(Truth::Correct).collect()
+        }
+        None => truths(set, &answered, standard.grading)?,
+    };
+    let samples = answered.iter().zip(truths);
+    let samples: Vec<Labelled<'_>> = samples
+        .map(|(answered, label)| Labelled {
+            scores: answered.judgement.scores(),
+            label,
+        })
+        .collect();
     // The other part proves the cascades that are chosen by these confidences.
     let selection: Vec<Labelled<'_>> = parts(samples.len())
         .selection
@@ -54,11 +78,11 @@ pub fn calibrated(
         .collect();
     let calibrated = calibrate_on(estimator, &selection, &samples)?;
     let temperature = calibrated.calibration.temperature;
-    let spread = |judged: &Judgement| match judged {
+    let spread = |answered: &Answered| match &answered.judgement {
         Judgement::Logits(logits) => ClassSpread::of(logits, temperature),
-        Judgement::Text { .. } | Judgement::Span { .. } => None,
+        Judgement::Given { .. } | Judgement::Span { .. } => None,
     };
-    let spreads: Option<Vec<ClassSpread>> = judgements.iter().map(spread).collect();
+    let spreads: Option<Vec<ClassSpread>> = answered.iter().map(spread).collect();
     let spreads = spreads.unwrap_or_default();
     Ok(Answers {
         calibration: calibrated.calibration,
@@ -66,7 +90,7 @@ pub fn calibrated(
         validation: Validation {
             margins: spreads.iter().map(|spread| spread.margin).collect(),
             entropies: spreads.iter().map(|spread| spread.entropy).collect(),
-            predictions: judgements.iter().map(Judgement::number).collect(),
+            predictions: answered.iter().map(|answered| answered.number).collect(),
             confidences: calibrated.confidences,
             correct: calibrated.correct,
         },
@@ -78,7 +102,20 @@ pub fn calibrated(
 /// # Errors
 /// When the model fails on one, or its answer is neither a class nor a text.
 pub fn answers(model: &mut dyn Model, requests: &[Inputs]) -> Result<Vec<Label>, MeasureError> {
-    each(model, requests, comparable, |_| ())
+    each(model, requests, |outputs| comparable(outputs, false), |_| ())
+}
+
+/// The answers of a model as labels for others. With a metric, spans are compared by their texts.
+///
+/// # Errors
+/// As [`answers`].
+pub(super) fn as_labels(
+    model: &mut dyn Model,
+    requests: &[Inputs],
+    grading: Grading,
+) -> Result<Vec<Label>, MeasureError> {
+    let as_text = grading.scores_texts();
+    each(model, requests, |outputs| comparable(outputs, as_text), |_| ())
 }
 
 fn each<T>(
@@ -109,85 +146,171 @@ fn each<T>(
     Ok(all)
 }
 
-/// A model's answer to a request, and the score of its confidence.
+/// What the labels say about the answers.
+fn truths<'a>(
+    set: &Samples,
+    answered: &[Answered],
+    grading: Grading,
+) -> Result<Vec<Truth<'a>>, MeasureError> {
+    let truths = answered.iter().zip(&set.labels).enumerate();
+    let truths = truths.map(|(number, (answered, label))| {
+        answered
+            .judgement
+            .truth(label, grading)
+            .map_err(|source| MeasureError::Sample {
+                number,
+                source: Box::new(source),
+            })
+    });
+    truths.collect()
+}
+
+/// Which answers are right by a program.
+fn judged(
+    program: &JudgeProgram,
+    set: &Samples,
+    answered: &[Answered],
+    grading: Grading,
+) -> Result<Vec<bool>, MeasureError> {
+    let inputs: Vec<Map<String, Value>> = set.inputs.iter().map(texts).collect();
+    let references: Vec<Option<Value>> = set
+        .labels
+        .iter()
+        .map(|label| (*label != Label::Unknown).then(|| json!(label)))
+        .collect();
+    let rest = answered.iter().zip(&references).enumerate();
+    let questions = inputs.iter().zip(rest);
+    let questions: Vec<Question<'_>> = questions
+        .map(|(input, (sample, (answered, reference)))| Question {
+            sample,
+            input,
+            answer: &answered.said,
+            reference: reference.as_ref(),
+        })
+        .collect();
+    Ok(program.judge(&questions, grading.right_from())?)
+}
+
+/// The texts of a request, by input; one alone is no list.
+fn texts(inputs: &Inputs) -> Map<String, Value> {
+    let texts = inputs.iter().filter(|input| input.datatype == Datatype::Bytes);
+    let texts = texts.filter_map(|input| {
+        let texts = input.to_texts().ok()?;
+        let value = match texts.as_slice() {
+            [one] => json!(one),
+            several => json!(several),
+        };
+        Some((input.name.clone(), value))
+    });
+    texts.collect()
+}
+
+/// A model's answer to a request.
+struct Answered {
+    judgement: Judgement,
+    /// A number for the answer, the same for the same answer.
+    number: u32,
+    /// The answer for a judge.
+    said: Value,
+}
+
+/// What an answer is compared by, and the score of its confidence.
 enum Judgement {
-    /// A classifier.
+    /// A classifier, or a ranking of passages.
     Logits(Vec<f32>),
     /// A model that finds an answer in a context.
-    Span { start: Vec<f32>, end: Vec<f32> },
+    Span {
+        start: Vec<f32>,
+        end: Vec<f32>,
+        /// The text; `None` if the question came as token ids.
+        answer: Option<Label>,
+    },
     /// A language model, or one that gives several labels.
-    Text { answer: Label, confidence: f64 },
+    Given { answer: Label, confidence: f64 },
+}
+
+impl Answered {
+    fn of(outputs: &[Tensor]) -> Result<Self, ReplyError> {
+        let judgement = Judgement::of(outputs)?;
+        Ok(Self {
+            said: judgement.said(outputs),
+            judgement,
+            number: answer_number(outputs),
+        })
+    }
 }
 
 impl Judgement {
     fn of(outputs: &[Tensor]) -> Result<Self, ReplyError> {
-        let Some(Label::Text(text)) = stated_text(outputs) else {
+        let Some(answer) = given_answer(outputs)? else {
             return Ok(match span_of(outputs)? {
-                Some((start, end)) => Self::Span { start, end },
+                Some((start, end)) => Self::Span {
+                    start,
+                    end,
+                    answer: answer_of(outputs),
+                },
                 None => Self::Logits(logits_of(outputs)?),
             });
         };
         let confidence = outputs.iter().find(|output| output.name == CONFIDENCE);
         let confidence = confidence.map(Tensor::to_f32).transpose()?;
         let confidence = confidence.and_then(|values| values.first().copied());
-        Ok(Self::Text {
-            answer: Label::Text(text),
+        Ok(Self::Given {
+            answer,
             confidence: confidence.ok_or(ReplyError::NoConfidence)?.into(),
         })
     }
 
-    fn labelled<'a>(&'a self, label: &Label) -> Labelled<'a> {
-        match (self, label) {
-            (Self::Logits(logits), Label::Class(class)) => Labelled {
-                scores: Scores::Logits(logits),
-                label: Truth::Class(*class),
-            },
-            (
-                Self::Span { start, end },
-                Label::Span {
-                    start: first,
-                    end: last,
-                },
-            ) => Labelled {
-                scores: Scores::Span { start, end },
-                label: Truth::Span {
-                    start: *first,
-                    end: *last,
-                },
-            },
-            (Self::Span { start, end }, _) => Labelled {
-                scores: Scores::Span { start, end },
-                label: Truth::Correct(false),
-            },
-            // No class is a text or a span, so calibration refuses the sample and names it.
-            (Self::Logits(logits), _) => Labelled {
-                scores: Scores::Logits(logits),
-                label: Truth::Correct(false),
-            },
-            // Nor is a set of classes a text.
-            (Self::Text { confidence, .. }, Label::Classes(classes)) => Labelled {
-                scores: Scores::Given(*confidence),
-                label: Truth::Class(classes.first().copied().unwrap_or_default()),
-            },
-            (Self::Text { answer, confidence }, label) => Labelled {
-                scores: Scores::Given(*confidence),
-                label: Truth::Correct(label.accepts(answer)),
-            },
+    fn scores(&self) -> Scores<'_> {
+        match self {
+            Self::Logits(logits) => Scores::Logits(logits),
+            Self::Span { start, end, .. } => Scores::Span { start, end },
+            Self::Given { confidence, .. } => Scores::Given(*confidence),
         }
     }
 
-    /// A number for the answer, the same for the same answer: the class, or [`number_of_text`].
-    fn number(&self) -> u32 {
-        match self {
-            Self::Logits(logits) => class_of(logits).unwrap_or_default() as u32,
-            Self::Text { answer, .. } => match answer {
-                Label::Text(text) => number_of_text(text),
-                other => number_of_text(&other.to_string()),
-            },
-            Self::Span { start, end } => {
-                let place = |logits: &[f32]| class_of(logits).unwrap_or_default();
-                number_of_text(&format!("{} {}", place(start), place(end)))
+    /// What a label says about the answer.
+    fn truth<'a>(&self, label: &Label, grading: Grading) -> Result<Truth<'a>, MeasureError> {
+        Ok(match (self, label) {
+            (_, Label::Unknown) => return Err(MeasureError::Unlabelled),
+            (Self::Logits(_), Label::Class(class)) => Truth::Class(*class),
+            (Self::Logits(logits), Label::AnyOf(_)) => {
+                let class = class_of(logits).ok_or(ReplyError::NoClass)?;
+                Truth::Correct(label.accepts(&Label::Class(class)))
             }
+            (Self::Span { .. }, Label::Span { start, end }) => Truth::Span {
+                start: *start,
+                end: *end,
+            },
+            (Self::Span { answer, .. }, Label::Text(_) | Label::Texts(_)) => {
+                let answer = answer.as_ref().ok_or(ReplyError::NoAnswer)?;
+                Truth::Correct(grading.accepts(label, answer))
+            }
+            (Self::Given { answer, .. }, Label::Text(_) | Label::Texts(_) | Label::Classes(_)) => {
+                Truth::Correct(grading.accepts(label, answer))
+            }
+            _ => {
+                return Err(MeasureError::OtherLabel {
+                    label: label.to_string(),
+                });
+            }
+        })
+    }
+
+    /// The answer for a judge: texts, or numbers of classes that have no names.
+    fn said(&self, outputs: &[Tensor]) -> Value {
+        match (self, names_of(outputs)) {
+            (Self::Logits(_), Some(names)) if names.len() == 1 => json!(names.first()),
+            (Self::Logits(logits), _) => json!(class_of(logits)),
+            (Self::Span { answer, .. }, _) => json!(answer),
+            (
+                Self::Given {
+                    answer: Label::Classes(_),
+                    ..
+                },
+                Some(names),
+            ) => json!(names),
+            (Self::Given { answer, .. }, _) => json!(answer),
         }
     }
 }
@@ -221,13 +344,16 @@ mod tests {
     fn overconfidence_is_calibrated_and_no_answer_changes() {
         let requests: Vec<Inputs> = (0..200_u8).map(|n| asking(f32::from(n % 3))).collect();
         let right = |n: usize| if n.is_multiple_of(4) { (n + 1) % 3 } else { n % 3 };
-        let labels: Vec<Label> = (0..200).map(|n| Label::Class(right(n))).collect();
+        let set = Samples {
+            inputs: requests,
+            labels: (0..200).map(|n| Label::Class(right(n))).collect(),
+        };
         let mut seen = 0;
         let answers = calibrated(
             &mut Overconfident,
-            &requests,
-            &labels,
+            &set,
             Estimator::MaxSquared,
+            &Standard::default(),
             |done| seen += done,
         )
         .unwrap();
@@ -254,6 +380,84 @@ mod tests {
                 .iter()
                 .zip(0..)
                 .all(|(answer, n)| *answer == n % 3)
+        );
+    }
+
+    fn truth(outputs: &[Tensor], label: &Label) -> Result<Truth<'static>, MeasureError> {
+        Judgement::of(outputs).unwrap().truth(label, Grading::default())
+    }
+
+    fn floats(name: &str, values: &[f32]) -> Tensor {
+        Tensor::from_f32(name, &[values.len()], values).unwrap()
+    }
+
+    #[test]
+    fn answers_and_labels_of_different_kinds_are_refused() {
+        let class = [floats(LOGITS, &[0.0, 1.0])];
+        assert_eq!(truth(&class, &Label::Class(1)).unwrap(), Truth::Class(1));
+        assert_eq!(
+            truth(&class, &Label::AnyOf(vec![1, 4])).unwrap(),
+            Truth::Correct(true)
+        );
+        let span = [
+            floats("start_logits", &[0.0, 1.0]),
+            floats("end_logits", &[0.0, 1.0]),
+        ];
+        let text = [
+            Tensor::from_texts("text", &["yes "]).unwrap(),
+            floats("confidence", &[0.5]),
+        ];
+        assert_eq!(truth(&text, &Label::text("yes")).unwrap(), Truth::Correct(true));
+        let several = [
+            floats("probabilities", &[0.7, 0.2, 0.6]),
+            floats("confidence", &[0.5]),
+        ];
+        assert_eq!(
+            truth(&several, &Label::Classes(vec![0, 2])).unwrap(),
+            Truth::Correct(true)
+        );
+        for (outputs, label) in [
+            (&class[..], Label::text("a")),
+            (&class[..], Label::Unknown),
+            (&span[..], Label::Class(0)),
+            (&text[..], Label::Class(0)),
+            (&several[..], Label::Class(0)),
+        ] {
+            assert!(truth(outputs, &label).is_err(), "{label}");
+        }
+        // Asked with token ids, a span has no text.
+        let error = truth(&span, &Label::text("a")).unwrap_err();
+        assert!(matches!(error, MeasureError::Reply(ReplyError::NoAnswer)));
+    }
+
+    #[test]
+    fn a_judge_gets_names_of_classes_and_texts_of_spans() {
+        let said = |outputs: &[Tensor]| Answered::of(outputs).unwrap().said;
+        let logits = floats(LOGITS, &[0.0, 1.0]);
+        assert_eq!(said(std::slice::from_ref(&logits)), 1);
+        assert_eq!(
+            said(&[logits, Tensor::from_texts("label", &["dog"]).unwrap()]),
+            "dog"
+        );
+        let span = [
+            floats("start_logits", &[0.0]),
+            floats("end_logits", &[1.0]),
+            Tensor::from_texts("answer", &["the sea"]).unwrap(),
+        ];
+        assert_eq!(said(&span), "the sea");
+        let several = [
+            floats("probabilities", &[0.7, 0.2, 0.6]),
+            floats("confidence", &[0.5]),
+        ];
+        assert_eq!(said(&several), json!([0, 2]));
+        let inputs = vec![
+            Tensor::from_texts("query", &["q"]).unwrap(),
+            Tensor::from_texts("passages", &["a", "b"]).unwrap(),
+            floats("pixels", &[0.5]),
+        ];
+        assert_eq!(
+            Value::from(texts(&inputs)),
+            json!({"query": "q", "passages": ["a", "b"]})
         );
     }
 }

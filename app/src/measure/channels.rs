@@ -14,6 +14,7 @@ use kaskade_actors::subjects::SubjectError;
 use kaskade_actors::wire::{CodecError, Message as _, StageRequest};
 use kaskade_models::{Tensor, TensorError};
 use kaskade_planners::placement::{Channel, TransferSample};
+use kaskade_policy::profile::HopTime;
 use thiserror::Error;
 
 /// Longest that one message may take.
@@ -106,17 +107,50 @@ pub async fn in_process(sizes: &[usize], rounds: usize) -> Result<Channel, Chann
     Ok(Channel::Measured { samples })
 }
 
+/// Messages of which the time of a hop is measured.
+const HOPS: usize = 400;
+
+/// Largest message of which the time of a hop is measured, bytes: larger ones travel in parts.
+const LARGEST_HOP: usize = 512 << 10;
+
+/// Measures the time of a message of this size between two actors, over a broker of its own on this machine.
+///
+/// # Errors
+/// The broker's error, or when a message does not arrive.
+pub async fn hop(bytes: usize) -> Result<Option<HopTime>, ChannelError> {
+    let sizes = [bytes.clamp(4, LARGEST_HOP)];
+    let times = times_over_broker(BusConfig::new("hops"), &sizes, HOPS).await?;
+    let times = times.into_iter().next();
+    let mut times = times.map_or_else(Vec::new, |(_, times)| times);
+    times.sort_unstable();
+    let seconds: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
+    Ok(HopTime::of(&seconds))
+}
+
 /// Over a broker; sizes that it does not carry whole are left out.
 ///
 /// # Errors
 /// The broker's error, or when a message does not arrive.
 pub async fn over_broker(bus: BusConfig, sizes: &[usize], rounds: usize) -> Result<Channel, ChannelError> {
+    let mut measured = times_over_broker(bus, sizes, rounds).await?;
+    let samples = measured.iter_mut().map(|(size, times)| sample(*size, times));
+    Ok(Channel::Measured {
+        samples: samples.collect(),
+    })
+}
+
+/// Times of messages by size, over a broker.
+async fn times_over_broker(
+    bus: BusConfig,
+    sizes: &[usize],
+    rounds: usize,
+) -> Result<Vec<(usize, Vec<Duration>)>, ChannelError> {
     let bus = Bus::connect(bus).await?;
     let subject = subjects::App::new("channels")?.replica(&ids::unique_token())?;
     let mut arrivals = bus.subscribe(subject.clone(), None).await?;
     bus.barrier().await?;
     let carried = bus.max_payload().saturating_sub(HEADROOM);
-    let mut samples = Vec::new();
+    let mut measured = Vec::new();
     for size in sizes {
         let request = request(*size)?;
         if request.encode()?.len() > carried {
@@ -138,13 +172,13 @@ pub async fn over_broker(bus: BusConfig, sizes: &[usize], rounds: usize) -> Resu
             }
             times.extend((round >= WARM_UP).then_some(took));
         }
-        samples.push(sample(*size, &mut times));
+        measured.push((*size, times));
     }
     bus.close().await;
-    if samples.is_empty() {
+    if measured.is_empty() {
         return Err(ChannelError::TooSmall { carried });
     }
-    Ok(Channel::Measured { samples })
+    Ok(measured)
 }
 
 /// The median: other processes on the machine delay some messages, but not half of them.

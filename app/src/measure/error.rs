@@ -5,6 +5,8 @@ use kaskade_policy::confidence::ConfidenceError;
 use kaskade_policy::invalid::Invalid;
 use thiserror::Error;
 
+use super::channels::ChannelError;
+use super::judge::JudgeError;
 use super::memory::MemoryError;
 use crate::data::DataError;
 use crate::data::reply::ReplyError;
@@ -53,13 +55,27 @@ pub enum MeasureError {
     /// There are samples without labels.
     #[error("every sample needs a label")]
     Unlabelled,
+    /// A label and an answer cannot be compared.
+    #[error(
+        "the label, {label}, and the answer of the model are of different kinds; check `task`, `columns` and the model"
+    )]
+    OtherLabel {
+        /// The label.
+        label: String,
+    },
+    /// A judge is given for a pipeline.
+    #[error("a pipeline is measured by the labels of its scenes; leave `--judge` out")]
+    JudgedPipeline,
+    /// The judge fails.
+    #[error(transparent)]
+    Judge(#[from] JudgeError),
     /// The app names no labelled set to measure on.
     #[error("data.validation: is missing; name the labelled set to measure on")]
     NoValidationSet,
     /// Answers of the app's task have no labelled data format.
     #[error(
-        "task: only classes and texts have a labelled data format; `--judge largest` needs no labels for tasks whose answers have a confidence, \
-         or write the profile yourself (`kaskade schema profile`)"
+        "task: vectors and scores of single pairs are neither right nor wrong and have no confidence; for a cascade of embedders or \
+         cross-encoders use `task = \"ranking\"`, or write the profile yourself (`kaskade schema profile`)"
     )]
     NoLabelFormat,
     /// The labelled set was not read.
@@ -118,6 +134,12 @@ pub enum MeasureError {
         /// The output.
         output: String,
     },
+    /// The time of a message cannot be measured.
+    #[error("the time of a message cannot be measured")]
+    Hop(#[source] ChannelError),
+    /// The threads of the broker cannot be started.
+    #[error("the broker of the measurement cannot be started")]
+    Runtime(#[source] std::io::Error),
     /// Memory cannot be measured.
     #[error(transparent)]
     Memory(#[from] MemoryError),

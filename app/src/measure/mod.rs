@@ -6,6 +6,7 @@
 //! | [`channels`] | how long a message takes from stage to stage |
 //! | [`cost`] | latency, energy and utilisation by batch size |
 //! | `findings` | objects that a detector found in scenes, and their accuracy |
+//! | [`judge`] | a program that judges answers |
 //! | [`memory`] | memory of a model on its device by batch size |
 //! | [`meter`] | stretches of work and their energy |
 //! | [`profiler`] | [`Profiler`]: measures an app as configured |
@@ -18,6 +19,7 @@ pub mod channels;
 pub mod cost;
 mod error;
 mod findings;
+pub mod judge;
 pub mod memory;
 pub mod meter;
 pub mod profiler;
@@ -25,9 +27,10 @@ mod remote;
 pub mod text;
 pub mod tree;
 
-use answers::Answers;
+use answers::{Answers, Standard};
 use cost::Effort;
 pub use error::MeasureError;
+use judge::JudgeProgram;
 use kaskade_models::power::PowerConfig;
 use kaskade_models::{Loaded, Model, ModelInfo};
 use kaskade_policy::confidence::Estimator;
@@ -36,7 +39,8 @@ use kaskade_policy::remote::price::CostSource;
 use meter::Meter;
 pub use profiler::Profiler;
 
-use crate::data::{Label, Samples};
+use crate::data::grading::Grading;
+use crate::data::{Label, LabelUse, Samples};
 use crate::family::{Family, Member};
 use crate::report::progress::Progress;
 use crate::report::units;
@@ -53,8 +57,41 @@ pub struct Plan<'a> {
     pub power: &'a PowerConfig,
     /// Whether progress is kept to oneself.
     pub quiet: bool,
-    /// Whether an answer is right if it is the largest variant's, in place of the labels.
-    pub judged_by_largest: bool,
+    /// What decides whether an answer is right.
+    pub judge: &'a Judge,
+    /// How texts are compared.
+    pub grading: Grading,
+}
+
+/// What decides whether an answer is right.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Judge {
+    /// The labels of the validation set.
+    #[default]
+    Labels,
+    /// The largest variant: an answer is right if it gives the same one. Spans are compared by their strongest start and end, or by a
+    /// metric of texts; several labels as a set.
+    Largest,
+    /// A program that is given every answer, and the label where there is one.
+    Program(JudgeProgram),
+}
+
+impl Judge {
+    /// What the labels of the set are used for.
+    fn label_use(&self) -> LabelUse {
+        match self {
+            Self::Labels => LabelUse::Required,
+            Self::Largest => LabelUse::Ignored,
+            Self::Program(_) => LabelUse::Reference,
+        }
+    }
+
+    fn program(&self) -> Option<&JudgeProgram> {
+        match self {
+            Self::Program(program) => Some(program),
+            Self::Labels | Self::Largest => None,
+        }
+    }
 }
 
 /// Profiles a family: loads one model after the other, measures what it costs, and calibrates it on a labelled set, which
@@ -65,7 +102,7 @@ pub struct Plan<'a> {
 pub fn profile<E: From<MeasureError>>(
     plan: &Plan<'_>,
     family: &Family,
-    samples: impl FnOnce(&Loaded) -> Result<Samples, E>,
+    samples: impl FnOnce(&Loaded, LabelUse) -> Result<Samples, E>,
 ) -> Result<Profile, E> {
     let mut read: Option<Samples> = None;
     let mut samples = Some(samples);
@@ -78,9 +115,9 @@ pub fn profile<E: From<MeasureError>>(
             .map_err(MeasureError::of(&member.name))?;
         let signature = loaded.model.signature();
         if let Some(samples) = samples.take() {
-            let mut set = samples(&loaded)?;
-            if plan.judged_by_largest {
-                set.labels = labels_of_largest(family, &set)?;
+            let mut set = samples(&loaded, plan.judge.label_use())?;
+            if *plan.judge == Judge::Largest {
+                set.labels = labels_of_largest(family, &set, plan.grading)?;
             }
             read = Some(set);
         }
@@ -95,9 +132,14 @@ pub fn profile<E: From<MeasureError>>(
     if variants.is_empty() {
         return Err(MeasureError::NoMembers.into());
     }
-    let judge = family.members.last().filter(|_| plan.judged_by_largest);
+    let judge = match plan.judge {
+        Judge::Labels => None,
+        Judge::Largest => family.members.last().map(|judge| judge.name.clone()),
+        Judge::Program(program) => Some(program.command().to_owned()),
+    };
     Ok(Profile {
-        judge: judge.map(|judge| judge.name.clone()),
+        judge,
+        hop: None,
         input_bytes: read.as_ref().map_or_else(Vec::new, input_bytes),
         version: PROFILE_VERSION,
         app: plan.app.to_owned(),
@@ -110,7 +152,7 @@ pub fn profile<E: From<MeasureError>>(
 }
 
 /// The answers of the largest variant, as labels.
-fn labels_of_largest(family: &Family, set: &Samples) -> Result<Vec<Label>, MeasureError> {
+fn labels_of_largest(family: &Family, set: &Samples, grading: Grading) -> Result<Vec<Label>, MeasureError> {
     let largest = family.members.last().ok_or(MeasureError::NoMembers)?;
     let named = || MeasureError::of::<MeasureError>(&largest.name);
     let mut loaded = largest
@@ -118,7 +160,7 @@ fn labels_of_largest(family: &Family, set: &Samples) -> Result<Vec<Label>, Measu
         .map_err(MeasureError::of(&largest.name))?;
     set.check(&loaded.model.signature())
         .map_err(MeasureError::of(&largest.name))?;
-    answers::answers(loaded.model.as_mut(), &set.inputs).map_err(named())
+    answers::as_labels(loaded.model.as_mut(), &set.inputs, grading).map_err(named())
 }
 
 /// Bytes of each sample's inputs.
@@ -147,11 +189,15 @@ fn variant(
     } else {
         member.price.and_then(|price| price.cost(None))
     };
+    let standard = Standard {
+        grading: plan.grading,
+        program: plan.judge.program(),
+    };
     let Answers {
         calibration,
         ece,
         validation,
-    } = answers::calibrated(model, &set.inputs, &set.labels, plan.estimator, |done| {
+    } = answers::calibrated(model, set, plan.estimator, &standard, |done| {
         progress.advance(done);
     })?;
     let mut costs = cost::measure(model, &set.inputs, plan.effort, meter, || progress.advance(1))?;

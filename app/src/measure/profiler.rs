@@ -1,17 +1,20 @@
 //! Measures an app as configured in its file.
 
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
-use kaskade_policy::profile::Profile;
+use kaskade_policy::profile::{HopTime, Profile};
 
+use super::channels::{self, ChannelError};
 use super::cost::Effort;
 use super::memory::Weighed;
 use super::tree::{Measured, TreePlan};
-use super::{MeasureError, Plan, profile};
+use super::{Judge, MeasureError, Plan, profile};
+use crate::config::App;
 use crate::config::data::DataSet;
-use crate::config::{App, Task};
 use crate::data::Samples;
+use crate::data::grading::Grading;
 use crate::family::{Family, Member, Recording, Source};
 
 /// How long each batch size is run in each round.
@@ -35,7 +38,7 @@ pub struct Profiler<'a> {
     family: Family,
     effort: Effort,
     quiet: bool,
-    judged_by_largest: bool,
+    judge: Judge,
 }
 
 impl<'a> Profiler<'a> {
@@ -46,7 +49,7 @@ impl<'a> Profiler<'a> {
             family: Family::of(app),
             effort: Effort::new(STRETCH),
             quiet: true,
-            judged_by_largest: false,
+            judge: Judge::Labels,
         }
     }
 
@@ -76,10 +79,10 @@ impl<'a> Profiler<'a> {
         self
     }
 
-    /// Counts an answer as right if the largest variant gives it too, and reads no labels: the loss of a cascade is then the share of its
-    /// answers that differ from the largest variant's. Spans are compared by their strongest start and end, several labels as a set.
-    pub fn judged_by_largest(mut self, judged: bool) -> Self {
-        self.judged_by_largest = judged;
+    /// Sets what decides whether an answer is right. With [`Judge::Largest`] no labels are read, and the loss of a cascade is the share of
+    /// its answers that differ from the largest variant's.
+    pub fn judge(mut self, judge: Judge) -> Self {
+        self.judge = judge;
         self
     }
 
@@ -107,22 +110,22 @@ impl<'a> Profiler<'a> {
     /// Checks what can be known before a model is loaded.
     ///
     /// # Errors
-    /// When the app names no validation set, or its task has no labelled data format.
+    /// When the app names no validation set, or answers of its task have no confidence.
     pub fn check(&self) -> Result<(), MeasureError> {
         self.validation_set()?;
-        let labelled = matches!(self.app.task, Task::Classification | Task::Generation);
-        let judged = self.judged_by_largest && self.app.task.has_confidence();
-        if !labelled && !judged && self.app.pipeline.is_none() {
-            return Err(MeasureError::NoLabelFormat);
+        if self.app.pipeline.is_none() {
+            let judged = self.app.task.has_confidence();
+            return judged.then_some(()).ok_or(MeasureError::NoLabelFormat);
         }
-        Ok(())
+        let labelled = self.judge == Judge::Labels;
+        labelled.then_some(()).ok_or(MeasureError::JudgedPipeline)
     }
 
     /// Measures the app's variants: answers, calibrated confidence, latency, energy and utilisation by batch size. Memory stays unknown,
     /// because it takes a separate process for every variant; see [`Profiler::run_with_memory`].
     ///
     /// # Errors
-    /// When the app names no validation set, a model cannot be loaded or fails on a sample, or a task has no labelled data format.
+    /// When the app names no validation set, a model cannot be loaded or fails on a sample, or answers of its task have no confidence.
     pub fn run(&self) -> Result<Profile, MeasureError> {
         self.check()?;
         let set = self.validation_set()?;
@@ -132,9 +135,14 @@ impl<'a> Profiler<'a> {
             effort: &self.effort,
             power: &(&self.app.power).into(),
             quiet: self.quiet,
-            judged_by_largest: self.judged_by_largest,
+            judge: &self.judge,
+            grading: Grading::of(&self.app.data),
         };
-        profile(&plan, &self.family, |loaded| Ok(Samples::read(set, loaded)?))
+        let mut profile = profile(&plan, &self.family, |loaded, used| {
+            Ok::<_, MeasureError>(Samples::read_for(set, loaded, used)?)
+        })?;
+        profile.hop = hop(&profile)?;
+        Ok(profile)
     }
 
     /// The same, with the memory of every variant by batch size, which `weigh` measures: on the processor, in a process that has done
@@ -183,6 +191,24 @@ impl<'a> Profiler<'a> {
             .as_ref()
             .ok_or(MeasureError::NoValidationSet)
     }
+}
+
+/// Measures the time of a message of the mean size of the samples.
+fn hop(profile: &Profile) -> Result<Option<HopTime>, MeasureError> {
+    let bytes: u64 = profile.input_bytes.iter().map(|bytes| u64::from(*bytes)).sum();
+    let mean = usize::try_from(bytes / profile.samples.max(1) as u64).unwrap_or(usize::MAX);
+    // On a thread of its own: the caller's may run tasks already.
+    thread::scope(|scope| {
+        let measured = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+            let hop = runtime
+                .map_err(MeasureError::Runtime)?
+                .block_on(channels::hop(mean));
+            hop.map_err(MeasureError::Hop)
+        });
+        let ended = MeasureError::Hop(ChannelError::NoReceiver);
+        measured.join().unwrap_or(Err(ended))
+    })
 }
 
 #[cfg(test)]

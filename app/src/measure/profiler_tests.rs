@@ -1,5 +1,12 @@
-use super::*;
+use kaskade_planners::cascade::Objective;
+use kaskade_planners::certify::{AccuracyTarget, CertifyOptions};
 use kaskade_policy::confidence::Estimator;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::measure::judge::JudgeProgram;
+use crate::planning;
+use crate::report::in_one_line;
 
 /// An app over models of the fixtures, asked these lines, with a labelled set whose labels mean nothing.
 fn app(task: &str, variants: &[&str], lines: &str, dir: &Path) -> App {
@@ -33,8 +40,10 @@ fn question_answering_is_profiled_without_labels() {
         "who\tthe cat sat\t0\nwhat\ta dog ran\t0\nwhere\tthe mat\t0\n",
         dir.path(),
     );
-    assert!(matches!(profiler(&app).run(), Err(MeasureError::NoLabelFormat)));
-    let profile = profiler(&app).judged_by_largest(true).run().unwrap();
+    // The numbers are no answers.
+    let error = in_one_line(&profiler(&app).run().unwrap_err());
+    assert!(error.contains("use `records`"), "{error}");
+    let profile = profiler(&app).judge(Judge::Largest).run().unwrap();
     profile.validate().unwrap();
     assert_eq!(profile.estimator, Estimator::Span);
     assert_eq!(profile.judge.as_deref(), Some("v1"));
@@ -51,6 +60,11 @@ fn question_answering_is_profiled_without_labels() {
         assert!(variant.validation.margins.is_empty());
     }
     assert_eq!(profile.input_bytes.len(), 3);
+    let hop = profile.hop.unwrap();
+    assert!(
+        hop.median_s > 0.0 && hop.median_s < 1.0 && hop.spread.unwrap().is_sound(),
+        "{hop:?}"
+    );
 }
 
 #[test]
@@ -64,7 +78,155 @@ fn the_answers_of_the_largest_variant_replace_the_labels_of_classes() {
         "the cat sat\t77\na dog\t77\n",
         dir.path(),
     );
-    let profile = profiler(&app).judged_by_largest(true).run().unwrap();
+    let profile = profiler(&app).judge(Judge::Largest).run().unwrap();
     assert_eq!(profile.variants[0].validation.correct, [true; 2]);
     assert_eq!(profile.variants[0].validation.margins.len(), 2);
+}
+
+/// An app over models of the fixtures with records as its validation set.
+fn with_records(task: &str, variants: &[(&str, &str)], data: &str, records: &[Value], dir: &Path) -> App {
+    let file = dir.join("records.jsonl");
+    let lines: Vec<String> = records.iter().map(Value::to_string).collect();
+    std::fs::write(&file, lines.join("\n")).unwrap();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/fixtures");
+    let variants = variants.iter().enumerate().map(|(place, (fixture, more))| {
+        let dir = fixtures.join(fixture);
+        format!("[[variants]]\nname = \"v{place}\"\ndir = {dir:?}\n{more}\n")
+    });
+    let variants: String = variants.collect();
+    let text = format!(
+        "name = \"graded\"\ntask = \"{task}\"\n{variants}\n[generation]\nmax_tokens = 4\n[data]\n{data}\n\
+         [data.validation.records]\nfile = {file:?}\n"
+    );
+    let app = App::parse(&text).unwrap();
+    assert_eq!(app.problems(), Vec::<String>::new());
+    app
+}
+
+fn right(profile: &Profile, variant: usize) -> usize {
+    let correct = &profile.variants[variant].validation.correct;
+    correct.iter().filter(|right| **right).count()
+}
+
+#[test]
+fn answers_to_questions_are_judged_by_the_words_that_they_share_with_a_reference() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = [
+        ("bert-question-answering", "dtype = \"bf16\""),
+        ("bert-question-answering", ""),
+    ];
+    let context =
+        "old keeper was in green tower of deep sea light house he kept old green light in deep house";
+    let asked = |answers: &[&str]| json!({"question": "who was in the tower?", "context": context, "answers": answers});
+    // Every span of the context shares words with the whole context; none is it.
+    let records: Vec<Value> = (0..6).map(|_| asked(&["nothing", context])).collect();
+    let profile = |data: &str| {
+        let app = with_records("question_answering", &model, data, &records, dir.path());
+        profiler(&app).run().unwrap()
+    };
+    let exact = profile("");
+    exact.validate().unwrap();
+    let f1 = profile("metric = \"f1\"\nright_from = 0.05");
+    for variant in 0..2 {
+        assert_eq!((right(&exact, variant), right(&f1, variant)), (0, 6));
+        assert!(f1.variants[variant].calibration.temperature > 0.0);
+    }
+    assert_eq!(f1.estimator, Estimator::Span);
+    assert_eq!(f1.judge, None);
+}
+
+#[test]
+fn generated_texts_are_judged_by_rouge_and_by_the_largest_variants_texts() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = [("t5", ""), ("t5", "")];
+    let records: Vec<Value> = (0..4)
+        .map(|number| json!({"text": format!("the sea {number}"), "answer": "zzz"}))
+        .collect();
+    let app = |metric: &str| {
+        let data = format!("metric = \"{metric}\"\nright_from = 0.5");
+        with_records("generation", &model, &data, &records, dir.path())
+    };
+    let labelled = profiler(&app("rouge_l")).run().unwrap();
+    assert_eq!(right(&labelled, 0), 0);
+    assert_eq!(labelled.estimator, Estimator::Given);
+    // The same weights give the same texts. By F1, two texts without words are equal.
+    let judged = profiler(&app("f1")).judge(Judge::Largest).run().unwrap();
+    assert_eq!((right(&judged, 0), right(&judged, 1)), (4, 4));
+    let texts = |profile: &Profile| profile.variants[0].validation.predictions.clone();
+    assert_eq!(texts(&labelled), texts(&judged));
+}
+
+#[test]
+fn embedders_that_rank_passages_are_certified() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = [
+        "the", "a", "deep", "sea", "light", "keeper", "house", "tower", "green", "old", "kept", "in",
+    ];
+    let word = |number: usize| words[number % words.len()];
+    let records: Vec<Value> = (0..400)
+        .map(|number| {
+            let query = format!("{} {} {}", word(number), word(number / 12), word(number / 3 + 5));
+            let other = format!("{} {}", word(number + 7), word(number * 5 + 1));
+            json!({"query": query, "positive": format!("{query} ?"), "negative": [other, "who ?"]})
+        })
+        .collect();
+    let model = [
+        ("sentence-transformer", "dtype = \"bf16\""),
+        ("sentence-transformer", ""),
+    ];
+    let app = with_records("ranking", &model, "", &records, dir.path());
+    let profile = profiler(&app).run().unwrap();
+    profile.validate().unwrap();
+    assert_eq!(profile.estimator, Estimator::MaxSquared);
+    // A text with one more word is close to itself.
+    assert!(right(&profile, 1) > 300, "{} of 400", right(&profile, 1));
+    assert_eq!(profile.variants[1].validation.margins.len(), 400);
+    let options = CertifyOptions::new(AccuracyTarget::MaxLoss { loss: 0.05 });
+    let planned = planning::cascade(&profile)
+        .app(&app)
+        .batch(1)
+        .objective(Objective::Certified(options));
+    let plan = planned.plan().unwrap().plan;
+    let certificate = plan.certificate.unwrap();
+    assert!(
+        certificate.samples == 240 && certificate.p_value <= 0.05,
+        "{certificate:?}"
+    );
+}
+
+#[test]
+fn a_program_judges_answers_with_and_without_references() {
+    let dir = tempfile::tempdir().unwrap();
+    let judge = dir.path().join("judge.py");
+    let program = r#"
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    assert asked["answer"] in ("negative", "neutral", "positive"), asked
+    print(json.dumps({"score": 5 if asked["sample"] % 2 and asked.get("reference") is None else 1}))
+"#;
+    std::fs::write(&judge, program).unwrap();
+    let judge = JudgeProgram::new(&format!("python3 '{}'", judge.display())).unwrap();
+    let model = [("bert-classification", ""), ("bert-classification", "")];
+    let mut records: Vec<Value> = (0..8).map(|_| json!({"text": "the deep sea"})).collect();
+    let scored = |records: &[Value], data: &str| {
+        let app = with_records("classification", &model, data, records, dir.path());
+        profiler(&app).judge(Judge::Program(judge.clone())).run()
+    };
+    let profile = scored(&records, "right_from = 3").unwrap();
+    profile.validate().unwrap();
+    assert_eq!(profile.variants[0].validation.correct, [false, true].repeat(4));
+    assert!(profile.judge.as_deref().unwrap().starts_with("python3 "));
+    let error = in_one_line(&scored(&records, "").unwrap_err());
+    assert!(error.contains("right_from") && error.contains("v0"), "{error}");
+    for record in &mut records {
+        record["label"] = json!("neutral");
+    }
+    let profile = scored(&records, "right_from = 3").unwrap();
+    assert_eq!(right(&profile, 0), 0, "references are passed on");
+    // Without a judge, a label is missing.
+    records[0] = json!({"text": "the sea"});
+    let app = with_records("classification", &model, "", &records, dir.path());
+    let error = in_one_line(&profiler(&app).run().unwrap_err());
+    assert!(error.contains("label"), "{error}");
 }

@@ -12,6 +12,7 @@ use kaskade_policy::profile::Profile;
 
 use crate::config::App;
 use crate::config::planner::PlannerRule;
+use crate::config::scalar::Span;
 use crate::planning::totals::RunTotals;
 use crate::planning::{PlanningError, allocator, gears, initial};
 use crate::report::in_one_line;
@@ -95,10 +96,10 @@ fn plan(
         running.and_then(|plan| Prior::measured(&plan.gears, &request.measured, ranges as usize, qps_max));
     let mut options = GearOptions {
         ranges,
-        hop_us: rule.hop.as_micros(),
         ablation: rule.policy.into(),
         guarantee: app.guarantee.and_then(|guarantee| guarantee.certify()),
         ..GearOptions::serving(profile, slo, qps_max, gears::devices(app, rule.memory.bytes()))
+            .with_hop(profile, rule.hop.map(Span::as_micros))
     };
     options.prior = measured.unwrap_or(options.prior);
     gears::limit_batches(&mut options, app);

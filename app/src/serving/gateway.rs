@@ -6,8 +6,9 @@ use kaskade_gateway::config::TenantKey;
 use kaskade_gateway::{AppOptions, Gateway, Limits, TlsFiles};
 
 use super::{ServingError, size};
-use crate::config::App;
 use crate::config::gateway::{GatewayRule, TenantRule};
+use crate::config::{App, Task};
+use crate::ranker;
 
 /// Starts the listener of the app's gateway. It serves no app yet: [`Gateway::serve`] adds it, with [`options`].
 ///
@@ -61,4 +62,5 @@ pub fn options(app: &App) -> AppOptions {
         .default_budget(app.ingress.default_budget.duration())
         .max_budget(app.ingress.max_budget.duration())
         .streaming(streaming.into())
+        .signature((app.task == Task::Ranking).then(ranker::signature))
 }

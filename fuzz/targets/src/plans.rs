@@ -171,6 +171,7 @@ fn profile_of(plan: &Plan) -> Profile {
     let estimator = plan.variants.iter().find_map(|variant| variant.calibration);
     Profile {
         judge: None,
+        hop: None,
         input_bytes: Vec::new(),
         version: kaskade_policy::profile::PROFILE_VERSION,
         app: plan.app.clone(),

@@ -194,25 +194,64 @@ async fn predict(State(shared): State<Arc<Shared>>, request: Request) -> Respons
     respond(answered.await)
 }
 
+/// Whether the app takes a query with all of its passages.
+fn ranks_passages(call: &Call) -> bool {
+    let signature = call.app.options.signature.as_ref();
+    signature.is_some_and(|signature| signature.inputs.iter().any(|input| input.name == "passages"))
+}
+
+/// Returns the scores of the texts, by one request.
+async fn ranked(call: &Call, asked: &Rerank) -> Result<Vec<f32>, Failure> {
+    if asked.texts.len() > MAX_TEXTS {
+        return Err(Failure::malformed(format!("send at most {MAX_TEXTS} texts")));
+    }
+    let texts: Vec<&str> = asked.texts.iter().map(String::as_str).collect();
+    let inputs = vec![
+        Tensor::from_texts("query", &[&asked.query])?,
+        Tensor::from_texts("passages", &texts)?,
+    ];
+    let reply = call.ask(InferRequest {
+        inputs,
+        ..InferRequest::default()
+    });
+    let reply = reply.await?;
+    let name = if asked.raw_scores { "logits" } else { "scores" };
+    let scores = reply.outputs.iter().find(|output| output.name == name);
+    let scores = scores.map(Tensor::to_f32).transpose()?;
+    let scores = scores.filter(|scores| scores.len() == texts.len());
+    let message = || format!("the app gives no `{name}`, one for each passage");
+    Ok(scores.ok_or_else(|| Fault::new(Code::BadOutput, message()))?)
+}
+
+/// Returns the scores of the texts, by a request for each.
+async fn pairs(call: &Call, asked: &Rerank) -> Result<Vec<f32>, Failure> {
+    let inputs = asked.texts.iter().map(|text| {
+        let query = Tensor::from_texts("text", &[&asked.query])?;
+        Ok(vec![query, Tensor::from_texts("text_pair", &[text])?])
+    });
+    let replies = ask_all(call, inputs.collect::<Result<_, Failure>>()?).await?;
+    let score = |reply: &InferReply| {
+        let logits = scores(reply)?;
+        // The last class is the relevant one; a cross-encoder has one.
+        let scores = if asked.raw_scores {
+            logits
+        } else {
+            probabilities(&logits)
+        };
+        Ok(scores.last().copied().unwrap_or_default())
+    };
+    replies.iter().map(score).collect()
+}
+
 async fn rerank(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
     let answered = async {
         let (call, asked): (_, Rerank) = begin(&shared, request).await?;
-        let inputs = asked.texts.iter().map(|text| {
-            let query = Tensor::from_texts("text", &[&asked.query])?;
-            Ok(vec![query, Tensor::from_texts("text_pair", &[text])?])
-        });
-        let replies = ask_all(&call, inputs.collect::<Result<_, Failure>>()?).await?;
-        let mut ranks = Vec::new();
-        for (index, reply) in replies.iter().enumerate() {
-            let logits = scores(reply)?;
-            // The last class is the relevant one; a cross-encoder has one.
-            let scores = if asked.raw_scores {
-                logits
-            } else {
-                probabilities(&logits)
-            };
-            ranks.push((index, scores.last().copied().unwrap_or_default()));
-        }
+        let scores = if ranks_passages(&call) {
+            ranked(&call, &asked).await?
+        } else {
+            pairs(&call, &asked).await?
+        };
+        let mut ranks: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
         ranks.sort_by(|one, other| other.1.total_cmp(&one.1));
         let ranks = ranks.into_iter().map(|(index, score)| {
             let text = asked.texts.get(index).filter(|_| asked.return_text);

@@ -2,7 +2,7 @@
 
 use kaskade_actors::Service;
 use kaskade_gateway::{AppOptions, Limits};
-use kaskade_models::{Inputs, Model, ModelError, Outputs, Tensor};
+use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
 use kaskade_policy::plan::Plan;
 use kaskade_testkit::PATIENCE;
 use serde_json::{Value, json};
@@ -192,6 +192,54 @@ fn embeddings_scores_and_ranks() {
         )
         .json();
     assert_eq!(found[0]["text"], "a");
+}
+
+/// Ranks passages by their length.
+struct ByLength;
+
+impl Model for ByLength {
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let rank = |inputs: &Inputs| {
+            assert_eq!(inputs[0].to_texts()?, ["q"]);
+            let lengths: Vec<f32> = inputs[1]
+                .to_texts()?
+                .iter()
+                .map(|text| text.len() as f32)
+                .collect();
+            let scores: Vec<f32> = lengths.iter().map(|length| length / 10.0).collect();
+            Ok(vec![
+                Tensor::from_f32("logits", &[lengths.len()], &lengths)?,
+                Tensor::from_f32("scores", &[scores.len()], &scores)?,
+            ])
+        };
+        batch.iter().map(rank).collect()
+    }
+}
+
+#[test]
+fn an_app_that_ranks_gets_all_texts_in_one_request() {
+    let plan = Plan::cascade("app").stage("only", "ranker");
+    let service = Service::new("app")
+        .plan(plan.build().unwrap())
+        .model("ranker", || Ok::<_, String>(ByLength));
+    let input = |name: &str| InputSpec::required(name, Datatype::Bytes, vec![Extent::UpTo(10)]);
+    let signature = Signature {
+        inputs: vec![input("query"), input("passages")],
+    };
+    let options = AppOptions::new("app")
+        .default_budget(PATIENCE)
+        .max_budget(PATIENCE)
+        .signature(Some(signature));
+    let stand = Stand::of(service, options, Limits::default());
+    let ask = |more: &str| {
+        let asked = format!(r#"{{"query":"q","texts":["a","ccc","bb"]{more}}}"#);
+        stand.post("/rerank", &[], asked).json()
+    };
+    let found = ask("");
+    assert_eq!(found[0], json!({"index": 1, "score": 0.3_f32}));
+    assert_eq!(found[2]["index"], 0);
+    let raw = ask(r#","raw_scores":true,"return_text":true"#);
+    assert_eq!(raw[0], json!({"index": 1, "score": 3.0, "text": "ccc"}));
 }
 
 #[test]

@@ -52,6 +52,8 @@ pub enum Task {
     Reranking,
     /// A vector: `embedding` FP32 `[width]`. It has no confidence.
     Embedding,
+    /// The best of some passages for a query: `logits` and `scores` FP32 `[passages]`.
+    Ranking,
     /// A span of the context: `start_logits` and `end_logits` FP32 `[sequence]`.
     QuestionAnswering,
     /// Objects in an image: `boxes` FP32 `[found, 4]`, and one crop per object as input of a downstream task.

@@ -337,6 +337,7 @@ impl StatedFamily {
         };
         Profile {
             judge: None,
+            hop: None,
             input_bytes: Vec::new(),
             version: PROFILE_VERSION,
             app: self.name.clone(),

@@ -207,6 +207,7 @@ impl StatedWorkload {
         };
         Profile {
             judge: None,
+            hop: None,
             input_bytes: Vec::new(),
             version: PROFILE_VERSION,
             app: self.name.clone(),

@@ -7,6 +7,11 @@
 //! A set without a mistake would be most likely at `T = 0`, where every confidence rounds to 1 and thresholds have nothing
 //! left to separate. A penalty `b - 1 - ln b`, with the weight of about one sample and convex too, keeps the temperature off that end;
 //! on a set with mistakes its effect is negligible.
+//!
+//! Where several answers can be right, such as spans with the same text, only the probability of being right has a likelihood
+//! (`success`).
+
+mod success;
 
 use kaskade_policy::confidence::score::{
     Scores, check, check_distribution, check_tokens, log_probability, logit, mismatch,
@@ -37,7 +42,7 @@ pub enum Label<'a> {
     },
     /// The right token for every row of token scores.
     Tokens(&'a [usize]),
-    /// Whether the answer was right, for a given confidence.
+    /// Whether the answer was right: of a given confidence, or where several answers can be right.
     Correct(bool),
 }
 
@@ -99,6 +104,7 @@ pub fn calibrate_on(
     let ece_before = error_of(before)?;
     let fit = match estimator {
         Estimator::Given => None,
+        _ if all_judged(fitted) => Some(success::fit(estimator, fitted)?),
         _ => Some(fit_temperature(fitted)?),
     };
     let after = Calibration {
@@ -115,6 +121,13 @@ pub fn calibrate_on(
         confidences: each(samples, |sample| after.confidence(&sample.scores))?,
         correct,
     })
+}
+
+/// Whether of no sample more is known than whether it was answered rightly.
+fn all_judged(samples: &[Labelled<'_>]) -> bool {
+    samples
+        .iter()
+        .all(|sample| matches!(sample.label, Label::Correct(_)))
 }
 
 /// Fits one temperature to all choices of a validation set: the class; start and end; or every token, over the whole

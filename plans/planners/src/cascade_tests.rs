@@ -40,6 +40,7 @@ fn profile(skills: &[f64], energies: &[f64], samples: usize, seed: u64) -> Profi
     };
     Profile {
         judge: None,
+        hop: None,
         input_bytes: Vec::new(),
         version: PROFILE_VERSION,
         app: "made-up".into(),

@@ -31,9 +31,12 @@ pub struct Profile {
     pub estimator: Estimator,
     /// Number of validation samples; every variant has exactly this many.
     pub samples: usize,
-    /// The variant whose answers count as right, if the samples were judged without labels; absent for labels.
+    /// The variant whose answers count as right, or the command of the program that judged; absent for labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judge: Option<String>,
+    /// Time of a message between two actors; absent if it was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hop: Option<HopTime>,
     /// Bytes of each validation sample's inputs; absent if unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub input_bytes: Vec<u32>,
@@ -86,6 +89,33 @@ pub struct VariantProfile {
     pub ece: BeforeAfter,
     /// Its answers on the validation set, in the set's order.
     pub validation: Validation,
+}
+
+/// Time of a message between two actors over a broker on the machine of the profile, of the mean size of the validation samples.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HopTime {
+    /// Median, seconds.
+    pub median_s: f64,
+    /// Quantiles; absent if too few messages were sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<LatencySpread>,
+}
+
+impl HopTime {
+    /// Returns the time of measured messages, seconds in ascending order; `None` without a median above 0.
+    pub fn of(ascending: &[f64]) -> Option<Self> {
+        let median_s = *ascending.get(ascending.len().checked_sub(1)? / 2)?;
+        (median_s > 0.0).then(|| Self {
+            median_s,
+            spread: LatencySpread::of(ascending),
+        })
+    }
+
+    /// The median, microseconds, at least 1.
+    pub fn median_us(&self) -> u64 {
+        ((self.median_s * 1e6).round() as u64).max(1)
+    }
 }
 
 /// Cost of a request in money, in one currency for the whole family.

@@ -325,6 +325,7 @@ fn profile() -> Profile {
     };
     Profile {
         judge: None,
+        hop: None,
         input_bytes: Vec::new(),
         version: PROFILE_VERSION,
         app: "bench".into(),

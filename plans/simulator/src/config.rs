@@ -12,6 +12,7 @@ use kaskade_policy::invalid::Invalid;
 use kaskade_policy::ledger::LedgerConfig;
 use kaskade_policy::liveness::{BEAT_PERIOD_US, MISSED_BEATS};
 use kaskade_policy::plan::Sharing;
+use kaskade_policy::profile::LatencySpread;
 use kaskade_policy::routing::RoutingError;
 use kaskade_policy::shifting::ShiftConfig;
 
@@ -20,10 +21,12 @@ use kaskade_policy::shifting::ShiftConfig;
 pub struct SimConfig {
     /// Seed of every draw. The same seed gives the same report.
     pub seed: u64,
-    /// From the client to the first queue and from the last replica back, together; each direction takes half of it.
+    /// From the client to the first queue and from the last replica back, together, the median; each direction takes half of it.
     pub entry_hop_us: u64,
-    /// From one stage to the next.
+    /// From one stage to the next, the median.
     pub hop_us: u64,
+    /// How the times of hops vary around their medians; `None`: not at all.
+    pub hop_spread: Option<LatencySpread>,
     /// From the end of a batch to the start of the next if requests wait: the time to report the end of one and to deliver the
     /// other. For a batch that starts on an idle device, the hops contain it.
     pub turnaround_us: u64,
@@ -101,6 +104,7 @@ impl Default for SimConfig {
             seed: 0,
             entry_hop_us: 0,
             hop_us: 0,
+            hop_spread: None,
             turnaround_us: 0,
             shift: None,
             start_gear: 0,
@@ -167,6 +171,9 @@ impl SimConfig {
                 shift.tick_us > 0,
                 "at least 1",
             )?;
+        }
+        if let Some(spread) = self.hop_spread {
+            within("hop_spread", spread.p99, spread.is_sound(), "ascending around 1")?;
         }
         let look = self.look_us;
         within("look_us", look as f64, look > 0, "at least 1 microsecond")?;

@@ -60,6 +60,8 @@ pub(super) struct Engine<'a, O> {
     samples: u32,
     /// From a client to the first queue, and from the last replica to the client.
     front_us: u64,
+    /// Time of the next arrival from the client to the first queue.
+    next_front_us: u64,
     pub(super) back_us: u64,
 }
 
@@ -108,6 +110,7 @@ impl<'a, O: Observer> Engine<'a, O> {
             next_sample: 0,
             samples: plan.samples,
             front_us: config.entry_hop_us / 2,
+            next_front_us: 0,
             back_us: config.entry_hop_us - config.entry_hop_us / 2,
         }
     }
@@ -115,9 +118,12 @@ impl<'a, O: Observer> Engine<'a, O> {
     /// Processes the arrivals and all events that follow from them.
     pub(super) fn run(mut self, mut arrivals: impl Iterator<Item = u64>) -> Report {
         let mut sent = arrivals.next();
+        self.next_front_us = self.drawn_hop(self.front_us);
         loop {
             // At the first queue, and never before the arrival ahead of it.
-            let arrival = sent.map_or(NEVER, |sent| sent.saturating_add(self.front_us).max(self.now));
+            let arrival = sent.map_or(NEVER, |sent| {
+                sent.saturating_add(self.next_front_us).max(self.now)
+            });
             let (event, hop) = (self.agenda.next_event(), self.agenda.next_hop());
             let next = event.min(hop).min(arrival);
             if next == NEVER {
@@ -139,8 +145,11 @@ impl<'a, O: Observer> Engine<'a, O> {
                     self.deliver(hop.task, hop.edge, hop.replica);
                 }
             } else {
-                self.arrive(next - self.front_us);
+                // One that waited behind a slow message ahead of it was sent before.
+                let late = self.config.hop_spread.and(sent);
+                self.arrive(late.unwrap_or(next - self.next_front_us));
                 sent = arrivals.next();
+                self.next_front_us = self.drawn_hop(self.front_us);
             }
         }
         self.finish()
@@ -267,12 +276,21 @@ impl<'a, O: Observer> Engine<'a, O> {
         }
     }
 
+    /// Returns the time of one message, microseconds.
+    #[inline]
+    pub(super) fn drawn_hop(&mut self, median_us: u64) -> u64 {
+        match self.config.hop_spread {
+            Some(spread) if median_us > 0 => (median_us as f64 * spread.at(self.rng.random())) as u64,
+            _ => median_us,
+        }
+    }
+
     /// Sends a copy along an edge.
     pub(super) fn send(&mut self, task: Task, edge: u32, replica: u32) {
         if self.config.hop_us == 0 {
             return self.deliver(task, edge, replica);
         }
-        let at = self.now.saturating_add(self.config.hop_us);
+        let at = self.now.saturating_add(self.drawn_hop(self.config.hop_us));
         self.agenda.add_hop(Hop {
             at,
             task,

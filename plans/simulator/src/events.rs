@@ -1,7 +1,7 @@
 //! Future events, in order of time.
 //!
-//! Only events at times of their own wait in a heap: the ends of batches, timers, resends. Hops all take equally long, so they
-//! end in the order in which they begin, and a plain queue keeps them sorted; arrivals come sorted from outside. The heap
+//! Only events at times of their own wait in a heap: the ends of batches, timers, resends. Hops take about equally long, so they
+//! end about in the order in which they begin, and a plain queue keeps them sorted; arrivals come sorted from outside. The heap
 //! therefore holds about one event per replica, whatever the number of requests.
 
 use std::cmp::Reverse;
@@ -68,9 +68,13 @@ impl Agenda {
         self.heap.push(Reverse((at, self.added, event)));
     }
 
-    /// Adds a hop that ends no earlier than those added before it.
+    /// Adds a hop, behind those that end at the same time.
     pub(super) fn add_hop(&mut self, hop: Hop) {
-        self.hops.push_back(hop);
+        if self.hops.back().is_none_or(|last| last.at <= hop.at) {
+            return self.hops.push_back(hop);
+        }
+        let place = self.hops.partition_point(|other| other.at <= hop.at);
+        self.hops.insert(place, hop);
     }
 
     pub(super) fn next_event(&self) -> u64 {
@@ -87,5 +91,36 @@ impl Agenda {
 
     pub(super) fn pop_hop(&mut self) -> Option<Hop> {
         self.hops.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::branches::NO_COPY;
+
+    #[test]
+    fn hops_end_in_order_of_time_whatever_the_order_in_which_they_begin() {
+        let mut agenda = Agenda::default();
+        for (flight, at) in [(0, 5), (1, 9), (2, 7), (3, 9), (4, 5), (5, 1)] {
+            let task = Task {
+                flight,
+                stage: 0,
+                attempt: 0,
+                copy: NO_COPY,
+            };
+            agenda.add_hop(Hop {
+                at,
+                task,
+                edge: 0,
+                replica: ON_ARRIVAL,
+            });
+        }
+        assert_eq!(agenda.next_hop(), 1);
+        let flights: Vec<u32> = std::iter::from_fn(|| agenda.pop_hop())
+            .map(|hop| hop.task.flight)
+            .collect();
+        assert_eq!(flights, [5, 0, 4, 2, 1, 3]);
+        assert_eq!(agenda.next_hop(), NEVER);
     }
 }

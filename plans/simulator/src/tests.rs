@@ -63,6 +63,7 @@ fn calibration() -> Calibration {
 pub(super) fn profile(variants: Vec<VariantProfile>) -> Profile {
     Profile {
         judge: None,
+        hop: None,
         input_bytes: Vec::new(),
         version: PROFILE_VERSION,
         app: "a".into(),

@@ -72,6 +72,7 @@ pub(crate) fn family(app: &App) -> anyhow::Result<Family> {
             name: variant.name.to_string(),
             device: app.device_of(variant),
             source: source.clone(),
+            task: app.task,
             dtype: variant.dtype,
             cores: variant.cores,
             share: app.core_share,

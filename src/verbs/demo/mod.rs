@@ -24,9 +24,10 @@ use kaskade_app::config::App;
 use kaskade_app::config::data::DataSet;
 use kaskade_app::config::scalar::Address;
 use kaskade_app::data::Samples;
+use kaskade_app::data::grading::Grading;
 use kaskade_app::family::Family;
-use kaskade_app::measure;
 use kaskade_app::measure::cost::Effort;
+use kaskade_app::measure::{self, Judge};
 use kaskade_app::planning::{cascade, initial};
 use kaskade_app::report::progress::say;
 use kaskade_app::report::table::{Align, table};
@@ -181,14 +182,15 @@ fn effort(watch: bool) -> Effort {
 
 fn profile(app: &App, family: &Family, args: &Args) -> anyhow::Result<Profile> {
     let plan = measure::Plan {
-        judged_by_largest: false,
+        judge: &Judge::Labels,
+        grading: Grading::of(&app.data),
         app: app.name.as_str(),
         estimator: app.estimator(),
         effort: &effort(args.watch),
         power: &(&app.power).into(),
         quiet: args.quiet,
     };
-    measure::profile(&plan, family, |loaded| {
+    measure::profile(&plan, family, |loaded, _| {
         samples(args, app.data.validation.as_ref(), "validation", loaded)
     })
 }

@@ -23,6 +23,9 @@ use serde::Serialize;
 use crate::args::{Overwrite, PipelineArgs, Spacing};
 use crate::output;
 
+/// Transfer time from one stage to the next if none was measured, microseconds.
+const DEFAULT_HOP_US: u64 = 100;
+
 /// Simulates a plan under load.
 ///
 /// The simulator models queues, batches, devices, cascades and gear shifts with the policies of serving and the measured latencies
@@ -51,9 +54,10 @@ pub(crate) struct Args {
     /// Transfer time from the client to the first queue and back, together.
     #[arg(long, value_name = "TIME", default_value = "400us")]
     entry_hop: Span,
-    /// Transfer time from one stage to the next.
-    #[arg(long, value_name = "TIME", default_value = "100us")]
-    hop: Span,
+    /// Transfer time from one stage to the next [default: drawn from the quantiles of the profile, as the variation of `--entry-hop` is;
+    /// 100us if it has none].
+    #[arg(long, value_name = "TIME")]
+    hop: Option<Span>,
     /// Deadline of every request [default: none].
     #[arg(long, value_name = "TIME")]
     budget: Option<Span>,
@@ -206,10 +210,16 @@ fn simulate(
         Some(Slo::Latency { p95_us }) if serves_tasks(plan) => Some(p95_us),
         _ => None,
     };
+    let hop = measured.profile.hop.filter(|_| args.hop.is_none());
     let config = SimConfig {
         seed: args.seed,
         entry_hop_us: micros(args.entry_hop),
-        hop_us: micros(args.hop),
+        hop_us: args
+            .hop
+            .map(micros)
+            .or(hop.map(|hop| hop.median_us()))
+            .unwrap_or(DEFAULT_HOP_US),
+        hop_spread: hop.and_then(|hop| hop.spread),
         shift: args.gear.is_none().then_some(shift),
         start_gear: args.gear.unwrap_or(0),
         budget_us: args.budget.map(micros),

@@ -46,6 +46,7 @@ fn profile(energy: bool) -> Profile {
     let joules = |joules: f64| energy.then_some(joules);
     Profile {
         judge: None,
+        hop: None,
         input_bytes: Vec::new(),
         version: PROFILE_VERSION,
         app: "tiny-app".to_owned(),

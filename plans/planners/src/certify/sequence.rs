@@ -4,6 +4,7 @@ use kaskade_policy::confidence::deferral::DeferralScore;
 
 use super::{AccuracyTarget, paired};
 use crate::envelope::{Member, members};
+use crate::pareto::{Place, pareto_front};
 use crate::skips::{Dropped, Pruned, Reason, Skips, add_skips, trim};
 use crate::thresholds::{Family, Outcome, Paired, Search, evaluate, frontier, threshold_exits};
 
@@ -127,7 +128,7 @@ fn pareto(selection: &Family, search: &Search, target: AccuracyTarget) -> Vec<Fo
         }
         AccuracyTarget::MinAccuracy { .. } => -outcome.accuracy,
     };
-    let mut found: Vec<Found> = members(selection)
+    let found: Vec<Found> = members(selection)
         .into_iter()
         .flat_map(|Member { family, scores }| {
             let points = frontier(&family, search).points;
@@ -145,19 +146,10 @@ fn pareto(selection: &Family, search: &Search, target: AccuracyTarget) -> Vec<Fo
             },
         })
         .collect();
-    let cost = |one: &Found| one.cascade.point.energy_j;
-    found.sort_by(|a, b| {
-        cost(a)
-            .total_cmp(&cost(b))
-            .then_with(|| a.score.total_cmp(&b.score))
-    });
-    let mut best = f64::INFINITY;
-    found.retain(|one| {
-        let surer = one.score < best;
-        best = best.min(one.score);
-        surer
-    });
-    found
+    pareto_front(found, |one| Place {
+        cost: one.cascade.point.energy_j,
+        gain: -one.score,
+    })
 }
 
 /// Returns those that are cheaper than `cost`, at equal ratios of cost, the most expensive first.

@@ -102,6 +102,7 @@ impl Simulated {
                 // One message in, one out.
                 entry_hop_us: 2 * options.hop_us,
                 hop_us: options.hop_us,
+                hop_spread: options.hop_spread,
                 ..SimConfig::default()
             },
             slo: options.slo,

@@ -8,7 +8,7 @@ use super::set::ModelSet;
 use crate::certify::CertifyOptions;
 use crate::device::DeviceSpec;
 use kaskade_policy::plan::{Gear, Slo};
-use kaskade_policy::profile::Profile;
+use kaskade_policy::profile::{LatencySpread, Profile};
 
 /// Longest cascade: the load balancer examines every set of a cascade's models.
 pub const LONGEST_CASCADE: usize = 8;
@@ -177,8 +177,10 @@ pub struct GearOptions {
     pub search: CascadeSearch,
     /// Limits of batches.
     pub batching: BatchLimits,
-    /// Time of a message between two actors, microseconds.
+    /// Time of a message between two actors, the median, microseconds.
     pub hop_us: u64,
+    /// How that time varies; `None`: not at all.
+    pub hop_spread: Option<LatencySpread>,
     /// Seed of the search and of the simulated arrivals.
     pub seed: u64,
     /// The ablation.
@@ -209,7 +211,20 @@ impl GearOptions {
             weighing: Weighing::Answers,
             max_utilisation: tail.map_or(0.85, |p95| (1.0 / p95).clamp(0.5, 0.95)),
             confirmations: 5,
-            ..Self::new(slo, qps_max, devices)
+            ..Self::new(slo, qps_max, devices).with_hop(profile, None)
+        }
+    }
+
+    /// Sets the time of a message: the given one, or else the profile's with its quantiles, if it was measured.
+    #[must_use]
+    pub fn with_hop(self, profile: &Profile, given_us: Option<u64>) -> Self {
+        let measured = profile.hop.filter(|_| given_us.is_none());
+        Self {
+            hop_us: given_us
+                .or(measured.map(|hop| hop.median_us()))
+                .unwrap_or(self.hop_us),
+            hop_spread: measured.and_then(|hop| hop.spread),
+            ..self
         }
     }
 
@@ -224,6 +239,7 @@ impl GearOptions {
             search: CascadeSearch::default(),
             batching: BatchLimits::default(),
             hop_us: 100,
+            hop_spread: None,
             seed: 0,
             ablation: Ablation::Full,
             weighing: Weighing::Time,

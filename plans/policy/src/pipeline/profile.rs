@@ -16,6 +16,7 @@ impl Pipeline {
         let variants = self.tasks.iter().flat_map(|task| &task.variants);
         Profile {
             judge: None,
+            hop: None,
             input_bytes: Vec::new(),
             version: PROFILE_VERSION,
             app: self.name.clone(),

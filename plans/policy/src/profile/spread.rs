@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Runs of a batch below which its quantiles are not known.
 const FEWEST: usize = 20;
 
-/// Quantiles of a batch's latency, as multiples of its median.
+/// Quantiles of the latency of a batch or of a message, as multiples of its median.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LatencySpread {
@@ -61,7 +61,7 @@ impl LatencySpread {
     }
 
     /// Whether the quantiles ascend around 1 and are finite.
-    pub(super) fn is_sound(&self) -> bool {
+    pub fn is_sound(&self) -> bool {
         let all = [self.p10, 1.0, self.p90, self.p95, self.p99];
         self.p10 >= 0.0 && self.p99.is_finite() && all.is_sorted()
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{BatchCost, PROFILE_VERSION, Profile, VariantProfile};
+use super::{BatchCost, LatencySpread, PROFILE_VERSION, Profile, VariantProfile};
 use crate::invalid::{Invalid, Path, Problem};
 
 impl Profile {
@@ -16,6 +16,11 @@ impl Profile {
         root.field("app").name(&self.app)?;
         root.field("samples")
             .within(self.samples as f64, self.samples > 0, "at least 1")?;
+        if let Some(hop) = self.hop {
+            let path = root.field("hop");
+            path.field("median_s").positive(hop.median_s)?;
+            spread(&path.field("spread"), hop.spread)?;
+        }
         if !self.input_bytes.is_empty() {
             length(&root.field("input_bytes"), self.input_bytes.len(), self.samples)?;
         }
@@ -101,10 +106,7 @@ fn costs(path: &Path<'_>, costs: &[BatchCost]) -> Result<(), Invalid> {
         )?;
         before = cost.batch;
         path.field("latency_s").positive(cost.latency_s)?;
-        if let Some(spread) = cost.spread {
-            let (path, needs) = (path.field("spread"), "0 <= p10 <= 1 <= p90 <= p95 <= p99, finite");
-            path.within(spread.p99, spread.is_sound(), needs)?;
-        }
+        spread(&path.field("spread"), cost.spread)?;
         if let Some(energy) = cost.energy_j {
             path.field("energy_j").not_negative(energy)?;
         }
@@ -113,6 +115,11 @@ fn costs(path: &Path<'_>, costs: &[BatchCost]) -> Result<(), Invalid> {
         }
     }
     Ok(())
+}
+
+fn spread(path: &Path<'_>, spread: Option<LatencySpread>) -> Result<(), Invalid> {
+    let needs = "0 <= p10 <= 1 <= p90 <= p95 <= p99, finite";
+    spread.map_or(Ok(()), |spread| path.within(spread.p99, spread.is_sound(), needs))
 }
 
 #[cfg(test)]

@@ -36,6 +36,7 @@ fn sound() -> Profile {
     };
     Profile {
         judge: None,
+        hop: None,
         input_bytes: Vec::new(),
         version: PROFILE_VERSION,
         app: "digits".into(),
@@ -54,6 +55,28 @@ fn after(change: impl FnOnce(&mut Profile)) -> String {
         .validate()
         .expect_err("the profile should be unsound")
         .to_string()
+}
+
+#[test]
+fn the_time_of_a_hop_is_checked() {
+    let spread = crate::profile::LatencySpread {
+        p10: 0.5,
+        p90: 2.0,
+        p95: 3.0,
+        p99: 4.0,
+    };
+    let hop = |median_s, spread| {
+        Some(crate::profile::HopTime {
+            median_s,
+            spread: Some(spread),
+        })
+    };
+    let mut profile = sound();
+    profile.hop = hop(1e-4, spread);
+    assert_eq!(Profile::from_json(&profile.to_json().unwrap()).unwrap(), profile);
+    assert!(after(|profile| profile.hop = hop(0.0, spread)).contains("hop.median_s"));
+    let falling = crate::profile::LatencySpread { p95: 1.5, ..spread };
+    assert!(after(|profile| profile.hop = hop(1e-4, falling)).contains("hop.spread"));
 }
 
 #[test]

@@ -117,3 +117,117 @@ proptest! {
         prop_assert!(least <= mean + 1e-9 && mean <= most + 1e-9, "{least} {mean} {most}");
     }
 }
+
+/// Bounds by the package `bargain`, which `fixtures/make_betting_bounds.py` writes.
+#[derive(serde::Deserialize)]
+struct Oracle {
+    alpha: f64,
+    sequences: Vec<Sequence>,
+}
+
+#[derive(serde::Deserialize)]
+struct Sequence {
+    /// Of the distribution that the values were drawn from.
+    mean: f64,
+    /// The digit of a value is divided by this.
+    levels: f64,
+    values: String,
+    lower: f64,
+    rejections: Vec<Rejection>,
+}
+
+#[derive(serde::Deserialize)]
+struct Rejection {
+    null: f64,
+    after: Option<u64>,
+}
+
+impl Sequence {
+    fn values(&self) -> impl Iterator<Item = f64> {
+        let digits = self
+            .values
+            .chars()
+            .map(|digit| f64::from(digit.to_digit(10).unwrap()));
+        digits.map(|digit| digit / self.levels)
+    }
+
+    fn observed_mean(&self) -> f64 {
+        self.values().sum::<f64>() / self.values.len() as f64
+    }
+
+    /// How many observations the own test needs to reject a mean of at most `null`.
+    fn rejected_after(&self, null: f64, alpha: f64) -> Option<u64> {
+        let mut test = MeanTest::at_most(null);
+        self.values().find_map(|value| {
+            test.take(&[(value, 1)]);
+            (test.log_wealth() >= -alpha.ln()).then(|| test.observed())
+        })
+    }
+}
+
+fn oracle() -> Oracle {
+    let oracle: Oracle = serde_json::from_str(include_str!("../../fixtures/betting_bounds.json")).unwrap();
+    assert!(oracle.sequences.len() >= 40);
+    oracle
+}
+
+/// Both bounds bet against the mean. The package adapts its bet to the observed variance and keeps the best of all its bounds; ours mixes
+/// eight fixed bets, which costs `ln 8` of wealth, and needs no order of the observations. So they are close but not equal, and neither is
+/// tighter everywhere.
+#[test]
+fn lower_bounds_are_as_tight_as_those_of_bargain() {
+    let Oracle { alpha, sequences } = oracle();
+    let (mut theirs, mut ours) = (0.0, 0.0);
+    for sequence in &sequences {
+        let values: Vec<Counted> = sequence.values().map(|value| (value, 1)).collect();
+        let [lower, _] = mean_interval(&values, 2.0 * alpha);
+        assert!(
+            lower <= sequence.mean && sequence.lower <= sequence.mean,
+            "{lower}"
+        );
+        let observed = sequence.observed_mean();
+        assert!(lower < observed, "{lower} of {observed}");
+        if values.len() < 200 {
+            continue;
+        }
+        let gaps = (observed - sequence.lower, observed - lower);
+        let ratio = gaps.1 / gaps.0;
+        assert!((0.5..2.2).contains(&ratio), "{ratio} at {observed}");
+        theirs += gaps.0;
+        ours += gaps.1;
+    }
+    assert!(ours < theirs, "mean gaps {ours} and {theirs}");
+}
+
+/// The own test also spreads its capital over later starts, so it rejects a little later where the package rejects early, but finds more of
+/// the small differences.
+#[test]
+fn rejections_come_about_when_those_of_bargain_do() {
+    let Oracle { alpha, sequences } = oracle();
+    let (mut theirs, mut ours) = (0, 0);
+    for sequence in sequences.iter().filter(|sequence| sequence.values.len() >= 200) {
+        for rejection in &sequence.rejections {
+            let after = sequence.rejected_after(rejection.null, alpha);
+            if rejection.null >= sequence.mean {
+                assert_eq!(
+                    (after, rejection.after),
+                    (None, None),
+                    "the null hypothesis is true"
+                );
+                continue;
+            }
+            theirs += u32::from(rejection.after.is_some());
+            ours += u32::from(after.is_some());
+            let half = rejection.null < 0.6 * sequence.mean && sequence.mean >= 0.1;
+            if let (true, Some(expected)) = (half, rejection.after) {
+                let after = after.unwrap_or(u64::MAX);
+                assert!(
+                    after <= 2 * expected + 30,
+                    "{after}, not {expected}, at {}",
+                    sequence.mean
+                );
+            }
+        }
+    }
+    assert!(ours >= theirs, "{ours} and {theirs} rejections");
+}

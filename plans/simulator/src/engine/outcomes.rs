@@ -80,7 +80,7 @@ impl<O: Observer> Engine<'_, O> {
     )]
     #[inline(always)]
     fn answer(&mut self, flight: &Flight, variant: u32, path_accuracy: Option<f64>) {
-        let at_us = self.now.saturating_add(self.back_us);
+        let at_us = self.now.saturating_add(self.drawn_hop(self.back_us));
         // The ingress replies with an error at the deadline, and the answer that comes later is dropped.
         if at_us >= flight.deadline {
             self.report.duration_us = self.report.duration_us.max(at_us);
@@ -140,10 +140,11 @@ impl<O: Observer> Engine<'_, O> {
     /// A branch has its reply.
     #[inline(never)]
     fn branch_answered(&mut self, task: Task, variant: u32) {
+        let back_us = self.drawn_hop(self.back_us);
         let Some(flight) = self.flights.get(task.flight) else {
             return;
         };
-        let at_us = self.now.saturating_add(self.back_us);
+        let at_us = self.now.saturating_add(back_us);
         let latency_us = at_us.saturating_sub(flight.arrived);
         if at_us >= flight.deadline {
             self.report.branches.count(Loss::Expired);

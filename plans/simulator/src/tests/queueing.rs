@@ -70,6 +70,55 @@ fn run_times_are_drawn_from_the_quantiles_of_the_profile() {
 }
 
 #[test]
+fn hops_are_drawn_from_the_quantiles_of_the_profile() {
+    let (plan, profile) = single(Sharing::Exclusive);
+    let spread = LatencySpread {
+        p10: 0.5,
+        p90: 2.0,
+        p95: 4.0,
+        p99: 10.0,
+    };
+    let config = SimConfig {
+        entry_hop_us: 2_000,
+        hop_spread: Some(spread),
+        ..SimConfig::default()
+    };
+    // Far apart, so that no request waits.
+    let arrivals = || (0..20_000).map(|request| request * (100 * SERVICE_US + 100_000));
+    let (report, _) = simulate(&plan, &profile, &config, arrivals());
+    // Two draws of 1 ms: the mean of the piecewise linear quantiles is that of their integral.
+    let knots = [
+        (0.0, 0.5),
+        (0.1, 0.5),
+        (0.5, 1.0),
+        (0.9, 2.0),
+        (0.95, 4.0),
+        (0.99, 10.0),
+        (1.0, 10.0),
+    ];
+    let mean: f64 = knots
+        .windows(2)
+        .map(|ends| (ends[1].0 - ends[0].0) * f64::midpoint(ends[0].1, ends[1].1))
+        .sum();
+    let hops = report.latency.mean().unwrap() - SERVICE_US as f64;
+    assert!(
+        (hops / (2_000.0 * mean) - 1.0).abs() < 0.02,
+        "{hops}, expected {}",
+        2_000.0 * mean
+    );
+    let most = report.latency.max().unwrap() - SERVICE_US;
+    assert!((15_000..=20_000).contains(&most), "{most}");
+    // The same seed gives the same hops, another seed others.
+    let again = simulate(&plan, &profile, &config, arrivals()).0;
+    assert_eq!(again.latency.mean(), report.latency.mean());
+    let other = SimConfig { seed: 1, ..config };
+    assert_ne!(
+        simulate(&plan, &profile, &other, arrivals()).0.latency.mean(),
+        report.latency.mean()
+    );
+}
+
+#[test]
 fn regular_arrivals_do_not_wait_below_capacity_and_pile_up_above() {
     let (plan, profile) = single(Sharing::Exclusive);
     let (report, _) = simulate(

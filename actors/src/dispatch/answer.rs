@@ -1,0 +1,90 @@
+//! Numbers of answers, by which the answers of two models are compared.
+
+use kaskade_models::Tensor;
+use kaskade_policy::confidence::deferral::number_of_text;
+
+/// Returns a number for an answer, the same for the same answer, as profiles and the scores of stages use it: the class; a hash of a text,
+/// of a span or of several classes. 0 for other outputs.
+pub fn answer_number(outputs: &[Tensor]) -> u32 {
+    if let Some(text) = text(outputs, "text") {
+        return number_of_text(text.trim());
+    }
+    if let (Some(start), Some(end)) = (largest(outputs, "start_logits"), largest(outputs, "end_logits")) {
+        return number_of_text(&format!("{start} {end}"));
+    }
+    if let Some(classes) = several(outputs) {
+        return number_of_text(&classes);
+    }
+    largest(outputs, "logits").unwrap_or_default()
+}
+
+/// Returns the classes of an answer with several, as one text; `None` of other answers.
+pub(crate) fn several(outputs: &[Tensor]) -> Option<String> {
+    let find = |name: &str| outputs.iter().find(|output| output.name == name);
+    // Probabilities of a softmax come without a confidence.
+    if let (Some(probabilities), Some(_)) = (find("probabilities"), find("confidence")) {
+        let probabilities = probabilities.to_f32().ok()?;
+        let applies = (0_u32..)
+            .zip(probabilities)
+            .filter(|(_, probability)| *probability > 0.5);
+        let applies: Vec<String> = applies.map(|(class, _)| class.to_string()).collect();
+        return Some(applies.join(" "));
+    }
+    Some(find("labels")?.to_texts().ok()?.join("\n"))
+}
+
+fn text<'a>(outputs: &'a [Tensor], name: &str) -> Option<&'a str> {
+    let output = outputs.iter().find(|output| output.name == name)?;
+    output.to_texts().ok()?.first().copied()
+}
+
+/// The place of the largest value, the first of equals.
+pub(crate) fn largest(outputs: &[Tensor], name: &str) -> Option<u32> {
+    let output = outputs.iter().find(|output| output.name == name)?;
+    let mut best: Option<(u32, f32)> = None;
+    for (place, value) in (0..).zip(output.to_f32().ok()?) {
+        if best.is_none_or(|(_, most)| value > most) {
+            best = Some((place, value));
+        }
+    }
+    best.map(|(place, _)| place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn floats(name: &str, values: &[f32]) -> Tensor {
+        Tensor::from_f32(name, &[values.len()], values).unwrap()
+    }
+
+    #[test]
+    fn the_same_answer_has_the_same_number() {
+        assert_eq!(answer_number(&[floats("logits", &[0.1, 3.0, 3.0])]), 1);
+        assert_eq!(answer_number(&[floats("embedding", &[0.1])]), 0);
+        let span = |start: &[f32], end: &[f32]| {
+            answer_number(&[floats("start_logits", start), floats("end_logits", end)])
+        };
+        assert_eq!(span(&[0.0, 1.0], &[0.0, 2.0]), span(&[0.5, 0.7], &[-1.0, 0.0]));
+        assert_ne!(span(&[0.0, 1.0], &[0.0, 2.0]), span(&[0.0, 1.0], &[2.0, 0.0]));
+        let text = |text: &str| answer_number(&[Tensor::from_texts("text", &[text]).unwrap()]);
+        assert_eq!(text(" yes\n"), text("yes"));
+        assert_ne!(text("yes"), text("no"));
+    }
+
+    #[test]
+    fn several_labels_are_compared_as_a_set() {
+        let of = |probabilities: &[f32]| {
+            // The strongest is the same.
+            answer_number(&[
+                floats("logits", &[5.0, 0.1, -1.0]),
+                floats("probabilities", probabilities),
+                floats("confidence", &[0.5]),
+            ])
+        };
+        assert_eq!(of(&[0.99, 0.6, 0.1]), of(&[0.9, 0.51, 0.5]));
+        assert_ne!(of(&[0.99, 0.6, 0.1]), of(&[0.99, 0.4, 0.1]));
+        let none = of(&[0.1, 0.2, 0.3]);
+        assert_ne!(none, of(&[0.9, 0.2, 0.3]));
+    }
+}

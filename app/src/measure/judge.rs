@@ -1,0 +1,405 @@
+//! A program that judges answers: one JSON object per line in, one verdict per line out.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+/// Longest verdict, bytes.
+const LONGEST_LINE: u64 = 1 << 20;
+
+/// How often a program that has answered everything is looked at until it has ended.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A judge cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum JudgeError {
+    /// The command is empty, or has an open quotation mark.
+    #[error("`{command}` is no command; write a program and its arguments, quoted as in a shell")]
+    Command {
+        /// The command.
+        command: String,
+    },
+    /// The program does not start.
+    #[error("the judge `{program}` does not start")]
+    Start {
+        /// The program.
+        program: String,
+        /// Reason that the system reports.
+        source: std::io::Error,
+    },
+    /// The program ended early, or with an error.
+    #[error("the judge ended ({status}) after {answered} of {asked} verdicts")]
+    Ended {
+        /// Its exit status.
+        status: ExitStatus,
+        /// Verdicts.
+        answered: usize,
+        /// Questions.
+        asked: usize,
+    },
+    /// The program is silent for too long.
+    #[error(
+        "the judge gave {answered} of {asked} verdicts and then none for {} s; it must answer every line, flush its output and end with \
+         its input (`--judge-timeout` is the limit)",
+        after.as_secs_f64()
+    )]
+    Silent {
+        /// The limit.
+        after: Duration,
+        /// Verdicts.
+        answered: usize,
+        /// Questions.
+        asked: usize,
+    },
+    /// A line is no verdict.
+    #[error(
+        "line {line} of the judge is no verdict: {found}; write {{\"right\": true}}, {{\"right\": false}} or {{\"score\": NUMBER}}"
+    )]
+    Garbage {
+        /// Number of the line, from 1.
+        line: usize,
+        /// Its beginning.
+        found: String,
+    },
+    /// The program gives more verdicts than answers it was given.
+    #[error("the judge gives more than {asked} verdicts; it must write one line for each of its input")]
+    TooMany {
+        /// Questions.
+        asked: usize,
+    },
+    /// A score without the least score of a right answer.
+    #[error("the judge gives scores; set `right_from` under `[data]`, the least score of a right answer")]
+    NoThreshold,
+    /// The program's output cannot be read.
+    #[error("the judge's output cannot be read")]
+    Unreadable(#[source] std::io::Error),
+}
+
+/// A program that judges answers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JudgeProgram {
+    command: String,
+    words: Vec<String>,
+    /// Longest time without a verdict.
+    silence: Duration,
+}
+
+/// What is judged: one answer to one sample.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Question<'a> {
+    /// Number of the sample, from 0.
+    pub sample: usize,
+    /// Texts of the request by input; numbers and images are left out.
+    pub input: &'a Map<String, Value>,
+    /// The answer.
+    pub answer: &'a Value,
+    /// The right answer, if the set states one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reference: Option<&'a Value>,
+}
+
+/// A line of the program.
+#[derive(Deserialize)]
+struct Verdict {
+    right: Option<bool>,
+    score: Option<f64>,
+}
+
+impl JudgeProgram {
+    /// A command: a program and its arguments, with the quotation marks of a shell. It may be silent for five minutes.
+    ///
+    /// # Errors
+    /// [`JudgeError::Command`] if it is empty or malformed.
+    pub fn new(command: &str) -> Result<Self, JudgeError> {
+        let words = shlex::split(command).filter(|words| !words.is_empty());
+        Ok(Self {
+            command: command.to_owned(),
+            words: words.ok_or_else(|| JudgeError::Command {
+                command: command.to_owned(),
+            })?,
+            silence: Duration::from_mins(5),
+        })
+    }
+
+    /// Sets how long it may be silent.
+    #[must_use]
+    pub fn silent_for(mut self, longest: Duration) -> Self {
+        self.silence = longest;
+        self
+    }
+
+    /// The command.
+    pub fn command(&self) -> &str {
+        &self.command
+    }
+
+    /// Runs the program once over all questions, and returns which answers are right. Scores count from `right_from` on.
+    ///
+    /// # Errors
+    /// [`JudgeError`] if the program does not start, dies, is silent, or writes something else than one verdict per question.
+    pub fn judge(
+        &self,
+        questions: &[Question<'_>],
+        right_from: Option<f64>,
+    ) -> Result<Vec<bool>, JudgeError> {
+        let lines: Vec<String> = questions
+            .iter()
+            .map(|question| serde_json::to_string(question).unwrap_or_default())
+            .collect();
+        let (program, arguments) = self.words.split_first().ok_or_else(|| JudgeError::Command {
+            command: self.command.clone(),
+        })?;
+        let child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut child = Killed(child.map_err(|source| JudgeError::Start {
+            program: program.clone(),
+            source,
+        })?);
+        let replies = child.talk(lines);
+        let mut verdicts = Vec::with_capacity(questions.len());
+        let progress = |answered: usize| JudgeError::Silent {
+            after: self.silence,
+            answered,
+            asked: questions.len(),
+        };
+        for line in 1.. {
+            match replies.recv_timeout(self.silence) {
+                Ok(read) => {
+                    let text = read.map_err(JudgeError::Unreadable)?;
+                    if text.trim_ascii().is_empty() {
+                        continue;
+                    }
+                    if verdicts.len() == questions.len() {
+                        return Err(JudgeError::TooMany {
+                            asked: questions.len(),
+                        });
+                    }
+                    verdicts.push(right(&text, line, right_from)?);
+                }
+                Err(RecvTimeoutError::Timeout) => return Err(progress(verdicts.len())),
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        let status = child
+            .ended(self.silence)
+            .map_err(JudgeError::Unreadable)?
+            .ok_or_else(|| progress(verdicts.len()))?;
+        if verdicts.len() < questions.len() || !status.success() {
+            return Err(JudgeError::Ended {
+                status,
+                answered: verdicts.len(),
+                asked: questions.len(),
+            });
+        }
+        Ok(verdicts)
+    }
+}
+
+/// Whether a line says that an answer is right.
+fn right(text: &[u8], line: usize, right_from: Option<f64>) -> Result<bool, JudgeError> {
+    const SHOWN: usize = 80;
+    let garbage = || {
+        let text = String::from_utf8_lossy(text);
+        let shown: String = text.trim().chars().take(SHOWN).collect();
+        JudgeError::Garbage {
+            line,
+            found: format!("{shown:?}"),
+        }
+    };
+    let verdict: Verdict = serde_json::from_slice(text).map_err(|_| garbage())?;
+    match (verdict.right, verdict.score) {
+        (Some(right), None) => Ok(right),
+        (None, Some(score)) => Ok(score >= right_from.ok_or(JudgeError::NoThreshold)?),
+        _ => Err(garbage()),
+    }
+}
+
+/// A process that ends with this value.
+struct Killed(Child);
+
+impl Killed {
+    /// Writes the lines to the process and returns the lines that it writes, each from a thread of its own: a process that reads
+    /// everything before it answers, or answers before it has read everything, blocks neither.
+    fn talk(&mut self, lines: Vec<String>) -> Receiver<std::io::Result<Vec<u8>>> {
+        if let Some(mut input) = self.0.stdin.take() {
+            thread::spawn(move || {
+                for line in lines {
+                    // A process that reads no further has ended or will be found to lack verdicts.
+                    if writeln!(input, "{line}").is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        let (sender, replies) = sync_channel(1024);
+        if let Some(output) = self.0.stdout.take() {
+            thread::spawn(move || read_lines(BufReader::new(output), &sender));
+        }
+        replies
+    }
+
+    /// Waits for the end; `None` if it does not come.
+    fn ended(&mut self, longest: Duration) -> std::io::Result<Option<ExitStatus>> {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait()? {
+                return Ok(Some(status));
+            }
+            if began.elapsed() >= longest {
+                return Ok(None);
+            }
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It has ended already, or is of no use any more.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn read_lines(mut output: impl BufRead, sender: &SyncSender<std::io::Result<Vec<u8>>>) {
+    loop {
+        let mut line = Vec::new();
+        let read = output.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line);
+        let line = match read {
+            Ok(0) => return,
+            Ok(_) => Ok(line),
+            Err(error) => Err(error),
+        };
+        let ends = line.is_err();
+        if sender.send(line).is_err() || ends {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::report::in_one_line;
+
+    /// Judges the numbers 0, 1, ... by a program of Python.
+    fn judged(program: &str, questions: usize, right_from: Option<f64>) -> Result<Vec<bool>, JudgeError> {
+        let command = format!("python3 -c {}", shlex::try_quote(program).unwrap());
+        let judge = JudgeProgram::new(&command)?.silent_for(Duration::from_secs(20));
+        let input = json!({"text": "how many?"});
+        let answers: Vec<Value> = (0..questions).map(Value::from).collect();
+        let reference = Value::from(2);
+        let questions: Vec<Question<'_>> = answers
+            .iter()
+            .zip(0..)
+            .map(|(answer, sample)| Question {
+                sample,
+                input: input.as_object().unwrap(),
+                answer,
+                reference: (sample > 0).then_some(&reference),
+            })
+            .collect();
+        judge.judge(&questions, right_from)
+    }
+
+    #[test]
+    fn verdicts_and_scores_are_read_line_by_line() {
+        let echo = r#"
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    assert asked["input"] == {"text": "how many?"} and ("reference" in asked) == (asked["sample"] > 0)
+    print(json.dumps({"right": asked["answer"] == asked.get("reference"), "reason": "none"}), flush=True)
+"#;
+        assert_eq!(judged(echo, 4, None).unwrap(), [false, false, true, false]);
+        // Reads everything before it writes, more than a pipe holds.
+        let whole = r#"
+import json, sys
+asked = [json.loads(line) for line in sys.stdin]
+print("\n".join(json.dumps({"score": one["answer"] / 10}) for one in asked))
+"#;
+        let right = judged(whole, 5_000, Some(1.0)).unwrap();
+        assert!(
+            right
+                .iter()
+                .zip(0..)
+                .all(|(right, number)| *right == (number >= 10))
+        );
+        assert_eq!(judged(whole, 0, None).unwrap(), [] as [bool; 0]);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_judge_is_named() {
+        let refused =
+            |program: &str| in_one_line(&judged(&format!("import sys\n{program}"), 3, None).unwrap_err());
+        let each = |body: &str| refused(&format!("for line in sys.stdin:\n    {body}"));
+        for (found, message) in [
+            (
+                each("print('yes', flush=True)"),
+                "line 1 of the judge is no verdict: \"yes\"",
+            ),
+            (each("print('{}', flush=True)"), "no verdict"),
+            (each("print('{\"right\": true, \"score\": 1}')"), "no verdict"),
+            (each("print('{\"right\": 1}')"), "no verdict"),
+            (each("print('{\"score\": NaN}')"), "no verdict"),
+            (each("print('{\"score\": 0.5}')"), "right_from"),
+            (each("print('{\"right\": true}\\n' * 2)"), "more than 3"),
+            (refused("print('{\"right\": true}')"), "after 1 of 3 verdicts"),
+            (
+                refused("for line in sys.stdin: print('{\"right\": true}')\nsys.exit(3)"),
+                "exit status: 3) after 3 of 3",
+            ),
+            (refused("raise SystemExit(2)"), "exit status: 2) after 0 of 3"),
+        ] {
+            assert!(found.contains(message), "{found}");
+        }
+    }
+
+    #[test]
+    fn a_silent_judge_is_ended() {
+        for program in [
+            // Answers nothing; answers and does not end.
+            "import sys, time\ntime.sleep(1000)",
+            "import sys, time\nfor line in sys.stdin: print('{\"right\": true}', flush=True)\nsys.stdout.close()\ntime.sleep(1000)",
+        ] {
+            let command = format!("python3 -c {}", shlex::try_quote(program).unwrap());
+            let judge = JudgeProgram::new(&command)
+                .unwrap()
+                .silent_for(Duration::from_millis(300));
+            let input = Map::new();
+            let question = Question {
+                sample: 0,
+                input: &input,
+                answer: &Value::Null,
+                reference: None,
+            };
+            let error = judge.judge(&[question], None).unwrap_err();
+            assert!(matches!(error, JudgeError::Silent { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_command_is_words_in_quotation_marks() {
+        assert_eq!(
+            JudgeProgram::new("judge 'a b' c").unwrap().words,
+            ["judge", "a b", "c"]
+        );
+        for command in ["", "  ", "judge 'open"] {
+            assert!(JudgeProgram::new(command).is_err(), "{command:?}");
+        }
+        let missing = JudgeProgram::new("/nowhere/judge").unwrap().judge(&[], None);
+        assert!(matches!(missing, Err(JudgeError::Start { .. })));
+    }
+}

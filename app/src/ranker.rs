@@ -1,0 +1,343 @@
+//! Ranks passages for a query with a model of single texts or of pairs: a sentence embedder or a cross-encoder.
+
+use kaskade_actors::dispatch::cost::COST;
+use kaskade_models::{
+    Availability, Datatype, Extent, InputSpec, Inputs, Loaded, Model, ModelError, ModelInfo, Outputs,
+    Signature, Task, Tensor,
+};
+
+/// The input with the query: BYTES `[1]`.
+pub const QUERY: &str = "query";
+
+/// The input with the passages: BYTES `[passages]`.
+pub const PASSAGES: &str = "passages";
+
+/// Most passages of one request.
+const MOST_PASSAGES: usize = 1_000;
+
+/// Most texts or pairs that the model runs at once.
+const AT_ONCE: usize = 256;
+
+/// Factor from a cosine to a logit: that of sentence-transformers' losses. The fitted temperature corrects it.
+const SCALE: f32 = 20.0;
+
+/// How the model scores a passage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scorer {
+    /// By the cosine of its vector with the query's.
+    Cosine,
+    /// By its score of the pair.
+    Pair,
+}
+
+/// Answers queries with passages: `logits` and `scores` FP32 `[passages]`, and `ranking` INT64 `[passages]`, the numbers of the passages
+/// from the best to the worst. The answer is the class with the largest logit, as of a classifier, so confidence and calibration are those
+/// of classes.
+pub(crate) struct Ranker {
+    model: Box<dyn Model>,
+    scorer: Scorer,
+}
+
+impl Ranker {
+    /// Ranks with a loaded model; `None` if it gives neither vectors of texts nor scores of pairs.
+    pub(crate) fn over(loaded: Loaded) -> Option<Loaded> {
+        let scorer = match loaded.info.task {
+            Task::Embedding => Scorer::Cosine,
+            Task::Reranking => Scorer::Pair,
+            _ => return None,
+        };
+        Some(Loaded {
+            model: Box::new(Self {
+                model: loaded.model,
+                scorer,
+            }),
+            info: ModelInfo {
+                task: Task::Ranking,
+                labels: Vec::new(),
+                ..loaded.info
+            },
+        })
+    }
+
+    /// The requests to the model that a query needs.
+    fn asked(&self, query: &str, passages: &[&str]) -> Result<Vec<Inputs>, ModelError> {
+        let text = |name: &str, text: &str| Tensor::from_texts(name, &[text]);
+        let one = |passage: &&str| -> Result<Inputs, ModelError> {
+            Ok(match self.scorer {
+                Scorer::Cosine => vec![text("text", passage)?],
+                Scorer::Pair => vec![text("text", query)?, text("text_pair", passage)?],
+            })
+        };
+        let mut asked = Vec::with_capacity(passages.len() + 1);
+        if self.scorer == Scorer::Cosine {
+            asked.push(vec![text("text", query)?]);
+        }
+        for passage in passages {
+            asked.push(one(passage)?);
+        }
+        Ok(asked)
+    }
+
+    /// Logits and scores of the passages, from the answers to the requests of one query.
+    fn scored(&self, answers: &[Outputs]) -> Result<(Vec<f32>, Vec<f32>), ModelError> {
+        let named = |outputs: &Outputs, name: &'static str| {
+            let output = outputs.iter().find(|output| output.name == name);
+            let output = output.ok_or_else(|| ModelError::BadOutput {
+                reason: format!("it has no output `{name}` to rank by"),
+            })?;
+            Ok::<_, ModelError>(output.to_f32()?)
+        };
+        match self.scorer {
+            Scorer::Cosine => {
+                let (query, passages) = answers.split_first().ok_or_else(unanswered)?;
+                let query = named(query, "embedding")?;
+                let cosine = |outputs| cosine(&query, &named(outputs, "embedding")?);
+                let scores = passages.iter().map(cosine).collect::<Result<Vec<_>, _>>()?;
+                Ok((scores.iter().map(|score| SCALE * score).collect(), scores))
+            }
+            Scorer::Pair => {
+                let first = |outputs, name| {
+                    let value = named(outputs, name)?.first().copied();
+                    value.ok_or_else(unanswered)
+                };
+                let of = |name| {
+                    let values = answers.iter().map(|outputs| first(outputs, name));
+                    values.collect::<Result<Vec<_>, ModelError>>()
+                };
+                Ok((of("logits")?, of("score")?))
+            }
+        }
+    }
+
+    fn outputs(&self, answers: &[Outputs]) -> Result<Outputs, ModelError> {
+        let (logits, scores) = self.scored(answers)?;
+        let mut ranking: Vec<(i64, f32)> = (0..).zip(logits.iter().copied()).collect();
+        // Stable, so that the first of equals is the answer, as of classes.
+        ranking.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+        let ranking: Vec<i64> = ranking.into_iter().map(|(place, _)| place).collect();
+        let shape = [logits.len()];
+        let mut outputs = vec![
+            Tensor::from_f32("logits", &shape, &logits)?,
+            Tensor::from_f32("scores", &shape, &scores)?,
+            Tensor::from_i64("ranking", &shape, &ranking)?,
+        ];
+        outputs.extend(total_cost(answers));
+        Ok(outputs)
+    }
+}
+
+/// The sum of what the answers cost, if all say so.
+fn total_cost(answers: &[Outputs]) -> Option<Tensor> {
+    let costs = answers.iter().map(|outputs| {
+        let cost = outputs.iter().find(|output| output.name == COST)?;
+        Some(f64::from_le_bytes(cost.data.as_ref().try_into().ok()?))
+    });
+    let costs = costs.collect::<Option<Vec<f64>>>()?;
+    (!costs.is_empty()).then(|| Tensor {
+        name: COST.to_owned(),
+        shape: vec![1],
+        datatype: Datatype::F64,
+        data: costs.iter().sum::<f64>().to_le_bytes().to_vec().into(),
+    })
+}
+
+/// Returns the cosine of two vectors; 0 if one of them is zero.
+fn cosine(one: &[f32], other: &[f32]) -> Result<f32, ModelError> {
+    if one.len() != other.len() {
+        return Err(ModelError::BadOutput {
+            reason: format!("its vectors have {} and {} dimensions", one.len(), other.len()),
+        });
+    }
+    let product = |one: &[f32], other: &[f32]| -> f64 {
+        let products = one.iter().zip(other).map(|(a, b)| f64::from(*a) * f64::from(*b));
+        products.sum()
+    };
+    let lengths = (product(one, one) * product(other, other)).sqrt();
+    let cosine = product(one, other) / if lengths < 1e-24 { 1.0 } else { lengths };
+    Ok(cosine as f32)
+}
+
+fn unanswered() -> ModelError {
+    ModelError::BadOutput {
+        reason: "it answered fewer texts than it was given".to_owned(),
+    }
+}
+
+/// Returns the inputs of a ranking.
+pub fn signature() -> Signature {
+    Signature {
+        inputs: vec![
+            InputSpec::required(QUERY, Datatype::Bytes, vec![Extent::Exactly(1)]),
+            InputSpec::required(PASSAGES, Datatype::Bytes, vec![Extent::UpTo(MOST_PASSAGES)]),
+        ],
+    }
+}
+
+impl Model for Ranker {
+    fn signature(&self) -> Signature {
+        signature()
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let signature = signature();
+        let read = |inputs: &Inputs| {
+            signature.check(inputs)?;
+            let texts = |name: &str| {
+                let input = inputs.iter().find(|input| input.name == name);
+                input.map_or(Ok(Vec::new()), Tensor::to_texts)
+            };
+            let passages = texts(PASSAGES)?;
+            if passages.len() < 2 {
+                return Err(ModelError::BadInput {
+                    name: PASSAGES.to_owned(),
+                    reason: "a ranking needs at least 2".to_owned(),
+                });
+            }
+            let query = texts(QUERY)?;
+            self.asked(query.first().copied().unwrap_or_default(), &passages)
+        };
+        let asked: Vec<Result<Vec<Inputs>, ModelError>> = batch.iter().map(read).collect();
+        let texts: Vec<Inputs> = asked.iter().flatten().flatten().cloned().collect();
+        let mut answers = Vec::with_capacity(texts.len());
+        for texts in texts.chunks(AT_ONCE) {
+            answers.extend(self.model.run(texts));
+        }
+        let mut answers = answers.into_iter();
+        let results = asked.into_iter().map(|asked| {
+            let asked = asked?;
+            let own: Vec<_> = answers.by_ref().take(asked.len()).collect();
+            if own.len() < asked.len() {
+                return Err(unanswered());
+            }
+            // All of them are taken from the iterator, also if one has failed.
+            let own = own.into_iter().collect::<Result<Vec<Outputs>, ModelError>>()?;
+            self.outputs(&own)
+        });
+        results.collect()
+    }
+
+    fn availability(&self) -> Option<Availability> {
+        self.model.availability()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Embeds a text as the numbers in it, and scores a pair by the numbers of its second text. Fails on `bad`.
+    struct Numbers;
+
+    fn numbers(text: &str) -> Vec<f32> {
+        text.split(' ').filter_map(|number| number.parse().ok()).collect()
+    }
+
+    impl Model for Numbers {
+        fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+            assert!(batch.len() <= AT_ONCE);
+            let answer = |inputs: &Inputs| {
+                let last = inputs.last().unwrap();
+                let text = last.to_texts()?[0];
+                if text == "bad" {
+                    return Err(ModelError::Failed {
+                        reason: "bad".to_owned(),
+                    });
+                }
+                let values = numbers(text);
+                let cost = Tensor {
+                    name: COST.to_owned(),
+                    shape: vec![1],
+                    datatype: Datatype::F64,
+                    data: 0.5_f64.to_le_bytes().to_vec().into(),
+                };
+                Ok(if last.name == "text_pair" {
+                    let score = 1.0 / (1.0 + (-values[0]).exp());
+                    vec![
+                        Tensor::from_f32("logits", &[1], &values)?,
+                        Tensor::from_f32("score", &[1], &[score])?,
+                    ]
+                } else {
+                    vec![Tensor::from_f32("embedding", &[values.len()], &values)?, cost]
+                })
+            };
+            batch.iter().map(answer).collect()
+        }
+    }
+
+    fn ranker(task: Task) -> Option<Loaded> {
+        Ranker::over(Loaded {
+            model: Box::new(Numbers),
+            info: ModelInfo {
+                name: "numbers".to_owned(),
+                architecture: "numbers".to_owned(),
+                parameters: 0,
+                weight_bytes: 0,
+                task,
+                labels: Vec::new(),
+            },
+        })
+    }
+
+    fn query(query: &str, passages: &[&str]) -> Inputs {
+        vec![
+            Tensor::from_texts(QUERY, &[query]).unwrap(),
+            Tensor::from_texts(PASSAGES, passages).unwrap(),
+        ]
+    }
+
+    fn values(outputs: &Outputs, name: &str) -> Vec<f32> {
+        outputs
+            .iter()
+            .find(|output| output.name == name)
+            .unwrap()
+            .to_f32()
+            .unwrap()
+    }
+
+    #[test]
+    fn an_embedder_ranks_by_cosine_and_a_bad_query_fails_alone() {
+        let mut loaded = ranker(Task::Embedding).unwrap();
+        assert_eq!(loaded.info.task, Task::Ranking);
+        let results = loaded.model.run(&[
+            query("1 0", &["0 2", "3 0", "0 0", "1 1"]),
+            query("1 0", &["1 0"]),
+            query("1 0", &["bad", "1 0"]),
+            query("0 1", &["1 0 5", "1 0"]),
+            query("0 1", &["1 0", "0 1"]),
+        ]);
+        let first = results[0].as_ref().unwrap();
+        let scores = values(first, "scores");
+        let half = std::f32::consts::FRAC_1_SQRT_2;
+        for (score, expected) in scores.iter().zip([0.0, 1.0, 0.0, half]) {
+            assert!((score - expected).abs() < 1e-6, "{scores:?}");
+        }
+        assert!((values(first, "logits")[1] - SCALE).abs() < 1e-5);
+        let ranking = first.iter().find(|output| output.name == "ranking").unwrap();
+        assert_eq!(ranking.to_i64().unwrap(), [1, 3, 0, 2]);
+        let cost = first.iter().find(|output| output.name == COST).unwrap();
+        assert_eq!(cost.data.as_ref(), 2.5_f64.to_le_bytes());
+        for (place, message) in [(1, "at least 2"), (2, "bad"), (3, "dimensions")] {
+            let error = results[place].as_ref().unwrap_err().to_string();
+            assert!(error.contains(message), "{error}");
+        }
+        assert_eq!(values(results[4].as_ref().unwrap(), "scores"), [0.0, 1.0]);
+    }
+
+    #[test]
+    fn a_cross_encoder_ranks_by_its_scores() {
+        let mut loaded = ranker(Task::Reranking).unwrap();
+        let passages: Vec<String> = (0..300).map(|number| (number % 7).to_string()).collect();
+        let passages: Vec<&str> = passages.iter().map(String::as_str).collect();
+        let outputs = loaded.model.run(&[query("q", &passages)]).remove(0).unwrap();
+        assert!((values(&outputs, "logits")[6] - 6.0).abs() < 1e-6);
+        assert!((values(&outputs, "scores")[0] - 0.5).abs() < 1e-6);
+        let ranking = outputs.iter().find(|output| output.name == "ranking").unwrap();
+        assert_eq!(ranking.to_i64().unwrap()[..2], [6, 13]);
+    }
+
+    #[test]
+    fn other_models_cannot_rank() {
+        assert!(ranker(Task::Classification).is_none());
+        assert!(ranker(Task::Generation).is_none());
+    }
+}
