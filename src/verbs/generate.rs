@@ -29,7 +29,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Continues texts with a language model from a Hugging Face directory.
 ///
-/// Architectures: GPT-2, OPT, Llama, GPT-J and T5. All texts run in one batch. With `--device-memory`, the model may exceed the memory
+/// Architectures: all supported language models. All texts run in one batch. With `--device-memory`, the model may exceed the memory
 /// of the device. A single text is printed as it is generated.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
