@@ -219,8 +219,7 @@ async fn ranked(call: &Call, asked: &Rerank) -> Result<Vec<f32>, Failure> {
     let scores = reply.outputs.iter().find(|output| output.name == name);
     let scores = scores.map(Tensor::to_f32).transpose()?;
     let scores = scores.filter(|scores| scores.len() == texts.len());
-    let message = || format!("the app gives no `{name}`, one for each passage");
-    Ok(scores.ok_or_else(|| Fault::new(Code::BadOutput, message()))?)
+    scores.ok_or_else(|| Failure::wrong_kind(format!("the app gives no `{name}`, one for each passage")))
 }
 
 /// Returns the scores of the texts, by a request for each.
