@@ -15,6 +15,7 @@ use kaskade_policy::gather::{Branch, MAX_BRANCHES};
 use kaskade_policy::plan::{Plan, Replica};
 use kaskade_testkit::{PATIENCE, wait_until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 
 /// The worker of replicas that no process of the tests hosts.
 const ELSEWHERE: &str = "elsewhere";
@@ -395,6 +396,7 @@ fn a_notice_about_an_old_attempt_blames_no_replica() {
     let served = Arc::new(Foreign::start("foreign-stale", plan.clone()));
     runtime().block_on(async {
         let nats = served.node.bus().client().clone();
+        let epoch = served.node.plans().newest().expect("the node has a plan").epoch;
         // The workers' heartbeats, so that the ingress takes both replicas for alive.
         let beating = {
             let (nats, app, plan) = (nats.clone(), served.app.clone(), plan.clone());
@@ -409,6 +411,7 @@ fn a_notice_about_an_old_attempt_blames_no_replica() {
                                 ..ReplicaBeat::default()
                             }],
                             sequence,
+                            in_place: epoch,
                             ..Beat::default()
                         };
                         let subject = app.beat(&replica.worker).unwrap();
@@ -433,12 +436,14 @@ fn a_notice_about_an_old_attempt_blames_no_replica() {
         });
         let asking = Arc::clone(&served);
         let asked = tokio::spawn(async move { asking.ask(PATIENCE).await });
-        let first = requests.next().await.unwrap();
+        let next = timeout(PATIENCE, requests.next()).await;
+        let first = next.expect("a first attempt").unwrap();
         let old = first.reply.unwrap().to_string();
         // The first attempt fails, and the request moves on.
         let failed = done(DoneResult::Fault(Fault::new(Code::Unavailable, "scripted")));
         publish(&served, old.clone(), failed.encode().unwrap().to_vec()).await;
-        let second = requests.next().await.unwrap();
+        let next = timeout(PATIENCE, requests.next()).await;
+        let second = next.expect("a second attempt").unwrap();
         for _ in 0..20 {
             publish_notice(&served, &old).await;
         }
