@@ -196,6 +196,10 @@ def decode(folder, rounds, threads):
     tokenizer(place, 50_257)
     converted = folder / "gpt2-ct2"
     ctranslate2.converters.TransformersConverter(str(place)).convert(str(converted), force=True)
+    # A checkpoint without a tokenizer has no names for its special tokens, and CTranslate2 takes no null.
+    described = converted / "config.json"
+    named = {key: value or "<|endoftext|>" if key.endswith("_token") else value for key, value in json.loads(described.read_text()).items()}
+    described.write_text(json.dumps(named))
     generator = ctranslate2.Generator(str(converted), device="cpu", compute_type="float32", intra_threads=threads)
     ours, tokens = Ours("decode", ["f32"], threads), 48
     rng = random.Random(1)
