@@ -210,6 +210,65 @@ fn tensors_of_several_shapes_are_batched() {
     }
 }
 
+/// Writes a classifier of `x` FP32 `[batch, 2]`: scores `x * [[1, 0, -1], [0, 2, 1]]`, and what a list of nodes makes of them.
+const CLASSIFIER: &str = r#"
+import sys, onnx
+from onnx import TensorProto as T, helper as h
+def port(name, kind, shape): return h.make_tensor_value_info(name, kind, shape)
+nodes = [h.make_node("MatMul", ["x", "w"], ["scores"])]
+outputs = {
+    "softmax": [port("p", T.FLOAT, ["n", 3])],
+    "labelled": [port("output_label", T.INT64, ["n"]), port("output_probability", T.FLOAT, ["n", 3])],
+    "sum": [port("probabilities", T.FLOAT, ["n", 3]), port("extra", T.FLOAT, ["n", 3])],
+}[sys.argv[2]]
+if sys.argv[2] == "softmax":
+    nodes.append(h.make_node("Softmax", ["scores"], ["p"], axis=1))
+elif sys.argv[2] == "labelled":
+    nodes.append(h.make_node("Softmax", ["scores"], ["output_probability"], axis=1))
+    nodes.append(h.make_node("ArgMax", ["scores"], ["output_label"], axis=1, keepdims=0))
+else:
+    nodes.append(h.make_node("Identity", ["scores"], ["probabilities"]))
+    nodes.append(h.make_node("Identity", ["scores"], ["extra"]))
+w = h.make_tensor("w", T.FLOAT, [2, 3], [1, 0, -1, 0, 2, 1])
+graph = h.make_graph(nodes, "classifier", [port("x", T.FLOAT, ["n", 2])], outputs, [w])
+onnx.save(h.make_model(graph, opset_imports=[h.make_opsetid("", 13)], ir_version=8), sys.argv[1])
+"#;
+
+#[test]
+fn probabilities_are_served_as_logits() {
+    if !in_environment("onnx::probabilities_are_served_as_logits") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let written = |kind: &str| {
+        let file = folder.path().join(format!("{kind}.onnx"));
+        let program = Command::new(python().unwrap())
+            .args(["-c", CLASSIFIER])
+            .arg(&file)
+            .arg(kind)
+            .status();
+        assert!(program.unwrap().success());
+        onnx(&file)
+    };
+    let (x, scores) = ([0.5, -1.0], [0.5_f32, -2.0, -1.5]);
+    let request = vec![vec![Tensor::from_f32("x", &[2], &x).unwrap()]];
+    let total: f32 = scores.iter().map(|score| score.exp()).sum();
+    for (kind, place) in [("softmax", 0), ("labelled", 1)] {
+        let mut model = written(kind);
+        assert_eq!(model.info.labels.len(), 3, "{kind}");
+        let outputs = model.model.run(&request).remove(0).unwrap();
+        assert_eq!(outputs[place].name, "logits", "{kind}");
+        // Their softmax is the graph's.
+        for (logit, score) in outputs[place].to_f32().unwrap().iter().zip(scores) {
+            let expected = score.exp() / total;
+            assert!((logit.exp() - expected).abs() < 1e-6, "{kind}: {outputs:?}");
+        }
+    }
+    // What is named so and is no distribution is an error, and no confident answer.
+    let answer = written("sum").model.run(&request).remove(0);
+    assert!(matches!(answer, Err(ModelError::BadOutput { .. })), "{answer:?}");
+}
+
 #[test]
 fn files_that_are_no_models_are_refused() {
     if !in_environment("onnx::files_that_are_no_models_are_refused") {

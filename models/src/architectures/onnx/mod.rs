@@ -4,18 +4,20 @@
 //! |---|---|
 //! | `library` | finding and loading ONNX Runtime |
 //! | `session` | sessions: a graph's inputs and outputs, tensors in and out |
-//! | `weights` | number and size of a file's weights |
+//! | `file` | what only the file tells: number and size of the weights, values of softmax nodes |
+//! | `scores` | which output holds the scores of the classes, as logits or as probabilities |
 //! | `model` | the `Model`: tensors as they are, batched |
 //! | `tokens` | the inputs of a graph that takes tokens |
 //!
 //! A graph with an input `input_ids` beside a `tokenizer.json` takes texts, as BERT does in the `bert` module. Every
 //! other graph takes its inputs as they are, without the batch dimension. Quantised graphs need nothing of their own.
 
+mod file;
 mod library;
 mod model;
+mod scores;
 mod session;
 mod tokens;
-mod weights;
 
 use std::path::Path;
 
@@ -37,22 +39,22 @@ const ARCHITECTURE: &str = "onnx";
 /// # Errors
 /// [`LoadError::NoOnnxRuntime`] if the library cannot be loaded, with how to get it; [`LoadError::BadOnnx`] for a file
 /// that it refuses; [`LoadError::NotSliced`] for a part of a model.
-pub fn load_onnx(file: &Path, device: DeviceChoice, options: &LoadOptions) -> Result<Loaded, LoadError> {
+pub fn load_onnx(path: &Path, device: DeviceChoice, options: &LoadOptions) -> Result<Loaded, LoadError> {
     if options.slice != Slice::WHOLE {
         return Err(LoadError::NotSliced {
             architecture: ARCHITECTURE,
             of: options.slice.of(),
         });
     }
-    let totals = weights::totals(file)?;
-    let graph = Graph::load(file, device)?;
-    let folder = file.parent().unwrap_or(Path::new(""));
+    let contents = file::contents(path)?;
+    let graph = Graph::load(path, device)?;
+    let folder = path.parent().unwrap_or(Path::new(""));
     let config = match folder.join("config.json") {
-        path if path.is_file() => Some(Config::open(folder)?),
+        config if config.is_file() => Some(Config::open(folder)?),
         _ => None,
     };
     let tokenizer = TokenizerFile::beside(folder)?;
-    let model = OnnxModel::new(graph, config.as_ref(), tokenizer.as_ref())?;
+    let model = OnnxModel::new(graph, &contents.softmax, config.as_ref(), tokenizer.as_ref())?;
     let outputs = model.outputs();
     let has = |name: &str| outputs.iter().any(|output| output.name == name);
     let task = if has("start_logits") && has("end_logits") {
@@ -60,7 +62,7 @@ pub fn load_onnx(file: &Path, device: DeviceChoice, options: &LoadOptions) -> Re
     } else {
         Task::Classification
     };
-    let classes = outputs.iter().find(|output| output.name == model::LOGITS);
+    let classes = outputs.iter().find(|output| output.name == scores::LOGITS);
     let labels = match (task, config) {
         (Task::Classification, Some(config)) => config.labels()?,
         (Task::Classification, None) => match classes.and_then(|logits| logits.shape.last()) {
@@ -71,12 +73,12 @@ pub fn load_onnx(file: &Path, device: DeviceChoice, options: &LoadOptions) -> Re
     };
     let info = ModelInfo {
         name: options.name.clone().unwrap_or_else(|| {
-            let stem = file.file_stem().unwrap_or(file.as_os_str());
+            let stem = path.file_stem().unwrap_or(path.as_os_str());
             stem.to_string_lossy().into_owned()
         }),
         architecture: ARCHITECTURE.to_owned(),
-        parameters: totals.parameters,
-        weight_bytes: totals.bytes,
+        parameters: contents.totals.parameters,
+        weight_bytes: contents.totals.bytes,
         task,
         labels,
     };

@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::super::text::Tokens;
+use super::scores::{self, Scores};
 use super::session::{Dimension, Graph, Port};
 use super::tokens::TokenInputs;
 use crate::checkpoint::{Config, LoadError, TokenizerFile};
 use crate::runtime::batch::BatchResults;
 use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
-use crate::runtime::tensor::{Datatype, Tensor};
-
-/// Name under which class scores are served.
-pub(super) const LOGITS: &str = "logits";
+use crate::runtime::tensor::Tensor;
 
 /// Largest size of a dimension that the graph leaves open.
 const MAX_EXTENT: usize = 1 << 16;
@@ -20,13 +18,14 @@ const MAX_EXTENT: usize = 1 << 16;
 ///
 /// The batch dimension is the first of every input and output; requests and their outputs have none. A graph that fixes
 /// it to 1 runs the requests of a batch one after the other. A graph whose inputs have no common batch dimension gets
-/// them as they are. Its only output, FP32 `[batch, classes]`, is served as `logits` whatever its name.
+/// them as they are. The scores of classes are served as `logits` whatever their name; see [`scores`].
 pub(super) struct OnnxModel {
     graph: Graph,
     tokens: Option<TokenInputs>,
     batching: BatchDimension,
     signature: Signature,
     outputs: Vec<Port>,
+    scores: Scores,
 }
 
 /// The first dimension of a graph's inputs.
@@ -55,12 +54,13 @@ impl BatchDimension {
 }
 
 impl OnnxModel {
-    /// Creates a model of a graph.
+    /// Creates a model of a graph. `softmax` are the values that its softmax nodes compute.
     ///
     /// # Errors
     /// [`LoadError`] of the tokenizer or the configuration.
     pub(super) fn new(
         graph: Graph,
+        softmax: &[String],
         config: Option<&Config>,
         tokenizer: Option<&TokenizerFile>,
     ) -> Result<Self, LoadError> {
@@ -70,12 +70,14 @@ impl OnnxModel {
             Some(tokens) => tokens.reader.signature(),
             None => signature(&graph.inputs, batching),
         };
+        let (outputs, scores) = scores::find(&graph.outputs, softmax);
         Ok(Self {
-            outputs: served(&graph.outputs),
             graph,
             tokens,
             batching,
             signature,
+            outputs,
+            scores,
         })
     }
 
@@ -86,14 +88,9 @@ impl OnnxModel {
 
     /// Runs requests that have the same shapes, together.
     fn run_tensors(&mut self, requests: &[&Inputs]) -> Result<BatchResults, ModelError> {
-        let Self {
-            graph,
-            outputs,
-            batching,
-            ..
-        } = self;
-        let inputs = stack(requests, *batching)?;
-        split(graph.run(&inputs)?, requests.len(), *batching, outputs, None)
+        let inputs = stack(requests, self.batching)?;
+        let results = self.scores.to_logits(self.graph.run(&inputs)?)?;
+        split(results, requests.len(), self.batching, &self.outputs, None)
     }
 
     /// Runs requests whose tokens are padded to the longest, together.
@@ -103,13 +100,14 @@ impl OnnxModel {
             outputs,
             batching,
             tokens,
+            scores,
             ..
         } = self;
         let Some(tokens) = tokens else {
             return Ok(Vec::new());
         };
         let length = tokens.padded(requests);
-        let results = graph.run(&tokens.tensors(requests, length)?)?;
+        let results = scores.to_logits(graph.run(&tokens.tensors(requests, length)?)?)?;
         let lengths: Vec<usize> = requests.iter().map(|request| request.ids.len()).collect();
         let padding = Padding {
             symbol: &tokens.symbol,
@@ -217,18 +215,6 @@ fn signature(inputs: &[Port], batching: BatchDimension) -> Signature {
     Signature {
         inputs: inputs.iter().map(spec).collect(),
     }
-}
-
-/// The outputs with the names that they are served under.
-fn served(outputs: &[Port]) -> Vec<Port> {
-    let mut served = outputs.to_vec();
-    if let [only] = served.as_mut_slice()
-        && only.datatype == Datatype::F32
-        && only.shape.len() == 2
-    {
-        LOGITS.clone_into(&mut only.name);
-    }
-    served
 }
 
 /// Puts requests of the same shapes behind one another.

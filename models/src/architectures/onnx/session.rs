@@ -107,9 +107,16 @@ impl Port {
             dimension_symbols,
         } = outlet.dtype()
         else {
+            // skl2onnx ends classifiers with a dictionary per row unless told otherwise.
+            let hint = match outlet.dtype() {
+                ValueType::Sequence(_) | ValueType::Map { .. } => {
+                    "; export scikit-learn models with `options={'zipmap': False}`"
+                }
+                _ => "",
+            };
             return Err(bad_onnx(
                 file,
-                format!("`{name}` is no tensor, but {}", outlet.dtype()),
+                format!("`{name}` is no tensor, but {}{hint}", outlet.dtype()),
             ));
         };
         let datatype = datatype(*ty).ok_or_else(|| {

@@ -1,7 +1,8 @@
-//! Number and size of the weights of an ONNX file, read from its protocol buffers without their data.
+//! What an ONNX file says of its graph and ONNX Runtime does not tell: number and size of the weights, and which values a
+//! softmax computes. Read from the protocol buffers, without the weights' data.
 //!
-//! Only four fields are read (onnx.proto): `ModelProto.graph` = 7, `GraphProto.initializer` = 5, and of a `TensorProto`
-//! `dims` = 1 and `data_type` = 2.
+//! Few fields are read (onnx.proto): `ModelProto.graph` = 7; of a `GraphProto` `node` = 1 and `initializer` = 5; of a
+//! `NodeProto` `output` = 2 and `op_type` = 4; of a `TensorProto` `dims` = 1 and `data_type` = 2.
 
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
@@ -11,23 +12,37 @@ use super::bad_onnx;
 use crate::checkpoint::{LoadError, WeightTotals};
 
 const GRAPH: u64 = 7;
+const NODE: u64 = 1;
 const INITIALIZER: u64 = 5;
+const OUTPUT: u64 = 2;
+const OP_TYPE: u64 = 4;
 const DIMS: u64 = 1;
 const DATA_TYPE: u64 = 2;
+/// Longest name of a value or an operator that is read, bytes; longer ones are passed over.
+const LONGEST_NAME: u64 = 1 << 12;
 
-/// Counts the weights of a file, those in external data files included.
+/// What a file says of its graph.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    /// Its weights, those in external data files included.
+    pub totals: WeightTotals,
+    /// Names of the values that `Softmax` nodes compute.
+    pub softmax: Vec<String>,
+}
+
+/// Reads what a file says of its graph.
 ///
 /// # Errors
 /// [`LoadError::Io`] if the file cannot be read, [`LoadError::BadOnnx`] if it is not a model.
-pub(super) fn totals(file: &Path) -> Result<WeightTotals, LoadError> {
+pub(super) fn contents(file: &Path) -> Result<Contents, LoadError> {
     let unreadable = |source| LoadError::Io {
         path: file.to_owned(),
         source,
     };
     let opened = File::open(file).map_err(unreadable)?;
     let length = opened.metadata().map_err(unreadable)?.len();
-    match count(BufReader::new(opened), length) {
-        Ok(Some(totals)) => Ok(totals),
+    match read(BufReader::new(opened), length) {
+        Ok(Some(contents)) => Ok(contents),
         Ok(None) => Err(bad_onnx(file, "it has no graph")),
         Err(error) if matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof) => {
             Err(bad_onnx(file, error.to_string()))
@@ -36,17 +51,17 @@ pub(super) fn totals(file: &Path) -> Result<WeightTotals, LoadError> {
     }
 }
 
-/// Counts the weights of a model of `length` bytes; `None` if it has no graph.
-fn count(input: BufReader<impl Read + Seek>, length: u64) -> io::Result<Option<WeightTotals>> {
+/// Reads a model of `length` bytes; `None` if it has no graph.
+fn read(input: BufReader<impl Read + Seek>, length: u64) -> io::Result<Option<Contents>> {
     let mut fields = Fields { input, at: 0 };
-    let mut totals = None;
+    let mut contents = None;
     while let Some((number, value)) = fields.next(length)? {
         match value {
-            Value::Nested(end) if number == GRAPH => totals = Some(fields.graph(end)?),
+            Value::Nested(end) if number == GRAPH => contents = Some(fields.graph(end)?),
             value => fields.skip(value)?,
         }
     }
-    Ok(totals)
+    Ok(contents)
 }
 
 /// Fields of a protocol buffer message, read one after the other.
@@ -118,21 +133,51 @@ impl<R: Read + Seek> Fields<R> {
         Err(invalid("a number has more than ten bytes"))
     }
 
-    fn graph(&mut self, end: u64) -> io::Result<WeightTotals> {
-        let mut totals = WeightTotals::default();
+    fn graph(&mut self, end: u64) -> io::Result<Contents> {
+        let mut contents = Contents::default();
         while let Some((number, value)) = self.next(end)? {
             match value {
                 Value::Nested(end) if number == INITIALIZER => {
                     let (elements, bits) = self.tensor(end)?;
+                    let totals = &mut contents.totals;
                     totals.parameters = totals.parameters.saturating_add(elements);
                     totals.bytes = totals
                         .bytes
                         .saturating_add(elements.saturating_mul(bits).div_ceil(8));
                 }
+                Value::Nested(end) if number == NODE => contents.softmax.extend(self.softmax(end)?),
                 value => self.skip(value)?,
             }
         }
-        Ok(totals)
+        Ok(contents)
+    }
+
+    /// Returns the name of the value that a node computes, if it is a softmax.
+    fn softmax(&mut self, end: u64) -> io::Result<Option<String>> {
+        let (mut output, mut is_softmax) = (None, false);
+        while let Some((number, value)) = self.next(end)? {
+            match value {
+                Value::Nested(end) if number == OUTPUT && output.is_none() => output = self.text(end)?,
+                Value::Nested(end) if number == OP_TYPE => {
+                    is_softmax = self.text(end)?.is_some_and(|operator| operator == "Softmax");
+                }
+                value => self.skip(value)?,
+            }
+        }
+        Ok(output.filter(|_| is_softmax))
+    }
+
+    /// Reads a text up to `end`; `None` if it is too long or not UTF-8.
+    fn text(&mut self, end: u64) -> io::Result<Option<String>> {
+        let length = end - self.at;
+        if length > LONGEST_NAME {
+            self.skip(Value::Nested(end))?;
+            return Ok(None);
+        }
+        let mut bytes = vec![0; length as usize];
+        self.input.read_exact(&mut bytes)?;
+        self.at = end;
+        Ok(String::from_utf8(bytes).ok())
     }
 
     /// Returns the number of elements of a tensor, and their size in bits.
@@ -179,8 +224,8 @@ mod tests {
 
     use super::*;
 
-    fn counted(bytes: &[u8]) -> io::Result<Option<WeightTotals>> {
-        count(BufReader::new(Cursor::new(bytes)), bytes.len() as u64)
+    fn contents(bytes: &[u8]) -> io::Result<Option<Contents>> {
+        read(BufReader::new(Cursor::new(bytes)), bytes.len() as u64)
     }
 
     fn field(number: u8, content: &[u8]) -> Vec<u8> {
@@ -189,28 +234,45 @@ mod tests {
     }
 
     #[test]
-    fn weights_of_both_dimension_encodings_are_counted() {
+    fn weights_of_both_dimension_encodings_are_contents() {
         // FP32 [2, 3] with packed dimensions, INT8 [5] with single ones, and a name that is skipped.
         let packed = [field(1, &[2, 3]), vec![2 << 3, 1], field(9, &[0; 24])].concat();
         let single = [vec![1 << 3, 5], vec![2 << 3, 3], field(8, b"name")].concat();
         let graph = [field(2, b"graph"), field(5, &packed), field(5, &single)].concat();
         let model = [vec![1 << 3, 10], field(7, &graph)].concat();
-        let totals = counted(&model).unwrap().unwrap();
+        let totals = contents(&model).unwrap().unwrap().totals;
         assert_eq!((totals.parameters, totals.bytes), (11, 29));
     }
 
     #[test]
+    fn values_of_softmax_nodes_are_named() {
+        let node = |output: &[u8], operator: &[u8]| {
+            field(
+                1,
+                &[field(1, b"x"), field(2, output), field(4, operator)].concat(),
+            )
+        };
+        let graph = [
+            node(b"scores", b"MatMul"),
+            node(b"p", b"Softmax"),
+            field(1, &field(4, b"Softmax")),
+        ];
+        let model = field(7, &graph.concat());
+        assert_eq!(contents(&model).unwrap().unwrap().softmax, ["p"]);
+    }
+
+    #[test]
     fn what_is_no_model_is_refused() {
-        assert!(counted(b"").unwrap().is_none());
-        let too_long = counted(&[7 << 3 | 2, 100, 1]).unwrap_err();
+        assert!(contents(b"").unwrap().is_none());
+        let too_long = contents(&[7 << 3 | 2, 100, 1]).unwrap_err();
         assert_eq!(too_long.kind(), ErrorKind::InvalidData);
-        assert!(counted(&[0xff; 12]).is_err());
+        assert!(contents(&[0xff; 12]).is_err());
     }
 
     proptest! {
         #[test]
-        fn any_bytes_end_in_totals_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            drop(counted(&bytes));
+        fn any_bytes_end_in_contents_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            drop(contents(&bytes));
         }
     }
 }
