@@ -56,7 +56,7 @@ pub(crate) struct Args {
 
 /// Starts, serves, drains.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let app = App::load(&args.app)?;
+    let app = App::load_to_serve(&args.app)?;
     let mut connection = args.broker.connection();
     connection.listen = args.listen.map(Address::socket);
     ensure!(

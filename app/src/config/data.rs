@@ -257,11 +257,8 @@ impl DataSets {
         }
     }
 
+    /// Returns the contradictions between values.
     pub(super) fn problems(&self) -> Vec<String> {
-        let missing = |path: String, file: &PathBuf| {
-            (variable_of(file).is_none() && !file.is_file())
-                .then(|| format!("{path}: `{}` is not there", file.display()))
-        };
         let grading = match (self.metric, self.right_from) {
             (Metric::Exact, _) => None,
             (_, None) => Some(
@@ -272,16 +269,34 @@ impl DataSets {
                 format!("data.right_from: {} is no score of `metric`; use a number above 0 and up to 1", from.get())
             }),
         };
-        let files = self
-            .named()
+        let sets = self.named().filter_map(|(name, set)| match set {
+            DataSet::Records(set) => Format::of(&set.file)
+                .err()
+                .map(|error| format!("{name}.records.file: {error}")),
+            DataSet::Words(set) => {
+                let empty = !(0.0 <= set.from.get() && set.from < set.to && set.to.get() <= 1.0);
+                empty.then(|| {
+                    format!(
+                        "{name}.words: from {} to {} is no section of a text; use shares from 0 to 1",
+                        set.from.get(),
+                        set.to.get()
+                    )
+                })
+            }
+            _ => None,
+        });
+        grading.into_iter().chain(sets).collect()
+    }
+
+    /// Returns a problem for every file or folder that is not there; those below an environment variable may appear later.
+    pub(super) fn missing_files(&self) -> Vec<String> {
+        let missing = |path: String, file: &PathBuf| {
+            (variable_of(file).is_none() && !file.is_file())
+                .then(|| format!("{path}: `{}` is not there", file.display()))
+        };
+        self.named()
             .flat_map(|(name, set)| match set {
-                DataSet::Records(set) => {
-                    let path = format!("{name}.records.file");
-                    let format = Format::of(&set.file)
-                        .err()
-                        .map(|error| format!("{path}: {error}"));
-                    vec![missing(path, &set.file), format]
-                }
+                DataSet::Records(set) => vec![missing(format!("{name}.records.file"), &set.file)],
                 DataSet::Folder(set) => {
                     let absent = variable_of(&set.folder).is_none() && !set.folder.is_dir();
                     let problem = || format!("{name}.folder.folder: `{}` is no folder", set.folder.display());
@@ -293,25 +308,14 @@ impl DataSets {
                 ],
                 DataSet::Tsv(tsv) => vec![missing(format!("{name}.tsv.file"), &tsv.file)],
                 DataSet::Completions(set) => vec![missing(format!("{name}.completions.file"), &set.file)],
-                DataSet::Words(set) => {
-                    let empty = !(0.0 <= set.from.get() && set.from < set.to && set.to.get() <= 1.0);
-                    let part = format!(
-                        "{name}.words: from {} to {} is no section of a text; use shares from 0 to 1",
-                        set.from.get(),
-                        set.to.get()
-                    );
-                    vec![
-                        missing(format!("{name}.words.file"), &set.file),
-                        empty.then_some(part),
-                    ]
-                }
+                DataSet::Words(set) => vec![missing(format!("{name}.words.file"), &set.file)],
                 DataSet::Scenes(scenes) => vec![
                     missing(format!("{name}.scenes.images"), &scenes.images),
                     missing(format!("{name}.scenes.objects"), &scenes.objects),
                 ],
             })
-            .flatten();
-        grading.into_iter().chain(files).collect()
+            .flatten()
+            .collect()
     }
 }
 
@@ -410,11 +414,11 @@ mod tests {
     #[test]
     fn data_with_an_unset_variable_is_no_problem_until_it_is_read() {
         let (_, sets) = resolved("$DATA/test.tsv", None);
-        assert_eq!(sets.problems(), Vec::<String>::new());
+        assert_eq!(sets.missing_files(), Vec::<String>::new());
         assert_eq!(sets.test.unwrap().unset_variable(), Some("DATA"));
         let (_, sets) = resolved("$DATA/test.tsv", Some("/nowhere"));
         assert_eq!(
-            sets.problems(),
+            sets.missing_files(),
             ["data.test.tsv.file: `/nowhere/test.tsv` is not there"]
         );
     }

@@ -15,6 +15,34 @@ impl App {
     /// # Errors
     /// [`ConfigError`] with the line of the first malformed value, or else with every inconsistency.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let app = Self::read(path)?;
+        let problems = app.problems();
+        app.without(problems, path)
+    }
+
+    /// Loads an app as [`App::load`] does, but does not require the files of its data sets: a process that serves reads none
+    /// of them.
+    ///
+    /// # Errors
+    /// As [`App::load`].
+    pub fn load_to_serve(path: &Path) -> Result<Self, ConfigError> {
+        let app = Self::read(path)?;
+        let problems = app.serving_problems();
+        app.without(problems, path)
+    }
+
+    fn without(self, problems: Vec<String>, path: &Path) -> Result<Self, ConfigError> {
+        if problems.is_empty() {
+            return Ok(self);
+        }
+        Err(ConfigError::Inconsistent {
+            path: path.to_owned(),
+            problems,
+        })
+    }
+
+    /// Reads an app and its family, with resolved paths.
+    fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = read(path)?;
         let mut app = Self::parse(&text).map_err(|(line, reason)| ConfigError::Malformed {
             path: path.to_owned(),
@@ -28,14 +56,7 @@ impl App {
             let family = FamilyFile::load(&folder.join(file))?;
             app = app.with_family(family);
         }
-        let problems = app.problems();
-        if problems.is_empty() {
-            return Ok(app);
-        }
-        Err(ConfigError::Inconsistent {
-            path: path.to_owned(),
-            problems,
-        })
+        Ok(app)
     }
 
     /// Makes relative paths relative to `folder`, the folder of the file; [`DataSets::resolve`] does so for paths of data.

@@ -22,6 +22,13 @@ const MAX_CORES: usize = 1024;
 impl App {
     /// Returns all contradictions between values and all unusable files that they name, each with the value's path first.
     pub fn problems(&self) -> Vec<String> {
+        let mut problems = self.serving_problems();
+        problems.extend(self.data.missing_files());
+        problems
+    }
+
+    /// As [`App::problems`], without missing files of data sets.
+    pub(super) fn serving_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.variants.is_empty() {
             problems

@@ -285,11 +285,25 @@ fn every_inconsistency_is_named_with_its_path() {
             "variants[1].name",
             "workers[1].name",
             "variants[0].dir",
-            "data.test.idx.images",
             "plan.single",
             "batching.min_queue",
+            "data.test.idx.images",
         ]
     );
+}
+
+#[test]
+fn serving_needs_no_files_of_data_sets() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("app.toml");
+    let text = "name = \"a\"\n[[variants]]\nname = \"v\"\ndir = \"present\"\n[data.validation.tsv]\nfile = \"absent.tsv\"\n";
+    std::fs::write(&file, text).unwrap();
+    std::fs::create_dir(folder.path().join("present")).unwrap();
+    let config = r#"{"architectures": ["BertForSequenceClassification"]}"#;
+    std::fs::write(folder.path().join("present/config.json"), config).unwrap();
+    let error = App::load(&file).unwrap_err().to_string();
+    assert!(error.contains("data.validation.tsv.file"), "{error}");
+    App::load_to_serve(&file).unwrap();
 }
 
 #[test]
