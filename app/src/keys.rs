@@ -97,6 +97,7 @@ pub fn roles() -> Vec<(String, Role)> {
         ("worker", Role::Worker),
         ("planner", Role::Planner),
         ("observer", Role::Observer),
+        ("gateway", Role::Gateway),
     ]
     .map(|(name, role)| (name.to_owned(), role))
     .to_vec()

@@ -8,8 +8,8 @@ use kaskade_actors::bus::{Bus, BusConfig};
 use kaskade_actors::plan::store;
 use kaskade_actors::subjects::App;
 use kaskade_testkit::{
-    NatsOptions, NatsServer, PATIENCE, ROOT, Served, digits_app, digits_profile, eventually, is_ready, json,
-    kaskade, said, wait_until,
+    NatsOptions, NatsServer, PATIENCE, ROOT, Served, digits_app, digits_profile, eventually, http_post,
+    is_ready, json, kaskade, said, wait_until,
 };
 
 /// Makes users and seeds in a folder, and starts a server with these users.
@@ -70,7 +70,7 @@ async fn connect(url: &str, seed: &str) -> (Bus, Arc<Mutex<String>>) {
 }
 
 /// For each user: the subjects that it may publish to, and those that it may subscribe to. All others are refused.
-const MAY: [(&str, &[&str], &[&str]); 6] = [
+const MAY: [(&str, &[&str], &[&str]); 7] = [
     ("client", &["infer", "submit", "cancel"], &[]),
     (
         "ingress",
@@ -115,6 +115,19 @@ const MAY: [(&str, &[&str], &[&str]); 6] = [
     (
         "observer",
         &[],
+        &[
+            "beat.w",
+            "ingress.i",
+            "gear",
+            "event.load",
+            "event.planner",
+            "event.energy",
+            "dead.x",
+        ],
+    ),
+    (
+        "gateway",
+        &["infer", "cancel"],
         &[
             "beat.w",
             "ingress.i",
@@ -303,6 +316,37 @@ fn processes_of_several_shards_need_no_other_permissions_and_top_shows_every_ing
     assert_eq!(look["ingresses"]["count"], 3, "{look}");
     // Every shard of every process leaves with the permissions of its role too.
     drop(processes.into_iter().map(Served::end).collect::<Vec<_>>());
+    let log = server.log();
+    assert!(!log.contains("Violation -"), "{log}");
+}
+
+#[test]
+fn gateways_need_the_permissions_of_their_role_and_no_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let server = secured(folder, &["--all"]);
+    let (app, url) = (planned_app(folder, ""), server.url());
+    let start = |role: &str, user: &str, more: &[&str]| {
+        let key = seed(folder, user);
+        let all = ["--app", &app, "--nats", &url, "--role", role, "--nkey", &key];
+        Served::start(&[&all, more].concat())
+    };
+    let image = vec!["0.5"; 64].join(",");
+    let body = format!(
+        r#"{{"inputs": [{{"name": "image", "datatype": "FP32", "shape": [1, 8, 8], "data": [{image}]}}]}}"#
+    );
+    // A process that is the whole app answers HTTP too.
+    let mut whole = start("all", "all", &["--http", "127.0.0.1:0"]);
+    let mut gateway = start("gateway", "gateway", &["--http", "127.0.0.1:0"]);
+    for served in [&mut whole, &mut gateway] {
+        let address = served.probes();
+        // A gateway alone is ready once it hears the app's heartbeats.
+        wait_until("the gateway is ready", PATIENCE, || is_ready(&address));
+        let (head, answer) = http_post(&address, "/v2/models/digits/infer", &body);
+        assert!(head.starts_with("HTTP/1.1 200"), "{head} {answer}");
+    }
+    gateway.end();
+    whole.end();
     let log = server.log();
     assert!(!log.contains("Violation -"), "{log}");
 }

@@ -1,13 +1,11 @@
 //! `kaskade serve`, `infer`, `bench`, `submit`, `plan request` and `top` over a broker.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::path::Path;
 use std::process::Stdio;
 
 use kaskade_testkit::{
     DIGITS, NatsOptions, NatsServer, PATIENCE, Process, ROOT, Served, command, digits_app, digits_profile,
-    http_get, is_ready, json, kaskade, refusal, text, wait_until,
+    http_get, http_post, is_ready, json, kaskade, refusal, text, wait_until,
 };
 use serde_json::Value;
 
@@ -411,20 +409,6 @@ fn top_shows_rates_and_energy_by_model() {
     assert!((model - node).abs() <= 1e-6 * node, "{look}");
 }
 
-/// Sends a JSON body to a path, and returns the whole answer.
-fn post(address: &str, path: &str, body: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\nx-kaskade-budget-ms: 60000\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    );
-    stream.write_all((head + body).as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
-
 #[test]
 fn gateways_alone_ask_the_other_processes_over_a_nats_server() {
     let server = NatsServer::start(NatsOptions::jetstream());
@@ -449,16 +433,16 @@ fn gateways_alone_ask_the_other_processes_over_a_nats_server() {
         r#"{{"inputs": [{{"name": "image", "datatype": "FP32", "shape": [1, 8, 8], "data": [{image}]}}]}}"#
     );
     for round in 0..4 {
-        let answer = post(&addresses[round % 2], "/v2/models/digits/infer", &body);
+        let (head, answer) = http_post(&addresses[round % 2], "/v2/models/digits/infer", &body);
         assert!(
-            answer.starts_with("HTTP/1.1 200") && answer.contains("logits"),
-            "{answer}"
+            head.starts_with("HTTP/1.1 200") && answer.contains("logits"),
+            "{head} {answer}"
         );
     }
     // One that leaves drains and ends well; the other goes on.
     let [first, second] = gateways;
     first.end();
-    let answer = post(&addresses[1], "/v2/models/digits/infer", &body);
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let (head, answer) = http_post(&addresses[1], "/v2/models/digits/infer", &body);
+    assert!(head.starts_with("HTTP/1.1 200"), "{head} {answer}");
     second.end();
 }

@@ -184,11 +184,19 @@ fn steps(compose: &Compose, args: &Args) -> anyhow::Result<()> {
     let begun = Instant::now();
     // Two workers at first; two more join under load.
     compose.call(&["up", "--detach", "--scale", "worker-c=0", "--scale", "worker-d=0"])?;
-    for service in ["planner", "worker-a", "worker-b", "ingress", "ingress-2"] {
+    for service in [
+        "planner",
+        "worker-a",
+        "worker-b",
+        "ingress",
+        "ingress-2",
+        "gateway",
+    ] {
         compose.ready(service)?;
     }
     println!("up and ready after {:.0} s", begun.elapsed().as_secs_f64());
     from_outside(compose)?;
+    over_http()?;
     let mut load = bench(compose, args)?;
     let restarted = restart(compose);
     let output = load.wait_with_output_of()?;
@@ -239,6 +247,21 @@ fn from_outside(compose: &Compose) -> anyhow::Result<()> {
             said.lines().next().unwrap_or_default()
         );
     }
+    Ok(())
+}
+
+/// Asks the gateway from this machine whether it serves the app.
+fn over_http() -> anyhow::Result<()> {
+    let path = "/v2/models/digits/ready";
+    let answer =
+        kaskade_testkit::http_get("127.0.0.1:8080", path).context("the gateway refuses connections")?;
+    ensure!(
+        answer.0.starts_with("HTTP/1.1 200"),
+        "{path} from outside: {} {}",
+        answer.0,
+        answer.1
+    );
+    println!("over HTTP from outside: {path} answers 200");
     Ok(())
 }
 
@@ -294,6 +317,7 @@ fn restart(compose: &Compose) -> anyhow::Result<()> {
         "planner-2",
         "ingress",
         "ingress-2",
+        "gateway",
     ];
     for service in services {
         compose.replace(service)?;

@@ -19,7 +19,9 @@ pub enum Role {
     Planner,
     /// Reads only: `kaskade top`, `nats micro stats`, dashboards.
     Observer,
-    /// A process that is the whole app: ingress, worker and planner.
+    /// Sends the requests of HTTP clients to the app, cancels them, and reads what the dashboard shows.
+    Gateway,
+    /// A process that is the whole app: ingress, worker, planner and gateway.
     All,
     /// A custom actor: serves the named stages only.
     Actor {
@@ -55,7 +57,8 @@ pub fn permissions(app: &App, role: &Role, public_key: &str) -> Result<Permissio
         Role::Worker => worker(app)?,
         Role::Planner => planner(app)?,
         Role::Observer => observer(app),
-        Role::All => joined([ingress(app)?, worker(app)?, planner(app)?]),
+        Role::Gateway => gateway(app),
+        Role::All => joined([ingress(app)?, worker(app)?, planner(app)?, gateway(app)]),
         Role::Actor { name, stages } => actor(app, name, stages)?,
     };
     Ok(joined([own, everyones]))
@@ -118,6 +121,14 @@ fn observer(app: &App) -> Permissions {
         subscribe: app.all_of(["beat.*", "ingress.*", "event.>", "gear", "plan", "dead.*"]),
     };
     joined([looks, reads_plans(app)])
+}
+
+fn gateway(app: &App) -> Permissions {
+    let asks = Permissions {
+        publish: app.all_of(["infer", "cancel"]),
+        subscribe: Vec::new(),
+    };
+    joined([asks, observer(app)])
 }
 
 fn actor(app: &App, name: &str, stages: &[String]) -> Result<Permissions, SubjectError> {
@@ -195,6 +206,7 @@ mod tests {
             ("worker", Role::Worker),
             ("planner", Role::Planner),
             ("observer", Role::Observer),
+            ("gateway", Role::Gateway),
             ("actor", own),
         ]
     }
@@ -285,12 +297,16 @@ mod tests {
         assert!(may_subscribe("_INBOX.UOTHER.1").is_empty());
         assert_eq!(may_subscribe("_INBOX.UKEY.1").len(), roles().len());
         // An ingress pads its own subscription when it leaves.
-        assert_eq!(may_publish("kaskade.digits.infer"), ["client", "ingress"]);
+        assert_eq!(
+            may_publish("kaskade.digits.infer"),
+            ["client", "ingress", "gateway"]
+        );
         assert_eq!(may_publish("kaskade.digits.done.x.1.1.t"), ["worker", "actor"]);
         assert_eq!(may_publish("kaskade.digits.beat.mine"), ["worker", "actor"]);
         assert_eq!(may_publish("kaskade.digits.beat.other"), ["worker"]);
         assert_eq!(may_publish("_INBOX.UOTHER.1"), ["ingress", "planner"]);
-        assert_eq!(may_publish("kaskade.digits.cancel"), ["client"]);
+        assert_eq!(may_publish("kaskade.digits.cancel"), ["client", "gateway"]);
+        assert_eq!(may_publish("kaskade.digits.submit"), ["client"]);
     }
 
     #[test]
@@ -303,7 +319,7 @@ mod tests {
             );
         }
         assert_eq!(may_subscribe("kaskade.digits.abandon"), ["worker", "actor"]);
-        let hearers = ["worker", "planner", "observer", "actor"];
+        let hearers = ["worker", "planner", "observer", "gateway", "actor"];
         assert_eq!(may_subscribe("kaskade.digits.ingress.x"), hearers);
         assert_eq!(may_publish("kaskade.digits.replan"), ["planner"]);
         assert_eq!(may_publish("kaskade.digits.plan"), ["planner"]);
@@ -312,7 +328,7 @@ mod tests {
     #[test]
     fn a_whole_process_may_what_its_parts_may() {
         let whole = table(&Role::All);
-        for role in [Role::Ingress, Role::Worker, Role::Planner] {
+        for role in [Role::Ingress, Role::Worker, Role::Planner, Role::Gateway] {
             let part = table(&role);
             assert!(part.publish.iter().all(|subject| whole.publish.contains(subject)));
             assert!(

@@ -264,6 +264,26 @@ pub fn http_get(address: &str, path: &str) -> Option<(String, String)> {
     Some((head.to_owned(), body.to_owned()))
 }
 
+/// Posts a JSON body, and returns head and body of the response.
+///
+/// # Panics
+/// When the connection fails.
+pub fn http_post(address: &str, path: &str, body: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let length = body.len();
+    let budget = PATIENCE.as_millis();
+    write!(
+        stream,
+        "POST {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\nx-kaskade-budget-ms: {budget}\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+    .expect("the request is sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("a response");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a response with a head");
+    (head.to_owned(), body.to_owned())
+}
+
 /// Whether the readiness probe at this address succeeds.
 pub fn is_ready(address: &str) -> bool {
     http_get(address, "/ready").is_some_and(|(head, _)| head.starts_with("HTTP/1.1 200"))
