@@ -53,7 +53,10 @@ impl Router {
     /// It started at `started`, on the process's clock, microseconds.
     pub(crate) fn route_batch(&self, deliveries: Vec<Delivery>, result: BatchResult, started: u64) {
         let size = deliveries.len();
-        self.metrics.batch(&self.variant, size, result.run_us);
+        let waited = deliveries
+            .iter()
+            .map(|delivery| started.saturating_sub(delivery.arrived));
+        self.metrics.batch(&self.variant, waited, result.run_us);
         let results = result.inputs.into_iter().zip(result.outputs);
         for (mut delivery, (inputs, outcome)) in deliveries.into_iter().zip(results) {
             delivery.request.inputs = inputs;

@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+pub mod histogram;
 mod latencies;
 mod text;
 pub(crate) mod watch;
@@ -21,6 +22,7 @@ use crate::{
     wire::{EnergyReport, FanOuts, Runs, Tokens},
 };
 
+use histogram::Histogram;
 use latencies::Latencies;
 
 pub use latencies::quantile;
@@ -71,11 +73,17 @@ pub const VARIANT_PRICED: &str = "kaskade_variant_priced_requests_total";
 pub const TOKENS: &str = "kaskade_generated_tokens_total";
 /// First tokens of answers, by variant.
 pub const FIRST_TOKENS: &str = "kaskade_first_tokens_total";
-/// Time from a request's arrival at the replica to its first token (TTFT), summed, by variant.
-pub const TO_FIRST_TOKEN: &str = "kaskade_time_to_first_token_microseconds_total";
-/// Time between successive tokens of an answer (TPOT), summed, by variant; there is one interval per token that is
-/// not the first.
-pub const BETWEEN_TOKENS: &str = "kaskade_time_between_tokens_microseconds_total";
+/// Histogram of the time from a request's arrival at the replica to its first token (TTFT), seconds, by variant.
+pub const TO_FIRST_TOKEN: &str = "kaskade_time_to_first_token_seconds";
+/// Histogram of the time between successive tokens of an answer (TPOT), seconds, by variant; there is one interval per
+/// token that is not the first.
+pub const BETWEEN_TOKENS: &str = "kaskade_time_per_output_token_seconds";
+/// Histogram of the time from a request's arrival at a replica to the start of its batch, seconds, by variant.
+pub const VARIANT_QUEUE: &str = "kaskade_variant_queue_seconds";
+/// Histogram of the run time of batches, seconds, by variant.
+pub const VARIANT_RUN: &str = "kaskade_variant_run_seconds";
+/// Histogram of the sizes of batches, by variant.
+pub const VARIANT_BATCH: &str = "kaskade_variant_batch_size_requests";
 
 /// Energy of a process since its start, idle included, joules; from [`crate::wire::EnergyReport`].
 pub const ENERGY: &str = "kaskade_energy_joules_total";
@@ -94,8 +102,8 @@ pub const PLAN_EPOCH: &str = "kaskade_plan_epoch_number";
 pub const IN_FLIGHT: &str = "kaskade_in_flight_requests";
 /// Requests waiting in the queues of a variant's replicas, by variant.
 pub const QUEUED: &str = "kaskade_queued_requests";
-/// Time from a request's arrival to its result, summed.
-pub const PROCESSING: &str = "kaskade_processing_microseconds_total";
+/// Histogram of the time from a request's arrival at the ingress to its result, seconds.
+pub const REQUEST: &str = "kaskade_request_seconds";
 
 /// Counters of a process, or of one shard of it.
 #[derive(Debug, Default)]
@@ -116,6 +124,10 @@ pub struct Metrics {
     dead_letters: AtomicU64,
     processing_us: AtomicU64,
     latencies: Latencies,
+    /// [`REQUEST`].
+    request: Times,
+    /// Histograms by variant.
+    distributions: DashMap<String, Arc<Distributions>>,
     /// Requests sent on, by stage and next stage.
     forwarded: DashMap<String, BTreeMap<String, u64>>,
     faults: DashMap<Code, u64>,
@@ -124,6 +136,43 @@ pub struct Metrics {
     fan_outs: DashMap<String, FanOuts>,
     energy: Mutex<Option<EnergyReport>>,
     watch: watch::WatchMetrics,
+}
+
+/// A histogram of times.
+#[derive(Debug)]
+struct Times(Histogram);
+
+impl Default for Times {
+    fn default() -> Self {
+        Self(Histogram::of_times())
+    }
+}
+
+/// Histograms of one variant.
+#[derive(Debug)]
+struct Distributions {
+    /// [`VARIANT_QUEUE`].
+    queue: Histogram,
+    /// [`VARIANT_RUN`].
+    run: Histogram,
+    /// [`VARIANT_BATCH`].
+    batch: Histogram,
+    /// [`TO_FIRST_TOKEN`].
+    first_token: Histogram,
+    /// [`BETWEEN_TOKENS`].
+    per_token: Histogram,
+}
+
+impl Default for Distributions {
+    fn default() -> Self {
+        Self {
+            queue: Histogram::of_times(),
+            run: Histogram::of_times(),
+            batch: Histogram::of_sizes(),
+            first_token: Histogram::of_times(),
+            per_token: Histogram::of_times(),
+        }
+    }
 }
 
 /// Counters of one variant.
@@ -277,6 +326,21 @@ impl Metrics {
         for metrics in self.all() {
             metrics.latencies.add(in_flight_us);
         }
+        self.of_process().request.0.add_us(in_flight_us);
+    }
+
+    /// Returns the counters of the process.
+    fn of_process(&self) -> &Self {
+        self.process.as_deref().unwrap_or(self)
+    }
+
+    /// Returns a variant's histograms, which only a process has.
+    fn distributions(&self, variant: &str) -> Arc<Distributions> {
+        let all = &self.of_process().distributions;
+        if let Some(found) = all.get(variant) {
+            return Arc::clone(&found);
+        }
+        Arc::clone(&all.entry(variant.to_owned()).or_default())
     }
 
     /// Counts a request that its stage sends on.
@@ -328,13 +392,18 @@ impl Metrics {
         }
     }
 
-    /// Counts a batch and its run time, microseconds.
-    pub(crate) fn batch(&self, variant: &str, size: usize, run_us: u64) {
+    /// Counts a batch: its run time, and how long each of its requests waited for it, microseconds.
+    pub(crate) fn batch(&self, variant: &str, waited_us: impl ExactSizeIterator<Item = u64>, run_us: u64) {
+        let size = waited_us.len();
         self.count(variant, |count| {
             count.requests += size as u64;
             count.batches += 1;
             count.busy_us += run_us;
         });
+        let distributions = self.distributions(variant);
+        distributions.batch.add_size(size);
+        distributions.run.add_us(run_us);
+        waited_us.for_each(|us| distributions.queue.add_us(us));
     }
 
     /// Counts a step of a language model.
@@ -345,7 +414,7 @@ impl Metrics {
         });
     }
 
-    /// Counts tokens of a language model.
+    /// Counts a token of a language model.
     pub(crate) fn tokens(&self, variant: &str, tokens: &Tokens) {
         self.count(variant, |count| {
             count.tokens.count += tokens.count;
@@ -353,6 +422,12 @@ impl Metrics {
             count.tokens.to_first_us += tokens.to_first_us;
             count.tokens.between_us += tokens.between_us;
         });
+        let distributions = self.distributions(variant);
+        if tokens.first > 0 {
+            distributions.first_token.add_us(tokens.to_first_us);
+        } else {
+            distributions.per_token.add_us(tokens.between_us);
+        }
     }
 
     /// Counts a complete answer of a language model.

@@ -1,13 +1,15 @@
 //! The metrics in Prometheus' text format 0.0.4. Unknown values are omitted, never zero.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::{
-    ACCEPTED, ANSWERED, ARRIVED, BETWEEN_TOKENS, DEAD_LETTERS, DURABLE_RESULTS, ENERGY, ENERGY_PER_REQUEST,
-    FAN_OUT_CHILDREN, FAN_OUTS, FAULTS, FIRST_TOKENS, FORGED, FULL, IN_FLIGHT, Metrics, PLAN_EPOCH,
-    PROCESSING, QUEUE_FULL, QUEUED, READY, REDELIVERED, RETRIED, SHIFTS, STALE, Snapshot, TO_FIRST_TOKEN,
-    TOKENS, UNREADABLE, VARIANT_BATCHES, VARIANT_BUSY, VARIANT_COST, VARIANT_ENERGY, VARIANT_PRICED,
-    VARIANT_REQUESTS, VariantCount,
+    ACCEPTED, ANSWERED, ARRIVED, BETWEEN_TOKENS, DEAD_LETTERS, DURABLE_RESULTS, Distributions, ENERGY,
+    ENERGY_PER_REQUEST, FAN_OUT_CHILDREN, FAN_OUTS, FAULTS, FIRST_TOKENS, FORGED, FULL, IN_FLIGHT, Metrics,
+    PLAN_EPOCH, QUEUE_FULL, QUEUED, READY, REDELIVERED, REQUEST, RETRIED, SHIFTS, STALE, Snapshot,
+    TO_FIRST_TOKEN, TOKENS, UNREADABLE, VARIANT_BATCH, VARIANT_BATCHES, VARIANT_BUSY, VARIANT_COST,
+    VARIANT_ENERGY, VARIANT_PRICED, VARIANT_QUEUE, VARIANT_REQUESTS, VARIANT_RUN, VariantCount,
+    histogram::Histogram,
 };
 
 /// Media type of the page.
@@ -33,6 +35,7 @@ pub struct Gauges {
 enum Kind {
     Counter,
     Gauge,
+    Histogram,
 }
 
 /// Builder of the page.
@@ -50,6 +53,7 @@ impl<'a> Page<'a> {
         let kind = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
         };
         self.line(&["# HELP ", name, " ", help]);
         self.line(&["# TYPE ", name, " ", kind]);
@@ -63,6 +67,15 @@ impl<'a> Page<'a> {
                 .map(|(label, value)| format!("{label}=\"{}\"", escaped(value))),
         );
         self.line(&[name, "{", &written.join(","), "} ", &value.to_string()]);
+    }
+
+    /// Writes the samples of a histogram.
+    fn histogram(&mut self, name: &str, labels: &Labels<'_>, histogram: &Histogram) {
+        histogram.samples(|suffix, bound, value| {
+            let bound = bound.map(|bound| ("le", bound));
+            let labels: Vec<(&'static str, &str)> = labels.iter().copied().chain(bound).collect();
+            self.sample(&format!("{name}{suffix}"), &labels, &value);
+        });
     }
 
     fn line(&mut self, parts: &[&str]) {
@@ -103,8 +116,15 @@ impl Metrics {
             text: String::new(),
         };
         state(&mut page, gauges);
-        requests(&mut page, &snapshot, self.processing_us());
+        requests(&mut page, &snapshot);
+        page.metric(
+            REQUEST,
+            Kind::Histogram,
+            "Time from a request's arrival at the ingress to its result, seconds.",
+        );
+        page.histogram(REQUEST, &[], &self.request.0);
         variants(&mut page, &snapshot.variants);
+        self.distributions_text(&mut page);
         fan_outs(&mut page, &snapshot);
         energy(&mut page, &snapshot);
         self.watch_text(&mut page);
@@ -113,6 +133,46 @@ impl Metrics {
 }
 
 impl Metrics {
+    /// Writes the histograms by variant.
+    fn distributions_text(&self, page: &mut Page<'_>) {
+        /// Selects a histogram of a variant.
+        type Part = fn(&Distributions) -> &Histogram;
+        let histograms: [(&str, &str, Part); 5] = [
+            (
+                VARIANT_QUEUE,
+                "Time from a request's arrival at a replica to the start of its batch, seconds.",
+                |of| &of.queue,
+            ),
+            (VARIANT_RUN, "Run time of batches, seconds.", |of| &of.run),
+            (VARIANT_BATCH, "Sizes of batches.", |of| &of.batch),
+            (
+                TO_FIRST_TOKEN,
+                "Time from a request's arrival at the replica to its first token, seconds.",
+                |of| &of.first_token,
+            ),
+            (
+                BETWEEN_TOKENS,
+                "Time between successive tokens of an answer, seconds.",
+                |of| &of.per_token,
+            ),
+        ];
+        let variants: BTreeMap<String, _> = self
+            .distributions
+            .iter()
+            .map(|entry| (entry.key().clone(), Arc::clone(entry.value())))
+            .collect();
+        for (name, help, part) in histograms {
+            page.metric(name, Kind::Histogram, help);
+            for (variant, of) in &variants {
+                let histogram = part(of);
+                // A language model has tokens, every other model batches.
+                if histogram.read().total() > 0 {
+                    page.histogram(name, &[("variant", variant)], histogram);
+                }
+            }
+        }
+    }
+
     fn watch_text(&self, page: &mut Page<'_>) {
         for family in self.watch.families() {
             let kind = if family.is_counter {
@@ -171,7 +231,7 @@ fn state<'a>(page: &mut Page<'a>, gauges: &'a Gauges) {
     );
 }
 
-fn requests<'a>(page: &mut Page<'a>, snapshot: &'a Snapshot, processing_us: u64) {
+fn requests<'a>(page: &mut Page<'a>, snapshot: &'a Snapshot) {
     let counters = [
         (
             ARRIVED,
@@ -180,11 +240,6 @@ fn requests<'a>(page: &mut Page<'a>, snapshot: &'a Snapshot, processing_us: u64)
         ),
         (ACCEPTED, "Requests accepted by an ingress.", snapshot.accepted),
         (ANSWERED, "Requests answered with a result.", snapshot.answered),
-        (
-            PROCESSING,
-            "Time from a request's arrival to its result, summed.",
-            processing_us,
-        ),
         (RETRIED, "Attempts that were resent.", snapshot.retried),
         (
             STALE,
@@ -238,7 +293,7 @@ fn requests<'a>(page: &mut Page<'a>, snapshot: &'a Snapshot, processing_us: u64)
 fn variants<'a>(page: &mut Page<'a>, variants: &'a BTreeMap<String, VariantCount>) {
     /// Selects a counter of a variant.
     type Part = fn(&VariantCount) -> u64;
-    let counters: [(&str, &str, Part); 7] = [
+    let counters: [(&str, &str, Part); 5] = [
         (VARIANT_REQUESTS, "Requests run by the model.", |count| {
             count.requests
         }),
@@ -256,16 +311,6 @@ fn variants<'a>(page: &mut Page<'a>, variants: &'a BTreeMap<String, VariantCount
         (FIRST_TOKENS, "First tokens of answers.", |count| {
             count.tokens.first
         }),
-        (
-            TO_FIRST_TOKEN,
-            "Time from a request's arrival at the replica to its first token, summed.",
-            |count| count.tokens.to_first_us,
-        ),
-        (
-            BETWEEN_TOKENS,
-            "Time between successive tokens of an answer, summed.",
-            |count| count.tokens.between_us,
-        ),
     ];
     for (name, help, part) in counters {
         let values = variants
@@ -384,7 +429,7 @@ mod tests {
         metrics.answered(1_500);
         metrics.fault(&Fault::new(Code::Overloaded, "full"));
         metrics.count_fan_out("find\"er", &BTreeMap::from([("tell".to_owned(), 3)]));
-        metrics.batch("small", 4, 700);
+        metrics.batch("small", [10, 20, 900, 40].into_iter(), 700);
         metrics.tokens("gpt", &Tokens::first(3_000));
         metrics.tokens("gpt", &Tokens::next(2_000));
         metrics
@@ -432,13 +477,20 @@ mod tests {
             "kaskade_in_flight_requests{app=\"digits\"} 1",
             "kaskade_queued_requests{app=\"digits\",variant=\"small\"} 2",
             "kaskade_arrived_requests_total{app=\"digits\"} 2",
-            "kaskade_processing_microseconds_total{app=\"digits\"} 1500",
+            "kaskade_request_seconds_bucket{app=\"digits\",le=\"0.001\"} 0",
+            "kaskade_request_seconds_bucket{app=\"digits\",le=\"0.0015\"} 1",
+            "kaskade_request_seconds_sum{app=\"digits\"} 0.0015",
+            "kaskade_variant_queue_seconds_bucket{app=\"digits\",variant=\"small\",le=\"0.0001\"} 3",
+            "kaskade_variant_queue_seconds_count{app=\"digits\",variant=\"small\"} 4",
+            "kaskade_variant_run_seconds_count{app=\"digits\",variant=\"small\"} 1",
+            "kaskade_variant_batch_size_requests_bucket{app=\"digits\",variant=\"small\",le=\"4\"} 1",
+            "kaskade_variant_batch_size_requests_sum{app=\"digits\",variant=\"small\"} 4",
             "kaskade_fault_replies_total{app=\"digits\",code=\"KSK0006\"} 1",
             "kaskade_variant_requests_total{app=\"digits\",variant=\"small\"} 4",
             "kaskade_generated_tokens_total{app=\"digits\",variant=\"gpt\"} 2",
             "kaskade_first_tokens_total{app=\"digits\",variant=\"gpt\"} 1",
-            "kaskade_time_to_first_token_microseconds_total{app=\"digits\",variant=\"gpt\"} 3000",
-            "kaskade_time_between_tokens_microseconds_total{app=\"digits\",variant=\"gpt\"} 2000",
+            "kaskade_time_to_first_token_seconds_sum{app=\"digits\",variant=\"gpt\"} 0.003",
+            "kaskade_time_per_output_token_seconds_sum{app=\"digits\",variant=\"gpt\"} 0.002",
             "kaskade_variant_busy_microseconds_total{app=\"digits\",variant=\"small\"} 700",
             "kaskade_fan_out_children_requests_total{app=\"digits\",variant=\"find\\\"er\",task=\"tell\"} 3",
             "kaskade_energy_joules_total{app=\"digits\",source=\"modelled\"} 2.5",
@@ -481,7 +533,11 @@ mod tests {
                 assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
             } else {
                 let (name, rest) = line.split_once("{app=\"digits\"").unwrap();
-                assert_eq!(name, open);
+                let part = name.strip_prefix(open.as_str());
+                assert!(
+                    part.is_some_and(|part| part.is_empty() || ["_bucket", "_sum", "_count"].contains(&part)),
+                    "{line} below {open}"
+                );
                 assert!(rest.rsplit_once("} ").unwrap().1.parse::<f64>().is_ok(), "{line}");
             }
         }
