@@ -1,0 +1,194 @@
+"""Checks the manifests of this folder; check.sh prepares what it needs.
+
+Each object is valid by the schema of its kind. Names of configuration, secrets, claims, volumes and ports resolve. The
+commands of the containers serve the app: they run as processes with the pods' environment, around a nats-server with the
+users that `kaskade auth init` makes, and answer a request over HTTP.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+
+import kubernetes_validate
+import yaml
+
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parent.parent
+KASKADE = os.environ["KASKADE_BIN"]
+# How long a process may take to serve; the machine may be busy.
+PATIENCE = 120
+# The API of the oldest Kubernetes that is maintained, and of the newest that the schemas know.
+VERSIONS = ["1.34", "1.37"]
+WEIGHTS = {"small": "sentiment-pico", "large": "sentiment-tiny"}
+
+
+def objects(kustomization):
+    for name in kustomization["resources"]:
+        for found in yaml.safe_load_all((HERE / name).read_text()):
+            yield name, found
+
+
+def pod_of(found):
+    return found.get("spec", {}).get("template", {}).get("spec") if "template" in found.get("spec", {}) else None
+
+
+def check_schemas(found):
+    for version in VERSIONS:
+        for name, one in found:
+            kubernetes_validate.validate(one, version, strict=True)
+
+
+def check_names(kustomization, found):
+    generated = {
+        kind: {entry["name"] for entry in kustomization[f"{kind}Generator"]} for kind in ("configMap", "secret")
+    }
+    claims = {one["metadata"]["name"] for _, one in found if one["kind"] == "PersistentVolumeClaim"}
+    labels = [one["spec"]["template"]["metadata"]["labels"] for _, one in found if pod_of(one)]
+    for name, one in found:
+        selector = one.get("spec", {}).get("selector")
+        if selector:
+            wanted = selector.get("matchLabels", selector)
+            assert any(wanted.items() <= given.items() for given in labels), f"{name}: no pod has {wanted}"
+        pod = pod_of(one)
+        if not pod:
+            continue
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        volumes |= {claim["metadata"]["name"] for claim in one["spec"].get("volumeClaimTemplates", [])}
+        for volume in pod["volumes"]:
+            if "configMap" in volume:
+                assert volume["configMap"]["name"] in generated["configMap"], volume
+            if "secret" in volume:
+                assert volume["secret"]["secretName"] in generated["secret"], volume
+            if "persistentVolumeClaim" in volume:
+                assert volume["persistentVolumeClaim"]["claimName"] in claims, volume
+        for container in pod["containers"]:
+            ports = {port["name"] for port in container["ports"]}
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                assert container[probe]["httpGet"]["port"] in ports, f"{name}: {probe}"
+            for mount in container["volumeMounts"]:
+                assert mount["name"] in volumes, f"{name}: {mount}"
+
+
+def check_workers(found):
+    """Every pod of the workers is a worker of app.toml, by its name."""
+    workers = next(one for _, one in found if one["kind"] == "StatefulSet" and one["metadata"]["name"] == "worker")
+    tables = (HERE / "app/app.toml").read_text().split("[[workers]]")[1:]
+    names = [re.search(r'name = "(.+)"', table).group(1) for table in tables]
+    pods = [f"worker-{number}" for number in range(workers["spec"]["replicas"])]
+    assert pods == names[: len(pods)], f"{pods} and {names}"
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def get(port, path, body=None):
+    url = f"http://127.0.0.1:{port}{path}"
+    headers = {"content-type": "application/json"} if body else {}
+    with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30) as answer:
+        return answer.read().decode()
+
+
+def wait_for(what, test, processes):
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return test()
+        except OSError:
+            pass
+        for name, process in processes.items():
+            assert process.poll() is None, f"{name} ended with {process.returncode}"
+        assert time.monotonic() < deadline, f"{what} took longer than {PATIENCE} s"
+        time.sleep(0.1)
+
+
+def prepare(folder):
+    """The users, the app and the checkpoints, as a cluster would mount them."""
+    routes = [word for number in range(3) for word in ("--route", f"nats-{number}.nats")]
+    subprocess.run([KASKADE, "auth", "init", "reviews", "--out", folder / "auth", *routes], check=True, stdout=subprocess.DEVNULL)
+    for name, weights in WEIGHTS.items():
+        shutil.copytree(ROOT / "examples/sentiment/weights" / weights, folder / "models" / name)
+    shutil.copytree(HERE / "app", folder / "app")
+    app = folder / "app/app.toml"
+    app.write_text(app.read_text().replace("/models/", f"{folder}/models/"))
+
+
+def check_generated_files(kustomization, folder):
+    for entry in kustomization["configMapGenerator"] + kustomization["secretGenerator"]:
+        for file in entry["files"]:
+            assert (folder / file).is_file() or (HERE / file).is_file(), f"{file} is not there"
+
+
+def commands(found, folder):
+    """Name, arguments and environment of every pod of the app, in the order of the manifests."""
+    for _, one in found:
+        pod, name = pod_of(one), one["metadata"]["name"]
+        if not pod or name == "nats":
+            continue
+        container = pod["containers"][0]
+        secret = next(volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume)
+        for number in range(one["spec"]["replicas"]):
+            given = {variable["name"]: variable.get("value", f"{name}-{number}") for variable in container["env"]}
+            arguments = [word.replace("$(POD_NAME)", given.get("POD_NAME", "")) for word in container["args"]]
+            arguments = [word.replace("=/app/", f"={folder}/app/") for word in arguments]
+            given["NATS_NKEY"] = given["NATS_NKEY"].replace("/auth/", f"{folder}/auth/{secret.removeprefix('auth-')}/")
+            yield f"{name}-{number}", arguments, given
+
+
+def serve(found, folder):
+    server, processes, ports = free_port(), {}, {}
+    config = folder / "nats.conf"
+    config.write_text(
+        f'listen: "127.0.0.1:{server}"\njetstream {{ store_dir: {json.dumps(str(folder / "data"))} }}\n'
+        'include "auth/server/auth.conf"\n'
+    )
+    log = folder / "nats.log"
+    processes["nats"] = subprocess.Popen([os.environ["NATS_SERVER"], "--config", config, "--log", log])
+    try:
+        wait_for("nats-server", lambda: socket.create_connection(("127.0.0.1", server)).close(), processes)
+        for name, arguments, environment in commands(found, folder):
+            ports[name] = free_port()
+            environment |= {"NATS_URL": f"nats://127.0.0.1:{server}", "KASKADE_HTTP": f"127.0.0.1:{ports[name]}"}
+            processes[name] = subprocess.Popen([KASKADE, *arguments], env=os.environ | environment)
+        for name, port in ports.items():
+            wait_for(f"{name} becomes ready", lambda port=port: get(port, "/ready"), processes)
+        body = json.dumps({"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a warm and moving film"]}]})
+        for name in ("gateway-0", "gateway-1"):
+            answer = json.loads(get(ports[name], "/v2/models/reviews/infer", body.encode()))
+            assert any(output["name"] == "logits" for output in answer["outputs"]), answer
+    finally:
+        for process in reversed(processes.values()):
+            process.send_signal(signal.SIGTERM)
+        for process in processes.values():
+            process.wait(timeout=60)
+    refused = [line for line in log.read_text().splitlines() if "Violation" in line]
+    assert not refused, "\n".join(refused)
+    return len(processes)
+
+
+def main():
+    kustomization = yaml.safe_load((HERE / "kustomization.yaml").read_text())
+    found = list(objects(kustomization))
+    check_schemas(found)
+    check_names(kustomization, found)
+    check_workers(found)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        prepare(folder)
+        check_generated_files(kustomization, folder)
+        served = serve(found, folder)
+    print(f"deploy/kubernetes: {len(found)} objects are valid for Kubernetes {' and '.join(VERSIONS)}; {served} processes served the app")
+
+
+if __name__ == "__main__":
+    main()
