@@ -201,10 +201,6 @@ impl Layout for F16 {
 }
 
 /// Converts f16 in the upper halves of words whose lower halves are zero.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 fn f16_to_f32<S: Simd>(simd: S, bits: S::u32s) -> S::f32s {
     /// Difference of the exponents' biases, in the place of an f32's exponent.
@@ -312,9 +308,10 @@ impl Gemm<'_> {
         }
         let (stride, inputs) = (self.stride, self.inputs);
         let converts = L::ROWS == 1 && self.packed.kind() == WeightType::F16;
-        let (most, mut scratch) = match converts {
-            true => (CONVERTED, vec![0.0; CONVERTED.min(inputs) * PANEL]),
-            false => (inputs, Vec::new()),
+        let (most, mut scratch) = if converts {
+            (CONVERTED, vec![0.0; CONVERTED.min(inputs) * PANEL])
+        } else {
+            (inputs, Vec::new())
         };
         for index in 0..stride.div_ceil(PANEL) {
             let panel = self.packed.skip(index, inputs).first(inputs);

@@ -151,10 +151,6 @@ impl Group {
 }
 
 /// Returns the scale of a block, and its elements: `element = scale * number`.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `vectorize` is vectorised"
-)]
 #[inline(always)]
 fn rounded(block: &[f32; BLOCK]) -> (f32, [i16; BLOCK]) {
     /// Added to a small number, it leaves that number rounded to an integer in the lowest bits.
@@ -200,9 +196,8 @@ impl Product<'_> {
             let size = match rest.len() / self.inputs {
                 6.. if wide => 6,
                 // Two equal groups instead of four and a remainder.
-                5 | 6 => 3,
+                3 | 5 | 6 => 3,
                 4.. => 4,
-                3 => 3,
                 2 => 2,
                 0 => break,
                 _ => 1,
@@ -582,8 +577,6 @@ mod tests {
             let packed = PreparedWeight::pack(&numbers(inputs * outputs, 2), inputs, outputs, kind);
             for count in 1..16 {
                 let rows = numbers(count * inputs, 1);
-                let mut out = [(); 3].map(|()| vec![0.0; count * outputs]);
-                let [portable, _narrow, widest] = &mut out;
                 let product = |out| Product {
                     rows: &rows,
                     inputs,
@@ -592,14 +585,16 @@ mod tests {
                     out,
                     stride: outputs,
                 };
-                product(portable).compute(Portable);
-                multiply(widest, outputs, &rows, inputs, packed.panels(), &bias);
+                let [mut portable, mut widest] = [(); 2].map(|()| vec![0.0; count * outputs]);
+                product(&mut portable).compute(Portable);
+                multiply(&mut widest, outputs, &rows, inputs, packed.panels(), &bias);
                 #[cfg(target_arch = "x86_64")]
                 if let Some(simd) = pulp::x86::V3::try_new() {
-                    simd.vectorize(Run(product(_narrow), simd));
-                    assert_eq!(_narrow, widest, "{kind}, {count} rows");
+                    let mut narrow = vec![0.0; count * outputs];
+                    simd.vectorize(Run(product(&mut narrow), simd));
+                    assert_eq!(narrow, widest, "{kind}, {count} rows");
                 }
-                for (one, other) in portable.iter().zip(widest) {
+                for (one, other) in portable.iter().zip(&widest) {
                     assert!(
                         (*one - *other).abs() < 1e-5,
                         "{kind}, {count} rows: {one} {other}"
