@@ -1,11 +1,13 @@
 //! Sampling of the next token.
 
 use kaskade_policy::confidence::{Calibration, Estimator, Scores};
+use pulp::{Arch, Simd, WithSimd};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use thiserror::Error;
 
 use super::penalties::penalised;
+use crate::ops::elementwise::exp_of_negative;
 
 /// Sampling parameters of an answer.
 #[derive(Debug, Clone, PartialEq)]
@@ -186,7 +188,8 @@ impl Sampler {
         prompt: &[u32],
         answer: &[u32],
     ) -> Option<SampledToken> {
-        if logits.iter().any(|logit| !logit.is_finite()) {
+        let infinite = logits.iter().filter(|logit| !logit.is_finite());
+        if infinite.count() > 0 {
             return None;
         }
         let penalised = penalised(logits, sampling, prompt, answer);
@@ -197,11 +200,10 @@ impl Sampler {
         } else {
             preferred
         };
-        let best = self::best(logits)?;
-        let (chosen, most) = (*logits.get(token)?, *logits.get(best)?);
-        let total: f32 = logits.iter().map(|logit| (logit - most).exp()).sum();
-        let others = logits.iter().enumerate().filter(|(index, _)| *index != token);
-        let other = others.map(|(_, logit)| *logit).fold(f32::NEG_INFINITY, f32::max);
+        let (chosen, most) = (*logits.get(token)?, largest(logits));
+        let total = Arch::new().dispatch(Weights { logits, most });
+        let (before, after) = logits.split_at_checked(token).unwrap_or_default();
+        let other = largest(before).max(largest(after.get(1..).unwrap_or_default()));
         let probability = |logit: f32| (logit - most).exp() / total;
         Some(SampledToken {
             token: u32::try_from(token).ok()?,
@@ -254,15 +256,50 @@ fn confidence(logits: &[f32]) -> f32 {
         .map_or(1.0, |confidence| confidence as f32)
 }
 
-/// Index of the largest value, the first of equals.
+/// Index of the largest value, the first of equals; no value is NaN.
 fn best(logits: &[f32]) -> Option<usize> {
-    let mut best: Option<(usize, f32)> = None;
-    for (index, logit) in logits.iter().enumerate() {
-        if best.is_none_or(|(_, most)| *logit > most) {
-            best = Some((index, *logit));
+    let most = largest(logits);
+    logits.iter().position(|logit| *logit >= most)
+}
+
+/// The largest value, in lanes, as a vocabulary is long; no value is NaN.
+fn largest(logits: &[f32]) -> f32 {
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    let (chunks, rest) = logits.as_chunks::<16>();
+    let mut lanes = [f32::NEG_INFINITY; 16];
+    for chunk in chunks {
+        for (lane, logit) in lanes.iter_mut().zip(chunk) {
+            *lane = larger(*lane, *logit);
         }
     }
-    best.map(|(index, _)| index)
+    lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, larger)
+}
+
+/// Sums `exp(logit - most)`; no logit is larger than `most`.
+struct Weights<'a> {
+    logits: &'a [f32],
+    most: f32,
+}
+
+impl WithSimd for Weights<'_> {
+    type Output = f32;
+
+    #[expect(
+        clippy::inline_always,
+        reason = "only inlined code is compiled for the vector extension"
+    )]
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> f32 {
+        let (chunks, rest) = self.logits.as_chunks::<16>();
+        let mut lanes = [0.0; 16];
+        for chunk in chunks {
+            for (lane, logit) in lanes.iter_mut().zip(chunk) {
+                *lane += exp_of_negative(self.most - logit);
+            }
+        }
+        let rest = rest.iter().map(|logit| exp_of_negative(self.most - logit));
+        lanes.iter().sum::<f32>() + rest.sum::<f32>()
+    }
 }
 
 #[cfg(test)]

@@ -3,16 +3,21 @@
 //! The matrix is stored in panels of [`PANEL`] columns, row by row, so that it is read once and in order for any number
 //! of rows; a product with one row runs at memory bandwidth. Every element of the result is summed over the inner
 //! dimension in order, one fused multiply-add at a time, whatever else is computed with it. A row's result therefore
-//! has the same bits in any batch, and recomputed keys and values equal the discarded ones.
+//! has the same bits in any batch, and recomputed keys and values equal the discarded ones. Products with quantised
+//! matrices are in [`quantised`](super::quantised).
 
+use pulp::bytemuck::cast_slice;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::packed::{PANEL, Panels};
+use super::quantised;
+use crate::precision::WeightType;
 
-/// Rows of a panel that are converted to f32 together, where they are stored in another type: 16 kilobytes, which stay in
-/// the first cache. A multiple of the blocks of quantised types.
+/// Rows of a panel that are converted to f32 together, where that pays: 16 kilobytes, which stay in the first cache.
 const CONVERTED: usize = 128;
+/// Products of at most this many rows convert f16 in registers, once per group of rows. It takes ten instructions.
+const CONVERTED_IN_REGISTERS: usize = 4;
 /// Maximum rows per task: four of the kernel's largest groups, whose inputs stay in the cache.
 const ROWS: usize = 48;
 /// The number of rows per task is a multiple of this, so that few groups are smaller than the largest ones.
@@ -43,6 +48,10 @@ pub(super) fn gemm_into(
     packed: Panels<'_>,
     bias: &[f32],
 ) {
+    if packed.kind().is_quantised() {
+        quantised::multiply(out, outputs, rows, inputs, packed, bias);
+        return;
+    }
     Arch::new().dispatch(Gemm {
         rows,
         inputs,
@@ -119,8 +128,8 @@ struct Gemm<'a> {
 /// Part of a panel that a kernel computes with.
 #[derive(Clone, Copy)]
 struct Part<'a> {
-    /// Rows of the panel, f32.
-    rows: &'a [f32],
+    /// Rows of the panel, in the words of a [`Layout`].
+    words: &'a [u32],
     /// Its first column in the panel.
     from: usize,
     /// Its first column in the matrix.
@@ -128,6 +137,108 @@ struct Part<'a> {
     /// Whether the sums begin with these rows, and whether they end with them.
     begins: bool,
     ends: bool,
+}
+
+/// How the words of a panel hold its rows.
+trait Layout {
+    /// Rows in a line of [`PANEL`] words, 1 or 2.
+    const ROWS: usize;
+
+    /// Returns the rows that words hold; the second one is not used where there is only one.
+    fn rows<S: Simd>(simd: S, words: S::u32s) -> [S::f32s; 2];
+}
+
+/// A row of f32.
+struct Single;
+
+impl Layout for Single {
+    const ROWS: usize = 1;
+
+    #[expect(
+        clippy::inline_always,
+        reason = "only code inlined into `with_simd` is vectorised"
+    )]
+    #[inline(always)]
+    fn rows<S: Simd>(simd: S, words: S::u32s) -> [S::f32s; 2] {
+        [simd.transmute_f32s_u32s(words); 2]
+    }
+}
+
+/// Two rows of bf16, the upper halves of f32.
+struct Bf16;
+
+impl Layout for Bf16 {
+    const ROWS: usize = 2;
+
+    #[expect(
+        clippy::inline_always,
+        reason = "only code inlined into `with_simd` is vectorised"
+    )]
+    #[inline(always)]
+    fn rows<S: Simd>(simd: S, words: S::u32s) -> [S::f32s; 2] {
+        let low = simd.wrapping_dyn_shl_u32s(words, simd.splat_u32s(16));
+        let high = simd.and_u32s(words, simd.splat_u32s(0xffff_0000));
+        [simd.transmute_f32s_u32s(low), simd.transmute_f32s_u32s(high)]
+    }
+}
+
+/// Two rows of f16.
+struct F16;
+
+impl Layout for F16 {
+    const ROWS: usize = 2;
+
+    #[expect(
+        clippy::inline_always,
+        reason = "only code inlined into `with_simd` is vectorised"
+    )]
+    #[inline(always)]
+    fn rows<S: Simd>(simd: S, words: S::u32s) -> [S::f32s; 2] {
+        let low = simd.wrapping_dyn_shl_u32s(words, simd.splat_u32s(16));
+        let high = simd.and_u32s(words, simd.splat_u32s(0xffff_0000));
+        [f16_to_f32(simd, low), f16_to_f32(simd, high)]
+    }
+}
+
+/// Converts f16 in the upper halves of words whose lower halves are zero.
+#[inline(always)]
+fn f16_to_f32<S: Simd>(simd: S, bits: S::u32s) -> S::f32s {
+    /// Difference of the exponents' biases, in the place of an f32's exponent.
+    const REBIAS: u32 = (127 - 15) << 23;
+    /// The smallest normal f16, 2^-14, as bits of an f32.
+    const NORMAL: u32 = (127 - 14) << 23;
+    let sign = simd.and_u32s(bits, simd.splat_u32s(0x8000_0000));
+    let magnitude = simd.and_u32s(bits, simd.splat_u32s(0x7fff_0000));
+    let magnitude = simd.wrapping_dyn_shr_u32s(magnitude, simd.splat_u32s(3));
+    let normal = simd.add_u32s(magnitude, simd.splat_u32s(REBIAS));
+    // Without subnormal f32, for which some processors take a hundred times as long.
+    let least = simd.splat_u32s(NORMAL);
+    let subnormal = simd.transmute_f32s_u32s(simd.or_u32s(magnitude, least));
+    let subnormal = simd.sub_f32s(subnormal, simd.transmute_f32s_u32s(least));
+    let is_subnormal = simd.less_than_u32s(magnitude, simd.splat_u32s(1 << 23));
+    let value = simd.select_u32s(is_subnormal, simd.transmute_u32s_f32s(subnormal), normal);
+    simd.transmute_f32s_u32s(simd.or_u32s(value, sign))
+}
+
+/// Writes the rows that words hold as f32, row by row.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+fn convert<S: Simd, L: Layout>(simd: S, words: &[u32], out: &mut [f32]) {
+    let (lines, _) = words.as_chunks::<PANEL>();
+    for (line, rows) in lines.iter().zip(out.chunks_mut(L::ROWS * PANEL)) {
+        let (first, second) = rows.split_at_mut(PANEL.min(rows.len()));
+        let (words, _) = S::as_simd_u32s(line);
+        for (index, target) in [first, second].into_iter().enumerate() {
+            let (target, _) = S::as_mut_simd_f32s(target);
+            for (slot, words) in target.iter_mut().zip(words) {
+                let [first, second] = L::rows(simd, *words);
+                *slot = if index == 0 { first } else { second };
+            }
+        }
+    }
 }
 
 impl WithSimd for Gemm<'_> {
@@ -139,13 +250,13 @@ impl WithSimd for Gemm<'_> {
     )]
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        match S::F32_LANES {
-            16 => self.groups::<S, 2, 12>(simd),
-            // With few rows registers stay free, and more columns at a time keep the multipliers busy.
-            8 if self.rows.len() <= 3 * self.inputs => self.groups::<S, 4, 3>(simd),
-            8 => self.groups::<S, 2, 6>(simd),
-            4 => self.groups::<S, 4, 6>(simd),
-            _ => self.groups::<S, PANEL, 1>(simd),
+        match self.packed.kind() {
+            WeightType::Bf16 => self.of_layout::<S, Bf16>(simd),
+            WeightType::F16 if self.rows.len() <= CONVERTED_IN_REGISTERS * self.inputs => {
+                self.of_layout::<S, F16>(simd);
+            }
+            // Converted, f16 is in this layout too.
+            _ => self.of_layout::<S, Single>(simd),
         }
     }
 }
@@ -155,10 +266,27 @@ impl WithSimd for Gemm<'_> {
     reason = "only code inlined into `with_simd` is vectorised"
 )]
 impl Gemm<'_> {
+    #[inline(always)]
+    fn of_layout<S: Simd, L: Layout>(self, simd: S) {
+        let count = self.rows.len() / self.inputs.max(1);
+        match (S::F32_LANES, L::ROWS) {
+            (16, 1) => self.groups::<S, L, 2, 12>(simd),
+            (16, _) => self.groups::<S, L, 2, 8>(simd),
+            // With few rows registers stay free, and more columns at a time keep the multipliers busy.
+            (8, 1) if count <= 3 => self.groups::<S, L, 4, 3>(simd),
+            (8, 1) => self.groups::<S, L, 2, 6>(simd),
+            (8, _) if count <= 2 => self.groups::<S, L, 4, 2>(simd),
+            (8, _) => self.groups::<S, L, 2, 4>(simd),
+            (4, 1) => self.groups::<S, L, 4, 6>(simd),
+            (4, _) => self.groups::<S, L, 4, 4>(simd),
+            _ => self.groups::<S, L, PANEL, 1>(simd),
+        }
+    }
+
     /// Computes rows in groups of at most `MOST`, by parts of a panel that are `VECTORS` vectors wide, which fill the
     /// registers. Larger groups read a panel less often.
     #[inline(always)]
-    fn groups<S: Simd, const VECTORS: usize, const MOST: usize>(mut self, simd: S) {
+    fn groups<S: Simd, L: Layout, const VECTORS: usize, const MOST: usize>(mut self, simd: S) {
         let mut groups = Vec::new();
         let mut rest = self.rows;
         while !rest.is_empty() {
@@ -179,26 +307,27 @@ impl Gemm<'_> {
             rest = left;
         }
         let (stride, inputs) = (self.stride, self.inputs);
-        // Rows of f32 need no conversion, so they are not split.
-        let most = match self.packed {
-            Panels::F32(_) => inputs,
-            _ => CONVERTED,
-        };
-        let mut scratch = match self.packed {
-            Panels::F32(_) => Vec::new(),
-            _ => vec![0.0; CONVERTED.min(inputs) * PANEL],
+        let converts = L::ROWS == 1 && self.packed.kind() == WeightType::F16;
+        let (most, mut scratch) = if converts {
+            (CONVERTED, vec![0.0; CONVERTED.min(inputs) * PANEL])
+        } else {
+            (inputs, Vec::new())
         };
         for index in 0..stride.div_ceil(PANEL) {
-            let panel = self.packed.skip(index, inputs);
+            let panel = self.packed.skip(index, inputs).first(inputs);
             for begin in (0..inputs).step_by(most) {
                 let count = most.min(inputs - begin);
-                let rows = match panel {
-                    Panels::F32(values) => values.get(..inputs * PANEL).unwrap_or_default(),
-                    _ => panel.rows(begin, scratch.get_mut(..count * PANEL).unwrap_or_default()),
+                let words = if converts {
+                    let words = panel.get(begin / 2 * PANEL..).unwrap_or_default();
+                    let rows = scratch.get_mut(..count * PANEL).unwrap_or_default();
+                    convert::<S, F16>(simd, words, rows);
+                    cast_slice(rows)
+                } else {
+                    panel
                 };
                 for from in (0..PANEL).step_by(VECTORS * S::F32_LANES) {
                     let part = Part {
-                        rows,
+                        words,
                         from,
                         first: index * PANEL + from,
                         begins: begin == 0,
@@ -213,13 +342,13 @@ impl Gemm<'_> {
                             .get(begin * size..(begin + count) * size)
                             .unwrap_or_default();
                         match size {
-                            12 => self.kernel::<S, VECTORS, 12>(simd, part, group, row),
-                            8 => self.kernel::<S, VECTORS, 8>(simd, part, group, row),
-                            6 => self.kernel::<S, VECTORS, 6>(simd, part, group, row),
-                            4 => self.kernel::<S, VECTORS, 4>(simd, part, group, row),
-                            3 => self.kernel::<S, VECTORS, 3>(simd, part, group, row),
-                            2 => self.kernel::<S, VECTORS, 2>(simd, part, group, row),
-                            _ => self.kernel::<S, VECTORS, 1>(simd, part, group, row),
+                            12 => self.kernel::<S, L, VECTORS, 12>(simd, part, group, row),
+                            8 => self.kernel::<S, L, VECTORS, 8>(simd, part, group, row),
+                            6 => self.kernel::<S, L, VECTORS, 6>(simd, part, group, row),
+                            4 => self.kernel::<S, L, VECTORS, 4>(simd, part, group, row),
+                            3 => self.kernel::<S, L, VECTORS, 3>(simd, part, group, row),
+                            2 => self.kernel::<S, L, VECTORS, 2>(simd, part, group, row),
+                            _ => self.kernel::<S, L, VECTORS, 1>(simd, part, group, row),
                         }
                         row += size;
                     }
@@ -231,7 +360,7 @@ impl Gemm<'_> {
     /// Computes a group of rows with a part of a panel; `group` holds their elements that the part's rows multiply,
     /// interleaved.
     #[inline(always)]
-    fn kernel<S: Simd, const VECTORS: usize, const SIZE: usize>(
+    fn kernel<S: Simd, L: Layout, const VECTORS: usize, const SIZE: usize>(
         &mut self,
         simd: S,
         part: Part<'_>,
@@ -255,18 +384,20 @@ impl Gemm<'_> {
             }
         }
         let (inputs, _) = group.as_chunks::<SIZE>();
-        let (weights, _) = part.rows.as_chunks::<PANEL>();
-        for (inputs, weights) in inputs.iter().zip(weights) {
-            let (weights, _) = S::as_simd_f32s(weights);
-            // The length must be known at compile time, or the sums would not stay in registers.
-            let part = weights.get(from / S::F32_LANES..);
-            let Some(weights) = part.and_then(<[_]>::first_chunk::<VECTORS>) else {
-                break;
-            };
-            for (sums, input) in sums.iter_mut().zip(inputs) {
-                let input = simd.splat_f32s(*input);
-                for (sum, weight) in sums.iter_mut().zip(weights) {
-                    *sum = simd.mul_add_f32s(input, *weight, *sum);
+        let (lines, _) = part.words.as_chunks::<PANEL>();
+        if L::ROWS == 1 {
+            for (inputs, line) in inputs.iter().zip(lines) {
+                let [weights, _] = weights::<S, L, VECTORS>(simd, line, from);
+                accumulate(simd, &mut sums, inputs, &weights);
+            }
+        } else {
+            for (inputs, line) in inputs.chunks(2).zip(lines) {
+                let [first, second] = weights::<S, L, VECTORS>(simd, line, from);
+                if let Some(inputs) = inputs.first() {
+                    accumulate(simd, &mut sums, inputs, &first);
+                }
+                if let Some(inputs) = inputs.get(1) {
+                    accumulate(simd, &mut sums, inputs, &second);
                 }
             }
         }
@@ -282,33 +413,89 @@ impl Gemm<'_> {
             for (vector, sum) in vectors.iter_mut().zip(sums) {
                 *vector = *sum;
             }
-            for (value, bias) in line.iter_mut().zip(bias) {
-                *value += bias;
-            }
-            if let (Some(out), Some(line)) = (out.get_mut(first..first + columns), line.get(..columns)) {
-                out.copy_from_slice(line);
-            }
+            add_bias(out, &line, bias, first, columns);
         }
     }
 }
 
+/// Returns the rows that a line of a panel holds, from column `from` on.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+fn weights<S: Simd, L: Layout, const VECTORS: usize>(
+    simd: S,
+    line: &[u32; PANEL],
+    from: usize,
+) -> [[S::f32s; VECTORS]; 2] {
+    let mut rows = [[simd.splat_f32s(0.0); VECTORS]; 2];
+    let (words, _) = S::as_simd_u32s(line);
+    // The length must be known at compile time, or the sums would not stay in registers.
+    let part = words.get(from / S::F32_LANES..);
+    let Some(words) = part.and_then(<[_]>::first_chunk::<VECTORS>) else {
+        return rows;
+    };
+    let [first, second] = &mut rows;
+    for ((first, second), words) in first.iter_mut().zip(second).zip(words) {
+        [*first, *second] = L::rows(simd, *words);
+    }
+    rows
+}
+
+/// Adds the products of one row of a matrix with an element of each row of a group.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+fn accumulate<S: Simd, const VECTORS: usize, const SIZE: usize>(
+    simd: S,
+    sums: &mut [[S::f32s; VECTORS]; SIZE],
+    inputs: &[f32; SIZE],
+    weights: &[S::f32s; VECTORS],
+) {
+    for (sums, input) in sums.iter_mut().zip(inputs) {
+        let input = simd.splat_f32s(*input);
+        for (sum, weight) in sums.iter_mut().zip(weights) {
+            *sum = simd.mul_add_f32s(input, *weight, *sum);
+        }
+    }
+}
+
+/// Writes the sums of `columns` columns from `first` on, with their biases if there are any.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+pub(super) fn add_bias(out: &mut [f32], sums: &[f32; PANEL], bias: &[f32], first: usize, columns: usize) {
+    let mut line = *sums;
+    for (value, bias) in line.iter_mut().zip(bias) {
+        *value += bias;
+    }
+    if let (Some(out), Some(line)) = (out.get_mut(first..first + columns), line.get(..columns)) {
+        out.copy_from_slice(line);
+    }
+}
+
 /// Interleaves rows to `[inputs, rows]`, so that the kernel reads them in order.
-fn interleaved(rows: &[f32], inputs: usize) -> Vec<f32> {
-    let mut out = vec![0.0; rows.len()];
+pub(super) fn interleaved<T: Copy + Default>(rows: &[T], inputs: usize) -> Vec<T> {
+    let mut out = vec![T::default(); rows.len()];
     match rows.len() / inputs.max(1) {
-        12 => interleave::<12>(rows, inputs, &mut out),
-        8 => interleave::<8>(rows, inputs, &mut out),
-        6 => interleave::<6>(rows, inputs, &mut out),
-        4 => interleave::<4>(rows, inputs, &mut out),
-        3 => interleave::<3>(rows, inputs, &mut out),
-        2 => interleave::<2>(rows, inputs, &mut out),
+        12 => interleave::<T, 12>(rows, inputs, &mut out),
+        8 => interleave::<T, 8>(rows, inputs, &mut out),
+        6 => interleave::<T, 6>(rows, inputs, &mut out),
+        4 => interleave::<T, 4>(rows, inputs, &mut out),
+        3 => interleave::<T, 3>(rows, inputs, &mut out),
+        2 => interleave::<T, 2>(rows, inputs, &mut out),
         _ => out.copy_from_slice(rows),
     }
     out
 }
 
 /// Interleaves by blocks of a cache line, with the number of rows known to the compiler.
-fn interleave<const ROWS: usize>(rows: &[f32], inputs: usize, out: &mut [f32]) {
+fn interleave<T: Copy, const ROWS: usize>(rows: &[T], inputs: usize, out: &mut [T]) {
     let (columns, _) = out.as_chunks_mut::<ROWS>();
     for (block, columns) in columns.chunks_mut(16).enumerate() {
         let from = block * 16;
@@ -325,9 +512,9 @@ fn interleave<const ROWS: usize>(rows: &[f32], inputs: usize, out: &mut [f32]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::packed::{PreparedWeight, pack};
+    use super::super::packed::{PreparedWeight, pack, unpacked};
     use super::*;
-    use crate::precision::WeightType;
+    use crate::precision::BLOCK;
 
     fn numbers(count: usize, seed: u32) -> Vec<f32> {
         let mut state = seed;
@@ -416,6 +603,7 @@ mod tests {
         }
     }
 
+    /// Those of quantised types but for the rounding of the rows' elements; see [`quantised`](super::super::quantised).
     #[test]
     fn products_equal_those_with_the_converted_matrix() {
         for (rows, inputs, outputs) in [
@@ -424,20 +612,55 @@ mod tests {
             (5, 160, 100),
             (30, 416, 70),
             (13, 130, 40),
+            (4, 7, 40),
         ] {
             let (x, w) = (numbers(rows * inputs, 1), numbers(inputs * outputs, 2));
             let bias = numbers(outputs, 3);
             for kind in WeightType::ALL {
                 let packed = PreparedWeight::pack(&w, inputs, outputs, kind);
-                let mut converted = Vec::new();
-                for panel in 0..outputs.div_ceil(PANEL) {
-                    let mut scratch = vec![0.0; inputs * PANEL];
-                    converted.extend_from_slice(packed.panels().skip(panel, inputs).rows(0, &mut scratch));
-                }
+                let panels = 0..outputs.div_ceil(PANEL);
+                let converted: Vec<f32> = panels
+                    .flat_map(|panel| unpacked(packed.panels().skip(panel, inputs), inputs))
+                    .collect();
                 let expected = gemm(&x, inputs, Panels::F32(&converted), &bias, outputs);
                 let actual = gemm(&x, inputs, packed.panels(), &bias, outputs);
-                assert_eq!(actual, expected, "{kind}, {rows} by {inputs} by {outputs}");
+                if !packed.kind.is_quantised() {
+                    assert_eq!(actual, expected, "{kind}, {rows} by {inputs} by {outputs}");
+                    continue;
+                }
+                for (row, x) in x.chunks(inputs).enumerate() {
+                    for column in 0..outputs {
+                        let (panel, place) = (column / PANEL, column % PANEL);
+                        let weights = converted[panel * PANEL * inputs..]
+                            .iter()
+                            .skip(place)
+                            .step_by(PANEL);
+                        let weights: Vec<f32> = weights.take(inputs).map(|weight| weight.abs()).collect();
+                        let bound = rounding(x, &weights);
+                        let difference =
+                            (actual[row * outputs + column] - expected[row * outputs + column]).abs();
+                        assert!(difference <= bound, "{kind}: {difference} of {bound}");
+                    }
+                }
             }
         }
+    }
+
+    /// The largest error of a product of quantised types: half a step of each block's elements, and of f32 a rounding per
+    /// element and block.
+    fn rounding(row: &[f32], magnitudes: &[f32]) -> f32 {
+        let blocks = row.chunks(BLOCK).zip(magnitudes.chunks(BLOCK));
+        let elements: f32 = blocks
+            .map(|(row, weights)| {
+                let largest = row.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+                largest / 65_534.0 * weights.iter().sum::<f32>()
+            })
+            .sum();
+        let sum: f32 = row
+            .iter()
+            .zip(magnitudes)
+            .map(|(x, weight)| x.abs() * weight)
+            .sum();
+        elements * 1.001 + sum * f32::EPSILON * row.len() as f32 / 2.0
     }
 }

@@ -15,6 +15,7 @@ mod gemm;
 #[cfg(test)]
 mod not_finite_tests;
 mod packed;
+mod quantised;
 mod rows;
 mod self_attention;
 mod softmax;

@@ -1,22 +1,27 @@
 //! Weights of linear layers as devices compute with them, and the panels of the CPU kernels.
 //!
-//! A panel holds [`PANEL`] columns of a matrix `[inputs, outputs]`, row by row, in the matrix's type. Kernels convert
-//! some rows of a panel to f32 at a time, which stay in the first cache; every sum is f32. Blocks of quantised types run
-//! along the inputs: 32 rows of a panel are 32 scales in f16, one per column, followed by the numbers row by row.
+//! A panel holds [`PANEL`] columns of a matrix `[inputs, outputs]` in the matrix's type, in the order in which kernels read
+//! it. Rows of f32 follow each other. Smaller types hold two rows side by side, so that a vector of words has the same
+//! columns in any type:
+//!
+//! - bf16, f16: a word per column, the even row in its lower half, the odd row in its upper half.
+//! - Quantised types: blocks run along the inputs. 32 rows of a panel are 32 scales in f16, one per column, followed by
+//!   the numbers: two bytes per column, those of an even and an odd row. In `Q4_0` the upper half of a byte belongs to
+//!   the row 16 further down.
 
 use pulp::bytemuck::cast_slice;
 use rayon::prelude::*;
 
-use crate::precision::{BLOCK, WeightType, bf16_to_f32, f16_to_f32, quantise_q4_0, quantise_q8_0};
+use crate::precision::{BLOCK, WeightType, quantise_q4_0, quantise_q8_0};
 
 /// Columns of a panel: two vectors of AVX-512, four of AVX2, eight of Neon.
 pub(crate) const PANEL: usize = 32;
-/// Words of the scales of [`BLOCK`] rows of a panel.
-const SCALES: usize = PANEL / 2;
+/// Words of the scales of [`BLOCK`] rows of a panel, and of the numbers of two rows.
+pub(super) const LINE: usize = PANEL / 2;
 /// Words of [`BLOCK`] rows of a panel of `Q8_0`.
-const Q8_0_TILE: usize = SCALES + BLOCK * PANEL / 4;
-/// Words of [`BLOCK`] rows of a panel of `Q4_0`: rows `i` and `i + 16` share bytes.
-const Q4_0_TILE: usize = SCALES + BLOCK * PANEL / 8;
+pub(super) const Q8_0_TILE: usize = LINE + BLOCK * PANEL / 4;
+/// Words of [`BLOCK`] rows of a panel of `Q4_0`.
+pub(super) const Q4_0_TILE: usize = LINE + BLOCK * PANEL / 8;
 
 /// The weight of a linear layer as a device computes with it, in host memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -64,8 +69,8 @@ impl PreparedWeight {
     pub(super) fn panels(&self) -> Panels<'_> {
         match self.kind {
             WeightType::F32 => Panels::F32(cast_slice(&self.words)),
-            WeightType::Bf16 => Panels::Bf16(cast_slice(&self.words)),
-            WeightType::F16 => Panels::F16(cast_slice(&self.words)),
+            WeightType::Bf16 => Panels::Bf16(&self.words),
+            WeightType::F16 => Panels::F16(&self.words),
             WeightType::Q8_0 => Panels::Q8_0(&self.words),
             WeightType::Q4_0 => Panels::Q4_0(&self.words),
         }
@@ -102,7 +107,7 @@ pub(crate) fn pack(weight: &[f32], inputs: usize, outputs: usize) -> Vec<f32> {
 const fn panel_words(kind: WeightType, inputs: usize) -> usize {
     match kind {
         WeightType::F32 => inputs * PANEL,
-        WeightType::Bf16 | WeightType::F16 => inputs * PANEL / 2,
+        WeightType::Bf16 | WeightType::F16 => inputs.div_ceil(2) * PANEL,
         WeightType::Q8_0 => inputs / BLOCK * Q8_0_TILE,
         WeightType::Q4_0 => inputs / BLOCK * Q4_0_TILE,
     }
@@ -133,31 +138,33 @@ fn pack_tile(tile: &mut [u32], lines: &[f32], outputs: usize, first: usize, kind
                 WeightType::Bf16 => half::bf16::from_f32(value).to_bits(),
                 _ => half::f16::from_f32(value).to_bits(),
             };
-            let places = pulp::bytemuck::cast_slice_mut::<u32, u16>(tile);
-            for (index, slot) in places.iter_mut().enumerate() {
-                *slot = bits(at(index % PANEL, index / PANEL));
+            for (index, word) in tile.iter_mut().enumerate() {
+                let (row, column) = (index / PANEL * 2, index % PANEL);
+                let [low, high] = [row, row + 1].map(|row| u32::from(bits(at(column, row))));
+                *word = low | high << 16;
             }
         }
         WeightType::Q8_0 | WeightType::Q4_0 => {
-            let Some((scales, numbers)) = tile.split_at_mut_checked(SCALES) else {
+            let Some((scales, numbers)) = tile.split_at_mut_checked(LINE) else {
                 return;
             };
             let scales = pulp::bytemuck::cast_slice_mut::<u32, u16>(scales);
-            let numbers = pulp::bytemuck::cast_slice_mut::<u32, u8>(numbers);
+            let (numbers, _) = pulp::bytemuck::cast_slice_mut::<u32, u8>(numbers).as_chunks_mut::<2>();
             for ((index, column), slot) in columns.iter().enumerate().zip(scales) {
                 let places = numbers.iter_mut().skip(index).step_by(PANEL);
                 if kind == WeightType::Q8_0 {
                     let (scale, block) = quantise_q8_0(column);
                     *slot = scale;
-                    for (place, number) in places.zip(block) {
-                        *place = number.cast_unsigned();
+                    for (place, pair) in places.zip(block.as_chunks::<2>().0) {
+                        *place = pair.map(i8::cast_unsigned);
                     }
                 } else {
                     let (scale, block) = quantise_q4_0(column);
                     *slot = scale;
                     let (low, high) = block.split_at(BLOCK / 2);
-                    for (place, (low, high)) in places.zip(low.iter().zip(high)) {
-                        *place = low | high << 4;
+                    let pairs = low.as_chunks::<2>().0.iter().zip(high.as_chunks::<2>().0);
+                    for (place, ([a, b], [c, d])) in places.zip(pairs) {
+                        *place = [a | c << 4, b | d << 4];
                     }
                 }
             }
@@ -169,8 +176,8 @@ fn pack_tile(tile: &mut [u32], lines: &[f32], outputs: usize, first: usize, kind
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Panels<'a> {
     F32(&'a [f32]),
-    Bf16(&'a [u16]),
-    F16(&'a [u16]),
+    Bf16(&'a [u32]),
+    F16(&'a [u32]),
     Q8_0(&'a [u32]),
     Q4_0(&'a [u32]),
 }
@@ -181,113 +188,66 @@ impl<'a> Panels<'a> {
         fn rest<T>(values: &[T], from: usize) -> &[T] {
             values.get(from..).unwrap_or_default()
         }
+        let from = first * panel_words(self.kind(), inputs);
         match self {
-            Self::F32(values) => Self::F32(rest(values, first * inputs * PANEL)),
-            Self::Bf16(values) => Self::Bf16(rest(values, first * inputs * PANEL)),
-            Self::F16(values) => Self::F16(rest(values, first * inputs * PANEL)),
-            Self::Q8_0(words) => Self::Q8_0(rest(words, first * panel_words(WeightType::Q8_0, inputs))),
-            Self::Q4_0(words) => Self::Q4_0(rest(words, first * panel_words(WeightType::Q4_0, inputs))),
+            Self::F32(values) => Self::F32(rest(values, from)),
+            Self::Bf16(words) => Self::Bf16(rest(words, from)),
+            Self::F16(words) => Self::F16(rest(words, from)),
+            Self::Q8_0(words) => Self::Q8_0(rest(words, from)),
+            Self::Q4_0(words) => Self::Q4_0(rest(words, from)),
         }
     }
 
-    /// Returns rows of the first panel, from row `from` on, as many as `scratch` has places for; `from` and their number
-    /// are multiples of [`BLOCK`] or reach the last row. Only f32 is not copied.
-    #[expect(
-        clippy::inline_always,
-        reason = "only code inlined into `with_simd` is vectorised"
-    )]
-    #[inline(always)]
-    pub(super) fn rows<'b>(self, from: usize, scratch: &'b mut [f32]) -> &'b [f32]
-    where
-        'a: 'b,
-    {
-        let count = scratch.len() / PANEL;
+    /// The words of the first panel, which has `inputs` rows.
+    pub(super) fn first(self, inputs: usize) -> &'a [u32] {
+        let words = match self {
+            Self::F32(values) => cast_slice(values),
+            Self::Bf16(words) | Self::F16(words) | Self::Q8_0(words) | Self::Q4_0(words) => words,
+        };
+        words.get(..panel_words(self.kind(), inputs)).unwrap_or_default()
+    }
+
+    /// The type of the weights.
+    pub(super) const fn kind(self) -> WeightType {
         match self {
-            Self::F32(values) => {
-                return values
-                    .get(from * PANEL..(from + count) * PANEL)
-                    .unwrap_or_default();
-            }
-            Self::Bf16(values) => {
-                let source = values.get(from * PANEL..).unwrap_or_default();
-                for (slot, bits) in scratch.iter_mut().zip(source) {
-                    *slot = bf16_to_f32(*bits);
-                }
-            }
-            Self::F16(values) => {
-                let source = values.get(from * PANEL..).unwrap_or_default();
-                for (slot, bits) in scratch.iter_mut().zip(source) {
-                    *slot = f16_to_f32(*bits);
-                }
-            }
-            Self::Q8_0(words) => {
-                let (tiles, _) = words.as_chunks::<Q8_0_TILE>();
-                let (targets, _) = scratch.as_chunks_mut::<{ BLOCK * PANEL }>();
-                for (tile, target) in tiles.iter().skip(from / BLOCK).zip(targets) {
-                    expand_q8_0(tile, target);
-                }
-            }
-            Self::Q4_0(words) => {
-                let (tiles, _) = words.as_chunks::<Q4_0_TILE>();
-                let (targets, _) = scratch.as_chunks_mut::<{ BLOCK * PANEL }>();
-                for (tile, target) in tiles.iter().skip(from / BLOCK).zip(targets) {
-                    expand_q4_0(tile, target);
-                }
-            }
-        }
-        scratch
-    }
-}
-
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
-#[inline(always)]
-fn scales_of(words: &[u32]) -> [f32; PANEL] {
-    let mut scales = [0.0; PANEL];
-    for (scale, bits) in scales.iter_mut().zip(cast_slice::<u32, u16>(words)) {
-        *scale = f16_to_f32(*bits);
-    }
-    scales
-}
-
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
-#[inline(always)]
-fn expand_q8_0(tile: &[u32; Q8_0_TILE], target: &mut [f32; BLOCK * PANEL]) {
-    let (scales, numbers) = tile.split_at(SCALES);
-    let scales = scales_of(scales);
-    let (rows, _) = cast_slice::<u32, i8>(numbers).as_chunks::<PANEL>();
-    let (targets, _) = target.as_chunks_mut::<PANEL>();
-    for (row, target) in rows.iter().zip(targets) {
-        for ((slot, number), scale) in target.iter_mut().zip(row).zip(&scales) {
-            *slot = f32::from(*number) * scale;
+            Self::F32(_) => WeightType::F32,
+            Self::Bf16(_) => WeightType::Bf16,
+            Self::F16(_) => WeightType::F16,
+            Self::Q8_0(_) => WeightType::Q8_0,
+            Self::Q4_0(_) => WeightType::Q4_0,
         }
     }
 }
 
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
-#[inline(always)]
-fn expand_q4_0(tile: &[u32; Q4_0_TILE], target: &mut [f32; BLOCK * PANEL]) {
-    let (scales, numbers) = tile.split_at(SCALES);
-    let scales = scales_of(scales);
-    let (rows, _) = cast_slice::<u32, u8>(numbers).as_chunks::<PANEL>();
-    let (targets, _) = target.as_chunks_mut::<PANEL>();
-    let (low, high) = targets.split_at_mut(BLOCK / 2);
-    for (row, (low, high)) in rows.iter().zip(low.iter_mut().zip(high)) {
-        for ((slot, pair), scale) in low.iter_mut().zip(row).zip(&scales) {
-            *slot = f32::from((pair & 15).cast_signed() - 8) * scale;
+/// Returns the first panel of a matrix with `inputs` rows as f32, row by row.
+#[cfg(test)]
+pub(super) fn unpacked(panels: Panels<'_>, inputs: usize) -> Vec<f32> {
+    use crate::precision::{bf16_to_f32, f16_to_f32};
+
+    let words = panels.first(inputs);
+    let bytes: &[u8] = cast_slice(words);
+    let at = |row: usize, column: usize| -> f32 {
+        let half = || cast_slice::<u32, u16>(words)[(row / 2 * PANEL + column) * 2 + row % 2];
+        let (block, place) = (row / BLOCK, row % BLOCK);
+        let scale = |tile: usize| f16_to_f32(cast_slice::<u32, u16>(words)[block * tile * 2 + column]);
+        let number = |tile: usize, row: usize| {
+            bytes[(block * tile + LINE) * 4 + row / 2 * 2 * PANEL + 2 * column + row % 2]
+        };
+        match panels {
+            Panels::F32(values) => values[row * PANEL + column],
+            Panels::Bf16(_) => bf16_to_f32(half()),
+            Panels::F16(_) => f16_to_f32(half()),
+            Panels::Q8_0(_) => f32::from(number(Q8_0_TILE, place).cast_signed()) * scale(Q8_0_TILE),
+            Panels::Q4_0(_) => {
+                let pair = number(Q4_0_TILE, place % (BLOCK / 2));
+                let number = if place < BLOCK / 2 { pair & 15 } else { pair >> 4 };
+                (f32::from(number) - 8.0) * scale(Q4_0_TILE)
+            }
         }
-        for ((slot, pair), scale) in high.iter_mut().zip(row).zip(&scales) {
-            *slot = f32::from((pair >> 4).cast_signed() - 8) * scale;
-        }
-    }
+    };
+    (0..inputs * PANEL)
+        .map(|index| at(index / PANEL, index % PANEL))
+        .collect()
 }
 
 #[cfg(test)]
@@ -325,8 +285,7 @@ mod tests {
                 let packed = PreparedWeight::pack(&weight, inputs, outputs, kind);
                 let expected = rounded(&weight, inputs, outputs, kind);
                 for panel in 0..outputs.div_ceil(PANEL) {
-                    let mut scratch = vec![f32::NAN; inputs * PANEL];
-                    let rows = packed.panels().skip(panel, inputs).rows(0, &mut scratch);
+                    let rows = unpacked(packed.panels().skip(panel, inputs), inputs);
                     for (line, row) in expected.chunks(outputs).zip(rows.chunks(PANEL)) {
                         let columns = &line[panel * PANEL..outputs.min((panel + 1) * PANEL)];
                         prop_assert_eq!(columns, &row[..columns.len()]);

@@ -1,0 +1,642 @@
+//! Products with matrices of quantised types, in integers.
+//!
+//! A row's elements are rounded to 16 bits by blocks of 32, each with a scale of its own, as the weights are. The
+//! products of two blocks are summed in i32, exactly, and the sum is multiplied by both scales and added to the result
+//! in f32, block by block. An element `x` of a block whose largest magnitude is `a` becomes `x + d` with
+//! `|d| <= a / 65,534`, which is 1/258 of the rounding of a weight in `Q8_0`.
+//!
+//! Every element of the result is computed in the same steps whatever else is computed with it, so a row's result has the
+//! same bits in any batch. If a row has an element that is not finite, its results are NaN.
+
+use pulp::{Arch, bytemuck::cast_slice};
+
+use super::gemm::{add_bias, interleaved};
+use super::packed::{LINE, PANEL, Panels, Q4_0_TILE, Q8_0_TILE};
+use crate::precision::{BLOCK, f16_to_f32};
+
+/// Largest number that an element of a row becomes.
+const LARGEST: f32 = 32_767.0;
+/// Blocks whose elements are all smaller than this are zero.
+const SMALLEST: f32 = 1e-30;
+/// Pairs of rows in a block.
+const PAIRS: usize = BLOCK / 2;
+
+/// Computes `rows * packed + bias` on this thread, with as many columns as `stride`; `out` is `[m, stride]`.
+pub(super) fn multiply(
+    out: &mut [f32],
+    stride: usize,
+    rows: &[f32],
+    inputs: usize,
+    packed: Panels<'_>,
+    bias: &[f32],
+) {
+    let product = Product {
+        rows,
+        inputs,
+        packed,
+        bias,
+        out,
+        stride,
+    };
+    match Arch::new() {
+        #[cfg(target_arch = "x86_64")]
+        Arch::V4(simd) => simd.vectorize(Run(product, simd)),
+        #[cfg(target_arch = "x86_64")]
+        Arch::V3(simd) => simd.vectorize(Run(product, simd)),
+        _ => product.compute(Portable),
+    }
+}
+
+/// A product of some rows with the first panels of `packed`, as many as `out` has columns for.
+struct Product<'a> {
+    rows: &'a [f32],
+    inputs: usize,
+    packed: Panels<'a>,
+    bias: &'a [f32],
+    out: &'a mut [f32],
+    stride: usize,
+}
+
+/// A product on a processor with these instructions.
+#[cfg(target_arch = "x86_64")]
+struct Run<'a, I>(Product<'a>, I);
+
+#[cfg(target_arch = "x86_64")]
+impl<I: Instructions> pulp::NullaryFnOnce for Run<'_, I> {
+    type Output = ();
+
+    #[expect(
+        clippy::inline_always,
+        reason = "only inlined code is compiled for the vector extension"
+    )]
+    #[inline(always)]
+    fn call(self) {
+        self.0.compute(self.1);
+    }
+}
+
+/// Vectors of the columns of a panel.
+trait Instructions: Copy {
+    /// Number of columns in a vector.
+    const COLUMNS: usize;
+    /// Two i16 per column.
+    type Pairs: Copy;
+    /// An i32 per column.
+    type Sums: Copy;
+    /// An f32 per column.
+    type Floats: Copy;
+
+    /// The same pair in every column.
+    fn pairs(self, pair: u32) -> Self::Pairs;
+    /// The same number in every column.
+    fn sums(self, value: i32) -> Self::Sums;
+    /// The same number in every column.
+    fn floats(self, value: f32) -> Self::Floats;
+    /// Reads vector `index` of a line of scales.
+    fn scales(self, line: &[u32; LINE], index: usize) -> Self::Floats;
+    /// Reads vector `index` of a line of `Q8_0`.
+    fn q8_0(self, line: &[u32; LINE], index: usize) -> Self::Pairs;
+    /// Reads vector `index` of a line of `Q4_0`: the lower halves of its bytes, and the upper halves.
+    fn q4_0(self, line: &[u32; LINE], index: usize) -> [Self::Pairs; 2];
+    /// Adds the products of both numbers of each pair.
+    fn add_products(self, sums: Self::Sums, a: Self::Pairs, b: Self::Pairs) -> Self::Sums;
+    /// Adds sums times the scales of their columns and of their row.
+    fn add_scaled(
+        self,
+        totals: Self::Floats,
+        sums: Self::Sums,
+        columns: Self::Floats,
+        row: f32,
+    ) -> Self::Floats;
+    /// Writes vector `index` of a line of results.
+    fn store(self, totals: Self::Floats, out: &mut [f32; PANEL], index: usize);
+}
+
+/// Rows that are computed together, as integers, interleaved.
+struct Group {
+    size: usize,
+    /// Two elements per word, `[inputs / 2, size]`.
+    pairs: Vec<u32>,
+    /// `[blocks, size]`.
+    scales: Vec<f32>,
+    /// -8 times the sums of blocks, `[blocks, size]`.
+    offsets: Vec<i32>,
+}
+
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `vectorize` is vectorised"
+)]
+impl Group {
+    #[inline(always)]
+    fn new(rows: &[f32], size: usize) -> Self {
+        let (blocks, _) = rows.as_chunks::<BLOCK>();
+        let mut pairs = Vec::with_capacity(rows.len() / 2);
+        let mut scales = Vec::with_capacity(blocks.len());
+        let mut offsets = Vec::with_capacity(blocks.len());
+        for block in blocks {
+            let (scale, numbers) = rounded(block);
+            scales.push(scale);
+            offsets.push(-8 * numbers.iter().map(|number| i32::from(*number)).sum::<i32>());
+            pairs.extend_from_slice(cast_slice::<i16, u32>(&numbers));
+        }
+        let width = blocks.len() / size.max(1);
+        Self {
+            size,
+            pairs: interleaved(&pairs, width * PAIRS),
+            scales: interleaved(&scales, width),
+            offsets: interleaved(&offsets, width),
+        }
+    }
+}
+
+/// Returns the scale of a block, and its elements: `element = scale * number`.
+#[inline(always)]
+fn rounded(block: &[f32; BLOCK]) -> (f32, [i16; BLOCK]) {
+    /// Added to a small number, it leaves that number rounded to an integer in the lowest bits.
+    const ROUNDING: f32 = 12_582_912.0;
+    // Magnitudes are ordered as their bits are, and NaN is the largest.
+    let magnitudes = block.iter().map(|value| value.to_bits() & 0x7fff_ffff);
+    let largest = f32::from_bits(magnitudes.fold(0, u32::max));
+    let (scale, inverse) = if !largest.is_finite() {
+        (f32::NAN, 0.0)
+    } else if largest < SMALLEST {
+        (0.0, 0.0)
+    } else {
+        (largest / LARGEST, LARGEST / largest)
+    };
+    let mut numbers = [0; BLOCK];
+    for (number, value) in numbers.iter_mut().zip(block) {
+        *number = (value * inverse + ROUNDING).to_bits() as i16;
+    }
+    (scale, numbers)
+}
+
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `vectorize` is vectorised"
+)]
+impl Product<'_> {
+    #[inline(always)]
+    fn compute<I: Instructions>(self, simd: I) {
+        match self.packed {
+            Panels::Q8_0(_) => self.groups::<I, Q8_0_TILE>(simd),
+            Panels::Q4_0(_) => self.groups::<I, Q4_0_TILE>(simd),
+            _ => {}
+        }
+    }
+
+    /// Computes rows in groups that fill the registers.
+    #[inline(always)]
+    fn groups<I: Instructions, const TILE: usize>(mut self, simd: I) {
+        let wide = I::COLUMNS == PANEL / 2;
+        let mut groups = Vec::new();
+        let mut rest = self.rows;
+        while !rest.is_empty() {
+            let size = match rest.len() / self.inputs {
+                6.. if wide => 6,
+                // Two equal groups instead of four and a remainder.
+                3 | 5 | 6 => 3,
+                4.. => 4,
+                2 => 2,
+                0 => break,
+                _ => 1,
+            };
+            let (rows, left) = rest.split_at(size * self.inputs);
+            groups.push(Group::new(rows, size));
+            rest = left;
+        }
+        for index in 0..self.stride.div_ceil(PANEL) {
+            let words = self.packed.skip(index, self.inputs).first(self.inputs);
+            let (tiles, _) = words.as_chunks::<TILE>();
+            let mut row = 0;
+            for group in &groups {
+                match (group.size, wide) {
+                    (6, _) => self.kernel::<I, TILE, 2, 6>(simd, tiles, group, index, row),
+                    (4, _) => self.kernel::<I, TILE, 2, 4>(simd, tiles, group, index, row),
+                    (3, _) => self.kernel::<I, TILE, 2, 3>(simd, tiles, group, index, row),
+                    (2, true) => self.kernel::<I, TILE, 2, 2>(simd, tiles, group, index, row),
+                    (2, false) => self.kernel::<I, TILE, 4, 2>(simd, tiles, group, index, row),
+                    (_, true) => self.kernel::<I, TILE, 2, 1>(simd, tiles, group, index, row),
+                    (_, false) => self.kernel::<I, TILE, 4, 1>(simd, tiles, group, index, row),
+                }
+                row += group.size;
+            }
+        }
+    }
+
+    /// Computes a group of rows with panel `index`, by `VECTORS` vectors at a time.
+    #[inline(always)]
+    fn kernel<I: Instructions, const TILE: usize, const VECTORS: usize, const SIZE: usize>(
+        &mut self,
+        simd: I,
+        tiles: &[[u32; TILE]],
+        group: &Group,
+        index: usize,
+        row: usize,
+    ) {
+        let (pairs, _) = group.pairs.as_chunks::<SIZE>();
+        let (pairs, _) = pairs.as_chunks::<PAIRS>();
+        let (scales, _) = group.scales.as_chunks::<SIZE>();
+        let (offsets, _) = group.offsets.as_chunks::<SIZE>();
+        for from in (0..PANEL / I::COLUMNS).step_by(VECTORS) {
+            let first = index * PANEL + from * I::COLUMNS;
+            if first >= self.stride {
+                break;
+            }
+            let mut totals = [[simd.floats(0.0); VECTORS]; SIZE];
+            let blocks = tiles.iter().zip(pairs).zip(scales.iter().zip(offsets));
+            for ((tile, pairs), (scales, offsets)) in blocks {
+                let (lines, _) = tile.as_chunks::<LINE>();
+                let Some((columns, lines)) = lines.split_first() else {
+                    continue;
+                };
+                let mut sums = [[simd.sums(0); VECTORS]; SIZE];
+                if TILE == Q4_0_TILE {
+                    for (sums, offset) in sums.iter_mut().zip(offsets) {
+                        *sums = [simd.sums(*offset); VECTORS];
+                    }
+                    let (low, high) = pairs.split_at(PAIRS / 2);
+                    for (line, (low, high)) in lines.iter().zip(low.iter().zip(high)) {
+                        let mut weights = [[simd.pairs(0); VECTORS]; 2];
+                        let [first, second] = &mut weights;
+                        for (place, (first, second)) in first.iter_mut().zip(second).enumerate() {
+                            [*first, *second] = simd.q4_0(line, from + place);
+                        }
+                        let [first, second] = &weights;
+                        add_products(simd, &mut sums, low, first);
+                        add_products(simd, &mut sums, high, second);
+                    }
+                } else {
+                    for (line, pairs) in lines.iter().zip(pairs) {
+                        let mut weights = [simd.pairs(0); VECTORS];
+                        for (place, weights) in weights.iter_mut().enumerate() {
+                            *weights = simd.q8_0(line, from + place);
+                        }
+                        add_products(simd, &mut sums, pairs, &weights);
+                    }
+                }
+                for place in 0..VECTORS {
+                    let columns = simd.scales(columns, from + place);
+                    for ((totals, sums), scale) in totals.iter_mut().zip(&sums).zip(scales) {
+                        if let (Some(total), Some(sum)) = (totals.get_mut(place), sums.get(place)) {
+                            *total = simd.add_scaled(*total, *sum, columns, *scale);
+                        }
+                    }
+                }
+            }
+            let bias = self.bias.get(first..).unwrap_or_default();
+            let columns = (VECTORS * I::COLUMNS).min(self.stride - first);
+            let rows = self.out.chunks_exact_mut(self.stride).skip(row);
+            for (totals, out) in totals.iter().zip(rows) {
+                let mut line = [0.0; PANEL];
+                for (place, total) in totals.iter().enumerate() {
+                    simd.store(*total, &mut line, place);
+                }
+                add_bias(out, &line, bias, first, columns);
+            }
+        }
+    }
+}
+
+/// Adds the products of two rows of a panel with a pair of elements of each row of a group.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `vectorize` is vectorised"
+)]
+#[inline(always)]
+fn add_products<I: Instructions, const VECTORS: usize, const SIZE: usize>(
+    simd: I,
+    sums: &mut [[I::Sums; VECTORS]; SIZE],
+    pairs: &[u32; SIZE],
+    weights: &[I::Pairs; VECTORS],
+) {
+    for (sums, pair) in sums.iter_mut().zip(pairs) {
+        let pair = simd.pairs(*pair);
+        for (sum, weights) in sums.iter_mut().zip(weights) {
+            *sum = simd.add_products(*sum, pair, *weights);
+        }
+    }
+}
+
+/// Part `index` of a line, `N` words.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `vectorize` is vectorised"
+)]
+#[inline(always)]
+fn words<const N: usize>(line: &[u32; LINE], index: usize) -> [u32; N] {
+    let (parts, _) = line.as_chunks::<N>();
+    parts.get(index).copied().unwrap_or([0; N])
+}
+
+/// Scales of `N` columns, of which `WORDS` words hold two each.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `vectorize` is vectorised"
+)]
+#[inline(always)]
+fn scales<const N: usize, const WORDS: usize>(line: &[u32; LINE], index: usize) -> [f32; N] {
+    let words = words::<WORDS>(line, index);
+    let mut scales = [0.0; N];
+    for (scale, bits) in scales.iter_mut().zip(cast_slice::<u32, u16>(&words)) {
+        *scale = f16_to_f32(*bits);
+    }
+    scales
+}
+
+#[cfg(target_arch = "x86_64")]
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `vectorize` is vectorised"
+)]
+mod x86 {
+    use std::arch::x86_64::{__m256i, __m512i};
+
+    use pulp::x86::{V3, V4};
+    use pulp::{cast, f32x8, f32x16, i32x8, i32x16};
+
+    use super::{Instructions, LINE, PANEL, scales, words};
+
+    impl Instructions for V4 {
+        const COLUMNS: usize = 16;
+        type Pairs = __m512i;
+        type Sums = i32x16;
+        type Floats = f32x16;
+
+        #[inline(always)]
+        fn pairs(self, pair: u32) -> __m512i {
+            cast(self.splat_u32x16(pair))
+        }
+
+        #[inline(always)]
+        fn sums(self, value: i32) -> i32x16 {
+            self.splat_i32x16(value)
+        }
+
+        #[inline(always)]
+        fn floats(self, value: f32) -> f32x16 {
+            self.splat_f32x16(value)
+        }
+
+        #[inline(always)]
+        fn scales(self, line: &[u32; LINE], index: usize) -> f32x16 {
+            cast(self.avx512f._mm512_cvtph_ps(cast(words::<8>(line, index))))
+        }
+
+        #[inline(always)]
+        fn q8_0(self, line: &[u32; LINE], index: usize) -> __m512i {
+            self.avx512bw._mm512_cvtepi8_epi16(cast(words::<8>(line, index)))
+        }
+
+        #[inline(always)]
+        fn q4_0(self, line: &[u32; LINE], index: usize) -> [__m512i; 2] {
+            let bytes = self.avx512bw._mm512_cvtepu8_epi16(cast(words::<8>(line, index)));
+            let low = self
+                .avx512f
+                ._mm512_and_si512(bytes, cast(self.splat_u32x16(0x000f_000f)));
+            [low, self.avx512bw._mm512_srli_epi16::<4>(bytes)]
+        }
+
+        #[inline(always)]
+        fn add_products(self, sums: i32x16, a: __m512i, b: __m512i) -> i32x16 {
+            self.wrapping_add_i32x16(sums, cast(self.avx512bw._mm512_madd_epi16(a, b)))
+        }
+
+        #[inline(always)]
+        fn add_scaled(self, totals: f32x16, sums: i32x16, columns: f32x16, row: f32) -> f32x16 {
+            let scales = self.mul_f32x16(columns, self.splat_f32x16(row));
+            self.mul_add_f32x16(self.convert_i32x16_to_f32x16(sums), scales, totals)
+        }
+
+        #[inline(always)]
+        fn store(self, totals: f32x16, out: &mut [f32; PANEL], index: usize) {
+            let (parts, _) = out.as_chunks_mut::<16>();
+            if let Some(part) = parts.get_mut(index) {
+                *part = cast(totals);
+            }
+        }
+    }
+
+    impl Instructions for V3 {
+        const COLUMNS: usize = 8;
+        type Pairs = __m256i;
+        type Sums = i32x8;
+        type Floats = f32x8;
+
+        #[inline(always)]
+        fn pairs(self, pair: u32) -> __m256i {
+            cast(self.splat_u32x8(pair))
+        }
+
+        #[inline(always)]
+        fn sums(self, value: i32) -> i32x8 {
+            self.splat_i32x8(value)
+        }
+
+        #[inline(always)]
+        fn floats(self, value: f32) -> f32x8 {
+            self.splat_f32x8(value)
+        }
+
+        #[inline(always)]
+        fn scales(self, line: &[u32; LINE], index: usize) -> f32x8 {
+            cast(scales::<8, 4>(line, index))
+        }
+
+        #[inline(always)]
+        fn q8_0(self, line: &[u32; LINE], index: usize) -> __m256i {
+            self.avx2._mm256_cvtepi8_epi16(cast(words::<4>(line, index)))
+        }
+
+        #[inline(always)]
+        fn q4_0(self, line: &[u32; LINE], index: usize) -> [__m256i; 2] {
+            let bytes = self.avx2._mm256_cvtepu8_epi16(cast(words::<4>(line, index)));
+            let low = self
+                .avx2
+                ._mm256_and_si256(bytes, cast(self.splat_u32x8(0x000f_000f)));
+            [low, self.avx2._mm256_srli_epi16::<4>(bytes)]
+        }
+
+        #[inline(always)]
+        fn add_products(self, sums: i32x8, a: __m256i, b: __m256i) -> i32x8 {
+            self.wrapping_add_i32x8(sums, cast(self.avx2._mm256_madd_epi16(a, b)))
+        }
+
+        #[inline(always)]
+        fn add_scaled(self, totals: f32x8, sums: i32x8, columns: f32x8, row: f32) -> f32x8 {
+            let scales = self.mul_f32x8(columns, self.splat_f32x8(row));
+            let sums = cast(self.avx._mm256_cvtepi32_ps(cast(sums)));
+            self.mul_add_f32x8(sums, scales, totals)
+        }
+
+        #[inline(always)]
+        fn store(self, totals: f32x8, out: &mut [f32; PANEL], index: usize) {
+            let (parts, _) = out.as_chunks_mut::<8>();
+            if let Some(part) = parts.get_mut(index) {
+                *part = cast(totals);
+            }
+        }
+    }
+}
+
+/// Any processor; the compiler vectorises the loops.
+#[derive(Clone, Copy)]
+struct Portable;
+
+impl Instructions for Portable {
+    const COLUMNS: usize = 8;
+    type Pairs = [[i16; 2]; 8];
+    type Sums = [i32; 8];
+    type Floats = [f32; 8];
+
+    fn pairs(self, pair: u32) -> Self::Pairs {
+        [pulp::cast(pair); 8]
+    }
+
+    fn sums(self, value: i32) -> Self::Sums {
+        [value; 8]
+    }
+
+    fn floats(self, value: f32) -> Self::Floats {
+        [value; 8]
+    }
+
+    fn scales(self, line: &[u32; LINE], index: usize) -> Self::Floats {
+        scales::<8, 4>(line, index)
+    }
+
+    fn q8_0(self, line: &[u32; LINE], index: usize) -> Self::Pairs {
+        let bytes: [[i8; 2]; 8] = pulp::cast(words::<4>(line, index));
+        bytes.map(|pair| pair.map(i16::from))
+    }
+
+    fn q4_0(self, line: &[u32; LINE], index: usize) -> [Self::Pairs; 2] {
+        let bytes: [[u8; 2]; 8] = pulp::cast(words::<4>(line, index));
+        let low = bytes.map(|pair| pair.map(|byte| i16::from(byte & 15)));
+        [low, bytes.map(|pair| pair.map(|byte| i16::from(byte >> 4)))]
+    }
+
+    fn add_products(self, mut sums: Self::Sums, a: Self::Pairs, b: Self::Pairs) -> Self::Sums {
+        for (sum, ([a, b], [c, d])) in sums.iter_mut().zip(a.into_iter().zip(b)) {
+            *sum += i32::from(a) * i32::from(c) + i32::from(b) * i32::from(d);
+        }
+        sums
+    }
+
+    fn add_scaled(
+        self,
+        mut totals: Self::Floats,
+        sums: Self::Sums,
+        columns: Self::Floats,
+        row: f32,
+    ) -> Self::Floats {
+        for (total, (sum, column)) in totals.iter_mut().zip(sums.iter().zip(columns)) {
+            *total += *sum as f32 * (column * row);
+        }
+        totals
+    }
+
+    fn store(self, totals: Self::Floats, out: &mut [f32; PANEL], index: usize) {
+        let (parts, _) = out.as_chunks_mut::<8>();
+        if let Some(part) = parts.get_mut(index) {
+            *part = totals;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::packed::PreparedWeight;
+    use super::*;
+    use crate::precision::WeightType;
+
+    const TYPES: [WeightType; 2] = [WeightType::Q8_0, WeightType::Q4_0];
+
+    fn numbers(count: usize, seed: u32) -> Vec<f32> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    fn product(rows: &[f32], inputs: usize, packed: &PreparedWeight, outputs: usize) -> Vec<f32> {
+        let mut out = vec![0.0; rows.len() / inputs * outputs];
+        multiply(&mut out, outputs, rows, inputs, packed.panels(), &[]);
+        out
+    }
+
+    /// The instructions of a processor change nothing but the rounding of the sums over blocks.
+    #[test]
+    fn every_processor_computes_the_same() {
+        let (inputs, outputs) = (96, 70);
+        let bias = numbers(outputs, 3);
+        for kind in TYPES {
+            let packed = PreparedWeight::pack(&numbers(inputs * outputs, 2), inputs, outputs, kind);
+            for count in 1..16 {
+                let rows = numbers(count * inputs, 1);
+                let product = |out| Product {
+                    rows: &rows,
+                    inputs,
+                    packed: packed.panels(),
+                    bias: &bias,
+                    out,
+                    stride: outputs,
+                };
+                let [mut portable, mut widest] = [(); 2].map(|()| vec![0.0; count * outputs]);
+                product(&mut portable).compute(Portable);
+                multiply(&mut widest, outputs, &rows, inputs, packed.panels(), &bias);
+                #[cfg(target_arch = "x86_64")]
+                if let Some(simd) = pulp::x86::V3::try_new() {
+                    let mut narrow = vec![0.0; count * outputs];
+                    simd.vectorize(Run(product(&mut narrow), simd));
+                    assert_eq!(narrow, widest, "{kind}, {count} rows");
+                }
+                for (one, other) in portable.iter().zip(&widest) {
+                    assert!(
+                        (*one - *other).abs() < 1e-5,
+                        "{kind}, {count} rows: {one} {other}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// The largest numbers of both sides, which must not overflow a sum.
+    #[test]
+    fn blocks_of_extreme_numbers_are_exact() {
+        for kind in TYPES {
+            let packed = PreparedWeight::pack(&[-127.0; 64 * 5], 64, 5, kind);
+            for scale in [1e-20_f32, 1.0, 1e30] {
+                let out = product(&[-scale; 64], 64, &packed, 5);
+                let expected = 64.0 * 127.0 * scale;
+                assert!(
+                    out.iter().all(|sum| (sum / expected - 1.0).abs() < 1e-3),
+                    "{kind}: {out:?}"
+                );
+            }
+            assert_eq!(product(&[0.0; 64], 64, &packed, 5), [0.0; 5]);
+            assert_eq!(product(&[1e-40; 64], 64, &packed, 5), [0.0; 5]);
+        }
+    }
+
+    #[test]
+    fn rows_that_are_not_finite_give_nan() {
+        for kind in TYPES {
+            let packed = PreparedWeight::pack(&numbers(64 * 40, 2), 64, 40, kind);
+            for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                for at in [0, 33, 64 + 63] {
+                    let mut rows = numbers(3 * 64, 1);
+                    rows[at] = value;
+                    let out = product(&rows, 64, &packed, 40);
+                    for (row, out) in out.chunks(40).enumerate() {
+                        let finite = row != at / 64;
+                        assert!(out.iter().all(|sum| sum.is_finite() == finite), "{kind}, {value}");
+                    }
+                }
+            }
+        }
+    }
+}
