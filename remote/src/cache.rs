@@ -1,6 +1,6 @@
 //! Answers on disk, by the hash of their request: what was paid for once is not paid for again.
 //!
-//! An answer is a file named by the SHA-256 of path and body, which do not contain the key. It is written beside its place
+//! An answer is a file named by the SHA-256 of address and body, which do not contain the key. It is written beside its place
 //! and renamed, so that an interrupted recording is continued with the answers that it has.
 
 use std::fs;
@@ -40,8 +40,8 @@ impl Cache {
     }
 
     /// Returns the answer to a request, if it was recorded. One that cannot be read was not.
-    pub fn get(&self, path: &str, body: &[u8]) -> Option<Recorded> {
-        let recorded = fs::read(self.file(path, body)).ok()?;
+    pub fn get(&self, url: &str, body: &[u8]) -> Option<Recorded> {
+        let recorded = fs::read(self.file(url, body)).ok()?;
         let line = recorded.iter().position(|byte| *byte == b'\n')?;
         let (first, body) = recorded.split_at_checked(line)?;
         let (took, head) = std::str::from_utf8(first).ok()?.split_once(' ')?;
@@ -56,8 +56,8 @@ impl Cache {
     ///
     /// # Errors
     /// Message of the operating system.
-    pub fn put(&self, path: &str, body: &[u8], answer: &Recorded) -> io::Result<()> {
-        let file = self.file(path, body);
+    pub fn put(&self, url: &str, body: &[u8], answer: &Recorded) -> io::Result<()> {
+        let file = self.file(url, body);
         let mut content = format!("{} {}\n", answer.took.as_micros(), answer.head).into_bytes();
         content.extend_from_slice(&answer.body);
         let beside = file.with_extension(format!("{}.partial", std::process::id()));
@@ -65,9 +65,9 @@ impl Cache {
         fs::rename(beside, file)
     }
 
-    fn file(&self, path: &str, body: &[u8]) -> PathBuf {
+    fn file(&self, url: &str, body: &[u8]) -> PathBuf {
         let hash = Sha256::new()
-            .chain_update(path)
+            .chain_update(url)
             .chain_update([0])
             .chain_update(body)
             .finalize();

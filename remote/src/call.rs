@@ -60,11 +60,12 @@ pub(crate) struct Party {
 
 impl Party {
     fn decode(&self, request: &Prepared, head: &str, body: &Bytes) -> Result<Answer, CallError> {
-        match &self.api {
+        let answer = match &self.api {
             Api::Chat(chat) => openai::chat::decode(chat, request.top_logprobs, body),
             Api::Embeddings { .. } => openai::embeddings::decode(body),
             Api::Oip { .. } => oip::decode(head, body),
-        }
+        };
+        answer.map_err(|error| error.redacted(|text| self.http.redact(text)))
     }
 
     fn cost(&self, answer: &Answer) -> Option<f64> {
@@ -107,12 +108,14 @@ impl Caller {
         let Answer { mut outputs, usage } = self.exchange(&self.model, request, deadline, parts).await?;
         let mut cost = self.model.price.and_then(|price| price.cost(usage));
         if let (Some((judge, called)), Api::Chat(chat)) = (&self.judge, &self.model.api) {
-            let judging = openai::judge::prepare(judge, chat, asked, &outputs)?;
-            let verdict = self.exchange(called, &judging, deadline, &mut |_| ()).await?;
-            cost = cost
-                .zip(called.cost(&verdict))
-                .map(|(asked, judged)| asked + judged);
-            openai::judge::apply(&mut outputs, &verdict.outputs)?;
+            // An empty text has no judge, and is never sure.
+            if let Some(judging) = openai::judge::prepare(judge, chat, asked, &outputs)? {
+                let verdict = self.exchange(called, &judging, deadline, &mut |_| ()).await?;
+                cost = cost
+                    .zip(called.cost(&verdict))
+                    .map(|(asked, judged)| asked + judged);
+                openai::judge::apply(&mut outputs, &verdict.outputs)?;
+            }
         }
         outputs.extend(usage.and_then(usage_output));
         outputs.extend(cost.map(cost_output));
@@ -130,7 +133,7 @@ impl Caller {
         if let Some(recorded) = self
             .cache
             .as_ref()
-            .and_then(|cache| cache.get(&request.path, &request.body))
+            .and_then(|cache| cache.get(&called.http.url(&request.path), &request.body))
         {
             // As long as it took: measurements of recorded answers are those of the endpoint.
             tokio::time::sleep(recorded.took).await;
@@ -204,7 +207,8 @@ impl Caller {
         let answer = answer.await?;
         if request.streamed {
             let answer =
-                openai::stream::read(&called.http, answer, &called.api, request.top_logprobs, parts).await?;
+                openai::stream::read(&called.http, answer, &called.api, request.top_logprobs, parts).await;
+            let answer = answer.map_err(|error| error.redacted(|text| called.http.redact(text)))?;
             reserved.settle(called.cost(&answer));
             return Ok(answer);
         }
@@ -222,7 +226,7 @@ impl Caller {
                 head,
                 body,
             };
-            if let Err(error) = cache.put(&request.path, &request.body, &recorded) {
+            if let Err(error) = cache.put(&called.http.url(&request.path), &request.body, &recorded) {
                 tracing::warn!(%error, "an answer could not be recorded");
             }
         }

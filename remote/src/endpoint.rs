@@ -24,6 +24,9 @@ pub struct Endpoint {
     pub base_url: String,
     /// Key that is sent as bearer token.
     pub key: Option<Secret>,
+    /// File of the only certificates to trust, in PEM; those of the system's authorities if `None`. The judge's address is trusted by
+    /// the same file.
+    pub ca: Option<PathBuf>,
     /// How it is spoken to.
     pub api: Api,
     /// What a request costs.

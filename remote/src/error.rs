@@ -6,6 +6,7 @@ use kaskade_models::ModelError;
 use kaskade_policy::remote::price::LimitReached;
 use thiserror::Error;
 
+use crate::http::MAX_MESSAGE;
 use crate::secret::SecretError;
 
 /// Why a call failed. No message contains the key.
@@ -103,6 +104,28 @@ impl CallError {
         }
     }
 
+    /// Returns the error with what the endpoint said rewritten, so that it shows no key, and cut.
+    pub(crate) fn redacted(self, redact: impl Fn(&str) -> String) -> Self {
+        match self {
+            Self::Status {
+                status,
+                message,
+                retry_after,
+            } => Self::Status {
+                status,
+                message: redact(&message).chars().take(MAX_MESSAGE).collect(),
+                retry_after,
+            },
+            Self::Malformed { reason } => Self::Malformed {
+                reason: redact(&reason),
+            },
+            Self::Useless { reason } => Self::Useless {
+                reason: redact(&reason),
+            },
+            other => other,
+        }
+    }
+
     /// The pause that the endpoint asks for.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -141,6 +164,24 @@ pub enum ConnectError {
     /// The system's certificates cannot be read.
     #[error("the system's certificates cannot be read: {0}")]
     Certificates(std::io::Error),
+    /// The file of certificates cannot be read.
+    #[error("the certificates of `{path}` cannot be used: {reason}")]
+    CertificateFile {
+        /// The file.
+        path: String,
+        /// The reason.
+        reason: String,
+    },
+    /// The proxy that the environment names cannot be used.
+    #[error(
+        "the proxy that the environment names for `{base_url}` is of the kind `{scheme}`; only http proxies are supported"
+    )]
+    Proxy {
+        /// The address of the endpoint.
+        base_url: String,
+        /// The scheme of the proxy's address.
+        scheme: String,
+    },
     /// The system gives no thread.
     #[error("no thread for connections: {0}")]
     Thread(std::io::Error),

@@ -1,26 +1,34 @@
 //! Connections to an endpoint, kept and reused.
 
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Incoming};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::header::{
+    AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, LOCATION, PROXY_AUTHORIZATION,
+    RETRY_AFTER,
+};
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use serde_json::Value;
 
+use crate::connector::Connector;
 use crate::error::{CallError, ConnectError};
 use crate::oip::grpc;
 use crate::secret::Secret;
+use crate::tls;
 
 /// Largest answer, bytes.
 const MAX_ANSWER: usize = 64 << 20;
 
 /// Longest message of an endpoint that an error repeats, characters.
-const MAX_MESSAGE: usize = 400;
+pub(crate) const MAX_MESSAGE: usize = 400;
 
 /// Idle connections are closed after this time: most servers keep them somewhat longer.
 const IDLE: Duration = Duration::from_secs(20);
@@ -31,21 +39,40 @@ pub(crate) struct Http {
     base: String,
     key: Option<Secret>,
     authorization: Option<HeaderValue>,
+    /// Credentials for a proxy that reads requests.
+    proxy_authorization: Option<HeaderValue>,
     grpc: bool,
 }
 
 /// Connections, by what protects them.
 enum Connections {
-    Plain(Client<HttpConnector, Full<Bytes>>),
-    Tls(Client<HttpsConnector<HttpConnector>, Full<Bytes>>),
+    Plain(Client<Connector, Full<Bytes>>),
+    Tls(Client<HttpsConnector<Connector>, Full<Bytes>>),
 }
 
 impl Http {
-    /// Creates a client. Opens no connection.
+    /// Creates a client, which trusts the certificates of a file or those of the system. Opens no connection.
     ///
     /// # Errors
-    /// [`ConnectError::Address`] or [`ConnectError::Certificates`].
-    pub(crate) fn new(base_url: &str, key: Option<Secret>) -> Result<Self, ConnectError> {
+    /// [`ConnectError::Address`], [`ConnectError::Proxy`], or an error of certificates.
+    pub(crate) fn new(base_url: &str, key: Option<Secret>, ca: Option<&Path>) -> Result<Self, ConnectError> {
+        Self::by(base_url, key, ca, &Matcher::from_env())
+    }
+
+    /// As [`Http::new`], with these proxies.
+    fn by(
+        base_url: &str,
+        key: Option<Secret>,
+        ca: Option<&Path>,
+        proxies: &Matcher,
+    ) -> Result<Self, ConnectError> {
+        if base_url.contains('@') {
+            // What stands before it is a password, which no error shows.
+            return Err(ConnectError::Address {
+                base_url: "[redacted]".to_owned(),
+                reason: "it holds a name or password; only an `api_key` is sent".to_owned(),
+            });
+        }
         let bad = |reason: String| ConnectError::Address {
             base_url: base_url.to_owned(),
             reason,
@@ -78,18 +105,30 @@ impl Http {
         let mut builder = Client::builder(TokioExecutor::new());
         builder.pool_idle_timeout(IDLE).pool_timer(TokioTimer::new());
         builder.http2_only(grpc);
+        let base = match base_url.trim_end_matches('/').split_once("://") {
+            Some((_, rest)) if grpc => format!("http{}://{rest}", if secure { "s" } else { "" }),
+            _ => base_url.trim_end_matches('/').to_owned(),
+        };
+        let address: Uri = base
+            .parse()
+            .map_err(|error: hyper::http::uri::InvalidUri| bad(error.to_string()))?;
+        let is_forwarded = !secure && !grpc;
+        let (connector, proxy_authorization) =
+            Connector::to(&address, proxies, is_forwarded, tcp).map_err(|scheme| ConnectError::Proxy {
+                base_url: base_url.to_owned(),
+                scheme,
+            })?;
         let client = if secure {
             let tls = HttpsConnectorBuilder::new()
-                .with_native_roots()
-                .map_err(ConnectError::Certificates)?;
-            let tls = tls.https_only();
+                .with_tls_config(tls::config(ca)?)
+                .https_only();
             Connections::Tls(builder.build(if grpc {
-                tls.enable_http2().wrap_connector(tcp)
+                tls.enable_http2().wrap_connector(connector)
             } else {
-                tls.enable_http1().wrap_connector(tcp)
+                tls.enable_http1().wrap_connector(connector)
             }))
         } else {
-            Connections::Plain(builder.build(tcp))
+            Connections::Plain(builder.build(connector))
         };
         let mut authorization = key
             .as_ref()
@@ -99,14 +138,17 @@ impl Http {
         }
         Ok(Self {
             client,
-            base: match base_url.trim_end_matches('/').split_once("://") {
-                Some((_, rest)) if grpc => format!("http{}://{rest}", if secure { "s" } else { "" }),
-                _ => base_url.trim_end_matches('/').to_owned(),
-            },
+            base,
             key,
             authorization,
+            proxy_authorization,
             grpc,
         })
+    }
+
+    /// Returns the address of a path.
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("{}/{path}", self.base)
     }
 
     /// Whether the endpoint is spoken to over gRPC.
@@ -128,13 +170,16 @@ impl Http {
     ) -> Result<Response<Incoming>, CallError> {
         let mut request = Request::builder()
             .method(method)
-            .uri(format!("{}/{path}", self.base))
+            .uri(self.url(path))
             .header(CONTENT_TYPE, content_type);
         for (name, value) in headers {
             request = request.header(name, value);
         }
         if let Some(authorization) = &self.authorization {
             request = request.header(AUTHORIZATION, authorization);
+        }
+        if let Some(authorization) = &self.proxy_authorization {
+            request = request.header(PROXY_AUTHORIZATION, authorization);
         }
         let request = request
             .body(Full::new(body))
@@ -156,7 +201,7 @@ impl Http {
         if answer.status().is_success() {
             return Ok(answer);
         }
-        Err(self.refusal(answer).await)
+        Err(self.refusal(path, answer).await)
     }
 
     /// Reads an answer to its end; over gRPC, the message in it.
@@ -195,38 +240,65 @@ impl Http {
         Ok(whole.to_bytes())
     }
 
-    async fn refusal(&self, answer: Response<Incoming>) -> CallError {
+    async fn refusal(&self, path: &str, answer: Response<Incoming>) -> CallError {
         let (head, body) = answer.into_parts();
         let retry_after = retry_after(&head.headers);
         let body = self.read_body(body, 1 << 16).await.unwrap_or_default();
+        // Before it is cut: a part of the key is none to show, either.
+        let body = self.redact(&String::from_utf8_lossy(&body));
+        let mut message = message(head.status, &body);
+        let location = head.headers.get(LOCATION).and_then(|value| value.to_str().ok());
+        if let Some(location) = location.filter(|_| head.status.is_redirection()) {
+            message = format!("{message}; it says that the address is {location}");
+        } else if matches!(
+            head.status,
+            StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED
+        ) {
+            // A `base_url` with a part too many or too few is refused so.
+            message = format!("{message} (asked {})", self.url(path));
+        }
         CallError::Status {
             status: head.status.as_u16(),
-            message: self.redact(&message(head.status, &body)),
+            message: self.redact(&message),
             retry_after,
         }
     }
 }
 
-/// The pause that an endpoint asks for, by `retry-after-ms` or `retry-after` in seconds. A date is not read: it would need
-/// the endpoint's clock.
+/// The pause that an endpoint asks for, by `retry-after-ms`, or by `retry-after` in seconds or as a date, which counts from the
+/// date of the answer.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let number = |name: HeaderName| -> Option<f64> {
-        let text = headers.get(name)?.to_str().ok()?;
-        text.trim().parse().ok()
-    };
+    let text = |name: HeaderName| headers.get(name)?.to_str().ok().map(str::trim);
+    let number = |name: HeaderName| -> Option<f64> { text(name)?.parse().ok() };
+    let date = |name: HeaderName| httpdate::parse_http_date(text(name)?).ok();
     let seconds = number(HeaderName::from_static("retry-after-ms"))
         .map(|ms| ms / 1e3)
-        .or_else(|| number(RETRY_AFTER))?;
-    Duration::try_from_secs_f64(seconds).ok()
+        .or_else(|| number(RETRY_AFTER));
+    if let Some(seconds) = seconds {
+        return Duration::try_from_secs_f64(seconds).ok();
+    }
+    let now = date(DATE).unwrap_or_else(SystemTime::now);
+    Some(date(RETRY_AFTER)?.duration_since(now).unwrap_or_default())
 }
 
-/// The message in the body of an error: `error.message` of the OpenAI API, `error` of the Open Inference Protocol, or the
-/// text itself.
-fn message(status: StatusCode, body: &[u8]) -> String {
-    let parsed: Option<serde_json::Value> = serde_json::from_slice(body).ok();
-    let error = parsed.as_ref().and_then(|body| body.get("error"));
-    let named = error.and_then(|error| error.get("message").unwrap_or(error).as_str().map(str::to_owned));
-    let text = named.unwrap_or_else(|| String::from_utf8_lossy(body).into_owned());
+/// The message of a stated error: `error.message` of the OpenAI API, `error` of the Open Inference Protocol, `message`, `detail` of
+/// FastAPI, or the text itself.
+pub(crate) fn message_of(error: &Value) -> Option<String> {
+    match error {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(list) => message_of(list.first()?),
+        Value::Object(fields) => ["error", "message", "detail", "msg"]
+            .into_iter()
+            .find_map(|name| message_of(fields.get(name)?)),
+        _ => None,
+    }
+}
+
+/// The message in the body of an error.
+fn message(status: StatusCode, body: &str) -> String {
+    let parsed: Option<Value> = serde_json::from_str(body).ok();
+    let named = parsed.as_ref().and_then(message_of);
+    let text = named.unwrap_or_else(|| body.to_owned());
     let text: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if text.is_empty() {
         return status.canonical_reason().unwrap_or("no message").to_owned();
@@ -251,12 +323,21 @@ mod tests {
 
     #[test]
     fn messages_of_every_kind_of_server_are_found() {
-        let said = |body: &str| message(StatusCode::UNAUTHORIZED, body.as_bytes());
+        let said = |body: &str| message(StatusCode::UNAUTHORIZED, body);
         assert_eq!(
             said(r#"{"error": {"message": "no  key", "type": "auth"}}"#),
             "no key"
         );
         assert_eq!(said(r#"{"error": "unknown model"}"#), "unknown model");
+        assert_eq!(said(r#"{"detail": "Not Found"}"#), "Not Found");
+        assert_eq!(
+            said(r#"{"detail": [{"loc": ["body"], "msg": "field required"}]}"#),
+            "field required"
+        );
+        assert_eq!(
+            said(r#"{"object": "error", "message": "too long", "code": 400}"#),
+            "too long"
+        );
         assert_eq!(said("<html>\n down</html>"), "<html> down</html>");
         assert_eq!(said(""), "Unauthorized");
         assert_eq!(said(&"x".repeat(1000)).len(), MAX_MESSAGE);
@@ -271,9 +352,26 @@ mod tests {
         };
         assert_eq!(after("retry-after-ms", "250"), Some(Duration::from_millis(250)));
         assert_eq!(after("retry-after", "2"), Some(Duration::from_secs(2)));
-        for bad in ["-1", "nan", "Wed, 21 Oct 2026 07:28:00 GMT"] {
+        for bad in ["-1", "nan", "soon"] {
             assert_eq!(after("retry-after", bad), None);
         }
+        assert_eq!(
+            after("retry-after", "Wed, 21 Oct 2020 07:28:00 GMT"),
+            Some(Duration::ZERO),
+            "a date that is past"
+        );
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            (DATE, "Wed, 21 Oct 2026 07:27:30 GMT"),
+            (RETRY_AFTER, "Wed, 21 Oct 2026 07:28:00 GMT"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        assert_eq!(
+            retry_after(&headers),
+            Some(Duration::from_secs(30)),
+            "by the endpoint's clock"
+        );
     }
 
     #[test]
@@ -287,9 +385,82 @@ mod tests {
             "grpc://host:1/v2",
         ] {
             assert!(
-                matches!(Http::new(bad, None), Err(ConnectError::Address { .. })),
+                matches!(Http::new(bad, None, None), Err(ConnectError::Address { .. })),
                 "{bad}"
             );
         }
+        let shown = Http::new("http://me:secret@host/v1", None, None)
+            .err()
+            .map(|error| error.to_string());
+        assert!(
+            shown
+                .as_ref()
+                .is_some_and(|shown| shown.contains("password") && !shown.contains("secret")),
+            "{shown:?}"
+        );
+    }
+
+    /// Sends a request for `base_url` with these proxies to a server in the proxy's place; returns what arrives there.
+    async fn seen_by_a_proxy(base_url: &str, of: impl Fn(&str) -> Matcher) -> String {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxies = of(&listener.local_addr().unwrap().to_string());
+        let http = Http::by(base_url, None, None, &proxies).unwrap();
+        let asking = http.send(Method::GET, "models", "application/json", &[], Bytes::new());
+        let proxy = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut seen = Vec::new();
+            while !seen.ends_with(b"\r\n\r\n") {
+                seen.push(stream.read_u8().await.unwrap());
+            }
+            stream
+                .write_all(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n")
+                .await
+                .unwrap();
+            String::from_utf8(seen).unwrap()
+        };
+        let (answer, seen) = tokio::join!(asking, proxy);
+        assert!(answer.is_err());
+        seen
+    }
+
+    #[tokio::test]
+    async fn proxies_of_the_environment_are_used_but_not_for_this_machine() {
+        let all = |address: &str| {
+            Matcher::builder()
+                .all(format!("http://me:secret@{address}"))
+                .no("near.test")
+                .build()
+        };
+        let plain = seen_by_a_proxy("http://far.test/v1", all).await;
+        assert!(
+            plain.starts_with("GET http://far.test/v1/models HTTP/1.1\r\n"),
+            "{plain}"
+        );
+        let secure = seen_by_a_proxy("https://far.test/v1", all).await;
+        assert!(
+            secure.starts_with("CONNECT far.test:443 HTTP/1.1\r\n"),
+            "{secure}"
+        );
+        for seen in [plain, secure] {
+            let credentials = "proxy-authorization: basic bwu6c2vjcmv0";
+            assert!(seen.to_lowercase().contains(credentials), "{seen}");
+        }
+        let nowhere = Matcher::builder().all("http://127.0.0.1:9").build();
+        let tcp = HttpConnector::new;
+        for here in ["http://127.0.0.1:1/v1", "http://localhost:1", "http://[::1]:1"] {
+            let way = Connector::to(&here.parse().unwrap(), &nowhere, true, tcp());
+            assert!(matches!(way, Ok((Connector::Direct(_), None))), "{here}");
+        }
+        let way = Connector::to(
+            &"http://near.test".parse().unwrap(),
+            &all("127.0.0.1:9"),
+            true,
+            tcp(),
+        );
+        assert!(matches!(way, Ok((Connector::Direct(_), None))));
+        let socks = Matcher::builder().all("socks5://127.0.0.1:9").build();
+        let refused = Http::by("https://far.test", None, None, &socks);
+        assert!(matches!(refused, Err(ConnectError::Proxy { .. })));
     }
 }

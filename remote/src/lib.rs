@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`secret`] | keys that no log, error or metric shows |
 //! | [`endpoint`] | what is known about an endpoint: address, protocol, limits, price |
-//! | `http` | connections, kept and reused |
+//! | `http` | requests over connections that are kept and reused |
+//! | `connector`, `tls` | the way to an endpoint: proxies, certificates |
 //! | `call` | one request: its place among others, circuit breaker, retries, deadline |
 //! | `health` | an endpoint that is down makes its model unavailable |
 //! | `model` | the `Model`: requests join and leave while others wait for their answers |
@@ -17,6 +18,7 @@
 
 pub mod cache;
 mod call;
+mod connector;
 pub mod endpoint;
 mod error;
 mod health;
@@ -25,6 +27,7 @@ mod model;
 mod oip;
 mod openai;
 pub mod secret;
+mod tls;
 
 pub use endpoint::{Api, Chat, ChatTask, Confidence, Endpoint, Judge, Style};
 pub use error::{CallError, ConnectError};

@@ -70,7 +70,8 @@ pub fn connect(endpoint: &Endpoint) -> Result<Loaded, ConnectError> {
         .enable_all()
         .build()
         .map_err(ConnectError::Thread)?;
-    let http = Arc::new(Http::new(&endpoint.base_url, endpoint.key.clone())?);
+    let ca = endpoint.ca.as_deref();
+    let http = Arc::new(Http::new(&endpoint.base_url, endpoint.key.clone(), ca)?);
     let (signature, oip) = match &endpoint.api {
         Api::Chat(chat) => (openai::chat::signature(chat), None),
         Api::Embeddings { .. } => (openai::embeddings::signature(), None),
@@ -139,7 +140,7 @@ fn judge_of(endpoint: &Endpoint, http: &Arc<Http>) -> Result<Option<(Judge, Part
     };
     let http = match &judge.at {
         None => Arc::clone(http),
-        Some((base_url, key)) => Arc::new(Http::new(base_url, key.clone())?),
+        Some((base_url, key)) => Arc::new(Http::new(base_url, key.clone(), endpoint.ca.as_deref())?),
     };
     let party = Party {
         http,

@@ -63,6 +63,7 @@ impl RemoteArgs {
             name: LARGE.to_owned(),
             base_url: format!("{url}/v1"),
             key: key.context("the key")?,
+            ca: None,
             api: Api::Chat(Chat {
                 model: "large".to_owned(),
                 task: ChatTask::Generate,

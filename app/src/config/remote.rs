@@ -46,6 +46,10 @@ pub struct RemoteRule {
     /// What an `openai` endpoint is asked for.
     #[serde(default)]
     pub api: OpenAiApi,
+    /// File of the only certificates to trust, in PEM, relative to this file: of authorities, or of a server that signs its own
+    /// [default: the system's authorities].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
     /// Class names in order, for classification by `openai`: the words that the model answers with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<String>,
@@ -186,6 +190,9 @@ impl RemoteRule {
             ConfidenceRule::Judge(judge) => judge.api_key.as_mut(),
             ConfidenceRule::Logprobs | ConfidenceRule::Agreement(_) => None,
         };
+        if let Some(path) = &mut self.ca {
+            *path = folder.join(&path);
+        }
         for key in self.api_key.as_mut().into_iter().chain(judge) {
             if let KeySource::File(path) = key {
                 *path = folder.join(&path);
@@ -253,6 +260,7 @@ impl RemoteRule {
             name: name.to_owned(),
             base_url: self.base_url.clone(),
             key,
+            ca: self.ca.clone(),
             api,
             price,
             concurrency: NonZeroUsize::try_from(self.concurrency).unwrap_or(NonZeroUsize::MAX),
@@ -282,6 +290,15 @@ impl RemoteRule {
                 "base_url",
                 format!("`{}` is no http, https or grpc address", self.base_url),
             ),
+        }
+        if self.base_url.contains('@') {
+            problem(
+                "base_url",
+                "holds a name or password; only an `api_key` is sent".to_owned(),
+            );
+        }
+        if self.ca.is_some() && matches!(scheme, Some("http" | "grpc")) {
+            problem("ca", "is for https and grpcs addresses".to_owned());
         }
         if self.top_logprobs > MAX_LOGPROBS {
             problem("top_logprobs", format!("is more than {MAX_LOGPROBS}"));

@@ -334,6 +334,7 @@ fn endpoint(stand: &Stand, key: &str, model: &str) -> Endpoint {
         name: "far".to_owned(),
         base_url: format!("grpc://{}", stand.address()),
         key: (!key.is_empty()).then(|| Secret::new(key, "the test").unwrap()),
+        ca: None,
         api: Api::Oip {
             model: model.to_owned(),
             version: None,

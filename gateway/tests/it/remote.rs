@@ -63,6 +63,7 @@ fn endpoint(base_url: String, style: Style) -> Endpoint {
         name: "large".to_owned(),
         base_url,
         key: None,
+        ca: None,
         api: Api::Chat(Chat {
             model: "app".to_owned(),
             task: ChatTask::Generate,

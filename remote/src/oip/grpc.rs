@@ -18,16 +18,13 @@ use prost::Message;
 use super::{Metadata, Port, Wire, malformed, without_batch};
 use crate::call::{Answer, Prepared};
 use crate::error::CallError;
-use crate::http::{Http, retry_after};
+use crate::http::{Http, MAX_MESSAGE, retry_after};
 
 /// Type of the bodies.
 pub(crate) const TYPE: &str = "application/grpc";
 
 /// Bytes before a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
-
-/// Longest message of a status that an error repeats, characters.
-const MAX_MESSAGE: usize = 400;
 
 fn method(name: &str) -> String {
     format!("{SERVICE}/{name}")
@@ -231,7 +228,7 @@ mod tests {
 
     #[test]
     fn statuses_become_errors_that_say_whether_to_retry() {
-        let http = Http::new("grpc://127.0.0.1:1", None).unwrap();
+        let http = Http::new("grpc://127.0.0.1:1", None, None).unwrap();
         let of = |number: &'static str, more: &[(&'static str, &'static str)]| {
             let mut headers = HeaderMap::new();
             headers.insert("grpc-status", number.parse().unwrap());

@@ -4,14 +4,14 @@
 use bytes::Bytes;
 use kaskade_models::language::request;
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, ModelError, Signature};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
 use super::logprobs::Logprobs;
 use super::prompt::Asked;
 use super::sampling::Sampling;
 use super::text::{self, Text};
-use super::{UsageField, malformed};
+use super::{UsageField, malformed, or_default, stated, usage};
 use crate::call::{Answer, Prepared};
 use crate::endpoint::{Chat, ChatTask, Confidence, Style};
 use crate::error::CallError;
@@ -76,8 +76,9 @@ pub(crate) fn prepare(chat: &Chat, inputs: &Inputs, streamed: bool) -> Result<Pr
 
 #[derive(Deserialize)]
 struct Completion {
+    #[serde(default, deserialize_with = "or_default")]
     choices: Vec<Choice>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "usage")]
     usage: Option<UsageField>,
 }
 
@@ -97,15 +98,35 @@ struct Choice {
 
 #[derive(Deserialize)]
 struct Message {
-    #[serde(default)]
-    content: Option<String>,
+    #[serde(default, deserialize_with = "text_of")]
+    content: String,
+}
+
+/// Reads the text of a message: a text, null, or a list of parts, of which those that are texts count.
+pub(super) fn text_of<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Content {
+        Text(String),
+        Parts(Vec<Part>),
+    }
+    #[derive(Deserialize)]
+    struct Part {
+        #[serde(default)]
+        text: Option<String>,
+    }
+    Ok(match Option::deserialize(deserializer)? {
+        None => String::new(),
+        Some(Content::Text(text)) => text,
+        Some(Content::Parts(parts)) => parts.into_iter().filter_map(|part| part.text).collect(),
+    })
 }
 
 impl Choice {
     fn read(self, chat: &Chat, top_logprobs: usize) -> Result<Text, CallError> {
         let content = match (self.text, self.message) {
             (Some(text), _) => text,
-            (None, Some(message)) => message.content.unwrap_or_default(),
+            (None, Some(message)) => message.content,
             (None, None) => return Err(malformed("a choice has no text")),
         };
         let mut text = Text::wanting(top_logprobs);
@@ -121,6 +142,11 @@ impl Choice {
 /// [`CallError::Malformed`], or [`CallError::Useless`] for an answer that is none of the labels or has no text.
 pub(crate) fn decode(chat: &Chat, top_logprobs: usize, body: &Bytes) -> Result<Answer, CallError> {
     let completion: Completion = serde_json::from_slice(body).map_err(malformed)?;
+    if completion.choices.is_empty()
+        && let Some(error) = stated::error_in(body)
+    {
+        return Err(error);
+    }
     let mut choices = completion.choices.into_iter();
     let outputs = if let Confidence::Agreement { samples, .. } = chat.confidence {
         let texts: Result<Vec<Text>, CallError> =

@@ -5,7 +5,7 @@ use kaskade_models::{Datatype, Extent, InputSpec, Inputs, ModelError, Signature,
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{UsageField, malformed};
+use super::{UsageField, malformed, or_default, stated, usage};
 use crate::call::{Answer, Prepared};
 use crate::error::CallError;
 
@@ -42,8 +42,9 @@ pub(crate) fn prepare(model: &str, inputs: &Inputs) -> Result<Prepared, ModelErr
 
 #[derive(Deserialize)]
 struct Embeddings {
+    #[serde(default, deserialize_with = "or_default")]
     data: Vec<Embedding>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "usage")]
     usage: Option<UsageField>,
 }
 
@@ -58,6 +59,11 @@ struct Embedding {
 /// [`CallError::Malformed`].
 pub(crate) fn decode(body: &Bytes) -> Result<Answer, CallError> {
     let read: Embeddings = serde_json::from_slice(body).map_err(malformed)?;
+    if read.data.is_empty()
+        && let Some(error) = stated::error_in(body)
+    {
+        return Err(error);
+    }
     let [one] = read.data.as_slice() else {
         return Err(malformed(format!(
             "it has {} embeddings for one text",

@@ -11,7 +11,7 @@ use crate::error::CallError;
 /// Excess of a judged label over the probability of a guess: a judge that says no makes an answer unsure, and not another one.
 const ABOVE_GUESS: f32 = 1e-3;
 
-/// Writes the request to a judge about an answer to `text`.
+/// Writes the request to a judge about an answer to `text`; `None` if the answer is an empty text.
 ///
 /// # Errors
 /// [`ModelError`] if the answer has neither a class nor a text.
@@ -20,16 +20,19 @@ pub(crate) fn prepare(
     asked: &Chat,
     text: &str,
     outputs: &Outputs,
-) -> Result<Prepared, ModelError> {
+) -> Result<Option<Prepared>, ModelError> {
     let answer = said(asked, outputs).ok_or_else(|| ModelError::BadOutput {
         reason: "there is no answer to judge".to_owned(),
     })?;
+    if answer.trim().is_empty() {
+        return Ok(None);
+    }
     let prompt = fill(&judge.chat.prompt, text, &answer);
     let asking = Chat {
         prompt: TEXT.to_owned(),
         ..judge.chat.clone()
     };
-    chat::prepare(&asking, &vec![Tensor::from_texts("text", &[&prompt])?], false)
+    chat::prepare(&asking, &vec![Tensor::from_texts("text", &[&prompt])?], false).map(Some)
 }
 
 /// Replaces the places of a prompt. What is put in is not searched for places again.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kaskade_policy::confidence::{Calibration, Estimator, Scores};
 use serde::Deserialize;
 
-use super::malformed;
+use super::{malformed, or_default};
 use crate::error::CallError;
 
 /// The log probabilities of an answer: `content` of chat completions, or the three lists of completions.
@@ -54,11 +54,11 @@ impl Logprobs {
 /// One token of an answer.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Place {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub token: String,
     pub logprob: f64,
     /// The most probable tokens here.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub top_logprobs: Vec<Candidate>,
 }
 

@@ -6,22 +6,42 @@ pub(crate) mod judge;
 mod logprobs;
 pub(crate) mod prompt;
 mod sampling;
+mod stated;
 pub(crate) mod stream;
 mod text;
 
 use kaskade_models::ModelError;
 use kaskade_policy::remote::price::Usage;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
 use crate::error::CallError;
 
-/// Tokens as the API counts them. A server that does not count the prompt's says null.
+/// Tokens as the API counts them. A server that does not count the prompt's says null. Counts that are none are unknown: the
+/// answer beside them is good.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(crate) struct UsageField {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "count")]
     prompt_tokens: Option<u64>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "count")]
     completion_tokens: Option<u64>,
+}
+
+fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    Ok(Value::deserialize(deserializer)?.as_u64())
+}
+
+/// Reads `usage`; anything but a map of counts is unknown.
+fn usage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<UsageField>, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    Ok(UsageField::deserialize(value).ok())
+}
+
+/// Reads null like a missing field: servers write both.
+fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 impl UsageField {

@@ -1,27 +1,35 @@
 //! Streamed chat completions and completions: server-sent events.
 
+use std::time::Duration;
+
 use http_body_util::BodyExt;
 use hyper::Response;
 use hyper::body::Incoming;
-use kaskade_models::Tensor;
+use hyper::header::CONTENT_TYPE;
+use kaskade_models::{Outputs, Tensor};
 use serde::Deserialize;
+use tokio::time::timeout;
 
+use super::chat::{self, text_of};
 use super::logprobs::Logprobs;
 use super::text::Text;
-use super::{UsageField, malformed};
+use super::{UsageField, malformed, or_default, stated, usage};
 use crate::call::{Answer, Parts};
-use crate::endpoint::Api;
+use crate::endpoint::{Api, Chat};
 use crate::error::CallError;
 use crate::http::Http;
 
 /// Longest line of a stream, bytes.
 const MAX_LINE: usize = 4 << 20;
 
+/// Longest time in which the body of a complete answer may end, so that its connection can be used again.
+const ENDING: Duration = Duration::from_millis(500);
+
 #[derive(Deserialize)]
 struct Chunk {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     choices: Vec<StreamedChoice>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "usage")]
     usage: Option<UsageField>,
     #[serde(default)]
     error: Option<serde_json::Value>,
@@ -30,7 +38,7 @@ struct Chunk {
 #[derive(Deserialize)]
 struct StreamedChoice {
     /// Of chat completions.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     delta: Content,
     /// Of completions.
     #[serde(default)]
@@ -43,8 +51,8 @@ struct StreamedChoice {
 
 #[derive(Default, Deserialize)]
 struct Content {
-    #[serde(default)]
-    content: Option<String>,
+    #[serde(default, deserialize_with = "text_of")]
+    content: String,
 }
 
 /// Reads a stream to its end, and passes on the parts of its text. The request wants to see `top_logprobs` most probable tokens.
@@ -61,9 +69,19 @@ pub(crate) async fn read(
     let Api::Chat(chat) = api else {
         return Err(malformed("only chat completions and completions are streamed"));
     };
+    let content_type = answer.headers().get(CONTENT_TYPE);
+    if content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/json")) {
+        // Some servers do not stream and answer at once.
+        return chat::decode(chat, top_logprobs, &http.read(answer).await?);
+    }
     let mut body = answer.into_body();
-    let (mut lines, mut text, mut usage, mut done) =
-        (Lines::default(), Text::wanting(top_logprobs), None, false);
+    let mut stream = Stream {
+        chat,
+        text: Text::wanting(top_logprobs),
+        usage: None,
+        done: false,
+    };
+    let mut lines = Lines::default();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| CallError::Broken {
             reason: http.redact(&error.to_string()),
@@ -71,41 +89,76 @@ pub(crate) async fn read(
         let Ok(data) = frame.into_data() else { continue };
         lines.add(&data)?;
         while let Some(line) = lines.next() {
-            let Some(data) = data_of(&line) else { continue };
-            if data == b"[DONE]" {
-                done = true;
-                continue;
-            }
-            let chunk: Chunk = serde_json::from_slice(data).map_err(malformed)?;
-            if let Some(error) = chunk.error.filter(|error| !error.is_null()) {
-                let message = error.get("message").unwrap_or(&error);
-                return Err(CallError::Status {
-                    status: 500,
-                    message: http.redact(&message.to_string()),
-                    retry_after: None,
-                });
-            }
-            usage = chunk.usage.or(usage);
-            if let Some(delta) = chunk.choices.into_iter().next() {
-                let content = delta.text.or(delta.delta.content).unwrap_or_default();
-                text.add(chat, &content, delta.logprobs)?;
-                text.end = delta.finish_reason.or(text.end.take());
-                if !content.is_empty() {
-                    parts(Tensor::from_texts("text", &[&content]).into_iter().collect());
-                }
-            }
+            stream.take(&line, parts)?;
+        }
+        if stream.done {
+            tokio::spawn(finish(body));
+            return stream.end();
         }
     }
-    // Some servers end without the mark, but none without a reason.
-    if !done && text.end.is_none() {
-        return Err(CallError::Broken {
-            reason: "the stream ended before the answer".to_owned(),
-        });
+    stream.take(&lines.bytes, parts)?;
+    stream.end()
+}
+
+/// Reads what follows a complete answer, so that its connection can be used again.
+async fn finish(mut body: Incoming) {
+    let ended = timeout(ENDING, async { while let Some(Ok(_)) = body.frame().await {} });
+    // A connection that does not end in time is closed.
+    drop(ended.await);
+}
+
+/// An answer of which parts have arrived.
+struct Stream<'a> {
+    chat: &'a Chat,
+    text: Text,
+    usage: Option<UsageField>,
+    /// Whether the mark of the end has arrived.
+    done: bool,
+}
+
+impl Stream<'_> {
+    /// Reads a line, and passes on the part in it.
+    fn take(&mut self, line: &[u8], parts: &mut (dyn FnMut(Outputs) + Send)) -> Result<(), CallError> {
+        let Some(data) = data_of(line) else { return Ok(()) };
+        if data == b"[DONE]" {
+            self.done = true;
+            return Ok(());
+        }
+        let chunk: Chunk = serde_json::from_slice(data).map_err(malformed)?;
+        if let Some(error) = chunk.error.filter(|error| !error.is_null()) {
+            return Err(stated::error_of(&error));
+        }
+        if chunk.choices.is_empty()
+            && chunk.usage.is_none()
+            && let Some(error) = stated::error_in(data)
+        {
+            return Err(error);
+        }
+        self.usage = chunk.usage.or(self.usage);
+        if let Some(choice) = chunk.choices.into_iter().next() {
+            let content = choice.text.unwrap_or(choice.delta.content);
+            self.text.add(self.chat, &content, choice.logprobs)?;
+            self.text.end = choice.finish_reason.or(self.text.end.take());
+            if !content.is_empty() {
+                parts(Tensor::from_texts("text", &[&content]).into_iter().collect());
+            }
+        }
+        Ok(())
     }
-    Ok(Answer {
-        outputs: text.outputs(chat)?,
-        usage: usage.and_then(UsageField::counted),
-    })
+
+    /// Returns the complete answer.
+    fn end(self) -> Result<Answer, CallError> {
+        // Some servers end without the mark, but none without a reason.
+        if !self.done && self.text.end.is_none() {
+            return Err(CallError::Broken {
+                reason: "the stream ended before the answer".to_owned(),
+            });
+        }
+        Ok(Answer {
+            outputs: self.text.outputs(self.chat)?,
+            usage: self.usage.and_then(UsageField::counted),
+        })
+    }
 }
 
 /// Cuts a stream of bytes into lines.
@@ -145,8 +198,10 @@ impl Lines {
 
 /// The data of an event's line; `None` for comments, other fields and empty lines.
 fn data_of(line: &[u8]) -> Option<&[u8]> {
+    // The mark of UTF-8 may stand before the first line.
+    let line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line);
     let data = line.strip_prefix(b"data:")?;
-    Some(data.strip_prefix(b" ").unwrap_or(data))
+    Some(data.trim_ascii())
 }
 
 #[cfg(test)]

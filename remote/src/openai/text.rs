@@ -95,7 +95,7 @@ impl Text {
                 .map(|other| f32::from(u8::from(other == class)))
                 .collect()
         };
-        Ok(vec![Tensor::from_f32(LOGITS, &[scores.len()], &scores)])
+        Ok(class_outputs(&scores, labels))
     }
 
     fn generated(
@@ -107,6 +107,11 @@ impl Text {
             Some("length") => "length",
             Some("content_filter") => {
                 return Err(useless("the endpoint's content filter withheld the answer"));
+            }
+            Some("error") => {
+                return Err(CallError::Broken {
+                    reason: "the endpoint ended it with an error".to_owned(),
+                });
             }
             _ => "stop",
         };
@@ -133,6 +138,16 @@ impl Text {
         outputs.push(Tensor::from_texts("end", &[end]));
         Ok(outputs)
     }
+}
+
+/// The outputs of a local classifier: the scores of the classes, and the name of the best one.
+fn class_outputs(scores: &[f32], labels: &[String]) -> Vec<Result<Tensor, kaskade_models::TensorError>> {
+    // The first of several equal ones, as for local models.
+    let ranked = scores.iter().zip(labels).rev();
+    let best = ranked.max_by(|(one, _), (other, _)| one.total_cmp(other));
+    let mut outputs = vec![Tensor::from_f32(LOGITS, &[scores.len()], scores)];
+    outputs.extend(best.map(|(_, label)| Tensor::from_texts("label", &[label])));
+    outputs
 }
 
 /// The most probable tokens at every place as texts, and the logarithms of their probabilities, `[tokens, most]` each; fewer if
@@ -183,8 +198,8 @@ pub(super) fn agreed(chat: &Chat, texts: Vec<Text>, samples: u32) -> Result<Outp
             }
             let scores = agreement::log_shares(&classes, labels.len());
             let scores: Vec<f32> = scores.into_iter().map(|score| score as f32).collect();
-            let logits = Tensor::from_f32(LOGITS, &[scores.len()], &scores);
-            Ok(vec![logits.map_err(malformed)?])
+            let outputs = class_outputs(&scores, labels).into_iter();
+            outputs.collect::<Result<_, _>>().map_err(malformed)
         }
         ChatTask::Generate => {
             // White space and case make no other answer.
@@ -195,7 +210,13 @@ pub(super) fn agreed(chat: &Chat, texts: Vec<Text>, samples: u32) -> Result<Outp
             let majority = agreement::majority(&said);
             let agreed = majority.and_then(|(place, share)| Some((texts.into_iter().nth(place)?, share)));
             let (text, share) = agreed.ok_or_else(|| malformed("it has no choices"))?;
-            text.outputs_with(chat, Some(share as f32))
+            // That nothing is said is no answer to agree on.
+            let share = if text.content.trim().is_empty() {
+                0.0
+            } else {
+                share as f32
+            };
+            text.outputs_with(chat, Some(share))
         }
     }
 }

@@ -1,5 +1,6 @@
 """Runs the commands of examples/python_stage/README.md."""
 
+import json
 import os
 import subprocess
 import sys
@@ -35,6 +36,11 @@ def walk(test: unittest.TestCase, script: str, variant: str, train: bool = False
         run(*stage, "profile", str(DIGITS / "profile.json"), "profile.json")
         run(KASKADE, "validate", "profile.json")
         run(KASKADE, "plan", "cascade", "--profile", "profile.json", "--out", "plan.json")
+        run(KASKADE, "plan", "cascade", "--profile", "profile.json", "--max-loss", "5%", "--out", "proven.json")
+        certificate = json.loads((here / "proven.json").read_text())["certificate"]
+        test.assertEqual(certificate["guarantee"], {"kind": "max_loss", "loss": 0.05, "against": variant})
+        run(*stage, "place", "proven.json")
+        run(KASKADE, "validate", "proven.json")
         run(*stage, "place", "plan.json")
         run(KASKADE, "validate", "plan.json")
         listen = f"127.0.0.1:{free_port()}"

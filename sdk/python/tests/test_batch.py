@@ -1,10 +1,14 @@
+import json
+import tempfile
 import unittest
+from pathlib import Path
 
 import numpy as np
 
 import kaskade
 from kaskade.batch import Answer
 from kaskade.errors import BadOutput, ModelFailed, Overloaded, WrongInput
+from kaskade.selection import selection_part
 
 
 def numbers(*values: float) -> list[dict[str, np.ndarray]]:
@@ -128,6 +132,14 @@ class RunBatch(unittest.TestCase):
         self.assertIsInstance(answers[0], Overloaded)
         self.assertEqual((answers[1].outputs["y"].tolist(), answers[1].confidence), ([2.0], 0.5))
 
+    def test_one_text_for_each_request_is_an_output(self) -> None:
+        @kaskade.stage("app", "sign", output="sign")
+        def sign(x: np.ndarray) -> np.ndarray:
+            return np.where(x[:, 0] > 0, "plus", "minus")
+
+        answers = sign.run_batch(numbers(1, -1))
+        self.assertEqual([answer.outputs["sign"].item() for answer in answers], [b"plus", b"minus"])
+
     def test_texts_are_stacked(self) -> None:
         @kaskade.stage("app", "length", output="length")
         def length(text: np.ndarray) -> np.ndarray:
@@ -152,6 +164,56 @@ class Profiles(unittest.TestCase):
         for cost in measured.costs:
             self.assertTrue(0 < cost.latency_s <= cost.p99_s and cost.energy_j and 0 <= cost.utilisation <= 1)
         self.assertTrue(all(0 <= value <= 1 for value in measured.confidences))
+        self.assertTrue(all(0 <= margin <= 1 for margin in measured.margins) and len(measured.margins) == 60)
+        self.assertEqual((len(measured.entropies), measured.input_bytes), (60, (4,) * 60))
+        self.assertIsNone(measured.money, "unknown is not zero")
+        written = measured.to_json()
+        self.assertEqual(len(written["validation"]["margins"]), 60)
+        self.assertTrue(written["costs"][0]["spread"]["p10"] <= 1 <= written["costs"][0]["spread"]["p90"])
+
+    def test_the_samples_that_prove_a_plan_fit_no_temperature(self) -> None:
+        @kaskade.stage("app", "sign", max_batch=64)
+        def sign(x: np.ndarray) -> np.ndarray:
+            return np.concatenate([-x, x], axis=1)
+
+        draw = np.random.default_rng(3)
+        values = draw.normal(size=200).astype(np.float32)
+        labels = (values + draw.normal(size=200) > 0).astype(int)
+        selected = np.zeros(200, bool)
+        selected[selection_part(200)] = True
+        # The labels of the other samples say the opposite; the temperature does not know.
+        others = np.where(selected, labels, 1 - labels)
+        temperatures = []
+        for truth in (labels, others):
+            measured = kaskade.profile(sign, numbers(*values), truth, batches=(1,), seconds=0.001, rounds=1)
+            temperatures.append(measured.temperature)
+        self.assertEqual(temperatures[0], temperatures[1])
+
+    def test_the_stated_cost_becomes_the_money_of_a_request(self) -> None:
+        @kaskade.stage("app", "paid", max_batch=4)
+        def paid(x: np.ndarray) -> dict[str, np.ndarray]:
+            source = np.where(x[:, 0] > 1, "modelled", "measured").astype(object)
+            return {"logits": np.concatenate([-x, x], axis=1), "cost": x[:, 0], "cost_source": source}
+
+        measured = kaskade.profile(paid, numbers(1, 3), [1, 1], batches=(1,), seconds=0.001, rounds=1)
+        self.assertEqual(measured.to_json()["money"], {"per_request": 2.0, "source": "modelled"})
+
+    def test_what_a_profile_has_besides_is_kept(self) -> None:
+        @kaskade.stage("app", "sign")
+        def sign(x: np.ndarray) -> np.ndarray:
+            return np.concatenate([-x, x], axis=1)
+
+        measured = kaskade.profile(sign, numbers(1, -1), [1, 0], batches=(1,), seconds=0.001, rounds=1)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "profile.json")
+            fresh = kaskade.Profile("app").add(measured).to_json()
+            self.assertEqual(fresh["input_bytes"], [4, 4])
+            hop = {"median_s": 1e-4}
+            path.write_text(json.dumps({**fresh, "hop": hop, "judge": "large", "input_bytes": [7, 8]}))
+            other = kaskade.profile(sign.with_(variant="larger"), numbers(1, -1), [1, 0], batches=(1,), seconds=0.001, rounds=1)
+            kept = kaskade.Profile.load(path).add(other).to_json()
+        self.assertEqual([variant["name"] for variant in kept["variants"]], ["sign", "larger"])
+        self.assertEqual((kept["hop"], kept["judge"], kept["input_bytes"]), (hop, "large", [7, 8]))
 
     def test_a_given_confidence_is_taken(self) -> None:
         @kaskade.stage("app", "sure", output="class")

@@ -241,3 +241,19 @@ class Confidence(unittest.TestCase):
         labels = np.array([draw.choice(5, p=row) for row in softmax(true)])
         self.assertAlmostEqual(fit_temperature(true * 3, labels), 3.0, delta=0.2)
         self.assertAlmostEqual(calibration_error(np.array([0.9, 0.9]), np.array([True, False])), 0.4)
+
+    def test_margin_and_entropy_are_those_of_the_planner(self) -> None:
+        from kaskade.confidence import class_spread, softmax
+
+        margins, entropies = class_spread(np.array([[0.0, 0.0, -2000.0], [3.0, 1.0, 0.0]]), 2.0)
+        shares = softmax(np.array([[3.0, 1.0, 0.0]]), 2.0)[0]
+        np.testing.assert_allclose(margins, [0.0, shares[0] - shares[1]], atol=1e-12)
+        np.testing.assert_allclose(entropies, [np.log(2) / np.log(3), -(shares * np.log(shares)).sum() / np.log(3)])
+
+    def test_the_selection_part_is_the_planners(self) -> None:
+        from kaskade.selection import selection_part, shuffled
+
+        # The same places are in `certify::tests::the_split_is_always_the_same`.
+        self.assertEqual(shuffled(12), [11, 2, 7, 4, 0, 1, 9, 3, 10, 6, 8, 5])
+        self.assertEqual(sum(index * place for index, place in enumerate(shuffled(3000))), 6812777191)
+        self.assertEqual([len(selection_part(samples)) for samples in (0, 1, 2, 500)], [0, 1, 1, 200])

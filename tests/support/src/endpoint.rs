@@ -17,8 +17,20 @@ pub enum Does {
     Slowly(Duration, String),
     /// Sends these events, one after the other, and then ends the stream or, if told so, the connection.
     Stream(Vec<String>, bool),
+    /// Sends these pieces of an answer as they are, head included, one after the other, and then ends the connection, or leaves it
+    /// open and silent.
+    Raw(Vec<Vec<u8>>, Ends),
     /// Never answers.
     Hang,
+}
+
+/// How an answer of raw pieces ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ends {
+    /// The connection is closed.
+    Closed,
+    /// The connection stays open, and nothing more is sent.
+    Silent,
 }
 
 /// Answers with status 200 and this body.
@@ -192,6 +204,17 @@ async fn answer(stream: &mut TcpStream, does: Does) -> std::io::Result<bool> {
                 stream.write_all(b"0\r\n\r\n").await?;
             }
             Ok(whole)
+        }
+        Does::Raw(pieces, ends) => {
+            for piece in pieces {
+                stream.write_all(&piece).await?;
+                stream.flush().await?;
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            match ends {
+                Ends::Closed => Ok(false),
+                Ends::Silent => std::future::pending().await,
+            }
         }
         Does::Hang => std::future::pending().await,
     }

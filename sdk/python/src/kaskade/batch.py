@@ -196,7 +196,8 @@ def _split(outputs: dict[str, Array], batch: int) -> list[Outcome]:
     }
     outcomes: list[Outcome] = []
     for row in range(batch):
-        values = {name: array[row] for name, array in outputs.items()}
+        # A text alone is an array, too.
+        values = {name: array[row] if array.ndim > 1 else array[row : row + 1].reshape(()) for name, array in outputs.items()}
         error = _check_outputs(values, row, unsound)
         if error is not None:
             outcomes.append(error)

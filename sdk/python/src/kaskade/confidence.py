@@ -64,6 +64,16 @@ def confidence(logits: Array, estimator: Estimator, temperature: float = 1.0) ->
     return np.asarray(probabilities[:, -1] ** 2, dtype=np.float64)
 
 
+def class_spread(logits: Array, temperature: float = 1.0) -> tuple[Floats, Floats]:
+    """Returns margin (first minus second probability) and entropy (over the largest possible) of every sample, in [0, 1]."""
+    probabilities = np.sort(softmax(logits, temperature), axis=1)
+    margin = probabilities[:, -1] - probabilities[:, -2]
+    # 0 log 0 is 0.
+    logarithms = np.log(probabilities, out=np.zeros_like(probabilities), where=probabilities > 0)
+    entropy = -(probabilities * logarithms).sum(axis=1) / np.log(probabilities.shape[1])
+    return np.asarray(margin, dtype=np.float64), np.clip(entropy, 0.0, 1.0)
+
+
 def fit_temperature(logits: Array, labels: Array) -> float:
     """Fits the temperature by negative log likelihood; raises `ValueError` as `softmax`."""
     scores = np.asarray(logits, dtype=np.float64)

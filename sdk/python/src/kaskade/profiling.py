@@ -6,6 +6,7 @@ The function is called exactly as a replica calls it, with checked inputs and ou
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import statistics
@@ -18,14 +19,20 @@ from typing import Any
 import numpy as np
 
 from .batch import Answer, Inputs
-from .confidence import Estimator, calibration_error, confidence, fit_temperature, softmax
+from .confidence import Estimator, calibration_error, class_spread, confidence, fit_temperature, softmax
 from .errors import KaskadeError
+from .selection import selection_part
 from .stages import Stage
-from .tensors import Array, as_array
+from .tensors import Array, as_array, encode
+from .wire import Cost as Money
 
 VERSION = 1
 """Version of the format."""
 BATCHES = (1, 2, 4, 8, 16, 32)
+FEWEST_TIMES = 20
+"""Batches whose quantiles say something. With fewer, a profile has the median alone."""
+LOGITS = "logits"
+"""The output from which an ingress computes margins and entropies."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +53,13 @@ class Cost:
 
     batch: int
     latency_s: float
-    """Median, seconds. The profile records this quantile."""
+    """Median, seconds."""
     p95_s: float
     p99_s: float
     energy_j: float | None
     utilisation: float | None
+    spread: Mapping[str, float] | None = None
+    """Quantiles as multiples of the median: `p10`, `p90`, `p95`, `p99`; `None` of too few batches."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns it as a profile holds it."""
@@ -59,6 +68,8 @@ class Cost:
             cost["energy_j"] = self.energy_j
         if self.utilisation is not None:
             cost["utilisation"] = self.utilisation
+        if self.spread is not None:
+            cost["spread"] = dict(self.spread)
         return cost
 
 
@@ -78,6 +89,13 @@ class VariantProfile:
     correct: tuple[bool, ...]
     device: str
     energy_source: str
+    margins: tuple[float, ...] = ()
+    """First minus second probability of every sample; empty for answers that are no classes, like the entropies."""
+    entropies: tuple[float, ...] = ()
+    money: Money | None = None
+    """Mean cost of a request in money, if every answer states one."""
+    input_bytes: tuple[int, ...] = ()
+    """Bytes of every sample's inputs."""
 
     @property
     def accuracy(self) -> float:
@@ -86,18 +104,24 @@ class VariantProfile:
 
     def to_json(self) -> dict[str, Any]:
         """Returns it as a profile holds it."""
-        return {
+        validation = {
+            "predictions": list(self.predictions),
+            "confidences": list(self.confidences),
+            "correct": list(self.correct),
+        }
+        if self.margins:
+            validation |= {"margins": list(self.margins), "entropies": list(self.entropies)}
+        variant: dict[str, Any] = {
             "name": self.name,
             "parameters": self.parameters,
             "costs": [cost.to_json() for cost in self.costs],
             "calibration": {"estimator": self.estimator.to_json(), "temperature": self.temperature},
             "ece": {"before": self.ece_before, "after": self.ece_after},
-            "validation": {
-                "predictions": list(self.predictions),
-                "confidences": list(self.confidences),
-                "correct": list(self.correct),
-            },
+            "validation": validation,
         }
+        if self.money is not None:
+            variant["money"] = {"per_request": self.money.amount, "source": self.money.source}
+        return variant
 
 
 @dataclass
@@ -110,6 +134,8 @@ class Profile:
     estimator: dict[str, Any] = field(default_factory=dict)
     samples: int = 0
     variants: list[dict[str, Any]] = field(default_factory=list)
+    more: dict[str, Any] = field(default_factory=dict)
+    """Other fields of the file, such as `hop`, `input_bytes` and `judge`. They are kept."""
 
     @classmethod
     def load(cls, path: str | Path) -> Profile:
@@ -118,7 +144,8 @@ class Profile:
         if text.get("version") != VERSION:
             raise ValueError(f"{path} has version {text.get('version')}; this package reads version {VERSION}")
         fields = ("app", "device", "energy_source", "estimator", "samples", "variants")
-        return cls(**{name: text[name] for name in fields})
+        more = {name: value for name, value in text.items() if name not in (*fields, "version")}
+        return cls(**{name: text[name] for name in fields}, more=more)
 
     def add(self, variant: VariantProfile) -> Profile:
         """Adds a variant as the largest, in place of one of the same name; returns the profile.
@@ -132,6 +159,8 @@ class Profile:
         if not others:
             self.device, self.energy_source = variant.device, variant.energy_source
             self.estimator, self.samples = variant.estimator.to_json(), samples
+            if variant.input_bytes:
+                self.more["input_bytes"] = list(variant.input_bytes)
         added = variant.to_json()
         if any((cost.get("energy_j") is None) for other in others for cost in other["costs"]):
             # A planner must not compare joules with unknown figures.
@@ -150,6 +179,7 @@ class Profile:
             "estimator": self.estimator,
             "samples": self.samples,
             "variants": self.variants,
+            **self.more,
         }
 
     def save(self, path: str | Path) -> None:
@@ -176,7 +206,7 @@ def profile(
 
     Every batch size is run for `seconds` in each of `rounds` rounds. `estimator` makes confidences of the stage's
     output (default: `given` if the function returns a confidence, else `max_squared`), with a temperature fitted to
-    `labels`. `predict` returns the class of an answer's outputs (default: the largest score), and `correct` whether an
+    the `labels` of the selection part: the other samples prove the plans that are chosen by these confidences. `predict` returns the class of an answer's outputs (default: the largest score), and `correct` whether an
     answer is right (default: the class is the label). `power` models the energy; `None` leaves it unknown.
 
     Raises the error of the first sample that the function fails on, and `ValueError` for unusable samples.
@@ -196,6 +226,7 @@ def profile(
         for answer, prediction, label in zip(answers, predictions, truth, strict=True)
     ]
     temperature = 1.0
+    spread = None
     if estimator.kind == "given":
         if None in given:
             raise ValueError("the estimator is `given`, and the function returns no output `confidence`")
@@ -205,10 +236,13 @@ def profile(
         if any(score is None for score in scores):
             raise ValueError(f"the estimator `{estimator.kind}` reads the output `{stage.output}`, which is missing")
         logits = np.stack([np.asarray(score).ravel() for score in scores])
-        temperature = fit_temperature(logits, np.array(truth))
+        part = selection_part(len(truth))
+        temperature = fit_temperature(logits[part], np.array(truth)[part])
         confidences = confidence(logits, estimator, temperature)
         before = calibration_error(softmax(logits).max(axis=1), np.array(right))
         after = calibration_error(softmax(logits, temperature).max(axis=1), np.array(right))
+        if estimator.kind in ("max_squared", "margin") and stage.output == LOGITS:
+            spread = class_spread(logits, temperature)
     costs = tuple(_cost(stage, prepared, batch, seconds, rounds, power) for batch in sorted(set(batches)))
     return VariantProfile(
         name=stage.variant,
@@ -223,6 +257,10 @@ def profile(
         correct=tuple(bool(value) for value in right),
         device=device or f"cpu ({platform.processor() or platform.machine()}, {_cores()} cores), Python",
         energy_source=power.source() if power else "unknown",
+        margins=() if spread is None else tuple(spread[0].tolist()),
+        entropies=() if spread is None else tuple(spread[1].tolist()),
+        money=_money(answers),
+        input_bytes=tuple(sum(len(encode(name, array)["data"]) for name, array in one.items()) for one in prepared),
     )
 
 
@@ -236,6 +274,24 @@ def _answers(stage: Stage, samples: list[Inputs]) -> list[Answer]:
                 raise outcome
             answers.append(outcome)
     return answers
+
+
+def _money(answers: list[Answer]) -> Money | None:
+    """Returns the mean of the costs that the answers state, with the least certain of their sources."""
+    stated = [Money.stated(answer.outputs) for answer in answers]
+    costs = [cost for cost in stated if cost is not None]
+    if len(costs) < len(answers):
+        return None
+    sources = ("priced", "measured", "modelled")
+    return Money(statistics.fmean(cost.amount for cost in costs), max((c.source for c in costs), key=sources.index))
+
+
+def _spread(ascending: list[float]) -> dict[str, float] | None:
+    if len(ascending) < FEWEST_TIMES:
+        return None
+    median = ascending[math.ceil(0.5 * len(ascending)) - 1]
+    quantiles = {"p10": 0.1, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+    return {name: ascending[math.ceil(share * len(ascending)) - 1] / median for name, share in quantiles.items()}
 
 
 def _largest(stage: Stage, outputs: Mapping[str, Array]) -> int:
@@ -272,6 +328,7 @@ def _cost(
         p99_s=times[int(0.99 * (len(times) - 1))],
         energy_j=energy,
         utilisation=min(busy / (wall * _cores()), 1.0),
+        spread=_spread(times),
     )
 
 
