@@ -321,6 +321,30 @@ fn processes_of_several_shards_need_no_other_permissions_and_top_shows_every_ing
 }
 
 #[test]
+fn processes_wait_for_the_planner_to_create_the_plan_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let server = secured(folder, &[]);
+    let (app, url) = (planned_app(folder, ""), server.url());
+    let start = |role: &str, more: &[&str]| {
+        let key = seed(folder, role);
+        let all = ["--app", &app, "--nats", &url, "--role", role, "--nkey", &key];
+        Served::start(&[&all, more].concat())
+    };
+    let followers = ["--stored-plan", "--http", "127.0.0.1:0"];
+    let mut early = [start("ingress", &followers), start("worker", &followers)];
+    let probes = early.each_mut().map(|process| {
+        let address = process.probes();
+        process.line("waiting for the planner");
+        address
+    });
+    let _planner = start("planner", &[]);
+    wait_until("both are ready", PATIENCE, || {
+        probes.iter().all(|address| is_ready(address))
+    });
+}
+
+#[test]
 fn gateways_need_the_permissions_of_their_role_and_no_others() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

@@ -75,7 +75,11 @@ async fn assemble(
 ) -> Result<(Parts, Up), NodeError> {
     let app = App::new(&config.app)?;
     let bus = Bus::connect_with_control(config.bus.clone()).await?;
-    let store = store::open(&bus, &app).await?;
+    let store = match &config.plan {
+        Some(_) => store::open(&bus, &app).await?,
+        // Who follows the store has nothing to write into it.
+        None => store::open_or_wait(&bus, &app).await?,
+    };
     let plans = PlanVersions::new(&config.app);
     first_plan::adopt(&*store, &plans, config.plan).await?;
     let metrics = Arc::new(Metrics::default());

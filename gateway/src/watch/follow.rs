@@ -102,7 +102,9 @@ pub(crate) async fn follow(bus: &Bus, app: &App, served: &Arc<Served>) -> Result
 async fn plans(bus: Bus, app: App, watched: Arc<Watched>) {
     loop {
         let followed = async {
-            let store = store::open(&bus, &app).await?;
+            let Some(store) = store::find(&bus, &app).await? else {
+                return Ok(());
+            };
             let mut plans = store.watch().await?;
             while let Some(stored) = plans.next().await {
                 match stored {

@@ -133,11 +133,14 @@ impl Feed {
 /// The plans of the app's store. Without a store that can be read, such as for want of a permission, the wiring stays unknown.
 fn plans(bus: Bus, app: App) -> impl futures::Stream<Item = Told> + Send {
     let opened = async move {
-        let store = store::open(&bus, &app).await?;
-        store.watch().await
+        match store::find(&bus, &app).await? {
+            Some(store) => store.watch().await.map(Some),
+            None => Ok(None),
+        }
     };
     // A failure ends the stream: `errors` shows what requests get, and this is none of theirs.
-    let watched = futures::stream::once(opened).filter_map(async |plans| plans.ok());
+    let watched = futures::stream::once(opened)
+        .filter_map(async |plans: Result<_, store::StoreError>| plans.ok().flatten());
     watched.flat_map(|plans| {
         futures::stream::unfold(plans, async |mut plans| {
             let told = match plans.next().await? {

@@ -39,22 +39,35 @@ impl KeyValueStore {
     /// # Errors
     /// [`StoreError::NeedsJetStream`], [`StoreError::Unreachable`].
     pub async fn open(bus: &Bus, app: &App) -> Result<Self, StoreError> {
+        if let Some(found) = Self::find(bus, app).await? {
+            return Ok(found);
+        }
+        Ok(Self::on(bus, app, create(bus, app).await?))
+    }
+
+    /// Opens the store of that app; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// [`StoreError::NeedsJetStream`], [`StoreError::Unreachable`].
+    pub async fn find(bus: &Bus, app: &App) -> Result<Option<Self>, StoreError> {
         if !bus.has_jetstream().await {
             return Err(StoreError::NeedsJetStream {
                 url: bus.url().to_owned(),
             });
         }
-        let found = jetstream(bus).get_key_value(app.bucket()).await;
-        let bucket = match found {
-            Ok(bucket) => bucket,
-            Err(error) if is_missing(&error) => create(bus, app).await?,
-            Err(error) => return Err(StoreError::unreachable("opening the plan bucket", &error)),
-        };
-        Ok(Self {
+        match jetstream(bus).get_key_value(app.bucket()).await {
+            Ok(bucket) => Ok(Some(Self::on(bus, app, bucket))),
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) => Err(StoreError::unreachable("opening the plan bucket", &error)),
+        }
+    }
+
+    fn on(bus: &Bus, app: &App, bucket: kv::Store) -> Self {
+        Self {
             bucket,
             bus: bus.clone(),
             app: app.clone(),
-        })
+        }
     }
 
     /// Returns whether the server says that the bucket does not exist.

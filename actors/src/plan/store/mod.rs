@@ -13,7 +13,7 @@ mod memory;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -123,6 +123,47 @@ pub async fn open(bus: &Bus, app: &App) -> Result<Arc<dyn PlanStore>, StoreError
         (None, PlanStorage::Auto) => Ok(Arc::new(KeyValueStore::open(bus, app).await?)),
     }
 }
+
+/// Opens the plan store of an app as [`open`] does, but creates none; `None` if there is none yet. Reading needs no more.
+///
+/// # Errors
+/// As [`open`].
+pub async fn find(bus: &Bus, app: &App) -> Result<Option<Arc<dyn PlanStore>>, StoreError> {
+    match (bus.embedded(), bus.plan_storage()) {
+        (None, PlanStorage::Auto) => {
+            let found = KeyValueStore::find(bus, app).await?;
+            Ok(found.map(|store| Arc::new(store) as Arc<dyn PlanStore>))
+        }
+        _ => open(bus, app).await.map(Some),
+    }
+}
+
+/// Opens the plan store of an app. If there is none and this process cannot create it, because only the planner may, waits
+/// until another process has created it.
+///
+/// # Errors
+/// As [`open`], but for a store that cannot be created.
+pub(crate) async fn open_or_wait(bus: &Bus, app: &App) -> Result<Arc<dyn PlanStore>, StoreError> {
+    if let Some(store) = find(bus, app).await? {
+        return Ok(store);
+    }
+    let error = match open(bus, app).await {
+        Ok(store) => return Ok(store),
+        Err(error) => error,
+    };
+    tracing::warn!(%error, "there is no plan store; waiting for the planner, or `kaskade plan apply`, to create it");
+    loop {
+        tokio::time::sleep(STORE_LOOKS).await;
+        match find(bus, app).await {
+            Ok(Some(store)) => return Ok(store),
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, "looking for the plan store failed"),
+        }
+    }
+}
+
+/// Pause between two looks for a plan store that does not exist yet.
+const STORE_LOOKS: Duration = Duration::from_millis(500);
 
 /// Stream of plans as they are written.
 pub struct Plans(BoxStream<'static, Result<Stored, StoreError>>);
