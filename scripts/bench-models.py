@@ -3,7 +3,7 @@
     python3 -m venv venv && . venv/bin/activate
     pip install torch --index-url https://download.pytorch.org/whl/cpu   # or: pip install torch
     pip install transformers onnx onnxruntime ctranslate2
-    python3 scripts/bench-models.py [--rounds 5] [--threads 2] [--only encoders,vit,decode,prefill,types]
+    python3 scripts/bench-models.py [--rounds 5] [--threads 2] [--only encoders,vit,decode,prefill,types,loading]
 
 All checkpoints are random, of stated sizes, and made in a temporary folder by transformers:
 
@@ -12,7 +12,9 @@ All checkpoints are random, of stated sizes, and made in a temporary folder by t
     vit        ViT-Base, images of 224 x 224
     decode     a GPT-2 of 124 million weights, greedy behind 32 tokens, batch sizes 1 and 8: beside CTranslate2
     prefill    a prompt of 1,000 tokens by the same model: beside torch
-    types      the same model in bf16, q8_0 and q4_0 beside f32 at batch size 1, and f32 beside a plain read of memory
+    types      the same model in bf16, f16, q8_0 and q4_0 beside f32 at batch size 1 and 8 and for the prompt, and each beside a
+               plain read of memory
+    loading    the same model in f32 from a file in the cache: beside reading the file; needs numpy and safetensors only
 
 Every round measures each program once, in turn, so that other load affects all. A ratio above 1 means that Kaskade is
 faster. Prints medians, and the range of the rounds' ratios.
@@ -245,23 +247,67 @@ def prefill(folder, rounds, threads):
 
 
 def types(_folder, rounds, threads):
-    programs = {name: Ours("decode", [name], threads) for name in ("f32", "bf16", "q8_0", "q4_0")}
+    programs = {name: Ours("decode", [name], threads) for name in ("f32", "bf16", "f16", "q8_0", "q4_0")}
+    aims = {"bf16": "1.7", "q8_0": "2.5"}
 
-    def by(name):
-        return lambda: 1 / programs[name].ask(batch=1, prompt=32, tokens=48)["step_s"]
+    def by(name, batch):
+        return lambda: batch / programs[name].ask(batch=batch, prompt=32, tokens=48)["step_s"]
 
-    for name, aim in (("bf16", "1.7"), ("q8_0", "2.5"), ("q4_0", "none")):
-        compare(f"gpt2-124m {name} decode batch 1 (aim: {aim})", rounds, by(name), "kaskade f32", by("f32"))
+    def prompt(name):
+        return lambda: 1000 / programs[name].ask(batch=1, prompt=1000, tokens=1)["prompt_s"]
+
+    for name in ("bf16", "f16", "q8_0", "q4_0"):
+        aim = aims.get(name, "none")
+        compare(f"gpt2-124m {name} decode batch 1 (aim: {aim})", rounds, by(name, 1), "kaskade f32", by("f32", 1))
+        compare(f"gpt2-124m {name} decode batch 8", rounds, by(name, 8), "kaskade f32", by("f32", 8))
+        compare(f"gpt2-124m {name} prompt of 1,000 tokens", rounds, prompt(name), "kaskade f32", prompt("f32"))
     for name, program in programs.items():
-        answer, read = program.ask(batch=1, prompt=32, tokens=48), program.ask(read=True)["bytes_per_s"]
-        share = answer["step_bytes"] / answer["step_s"] / read
-        print(f"gpt2-124m {name}: reads its weights at {share:.0%} of a plain read of memory", flush=True)
+        answers = [(program.ask(batch=1, prompt=32, tokens=48), program.ask(read=True)) for _ in range(rounds)]
+        shares = [step["step_bytes"] / step["step_s"] / read["bytes_per_s"] for step, read in answers]
+        print(f"gpt2-124m {name}: reads its weights at {statistics.median(shares):.0%} of a plain read of memory", flush=True)
     for program in programs.values():
         program.close()
 
 
+def loading(folder, rounds, threads):
+    import numpy
+    from safetensors.numpy import save_file
+
+    place = folder / "gpt2-random"
+    place.mkdir()
+    width, rng = 768, numpy.random.default_rng(1)
+    shapes = {"wte.weight": (50_257, width), "wpe.weight": (1024, width), "ln_f.weight": (width,), "ln_f.bias": (width,)}
+    for layer in range(12):
+        for name, shape in {
+            "ln_1": (width,), "attn.c_attn": (width, 3 * width), "attn.c_proj": (width, width),
+            "ln_2": (width,), "mlp.c_fc": (width, 4 * width), "mlp.c_proj": (4 * width, width),
+        }.items():
+            shapes[f"h.{layer}.{name}.weight"], shapes[f"h.{layer}.{name}.bias"] = shape, shape[-1:]
+    save_file(
+        {name: 0.02 * rng.standard_normal(shape, dtype=numpy.float32) for name, shape in shapes.items()},
+        place / "model.safetensors", {"format": "pt"},
+    )
+    config = {
+        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": width, "n_layer": 12, "n_head": 12, "n_positions": 1024,
+        "n_ctx": 1024, "vocab_size": 50_257, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "eos_token_id": 50_256,
+    }
+    (place / "config.json").write_text(json.dumps(config))
+    for kind in ("f32", "q8_0"):
+        ours = Ours("directory", [str(place), kind], threads)
+        answers = [ours.ask(load=True) for _ in range(rounds)]
+        ratio = statistics.median(answer["load_s"] / answer["read_s"] for answer in answers)
+        first = answers[0]
+        print(
+            f"gpt2-124m as {kind}: loads {first['file_bytes'] / 1e6:.0f} MB in {statistics.median(a['load_s'] for a in answers):.2f} s, "
+            f"{ratio:.2f} times the time of reading them (aim: 2); memory {first['most_bytes'] / 1e6:.0f} MB at most, "
+            f"{first['bytes'] / 1e6:.0f} MB at the end",
+            flush=True,
+        )
+        ours.close()
+
+
 def main():
-    kinds = {"encoders": encoders, "vit": vit, "decode": decode, "prefill": prefill, "types": types}
+    kinds = {"encoders": encoders, "vit": vit, "decode": decode, "prefill": prefill, "types": types, "loading": loading}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)

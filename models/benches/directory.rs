@@ -3,6 +3,9 @@
 //!
 //! A question names a file of texts, one per line, or the side of square images of three channels (`"pixels": 224`), and a
 //! batch size. The answer is the items per second over all texts, or over `items` images. `CORES` sets the number of threads.
+//!
+//! `{"load": true}` answers the seconds of loading the directory again and of reading its weights from the cache of files,
+//! their bytes, and the bytes that loading first added to the resident memory, at most and at its end.
 
 #![allow(clippy::print_stdout, reason = "a program that prints measurements")]
 
@@ -19,6 +22,8 @@ type Failure = Box<dyn Error>;
 #[derive(Deserialize)]
 #[serde(default)]
 struct Question {
+    /// Measure loading instead.
+    load: bool,
     texts: Option<String>,
     pixels: usize,
     items: usize,
@@ -28,6 +33,7 @@ struct Question {
 impl Default for Question {
     fn default() -> Self {
         Self {
+            load: false,
             texts: None,
             pixels: 224,
             items: 8,
@@ -70,10 +76,17 @@ fn main() -> Result<(), Failure> {
         .ok()
         .map(|cores| cores.parse())
         .transpose()?;
-    let model = load(Path::new(dir), &Device::Cpu, &options)?.model;
+    let dir = Path::new(dir);
+    let before = resident("VmRSS")?;
+    let model = load(dir, &Device::Cpu, &options)?.model;
+    let memory = [resident("VmHWM")?, resident("VmRSS")?].map(|bytes| bytes.saturating_sub(before));
     let mut model = OnCores::new(model, Cores::start(cores)?);
     for line in std::io::stdin().lock().lines() {
         let question: Question = serde_json::from_str(&line?)?;
+        if question.load {
+            println!("{}", loading(dir, &options, memory)?);
+            continue;
+        }
         let requests = question.requests()?;
         let began = Instant::now();
         for batch in requests.chunks(question.batch.max(1)) {
@@ -85,4 +98,29 @@ fn main() -> Result<(), Failure> {
         println!("{}", serde_json::json!({ "items_per_s": per_s }));
     }
     Ok(())
+}
+
+/// Measures loading.
+fn loading(dir: &Path, options: &LoadOptions, [most, after]: [u64; 2]) -> Result<serde_json::Value, Failure> {
+    let file = dir.join("model.safetensors");
+    let began = Instant::now();
+    let bytes = std::fs::read(file)?.len();
+    let read_s = began.elapsed().as_secs_f64();
+    let began = Instant::now();
+    let model = load(dir, &Device::Cpu, options)?.model;
+    let load_s = began.elapsed().as_secs_f64();
+    drop(model);
+    Ok(serde_json::json!({
+        "load_s": load_s, "read_s": read_s, "file_bytes": bytes, "most_bytes": most, "bytes": after
+    }))
+}
+
+/// A size of this process's memory, bytes.
+fn resident(name: &str) -> Result<u64, Failure> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next());
+    Ok(1024 * kilobytes.ok_or("no such size of memory")?.parse::<u64>()?)
 }

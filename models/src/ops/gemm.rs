@@ -585,6 +585,44 @@ mod tests {
         assert!(Arch::new().dispatch(Lanes) >= least);
     }
 
+    #[test]
+    fn kernels_convert_every_finite_f16_and_bf16_exactly() {
+        struct Convert<'a>(&'a [u32], &'a mut [f32], WeightType);
+        impl WithSimd for Convert<'_> {
+            type Output = ();
+            fn with_simd<S: Simd>(self, simd: S) {
+                match self.2 {
+                    WeightType::Bf16 => convert::<S, Bf16>(simd, self.0, self.1),
+                    _ => convert::<S, F16>(simd, self.0, self.1),
+                }
+            }
+        }
+        for first in (0..=u16::MAX).step_by(PANEL) {
+            let rows: Vec<u16> = (0..2 * PANEL as u16)
+                .map(|index| first.wrapping_add(index))
+                .collect();
+            let (low, high) = rows.split_at(PANEL);
+            let words: Vec<u32> = low
+                .iter()
+                .zip(high)
+                .map(|(low, high)| u32::from(*low) | u32::from(*high) << 16)
+                .collect();
+            for kind in [WeightType::Bf16, WeightType::F16] {
+                let mut out = vec![0.0; 2 * PANEL];
+                Arch::new().dispatch(Convert(&words, &mut out, kind));
+                for (bits, actual) in rows.iter().zip(&out) {
+                    let expected = match kind {
+                        WeightType::Bf16 => half::bf16::from_bits(*bits).to_f32(),
+                        _ => half::f16::from_bits(*bits).to_f32(),
+                    };
+                    if expected.is_finite() {
+                        assert_eq!(actual.to_bits(), expected.to_bits(), "{kind}: {bits:#x}");
+                    }
+                }
+            }
+        }
+    }
+
     /// The exactness of all cache modes depends on this.
     #[test]
     fn a_row_has_the_same_bits_in_any_batch() {

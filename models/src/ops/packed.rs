@@ -222,7 +222,7 @@ impl<'a> Panels<'a> {
 /// Returns the first panel of a matrix with `inputs` rows as f32, row by row.
 #[cfg(test)]
 pub(super) fn unpacked(panels: Panels<'_>, inputs: usize) -> Vec<f32> {
-    use crate::precision::{bf16_to_f32, f16_to_f32};
+    use crate::precision::f16_to_f32;
 
     let words = panels.first(inputs);
     let bytes: &[u8] = cast_slice(words);
@@ -235,7 +235,7 @@ pub(super) fn unpacked(panels: Panels<'_>, inputs: usize) -> Vec<f32> {
         };
         match panels {
             Panels::F32(values) => values[row * PANEL + column],
-            Panels::Bf16(_) => bf16_to_f32(half()),
+            Panels::Bf16(_) => half::bf16::from_bits(half()).to_f32(),
             Panels::F16(_) => f16_to_f32(half()),
             Panels::Q8_0(_) => f32::from(number(Q8_0_TILE, place).cast_signed()) * scale(Q8_0_TILE),
             Panels::Q4_0(_) => {

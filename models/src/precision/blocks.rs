@@ -20,8 +20,18 @@ pub(crate) fn quantise_q8_0(block: &[f32; BLOCK]) -> (u16, [i8; BLOCK]) {
     let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
     (
         f16::from_f32(scale).to_bits(),
-        block.map(|value| (value * inverse).round() as i8),
+        block.map(|value| nearest(value * inverse) as i8),
     )
+}
+
+/// The nearest integer, the one farther from zero of two, of a small number. `f32::round` is a call that is not vectorised.
+#[inline]
+fn nearest(value: f32) -> i32 {
+    let whole = value as i32;
+    let rest = value - whole as f32;
+    whole
+        .wrapping_add(i32::from(rest >= 0.5))
+        .wrapping_sub(i32::from(rest <= -0.5))
 }
 
 /// Returns the scale of a block, as the bits of an f16, and its weights in 0..16: `weight = scale * (number - 8)`.
@@ -71,5 +81,27 @@ pub(super) fn read_q4_0(block: &[u8; Q4_0_BYTES], out: &mut [f32]) {
         .chain(numbers.map(|pair| pair >> 4));
     for (slot, number) in out.iter_mut().zip(numbers) {
         *slot = (f32::from(number) - 8.0) * scale;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_rounded_as_by_the_standard_library() {
+        for step in -130_000..=130_000 {
+            let value = step as f32 / 1_000.0;
+            for value in [
+                value,
+                value.next_up(),
+                value.next_down(),
+                (value * 2.0).round() / 2.0,
+            ] {
+                assert_eq!(nearest(value), value.round() as i32, "{value}");
+            }
+        }
+        assert_eq!(nearest(0.5_f32.next_down()), 0);
+        assert_eq!(nearest(f32::NAN), 0);
     }
 }

@@ -1,15 +1,5 @@
-//! Conversions of 16-bit floats that compilers vectorise: without branches and without subnormal intermediate values, for
+//! A conversion of f16 that compilers vectorise: without branches and without subnormal intermediate values, for
 //! which some processors take a hundred times as long.
-
-/// Returns the value of a bf16 by its bits.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
-#[inline(always)]
-pub(crate) fn bf16_to_f32(bits: u16) -> f32 {
-    f32::from_bits(u32::from(bits) << 16)
-}
 
 /// Returns the value of a finite f16 by its bits.
 #[inline(always)]
@@ -30,20 +20,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_finite_f16_and_bf16_has_its_value() {
+    fn every_finite_f16_has_its_value() {
         for bits in 0..=u16::MAX {
             let expected = half::f16::from_bits(bits);
             if expected.is_finite() {
                 assert_eq!(
                     f16_to_f32(bits).to_bits(),
-                    expected.to_f32().to_bits(),
-                    "{bits:#x}"
-                );
-            }
-            let expected = half::bf16::from_bits(bits);
-            if expected.is_finite() {
-                assert_eq!(
-                    bf16_to_f32(bits).to_bits(),
                     expected.to_f32().to_bits(),
                     "{bits:#x}"
                 );
