@@ -68,6 +68,12 @@ def main():
             figures[name].append(figure)
             print(f"  {name}: {figure}", flush=True)
 
+    def over_http(app, concurrency):
+        """The gateway in a process of its own, and in the process of the ingress, as `kaskade serve --http` has it."""
+        for name, address in (("http apart", "127.0.0.1:18081"), ("http", "127.0.0.1:18082")):
+            figure = ours("load", address, app, concurrency, seconds, program=arguments.gateway)
+            record(f"kaskade {name} {app} {concurrency}", figure)
+
     try:
         serve = start([arguments.kaskade, "serve", arguments.nats])
         processes.append(serve)
@@ -75,6 +81,9 @@ def main():
         gateway = start([arguments.gateway, "gateway", url, "127.0.0.1:18081"])
         processes.append(gateway)
         print(line_with(gateway, "ready"))
+        whole = start([arguments.gateway, "serve", "127.0.0.1:18082"])
+        processes.append(whole)
+        print(line_with(whole, "ready"))
         if arguments.ray:
             environment = os.environ | {
                 "RAY_worker_niceness": "0",
@@ -93,8 +102,7 @@ def main():
             print(f"round {round_ + 1}, load average {os.getloadavg()[0]:.1f}", flush=True)
             for concurrency in arguments.concurrency.split(","):
                 record(f"kaskade cascade {concurrency}", ours("nats", url, "cascade", concurrency, seconds))
-                over_http = ours("load", "127.0.0.1:18081", "cascade", concurrency, seconds, program=arguments.gateway)
-                record(f"kaskade http cascade {concurrency}", over_http)
+                over_http("cascade", concurrency)
                 if arguments.ray:
                     record(f"ray http {concurrency}", ours("http", "127.0.0.1:18000", "/cas", concurrency, seconds))
                     ray.stdin.write(f"closed {concurrency} {seconds}\n")
@@ -104,8 +112,7 @@ def main():
                     handle = {"per_s": float(rate), "p50_ms": float(p50), "p99_ms": float(p99), "errors": 0}
                     record(f"ray handle {concurrency}", handle)
                 record(f"kaskade single {concurrency}", ours("nats", url, "single", concurrency, seconds))
-                over_http = ours("load", "127.0.0.1:18081", "single", concurrency, seconds, program=arguments.gateway)
-                record(f"kaskade http single {concurrency}", over_http)
+                over_http("single", concurrency)
                 if arguments.mosec:
                     record(f"mosec {concurrency}", ours("http", "127.0.0.1:18091", "/inference", concurrency, seconds))
             for size in ("51200", "1000000"):
@@ -123,7 +130,15 @@ def main():
         print(f"  {name:28}", "  ".join(f"{key} {median(name, key):g}" for key in keys))
     print("\nratios")
     for concurrency in arguments.concurrency.split(","):
-        pairs = (("cascade", "ray handle"), ("cascade", "ray http"), ("http cascade", "ray http"), ("single", "mosec"), ("http single", "mosec"))
+        pairs = (
+            ("cascade", "ray handle"),
+            ("cascade", "ray http"),
+            ("http cascade", "ray http"),
+            ("http apart cascade", "ray http"),
+            ("single", "mosec"),
+            ("http single", "mosec"),
+            ("http apart single", "mosec"),
+        )
         for own, peer in pairs:
             ours_, theirs = f"kaskade {own} {concurrency}", f"{peer} {concurrency}"
             if figures[ours_] and figures[theirs]:

@@ -1,11 +1,11 @@
-//! One request of a client to an app: its budget, its trace, and the NATS requests that it becomes.
+//! One request of a client to an app: its budget, its trace, and the requests of the app that it becomes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::http::{Extensions, HeaderMap, HeaderValue};
-use kaskade_actors::wire::headers::{self, Trace};
-use kaskade_actors::wire::{InferReply, InferRequest};
+use kaskade_actors::wire::headers::Trace;
+use kaskade_actors::wire::{InferReply, InferRequest, RequestOptions};
 use kaskade_actors::{Fault, ids};
 use kaskade_policy::remote::price::Cost;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use crate::config::Streaming;
 use crate::failure::Failure;
 use crate::guard::Permits;
-use crate::shared::{Served, inputs_of};
+use crate::shared::Served;
 use crate::trace::{AskSpan, of_headers};
 use crate::watch::Joules;
 
@@ -21,43 +21,19 @@ use crate::watch::Joules;
 #[derive(Clone)]
 pub(crate) struct Call {
     pub(crate) app: Arc<Served>,
-    /// Budget of each NATS request.
+    /// Budget of each request of the app.
     pub(crate) budget: Duration,
     pub(crate) begun: Instant,
     trace: Trace,
     permits: Option<Permits>,
 }
 
-/// A piece of a streamed answer, or its end.
+/// A piece of a streamed answer, or its end. In a box, because a channel reserves room for 32 of them in every stream.
 pub(crate) enum Piece {
     /// New tokens.
     Part(InferReply),
     /// The whole answer, or why there is none.
     End(Result<InferReply, Failure>),
-}
-
-/// Cancels a NATS request when it is dropped before its answer: the client has gone away.
-struct CancelOnDrop {
-    app: Arc<Served>,
-    id: String,
-    answered: bool,
-}
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        if self.answered {
-            return;
-        }
-        let (app, id) = (Arc::clone(&self.app), std::mem::take(&mut self.id));
-        // Without a runtime the process ends, and its requests with it.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move {
-                if let Err(fault) = app.client.cancel(&id).await {
-                    tracing::warn!(%fault, "cancelling a request failed");
-                }
-            });
-        }
-    }
 }
 
 impl Call {
@@ -85,20 +61,12 @@ impl Call {
         })
     }
 
-    fn headers(&self, id: &str, span: &AskSpan) -> Result<async_nats::HeaderMap, Fault> {
-        let mut nats = async_nats::HeaderMap::new();
-        headers::put_request_id(&mut nats, id)?;
-        headers::put_budget(&mut nats, self.budget);
-        span.trace.put(&mut nats);
-        Ok(nats)
-    }
-
-    fn guard(&self) -> CancelOnDrop {
-        CancelOnDrop {
-            app: Arc::clone(&self.app),
+    fn options(&self, span: &AskSpan) -> RequestOptions {
+        RequestOptions {
             // Ids are shared by all clients of an app, so the gateway makes its own.
             id: ids::unique_token(),
-            answered: false,
+            budget: self.budget,
+            trace: span.trace,
         }
     }
 
@@ -107,21 +75,16 @@ impl Call {
     /// # Errors
     /// The app's fault.
     pub(crate) async fn ask(&self, request: InferRequest) -> Result<InferReply, Failure> {
-        let mut guard = self.guard();
-        let inputs = inputs_of(&request);
+        let inputs = self.app.unknown_inputs(&request);
         let span = AskSpan::begin(&self.trace, &request);
-        let result = match self.headers(&guard.id, &span) {
-            Ok(headers) => self.app.client.ask(&request, headers, self.budget).await,
-            Err(fault) => Err(fault),
-        };
-        guard.answered = true;
+        let result = self.app.client.request(request, &self.options(&span)).await;
         let reply = self.note(result, &span)?;
         self.app.learn(&inputs, &reply);
         Ok(reply)
     }
 
     /// Sends a request and returns the pieces of its answer. Dropping the receiver cancels the request.
-    pub(crate) fn stream(&self, mut request: InferRequest) -> UnboundedReceiver<Piece> {
+    pub(crate) fn stream(&self, mut request: InferRequest) -> UnboundedReceiver<Box<Piece>> {
         if self.app.options.streaming == Streaming::Optimistic {
             let parameters = &mut request.parameters;
             parameters.insert("stream".to_owned(), "optimistic".to_owned());
@@ -130,18 +93,13 @@ impl Call {
     }
 
     /// As [`Call::stream`]; nothing that comes is ever replaced, whatever the app's policy.
-    pub(crate) fn stream_certain(&self, request: InferRequest) -> UnboundedReceiver<Piece> {
+    pub(crate) fn stream_certain(&self, request: InferRequest) -> UnboundedReceiver<Box<Piece>> {
         let (pieces, receiver) = unbounded_channel();
         let call = self.clone();
         tokio::spawn(async move {
             // Holds the permits until the stream has ended.
             let _permits = call.permits.clone();
-            let mut guard = call.guard();
             let span = AskSpan::begin(&call.trace, &request);
-            let headers = match call.headers(&guard.id, &span) {
-                Ok(headers) => headers,
-                Err(fault) => return drop(pieces.send(Piece::End(Err(fault.into())))),
-            };
             let mut first: Option<(Instant, u32)> = None;
             let mut tokens = 0;
             let parts = |part: InferReply| {
@@ -150,21 +108,21 @@ impl Call {
                     call.app.times.first_token.add(call.begun.elapsed());
                     (Instant::now(), tokens)
                 });
-                let _ = pieces.send(Piece::Part(part));
+                let _ = pieces.send(Box::new(Piece::Part(part)));
             };
-            let answer = call.app.client.stream(request, headers, call.budget, parts);
+            let options = call.options(&span);
             let result = tokio::select! {
-                result = answer => result,
+                result = call.app.client.request_streamed(request, &options, parts) => result,
+                // Dropping the request cancels it.
                 () = pieces.closed() => return,
             };
-            guard.answered = true;
             if let Some((at, from)) = first
                 && tokens > from
             {
                 call.app.times.per_token.add(at.elapsed() / (tokens - from));
             }
             let result = call.note(result, &span);
-            let _ = pieces.send(Piece::End(result));
+            let _ = pieces.send(Box::new(Piece::End(result)));
         });
         receiver
     }

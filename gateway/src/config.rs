@@ -1,7 +1,9 @@
 //! Limits of a gateway, and options of the apps that it serves.
 
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use kaskade_actors::ingress::LocalIntake;
 use kaskade_models::Signature;
 
 use crate::tls::TlsFiles;
@@ -22,10 +24,15 @@ pub enum Streaming {
 /// Limits of a gateway.
 #[derive(Debug, Clone)]
 pub struct Limits {
+    /// Threads that serve connections; `None`: half of the cores, because ingresses and models need the others.
+    pub threads: Option<NonZeroUsize>,
     /// Maximum requests in progress, streams included; more are refused with 429.
     pub max_in_flight: usize,
     /// Maximum bytes of a request's body, after decompression.
     pub max_body: usize,
+    /// Longest time from the start of a connection, or on HTTP/1.1 from the end of an answer, to the complete head of the next
+    /// request; the connection is then closed. Balancers keep idle connections for up to 60 s.
+    pub head_pause: Duration,
     /// Longest pause in which nothing of a body arrives; the request is then refused with 408 and no longer in progress.
     pub body_pause: Duration,
     /// Responses from this size are compressed if the client accepts it, bytes.
@@ -66,8 +73,10 @@ impl std::fmt::Debug for TenantKey {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            threads: None,
             max_in_flight: 4_096,
             max_body: 64 << 20,
+            head_pause: Duration::from_secs(75),
             body_pause: Duration::from_secs(30),
             compress_from: 4 << 10,
             grace: Duration::from_secs(10),
@@ -92,6 +101,8 @@ pub struct AppOptions {
     pub streaming: Streaming,
     /// Inputs of the app's models, if they are known before the first request.
     pub signature: Option<Signature>,
+    /// The ingresses of the app in this process, which requests reach without the broker.
+    pub local: Option<LocalIntake>,
 }
 
 impl AppOptions {
@@ -103,6 +114,7 @@ impl AppOptions {
             max_budget: Duration::from_mins(2),
             streaming: Streaming::default(),
             signature: None,
+            local: None,
         }
     }
 
@@ -125,6 +137,12 @@ impl AppOptions {
     #[must_use]
     pub fn streaming(self, streaming: Streaming) -> Self {
         Self { streaming, ..self }
+    }
+
+    /// Sets the ingresses of the app in this process ([`Node::local_intake`](kaskade_actors::Node::local_intake)).
+    #[must_use]
+    pub fn beside(self, local: Option<LocalIntake>) -> Self {
+        Self { local, ..self }
     }
 
     /// Sets the inputs of the app's models.

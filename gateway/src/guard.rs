@@ -22,7 +22,7 @@ use crate::trace::HttpSpan;
 /// The permits of a request; held until its answer, or its stream, has ended.
 #[derive(Clone)]
 pub(crate) struct Permits {
-    _held: Arc<Vec<OwnedSemaphorePermit>>,
+    _held: Arc<(OwnedSemaphorePermit, Option<OwnedSemaphorePermit>)>,
     /// Position of the tenant, if requests need a key.
     tenant: Option<usize>,
 }
@@ -37,19 +37,19 @@ impl Permits {
     }
 
     fn take(shared: &Shared, tenant: Option<usize>) -> Result<Self, Failure> {
-        let mut held = Vec::new();
-        if let Some(tenant) = tenant.and_then(|tenant| shared.tenants.get(tenant)) {
-            held.extend(tenant.admit()?);
-        }
+        let of_tenant = match tenant.and_then(|tenant| shared.tenants.get(tenant)) {
+            Some(tenant) => tenant.admit()?,
+            None => None,
+        };
         let permit = Arc::clone(&shared.permits).try_acquire_owned();
-        held.push(permit.map_err(|_| {
+        let permit = permit.map_err(|_| {
             let most = shared.limits.max_in_flight;
             Failure::full(format!(
                 "the gateway has its maximum of {most} requests in progress"
             ))
-        })?);
+        })?;
         Ok(Self {
-            _held: Arc::new(held),
+            _held: Arc::new((permit, of_tenant)),
             tenant,
         })
     }

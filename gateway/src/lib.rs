@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`config`] | [`Limits`] of a gateway and [`AppOptions`] of an app that it serves |
 //! | [`server`] | [`Gateway`]: the listener, its routes, and the graceful shutdown |
+//! | `connections` | connections: HTTP/1.1 and HTTP/2, and those that send nothing |
 //! | `shared`, `guard` | what all requests share; what happens to every request before and after its handler |
 //! | `body`, `call`, `failure` | bodies and their compression; budget, trace and answer of one request; typed errors as HTTP statuses |
 //! | [`tls`], `cors` | connections with TLS; requests of pages of other origins |
@@ -21,6 +22,7 @@
 mod body;
 mod call;
 pub mod config;
+mod connections;
 mod cors;
 mod dashboard;
 mod failure;

@@ -4,7 +4,9 @@
 //! [`Gateway::serve`] adds an app.
 
 use std::net::{SocketAddr, TcpListener};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use axum::Router;
@@ -28,7 +30,7 @@ use crate::guard::guard;
 use crate::shared::{Served, Shared};
 use crate::tls::{TlsError, TlsListener, acceptor};
 use crate::watch::{Watched, follow};
-use crate::{dashboard, grpc, health, oip, openai, openapi, tei};
+use crate::{connections, dashboard, grpc, health, oip, openai, openapi, tei};
 
 /// Why a gateway does not start, or does not serve an app.
 #[derive(Debug, Error)]
@@ -86,6 +88,7 @@ impl Gateway {
         listener.set_nonblocking(true).map_err(refused)?;
         let bound = listener.local_addr().map_err(refused)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(limits.threads.unwrap_or_else(default_threads).get())
             .thread_name("kaskade-gateway")
             .enable_all()
             .build()
@@ -160,11 +163,17 @@ impl Drop for Gateway {
     }
 }
 
+/// Half of the cores. A thread that waits for another one costs more than it gains where both share a core.
+fn default_threads() -> NonZeroUsize {
+    let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    NonZeroUsize::new(cores / 2).unwrap_or(NonZeroUsize::MIN)
+}
+
 async fn connect(shared: &Shared, options: AppOptions, bus: BusConfig) -> Result<(), GatewayError> {
     let app = App::new(&options.name)?;
     let bus = Bus::connect(bus).await?;
     let watched = Arc::new(Watched::new(app.name()));
-    let client = Client::new(&bus, app.clone());
+    let client = Client::new(&bus, app.clone()).beside(options.local.clone());
     let served = shared.add(Served::new(options, client, bus.clone(), watched));
     // A user without the observer's permissions still serves requests; the dashboard stays empty.
     if let Err(error) = follow(&bus, &app, &served).await {
@@ -174,37 +183,26 @@ async fn connect(shared: &Shared, options: AppOptions, bus: BusConfig) -> Result
 }
 
 async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Shared>) {
+    let failed = |error: std::io::Error| tracing::error!(%error, "serving HTTP failed");
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
-        Err(error) => return tracing::error!(%error, "serving HTTP failed"),
+        Err(error) => return failed(error),
     };
-    let mut stopping = shared.stopping.subscribe();
-    let stopped = async move {
-        let _ = stopping.wait_for(|stopping| *stopping).await;
-    };
+    let (stopping, head_pause) = (shared.stopping.subscribe(), shared.limits.head_pause);
     let router = router(shared);
-    let served = if let Some(acceptor) = tls {
+    if let Some(acceptor) = tls {
         match TlsListener::new(listener, acceptor) {
-            Ok(listener) => {
-                axum::serve(listener, router)
-                    .with_graceful_shutdown(stopped)
-                    .await
-            }
-            Err(error) => Err(error),
+            Ok(listener) => connections::serve(listener, router, head_pause, stopping).await,
+            Err(error) => failed(error),
         }
-    } else {
-        let listener = listener.tap_io(|connection| {
-            if let Err(error) = connection.set_nodelay(true) {
-                tracing::debug!(%error, "a connection keeps Nagle's algorithm");
-            }
-        });
-        axum::serve(listener, router)
-            .with_graceful_shutdown(stopped)
-            .await
-    };
-    if let Err(error) = served {
-        tracing::error!(%error, "the HTTP server stopped");
+        return;
     }
+    let listener = listener.tap_io(|connection| {
+        if let Err(error) = connection.set_nodelay(true) {
+            tracing::debug!(%error, "a connection keeps Nagle's algorithm");
+        }
+    });
+    connections::serve(listener, router, head_pause, stopping).await;
 }
 
 async fn unknown_path(uri: Uri) -> Response<Body> {

@@ -1,14 +1,14 @@
 //! What the requests of a gateway share: its limits, its tenants, and the apps that it serves.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
 use kaskade_actors::Client;
 use kaskade_actors::bus::Bus;
 use kaskade_actors::ops::health::Health;
 use kaskade_actors::wire::{InferReply, InferRequest};
-use kaskade_models::Datatype;
+use kaskade_models::{Datatype, Tensor};
 use tokio::sync::{Semaphore, watch};
 
 use crate::config::{AppOptions, Limits};
@@ -90,7 +90,7 @@ pub(crate) struct Served {
     pub(crate) bus: Bus,
     pub(crate) watched: Arc<Watched>,
     pub(crate) times: Times,
-    learned: Mutex<Learned>,
+    learned: RwLock<Learned>,
     pub(crate) since: Instant,
 }
 
@@ -130,7 +130,7 @@ impl Served {
             bus,
             watched,
             times: Times::default(),
-            learned: Mutex::default(),
+            learned: RwLock::default(),
             since: Instant::now(),
         }
     }
@@ -138,25 +138,46 @@ impl Served {
     /// Returns the tensors of answered requests.
     pub(crate) fn learned(&self) -> Learned {
         self.learned
-            .lock()
+            .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
-    /// Notes the tensors of an answered request.
+    /// Returns what the inputs of a request would add to what is known.
+    pub(crate) fn unknown_inputs(&self, request: &InferRequest) -> Vec<TensorInfo> {
+        let learned = self.learned.read().unwrap_or_else(PoisonError::into_inner);
+        if covers(&learned.inputs, &request.inputs) {
+            return Vec::new();
+        }
+        infos(&request.inputs)
+    }
+
+    /// Notes the tensors of an answered request; most have none that are new.
     pub(crate) fn learn(&self, inputs: &[TensorInfo], reply: &InferReply) {
-        let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        let learned = self.learned.read().unwrap_or_else(PoisonError::into_inner);
+        if inputs.is_empty() && covers(&learned.outputs, &reply.outputs) {
+            return;
+        }
+        drop(learned);
+        let mut learned = self.learned.write().unwrap_or_else(PoisonError::into_inner);
         merge(&mut learned.inputs, inputs);
         merge(&mut learned.outputs, &infos(&reply.outputs));
     }
 }
 
-/// Returns the infos of a request's inputs.
-pub(crate) fn inputs_of(request: &InferRequest) -> Vec<TensorInfo> {
-    infos(&request.inputs)
+/// Whether tensors add nothing to what is known.
+fn covers(known: &[TensorInfo], tensors: &[Tensor]) -> bool {
+    tensors.iter().all(|tensor| {
+        let mut named = known.iter().filter(|info| info.name == tensor.name);
+        named.next().is_some_and(|info| {
+            let mut extents = info.shape.iter().zip(&tensor.shape);
+            info.shape.len() == tensor.shape.len()
+                && extents.all(|(known, extent)| *known == -1 || i64::try_from(*extent) == Ok(*known))
+        })
+    })
 }
 
-fn infos(tensors: &[kaskade_models::Tensor]) -> Vec<TensorInfo> {
+fn infos(tensors: &[Tensor]) -> Vec<TensorInfo> {
     let infos = tensors.iter().map(|tensor| TensorInfo {
         name: tensor.name.clone(),
         datatype: tensor.datatype,
@@ -201,5 +222,15 @@ mod tests {
         merge(&mut known, &[info(&[2, 3])]);
         merge(&mut known, &[info(&[2, 5])]);
         assert_eq!(known, [info(&[2, -1])]);
+        let tensor = |name: &str, shape: &[usize]| Tensor {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            datatype: Datatype::F32,
+            data: bytes::Bytes::new(),
+        };
+        assert!(covers(&known, &[tensor("x", &[2, 9])]) && covers(&known, &[]));
+        for new in [tensor("x", &[3, 9]), tensor("x", &[2]), tensor("y", &[2, 9])] {
+            assert!(!covers(&known, &[new]));
+        }
     }
 }

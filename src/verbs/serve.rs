@@ -106,7 +106,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Some(Front::Probes(probes)) => probes.watch(service.node().health().clone()),
         Some(Front::Gateway(gateway)) => {
             gateway.watch(service.node().health().clone());
-            gateway.serve(gateway::options(&app), bus)?;
+            let options = gateway::options(&app).beside(service.node().local_intake());
+            gateway.serve(options, bus)?;
         }
         None => {}
     }

@@ -98,9 +98,28 @@ impl<'a> Exchange<'a> {
         }
     }
 
+    /// Counts the budget from an earlier moment.
+    pub(super) fn since(mut self, begun: std::time::Instant) -> Self {
+        self.begun = Instant::from_std(begun);
+        self
+    }
+
     /// Sends the request until an attempt is answered or the policy ends it.
     pub(super) async fn run(mut self) -> Result<InferReply, Fault> {
         self.send();
+        self.finish().await
+    }
+
+    /// As [`Exchange::run`], after an attempt in this process that ended with a retryable fault.
+    pub(super) async fn run_after(mut self, fault: Fault) -> Result<InferReply, Fault> {
+        self.client.shared.served.store(true, Ordering::Relaxed);
+        let failure = failure(fault.code);
+        self.fault = Some(fault);
+        self.decide(failure);
+        self.finish().await
+    }
+
+    async fn finish(mut self) -> Result<InferReply, Fault> {
         loop {
             if self.open.is_empty() && self.resend_at.is_none() {
                 return Err(self.fault.unwrap_or_else(no_reply));

@@ -1,28 +1,33 @@
-//! A client: publishes a request and receives its one reply.
+//! A client: sends a request and receives its one reply, over the broker or from an ingress in the same process.
 
 mod attempts;
+mod cancel;
 mod durable;
 mod feedback;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::{HeaderMap, StatusCode, Subject};
 use bytes::Bytes;
 use futures::StreamExt;
 use kaskade_models::Tensor;
+use tokio::sync::mpsc::unbounded_channel;
 
 use crate::{
     bus::Bus,
     bus::publisher::HEADROOM,
     error::{Code, Fault},
     ids,
+    ingress::LocalIntake,
+    ingress::local::{Parts, Pending},
     subjects::App,
     wire::headers,
-    wire::{self, InferReply, InferRequest, Message as _},
+    wire::{self, InferReply, InferRequest, Message as _, RequestOptions},
 };
 
 use attempts::{Exchange, Shared};
+use cancel::CancelOnDrop;
 pub use durable::Accepted;
 
 /// Time beyond its budget that a client waits for the reply to travel back.
@@ -40,6 +45,7 @@ pub struct Client {
     app: App,
     max_payload: usize,
     retries: bool,
+    local: Option<LocalIntake>,
     shared: Arc<Shared>,
 }
 
@@ -51,9 +57,17 @@ impl Client {
             app,
             max_payload: bus.max_payload(),
             retries: true,
+            local: None,
             shared: Arc::new(Shared::new()),
             bus: bus.clone(),
         }
+    }
+
+    /// Hands requests to the ingresses of this process while they take any, without the broker. What they do not take, and
+    /// what is sent again, goes over the broker, where other processes may answer.
+    #[must_use]
+    pub fn beside(self, local: Option<LocalIntake>) -> Self {
+        Self { local, ..self }
     }
 
     /// Sets whether requests are sent again (the default). Without it, each request is sent once and runs at most once.
@@ -82,14 +96,52 @@ impl Client {
     pub async fn ask(
         &self,
         request: &InferRequest,
-        headers: HeaderMap,
+        mut headers: HeaderMap,
         budget: Duration,
     ) -> Result<InferReply, Fault> {
-        let (payload, mut headers) = (self.encode_checked(request)?, headers);
+        if self.local.is_some() {
+            let options = RequestOptions::read(&headers, request, budget)?;
+            return self.request(request.clone(), &options).await;
+        }
+        let payload = self.encode_checked(request)?;
         if self.retries && request.id.is_none() && headers::request_id(&headers)?.is_none() {
             headers::put_request_id(&mut headers, &ids::unique_token())?;
         }
         Exchange::new(self, headers, payload, budget).run().await
+    }
+
+    /// Sends a request and waits for the answer. Dropping the future cancels the request.
+    ///
+    /// # Errors
+    /// As [`Client::infer`].
+    pub async fn request(
+        &self,
+        request: InferRequest,
+        options: &RequestOptions,
+    ) -> Result<InferReply, Fault> {
+        let begun = Instant::now();
+        let request = Arc::new(request);
+        let mut refused = None;
+        if let Some(mut pending) = self.taken_here(&request, options, None) {
+            let reply = tokio::time::timeout(options.budget + REPLY_MARGIN, pending.reply()).await;
+            match reply {
+                Err(_) => return Err(no_reply()),
+                Ok(Some(Ok(reply))) => return Ok(reply),
+                Ok(Some(Err(fault))) if !self.retries || !fault.code.retryable() => return Err(fault),
+                Ok(Some(Err(fault))) => refused = Some(fault),
+                Ok(None) if !self.retries => return Err(ended()),
+                Ok(None) => refused = Some(ended()),
+            }
+        }
+        let payload = self.encode_checked(&request)?;
+        let mut cancel = CancelOnDrop::new(self, &options.id);
+        let exchange = Exchange::new(self, options.headers()?, payload, options.budget).since(begun);
+        let reply = match refused {
+            None => exchange.run().await,
+            Some(fault) => exchange.run_after(fault).await,
+        };
+        cancel.disarm();
+        reply
     }
 
     /// Sends a request to a language model and streams its answer: `part` is called with each new piece, in order.
@@ -103,12 +155,57 @@ impl Client {
         mut request: InferRequest,
         mut headers: HeaderMap,
         budget: Duration,
+        part: impl FnMut(InferReply),
+    ) -> Result<InferReply, Fault> {
+        if self.local.is_some() {
+            let options = RequestOptions::read(&headers, &request, budget)?;
+            return self.request_streamed(request, &options, part).await;
+        }
+        request.ask_for_parts();
+        headers::put_budget(&mut headers, budget);
+        self.stream_over_bus(&request, headers, budget, part).await
+    }
+
+    /// As [`Client::stream`], with options instead of headers. Dropping the future cancels the request.
+    ///
+    /// # Errors
+    /// As [`Client::infer`].
+    pub async fn request_streamed(
+        &self,
+        mut request: InferRequest,
+        options: &RequestOptions,
         mut part: impl FnMut(InferReply),
     ) -> Result<InferReply, Fault> {
-        let stream = request.parameters.entry("stream".to_owned());
-        stream.or_insert_with(|| "true".to_owned());
-        headers::put_budget(&mut headers, budget);
-        let payload = self.encode_checked(&request)?;
+        request.ask_for_parts();
+        let request = Arc::new(request);
+        let (sender, mut parts) = unbounded_channel();
+        if let Some(mut pending) = self.taken_here(&request, options, Some(sender)) {
+            let answer = async {
+                // The channel closes with the reply, after the last part.
+                while let Some(piece) = parts.recv().await {
+                    part(*piece);
+                }
+                pending.reply().await.unwrap_or_else(|| Err(ended()))
+            };
+            let answer = tokio::time::timeout(options.budget + REPLY_MARGIN, answer).await;
+            return answer.unwrap_or_else(|_| Err(no_reply()));
+        }
+        let mut cancel = CancelOnDrop::new(self, &options.id);
+        let answer = self
+            .stream_over_bus(&request, options.headers()?, options.budget, part)
+            .await;
+        cancel.disarm();
+        answer
+    }
+
+    async fn stream_over_bus(
+        &self,
+        request: &InferRequest,
+        headers: HeaderMap,
+        budget: Duration,
+        mut part: impl FnMut(InferReply),
+    ) -> Result<InferReply, Fault> {
+        let payload = self.encode_checked(request)?;
         let absent = |error: String| Fault::new(Code::Unavailable, error);
         let inbox: Subject = self.nats.new_inbox().into();
         let subscribed = self.nats.subscribe(inbox.clone()).await;
@@ -132,6 +229,16 @@ impl Client {
         };
         let answer = tokio::time::timeout(budget + REPLY_MARGIN, answer).await;
         answer.unwrap_or_else(|_| Err(no_reply()))
+    }
+
+    /// Hands the request to an ingress of this process; `None` if none takes it.
+    fn taken_here(
+        &self,
+        request: &Arc<InferRequest>,
+        options: &RequestOptions,
+        parts: Option<Parts>,
+    ) -> Option<Pending> {
+        self.local.as_ref()?.take(request, options, parts)
     }
 
     /// Cancels the requests of that id (header `Kaskade-Request-Id`, or `id` of the request). They are answered with
@@ -170,6 +277,14 @@ impl Client {
 
 fn no_reply() -> Fault {
     Fault::new(Code::NoReply, "no reply arrived within the budget")
+}
+
+/// The fault of a request whose ingress, in this process, ended without a reply.
+fn ended() -> Fault {
+    Fault::new(
+        Code::Unavailable,
+        "the ingress that had the request has ended; send it again",
+    )
 }
 
 fn read(reply: &async_nats::Message) -> Result<InferReply, Fault> {

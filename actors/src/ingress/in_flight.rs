@@ -19,6 +19,7 @@ use super::client_ids::{ClientIds, Listed};
 use super::durable::{DurableConfig, Submission};
 use super::epochs::Epochs;
 use super::held::Held;
+use super::local::LocalClient;
 use super::retained::RetainedInputs;
 use super::siblings::Ingresses;
 use super::tally::Tally;
@@ -152,6 +153,8 @@ pub(super) enum To {
     Inbox { inbox: Option<Subject>, held: Held },
     /// The stream of durable requests.
     Stream(Box<Submission>),
+    /// A client in this process.
+    Local(LocalClient),
 }
 
 /// The ingress actor.

@@ -6,6 +6,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `intake` | subscriptions: requests, results, cancellations |
+//! | [`local`] | requests of clients in the same process |
 //! | `request` | reading and checking a client's request |
 //! | `in_flight` | the state of an ingress and of each request |
 //! | `held` | the permits and bytes that requests hold |
@@ -33,6 +34,7 @@ mod feedback;
 pub(crate) mod held;
 mod in_flight;
 mod intake;
+pub(crate) mod local;
 mod messages;
 mod refusal;
 mod reply;
@@ -49,13 +51,16 @@ use kaskade_policy::gather::Gather;
 use kaskade_policy::ledger::{Admitted, Answer};
 
 use durable::Submitted;
-use in_flight::{Client, InFlight, Inbound, To, may_retry};
+use in_flight::{InFlight, Inbound, To, may_retry};
 pub use in_flight::{Ingress, IngressConfig};
 pub use intake::{Capacity, Identity, IntakeParts, open};
+pub use local::LocalIntake;
+use local::{Asked, Dropped};
 use messages::{Cancel, Reconnected, Undeliverable};
 pub use messages::{FailInFlight, LeftReplicas, LostReplicas};
 use refusal::TOO_MANY_WAIT;
 use reply::refuse_at_once;
+use request::Source;
 pub(crate) use siblings::Ingresses;
 pub(crate) use state::StatePublisher;
 use tally::Tally;
@@ -99,28 +104,45 @@ impl Ingress {
         }
     }
 
+    /// Answers requests that their clients have cancelled, and tells the stages.
+    fn cancel(&mut self, numbers: &[u64]) {
+        let now = self.dispatcher.clock().now();
+        for number in numbers {
+            let attempt = self.ledger.place(*number).map_or(0, |(attempt, _)| attempt);
+            if let Answer::First(entry) = self.ledger.answered(*number, attempt, now) {
+                self.admission.ended();
+                self.refuse(
+                    entry.client,
+                    &Fault::new(Code::Cancelled, "the client cancelled it"),
+                );
+            }
+        }
+        self.abandon(numbers);
+    }
+
     fn replicas_lost(&mut self, replicas: &[String], now: u64) {
         let entries = self.ledger.lost_together(replicas, now);
         tracing::warn!(?replicas, resent = entries.len(), "lost replicas");
         self.resend(entries, now);
     }
 
-    fn accept(&mut self, message: &async_nats::Message, mut to: To, now: u64) {
+    fn accept(&mut self, source: &Source<'_>, mut to: To, now: u64) {
         let Some((version, gear)) = self.plans.current() else {
             let fault = Fault::new(Code::Unavailable, "no plan has been adopted yet");
-            return self.refuse(Client::of(message, to), &fault);
+            return self.refuse(source.client(to), &fault);
         };
         if self.plans.is_loading() {
             let fault = Fault::new(
                 Code::Unavailable,
                 "the workers load their models; send the request again",
             );
-            return self.refuse(Client::of(message, to), &fault);
+            return self.refuse(source.client(to), &fault);
         }
-        let read = request::read(message, &self.config).and_then(|read| read.check(&mut to).map(|()| read));
+        let read = source.read(&self.config);
+        let read = read.and_then(|read| read.check(&mut to).map(|()| read));
         let read = match read {
             Ok(read) => read,
-            Err(fault) => return self.refuse(Client::of(message, to), &fault),
+            Err(fault) => return self.refuse(source.client(to), &fault),
         };
         let client = read.client(to);
         if !self.admission.admit(now, self.ledger.len(), read.budget_us) {
@@ -185,7 +207,31 @@ impl Handler<Inbound> for Ingress {
     fn handle(&mut self, Inbound { message, held }: Inbound, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
         self.sweep(now);
-        self.accept(&message, To::inbox(&message, held), now);
+        self.accept(&Source::Message(&message), To::inbox(&message, held), now);
+    }
+}
+
+impl Handler<Asked> for Ingress {
+    type Result = ();
+
+    fn handle(&mut self, asked: Asked, _: &mut Context<Self>) {
+        let Asked { request, options, to } = asked;
+        let now = self.dispatcher.clock().now();
+        self.sweep(now);
+        self.accept(&Source::Local(&request, &options), To::Local(to), now);
+    }
+}
+
+impl Handler<Dropped> for Ingress {
+    type Result = ();
+
+    fn handle(&mut self, Dropped { id }: Dropped, _: &mut Context<Self>) {
+        let mut dropped = self.by_client.numbers(&id);
+        dropped.retain(|number| {
+            let entry = self.ledger.get(*number);
+            entry.is_some_and(|entry| entry.client.to.is_dropped())
+        });
+        self.cancel(&dropped);
     }
 }
 
@@ -195,7 +241,8 @@ impl Handler<Submitted> for Ingress {
     fn handle(&mut self, Submitted { message, submission }: Submitted, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
         self.sweep(now);
-        self.accept(&message, To::Stream(Box::new(submission)), now);
+        let to = To::Stream(Box::new(submission));
+        self.accept(&Source::Message(&message), to, now);
     }
 }
 
@@ -277,19 +324,8 @@ impl Handler<Cancel> for Ingress {
     fn handle(&mut self, Cancel { id }: Cancel, _: &mut Context<Self>) {
         #[cfg(test)]
         assert_ne!(id, PANICS, "scripted to panic");
-        let now = self.dispatcher.clock().now();
         let cancelled = self.by_client.numbers(&id);
-        for number in &cancelled {
-            let attempt = self.ledger.place(*number).map_or(0, |(attempt, _)| attempt);
-            if let Answer::First(entry) = self.ledger.answered(*number, attempt, now) {
-                self.admission.ended();
-                self.refuse(
-                    entry.client,
-                    &Fault::new(Code::Cancelled, "the client cancelled it"),
-                );
-            }
-        }
-        self.abandon(&cancelled);
+        self.cancel(&cancelled);
     }
 }
 

@@ -37,7 +37,7 @@ impl Ingress {
             degraded,
             ..InferReply::default()
         };
-        self.publish_reply(entry, &reply);
+        self.publish_reply(entry, reply);
     }
 
     /// Publishes the results of a pipeline's branches. A failed branch carries its own error, a missing one carries
@@ -78,20 +78,16 @@ impl Ingress {
             part: None,
             branches,
         };
-        self.publish_reply(entry, &reply);
+        self.publish_reply(entry, reply);
     }
 
     /// Publishes a part of a streamed answer. A part that cannot be published is skipped: the complete answer
     /// follows.
     pub(super) fn publish_part(&self, id: u64, stage: String, outputs: Vec<Tensor>, from: u32) {
         let Some(entry) = self.ledger.get(id) else { return };
-        let To::Inbox {
-            inbox: Some(inbox), ..
-        } = &entry.client.to
-        else {
+        if matches!(&entry.client.to, To::Stream(_) | To::Inbox { inbox: None, .. }) {
             return;
-        };
-        let inbox = inbox.clone();
+        }
         let content_type = entry.client.content_type;
         let part = InferReply {
             id: entry.client.id.clone(),
@@ -101,17 +97,37 @@ impl Ingress {
             part: Some(from),
             ..InferReply::default()
         };
-        if let Ok(payload) = wire::encode_reply(content_type, &part) {
-            // A part that does not fit into the queue is skipped too.
-            let _ = self
-                .dispatcher
-                .reply(&inbox, body_headers(content_type), &payload, Vec::new());
+        match &entry.client.to {
+            To::Inbox {
+                inbox: Some(inbox), ..
+            } => {
+                if let Ok(payload) = wire::encode_reply(content_type, &part) {
+                    // A part that does not fit into the queue is skipped too.
+                    let headers = body_headers(content_type);
+                    let _ = self.dispatcher.reply(inbox, headers, &payload, Vec::new());
+                }
+            }
+            To::Local(client) => {
+                if let Some(parts) = &client.parts {
+                    // A client that no longer reads has cancelled.
+                    let _ = parts.send(Box::new(part));
+                }
+            }
+            To::Inbox { inbox: None, .. } | To::Stream(_) => {}
         }
     }
 
-    fn publish_reply(&self, entry: InFlight, reply: &InferReply) {
-        self.trace(&entry, Ok(reply));
-        let payload = match wire::encode_reply(entry.client.content_type, reply).map_err(Fault::from) {
+    fn publish_reply(&self, entry: InFlight, reply: InferReply) {
+        self.trace(&entry, Ok(&reply));
+        let answered_in = self.dispatcher.clock().now().saturating_sub(entry.accepted);
+        if let To::Local(client) = entry.client.to {
+            // Counted first: whoever reads the reply finds it counted. One that has gone needs no reply.
+            self.metrics.answered(answered_in);
+            drop(client.held);
+            let _ = client.reply.send(Ok(reply));
+            return;
+        }
+        let payload = match wire::encode_reply(entry.client.content_type, &reply).map_err(Fault::from) {
             Ok(payload) => payload,
             Err(fault) => return self.refuse(entry.client, &fault),
         };
@@ -123,7 +139,6 @@ impl Ingress {
             );
             return self.refuse(entry.client, &Fault::new(Code::TooLarge, message));
         }
-        let answered_in = self.dispatcher.clock().now().saturating_sub(entry.accepted);
         let content_type = entry.client.content_type;
         let sent = match entry.client.to {
             To::Inbox {
@@ -140,6 +155,7 @@ impl Ingress {
                 submission.answer(content_type, payload);
                 Ok(())
             }
+            To::Local(_) => return,
         };
         match sent {
             Ok(()) => self.metrics.answered(answered_in),
@@ -179,6 +195,10 @@ pub(super) fn refuse_at_once(dispatcher: &Dispatcher, metrics: &Metrics, client:
     let inbox = match client.to {
         To::Inbox { inbox, .. } => inbox,
         To::Stream(submission) => return submission.fail(client.content_type, Fault::clone(refusal.fault())),
+        To::Local(client) => {
+            metrics.shared_fault(refusal.fault());
+            return client.refuse(refusal.fault());
+        }
     };
     metrics.shared_fault(refusal.fault());
     if let Some(inbox) = inbox {
@@ -193,6 +213,10 @@ pub(super) fn refuse(dispatcher: &Dispatcher, metrics: &Metrics, client: Client,
         To::Inbox { inbox, .. } => inbox,
         // A durable request may be retried; the submission decides.
         To::Stream(submission) => return submission.fail(client.content_type, fault.clone()),
+        To::Local(client) => {
+            metrics.fault(fault);
+            return client.refuse(fault);
+        }
     };
     metrics.fault(fault);
     if let Some(inbox) = inbox {

@@ -1,5 +1,7 @@
 //! Reads a client's request: content type, size, budget, identity.
 
+use std::{sync::Arc, time::Duration};
+
 use async_nats::{Message, Subject};
 use kaskade_policy::stream_offset::{OptimisticOffset, StreamOffset};
 
@@ -11,7 +13,7 @@ use crate::{
     error::{Code, Fault},
     subjects,
     wire::headers::{self, Context, Trace},
-    wire::{self, ContentType},
+    wire::{self, ContentType, InferRequest, RequestOptions},
 };
 
 /// The checked fields of a request.
@@ -85,6 +87,7 @@ impl To {
         let held = match self {
             Self::Inbox { held, .. } => held,
             Self::Stream(submission) => &mut submission.held,
+            Self::Local(client) => &mut client.held,
         };
         if held.charge(inputs) {
             return Ok(());
@@ -122,8 +125,56 @@ fn inbox_of(message: &Message) -> Option<Subject> {
 /// The parameter by which a client asks for a streamed answer.
 const STREAM: &str = "stream";
 
+/// A request as an ingress receives it.
+pub(super) enum Source<'a> {
+    /// Over the bus, or from the stream of durable requests.
+    Message(&'a Message),
+    /// From a client in this process.
+    Local(&'a Arc<InferRequest>, &'a RequestOptions),
+}
+
+impl Source<'_> {
+    /// Reads and checks the request.
+    pub(super) fn read(&self, config: &IngressConfig) -> Result<Read, Fault> {
+        match self {
+            Self::Message(message) => read(message, config),
+            Self::Local(request, options) => read_local(request, options, config),
+        }
+    }
+
+    /// Identifies the client without reading the request.
+    pub(super) fn client(&self, to: To) -> Client {
+        match self {
+            Self::Message(message) => Client::of(message, to),
+            Self::Local(_, options) => Client {
+                to,
+                content_type: ContentType::default(),
+                id: Some(options.id.clone()),
+            },
+        }
+    }
+}
+
+fn read_local(
+    request: &Arc<InferRequest>,
+    options: &RequestOptions,
+    config: &IngressConfig,
+) -> Result<Read, Fault> {
+    headers::check_request_id(&options.id)?;
+    let budget = checked_budget(Some(options.budget), config)?;
+    request.check()?;
+    Ok(Read {
+        content_type: ContentType::default(),
+        id: Some(options.id.clone()),
+        stream: streamed(request)?,
+        inputs: RetainedInputs::shared(Arc::clone(request)),
+        budget_us: budget.as_micros() as u64,
+        trace: options.trace,
+    })
+}
+
 /// Reads a request: content type, capped body, budget.
-pub(super) fn read(message: &Message, config: &IngressConfig) -> Result<Read, Fault> {
+fn read(message: &Message, config: &IngressConfig) -> Result<Read, Fault> {
     let content_type = headers::content_type(message.headers.as_ref())?;
     let Context {
         request_id,
@@ -131,27 +182,9 @@ pub(super) fn read(message: &Message, config: &IngressConfig) -> Result<Read, Fa
         trace,
         ..
     } = Context::read(message.headers.as_ref())?;
-    let budget = budget.unwrap_or(config.default_budget).min(config.max_budget);
-    if budget.is_zero() {
-        return Err(Fault::new(
-            Code::Expired,
-            "the budget was used up before the request arrived",
-        ));
-    }
+    let budget = checked_budget(budget, config)?;
     let request = wire::decode_infer(content_type, &message.payload)?;
-    if request.inputs.is_empty() {
-        return Err(Fault::new(Code::WrongInput, "the request has no inputs"));
-    }
-    let stream = match request.parameters.get(STREAM).map(String::as_str) {
-        None | Some("false") => Streamed::No,
-        Some("true") => Streamed::Certain,
-        Some("optimistic") => Streamed::Optimistic,
-        Some(other) => {
-            let message =
-                format!("the parameter `{STREAM}` is {other:?}; it is `true`, `optimistic` or `false`");
-            return Err(Fault::new(Code::Malformed, message));
-        }
-    };
+    let stream = streamed(&request)?;
     Ok(Read {
         content_type,
         id: request_id.or(request.id),
@@ -160,4 +193,33 @@ pub(super) fn read(message: &Message, config: &IngressConfig) -> Result<Read, Fa
         trace,
         stream,
     })
+}
+
+/// Returns the budget of a request, at most the largest one.
+fn checked_budget(asked: Option<Duration>, config: &IngressConfig) -> Result<Duration, Fault> {
+    let budget = asked.unwrap_or(config.default_budget).min(config.max_budget);
+    if budget.is_zero() {
+        return Err(Fault::new(
+            Code::Expired,
+            "the budget was used up before the request arrived",
+        ));
+    }
+    Ok(budget)
+}
+
+/// Checks that a request has inputs, and returns which parts of its answer it asks for.
+fn streamed(request: &InferRequest) -> Result<Streamed, Fault> {
+    if request.inputs.is_empty() {
+        return Err(Fault::new(Code::WrongInput, "the request has no inputs"));
+    }
+    match request.parameters.get(STREAM).map(String::as_str) {
+        None | Some("false") => Ok(Streamed::No),
+        Some("true") => Ok(Streamed::Certain),
+        Some("optimistic") => Ok(Streamed::Optimistic),
+        Some(other) => {
+            let message =
+                format!("the parameter `{STREAM}` is {other:?}; it is `true`, `optimistic` or `false`");
+            Err(Fault::new(Code::Malformed, message))
+        }
+    }
 }

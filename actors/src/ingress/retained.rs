@@ -1,21 +1,30 @@
 //! The inputs of a request in flight.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use kaskade_models::Tensor;
 
 use crate::{
     error::Fault,
-    wire::{self, ContentType},
+    wire::{self, ContentType, InferRequest},
 };
 
 /// The inputs of a request for each of its dispatches.
 ///
 /// The first dispatch takes the decoded inputs. A later one, after a failure or for a stage that does not forward by itself,
-/// decodes the body again. A request that is sent once is therefore never copied.
+/// decodes the body again. A request that is sent once is therefore never copied. The tensors of a request from the same
+/// process are shared.
 pub(super) struct RetainedInputs {
     decoded: Option<Vec<Tensor>>,
-    content_type: ContentType,
-    body: Bytes,
+    source: Source,
+}
+
+/// What the inputs are made of again.
+#[derive(Clone)]
+enum Source {
+    Body(ContentType, Bytes),
+    Request(Arc<InferRequest>),
 }
 
 impl RetainedInputs {
@@ -23,18 +32,29 @@ impl RetainedInputs {
     pub(super) fn new(decoded: Vec<Tensor>, content_type: ContentType, body: Bytes) -> Self {
         Self {
             decoded: Some(decoded),
-            content_type,
-            body,
+            source: Source::Body(content_type, body),
+        }
+    }
+
+    /// Retains a request from the same process.
+    pub(super) fn shared(request: Arc<InferRequest>) -> Self {
+        Self {
+            decoded: None,
+            source: Source::Request(request),
         }
     }
 
     /// Returns the bytes that they occupy: the tensors of a MessagePack body share its memory.
     pub(super) fn size(&self) -> usize {
-        let decoded = self.decoded.iter().flatten();
-        let decoded: usize = decoded.map(|input| input.data.len() + input.name.len()).sum();
-        match self.content_type {
-            ContentType::MessagePack => decoded.max(self.body.len()),
-            ContentType::Json => decoded.saturating_add(self.body.len()),
+        let size = |inputs: &[Tensor]| -> usize {
+            let sizes = inputs.iter().map(|input| input.data.len() + input.name.len());
+            sizes.sum()
+        };
+        let decoded = self.decoded.as_deref().map_or(0, size);
+        match &self.source {
+            Source::Body(ContentType::MessagePack, body) => decoded.max(body.len()),
+            Source::Body(ContentType::Json, body) => decoded.saturating_add(body.len()),
+            Source::Request(request) => size(&request.inputs),
         }
     }
 
@@ -42,8 +62,7 @@ impl RetainedInputs {
     pub(super) fn again(&self) -> Self {
         Self {
             decoded: None,
-            content_type: self.content_type,
-            body: self.body.clone(),
+            source: self.source.clone(),
         }
     }
 
@@ -52,9 +71,10 @@ impl RetainedInputs {
     /// # Errors
     /// Never, because the body was decoded before.
     pub(super) fn get(&mut self) -> Result<Vec<Tensor>, Fault> {
-        match self.decoded.take() {
-            Some(decoded) => Ok(decoded),
-            None => Ok(wire::decode_infer(self.content_type, &self.body)?.inputs),
+        match (self.decoded.take(), &self.source) {
+            (Some(decoded), _) => Ok(decoded),
+            (None, Source::Body(content_type, body)) => Ok(wire::decode_infer(*content_type, body)?.inputs),
+            (None, Source::Request(request)) => Ok(request.inputs.clone()),
         }
     }
 }
@@ -82,6 +102,11 @@ mod tests {
             for _ in 0..3 {
                 assert_eq!(retained.get().unwrap(), inputs);
             }
+        }
+        let mut retained = RetainedInputs::shared(Arc::new(request));
+        assert_eq!(retained.size(), 9);
+        for inputs_again in [retained.again().get(), retained.get(), retained.get()] {
+            assert_eq!(inputs_again.unwrap(), inputs);
         }
     }
 }

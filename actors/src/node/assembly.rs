@@ -25,7 +25,7 @@ use crate::{
     control::planner::Planner,
     control::shifter::Shifter,
     dispatch::dispatcher::Dispatcher,
-    ingress::{Capacity, IngressConfig, Ingresses},
+    ingress::{Capacity, IngressConfig, Ingresses, LocalIntake, local},
     metrics::Metrics,
     ops::discovery,
     ops::health::{Health, HealthParts, IngressHealth, WorkerHealth},
@@ -47,6 +47,7 @@ pub(super) struct Up {
     pub(super) meter: Option<Addr<Meter>>,
     pub(super) health: Health,
     pub(super) ingresses: Vec<String>,
+    pub(super) local: Option<LocalIntake>,
 }
 
 /// Starts a node, reports that it serves, and serves until it is stopped.
@@ -138,6 +139,7 @@ async fn assemble(
         meter,
         health,
         ingresses: running.map(|ingress| ingress.id.clone()).collect(),
+        local: ingresses.as_ref().map(|ingresses| ingresses.local.clone()),
     };
     let parts = Parts {
         store,
@@ -180,30 +182,43 @@ async fn start_ingresses(
         });
         running.push(started.await.map_err(|_| shards::ended())??);
     }
-    if let (Some(shard), Some(first)) = (shards.shared().first(), running.first()) {
-        let Shared {
-            bus,
-            plans,
-            dispatcher,
-            metrics,
-            ..
-        } = shard;
-        // It counts what arrives at all ingresses of the process.
-        let shifter = Shifter::new(
-            &first.id,
-            limits.shift,
-            limits.drift,
-            plans.clone(),
-            dispatcher.clone(),
-            Arc::clone(metrics),
-            watched,
-        );
-        shifter.listen(bus, heartbeats).await?;
-        heartbeats.detect(FailureDetector::new(bus, dispatcher, &ingresses));
-        epoch_gate::watch(heartbeats, dispatcher, plans);
-    }
+    let (Some(shard), Some(first)) = (shards.shared().first(), running.first()) else {
+        return Err(shards::ended());
+    };
+    let Shared {
+        bus,
+        plans,
+        dispatcher,
+        metrics,
+        ..
+    } = shard;
+    // It counts what arrives at all ingresses of the process.
+    let shifter = Shifter::new(
+        &first.id,
+        limits.shift,
+        limits.drift,
+        plans.clone(),
+        dispatcher.clone(),
+        Arc::clone(metrics),
+        watched,
+    );
+    shifter.listen(bus, heartbeats).await?;
+    heartbeats.detect(FailureDetector::new(bus, dispatcher, &ingresses));
+    epoch_gate::watch(heartbeats, dispatcher, plans);
+    let entries = running.iter().map(|ingress| local::Entry {
+        ingress: ingress.address.clone(),
+        metrics: Arc::clone(&ingress.metrics),
+    });
+    let local = LocalIntake::new(
+        entries.collect(),
+        capacity.clone(),
+        plans.clone(),
+        closed,
+        bus.max_payload(),
+    );
     Ok(RunningIngresses {
         running,
+        local,
         capacity,
         max_in_flight: limits.max_in_flight,
     })

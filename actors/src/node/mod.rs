@@ -37,6 +37,7 @@ use crate::{
     actor::{self, Addr},
     bus::Bus,
     dispatch::dispatcher::Dispatcher,
+    ingress::LocalIntake,
     metrics::Metrics,
     ops::health::Health,
     ops::meter::{Meter, ReadEnergy},
@@ -62,6 +63,7 @@ pub struct Node {
     health: Health,
     dispatcher: Dispatcher,
     ingresses: Vec<String>,
+    local: Option<LocalIntake>,
     stop: watch::Sender<Option<Duration>>,
     thread: Option<thread::JoinHandle<()>>,
     grace: Duration,
@@ -101,6 +103,7 @@ impl Node {
             meter,
             health,
             ingresses,
+            local,
         } = up;
         Ok(Self {
             bus,
@@ -110,6 +113,7 @@ impl Node {
             health,
             dispatcher,
             ingresses,
+            local,
             stop,
             thread: Some(thread),
             grace,
@@ -119,6 +123,12 @@ impl Node {
     /// Returns the ids of its ingresses, one per shard; none if it has no ingress.
     pub fn ingresses(&self) -> &[String] {
         &self.ingresses
+    }
+
+    /// Returns the intake for clients in this process ([`Client::beside`](crate::Client::beside)); `None` if the node has no
+    /// ingress.
+    pub fn local_intake(&self) -> Option<LocalIntake> {
+        self.local.clone()
     }
 
     /// Returns the connection of its first shard to the broker.

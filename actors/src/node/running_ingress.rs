@@ -8,7 +8,9 @@ use super::NodeError;
 use crate::{
     actor::{Actor, Addr},
     ingress::durable::{self, DurableIntake},
-    ingress::{self, Capacity, Identity, Ingress, IngressConfig, Ingresses, IntakeParts, StatePublisher},
+    ingress::{
+        self, Capacity, Identity, Ingress, IngressConfig, Ingresses, IntakeParts, LocalIntake, StatePublisher,
+    },
     metrics::Metrics,
     ops::discovery::{self, Announcement},
     stage::hosting::Shared,
@@ -20,6 +22,8 @@ use crate::{
 pub(super) struct RunningIngress {
     pub(super) id: String,
     pub(super) address: Addr<Ingress>,
+    /// Its counters.
+    pub(super) metrics: Arc<Metrics>,
     /// Takes requests until it has ended.
     pub(super) taking: JoinHandle<()>,
     /// Its durable requests, if it takes any.
@@ -42,6 +46,8 @@ pub(super) struct RunningIngresses {
     pub(super) capacity: Capacity,
     /// The total number of permits.
     pub(super) max_in_flight: usize,
+    /// Takes requests of clients in this process.
+    pub(super) local: LocalIntake,
 }
 
 impl RunningIngresses {
@@ -122,10 +128,12 @@ pub(super) async fn start(
         None
     };
     let state = StatePublisher::start(&id, dispatcher, plans, epochs)?;
-    let announced = discovery::announce(bus, dispatcher.app(), &id, metrics, dispatcher.supervisor()).await?;
+    let counted = Arc::clone(&metrics);
+    let announced = discovery::announce(bus, dispatcher.app(), &id, counted, dispatcher.supervisor()).await?;
     Ok(RunningIngress {
         id,
         address,
+        metrics,
         taking,
         durable,
         announced,

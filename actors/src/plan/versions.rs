@@ -255,6 +255,11 @@ impl PlanVersions {
         self.loading.load(Ordering::Relaxed)
     }
 
+    /// Returns whether requests are admitted: there is a plan, and no first one is being loaded.
+    pub(crate) fn is_serving(&self) -> bool {
+        !self.is_loading() && self.state.borrow().current().is_some()
+    }
+
     /// Sets whether the first plan is being loaded.
     pub(crate) fn set_loading(&self, loading: bool) {
         if self.loading.swap(loading, Ordering::Relaxed) != loading {

@@ -10,6 +10,7 @@ mod done;
 mod energy;
 pub mod headers;
 mod lists;
+mod options;
 mod scan;
 mod tensors;
 #[cfg(test)]
@@ -33,6 +34,7 @@ pub use done::{Done, DoneResult};
 pub use energy::{EnergyReport, ModelEnergy, Tokens};
 pub use lists::MAX_PARAMETERS;
 use lists::at_most;
+pub use options::RequestOptions;
 pub use tensors::{Data as TensorData, MAX_RANK, MAX_TENSORS, WrittenData as TensorElements};
 pub use token::{NotAToken, Token, TokenKey};
 pub use watch::{

@@ -22,6 +22,7 @@ mod foreign;
 mod gears;
 mod health;
 mod leaving;
+mod local;
 mod pipelines;
 mod plan_store;
 mod planners;

@@ -1,22 +1,26 @@
 //! Memory of a gateway with many idle streams. Service, gateway and clients are processes of their own.
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
-use kaskade_actors::Service;
 use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::stage::worker::WorkerConfig;
+use kaskade_actors::{Node, Service};
+use kaskade_gateway::AppOptions;
 use kaskade_models::{Continuous, Inputs, Model, ModelError, Outputs, Progress, Tensor};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
 
-use crate::{Failure, bus, wait_for_a_line};
+use crate::processes::Running;
+use crate::{BUDGET, Failure, bus, listen, wait_for_a_line};
 
-/// Says one piece and then nothing, until it is cancelled.
+/// Says one piece and then nothing, until it is cancelled. Tells how many requests it has.
 #[derive(Default)]
 struct Silent {
     fresh: Vec<u64>,
+    has: Arc<AtomicUsize>,
 }
 
 impl Model for Silent {
@@ -37,11 +41,13 @@ impl Model for Silent {
 impl Continuous for Silent {
     fn submit(&mut self, number: u64, _: &Inputs) -> Result<(), ModelError> {
         self.fresh.push(number);
+        self.has.fetch_add(1, SeqCst);
         Ok(())
     }
 
     fn cancel(&mut self, number: u64) {
         self.fresh.retain(|fresh| *fresh != number);
+        self.has.fetch_sub(1, SeqCst);
     }
 
     fn step(&mut self) -> Vec<Progress> {
@@ -56,13 +62,15 @@ impl Continuous for Silent {
     }
 }
 
-/// Serves the silent model until a line is read.
-pub(crate) fn service() -> Result<(), Failure> {
+/// Starts a service of the silent model. Returns it and the number of requests that the model has.
+fn silent() -> Result<(Node, Arc<AtomicUsize>), Failure> {
     let ingress = IngressConfig {
         max_in_flight: 100_000,
         max_budget: Duration::from_hours(1),
         ..IngressConfig::default()
     };
+    let has = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&has);
     let node = Service::new("idle")
         .bus(bus("embedded", "idle"))
         .ingress(ingress)
@@ -70,40 +78,62 @@ pub(crate) fn service() -> Result<(), Failure> {
             name: "local".to_owned(),
             queue_capacity: 100_000,
         })
-        .model("silent", || Ok::<_, String>(Silent::default()))
+        .model("silent", move || {
+            Ok::<_, String>(Silent {
+                fresh: Vec::new(),
+                has: Arc::clone(&counter),
+            })
+        })
         .start()?;
+    Ok((node, has))
+}
+
+/// Serves the silent model until a line is read.
+pub(crate) fn service() -> Result<(), Failure> {
+    let (node, _) = silent()?;
     println!("{}", node.bus().url());
     wait_for_a_line()?;
     node.stop();
     Ok(())
 }
 
-/// A process that ends with this value.
-struct Running(Child, BufReader<ChildStdout>);
-
-impl Running {
-    fn start(words: &[&str]) -> Result<Self, Failure> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(words)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let lines = BufReader::new(child.stdout.take().ok_or("no output")?);
-        Ok(Self(child, lines))
-    }
-
-    fn line(&mut self) -> Result<String, Failure> {
-        let mut line = String::new();
-        self.1.read_line(&mut line)?;
-        Ok(line.trim().to_owned())
-    }
+/// Opens the streams, reads the first piece of each, and keeps them until it is killed.
+pub(crate) fn hold(address: &str, streams: usize) -> Result<(), Failure> {
+    let _open = open(address, streams)?;
+    println!("open");
+    wait_for_a_line()
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+/// Kills clients with that many streams, with the gateway beside the ingress and apart from it, and prints how long requests
+/// were left running.
+pub(crate) fn vanish(streams: usize, rounds: usize) -> Result<(), Failure> {
+    let (node, has) = silent()?;
+    for (name, local) in [("beside", node.local_intake()), ("apart", None)] {
+        let gateway = listen("127.0.0.1:0".parse()?)?;
+        let options = AppOptions::new("idle").default_budget(BUDGET);
+        gateway.serve(options.beside(local), bus(node.bus().url(), "idle"))?;
+        let mut taken = Vec::new();
+        for _ in 0..rounds {
+            let mut clients =
+                Running::start(&["hold", &gateway.address().to_string(), &streams.to_string()])?;
+            clients.line()?;
+            let before = has.load(SeqCst);
+            let begun = Instant::now();
+            clients.kill();
+            while has.load(SeqCst) > 0 {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            taken.push(begun.elapsed().as_secs_f64() * 1e3);
+            if before != streams {
+                return Err(format!("{before} requests were running").into());
+            }
+        }
+        taken.sort_by(f64::total_cmp);
+        println!("{{\"name\":\"vanish\",\"gateway\":\"{name}\",\"streams\":{streams},\"ms\":{taken:.1?}}}");
+        gateway.stop();
     }
+    node.stop();
+    Ok(())
 }
 
 /// Resident memory of a process, MiB.
@@ -117,18 +147,8 @@ fn resident(pid: u32) -> Result<f64, Failure> {
     Ok(kib / 1_024.0)
 }
 
-/// Opens the streams, waits for the first piece of each, and prints the memory of the gateway.
-pub(crate) fn measure(streams: usize) -> Result<(), Failure> {
-    let mut service = Running::start(&["idle-service"])?;
-    let url = service.line()?;
-    let mut gateway = Running::start(&["idle-gateway", &url])?;
-    let ready = gateway.line()?;
-    let words: Vec<&str> = ready.split(' ').collect();
-    let ["ready", address, "pid", pid] = words.as_slice() else {
-        return Err(format!("the gateway said {ready:?}").into());
-    };
-    let (address, pid) = (address.trim_start_matches("http://").to_owned(), pid.parse()?);
-    let before = resident(pid)?;
+/// Opens streams and waits for the first piece of each.
+fn open(address: &str, streams: usize) -> Result<(Runtime, Vec<TcpStream>), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -153,6 +173,17 @@ pub(crate) fn measure(streams: usize) -> Result<(), Failure> {
         }
         Ok::<_, Failure>(open)
     })?;
+    Ok((runtime, open))
+}
+
+/// Opens the streams, waits for the first piece of each, and prints the memory of the gateway.
+pub(crate) fn measure(streams: usize) -> Result<(), Failure> {
+    let mut service = Running::start(&["idle-service"])?;
+    let url = service.line()?;
+    let mut gateway = Running::start(&["idle-gateway", &url])?;
+    let (address, pid) = gateway.ready()?;
+    let before = resident(pid)?;
+    let (_runtime, open) = open(&address, streams)?;
     let after = resident(pid)?;
     println!(
         "{{\"name\":\"idle\",\"streams\":{},\"rss_mib\":{after:.1},\"empty_mib\":{before:.1},\"per_stream_kib\":{:.1}}}",

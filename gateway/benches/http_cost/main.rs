@@ -5,24 +5,33 @@
 //!
 //! http_cost gateway URL ADDRESS                  a gateway for the apps of `serving_cost serve`, until a line is read
 //! http_cost load ADDRESS APP CONCURRENCY SECONDS closed loops over HTTP
+//! http_cost serve ADDRESS [THREADS]              the same apps and their gateway in one process, as `kaskade serve --http`
 //! http_cost added CONCURRENCY SECONDS ROUNDS     p50 over NATS and over HTTP in turn, and what HTTP adds
-//! http_cost idle STREAMS                         memory of a gateway with that many idle streams; needs `ulimit -n` twice as high
+//! http_cost idle STREAMS                         memory of a gateway with that many idle streams
+//! http_cost vanish STREAMS ROUNDS                time for which requests of killed clients are left running
+//! http_cost dashboard REPLICAS PER_WORKER SECONDS    processor time of a gateway that shows them
 //! ```
 //!
-//! `scripts/bench-peers.py` runs the first two beside the peers, interleaved. A request is that of `serving_cost`: a draw that
+//! `scripts/bench-peers.py` runs the first three beside the peers, interleaved. A request is that of `serving_cost`: a draw that
 //! decides where the cascade exits, and 64 numbers, as a binary tensor.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
+#[path = "../../../actors/benches/serving_cost/apps.rs"]
+mod apps;
+mod dashboard;
 mod idle;
 mod load;
+mod processes;
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use kaskade_actors::Service;
-use kaskade_actors::bus::{BusConfig, PlanStorage};
 use kaskade_gateway::{AppOptions, Gateway, Limits};
 use kaskade_models::{Inputs, Model, ModelError, Outputs, Tensor};
+
+use apps::{BATCHING, Trivial, bus, cascade};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -44,21 +53,14 @@ impl Model for Label {
     }
 }
 
-fn bus(url: &str, app: &str) -> BusConfig {
-    let config = BusConfig {
-        plans: PlanStorage::Memory,
-        ..BusConfig::new(app)
-    };
-    if url == "embedded" {
-        config
-    } else {
-        config.url(url)
-    }
+fn listen(address: SocketAddr) -> Result<Gateway, Failure> {
+    listen_on(address, None)
 }
 
-fn listen(address: SocketAddr) -> Result<Gateway, Failure> {
+fn listen_on(address: SocketAddr, threads: Option<NonZeroUsize>) -> Result<Gateway, Failure> {
     let limits = Limits {
         max_in_flight: 20_000,
+        threads,
         ..Limits::default()
     };
     Ok(Gateway::listen(address, limits)?)
@@ -81,39 +83,73 @@ fn gateway(url: &str, address: SocketAddr, apps: &[&str]) -> Result<(), Failure>
     Ok(())
 }
 
-/// Measures NATS and HTTP in turn, with one service behind both.
+/// The apps `cascade` and `single` of `serving_cost serve`, with their gateway in this process.
+fn serve(address: SocketAddr, threads: Option<NonZeroUsize>) -> Result<(), Failure> {
+    let model = |draw: f32| move || Ok::<_, String>(Trivial::new(draw));
+    let cascade = Service::new("cascade")
+        .bus(bus("embedded", "cascade"))
+        .plan(cascade())
+        .model("s1", model(0.6))
+        .model("s2", model(0.85))
+        .model("s3", model(1.1))
+        .start()?;
+    let url = cascade.bus().url().to_owned();
+    let single = Service::new("single")
+        .bus(bus(&url, "single"))
+        .batching(BATCHING)
+        .model("s", model(1.1))
+        .start()?;
+    let gateway = listen_on(address, threads)?;
+    for (app, node) in [("cascade", &cascade), ("single", &single)] {
+        let options = AppOptions::new(app).default_budget(BUDGET);
+        gateway.serve(options.beside(node.local_intake()), bus(&url, app))?;
+    }
+    println!("ready http://{} pid {}", gateway.address(), std::process::id());
+    wait_for_a_line()?;
+    gateway.stop();
+    cascade.stop();
+    single.stop();
+    Ok(())
+}
+
+/// Measures NATS and HTTP in turn, with one service behind both; HTTP by a gateway beside the ingress, and by one that asks over
+/// NATS.
 fn added(concurrency: usize, seconds: f64, rounds: usize) -> Result<(), Failure> {
     let node = Service::new("single")
         .bus(bus("embedded", "single"))
         .model("s", || Ok::<_, String>(Label))
         .start()?;
     let url = node.bus().url().to_owned();
-    let gateway = listen("127.0.0.1:0".parse()?)?;
-    gateway.serve(
-        AppOptions::new("single").default_budget(BUDGET),
-        bus(&url, "single"),
-    )?;
+    let of = |local| {
+        let gateway = listen("127.0.0.1:0".parse()?)?;
+        let options = AppOptions::new("single").default_budget(BUDGET);
+        gateway.serve(options.beside(local), bus(&url, "single"))?;
+        Ok::<_, Failure>(gateway)
+    };
+    let gateways = [("beside", of(node.local_intake())?), ("apart", of(None)?)];
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let mut differences = Vec::new();
+    let mut differences = [Vec::new(), Vec::new()];
     for round in 1..=rounds {
         let over_nats = runtime.block_on(load::nats(&url, "single", concurrency, seconds))?;
-        let over_http = runtime.block_on(load::http(gateway.address(), "single", concurrency, seconds))?;
-        println!(
-            "{{\"round\":{round},\"nats\":{},\"http\":{}}}",
-            over_nats.json(),
-            over_http.json()
-        );
-        differences.push(over_http.p50_ms - over_nats.p50_ms);
+        println!("{{\"round\":{round},\"nats\":{}}}", over_nats.json());
+        for ((name, gateway), differences) in gateways.iter().zip(&mut differences) {
+            let over_http = load::http(gateway.address(), "single", concurrency, seconds);
+            let over_http = runtime.block_on(over_http)?;
+            println!("{{\"round\":{round},\"{name}\":{}}}", over_http.json());
+            differences.push(over_http.p50_ms - over_nats.p50_ms);
+        }
     }
-    differences.sort_by(f64::total_cmp);
-    let median = differences
-        .get(differences.len() / 2)
-        .copied()
-        .unwrap_or_default();
-    println!("{{\"name\":\"added\",\"concurrency\":{concurrency},\"added_p50_ms\":{median:.3}}}");
-    gateway.stop();
+    for ((name, gateway), mut differences) in gateways.into_iter().zip(differences) {
+        differences.sort_by(f64::total_cmp);
+        let median = differences.get(differences.len() / 2).copied();
+        let median = median.unwrap_or_default();
+        println!(
+            "{{\"name\":\"added\",\"gateway\":\"{name}\",\"concurrency\":{concurrency},\"added_p50_ms\":{median:.3}}}"
+        );
+        gateway.stop();
+    }
     node.stop();
     Ok(())
 }
@@ -125,6 +161,8 @@ fn main() -> Result<(), Failure> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["gateway", url, address] => gateway(url, address.parse()?, &["cascade", "single"]),
+        ["serve", address] => serve(address.parse()?, None),
+        ["serve", address, threads] => serve(address.parse()?, Some(threads.parse()?)),
         ["load", address, app, concurrency, seconds] => {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -138,6 +176,11 @@ fn main() -> Result<(), Failure> {
             added(concurrency.parse()?, seconds.parse()?, rounds.parse()?)
         }
         ["idle", streams] => idle::measure(streams.parse()?),
+        ["hold", address, streams] => idle::hold(address, streams.parse()?),
+        ["vanish", streams, rounds] => idle::vanish(streams.parse()?, rounds.parse()?),
+        ["dashboard", replicas, per_worker, seconds] => {
+            dashboard::measure(replicas.parse()?, per_worker.parse()?, seconds.parse()?)
+        }
         ["idle-service"] => idle::service(),
         ["idle-gateway", url] => gateway(url, "127.0.0.1:0".parse()?, &["idle"]),
         _ => Err("gateway/benches/http_cost/main.rs lists the commands at its head".into()),

@@ -88,7 +88,7 @@ pub(super) async fn respond(call: Call, head: Head, asked: Vec<Asked>) -> Result
         let receiver = call.stream(asked.request);
         let stream = stream::unfold(receiver, move |mut receiver| async move {
             let piece = receiver.recv().await?;
-            Some(((index, piece), receiver))
+            Some(((index, *piece), receiver))
         });
         pieces.push(stream.boxed());
         if !asked.echo.is_empty() {

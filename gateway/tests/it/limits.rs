@@ -1,6 +1,7 @@
 //! Budgets, limits, compression, keys, and the graceful shutdown.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -144,6 +145,45 @@ fn a_request_needs_the_key_of_a_tenant_within_its_limits() {
 }
 
 #[test]
+fn a_connection_without_a_complete_request_head_is_closed() {
+    let limits = Limits {
+        head_pause: Duration::from_millis(200),
+        ..Limits::default()
+    };
+    let stand = Stand::cascade(limits);
+    let begins = |sent: &[u8]| {
+        let mut stream = TcpStream::connect(stand.address()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(sent).unwrap();
+        stream
+    };
+    // Nothing; half a head; half of what HTTP/2 begins with; HTTP/2 without a request.
+    let halves: [&[u8]; 4] = [
+        b"",
+        b"POST /v2/models/app/infer HTTP/1.1\r\nhost: here\r\n",
+        b"PRI * HTTP/2.0\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
+    ];
+    for mut stream in halves.map(begins) {
+        stream.read_to_end(&mut Vec::new()).unwrap();
+    }
+    // A connection that is kept is closed likewise.
+    let mut kept = begins(b"GET /live HTTP/1.1\r\nhost: here\r\n\r\n");
+    let mut answered = Vec::new();
+    kept.read_to_end(&mut answered).unwrap();
+    assert!(answered.starts_with(b"HTTP/1.1 200"));
+    // The time of a request itself does not count.
+    let late = slow(
+        Duration::from_millis(600),
+        Limits {
+            head_pause: Duration::from_millis(200),
+            ..Limits::default()
+        },
+    );
+    assert_eq!(late.post(INFER, &[], body()).status, 200);
+}
+
+#[test]
 fn a_gateway_that_stops_answers_what_it_has() {
     let stand = slow(Duration::from_millis(500), Limits::default());
     let address = stand.address();
@@ -155,8 +195,5 @@ fn a_gateway_that_stops_answers_what_it_has() {
     stand.gateway.stop();
     assert_eq!(asked.join().unwrap().status, 200);
     assert!(begun.elapsed() < PATIENCE);
-    assert!(
-        std::net::TcpStream::connect(address).is_err(),
-        "it listens no more"
-    );
+    assert!(TcpStream::connect(address).is_err(), "it listens no more");
 }

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kaskade_actors::Service;
-use kaskade_gateway::{AppOptions, Limits, Streaming};
+use kaskade_actors::bus::BusConfig;
+use kaskade_gateway::{AppOptions, Gateway, Limits, Streaming};
 use kaskade_models::{Continuous, Inputs, Model, ModelError, Outputs, Progress, Tensor};
 use kaskade_policy::plan::Plan;
 use kaskade_testkit::{PATIENCE, wait_until};
@@ -220,8 +221,15 @@ fn an_optimistic_stream_retracts_what_a_later_stage_replaces() {
 #[test]
 fn the_request_of_a_client_that_goes_away_is_cancelled() {
     let (stand, in_model) = stand(100_000, Duration::from_millis(5), Streaming::AfterCertain);
-    for body in [asked(), json!({"prompt": "x"}).to_string()] {
-        let mut client = TcpStream::connect(stand.address()).unwrap();
+    // A gateway that asks over the broker.
+    let apart = Gateway::listen("127.0.0.1:0".parse().unwrap(), Limits::default()).unwrap();
+    let options = AppOptions::new("app").max_budget(PATIENCE);
+    let bus = BusConfig::new("app").url(stand.node.bus().url());
+    apart.serve(options, bus).unwrap();
+    let bodies = [asked(), json!({"prompt": "x"}).to_string()];
+    let ways = [stand.address(), apart.address()].into_iter();
+    for (address, body) in ways.flat_map(|way| bodies.iter().map(move |body| (way, body))) {
+        let mut client = TcpStream::connect(address).unwrap();
         client
             .write_all(&request("POST", COMPLETIONS, &[], body.as_bytes()))
             .unwrap();

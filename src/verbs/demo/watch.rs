@@ -136,7 +136,8 @@ pub(super) fn run(
         .bus(bus.clone())
         .start()?;
     http.watch(service.node().health().clone());
-    http.serve(gateway::options(app), bus)?;
+    let options = gateway::options(app).beside(service.node().local_intake());
+    http.serve(options, bus)?;
     let address = http.address();
     say(&format!(
         "open http://{address}/ to watch {:.0} to {:.0} requests per second; Ctrl-C ends",

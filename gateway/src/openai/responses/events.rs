@@ -25,7 +25,7 @@ use crate::failure::Failure;
 struct Events {
     call: Call,
     resource: Resource,
-    pieces: UnboundedReceiver<Piece>,
+    pieces: UnboundedReceiver<Box<Piece>>,
     /// The text that the client has.
     sent: String,
     /// Number of the next event.
@@ -46,7 +46,7 @@ pub(super) async fn respond(
 ) -> Result<Response<Body>, Failure> {
     let mut pieces = call.stream_certain(request);
     let lost = || Failure::from(Fault::new(Code::Internal, "the answer ended without a result"));
-    let first = match pieces.recv().await.ok_or_else(lost)? {
+    let first = match *pieces.recv().await.ok_or_else(lost)? {
         Piece::End(Err(failure)) => return Err(failure),
         piece => piece,
     };
@@ -81,7 +81,7 @@ impl Events {
                     return None;
                 }
                 match events.pieces.recv().await {
-                    Some(piece) => events.take(piece),
+                    Some(piece) => events.take(*piece),
                     None => {
                         events.fail(&Fault::new(Code::Internal, "the answer ended without a result").into());
                     }

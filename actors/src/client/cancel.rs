@@ -1,0 +1,38 @@
+//! Cancels a request that was sent over the broker and is no longer wanted.
+
+use super::Client;
+
+/// Cancels the requests of an id when it is dropped.
+pub(super) struct CancelOnDrop<'a> {
+    client: Option<&'a Client>,
+    id: &'a str,
+}
+
+impl<'a> CancelOnDrop<'a> {
+    pub(super) fn new(client: &'a Client, id: &'a str) -> Self {
+        Self {
+            client: Some(client),
+            id,
+        }
+    }
+
+    /// Nothing is cancelled any more: the request has ended.
+    pub(super) fn disarm(&mut self) {
+        self.client = None;
+    }
+}
+
+impl Drop for CancelOnDrop<'_> {
+    fn drop(&mut self) {
+        let Some(client) = self.client.take() else { return };
+        let (client, id) = (client.clone(), self.id.to_owned());
+        // Without a runtime the process ends, and its requests with it.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                if let Err(fault) = client.cancel(&id).await {
+                    tracing::warn!(%fault, "cancelling a request failed");
+                }
+            });
+        }
+    }
+}

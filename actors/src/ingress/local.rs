@@ -1,0 +1,201 @@
+//! The intake for clients in the same process: requests and replies pass between threads, without the broker and without
+//! encoding. Permits, admission, ledger and refusals are those of any request.
+
+use std::fmt;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use crate::actor::{Addr, Message};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::held::Held;
+use super::in_flight::{Ingress, To};
+use super::intake::Capacity;
+use super::refusal::{TOO_MANY_BYTES, TOO_MANY_REQUESTS};
+use crate::{
+    bus::publisher::HEADROOM,
+    error::Fault,
+    metrics::Metrics,
+    plan::versions::PlanVersions,
+    wire::Message as _,
+    wire::{InferReply, InferRequest, RequestOptions},
+};
+
+/// Takes requests of clients in the process of its ingresses. Cheap to clone.
+#[derive(Clone)]
+pub struct LocalIntake(Arc<Inner>);
+
+struct Inner {
+    entries: Vec<Entry>,
+    /// Rotates among the ingresses.
+    turn: AtomicUsize,
+    capacity: Capacity,
+    plans: PlanVersions,
+    /// True once the node leaves.
+    closed: watch::Receiver<bool>,
+    /// Largest request, bytes: that of the broker, so that a request fits wherever it is sent again.
+    max_payload: usize,
+}
+
+/// One ingress, as its clients see it.
+#[derive(Clone)]
+pub(crate) struct Entry {
+    pub(crate) ingress: Addr<Ingress>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+impl fmt::Debug for LocalIntake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalIntake")
+            .field("app", &self.0.plans.app())
+            .field("ingresses", &self.0.entries.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where parts of a streamed answer go. In boxes, because a channel reserves room for 32 of them in every stream.
+pub(crate) type Parts = mpsc::UnboundedSender<Box<InferReply>>;
+
+/// A request of a client in this process.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct Asked {
+    pub(super) request: Arc<InferRequest>,
+    pub(super) options: RequestOptions,
+    pub(super) to: LocalClient,
+}
+
+/// Where the reply to a client in this process goes.
+pub(super) struct LocalClient {
+    pub(super) reply: oneshot::Sender<Result<InferReply, Fault>>,
+    /// Where parts of a streamed answer go, all of them before the reply.
+    pub(super) parts: Option<Parts>,
+    pub(super) held: Held,
+}
+
+impl LocalClient {
+    /// Answers with a fault. A client that no longer waits needs no answer.
+    pub(super) fn refuse(self, fault: &Fault) {
+        drop(self.held);
+        let _ = self.reply.send(Err(fault.clone()));
+    }
+}
+
+/// The client in this process that sent requests of this id has dropped one of them.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct Dropped {
+    pub(super) id: String,
+}
+
+/// A request that an ingress of this process has. Dropping it before its reply cancels the request.
+pub(crate) struct Pending {
+    reply: oneshot::Receiver<Result<InferReply, Fault>>,
+    /// The ingress and the id, until the reply has come.
+    taken: Option<(Addr<Ingress>, String)>,
+}
+
+impl Pending {
+    /// Waits for the reply; `None` if the ingress has ended without one.
+    pub(crate) async fn reply(&mut self) -> Option<Result<InferReply, Fault>> {
+        let reply = (&mut self.reply).await;
+        self.taken = None;
+        reply.ok()
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some((ingress, id)) = self.taken.take() {
+            // The ingress finds the request by its closed channel: others may have the same id.
+            self.reply.close();
+            ingress.do_send(Dropped { id });
+        }
+    }
+}
+
+impl LocalIntake {
+    /// Creates the intake of these ingresses, which share the capacity. It takes nothing once `closed` is true.
+    pub(crate) fn new(
+        entries: Vec<Entry>,
+        capacity: Capacity,
+        plans: PlanVersions,
+        closed: watch::Receiver<bool>,
+        max_payload: usize,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            entries,
+            turn: AtomicUsize::new(0),
+            capacity,
+            plans,
+            closed,
+            max_payload,
+        }))
+    }
+
+    /// Hands a request to an ingress of this process; a full one refuses it at once. `None` if it must go over the broker: no
+    /// ingress here can answer it now, or it is larger than the broker accepts.
+    pub(crate) fn take(
+        &self,
+        request: &Arc<InferRequest>,
+        options: &RequestOptions,
+        parts: Option<Parts>,
+    ) -> Option<Pending> {
+        let size = request.size_hint();
+        if !self.0.plans.is_serving() || size > self.0.max_payload.saturating_sub(HEADROOM) {
+            return None;
+        }
+        let entry = self.next()?;
+        let permit = Arc::clone(&self.0.capacity.permits).try_acquire_owned();
+        // After the permit: a node that leaves closes first and then waits for the permits.
+        if *self.0.closed.borrow() {
+            return None;
+        }
+        entry.metrics.arrived();
+        let (reply, replied) = oneshot::channel();
+        let refuse = |fault: &Arc<Fault>, reply: oneshot::Sender<_>| {
+            entry.metrics.shared_fault(fault);
+            // The receiver is below.
+            let _ = reply.send(Err(Fault::clone(fault)));
+            None
+        };
+        let taken = match permit {
+            Err(_) => refuse(TOO_MANY_REQUESTS.fault(), reply),
+            Ok(permit) => {
+                let mut held = Held::new(permit, &self.0.capacity.bytes);
+                if held.charge(size) {
+                    entry.ingress.do_send(Asked {
+                        request: Arc::clone(request),
+                        options: options.clone(),
+                        to: LocalClient { reply, parts, held },
+                    });
+                    Some((entry.ingress.clone(), options.id.clone()))
+                } else {
+                    refuse(TOO_MANY_BYTES.fault(), reply)
+                }
+            }
+        };
+        Some(Pending {
+            reply: replied,
+            taken,
+        })
+    }
+
+    /// Returns the next ingress that runs.
+    fn next(&self) -> Option<&Entry> {
+        let entries = &self.0.entries;
+        let first = self.0.turn.fetch_add(1, Ordering::Relaxed) % entries.len().max(1);
+        let (last, from_first) = entries.split_at_checked(first)?;
+        let mut in_turn = from_first.iter().chain(last);
+        in_turn.find(|entry| entry.ingress.connected())
+    }
+}
+
+impl To {
+    /// Whether it is a client in this process that no longer waits.
+    pub(super) fn is_dropped(&self) -> bool {
+        matches!(self, Self::Local(client) if client.reply.is_closed())
+    }
+}

@@ -1,0 +1,141 @@
+//! What accompanies a request, besides its body.
+
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+
+use super::headers::{self, Trace};
+use super::lists::MAX_PARAMETERS;
+use super::{InferRequest, MAX_RANK, MAX_TENSORS};
+use crate::error::{Code, Fault};
+use crate::ids;
+
+/// Id, budget and trace of a request: in headers on the bus, beside the request within a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestOptions {
+    /// Its id; unique, unless the client wants to cancel several requests at once.
+    pub id: String,
+    /// Its budget.
+    pub budget: Duration,
+    /// Its place in a trace: the span that the ingress's is below.
+    pub trace: Trace,
+}
+
+impl RequestOptions {
+    /// Returns the options that headers state, with that budget; a new id if they and the request have none.
+    ///
+    /// # Errors
+    /// [`Code::Malformed`] for an invalid id.
+    pub(crate) fn read(headers: &HeaderMap, request: &InferRequest, budget: Duration) -> Result<Self, Fault> {
+        let named = headers::request_id(headers)?.or(request.id.as_deref());
+        Ok(Self {
+            id: named.map_or_else(ids::unique_token, ToOwned::to_owned),
+            budget,
+            trace: Trace::read(headers).unwrap_or_else(Trace::start),
+        })
+    }
+
+    /// Returns the options as headers.
+    ///
+    /// # Errors
+    /// [`Code::Malformed`] for an invalid id.
+    pub(crate) fn headers(&self) -> Result<HeaderMap, Fault> {
+        let mut headers = HeaderMap::new();
+        headers::put_request_id(&mut headers, &self.id)?;
+        headers::put_budget(&mut headers, self.budget);
+        self.trace.put(&mut headers);
+        Ok(headers)
+    }
+}
+
+impl InferRequest {
+    /// Asks for parts of the answer of stages that always reply, unless the request says otherwise.
+    pub(crate) fn ask_for_parts(&mut self) {
+        let stream = self.parameters.entry("stream".to_owned());
+        stream.or_insert_with(|| "true".to_owned());
+    }
+
+    /// Checks what decoding a request checks, for one that is not encoded.
+    ///
+    /// # Errors
+    /// [`Code::Malformed`].
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        let malformed = |reason: String| {
+            Err(Fault::new(
+                Code::Malformed,
+                format!("not a valid InferRequest: {reason}"),
+            ))
+        };
+        if self.inputs.len() > MAX_TENSORS {
+            return malformed(format!("more than {MAX_TENSORS} inputs"));
+        }
+        if self.parameters.len() > MAX_PARAMETERS {
+            return malformed(format!("more than {MAX_PARAMETERS} parameters"));
+        }
+        for input in &self.inputs {
+            if input.shape.len() > MAX_RANK {
+                return malformed(format!(
+                    "tensor `{}` has more than {MAX_RANK} dimensions",
+                    input.name
+                ));
+            }
+            // The elements are shared, not copied.
+            if let Err(error) = input.clone().checked() {
+                return malformed(error.to_string());
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Message as _;
+    use bytes::Bytes;
+    use kaskade_models::{Datatype, Tensor};
+
+    #[test]
+    fn a_request_is_checked_as_decoding_checks_it() {
+        let tensor = |shape: &[usize], bytes: usize| Tensor {
+            name: "x".to_owned(),
+            shape: shape.to_vec(),
+            datatype: Datatype::F32,
+            data: Bytes::from(vec![0; bytes]),
+        };
+        let with = |inputs: Vec<Tensor>| InferRequest {
+            inputs,
+            ..InferRequest::default()
+        };
+        let mut many = with(Vec::new());
+        many.parameters = (0..=MAX_PARAMETERS)
+            .map(|number| (number.to_string(), String::new()))
+            .collect();
+        for (request, valid) in [
+            (with(vec![tensor(&[2], 8)]), true),
+            (with(vec![tensor(&[2], 7)]), false),
+            (with(vec![tensor(&[1; MAX_RANK], 4)]), true),
+            (with(vec![tensor(&[1; MAX_RANK + 1], 4)]), false),
+            (with(vec![tensor(&[], 4); MAX_TENSORS]), true),
+            (with(vec![tensor(&[], 4); MAX_TENSORS + 1]), false),
+            (many, false),
+        ] {
+            assert_eq!(request.check().is_ok(), valid, "{request:?}");
+            let decoded = InferRequest::decode(&request.encode().unwrap());
+            assert_eq!(decoded.is_ok(), valid, "{request:?}");
+        }
+    }
+
+    #[test]
+    fn options_are_the_same_as_headers() {
+        let options = RequestOptions {
+            id: "one".to_owned(),
+            budget: Duration::from_millis(7),
+            trace: Trace::start(),
+        };
+        let headers = options.headers().unwrap();
+        assert_eq!(headers::budget(&headers).unwrap(), Some(options.budget));
+        let read = RequestOptions::read(&headers, &InferRequest::default(), options.budget);
+        assert_eq!(read.unwrap(), options);
+    }
+}
