@@ -194,7 +194,7 @@ impl World {
         let first = ingress.ledger.iter().next();
         let oldest = first.map_or(admits, |(_, kept)| kept.epoch);
         if std::mem::replace(&mut ingress.told, (admits, oldest)) != (admits, oldest) {
-            self.publish_state(of);
+            self.publish_state(of, true);
         }
     }
 

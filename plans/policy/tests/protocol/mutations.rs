@@ -158,6 +158,12 @@ fn a_replica_that_hangs_is_noticed() {
 #[test]
 fn workers_that_learn_nothing_are_noticed() {
     notices(Sabotage::SilentIngresses, Weather::Crashes, Oracle::Avoids);
+    notices(Sabotage::DeafToIngresses, Weather::Crashes, Oracle::Avoids);
+}
+
+#[test]
+fn workers_that_learn_late_are_noticed() {
+    notices(Sabotage::LateIngresses, Weather::Crashes, Oracle::Avoids);
 }
 
 #[test]

@@ -321,7 +321,7 @@ impl World {
         if self.now < STOP_US {
             self.timer(of, STATE_PERIOD_US, Timer::State);
         }
-        self.publish_state(of);
+        self.publish_state(of, false);
     }
 
     /// After a change of liveness the ingress's own view follows, and workers are told.
@@ -330,11 +330,12 @@ impl World {
         let revision = process.liveness.revision();
         if revision != process.view.0 {
             process.view = (revision, process.liveness.reachability());
-            self.publish_state(of);
+            self.publish_state(of, true);
         }
     }
 
-    pub(crate) fn publish_state(&mut self, of: usize) {
+    /// Publishes the state of an ingress: `changed`, or again.
+    pub(crate) fn publish_state(&mut self, of: usize, changed: bool) {
         let silent = self.sabotage == Some(Sabotage::SilentIngresses);
         let now = self.now;
         let process = &mut self.processes[of];
@@ -349,6 +350,9 @@ impl World {
             .retain(|replica, _| unavailable.contains(replica));
         for replica in &unavailable {
             process.unavailable.entry(replica.clone()).or_insert(now);
+        }
+        if changed && self.sabotage == Some(Sabotage::LateIngresses) {
+            return;
         }
         if silent {
             unavailable.clear();
@@ -366,7 +370,7 @@ impl World {
 
     /// A worker without an ingress avoids what ingresses tell it to.
     fn hear_avoided(&mut self, to: usize, ingress: &str, sequence: u64, unavailable: &BTreeSet<String>) {
-        if self.processes[to].ingress.is_some() {
+        if self.processes[to].ingress.is_some() || self.sabotage == Some(Sabotage::DeafToIngresses) {
             return;
         }
         let view = IngressView {

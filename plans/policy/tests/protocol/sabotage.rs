@@ -59,4 +59,8 @@ pub(crate) enum Sabotage {
     ChecksNoEpoch,
     /// The ingresses do not tell workers which replicas to avoid.
     SilentIngresses,
+    /// The ingresses tell it once per second, not at every change.
+    LateIngresses,
+    /// Workers do not follow the ingresses.
+    DeafToIngresses,
 }
