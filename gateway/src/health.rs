@@ -11,7 +11,7 @@ use axum::response::IntoResponse as _;
 use axum::routing::get;
 use kaskade_actors::metrics::CONTENT_TYPE;
 
-use crate::histogram::{FIRST_TOKEN, PER_TOKEN, REQUEST, SPANS, SPANS_DROPPED};
+use crate::metric_names::{FIRST_TOKEN, PER_TOKEN, REQUEST, SPANS, SPANS_DROPPED};
 use crate::shared::Shared;
 
 /// Returns the routes.
@@ -106,7 +106,11 @@ async fn metrics(State(shared): State<Arc<Shared>>) -> Response<Body> {
                 FIRST_TOKEN => &times.first_token,
                 _ => &times.per_token,
             };
-            histogram.write(name, &app.options.name, &mut page);
+            let app = &app.options.name;
+            histogram.samples(|suffix, bound, value| {
+                let bound = bound.map(|bound| format!(",le=\"{bound}\"")).unwrap_or_default();
+                let _ = writeln!(page, "{name}{suffix}{{app=\"{app}\"{bound}}} {value}");
+            });
         }
     }
     let spans = kaskade_telemetry::counts();

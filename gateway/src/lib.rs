@@ -29,7 +29,7 @@ mod failure;
 mod grpc;
 mod guard;
 mod health;
-mod histogram;
+mod metric_names;
 mod oip;
 mod openai;
 mod openapi;

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use kaskade_actors::Client;
 use kaskade_actors::bus::Bus;
+use kaskade_actors::metrics::histogram::Histogram;
 use kaskade_actors::ops::health::Health;
 use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_models::{Datatype, Tensor};
@@ -14,7 +15,6 @@ use tokio::sync::{Semaphore, watch};
 use crate::config::{AppOptions, Limits};
 use crate::failure::Failure;
 use crate::guard::Tenant;
-use crate::histogram::Histogram;
 use crate::watch::Watched;
 
 /// What all requests share.
@@ -95,7 +95,7 @@ pub(crate) struct Served {
 }
 
 /// Histograms of an app's requests, seconds.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Times {
     /// From the request to the complete answer.
     pub(crate) request: Histogram,
@@ -103,6 +103,16 @@ pub(crate) struct Times {
     pub(crate) first_token: Histogram,
     /// Between two tokens of a streamed answer, its mean.
     pub(crate) per_token: Histogram,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            request: Histogram::of_times(),
+            first_token: Histogram::of_times(),
+            per_token: Histogram::of_times(),
+        }
+    }
 }
 
 /// The tensors that answered requests had.

@@ -11,6 +11,7 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use kaskade_actors::bus::{Bus, BusError};
 use kaskade_actors::metrics::Snapshot as Counters;
+use kaskade_actors::metrics::histogram::Counts as Times;
 use kaskade_actors::plan::store;
 use kaskade_actors::wire::{
     Beat, EnergyReport, GearShift, IngressState, Message as _, ShiftReport, WatchReport,
@@ -18,7 +19,6 @@ use kaskade_actors::wire::{
 use kaskade_actors::{App, ids, subjects};
 
 use super::{HISTORY, Point, Shift, WINDOW, Watched, Ways, now_ms};
-use crate::histogram::Counts as Times;
 use crate::overview::Counts;
 use crate::shared::Served;
 
