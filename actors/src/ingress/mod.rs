@@ -6,7 +6,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `intake` | subscriptions: requests, results, cancellations |
-//! | [`local`] | requests of clients in the same process |
+//! | `local` | requests of clients in the same process |
 //! | `request` | reading and checking a client's request |
 //! | `in_flight` | the state of an ingress and of each request |
 //! | `held` | the permits and bytes that requests hold |

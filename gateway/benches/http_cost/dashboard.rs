@@ -89,7 +89,7 @@ async fn beat(bus: Bus, workers: usize, per_worker: usize) -> Result<(), Failure
                 id: format!("replica-{worker}-{replica}"),
                 stage: "stage".to_owned(),
                 variant: format!("variant-{}", replica % 3),
-                queue: if (worker + replica) % 10 == 0 {
+                queue: if (worker + replica).is_multiple_of(10) {
                     (tick % 7) as u32
                 } else {
                     0
