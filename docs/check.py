@@ -103,14 +103,14 @@ def wire():
     """The wire page names every subject, header and field of the code."""
     page = (ROOT / "docs/reference/wire.md").read_text()
     actors = ROOT / "actors/src"
-    routes = (actors / "subjects.rs").read_text().partition("pub enum Route")[2].partition("\n}\n")[0]
+    routes = (actors / "subjects/mod.rs").read_text().partition("pub enum Route")[2].partition("\n}\n")[0]
     for name in re.findall(r"^    /// `([a-z]+)", routes, re.MULTILINE):
         if f"`kaskade.<app>.{name}" not in page:
             yield f"the subject `{name}` is in the code and not on the page"
     for name in re.findall(r'HeaderName::from_static\("([\w-]+)"\)', (actors / "wire/headers.rs").read_text()):
         if f"`{name}" not in page:
             yield f"the header `{name}` is in the code and not on the page"
-    for file in ("mod.rs", "done.rs", "energy.rs"):
+    for file in ("client.rs", "stage.rs", "heartbeat.rs", "control.rs", "done.rs", "energy.rs"):
         text = (actors / "wire" / file).read_text()
         for struct, body in re.findall(r"^pub struct (\w+) \{(.*?)^\}", text, re.MULTILINE | re.DOTALL):
             for field in re.findall(r"^    pub (\w+):", body, re.MULTILINE):

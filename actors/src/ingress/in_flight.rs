@@ -230,22 +230,23 @@ impl Ingress {
             return;
         };
         let Some(entry) = self.ledger.get(id) else { return };
-        let Some(gear) = entry.version.gear(entry.gear) else {
+        let (version, gear) = (Arc::clone(&entry.version), entry.gear);
+        let Some(wiring) = version.gear(gear).map(|gear| &gear.wiring) else {
             return;
         };
-        let first = gear.wiring.entry.clone();
-        if gear.wiring.ensemble.is_empty() {
-            let may_be_forwarded = entry.version.may_be_forwarded(entry.gear, &first) && !request.via_ingress;
-            self.send_to(&first, request, now);
+        if wiring.ensemble.is_empty() {
+            let first = &wiring.entry;
+            let may_be_forwarded = version.may_be_forwarded(gear, first) && !request.via_ingress;
+            self.send_to(first, request, now);
             if may_be_forwarded {
                 // Stages forward it without telling the ingress: any lost replica may have had it.
                 self.ledger.sent(id, attempt, None, now);
             }
             return;
         }
-        let missing = gear.wiring.members().filter(|edge| !entry.tally.has(&edge.stage));
-        for edge in missing.cloned().collect::<Vec<_>>() {
-            self.send_to(&edge, request.clone(), now);
+        let missing = wiring.members().filter(|edge| !entry.tally.has(&edge.stage));
+        for edge in missing.collect::<Vec<_>>() {
+            self.send_to(edge, request.clone(), now);
         }
         // It is at several replicas: if one is lost, the missing members are asked again.
         self.ledger.sent(id, attempt, None, now);

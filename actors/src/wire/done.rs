@@ -8,7 +8,8 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::lists::at_most;
-use super::{Hop, MAX_HOPS, Message, branch_name_hint, hops_hint, tensors};
+use super::stage::{branch_name_hint, hops_hint};
+use super::{Hop, MAX_HOPS, Message, tensors};
 use crate::error::{Code, Fault};
 
 /// The result of a stage, for the ingress that owns the request.

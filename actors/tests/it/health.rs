@@ -40,7 +40,7 @@ impl Model for Held {
 }
 
 /// A service whose first model blocks, a channel that reports its start, and one that releases it.
-fn held(app: &str) -> (Service, mpsc::Receiver<()>, mpsc::Sender<()>) {
+pub(crate) fn held(app: &str) -> (Service, mpsc::Receiver<()>, mpsc::Sender<()>) {
     let (begun, begins) = mpsc::channel();
     let (let_go, go_on) = mpsc::channel();
     let go_on = Arc::new(Mutex::new(go_on));

@@ -110,7 +110,7 @@ fn a_request_needs_the_key_of_a_tenant_within_its_limits() {
         rate,
     };
     let limits = Limits {
-        keys: vec![key("blue", "secret", None), key("red", "slow", Some(1.0))],
+        keys: vec![key("blue", "secret", None), key("red", "slow", Some(0.001))],
         ..Limits::default()
     };
     assert!(!format!("{limits:?}").contains("secret"));

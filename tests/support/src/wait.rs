@@ -1,20 +1,32 @@
 //! Ports, polling and mutual exclusion for tests that span processes.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::{Ipv4Addr, TcpListener};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A free TCP port of the loopback. Another process may take it first: a server that can choose a port itself should.
+/// Ports below those that systems give to outgoing connections: none of these takes the port of a server that restarts, and no
+/// client connects to itself while its server is down.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
+
+/// A free TCP port of the loopback. Another process may take it first: a server that can choose a port itself should. No port
+/// comes twice from one process, unless it takes thousands.
 ///
 /// # Panics
 /// When the system has no free port.
 pub fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .and_then(|listener| listener.local_addr())
+    static NEXT: OnceLock<AtomicUsize> = OnceLock::new();
+    // Processes that run side by side begin at different places.
+    let begin = || AtomicUsize::new(usize::from(RandomState::new().hash_one(0) as u16));
+    let next = NEXT.get_or_init(begin);
+    let ports = PORTS.len();
+    (0..ports)
+        .map(|_| PORTS.start + (next.fetch_add(1, Ordering::Relaxed) % ports) as u16)
+        .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
         .expect("no free port on 127.0.0.1")
-        .port()
 }
 
 /// Waits until no other test of this process holds the guard, which the test then keeps to its end. For tests that measure,

@@ -22,10 +22,21 @@
 //! A name is one token of letters, digits, `-` and `_`. Other names are refused, not escaped: a name with `.`, `*` or
 //! `>` would address other actors, and one with a line break would inject protocol lines.
 
+mod permissions;
+mod tokens;
+
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use async_nats::Subject;
-use thiserror::Error;
+
+pub(crate) use permissions::{
+    all_unserved, discovery_patterns, durable_taking, plan_reading, plan_writing, result_reading,
+};
+pub use tokens::{MAX_TOKEN, SubjectError, check_token, token_from};
+use tokens::{is_key, key, parse_id};
 
 /// Queue group of the ingresses of an app: the default of ADR-32, which `nats micro` clients expect.
 pub const INGRESS_GROUP: &str = "q";
@@ -38,9 +49,6 @@ pub const PLANNER_GROUP: &str = "q";
 
 /// The consumer of durable requests that all ingresses of an app share.
 pub const DURABLE_CONSUMER: &str = "ingress";
-
-/// Longest name, bytes.
-pub const MAX_TOKEN: usize = 64;
 
 /// Names of the events that Kaskade's own actors publish on `event.<name>`.
 pub mod event {
@@ -70,36 +78,6 @@ const ROOT: &str = "kaskade";
 pub struct App {
     /// `kaskade.<app>.`
     prefix: Arc<str>,
-}
-
-/// Why a name cannot be part of a subject.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum SubjectError {
-    /// The name is empty.
-    #[error("the {what} has no name; give it 1 to {MAX_TOKEN} letters, digits, `-` or `_`")]
-    Empty {
-        /// The kind of name.
-        what: &'static str,
-    },
-    /// Longer than [`MAX_TOKEN`].
-    #[error("the {what}'s name has {length} bytes; at most {MAX_TOKEN} are allowed")]
-    TooLong {
-        /// The kind of name.
-        what: &'static str,
-        /// Bytes of the name.
-        length: usize,
-    },
-    /// A character that is special in NATS, or not ASCII.
-    #[error("the {what}'s name {name:?} contains {character:?}; use letters, digits, `-` and `_`")]
-    BadCharacter {
-        /// The kind of name.
-        what: &'static str,
-        /// The name.
-        name: String,
-        /// The first invalid character.
-        character: char,
-    },
 }
 
 /// The meaning of a subject of an app.
@@ -412,75 +390,6 @@ pub fn unserved() -> Subject {
     format!("_KASKADE.UNSERVED.{}", crate::ids::unique_token()).into()
 }
 
-/// Pattern of all subjects of [`unserved`].
-pub(crate) fn all_unserved() -> String {
-    "_KASKADE.UNSERVED.*".to_owned()
-}
-
-/// Patterns of all discovery subjects of an app.
-pub(crate) fn discovery_patterns(app: &App) -> Vec<String> {
-    let name = app.name();
-    vec![
-        "$SRV.*".to_owned(),
-        format!("$SRV.*.{name}"),
-        format!("$SRV.*.{name}.*"),
-    ]
-}
-
-/// Publish permissions for reading and watching an app's plans: JetStream API requests about its bucket.
-pub(crate) fn plan_reading(app: &App) -> Vec<String> {
-    let bucket = app.bucket();
-    vec![
-        "$JS.API.INFO".to_owned(),
-        format!("$JS.API.STREAM.INFO.KV_{bucket}"),
-        format!("$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.>"),
-        // The Rust client's watch has no name; the `nats` command's has one.
-        format!("$JS.API.CONSUMER.CREATE.KV_{bucket}"),
-        format!("$JS.API.CONSUMER.CREATE.KV_{bucket}.>"),
-        // Flow control of the watch.
-        format!("$JS.FC.KV_{bucket}.>"),
-    ]
-}
-
-/// Publish permissions for writing an app's plans, including creating the bucket.
-pub(crate) fn plan_writing(app: &App) -> Vec<String> {
-    let bucket = app.bucket();
-    vec![
-        format!("$JS.API.STREAM.CREATE.KV_{bucket}"),
-        format!("$KV.{bucket}.>"),
-    ]
-}
-
-/// Publish permissions for taking durable requests and storing their results: creating the streams and the consumer,
-/// if necessary, and using them.
-pub(crate) fn durable_taking(app: &App) -> Vec<String> {
-    let submitted = app.submitted_stream();
-    let mut subjects = vec![
-        format!("$JS.API.CONSUMER.INFO.{submitted}.{DURABLE_CONSUMER}"),
-        format!("$JS.API.CONSUMER.CREATE.{submitted}.{DURABLE_CONSUMER}"),
-        format!("$JS.API.CONSUMER.CREATE.{submitted}.{DURABLE_CONSUMER}.>"),
-        format!("$JS.API.CONSUMER.DURABLE.CREATE.{submitted}.{DURABLE_CONSUMER}"),
-        format!("$JS.API.CONSUMER.MSG.NEXT.{submitted}.{DURABLE_CONSUMER}"),
-        format!("$JS.ACK.{submitted}.{DURABLE_CONSUMER}.>"),
-    ];
-    for stream in [&submitted, &app.results_stream(), &app.dead_stream()] {
-        subjects.push(format!("$JS.API.STREAM.INFO.{stream}"));
-        subjects.push(format!("$JS.API.STREAM.CREATE.{stream}"));
-    }
-    subjects.extend(result_reading(app));
-    subjects.extend(app.all_of(["result.*", "dead.*"]));
-    subjects
-}
-
-/// Publish permissions for fetching results of durable requests.
-pub(crate) fn result_reading(app: &App) -> Vec<String> {
-    vec![format!(
-        "$JS.API.DIRECT.GET.{}.{}",
-        app.results_stream(),
-        app.results()
-    )]
-}
-
 /// The JetStream API subject that returns the result of a durable request.
 pub fn result_query(app: &App, id: &str) -> Subject {
     format!("$JS.API.DIRECT.GET.{}.{}", app.results_stream(), app.result(id)).into()
@@ -505,75 +414,3 @@ pub fn discovery_verb(subject: &str) -> &str {
     let rest = subject.strip_prefix("$SRV.");
     rest.and_then(|rest| rest.split('.').next()).unwrap_or_default()
 }
-
-/// Makes a token from arbitrary text, such as a host name: invalid characters become `-`. Do not apply it to a name
-/// that must address something; such a name must be refused instead.
-pub fn token_from(text: &str) -> String {
-    let token = text
-        .chars()
-        .take(MAX_TOKEN)
-        .map(|character| if fits(character) { character } else { '-' })
-        .collect::<String>();
-    if token.is_empty() { "-".to_owned() } else { token }
-}
-
-/// Checks that `name` is one token.
-///
-/// # Errors
-/// [`SubjectError`], which names the kind of name, `what`.
-pub fn check_token(what: &'static str, name: &str) -> Result<(), SubjectError> {
-    if name.is_empty() {
-        return Err(SubjectError::Empty { what });
-    }
-    if name.len() > MAX_TOKEN {
-        return Err(SubjectError::TooLong {
-            what,
-            length: name.len(),
-        });
-    }
-    match name.chars().find(|character| !fits(*character)) {
-        None => Ok(()),
-        Some(character) => Err(SubjectError::BadCharacter {
-            what,
-            name: name.to_owned(),
-            character,
-        }),
-    }
-}
-
-/// Returns the token of a request id: letters, digits, `-` and `_` as they are, every other byte as `=` and two
-/// hexadecimal digits.
-fn key(id: &str) -> String {
-    let mut key = String::with_capacity(id.len());
-    for byte in id.bytes() {
-        let character = char::from(byte);
-        if fits(character) {
-            key.push(character);
-        } else {
-            key.push('=');
-            key.extend([byte >> 4, byte & 15].map(|half| char::from_digit(half.into(), 16).unwrap_or('0')));
-        }
-    }
-    key
-}
-
-/// Returns whether a token may be a result of [`key`].
-fn is_key(token: &str) -> bool {
-    !token.is_empty() && token.chars().all(|character| fits(character) || character == '=')
-}
-
-fn fits(character: char) -> bool {
-    character.is_ascii_alphanumeric() || matches!(character, '-' | '_')
-}
-
-/// Accepts only the spelling that `done` writes: `str::parse` would also accept `+7` and `007`.
-fn parse_id(token: &str) -> Option<u64> {
-    let canonical = token == "0" || !token.starts_with('0');
-    (canonical && token.bytes().all(|byte| byte.is_ascii_digit()))
-        .then(|| token.parse().ok())
-        .flatten()
-}
-
-#[cfg(test)]
-#[path = "subjects_tests.rs"]
-mod tests;

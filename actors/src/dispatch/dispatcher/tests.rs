@@ -3,13 +3,14 @@
 use std::num::NonZeroU32;
 
 use kaskade_models::Tensor;
-use kaskade_policy::plan::Batching;
+use kaskade_policy::plan::{Batching, Edge};
 use tokio::sync::mpsc;
 
 use super::*;
 use crate::actor::{Actor, Context, Handler, System};
 use crate::bus::BusConfig;
 use crate::plan::{single, versions::PlanVersions};
+use crate::wire::headers::Trace;
 
 const APP: &str = "dispatch";
 
@@ -69,6 +70,8 @@ fn a_small_request_that_must_be_addressed_and_has_no_replica_may_be_retried() {
 
 #[test]
 fn a_large_request_without_a_replica_to_address_is_too_large() {
-    let fault = fault_of_a_request_to_no_replica(false, 1 << 20);
-    assert_eq!(fault.code, Code::TooLarge, "{}", fault.message);
+    for via_ingress in [false, true] {
+        let fault = fault_of_a_request_to_no_replica(via_ingress, 1 << 20);
+        assert_eq!(fault.code, Code::TooLarge, "{}", fault.message);
+    }
 }

@@ -1,0 +1,159 @@
+//! Messages from an ingress to the replicas of a stage. They answer with a [`Done`](super::Done).
+
+use kaskade_models::Tensor;
+use kaskade_policy::confidence::deferral::Judged;
+use kaskade_policy::gather::Branch;
+use kaskade_policy::remote::price::Cost;
+use serde::{Deserialize, Serialize};
+
+use super::lists::at_most;
+use super::{MAX_ABANDONED, MAX_HOPS, Message, Token, tensors};
+
+/// A request to a stage. A worker answers with a [`Done`](super::Done) to the message's reply subject.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of its own on the wire"
+)]
+pub struct StageRequest {
+    /// The request, as its ingress numbers it.
+    pub id: u64,
+    /// The ingress that owns it.
+    pub ingress: String,
+    /// 0 for the first try, one more for every retry; results of older attempts are dropped.
+    #[serde(default)]
+    pub attempt: u32,
+    /// Proves that a result answers this dispatch: the subject of the result carries it.
+    #[serde(default)]
+    pub token: Token,
+    /// The branch of a pipeline's request; the answer names it.
+    #[serde(default, skip_serializing_if = "Branch::is_root")]
+    pub branch: Branch,
+    /// The epoch that admitted it; it finishes under that plan.
+    #[serde(default)]
+    pub epoch: u64,
+    /// Index in its plan of the gear that admitted it.
+    #[serde(default)]
+    pub gear: u32,
+    /// The stage to run.
+    pub stage: String,
+    /// The stages passed so far.
+    #[serde(default, deserialize_with = "at_most::<_, _, MAX_HOPS>")]
+    pub hops: Vec<Hop>,
+    /// Whether the client asked for a streamed answer: a stage that always replies may send parts of its answer
+    /// early.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stream: bool,
+    /// Whether the client wants parts also of stages that may defer, although a later stage may replace them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub optimistic: bool,
+    /// Whether the stage must reply even if it would defer, because no later stage could be reached.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub settle: bool,
+    /// Whether the stage must return its result to the ingress instead of sending the request on: a replica that may have
+    /// had the request was lost, so the ingress has to know where it is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub via_ingress: bool,
+    /// The inputs, without a batch dimension.
+    #[serde(with = "tensors")]
+    pub inputs: Vec<Tensor>,
+}
+
+impl StageRequest {
+    /// Returns the request without its inputs.
+    pub(crate) fn without_inputs(&self) -> Self {
+        Self {
+            ingress: self.ingress.clone(),
+            branch: self.branch.clone(),
+            stage: self.stage.clone(),
+            hops: self.hops.clone(),
+            inputs: Vec::new(),
+            ..*self
+        }
+    }
+}
+
+impl Message for StageRequest {
+    const NAME: &'static str = "StageRequest";
+
+    fn size_hint(&self) -> usize {
+        tensors::size_hint(&self.inputs)
+            + hops_hint(&self.hops)
+            + branch_name_hint(&self.branch)
+            + self.ingress.len()
+            + self.stage.len()
+            + 160
+    }
+}
+
+/// One stage passed.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Hop {
+    /// The stage.
+    pub stage: String,
+    /// Time in its queue, microseconds.
+    #[serde(default)]
+    pub wait_us: u32,
+    /// Run time of its batch, microseconds.
+    #[serde(default)]
+    pub run_us: u32,
+    /// Requests in that batch.
+    #[serde(default)]
+    pub batch: u32,
+    /// What the stage cost this request in money; `None` if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
+    /// Its answer, if a later stage of the plan decides by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<HopAnswer>,
+}
+
+/// The answer of a passed stage, as a deferral score of a later stage reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HopAnswer {
+    /// Calibrated confidence, in millionths.
+    pub confidence_ppm: u32,
+    /// A number for the answer, the same for the same answer.
+    pub answer: u32,
+}
+
+impl From<Judged> for HopAnswer {
+    fn from(judged: Judged) -> Self {
+        Self {
+            confidence_ppm: (judged.confidence.clamp(0.0, 1.0) * 1e6).round() as u32,
+            answer: judged.answer,
+        }
+    }
+}
+
+impl From<HopAnswer> for Judged {
+    fn from(answer: HopAnswer) -> Self {
+        Self {
+            confidence: (f64::from(answer.confidence_ppm) / 1e6).min(1.0),
+            answer: answer.answer,
+        }
+    }
+}
+
+/// Cancels requests of an ingress: replicas may drop them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Abandoned {
+    /// The ingress that owned them.
+    pub ingress: String,
+    /// The requests, as the ingress numbers them.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_ABANDONED>")]
+    pub ids: Vec<u64>,
+}
+
+impl Message for Abandoned {
+    const NAME: &'static str = "Abandoned";
+}
+
+pub(super) fn branch_name_hint(branch: &Branch) -> usize {
+    let levels = branch.levels();
+    levels.map(|task| task.len() + 16).sum::<usize>() + 16
+}
+
+pub(super) fn hops_hint(hops: &[Hop]) -> usize {
+    hops.iter().map(|hop| hop.stage.len() + 128).sum()
+}

@@ -1,0 +1,13 @@
+//! Round trips, hostile bytes, and hand-written peers.
+
+mod clients;
+mod foreign;
+mod properties;
+mod strategies;
+
+use bytes::Bytes;
+use serde::Serialize;
+
+fn pack(value: &impl Serialize) -> Bytes {
+    rmp_serde::to_vec_named(value).unwrap().into()
+}
