@@ -282,7 +282,7 @@ pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// The message of a stated error: `error.message` of the OpenAI API, `error` of the Open Inference Protocol, `message`, `detail` of
-/// FastAPI, or the text itself.
+/// `FastAPI`, or the text itself.
 pub(crate) fn message_of(error: &Value) -> Option<String> {
     match error {
         Value::String(text) => Some(text.clone()),

@@ -1,4 +1,4 @@
-//! Answers as servers of other people write them: llama.cpp, Ollama, vLLM, FastAPI, proxies.
+//! Answers as servers of other people write them: llama.cpp, Ollama, vLLM, `FastAPI`, proxies.
 
 use kaskade_remote::Judge;
 use kaskade_remote::endpoint::VERDICTS;
