@@ -143,10 +143,10 @@ fn a_full_ingress_refuses_at_once() {
     node.stop();
 }
 
-/// Generates a letter per step and request, `length` of them. Tells how many requests it has.
+/// Generates a letter per step and request, `count` of them. Tells how many requests it has.
 struct Letters {
     running: Vec<(u64, u32)>,
-    length: u32,
+    count: u32,
     has: Arc<AtomicUsize>,
 }
 
@@ -181,11 +181,11 @@ impl Continuous for Letters {
                 number: *number,
                 pieces: *done,
                 part: vec![text(1)],
-                end: (*done == self.length).then(|| Ok(vec![text(*done)])),
+                end: (*done == self.count).then(|| Ok(vec![text(*done)])),
             }
         });
         let stepped = stepped.collect();
-        self.running.retain(|(_, done)| *done < self.length);
+        self.running.retain(|(_, done)| *done < self.count);
         self.has.store(self.running.len(), Ordering::SeqCst);
         stepped
     }
@@ -197,7 +197,7 @@ fn letters(app: &str, letters: u32) -> (Node, Arc<AtomicUsize>) {
     let service = Service::new(app).model("letters", move || {
         Ok::<_, String>(Letters {
             running: Vec::new(),
-            length: letters,
+            count: letters,
             has: Arc::clone(&counter),
         })
     });

@@ -31,7 +31,7 @@ use kaskade_actors::Service;
 use kaskade_gateway::{AppOptions, Gateway, Limits};
 use kaskade_models::{Inputs, Model, ModelError, Outputs, Tensor};
 
-use apps::{BATCHING, Trivial, bus, cascade};
+use apps::{BATCHING, Echo, Trivial, bus, cascade};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -83,7 +83,7 @@ fn gateway(url: &str, address: SocketAddr, apps: &[&str]) -> Result<(), Failure>
     Ok(())
 }
 
-/// The apps `cascade` and `single` of `serving_cost serve`, with their gateway in this process.
+/// The apps of `serving_cost serve`, with their gateway in this process.
 fn serve(address: SocketAddr, threads: Option<NonZeroUsize>) -> Result<(), Failure> {
     let model = |draw: f32| move || Ok::<_, String>(Trivial::new(draw));
     let cascade = Service::new("cascade")
@@ -99,16 +99,22 @@ fn serve(address: SocketAddr, threads: Option<NonZeroUsize>) -> Result<(), Failu
         .batching(BATCHING)
         .model("s", model(1.1))
         .start()?;
+    let echo = Service::new("echo")
+        .bus(bus(&url, "echo"))
+        .batching(BATCHING)
+        .model("e", || Ok::<_, String>(Echo))
+        .start()?;
     let gateway = listen_on(address, threads)?;
-    for (app, node) in [("cascade", &cascade), ("single", &single)] {
+    for (app, node) in [("cascade", &cascade), ("single", &single), ("echo", &echo)] {
         let options = AppOptions::new(app).default_budget(BUDGET);
         gateway.serve(options.beside(node.local_intake()), bus(&url, app))?;
     }
     println!("ready http://{} pid {}", gateway.address(), std::process::id());
     wait_for_a_line()?;
     gateway.stop();
-    cascade.stop();
-    single.stop();
+    for node in [cascade, single, echo] {
+        node.stop();
+    }
     Ok(())
 }
 
