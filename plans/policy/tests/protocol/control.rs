@@ -2,20 +2,30 @@
 
 use std::rc::Rc;
 
+use kaskade_policy::epochs::{self, Found, Step};
 use kaskade_policy::plan::Plan;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use super::messages::Event;
+use super::messages::{Event, Timer};
 use super::oracle::Oracle;
 use super::plans;
 use super::sabotage::Sabotage;
-use super::scenario::{LAST_PLAN_US, Scenario};
+use super::scenario::{LAST_PLAN_US, STOP_US, Scenario};
 use super::world::World;
+
+/// Interval at which a process reads the store besides being told of plans, microseconds. Shorter than in the actors, because a run
+/// is short.
+pub(crate) const READ_US: u64 = 250_000;
+/// Time after a write in which every process of a calm network has heard of it, microseconds.
+const HEARD_US: u64 = 1_000;
 
 /// All plans ever written; the epoch of one is its place, from 1.
 pub(crate) struct Store {
     plans: Vec<Rc<Plan>>,
+    /// The epoch that it holds; `None` once it has been created again, from nothing.
+    stored: Option<u64>,
+    written_at: u64,
 }
 
 impl Store {
@@ -25,6 +35,8 @@ impl Store {
         assert_eq!(plan.validate(), Ok(()), "only sound plans are written");
         Self {
             plans: vec![Rc::new(plan)],
+            stored: Some(1),
+            written_at: 0,
         }
     }
 
@@ -75,20 +87,57 @@ impl World {
     /// Compare and set.
     pub(crate) fn write(&mut self, number: usize, expected: u64, plan: Rc<Plan>) {
         let newest = self.store.newest();
+        let stored = self.store.stored;
         let blindly = self.sabotage == Some(Sabotage::WritesBlindly);
-        if expected != newest && !blindly {
+        if stored != Some(expected) && !blindly {
             return self.note(format_args!(
-                "planner {number} is refused: it read epoch {expected}, {newest} is the newest"
+                "planner {number} is refused: it read epoch {expected}, the store holds {stored:?}"
             ));
         }
         self.store.plans.push(plan);
         let epoch = self.store.newest();
+        self.store.stored = Some(epoch);
+        self.store.written_at = self.now;
         self.note(format_args!("planner {number} writes epoch {epoch}"));
         self.judge.demand(Oracle::StaleWrite, expected == newest, || {
             format!("planner {number} read epoch {expected} and replaces epoch {newest}")
         });
         for to in 0..self.processes.len() {
             self.notify(to, epoch);
+        }
+    }
+
+    /// The store is deleted and created again, at a moment at which no word of a plan is on its way.
+    pub(crate) fn recreate_store(&mut self) {
+        let heard = self.store.written_at + HEARD_US;
+        if heard > self.now {
+            return self.at(heard, Event::StoreRecreated);
+        }
+        self.store.stored = None;
+        self.note(format_args!("the store is created again, from nothing"));
+    }
+
+    /// A process compares what the store holds with what it runs.
+    pub(crate) fn read_store(&mut self, of: usize) {
+        if self.now < STOP_US {
+            self.timer(of, READ_US, Timer::Read);
+        }
+        let (stored, running) = (self.store.stored, self.processes[of].newest());
+        let found = Found {
+            stored,
+            running: Some(running),
+            same_plan: stored == Some(running),
+        };
+        match (epochs::step(found), stored) {
+            (Step::Adopt, Some(epoch)) => self.adopt(of, epoch),
+            (Step::Restore { epoch }, _) if self.sabotage != Some(Sabotage::RestoresNothing) => {
+                self.note(format_args!("p{of} finds {stored:?} and restores epoch {epoch}"));
+                self.store.stored = Some(epoch);
+                for to in 0..self.processes.len() {
+                    self.notify(to, epoch);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -143,10 +192,11 @@ impl World {
         self.judge.demand(Oracle::OneLeader, leads, || {
             format!("{leaders:?} leads and has not the smallest id")
         });
-        let agreed = (
-            self.store.newest(),
-            leader.map_or(0, |leader| leader.policy.gear()),
-        );
+        let (stored, newest) = (self.store.stored, self.store.newest());
+        self.judge.demand(Oracle::Converges, stored == Some(newest), || {
+            format!("the store holds {stored:?}, epoch {newest} is the newest")
+        });
+        let agreed = (newest, leader.map_or(0, |leader| leader.policy.gear()));
         for (of, process) in self.processes.iter().enumerate() {
             let newest = process.newest();
             let holds = (newest, process.book.gear_of(newest).unwrap_or_default());

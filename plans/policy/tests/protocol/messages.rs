@@ -117,6 +117,8 @@ pub(crate) enum Timer {
     Beat,
     State,
     Expire,
+    /// A process reads the plan store.
+    Read,
     /// A leaving worker ends its subscriptions.
     Unsubscribe,
     /// A leaving worker checks whether it has answered what it took.
@@ -158,6 +160,8 @@ pub(crate) enum Event {
         to: usize,
         epoch: u64,
     },
+    /// The plan store is deleted and created again.
+    StoreRecreated,
     /// A planner reads the running plan and begins to plan.
     Planner {
         number: usize,

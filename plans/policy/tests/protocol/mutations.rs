@@ -107,6 +107,11 @@ fn a_blind_write_is_noticed() {
 }
 
 #[test]
+fn a_store_that_stays_empty_is_noticed() {
+    notices(Sabotage::RestoresNothing, Weather::Calm, Oracle::Converges);
+}
+
+#[test]
 fn load_counted_twice_is_noticed() {
     notices(Sabotage::CountsTwice, Weather::Calm, Oracle::CountedOnce);
 }

@@ -158,6 +158,9 @@ impl World {
             self.begin_timer(index, LOOK_PERIOD_US, Timer::Expire);
         }
         self.begin_timer(index, BEAT_PERIOD_US, Timer::Beat);
+        if self.scenario.store_recreated.is_some() {
+            self.timer(index, super::control::READ_US, Timer::Read);
+        }
     }
 
     /// Processes do not start in step.

@@ -55,6 +55,8 @@ pub(crate) enum Sabotage {
     AdmitsAtOnce,
     /// Workers unload what the newest plan does not need as soon as they have loaded it.
     RetiresAtOnce,
+    /// No process writes the running plan to a store that has lost it.
+    RestoresNothing,
     /// Replicas run whatever reaches them.
     ChecksNoEpoch,
     /// The ingresses do not tell workers which replicas to avoid.

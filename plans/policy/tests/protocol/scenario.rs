@@ -23,7 +23,7 @@ pub(crate) const LATE_US: u64 = 50_000;
 /// What may go wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weather {
-    /// Nothing.
+    /// Nothing, but the plan store may be lost.
     Calm,
     /// Workers die in mid-batch and come back, never two at once; the network is perfect and the plan stays.
     Crashes,
@@ -129,6 +129,8 @@ pub(crate) struct Scenario {
     pub(crate) late: f64,
     pub(crate) late_us: u64,
     pub(crate) strikes: Vec<Strike>,
+    /// When the plan store is deleted and created again.
+    pub(crate) store_recreated: Option<u64>,
 }
 
 impl Scenario {
@@ -158,9 +160,10 @@ impl Scenario {
             late: 0.0,
             late_us: 0,
             strikes: Vec::new(),
+            store_recreated: None,
         };
         match weather {
-            Weather::Calm => {}
+            Weather::Calm => scenario.calm(rng),
             Weather::Crashes => scenario.crashes(rng),
             Weather::Leaves => scenario.leaves(rng),
             Weather::Storm => scenario.storm(rng),
@@ -170,6 +173,13 @@ impl Scenario {
 
     pub(crate) fn processes(&self) -> usize {
         self.ingresses + self.workers
+    }
+
+    /// In half of the scenarios the plan store is lost, while planners write.
+    fn calm(&mut self, rng: &mut ChaCha8Rng) {
+        self.store_recreated = rng
+            .random_bool(0.5)
+            .then(|| rng.random_range(300_000..LAST_PLAN_US));
     }
 
     /// One worker after the other, each back and heard again before the next goes; budgets that outlast all of it.

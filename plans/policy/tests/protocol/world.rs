@@ -105,6 +105,9 @@ impl World {
         for strike in self.scenario.strikes.clone() {
             self.at(strike.at, Event::Strike(strike));
         }
+        if let Some(at) = self.scenario.store_recreated {
+            self.at(at, Event::StoreRecreated);
+        }
         self.at(100_000, Event::Arrival);
     }
 
@@ -146,6 +149,7 @@ impl World {
             }
             Event::Bus { to, message } => self.carry(to, message),
             Event::Notice { to, epoch } => self.hear_of_plan(to, epoch),
+            Event::StoreRecreated => self.recreate_store(),
             Event::Planner { number } => self.plan(number),
             Event::Write {
                 number,
@@ -193,6 +197,7 @@ impl World {
             Timer::Beat => self.beat(of),
             Timer::State => self.state(of),
             Timer::Expire => self.expire(of),
+            Timer::Read => self.read_store(of),
             Timer::Unsubscribe => self.unsubscribe(of),
             Timer::Empty => self.end_when_empty(of),
             Timer::Wake { replica, number } => self.wake(of, &replica, number),
