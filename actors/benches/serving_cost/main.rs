@@ -22,18 +22,8 @@ mod scaling;
 use std::num::NonZeroUsize;
 
 use kaskade_actors::Service;
-use kaskade_models::{Inputs, Model, ModelError, Outputs};
 
-use apps::{BATCHING, Trivial, bus, cascade};
-
-/// Returns its input, to measure the cost of a hop by size.
-struct Echo;
-
-impl Model for Echo {
-    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
-        batch.iter().map(|inputs| Ok(inputs.clone())).collect()
-    }
-}
+use apps::{BATCHING, Echo, Trivial, bus, cascade};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 

@@ -159,7 +159,7 @@ impl World {
         }
         self.begin_timer(index, BEAT_PERIOD_US, Timer::Beat);
         if self.scenario.store_recreated.is_some() {
-            self.begin_timer(index, super::control::READ_US, Timer::Read);
+            self.timer(index, super::control::READ_US, Timer::Read);
         }
     }
 
