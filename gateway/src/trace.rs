@@ -104,8 +104,7 @@ impl AskSpan {
         if !is_on() || !self.trace.sampled() {
             return;
         }
-        let mut attributes: Vec<(&'static str, Value)> =
-            vec![("kaskade.app", app.into()), ("messaging.system", "nats".into())];
+        let mut attributes: Vec<(&'static str, Value)> = vec![("kaskade.app", app.into())];
         let mut error = None;
         match result {
             Ok(reply) => {
