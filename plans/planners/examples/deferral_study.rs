@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p kaskade-planners --example deferral_study -- [SPLITS [FAMILY]] [--profile FILE]...` prints a table and writes
 //! `deferral-study.json`. Each split draws samples to plan on and others to judge on. On the first, three planners make a curve of
-//! cascades; on the others, the area between each curve and the largest variant's accuracy is measured.
+//! cascades: of all variants by counts of right answers, and of subsets by expected accuracy, without and with learned scores; on the others, the area between each curve and the largest variant's accuracy is measured.
 //!
 //! The area: at 40 budgets, at equal ratios from the cost of the cheapest variant to that of the largest, the planner's most accurate cascade
 //! within the budget (both on the samples to plan on) loses some accuracy against the largest variant on the others. The area is the mean loss.
@@ -197,8 +197,8 @@ fn study(source: &Source, splits: u64) -> (Areas, usize) {
             exact_steps: STEPS,
         };
         let whole = area(&curve(&planned, &search), &planned, &judged);
-        let subsets = area(&envelope(&planned.unobserved(), &search), &planned, &judged);
-        let both = envelope(&planned, &search);
+        let subsets = area(&envelope(&planned.unobserved()), &planned, &judged);
+        let both = envelope(&planned);
         let learned = area(&both, &planned, &judged);
         areas.whole.values.push(whole);
         areas.subsets.values.push(subsets);

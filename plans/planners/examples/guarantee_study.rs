@@ -128,11 +128,7 @@ fn study(skills: &[f64; 4], sharpness: f64, samples: usize, loss: f64, trials: u
             eprintln!("  {trial} of {trials} trials, {} violations", row.violations);
         }
         let seen = synthetic::family(skills, &ENERGIES, sharpness, samples, trial);
-        let search = Search {
-            seed: trial,
-            exact_steps: 300_000,
-        };
-        match certify(&seen, &options, &search, true) {
+        match certify(&seen, &options, true) {
             Ok(certified) => {
                 let outcome = certified.cascade.outcome(unseen);
                 row.certified += 1;

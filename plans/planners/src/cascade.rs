@@ -232,7 +232,7 @@ pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<Casca
             let only = (0..largest).fold(family.clone(), |family, _| family.without(0));
             with_skips(given(&only, &[]), options, |_, _| false)
         }
-        Objective::Certified(certify) => certified(&family, certify, &search, options.skips)?,
+        Objective::Certified(certify) => certified(&family, certify, options.skips)?,
         Objective::Thresholds(thresholds) => {
             check_thresholds(thresholds, largest_index(&family))?;
             with_skips(given(&family, thresholds), options, |outcome, plain| {
@@ -281,13 +281,8 @@ struct Chosen {
 }
 
 /// Chooses the cheapest cascade that can be certified.
-fn certified(
-    family: &Family,
-    options: &CertifyOptions,
-    search: &Search,
-    skips: bool,
-) -> Result<Chosen, CertifyError> {
-    let found = certify::certify(family, options, search, skips)?;
+fn certified(family: &Family, options: &CertifyOptions, skips: bool) -> Result<Chosen, CertifyError> {
+    let found = certify::certify(family, options, skips)?;
     Ok(Chosen {
         family: found.cascade.family,
         scores: found.cascade.scores,

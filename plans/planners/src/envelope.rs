@@ -6,7 +6,9 @@
 use kaskade_policy::confidence::deferral::DeferralScore;
 
 use crate::deferral;
-use crate::thresholds::{Family, Outcome, Point, Search, evaluate, frontier, threshold_exits};
+use crate::forecast::{Against, Forecast, forecasts};
+use crate::pareto::{Place, pareto_front};
+use crate::thresholds::{Family, Outcome, Point, evaluate, threshold_exits};
 
 /// A subset of a family, with the values of its scores in place of confidences.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,30 +54,27 @@ pub fn members(family: &Family) -> Vec<Member> {
     subsets(family).iter().map(Member::new).collect()
 }
 
-/// Returns the cascades of all members that no cheaper one equals in accuracy, by rising cost and accuracy.
-pub fn envelope(family: &Family, search: &Search) -> Vec<OnEnvelope> {
-    let mut found: Vec<OnEnvelope> = Vec::new();
-    for Member { family, scores } in members(family) {
-        let columns = family.columns().iter();
-        let variants: Vec<String> = columns.map(|column| column.name.clone()).collect();
-        let points = frontier(&family, search).points.into_iter();
-        found.extend(points.map(|point| OnEnvelope {
-            variants: variants.clone(),
-            scores: scores.clone(),
-            point,
-        }));
-    }
-    found.sort_by(|a, b| {
-        let cost = a.point.energy_j.total_cmp(&b.point.energy_j);
-        cost.then_with(|| b.point.accuracy.total_cmp(&a.point.accuracy))
+/// Returns the cascades of all members that no cheaper one equals in expected accuracy, by rising cost and expected accuracy.
+pub fn envelope(family: &Family) -> Vec<OnEnvelope> {
+    let members = members(family);
+    let found = members.iter().flat_map(|member| {
+        let found = forecasts(&member.family, Against::Truth).into_iter();
+        found.map(move |forecast| (member, forecast))
     });
-    let mut best = f64::NEG_INFINITY;
-    found.retain(|one| {
-        let better = one.point.accuracy > best;
-        best = best.max(one.point.accuracy);
-        better
+    let front = pareto_front(found.collect(), |(_, forecast)| Place {
+        cost: forecast.cost,
+        gain: -forecast.lost,
     });
-    found
+    let on_envelope = |(member, forecast): (&Member, Forecast)| {
+        let columns = member.family.columns().iter();
+        let outcome = evaluate(&member.family, &threshold_exits(&forecast.thresholds));
+        OnEnvelope {
+            variants: columns.map(|column| column.name.clone()).collect(),
+            scores: member.scores.clone(),
+            point: outcome.into_point(forecast.thresholds),
+        }
+    };
+    front.into_iter().map(on_envelope).collect()
 }
 
 /// Returns the subsets of one, two and three variants, and the family.

@@ -12,6 +12,7 @@
 //! | [`certify`] | cascades whose accuracy is proven on samples that they were not chosen on |
 //! | [`deferral`] | scores that decide on escalation: fitted, and chosen per stage by cross-validation |
 //! | [`envelope`] | cascades of a family and of its small subsets, with chosen scores |
+//! | `forecast` | what cascades are expected to do on new samples, smoothed |
 //! | [`device`] | devices that plans may use |
 //! | [`placement`] | replicas and partitions of a cascade on devices (HybridServe) |
 //! | [`gears`] | gear plans: cascades, placement and batching by load |
@@ -31,6 +32,7 @@ pub mod deferral;
 pub mod demand;
 pub mod device;
 pub mod envelope;
+mod forecast;
 pub mod gears;
 pub mod lp;
 pub mod manager;

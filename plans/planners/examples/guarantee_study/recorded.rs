@@ -1,7 +1,7 @@
 //! Certificates on recorded answers of real models.
 
 use kaskade_planners::certify::{AccuracyTarget, CertifyError, CertifyOptions, certify};
-use kaskade_planners::thresholds::{Family, Minimise, Search};
+use kaskade_planners::thresholds::{Family, Minimise};
 use kaskade_policy::profile::Profile;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -41,11 +41,7 @@ fn row(family: &Family, loss: f64, trials: u64) -> String {
         places.shuffle(&mut ChaCha8Rng::seed_from_u64(trial));
         let (seen, unseen) = places.split_at(places.len() / 2);
         let unseen = family.of_samples(unseen);
-        let search = Search {
-            seed: trial,
-            exact_steps: 200_000,
-        };
-        let found = match certify(&family.of_samples(seen), &options, &search, true) {
+        let found = match certify(&family.of_samples(seen), &options, true) {
             Ok(found) => found.cascade,
             Err(CertifyError::TooFewSamples { .. }) => {
                 refused += 1;

@@ -34,7 +34,7 @@ pub use self::held_out::HeldOut;
 pub(crate) use self::held_out::held_out;
 pub(crate) use self::list::{Wired, certified_list, steps};
 pub use self::sequence::Candidate;
-use crate::thresholds::{Family, Outcome, Paired, Search};
+use crate::thresholds::{Family, Outcome, Paired};
 
 /// What is to be certified.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -153,17 +153,12 @@ pub enum CertifyError {
 
 /// Finds the cheapest cascade that can be certified.
 ///
-/// `skips` also tries skip connections for each cascade of the sequence. The same family, options and seed give the same cascade.
+/// `skips` also tries skip connections for each cascade of the sequence. The same family and options give the same cascade.
 ///
 /// # Errors
 /// [`CertifyError`]: a value out of range, too few samples, or an accuracy out of reach.
-pub fn certify(
-    family: &Family,
-    options: &CertifyOptions,
-    search: &Search,
-    skips: bool,
-) -> Result<Certified, CertifyError> {
-    let (mut passed, tested, certification) = certified_sequence(family, options, search, skips)?;
+pub fn certify(family: &Family, options: &CertifyOptions, skips: bool) -> Result<Certified, CertifyError> {
+    let (mut passed, tested, certification) = certified_sequence(family, options, skips)?;
     let last = passed
         .pop()
         .ok_or_else(|| Judge::new(&certification, options).out_of_reach())?;
@@ -195,12 +190,8 @@ pub struct Passed {
 ///
 /// # Errors
 /// As [`certify`].
-pub fn certify_all(
-    family: &Family,
-    options: &CertifyOptions,
-    search: &Search,
-) -> Result<Vec<Passed>, CertifyError> {
-    let (passed, _, certification) = certified_sequence(family, options, search, false)?;
+pub fn certify_all(family: &Family, options: &CertifyOptions) -> Result<Vec<Passed>, CertifyError> {
+    let (passed, _, certification) = certified_sequence(family, options, false)?;
     if passed.is_empty() {
         return Err(Judge::new(&certification, options).out_of_reach());
     }
@@ -211,7 +202,6 @@ pub fn certify_all(
 fn certified_sequence(
     family: &Family,
     options: &CertifyOptions,
-    search: &Search,
     skips: bool,
 ) -> Result<(Vec<Passed>, Tested, Family), CertifyError> {
     check(options)?;
@@ -225,7 +215,7 @@ fn certified_sequence(
             needed: (needed as f64 / CERTIFICATION_SHARE).ceil() as usize,
         });
     }
-    let sequence = sequence::candidates(&selection, options.target, search, skips);
+    let sequence = sequence::candidates(&selection, options.target, certification.samples(), skips);
     let mut tested = Tested {
         candidates: sequence.len(),
         passed: 0,

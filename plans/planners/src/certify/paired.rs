@@ -89,8 +89,7 @@ impl Counts {
 
 /// Tango's score of an outcome: the distance of the observed loss from `max_loss` in standard errors under the null hypothesis.
 /// Small values are evidence against it.
-pub(super) fn score(n: u64, lost: u64, gained: u64, max_loss: f64) -> f64 {
-    let (n, lost, gained) = (n as f64, lost as f64, gained as f64);
+pub(super) fn score(n: f64, lost: f64, gained: f64, max_loss: f64) -> f64 {
     // The share `p_g` that makes the outcome most likely under `p_l = p_g + max_loss`.
     let a = 2.0 * n;
     let b = (2.0 * n - lost + gained) * max_loss - lost - gained;
@@ -111,11 +110,12 @@ struct Region {
 impl Region {
     fn of(observed: &Counts, max_loss: f64) -> Self {
         let n = observed.n;
-        let limit = score(n, observed.lost, observed.gained, max_loss) + 1e-9;
+        let of = |lost: u64, gained: u64| score(n as f64, lost as f64, gained as f64, max_loss);
+        let limit = of(observed.lost, observed.gained) + 1e-9;
         let mut losses: Vec<Option<u64>> = Vec::new();
         let mut next = 0;
         for gained in 0..=n {
-            while next + gained <= n && score(n, next, gained, max_loss) <= limit {
+            while next + gained <= n && of(next, gained) <= limit {
                 next += 1;
             }
             losses.push(next.checked_sub(1).map(|most| most.min(n - gained)));

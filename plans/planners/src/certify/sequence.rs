@@ -4,13 +4,13 @@ use kaskade_policy::confidence::deferral::DeferralScore;
 
 use super::{AccuracyTarget, paired};
 use crate::envelope::{Member, members};
+use crate::forecast::{Against, Forecast, forecasts};
 use crate::pareto::{Place, pareto_front};
 use crate::skips::{Dropped, Pruned, Reason, Skips, add_skips, trim};
-use crate::thresholds::{Family, Outcome, Paired, Search, evaluate, frontier, threshold_exits};
+use crate::thresholds::{Column, Family, Outcome, evaluate, threshold_exits};
 
-/// Cascades in the sequence, besides the largest variant alone. The frontier holds hundreds that differ by single samples; testing more
-/// of them would not be wrong, but each neighbour is one more chance to stop early.
-const CANDIDATES: usize = 40;
+/// Cascades in the sequence at most, besides the largest variant alone. The last step before the first failure is lost, so steps are short.
+const CANDIDATES: usize = 60;
 
 /// One cascade of the sequence.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,106 +69,106 @@ impl Candidate {
     }
 }
 
-/// Returns the sequence: the largest variant alone, then cheaper cascades by falling cost.
+/// Returns the sequence: the largest variant alone, then cheaper cascades by falling cost. `certification` is the number of samples that
+/// it will be tested on.
 pub(super) fn candidates(
     selection: &Family,
     target: AccuracyTarget,
-    search: &Search,
+    certification: usize,
     skips: bool,
 ) -> Vec<Candidate> {
     let Some(largest) = selection.columns().last() else {
         return Vec::new();
     };
     let only = selection.of_variants(&[largest.name.as_str()]);
-    let point = evaluate(&only, &threshold_exits(&[])).into_point(Vec::new());
-    let alone = Pruned {
-        family: only,
-        point,
-        dropped: Vec::new(),
-    };
     let alone = Candidate {
         is_largest_alone: true,
-        ..Candidate::new(selection, alone, Vec::new(), false)
+        ..Candidate::new(selection, pruned(only, Vec::new()), Vec::new(), false)
     };
-    let cheaper = spread(pareto(selection, search, target), largest.energy_j);
-    let cheaper = cheaper
-        .into_iter()
-        .map(|(found, scores)| Candidate::new(selection, found, scores, skips));
+    let members = members(selection);
+    let found = pareto(&members, largest, target, certification);
+    let cheaper = spread(found, largest.energy_j).into_iter().map(|found| {
+        let cascade = pruned(found.member.family.clone(), found.forecast.thresholds);
+        Candidate::new(selection, cascade, found.member.scores.clone(), skips)
+    });
     std::iter::once(alone).chain(cheaper).collect()
 }
 
+/// A cascade of all variants of a family.
+fn pruned(family: Family, thresholds: Vec<f64>) -> Pruned {
+    let mut pruned = Pruned {
+        point: evaluate(&family, &threshold_exits(&thresholds)).into_point(thresholds),
+        family,
+        dropped: Vec::new(),
+    };
+    trim(&mut pruned);
+    pruned
+}
+
 /// A cascade on the selection part, and how far it is from missing the target there.
-struct Found {
-    cascade: Pruned,
-    scores: Vec<Option<DeferralScore>>,
+struct Found<'a> {
+    member: &'a Member,
+    forecast: Forecast,
     /// A test statistic: the smaller, the surer the target.
     score: f64,
 }
 
-/// Returns the cascades of the whole family, and of its single variants, pairs and triples, that no cheaper one is surer than on the
-/// selection part, by rising cost.
+/// Returns the cascades of the whole family, and of its single variants, pairs and triples, that no cheaper one is surer than by what is
+/// expected of them, by rising cost.
 ///
 /// The criterion is the statistic of the test to come, not accuracy: of two cascades of one cost, the one that rarely differs from the
-/// largest variant is proven with fewer samples than one that wins and loses many. Small families leave out what the whole family
-/// would have to ask on the way.
-fn pareto(selection: &Family, search: &Search, target: AccuracyTarget) -> Vec<Found> {
-    let largest = selection
-        .columns()
-        .last()
-        .map_or(&[][..], |column| column.correct.as_slice());
-    let score = |outcome: &Outcome| match target {
-        AccuracyTarget::MaxLoss { loss } => {
-            let Paired {
-                gained,
-                lost,
-                samples,
-            } = Paired::new(&outcome.correct, largest);
-            // As if one more sample were lost: few differences do not prove that there are none.
-            paired::score(samples as u64 + 1, lost as u64 + 1, gained as u64, loss)
-        }
-        AccuracyTarget::MinAccuracy { .. } => -outcome.accuracy,
+/// largest variant is proven with fewer samples than one that wins and loses many. It is taken of expected losses and gains: by counts,
+/// of which there are few, the surest of thousands of cascades would be a lucky one. Small families leave out what the whole family would
+/// have to ask on the way.
+fn pareto<'a>(
+    members: &'a [Member],
+    largest: &Column,
+    target: AccuracyTarget,
+    certification: usize,
+) -> Vec<Found<'a>> {
+    let against = match target {
+        AccuracyTarget::MaxLoss { .. } => Against::Largest(largest),
+        AccuracyTarget::MinAccuracy { .. } => Against::Truth,
     };
-    let found: Vec<Found> = members(selection)
-        .into_iter()
-        .flat_map(|Member { family, scores }| {
-            let points = frontier(&family, search).points;
-            points
-                .into_iter()
-                .map(move |point| (family.clone(), scores.clone(), point))
+    let score = |forecast: &Forecast| match target {
+        AccuracyTarget::MaxLoss { loss } => {
+            let samples = certification as f64;
+            let (lost, gained) = (samples * forecast.lost, samples * forecast.gained);
+            paired::score(samples, lost, gained, loss)
+        }
+        AccuracyTarget::MinAccuracy { .. } => forecast.lost,
+    };
+    let found: Vec<Found<'_>> = members
+        .iter()
+        .flat_map(|member| {
+            let found = forecasts(&member.family, against).into_iter();
+            found.map(move |forecast| (member, forecast))
         })
-        .map(|(family, scores, point)| Found {
-            score: score(&evaluate(&family, &threshold_exits(&point.thresholds))),
-            scores,
-            cascade: Pruned {
-                family,
-                point,
-                dropped: Vec::new(),
-            },
+        .map(|(member, forecast)| Found {
+            score: score(&forecast),
+            member,
+            forecast,
         })
         .collect();
     pareto_front(found, |one| Place {
-        cost: one.cascade.point.energy_j,
+        cost: one.forecast.cost,
         gain: -one.score,
     })
 }
 
 /// Returns those that are cheaper than `cost`, at equal ratios of cost, the most expensive first.
-fn spread(mut found: Vec<Found>, cost: f64) -> Vec<(Pruned, Vec<Option<DeferralScore>>)> {
-    found.retain(|one| one.cascade.point.energy_j < cost);
-    let Some(cheapest) = found.first().map(|one| one.cascade.point.energy_j) else {
+fn spread(mut found: Vec<Found<'_>>, cost: f64) -> Vec<Found<'_>> {
+    found.retain(|one| one.forecast.cost < cost);
+    let Some(cheapest) = found.first().map(|one| one.forecast.cost) else {
         return Vec::new();
     };
     let ratio = (cheapest.max(f64::MIN_POSITIVE) / cost).powf(1.0 / CANDIDATES as f64);
     let mut limit = cost;
     let mut spread = Vec::new();
-    for Found {
-        mut cascade, scores, ..
-    } in found.into_iter().rev()
-    {
-        if cascade.point.energy_j <= limit {
-            limit = cascade.point.energy_j * ratio;
-            trim(&mut cascade);
-            spread.push((cascade, scores));
+    for one in found.into_iter().rev() {
+        if one.forecast.cost <= limit {
+            limit = one.forecast.cost * ratio;
+            spread.push(one);
         }
     }
     spread

@@ -21,6 +21,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
 use self::regression::Column;
+pub(crate) use self::regression::Curve;
 use self::samples::{Row, Rows, ranks};
 use crate::thresholds::Family;
 

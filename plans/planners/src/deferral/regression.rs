@@ -5,7 +5,7 @@
     reason = "matrices are square, of the size that this module gives them; planning solves thousands of them"
 )]
 
-use kaskade_policy::confidence::deferral::{Feature, Linear, Term, sigmoid};
+use kaskade_policy::confidence::deferral::{Feature, Linear, Term, log_odds, sigmoid};
 
 use super::samples::{Row, Rows};
 
@@ -62,6 +62,56 @@ pub(super) fn fit(rows: &Rows<'_>, columns: &[Column], holds: impl Fn(&Row) -> b
             })
             .collect(),
     })
+}
+
+/// Log odds that are linear in the log odds of a confidence.
+pub(crate) struct Curve {
+    intercept: f64,
+    slope: f64,
+}
+
+impl Curve {
+    /// Fits the log odds of an event; they never rise with the confidence. `None` if the event happens always, never, or the more often the
+    /// surer the model is.
+    pub(crate) fn fit(confidences: &[f64], happens: &[bool]) -> Option<Self> {
+        let total = happens.len() as f64;
+        let positive = happens.iter().filter(|happens| **happens).count() as f64;
+        if positive <= 0.0 || positive >= total {
+            return None;
+        }
+        let odds: Vec<f64> = confidences
+            .iter()
+            .map(|confidence| log_odds(*confidence))
+            .collect();
+        let mean = odds.iter().sum::<f64>() / total;
+        let deviation = (odds.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / total).sqrt();
+        if deviation <= 1e-9 {
+            return None;
+        }
+        let scaled: Vec<f64> = odds.iter().map(|x| (x - mean) / deviation).collect();
+        let targets: Vec<f64> = happens
+            .iter()
+            .map(|happens| f64::from(u8::from(*happens)))
+            .collect();
+        let weights = vec![1.0; targets.len()];
+        let solution = newton(
+            &[&scaled],
+            &weights,
+            &targets,
+            (positive / (total - positive)).ln(),
+        )?;
+        let slope = solution[1] / deviation;
+        (slope < 0.0).then(|| Self {
+            intercept: solution[0] - slope * mean,
+            slope,
+        })
+    }
+
+    /// Returns the probability of the event at each confidence.
+    pub(crate) fn at(&self, confidences: &[f64]) -> Vec<f64> {
+        let at = |confidence: &f64| sigmoid(self.intercept + self.slope * log_odds(*confidence));
+        confidences.iter().map(at).collect()
+    }
 }
 
 /// Seven significant digits: more would only lengthen the plan.

@@ -5,7 +5,7 @@
 
 use super::search::Cascade;
 use crate::certify::{CertifyError, CertifyOptions, Passed, certify_all};
-use crate::thresholds::{FORWARD_ALL, Family, FamilyError, Search};
+use crate::thresholds::{FORWARD_ALL, Family, FamilyError};
 use kaskade_policy::plan::Certificate;
 use kaskade_policy::profile::Profile;
 
@@ -25,14 +25,9 @@ pub(super) fn guaranteed(
     profile: &Profile,
     options: &CertifyOptions,
     batch: u32,
-    seed: u64,
 ) -> Result<Vec<(Cascade, Certificate)>, GearError> {
     let family = Family::by_latency(profile, batch)?;
-    let search = Search {
-        seed,
-        ..Search::default()
-    };
-    let passed = certify_all(&family, options, &search)?;
+    let passed = certify_all(&family, options)?;
     let places = |name: &str| profile.variants.iter().position(|variant| variant.name == name);
     passed
         .into_iter()

@@ -62,7 +62,7 @@ fn every_gear_is_certified_and_keeps_the_bound() {
         };
         plan_gears_with(&profile, &options, Fluid::new(&profile), |_| {}).unwrap()
     };
-    let certified = guaranteed(&profile, &loss(bound), 64, 0).unwrap();
+    let certified = guaranteed(&profile, &loss(bound), 64).unwrap();
     let is_certified = |cascade: &Cascade| certified.iter().any(|(one, _)| one == cascade);
     let (free, held) = (plan(None), plan(Some(loss(bound))));
     assert!(!free.chosen.iter().all(is_certified) && free.plan.certificate.is_none());
@@ -96,7 +96,7 @@ fn every_gear_is_certified_and_keeps_the_bound() {
 #[test]
 fn certified_cascades_come_with_their_figures_on_the_certification_part() {
     let profile = profile(2_000);
-    let found = guaranteed(&profile, &loss(0.02), 32, 0).unwrap();
+    let found = guaranteed(&profile, &loss(0.02), 32).unwrap();
     let (first, _) = &found[0];
     assert_eq!(
         (first.variants.as_slice(), first.reach.as_slice()),
@@ -113,7 +113,7 @@ fn certified_cascades_come_with_their_figures_on_the_certification_part() {
 #[test]
 fn too_few_samples_are_refused() {
     let profile = profile(100);
-    let error = guaranteed(&profile, &loss(0.01), 32, 0).unwrap_err().to_string();
+    let error = guaranteed(&profile, &loss(0.01), 32).unwrap_err().to_string();
     assert!(
         error.contains("100 validation samples cannot prove this"),
         "{error}"

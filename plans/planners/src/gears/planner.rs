@@ -114,7 +114,7 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
         progress: P,
     ) -> Result<Self, GearError> {
         let certified = match &options.guarantee {
-            Some(certify) => guaranteed(parts.profile, certify, options.batching.max_batch, options.seed)?,
+            Some(certify) => guaranteed(parts.profile, certify, options.batching.max_batch)?,
             None => Vec::new(),
         };
         let space = match options.guarantee {
