@@ -24,7 +24,7 @@ use kaskade_policy::confidence::Scores;
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
 use kaskade_policy::routing::{self, Route};
-use kaskade_policy::watch::{Audit, AuditSettings, Counts, Finding, Room, Sampler, Watch, WatchConfig};
+use kaskade_policy::watch::{self, Audit, AuditSettings, Counts, Finding, Room, Sampler, Watch, WatchConfig};
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -239,13 +239,14 @@ fn run(plan: &Plan, data: [&Walks; 2], share: f64, seed: u64) -> Run {
             }
         }
         if is_chosen && let Some(audit) = Audit::of(plan, gear, &live.variant) {
-            let ask = |gear: u32| walk(gear).map(|walk| walk.answer.class);
+            let ask = |gear: u32| walk(gear).map(|walk| watch::Answer::Number(walk.answer.class));
             run.audits += u64::from(audit.largest.is_some());
             let (largest, probe) = (
                 audit.largest.and_then(ask),
                 audit.probe.and_then(|(_, gear)| ask(gear)),
             );
-            audit.count(&mut counts, live.answer.class, largest, probe);
+            let live = watch::Answer::Number(live.answer.class);
+            audit.count(&mut counts, &live, largest.as_ref(), probe.as_ref());
         }
         note(&mut run, (request, corrupt), live.answer.right, &mut since_move);
         let right = |gear: Option<u32>| gear.and_then(walk).is_some_and(|walk| walk.answer.right);

@@ -1,25 +1,37 @@
-//! Numbers of answers, by which the answers of two models are compared.
+//! Answers of models in the form in which they are compared.
 
 use kaskade_models::Tensor;
 use kaskade_policy::confidence::deferral::number_of_text;
+use kaskade_policy::texts::TextComparison;
+use kaskade_policy::watch::Answer;
 
-/// Returns a number for an answer, the same for the same answer, as profiles and the scores of stages use it: the class; a hash of a text,
-/// of a span or of several classes. 0 for other outputs.
-pub fn answer_number(outputs: &[Tensor]) -> u32 {
+/// Returns a number for an answer, the same for the same answer, as profiles, scores of stages and audits use it: the class; a hash of a
+/// text, of a span or of several classes. `None` if answers of this kind cannot be compared, such as embeddings.
+pub fn answer_number(outputs: &[Tensor]) -> Option<u32> {
     if let Some(text) = text(outputs, "text") {
-        return number_of_text(text.trim());
+        return Some(number_of_text(text.trim()));
     }
     if let (Some(start), Some(end)) = (largest(outputs, "start_logits"), largest(outputs, "end_logits")) {
-        return number_of_text(&format!("{start} {end}"));
+        return Some(number_of_text(&format!("{start} {end}")));
     }
     if let Some(classes) = several(outputs) {
-        return number_of_text(&classes);
+        return Some(number_of_text(&classes));
     }
-    largest(outputs, "logits").unwrap_or_default()
+    largest(outputs, "logits")
+}
+
+/// Returns an answer as audits and labels compare it: with a comparison of texts, those of language models and of spans by it; others by
+/// their numbers.
+pub(crate) fn comparable(outputs: &[Tensor], texts: Option<TextComparison>) -> Option<Answer> {
+    let found = || text(outputs, "text").or_else(|| text(outputs, "answer"));
+    match texts.and_then(|by| Some((by, found()?))) {
+        Some((by, text)) => Some(Answer::text(text, by)),
+        None => answer_number(outputs).map(|number| Answer::Number(number.into())),
+    }
 }
 
 /// Returns the classes of an answer with several, as one text; `None` of other answers.
-pub(crate) fn several(outputs: &[Tensor]) -> Option<String> {
+fn several(outputs: &[Tensor]) -> Option<String> {
     let find = |name: &str| outputs.iter().find(|output| output.name == name);
     // Probabilities of a softmax come without a confidence.
     if let (Some(probabilities), Some(_)) = (find("probabilities"), find("confidence")) {
@@ -39,7 +51,7 @@ fn text<'a>(outputs: &'a [Tensor], name: &str) -> Option<&'a str> {
 }
 
 /// The place of the largest value, the first of equals.
-pub(crate) fn largest(outputs: &[Tensor], name: &str) -> Option<u32> {
+fn largest(outputs: &[Tensor], name: &str) -> Option<u32> {
     let output = outputs.iter().find(|output| output.name == name)?;
     let mut best: Option<(u32, f32)> = None;
     for (place, value) in (0..).zip(output.to_f32().ok()?) {
@@ -52,6 +64,8 @@ pub(crate) fn largest(outputs: &[Tensor], name: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use kaskade_policy::texts::Metric;
+
     use super::*;
 
     fn floats(name: &str, values: &[f32]) -> Tensor {
@@ -60,8 +74,8 @@ mod tests {
 
     #[test]
     fn the_same_answer_has_the_same_number() {
-        assert_eq!(answer_number(&[floats("logits", &[0.1, 3.0, 3.0])]), 1);
-        assert_eq!(answer_number(&[floats("embedding", &[0.1])]), 0);
+        assert_eq!(answer_number(&[floats("logits", &[0.1, 3.0, 3.0])]), Some(1));
+        assert_eq!(answer_number(&[floats("embedding", &[0.1])]), None);
         let span = |start: &[f32], end: &[f32]| {
             answer_number(&[floats("start_logits", start), floats("end_logits", end)])
         };
@@ -70,6 +84,31 @@ mod tests {
         let text = |text: &str| answer_number(&[Tensor::from_texts("text", &[text]).unwrap()]);
         assert_eq!(text(" yes\n"), text("yes"));
         assert_ne!(text("yes"), text("no"));
+    }
+
+    #[test]
+    fn texts_and_spans_are_compared_by_a_metric_if_there_is_one() {
+        let by = TextComparison {
+            metric: Metric::F1,
+            right_from: 0.5,
+        };
+        let of = |name: &str, text: &str| {
+            let outputs = [
+                Tensor::from_texts(name, &[text]).unwrap(),
+                floats("start_logits", &[1.0]),
+                floats("end_logits", &[1.0]),
+            ];
+            [Some(by), None].map(|by| comparable(&outputs, by).unwrap())
+        };
+        for name in ["text", "answer"] {
+            let ([one, _], [other, _]) = (of(name, "a whale"), of(name, "The whale."));
+            assert!(one.accepts(&other) && !one.accepts(&of(name, "a ship")[0]));
+        }
+        let ([_, one], [_, other]) = (of("text", "a whale"), of("text", "The whale."));
+        assert!(!one.accepts(&other));
+        // A class has no text.
+        let class = comparable(&[floats("logits", &[0.1, 3.0])], Some(by)).unwrap();
+        assert_eq!(class, Answer::Number(1));
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub(crate) fn score(
     let evidence = Evidence {
         judged: Judged {
             confidence,
-            answer: answer_number(outputs),
+            answer: answer_number(outputs).unwrap_or_default(),
         },
         spread: temperature.and_then(|temperature| ClassSpread::of(logits.as_deref()?, temperature)),
         input_bytes: has_inputs.then(|| passing.inputs.iter().map(|input| input.data.len()).sum()),
@@ -96,7 +96,7 @@ pub(crate) fn answer_to_note(
     read.any(|name| name == stage).then(|| {
         HopAnswer::from(Judged {
             confidence,
-            answer: answer_number(outputs),
+            answer: answer_number(outputs).unwrap_or_default(),
         })
     })
 }

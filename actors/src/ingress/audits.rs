@@ -10,13 +10,13 @@ use std::sync::Arc;
 use kaskade_models::Tensor;
 use kaskade_policy::gather::Branch;
 use kaskade_policy::plan::Edge;
-use kaskade_policy::watch::{Audit, LabelCounts, RecentReplies, RecentReply, Room, Sampler};
+use kaskade_policy::watch::{Answer, Audit, LabelCounts, RecentReplies, RecentReply, Room, Sampler};
 
 use super::in_flight::{InFlight, Ingress, IngressConfig};
 use super::retained::RetainedInputs;
 use crate::{
     dispatch::{
-        answer::{largest, several},
+        answer::comparable,
         deferral,
         exits::{self, RouteDecision},
     },
@@ -53,7 +53,7 @@ struct Open {
     inputs: RetainedInputs,
     /// The id that the client gave its request.
     client: Option<String>,
-    live: u64,
+    live: Answer,
     deadline: u64,
     /// The largest variant's part, and that of the probe.
     parts: [Part; 2],
@@ -67,7 +67,7 @@ struct Part {
     /// The stage that was asked last.
     stage: String,
     dispatches: u32,
-    answer: Option<u64>,
+    answer: Option<Answer>,
 }
 
 /// An audit that begins once the client has its reply.
@@ -76,7 +76,7 @@ pub(super) struct Chosen {
     version: Arc<PlanVersion>,
     inputs: RetainedInputs,
     client: Option<String>,
-    live: u64,
+    live: Answer,
 }
 
 const LARGEST: usize = 0;
@@ -86,7 +86,7 @@ impl Audits {
     pub(super) fn new(ingress: &str, config: &IngressConfig) -> Self {
         Self {
             watched: Arc::default(),
-            sampler: Sampler::new(config.audit, number_of(ingress.as_bytes())),
+            sampler: Sampler::new(config.audit, seed_of(ingress)),
             open: BTreeMap::new(),
             next: 0,
             recent: RecentReplies::new(config.recent_replies),
@@ -139,14 +139,14 @@ impl Ingress {
                 }
             }
         });
-        let live = answer_number(outputs)?;
+        let live = comparable(outputs, list.texts)?;
         let variant = version.stage(entry.gear, &done.stage)?.variant.as_str();
         let chosen = if is_chosen {
             Audit::of(&version.plan, entry.gear, variant)
         } else {
             None
         };
-        self.remember(entry, place, variant, live, chosen);
+        self.remember(entry, place, variant, live.clone(), chosen);
         chosen.map(|audit| Chosen {
             audit,
             version: Arc::clone(version),
@@ -156,15 +156,22 @@ impl Ingress {
         })
     }
 
-    fn remember(&mut self, entry: &InFlight, place: usize, variant: &str, live: u64, chosen: Option<Audit>) {
+    fn remember(
+        &mut self,
+        entry: &InFlight,
+        place: usize,
+        variant: &str,
+        live: Answer,
+        chosen: Option<Audit>,
+    ) {
         let Some(id) = &entry.client.id else { return };
         let is_largest = chosen.is_some_and(|audit| audit.largest.is_none());
         let reply = RecentReply {
             epoch: entry.version.epoch,
             place,
             variant: variant.to_owned(),
+            largest: is_largest.then(|| live.clone()),
             answer: live,
-            largest: is_largest.then_some(live),
         };
         self.audits.recent.keep(id, reply);
     }
@@ -257,6 +264,7 @@ impl Ingress {
         if done.stage.is_empty() {
             done.stage.clone_from(&asked.stage);
         }
+        let texts = open.version.plan.certified.as_ref().and_then(|list| list.texts);
         match done.result {
             DoneResult::Part { .. } => {}
             DoneResult::Fault(_) => self.end_part(number, part, None),
@@ -264,7 +272,7 @@ impl Ingress {
                 outputs,
                 routed: true,
                 ..
-            } => self.end_part(number, part, answer_number(&outputs)),
+            } => self.end_part(number, part, comparable(&outputs, texts)),
             DoneResult::Outputs {
                 outputs, confidence, ..
             } => {
@@ -285,7 +293,7 @@ impl Ingress {
                 );
                 let hops = done.hops;
                 match exits::decide(&version, gear, &done.stage, confidence, false) {
-                    Ok(RouteDecision::Reply) => self.end_part(number, part, answer_number(&outputs)),
+                    Ok(RouteDecision::Reply) => self.end_part(number, part, comparable(&outputs, texts)),
                     Ok(RouteDecision::Forward(edge)) => self.ask(number, part, edge, hops, None),
                     Ok(RouteDecision::Continue(edge)) => self.ask(number, part, edge, hops, Some(outputs)),
                     Ok(RouteDecision::FanOut(_)) | Err(_) => self.end_part(number, part, None),
@@ -302,7 +310,7 @@ impl Ingress {
         self.close_audit(number);
     }
 
-    fn end_part(&mut self, number: u64, part: usize, answer: Option<u64>) {
+    fn end_part(&mut self, number: u64, part: usize, answer: Option<Answer>) {
         let open = self.audits.open.get_mut(&number);
         if let Some(part) = open.and_then(|open| open.parts.get_mut(part)) {
             part.waits = false;
@@ -323,17 +331,19 @@ impl Ingress {
 
     fn count_audit(&mut self, open: &Open) {
         let [largest, probe] = &open.parts;
-        self.audits.watched.count(open.version.epoch, |counts| {
-            open.audit.count(counts, open.live, largest.answer, probe.answer);
-        });
         let answer = if open.audit.largest.is_none() {
-            Some(open.live)
+            Some(&open.live)
         } else {
-            largest.answer
+            largest.answer.as_ref()
         };
-        self.metrics.watch(|metrics| metrics.audited(open.live, answer));
+        self.audits.watched.count(open.version.epoch, |counts| {
+            open.audit
+                .count(counts, &open.live, answer, probe.answer.as_ref());
+        });
+        self.metrics
+            .watch(|metrics| metrics.audited(answer.map(|answer| answer.accepts(&open.live))));
         if let (Some(id), Some(answer)) = (&open.client, answer) {
-            self.audits.recent.audited(id, answer);
+            self.audits.recent.audited(id, answer.clone());
         }
     }
 
@@ -363,57 +373,15 @@ fn place_of(id: u64) -> (u64, usize) {
     ((id & !MARK) >> 1, (id & 1) as usize)
 }
 
-/// Returns a number for an answer, the same for the same answer: a class, or a hash of a text or a span. `None` if answers of this kind
-/// cannot be compared, such as embeddings.
-pub(super) fn answer_number(outputs: &[Tensor]) -> Option<u64> {
-    if let Some(text) = outputs.iter().find(|output| output.name == "text") {
-        return text.to_texts().ok()?.first().map(|text| text_number(text));
-    }
-    let place = |name: &str| largest(outputs, name).map(u64::from);
-    if let (Some(start), Some(end)) = (place("start_logits"), place("end_logits")) {
-        return Some((start << 32) | end);
-    }
-    if let Some(classes) = several(outputs) {
-        return Some(text_number(&classes));
-    }
-    place("logits")
-}
-
-/// Returns the number of a text, without space around it.
-pub(super) fn text_number(text: &str) -> u64 {
-    number_of(text.trim().as_bytes())
-}
-
-/// FNV-1a.
-fn number_of(bytes: &[u8]) -> u64 {
-    let hash = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, hash)
+/// Returns the seed of an ingress's choices: the FNV-1a hash of its id.
+fn seed_of(ingress: &str) -> u64 {
+    let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    ingress.bytes().fold(0xcbf2_9ce4_8422_2325, hash)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_answer_has_a_number() {
-        let logits = |values: &[f32]| Tensor::from_f32("logits", &[values.len()], values).unwrap();
-        assert_eq!(answer_number(&[logits(&[0.1, 3.0, 3.0])]), Some(1));
-        let span = |name: &str, values: &[f32]| Tensor::from_f32(name, &[values.len()], values).unwrap();
-        let spans = [
-            span("start_logits", &[0.0, 1.0]),
-            span("end_logits", &[0.0, 0.0, 1.0]),
-        ];
-        assert_eq!(answer_number(&spans), Some((1 << 32) | 2));
-        assert_eq!(answer_number(&[span("embedding", &[0.5])]), None);
-        // Several labels, whose strongest is the same.
-        let labels = |second: f32| {
-            let probabilities = span("probabilities", &[0.9, second]);
-            answer_number(&[logits(&[3.0, 0.1]), probabilities, span("confidence", &[0.5])])
-        };
-        assert!(labels(0.6) == labels(0.7) && labels(0.6) != labels(0.4));
-        assert_eq!(text_number(" yes\n"), text_number("yes"));
-        assert_ne!(text_number("yes"), text_number("no"));
-    }
 
     #[test]
     fn numbers_of_audits_are_no_numbers_of_requests() {

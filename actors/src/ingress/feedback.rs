@@ -5,9 +5,9 @@
 
 use async_nats::{Message as NatsMessage, Subject};
 use futures::StreamExt;
-use kaskade_policy::watch::Label;
+use kaskade_policy::confidence::deferral::number_of_text;
+use kaskade_policy::watch::Answer;
 
-use super::audits::text_number;
 use super::in_flight::Ingress;
 use crate::{
     actor::{Addr, Context, Handler, Message},
@@ -45,6 +45,15 @@ fn read(message: &NatsMessage) -> Result<Labelled, String> {
     })
 }
 
+/// Returns a label in the form in which that answer is compared.
+fn right_answer(label: &RightAnswer, answer: &Answer) -> Answer {
+    match (label, answer) {
+        (RightAnswer::Class(class), _) => Answer::Number(*class),
+        (RightAnswer::Text(text), Answer::Text { by, .. }) => Answer::text(text, *by),
+        (RightAnswer::Text(text), Answer::Number(_)) => Answer::Number(number_of_text(text.trim()).into()),
+    }
+}
+
 impl Handler<Labelled> for Ingress {
     type Result = ();
 
@@ -57,11 +66,8 @@ impl Handler<Labelled> for Ingress {
         let Some(recent) = self.audits.recent.take(&feedback.id) else {
             return;
         };
-        let right = match &feedback.label {
-            RightAnswer::Class(class) => *class,
-            RightAnswer::Text(text) => text_number(text),
-        };
-        let counts = recent.judged(Label(right));
+        let right = right_answer(&feedback.label, &recent.answer);
+        let counts = recent.judged(&right);
         self.metrics.watch(|metrics| metrics.labelled(counts.right > 0));
         self.count_labels(&recent, &counts);
         let told = FeedbackReply {

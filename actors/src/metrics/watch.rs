@@ -43,11 +43,11 @@ pub(crate) enum FindingKind {
 }
 
 impl WatchMetrics {
-    /// Counts an audit by the two answers; `None` did not come.
-    pub(crate) fn audited(&self, live: u64, largest: Option<u64>) {
-        let counter = match largest {
-            Some(largest) if largest == live => &self.agree,
-            Some(_) => &self.differ,
+    /// Counts an audit by whether the two answers agree; `None` if one did not come.
+    pub(crate) fn audited(&self, agrees: Option<bool>) {
+        let counter = match agrees {
+            Some(true) => &self.agree,
+            Some(false) => &self.differ,
             None => &self.failed,
         };
         counter.fetch_add(1, Relaxed);
@@ -165,9 +165,9 @@ mod tests {
     #[test]
     fn unknown_values_are_left_out() {
         let metrics = WatchMetrics::default();
-        metrics.audited(1, Some(1));
-        metrics.audited(1, Some(2));
-        metrics.audited(1, None);
+        metrics.audited(Some(true));
+        metrics.audited(Some(false));
+        metrics.audited(None);
         let unknown = metrics.families();
         assert_eq!(
             unknown.iter().filter(|family| family.samples.is_empty()).count(),

@@ -11,10 +11,12 @@ use kaskade_actors::wire::{
     CertificateNotice, Found, InferRequest, RightAnswer, ShiftReport, WatchReport, headers,
 };
 use kaskade_actors::{App, Client, Node, Service};
-use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature};
+use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature, Tensor};
+use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::plan::{
     Certificate, CertifiedCascade, CertifiedList, Edge, Exit, ExpectedStage, Gear, Guarantee, Plan,
 };
+use kaskade_policy::texts::{Metric, TextComparison};
 use kaskade_policy::watch::AuditSettings;
 
 use crate::common::gears::{block_on, events, next, quick_shifts};
@@ -94,6 +96,7 @@ fn certified(app: &str) -> Plan {
     };
     let cheap = gear("cheap", &plan, &["small", "large"]);
     let list = CertifiedList {
+        texts: None,
         homes: vec![1],
         cascades: vec![
             CertifiedCascade {
@@ -384,4 +387,72 @@ fn ingress_alone(app: &str) -> Node {
         grace: Duration::from_secs(1),
     })
     .unwrap()
+}
+
+/// Says the same in its own words, with a confidence of 0.9.
+struct Worded(&'static str);
+
+impl Model for Worded {
+    fn signature(&self) -> Signature {
+        Scripted {
+            strength: 1.0,
+            run: Duration::ZERO,
+        }
+        .signature()
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let outputs = vec![
+            Tensor::from_texts("text", &[self.0]).unwrap(),
+            Tensor::from_f32("confidence", &[1], &[0.9]).unwrap(),
+        ];
+        batch.iter().map(|_| Ok(outputs.clone())).collect()
+    }
+}
+
+#[test]
+fn texts_are_audited_and_labelled_by_the_metric_of_the_plan() {
+    let app = "worded";
+    let mut plan = certified(app);
+    plan.certified.as_mut().unwrap().texts = Some(TextComparison {
+        metric: Metric::F1,
+        right_from: 0.5,
+    });
+    for variant in &mut plan.variants {
+        variant.calibration = Some(Calibration {
+            estimator: Estimator::Given,
+            temperature: 1.0,
+        });
+    }
+    let model = |text: &'static str| move || Ok::<_, String>(Worded(text));
+    let node = Service::new(app)
+        .model("small", model("a green lighthouse"))
+        .model("medium", model("unused"))
+        .model("large", model("The lighthouse."))
+        .plan(plan)
+        .ingress(all_audited())
+        .start()
+        .unwrap();
+    block_on(async {
+        let mut reports = events(&node, app, "watch").await;
+        let client = Client::new(node.bus(), App::new(app).unwrap());
+        named(&client, "right").await;
+        named(&client, "wrong").await;
+        let tell = |id: &'static str, text: &str| {
+            let label = RightAnswer::Text(text.to_owned());
+            let client = client.clone();
+            async move { client.feedback(id, label, BUDGET).await.unwrap().unwrap().right }
+        };
+        assert!(tell("right", "lighthouse").await);
+        assert!(!tell("wrong", "a ship").await);
+        loop {
+            let report: WatchReport = next(&mut reports).await;
+            if report.cascades[1].audited >= 2 {
+                break;
+            }
+        }
+        let page = node.metrics().text(app, &Gauges::default());
+        assert!(page.contains("outcome=\"differ\"} 0"), "{page}");
+    });
+    node.stop();
 }

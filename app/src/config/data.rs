@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::{Component, Path, PathBuf};
 
+use kaskade_policy::texts::Metric;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -25,34 +26,19 @@ pub struct DataSets {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<DataSet>,
     /// How a text is compared with the right ones: of language models and of question answering [default: `exact`].
-    #[serde(skip_serializing_if = "Metric::is_exact")]
+    #[serde(skip_serializing_if = "is_exact")]
     pub metric: Metric,
     /// Least score of a right answer: of the metric, in (0, 1], or of the program of `kaskade profile --judge`. A metric needs it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub right_from: Option<Finite>,
 }
 
-/// How a text is compared with the right ones; of several the one that scores best counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Metric {
-    /// The same text, but for space around it.
-    #[default]
-    Exact,
-    /// F1 score of the words, as the evaluation of `SQuAD` computes it: without punctuation, articles and letter case.
-    F1,
-    /// ROUGE-L: F1 score of the longest common subsequence of words, without punctuation and letter case.
-    RougeL,
-}
-
-impl Metric {
-    #[expect(
-        clippy::trivially_copy_pass_by_ref,
-        reason = "serde passes what it skips by reference"
-    )]
-    fn is_exact(&self) -> bool {
-        *self == Self::Exact
-    }
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes what it skips by reference"
+)]
+fn is_exact(metric: &Metric) -> bool {
+    *metric == Metric::Exact
 }
 
 /// One labelled set, by its format.

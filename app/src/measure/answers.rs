@@ -29,6 +29,8 @@ pub struct Answers {
     pub ece: BeforeAfter,
     /// The answers themselves.
     pub validation: Validation,
+    /// Their texts; absent for answers that are no texts.
+    pub texts: Option<Vec<String>>,
 }
 
 /// What makes an answer right.
@@ -85,11 +87,16 @@ pub fn calibrated(
     let spreads: Option<Vec<ClassSpread>> = answered.iter().map(spread).collect();
     let spreads = spreads.unwrap_or_default();
     Ok(Answers {
+        texts: answered
+            .iter()
+            .map(|answered| answered.judgement.text())
+            .collect(),
         calibration: calibrated.calibration,
         ece: calibrated.ece,
         validation: Validation {
             margins: spreads.iter().map(|spread| spread.margin).collect(),
             entropies: spreads.iter().map(|spread| spread.entropy).collect(),
+            agrees: Vec::new(),
             predictions: answered.iter().map(|answered| answered.number).collect(),
             confidences: calibrated.confidences,
             correct: calibrated.correct,
@@ -114,7 +121,7 @@ pub(super) fn as_labels(
     requests: &[Inputs],
     grading: Grading,
 ) -> Result<Vec<Label>, MeasureError> {
-    let as_text = grading.scores_texts();
+    let as_text = grading.comparison().is_some();
     each(model, requests, |outputs| comparable(outputs, as_text), |_| ())
 }
 
@@ -235,7 +242,7 @@ impl Answered {
         Ok(Self {
             said: judgement.said(outputs),
             judgement,
-            number: answer_number(outputs),
+            number: answer_number(outputs).unwrap_or_default(),
         })
     }
 }
@@ -266,6 +273,21 @@ impl Judgement {
             Self::Logits(logits) => Scores::Logits(logits),
             Self::Span { start, end, .. } => Scores::Span { start, end },
             Self::Given { confidence, .. } => Scores::Given(*confidence),
+        }
+    }
+
+    /// The text of the answer.
+    fn text(&self) -> Option<String> {
+        match self {
+            Self::Given {
+                answer: Label::Text(text),
+                ..
+            }
+            | Self::Span {
+                answer: Some(Label::Text(text)),
+                ..
+            } => Some(text.clone()),
+            _ => None,
         }
     }
 

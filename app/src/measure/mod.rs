@@ -36,6 +36,7 @@ use kaskade_models::{Loaded, Model, ModelInfo};
 use kaskade_policy::confidence::Estimator;
 use kaskade_policy::profile::{Money, PROFILE_VERSION, Profile, VariantProfile};
 use kaskade_policy::remote::price::CostSource;
+use kaskade_policy::texts::TextComparison;
 use meter::Meter;
 pub use profiler::Profiler;
 
@@ -107,6 +108,7 @@ pub fn profile<E: From<MeasureError>>(
     let mut read: Option<Samples> = None;
     let mut samples = Some(samples);
     let mut variants = Vec::new();
+    let mut texts = Vec::new();
     let mut devices: Vec<String> = Vec::new();
     let mut sources: Vec<String> = Vec::new();
     for member in &family.members {
@@ -127,7 +129,9 @@ pub fn profile<E: From<MeasureError>>(
         note(&mut devices, meter.device());
         note(&mut sources, meter.source());
         let measured = variant(plan, member, &loaded.info, loaded.model.as_mut(), set, &mut meter);
-        variants.push(measured.map_err(MeasureError::of(&member.name))?);
+        let (measured, said) = measured.map_err(MeasureError::of(&member.name))?;
+        variants.push(measured);
+        texts.push(said);
     }
     if variants.is_empty() {
         return Err(MeasureError::NoMembers.into());
@@ -137,8 +141,11 @@ pub fn profile<E: From<MeasureError>>(
         Judge::Largest => family.members.last().map(|judge| judge.name.clone()),
         Judge::Program(program) => Some(program.command().to_owned()),
     };
+    let comparison = plan.grading.comparison();
+    let comparison = comparison.filter(|comparison| agreements(&mut variants, texts, comparison).is_some());
     Ok(Profile {
         judge,
+        texts: comparison,
         hop: None,
         input_bytes: read.as_ref().map_or_else(Vec::new, input_bytes),
         version: PROFILE_VERSION,
@@ -163,6 +170,23 @@ fn labels_of_largest(family: &Family, set: &Samples, grading: Grading) -> Result
     answers::as_labels(loaded.model.as_mut(), &set.inputs, grading).map_err(named())
 }
 
+/// Notes for every variant which answers count as the largest variant's. `None` if a variant gives no texts.
+fn agreements(
+    variants: &mut [VariantProfile],
+    texts: Vec<Option<Vec<String>>>,
+    comparison: &TextComparison,
+) -> Option<()> {
+    let texts: Vec<Vec<String>> = texts.into_iter().collect::<Option<_>>()?;
+    let largest = texts.last()?;
+    for (variant, texts) in variants.iter_mut().zip(&texts) {
+        let pairs = largest.iter().zip(texts);
+        variant.validation.agrees = pairs
+            .map(|(largest, text)| comparison.accepts(largest, text))
+            .collect();
+    }
+    Some(())
+}
+
 /// Bytes of each sample's inputs.
 fn input_bytes(set: &Samples) -> Vec<u32> {
     let bytes = set.inputs.iter().map(|inputs| {
@@ -172,7 +196,7 @@ fn input_bytes(set: &Samples) -> Vec<u32> {
     bytes.collect()
 }
 
-/// Measures one variant.
+/// Measures one variant. Returns its answers as texts too, if they are texts.
 fn variant(
     plan: &Plan<'_>,
     member: &Member,
@@ -180,7 +204,7 @@ fn variant(
     model: &mut dyn Model,
     set: &Samples,
     meter: &mut Meter,
-) -> Result<VariantProfile, MeasureError> {
+) -> Result<(VariantProfile, Option<Vec<String>>), MeasureError> {
     let steps = set.len() as u64 + plan.effort.steps();
     let mut progress = Progress::begin(format!("profile {}", member.name), steps, plan.quiet);
     // A remote variant is asked for everything at once, and what follows replays its answers.
@@ -197,6 +221,7 @@ fn variant(
         calibration,
         ece,
         validation,
+        texts,
     } = answers::calibrated(model, set, plan.estimator, &standard, |done| {
         progress.advance(done);
     })?;
@@ -213,7 +238,7 @@ fn variant(
         ece.before,
         ece.after
     ));
-    Ok(VariantProfile {
+    let measured = VariantProfile {
         name: member.name.clone(),
         parameters: info.parameters,
         money: per_request.map(|per_request| Money {
@@ -224,7 +249,8 @@ fn variant(
         calibration,
         ece,
         validation,
-    })
+    };
+    Ok((measured, texts))
 }
 
 /// Keeps each text once, in the order of its first appearance.

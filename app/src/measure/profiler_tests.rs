@@ -1,6 +1,7 @@
 use kaskade_planners::cascade::Objective;
 use kaskade_planners::certify::{AccuracyTarget, CertifyOptions};
 use kaskade_policy::confidence::Estimator;
+use kaskade_policy::texts::Metric;
 use serde_json::{Value, json};
 
 use super::*;
@@ -152,6 +153,11 @@ fn generated_texts_are_judged_by_rouge_and_by_the_largest_variants_texts() {
     // The same weights give the same texts. By F1, two texts without words are equal.
     let judged = profiler(&app("f1")).judge(Judge::Largest).run().unwrap();
     assert_eq!((right(&judged, 0), right(&judged, 1)), (4, 4));
+    // Plans, audits and labels compare by the same metric.
+    assert_eq!(judged.texts.map(|texts| texts.metric), Some(Metric::F1));
+    assert_eq!(judged.variants[0].validation.agrees, [true; 4]);
+    let exact = profiler(&app("exact")).run().unwrap();
+    assert!(exact.texts.is_none() && exact.variants[0].validation.agrees.is_empty());
     let texts = |profile: &Profile| profile.variants[0].validation.predictions.clone();
     assert_eq!(texts(&labelled), texts(&judged));
 }

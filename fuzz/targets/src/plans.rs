@@ -173,6 +173,7 @@ fn profile_of(plan: &Plan) -> Profile {
         judge: None,
         hop: None,
         input_bytes: Vec::new(),
+        texts: None,
         version: kaskade_policy::profile::PROFILE_VERSION,
         app: plan.app.clone(),
         device: "cpu".into(),
@@ -210,6 +211,7 @@ fn profiled(variant: &PlannedVariant) -> VariantProfile {
         validation: Validation {
             margins: Vec::new(),
             entropies: Vec::new(),
+            agrees: Vec::new(),
             predictions: vec![0, 1, 0, 1],
             confidences: vec![0.0, 0.3, 0.7, 1.0],
             correct: vec![false, true, false, true],

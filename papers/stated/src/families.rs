@@ -339,6 +339,7 @@ impl StatedFamily {
             judge: None,
             hop: None,
             input_bytes: Vec::new(),
+            texts: None,
             version: PROFILE_VERSION,
             app: self.name.clone(),
             device: self.device.name.clone(),

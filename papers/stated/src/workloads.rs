@@ -209,6 +209,7 @@ impl StatedWorkload {
             judge: None,
             hop: None,
             input_bytes: Vec::new(),
+            texts: None,
             version: PROFILE_VERSION,
             app: self.name.clone(),
             device: self.device.clone(),

@@ -33,6 +33,7 @@ fn profile(skills: &[f64], energies: &[f64], samples: usize, seed: u64) -> Profi
         validation: Validation {
             margins: Vec::new(),
             entropies: Vec::new(),
+            agrees: Vec::new(),
             predictions: vec![0; samples],
             confidences: column.confidences.clone(),
             correct: column.correct.clone(),
@@ -42,6 +43,7 @@ fn profile(skills: &[f64], energies: &[f64], samples: usize, seed: u64) -> Profi
         judge: None,
         hop: None,
         input_bytes: Vec::new(),
+        texts: None,
         version: PROFILE_VERSION,
         app: "made-up".into(),
         device: "none".into(),

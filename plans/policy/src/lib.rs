@@ -34,6 +34,7 @@
 //! | [`sharding`] | how many threads move the messages of a process |
 //! | [`shifting`] | the gear for a measured load |
 //! | [`drift`] | whether the load still is what the plan was made for |
+//! | [`texts`] | how texts are compared with right ones |
 //! | [`watch`] | whether the inputs still are what the plan's certificates were proven on |
 //! | [`remote`] | models behind endpoints: circuit breaker, retries, prices |
 //! | [`energy`] | energy in joules, if known |
@@ -73,6 +74,7 @@ pub mod sharding;
 pub mod shifting;
 pub mod slack;
 pub mod stream_offset;
+pub mod texts;
 pub mod vote;
 pub mod watch;
 

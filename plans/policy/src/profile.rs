@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::confidence::{Calibration, Estimator};
 use crate::invalid::FileError;
 use crate::remote::price::CostSource;
+use crate::texts::TextComparison;
 pub use spread::LatencySpread;
 
 /// Version of the profile format that this build writes and reads.
@@ -34,6 +35,9 @@ pub struct Profile {
     /// The variant whose answers count as right, or the command of the program that judged; absent for labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judge: Option<String>,
+    /// How texts were compared; absent if they must be the same, or answers are no texts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub texts: Option<TextComparison>,
     /// Time of a message between two actors; absent if it was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hop: Option<HopTime>,
@@ -176,4 +180,7 @@ pub struct Validation {
     /// Entropy of the classes at the calibrated temperature over the largest possible, in [0, 1]; absent like the margins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entropies: Vec<f64>,
+    /// Whether its answer counts as the largest variant's by the profile's `texts`; absent without that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agrees: Vec<bool>,
 }

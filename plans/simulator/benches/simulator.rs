@@ -314,6 +314,7 @@ fn profile() -> Profile {
         validation: Validation {
             margins: Vec::new(),
             entropies: Vec::new(),
+            agrees: Vec::new(),
             predictions: vec![0; SAMPLES],
             confidences: (0..SAMPLES as u64)
                 .map(|sample| noise(sample + 1_000_000 * place))
@@ -327,6 +328,7 @@ fn profile() -> Profile {
         judge: None,
         hop: None,
         input_bytes: Vec::new(),
+        texts: None,
         version: PROFILE_VERSION,
         app: "bench".into(),
         device: "made up".into(),

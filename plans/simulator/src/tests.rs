@@ -46,6 +46,7 @@ pub(super) fn variant(name: &str, fixed: u64, each: u64, samples: &[(u32, f64, b
         validation: Validation {
             margins: Vec::new(),
             entropies: Vec::new(),
+            agrees: Vec::new(),
             predictions: samples.iter().map(|sample| sample.0).collect(),
             confidences: samples.iter().map(|sample| sample.1).collect(),
             correct: samples.iter().map(|sample| sample.2).collect(),
@@ -65,6 +66,7 @@ pub(super) fn profile(variants: Vec<VariantProfile>) -> Profile {
         judge: None,
         hop: None,
         input_bytes: Vec::new(),
+        texts: None,
         version: PROFILE_VERSION,
         app: "a".into(),
         device: "made up".into(),

@@ -35,6 +35,7 @@ fn variant(name: &str, place: u32, wrong: usize, energy_j: Option<f64>) -> Varia
         validation: Validation {
             margins: Vec::new(),
             entropies: Vec::new(),
+            agrees: Vec::new(),
             predictions: vec![0; 240],
             confidences: correct.iter().enumerate().map(confidence).collect(),
             correct,
@@ -48,6 +49,7 @@ fn profile(energy: bool) -> Profile {
         judge: None,
         hop: None,
         input_bytes: Vec::new(),
+        texts: None,
         version: PROFILE_VERSION,
         app: "tiny-app".to_owned(),
         device: "cpu (2 cores)".to_owned(),

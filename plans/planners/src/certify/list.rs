@@ -49,7 +49,8 @@ pub(crate) fn certified_list(profile: &Profile, wired: Vec<Wired>, homes: Vec<u3
             .map(|sample| walk(profile, &wired.wiring, *sample))
             .collect();
         let differing = walks.iter().zip(&samples);
-        let differing = differing.filter(|(walk, sample)| walk.answer != largest_answer(profile, **sample));
+        let differing =
+            differing.filter(|(walk, sample)| !walk.agrees_with(largest_answer(profile, **sample)));
         CertifiedCascade {
             differs: has_answers(profile).then(|| differing.count() as u64),
             stages: wired
@@ -68,6 +69,7 @@ pub(crate) fn certified_list(profile: &Profile, wired: Vec<Wired>, homes: Vec<u3
         }
     });
     CertifiedList {
+        texts: profile.texts,
         cascades: cascades.collect(),
         homes,
     }
@@ -77,12 +79,21 @@ pub(crate) fn certified_list(profile: &Profile, wired: Vec<Wired>, homes: Vec<u3
 struct Walk<'a> {
     steps: Vec<(&'a str, f64, bool)>,
     answer: Option<u32>,
+    /// Whether the answer counts as the largest variant's; `None` if answers are compared by their numbers.
+    agrees: Option<bool>,
+}
+
+impl Walk<'_> {
+    fn agrees_with(&self, largest: Option<u32>) -> bool {
+        self.agrees.unwrap_or(self.answer == largest)
+    }
 }
 
 fn walk<'a>(profile: &Profile, wiring: &'a Wiring, sample: usize) -> Walk<'a> {
     let mut walk = Walk {
         steps: Vec::new(),
         answer: None,
+        agrees: None,
     };
     let mut next = Some(wiring.entry.stage.as_str());
     while let Some(stage) = next.and_then(|name| wiring.stages.iter().find(|stage| stage.name == name)) {
@@ -97,6 +108,7 @@ fn walk<'a>(profile: &Profile, wiring: &'a Wiring, sample: usize) -> Walk<'a> {
             .confidence_at(&wiring.stages, stage, sample)
             .unwrap_or(0.0);
         walk.answer = answers.predictions.get(sample).copied();
+        walk.agrees = answers.agrees.get(sample).copied();
         // Edges lead to later stages only, so the walk ends.
         next = match routing::route(&stage.exit, Some(confidence)) {
             Ok(Route::Forward(edge)) => Some(edge.stage.as_str()),

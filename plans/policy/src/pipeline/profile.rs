@@ -18,6 +18,7 @@ impl Pipeline {
             judge: None,
             hop: None,
             input_bytes: Vec::new(),
+            texts: None,
             version: PROFILE_VERSION,
             app: self.name.clone(),
             device: "as in the pipeline".to_owned(),
@@ -71,6 +72,7 @@ fn profiled(variant: &TaskVariant) -> VariantProfile {
         validation: Validation {
             margins: Vec::new(),
             entropies: Vec::new(),
+            agrees: Vec::new(),
             predictions: vec![0],
             confidences: vec![1.0],
             correct: vec![true],

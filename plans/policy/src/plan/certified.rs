@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Certificate, Gear, Plan};
 use crate::invalid::{Invalid, Path};
+use crate::texts::TextComparison;
 
 /// Cascades in a list at most.
 pub const MAX_CERTIFIED: usize = 16;
@@ -18,6 +19,9 @@ pub const MAX_CERTIFIED: usize = 16;
 pub struct CertifiedList {
     /// For each gear of the plan, the place of its cascade in `cascades`.
     pub homes: Vec<u32>,
+    /// How texts are compared where `differs` was counted, and are live; absent if they must be the same, or answers are no texts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub texts: Option<TextComparison>,
     /// From the largest variant alone to ever cheaper cascades.
     pub cascades: Vec<CertifiedCascade>,
 }
@@ -146,6 +150,9 @@ impl CertifiedList {
                 (*home as usize) < count,
                 "the place of a cascade in the list",
             )?;
+        }
+        if let Some(texts) = self.texts {
+            texts.check(&path.field("texts"))?;
         }
         let mut names = BTreeSet::new();
         for (index, cascade) in self.cascades.iter().enumerate() {

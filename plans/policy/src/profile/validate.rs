@@ -21,6 +21,9 @@ impl Profile {
             path.field("median_s").positive(hop.median_s)?;
             spread(&path.field("spread"), hop.spread)?;
         }
+        if let Some(texts) = self.texts {
+            texts.check(&root.field("texts"))?;
+        }
         if !self.input_bytes.is_empty() {
             length(&root.field("input_bytes"), self.input_bytes.len(), self.samples)?;
         }
@@ -64,6 +67,9 @@ fn variant(path: &Path<'_>, variant: &VariantProfile, samples: usize) -> Result<
         samples,
     )?;
     length(&path.field("correct"), variant.validation.correct.len(), samples)?;
+    if !variant.validation.agrees.is_empty() {
+        length(&path.field("agrees"), variant.validation.agrees.len(), samples)?;
+    }
     let confidences = path.field("confidences");
     for (index, confidence) in variant.validation.confidences.iter().enumerate() {
         confidences.index(index).unit_interval(*confidence)?;

@@ -29,6 +29,7 @@ fn sound() -> Profile {
         validation: Validation {
             margins: Vec::new(),
             entropies: Vec::new(),
+            agrees: Vec::new(),
             predictions: vec![1, 2, 3],
             confidences: vec![0.5, 0.25, 1.0],
             correct: vec![true, false, true],
@@ -38,6 +39,7 @@ fn sound() -> Profile {
         judge: None,
         hop: None,
         input_bytes: Vec::new(),
+        texts: None,
         version: PROFILE_VERSION,
         app: "digits".into(),
         device: "cpu".into(),
@@ -152,6 +154,7 @@ proptest! {
             variant.validation = Validation {
                 margins: Vec::new(),
                 entropies: Vec::new(),
+                agrees: Vec::new(),
                 predictions: vec![0; confidences.len()],
                 confidences: confidences.clone(),
                 correct: vec![true; confidences.len()],

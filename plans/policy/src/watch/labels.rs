@@ -2,14 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use super::Answer;
 use super::counts::LabelCounts;
 
-/// The right answer to a request, as the number by which answers are compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Label(pub u64);
-
 /// What is kept of a reply.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RecentReply {
     /// The epoch that admitted the request.
     pub epoch: u64,
@@ -17,24 +14,24 @@ pub struct RecentReply {
     pub place: usize,
     /// The variant that answered.
     pub variant: String,
-    /// The answer, by its number.
-    pub answer: u64,
+    /// The answer.
+    pub answer: Answer,
     /// The largest variant's answer, if the request was chosen for an audit and the audit has ended.
-    pub largest: Option<u64>,
+    pub largest: Option<Answer>,
 }
 
 impl RecentReply {
-    /// Returns what a label says about the reply.
-    pub fn judged(&self, Label(right): Label) -> LabelCounts {
-        let is_right = self.answer == right;
+    /// Returns what a label, the right answer, says about the reply.
+    pub fn judged(&self, right: &Answer) -> LabelCounts {
+        let is_right = right.accepts(&self.answer);
         let mut counts = LabelCounts::default();
         *if is_right {
             &mut counts.right
         } else {
             &mut counts.wrong
         } += 1;
-        if let Some(largest) = self.largest {
-            *match (is_right, largest == right) {
+        if let Some(largest) = &self.largest {
+            *match (is_right, right.accepts(largest)) {
                 (false, true) => &mut counts.lost,
                 (true, false) => &mut counts.gained,
                 _ => &mut counts.same,
@@ -84,7 +81,7 @@ impl RecentReplies {
     }
 
     /// Notes the largest variant's answer to a request whose audit has ended.
-    pub fn audited(&mut self, id: &str, largest: u64) {
+    pub fn audited(&mut self, id: &str, largest: Answer) {
         if let Some((_, reply)) = self.replies.get_mut(id) {
             reply.largest = Some(largest);
         }
@@ -115,7 +112,7 @@ mod tests {
             epoch: 1,
             place: 1,
             variant: "small".to_owned(),
-            answer,
+            answer: Answer::Number(answer),
             largest: None,
         }
     }
@@ -127,7 +124,7 @@ mod tests {
         recent.keep("b", reply(2));
         recent.keep("a", reply(3));
         assert_eq!(recent.len(), 2, "the first `a` was replaced");
-        assert_eq!(recent.take("a").unwrap().answer, 3);
+        assert_eq!(recent.take("a").unwrap().answer, Answer::Number(3));
         assert!(recent.take("a").is_none());
         recent.keep("c", reply(4));
         recent.keep("d", reply(5));
@@ -141,7 +138,7 @@ mod tests {
     fn a_label_judges_the_answer_and_of_an_audited_one_the_loss() {
         let mut recent = RecentReplies::new(10);
         recent.keep("a", reply(1));
-        recent.audited("a", 2);
+        recent.audited("a", Answer::Number(2));
         let audited = recent.take("a").unwrap();
         let counted = |counts: LabelCounts| {
             [
@@ -152,9 +149,9 @@ mod tests {
                 counts.same,
             ]
         };
-        assert_eq!(counted(audited.judged(Label(1))), [1, 0, 0, 1, 0]);
-        assert_eq!(counted(audited.judged(Label(2))), [0, 1, 1, 0, 0]);
-        assert_eq!(counted(audited.judged(Label(3))), [0, 1, 0, 0, 1]);
-        assert_eq!(counted(reply(1).judged(Label(2))), [0, 1, 0, 0, 0]);
+        assert_eq!(counted(audited.judged(&Answer::Number(1))), [1, 0, 0, 1, 0]);
+        assert_eq!(counted(audited.judged(&Answer::Number(2))), [0, 1, 1, 0, 0]);
+        assert_eq!(counted(audited.judged(&Answer::Number(3))), [0, 1, 0, 0, 1]);
+        assert_eq!(counted(reply(1).judged(&Answer::Number(2))), [0, 1, 0, 0, 0]);
     }
 }

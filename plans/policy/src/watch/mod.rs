@@ -23,6 +23,7 @@
 //! | `sampling` | which requests are audited, and what an audit asks |
 //! | `labels` | recent replies, to which labels that arrive later belong |
 
+mod answer;
 mod cascade;
 mod coin;
 mod counts;
@@ -34,9 +35,10 @@ mod sampling;
 use crate::plan::{CertifiedList, Guarantee};
 use cascade::CascadeWatch;
 
+pub use answer::Answer;
 pub use coin::Coin;
 pub use counts::{AuditCounts, CascadeCounts, Counts, LabelCounts, MAX_CATEGORIES, MAX_STAGES};
-pub use labels::{Label, RecentReplies, RecentReply};
+pub use labels::{RecentReplies, RecentReply};
 pub use mean_test::{Counted, MeanTest, mean_interval};
 pub use profiled_rate::rate_range;
 pub use sampling::{Audit, AuditSettings, Room, Sampler};

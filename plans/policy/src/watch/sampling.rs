@@ -1,7 +1,7 @@
 //! Which requests are audited, and what an audit asks.
 
-use super::Coin;
 use super::counts::{AuditCounts, Counts};
+use super::{Answer, Coin};
 use crate::plan::Plan;
 
 /// How many requests are audited.
@@ -104,8 +104,14 @@ impl Audit {
         })
     }
 
-    /// Counts its outcome. `None` stands for an answer that did not come; answers are compared by their numbers.
-    pub fn count(&self, counts: &mut Counts, live: u64, largest: Option<u64>, probe: Option<u64>) {
+    /// Counts its outcome. `None` stands for an answer that did not come.
+    pub fn count(
+        &self,
+        counts: &mut Counts,
+        live: &Answer,
+        largest: Option<&Answer>,
+        probe: Option<&Answer>,
+    ) {
         let largest = if self.largest.is_none() {
             Some(live)
         } else {
@@ -122,9 +128,9 @@ impl Audit {
     }
 }
 
-fn note(counts: &mut AuditCounts, one: Option<u64>, other: Option<u64>) {
-    let count = match (one, other) {
-        (Some(one), Some(other)) if one == other => &mut counts.agree,
+fn note(counts: &mut AuditCounts, one: Option<&Answer>, largest: Option<&Answer>) {
+    let count = match (one, largest) {
+        (Some(one), Some(largest)) if largest.accepts(one) => &mut counts.agree,
         (Some(_), Some(_)) => &mut counts.differ,
         _ => &mut counts.failed,
     };
@@ -190,10 +196,11 @@ mod tests {
             largest: Some(1),
             probe: Some((2, 3)),
         };
+        let seven = Answer::Number(7);
         let mut counts = Counts::default();
-        audit.count(&mut counts, 7, Some(7), Some(3));
-        audit.count(&mut counts, 7, Some(8), None);
-        audit.count(&mut counts, 7, None, Some(7));
+        audit.count(&mut counts, &seven, Some(&seven), Some(&Answer::Number(3)));
+        audit.count(&mut counts, &seven, Some(&Answer::Number(8)), None);
+        audit.count(&mut counts, &seven, None, Some(&seven));
         let of = |agree, differ, failed| AuditCounts {
             agree,
             differ,
@@ -205,7 +212,7 @@ mod tests {
             largest: None,
             ..audit
         };
-        own.count(&mut counts, 7, None, Some(7));
+        own.count(&mut counts, &seven, None, Some(&seven));
         assert_eq!(counts.cascades[1].audits, of(2, 1, 1));
         assert_eq!(counts.cascades[2].probes, of(1, 1, 2));
     }

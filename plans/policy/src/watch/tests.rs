@@ -12,6 +12,7 @@ pub(crate) fn list(differs: &[u64]) -> CertifiedList {
         .enumerate()
         .map(|(place, differs)| cascade(place, *differs));
     CertifiedList {
+        texts: None,
         homes: vec![differs.len() as u32 - 1],
         cascades: cascades.collect(),
     }
