@@ -171,7 +171,9 @@ def serve(found, folder):
             process.send_signal(signal.SIGTERM)
         for process in processes.values():
             process.wait(timeout=60)
-    refused = [line for line in log.read_text().splitlines() if "Violation" in line]
+    # A process that starts before the planner tries once to create the plan store, and then waits for it.
+    early = "$JS.API.STREAM.CREATE.KV_kaskade-reviews"
+    refused = [line for line in log.read_text().splitlines() if "Violation" in line and early not in line]
     assert not refused, "\n".join(refused)
     return len(processes)
 
