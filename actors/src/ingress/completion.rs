@@ -269,10 +269,19 @@ impl Ingress {
         }
     }
 
+    /// Tells the admission that a request got its answer by this attempt.
+    fn served(&mut self, attempt: u32, now: u64) {
+        if attempt > 1 {
+            self.admission.completed_after_resend();
+        } else {
+            self.admission.completed(now);
+        }
+    }
+
     fn finish(&mut self, done: Done, degraded: bool, now: u64) {
         match self.ledger.answered(done.id, done.attempt, now) {
             Answer::First(entry) => {
-                self.admission.completed(now);
+                self.served(done.attempt, now);
                 let audit = self.note_answer(&entry, &done, degraded);
                 self.reply_with(entry, done, degraded);
                 if let Some(audit) = audit {
@@ -301,7 +310,7 @@ impl Ingress {
         }
         match self.ledger.answered(id, attempt, now) {
             Answer::First(entry) => {
-                self.admission.completed(now);
+                self.served(attempt, now);
                 self.reply_with_branches(entry, None);
             }
             Answer::Stale => self.metrics.stale(),

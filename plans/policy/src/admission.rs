@@ -111,6 +111,13 @@ impl Admission {
         }
     }
 
+    /// Notes that an accepted request got its answer after it was sent again. It waited for a replica that was missing or lost,
+    /// not for its turn, so the interval tells nothing of the rate of those that are there.
+    pub fn completed_after_resend(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.window = None;
+    }
+
     /// Answers per second while busy, if that was measured.
     pub fn rate_per_s(&self) -> Option<f64> {
         self.rate.map(|per_us| per_us * 1e6)

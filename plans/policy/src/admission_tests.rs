@@ -175,3 +175,36 @@ fn refusals_are_not_taken_for_service() {
     let rate = admission.rate_per_s().unwrap();
     assert!((90.0..110.0).contains(&rate), "{rate}");
 }
+
+/// While the replicas of a later stage are away, requests wait for the pauses between attempts.
+#[test]
+fn waiting_for_lost_replicas_is_no_slow_service() {
+    let refused = |after_resend: bool| {
+        let mut admission = Admission::new(AdmissionConfig::default());
+        let (mut in_flight, mut refused) = (0, 0);
+        // Requests come every 10 ms. Those of the first second are answered together at the end of it, all after a resend.
+        for now in (0..2_000_000_u64).step_by(10_000) {
+            if now == 1_000_000 {
+                for _ in 0..64 {
+                    if after_resend {
+                        admission.completed_after_resend();
+                    } else {
+                        admission.completed(now);
+                    }
+                    in_flight -= 1;
+                }
+            }
+            if admission.admit(now, in_flight, 1_000_000) {
+                in_flight += 1;
+            } else {
+                refused += 1;
+            }
+        }
+        refused
+    };
+    assert_eq!(refused(true), 0);
+    assert!(
+        refused(false) > 0,
+        "the same answers without a resend show a slow service"
+    );
+}
