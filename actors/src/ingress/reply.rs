@@ -121,7 +121,7 @@ impl Ingress {
         self.trace(&entry, Ok(&reply));
         let answered_in = self.dispatcher.clock().now().saturating_sub(entry.accepted);
         if let To::Local(client) = entry.client.to {
-            // Counted first: whoever reads the reply finds it counted. One that has gone needs no reply.
+            // Counted first, so that a client that reads the reply finds it counted. A client that has gone needs none.
             self.metrics.answered(answered_in);
             drop(client.held);
             let _ = client.reply.send(Ok(reply));
