@@ -8,12 +8,13 @@ use std::ops::Range;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
+use super::block_attention::{BlockQueries, QUERIES, add_values, score};
 use super::rows::Rows;
 use super::softmax::softmax;
 use super::{AttentionSpans, Heads, ScoreRules};
 
-/// Maximum queries of a request that read keys and values together: so much less often are these read from memory.
-const BLOCK: usize = 8;
+/// From this many queries on, a block of them is faster than one after the other.
+const BLOCK: usize = 4;
 
 pub(super) fn attend(
     queries: &Rows,
@@ -26,7 +27,7 @@ pub(super) fn attend(
     let count = queries.values.len() / width;
     let threads = rayon::current_num_threads();
     // Few queries are distributed over the cores one by one, a single one by its heads.
-    let block = (count / (2 * threads)).clamp(1, BLOCK);
+    let block = (count / (2 * threads)).clamp(1, QUERIES);
     let parts = threads.div_ceil(count.max(1));
     let groups = heads.keys.div_ceil(heads.keys.div_ceil(parts).max(1)).max(1);
     let keys = heads.keys.div_ceil(groups);
@@ -162,6 +163,75 @@ impl WithSimd for Attend<'_> {
     )]
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
+        if self.task.count >= BLOCK {
+            self.block(simd);
+        } else {
+            self.one_by_one(simd);
+        }
+    }
+}
+
+impl Attend<'_> {
+    /// Computes all heads of a block of queries, head by head.
+    #[expect(
+        clippy::inline_always,
+        reason = "only code inlined into `with_simd` is vectorised"
+    )]
+    #[inline(always)]
+    fn block<S: Simd>(self, simd: S) {
+        let Heads {
+            queries,
+            keys,
+            head_dim,
+            scale,
+        } = *self.heads;
+        let (shared, key_width, width) = (
+            (queries / keys.max(1)).max(1),
+            self.heads.key_width(),
+            self.heads.query_width(),
+        );
+        let visible = self.visible();
+        let lines: Vec<&[f32]> = visible
+            .pieces
+            .iter()
+            .flat_map(|piece| piece.chunks_exact((2 * key_width).max(1)))
+            .collect();
+        let ranges: Vec<Range<usize>> = visible
+            .ranges
+            .iter()
+            .map(|range| range.start - visible.from..range.end - visible.from)
+            .collect();
+        let Task {
+            queries: rows, out, ..
+        } = self.task;
+        let mut block = BlockQueries::new(head_dim);
+        let mut scores = vec![0.0; self.task.count * lines.len()];
+        for head in 0..queries {
+            let (column, key) = (head * head_dim, head / shared * head_dim);
+            block.read(rows, width.max(1), column, S::F32_LANES);
+            score(simd, &block, &lines, key, scale, &mut scores);
+            self.rules.cap(&mut scores);
+            let rows = scores.chunks_exact_mut(lines.len().max(1)).zip(&ranges);
+            for (row, (scores, range)) in rows.enumerate() {
+                let Some(scores) = scores.get_mut(range.clone()) else {
+                    continue;
+                };
+                let position = visible.position + row;
+                self.rules.add_bias(scores, head, visible.from + range.start, position);
+                softmax(scores);
+            }
+            let values = (lines.as_slice(), key_width + key);
+            add_values(simd, (&mut *out, width.max(1), column), (&scores, &ranges), values, head_dim);
+        }
+    }
+
+    /// Computes some heads of few queries.
+    #[expect(
+        clippy::inline_always,
+        reason = "only code inlined into `with_simd` is vectorised"
+    )]
+    #[inline(always)]
+    fn one_by_one<S: Simd>(self, simd: S) {
         let Heads {
             queries,
             keys,
@@ -206,21 +276,15 @@ impl WithSimd for Attend<'_> {
                 }
             }
         }
-        if let Some(cap) = rules.softcap {
-            for score in &mut scores {
-                *score = cap * (*score / cap).tanh();
-            }
-        }
+        rules.cap(&mut scores);
         let rows = scores.chunks_exact_mut(of_query).zip(&visible.ranges);
         for (row, (scores, range)) in rows.enumerate() {
             for (head, scores) in scores.chunks_exact_mut(tokens).enumerate() {
                 let Some(scores) = scores.get_mut(range.start - from..range.end - from) else {
                     continue;
                 };
-                if let Some(position_bias) = rules.position_bias {
-                    let bias = position_bias.span(first_key * shared + head, 1);
-                    add_position_bias(scores, range.start, visible.position + row, bias);
-                }
+                let position = visible.position + row;
+                rules.add_bias(scores, first_key * shared + head, range.start, position);
                 softmax(scores);
             }
         }
@@ -239,9 +303,7 @@ impl WithSimd for Attend<'_> {
                     .chunks_exact_mut(head_dim)
                     .zip(repeated(columns, head_dim, shared));
                 for (weight, (out, value)) in weights.zip(heads) {
-                    for (out, value) in out.iter_mut().zip(value) {
-                        *out += weight * value;
-                    }
+                    add_weighted(simd, *weight, value, out);
                 }
             }
         }
@@ -260,6 +322,8 @@ fn repeated(columns: &[f32], head_dim: usize, shared: usize) -> impl Iterator<It
         .flat_map(move |head| std::iter::repeat_n(head, shared))
 }
 
+/// The product of a query and a key: sums by place in the vectors, whose halves are then added. [`score`] computes it in the
+/// same steps.
 #[expect(
     clippy::inline_always,
     reason = "only code inlined into `with_simd` is vectorised"
@@ -272,15 +336,74 @@ fn dot<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f32 {
         sum = simd.mul_add_f32s(*a, *b, sum);
     }
     let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
-    simd.reduce_sum_f32s(sum) + rest
+    sum_of_lanes(simd, sum) + rest
 }
 
-/// Adds the position bias to the scores of a query at `position` with the keys from `first` on.
-fn add_position_bias(scores: &mut [f32], first: usize, position: usize, position_bias: &[f32]) {
-    let (max_distance, last) = (position_bias.len() / 2, position_bias.len().saturating_sub(1));
-    for (key, score) in (first..).zip(scores) {
-        let place = (key + max_distance).saturating_sub(position).min(last);
-        *score += position_bias.get(place).copied().unwrap_or_default();
+/// The sum of a vector's elements: its halves are added until one element is left, whatever the processor adds first.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+fn sum_of_lanes<S: Simd>(simd: S, vector: S::f32s) -> f32 {
+    if cfg!(target_arch = "x86_64") {
+        return simd.reduce_sum_f32s(vector);
+    }
+    let mut lanes = [0.0; 16];
+    let (target, _) = S::as_mut_simd_f32s(&mut lanes);
+    if let Some(target) = target.first_mut() {
+        *target = vector;
+    }
+    for half in [8, 4, 2, 1].into_iter().filter(|half| *half < S::F32_LANES) {
+        let (low, high) = lanes.split_at_mut(half);
+        for (low, high) in low.iter_mut().zip(high) {
+            *low += *high;
+        }
+    }
+    let [sum, ..] = lanes;
+    sum
+}
+
+/// Adds a value times its weight to a sum of values.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+pub(super) fn add_weighted<S: Simd>(simd: S, weight: f32, value: &[f32], out: &mut [f32]) {
+    let (values, rest) = S::as_simd_f32s(value);
+    let (sums, sums_rest) = S::as_mut_simd_f32s(out);
+    let factor = simd.splat_f32s(weight);
+    for (sum, value) in sums.iter_mut().zip(values) {
+        *sum = simd.mul_add_f32s(factor, *value, *sum);
+    }
+    for (sum, value) in sums_rest.iter_mut().zip(rest) {
+        *sum += weight * value;
+    }
+}
+
+impl ScoreRules<'_, Rows> {
+    /// Caps scores, if there is a limit.
+    fn cap(&self, scores: &mut [f32]) {
+        if let Some(cap) = self.softcap {
+            for score in scores {
+                *score = cap * (*score / cap).tanh();
+            }
+        }
+    }
+
+    /// Adds the position bias of a head, if there is one, to the scores of a query at `position` with the keys from `first`
+    /// on.
+    fn add_bias(&self, scores: &mut [f32], head: usize, first: usize, position: usize) {
+        let Some(position_bias) = self.position_bias else {
+            return;
+        };
+        let bias = position_bias.span(head, 1);
+        let (max_distance, last) = (bias.len() / 2, bias.len().saturating_sub(1));
+        for (key, score) in (first..).zip(scores) {
+            let place = (key + max_distance).saturating_sub(position).min(last);
+            *score += bias.get(place).copied().unwrap_or_default();
+        }
     }
 }
 

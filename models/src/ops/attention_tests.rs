@@ -83,37 +83,48 @@ fn attention_is_exact_for_any_split_of_the_cache() {
 /// A query's result has the same bits alone as among others that read its keys with it.
 #[test]
 fn blocks_of_queries_change_no_bit() {
-    let heads = Heads {
-        queries: 4,
-        keys: 2,
-        head_dim: 20,
-        scale: 0.3,
-    };
+    for (queries, keys, head_dim) in [(4, 2, 20), (2, 2, 64), (3, 1, 5), (2, 1, 96)] {
+        let heads = Heads {
+            queries,
+            keys,
+            head_dim,
+            scale: 0.3,
+        };
+        for window in [None, Some(1), Some(9)] {
+            blocks_change_no_bit(&heads, window);
+        }
+    }
+}
+
+fn blocks_change_no_bit(heads: &Heads, window: Option<usize>) {
     let (line, width) = (2 * heads.key_width(), heads.query_width());
     let count = 70;
     let new_kv = Cpu.upload(numbers(count * line, 1), line);
     let queries = Cpu.upload(numbers(count * width, 2), width);
-    for window in [None, Some(1), Some(9)] {
-        let rules = ScoreRules {
-            window,
-            ..ScoreRules::default()
-        };
-        let span = |from, count| Span {
-            matrix: &new_kv,
-            from,
-            count,
-        };
-        let request = |cached: usize, queries: usize| AttentionSpans {
-            queries,
-            cached: vec![span(0, cached)],
-            new_kv: Some(span(cached, queries)),
-        };
-        let whole = attend(&queries, &[request(0, count)], &heads, rules).values;
-        for row in 0..count {
-            let query = Cpu.upload(queries.span(row, 1).to_vec(), width);
-            let alone = attend(&query, &[request(row, 1)], &heads, rules).values;
-            assert_eq!(alone, whole[row * width..(row + 1) * width], "{window:?}, {row}");
-        }
+    let rules = ScoreRules {
+        window,
+        softcap: Some(5.0),
+        ..ScoreRules::default()
+    };
+    let span = |from, count| Span {
+        matrix: &new_kv,
+        from,
+        count,
+    };
+    let request = |cached: usize, queries: usize| AttentionSpans {
+        queries,
+        cached: vec![span(0, cached)],
+        new_kv: Some(span(cached, queries)),
+    };
+    let whole = attend(&queries, &[request(0, count)], heads, rules).values;
+    for row in 0..count {
+        let query = Cpu.upload(queries.span(row, 1).to_vec(), width);
+        let alone = attend(&query, &[request(row, 1)], heads, rules).values;
+        assert_eq!(
+            alone,
+            whole[row * width..(row + 1) * width],
+            "{heads:?}, {window:?}, {row}"
+        );
     }
 }
 

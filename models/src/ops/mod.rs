@@ -5,6 +5,7 @@
 //! its products pack the weights on every call, and its CPU back end is a third of a build.
 
 mod attention;
+mod block_attention;
 #[cfg(feature = "burn")]
 pub mod burn;
 mod convolution;

@@ -1,0 +1,371 @@
+//! Attention of a block of consecutive queries on the CPU: a vector holds the same element of several queries.
+//!
+//! A score is computed in the same steps as by [`dot`](super::attention::dot), and a sum of values as by
+//! [`add_weighted`], so that a query's result has the same bits alone as in a block.
+
+use std::ops::Range;
+
+use pulp::Simd;
+
+use super::attention::add_weighted;
+
+/// Queries of a block: a vector of AVX-512, two of AVX2, four of Neon.
+pub(super) const QUERIES: usize = 16;
+/// Keys that read the queries together.
+const KEYS: usize = 4;
+/// Queries that read the values together.
+const SUMS: usize = 4;
+
+/// The queries of one head, by element.
+pub(super) struct BlockQueries {
+    /// First the elements that fill vectors of a key, by their place in the vector; then the rest. `QUERIES` values each.
+    elements: Vec<f32>,
+}
+
+impl BlockQueries {
+    pub(super) fn new(head_dim: usize) -> Self {
+        Self {
+            elements: vec![0.0; head_dim * QUERIES],
+        }
+    }
+
+    /// Reads a head of every query; `queries` are rows of `width`, and the head begins at column `from`.
+    pub(super) fn read(&mut self, queries: &[f32], width: usize, from: usize, lanes: usize) {
+        let head_dim = self.elements.len() / QUERIES;
+        let vectors = head_dim / lanes;
+        for (index, query) in queries.chunks_exact(width).enumerate() {
+            let head = query.get(from..from + head_dim).unwrap_or_default();
+            for (element, value) in head.iter().enumerate() {
+                let (vector, lane) = (element / lanes, element % lanes);
+                let place = if vector < vectors {
+                    lane * vectors + vector
+                } else {
+                    element
+                };
+                if let Some(slot) = self.elements.get_mut(place * QUERIES + index) {
+                    *slot = *value;
+                }
+            }
+        }
+    }
+}
+
+/// Computes the products of queries and keys, times `scale`: `scores` are rows of `lines.len()`, one per query. The head's
+/// keys begin at column `from` of the lines.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+pub(super) fn score<S: Simd>(
+    simd: S,
+    queries: &BlockQueries,
+    lines: &[&[f32]],
+    from: usize,
+    scale: f32,
+    scores: &mut [f32],
+) {
+    match S::F32_LANES {
+        16 => score_in::<S, 16, 1>(simd, queries, lines, from, scale, scores),
+        8 => score_in::<S, 8, 2>(simd, queries, lines, from, scale, scores),
+        4 => score_in::<S, 4, 4>(simd, queries, lines, from, scale, scores),
+        _ => score_in::<S, 1, QUERIES>(simd, queries, lines, from, scale, scores),
+    }
+}
+
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+fn score_in<S: Simd, const LANES: usize, const VECTORS: usize>(
+    simd: S,
+    queries: &BlockQueries,
+    lines: &[&[f32]],
+    from: usize,
+    scale: f32,
+    scores: &mut [f32],
+) {
+    let head_dim = queries.elements.len() / QUERIES;
+    let (elements, _) = S::as_simd_f32s(&queries.elements);
+    let (elements, _) = elements.as_chunks::<VECTORS>();
+    let (filling, rest) = elements.split_at((head_dim - head_dim % LANES).min(elements.len()));
+    let tokens = lines.len();
+    // By key, then by query.
+    let mut tile = [[0.0; QUERIES]; QUERIES];
+    for (block, lines) in lines.chunks(QUERIES).enumerate() {
+        let (tiles, _) = tile.as_chunks_mut::<KEYS>();
+        for (lines, tile) in lines.chunks(KEYS).zip(tiles) {
+            // Of fewer keys, the first one is computed again.
+            let mut keys = [lines.first().copied().unwrap_or_default(); KEYS];
+            for (key, line) in keys.iter_mut().zip(lines) {
+                *key = line;
+            }
+            let keys = keys.map(|line| line.get(from..from + head_dim).unwrap_or_default());
+            products::<S, LANES, VECTORS>(simd, filling, rest, keys, tile);
+        }
+        for (query, scores) in scores.chunks_exact_mut(tokens.max(1)).take(QUERIES).enumerate() {
+            let scores = scores.iter_mut().skip(block * QUERIES);
+            for (score, products) in scores.zip(tile.iter().take(lines.len())) {
+                *score = products.get(query).copied().unwrap_or_default() * scale;
+            }
+        }
+    }
+}
+
+/// Computes the products of all queries with some keys.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+fn products<S: Simd, const LANES: usize, const VECTORS: usize>(
+    simd: S,
+    filling: &[[S::f32s; VECTORS]],
+    rest: &[[S::f32s; VECTORS]],
+    keys: [&[f32]; KEYS],
+    out: &mut [[f32; QUERIES]; KEYS],
+) {
+    let keys = keys.map(|key| key.as_chunks::<LANES>());
+    for vector in 0..VECTORS {
+        let lanes = Lanes {
+            filling,
+            keys: keys.map(|(chunks, _)| chunks),
+            vector,
+        };
+        let sums = lanes.all(simd);
+        // The elements behind the last whole vector of a key, in their order.
+        let mut rests = [simd.splat_f32s(0.0); KEYS];
+        for (index, element) in rest.iter().enumerate() {
+            let Some(element) = element.get(vector) else { continue };
+            for (sum, (_, key)) in rests.iter_mut().zip(&keys) {
+                let key = simd.splat_f32s(key.get(index).copied().unwrap_or_default());
+                *sum = simd.add_f32s(*sum, simd.mul_f32s(*element, key));
+            }
+        }
+        for ((sum, rest), out) in sums.into_iter().zip(rests).zip(&mut *out) {
+            let (out, _) = S::as_mut_simd_f32s(out);
+            if let Some(out) = out.get_mut(vector) {
+                *out = simd.add_f32s(sum, rest);
+            }
+        }
+    }
+}
+
+/// Products of one vector of queries with the elements of some keys that fill vectors, by their place in these vectors.
+struct Lanes<'a, S: Simd, const LANES: usize, const VECTORS: usize> {
+    filling: &'a [[S::f32s; VECTORS]],
+    keys: [&'a [[f32; LANES]]; KEYS],
+    /// The vector of queries.
+    vector: usize,
+}
+
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+impl<S: Simd, const LANES: usize, const VECTORS: usize> Lanes<'_, S, LANES, VECTORS> {
+    /// The sums of one place.
+    #[inline(always)]
+    fn one(&self, simd: S, lane: usize) -> [S::f32s; KEYS] {
+        let [a, b, c, d] = self.keys;
+        let mut sums = [simd.splat_f32s(0.0); KEYS];
+        let filling = self.filling.get(lane * a.len()..).unwrap_or_default();
+        // Iterators that end together have no bounds to check in every step.
+        for ((((elements, a), b), c), d) in filling.iter().zip(a).zip(b).zip(c).zip(d) {
+            let Some(element) = elements.get(self.vector) else { continue };
+            for (sum, key) in sums.iter_mut().zip([a, b, c, d]) {
+                let key = simd.splat_f32s(key.get(lane).copied().unwrap_or_default());
+                *sum = simd.mul_add_f32s(*element, key, *sum);
+            }
+        }
+        sums
+    }
+
+    // As halves of a vector are added: places 0 and 8, then 0 and 4, and so on.
+
+    #[inline(always)]
+    fn two(&self, simd: S, lane: usize) -> [S::f32s; KEYS] {
+        if LANES < 16 {
+            return self.one(simd, lane);
+        }
+        added(simd, self.one(simd, lane), self.one(simd, lane + 8))
+    }
+
+    #[inline(always)]
+    fn four(&self, simd: S, lane: usize) -> [S::f32s; KEYS] {
+        if LANES < 8 {
+            return self.two(simd, lane);
+        }
+        added(simd, self.two(simd, lane), self.two(simd, lane + 4))
+    }
+
+    #[inline(always)]
+    fn eight(&self, simd: S, lane: usize) -> [S::f32s; KEYS] {
+        if LANES < 4 {
+            return self.four(simd, lane);
+        }
+        added(simd, self.four(simd, lane), self.four(simd, lane + 2))
+    }
+
+    #[inline(always)]
+    fn all(&self, simd: S) -> [S::f32s; KEYS] {
+        if LANES < 2 {
+            return self.eight(simd, 0);
+        }
+        added(simd, self.eight(simd, 0), self.eight(simd, 1))
+    }
+}
+
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+fn added<S: Simd>(simd: S, mut first: [S::f32s; KEYS], second: [S::f32s; KEYS]) -> [S::f32s; KEYS] {
+    for (first, second) in first.iter_mut().zip(second) {
+        *first = simd.add_f32s(*first, second);
+    }
+    first
+}
+
+/// Adds to each query's head of `out` the values of the tokens in its range, times their weights. `out` are rows of
+/// `width`; `weights` are rows of `lines.len()`; the head begins at column `to` of `out`, its values at `from` of the lines.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+pub(super) fn add_values<S: Simd>(
+    simd: S,
+    (out, width, to): (&mut [f32], usize, usize),
+    (weights, ranges): (&[f32], &[Range<usize>]),
+    (lines, from): (&[&[f32]], usize),
+    head_dim: usize,
+) {
+    let rows = out.chunks_mut(width * SUMS);
+    let weights = weights.chunks((lines.len() * SUMS).max(1));
+    for ((rows, weights), ranges) in rows.zip(weights).zip(ranges.chunks(SUMS)) {
+        let mut weights = weights.chunks(lines.len().max(1));
+        let mut rows = rows.chunks_mut(width);
+        let mut heads = [(); SUMS].map(|()| {
+            let head = rows.next().and_then(|row| row.get_mut(to..to + head_dim));
+            (head.unwrap_or_default(), weights.next().unwrap_or_default())
+        });
+        let common = ranges.iter().fold(0..usize::MAX, |common, range| {
+            common.start.max(range.start)..common.end.min(range.end)
+        });
+        let common = common.start..common.end.max(common.start);
+        let value = |token: usize| {
+            let line = lines.get(token).copied().unwrap_or_default();
+            line.get(from..from + head_dim).unwrap_or_default()
+        };
+        let single = |(head, weights): &mut (&mut [f32], &[f32]), tokens: Range<usize>| {
+            for token in tokens {
+                let weight = weights.get(token).copied().unwrap_or_default();
+                add_weighted(simd, weight, value(token), head);
+            }
+        };
+        // Ranges that have no token in common are read one by one.
+        for (head, range) in heads.iter_mut().zip(ranges) {
+            single(head, range.start..common.start.min(range.end));
+        }
+        if ranges.len() == SUMS {
+            let shared = lines.get(common.clone()).unwrap_or_default();
+            add_shared(simd, &mut heads, shared, common.start, from);
+        } else {
+            for head in heads.iter_mut().take(ranges.len()) {
+                single(head, common.clone());
+            }
+        }
+        for (head, range) in heads.iter_mut().zip(ranges) {
+            single(head, common.end.max(range.start)..range.end);
+        }
+    }
+}
+
+/// Adds the values of tokens that all queries see; `first` is the first one's place in the weights.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+fn add_shared<S: Simd>(
+    simd: S,
+    heads: &mut [(&mut [f32], &[f32]); SUMS],
+    lines: &[&[f32]],
+    first: usize,
+    from: usize,
+) {
+    /// Vectors of a head that are summed in registers.
+    const WIDE: usize = 4;
+    let weights = heads.each_ref().map(|(_, weights)| {
+        let to = first + lines.len();
+        weights.get(first..to).unwrap_or_default()
+    });
+    let head_dim = heads.each_ref().map(|(head, _)| head.len()).into_iter().min();
+    let head_dim = head_dim.unwrap_or_default();
+    let mut begin = 0;
+    while begin < head_dim {
+        let wide = (head_dim - begin) / S::F32_LANES;
+        match wide {
+            WIDE.. => {
+                sum_shared::<S, WIDE>(simd, heads, weights, lines, begin, from + begin);
+                begin += WIDE * S::F32_LANES;
+            }
+            1.. => {
+                sum_shared::<S, 1>(simd, heads, weights, lines, begin, from + begin);
+                begin += S::F32_LANES;
+            }
+            0 => {
+                for ((head, _), weights) in heads.iter_mut().zip(weights) {
+                    let head = head.get_mut(begin..).unwrap_or_default();
+                    for (line, weight) in lines.iter().zip(weights) {
+                        let value = line.get(from + begin..from + head_dim).unwrap_or_default();
+                        add_weighted(simd, *weight, value, head);
+                    }
+                }
+                begin = head_dim;
+            }
+        }
+    }
+}
+
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+fn sum_shared<S: Simd, const WIDE: usize>(
+    simd: S,
+    heads: &mut [(&mut [f32], &[f32]); SUMS],
+    weights: [&[f32]; SUMS],
+    lines: &[&[f32]],
+    begin: usize,
+    from: usize,
+) {
+    let length = WIDE * S::F32_LANES;
+    let mut sums = [[simd.splat_f32s(0.0); WIDE]; SUMS];
+    for (sums, (head, _)) in sums.iter_mut().zip(heads.iter()) {
+        let (vectors, _) = S::as_simd_f32s(head.get(begin..begin + length).unwrap_or_default());
+        for (sum, vector) in sums.iter_mut().zip(vectors) {
+            *sum = *vector;
+        }
+    }
+    for (token, line) in lines.iter().enumerate() {
+        let (values, _) = S::as_simd_f32s(line.get(from..from + length).unwrap_or_default());
+        let Some(values) = values.first_chunk::<WIDE>() else { continue };
+        for (sums, weights) in sums.iter_mut().zip(weights) {
+            let weight = simd.splat_f32s(weights.get(token).copied().unwrap_or_default());
+            for (sum, value) in sums.iter_mut().zip(values) {
+                *sum = simd.mul_add_f32s(weight, *value, *sum);
+            }
+        }
+    }
+    for (sums, (head, _)) in sums.iter().zip(heads.iter_mut()) {
+        let (vectors, _) = S::as_mut_simd_f32s(head.get_mut(begin..begin + length).unwrap_or_default());
+        for (vector, sum) in vectors.iter_mut().zip(sums) {
+            *vector = *sum;
+        }
+    }
+}
