@@ -20,8 +20,6 @@ const CONVERTED: usize = 128;
 const CONVERTED_IN_REGISTERS: usize = 4;
 /// Maximum rows per task: four of the kernel's largest groups, whose inputs stay in the cache.
 const ROWS: usize = 48;
-/// The number of rows per task is a multiple of this, so that few groups are smaller than the largest ones.
-const GROUP: usize = 4;
 /// Products of at most this many multiplications stay on one thread: waking another one takes longer.
 const SMALL: usize = 1 << 19;
 /// Fewer rows than this are split by columns, so that all cores read the matrix together.
@@ -31,7 +29,7 @@ const FEW: usize = 24;
 pub(super) fn rows_per_task(count: usize) -> usize {
     let threads = rayon::current_num_threads();
     let tasks = count.div_ceil(threads * ROWS).max(1) * threads;
-    count.div_ceil(tasks).next_multiple_of(GROUP)
+    count.div_ceil(tasks)
 }
 
 /// Whether this many multiplications should stay on one thread.
