@@ -97,6 +97,11 @@ impl Layout {
         }
     }
 
+    /// Whether the elements are in the file as they are in memory.
+    pub(super) fn is_f32(&self) -> bool {
+        self.kind == WeightType::F32
+    }
+
     /// Returns the elements of a tensor of this shape, row-major, from its bytes.
     pub(super) fn values(&self, bytes: &[u8], shape: &[usize]) -> Vec<f32> {
         let mut values = vec![0.0; shape.iter().product()];

@@ -11,12 +11,14 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
 use bytes::Bytes;
+use pulp::bytemuck::cast_slice_mut;
+use rayon::prelude::*;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::LoadError;
 use super::quantisation::{Layout, Quantisation};
-use crate::precision::WeightType;
+use crate::precision::{WeightType, decode};
 
 /// The format's limit for its JSON header.
 const MAX_HEADER: u64 = 100_000_000;
@@ -310,11 +312,16 @@ impl Weights {
                 }
             });
         };
-        let bytes = source
-            .read(*data_start + from as u64, (to - from) as u64)
-            .map_err(|reason| bad_weights(file, format!("tensor `{name}` cannot be read: {reason}")))?;
-        let values = layout.values(&bytes, shape);
-        if let Some((index, value)) = values.iter().enumerate().find(|(_, value)| !value.is_finite()) {
+        let offset = *data_start + from as u64;
+        let read = if layout.is_f32() {
+            source.read_f32(offset, (to - from) / size_of::<f32>())
+        } else {
+            let bytes = source.read(offset, (to - from) as u64);
+            bytes.map(|bytes| layout.values(&bytes, shape))
+        };
+        let values =
+            read.map_err(|reason| bad_weights(file, format!("tensor `{name}` cannot be read: {reason}")))?;
+        if let Some((index, value)) = first_not_finite(&values) {
             return Err(LoadError::NotFinite {
                 file: file.clone(),
                 name: name.to_owned(),
@@ -444,6 +451,26 @@ impl Weights {
 }
 
 impl Source {
+    /// Reads little-endian f32, from a file without a copy of their bytes.
+    fn read_f32(&mut self, offset: u64, count: usize) -> Result<Vec<f32>, String> {
+        if let Self::File(file) = self {
+            let mut values = vec![0.0_f32; count];
+            file.seek(SeekFrom::Start(offset))
+                .and_then(|_| file.read_exact(cast_slice_mut(&mut values)))
+                .map_err(|error| error.to_string())?;
+            if cfg!(target_endian = "big") {
+                for value in &mut values {
+                    *value = f32::from_bits(value.to_bits().swap_bytes());
+                }
+            }
+            return Ok(values);
+        }
+        let bytes = self.read(offset, (count * size_of::<f32>()) as u64)?;
+        let mut values = vec![0.0; count];
+        decode(&bytes, WeightType::F32, &mut values);
+        Ok(values)
+    }
+
     fn read(&mut self, offset: u64, bytes: u64) -> Result<Vec<u8>, String> {
         match self {
             Self::Memory(memory) => usize::try_from(offset)
@@ -466,6 +493,24 @@ impl Source {
             }
         }
     }
+}
+
+/// Returns the first element that is infinite or not a number, and its index.
+fn first_not_finite(values: &[f32]) -> Option<(usize, f32)> {
+    /// Elements that a thread checks together.
+    const PART: usize = 1 << 16;
+    /// The exponent of f32, all of whose bits are set in such an element.
+    const EXPONENT: u32 = 0x7f80_0000;
+    let largest = |part: &[f32]| {
+        let exponents = part.iter().map(|value| value.to_bits() & EXPONENT);
+        exponents.fold(0, u32::max)
+    };
+    let place = values
+        .par_chunks(PART)
+        .position_first(|part| largest(part) == EXPONENT)?;
+    let mut rest = values.iter().enumerate().skip(place * PART);
+    rest.find(|(_, value)| !value.is_finite())
+        .map(|(index, value)| (index, *value))
 }
 
 fn bad_weights(file: &str, reason: impl Into<String>) -> LoadError {

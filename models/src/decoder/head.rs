@@ -36,7 +36,7 @@ impl HeadForm {
         ..Self::SEPARATE
     };
 
-    /// Takes the layer, or shares the embedding `[vocabulary, width]`.
+    /// Takes the layer, or one that shares the embedding `[vocabulary, width]`.
     ///
     /// # Errors
     /// [`LoadError`], naming the key or tensor.
@@ -44,14 +44,13 @@ impl HeadForm {
         &self,
         config: &Config,
         weights: &mut Weights,
-        embedding: &[f32],
+        vocabulary: usize,
         width: usize,
     ) -> Result<LinearWeights, LoadError> {
-        let vocabulary = embedding.len() / width.max(1);
         if !config.optional("tie_word_embeddings")?.unwrap_or(self.tied) {
             return LinearWeights::take(weights, self.name, width, vocabulary, self.bias);
         }
-        let mut head = LinearWeights::tied(embedding, width);
+        let mut head = LinearWeights::shared(width, vocabulary);
         let bias = format!("{}.bias", self.name);
         if self.bias && weights.contains(&bias) {
             head.bias = weights.take(&bias, &[vocabulary])?;

@@ -14,6 +14,8 @@ pub struct LinearWeights {
     /// The weight in another type than f32, so that a model in host memory is as large as its file: by output if the type
     /// is quantised, else row-major.
     encoded: Option<(WeightType, Vec<u8>)>,
+    /// Whether the weight is the transpose of the model's embedding, which is in memory once; `weight` is empty then.
+    pub(crate) shared: bool,
     /// The bias.
     pub bias: Vec<f32>,
     /// Input size.
@@ -32,16 +34,21 @@ pub struct NormWeights {
 }
 
 impl LinearWeights {
-    /// Number of elements of weight and bias.
+    /// Number of elements of weight and bias, without a shared weight.
     pub(crate) fn elements(&self) -> usize {
-        self.inputs * self.outputs + self.bias.len()
+        let weight = if self.shared {
+            0
+        } else {
+            self.inputs * self.outputs
+        };
+        weight + self.bias.len()
     }
 
     /// Encodes the weight in a type that can represent it.
     #[must_use]
     pub(super) fn stored_as(mut self, kind: WeightType) -> Self {
         let kind = kind.for_rows(self.inputs, &self.weight);
-        if kind == WeightType::F32 || self.encoded.is_some() {
+        if kind == WeightType::F32 || self.encoded.is_some() || self.shared {
             return self;
         }
         let weight = std::mem::take(&mut self.weight);
@@ -69,8 +76,11 @@ impl LinearWeights {
         self
     }
 
-    /// Memory of weight and bias if the weight has this type, bytes.
+    /// Memory of weight and bias if the weight has this type, bytes; without a shared weight.
     pub(crate) fn bytes(&self, kind: WeightType) -> usize {
+        if self.shared {
+            return size_of_val(self.bias.as_slice());
+        }
         let kind = match &self.encoded {
             Some((kind, _)) => *kind,
             None => kind.for_rows(self.inputs, &self.weight),
@@ -91,6 +101,7 @@ impl LinearWeights {
     ) -> Result<Self, LoadError> {
         Ok(Self {
             encoded: None,
+            shared: false,
             weight: weights.take_transposed(&format!("{name}.weight"), inputs, outputs)?,
             bias: bias_of(weights, name, outputs, bias)?,
             inputs,
@@ -110,6 +121,7 @@ impl LinearWeights {
     ) -> Result<Self, LoadError> {
         Ok(Self {
             encoded: None,
+            shared: false,
             weight: weights.take(&format!("{name}.weight"), &[inputs, outputs])?,
             bias: bias_of(weights, name, outputs, true)?,
             inputs,
@@ -117,10 +129,21 @@ impl LinearWeights {
         })
     }
 
-    /// Returns a head that shares its weight with the embedding `[outputs, inputs]`.
-    pub fn tied(embedding: &[f32], inputs: usize) -> Self {
+    /// Returns a head whose weight is the transpose of the model's embedding `[outputs, inputs]`, which stays in memory once.
+    pub(super) fn shared(inputs: usize, outputs: usize) -> Self {
+        Self {
+            shared: true,
+            inputs,
+            outputs,
+            ..Self::default()
+        }
+    }
+
+    /// Returns a head whose weight is a copy of the embedding `[outputs, inputs]`.
+    pub(super) fn tied(embedding: &[f32], inputs: usize) -> Self {
         Self {
             encoded: None,
+            shared: false,
             weight: transposed(embedding, inputs),
             bias: Vec::new(),
             inputs,
@@ -135,6 +158,7 @@ impl LinearWeights {
         let rows = self.weight.chunks(left).zip(other.weight.chunks(right));
         Self {
             encoded: None,
+            shared: false,
             weight: rows
                 .flat_map(|(left, right)| left.iter().chain(right))
                 .copied()
@@ -158,6 +182,7 @@ impl LinearWeights {
         let rows = || self.weight.chunks(self.outputs.max(1));
         let part = |range: std::ops::Range<usize>| Self {
             encoded: None,
+            shared: false,
             weight: rows()
                 .flat_map(|row| row.get(range.clone()).unwrap_or_default())
                 .copied()
@@ -220,6 +245,7 @@ impl LinearWeights {
         };
         Self {
             encoded: None,
+            shared: false,
             weight: draw(inputs * outputs, deviation),
             bias: if biased { draw(outputs, 0.1) } else { Vec::new() },
             inputs,

@@ -3,7 +3,7 @@
 //! A family is added with one file and one line in `FAMILIES`.
 
 use super::head::HeadForm;
-use super::weights::{Decoder, LayerWeights, NormWeights};
+use super::weights::{Decoder, LayerWeights, LinearWeights, NormWeights};
 use super::{
     bloom, cohere, falcon, gemma, gpt_neo, gpt_neox, gpt2, gptj, granite, llama, mistral, mpt, olmo, opt,
     phi, phi3, qwen, smollm3, stablelm, starcoder2, t5,
@@ -280,11 +280,11 @@ pub(crate) fn read_layers(
         ReadFn::Sliced(read) => {
             let mut decoder = read(checkpoint, slice)?;
             if slice.is_last() && found.task == DecoderTask::Generation {
-                let embedding = decoder.embedding.values();
                 let (config, width) = (&checkpoint.config, decoder.model_config.width);
+                let vocabulary = decoder.embedding.elements() / width.max(1);
                 decoder.head = family
                     .head
-                    .take(config, &mut checkpoint.weights, embedding, width)?;
+                    .take(config, &mut checkpoint.weights, vocabulary, width)?;
             }
             decoder
         }
@@ -297,6 +297,11 @@ pub(crate) fn read_layers(
         }
     };
     if !slice.is_first() {
+        if decoder.head.shared {
+            let mut copy = LinearWeights::tied(decoder.embedding.values(), decoder.model_config.width);
+            copy.bias = std::mem::take(&mut decoder.head.bias);
+            decoder.head = copy;
+        }
         decoder.embedding = Table::default();
         decoder.embedding_norm = None;
         decoder.positions = None;

@@ -287,14 +287,18 @@ impl Decoder {
     }
 
     /// Embeds tokens, the first of which has position `first`: one row each. The caller must reject tokens beyond the
-    /// vocabulary and positions beyond the context; here they are zeros.
-    pub(crate) fn embed(&self, tokens: &[u32], first: usize) -> Vec<f32> {
+    /// vocabulary and positions beyond the context; here they are zeros. `head` reads the embedding if it is the head's
+    /// weight.
+    pub(crate) fn embed(&self, tokens: &[u32], first: usize, head: impl Fn(usize, &mut [f32])) -> Vec<f32> {
         let width = self.model_config.width;
-        let mut out = Vec::with_capacity(tokens.len() * width);
-        for (position, token) in (first..).zip(tokens) {
-            let from = out.len();
-            self.embedding.push_row(*token as usize, &mut out);
-            let vector = out.get_mut(from..).unwrap_or_default();
+        let mut out = vec![0.0; tokens.len() * width];
+        let vectors = out.chunks_exact_mut(width.max(1));
+        for ((position, token), vector) in (first..).zip(tokens).zip(vectors) {
+            if self.embedding.is_empty() {
+                head(*token as usize, vector);
+            } else {
+                self.embedding.read_row(*token as usize, vector);
+            }
             if let Some(scale) = self.model_config.embedding_scale {
                 for value in &mut *vector {
                     *value *= scale;

@@ -11,6 +11,7 @@ use super::config::{Caching, DeviceMemory, EngineConfig, OutOfMemory};
 use super::encoder::DeviceEncoder;
 use super::layer::{HostLayer, Layer, LayerContext};
 use super::link::Link;
+use super::output_head::OutputHead;
 use super::sampling::SampledToken;
 use super::sequence::Sequence;
 use super::transfer::Buffer;
@@ -80,7 +81,7 @@ pub(super) enum LayerPlacement<M: Ops> {
 /// A model with its cache and its requests.
 pub struct Engine<M: Ops> {
     pub(super) ops: M,
-    /// The decoder without its layers and its head.
+    /// The decoder without its layers and its head, and without an embedding that the head holds.
     pub(super) decoder: Decoder,
     /// The encoder's layers, followed by the decoder's.
     pub(super) placements: Vec<LayerPlacement<M>>,
@@ -90,8 +91,7 @@ pub struct Engine<M: Ops> {
     /// The decoder's first layer, if it is streamed and was loaded at the end of the last step.
     pub(super) prefetched: Option<Layer<M>>,
     pub(super) final_norm: M::Norm,
-    pub(super) head: M::Linear,
-    pub(super) head_bytes: u64,
+    pub(super) head: OutputHead<M>,
     pub(super) tokenizer: Option<Tokenizer>,
     pub(super) config: EngineConfig,
     pub(super) device_memory: DeviceMemory,
@@ -144,14 +144,12 @@ impl<M: Ops> Engine<M> {
             }
         });
         let placements: Vec<LayerPlacement<M>> = placements.collect();
-        let head = std::mem::take(&mut decoder.head).decoded();
-        let prepared = ops.prepare(head.weight, head.inputs, head.outputs, kind.of_embeddings());
-        let head_bytes = prepared.bytes() + size_of_val(head.bias.as_slice()) as u64;
+        let head = OutputHead::take(&ops, &mut decoder);
         let position_bias = decoder.model_config.relative_bias.as_ref();
         let gains_bytes = position_bias.map_or(0, |position_bias| {
             size_of_val(position_bias.values.as_slice()) as u64
         });
-        device_memory.resident += head_bytes + gains_bytes + encoder.as_ref().map_or(0, DeviceEncoder::bytes);
+        device_memory.resident += head.bytes + gains_bytes + encoder.as_ref().map_or(0, DeviceEncoder::bytes);
         device_memory.check(config.device_bytes)?;
         let norm = decoder.final_norm.clone();
         let widths = EntryWidths::new(&decoder.model_config, config.block_tokens.max(1));
@@ -162,8 +160,7 @@ impl<M: Ops> Engine<M> {
             position_bias: position_bias.map(upload),
             encoder,
             final_norm: ops.norm(norm.gamma, norm.beta, epsilon),
-            head: ops.linear(prepared, head.bias, head.inputs, head.outputs),
-            head_bytes,
+            head,
             prefetched: None,
             placements,
             tokenizer,
@@ -255,7 +252,7 @@ impl<M: Ops> Engine<M> {
 
     /// Bytes of the head: decoding reads it once per step, in addition to the layers.
     pub fn head_bytes(&self) -> u64 {
-        self.head_bytes
+        self.head.bytes
     }
 
     /// Its tokenizer.

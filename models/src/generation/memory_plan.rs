@@ -93,7 +93,11 @@ impl EngineConfig {
 fn first_layer(decoder: &Decoder) -> Decoder {
     Decoder {
         model_config: decoder.model_config.clone(),
-        embedding: Table::default(),
+        embedding: if decoder.head.shared {
+            decoder.embedding.clone()
+        } else {
+            Table::default()
+        },
         weight_type: decoder.weight_type,
         embedding_norm: None,
         positions: None,

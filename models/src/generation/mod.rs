@@ -17,6 +17,7 @@
 //! | [`config`], `memory_plan`, `cost_sampling` | configuration, planning it from memory limits, and measuring costs |
 //! | `sampling`, `sampling_options`, `penalties` | the next token, and its parameters |
 //! | `detokenizer` | tokens as text |
+//! | `output_head` | the projection to logits, which may hold the embedding |
 //! | `slice` | a slice of a decoder's layers, for models over several workers |
 
 mod block_cache;
@@ -34,6 +35,7 @@ mod forward_pass;
 mod layer;
 mod link;
 mod memory_plan;
+mod output_head;
 mod penalties;
 mod requests;
 pub(crate) mod sampling;

@@ -4,23 +4,19 @@
 //! logits of each text's next token.
 
 use super::layer::{HostLayer, Layer, LayerContext};
+use super::output_head::OutputHead;
 use crate::decoder::weights::{Decoder, ModelConfig};
 use crate::ops::{AttentionSpans, Ops, OpsError, Span};
 
 /// Contiguous layers of a decoder, and its head if they are the last.
 pub(crate) struct DecoderSlice<M: Ops> {
     ops: M,
-    /// The decoder without its layers and its head.
+    /// The decoder without its layers and its head, and without an embedding that the head holds.
     decoder: Decoder,
     layers: Vec<Layer<M>>,
     position_bias: Option<M::Matrix>,
-    output_head: Option<OutputHead<M>>,
-}
-
-/// Final norm and head.
-struct OutputHead<M: Ops> {
-    norm: M::Norm,
-    head: M::Linear,
+    final_norm: M::Norm,
+    head: Option<OutputHead<M>>,
 }
 
 impl<M: Ops> DecoderSlice<M> {
@@ -31,21 +27,15 @@ impl<M: Ops> DecoderSlice<M> {
         let kind = decoder.weight_type;
         let layers = layers.map(|weights| HostLayer::new(&ops, weights, epsilon, kind).resident(&ops));
         let layers = layers.collect();
-        let head = std::mem::take(&mut decoder.head).decoded();
-        let output_head = last.then(|| {
-            let norm = decoder.final_norm.clone();
-            let weight = ops.prepare(head.weight, head.inputs, head.outputs, kind.of_embeddings());
-            OutputHead {
-                norm: ops.norm(norm.gamma, norm.beta, epsilon),
-                head: ops.linear(weight, head.bias, head.inputs, head.outputs),
-            }
-        });
+        let head = last.then(|| OutputHead::take(&ops, &mut decoder));
+        let final_norm = decoder.final_norm.clone();
         let position_bias = decoder.model_config.relative_bias.as_ref();
         Self {
             position_bias: position_bias
                 .map(|position_bias| ops.upload(position_bias.values.clone(), position_bias.width())),
             layers,
-            output_head,
+            final_norm: ops.norm(final_norm.gamma, final_norm.beta, epsilon),
+            head,
             decoder,
             ops,
         }
@@ -58,7 +48,11 @@ impl<M: Ops> DecoderSlice<M> {
 
     /// Embeds a text's tokens, `[tokens, width]`. Tokens must be below the vocabulary size.
     pub(crate) fn embed(&self, tokens: &[u32]) -> Vec<f32> {
-        self.decoder.embed(tokens, 0)
+        self.decoder.embed(tokens, 0, |token, out| {
+            if let Some(head) = &self.head {
+                head.read_embedding(&self.ops, token, out);
+            }
+        })
     }
 
     /// Computes the layers on the hidden states of texts and returns their values.
@@ -107,11 +101,11 @@ impl<M: Ops> DecoderSlice<M> {
     /// # Errors
     /// [`OpsError`] if the device fails.
     pub(crate) fn logits(&self, states: Vec<f32>) -> Result<Vec<Vec<f32>>, OpsError> {
-        let Some(OutputHead { norm, head }) = &self.output_head else {
+        let Some(head) = &self.head else {
             return Ok(Vec::new());
         };
         let x = self.ops.upload(states, self.decoder.model_config.width);
-        let logits = self.ops.multiply(&self.ops.normalise(&x, norm), head);
+        let logits = head.logits(&self.ops, &self.ops.normalise(&x, &self.final_norm));
         let values = self.ops.values(&logits)?;
         let rows = values.chunks(self.decoder.model_config.vocabulary.max(1));
         let capped = rows.map(|row| {

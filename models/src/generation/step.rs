@@ -220,10 +220,10 @@ impl<M: Ops> Engine<M> {
             let (tokens, places) = (text(entry.request), entry.places());
             let first = places.start - entry.source;
             let new = tokens.get(places).unwrap_or_default();
-            vectors.extend(self.decoder.embed(new, first));
+            vectors.extend(self.embed(new, first));
             positions.extend(first..first + new.len());
             let prompt = tokens.get(..entry.encoded()).unwrap_or_default();
-            source.extend(self.decoder.embed(prompt, 0));
+            source.extend(self.embed(prompt, 0));
         }
         let loaded = entries.iter().flat_map(|entry| &entry.slices);
         let upload = |vectors| self.ops.upload(vectors, self.decoder.model_config.width);
@@ -237,6 +237,11 @@ impl<M: Ops> Engine<M> {
                 .collect(),
             entries,
         }
+    }
+
+    fn embed(&self, tokens: &[u32], first: usize) -> Vec<f32> {
+        let embedding = |token: usize, out: &mut [f32]| self.head.read_embedding(&self.ops, token, out);
+        self.decoder.embed(tokens, first, embedding)
     }
 
     /// Runs all layers; returns the time spent waiting for the link, seconds.
@@ -268,9 +273,8 @@ impl<M: Ops> Engine<M> {
 
     /// Returns the logits of hidden vectors.
     pub(super) fn logits(&self, x: &M::Matrix) -> Result<Vec<Vec<f32>>, OpsError> {
-        let logits = self
-            .ops
-            .multiply(&self.ops.normalise(x, &self.final_norm), &self.head);
+        let normalised = self.ops.normalise(x, &self.final_norm);
+        let logits = self.head.logits(&self.ops, &normalised);
         let values = self.ops.values(&logits)?;
         let rows = values.chunks(self.decoder.model_config.vocabulary.max(1));
         let capped = rows.map(|row| {

@@ -217,11 +217,18 @@ impl Attend<'_> {
                     continue;
                 };
                 let position = visible.position + row;
-                self.rules.add_bias(scores, head, visible.from + range.start, position);
+                self.rules
+                    .add_bias(scores, head, visible.from + range.start, position);
                 softmax(scores);
             }
             let values = (lines.as_slice(), key_width + key);
-            add_values(simd, (&mut *out, width.max(1), column), (&scores, &ranges), values, head_dim);
+            add_values(
+                simd,
+                (&mut *out, width.max(1), column),
+                (&scores, &ranges),
+                values,
+                head_dim,
+            );
         }
     }
 

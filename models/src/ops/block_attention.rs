@@ -137,7 +137,9 @@ fn products<S: Simd, const LANES: usize, const VECTORS: usize>(
         // The elements behind the last whole vector of a key, in their order.
         let mut rests = [simd.splat_f32s(0.0); KEYS];
         for (index, element) in rest.iter().enumerate() {
-            let Some(element) = element.get(vector) else { continue };
+            let Some(element) = element.get(vector) else {
+                continue;
+            };
             for (sum, (_, key)) in rests.iter_mut().zip(&keys) {
                 let key = simd.splat_f32s(key.get(index).copied().unwrap_or_default());
                 *sum = simd.add_f32s(*sum, simd.mul_f32s(*element, key));
@@ -173,7 +175,9 @@ impl<S: Simd, const LANES: usize, const VECTORS: usize> Lanes<'_, S, LANES, VECT
         let filling = self.filling.get(lane * a.len()..).unwrap_or_default();
         // Iterators that end together have no bounds to check in every step.
         for ((((elements, a), b), c), d) in filling.iter().zip(a).zip(b).zip(c).zip(d) {
-            let Some(element) = elements.get(self.vector) else { continue };
+            let Some(element) = elements.get(self.vector) else {
+                continue;
+            };
             for (sum, key) in sums.iter_mut().zip([a, b, c, d]) {
                 let key = simd.splat_f32s(key.get(lane).copied().unwrap_or_default());
                 *sum = simd.mul_add_f32s(*element, key, *sum);
@@ -354,7 +358,9 @@ fn sum_shared<S: Simd, const WIDE: usize>(
     }
     for (token, line) in lines.iter().enumerate() {
         let (values, _) = S::as_simd_f32s(line.get(from..from + length).unwrap_or_default());
-        let Some(values) = values.first_chunk::<WIDE>() else { continue };
+        let Some(values) = values.first_chunk::<WIDE>() else {
+            continue;
+        };
         for (sums, weights) in sums.iter_mut().zip(weights) {
             let weight = simd.splat_f32s(weights.get(token).copied().unwrap_or_default());
             for (sum, value) in sums.iter_mut().zip(values) {

@@ -45,6 +45,8 @@ impl Ops for Cpu {
     type Linear = PackedLinear;
     type Norm = CpuNorm;
 
+    const READS_OUTPUTS: bool = true;
+
     fn upload(&self, values: Vec<f32>, width: usize) -> Rows {
         Rows { values, width }
     }
@@ -76,6 +78,20 @@ impl Ops for Cpu {
 
     fn prepare(&self, weight: Vec<f32>, inputs: usize, outputs: usize, kind: WeightType) -> PreparedWeight {
         PreparedWeight::pack(&weight, inputs, outputs, kind)
+    }
+
+    fn prepare_transposed(
+        &self,
+        weight: Vec<f32>,
+        inputs: usize,
+        outputs: usize,
+        kind: WeightType,
+    ) -> PreparedWeight {
+        PreparedWeight::pack_transposed(weight, inputs, outputs, kind)
+    }
+
+    fn read_output(&self, linear: &PackedLinear, output: usize, out: &mut [f32]) {
+        linear.weight.read_column(output, linear.inputs, out);
     }
 
     fn linear(

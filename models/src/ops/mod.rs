@@ -29,6 +29,7 @@ pub use encoder_attention::{DistanceRows, DistanceScores, EncoderAttention};
 pub use packed::PreparedWeight;
 pub(crate) use packed::{from_words, to_words};
 
+use crate::checkpoint::transposed;
 use crate::precision::WeightType;
 
 /// The device failed.
@@ -233,9 +234,28 @@ pub trait Ops: Send + Sync + 'static {
     /// Writes a span into a matrix of the same width, starting at row `at`.
     fn write(&self, target: &mut Self::Matrix, at: usize, source: Span<'_, Self::Matrix>);
 
+    /// Whether [`Ops::read_output`] reads linear layers, so that an embedding and a head of the same weights are held once.
+    const READS_OUTPUTS: bool = false;
+
     /// Prepares the weight of a linear layer, `[inputs, outputs]` row-major, for host memory and for upload, in a type. A
     /// device that has no kernels for the type, or a type that cannot represent the weight, gives f32.
     fn prepare(&self, weight: Vec<f32>, inputs: usize, outputs: usize, kind: WeightType) -> PreparedWeight;
+
+    /// Prepares a weight as [`Ops::prepare`] does, from its transpose `[outputs, inputs]`.
+    fn prepare_transposed(
+        &self,
+        weight: Vec<f32>,
+        inputs: usize,
+        outputs: usize,
+        kind: WeightType,
+    ) -> PreparedWeight {
+        self.prepare(transposed(&weight, inputs), inputs, outputs, kind)
+    }
+
+    /// Writes the weights of an output of a linear layer, if its memory [can be read](Ops::READS_OUTPUTS).
+    fn read_output(&self, linear: &Self::Linear, output: usize, out: &mut [f32]) {
+        let _ = (linear, output, out);
+    }
 
     /// Creates a linear layer from a prepared weight; the bias has `outputs` elements or none.
     fn linear(&self, prepared: PreparedWeight, bias: Vec<f32>, inputs: usize, outputs: usize)

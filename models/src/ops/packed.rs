@@ -12,7 +12,8 @@
 use pulp::bytemuck::cast_slice;
 use rayon::prelude::*;
 
-use crate::precision::{BLOCK, WeightType, quantise_q4_0, quantise_q8_0};
+use crate::checkpoint::transposed;
+use crate::precision::{BLOCK, WeightType, f16_to_f32, quantise_q4_0, quantise_q8_0};
 
 /// Columns of a panel: two vectors of AVX-512, four of AVX2, eight of Neon.
 pub(crate) const PANEL: usize = 32;
@@ -51,13 +52,45 @@ impl PreparedWeight {
         let mut words = vec![0; panels * panel_words(kind, inputs)];
         let each = panel_words(kind, inputs).max(1);
         words.par_chunks_mut(each).enumerate().for_each(|(index, panel)| {
-            let tiles = panel.chunks_mut((panel_words(kind, BLOCK.min(inputs))).max(1));
-            let lines = weight.chunks(BLOCK * outputs.max(1));
-            for (tile, lines) in tiles.zip(lines) {
-                pack_tile(tile, lines, outputs, index * PANEL, kind);
-            }
+            pack_panel(panel, weight, inputs, outputs, index * PANEL, kind);
         });
         Self { kind, words }
+    }
+
+    /// Packs a matrix as [`PreparedWeight::pack`] does; `weight` is its transpose, `[outputs, inputs]` row-major. f32 are
+    /// packed in place.
+    pub(crate) fn pack_transposed(
+        mut weight: Vec<f32>,
+        inputs: usize,
+        outputs: usize,
+        kind: WeightType,
+    ) -> Self {
+        let kind = kind.for_rows(inputs, &weight);
+        let panels = outputs.div_ceil(PANEL);
+        let each = (PANEL * inputs).max(1);
+        if kind == WeightType::F32 {
+            // A panel has the elements of as many lines.
+            weight.resize(panels * each, 0.0);
+            weight
+                .par_chunks_mut(each)
+                .for_each(|panel| panel.copy_from_slice(&transposed(panel, inputs)));
+            return Self::f32(weight);
+        }
+        let mut words = vec![0; panels * panel_words(kind, inputs)];
+        let panels = words.par_chunks_mut(panel_words(kind, inputs).max(1));
+        panels.zip(weight.par_chunks(each)).for_each(|(panel, lines)| {
+            let columns = lines.len() / inputs.max(1);
+            pack_panel(panel, &transposed(lines, inputs), inputs, columns, 0, kind);
+        });
+        Self { kind, words }
+    }
+
+    /// Writes a column of a packed matrix with `inputs` rows, the weights of one output. A column beyond it is zeros.
+    pub(super) fn read_column(&self, index: usize, inputs: usize, out: &mut [f32]) {
+        let panel = self.panels().skip(index / PANEL, inputs);
+        for (row, slot) in out.iter_mut().enumerate().take(inputs) {
+            *slot = panel.element(row, index % PANEL, inputs);
+        }
     }
 
     /// Its memory, bytes.
@@ -90,8 +123,7 @@ pub(crate) fn from_words(words: Vec<u32>) -> Vec<f32> {
 /// Packs a row-major matrix `[inputs, outputs]` into panels of f32; the last one is padded with zeros.
 pub(crate) fn pack(weight: &[f32], inputs: usize, outputs: usize) -> Vec<f32> {
     let mut packed = vec![0.0; outputs.div_ceil(PANEL) * PANEL * inputs];
-    let panels = packed.chunks_mut((PANEL * inputs).max(1));
-    for (index, panel) in panels.enumerate() {
+    let fill = |(index, panel): (usize, &mut [f32])| {
         let from = index * PANEL;
         let columns = PANEL.min(outputs - from);
         for (row, target) in weight.chunks(outputs.max(1)).zip(panel.chunks_mut(PANEL)) {
@@ -99,9 +131,34 @@ pub(crate) fn pack(weight: &[f32], inputs: usize, outputs: usize) -> Vec<f32> {
                 target.copy_from_slice(source);
             }
         }
+    };
+    let each = (PANEL * inputs).max(1);
+    if weight.len() < PARALLEL {
+        packed.chunks_mut(each).enumerate().for_each(fill);
+    } else {
+        packed.par_chunks_mut(each).enumerate().for_each(fill);
     }
     packed
 }
+
+/// Packs the panel of a matrix `[inputs, outputs]` whose first column is `first`.
+fn pack_panel(
+    panel: &mut [u32],
+    weight: &[f32],
+    inputs: usize,
+    outputs: usize,
+    first: usize,
+    kind: WeightType,
+) {
+    let tiles = panel.chunks_mut((panel_words(kind, BLOCK.min(inputs))).max(1));
+    let lines = weight.chunks(BLOCK * outputs.max(1));
+    for (tile, lines) in tiles.zip(lines) {
+        pack_tile(tile, lines, outputs, first, kind);
+    }
+}
+
+/// Matrices of this many elements are packed by all threads.
+const PARALLEL: usize = 1 << 18;
 
 /// Words of a panel with this many rows.
 const fn panel_words(kind: WeightType, inputs: usize) -> usize {
@@ -207,6 +264,38 @@ impl<'a> Panels<'a> {
         words.get(..panel_words(self.kind(), inputs)).unwrap_or_default()
     }
 
+    /// An element of the first panel, which has `inputs` rows; zero beyond the matrix.
+    pub(super) fn element(self, row: usize, column: usize, inputs: usize) -> f32 {
+        let words = self.first(inputs);
+        let half = |place: usize| {
+            cast_slice::<u32, u16>(words)
+                .get(place)
+                .copied()
+                .unwrap_or_default()
+        };
+        let pair_half = half((row / 2 * PANEL + column) * 2 + row % 2);
+        let (block, place) = (row / BLOCK, row % BLOCK);
+        let scale = |tile: usize| f16_to_f32(half(block * tile * 2 + column));
+        let number = |tile: usize, row: usize| {
+            let place = (block * tile + LINE) * 4 + row / 2 * 2 * PANEL + 2 * column + row % 2;
+            cast_slice::<u32, u8>(words)
+                .get(place)
+                .copied()
+                .unwrap_or_default()
+        };
+        match self {
+            Self::F32(_) => f32::from_bits(words.get(row * PANEL + column).copied().unwrap_or_default()),
+            Self::Bf16(_) => half::bf16::from_bits(pair_half).to_f32(),
+            Self::F16(_) => f16_to_f32(pair_half),
+            Self::Q8_0(_) => f32::from(number(Q8_0_TILE, place).cast_signed()) * scale(Q8_0_TILE),
+            Self::Q4_0(_) => {
+                let pair = number(Q4_0_TILE, place % (BLOCK / 2));
+                let number = if place < BLOCK / 2 { pair & 15 } else { pair >> 4 };
+                (f32::from(number) - 8.0) * scale(Q4_0_TILE)
+            }
+        }
+    }
+
     /// The type of the weights.
     pub(super) const fn kind(self) -> WeightType {
         match self {
@@ -222,31 +311,8 @@ impl<'a> Panels<'a> {
 /// Returns the first panel of a matrix with `inputs` rows as f32, row by row.
 #[cfg(test)]
 pub(super) fn unpacked(panels: Panels<'_>, inputs: usize) -> Vec<f32> {
-    use crate::precision::f16_to_f32;
-
-    let words = panels.first(inputs);
-    let bytes: &[u8] = cast_slice(words);
-    let at = |row: usize, column: usize| -> f32 {
-        let half = || cast_slice::<u32, u16>(words)[(row / 2 * PANEL + column) * 2 + row % 2];
-        let (block, place) = (row / BLOCK, row % BLOCK);
-        let scale = |tile: usize| f16_to_f32(cast_slice::<u32, u16>(words)[block * tile * 2 + column]);
-        let number = |tile: usize, row: usize| {
-            bytes[(block * tile + LINE) * 4 + row / 2 * 2 * PANEL + 2 * column + row % 2]
-        };
-        match panels {
-            Panels::F32(values) => values[row * PANEL + column],
-            Panels::Bf16(_) => half::bf16::from_bits(half()).to_f32(),
-            Panels::F16(_) => f16_to_f32(half()),
-            Panels::Q8_0(_) => f32::from(number(Q8_0_TILE, place).cast_signed()) * scale(Q8_0_TILE),
-            Panels::Q4_0(_) => {
-                let pair = number(Q4_0_TILE, place % (BLOCK / 2));
-                let number = if place < BLOCK / 2 { pair & 15 } else { pair >> 4 };
-                (f32::from(number) - 8.0) * scale(Q4_0_TILE)
-            }
-        }
-    };
     (0..inputs * PANEL)
-        .map(|index| at(index / PANEL, index % PANEL))
+        .map(|index| panels.element(index / PANEL, index % PANEL, inputs))
         .collect()
 }
 
@@ -255,7 +321,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::precision::{decode, encode};
+    use crate::precision::{Table, decode, encode};
 
     /// The matrix as rounded to a type: by the codec of files, whose blocks run along the inputs as those of panels do.
     fn rounded(weight: &[f32], inputs: usize, outputs: usize, kind: WeightType) -> Vec<f32> {
@@ -283,6 +349,19 @@ mod tests {
             let weight: Vec<f32> = (0..inputs * outputs).map(|_| next()).collect();
             for kind in WeightType::ALL {
                 let packed = PreparedWeight::pack(&weight, inputs, outputs, kind);
+                let by_column = transposed(&weight, outputs);
+                prop_assert_eq!(
+                    &PreparedWeight::pack_transposed(by_column.clone(), inputs, outputs, kind),
+                    &packed
+                );
+                // As a table of rows holds the columns.
+                let table = Table::new(by_column, inputs).stored_as(kind);
+                for index in 0..outputs + 1 {
+                    let (mut column, mut row) = (vec![0.0; inputs], Vec::new());
+                    packed.read_column(index, inputs, &mut column);
+                    table.push_row(index, &mut row);
+                    prop_assert_eq!(column, row);
+                }
                 let expected = rounded(&weight, inputs, outputs, kind);
                 for panel in 0..outputs.div_ceil(PANEL) {
                     let rows = unpacked(packed.panels().skip(panel, inputs), inputs);

@@ -55,6 +55,16 @@ impl Table {
         &self.values
     }
 
+    /// Returns all weights, row by row.
+    pub(crate) fn into_values(self) -> Vec<f32> {
+        if self.kind == WeightType::F32 {
+            return self.values;
+        }
+        let mut values = vec![0.0; self.elements()];
+        decode(&self.bytes, self.kind, &mut values);
+        values
+    }
+
     /// Its memory, bytes.
     pub fn bytes(&self) -> usize {
         size_of_val(self.values.as_slice()) + self.bytes.len()
@@ -91,7 +101,8 @@ impl Table {
         }
     }
 
-    fn read_row(&self, index: usize, out: &mut [f32]) {
+    /// Writes a row to `out`. A row beyond the table changes nothing.
+    pub(crate) fn read_row(&self, index: usize, out: &mut [f32]) {
         if self.kind == WeightType::F32 {
             if let Some(row) = self.values.get(index * self.width..(index + 1) * self.width) {
                 out.copy_from_slice(row);
