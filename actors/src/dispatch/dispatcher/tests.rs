@@ -112,11 +112,11 @@ fn three_requests(elsewhere: bool) -> Vec<Option<String>> {
         }
         plans.adopt(1, plan).unwrap();
         let (version, gear) = plans.current().unwrap();
-        let (notes, mut noted) = mpsc::unbounded_channel();
+        let (sender, mut received) = mpsc::unbounded_channel();
         let local = LocalReplica {
             id: placed.id.clone(),
             placed: Some(Arc::new(placed)),
-            mailbox: Noting(notes).start().recipient(),
+            mailbox: Noting(sender).start().recipient(),
             permits: Arc::new(Semaphore::new(9)),
             capacity: 9,
             depth: Arc::default(),
@@ -140,7 +140,7 @@ fn three_requests(elsewhere: bool) -> Vec<Option<String>> {
             to.push(dispatcher.dispatch("i", &version, &edge, request, deadline, Trace::start()));
         }
         for id in to.iter().flatten().zip(1..).map(|(_, id)| id) {
-            assert_eq!(noted.recv().await, Some(id));
+            assert_eq!(received.recv().await, Some(id));
         }
         to
     })
