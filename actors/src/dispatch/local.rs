@@ -45,8 +45,17 @@ impl LocalReplica {
 
     /// Returns whether a request that is handed over now joins its next batch ([`routing::prefer_local`]).
     pub fn has_room_in_next_batch(&self) -> bool {
-        let waiting = self.taken().saturating_sub(self.running.load(Ordering::Relaxed));
-        routing::prefer_local(waiting, self.max_batch.load(Ordering::Relaxed))
+        routing::prefer_local(self.waiting(), self.max_batch.load(Ordering::Relaxed))
+    }
+
+    /// Returns whether a request is handed over if no replica of its stage is elsewhere ([`routing::prefer_local_alone`]).
+    pub fn has_room_alone(&self) -> bool {
+        routing::prefer_local_alone(self.waiting(), self.max_batch.load(Ordering::Relaxed))
+    }
+
+    /// Returns how many requests it has taken that are not in its running batch.
+    fn waiting(&self) -> usize {
+        self.taken().saturating_sub(self.running.load(Ordering::Relaxed))
     }
 }
 
@@ -196,6 +205,7 @@ mod tests {
             replica.running.store(4, Ordering::Relaxed);
             assert!(replica.has_room_in_next_batch(), "they run");
             replica.running.store(0, Ordering::Relaxed);
+            assert!(replica.has_room_alone(), "no other replica would run it sooner");
             replica.max_batch.store(5, Ordering::Relaxed);
             assert!(replica.has_room_in_next_batch(), "the gear allows larger batches");
             drop(taken);

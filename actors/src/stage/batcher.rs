@@ -42,6 +42,8 @@ pub(crate) struct Batcher {
     /// The replica holds the lease of its device, and its batch has not begun.
     granted: bool,
     timer: Option<SpawnHandle>,
+    /// A [`Pump`] is on its way.
+    pump_due: bool,
     supervisor: Supervisor,
     #[cfg_attr(not(test), expect(dead_code, reason = "its drop reports a panic"))]
     guard: PanicGuard,
@@ -59,6 +61,11 @@ struct Ended {
     /// When it started, on the process's clock, microseconds.
     started: u64,
 }
+
+/// Polls the policy once the deliveries that have arrived are queued, so that they may start as one batch.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Pump;
 
 /// Sets the batching after a gear shift or a new plan.
 #[derive(Message)]
@@ -115,6 +122,7 @@ impl Batcher {
             lease: None,
             granted: false,
             timer: None,
+            pump_due: false,
             guard: parts.supervisor.panic_guard(TASK),
             supervisor: parts.supervisor,
         }
@@ -235,6 +243,17 @@ impl Handler<Delivery> for Batcher {
             self.metrics.queue_full();
             refused.fail(full_queue(&self.replica));
         }
+        if !std::mem::replace(&mut self.pump_due, true) {
+            ctx.notify(Pump);
+        }
+    }
+}
+
+impl Handler<Pump> for Batcher {
+    type Result = ();
+
+    fn handle(&mut self, _: Pump, ctx: &mut Context<Self>) {
+        self.pump_due = false;
         self.pump(ctx);
     }
 }
@@ -284,5 +303,74 @@ impl Handler<LeaseGranted> for Batcher {
     fn handle(&mut self, _: LeaseGranted, ctx: &mut Context<Self>) {
         self.granted = true;
         self.pump(ctx);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kaskade_models::{Inputs, Model, ModelError, Outputs, Tensor};
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::actor::System;
+    use crate::bus::{Bus, BusConfig};
+    use crate::dispatch::dispatcher::Dispatcher;
+    use crate::subjects::App;
+    use crate::wire::StageRequest;
+    use crate::wire::headers::Trace;
+
+    const APP: &str = "batcher";
+
+    /// Reports the sizes of its batches.
+    struct Counting(mpsc::UnboundedSender<usize>);
+
+    impl Model for Counting {
+        fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+            self.0.send(batch.len()).unwrap();
+            batch.iter().map(|inputs| Ok(inputs.clone())).collect()
+        }
+    }
+
+    #[test]
+    fn deliveries_that_arrive_together_are_one_batch() {
+        System::new().block_on(async {
+            let bus = Bus::connect(BusConfig::new(APP)).await.unwrap();
+            let dispatcher = Dispatcher::new(&bus, App::new(APP).unwrap(), Clock::start());
+            let (sizes, mut size) = mpsc::unbounded_channel();
+            let load = move || Ok::<_, String>(Box::new(Counting(sizes)) as Box<dyn Model>);
+            let executor = Executor::spawn("model", load).unwrap();
+            let (plans, metrics) = (PlanVersions::new(APP), Arc::<Metrics>::default());
+            let batching = Batching {
+                min_queue: 1,
+                max_batch: 8,
+                max_wait_us: 0,
+            };
+            let batcher = Batcher::new(BatcherParts {
+                replica: "r".to_owned(),
+                batching,
+                capacity: 16,
+                executor,
+                router: Router::new("model", plans.clone(), Arc::clone(&metrics)),
+                plans,
+                clock: dispatcher.clock(),
+                depth: Arc::default(),
+                running: Arc::default(),
+                metrics,
+                supervisor: dispatcher.supervisor().clone(),
+            });
+            let batcher = batcher.start();
+            let deadline = dispatcher.clock().now() + 10_000_000;
+            for id in 1..=5 {
+                let request = StageRequest {
+                    id,
+                    inputs: vec![Tensor::from_f32("x", &[1], &[0.5]).unwrap()],
+                    ..StageRequest::default()
+                };
+                let delivery =
+                    Delivery::new(request, deadline, Trace::start(), dispatcher.clone(), "r", None);
+                batcher.do_send(delivery);
+            }
+            assert_eq!(size.recv().await, Some(5));
+        });
     }
 }

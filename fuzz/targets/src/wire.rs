@@ -6,9 +6,9 @@ use bytes::Bytes;
 use kaskade_actors::ingress::check::checked;
 use kaskade_actors::wire::{
     Abandoned, AuditReport, Beat, CertificateNotice, ContentType, Done, DoneResult, DriftNotice,
-    EnergyReport, Feedback, GearShift, InferReply, InferRequest, IngressState, LoadCount, Message,
-    PlanNotice, PlanReport, PlanRequest, ShiftReport, StageRequest, WatchReport, decode_infer, decode_reply,
-    encode_fault, encode_reply,
+    EnergyReport, Feedback, FeedbackReply, GearShift, InferReply, InferRequest, IngressState, LoadCount,
+    Message, PlanNotice, PlanReport, PlanRequest, ShiftReport, StageRequest, WatchReport, decode_infer,
+    decode_reply, encode_fault, encode_reply,
 };
 use kaskade_models::check_outputs;
 
@@ -32,6 +32,7 @@ pub fn wire(input: &[u8]) {
     round::<ShiftReport>(&bytes);
     round::<DriftNotice>(&bytes);
     round::<Feedback>(&bytes);
+    round::<FeedbackReply>(&bytes);
     round::<AuditReport>(&bytes);
     round::<WatchReport>(&bytes);
     round::<CertificateNotice>(&bytes);

@@ -246,6 +246,16 @@ pub fn prefer_local(local_queue: usize, max_batch: u32) -> bool {
     local_queue < max_batch as usize
 }
 
+/// Batches that may wait at a replica in the sender's own process while the plan places no replica of the stage elsewhere.
+const BATCHES_ALONE: usize = 16;
+
+/// Whether a request goes to the replica in the sender's own process if the plan places no replica of its stage elsewhere: also while
+/// a batch waits there, because the queue group would give it to the same replica. Beyond [`BATCHES_ALONE`] batches it goes to the
+/// queue group, so that an actor outside the plan gets a part of the work.
+pub fn prefer_local_alone(local_queue: usize, max_batch: u32) -> bool {
+    local_queue < BATCHES_ALONE.saturating_mul(max_batch as usize)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -438,6 +448,8 @@ mod tests {
         assert!(prefer_local(0, 1));
         assert!(prefer_local(31, 32));
         assert!(!prefer_local(32, 32));
+        assert!(prefer_local_alone(32, 32) && prefer_local_alone(511, 32));
+        assert!(!prefer_local_alone(512, 32));
     }
 
     proptest! {

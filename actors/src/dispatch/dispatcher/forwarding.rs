@@ -199,9 +199,13 @@ impl Dispatcher {
     ) -> Option<String> {
         edge.stage.clone_into(&mut request.stage);
         let gear = request.gear;
-        let near = self.0.process.local.least_busy(&edge.stage, |replica| {
-            replica.has_room_in_next_batch() && replica.serves(version, gear, &edge.stage)
-        });
+        let near = |has_room: fn(&LocalReplica) -> bool| {
+            let passes =
+                |replica: &LocalReplica| has_room(replica) && replica.serves(version, gear, &edge.stage);
+            self.0.process.local.least_busy(&edge.stage, passes)
+        };
+        let near = near(LocalReplica::has_room_in_next_batch)
+            .or_else(|| near(LocalReplica::has_room_alone).filter(|_| self.has_all(version, edge, gear)));
         if let Some(replica) = near {
             self.deliver_locally(&replica, request, deadline, trace);
             return Some(replica.id);
@@ -237,6 +241,11 @@ impl Dispatcher {
             None => self.refuse(request, self.0.publisher.too_large::<StageRequest>(payload.len())),
         }
         one
+    }
+
+    /// Returns whether every replica that the plan places for the edge's stage runs in this process.
+    fn has_all(&self, version: &PlanVersion, edge: &Edge, gear: u32) -> bool {
+        planned(version, edge, gear).all(|id| self.0.process.local.has(version, id))
     }
 
     /// Returns a replica to address instead of the queue group if one of the stage's replicas is lost or leaving

@@ -160,7 +160,8 @@ impl World {
                 ..
             } = request;
             self.note(format_args!(
-                "no listener where request {token}, attempt {attempt}, goes"
+                "p{of} sends request {token}, attempt {attempt}, for {} to no listener",
+                request.stage
             ));
             let notice = Message::NobodyListens { owner, id, attempt };
             return self.broker_says(owner.process, notice);

@@ -1,5 +1,7 @@
 //! Tests of the oracles: each injected defect must break the expected promise.
 
+use std::ops::Range;
+
 use super::{Glue, Oracle, Sabotage, Weather, played};
 
 /// Seeds among which a defect must show.
@@ -12,8 +14,12 @@ fn notices(sabotage: Sabotage, weather: Weather, oracle: Oracle) {
 
 /// The same, with actors that are wired otherwise.
 fn notices_by(glue: Glue, sabotage: Sabotage, weather: Weather, oracle: Oracle) {
+    notices_among(0..SEEDS, glue, sabotage, weather, oracle);
+}
+
+fn notices_among(seeds: Range<u64>, glue: Glue, sabotage: Sabotage, weather: Weather, oracle: Oracle) {
     let mut heard = Vec::new();
-    for seed in 0..SEEDS {
+    for seed in seeds {
         let sound = played(seed, weather, glue, None, false);
         assert!(
             sound.judge.violation().is_none(),
@@ -125,6 +131,18 @@ fn who_does_not_hear_is_noticed() {
 #[test]
 fn two_leaders_are_noticed() {
     notices(Sabotage::EveryoneLeads, Weather::Calm, Oracle::OneLeader);
+}
+
+/// A worker that is told only of the replicas that the admitted plan places, or of no failed load, sends requests to replicas that
+/// no process has.
+#[test]
+fn requests_to_replicas_that_were_not_loaded_are_noticed() {
+    for (seeds, sabotage) in [
+        (75..90, Sabotage::SendsToUnloadable),
+        (225..240, Sabotage::ForgetsPastEpochs),
+    ] {
+        notices_among(seeds, Glue::SERVING, sabotage, Weather::Calm, Oracle::Calm);
+    }
 }
 
 /// What the actors did before: a request was admitted under a plan that no worker had loaded.

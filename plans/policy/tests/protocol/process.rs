@@ -159,7 +159,7 @@ impl World {
         }
         self.begin_timer(index, BEAT_PERIOD_US, Timer::Beat);
         if self.scenario.store_recreated.is_some() {
-            self.timer(index, super::control::READ_US, Timer::Read);
+            self.begin_timer(index, super::control::READ_US, Timer::Read);
         }
     }
 
@@ -342,11 +342,20 @@ impl World {
         let silent = self.sabotage == Some(Sabotage::SilentIngresses);
         let now = self.now;
         let process = &mut self.processes[of];
-        let (Some(ingress), Some((_, plan, _))) = (&process.ingress, process.book.current()) else {
+        let Some(ingress) = process
+            .ingress
+            .as_ref()
+            .filter(|_| process.book.newest().is_some())
+        else {
             return;
         };
         process.published += 1;
-        let placed = plan.placement.iter().map(|replica| replica.id.as_str());
+        let admitted = process.epoch();
+        let all = self.sabotage != Some(Sabotage::ForgetsPastEpochs);
+        // Requests of every known epoch may be under way.
+        let known = process.book.iter().filter(|(epoch, _)| all || *epoch == admitted);
+        let placed = known.flat_map(|(_, plan)| &plan.placement);
+        let placed = placed.map(|replica| replica.id.as_str());
         let mut unavailable = process.liveness.unavailable(placed, now);
         process
             .unavailable
@@ -466,6 +475,20 @@ impl World {
         {
             self.note(format_args!("p{of} admits under epoch {epoch}"));
             self.rebatch(of);
+        }
+        self.avoid_unloadable(of);
+    }
+
+    /// Takes note of the replicas of the admitted plan that could not be loaded.
+    fn avoid_unloadable(&mut self, of: usize) {
+        if self.sabotage == Some(Sabotage::SendsToUnloadable) {
+            return;
+        }
+        let now = self.now;
+        let process = &mut self.processes[of];
+        if let Some((epoch, plan, _)) = process.book.current() {
+            let unloadable = process.gate.unloadable(epoch, plan, now);
+            process.liveness.set_unloadable(&unloadable);
         }
     }
 

@@ -57,6 +57,10 @@ pub(crate) enum Sabotage {
     RetiresAtOnce,
     /// No process writes the running plan to a store that has lost it.
     RestoresNothing,
+    /// Ingresses do not note which replicas of the admitted plan could not be loaded.
+    SendsToUnloadable,
+    /// Workers are told only of the replicas that the admitted plan places.
+    ForgetsPastEpochs,
     /// Replicas run whatever reaches them.
     ChecksNoEpoch,
     /// The ingresses do not tell workers which replicas to avoid.
