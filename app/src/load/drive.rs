@@ -16,6 +16,12 @@ use super::record::{Outcome, Record};
 pub trait Target: Send + Sync + 'static {
     /// Sends the request of that number and waits for its outcome.
     fn ask(&self, number: u64) -> impl Future<Output = Outcome> + Send;
+
+    /// Sends the request of that number, which was due at that time; in an open loop, the time that its latency is measured from.
+    fn ask_due(&self, number: u64, due: Instant) -> impl Future<Output = Outcome> + Send {
+        let _ = due;
+        self.ask(number)
+    }
 }
 
 /// A request that is due.
@@ -65,7 +71,7 @@ pub async fn open_loop<T: Target>(
             if recorded {
                 lock(&record).sent();
             }
-            let outcome = target.ask(number).await;
+            let outcome = target.ask_due(number, at).await;
             if recorded {
                 lock(&record).add(at.elapsed(), outcome);
             }

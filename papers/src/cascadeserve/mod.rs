@@ -19,6 +19,7 @@ mod work;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use kaskade_app::planning::read_profile;
 use kaskade_app::report::progress::say;
 use kaskade_models::CoreShare;
 use kaskade_policy::plan::Slo;
@@ -59,10 +60,14 @@ pub struct Args {
     /// the paper's take no longer than a message does; at a share of a core, computing outweighs messaging as it does there.
     #[arg(long, value_name = "SHARE", requires = "live", value_parser = core_share)]
     core_share: Option<CoreShare>,
+    /// Share of the processor that other processes may take during a run of `--live`: it waits until they do, and repeats what they
+    /// disturbed. With 1 it measures whatever they do.
+    #[arg(long, value_name = "SHARE", requires = "live", default_value_t = 0.03)]
+    foreign: f64,
     /// Workloads to count devices on [default: all].
     #[arg(long, value_enum, value_name = "NAME")]
     workload: Vec<Workload>,
-    /// Custom profile to compare on, instead of that of the digits.
+    /// Custom profile to compare on, instead of that of the digits, or of one that `--live` measures.
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     /// Where to write the pictures.
@@ -99,7 +104,8 @@ impl Args {
 /// When a trace or profile cannot be read, or a picture not be written.
 pub fn run(args: &Args) -> anyhow::Result<Reproduction> {
     if let Some(app) = &args.live {
-        return live::run(app, &own_profile(args)?, &args.out, args.seed, args.core_share);
+        let profile = args.profile.as_deref().map(read_profile).transpose()?;
+        return live::run(app, profile, args);
     }
     let mut found = Reproduction {
         system: "cascadeserve",
@@ -222,7 +228,7 @@ fn cost(field: &Field, goals: &Goals, args: &Args, found: &mut Reproduction) -> 
 
 fn own_profile(args: &Args) -> anyhow::Result<Profile> {
     match &args.profile {
-        Some(path) => Ok(kaskade_app::planning::read_profile(path)?),
+        Some(path) => Ok(read_profile(path)?),
         None => Profile::from_json(DIGITS).context("the profile of the digits"),
     }
 }

@@ -60,8 +60,6 @@ pub(super) struct Engine<'a, O> {
     samples: u32,
     /// From a client to the first queue, and from the last replica to the client.
     front_us: u64,
-    /// Time of the next arrival from the client to the first queue.
-    next_front_us: u64,
     pub(super) back_us: u64,
 }
 
@@ -110,7 +108,6 @@ impl<'a, O: Observer> Engine<'a, O> {
             next_sample: 0,
             samples: plan.samples,
             front_us: config.entry_hop_us / 2,
-            next_front_us: 0,
             back_us: config.entry_hop_us - config.entry_hop_us / 2,
         }
     }
@@ -118,12 +115,16 @@ impl<'a, O: Observer> Engine<'a, O> {
     /// Processes the arrivals and all events that follow from them.
     pub(super) fn run(mut self, mut arrivals: impl Iterator<Item = u64>) -> Report {
         let mut sent = arrivals.next();
-        self.next_front_us = self.drawn_hop(self.front_us);
         loop {
-            // At the first queue, and never before the arrival ahead of it.
-            let arrival = sent.map_or(NEVER, |sent| {
-                sent.saturating_add(self.next_front_us).max(self.now)
-            });
+            // Whatever is sent later than the first of them arrives, arrives later.
+            while let Some(next) = sent
+                && self.agenda.next_entry() >= next
+            {
+                let at = next.saturating_add(self.drawn_hop(self.front_us));
+                self.agenda.add_entry(at, next);
+                sent = arrivals.next();
+            }
+            let arrival = self.agenda.next_entry();
             let (event, hop) = (self.agenda.next_event(), self.agenda.next_hop());
             let next = event.min(hop).min(arrival);
             if next == NEVER {
@@ -132,7 +133,7 @@ impl<'a, O: Observer> Engine<'a, O> {
                 }
                 break;
             }
-            if self.control.is_due_before(next) && !self.is_over(sent) {
+            if self.control.is_due_before(next) && !self.is_over() {
                 self.control();
                 continue;
             }
@@ -144,12 +145,8 @@ impl<'a, O: Observer> Engine<'a, O> {
                 if let Some(hop) = self.agenda.pop_hop() {
                     self.deliver(hop.task, hop.edge, hop.replica);
                 }
-            } else {
-                // One that waited behind a slow message ahead of it was sent before.
-                let late = self.config.hop_spread.and(sent);
-                self.arrive(late.unwrap_or(next - self.next_front_us));
-                sent = arrivals.next();
-                self.next_front_us = self.drawn_hop(self.front_us);
+            } else if let Some(sent) = self.agenda.pop_entry() {
+                self.arrive(sent);
             }
         }
         self.finish()
@@ -157,8 +154,8 @@ impl<'a, O: Observer> Engine<'a, O> {
 
     /// Whether no request is to come and every request has its outcome. The events that are left change nothing, and a controller that
     /// goes on planning would prevent the schedule from becoming empty.
-    fn is_over(&self, sent: Option<u64>) -> bool {
-        self.replanning.is_some() && sent.is_none() && self.in_flight == 0
+    fn is_over(&self) -> bool {
+        self.replanning.is_some() && self.agenda.next_entry() == NEVER && self.in_flight == 0
     }
 
     fn event(&mut self) {

@@ -1,7 +1,7 @@
 //! Future events, in order of time.
 //!
 //! Only events at times of their own wait in a heap: the ends of batches, timers, resends. Hops take about equally long, so they
-//! end about in the order in which they begin, and a plain queue keeps them sorted; arrivals come sorted from outside. The heap
+//! end about in the order in which they begin, and a plain queue keeps them sorted; so does one of arrivals on their way to the first queue. The heap
 //! therefore holds about one event per replica, whatever the number of requests.
 
 use std::cmp::Reverse;
@@ -60,6 +60,8 @@ pub(super) struct Agenda {
     heap: BinaryHeap<Reverse<(u64, u32, Event)>>,
     added: u32,
     hops: VecDeque<Hop>,
+    /// Requests on their way to the first queue: when they join it, and when they were sent.
+    entries: VecDeque<(u64, u64)>,
 }
 
 impl Agenda {
@@ -75,6 +77,25 @@ impl Agenda {
         }
         let place = self.hops.partition_point(|other| other.at <= hop.at);
         self.hops.insert(place, hop);
+    }
+
+    /// Adds a request on its way to the first queue. One may overtake another: the measured times of messages contain the waiting behind
+    /// slow ones.
+    pub(super) fn add_entry(&mut self, at: u64, sent: u64) {
+        if self.entries.back().is_none_or(|last| last.0 <= at) {
+            return self.entries.push_back((at, sent));
+        }
+        let place = self.entries.partition_point(|other| other.0 <= at);
+        self.entries.insert(place, (at, sent));
+    }
+
+    pub(super) fn next_entry(&self) -> u64 {
+        self.entries.front().map_or(NEVER, |entry| entry.0)
+    }
+
+    /// Removes the request that joins the first queue next; returns when it was sent.
+    pub(super) fn pop_entry(&mut self) -> Option<u64> {
+        self.entries.pop_front().map(|(_, sent)| sent)
     }
 
     pub(super) fn next_event(&self) -> u64 {

@@ -8,8 +8,8 @@
 //! - A batch takes what the profile measured for its size ([`kaskade_policy::fit::batch_latency_s`]); a partition takes its part of
 //!   that. Replicas that share a device [concurrently](kaskade_policy::plan::Sharing::Concurrent) do not slow each other down, unless
 //!   [`SimConfig::contention`] is set.
-//! - A request joins a queue one hop after it was forwarded, and its replica is chosen at that time. All hops between stages
-//!   take equally long.
+//! - A request joins a queue one hop after it was forwarded, and its replica is chosen at that time. All hops
+//!   take equally long, or a time that is drawn from the measured quantiles ([`SimConfig::hop_spread`]); one message may overtake another.
 //! - An edge without shares leads to any living replica of the stage's variant with equal chance, as the broker's queue group
 //!   does. That the actors prefer a near replica ([`kaskade_policy::routing::prefer_local`]) is not simulated: locality is not
 //!   part of a plan.

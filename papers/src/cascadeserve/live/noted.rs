@@ -9,43 +9,51 @@ use kaskade_app::load::drive::Target;
 use kaskade_app::load::record::Outcome;
 use kaskade_app::serving::Client;
 use kaskade_models::Inputs;
-use kaskade_policy::profile::BatchCost;
-
-pub(super) fn mean(values: &[u32]) -> Option<f64> {
-    let sum: f64 = values.iter().copied().map(f64::from).sum();
-    (!values.is_empty()).then(|| sum / values.len() as f64)
-}
+use kaskade_policy::fit;
+use kaskade_policy::profile::{BatchCost, LatencySpread};
 
 /// Run times of batches, microseconds, by size. Every request of a batch reports it.
 pub(super) type Runs = BTreeMap<u32, Vec<u32>>;
 
-/// From the end of a batch to the beginning of the next, microseconds, while there always was a next one to begin.
-pub(super) fn gap(seen: &[Seen]) -> Option<f64> {
-    let share = |hop: &Hop| 1.0 / f64::from(hop.batch.max(1));
-    let hops = seen.iter().flat_map(|one| &one.hops);
-    let batches: f64 = hops.clone().map(share).sum();
-    let ran_us: f64 = hops.map(|hop| share(hop) * f64::from(hop.run_us)).sum();
-    let times = seen.iter().map(|one| one.at);
-    let elapsed = times.clone().max()?.duration_since(times.min()?);
-    Some(((elapsed.as_micros() as f64 - ran_us) / batches).max(0.0))
+/// Times from the end of a batch to the beginning of the next, microseconds, where a request of the next waited already.
+pub(super) fn gaps(seen: &[Seen]) -> Vec<f64> {
+    let mut replies: Vec<(Instant, &Hop)> = Vec::new();
+    replies.extend(seen.iter().filter_map(|one| Some((one.at, one.hops.first()?))));
+    replies.sort_by_key(|(at, _)| *at);
+    let same = |(_, one): &(Instant, &Hop), (_, other): &(Instant, &Hop)| {
+        (one.run_us, one.batch) == (other.run_us, other.batch)
+    };
+    let mut gaps = Vec::new();
+    let mut before: Option<Instant> = None;
+    for batch in replies.chunk_by(same) {
+        let Some((at, hop)) = batch.first() else { continue };
+        let waited_us = batch.iter().map(|(_, hop)| hop.wait_us).max().unwrap_or(0);
+        let apart = before.map(|before| at.duration_since(before).as_micros() as f64);
+        let gap = apart.map(|apart| apart - f64::from(hop.run_us));
+        gaps.extend(gap.filter(|gap| (0.0..f64::from(waited_us)).contains(gap)));
+        before = Some(*at);
+    }
+    gaps
 }
 
-/// Mean latencies of the batch sizes that were seen often enough; what was not seen keeps its profiled cost, raised where serving
-/// was slower than profiling. Means, because it is means that make queues.
+/// Latencies of the batch sizes that were seen often enough, with their quantiles; what was not seen keeps its profiled cost, raised where
+/// serving was slower than profiling.
 pub(super) fn costs(profiled: &[BatchCost], runs: &Runs) -> Vec<BatchCost> {
     const OFTEN: usize = 8;
-    let often = |(batch, times): &(&u32, &Vec<u32>)| times.len() >= OFTEN * **batch as usize;
-    let served: Vec<(u32, f64)> = runs
+    let served: Vec<(u32, f64, Option<LatencySpread>)> = runs
         .iter()
-        .filter(often)
-        .filter_map(|(batch, times)| Some((*batch, mean(times)? / 1e6)))
+        .filter_map(|(batch, times)| {
+            let mut times: Vec<f64> = times.iter().map(|us| f64::from(*us) / 1e6).collect();
+            times.sort_by(f64::total_cmp);
+            // Each request of a batch reports it, so that every size-th is one batch.
+            let each: Vec<f64> = times.into_iter().step_by(*batch as usize).collect();
+            let middle = *each.get(each.len().checked_sub(1)? / 2)?;
+            (each.len() >= OFTEN).then(|| (*batch, middle, LatencySpread::of(&each)))
+        })
         .collect();
     let slower: Vec<f64> = served
         .iter()
-        .filter_map(|(batch, latency_s)| {
-            let before = profiled.iter().find(|cost| cost.batch == *batch)?;
-            Some(latency_s / before.latency_s)
-        })
+        .filter_map(|(batch, latency_s, _)| Some(latency_s / fit::batch_latency_s(profiled, *batch)?))
         .collect();
     let factor = slower.iter().sum::<f64>() / slower.len().max(1) as f64;
     let factor = if factor > 0.0 { factor } else { 1.0 };
@@ -54,12 +62,13 @@ pub(super) fn costs(profiled: &[BatchCost], runs: &Runs) -> Vec<BatchCost> {
         (cost.batch, BatchCost { latency_s, ..*cost })
     };
     let mut all: BTreeMap<u32, BatchCost> = profiled.iter().map(raised).collect();
-    for (batch, latency_s) in served {
+    for (batch, latency_s, spread) in served {
         let nearest = profiled.iter().min_by_key(|cost| cost.batch.abs_diff(batch));
         if let Some(nearest) = nearest {
             let cost = BatchCost {
                 batch,
                 latency_s,
+                spread: spread.or(nearest.spread),
                 ..*nearest
             };
             all.insert(batch, cost);
@@ -79,7 +88,7 @@ pub(super) struct Seen {
     pub(super) at: Instant,
     /// The stages that it passed.
     pub(super) hops: Vec<Hop>,
-    /// Time spent neither in the queue nor in the model.
+    /// Time since the request was due that it spent neither in a queue nor in a model.
     pub(super) outside_us: u32,
 }
 
@@ -94,6 +103,25 @@ impl Noted {
 }
 
 impl Noted {
+    /// Medians and 95th percentiles of what the replies report, microseconds.
+    pub(super) fn summary(&self) -> String {
+        let seen = self.seen();
+        let mut text = String::new();
+        let mut add = |name: &str, mut values: Vec<u32>| {
+            values.sort_unstable();
+            let at = |share: f64| {
+                let place = (share * values.len() as f64) as usize;
+                values.get(place).copied().unwrap_or(0)
+            };
+            text += &format!("{name} {}/{} us ", at(0.5), at(0.95));
+        };
+        add("outside", seen.iter().map(|one| one.outside_us).collect());
+        let sum = |of: fn(&Hop) -> u32| seen.iter().map(|one| one.hops.iter().map(of).sum()).collect();
+        add("waiting", sum(|hop| hop.wait_us));
+        add("running", sum(|hop| hop.run_us));
+        text
+    }
+
     /// The replies so far.
     pub(super) fn seen(&self) -> MutexGuard<'_, Vec<Seen>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
@@ -102,12 +130,15 @@ impl Noted {
 
 impl Target for Noted {
     async fn ask(&self, number: u64) -> Outcome {
+        self.ask_due(number, tokio::time::Instant::now()).await
+    }
+
+    async fn ask_due(&self, number: u64, due: tokio::time::Instant) -> Outcome {
         let place = (number % self.inputs.len().max(1) as u64) as usize;
         let inputs = self.inputs.get(place).cloned().unwrap_or_default();
-        let begun = Instant::now();
         match self.client.ask(inputs).await {
             Ok(reply) => {
-                let took_us = u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX);
+                let took_us = u32::try_from(due.elapsed().as_micros()).unwrap_or(u32::MAX);
                 let inside: u32 = reply.hops.iter().map(|hop| hop.wait_us + hop.run_us).sum();
                 self.seen().push(Seen {
                     at: Instant::now(),

@@ -1,37 +1,77 @@
 //! Costs of batches while serving, and the overhead of serving, measured before the comparisons.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use anyhow::Context as _;
 use kaskade_app::planning::initial;
 use kaskade_app::report::progress::say;
 use kaskade_policy::plan::{Plan, Sharing};
-use kaskade_policy::profile::{BatchCost, Profile};
+use kaskade_policy::profile::{BatchCost, HopTime, Profile};
 use kaskade_simulator::trace::Trace;
 
 use super::Bench;
-use super::noted::{Runs, costs, gap, mean};
+use super::noted::{Runs, costs, gaps};
 
 /// How long each load is served, seconds.
 const EACH_S: usize = 4;
 
-/// The measured overhead of serving, microseconds.
+/// The measured overhead of serving.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Hops {
-    pub(super) entry: u64,
-    pub(super) between: u64,
-    pub(super) turnaround: u64,
+pub(super) struct Overhead {
+    /// Time of one message between a client and a service: half of what a request takes outside of queues and models.
+    pub(super) hop: HopTime,
+    /// From one stage to the next, in the same process, microseconds.
+    pub(super) between_us: u64,
+    /// Between two batches, microseconds.
+    pub(super) turnaround_us: u64,
+}
+
+impl fmt::Display for Overhead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} us for a message between client and service",
+            self.hop.median_us()
+        )?;
+        if let Some(spread) = self.hop.spread {
+            write!(
+                f,
+                " (95th percentile {:.0} us)",
+                spread.p95 * self.hop.median_s * 1e6
+            )?;
+        }
+        write!(
+            f,
+            ", {} us between stages, {} us between two batches",
+            self.between_us, self.turnaround_us
+        )
+    }
+}
+
+impl Overhead {
+    /// Of the times that requests spend outside of queues and models, microseconds in ascending order.
+    fn of(outside_us: &[f64], turnaround_us: u64) -> Option<Self> {
+        // There and back.
+        let one_way: Vec<f64> = outside_us.iter().map(|us| us / 2e6).collect();
+        let hop = HopTime::of(&one_way)?;
+        Some(Self {
+            hop,
+            between_us: hop.median_us() / 3,
+            turnaround_us,
+        })
+    }
 }
 
 impl Bench {
-    /// The profile with latencies as they are while serving, and what serving adds to them. Requests come as they do later, by
-    /// themselves: a client that waits for answers leaves the model alone on the processor, and measures a faster machine.
-    pub(super) fn as_served(&self, profile: &Profile) -> anyhow::Result<(Profile, Hops)> {
+    /// The profile with latencies and messages as they are while serving. Requests come as they do later, by themselves: a client that
+    /// waits for answers leaves the model alone on the processor, and measures a faster machine.
+    pub(super) fn as_served(&self, profile: &Profile) -> anyhow::Result<(Profile, Overhead)> {
         /// Of what a variant carries; the last is more than that, so that batches fill up and follow one another.
         const SHARES: [f64; 4] = [0.25, 0.5, 0.75, 1.5];
         const MOST_QPS: f64 = 4000.0;
         let mut served = profile.clone();
-        let (mut outside, mut gap_us) = (Vec::new(), 0.0);
+        let (mut outside, mut gaps_us) = (Vec::new(), Vec::new());
         let mut runs = Vec::new();
         for variant in &served.variants {
             let mut plan = initial::single(&self.app, &variant.name);
@@ -44,11 +84,9 @@ impl Bench {
                 for hop in seen.iter().flat_map(|one| &one.hops) {
                     by_size.entry(hop.batch).or_default().push(hop.run_us);
                 }
+                gaps_us.extend(gaps(&seen));
                 if share <= 1.0 {
-                    outside.extend(seen.iter().map(|seen| seen.outside_us));
-                } else {
-                    // Only the largest is sure to be busy all the time; what it costs to begin a batch, it costs all.
-                    gap_us = gap(&seen).unwrap_or(gap_us);
+                    outside.extend(seen.iter().map(|seen| f64::from(seen.outside_us)));
                 }
             }
             runs.push(by_size);
@@ -56,37 +94,40 @@ impl Bench {
         for (variant, by_size) in served.variants.iter_mut().zip(&runs) {
             variant.costs = costs(&variant.costs, by_size);
         }
-        let entry_us = mean(&outside).context("nothing was answered while serving was measured")?;
-        say(&format!(
-            "serving adds {entry_us:.0} us to a request, and {gap_us:.0} us between two batches"
-        ));
-        Ok((
-            served,
-            Hops {
-                entry: entry_us as u64,
-                // A hop between stages is two mailboxes; entering and leaving are those and the broker twice.
-                between: entry_us as u64 / 6,
-                turnaround: gap_us as u64,
-            },
-        ))
+        outside.sort_by(f64::total_cmp);
+        gaps_us.sort_by(f64::total_cmp);
+        let gap_us = gaps_us.get(gaps_us.len() / 2).copied().unwrap_or(0.0);
+        let overhead = Overhead::of(&outside, gap_us as u64)
+            .context("nothing was answered while serving was measured")?;
+        served.hop = Some(overhead.hop);
+        say(&format!("each alone: {overhead}"));
+        Ok((served, overhead))
     }
 
-    /// The same profile with latencies as they are while the variants serve together. A model that shares the processor finds the
+    /// The same with latencies and messages as they are while the variants serve together. A model that shares the processor finds the
     /// processor's caches full of other weights, which measuring each variant alone does not show.
-    pub(super) fn as_served_together(&self, alone: &Profile) -> anyhow::Result<Profile> {
+    pub(super) fn as_served_together(
+        &self,
+        alone: &Profile,
+        overhead: Overhead,
+    ) -> anyhow::Result<(Profile, Overhead)> {
         let mut runs: BTreeMap<String, Runs> = BTreeMap::new();
-        for planned in self.plans(alone)? {
+        let (mut outside, mut further) = (Vec::new(), Vec::new());
+        for planned in self.plans(alone, overhead)? {
             let (plan, peak) = (&planned.plan, super::peak(&planned.plan));
-            if variants_of(plan) < 2 {
-                continue;
-            }
             let (noted, _) = self.replay(plan, &Trace::constant(0.5 * peak, EACH_S)?)?;
-            for hop in noted.seen().iter().flat_map(|one| &one.hops) {
-                let Some(variant) = variant_of(plan, &hop.stage) else {
-                    continue;
-                };
-                let by_size = runs.entry(variant.to_owned()).or_default();
-                by_size.entry(hop.batch).or_default().push(hop.run_us);
+            for one in noted.seen().iter() {
+                match one.hops.len() {
+                    1 => outside.push(f64::from(one.outside_us)),
+                    stages => further.push((stages, f64::from(one.outside_us))),
+                }
+                for hop in &one.hops {
+                    let Some(variant) = variant_of(plan, &hop.stage) else {
+                        continue;
+                    };
+                    let by_size = runs.entry(variant.to_owned()).or_default();
+                    by_size.entry(hop.batch).or_default().push(hop.run_us);
+                }
             }
         }
         let mut together = alone.clone();
@@ -104,20 +145,21 @@ impl Bench {
                 ));
             }
         }
-        Ok(together)
+        outside.sort_by(f64::total_cmp);
+        let mut found = Overhead::of(&outside, overhead.turnaround_us).unwrap_or(overhead);
+        let entry_us = 2.0 * found.hop.median_s * 1e6;
+        let mut steps: Vec<f64> = further
+            .iter()
+            .map(|(stages, us)| (us - entry_us).max(0.0) / (*stages as f64 - 1.0))
+            .collect();
+        steps.sort_by(f64::total_cmp);
+        if let Some(between) = steps.get(steps.len() / 2) {
+            found.between_us = *between as u64;
+        }
+        together.hop = Some(found.hop);
+        say(&format!("together: {found}"));
+        Ok((together, found))
     }
-}
-
-/// Number of variants that a plan serves with.
-fn variants_of(plan: &Plan) -> usize {
-    let mut names: Vec<&str> = plan
-        .placement
-        .iter()
-        .map(|replica| replica.variant.as_str())
-        .collect();
-    names.sort_unstable();
-    names.dedup();
-    names.len()
 }
 
 /// The variant that a stage of any gear runs.

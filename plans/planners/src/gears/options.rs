@@ -181,6 +181,8 @@ pub struct GearOptions {
     pub hop_us: u64,
     /// How that time varies; `None`: not at all.
     pub hop_spread: Option<LatencySpread>,
+    /// From the end of a batch to the start of the next if requests wait, microseconds.
+    pub turnaround_us: u64,
     /// Seed of the search and of the simulated arrivals.
     pub seed: u64,
     /// The ablation.
@@ -240,6 +242,7 @@ impl GearOptions {
             batching: BatchLimits::default(),
             hop_us: 100,
             hop_spread: None,
+            turnaround_us: 0,
             seed: 0,
             ablation: Ablation::Full,
             weighing: Weighing::Time,

@@ -221,3 +221,25 @@ fn a_result_goes_to_a_replica_of_its_process_while_that_has_room_in_its_next_bat
         "{many:?}"
     );
 }
+
+#[test]
+fn a_slow_message_delays_no_other_one() {
+    let (plan, profile) = single(Sharing::Exclusive);
+    let spread = LatencySpread {
+        p10: 1.0,
+        p90: 1.0,
+        p95: 1.0,
+        p99: 1_000.0,
+    };
+    let config = SimConfig {
+        entry_hop_us: 2_000,
+        hop_spread: Some(spread),
+        ..SimConfig::default()
+    };
+    // A hundred come while the slowest is on its way.
+    let arrivals = (0..20_000).map(|request| request * 10 * SERVICE_US);
+    let (report, _) = simulate(&plan, &profile, &config, arrivals);
+    assert_eq!(report.lost, 0);
+    let p90 = report.latency.quantile(0.85).unwrap();
+    assert!(p90 < 3 * SERVICE_US + 2_000, "{p90}");
+}
