@@ -24,6 +24,7 @@ use crate::call::{Caller, Party, Prepared};
 use crate::endpoint::{Api, Chat, ChatTask, Confidence, Endpoint, Judge};
 use crate::error::{CallError, ConnectError};
 use crate::http::Http;
+use crate::openai::dialect::Dialect;
 use crate::{health, oip, openai};
 
 /// Longest step. Its end lets the caller cancel what is late.
@@ -97,6 +98,7 @@ pub fn connect(endpoint: &Endpoint) -> Result<Loaded, ConnectError> {
             http,
             api: endpoint.api.clone(),
             price: endpoint.price,
+            dialect: Dialect::default(),
         },
         places: Semaphore::new(endpoint.concurrency.get()),
         timeout: endpoint.timeout,
@@ -146,6 +148,7 @@ fn judge_of(endpoint: &Endpoint, http: &Arc<Http>) -> Result<Option<(Judge, Part
         http,
         api: Api::Chat(judge.chat.clone()),
         price: judge.price,
+        dialect: Dialect::default(),
     };
     Ok(Some((judge.as_ref().clone(), party)))
 }

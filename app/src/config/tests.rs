@@ -538,6 +538,34 @@ fn a_variant_is_a_checkpoint_a_file_or_an_endpoint() {
     ] {
         assert_eq!(problems(&sure(confidence)), Vec::<String>::new(), "{confidence}");
     }
+    let set = |field: &str| remote.replace(" }", &format!(", {field} }}"));
+    let thinks =
+        "max_tokens = 512, omit = [\"temperature\"], extra_body = { reasoning_effort = \"minimal\" }";
+    assert_eq!(problems(&set(thinks)), Vec::<String>::new());
+    for (variant, expected) in [
+        (
+            set("omit = [\"messages\"]"),
+            "remote.omit: `messages` is none of temperature",
+        ),
+        (
+            set("extra_body = { model = \"x\" }"),
+            "remote.extra_body: `model`",
+        ),
+        (
+            oip.replace(" }", ", omit = [\"seed\"] }"),
+            "remote.omit: is for `openai`",
+        ),
+        (
+            oip.replace(" }", ", max_tokens = 9 }"),
+            "remote.max_tokens: is for classification",
+        ),
+    ] {
+        let found = problems(&variant);
+        assert!(
+            found.iter().any(|problem| problem.contains(expected)),
+            "{variant}: {found:?}"
+        );
+    }
     for (confidence, expected) in [
         (
             "agreement = { samples = 1 }",

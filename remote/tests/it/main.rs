@@ -21,7 +21,7 @@ use kaskade_models::{Availability, Executor, Inputs, Loaded, ModelError, Outputs
 use kaskade_policy::remote::breaker::BreakerConfig;
 use kaskade_policy::remote::price::Price;
 use kaskade_policy::remote::retry::RetryConfig;
-use kaskade_remote::{Api, Chat, ChatTask, Confidence, Endpoint, Secret, Style, connect};
+use kaskade_remote::{Api, Chat, ChatTask, Confidence, Endpoint, Fields, Secret, Style, connect};
 use kaskade_testkit::endpoint::{self as fixture, Does, Server, ok};
 use kaskade_testkit::wait_until;
 
@@ -81,6 +81,7 @@ fn endpoint(server: &Server, task: ChatTask) -> Endpoint {
             top_logprobs: 5,
             style: Style::Chat,
             confidence: Confidence::Logprobs,
+            fields: Fields::default(),
         }),
         price: Some(Price {
             request: 0.0,
