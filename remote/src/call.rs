@@ -249,6 +249,13 @@ impl Caller {
         Ok(answer)
     }
 
+    /// Whether the answer to a request is on disk.
+    pub(crate) fn is_recorded(&self, request: &Prepared) -> bool {
+        let url = self.model.http.url(&request.path);
+        let cache = self.cache.as_ref();
+        cache.is_some_and(|cache| cache.get(&url, &request.body).is_some())
+    }
+
     /// Takes a permission of the circuit breaker.
     pub(crate) fn admit(&self) -> Result<Outcome<'_>, CallError> {
         let now = self.now();

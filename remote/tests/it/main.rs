@@ -426,6 +426,13 @@ fn recorded_answers_are_not_paid_again_and_the_limit_holds() {
         matches!(refused, ModelError::Refused { reason } if reason.contains("limit of spending") && reason.contains("would take")),
         "{refused}"
     );
+    let left = format!("the remaining {} calls", requests.len() - paid);
+    let says = |answer: &Result<Outputs, ModelError>| {
+        answer
+            .as_ref()
+            .is_err_and(|error| error.to_string().contains(&left))
+    };
+    assert!(answers.iter().any(says), "{left}: {answers:?}");
     // Continued with a higher limit, only what is missing is paid for.
     recording.spend_limit = Some(1e6);
     let answers = model(&recording).model.run(&requests);
