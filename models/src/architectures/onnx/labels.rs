@@ -58,12 +58,12 @@ impl Labels {
         if let Some(config) = config
             && config.optional::<serde_json::Value>("id2label")?.is_some()
         {
-            let names = config.labels()?;
+            let stated = config.labels()?;
             let problem = config.optional::<String>("problem_type")?;
             let is_one = problem.is_none_or(|problem| problem == "single_label_classification");
             let unnamed = |(class, name): (usize, &String)| *name == format!("LABEL_{class}");
-            let named = is_one && fits(&names) && !names.iter().enumerate().all(unnamed);
-            return Ok(Self { names, named });
+            let named = is_one && fits(&stated) && !stated.iter().enumerate().all(unnamed);
+            return Ok(Self { names: stated, named });
         }
         let mut found = metadata
             .iter()
