@@ -53,7 +53,8 @@ def type_of(schema, node):
     if kind == "object" and name:
         return f"`{name}`"
     if kind == "object":
-        return f"map to {type_of(schema, target.get('additionalProperties') or {})}"
+        values = target.get("additionalProperties")
+        return f"map to {type_of(schema, values if isinstance(values, dict) else {})}"
     return kind
 
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kaskade_app::App;
-use kaskade_app::measure::Profiler;
+use kaskade_app::measure::{Judge, Profiler};
 use kaskade_app::planning;
 use kaskade_app::serving::Service;
 use kaskade_planners::cascade::Objective;
@@ -136,6 +136,54 @@ fn each_sample_is_paid_for_once_and_the_plan_is_the_cheapest() {
     assert_eq!(planned.estimates.basis, CostBasis::Money);
     assert!(planned.estimates.energy_j <= money.per_request);
     assert!(planning::cascade::as_text(&profile, &planned).contains("0.001020"));
+}
+
+#[test]
+fn without_labels_the_endpoint_judges() {
+    let (folder, endpoint) = (tempfile::tempdir().unwrap(), Endpoint::start());
+    let with_labels = app(folder.path(), &endpoint);
+    let file = folder.path().join("app.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let lines = (0..40).map(|n| {
+        let word = if n % 2 == 0 { "good" } else { "bad" };
+        format!("{{\"text\": \"review {n} of a {word} film\"}}\n")
+    });
+    std::fs::write(folder.path().join("reviews.jsonl"), lines.collect::<String>()).unwrap();
+    let unlabelled = text.replace(
+        "[data.validation.tsv]\nfile = \"dev.tsv\"",
+        "[data.validation.records]\nfile = \"reviews.jsonl\"",
+    );
+    assert_ne!(text, unlabelled);
+    std::fs::write(&file, unlabelled).unwrap();
+    let app = App::load(&file).unwrap();
+    let answers = folder.path().join("answers");
+    let profiler = |app| {
+        Profiler::new(app)
+            .batches([1])
+            .rounds(1)
+            .stretch(Duration::from_millis(5))
+            .record(&answers, None)
+    };
+    let judged = profiler(&app).judge(Judge::Largest).run().unwrap();
+    assert_eq!(endpoint.calls(), 40, "each sample once");
+    let [small, large] = judged.variants.as_slice() else {
+        panic!("{judged:?}")
+    };
+    assert!(
+        large.validation.correct.iter().all(|right| *right),
+        "it agrees with itself"
+    );
+    assert_eq!(judged.judge.as_deref(), Some("large"));
+    // The labels are the endpoint's answers, so that both profiles find the same answers right.
+    let labelled = profiler(&with_labels).run().unwrap();
+    assert_eq!(endpoint.calls(), 40, "replayed");
+    assert_eq!(small.validation.correct, labelled.variants[0].validation.correct);
+    let planned = planning::cascade(&judged)
+        .app(&app)
+        .minimise(Minimise::Cost)
+        .plan()
+        .unwrap();
+    assert_eq!(planned.estimates.basis, CostBasis::Money);
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ use crate::cache::{Cache, Recorded};
 use crate::endpoint::{Api, Judge};
 use crate::error::CallError;
 use crate::http::Http;
+use crate::openai::dialect::{self, Dialect};
 use crate::{oip, openai};
 
 /// A request, written for the endpoint's protocol.
@@ -38,6 +39,8 @@ pub(crate) struct Prepared {
     pub max_tokens: u32,
     /// Most probable tokens that the request wants to see.
     pub top_logprobs: usize,
+    /// Whether the temperature may be left out, because the request states none.
+    pub free_temperature: bool,
 }
 
 /// An answer that has been read.
@@ -56,6 +59,8 @@ pub(crate) struct Party {
     pub http: Arc<Http>,
     pub api: Api,
     pub price: Option<Price>,
+    /// What its refusals have shown.
+    pub dialect: Dialect,
 }
 
 impl Party {
@@ -152,12 +157,13 @@ impl Caller {
             return Err(late("one of the places that `concurrency` allows"));
         };
         let mut repeated = 0;
+        let mut body = called.dialect.write(request);
         loop {
             let probe = self.admit()?;
             let mut streamed = false;
             let limit = self.timeout.min(left());
             let outcome = timeout(limit, async {
-                self.call(called, request, &mut |part| {
+                self.call(called, request, &body, &mut |part| {
                     streamed = true;
                     parts(part);
                 })
@@ -172,6 +178,11 @@ impl Caller {
             if left().is_zero() {
                 return Err(late("the endpoint's answer"));
             }
+            if let Some(changed) = called.dialect.learn(request, &body, &error) {
+                tracing::info!(%error, "the endpoint takes another form of requests");
+                body = changed;
+                continue;
+            }
             let failed = FailedCall {
                 repeated,
                 retryable: error.retryable(),
@@ -184,7 +195,7 @@ impl Caller {
                 left().as_micros().min(u128::from(u64::MAX)) as u64,
                 draw(),
             ) else {
-                return Err(error.into());
+                return Err(dialect::explained(error, &body).into());
             };
             tracing::debug!(%error, pause, "repeating a call");
             tokio::time::sleep(Duration::from_micros(pause)).await;
@@ -192,17 +203,22 @@ impl Caller {
         }
     }
 
-    /// Calls a model once.
-    async fn call(&self, called: &Party, request: &Prepared, parts: Parts<'_>) -> Result<Answer, CallError> {
+    /// Calls a model once, with the body as the model takes it.
+    async fn call(
+        &self,
+        called: &Party,
+        request: &Prepared,
+        body: &Bytes,
+        parts: Parts<'_>,
+    ) -> Result<Answer, CallError> {
         let reserved = self.reserve(called, request)?;
         let begun = Instant::now();
-        let body = request.body.clone();
         let answer = called.http.send(
             Method::POST,
             &request.path,
             request.content_type,
             &request.headers,
-            body,
+            body.clone(),
         );
         let answer = answer.await?;
         if request.streamed {
@@ -231,6 +247,13 @@ impl Caller {
             }
         }
         Ok(answer)
+    }
+
+    /// Whether the answer to a request is on disk.
+    pub(crate) fn is_recorded(&self, request: &Prepared) -> bool {
+        let url = self.model.http.url(&request.path);
+        let cache = self.cache.as_ref();
+        cache.is_some_and(|cache| cache.get(&url, &request.body).is_some())
     }
 
     /// Takes a permission of the circuit breaker.

@@ -8,6 +8,7 @@ use kaskade_models::generation::SamplingOptions;
 use kaskade_policy::remote::breaker::BreakerConfig;
 use kaskade_policy::remote::price::Price;
 use kaskade_policy::remote::retry::RetryConfig;
+use serde_json::{Map, Value};
 
 use crate::secret::Secret;
 
@@ -93,6 +94,44 @@ pub struct Chat {
     pub style: Style,
     /// Where the confidence of an answer comes from.
     pub confidence: Confidence,
+    /// Changes to the body of every request.
+    pub fields: Fields,
+}
+
+/// Sampling options that [`Fields::omit`] can leave out.
+pub const OMITTABLE: [&str; 10] = [
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+    "stop",
+    "stream_options",
+];
+
+/// Fields of a body that are the client's own, so that [`Fields::extra`] cannot set them.
+pub const RESERVED: [&str; 9] = [
+    "model",
+    "messages",
+    "prompt",
+    "stream",
+    "n",
+    "logprobs",
+    "top_logprobs",
+    "max_tokens",
+    "max_completion_tokens",
+];
+
+/// Changes to the body of a request, for endpoints that differ from the OpenAI API or add to it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Fields {
+    /// Fields that are added, or replace those of the same name; none of [`RESERVED`].
+    pub extra: Map<String, Value>,
+    /// Names of fields that are left out, of [`OMITTABLE`].
+    pub omit: Vec<String>,
 }
 
 /// How a language model is asked.

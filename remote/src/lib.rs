@@ -29,7 +29,7 @@ mod openai;
 pub mod secret;
 mod tls;
 
-pub use endpoint::{Api, Chat, ChatTask, Confidence, Endpoint, Judge, Style};
+pub use endpoint::{Api, Chat, ChatTask, Confidence, Endpoint, Fields, Judge, Style};
 pub use error::{CallError, ConnectError};
 pub use model::connect;
 pub use secret::Secret;

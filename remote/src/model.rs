@@ -24,6 +24,7 @@ use crate::call::{Caller, Party, Prepared};
 use crate::endpoint::{Api, Chat, ChatTask, Confidence, Endpoint, Judge};
 use crate::error::{CallError, ConnectError};
 use crate::http::Http;
+use crate::openai::dialect::Dialect;
 use crate::{health, oip, openai};
 
 /// Longest step. Its end lets the caller cancel what is late.
@@ -97,6 +98,7 @@ pub fn connect(endpoint: &Endpoint) -> Result<Loaded, ConnectError> {
             http,
             api: endpoint.api.clone(),
             price: endpoint.price,
+            dialect: Dialect::default(),
         },
         places: Semaphore::new(endpoint.concurrency.get()),
         timeout: endpoint.timeout,
@@ -146,6 +148,7 @@ fn judge_of(endpoint: &Endpoint, http: &Arc<Http>) -> Result<Option<(Judge, Part
         http,
         api: Api::Chat(judge.chat.clone()),
         price: judge.price,
+        dialect: Dialect::default(),
     };
     Ok(Some((judge.as_ref().clone(), party)))
 }
@@ -212,6 +215,19 @@ impl RemoteModel {
 
     fn start(&mut self, number: u64, inputs: &Inputs, budget: Option<Duration>) -> Result<(), ModelError> {
         let request = self.prepare(inputs)?;
+        let waiting = Waiting::one(&self.caller);
+        self.launch(number, inputs, request, budget, Some(waiting))
+    }
+
+    /// Begins a call; `waiting` counts its request until it is answered.
+    fn launch(
+        &mut self,
+        number: u64,
+        inputs: &Inputs,
+        request: Prepared,
+        budget: Option<Duration>,
+        waiting: Option<Waiting>,
+    ) -> Result<(), ModelError> {
         let Some(runtime) = &self.runtime else {
             return Err(ModelError::Failed {
                 reason: "the model is being dropped".to_owned(),
@@ -225,7 +241,7 @@ impl RemoteModel {
             None => String::new(),
         };
         let call = runtime.spawn(async move {
-            let _waiting = Waiting::one(&caller.waiting);
+            let _waiting = waiting;
             let mut parts = |part| drop(events.send(Event::Part(number, part)));
             let end = caller.answer(&asked, &request, deadline, &mut parts).await;
             // The receiver is gone if the model is dropped.
@@ -259,18 +275,18 @@ impl RemoteModel {
 }
 
 /// Counts a request while it is not answered.
-struct Waiting<'a>(&'a AtomicU64);
+struct Waiting(Arc<Caller>);
 
-impl<'a> Waiting<'a> {
-    fn one(count: &'a AtomicU64) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
+impl Waiting {
+    fn one(caller: &Arc<Caller>) -> Self {
+        caller.waiting.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(caller))
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Waiting {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -317,8 +333,19 @@ impl Model for RemoteModel {
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         let mut results: Vec<Option<Result<Outputs, ModelError>>> = Vec::with_capacity(batch.len());
-        for (number, inputs) in (0..).zip(batch) {
-            results.push(self.submit(number, inputs).err().map(Err));
+        // All are counted before the first call, so that a limit of spending can say what the batch would take.
+        let prepared: Vec<_> = batch
+            .iter()
+            .map(|inputs| {
+                let request = self.prepare(inputs)?;
+                let waiting = (!self.caller.is_recorded(&request)).then(|| Waiting::one(&self.caller));
+                Ok((request, waiting))
+            })
+            .collect();
+        for ((number, inputs), prepared) in (0..).zip(batch).zip(prepared) {
+            let started =
+                prepared.and_then(|(request, waiting)| self.launch(number, inputs, request, None, waiting));
+            results.push(started.err().map(Err));
         }
         while !self.running.is_empty() {
             for Progress { number, end, .. } in self.step() {

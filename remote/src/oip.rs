@@ -190,6 +190,7 @@ impl Metadata {
             streamed: false,
             max_tokens: 0,
             top_logprobs: 0,
+            free_temperature: false,
         })
     }
 }

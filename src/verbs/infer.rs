@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use kaskade::models::images::image_file;
-use kaskade::models::{Inputs, Tensor};
+use kaskade::models::{Datatype, Inputs, Tensor};
 use kaskade_actors::wire;
 use kaskade_actors::wire::{ContentType, InferReply};
 use kaskade_app::config::App;
@@ -23,6 +23,7 @@ use kaskade_app::report::units;
 use kaskade_app::serving::{self, Client, Service};
 use serde_json::json;
 
+use super::money;
 use super::target::TargetArgs;
 use crate::args::Broker;
 use crate::output;
@@ -275,18 +276,32 @@ fn as_text(reply: &InferReply, label: Option<&Expected>) -> String {
         reply.variant, reply.stage
     ));
     let micros = |micros: u32| units::seconds(f64::from(micros) / 1e6);
-    lines.push(table(
-        [
-            ("stage", Align::Left),
-            ("waited", Align::Right),
-            ("ran", Align::Right),
-            ("batch", Align::Right),
-        ],
-        reply.hops.iter().map(|hop| {
-            let (waited, ran) = (micros(hop.wait_us), micros(hop.run_us));
-            [hop.stage.clone(), waited, ran, hop.batch.to_string()]
-        }),
-    ));
+    let heads = [
+        ("stage", Align::Left),
+        ("waited", Align::Right),
+        ("ran", Align::Right),
+        ("batch", Align::Right),
+    ];
+    let times = reply.hops.iter().map(|hop| {
+        let (waited, ran) = (micros(hop.wait_us), micros(hop.run_us));
+        [hop.stage.clone(), waited, ran, hop.batch.to_string()]
+    });
+    // Without prices, nothing is known of money.
+    lines.push(if reply.hops.iter().all(|hop| hop.cost.is_none()) {
+        table(heads, times)
+    } else {
+        let [stage, waited, ran, batch] = heads;
+        let costs = reply.hops.iter().map(|hop| {
+            let (amount, source) = hop.cost.map(|cost| (cost.amount, cost.source)).unzip();
+            money::with_source(amount, source)
+        });
+        table(
+            [stage, waited, ran, batch, ("money", Align::Right)],
+            times
+                .zip(costs)
+                .map(|([stage, waited, ran, batch], cost)| [stage, waited, ran, batch, cost]),
+        )
+    });
     lines.join("\n")
 }
 
@@ -296,14 +311,66 @@ fn preview(tensor: &Tensor) -> String {
     if let Ok(texts) = tensor.to_texts() {
         return texts.join(" | ");
     }
-    let Ok(values) = tensor.to_f32() else {
-        return format!("{} bytes", tensor.data.len());
+    let list = |count: usize, shown: Vec<String>| {
+        let more = if count > SHOWN { ", ..." } else { "" };
+        format!("[{}{more}]", shown.join(", "))
     };
-    let shown: Vec<String> = values
-        .iter()
-        .take(SHOWN)
-        .map(|value| format!("{value:.3}"))
-        .collect();
-    let more = if values.len() > SHOWN { ", ..." } else { "" };
-    format!("[{}{more}]", shown.join(", "))
+    if let Ok(values) = tensor.to_f32() {
+        let shown = values.iter().take(SHOWN).map(|value| format!("{value:.3}"));
+        return list(values.len(), shown.collect());
+    }
+    if let Ok(values) = tensor.to_i64() {
+        let shown = values.iter().take(SHOWN).map(ToString::to_string);
+        return list(values.len(), shown.collect());
+    }
+    if tensor.datatype == Datatype::F64 {
+        let values = tensor
+            .data
+            .chunks_exact(8)
+            .filter_map(|bytes| bytes.try_into().ok());
+        let values: Vec<f64> = values.map(f64::from_le_bytes).collect();
+        let shown = values.iter().take(SHOWN).map(ToString::to_string);
+        return list(values.len(), shown.collect());
+    }
+    format!("{} bytes", tensor.data.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use kaskade_actors::wire::Hop;
+    use kaskade_policy::remote::price::{Cost, CostSource};
+
+    use super::*;
+
+    #[test]
+    fn a_reply_shows_its_numbers_and_what_each_stage_cost() {
+        let cost = Tensor {
+            name: "cost".to_owned(),
+            shape: vec![1],
+            datatype: Datatype::F64,
+            data: Bytes::copy_from_slice(&0.0018_f64.to_le_bytes()),
+        };
+        let hop = |stage: &str, amount: Option<f64>| Hop {
+            stage: stage.to_owned(),
+            cost: amount.map(|amount| Cost {
+                amount,
+                source: CostSource::Priced,
+            }),
+            ..Hop::default()
+        };
+        let reply = InferReply {
+            outputs: vec![Tensor::from_i64("usage", &[2], &[100, 40]).unwrap(), cost],
+            hops: vec![hop("small", Some(0.0)), hop("large", Some(0.0018))],
+            ..InferReply::default()
+        };
+        let text = as_text(&reply, None);
+        for shown in ["[100, 40]", "[0.0018]", "0 (priced)", "0.00180 (priced)"] {
+            assert!(text.contains(shown), "{shown}: {text}");
+        }
+        let unpriced = InferReply {
+            hops: vec![hop("small", None)],
+            ..reply
+        };
+        assert!(!as_text(&unpriced, None).contains("money"));
+    }
 }

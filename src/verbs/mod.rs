@@ -13,6 +13,7 @@ pub(crate) mod gears;
 pub(crate) mod generate;
 pub(crate) mod infer;
 pub(crate) mod man;
+mod money;
 pub(crate) mod pipeline;
 pub(crate) mod placement;
 pub(crate) mod plan;

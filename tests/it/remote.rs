@@ -11,7 +11,11 @@ use serde_json::Value;
 
 /// Another Kaskade, and the address of its gateway.
 fn endpoint(app: &str) -> (Served, String) {
-    let app = Path::new(ROOT).join("examples").join(app).join("app.toml");
+    serve(&Path::new(ROOT).join("examples").join(app).join("app.toml"))
+}
+
+/// A Kaskade that serves this app, and the address of its gateway.
+fn serve(app: &Path) -> (Served, String) {
     let mut served = Served::start(&["--app", app.to_str().unwrap(), "--http", "127.0.0.1:0"]);
     let address = served.probes();
     let address = address.split(['/', ' ', ',']).next().unwrap().to_owned();
@@ -95,6 +99,52 @@ fn an_openai_compatible_server_completes_what_a_small_model_passes_on() {
         (&"small".into(), &true.into()),
         "{alone}"
     );
+}
+
+#[test]
+fn embeddings_of_another_kaskade_are_those_of_its_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: String| {
+        let path = folder.path().join(name);
+        std::fs::write(
+            &path,
+            format!("name = \"vectors\"\ntask = \"embedding\"\n[[variants]]\nname = \"only\"\n{text}"),
+        )
+        .unwrap();
+        path
+    };
+    let weights = Path::new(ROOT).join("models/fixtures/sentence-transformer");
+    let near = file("near.toml", format!("dir = \"{}\"\n", weights.display()));
+    let (served, address) = serve(&near);
+    let far = file(
+        "far.toml",
+        format!(
+            "price = {{ request = 0.001 }}\n[variants.remote]\nkind = \"openai\"\napi = \"embeddings\"\n\
+             base_url = \"http://{address}/v1\"\nmodel = \"vectors\"\n"
+        ),
+    );
+    let text = "a warm, funny and moving film";
+    let (near, far) = (
+        ask(near.to_str().unwrap(), text),
+        ask(far.to_str().unwrap(), text),
+    );
+    let vector = |reply: &Value| {
+        let outputs = reply["outputs"].as_array().unwrap();
+        outputs
+            .iter()
+            .find(|output| output["name"] == "embedding")
+            .unwrap()
+            .clone()
+    };
+    assert!(
+        vector(&near)["data"]
+            .as_array()
+            .is_some_and(|values| values.len() > 1),
+        "{near}"
+    );
+    assert_eq!(vector(&near), vector(&far));
+    assert_eq!(costs(&far), [0.001]);
+    served.end();
 }
 
 /// Reviews with their labels, 1 for a good one.

@@ -12,7 +12,7 @@ use kaskade::policy::remote::retry::RetryConfig;
 use kaskade::{Inputs, ModelError, Outputs, Tensor};
 use kaskade_actors::ops::probes::Probes;
 use kaskade_actors::stage::worker::Loader;
-use kaskade_remote::{Api, Chat, ChatTask, Confidence, Endpoint, Secret, Style, connect};
+use kaskade_remote::{Api, Chat, ChatTask, Confidence, Endpoint, Fields, Secret, Style, connect};
 
 use crate::node::LARGE;
 
@@ -76,6 +76,7 @@ impl RemoteArgs {
                 top_logprobs: 1,
                 style: Style::Chat,
                 confidence: Confidence::Logprobs,
+                fields: Fields::default(),
             }),
             price: Some(serde_json::from_value(serde_json::json!({"request": 1.0}))?),
             concurrency: 64.try_into()?,

@@ -6,7 +6,7 @@ use kaskade_models::generation::SamplingOptions;
 use kaskade_policy::remote::price::Price;
 use kaskade_remote::endpoint::{ANSWER, TEXT, VERDICTS};
 use kaskade_remote::secret::SecretError;
-use kaskade_remote::{Chat, ChatTask, Confidence, Judge, Style};
+use kaskade_remote::{Chat, ChatTask, Confidence, Fields, Judge, Style};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -116,6 +116,7 @@ impl ConfidenceRule {
                     top_logprobs: VERDICT_LOGPROBS,
                     style: Style::Chat,
                     confidence: Confidence::Logprobs,
+                    fields: Fields::default(),
                 };
                 Ok(Confidence::Judge(Box::new(Judge {
                     chat,

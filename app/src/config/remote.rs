@@ -9,8 +9,9 @@ use kaskade_models::generation::SamplingOptions;
 use kaskade_policy::remote::breaker::BreakerConfig;
 use kaskade_policy::remote::price::Price;
 use kaskade_policy::remote::retry::RetryConfig;
+use kaskade_remote::endpoint::{OMITTABLE, RESERVED};
 use kaskade_remote::secret::SecretError;
-use kaskade_remote::{Api, Chat, ChatTask, Endpoint, Secret, Style};
+use kaskade_remote::{Api, Chat, ChatTask, Endpoint, Fields, Secret, Style};
 use schemars::JsonSchema;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -23,7 +24,7 @@ use super::variant::Task;
 const MAX_LOGPROBS: u32 = 20;
 
 /// Most tokens of an answer that is a label.
-const LABEL_TOKENS: usize = 8;
+const LABEL_TOKENS: u32 = 8;
 
 /// An endpoint, and the model behind it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -64,6 +65,17 @@ pub struct RemoteRule {
     #[serde(default = "default_logprobs")]
     #[schemars(range(max = 20))]
     pub top_logprobs: u32,
+    /// Most tokens of an answer of `openai` for classification. Hidden tokens of a model that thinks first count too, so such a model
+    /// needs some hundreds; texts have the limit of `[generation]` or of the request.
+    #[serde(default = "default_max_tokens")]
+    pub max_tokens: NonZeroU32,
+    /// Sampling options that are never sent, because the endpoint refuses them: `temperature`, `top_p`, `top_k`, `min_p`,
+    /// `presence_penalty`, `frequency_penalty`, `repetition_penalty`, `seed`, `stop`, `stream_options`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub omit: Vec<String>,
+    /// Fields that are added to every request of `chat` or `completions`, such as `reasoning_effort`.
+    #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+    pub extra_body: serde_json::Map<String, serde_json::Value>,
     /// Where the confidence of answers comes from.
     #[serde(default, skip_serializing_if = "ConfidenceRule::is_default")]
     pub confidence: ConfidenceRule,
@@ -162,6 +174,10 @@ const fn default_logprobs() -> u32 {
     MAX_LOGPROBS
 }
 
+const fn default_max_tokens() -> NonZeroU32 {
+    NonZeroU32::MIN.saturating_add(LABEL_TOKENS - 1)
+}
+
 const fn default_concurrency() -> NonZeroU32 {
     NonZeroU32::MIN.saturating_add(31)
 }
@@ -222,7 +238,7 @@ impl RemoteRule {
             (RemoteKind::OpenAi, OpenAiApi::Chat | OpenAiApi::Completions) => {
                 let generates = task == Task::Generation;
                 let label = SamplingOptions {
-                    max_tokens: Some(LABEL_TOKENS),
+                    max_tokens: Some(self.max_tokens.get() as usize),
                     ..SamplingOptions::default()
                 };
                 Api::Chat(Chat {
@@ -252,6 +268,10 @@ impl RemoteRule {
                         Style::Chat
                     },
                     confidence: self.confidence.resolved()?,
+                    fields: Fields {
+                        extra: self.extra_body.clone(),
+                        omit: self.omit.clone(),
+                    },
                 })
             }
         };
@@ -323,6 +343,31 @@ impl RemoteRule {
                 "prompt",
                 "has no `{text}`, so that no request's text would be sent".to_owned(),
             );
+        }
+        if !classifies && self.max_tokens != default_max_tokens() {
+            let text = "is for classification by `openai`; `[generation]` has the limit of texts";
+            problem("max_tokens", text.to_owned());
+        }
+        if !asks && (!self.omit.is_empty() || !self.extra_body.is_empty()) {
+            let field = if self.omit.is_empty() {
+                "extra_body"
+            } else {
+                "omit"
+            };
+            problem(
+                field,
+                "is for `openai` with `chat` or `completions` only".to_owned(),
+            );
+        }
+        if let Some(name) = self.omit.iter().find(|name| !OMITTABLE.contains(&name.as_str())) {
+            problem("omit", format!("`{name}` is none of {}", OMITTABLE.join(", ")));
+        }
+        if let Some(name) = self
+            .extra_body
+            .keys()
+            .find(|name| RESERVED.contains(&name.as_str()))
+        {
+            problem("extra_body", format!("`{name}` is set by other settings"));
         }
         if !asks && !self.confidence.is_default() {
             problem(

@@ -512,12 +512,49 @@ fn a_share_of_a_core_is_a_share() {
     assert!(reason.contains("1.5 is not a share of a core"), "{reason}");
 }
 
+/// What is wrong with an app of one variant.
+fn problems_of(variant: &str) -> Vec<String> {
+    let text = format!("name = \"a\"\n[[variants]]\nname = \"v\"\n{variant}\n");
+    App::parse(&text).map_or_else(|(_, reason)| vec![reason], |app| app.problems())
+}
+
+#[test]
+fn fields_of_requests_are_for_chats() {
+    let remote = "remote = { kind = \"openai\", base_url = \"http://127.0.0.1:1/v1\", model = \"m\", labels = [\"no\", \"yes\"] }";
+    let oip = "remote = { kind = \"oip\", base_url = \"http://127.0.0.1:1\", model = \"m\" }";
+    let set = |field: &str| remote.replace(" }", &format!(", {field} }}"));
+    let thinks =
+        "max_tokens = 512, omit = [\"temperature\"], extra_body = { reasoning_effort = \"minimal\" }";
+    assert_eq!(problems_of(&set(thinks)), Vec::<String>::new());
+    for (variant, expected) in [
+        (
+            set("omit = [\"messages\"]"),
+            "remote.omit: `messages` is none of temperature",
+        ),
+        (
+            set("extra_body = { model = \"x\" }"),
+            "remote.extra_body: `model`",
+        ),
+        (
+            oip.replace(" }", ", omit = [\"seed\"] }"),
+            "remote.omit: is for `openai`",
+        ),
+        (
+            oip.replace(" }", ", max_tokens = 9 }"),
+            "remote.max_tokens: is for classification",
+        ),
+    ] {
+        let found = problems_of(&variant);
+        assert!(
+            found.iter().any(|problem| problem.contains(expected)),
+            "{variant}: {found:?}"
+        );
+    }
+}
+
 #[test]
 fn a_variant_is_a_checkpoint_a_file_or_an_endpoint() {
-    let problems = |variant: &str| {
-        let text = format!("name = \"a\"\n[[variants]]\nname = \"v\"\n{variant}\n");
-        App::parse(&text).map_or_else(|(_, reason)| vec![reason], |app| app.problems())
-    };
+    let problems = problems_of;
     let remote = "remote = { kind = \"openai\", base_url = \"http://127.0.0.1:1/v1\", model = \"m\", labels = [\"no\", \"yes\"] }";
     assert_eq!(problems(remote), Vec::<String>::new());
     assert_eq!(

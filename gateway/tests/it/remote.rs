@@ -10,7 +10,7 @@ use kaskade_models::{
     Availability, Continuous, Device, Inputs, LoadOptions, Model, ModelError, Outputs, Signature, load,
 };
 use kaskade_policy::plan::Plan;
-use kaskade_remote::{Api, Chat, ChatTask, Confidence, Endpoint, Style, connect};
+use kaskade_remote::{Api, Chat, ChatTask, Confidence, Endpoint, Fields, Style, connect};
 use kaskade_testkit::PATIENCE;
 use kaskade_testkit::endpoint::{Does, Request, Server};
 use serde_json::{Value, json};
@@ -73,6 +73,7 @@ fn endpoint(base_url: String, style: Style) -> Endpoint {
             top_logprobs: 1,
             style,
             confidence: Confidence::Logprobs,
+            fields: Fields::default(),
         }),
         price: None,
         concurrency: 8.try_into().unwrap(),

@@ -26,7 +26,7 @@ pub(super) fn decoded(bytes: &[u8]) -> Result<Option<Vec<u8>>, ImageError> {
 }
 
 /// Decodes standard base64, with or without padding; line ends are skipped.
-fn base64(text: &[u8]) -> Option<Vec<u8>> {
+pub fn base64(text: &[u8]) -> Option<Vec<u8>> {
     let end = text
         .iter()
         .rposition(|byte| *byte != b'=')

@@ -27,6 +27,7 @@ mod tests;
 
 use crate::checkpoint::{Config, LoadError};
 
+pub use data_url::base64;
 pub use error::ImageError;
 pub(crate) use input::ImageInput;
 pub use input::{IMAGE_FILE, image_file};

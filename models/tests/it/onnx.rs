@@ -269,6 +269,59 @@ fn probabilities_are_served_as_logits() {
     assert!(matches!(answer, Err(ModelError::BadOutput { .. })), "{answer:?}");
 }
 
+/// Writes classifiers of `x` FP32 `[batch, 2]` whose classes have names: in the file's metadata, or as skl2onnx writes them.
+const NAMED: &str = r#"
+import sys, onnx
+from onnx import TensorProto as T, helper as h
+def port(name, kind, shape): return h.make_tensor_value_info(name, kind, shape)
+x, file = port("x", T.FLOAT, ["n", 2]), sys.argv[1]
+if sys.argv[2] == "metadata":
+    w = h.make_tensor("w", T.FLOAT, [2, 2], [1, 0, 0, 1])
+    graph = h.make_graph([h.make_node("MatMul", ["x", "w"], ["logits"])], "g", [x], [port("logits", T.FLOAT, ["n", 2])], [w])
+else:
+    node = h.make_node("LinearClassifier", ["x"], ["label", "probabilities"], domain="ai.onnx.ml", coefficients=[1.0, 0.0, 0.0, 1.0],
+        intercepts=[0.0, 0.0], classlabels_strings=["no", "yes"], post_transform="SOFTMAX")
+    graph = h.make_graph([node], "g", [x], [port("label", T.STRING, ["n"]), port("probabilities", T.FLOAT, ["n", 2])])
+model = h.make_model(graph, opset_imports=[h.make_opsetid("", 13), h.make_opsetid("ai.onnx.ml", 3)], ir_version=8)
+if sys.argv[2] == "metadata":
+    h.set_model_props(model, {"id2label": '{"0": "no", "1": "yes"}'})
+onnx.save(model, file)
+"#;
+
+#[test]
+fn classes_with_names_are_named_in_answers() {
+    if !in_environment("onnx::classes_with_names_are_named_in_answers") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let request = |x: [f32; 2]| vec![Tensor::from_f32("x", &[2], &x).unwrap()];
+    for kind in ["metadata", "nodes"] {
+        let file = folder.path().join(format!("{kind}.onnx"));
+        let program = Command::new(python().unwrap())
+            .args(["-c", NAMED])
+            .arg(&file)
+            .arg(kind)
+            .status();
+        assert!(program.unwrap().success());
+        let mut model = onnx(&file);
+        assert_eq!(model.info.labels, ["no", "yes"], "{kind}");
+        let answers = model.model.run(&[request([2.0, 1.0]), request([0.0, 3.0])]);
+        for (answer, name) in answers.into_iter().zip(["no", "yes"]) {
+            let outputs = answer.unwrap();
+            let label = outputs
+                .iter()
+                .filter(|output| output.name == "label")
+                .collect::<Vec<_>>();
+            assert_eq!(
+                (label.len(), label[0].to_texts().unwrap()),
+                (1, vec![name]),
+                "{kind}: {outputs:?}"
+            );
+            assert!(outputs.iter().any(|output| output.name == "logits"), "{kind}");
+        }
+    }
+}
+
 #[test]
 fn files_that_are_no_models_are_refused() {
     if !in_environment("onnx::files_that_are_no_models_are_refused") {

@@ -91,6 +91,7 @@ pub(super) fn prepare(metadata: &Metadata, model: &str, version: &str, inputs: &
         streamed: false,
         max_tokens: 0,
         top_logprobs: 0,
+        free_temperature: false,
     }
 }
 

@@ -58,6 +58,10 @@ pub(crate) fn prepare(chat: &Chat, inputs: &Inputs, streamed: bool) -> Result<Pr
         body.insert("stream".to_owned(), true.into());
         body.insert("stream_options".to_owned(), json!({"include_usage": true}));
     }
+    for name in &chat.fields.omit {
+        body.remove(name);
+    }
+    body.extend(chat.fields.extra.clone());
     let path = match chat.style {
         Style::Chat => "chat/completions",
         Style::Completions => "completions",
@@ -71,6 +75,7 @@ pub(crate) fn prepare(chat: &Chat, inputs: &Inputs, streamed: bool) -> Result<Pr
         streamed,
         max_tokens: sampling.max_tokens.saturating_mul(choices),
         top_logprobs: sampling.top_logprobs,
+        free_temperature: sampling.has_free_temperature(chat),
     })
 }
 
@@ -168,6 +173,7 @@ pub(super) mod tests {
     use kaskade_models::generation::SamplingOptions;
 
     use super::*;
+    use crate::endpoint::Fields;
 
     pub(in crate::openai) fn chat(task: ChatTask) -> Chat {
         Chat {
@@ -182,6 +188,7 @@ pub(super) mod tests {
             top_logprobs: 5,
             style: Style::Chat,
             confidence: Confidence::Logprobs,
+            fields: Fields::default(),
         }
     }
 
@@ -206,6 +213,25 @@ pub(super) mod tests {
         );
         assert_eq!((&body["top_logprobs"], body.get("stream")), (&json!(5), None));
         assert!(prepare(&classifier(), &vec![], false).is_err());
+    }
+
+    #[test]
+    fn fields_are_left_out_and_added() {
+        let mut asked = classifier();
+        asked.fields = Fields {
+            extra: json!({"reasoning_effort": "minimal"})
+                .as_object()
+                .unwrap()
+                .clone(),
+            omit: vec!["temperature".to_owned()],
+        };
+        let inputs = vec![Tensor::from_texts("text", &["so good"]).unwrap()];
+        let prepared = prepare(&asked, &inputs, false).unwrap();
+        let body: Value = serde_json::from_slice(&prepared.body).unwrap();
+        assert_eq!(
+            (body.get("temperature"), &body["reasoning_effort"]),
+            (None, &json!("minimal"))
+        );
     }
 
     #[test]

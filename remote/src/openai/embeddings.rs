@@ -1,7 +1,7 @@
-//! Embeddings.
+//! Embeddings: lists of floats, or base64 of little-endian FP32 from servers that ignore `encoding_format`.
 
 use bytes::Bytes;
-use kaskade_models::{Datatype, Extent, InputSpec, Inputs, ModelError, Signature, Tensor};
+use kaskade_models::{Datatype, Extent, InputSpec, Inputs, ModelError, Signature, Tensor, images};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -37,6 +37,7 @@ pub(crate) fn prepare(model: &str, inputs: &Inputs) -> Result<Prepared, ModelErr
         streamed: false,
         max_tokens: 0,
         top_logprobs: 0,
+        free_temperature: false,
     })
 }
 
@@ -50,7 +51,27 @@ struct Embeddings {
 
 #[derive(Deserialize)]
 struct Embedding {
-    embedding: Vec<f32>,
+    embedding: Vector,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Vector {
+    Floats(Vec<f32>),
+    Base64(String),
+}
+
+impl Vector {
+    fn floats(self) -> Result<Vec<f32>, CallError> {
+        let text = match self {
+            Self::Floats(floats) => return Ok(floats),
+            Self::Base64(text) => text,
+        };
+        let bytes = images::base64(text.as_bytes()).filter(|bytes| bytes.len().is_multiple_of(4));
+        let bytes = bytes.ok_or_else(|| malformed("the embedding is neither a list nor base64 of FP32"))?;
+        let floats = bytes.chunks_exact(4).filter_map(|bytes| bytes.try_into().ok());
+        Ok(floats.map(f32::from_le_bytes).collect())
+    }
 }
 
 /// Reads an answer: `embedding` FP32 `[dimensions]`.
@@ -64,14 +85,14 @@ pub(crate) fn decode(body: &Bytes) -> Result<Answer, CallError> {
     {
         return Err(error);
     }
-    let [one] = read.data.as_slice() else {
-        return Err(malformed(format!(
-            "it has {} embeddings for one text",
-            read.data.len()
-        )));
-    };
-    let embedding =
-        Tensor::from_f32("embedding", &[one.embedding.len()], &one.embedding).map_err(malformed)?;
+    let one = <[Embedding; 1]>::try_from(read.data)
+        .map_err(|several| malformed(format!("it has {} embeddings for one text", several.len())))?;
+    let [Embedding { embedding }] = one;
+    let floats = embedding.floats()?;
+    if floats.is_empty() {
+        return Err(malformed("the embedding is empty"));
+    }
+    let embedding = Tensor::from_f32("embedding", &[floats.len()], &floats).map_err(malformed)?;
     Ok(Answer {
         outputs: vec![embedding],
         usage: read.usage.and_then(UsageField::counted),
@@ -88,7 +109,18 @@ mod tests {
         let answer = read(r#"{"data": [{"embedding": [0.5, -1]}], "usage": {"prompt_tokens": 3}}"#).unwrap();
         assert_eq!(answer.outputs[0].to_f32().unwrap(), [0.5, -1.0]);
         assert_eq!(answer.usage.unwrap().input_tokens, 3);
-        for bad in [r#"{"data": []}"#, r#"{"data": [{"embedding": [null]}]}"#, "[]"] {
+        let encoded =
+            read(r#"{"object": "list", "data": [{"index": 0, "embedding": "AAAAPwAAgL8="}], "usage": null}"#)
+                .unwrap();
+        assert_eq!(encoded.outputs[0].to_f32().unwrap(), [0.5, -1.0]);
+        for bad in [
+            r#"{"data": [{"embedding": "AAAA"}]}"#,
+            r#"{"data": [{"embedding": "no!"}]}"#,
+            r#"{"data": [{"embedding": []}]}"#,
+            r#"{"data": []}"#,
+            r#"{"data": [{"embedding": [null]}]}"#,
+            "[]",
+        ] {
             assert!(matches!(read(bad), Err(CallError::Malformed { .. })), "{bad}");
         }
     }

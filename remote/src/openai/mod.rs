@@ -1,6 +1,7 @@
 //! The OpenAI API.
 
 pub(crate) mod chat;
+pub(crate) mod dialect;
 pub(crate) mod embeddings;
 pub(crate) mod judge;
 mod logprobs;

@@ -42,6 +42,11 @@ impl Sampling {
         })
     }
 
+    /// Whether the endpoint may choose the temperature: nothing states one, or its samples have only to differ.
+    pub(super) fn has_free_temperature(&self, chat: &Chat) -> bool {
+        self.options.temperature.is_none() || matches!(chat.confidence, Confidence::Agreement { .. })
+    }
+
     /// Writes the fields. `top_k`, `min_p` and `repetition_penalty` are no part of the OpenAI API; vLLM and others know them.
     pub(super) fn write(&self, chat: &Chat, body: &mut Map<String, Value>) {
         let options = &self.options;

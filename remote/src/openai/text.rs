@@ -79,7 +79,13 @@ impl Text {
         labels: &[String],
     ) -> Result<Vec<Result<Tensor, kaskade_models::TensorError>>, CallError> {
         let shown = || self.content.chars().take(40).collect::<String>();
+        let is_cut = self.end.as_deref() == Some("length") && self.content.trim().is_empty();
         let none = || {
+            if is_cut {
+                return useless(
+                    "all tokens of the answer were used before it said anything; a model that thinks first needs a larger `max_tokens`",
+                );
+            }
             useless(format!(
                 "the answer `{}` is none of the labels {labels:?}",
                 shown()

@@ -28,6 +28,7 @@ fn judge(at: Option<(String, Option<Secret>)>, price: Option<Price>) -> Confiden
             top_logprobs: 5,
             style: Style::Chat,
             confidence: Confidence::Logprobs,
+            fields: Fields::default(),
         },
         at,
         price,

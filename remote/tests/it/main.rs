@@ -21,7 +21,7 @@ use kaskade_models::{Availability, Executor, Inputs, Loaded, ModelError, Outputs
 use kaskade_policy::remote::breaker::BreakerConfig;
 use kaskade_policy::remote::price::Price;
 use kaskade_policy::remote::retry::RetryConfig;
-use kaskade_remote::{Api, Chat, ChatTask, Confidence, Endpoint, Secret, Style, connect};
+use kaskade_remote::{Api, Chat, ChatTask, Confidence, Endpoint, Fields, Secret, Style, connect};
 use kaskade_testkit::endpoint::{self as fixture, Does, Server, ok};
 use kaskade_testkit::wait_until;
 
@@ -81,6 +81,7 @@ fn endpoint(server: &Server, task: ChatTask) -> Endpoint {
             top_logprobs: 5,
             style: Style::Chat,
             confidence: Confidence::Logprobs,
+            fields: Fields::default(),
         }),
         price: Some(Price {
             request: 0.0,
@@ -425,6 +426,13 @@ fn recorded_answers_are_not_paid_again_and_the_limit_holds() {
         matches!(refused, ModelError::Refused { reason } if reason.contains("limit of spending") && reason.contains("would take")),
         "{refused}"
     );
+    let left = format!("the remaining {} calls", requests.len() - paid);
+    let says = |answer: &Result<Outputs, ModelError>| {
+        answer
+            .as_ref()
+            .is_err_and(|error| error.to_string().contains(&left))
+    };
+    assert!(answers.iter().any(says), "{left}: {answers:?}");
     // Continued with a higher limit, only what is missing is paid for.
     recording.spend_limit = Some(1e6);
     let answers = model(&recording).model.run(&requests);

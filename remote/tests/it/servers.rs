@@ -187,6 +187,7 @@ fn an_empty_text_is_never_a_confident_answer() {
             top_logprobs: 5,
             style: Style::Chat,
             confidence: Confidence::Logprobs,
+            fields: Fields::default(),
         },
         at: None,
         price: None,
@@ -213,6 +214,116 @@ fn an_empty_text_is_never_a_confident_answer() {
         assert!(sure < 1e-6, "{sure} by {:?}", silent.api);
         assert_eq!(server.calls(), before + 1, "a judge has nothing to read");
     }
+}
+
+/// Refuses what OpenAI's models that think first refuse, and answers otherwise.
+fn thinks_first() -> Server {
+    Server::start(|request, _| {
+        let body: serde_json::Value = serde_json::from_slice(&request.body).unwrap();
+        let refused = |parameter: &str, code: &str, message: &str| {
+            let error = json!({"error": {"message": message, "type": "invalid_request_error", "param": parameter, "code": code}});
+            Does::Answer(400, String::new(), error.to_string().into_bytes())
+        };
+        if body.get("max_tokens").is_some() {
+            let message = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.";
+            return refused("max_tokens", "unsupported_parameter", message);
+        }
+        if body.get("logprobs").is_some() {
+            let message = "Unsupported parameter: 'logprobs' is not supported with this model.";
+            return refused("logprobs", "unsupported_parameter", message);
+        }
+        if body
+            .get("temperature")
+            .is_some_and(|temperature| *temperature != 1.0)
+        {
+            let message = "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) value is supported.";
+            return refused("temperature", "unsupported_value", message);
+        }
+        assert_eq!(body["max_completion_tokens"], 8);
+        if body.get("stream").is_some() {
+            return Does::Stream(
+                vec![delta("{\"content\": \"good\"}", "\"stop\""), "[DONE]".to_owned()],
+                true,
+            );
+        }
+        ok(
+            &json!({"choices": [{"message": {"content": "good"}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 3, "completion_tokens": 5}})
+            .to_string(),
+        )
+    })
+}
+
+#[test]
+fn a_model_that_wants_the_newer_limit_gets_it() {
+    let server = thinks_first();
+    let mut large = endpoint(&server, classify());
+    // A refusal is no failed call that may be repeated.
+    large.retry.retries = 0;
+    let bare = |endpoint: &mut Endpoint| {
+        if let Api::Chat(chat) = &mut endpoint.api {
+            chat.top_logprobs = 0;
+        }
+    };
+    bare(&mut large);
+    let mut loaded = model(&large);
+    let mut ask = || loaded.model.run(&[text("fine")]).remove(0);
+    let outputs = ask().unwrap();
+    assert_eq!(named(&outputs, "label").to_texts().unwrap(), ["good"]);
+    assert!((cost(&outputs) - 13.0).abs() < 1e-9, "refused calls cost nothing");
+    assert_eq!(server.calls(), 3, "two refusals");
+    assert!(ask().is_ok() && ask().is_ok());
+    assert_eq!(server.calls(), 5, "both are remembered");
+    let mut generates = endpoint(&server, ChatTask::Generate);
+    bare(&mut generates);
+    let (parts, end, _) = within(&generates, Duration::from_secs(10));
+    assert_eq!((parts.concat().as_str(), end.is_ok()), ("good", true));
+    // Recorded answers are found again by the request as it was written first.
+    let folder = tempfile::tempdir().unwrap();
+    large.cache = Some(folder.path().to_owned());
+    assert!(model(&large).model.run(&[text("fine")])[0].is_ok());
+    let calls = server.calls();
+    assert!(model(&large).model.run(&[text("fine")])[0].is_ok());
+    assert_eq!(server.calls(), calls);
+}
+
+#[test]
+fn options_that_an_endpoint_refuses_are_named_with_what_leaves_them_out() {
+    let server = thinks_first();
+    let (_, end, _) = within(&endpoint(&server, classify()), Duration::from_secs(10));
+    let said = end.unwrap_err().to_string();
+    assert!(
+        said.contains("another `confidence`") && said.contains("top_logprobs = 0"),
+        "{said}"
+    );
+    let mut stated = endpoint(&server, ChatTask::Generate);
+    if let Api::Chat(chat) = &mut stated.api {
+        chat.top_logprobs = 0;
+        chat.sampling.temperature = Some(0.5);
+    }
+    let (_, end, _) = within(&stated, Duration::from_secs(10));
+    let said = end.unwrap_err().to_string();
+    assert!(said.contains("`omit = [\"temperature\"]`"), "{said}");
+    if let Api::Chat(chat) = &mut stated.api {
+        chat.fields.omit = vec!["temperature".to_owned()];
+    }
+    let (_, end, _) = within(&stated, Duration::from_secs(10));
+    assert!(end.is_ok(), "{end:?}");
+}
+
+#[test]
+fn an_answer_that_is_cut_before_it_begins_names_the_limit() {
+    let server =
+        Server::start(|_, _| ok(r#"{"choices": [{"message": {"content": ""}, "finish_reason": "length"}]}"#));
+    let mut large = endpoint(&server, classify());
+    if let Api::Chat(chat) = &mut large.api {
+        chat.top_logprobs = 0;
+    }
+    let answer = model(&large).model.run(&[text("fine")]).remove(0);
+    assert!(
+        matches!(&answer, Err(ModelError::BadOutput { reason }) if reason.contains("`max_tokens`")),
+        "{answer:?}"
+    );
 }
 
 #[test]

@@ -5,6 +5,8 @@ use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::units;
 use kaskade_app::serving::overview::{Look, ModelRow, NodeRow};
 
+use crate::verbs::money;
+
 pub(super) fn as_text(look: &Look) -> String {
     let gear = look
         .gear
@@ -25,10 +27,11 @@ pub(super) fn as_text(look: &Look) -> String {
         },
     );
     format!(
-        "{} · epoch {}{gear}\n{ingresses}\n{} per request, {} over all processes, idle ones included\n{}\n{}\n\n{}{}",
+        "{} · epoch {}{gear}\n{ingresses}\n{} and money {} per request, {} over all processes, idle ones included\n{}\n{}\n\n{}{}",
         look.app,
         look.epoch,
         units::joules(look.joules_per_request),
+        money::with_source(look.money_per_request, look.money_source),
         watts(look.watts),
         look.certificates.as_ref().map_or_else(String::new, certificates),
         models(&look.models),
@@ -82,8 +85,14 @@ pub(super) fn models(rows: &[ModelRow]) -> String {
         ("queue", Align::Right),
         ("power", Align::Right),
         ("per request", Align::Right),
+        ("money", Align::Right),
     ];
     let rows = rows.iter().map(|row| {
+        let money = if row.requests_per_s > 0.0 {
+            money::with_source(row.money_per_request(), row.money_source)
+        } else {
+            "-".to_owned()
+        };
         [
             row.variant.clone(),
             row.replicas.to_string(),
@@ -94,6 +103,7 @@ pub(super) fn models(rows: &[ModelRow]) -> String {
             row.queue.to_string(),
             watts(row.watts),
             units::joules(row.joules_per_request()),
+            money,
         ]
     });
     table(heads, rows)

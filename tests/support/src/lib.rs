@@ -39,6 +39,6 @@ pub use kaskade::{
 };
 pub use process::Process;
 pub use proxy::DelayProxy;
-pub use python::{onnx_python, python};
+pub use python::{onnx_python, python, sdk_python};
 pub use server::{NatsOptions, NatsServer};
 pub use wait::{alone, eventually, free_port, wait_until};

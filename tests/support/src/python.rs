@@ -50,6 +50,30 @@ fn environment() -> Result<PathBuf, String> {
     with_packages("python", &PACKAGES, IMPORTS)
 }
 
+/// A Python interpreter that has what the package of `sdk/python` needs: `nats-py`, `msgpack` and `numpy`.
+///
+/// In this order: the environment variable `KASKADE_PYTHON`; a virtual environment under cargo's target directory, made once; the
+/// `python3` on the `PATH`. The error says why there is none, for a test that is skipped then.
+///
+/// # Errors
+/// What Python or pip says.
+pub fn sdk_python() -> Result<PathBuf, String> {
+    const IMPORTS: &str = "import nats, msgpack, numpy";
+    static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let has = |interpreter: &Path| {
+        run(Command::new(interpreter).args(["-c", IMPORTS])).map(|_| interpreter.to_path_buf())
+    };
+    let find = || {
+        if let Some(named) = std::env::var_os("KASKADE_PYTHON") {
+            return has(Path::new(&named));
+        }
+        let [nats, msgpack] = PACKAGES;
+        with_packages("sdk", &[nats, msgpack, "numpy"], IMPORTS)
+            .or_else(|venv| has(Path::new("python3")).map_err(|system| format!("{venv}; {system}")))
+    };
+    FOUND.get_or_init(find).clone()
+}
+
 /// A Python interpreter that has `numpy`, `onnx` and `onnxruntime`, in a virtual environment under cargo's target
 /// directory that is made once. The error says why there is none: such packages cannot be had everywhere, so a test
 /// that needs them is skipped with that reason on standard error.

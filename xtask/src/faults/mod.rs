@@ -89,7 +89,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if broken > 0 {
         bail!("{broken} of {} faults broke a promise", rows.len());
     }
-    println!("{} faults, and every promise held", rows.len());
+    let skipped = rows
+        .iter()
+        .filter(|(_, verdict)| verdict.skipped.is_some())
+        .count();
+    println!("{} faults, and every promise held", rows.len() - skipped);
+    if skipped > 0 {
+        println!("!! {skipped} faults were not run");
+    }
     Ok(())
 }
 

@@ -12,6 +12,9 @@ const MARKS: [&str; 2] = ["<!-- faults -->", "<!-- /faults -->"];
 
 /// The result of one run, printed when it ends.
 pub(super) fn line(one: &Scenario, verdict: &Verdict, took: Duration) -> String {
+    if let Some(why) = &verdict.skipped {
+        return format!("\n!! {} WAS NOT RUN: {why}\n", one.name);
+    }
     let mark = if verdict.broken.is_empty() {
         "held  "
     } else {
@@ -66,7 +69,9 @@ fn table(rows: &[(Scenario, Verdict)]) -> String {
          |---|---|---|---|---|---|---|---|---|---|\n",
     );
     for (one, verdict) in rows {
-        let held = if verdict.broken.is_empty() {
+        let held = if verdict.skipped.is_some() {
+            "not run"
+        } else if verdict.broken.is_empty() {
             "held"
         } else {
             "**broken**"

@@ -12,6 +12,8 @@ pub(super) struct Verdict {
     pub(super) notes: Vec<String>,
     /// Broken promises.
     pub(super) broken: Vec<String>,
+    /// Why the fault was not run, if something that it needs cannot be had.
+    pub(super) skipped: Option<String>,
 }
 
 /// The figures of a run.
@@ -62,6 +64,14 @@ impl Verdict {
     pub(super) fn broken(why: String) -> Self {
         Self {
             broken: vec![why],
+            ..Self::default()
+        }
+    }
+
+    /// A fault that could not be run, because something that it needs cannot be had.
+    pub(super) fn skipped(why: String) -> Self {
+        Self {
+            skipped: Some(why),
             ..Self::default()
         }
     }

@@ -1,8 +1,9 @@
-//! What an ONNX file says of its graph and ONNX Runtime does not tell: number and size of the weights, and which values a
-//! softmax computes. Read from the protocol buffers, without the weights' data.
+//! What an ONNX file says of its graph and ONNX Runtime does not tell: number and size of the weights, which values a
+//! softmax computes, and the names of classes that its classifiers list. Read from the protocol buffers, without the weights' data.
 //!
 //! Few fields are read (onnx.proto): `ModelProto.graph` = 7; of a `GraphProto` `node` = 1 and `initializer` = 5; of a
-//! `NodeProto` `output` = 2 and `op_type` = 4; of a `TensorProto` `dims` = 1 and `data_type` = 2.
+//! `NodeProto` `output` = 2, `op_type` = 4 and `attribute` = 5; of an `AttributeProto` `name` = 1, `ints` = 8 and
+//! `strings` = 9; of a `TensorProto` `dims` = 1 and `data_type` = 2.
 
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
@@ -16,10 +17,19 @@ const NODE: u64 = 1;
 const INITIALIZER: u64 = 5;
 const OUTPUT: u64 = 2;
 const OP_TYPE: u64 = 4;
+const ATTRIBUTE: u64 = 5;
+const ATTRIBUTE_NAME: u64 = 1;
+const INTS: u64 = 8;
+const STRINGS: u64 = 9;
 const DIMS: u64 = 1;
 const DATA_TYPE: u64 = 2;
 /// Longest name of a value or an operator that is read, bytes; longer ones are passed over.
 const LONGEST_NAME: u64 = 1 << 12;
+
+/// Attributes of the operators of `ai.onnx.ml` with the names of the classes.
+const CLASSES: [&str; 3] = ["classlabels_strings", "classlabels_int64s", "classlabels_ints"];
+/// Most classes that are read.
+const MOST_CLASSES: usize = 1 << 16;
 
 /// What a file says of its graph.
 #[derive(Debug, Default)]
@@ -28,6 +38,8 @@ pub(super) struct Contents {
     pub totals: WeightTotals,
     /// Names of the values that `Softmax` nodes compute.
     pub softmax: Vec<String>,
+    /// Names of the classes, as the first classifier among its nodes lists them.
+    pub classes: Vec<String>,
 }
 
 /// Reads what a file says of its graph.
@@ -145,26 +157,68 @@ impl<R: Read + Seek> Fields<R> {
                         .bytes
                         .saturating_add(elements.saturating_mul(bits).div_ceil(8));
                 }
-                Value::Nested(end) if number == NODE => contents.softmax.extend(self.softmax(end)?),
+                Value::Nested(end) if number == NODE => {
+                    let classes = self.node(end, &mut contents.softmax)?;
+                    if contents.classes.is_empty() {
+                        contents.classes = classes;
+                    }
+                }
                 value => self.skip(value)?,
             }
         }
         Ok(contents)
     }
 
-    /// Returns the name of the value that a node computes, if it is a softmax.
-    fn softmax(&mut self, end: u64) -> io::Result<Option<String>> {
-        let (mut output, mut is_softmax) = (None, false);
+    /// Returns the names of the classes that a node lists, and adds the name of the value that it computes if it is a softmax.
+    fn node(&mut self, end: u64, softmax: &mut Vec<String>) -> io::Result<Vec<String>> {
+        let (mut output, mut is_softmax, mut classes) = (None, false, Vec::new());
         while let Some((number, value)) = self.next(end)? {
             match value {
                 Value::Nested(end) if number == OUTPUT && output.is_none() => output = self.text(end)?,
                 Value::Nested(end) if number == OP_TYPE => {
                     is_softmax = self.text(end)?.is_some_and(|operator| operator == "Softmax");
                 }
+                Value::Nested(end) if number == ATTRIBUTE => {
+                    let named = self.classes(end)?;
+                    if !named.is_empty() {
+                        classes = named;
+                    }
+                }
                 value => self.skip(value)?,
             }
         }
-        Ok(output.filter(|_| is_softmax))
+        softmax.extend(output.filter(|_| is_softmax));
+        Ok(classes)
+    }
+
+    /// Returns the values of an attribute that names classes; of any other, nothing.
+    fn classes(&mut self, end: u64) -> io::Result<Vec<String>> {
+        let (mut name, mut values) = (None, Vec::new());
+        while let Some((number, value)) = self.next(end)? {
+            let is_full = values.len() >= MOST_CLASSES;
+            match (number, value) {
+                (ATTRIBUTE_NAME, Value::Nested(end)) => name = self.text(end)?,
+                (STRINGS, Value::Nested(end)) if !is_full => values.extend(self.text(end)?),
+                (INTS, Value::Number(class)) if !is_full => values.push(class.cast_signed().to_string()),
+                (INTS, Value::Nested(end)) if !is_full => {
+                    while self.at < end && values.len() < MOST_CLASSES {
+                        values.push(self.varint()?.cast_signed().to_string());
+                    }
+                    self.skip(Value::Nested(end.max(self.at)))?;
+                }
+                (_, value) => self.skip(value)?,
+            }
+        }
+        let names_classes = name.is_some_and(|name| CLASSES.contains(&name.as_str()));
+        // Numbers from 0 name nothing.
+        let is_numbered = values
+            .iter()
+            .enumerate()
+            .all(|(class, value)| *value == class.to_string());
+        Ok(values
+            .into_iter()
+            .filter(|_| names_classes && !is_numbered)
+            .collect())
     }
 
     /// Reads a text up to `end`; `None` if it is too long or not UTF-8.
@@ -259,6 +313,28 @@ mod tests {
         ];
         let model = field(7, &graph.concat());
         assert_eq!(contents(&model).unwrap().unwrap().softmax, ["p"]);
+    }
+
+    #[test]
+    fn classes_are_those_that_a_node_lists() {
+        let listed = |attribute: Vec<u8>| {
+            let model = field(7, &field(1, &[field(2, b"label"), field(5, &attribute)].concat()));
+            contents(&model).unwrap().unwrap().classes
+        };
+        let strings = [
+            field(1, b"classlabels_strings"),
+            field(9, b"no"),
+            field(9, b"yes"),
+        ];
+        assert_eq!(listed(strings.concat()), ["no", "yes"]);
+        let packed = [field(1, b"classlabels_ints"), field(8, &[3, 7])];
+        assert_eq!(listed(packed.concat()), ["3", "7"]);
+        let single = [field(1, b"classlabels_int64s"), vec![8 << 3, 0, 8 << 3, 1]];
+        assert_eq!(listed(single.concat()), [] as [&str; 0], "numbers are no names");
+        assert_eq!(
+            listed([field(1, b"axes"), vec![8 << 3, 5]].concat()),
+            [] as [&str; 0]
+        );
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `library` | finding and loading ONNX Runtime |
 //! | `session` | sessions: a graph's inputs and outputs, tensors in and out |
-//! | `file` | what only the file tells: number and size of the weights, values of softmax nodes |
+//! | `file` | what only the file tells: number and size of the weights, values of softmax nodes, classes of classifiers |
+//! | `labels` | names of the classes, and the output `label` |
 //! | `scores` | which output holds the scores of the classes, as logits or as probabilities |
 //! | `model` | the `Model`: tensors as they are, batched |
 //! | `tokens` | the inputs of a graph that takes tokens |
@@ -13,6 +14,7 @@
 //! other graph takes its inputs as they are, without the batch dimension. Quantised graphs need nothing of their own.
 
 mod file;
+mod labels;
 mod library;
 mod model;
 mod scores;
@@ -21,6 +23,7 @@ mod tokens;
 
 use std::path::Path;
 
+use labels::Labels;
 use model::OnnxModel;
 use session::{Dimension, Graph};
 
@@ -54,7 +57,8 @@ pub fn load_onnx(path: &Path, device: DeviceChoice, options: &LoadOptions) -> Re
         _ => None,
     };
     let tokenizer = TokenizerFile::beside(folder)?;
-    let model = OnnxModel::new(graph, &contents.softmax, config.as_ref(), tokenizer.as_ref())?;
+    let names = graph.names.clone();
+    let mut model = OnnxModel::new(graph, &contents.softmax, config.as_ref(), tokenizer.as_ref())?;
     let outputs = model.outputs();
     let has = |name: &str| outputs.iter().any(|output| output.name == name);
     let task = if has("start_logits") && has("end_logits") {
@@ -63,14 +67,17 @@ pub fn load_onnx(path: &Path, device: DeviceChoice, options: &LoadOptions) -> Re
         Task::Classification
     };
     let classes = outputs.iter().find(|output| output.name == scores::LOGITS);
-    let labels = match (task, config) {
-        (Task::Classification, Some(config)) => config.labels()?,
-        (Task::Classification, None) => match classes.and_then(|logits| logits.shape.last()) {
-            Some(Dimension::Exactly(count)) => (0..*count).map(|class| format!("LABEL_{class}")).collect(),
-            _ => Vec::new(),
-        },
-        _ => Vec::new(),
+    let count = match classes.and_then(|logits| logits.shape.last()) {
+        Some(Dimension::Exactly(count)) => Some(*count),
+        _ => None,
     };
+    let labels = if task == Task::Classification {
+        Labels::find(config.as_ref(), &names, &contents.classes, count)?
+    } else {
+        Labels::default()
+    };
+    let label_names = labels.names();
+    model.name_classes(labels);
     let info = ModelInfo {
         name: options.name.clone().unwrap_or_else(|| {
             let stem = path.file_stem().unwrap_or(path.as_os_str());
@@ -80,7 +87,7 @@ pub fn load_onnx(path: &Path, device: DeviceChoice, options: &LoadOptions) -> Re
         parameters: contents.totals.parameters,
         weight_bytes: contents.totals.bytes,
         task,
-        labels,
+        labels: label_names,
     };
     Ok(Loaded {
         model: Box::new(model),

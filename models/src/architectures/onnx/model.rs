@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::text::Tokens;
+use super::labels::Labels;
 use super::scores::{self, Scores};
 use super::session::{Dimension, Graph, Port};
 use super::tokens::TokenInputs;
@@ -26,6 +27,7 @@ pub(super) struct OnnxModel {
     signature: Signature,
     outputs: Vec<Port>,
     scores: Scores,
+    labels: Labels,
 }
 
 /// The first dimension of a graph's inputs.
@@ -78,7 +80,13 @@ impl OnnxModel {
             signature,
             outputs,
             scores,
+            labels: Labels::default(),
         })
+    }
+
+    /// Names the classes in the answers.
+    pub(super) fn name_classes(&mut self, labels: Labels) {
+        self.labels = labels;
     }
 
     /// The outputs, as served, with their batch dimension.
@@ -124,6 +132,21 @@ impl Model for OnnxModel {
     }
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let mut answers = self.answers(batch);
+        for answer in &mut answers {
+            if let Ok(outputs) = answer
+                && let Err(error) = self.labels.add(outputs)
+            {
+                *answer = Err(error);
+            }
+        }
+        answers
+    }
+}
+
+impl OnnxModel {
+    /// Answers a batch with the graph's outputs.
+    fn answers(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         let one_by_one = self.batching != BatchDimension::Free;
         if self.tokens.is_some() {
             let read = |model: &Self, inputs: &Inputs| match &model.tokens {
@@ -276,9 +299,9 @@ fn split(
             }
             continue;
         }
-        let (Some((rows, shape)), Some(size)) = (result.shape.split_first(), result.datatype.size()) else {
+        let Some((rows, shape)) = result.shape.split_first() else {
             return Err(ModelError::BadOutput {
-                reason: format!("output `{}` has no batch dimension, or holds texts", port.name),
+                reason: format!("output `{}` has no batch dimension", port.name),
             });
         };
         if *rows != requests {
@@ -286,6 +309,18 @@ fn split(
                 reason: format!("output `{}` has {rows} rows for {requests} requests", port.name),
             });
         }
+        let Some(size) = result.datatype.size() else {
+            let texts = result.to_texts()?;
+            let each = shape.iter().product::<usize>().max(1);
+            for (row, answer) in texts.chunks(each).zip(&mut answers) {
+                let texts = Tensor::from_texts(&port.name, row)?;
+                answer.push(Tensor {
+                    shape: shape.to_vec(),
+                    ..texts
+                });
+            }
+            continue;
+        };
         let row_bytes = shape.iter().product::<usize>() * size;
         for (place, answer) in answers.iter_mut().enumerate() {
             let begin = place * row_bytes;

@@ -7,6 +7,7 @@ use ort::ep::ExecutionProviderDispatch;
 use ort::session::{Session, SessionInputValue};
 use ort::value::{DynValue, Outlet, TensorElementType, ValueType};
 
+use super::labels::METADATA;
 use super::{bad_onnx, library};
 use crate::checkpoint::LoadError;
 use crate::device::DeviceChoice;
@@ -20,6 +21,8 @@ pub(super) struct Graph {
     pub inputs: Vec<Port>,
     /// The outputs, in the graph's order.
     pub outputs: Vec<Port>,
+    /// Values of the file's metadata that may name the classes.
+    pub names: Vec<String>,
 }
 
 /// An input or output of a graph.
@@ -61,9 +64,14 @@ impl Graph {
             let ports = outlets.iter().map(|outlet| Port::of(file, outlet));
             ports.collect::<Result<Vec<_>, _>>()
         };
+        let names = match session.metadata() {
+            Ok(metadata) => METADATA.iter().filter_map(|key| metadata.custom(key)).collect(),
+            Err(_) => Vec::new(),
+        };
         Ok(Self {
             inputs: ports(session.inputs())?,
             outputs: ports(session.outputs())?,
+            names,
             session,
         })
     }

@@ -10,6 +10,7 @@ use ratatui::style::{Color, Stylize as _};
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row, Sparkline, Table};
 
+use super::super::super::money;
 use super::super::view::View;
 use super::{block, certificates};
 
@@ -42,19 +43,6 @@ fn seconds(time: Option<f64>) -> String {
     time.map_or_else(|| "-".to_owned(), units::seconds)
 }
 
-/// Money in the currency of the app's prices.
-fn money(amount: Option<f64>) -> String {
-    match amount {
-        None => "unknown".to_owned(),
-        Some(0.0) => "0".to_owned(),
-        Some(amount) => {
-            // Three digits, wherever they are.
-            let digits = (2.0 - amount.abs().log10().floor()).clamp(0.0, 12.0);
-            format!("{amount:.*}", digits as usize)
-        }
-    }
-}
-
 fn rates(view: &View) -> Vec<Line<'static>> {
     let look = &view.look;
     let Some(rates) = look.ingresses else {
@@ -72,7 +60,7 @@ fn rates(view: &View) -> Vec<Line<'static>> {
     let energy = format!(
         "{} and money {}{source} per request, idle included · {}",
         units::joules(look.joules_per_request),
-        money(look.money_per_request),
+        money::amount(look.money_per_request),
         look.watts
             .map_or_else(|| "power unknown".to_owned(), |power| units::prefixed(power, "W")),
     );
@@ -252,7 +240,7 @@ fn draw_variants(frame: &mut Frame<'_>, area: Rect, view: &View) {
         let (energy, spent) = if row.requests_per_s > 0.0 {
             (
                 units::joules(row.joules_per_request()),
-                money(row.money_per_request()),
+                money::amount(row.money_per_request()),
             )
         } else {
             ("-".to_owned(), "-".to_owned())

@@ -144,6 +144,17 @@ fn page(index: usize) -> Place {
 }
 
 #[test]
+fn tables_show_money_beside_joules() {
+    let text = crate::verbs::top::plain::as_text(&view(1, 1).look);
+    assert!(text.contains("and money 0.000505 (priced) per request"), "{text}");
+    let large = text.lines().find(|line| line.trim_start().starts_with("large"));
+    assert!(
+        large.is_some_and(|line| line.contains("0.00200 (priced)")),
+        "{text}"
+    );
+}
+
+#[test]
 fn the_app_fits_on_a_small_terminal() {
     insta::assert_snapshot!(drawn(&view(2, 2), &mut page(0), 80, 24));
 }

@@ -6,6 +6,7 @@ mod durable;
 mod input;
 mod load;
 mod plans;
+mod python;
 mod remote;
 mod replicas;
 mod setup;
@@ -40,6 +41,7 @@ pub(super) fn all() -> Vec<Scenario> {
         setup::all(),
         durable::all(),
         remote::all(),
+        python::all(),
     ];
     groups.into_iter().flatten().collect()
 }

@@ -1,0 +1,152 @@
+//! Names of the classes of a graph, and the output `label`.
+
+use std::collections::HashMap;
+
+use serde::Deserialize;
+
+use super::scores::LOGITS;
+use crate::checkpoint::{Config, LoadError};
+use crate::runtime::model::{ModelError, Outputs};
+use crate::runtime::tensor::Tensor;
+
+/// Keys of a file's metadata that may hold the names, as JSON: a list, or a map from numbers.
+pub(super) const METADATA: [&str; 4] = ["id2label", "labels", "classes", "class_names"];
+
+/// Name of the output with the name of the best class.
+pub(super) const LABEL: &str = "label";
+
+/// Names of classes in the order of the scores.
+#[derive(Debug, Default)]
+pub(super) struct Labels {
+    names: Vec<String>,
+    /// Whether they come from somewhere, and are not numbers.
+    named: bool,
+}
+
+/// The value of a file's metadata.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Stated {
+    List(Vec<String>),
+    Map(HashMap<String, String>),
+}
+
+/// Reads names from a value of a file's metadata; `None` if it holds none.
+fn stated(value: &str) -> Option<Vec<String>> {
+    match serde_json::from_str(value).ok()? {
+        Stated::List(names) => Some(names),
+        Stated::Map(names) => (0..names.len())
+            .map(|class| names.get(&class.to_string()).cloned())
+            .collect(),
+    }
+}
+
+impl Labels {
+    /// Finds the names of a number of classes, if that is known: `id2label` of `config.json`, else the file's metadata, else what its
+    /// nodes list, as scikit-learn's classifiers do; `LABEL_0`, ... otherwise.
+    ///
+    /// # Errors
+    /// [`LoadError::BadKey`] for an `id2label` with gaps.
+    pub(super) fn find(
+        config: Option<&Config>,
+        metadata: &[String],
+        listed: &[String],
+        classes: Option<usize>,
+    ) -> Result<Self, LoadError> {
+        let fits =
+            |names: &Vec<String>| names.len() > 1 && classes.is_none_or(|classes| classes == names.len());
+        if let Some(config) = config
+            && config.optional::<serde_json::Value>("id2label")?.is_some()
+        {
+            let stated = config.labels()?;
+            let problem = config.optional::<String>("problem_type")?;
+            let is_one = problem.is_none_or(|problem| problem == "single_label_classification");
+            let unnamed = |(class, name): (usize, &String)| *name == format!("LABEL_{class}");
+            let named = is_one && fits(&stated) && !stated.iter().enumerate().all(unnamed);
+            return Ok(Self { names: stated, named });
+        }
+        let mut found = metadata
+            .iter()
+            .filter_map(|value| stated(value))
+            .chain([listed.to_vec()]);
+        if let Some(names) = found.find(fits) {
+            return Ok(Self { names, named: true });
+        }
+        let names = match (config, classes) {
+            (Some(config), _) => config.labels()?,
+            (None, classes) => (0..classes.unwrap_or(0))
+                .map(|class| format!("LABEL_{class}"))
+                .collect(),
+        };
+        Ok(Self { names, named: false })
+    }
+
+    /// The names.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.names.clone()
+    }
+
+    /// Adds the name of the best class to the outputs of a request, in place of an output of that name.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] if the scores cannot be read.
+    pub(super) fn add(&self, outputs: &mut Outputs) -> Result<(), ModelError> {
+        let scores = outputs.iter().find(|output| output.name == LOGITS);
+        let Some(scores) = scores.filter(|_| self.named) else {
+            return Ok(());
+        };
+        let scores = scores.to_f32()?;
+        // The first of several equal ones, as in `Classifier`.
+        let ranked = scores.iter().zip(&self.names).rev();
+        let best = ranked.max_by(|(one, _), (other, _)| one.total_cmp(other));
+        if let Some((_, name)) = best.filter(|_| scores.len() == self.names.len()) {
+            outputs.retain(|output| output.name != LABEL);
+            outputs.push(Tensor::from_texts(LABEL, &[name])?);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(metadata: &[&str], listed: &[&str], classes: Option<usize>) -> (Vec<String>, bool) {
+        let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        let labels = Labels::find(None, &owned(metadata), &owned(listed), classes).unwrap();
+        (labels.names(), labels.named)
+    }
+
+    #[test]
+    fn names_are_found_in_metadata_and_nodes() {
+        let map = r#"{"1": "good", "0": "bad"}"#;
+        assert_eq!(found(&[map], &["x", "y"], Some(2)).0, ["bad", "good"]);
+        assert_eq!(found(&[r#"["bad", "good"]"#], &[], None).0, ["bad", "good"]);
+        assert_eq!(
+            found(&["none", r#"["one", "two", "three"]"#], &["x", "y"], Some(2)).0,
+            ["x", "y"]
+        );
+        assert_eq!(
+            found(&[r#"{"1": "good"}"#], &[], Some(2)),
+            (vec!["LABEL_0".to_owned(), "LABEL_1".to_owned()], false)
+        );
+    }
+
+    #[test]
+    fn the_best_class_is_named_once() {
+        let labels = Labels {
+            names: vec!["bad".to_owned(), "good".to_owned()],
+            named: true,
+        };
+        let mut outputs = vec![
+            Tensor::from_i64(LABEL, &[], &[1]).unwrap(),
+            Tensor::from_f32(LOGITS, &[2], &[0.5, 2.0]).unwrap(),
+        ];
+        labels.add(&mut outputs).unwrap();
+        assert_eq!(outputs.len(), 2);
+        assert_eq!(outputs[1].to_texts().unwrap(), ["good"]);
+        let mut other = vec![Tensor::from_f32(LOGITS, &[3], &[0.5, 2.0, 1.0]).unwrap()];
+        labels.add(&mut other).unwrap();
+        assert_eq!(other.len(), 1, "names of other classes");
+    }
+}
