@@ -49,6 +49,8 @@ pub(crate) struct Answer {
     pub outputs: Outputs,
     /// Tokens, if the endpoint counts them.
     pub usage: Option<Usage>,
+    /// Calls that it took: one, and one for every sample of an endpoint that gives one at a time.
+    pub calls: u32,
 }
 
 /// Receives the parts of a streamed answer.
@@ -73,8 +75,11 @@ impl Party {
         answer.map_err(|error| error.redacted(|text| self.http.redact(text)))
     }
 
+    /// The price of an answer, of all of its calls.
     fn cost(&self, answer: &Answer) -> Option<f64> {
-        self.price.and_then(|price| price.cost(answer.usage))
+        let price = self.price?;
+        let repeated = f64::from(answer.calls.saturating_sub(1));
+        Some(price.cost(answer.usage)? + repeated * price.request)
     }
 }
 
@@ -110,8 +115,11 @@ impl Caller {
         deadline: Option<Instant>,
         parts: Parts<'_>,
     ) -> Result<Outputs, ModelError> {
-        let Answer { mut outputs, usage } = self.exchange(&self.model, request, deadline, parts).await?;
-        let mut cost = self.model.price.and_then(|price| price.cost(usage));
+        let answer = self.exchange(&self.model, request, deadline, parts).await?;
+        let mut cost = self.model.cost(&answer);
+        let Answer {
+            mut outputs, usage, ..
+        } = answer;
         if let (Some((judge, called)), Api::Chat(chat)) = (&self.judge, &self.model.api) {
             // An empty text has no judge, and is never sure.
             if let Some(judging) = openai::judge::prepare(judge, chat, asked, &outputs)? {
@@ -233,7 +241,13 @@ impl Caller {
             .and_then(|value| value.to_str().ok())
             .unwrap_or_default()
             .to_owned();
-        let body = called.http.read(answer).await?;
+        let mut read = called.http.read(answer).await?;
+        let missing = openai::samples::missing(&called.api, &read);
+        if missing > 0 {
+            let others = self.more_samples(called, request, body, missing).await?;
+            read = openai::samples::joined(&read, &others)?;
+        }
+        let body = read;
         let answer = called.decode(request, &head, &body)?;
         reserved.settle(called.cost(&answer));
         if let Some(cache) = &self.cache {
@@ -247,6 +261,31 @@ impl Caller {
             }
         }
         Ok(answer)
+    }
+
+    /// Asks for samples one after the other, in the place of the call that lacks them.
+    async fn more_samples(
+        &self,
+        called: &Party,
+        request: &Prepared,
+        sent: &Bytes,
+        count: u32,
+    ) -> Result<Vec<Bytes>, CallError> {
+        let mut samples = Vec::new();
+        for number in 1..=count {
+            let body = openai::samples::another(sent, number);
+            // Reserved until it is read; the caller settles all calls by the joined answer.
+            let _reserved = self.reserve(called, request)?;
+            let answer = called.http.send(
+                Method::POST,
+                &request.path,
+                request.content_type,
+                &request.headers,
+                body,
+            );
+            samples.push(called.http.read(answer.await?).await?);
+        }
+        Ok(samples)
     }
 
     /// Whether the answer to a request is on disk.

@@ -296,7 +296,11 @@ pub(crate) fn decode(head: &str, body: &Bytes) -> Result<Answer, CallError> {
         };
         outputs.push(tensor.checked().map_err(malformed)?);
     }
-    Ok(Answer { outputs, usage: None })
+    Ok(Answer {
+        outputs,
+        usage: None,
+        calls: 1,
+    })
 }
 
 fn without_batch(mut shape: Vec<usize>) -> Vec<usize> {

@@ -106,6 +106,7 @@ pub(super) fn decode(message: &Bytes) -> Result<Answer, CallError> {
     Ok(Answer {
         outputs: outputs.collect(),
         usage: None,
+        calls: 1,
     })
 }
 

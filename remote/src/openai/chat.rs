@@ -85,6 +85,9 @@ struct Completion {
     choices: Vec<Choice>,
     #[serde(default, deserialize_with = "usage")]
     usage: Option<UsageField>,
+    /// Of [joined](super::samples::joined) samples.
+    #[serde(default, rename = "kaskade_calls")]
+    calls: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -164,6 +167,7 @@ pub(crate) fn decode(chat: &Chat, top_logprobs: usize, body: &Bytes) -> Result<A
     Ok(Answer {
         outputs,
         usage: completion.usage.and_then(UsageField::counted),
+        calls: completion.calls.unwrap_or(1),
     })
 }
 

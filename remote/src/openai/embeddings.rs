@@ -96,6 +96,7 @@ pub(crate) fn decode(body: &Bytes) -> Result<Answer, CallError> {
     Ok(Answer {
         outputs: vec![embedding],
         usage: read.usage.and_then(UsageField::counted),
+        calls: 1,
     })
 }
 

@@ -6,6 +6,7 @@ pub(crate) mod embeddings;
 pub(crate) mod judge;
 mod logprobs;
 pub(crate) mod prompt;
+pub(crate) mod samples;
 mod sampling;
 mod stated;
 pub(crate) mod stream;

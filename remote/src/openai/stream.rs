@@ -157,6 +157,7 @@ impl Stream<'_> {
         Ok(Answer {
             outputs: self.text.outputs(self.chat)?,
             usage: self.usage.and_then(UsageField::counted),
+            calls: 1,
         })
     }
 }

@@ -114,6 +114,54 @@ fn samples_are_one_call_that_costs_what_all_cost() {
     assert_eq!(body["n"], 4);
 }
 
+/// Ollama and llama.cpp give one choice whatever `n` is.
+#[test]
+fn an_endpoint_that_ignores_n_is_called_once_for_every_sample() {
+    let server = Server::start(|_, number| {
+        let text = ["good", "good", "bad", "good"][number % 4];
+        ok(&json!({"choices": [{"message": {"content": text}}], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}).to_string())
+    });
+    let mut asked = bare(
+        &endpoint(&server, classify()),
+        Confidence::Agreement {
+            samples: 4,
+            temperature: 0.7,
+        },
+    );
+    asked.price = Some(Price {
+        request: 0.5,
+        input_tokens: 1e6,
+        output_tokens: 1e6,
+    });
+    if let Api::Chat(chat) = &mut asked.api {
+        chat.sampling.seed = Some(7);
+    }
+    let outputs = model(&asked).model.run(&[text("fine")]).remove(0).unwrap();
+    let logits = named(&outputs, "logits").to_f32().unwrap();
+    assert!((logits[1].exp() - 3.5 / 5.0).abs() < 1e-3, "{logits:?}");
+    // Four prompts of 3 tokens, four answers of 1, and four requests.
+    assert!(
+        (cost(&outputs) - (16.0 + 4.0 * 0.5)).abs() < 1e-9,
+        "{}",
+        cost(&outputs)
+    );
+    let bodies: Vec<Value> = server
+        .requests
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|request| serde_json::from_slice(&request.body).unwrap())
+        .collect();
+    let seeds: Vec<&Value> = bodies.iter().map(|body| &body["seed"]).collect();
+    assert_eq!(
+        seeds,
+        [&json!(7), &json!(8), &json!(9), &json!(10)],
+        "equal seeds would always agree"
+    );
+    let counts: Vec<Option<&Value>> = bodies.iter().map(|body| body.get("n")).collect();
+    assert_eq!(counts, [Some(&json!(4)), None, None, None]);
+}
+
 #[test]
 fn completions_are_asked_and_streamed_by_a_prompt() {
     let event = |text: &str, logprob: f64, end: Value| {
