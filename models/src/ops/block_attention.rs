@@ -15,6 +15,8 @@ pub(super) const QUERIES: usize = 16;
 const KEYS: usize = 4;
 /// Queries that read the values together.
 const SUMS: usize = 4;
+/// Vectors of values that are summed in registers.
+const WIDE: usize = 4;
 
 /// The queries of one head, by element.
 pub(super) struct BlockQueries {
@@ -301,8 +303,6 @@ fn add_shared<S: Simd>(
     first: usize,
     from: usize,
 ) {
-    /// Vectors of a head that are summed in registers.
-    const WIDE: usize = 4;
     let weights = heads.each_ref().map(|(_, weights)| {
         let to = first + lines.len();
         weights.get(first..to).unwrap_or_default()
@@ -340,7 +340,7 @@ fn add_shared<S: Simd>(
     reason = "only code inlined into `with_simd` is vectorised"
 )]
 #[inline(always)]
-fn sum_shared<S: Simd, const WIDE: usize>(
+fn sum_shared<S: Simd, const COUNT: usize>(
     simd: S,
     heads: &mut [(&mut [f32], &[f32]); SUMS],
     weights: [&[f32]; SUMS],
@@ -348,8 +348,8 @@ fn sum_shared<S: Simd, const WIDE: usize>(
     begin: usize,
     from: usize,
 ) {
-    let length = WIDE * S::F32_LANES;
-    let mut sums = [[simd.splat_f32s(0.0); WIDE]; SUMS];
+    let length = COUNT * S::F32_LANES;
+    let mut sums = [[simd.splat_f32s(0.0); COUNT]; SUMS];
     for (sums, (head, _)) in sums.iter_mut().zip(heads.iter()) {
         let (vectors, _) = S::as_simd_f32s(head.get(begin..begin + length).unwrap_or_default());
         for (sum, vector) in sums.iter_mut().zip(vectors) {
@@ -358,7 +358,7 @@ fn sum_shared<S: Simd, const WIDE: usize>(
     }
     for (token, line) in lines.iter().enumerate() {
         let (values, _) = S::as_simd_f32s(line.get(from..from + length).unwrap_or_default());
-        let Some(values) = values.first_chunk::<WIDE>() else {
+        let Some(values) = values.first_chunk::<COUNT>() else {
             continue;
         };
         for (sums, weights) in sums.iter_mut().zip(weights) {

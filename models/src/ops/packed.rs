@@ -356,7 +356,7 @@ mod tests {
                 );
                 // As a table of rows holds the columns.
                 let table = Table::new(by_column, inputs).stored_as(kind);
-                for index in 0..outputs + 1 {
+                for index in 0..=outputs {
                     let (mut column, mut row) = (vec![0.0; inputs], Vec::new());
                     packed.read_column(index, inputs, &mut column);
                     table.push_row(index, &mut row);

@@ -106,20 +106,19 @@ impl Noted {
     /// Medians and 95th percentiles of what the replies report, microseconds.
     pub(super) fn summary(&self) -> String {
         let seen = self.seen();
-        let mut text = String::new();
-        let mut add = |name: &str, mut values: Vec<u32>| {
+        let two = |name: &str, mut values: Vec<u32>| {
             values.sort_unstable();
             let at = |share: f64| {
                 let place = (share * values.len() as f64) as usize;
                 values.get(place).copied().unwrap_or(0)
             };
-            text += &format!("{name} {}/{} us ", at(0.5), at(0.95));
+            format!("{name} {}/{} us", at(0.5), at(0.95))
         };
-        add("outside", seen.iter().map(|one| one.outside_us).collect());
+        let outside = two("outside", seen.iter().map(|one| one.outside_us).collect());
         let sum = |of: fn(&Hop) -> u32| seen.iter().map(|one| one.hops.iter().map(of).sum()).collect();
-        add("waiting", sum(|hop| hop.wait_us));
-        add("running", sum(|hop| hop.run_us));
-        text
+        let waiting = two("waiting", sum(|hop| hop.wait_us));
+        let running = two("running", sum(|hop| hop.run_us));
+        format!("{outside}, {waiting}, {running}")
     }
 
     /// The replies so far.

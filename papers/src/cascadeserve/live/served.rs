@@ -96,8 +96,8 @@ impl Bench {
         }
         outside.sort_by(f64::total_cmp);
         gaps_us.sort_by(f64::total_cmp);
-        let gap_us = gaps_us.get(gaps_us.len() / 2).copied().unwrap_or(0.0);
-        let overhead = Overhead::of(&outside, gap_us as u64)
+        let median_us = gaps_us.get(gaps_us.len() / 2).copied().unwrap_or(0.0);
+        let overhead = Overhead::of(&outside, median_us as u64)
             .context("nothing was answered while serving was measured")?;
         served.hop = Some(overhead.hop);
         say(&format!("each alone: {overhead}"));
