@@ -250,7 +250,7 @@ pub fn prefer_local(local_queue: usize, max_batch: u32) -> bool {
 const BATCHES_ALONE: usize = 16;
 
 /// Whether a request goes to the replica in the sender's own process if the plan places no replica of its stage elsewhere: also while
-/// a batch waits there, because the queue group would give it to the same replica. Beyond [`BATCHES_ALONE`] batches it goes to the
+/// a batch waits there, because the queue group would give it to the same replica. Beyond 16 batches it goes to the
 /// queue group, so that an actor outside the plan gets a part of the work.
 pub fn prefer_local_alone(local_queue: usize, max_batch: u32) -> bool {
     local_queue < BATCHES_ALONE.saturating_mul(max_batch as usize)
