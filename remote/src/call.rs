@@ -245,7 +245,8 @@ impl Caller {
         let missing = openai::samples::missing(&called.api, &read);
         if missing > 0 {
             let others = self.more_samples(called, request, body, missing).await?;
-            read = openai::samples::joined(&read, &others)?;
+            let joined = openai::samples::joined(&read, &others);
+            read = joined.map_err(|error| error.redacted(|text| called.http.redact(text)))?;
         }
         let body = read;
         let answer = called.decode(request, &head, &body)?;

@@ -163,6 +163,31 @@ fn an_endpoint_that_ignores_n_is_called_once_for_every_sample() {
 }
 
 #[test]
+fn a_further_sample_that_echoes_the_key_does_not_show_it() {
+    let server = Server::start(|request, number| {
+        if number == 0 {
+            return ok(&json!({"choices": [{"message": {"content": "good"}}]}).to_string());
+        }
+        let key = request
+            .head
+            .split("Bearer ")
+            .nth(1)
+            .and_then(|rest| rest.lines().next());
+        ok(&json!(key.unwrap_or("no key")).to_string())
+    });
+    let asked = bare(
+        &endpoint(&server, classify()),
+        Confidence::Agreement {
+            samples: 2,
+            temperature: 0.7,
+        },
+    );
+    let end = model(&asked).model.run(&[text("fine")]).remove(0);
+    let Err(error) = end else { panic!("{end:?}") };
+    assert!(error.to_string().contains("redacted"), "{error}");
+}
+
+#[test]
 fn completions_are_asked_and_streamed_by_a_prompt() {
     let event = |text: &str, logprob: f64, end: Value| {
         json!({"choices": [{"text": text, "finish_reason": end,
