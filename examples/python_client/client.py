@@ -39,12 +39,16 @@ async def infer(connection, app, inputs, budget=2.0, retry=True):
     what is left of the budget, and so it is after a fault that permits it. With `retry=False` it is sent once.
     """
     body, request_id = msgpack.packb({"inputs": inputs}), uuid.uuid4().hex
-    end, pause = time.monotonic() + budget, 0.01
+    end, pause, earlier = time.monotonic() + budget, 0.01, None
     while True:
         left = end - time.monotonic()
         try:
             return await attempt(connection, app, body, request_id, left)
         except Refused as fault:
+            # The budget ended during this attempt: what the one before failed with says more.
+            if fault.code == "KSK0005" and earlier:
+                raise earlier from None
+            earlier = fault
             if not retry or fault.code not in RETRYABLE or time.monotonic() + pause >= end:
                 raise
         except nats.errors.NoRespondersError:
