@@ -77,9 +77,13 @@ impl Party {
 
     /// The price of an answer, of all of its calls.
     fn cost(&self, answer: &Answer) -> Option<f64> {
+        self.cost_of(answer.usage, answer.calls)
+    }
+
+    fn cost_of(&self, usage: Option<Usage>, calls: u32) -> Option<f64> {
         let price = self.price?;
-        let repeated = f64::from(answer.calls.saturating_sub(1));
-        Some(price.cost(answer.usage)? + repeated * price.request)
+        let repeated = f64::from(calls.saturating_sub(1));
+        Some(price.cost(usage)? + repeated * price.request)
     }
 }
 
@@ -244,9 +248,16 @@ impl Caller {
         let mut read = called.http.read(answer).await?;
         let missing = openai::samples::missing(&called.api, &read);
         if missing > 0 {
-            let others = self.more_samples(called, request, body, missing).await?;
+            let (others, failed) = self.more_samples(called, request, body, missing).await;
             let joined = openai::samples::joined(&read, &others);
-            read = joined.map_err(|error| error.redacted(|text| called.http.redact(text)))?;
+            let joined = joined.map_err(|error| error.redacted(|text| called.http.redact(text)));
+            if let Some(error) = failed {
+                // The samples until then are paid.
+                let (usage, calls) = joined.as_ref().map_or((None, 1), openai::samples::counted);
+                reserved.settle(called.cost_of(usage, calls));
+                return Err(error);
+            }
+            read = joined?;
         }
         let body = read;
         let answer = called.decode(request, &head, &body)?;
@@ -264,29 +275,31 @@ impl Caller {
         Ok(answer)
     }
 
-    /// Asks for samples one after the other, in the place of the call that lacks them.
+    /// Asks for samples one after the other, in the place of the call that lacks them, until one fails.
     async fn more_samples(
         &self,
         called: &Party,
         request: &Prepared,
         sent: &Bytes,
         count: u32,
-    ) -> Result<Vec<Bytes>, CallError> {
+    ) -> (Vec<Bytes>, Option<CallError>) {
         let mut samples = Vec::new();
         for number in 1..=count {
             let body = openai::samples::another(sent, number);
-            // Reserved until it is read; the caller settles all calls by the joined answer.
-            let _reserved = self.reserve(called, request)?;
-            let answer = called.http.send(
-                Method::POST,
-                &request.path,
-                request.content_type,
-                &request.headers,
-                body,
-            );
-            samples.push(called.http.read(answer.await?).await?);
+            let (method, path) = (Method::POST, &request.path);
+            let asked = called
+                .http
+                .send(method, path, request.content_type, &request.headers, body);
+            let sample = match asked.await {
+                Ok(answer) => called.http.read(answer).await,
+                Err(error) => Err(error),
+            };
+            match sample {
+                Ok(sample) => samples.push(sample),
+                Err(error) => return (samples, Some(error)),
+            }
         }
-        Ok(samples)
+        (samples, None)
     }
 
     /// Whether the answer to a request is on disk.
@@ -328,15 +341,13 @@ impl Caller {
                 most: 0.0,
             });
         };
-        // A token is at least one byte.
+        // A token is at least one byte. An endpoint that gives one sample at a time is paid for every prompt.
+        let calls = openai::samples::wanted(&called.api);
         let usage = Usage {
-            input_tokens: request.body.len() as u64,
+            input_tokens: u64::from(calls) * request.body.len() as u64,
             output_tokens: request.max_tokens.into(),
         };
-        let most = called
-            .price
-            .and_then(|price| price.cost(Some(usage)))
-            .unwrap_or(0.0);
+        let most = called.cost_of(Some(usage), calls).unwrap_or(0.0);
         let waiting = self.waiting.load(std::sync::atomic::Ordering::Relaxed).max(1);
         let mut state = lock(spending);
         let (spent, reserved) = &mut *state;

@@ -1,16 +1,28 @@
 //! Samples of endpoints that ignore `n`, as Ollama's and llama.cpp's do: every missing sample is another call.
 
 use bytes::Bytes;
+use kaskade_policy::remote::price::Usage;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
-use super::malformed;
+use super::{UsageField, malformed};
 use crate::endpoint::{Api, Confidence};
 use crate::error::CallError;
 
 /// The field of a joined answer that counts its calls.
-pub(super) const CALLS: &str = "kaskade_calls";
+const CALLS: &str = "kaskade_calls";
+
+/// Returns how many samples a model is asked for: one, unless their agreement is the confidence.
+pub(crate) fn wanted(api: &Api) -> u32 {
+    match api {
+        Api::Chat(chat) => match chat.confidence {
+            Confidence::Agreement { samples, .. } => samples,
+            _ => 1,
+        },
+        _ => 1,
+    }
+}
 
 /// Returns how many samples an answer lacks; none unless their agreement is the confidence. An answer without choices, or that
 /// cannot be read, is refused later.
@@ -20,15 +32,31 @@ pub(crate) fn missing(api: &Api, body: &Bytes) -> u32 {
         choices: Vec<IgnoredAny>,
     }
 
-    let Api::Chat(chat) = api else { return 0 };
-    let Confidence::Agreement { samples, .. } = chat.confidence else {
+    let samples = wanted(api);
+    if samples < 2 {
         return 0;
-    };
+    }
     let given = serde_json::from_slice::<Choices>(body).map_or(0, |read| read.choices.len());
     match u32::try_from(given) {
         Ok(0) | Err(_) => 0,
         Ok(given) => samples.saturating_sub(given),
     }
+}
+
+/// Returns the tokens of a joined answer, if they are counted, and its calls.
+pub(crate) fn counted(joined: &Bytes) -> (Option<Usage>, u32) {
+    #[derive(Deserialize)]
+    struct Counts {
+        #[serde(default, deserialize_with = "super::usage")]
+        usage: Option<UsageField>,
+        #[serde(rename = "kaskade_calls")]
+        calls: u32,
+    }
+
+    let read = serde_json::from_slice::<Counts>(joined);
+    read.map_or((None, 1), |read| {
+        (read.usage.and_then(UsageField::counted), read.calls)
+    })
 }
 
 /// Returns the body that asks for one more sample. A stated seed is increased by `number`, or all samples would be the same.

@@ -162,6 +162,35 @@ fn an_endpoint_that_ignores_n_is_called_once_for_every_sample() {
     assert_eq!(counts, [Some(&json!(4)), None, None, None]);
 }
 
+/// Every call is 1 by itself and its prompt; of two samples, the first is paid though the second fails.
+#[test]
+fn samples_one_at_a_time_keep_the_limit_of_spending() {
+    let server = Server::start(|_, number| match number {
+        0 => ok(&json!({"choices": [{"message": {"content": "good"}}]}).to_string()),
+        _ => Does::Answer(400, String::new(), b"no".to_vec()),
+    });
+    let mut asked = bare(
+        &endpoint(&server, classify()),
+        Confidence::Agreement {
+            samples: 2,
+            temperature: 0.7,
+        },
+    );
+    asked.price = Some(Price {
+        request: 1.0,
+        input_tokens: 0.0,
+        output_tokens: 0.0,
+    });
+    asked.spend_limit = Some(2.5);
+    let mut model = model(&asked);
+    let first = model.model.run(&[text("fine")]).remove(0).unwrap_err();
+    assert!(first.to_string().contains("400"), "{first}");
+    // 1 is spent, and another request may take 2.
+    let second = model.model.run(&[text("well")]).remove(0).unwrap_err();
+    assert!(second.to_string().contains("limit of spending"), "{second}");
+    assert_eq!(server.calls(), 2);
+}
+
 #[test]
 fn a_further_sample_that_echoes_the_key_does_not_show_it() {
     let server = Server::start(|request, number| {
