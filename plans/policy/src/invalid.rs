@@ -246,8 +246,16 @@ pub enum Problem {
 #[non_exhaustive]
 pub enum FileError {
     /// Not JSON, or not of the file's types.
-    #[error("not a valid file: {0}")]
-    Json(#[from] serde_json::Error),
+    #[error("not a valid {expected}: {source}")]
+    Json {
+        /// What the file should be, and what writes such files.
+        expected: &'static str,
+        /// What is wrong, with line and column.
+        source: serde_json::Error,
+    },
+    /// It cannot be written as JSON.
+    #[error(transparent)]
+    Unwritable(#[from] serde_json::Error),
     /// Well formed, and wrong.
     #[error(transparent)]
     Invalid(#[from] Invalid),

@@ -112,7 +112,10 @@ impl Pipeline {
     /// # Errors
     /// A [`FileError`] if the text is not JSON, has other fields than a pipeline, or describes an unsound one.
     pub fn from_json(text: &str) -> Result<Self, FileError> {
-        let pipeline: Self = serde_json::from_str(text)?;
+        let pipeline: Self = serde_json::from_str(text).map_err(|source| FileError::Json {
+            expected: "pipeline",
+            source,
+        })?;
         pipeline.validate()?;
         Ok(pipeline)
     }

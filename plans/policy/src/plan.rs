@@ -64,7 +64,10 @@ impl Plan {
     /// # Errors
     /// A [`FileError`] if the text is not JSON, has other fields than a plan, or describes an unsound one.
     pub fn from_json(text: &str) -> Result<Self, FileError> {
-        let plan: Self = serde_json::from_str(text)?;
+        let plan: Self = serde_json::from_str(text).map_err(|source| FileError::Json {
+            expected: "plan (`kaskade plan` writes one)",
+            source,
+        })?;
         plan.validate()?;
         Ok(plan)
     }

@@ -54,7 +54,10 @@ impl Profile {
     /// # Errors
     /// A [`FileError`] if the text is not JSON, has other fields than a profile, or describes an unsound one.
     pub fn from_json(text: &str) -> Result<Self, FileError> {
-        let profile: Self = serde_json::from_str(text)?;
+        let profile: Self = serde_json::from_str(text).map_err(|source| FileError::Json {
+            expected: "profile (`kaskade profile` writes one)",
+            source,
+        })?;
         profile.validate()?;
         Ok(profile)
     }
