@@ -13,6 +13,7 @@ pub mod cpu;
 pub(crate) mod elementwise;
 mod encoder_attention;
 mod gemm;
+mod layout;
 #[cfg(test)]
 mod not_finite_tests;
 mod packed;
