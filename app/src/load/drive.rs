@@ -18,8 +18,7 @@ pub trait Target: Send + Sync + 'static {
     fn ask(&self, number: u64) -> impl Future<Output = Outcome> + Send;
 
     /// Sends the request of that number, which was due at that time; in an open loop, the time that its latency is measured from.
-    fn ask_due(&self, number: u64, due: Instant) -> impl Future<Output = Outcome> + Send {
-        let _ = due;
+    fn ask_due(&self, number: u64, _due: Instant) -> impl Future<Output = Outcome> + Send {
         self.ask(number)
     }
 }

@@ -13,7 +13,7 @@ use super::rows::Rows;
 use super::softmax::softmax;
 use super::{AttentionSpans, Heads, ScoreRules};
 
-/// From this many queries on, a block of them is faster than one after the other.
+/// Fewer queries than this are computed one by one: most of a block's vectors would be unused.
 const BLOCK: usize = 4;
 
 pub(super) fn attend(
@@ -210,13 +210,13 @@ impl Attend<'_> {
             let (column, key) = (head * head_dim, head / shared * head_dim);
             block.read(rows, width.max(1), column, S::F32_LANES);
             score(simd, &block, &lines, key, scale, &mut scores);
-            self.rules.cap(&mut scores);
             let rows = scores.chunks_exact_mut(lines.len().max(1)).zip(&ranges);
             for (row, (scores, range)) in rows.enumerate() {
                 let Some(scores) = scores.get_mut(range.clone()) else {
                     continue;
                 };
                 let position = visible.position + row;
+                self.rules.cap(scores);
                 self.rules
                     .add_bias(scores, head, visible.from + range.start, position);
                 softmax(scores);
@@ -346,7 +346,8 @@ fn dot<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f32 {
     sum_of_lanes(simd, sum) + rest
 }
 
-/// The sum of a vector's elements: its halves are added until one element is left, whatever the processor adds first.
+/// The sum of a vector's elements: its halves are added until one element is left, as in [`score`]. On x86-64 the library's sum
+/// does so too.
 #[expect(
     clippy::inline_always,
     reason = "only code inlined into `with_simd` is vectorised"

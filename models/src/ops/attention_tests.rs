@@ -101,10 +101,11 @@ fn blocks_change_no_bit(heads: &Heads, window: Option<usize>) {
     let count = 70;
     let new_kv = Cpu.upload(numbers(count * line, 1), line);
     let queries = Cpu.upload(numbers(count * width, 2), width);
+    let position_bias = Cpu.upload(numbers(heads.queries * 11, 3), 11);
     let rules = ScoreRules {
         window,
         softcap: Some(5.0),
-        ..ScoreRules::default()
+        position_bias: Some(&position_bias),
     };
     let span = |from, count| Span {
         matrix: &new_kv,

@@ -135,7 +135,7 @@ fn products<S: Simd, const LANES: usize, const VECTORS: usize>(
             keys: keys.map(|(chunks, _)| chunks),
             vector,
         };
-        let sums = lanes.all(simd);
+        let sums = lanes.all(simd, 0);
         // The elements behind the last whole vector of a key, in their order.
         let mut rests = [simd.splat_f32s(0.0); KEYS];
         for (index, element) in rest.iter().enumerate() {
@@ -154,6 +154,24 @@ fn products<S: Simd, const LANES: usize, const VECTORS: usize>(
             }
         }
     }
+}
+
+/// Defines the sum of a place and of the one half a vector further, for vectors that have it. A function cannot call itself and
+/// be inlined.
+macro_rules! halves {
+    ($name:ident, $part:ident, $lanes:literal) => {
+        #[inline(always)]
+        fn $name(&self, simd: S, lane: usize) -> [S::f32s; KEYS] {
+            if LANES < $lanes {
+                return self.$part(simd, lane);
+            }
+            added(
+                simd,
+                self.$part(simd, lane),
+                self.$part(simd, lane + $lanes / 2),
+            )
+        }
+    };
 }
 
 /// Products of one vector of queries with the elements of some keys that fill vectors, by their place in these vectors.
@@ -189,38 +207,10 @@ impl<S: Simd, const LANES: usize, const VECTORS: usize> Lanes<'_, S, LANES, VECT
     }
 
     // As halves of a vector are added: places 0 and 8, then 0 and 4, and so on.
-
-    #[inline(always)]
-    fn two(&self, simd: S, lane: usize) -> [S::f32s; KEYS] {
-        if LANES < 16 {
-            return self.one(simd, lane);
-        }
-        added(simd, self.one(simd, lane), self.one(simd, lane + 8))
-    }
-
-    #[inline(always)]
-    fn four(&self, simd: S, lane: usize) -> [S::f32s; KEYS] {
-        if LANES < 8 {
-            return self.two(simd, lane);
-        }
-        added(simd, self.two(simd, lane), self.two(simd, lane + 4))
-    }
-
-    #[inline(always)]
-    fn eight(&self, simd: S, lane: usize) -> [S::f32s; KEYS] {
-        if LANES < 4 {
-            return self.four(simd, lane);
-        }
-        added(simd, self.four(simd, lane), self.four(simd, lane + 2))
-    }
-
-    #[inline(always)]
-    fn all(&self, simd: S) -> [S::f32s; KEYS] {
-        if LANES < 2 {
-            return self.eight(simd, 0);
-        }
-        added(simd, self.eight(simd, 0), self.eight(simd, 1))
-    }
+    halves!(two, one, 16);
+    halves!(four, two, 8);
+    halves!(eight, four, 4);
+    halves!(all, eight, 2);
 }
 
 #[expect(
