@@ -53,7 +53,7 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 1200, value_parser = clap::value_parser!(u32).range(10..=86_400))]
     seconds: u32,
     /// Compare the simulator with this app, served live in this process, instead: 15 gear plans on 3 traces, and a spike of ten
-    /// times the load (about 20 minutes, on a machine that does nothing else).
+    /// times the load (about 30 minutes, on a machine that does nothing else).
     #[arg(long, value_name = "APP")]
     live: Option<PathBuf>,
     /// Part of a core that each model may take in `--live` [default: the app's]. Models that are a thousand times smaller than
@@ -64,6 +64,9 @@ pub struct Args {
     /// disturbed. With 1 it measures whatever they do.
     #[arg(long, value_name = "SHARE", requires = "live", default_value_t = 0.03)]
     foreign: f64,
+    /// How often `--live` serves each plan on each trace; the median of the runs is compared with the simulator.
+    #[arg(long, value_name = "COUNT", requires = "live", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
     /// Workloads to count devices on [default: all].
     #[arg(long, value_enum, value_name = "NAME")]
     workload: Vec<Workload>,
