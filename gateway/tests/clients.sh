@@ -37,3 +37,11 @@ elif kserve="$(environment kserve kserve)"; then
 else
   printf '\n!! kserve was not tested: it cannot be installed\n\n' >&2
 fi
+# A load tool; it brings a hundred packages, so it can be left out.
+if [ "${KASKADE_SKIP_AIPERF:-}" ]; then
+  printf '\n!! aiperf was not tested: KASKADE_SKIP_AIPERF is set\n\n' >&2
+elif aiperf="$(environment aiperf aiperf)"; then
+  KASKADE_AIPERF="$aiperf/aiperf" "$aiperf/python" "$here/load_tool.py"
+else
+  printf '\n!! aiperf was not tested: it cannot be installed\n\n' >&2
+fi

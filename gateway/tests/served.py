@@ -53,11 +53,11 @@ class Served:
 class Chat(Served):
     """A language model with a chat template; the weights are those of examples/shakespeare."""
 
-    def __init__(self):
+    def __init__(self, app=CHAT):
         self.folder = Path(tempfile.mkdtemp())
         shutil.copytree(ROOT / "examples/shakespeare/weights/shakespeare-pico", self.folder / "pico")
         (self.folder / "pico/chat_template.jinja").write_text(TEMPLATE)
-        (self.folder / "app.toml").write_text(CHAT)
+        (self.folder / "app.toml").write_text(app)
         super().__init__(self.folder / "app.toml")
 
     def stop(self):

@@ -99,10 +99,11 @@ pub struct Chat {
 }
 
 /// Sampling options that [`Fields::omit`] can leave out.
-pub const OMITTABLE: [&str; 10] = [
+pub const OMITTABLE: [&str; 11] = [
     "temperature",
     "top_p",
     "top_k",
+    "ignore_eos",
     "min_p",
     "presence_penalty",
     "frequency_penalty",

@@ -69,7 +69,7 @@ pub struct RemoteRule {
     /// needs some hundreds; texts have the limit of `[generation]` or of the request.
     #[serde(default = "default_max_tokens")]
     pub max_tokens: NonZeroU32,
-    /// Sampling options that are never sent, because the endpoint refuses them: `temperature`, `top_p`, `top_k`, `min_p`,
+    /// Sampling options that are never sent, because the endpoint refuses them: `temperature`, `top_p`, `top_k`, `min_p`, `ignore_eos`,
     /// `presence_penalty`, `frequency_penalty`, `repetition_penalty`, `seed`, `stop`, `stream_options`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub omit: Vec<String>,

@@ -1,6 +1,6 @@
 //! Fields that chat and completions share, as inputs of a language model.
 
-use kaskade_models::Tensor;
+use kaskade_models::{Datatype, Tensor};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -31,6 +31,7 @@ pub(super) struct Common {
     frequency_penalty: Option<f32>,
     seed: Option<i64>,
     stop: Option<Stop>,
+    ignore_eos: Option<bool>,
     n: Option<u32>,
     pub(super) stream: Option<bool>,
     stream_options: Option<StreamOptions>,
@@ -161,6 +162,14 @@ impl Common {
                 inputs.push(Tensor::from_f32(name, &[1], &[value])?);
             }
         }
+        if self.ignore_eos == Some(true) {
+            inputs.push(Tensor {
+                name: "ignore_eos".to_owned(),
+                shape: vec![1],
+                datatype: Datatype::Bool,
+                data: vec![1].into(),
+            });
+        }
         let stops: Vec<&str> = match &self.stop {
             None => Vec::new(),
             Some(Stop::One(stop)) => vec![stop],
@@ -210,7 +219,8 @@ mod tests {
         );
         assert_eq!(find("stop").to_texts().unwrap(), ["\n"]);
         assert_eq!(find("repetition_penalty").to_f32().unwrap(), [1.1]);
-        assert_eq!(inputs.len(), 5);
+        assert_eq!(find("ignore_eos").datatype, Datatype::Bool);
+        assert_eq!(inputs.len(), 6);
     }
 
     #[test]

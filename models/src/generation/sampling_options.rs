@@ -28,6 +28,8 @@ pub struct SamplingOptions {
     pub stop: Option<Vec<String>>,
     /// Number of most probable tokens to report.
     pub top_logprobs: Option<usize>,
+    /// Whether end-of-sequence tokens do not end the answer.
+    pub ignore_eos: Option<bool>,
 }
 
 impl SamplingOptions {
@@ -46,6 +48,7 @@ impl SamplingOptions {
             seed: self.seed.or(other.seed),
             stop: self.stop.clone().or_else(|| other.stop.clone()),
             top_logprobs: self.top_logprobs.or(other.top_logprobs),
+            ignore_eos: self.ignore_eos.or(other.ignore_eos),
         }
     }
 
@@ -64,7 +67,7 @@ impl SamplingOptions {
             seed: self.seed.unwrap_or(seed),
             stop: self.stop.unwrap_or_default(),
             top_logprobs: self.top_logprobs.unwrap_or(greedy.top_logprobs),
-            ignore_eos: false,
+            ignore_eos: self.ignore_eos.unwrap_or(greedy.ignore_eos),
         }
     }
 }

@@ -28,7 +28,7 @@ const FIRST_OF_BATCHES: u64 = 1 << 63;
 ///
 /// Inputs: `text` (BYTES `[1]`), `messages` (BYTES `[1]`, a JSON array of `{role, content}`) or `input_ids` (INT64
 /// `[tokens]`); optional, to override the defaults of app and checkpoint: `max_tokens`, `top_k`, `seed`, `top_logprobs`
-/// (INT64 `[1]`), `temperature`, `top_p`, `min_p`, `repetition_penalty`, `presence_penalty`, `frequency_penalty` (FP32
+/// (INT64 `[1]`), `ignore_eos` (BOOL `[1]`), `temperature`, `top_p`, `min_p`, `repetition_penalty`, `presence_penalty`, `frequency_penalty` (FP32
 /// `[1]`) and `stop` (BYTES `[texts]`). Without a seed it follows from the prompt, so that every try of a request gives
 /// the same answer.
 /// Outputs: `text` (BYTES `[1]`, with a tokenizer), `tokens` (INT64 `[tokens]`), `probabilities` (FP32 `[tokens]`),

@@ -62,6 +62,7 @@ pub fn sampling_inputs(stop: bool) -> Vec<InputSpec> {
         one("top_k", Datatype::I64),
         one("top_p", Datatype::F32),
         one("seed", Datatype::I64),
+        one("ignore_eos", Datatype::Bool),
     ];
     if stop {
         let texts = vec![Extent::UpTo(MAX_STOP_TEXTS)];
@@ -89,6 +90,7 @@ pub fn sampling_options(inputs: &Inputs) -> Result<SamplingOptions, ModelError> 
             "repetition_penalty" => options.repetition_penalty = Some(float()?),
             "presence_penalty" => options.presence_penalty = Some(float()?),
             "frequency_penalty" => options.frequency_penalty = Some(float()?),
+            "ignore_eos" => options.ignore_eos = Some(flag(input)?),
             "stop" => {
                 options.stop = Some(input.to_texts()?.into_iter().map(ToOwned::to_owned).collect());
             }
@@ -168,6 +170,13 @@ fn scalar<T: Copy>(input: &Tensor, values: &[T]) -> Result<T, ModelError> {
         .first()
         .copied()
         .ok_or_else(|| bad_input(&input.name, "it is empty"))
+}
+
+fn flag(input: &Tensor) -> Result<bool, ModelError> {
+    if input.datatype != Datatype::Bool {
+        return Err(bad_input(&input.name, "it must be BOOL"));
+    }
+    scalar(input, &input.data).map(|value| value != 0)
 }
 
 fn non_negative(input: &Tensor) -> Result<usize, ModelError> {

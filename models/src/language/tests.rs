@@ -152,6 +152,40 @@ fn penalties_and_the_most_probable_tokens_are_applied_and_reported() {
     assert!(ask(vec![float("min_p", 0.5)]).is_ok());
 }
 
+#[test]
+fn an_answer_goes_on_after_the_end_of_sequence_if_the_request_ignores_it() {
+    let ask = |model: &mut LanguageModel<Cpu>, more: Vec<Tensor>| {
+        let mut inputs = vec![text("one"), number("max_tokens", 12)];
+        inputs.extend(more);
+        model.run(&[inputs]).remove(0).unwrap()
+    };
+    let plain = tokens(&ask(&mut model(|_| ()), vec![]));
+    let config =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/gpt2/config.json"))
+            .unwrap();
+    let end = config.replace("\"eos_token_id\": 0", &format!("\"eos_token_id\": {}", plain[3]));
+    assert_ne!(end, config);
+    let mut ending = of(&directory(&[("config.json", &end)]));
+    let ended = ask(&mut ending, vec![]);
+    assert!(tokens(&ended).len() <= 4, "{ended:?}");
+    let flag = |value: u8| Tensor {
+        name: "ignore_eos".to_owned(),
+        shape: vec![1],
+        datatype: crate::Datatype::Bool,
+        data: vec![value].into(),
+    };
+    assert_eq!(ask(&mut ending, vec![flag(0)]), ended);
+    let going_on = ask(&mut ending, vec![flag(1)]);
+    assert_eq!(tokens(&going_on), plain);
+    assert_eq!(output(&going_on, "end").to_texts().unwrap(), ["length"]);
+    assert!(
+        ending
+            .run(&[vec![text("one"), number("ignore_eos", 1)]])
+            .remove(0)
+            .is_err()
+    );
+}
+
 /// A copy of the checkpoint with more files.
 fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();

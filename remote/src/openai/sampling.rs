@@ -47,7 +47,7 @@ impl Sampling {
         self.options.temperature.is_none() || matches!(chat.confidence, Confidence::Agreement { .. })
     }
 
-    /// Writes the fields. `top_k`, `min_p` and `repetition_penalty` are no part of the OpenAI API; vLLM and others know them.
+    /// Writes the fields. `top_k`, `min_p`, `repetition_penalty` and `ignore_eos` are no part of the OpenAI API; vLLM and others know them.
     pub(super) fn write(&self, chat: &Chat, body: &mut Map<String, Value>) {
         let options = &self.options;
         let mut set = |name: &str, value: Option<Value>| {
@@ -73,6 +73,11 @@ impl Sampling {
         set("top_k", options.top_k.map(Into::into));
         // It is signed on the wire.
         set("seed", options.seed.map(|seed| seed.cast_signed().into()));
+        // `false` is what an endpoint does by itself, and one of OpenAI's refuses the name.
+        set(
+            "ignore_eos",
+            options.ignore_eos.filter(|ignore| *ignore).map(Into::into),
+        );
         let stops = options.stop.as_ref().filter(|stops| !stops.is_empty());
         set("stop", stops.map(|stops| stops.clone().into()));
         let own = chat.top_logprobs as usize;
@@ -97,7 +102,7 @@ fn decimal(value: f32) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use kaskade_models::Tensor;
+    use kaskade_models::{Datatype, Tensor};
     use serde_json::json;
 
     use super::*;
@@ -129,6 +134,12 @@ mod tests {
             float("repetition_penalty", 1.2),
             integer("top_k", 40),
             integer("seed", -3),
+            Tensor {
+                name: "ignore_eos".to_owned(),
+                shape: vec![1],
+                datatype: Datatype::Bool,
+                data: vec![1].into(),
+            },
             integer("top_logprobs", 7),
             Tensor::from_texts("stop", &["\n", "END"]).unwrap(),
         ];
@@ -139,7 +150,7 @@ mod tests {
         assert_eq!(known.len(), inputs.len(), "{known:?}");
         let chat = chat(ChatTask::Generate);
         let mut expected = json!({"max_tokens": 7, "temperature": 0.7, "top_p": 0.9, "presence_penalty": -0.5, "frequency_penalty": 1.1,
-            "min_p": 0.05, "repetition_penalty": 1.2, "top_k": 40, "seed": -3, "stop": ["\n", "END"],
+            "min_p": 0.05, "repetition_penalty": 1.2, "top_k": 40, "seed": -3, "ignore_eos": true, "stop": ["\n", "END"],
             "logprobs": true, "top_logprobs": 7});
         assert_eq!(written(&chat, &inputs).unwrap(), expected);
         let older = Chat {
