@@ -208,7 +208,9 @@ impl<'a> Exchange<'a> {
             }
         };
         if failure == Failure::Final {
-            return Some(Err(fault));
+            // The budget ended during this attempt: what an earlier one failed with says more.
+            let earlier = self.fault.take().filter(|_| fault.code == Code::Expired);
+            return Some(Err(earlier.unwrap_or(fault)));
         }
         self.fault = Some(fault);
         self.decide(failure);

@@ -209,6 +209,24 @@ async fn a_budget_that_ends_returns_the_last_fault() {
 }
 
 #[tokio::test]
+async fn a_budget_that_ends_during_a_later_attempt_returns_the_fault_before_it() {
+    let mut stand = Stand::new().await;
+    let client = stand.client.clone();
+    for (last, expected) in [
+        (Code::Expired, Code::ReplicasLost),
+        (Code::Malformed, Code::Malformed),
+    ] {
+        let (answer, ()) = tokio::join!(client.infer(Vec::new(), BUDGET), async {
+            let (_, reply) = stand.next().await;
+            stand.refuse(reply, Code::ReplicasLost).await;
+            let (_, reply) = stand.next().await;
+            stand.refuse(reply, last).await;
+        });
+        assert_eq!(answer.unwrap_err().code, expected);
+    }
+}
+
+#[tokio::test]
 async fn requests_that_were_lost_together_are_all_sent_again() {
     // More than may be sent again at once.
     const LOST: usize = 300;

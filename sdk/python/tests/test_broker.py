@@ -88,6 +88,18 @@ class ClientTest(unittest.IsolatedAsyncioTestCase):
                 await (await self.client()).infer({})
         self.assertEqual(len(seen), 1)
 
+    async def test_a_budget_that_ends_during_a_later_attempt_raises_the_fault_before_it(self) -> None:
+        seen = []
+
+        async def serve(message: Any) -> None:
+            seen.append(message)
+            await fault(message, "KSK0007" if len(seen) == 1 else "KSK0005")
+
+        async with ingress(self.server.url, serve):
+            with self.assertRaises(errors.Unavailable):
+                await (await self.client()).infer({})
+        self.assertEqual(len(seen), 2)
+
     async def test_an_app_that_nothing_serves_is_unknown(self) -> None:
         client = await self.client()
         began = time.monotonic()

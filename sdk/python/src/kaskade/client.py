@@ -18,6 +18,7 @@ import nats.errors
 from . import wire
 from .connection import Broker, Link, connect
 from .errors import (
+    Expired,
     Internal,
     KaskadeError,
     Malformed,
@@ -327,6 +328,7 @@ class AsyncClient:
         trace = wire.start_trace()
         parts = 0
         attempt = 0
+        earlier: KaskadeError | None = None
         while True:
             attempt += 1
             failure: KaskadeError | Loss
@@ -339,7 +341,10 @@ class AsyncClient:
                             return
                 failure = Loss.CONNECTION
             except KaskadeError as error:
-                failure = error
+                if isinstance(error, Expired | NoReply) and earlier is not None and parts == 0:
+                    # The budget ended during this attempt: what an earlier one failed with says more.
+                    raise earlier from None
+                failure = earlier = error
             elapsed = time.monotonic() - began
             pause = None
             if parts == 0 and not self._closed:
