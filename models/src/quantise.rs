@@ -31,6 +31,9 @@ const PROJECTIONS: [&str; 2] = ["mapping", "proj"];
 /// Part of the names of tables of scores, which are no layers.
 const SCORES: &str = "relative_attention_bias";
 
+/// Ends of the names of the layers that choose experts, which are computed in f32.
+const ROUTERS: [&str; 2] = [".gate.weight", ".shared_expert_gate.weight"];
+
 /// What [`quantise`] wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quantised {
@@ -96,7 +99,8 @@ struct Planned {
 }
 
 /// Quantises the matrices of a Hugging Face directory to `kind` and writes the result to a new directory, with the other
-/// files as they are. Norms, biases, convolutions and matrices without whole blocks are copied.
+/// files as they are. Norms, biases, convolutions, routers and matrices without whole blocks are copied, and so are experts
+/// whose tensors are fused.
 ///
 /// # Errors
 /// [`QuantiseError`]; a directory that was begun may remain.
@@ -160,6 +164,9 @@ fn plan(tensor: &RawTensor, quantisation: &Quantisation) -> Planned {
     }
     let whole = columns > 0 && quantisation.kind.for_rows(columns, &[]).is_quantised();
     if !tensor.is_float || !whole || !tensor.name.ends_with(".weight") || tensor.name.contains(SCORES) {
+        return planned;
+    }
+    if ROUTERS.iter().any(|router| tensor.name.ends_with(router)) {
         return planned;
     }
     let contains = |parts: &[&str]| parts.iter().any(|part| tensor.name.contains(part));

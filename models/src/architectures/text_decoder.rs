@@ -170,6 +170,7 @@ impl<O: Ops> TextDecoder<O> {
             .map(|states| states.len() / width.max(1))
             .collect();
         let states = self.layers.hidden_states(requests.concat(), &lengths);
+        let states = states.map_err(|error| device_failed(&error))?;
         let Some((norm, head)) = &self.last_stage else {
             let states = ops.values(&states).map_err(|error| device_failed(&error))?;
             return Ok(states::outputs(&states, width, &lengths, None));

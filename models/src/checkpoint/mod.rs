@@ -1,5 +1,5 @@
 //! Checkpoints: Hugging Face directories (`config.json`, `model.safetensors` or its shards, optionally
-//! `tokenizer.json`, or the vocabulary of a known tokenizer).
+//! `tokenizer.json`, or the vocabulary or `SentencePiece` model of a known tokenizer).
 
 pub(crate) mod chat_template;
 mod config;
@@ -7,6 +7,7 @@ mod error;
 pub(crate) mod generation_config;
 pub(crate) mod quantisation;
 pub(crate) mod sentence;
+mod sentencepiece;
 mod slow_tokenizer;
 pub(crate) mod weights;
 
@@ -66,8 +67,8 @@ pub struct TokenizerFile {
 }
 
 impl TokenizerFile {
-    /// Reads the `tokenizer.json` of a directory, or builds it from the vocabulary of a known class ([`slow_tokenizer`]).
-    /// `None` without either.
+    /// Reads the `tokenizer.json` of a directory, or builds it from the vocabulary of a known class ([`slow_tokenizer`],
+    /// [`sentencepiece`]). `None` without either.
     ///
     /// # Errors
     /// [`LoadError`] for a file that is unreadable or too large.
@@ -76,6 +77,8 @@ impl TokenizerFile {
         let (file, json) = if path.exists() {
             (path.display().to_string(), read_capped(&path, MAX_TOKENIZER)?)
         } else if let Some(built) = slow_tokenizer::build(dir)? {
+            built
+        } else if let Some(built) = sentencepiece::build(dir)? {
             built
         } else {
             return Ok(None);

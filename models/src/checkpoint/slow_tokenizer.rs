@@ -21,7 +21,7 @@ enum Kind {
 }
 
 /// Names of the special tokens in `tokenizer_config.json` and `special_tokens_map.json`.
-const SPECIAL: [&str; 7] = [
+pub(super) const SPECIAL: [&str; 7] = [
     "bos_token",
     "eos_token",
     "unk_token",
@@ -34,9 +34,18 @@ const SPECIAL: [&str; 7] = [
 /// A special token: its text, or an object with it.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Token {
+pub(super) enum Token {
     Text(String),
     Object { content: String },
+}
+
+impl Token {
+    /// The text.
+    pub(super) fn content(self) -> String {
+        match self {
+            Self::Text(content) | Self::Object { content } => content,
+        }
+    }
 }
 
 /// What the files beside the vocabulary say.
@@ -82,6 +91,23 @@ pub(super) fn build(dir: &Path) -> Result<Option<(String, Vec<u8>)>, LoadError> 
     Ok(Some((file.display().to_string(), json.to_string().into_bytes())))
 }
 
+/// Returns the special tokens: those of the class, unless `special_tokens_map.json` or `tokenizer_config.json` states others.
+pub(super) fn special_tokens(
+    dir: &Path,
+    config: Option<&Config>,
+    mut specials: BTreeMap<&'static str, String>,
+) -> Result<BTreeMap<&'static str, String>, LoadError> {
+    let map = optional_config(dir, "special_tokens_map.json")?;
+    for config in [map.as_ref(), config].into_iter().flatten() {
+        for key in SPECIAL {
+            if let Some(token) = config.optional::<Token>(key)? {
+                specials.insert(key, token.content());
+            }
+        }
+    }
+    Ok(specials)
+}
+
 fn text(path: &Path) -> Result<String, LoadError> {
     let bytes = read_capped(path, MAX_TOKENIZER)?;
     String::from_utf8(bytes).map_err(|_| LoadError::BadTokenizer {
@@ -120,21 +146,7 @@ impl Settings {
         if is_pieces != (kind == Kind::Bert) {
             return Ok(None);
         }
-        let mut specials = kind.specials();
-        for config in [
-            optional_config(dir, "special_tokens_map.json")?.as_ref(),
-            config.as_ref(),
-        ] {
-            let Some(config) = config else { continue };
-            for key in SPECIAL {
-                match config.optional::<Token>(key)? {
-                    Some(Token::Text(text) | Token::Object { content: text }) => {
-                        specials.insert(key, text);
-                    }
-                    None => {}
-                }
-            }
-        }
+        let specials = special_tokens(dir, config.as_ref(), kind.specials())?;
         Ok(Some(Self {
             kind,
             config,

@@ -2,6 +2,7 @@
 //! family states in its [`ModelConfig`] and a [`Layout`] how it differs, and which of its layers see a window only.
 
 use super::config_values::{activation, eos_token_ids, epsilon, layers};
+use super::experts::{ExpertLayout, ExpertWeights};
 use super::rotary::{RotaryKeys, rotary};
 use super::weights::{
     Decoder, HeadNorms, LayerWeights, LinearWeights, LocalAttention, ModelConfig, NormWeights, OutputNorms,
@@ -28,6 +29,8 @@ pub(super) struct Layout {
     pub(super) up: &'static [&'static str],
     /// Its last layer.
     pub(super) down: &'static str,
+    /// Experts in place of the feed-forward layer, or beside it if one is shared.
+    pub(super) experts: Option<ExpertLayout>,
     /// Kind of the norms.
     pub(super) norms: NormKind,
     /// Added to the factors of the norms (Gemma).
@@ -76,6 +79,7 @@ impl Default for Layout {
             output: "self_attn.o_proj",
             up: &["mlp.gate_proj", "mlp.up_proj"],
             down: "mlp.down_proj",
+            experts: None,
             norms: NormKind::Rms,
             norm_offset: 0.0,
             final_norm: "model.norm",
@@ -188,14 +192,27 @@ fn layer(
         let query = from("self_attn.q_proj", width, query, layout.qkv_bias)?;
         (query, keys.concat_outputs(&values))
     };
-    let mut up = Vec::new();
-    let each = if model_config.gated { 2 * inner } else { inner } / layout.up.len().max(1);
-    for name in layout.up {
-        up.push(from(name, width, each, layout.feed_forward_bias)?);
+    let output = from(layout.output, query.outputs, width, layout.output_bias)?;
+    let mixture = layout.experts.as_ref();
+    let mixture = mixture.filter(|experts| experts.layers.get(index).copied().unwrap_or_default());
+    let (mut up, mut down) = (Vec::new(), LinearWeights::default());
+    if let Some(experts) = mixture {
+        if let Some(inner) = experts.shared {
+            for name in ["mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"] {
+                up.push(from(name, width, inner, false)?);
+            }
+            down = from("mlp.shared_expert.down_proj", inner, width, false)?;
+        }
+    } else {
+        let each = if model_config.gated { 2 * inner } else { inner } / layout.up.len().max(1);
+        for name in layout.up {
+            up.push(from(name, width, each, layout.feed_forward_bias)?);
+        }
+        down = from(layout.down, inner, width, layout.feed_forward_bias)?;
     }
     let up = LinearWeights::concatenated(up);
-    let output = from(layout.output, query.outputs, width, layout.output_bias)?;
-    let down = from(layout.down, inner, width, layout.feed_forward_bias)?;
+    let experts = mixture.map(|experts| ExpertWeights::take(weights, &at(experts.block), width, experts));
+    let experts = experts.transpose()?;
     let mut norm = |name: &str, width: usize| -> Result<NormWeights, LoadError> {
         let norm = layout.norms.take(weights, &at(name), width)?;
         Ok(norm.plus(layout.norm_offset))
@@ -239,6 +256,7 @@ fn layer(
         output,
         up,
         down,
+        experts,
         cross: None,
     })
 }

@@ -1,5 +1,6 @@
 //! Configuration of a language model: everything that its layers compute. The architectures fill it in.
 
+use super::experts::Routing;
 use crate::ops::{Activation, Heads, RelativeBias, Rotary};
 
 /// Configuration of a decoder: everything that its layers compute.
@@ -22,6 +23,8 @@ pub struct ModelConfig {
     pub activation: Activation,
     /// Whether the feed-forward layer is gated.
     pub gated: bool,
+    /// How tokens are routed in layers with experts; `None` if all layers are dense.
+    pub routing: Option<Routing>,
     /// Whether the feed-forward layer runs beside the attention.
     pub parallel: Parallel,
     /// How queries and keys are normalised.

@@ -1,7 +1,10 @@
 //! `OLMo`, `OLMo` 2 and 3 (Groeneveld et al. 2024; `OLMo` et al. 2025). The first has norms without weights. From version 2 on
 //! the outputs are normalised instead of the inputs, and queries and keys over all heads together; version 3 has layers that
-//! see a window only.
+//! see a window only. `OLMoE` (Muennighoff et al. 2024) has mixtures of experts, and norms like Llama's beside those of queries
+//! and keys.
 
+use super::config_values::epsilon;
+use super::experts::{ExpertLayout, Routing};
 use super::gated::{self, Layout, NormKind};
 use super::rotary::{RotaryKeys, rotary};
 use super::weights::{Decoder, LocalAttention, ModelConfig, QueryKeyNorm};
@@ -13,9 +16,7 @@ const PATTERN: usize = 4;
 
 pub(super) fn read_1(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
-    if config.optional::<f64>("clip_qkv")?.is_some() {
-        return Err(config.invalid_value("clip_qkv", "clipped queries, keys and values are not supported"));
-    }
+    refuse_clipping(config)?;
     let model_config = ModelConfig {
         epsilon: 1e-5,
         ..gated::model_config(config, RotaryKeys::default())?
@@ -57,6 +58,33 @@ pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
         ..Layout::with_biases(config)?
     };
     gated::read(checkpoint, slice, model_config, &layout)
+}
+
+pub(super) fn read_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    refuse_clipping(config)?;
+    let experts = ExpertLayout::everywhere(config, "intermediate_size")?;
+    let normalised = config.optional("norm_topk_prob")?.unwrap_or(false);
+    let model_config = ModelConfig {
+        query_key_norm: QueryKeyNorm::AllHeads,
+        epsilon: epsilon(config, "rms_norm_eps", 1e-5)?,
+        routing: Some(Routing::read(config, experts.count, normalised)?),
+        ..gated::model_config(config, RotaryKeys::default())?
+    };
+    let layout = Layout {
+        experts: Some(experts),
+        ..Layout::with_biases(config)?
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
+
+fn refuse_clipping(config: &Config) -> Result<(), LoadError> {
+    match config.optional::<f64>("clip_qkv")? {
+        Some(_) => {
+            Err(config.invalid_value("clip_qkv", "clipped queries, keys and values are not supported"))
+        }
+        None => Ok(()),
+    }
 }
 
 fn model_config(config: &Config, keys: RotaryKeys) -> Result<ModelConfig, LoadError> {

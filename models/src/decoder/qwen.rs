@@ -1,6 +1,7 @@
 //! Qwen 2, 2.5 and 3 (Yang et al. 2024, 2025): version 2 has biases in the projections to queries, keys and values,
-//! version 3 normalises the heads of queries and keys.
+//! version 3 normalises the heads of queries and keys. Both have variants with mixtures of experts.
 
+use super::experts::{ExpertLayout, Routing};
 use super::gated::{self, Layout};
 use super::rotary::RotaryKeys;
 use super::weights::{Decoder, LocalAttention, ModelConfig, QueryKeyNorm};
@@ -38,6 +39,69 @@ pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
         ..Layout::default()
     };
     gated::read(checkpoint, slice, model_config, &layout)
+}
+
+pub(super) fn read_2_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let (local, local_layers) = windows(config)?;
+    let experts = ExpertLayout {
+        shared: Some(config.size("shared_expert_intermediate_size")?),
+        ..experts(config)?
+    };
+    let model_config = ModelConfig {
+        local,
+        routing: Some(routing(config, &experts)?),
+        ..gated::model_config(config, RotaryKeys::default())?
+    };
+    let layout = Layout {
+        qkv_bias: config.optional("qkv_bias")?.unwrap_or(true),
+        local_layers,
+        experts: Some(experts),
+        ..Layout::default()
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
+
+pub(super) fn read_3_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let (local, local_layers) = windows(config)?;
+    let experts = experts(config)?;
+    let model_config = ModelConfig {
+        local,
+        query_key_norm: QueryKeyNorm::EachHead,
+        routing: Some(routing(config, &experts)?),
+        ..gated::model_config(config, RotaryKeys::default())?
+    };
+    let attention_bias = config.optional("attention_bias")?.unwrap_or(false);
+    let layout = Layout {
+        qkv_bias: attention_bias,
+        output_bias: attention_bias,
+        local_layers,
+        experts: Some(experts),
+        ..Layout::default()
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
+
+/// Experts are in every `decoder_sparse_step`-th layer that `mlp_only_layers` does not name.
+fn experts(config: &Config) -> Result<ExpertLayout, LoadError> {
+    let layout = ExpertLayout::everywhere(config, "moe_intermediate_size")?;
+    let step = config.optional_size("decoder_sparse_step")?.unwrap_or(1);
+    let dense = config
+        .optional::<Vec<usize>>("mlp_only_layers")?
+        .unwrap_or_default();
+    let layers = 0..layout.layers.len();
+    Ok(ExpertLayout {
+        layers: layers
+            .map(|index| !dense.contains(&index) && (index + 1).is_multiple_of(step))
+            .collect(),
+        ..layout
+    })
+}
+
+fn routing(config: &Config, experts: &ExpertLayout) -> Result<Routing, LoadError> {
+    let normalised = config.optional("norm_topk_prob")?.unwrap_or(false);
+    Routing::read(config, experts.count, normalised)
 }
 
 /// Without `use_sliding_window` a window is ignored; it applies to layers from `max_window_layers` on.

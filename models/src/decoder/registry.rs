@@ -5,8 +5,8 @@
 use super::head::HeadForm;
 use super::weights::{Decoder, LayerWeights, LinearWeights, NormWeights};
 use super::{
-    bloom, cohere, falcon, gemma, gpt_neo, gpt_neox, gpt2, gptj, granite, llama, mistral, mpt, olmo, opt,
-    phi, phi3, qwen, smollm3, stablelm, starcoder2, t5,
+    bloom, cohere, falcon, gemma, gpt_neo, gpt_neox, gpt2, gptj, granite, llama, mistral, mixtral, mpt, olmo,
+    opt, phi, phi3, qwen, smollm3, stablelm, starcoder2, t5,
 };
 use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
 use crate::precision::Table;
@@ -106,6 +106,29 @@ const FAMILIES: &[Family] = &[
     family!("Mistral", "mistral", "model.", HeadForm::SEPARATE, mistral::read),
     family!("Qwen2", "qwen2", "model.", HeadForm::SEPARATE, qwen::read_2),
     family!("Qwen3", "qwen3", "model.", HeadForm::SEPARATE, qwen::read_3),
+    family!("Mixtral", "mixtral", "model.", HeadForm::SEPARATE, mixtral::read),
+    family!(
+        "Qwen2Moe",
+        "qwen2_moe",
+        "model.",
+        HeadForm::SEPARATE,
+        qwen::read_2_moe
+    ),
+    family!(
+        "Qwen3Moe",
+        "qwen3_moe",
+        "model.",
+        HeadForm::SEPARATE,
+        qwen::read_3_moe
+    ),
+    Family {
+        generator: "OlmoeForCausalLM",
+        readers: None,
+        model_type: "olmoe",
+        base: "model.",
+        head: HeadForm::SEPARATE,
+        read: ReadFn::Sliced(olmo::read_moe),
+    },
     family!("Phi3", "phi3", "model.", HeadForm::SEPARATE, phi3::read),
     family!("Phi", "phi", "model.", HeadForm::BIASED, phi::read),
     family!("Granite", "granite", "model.", HeadForm::SEPARATE, granite::read),

@@ -3,6 +3,7 @@
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
+pub(crate) use super::experts::ExpertWeights;
 pub(crate) use super::linear_weights::{LinearWeights, NormWeights};
 pub(crate) use super::model_config::{LocalAttention, ModelConfig, Parallel, QueryKeyNorm};
 use crate::ops::RelativeBias;
@@ -45,10 +46,13 @@ pub struct LayerWeights {
     pub output: LinearWeights,
     /// Norm before the feed-forward layer; `None` if it has the attention's input, or reads the hidden vectors themselves.
     pub feed_forward_norm: Option<NormWeights>,
-    /// Up projection; if gated, the gate followed by the values.
+    /// Up projection; if gated, the gate followed by the values. Empty, like the down projection, if the layer has only
+    /// experts that are chosen; that of the shared expert if it has one.
     pub up: LinearWeights,
     /// Down projection.
     pub down: LinearWeights,
+    /// Experts of which each token uses a few.
+    pub experts: Option<ExpertWeights>,
     /// Cross-attention to the encoder's output, between attention and feed-forward layer.
     pub cross: Option<CrossWeights>,
 }
@@ -132,6 +136,7 @@ impl LayerWeights {
             output: of(self.output),
             up: of(self.up),
             down: of(self.down),
+            experts: self.experts.map(|experts| experts.stored_as(kind)),
             cross: self.cross.map(|cross| CrossWeights {
                 query: of(cross.query),
                 key_value: of(cross.key_value),
@@ -146,12 +151,15 @@ impl LayerWeights {
     pub(crate) fn elements(&self) -> usize {
         self.norms().map(NormWeights::elements).sum::<usize>()
             + self.linears().map(LinearWeights::elements).sum::<usize>()
+            + self.experts.as_ref().map_or(0, ExpertWeights::elements)
     }
 
     /// Memory of all tensors if the linear layers have weights of this type, bytes.
     pub(crate) fn bytes(&self, kind: WeightType) -> usize {
         let norms: usize = self.norms().map(NormWeights::elements).sum();
-        size_of::<f32>() * norms + self.linears().map(|linear| linear.bytes(kind)).sum::<usize>()
+        let experts = self.experts.as_ref();
+        let experts = experts.map_or(0, |experts| experts.bytes(kind));
+        size_of::<f32>() * norms + experts + self.linears().map(|linear| linear.bytes(kind)).sum::<usize>()
     }
 
     /// Every second layer is local, from the first on.
@@ -189,6 +197,7 @@ impl LayerWeights {
                 learned,
             ),
             down: LinearWeights::random(rng, model_config.intermediate_size, width, learned),
+            experts: None,
             cross: None,
         }
     }

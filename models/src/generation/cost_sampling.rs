@@ -97,7 +97,7 @@ impl<M: Ops> Engine<M> {
             let blocks = mini_batches * (mini_batch * tokens).div_ceil(block_tokens);
             forward.push(Sample {
                 blocks: blocks as f64,
-                seconds: mini_batches as f64 * self.forward_s(layer, mini_batch, tokens),
+                seconds: mini_batches as f64 * self.forward_s(layer, mini_batch, tokens)?,
             });
         }
         // The cost of the cache may be too small to measure; then the line is constant.
@@ -138,7 +138,7 @@ impl<M: Ops> Engine<M> {
     }
 
     /// Time of a layer for `requests` requests with `tokens` cached tokens each, without KV Gen.
-    fn forward_s(&self, layer: &Layer<M>, requests: usize, tokens: usize) -> f64 {
+    fn forward_s(&self, layer: &Layer<M>, requests: usize, tokens: usize) -> Result<f64, EngineError> {
         let ctx = self.ctx();
         let (ops, model_config) = (ctx.ops, ctx.model_config);
         let mut x = ops.upload(vec![0.1; requests * model_config.width], model_config.width);
@@ -148,7 +148,8 @@ impl<M: Ops> Engine<M> {
         let positions = vec![tokens.min(model_config.context.saturating_sub(1)); requests];
         // With cross-attention half of the tokens count as the prompt; the total number of keys stays the same.
         let prompt = layer.cross.as_ref().map_or(0, |_| tokens / 2);
-        median_s(|| {
+        let mut failed = None;
+        let seconds = median_s(|| {
             let new_kv = layer.project(ctx, &x, &positions);
             let kv = rotation.next();
             let self_spans = (0..requests).map(|request| {
@@ -162,8 +163,10 @@ impl<M: Ops> Engine<M> {
             let self_spans: Vec<AttentionSpans<'_, M::Matrix>> = self_spans.collect();
             let prompts = (0..requests).map(|request| attended(kv, request * tokens, prompt, None));
             let prompts: Vec<AttentionSpans<'_, M::Matrix>> = prompts.collect();
-            layer.forward(ctx, &mut x, &positions, &new_kv.act, &self_spans, &prompts);
-        })
+            let computed = layer.forward(ctx, &mut x, &positions, &new_kv.act, &self_spans, &prompts);
+            failed = computed.err().or(failed.take());
+        });
+        failed.map_or(Ok(seconds), |error| Err(error.into()))
     }
 
     /// Time to transfer a layer's weights, averaged over all layers; resident layers count as zero.

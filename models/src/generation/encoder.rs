@@ -5,7 +5,7 @@
 
 use super::layer::{Layer, LayerContext};
 use crate::decoder::weights::{Encoder, ModelConfig};
-use crate::ops::{AttentionSpans, Ops, Span};
+use crate::ops::{AttentionSpans, Ops, OpsError, Span};
 
 /// The parts of an encoder besides its layers, on the device.
 pub(super) struct DeviceEncoder<M: Ops> {
@@ -41,13 +41,16 @@ impl<M: Ops> DeviceEncoder<M> {
 
     /// Computes the layer `index` for prompts with `counts` tokens each, stacked in `x`; applies the final norm after
     /// the last layer.
+    ///
+    /// # Errors
+    /// [`OpsError`] if the device fails.
     pub(super) fn read(
         &self,
         (ops, model_config): (&M, &ModelConfig),
         (index, layer): (usize, &Layer<M>),
         x: &mut M::Matrix,
         counts: &[usize],
-    ) {
+    ) -> Result<(), OpsError> {
         let ctx = LayerContext {
             ops,
             model_config,
@@ -70,9 +73,10 @@ impl<M: Ops> DeviceEncoder<M> {
             }
         });
         let self_spans: Vec<AttentionSpans<'_, M::Matrix>> = self_spans.collect();
-        layer.forward(ctx, x, &positions, &new_kv.act, &self_spans, &[]);
+        layer.forward(ctx, x, &positions, &new_kv.act, &self_spans, &[])?;
         if index + 1 == self.layers {
             *x = ops.normalise(x, &self.norm);
         }
+        Ok(())
     }
 }

@@ -10,7 +10,7 @@ use crate::checkpoint::Checkpoint;
 use crate::ops::Ops;
 
 /// At least one per architecture; several where it has variants.
-pub(super) const DECODERS: [&str; 33] = [
+pub(super) const DECODERS: [&str; 37] = [
     "gpt2",
     "opt",
     "llama",
@@ -42,6 +42,10 @@ pub(super) const DECODERS: [&str; 33] = [
     "gpt-neo",
     "bloom",
     "mpt",
+    "mixtral",
+    "qwen2-moe",
+    "qwen3-moe",
+    "olmoe",
     "t5",
     "t5-v1_1",
 ];

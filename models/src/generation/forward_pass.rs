@@ -17,7 +17,7 @@ use super::layer::{Layer, LayerContext, NewKv};
 use super::link::Link;
 use super::transfer::{Buffer, Buffers, StagedBlocks, TransferJob, Transferred, copy};
 use crate::decoder::weights::ModelConfig;
-use crate::ops::{AttentionSpans, Ops, Span};
+use crate::ops::{AttentionSpans, Ops, OpsError, Span};
 
 /// Buffers of each kind.
 const BUFFERS: usize = 2;
@@ -196,7 +196,7 @@ impl<M: Ops> ForwardPass<'_, M> {
             };
             for (batch, loaded) in batches.iter_mut().zip(loaded) {
                 let Some(index) = index.checked_sub(self.decoder()) else {
-                    self.read((index, layer), batch);
+                    self.read((index, layer), batch)?;
                     continue;
                 };
                 let staged = if loaded.is_empty() {
@@ -204,7 +204,7 @@ impl<M: Ops> ForwardPass<'_, M> {
                 } else {
                     Some(arrivals.blocks()?)
                 };
-                let output = self.layer(device, index, layer, batch, staged.as_ref());
+                let output = self.layer(device, index, layer, batch, staged.as_ref())?;
                 if let Some(staged) = staged {
                     let _ = arrivals.free_blocks.send(staged.free(self.ops));
                 }
@@ -227,11 +227,12 @@ impl<M: Ops> ForwardPass<'_, M> {
     }
 
     /// Computes a layer of the encoder for a mini-batch's prompts.
-    fn read(&self, layer: (usize, &Layer<M>), batch: &mut MiniBatch<M>) {
+    fn read(&self, layer: (usize, &Layer<M>), batch: &mut MiniBatch<M>) -> Result<(), OpsError> {
         if let (Some(encoder), Some(source)) = (self.encoder, &mut batch.source) {
             let counts: Vec<usize> = batch.entries.iter().map(BatchEntry::encoded).collect();
-            encoder.read((self.ops, self.model_config), layer, source, &counts);
+            encoder.read((self.ops, self.model_config), layer, source, &counts)?;
         }
+        Ok(())
     }
 
     /// Computes a layer of the decoder for a mini-batch.
@@ -242,7 +243,7 @@ impl<M: Ops> ForwardPass<'_, M> {
         layer: &Layer<M>,
         batch: &mut MiniBatch<M>,
         staged: Option<&StagedBlocks<M>>,
-    ) -> LayerOutput<M> {
+    ) -> Result<LayerOutput<M>, OpsError> {
         let MiniBatch {
             entries,
             x,
@@ -279,12 +280,12 @@ impl<M: Ops> ForwardPass<'_, M> {
             source = context.prompt_kv(ops, model_config, cross, encoded);
             cross_spans = context.prompts(source.as_ref(), encoded.is_some());
         }
-        layer.forward(ctx, x, positions, &new_kv.act, &self_spans, &cross_spans);
+        layer.forward(ctx, x, positions, &new_kv.act, &self_spans, &cross_spans)?;
         drop((self_spans, cross_spans));
-        LayerOutput {
+        Ok(LayerOutput {
             new_kv,
             source: source.filter(|_| encoded.is_some()),
-        }
+        })
     }
 
     /// Writes the new entries of a mini-batch to the cache; returns the bytes written to host memory.

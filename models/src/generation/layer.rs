@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::cross_attention::CrossAttention;
+use super::experts::{ExpertShape, Experts};
 use crate::decoder::weights::{
     CrossWeights, LayerWeights, LinearWeights, ModelConfig, NormWeights, Parallel,
 };
-use crate::ops::{AttentionSpans, Ops, PreparedWeight, ScoreRules, Span, from_words, to_words};
+use crate::ops::{AttentionSpans, Ops, OpsError, PreparedWeight, ScoreRules, Span, from_words, to_words};
 use crate::precision::WeightType;
 
 /// Context shared by all layers: operations, model configuration, position bias.
@@ -37,8 +38,9 @@ pub(super) struct Layer<M: Ops> {
     key_value: M::Linear,
     output: M::Linear,
     feed_forward_norm: Option<M::Norm>,
-    up: M::Linear,
-    down: M::Linear,
+    /// Up and down projection, unless the layer has only experts that are chosen.
+    dense: Option<[M::Linear; 2]>,
+    experts: Option<Experts<M>>,
     pub(super) cross: Option<CrossAttention<M>>,
 }
 
@@ -54,7 +56,10 @@ pub(super) struct HostLayer {
 #[derive(Debug)]
 struct Shape {
     local: bool,
-    linears: [LinearShape; 5],
+    linears: [LinearShape; 3],
+    /// The feed-forward layer's linear layers.
+    dense: Option<[LinearShape; 2]>,
+    experts: Option<ExpertShape>,
     /// The cross-attention's linear layers, if there is one.
     cross: Option<[LinearShape; 3]>,
     /// Which norms exist, and whether they have offsets.
@@ -64,7 +69,7 @@ struct Shape {
 
 /// Size of a linear layer, and the type of its weight.
 #[derive(Debug, Clone, Copy)]
-struct LinearShape {
+pub(super) struct LinearShape {
     inputs: usize,
     outputs: usize,
     kind: WeightType,
@@ -96,14 +101,9 @@ impl HostLayer {
             cross_norm,
         ];
         let norms = norms.map(|norm| norm.map(&mut store_norm));
-        let linears = [
-            weights.query,
-            weights.key_value,
-            weights.output,
-            weights.up,
-            weights.down,
-        ];
-        let mut store = |dense: LinearWeights| {
+        let linears = [weights.query, weights.key_value, weights.output];
+        let dense = (weights.down.outputs > 0).then_some([weights.up, weights.down]);
+        let mut store_as = |dense: LinearWeights, kind: WeightType| {
             let LinearWeights {
                 weight,
                 bias,
@@ -120,13 +120,19 @@ impl HostLayer {
                 kind: prepared.kind,
             }
         };
+        let mut store = |linear| store_as(linear, kind);
         let linears = linears.map(&mut store);
+        let dense = dense.map(|linears| linears.map(&mut store));
         let cross = cross.map(|linears| linears.map(&mut store));
+        let experts = weights.experts;
+        let experts = experts.map(|experts| ExpertShape::new(experts, kind, &mut store_as));
         Self {
             tensors,
             shape: Arc::new(Shape {
                 local: weights.local,
                 linears,
+                dense,
+                experts,
                 cross,
                 norms,
                 epsilon,
@@ -154,6 +160,8 @@ impl HostLayer {
         let Shape {
             local,
             linears,
+            dense,
+            ref experts,
             cross,
             norms,
             epsilon,
@@ -183,7 +191,8 @@ impl HostLayer {
             let weight = PreparedWeight { kind, words: next() };
             ops.linear(weight, from_words(next()), inputs, outputs)
         };
-        let [query, key_value, output, up, down] = linears.map(&mut linear);
+        let [query, key_value, output] = linears.map(&mut linear);
+        let dense = dense.map(|linears| linears.map(&mut linear));
         let cross = cross.map(|(norm, linears)| {
             let [query, key_value, output] = linears.map(&mut linear);
             CrossAttention {
@@ -193,6 +202,7 @@ impl HostLayer {
                 output,
             }
         });
+        let experts = experts.as_ref().map(|shape| shape.experts(&mut linear));
         Layer {
             local,
             attention_norm,
@@ -202,8 +212,8 @@ impl HostLayer {
             key_value,
             output,
             feed_forward_norm,
-            up,
-            down,
+            dense,
+            experts,
             cross,
         }
     }
@@ -274,6 +284,9 @@ impl<M: Ops> Layer<M> {
     /// Computes the rest of the layer (equations 2 to 6) on the hidden vectors `x` of the new tokens, in place. `act`
     /// is the result of [`Layer::project`]; `self_spans` are the keys and values of the self-attention, per request,
     /// `prompts` those of the cross-attention, which is skipped if there are none.
+    ///
+    /// # Errors
+    /// [`OpsError`] if the device fails; only layers with experts wait for it.
     pub(super) fn forward(
         &self,
         ctx: LayerContext<'_, M>,
@@ -282,7 +295,7 @@ impl<M: Ops> Layer<M> {
         act: &M::Matrix,
         self_spans: &[AttentionSpans<'_, M::Matrix>],
         prompts: &[AttentionSpans<'_, M::Matrix>],
-    ) {
+    ) -> Result<(), OpsError> {
         let LayerContext {
             ops,
             model_config,
@@ -326,12 +339,23 @@ impl<M: Ops> Layer<M> {
             cross.forward(ops, model_config, x, prompts);
         }
         let normed = beside.or_else(|| norm.map(|norm| ops.normalise(x, norm)));
-        let hidden = match &normed {
-            Some(normed) => ops.multiply(normed, &self.up),
-            None if model_config.parallel == Parallel::SharedNorm => ops.multiply(act, &self.up),
-            None => ops.multiply(x, &self.up),
+        let input = match &normed {
+            Some(normed) => normed,
+            None if model_config.parallel == Parallel::SharedNorm => act,
+            None => &*x,
         };
-        let hidden = ops.activate(hidden, model_config.activation, model_config.gated);
-        add(x, ops.multiply(&hidden, &self.down), feed_forward_norm);
+        let dense = self.dense.as_ref().map(|[up, down]| {
+            let hidden = ops.multiply(input, up);
+            let hidden = ops.activate(hidden, model_config.activation, model_config.gated);
+            ops.multiply(&hidden, down)
+        });
+        let output = match &self.experts {
+            Some(experts) => Some(experts.forward(ops, model_config, input, dense)?),
+            None => dense,
+        };
+        if let Some(output) = output {
+            add(x, output, feed_forward_norm);
+        }
+        Ok(())
     }
 }

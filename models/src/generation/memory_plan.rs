@@ -72,7 +72,7 @@ impl EngineConfig {
             ..whole
         };
         // Resident layers may use the memory that an engine with all layers streamed leaves.
-        let probe = Engine::new(ops, first_layer(decoder), None, config.clone())?;
+        let probe = Engine::new(ops, largest_layer(decoder), None, config.clone())?;
         let left = budget.saturating_sub(probe.device_memory().total());
         let resident = usize::try_from(left / probe.streamed_bytes().max(1)).unwrap_or(usize::MAX);
         // An encoder's layers are not larger than those of its decoder.
@@ -89,8 +89,10 @@ impl EngineConfig {
     }
 }
 
-/// Copies the first layer only: layers are alike, and a full copy would double the host memory.
-fn first_layer(decoder: &Decoder) -> Decoder {
+/// Copies the largest layer only: layers are alike, or some have experts, and a full copy would double the host memory.
+fn largest_layer(decoder: &Decoder) -> Decoder {
+    let kind = decoder.weight_type;
+    let largest = decoder.layers.iter().max_by_key(|layer| layer.bytes(kind));
     Decoder {
         model_config: decoder.model_config.clone(),
         embedding: if decoder.head.shared {
@@ -101,7 +103,7 @@ fn first_layer(decoder: &Decoder) -> Decoder {
         weight_type: decoder.weight_type,
         embedding_norm: None,
         positions: None,
-        layers: decoder.layers.iter().take(1).cloned().collect(),
+        layers: largest.cloned().into_iter().collect(),
         final_norm: decoder.final_norm.clone(),
         head: decoder.head.clone(),
         encoder: decoder.encoder.as_ref().map(|encoder| Encoder {
@@ -214,6 +216,50 @@ mod tests {
         assert_eq!(expected.len(), 24);
         assert_eq!(generated(ample), expected);
         assert_eq!(generated(tight), expected);
+    }
+
+    /// The layers of a mixture of experts may differ in size, the dense ones first.
+    #[test]
+    fn plans_of_layers_that_differ_fit_their_budget() {
+        for name in ["qwen3-moe", "qwen2-moe"] {
+            let decoder = registry::read_decoder(fixtures::checkpoint(name)).unwrap();
+            let engine = |config| Engine::new(Cpu, decoder.clone(), None, config);
+            let mut config = EngineConfig::plan(Cpu, &decoder, &memory_limits(Some(1 << 30)))
+                .unwrap()
+                .config;
+            let all = engine(config.clone()).unwrap().device_memory().total();
+            config.resident_layers = 0;
+            let least = engine(config).unwrap().device_memory().total();
+            let step = usize::try_from(least.abs_diff(all) / 8).unwrap().max(1);
+            for budget in (least..=all.max(least)).step_by(step) {
+                let planned = EngineConfig::plan(Cpu, &decoder, &memory_limits(Some(budget))).unwrap();
+                if let Err(error) = engine(planned.config) {
+                    panic!("{name}: {error}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn experts_are_streamed_like_other_layers() {
+        for name in ["mixtral", "qwen2-moe", "qwen3-moe", "olmoe"] {
+            let decoder = registry::read_decoder(fixtures::checkpoint(name)).unwrap();
+            for resident_layers in 0..=decoder.layers.len() {
+                let config = EngineConfig {
+                    resident_layers,
+                    ..EngineConfig::resident(&decoder, 512)
+                };
+                let mut engine = Engine::new(Cpu, decoder.clone(), None, config).unwrap();
+                for case in fixtures::cases(name) {
+                    let logits = fixtures::score(&mut engine, &case);
+                    let last = logits.last().unwrap().iter().zip(&case.last_logits);
+                    let largest = last
+                        .map(|(ours, theirs)| (ours - theirs).abs())
+                        .fold(0.0, f32::max);
+                    assert!(largest < 1e-4, "{name}, {resident_layers} resident: {largest}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub(crate) mod detokenizer;
 mod encoder;
 mod engine;
 mod error;
+mod experts;
 #[cfg(test)]
 mod fixtures;
 mod forward_pass;

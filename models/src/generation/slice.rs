@@ -60,13 +60,16 @@ impl<M: Ops> DecoderSlice<M> {
     /// # Errors
     /// [`OpsError`] if the device fails.
     pub(crate) fn forward(&self, states: Vec<f32>, lengths: &[usize]) -> Result<Vec<f32>, OpsError> {
-        let states = self.hidden_states(states, lengths);
+        let states = self.hidden_states(states, lengths)?;
         Ok(self.ops.values(&states)?.into_owned())
     }
 
     /// Computes the layers on the hidden states of texts, concatenated, `[tokens of all, width]`; `lengths` are the
     /// texts' token counts.
-    pub(crate) fn hidden_states(&self, states: Vec<f32>, lengths: &[usize]) -> M::Matrix {
+    ///
+    /// # Errors
+    /// [`OpsError`] if the device fails.
+    pub(crate) fn hidden_states(&self, states: Vec<f32>, lengths: &[usize]) -> Result<M::Matrix, OpsError> {
         let ctx = LayerContext {
             ops: &self.ops,
             model_config: &self.decoder.model_config,
@@ -91,9 +94,9 @@ impl<M: Ops> DecoderSlice<M> {
                 }
             });
             let self_spans: Vec<AttentionSpans<'_, M::Matrix>> = self_spans.collect();
-            layer.forward(ctx, &mut x, &positions, &new_kv.act, &self_spans, &[]);
+            layer.forward(ctx, &mut x, &positions, &new_kv.act, &self_spans, &[])?;
         }
-        x
+        Ok(x)
     }
 
     /// Returns the logits of hidden states `[rows, width]`, one row each; none unless the slice is the last.

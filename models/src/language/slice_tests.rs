@@ -69,6 +69,10 @@ fn chained_slices_equal_the_whole_model() {
         "gpt-neo",
         "bloom",
         "mpt",
+        "mixtral",
+        "qwen2-moe",
+        "qwen3-moe",
+        "olmoe",
     ] {
         let requests = [
             asking(&[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]),

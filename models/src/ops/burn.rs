@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use burn::tensor::activation::{gelu, gelu_approximate, relu, silu, softmax, tanh};
-use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, IndexingUpdateOp, Int, Tensor, TensorData};
 
 use super::{
     Activation, AttentionSpans, Convolution, EncoderAttention, Heads, Ops, OpsError, PreparedWeight, Rotary,
@@ -233,6 +233,14 @@ impl Ops for Burn {
 
     fn add(&self, rows: &mut Tensor<2>, other: &Tensor<2>) {
         rows.inplace(|rows| rows + other.clone());
+    }
+
+    fn add_scaled(&self, rows: &mut Tensor<2>, other: &Tensor<2>, at: &[usize], factors: &[f32]) {
+        let indices: Vec<i64> = at.iter().map(|row| signed(*row)).collect();
+        let indices = TensorData::new(indices, [at.len()]);
+        let indices: Tensor<1, Int> = Tensor::from_data(indices, &self.device);
+        let scaled = other.clone() * self.tensor(factors.to_vec(), 1);
+        rows.inplace(|rows| rows.select_assign(0, indices, scaled, IndexingUpdateOp::Add));
     }
 
     fn activate(&self, rows: Tensor<2>, activation: Activation, gated: bool) -> Tensor<2> {

@@ -172,6 +172,20 @@ impl Ops for Cpu {
         parts.for_each(|(rows, other)| sum_into(rows, other));
     }
 
+    fn add_scaled(&self, rows: &mut Rows, other: &Rows, at: &[usize], factors: &[f32]) {
+        let width = rows.width;
+        let scaled = other
+            .values
+            .chunks_exact(width.max(1))
+            .zip(at.iter().zip(factors));
+        for (other, (row, factor)) in scaled {
+            let row = rows.values.get_mut(row * width..(row + 1) * width);
+            for (value, other) in row.unwrap_or_default().iter_mut().zip(other) {
+                *value += factor * other;
+            }
+        }
+    }
+
     fn activate(&self, mut rows: Rows, activation: Activation, gated: bool) -> Rows {
         let arch = Arch::new();
         if !gated {

@@ -280,6 +280,9 @@ pub trait Ops: Send + Sync + 'static {
     /// Adds `other` to `rows`.
     fn add(&self, rows: &mut Self::Matrix, other: &Self::Matrix);
 
+    /// Adds each row of `other`, multiplied by its factor, to the row of `rows` with the index in `at`. No index occurs twice.
+    fn add_scaled(&self, rows: &mut Self::Matrix, other: &Self::Matrix, at: &[usize], factors: &[f32]);
+
     /// Applies the activation to every element. If `gated`, multiplies the activation of each row's first half by its
     /// second half.
     fn activate(&self, rows: Self::Matrix, activation: Activation, gated: bool) -> Self::Matrix;

@@ -34,6 +34,9 @@ fn results(value: f32) -> Vec<(&'static str, Rows)> {
     Cpu.add(&mut sum, &with_value(rows, WIDTH, value));
     let mut scaled = with_value(rows, WIDTH, value);
     Cpu.scale(&mut scaled, &Cpu.norm(vec![0.5; WIDTH], None, 1e-5));
+    let mut mixed = with_value(rows, WIDTH, 0.0);
+    let at: Vec<usize> = (0..rows).collect();
+    Cpu.add_scaled(&mut mixed, &with_value(rows, WIDTH, value), &at, &vec![0.0; rows]);
     let mut rotated = with_value(rows, WIDTH, value);
     let rotary = Rotary {
         frequencies: vec![1.0, 0.1, 0.01, 0.001],
@@ -68,6 +71,7 @@ fn results(value: f32) -> Vec<(&'static str, Rows)> {
     let norm = |beta| Cpu.norm(vec![1.0; WIDTH], beta, 1e-6);
     vec![
         ("add", sum),
+        ("add scaled", mixed),
         ("rotate", rotated),
         ("scale", scaled),
         (

@@ -142,6 +142,21 @@ fn a_quantised_directory_answers_like_its_original_in_that_type() {
     }
 }
 
+/// The layers that choose experts are copied, those of the experts are quantised.
+#[test]
+fn a_quantised_mixture_of_experts_answers_like_its_original_in_that_type() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["mixtral", "qwen2-moe"] {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
+        let to = folder.path().join(name);
+        let report = quantise(&from, &to, WeightType::Q8_0).unwrap();
+        assert!(report.matrices > 20, "{report:?}");
+        let (mut here, mut there) = (loaded(&from, Some(WeightType::Q8_0)), loaded(&to, None));
+        assert_eq!(continued(&mut there), continued(&mut here), "{name}");
+        assert_eq!(there.info.weight_bytes, here.info.weight_bytes, "{name}");
+    }
+}
+
 #[test]
 fn what_cannot_be_quantised_is_refused_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,0 +1,29 @@
+//! Mixtral (Jiang et al. 2024): Mistral whose feed-forward layers are mixtures of experts.
+
+use super::experts::{ExpertLayout, Routing};
+use super::gated::{self, Layout};
+use super::rotary::RotaryKeys;
+use super::weights::{Decoder, ModelConfig};
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::runtime::slice::Slice;
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let (local, local_layers) = gated::windows(config, |_| true)?;
+    let experts = ExpertLayout {
+        block: "block_sparse_moe",
+        names: ["w1", "w3", "w2"],
+        ..ExpertLayout::everywhere(config, "intermediate_size")?
+    };
+    let model_config = ModelConfig {
+        local,
+        routing: Some(Routing::read(config, experts.count, true)?),
+        ..gated::model_config(config, RotaryKeys::default())?
+    };
+    let layout = Layout {
+        local_layers,
+        experts: Some(experts),
+        ..Layout::default()
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
