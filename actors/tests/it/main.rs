@@ -1,7 +1,7 @@
 //! Integration tests of the actors over the embedded broker and a real nats-server: one binary, because each one links
 //! everything again. All tests share the embedded broker of the process, so each uses an app name of its own.
 //!
-//! `codec_memory` and `ingress_memory` are apart: they measure their processes.
+//! `codec_memory` and `ingress_memory` are apart: they measure their processes, and are tests of `kaskade-actors`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

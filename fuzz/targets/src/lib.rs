@@ -7,6 +7,8 @@
 //! |---|---|
 //! | [`plans`] | plans, profiles, pipelines, traces, and the simulator on any plan that is sound |
 //! | [`wire`] | wire messages and bodies of clients |
+//! | [`kinds`] | a target for each wire message |
+//! | [`receivers`] | what the receivers of messages do with them |
 //! | [`chunks`] | messages in chunks |
 //! | [`names`] | subjects and headers |
 //! | [`files`] | an app's TOML, safetensors, `config.json`, manifests, IDX files |
@@ -30,10 +32,14 @@ pub mod edit;
 #[cfg(feature = "serving")]
 pub mod files;
 #[cfg(feature = "serving")]
+pub mod kinds;
+#[cfg(feature = "serving")]
 pub mod messages;
 #[cfg(feature = "serving")]
 pub mod names;
 pub mod plans;
+#[cfg(feature = "serving")]
+pub mod receivers;
 pub mod script;
 #[cfg(feature = "serving")]
 pub mod seeds;
@@ -78,7 +84,6 @@ const PLANNING: &[Target] = &[
 #[cfg(feature = "serving")]
 const SERVING: &[Target] = &[
     target("wire", wire::wire, 4_000, 4 << 10),
-    target("wire_edited", wire::wire_edited, 4_000, 4 << 10),
     target("body", wire::body, 4_000, 4 << 10),
     target("chunks", chunks::chunks, 4_000, 4 << 10),
     target("subjects", names::subjects, 4_000, 1 << 10),
@@ -93,7 +98,22 @@ const SERVING: &[Target] = &[
 #[cfg(not(feature = "serving"))]
 const SERVING: &[Target] = &[];
 
+/// The targets of single messages.
+#[cfg(feature = "serving")]
+use kinds::KINDS;
+#[cfg(not(feature = "serving"))]
+const KINDS: &[Target] = &[];
+
 /// Every target.
 pub fn targets() -> impl Iterator<Item = &'static Target> {
-    PLANNING.iter().chain(SERVING)
+    PLANNING.iter().chain(SERVING).chain(KINDS)
+}
+
+/// Runs a target over an input; `libFuzzer`'s programs call it with their own names.
+///
+/// # Panics
+/// When the input breaks a promise, or when there is no target of that name.
+pub fn run(name: &str, input: &[u8]) {
+    let target = targets().find(|target| target.name == name);
+    (target.expect("each program has the name of a target").run)(input);
 }

@@ -7,17 +7,20 @@ use kaskade_actors::error::{Code, Fault};
 use kaskade_actors::metrics::Spent;
 use kaskade_actors::wire::{
     Abandoned, AuditReport, Beat, BranchReply, CertificateNotice, Done, DoneResult, DriftNotice,
-    EnergyReport, FanOuts, Feedback, Found, GearShift, Hop, HopAnswer, InferReply, InferRequest,
-    IngressState, LoadCount, Message, ModelEnergy, Observation, PlanNotice, PlanReport, PlanRequest,
-    ReplicaBeat, RightAnswer, Runs, ShiftReport, StageRequest, Tokens, WatchReport,
+    EnergyReport, FanOuts, Feedback, FeedbackReply, Found, GearShift, Hop, HopAnswer, InferReply,
+    InferRequest, IngressState, LoadCount, Message, ModelEnergy, Observation, PlanNotice, PlanReport,
+    PlanRequest, ReplicaBeat, RightAnswer, Runs, ShiftReport, StageRequest, Tokens, WatchReport,
 };
 use kaskade_models::{Datatype, Tensor};
 use kaskade_policy::gather::Branch;
 use kaskade_policy::remote::price::{Cost, CostSource};
+use kaskade_policy::watch::Counts;
 
 /// A message as bytes and, for those that can be written so, as JSON.
 #[derive(Debug)]
 pub struct Example {
+    /// The message, as [`Message::NAME`] says.
+    pub message: &'static str,
     /// Its name, for the file that it becomes.
     pub name: String,
     /// MessagePack.
@@ -44,6 +47,7 @@ pub fn examples() -> Vec<Example> {
         example("ingress_state", &ingress_state()),
         example("energy", &energy()),
         example("feedback", &feedback()),
+        example("feedback-reply", &feedback_reply()),
         example("audit", &audit()),
         example("watch", &WatchReport::default()),
         example("certificate", &certificate()),
@@ -58,6 +62,7 @@ pub fn examples() -> Vec<Example> {
 
 fn example<M: Message>(name: &str, message: &M) -> Example {
     Example {
+        message: M::NAME,
         name: name.to_owned(),
         bytes: message.encode().expect("an example can be encoded"),
         json: serde_json::to_string(message).ok(),
@@ -264,13 +269,33 @@ fn feedback() -> Feedback {
     }
 }
 
+fn feedback_reply() -> FeedbackReply {
+    FeedbackReply {
+        id: "order-17".to_owned(),
+        right: true,
+        variant: "digits-large".to_owned(),
+        audited: true,
+    }
+}
+
 fn audit() -> AuditReport {
     AuditReport {
         ingress: "ingress".to_owned(),
         epoch: 3,
-        limit: Some(2),
-        ..AuditReport::default()
+        counts: counts(),
+        limit: Some(1),
     }
+}
+
+/// Of a list of two cascades: the largest variant alone, and a smaller one before it.
+fn counts() -> Counts {
+    let mut counts = Counts::default();
+    if let Some(cascade) = counts.at(1) {
+        cascade.count(0, 0);
+        cascade.count(0, 2);
+        cascade.count(1, 1);
+    }
+    counts
 }
 
 fn certificate() -> CertificateNotice {

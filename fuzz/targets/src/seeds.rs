@@ -7,6 +7,7 @@ use kaskade_policy::profile::Profile;
 use serde_json::{Value, json};
 
 use crate::corpus::repository;
+use crate::kinds::{AS_BYTES, AS_EDITS, KINDS, target_of};
 use crate::messages::examples;
 
 /// Writes the corpus of every target. Other files in it stay.
@@ -140,6 +141,10 @@ fn traces() -> io::Result<()> {
 fn wire() -> io::Result<()> {
     for example in examples() {
         put("wire", &format!("{}.msgpack", example.name), &example.bytes)?;
+        if let Some(target) = target_of(example.message) {
+            let bytes = [&[AS_BYTES], &*example.bytes].concat();
+            put(target, &format!("{}.bytes", example.name), bytes)?;
+        }
         if let Some(json) = example.json.filter(|_| example.name.starts_with(['i', 'r'])) {
             put("body", &format!("{}.json", example.name), json)?;
         }
@@ -240,18 +245,24 @@ fn scripts() -> io::Result<()> {
         "plan_edited",
         "profile_edited",
         "pipeline_edited",
-        "wire_edited",
         "chunks",
         "checkpoint",
     ] {
-        for seed in 0..12_u8 {
-            let script: Vec<u8> = (0..32)
-                .map(|at: u8| at.wrapping_mul(37).wrapping_add(seed))
-                .collect();
-            // The first decision is often which template; every seed takes another one.
-            let script = [&[seed], script.as_slice()].concat();
-            put(target, &format!("{seed:02}.script"), script)?;
+        for seed in 0..12 {
+            put(target, &format!("{seed:02}.script"), script(seed))?;
+        }
+    }
+    for target in KINDS {
+        for seed in 0..3 {
+            let edits = [&[AS_EDITS], script(seed).as_slice()].concat();
+            put(target.name, &format!("{seed:02}.script"), edits)?;
         }
     }
     Ok(())
+}
+
+/// The first decision is often which template; every seed takes another one.
+fn script(seed: u8) -> Vec<u8> {
+    let decisions = (0..32).map(|at: u8| at.wrapping_mul(37).wrapping_add(seed));
+    std::iter::once(seed).chain(decisions).collect()
 }

@@ -1,20 +1,14 @@
 //! Messages of any sender: the wire messages, and bodies of clients.
 
-use std::sync::LazyLock;
-
 use bytes::Bytes;
-use kaskade_actors::ingress::check::checked;
 use kaskade_actors::wire::{
-    Abandoned, AuditReport, Beat, CertificateNotice, ContentType, Done, DoneResult, DriftNotice,
-    EnergyReport, Feedback, FeedbackReply, GearShift, InferReply, InferRequest, IngressState, LoadCount,
-    Message, PlanNotice, PlanReport, PlanRequest, ShiftReport, StageRequest, WatchReport, decode_infer,
-    decode_reply, encode_fault, encode_reply,
+    Abandoned, AuditReport, Beat, CertificateNotice, ContentType, Done, DriftNotice, EnergyReport, Feedback,
+    FeedbackReply, GearShift, InferReply, InferRequest, IngressState, LoadCount, Message, PlanNotice,
+    PlanReport, PlanRequest, ShiftReport, StageRequest, WatchReport, decode_infer, decode_reply,
+    encode_fault, encode_reply,
 };
-use kaskade_models::check_outputs;
 
-use crate::edit::edited;
-use crate::messages::examples;
-use crate::script::Script;
+use crate::receivers;
 
 /// Bytes as every message there is: refused with a reason, or the same after a round.
 pub fn wire(input: &[u8]) {
@@ -23,7 +17,7 @@ pub fn wire(input: &[u8]) {
     round::<InferReply>(&bytes);
     round::<StageRequest>(&bytes);
     round::<Done>(&bytes);
-    result(&bytes);
+    receivers::done(&bytes);
     round::<Beat>(&bytes);
     round::<Abandoned>(&bytes);
     round::<IngressState>(&bytes);
@@ -40,41 +34,6 @@ pub fn wire(input: &[u8]) {
     round::<PlanReport>(&bytes);
     round::<PlanNotice>(&bytes);
     round::<EnergyReport>(&bytes);
-}
-
-/// The result of a stage as the ingress takes it: what passes its check may be an answer.
-fn result(bytes: &Bytes) {
-    let Ok(done) = Done::decode(bytes) else { return };
-    let done = checked(done);
-    match &done.result {
-        DoneResult::Fault(_) => {}
-        DoneResult::Part { outputs, .. } => assert!(check_outputs(outputs.clone()).is_ok()),
-        DoneResult::Outputs {
-            outputs,
-            confidence,
-            children,
-            ..
-        } => {
-            assert!(check_outputs(outputs.clone()).is_ok() || (outputs.is_empty() && !children.is_empty()));
-            assert!(confidence.is_none_or(|confidence| (0.0..=1.0).contains(&confidence)));
-        }
-    }
-    assert_eq!(checked(done.clone()), done, "a second check changed a result");
-}
-
-/// An edited message. Its tensors' data are arrays, as a peer may send them; the bytes are for [`wire`].
-pub fn wire_edited(input: &[u8]) {
-    static TEMPLATES: LazyLock<Vec<String>> = LazyLock::new(|| {
-        examples()
-            .into_iter()
-            .filter_map(|example| example.json)
-            .collect()
-    });
-    let templates: Vec<&str> = TEMPLATES.iter().map(String::as_str).collect();
-    let tree = edited(&templates, &mut Script::new(input));
-    let bytes = rmp_serde::to_vec_named(&tree).expect("JSON has a form in MessagePack");
-    wire(&bytes);
-    body(tree.to_string().as_bytes());
 }
 
 /// A client's body, as a request and as a reply, in both formats.
@@ -115,7 +74,7 @@ fn answered(format: ContentType, body: &Bytes) {
 }
 
 /// Compared as bytes: a NaN is not equal to itself.
-fn round<M: Message>(bytes: &Bytes) {
+pub(crate) fn round<M: Message>(bytes: &Bytes) {
     let message = match M::decode(bytes) {
         Ok(message) => message,
         Err(error) => return assert!(!error.to_string().is_empty()),

@@ -48,7 +48,7 @@ impl Model for Any {
 /// The smallest of the examples' language models, with a chat template.
 fn small(folder: &Path) -> Result<Any, String> {
     let weights =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/shakespeare/weights/shakespeare-pico");
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples/shakespeare/weights/shakespeare-pico");
     for file in ["config.json", "model.safetensors", "tokenizer.json"] {
         std::fs::copy(weights.join(file), folder.join(file)).unwrap();
     }

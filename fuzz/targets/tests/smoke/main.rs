@@ -20,6 +20,8 @@ use std::panic::catch_unwind;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "serving")]
+use kaskade_fuzz_targets::corpus::repository;
 use kaskade_fuzz_targets::{Target, corpus::inputs, targets};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -50,8 +52,22 @@ fn every_target_keeps_its_promises() {
     for target in targets().filter(chosen) {
         let begin = Instant::now();
         let runs = smoke(target);
-        println!("{:>16} {runs:>8} runs {:>8.2?}", target.name, begin.elapsed());
+        println!("{:>23} {runs:>8} runs {:>8.2?}", target.name, begin.elapsed());
     }
+}
+
+#[cfg(feature = "serving")]
+#[test]
+fn every_target_has_a_program_for_libfuzzer() {
+    let manifest = fs::read_to_string(repository().join("fuzz/Cargo.toml")).unwrap();
+    let names = manifest
+        .lines()
+        .filter_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+    let mut programs: Vec<&str> = names.filter(|name| *name != "kaskade-libfuzzer").collect();
+    let mut all: Vec<&str> = targets().map(|target| target.name).collect();
+    programs.sort_unstable();
+    all.sort_unstable();
+    assert_eq!(programs, all);
 }
 
 fn smoke(target: &Target) -> u32 {
