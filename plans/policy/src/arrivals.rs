@@ -67,9 +67,9 @@ impl ArrivalCounter {
 
     /// Takes the arrivals since the last call, over all ingresses, and forgets ingresses that were silent for long.
     pub fn take(&mut self, now: u64) -> u64 {
-        let mut arrivals = 0;
+        let mut arrivals = 0_u64;
         self.ingresses.retain(|_, counted| {
-            arrivals += counted.total - counted.taken;
+            arrivals = arrivals.saturating_add(counted.total - counted.taken);
             counted.taken = counted.total;
             let unheard = now.saturating_sub(counted.heard);
             counted.silent = unheard >= SILENCE_US;
@@ -106,6 +106,16 @@ mod tests {
         assert_eq!(book.take(100_000), 40);
         book.heard("b", 190, 300_000);
         assert_eq!(book.take(300_000), 60);
+    }
+
+    #[test]
+    fn totals_of_any_size_are_summed() {
+        let mut book = ArrivalCounter::new(0);
+        for ingress in ["a", "b"] {
+            book.heard(ingress, 0, 0);
+            book.heard(ingress, u64::MAX, 100_000);
+        }
+        assert_eq!(book.take(100_000), u64::MAX);
     }
 
     #[test]
