@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::registry::*;
+use crate::checkpoint::LoadError;
 use crate::device::Device;
 use crate::runtime::loaded::Task;
 use crate::runtime::model::Inputs;
@@ -39,6 +40,9 @@ const FAMILIES: [&str; 26] = [
     "gpt2-classification",
 ];
 
+/// Families that cannot be sliced.
+const WHOLE: [&str; 4] = ["resnet", "resnet-basic", "convnext", "convnextv2"];
+
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
 }
@@ -57,7 +61,7 @@ fn fixture(name: &'static str) -> Fixture {
 #[test]
 fn every_family_matches_transformers() {
     let mut failures = Vec::new();
-    for name in FAMILIES {
+    for name in FAMILIES.into_iter().chain(WHOLE) {
         match fixture(name).compare(&Device::Cpu) {
             Ok(parity) if parity.largest_difference < 1e-4 && parity.largest_padding_difference < 1e-5 => {
                 println!("{name}: {parity:?}");
@@ -102,6 +106,21 @@ fn every_family_can_be_sliced() {
                 assert!((one - other).abs() < 1e-5, "{name}: {one} {other}");
             }
         }
+    }
+}
+
+#[test]
+fn families_that_cannot_be_sliced_say_so() {
+    for name in WHOLE {
+        let options = LoadOptions {
+            slice: Slice::new(0, 2).unwrap(),
+            ..LoadOptions::default()
+        };
+        let refused = load_checkpoint(fixture(name).checkpoint().unwrap(), &Device::Cpu, &options);
+        assert!(
+            matches!(refused.err().unwrap(), LoadError::NotSliced { .. }),
+            "{name}"
+        );
     }
 }
 

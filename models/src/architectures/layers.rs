@@ -2,7 +2,7 @@
 
 use crate::checkpoint::{LoadError, Weights, transposed};
 use crate::ops::Ops;
-use crate::precision::Table;
+use crate::precision::{Table, WeightType};
 
 /// Takes layers from a checkpoint to a device.
 pub(super) struct Layers<'a, O> {
@@ -183,6 +183,23 @@ impl<O: Ops> Layers<'_, O> {
         outputs: usize,
     ) -> O::Linear {
         let (elements, kind) = (weight.len(), self.weights.weight_type());
+        let prepared = self.ops.prepare(weight, inputs, outputs, kind);
+        self.weights
+            .count_prepared(elements, prepared.kind.bytes(elements));
+        self.ops.linear(prepared, bias, inputs, outputs)
+    }
+
+    /// Uploads a linear layer whose weights were computed from those of the checkpoint, so that they are exact in no smaller
+    /// type: in the requested type, else f32.
+    pub(super) fn upload_folded(
+        &mut self,
+        weight: Vec<f32>,
+        bias: Vec<f32>,
+        inputs: usize,
+        outputs: usize,
+    ) -> O::Linear {
+        let (elements, kind) = (weight.len(), self.weights.requested_type());
+        let kind = kind.unwrap_or(WeightType::F32);
         let prepared = self.ops.prepare(weight, inputs, outputs, kind);
         self.weights
             .count_prepared(elements, prepared.kind.bytes(elements));

@@ -25,6 +25,7 @@ mod text_decoder;
 mod text_encoder;
 mod text_form;
 mod text_head;
+mod vision;
 mod vit;
 mod vit_form;
 
