@@ -11,7 +11,9 @@ use crate::runtime::slice::Slice;
 use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 
-const FAMILIES: [&str; 26] = [
+const FAMILIES: [&str; 28] = [
+    "beit",
+    "beit-shared",
     "distilbert",
     "distilbert-question-answering",
     "roberta",
@@ -41,7 +43,14 @@ const FAMILIES: [&str; 26] = [
 ];
 
 /// Families that cannot be sliced.
-const WHOLE: [&str; 4] = ["resnet", "resnet-basic", "convnext", "convnextv2"];
+const WHOLE: [&str; 6] = [
+    "resnet",
+    "resnet-basic",
+    "convnext",
+    "convnextv2",
+    "swin",
+    "swinv2",
+];
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
@@ -135,6 +144,11 @@ fn what_an_architecture_cannot_do_is_refused_by_its_key() {
         ("mpnet", "relative_attention_num_buckets", "3"),
         ("electra", "position_embedding_type", "\"relative_key\""),
         ("distilbert", "problem_type", "\"regression\""),
+        ("resnet", "layer_type", "\"wide\""),
+        ("convnext", "depths", "[1]"),
+        ("swin", "window_size", "8"),
+        ("swin", "num_heads", "[3, 4]"),
+        ("beit", "image_size", "[16, 12]"),
     ] {
         let mut fixture = fixture(name);
         let mut config: serde_json::Map<String, serde_json::Value> =

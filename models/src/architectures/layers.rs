@@ -80,15 +80,32 @@ impl<O: Ops> Layers<'_, O> {
         outputs: usize,
         biased: bool,
     ) -> Result<O::Linear, LoadError> {
+        let biased: Vec<bool> = vec![biased; prefixes.len()];
+        self.concatenated_with(prefixes, inputs, outputs, &biased)
+    }
+
+    /// Takes linear layers as [`Layers::concatenated`] does; `biased` says which of them have a bias.
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub(super) fn concatenated_with(
+        &mut self,
+        prefixes: &[String],
+        inputs: usize,
+        outputs: usize,
+        biased: &[bool],
+    ) -> Result<O::Linear, LoadError> {
         let (mut parts, mut bias): (Vec<Vec<f32>>, Vec<f32>) =
             (Vec::with_capacity(prefixes.len()), Vec::new());
-        for prefix in prefixes {
+        for (prefix, has_bias) in prefixes.iter().zip(biased) {
             parts.push(
                 self.weights
                     .take_transposed(&format!("{prefix}.weight"), inputs, outputs)?,
             );
-            if biased {
+            if *has_bias {
                 bias.extend(self.weights.take(&format!("{prefix}.bias"), &[outputs])?);
+            } else if biased.contains(&true) {
+                bias.resize(bias.len() + outputs, 0.0);
             }
         }
         if parts.len() == 1 {

@@ -28,6 +28,7 @@ mod text_head;
 mod vision;
 mod vit;
 mod vit_form;
+mod vit_positions;
 
 #[cfg(test)]
 mod family_tests;

@@ -159,7 +159,14 @@ const fn image_classifier(
     }
 }
 
-const OTHERS: [Architecture; 12] = [
+const OTHERS: [Architecture; 15] = [
+    Architecture {
+        name: "BeitForImageClassification",
+        model_type: "beit",
+        head: Some("classifier."),
+        build: Build::Image(vit_form::Form::BEIT),
+        unused: &["beit.embeddings.mask_token"],
+    },
     image_classifier("ResNetForImageClassification", "resnet", vision::resnet::build),
     image_classifier(
         "ConvNextForImageClassification",
@@ -170,6 +177,12 @@ const OTHERS: [Architecture; 12] = [
         "ConvNextV2ForImageClassification",
         "convnextv2",
         vision::convnext::build_second,
+    ),
+    image_classifier("SwinForImageClassification", "swin", vision::swin::build),
+    image_classifier(
+        "Swinv2ForImageClassification",
+        "swinv2",
+        vision::swin::build_second,
     ),
     Architecture {
         name: "ViTForImageClassification",

@@ -27,7 +27,7 @@ use std::borrow::Cow;
 
 use thiserror::Error;
 
-pub use encoder_attention::{DistanceRows, DistanceScores, EncoderAttention};
+pub use encoder_attention::{DistanceRows, DistanceScores, EncoderAttention, PairScores};
 pub use packed::PreparedWeight;
 pub(crate) use packed::{from_words, to_words};
 

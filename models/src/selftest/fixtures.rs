@@ -49,7 +49,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 24] = [
+pub const ALL: [Fixture; 28] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -74,10 +74,14 @@ pub const ALL: [Fixture; 24] = [
     fixture!("dinov2-registers"),
     fixture!("deit"),
     fixture!("deit-distilled"),
+    fixture!("beit"),
+    fixture!("beit-shared"),
     fixture!("resnet"),
     fixture!("resnet-basic"),
     fixture!("convnext"),
     fixture!("convnextv2"),
+    fixture!("swin"),
+    fixture!("swinv2"),
     fixture!("cnn"),
     fixture!("mlp"),
 ];

@@ -1,4 +1,4 @@
-//! Image classifiers whose layers work on a grid of pixels: `ResNet`, `ConvNeXt`, and models like them. A family reads its
+//! Image classifiers whose layers work on a grid of pixels: `ResNet`, `ConvNeXt`, Swin, and models like them. A family reads its
 //! `config.json` and lists its [steps].
 //!
 //! Inputs: `pixel_values` FP32 `[channels, height, width]`, normalised according to the checkpoint's
@@ -8,6 +8,8 @@
 pub(super) mod convnext;
 pub(super) mod resnet;
 mod steps;
+pub(super) mod swin;
+mod windows;
 
 use self::steps::{Builder, Step};
 use super::layers::Layers;
@@ -127,7 +129,7 @@ impl<O: Ops> Grid<O> {
         let pixels = images.iter().map(|image| transposed(image, height * width));
         let pixels: Vec<Vec<f32>> = pixels.collect();
         let pixels = self.ops.upload(pixels.concat(), channels);
-        let logits = steps::run(&self.ops, &self.steps, &pixels).unwrap_or(pixels);
+        let logits = steps::run(&self.ops, &self.steps, &pixels, images.len()).unwrap_or(pixels);
         let logits = rows(&self.ops, &logits, self.classifier.len())?;
         Ok(logits
             .iter()

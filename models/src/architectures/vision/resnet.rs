@@ -56,8 +56,7 @@ impl Family for ResNet {
                     stride: if strided { 2 } else { 1 },
                     bottleneck,
                     early,
-                    // As in transformers, which passes the setting to no other block.
-                    activation: if layer == 0 { activation } else { Activation::Relu },
+                    activation,
                 };
                 block.add(builder)?;
             }

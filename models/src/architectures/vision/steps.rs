@@ -1,9 +1,10 @@
 //! The steps of networks on images, and the builder that takes their weights. Matrices are
 //! `[images * height * width, channels]`.
 
+use super::windows::{Places, WindowAttention};
 use crate::architectures::layers::Layers;
 use crate::checkpoint::{LoadError, transposed};
-use crate::ops::{Activation, Convolution, Ops};
+use crate::ops::{Activation, Convolution, Ops, Span};
 
 /// A layer, and what changes its result in place.
 pub(super) struct Step<O: Ops> {
@@ -20,6 +21,9 @@ enum Layer<O: Ops> {
     Normalise(O::Norm),
     /// Mean of this many pixels.
     Mean(usize),
+    /// Puts pixels of an image side by side, as many as make a row of this width.
+    Merge(Places, usize),
+    Attend(Box<WindowAttention<O>>),
     /// Sum of two branches; one without steps is the input itself.
     Add(Vec<Step<O>>, Vec<Step<O>>),
 }
@@ -30,19 +34,21 @@ enum Change<O: Ops> {
     Scale(O::Norm),
     /// Response normalisation of images of this many pixels.
     NormaliseResponses(usize, O::Norm),
+    /// Adds the same rows to every image: a matrix of this height and width.
+    AddRows(O::Matrix, [usize; 2]),
 }
 
 /// Computes steps one after the other; `None` without steps.
-pub(super) fn run<O: Ops>(ops: &O, steps: &[Step<O>], x: &O::Matrix) -> Option<O::Matrix> {
+pub(super) fn run<O: Ops>(ops: &O, steps: &[Step<O>], x: &O::Matrix, images: usize) -> Option<O::Matrix> {
     steps.iter().fold(None, |result, step| {
-        let result = step.layer.run(ops, result.as_ref().unwrap_or(x));
+        let result = step.layer.run(ops, result.as_ref().unwrap_or(x), images);
         let changed = step.changes.iter();
-        Some(changed.fold(result, |x, change| change.run(ops, x)))
+        Some(changed.fold(result, |x, change| change.run(ops, x, images)))
     })
 }
 
 impl<O: Ops> Layer<O> {
-    fn run(&self, ops: &O, x: &O::Matrix) -> O::Matrix {
+    fn run(&self, ops: &O, x: &O::Matrix, images: usize) -> O::Matrix {
         match self {
             Self::Convolve(convolution, linear) => ops.convolve(x, convolution, linear),
             Self::ConvolveChannels(convolution, weights) => ops.convolve_channels(x, convolution, weights),
@@ -50,10 +56,12 @@ impl<O: Ops> Layer<O> {
             Self::Multiply(linear) => ops.multiply(x, linear),
             Self::Normalise(norm) => ops.normalise(x, norm),
             Self::Mean(count) => ops.mean(x, *count),
+            Self::Merge(places, width) => ops.with_width(ops.select(x, &places.of_images(images)), *width),
+            Self::Attend(attention) => attention.run(ops, x, images),
             Self::Add(branch, shortcut) => {
                 // The mean of one row is the row: a branch without steps is a copy.
-                let mut sum = run(ops, branch, x).unwrap_or_else(|| ops.mean(x, 1));
-                let other = run(ops, shortcut, x);
+                let mut sum = run(ops, branch, x, images).unwrap_or_else(|| ops.mean(x, 1));
+                let other = run(ops, shortcut, x, images);
                 ops.add(&mut sum, other.as_ref().unwrap_or(x));
                 sum
             }
@@ -62,11 +70,19 @@ impl<O: Ops> Layer<O> {
 }
 
 impl<O: Ops> Change<O> {
-    fn run(&self, ops: &O, mut x: O::Matrix) -> O::Matrix {
+    fn run(&self, ops: &O, mut x: O::Matrix, images: usize) -> O::Matrix {
         match self {
             Self::Activate(activation) => return ops.activate(x, *activation, false),
             Self::Scale(factors) => ops.scale(&mut x, factors),
             Self::NormaliseResponses(count, norm) => ops.normalise_responses(&mut x, *count, norm),
+            Self::AddRows(rows, [count, width]) => {
+                let rows = Span {
+                    matrix: rows,
+                    from: 0,
+                    count: *count,
+                };
+                ops.add(&mut x, &ops.gather(&vec![rows; images], *width));
+            }
         }
         x
     }
@@ -264,13 +280,63 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         self.shape = [1, 1, channels];
     }
 
+    /// Puts the four pixels of every square of two by two side by side, column by column.
+    pub(super) fn merge(&mut self) {
+        let [height, width, channels] = self.shape;
+        let (down, across) = (height.div_ceil(2), width.div_ceil(2));
+        self.push(Layer::Merge(Places::squares([height, width]), 4 * channels));
+        self.shape = [down, across, 4 * channels];
+    }
+
+    /// Adds attention within windows.
+    pub(super) fn attend(&mut self, attention: WindowAttention<O>) {
+        self.push(Layer::Attend(Box::new(attention)));
+    }
+
+    /// Adds the vectors `{name}` of the places of an image to the last result.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn add_positions(&mut self, name: &str) -> Result<(), LoadError> {
+        let [height, width, channels] = self.shape;
+        let count = height * width;
+        let rows = self.layers.weights.take(name, &[1, count, channels])?;
+        let rows = self.layers.ops.upload(rows, channels);
+        self.change(Change::AddRows(rows, [count, channels]));
+        Ok(())
+    }
+
+    /// Height and width of the images now.
+    pub(super) fn size(&self) -> [usize; 2] {
+        let [height, width, _] = self.shape;
+        [height, width]
+    }
+
+    /// Where the weights come from.
+    pub(super) fn layers(&mut self) -> &mut Layers<'w, O> {
+        self.layers
+    }
+
     /// Adds a linear layer of the channels.
     ///
     /// # Errors
     /// As [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn multiply(&mut self, name: &str, outputs: usize) -> Result<(), LoadError> {
+        self.multiply_with(name, outputs, true)
+    }
+
+    /// Adds a linear layer of the channels; without `biased` it has no bias.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn multiply_with(
+        &mut self,
+        name: &str,
+        outputs: usize,
+        biased: bool,
+    ) -> Result<(), LoadError> {
         let [height, width, channels] = self.shape;
-        let linear = self.layers.linear(name, channels, outputs)?;
+        let linear = self.layers.linear_with(name, channels, outputs, biased)?;
         self.push(Layer::Multiply(linear));
         self.shape = [height, width, outputs];
         Ok(())

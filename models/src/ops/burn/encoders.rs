@@ -78,6 +78,12 @@ fn added_scores(
         let chosen: Tensor<2> = table.clone().select(1, indices(places.collect(), device));
         add(chosen.reshape([1, heads, tokens, tokens]).expand(shape));
     }
+    if let Some(pairs) = &form.pairs {
+        let rows = pairs.kinds.iter();
+        let rows = rows.flat_map(|kind| (0..heads).map(move |head| kind * heads + head));
+        let chosen: Tensor<2> = pairs.values.clone().select(0, indices(rows.collect(), device));
+        add(chosen.reshape(shape));
+    }
     if let Some(window) = form.window {
         let hidden = pairs().map(|(query, key)| if query.abs_diff(key) > window { HIDDEN } else { 0.0 });
         let hidden: Vec<f32> = hidden.collect();
@@ -154,7 +160,7 @@ fn hidden_keys(
 #[cfg(test)]
 mod tests {
     use super::super::super::cpu::Cpu;
-    use super::super::super::{DistanceRows, DistanceScores, Ops};
+    use super::super::super::{DistanceRows, DistanceScores, Ops, PairScores};
     use super::super::Burn;
     use super::*;
 
@@ -196,6 +202,27 @@ mod tests {
         let projected = ops.upload(values.to_vec(), 3 * width);
         let attended = ops.attend_sequences(&projected, sequences, &attention);
         ops.values(&attended).unwrap().into_owned()
+    }
+
+    #[test]
+    fn scores_of_pairs_match_the_kernels() {
+        fn attended<O: Ops>(ops: &O) -> Vec<f32> {
+            let (masks, projected) = ([[true; 5]; 3], ops.upload(numbers(15 * 36), 36));
+            let sequences: Vec<&[bool]> = masks.iter().map(|mask| &mask[..]).collect();
+            let values = ops.upload(numbers(2 * 3 * 25), 25);
+            let mut attention = EncoderAttention::plain(3, 4);
+            attention.pairs = Some(PairScores {
+                values: &values,
+                kinds: &[0, 1, 0],
+                tokens: 5,
+            });
+            let attended = ops.attend_sequences(&projected, &sequences, &attention);
+            ops.values(&attended).unwrap().into_owned()
+        }
+        let burn = Burn {
+            device: Device::flex(),
+        };
+        assert!(close(&attended(&burn), &attended(&Cpu)));
     }
 
     #[test]
