@@ -49,6 +49,8 @@ pub(super) struct EncoderConfig {
 pub(super) struct BlockNames {
     /// Query, key and value projections: three layers, or one that holds all.
     pub projections: &'static [&'static str],
+    /// Biases of queries and values, if the one layer holds the projections head by head and keys have no bias.
+    pub head_biases: Option<[&'static str; 2]>,
     /// Output of the attention.
     pub output: &'static str,
     /// Norm of the attention.
@@ -71,6 +73,7 @@ impl BlockNames {
             "attention.self.key",
             "attention.self.value",
         ],
+        head_biases: None,
         output: "attention.output.dense",
         attention_norm: "attention.output.LayerNorm",
         up: &["intermediate.dense"],
@@ -101,6 +104,8 @@ pub(super) struct Distances<O: Ops> {
     pub vectors: O::Matrix,
     /// Layer in a block that gives the keys.
     pub keys: Option<&'static str>,
+    /// Whether that layer has a bias.
+    pub key_bias: bool,
     /// Layer in a block that gives the queries.
     pub queries: Option<&'static str>,
 }
@@ -278,7 +283,10 @@ impl EncoderConfig {
             window: form.window,
             rotary: form.rotary.clone(),
             distances,
-            projections: layers.concatenated_with(&prefixes, width, each, &biased)?,
+            projections: match names.head_biases {
+                Some(parts) => layers.by_head(&prefixes.concat(), &parts.map(&at), width, self.heads)?,
+                None => layers.concatenated_with(&prefixes, width, each, &biased)?,
+            },
             output: layers.linear_with(&at(names.output), width, width, self.output_bias)?,
             attention_norm,
             up: layers.concatenated(&ups, width, up / ups.len().max(1), self.feed_forward_bias)?,
@@ -312,18 +320,18 @@ impl EncoderConfig {
         names: &BlockNames,
         at: &impl Fn(&str) -> String,
     ) -> Result<DistanceScores<O::Matrix>, LoadError> {
-        let mut project = |name: Option<&str>| -> Result<Option<O::Matrix>, LoadError> {
+        let mut project = |name: Option<&str>, biased: bool| -> Result<Option<O::Matrix>, LoadError> {
             let Some(name) = name else { return Ok(None) };
             let layer = if names.projections.contains(&name) {
                 layers.shared_linear(&at(name), self.width, self.width)?
             } else {
-                layers.linear(&at(name), self.width, self.width)?
+                layers.linear_with(&at(name), self.width, self.width, biased)?
             };
             Ok(Some(layers.ops.multiply(&form.vectors, &layer)))
         };
         Ok(DistanceScores {
-            keys: project(form.keys)?,
-            queries: project(form.queries)?,
+            keys: project(form.keys, form.key_bias)?,
+            queries: project(form.queries, true)?,
             rows: form.rows.clone(),
         })
     }

@@ -11,7 +11,7 @@ use crate::runtime::slice::Slice;
 use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 
-const FAMILIES: [&str; 28] = [
+const FAMILIES: [&str; 29] = [
     "beit",
     "beit-shared",
     "distilbert",
@@ -24,6 +24,7 @@ const FAMILIES: [&str; 28] = [
     "electra-question-answering",
     "albert",
     "mpnet",
+    "deberta",
     "deberta-v2",
     "deberta-v3",
     "modernbert",
@@ -137,6 +138,8 @@ fn families_that_cannot_be_sliced_say_so() {
 fn what_an_architecture_cannot_do_is_refused_by_its_key() {
     for (name, key, value) in [
         ("deberta-v3", "conv_kernel_size", "3"),
+        ("deberta", "talking_head", "true"),
+        ("deberta", "relative_attention", "false"),
         ("deberta-v3", "position_buckets", "1"),
         ("modernbert", "classifier_pooling", "\"last\""),
         ("roberta", "pad_token_id", "50"),

@@ -122,6 +122,32 @@ impl<O: Ops> Layers<'_, O> {
         Ok(self.upload(weight, bias, inputs, outputs * parts.len()))
     }
 
+    /// Takes the projections of queries, keys and values from one layer `{prefix}.weight` that holds them head by head, with
+    /// the biases of queries and values.
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub(super) fn by_head(
+        &mut self,
+        prefix: &str,
+        [query_bias, value_bias]: &[String; 2],
+        width: usize,
+        heads: usize,
+    ) -> Result<O::Linear, LoadError> {
+        let rows = 3 * width;
+        let weight = self.weights.take(&format!("{prefix}.weight"), &[rows, width])?;
+        let part = (width / heads.max(1)).saturating_mul(width).max(1);
+        let mut ordered = Vec::with_capacity(weight.len());
+        for kind in 0..3 {
+            let parts = weight.chunks(part).skip(kind).step_by(3);
+            ordered.extend(parts.flatten());
+        }
+        let mut bias = self.weights.take(query_bias, &[width])?;
+        bias.resize(2 * width, 0.0);
+        bias.extend(self.weights.take(value_bias, &[width])?);
+        Ok(self.upload(transposed(&ordered, width), bias, width, rows))
+    }
+
     /// Takes the 3x3 convolution `{prefix}.weight` (`[outputs, channels, 3, 3]`) and `{prefix}.bias` (`[outputs]`), as
     /// the linear layer of its windows ([`Ops::convolve`]).
     ///

@@ -140,6 +140,7 @@ const TEXT_FAMILIES: &[TextFamily] = &[
     family!("Electra", "electra", electra::form, &[]),
     family!("Albert", "albert", albert::form, &["albert.pooler.", "pooler."]),
     family!("MPNet", "mpnet", mpnet::form, &["mpnet.pooler.", "pooler."]),
+    family!("Deberta", "deberta", deberta::first, &["pooler."]),
     family!("DebertaV2", "deberta-v2", deberta::form, &["pooler."]),
     family!("ModernBert", "modernbert", modernbert::form, &[]),
 ];

@@ -297,6 +297,7 @@ fn distances<O: Ops>(
         rows: distances.rows.clone(),
         vectors,
         keys: distances.keys,
+        key_bias: distances.key_bias,
         queries: distances.queries,
     }))
 }

@@ -49,7 +49,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 28] = [
+pub const ALL: [Fixture; 29] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -63,6 +63,7 @@ pub const ALL: [Fixture; 28] = [
     fixture!("electra"),
     fixture!("albert"),
     fixture!("mpnet"),
+    fixture!("deberta"),
     fixture!("deberta-v2"),
     fixture!("modernbert"),
     fixture!("roberta-prelayernorm"),
