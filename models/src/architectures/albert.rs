@@ -13,6 +13,7 @@ const NAMES: BlockNames = BlockNames {
     down: "ffn_output",
     feed_forward_norm: "full_layer_layer_norm",
     scales: None,
+    head_biases: None,
 };
 
 /// Describes an ALBERT model.

@@ -108,12 +108,7 @@ impl<O: Ops> ConvolutionalNetwork<O> {
         let [mut channels, mut height, mut width] = config.input;
         let mut stages = Vec::with_capacity(config.stages.len());
         for (index, size) in config.stages.iter().enumerate() {
-            let entry = Convolution {
-                height,
-                width,
-                channels,
-                stride: size.stride,
-            };
+            let entry = Convolution::centred([height, width, channels], 3, size.stride);
             let stage = Stage::take(&mut layers, &format!("stages.{index}"), entry, size)?;
             Convolution {
                 height,
@@ -157,12 +152,7 @@ impl<O: Ops> Stage<O> {
         }
         Ok(Self {
             entry: (entry, first),
-            inner: Convolution {
-                height,
-                width,
-                channels,
-                stride: 1,
-            },
+            inner: Convolution::centred([height, width, channels], 3, 1),
             blocks,
         })
     }

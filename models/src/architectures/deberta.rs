@@ -1,4 +1,4 @@
-//! DeBERTa v2 and v3 (He et al. 2021): disentangled attention, in which tokens and distances have separate vectors.
+//! DeBERTa v1 to v3 (He et al. 2021): disentangled attention, in which tokens and distances have separate vectors.
 
 use super::encoder::{BlockNames, activation};
 use super::text_form::{DistanceForm, HeadForm, Projection, TextForm};
@@ -12,7 +12,33 @@ const NAMES: BlockNames = BlockNames {
 const QUERY: &str = "attention.self.query_proj";
 const KEY: &str = "attention.self.key_proj";
 
-/// Describes a DeBERTa model.
+const FIRST_NAMES: BlockNames = BlockNames {
+    projections: &["attention.self.in_proj"],
+    head_biases: Some(["attention.self.q_bias", "attention.self.v_bias"]),
+    ..BlockNames::BERT
+};
+
+/// Describes a DeBERTa model of the first version.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn first(config: &Config) -> Result<TextForm, LoadError> {
+    if config.optional::<bool>("talking_head")?.unwrap_or(false) {
+        return Err(config.invalid_value("talking_head", "projections between heads are not supported"));
+    }
+    let mut form = form(config)?;
+    form.names = FIRST_NAMES;
+    if let Some(distances) = &mut form.distances {
+        distances.keys = distances.keys.map(|_| "attention.self.pos_proj");
+        distances.queries = distances.queries.map(|_| "attention.self.pos_q_proj");
+        distances.key_bias = false;
+    } else if !kinds(config)?.is_empty() {
+        return Err(config.invalid_value("pos_att_type", "it needs relative_attention"));
+    }
+    Ok(form)
+}
+
+/// Describes a DeBERTa model of the second or third version.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
@@ -65,12 +91,7 @@ fn distances(config: &Config, context: usize) -> Result<DistanceForm, LoadError>
     let norm = config
         .optional::<String>("norm_rel_ebd")?
         .unwrap_or_else(|| "none".into());
-    let kinds = match config.optional::<serde_json::Value>("pos_att_type")? {
-        Some(serde_json::Value::String(kinds)) => kinds.split('|').map(str::to_owned).collect(),
-        _ => config
-            .optional::<Vec<String>>("pos_att_type")?
-            .unwrap_or_default(),
-    };
+    let kinds = kinds(config)?;
     let uses = |kind: &str| kinds.iter().any(|known| known.trim() == kind);
     let shared = config.optional::<bool>("share_att_key")?.unwrap_or(false);
     let layer = |kind: &str, own, other| uses(kind).then_some(if shared { own } else { other });
@@ -87,7 +108,18 @@ fn distances(config: &Config, context: usize) -> Result<DistanceForm, LoadError>
         }),
         norm: norm.contains("layer_norm").then_some("encoder.LayerNorm"),
         keys: layer("c2p", KEY, "attention.self.pos_key_proj"),
+        key_bias: true,
         queries: layer("p2c", QUERY, "attention.self.pos_query_proj"),
+    })
+}
+
+/// Reads which scores depend on distances.
+fn kinds(config: &Config) -> Result<Vec<String>, LoadError> {
+    Ok(match config.optional::<serde_json::Value>("pos_att_type")? {
+        Some(serde_json::Value::String(kinds)) => kinds.split('|').map(str::to_owned).collect(),
+        _ => config
+            .optional::<Vec<String>>("pos_att_type")?
+            .unwrap_or_default(),
     })
 }
 

@@ -14,6 +14,7 @@ const NAMES: BlockNames = BlockNames {
     down: "ffn.lin2",
     feed_forward_norm: "output_layer_norm",
     scales: None,
+    head_biases: None,
 };
 
 /// Describes a DistilBERT model.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::layers::Layers;
 use crate::checkpoint::{Config, LoadError};
-use crate::ops::{Activation, DistanceRows, DistanceScores, EncoderAttention, Ops, Rotary};
+use crate::ops::{Activation, DistanceRows, DistanceScores, EncoderAttention, Ops, PairScores, Rotary};
 use crate::runtime::slice::Slice;
 
 /// Sizes and form of an encoder.
@@ -36,6 +36,8 @@ pub(super) struct EncoderConfig {
     pub norm_bias: bool,
     /// Whether the query, key and value projections have a bias.
     pub projection_bias: bool,
+    /// Whether the key projection, which is a layer of its own, has a bias if the others do.
+    pub key_bias: bool,
     /// Whether the output of the attention has a bias.
     pub output_bias: bool,
     /// Whether the feed-forward layer has biases.
@@ -47,6 +49,8 @@ pub(super) struct EncoderConfig {
 pub(super) struct BlockNames {
     /// Query, key and value projections: three layers, or one that holds all.
     pub projections: &'static [&'static str],
+    /// Biases of queries and values, if the one layer holds the projections head by head and keys have no bias.
+    pub head_biases: Option<[&'static str; 2]>,
     /// Output of the attention.
     pub output: &'static str,
     /// Norm of the attention.
@@ -69,6 +73,7 @@ impl BlockNames {
             "attention.self.key",
             "attention.self.value",
         ],
+        head_biases: None,
         output: "attention.output.dense",
         attention_norm: "attention.output.LayerNorm",
         up: &["intermediate.dense"],
@@ -99,8 +104,18 @@ pub(super) struct Distances<O: Ops> {
     pub vectors: O::Matrix,
     /// Layer in a block that gives the keys.
     pub keys: Option<&'static str>,
+    /// Whether that layer has a bias.
+    pub key_bias: bool,
     /// Layer in a block that gives the queries.
     pub queries: Option<&'static str>,
+}
+
+/// What is added to the scores of an attention.
+pub(super) enum Bias<'a, X> {
+    /// The table of a [`RelativeBias`](crate::ops::RelativeBias).
+    ByDistance(&'a X),
+    /// Scores of all pairs of this many tokens, `[heads, tokens * tokens]`.
+    ByPair(&'a X, usize),
 }
 
 /// One block: attention and a feed-forward layer, each with a norm and a residual connection.
@@ -178,6 +193,7 @@ impl EncoderConfig {
             norms_first: false,
             norm_bias: true,
             projection_bias: true,
+            key_bias: true,
             output_bias: true,
             feed_forward_bias: true,
         })
@@ -238,6 +254,9 @@ impl EncoderConfig {
             .transpose()?;
         let prefixes: Vec<String> = names.projections.iter().map(|part| at(part)).collect();
         let each = 3 * width / prefixes.len().max(1);
+        let biased: Vec<bool> = (0..prefixes.len())
+            .map(|part| self.projection_bias && (part != 1 || self.key_bias))
+            .collect();
         let up = if self.gated {
             2 * intermediate_size
         } else {
@@ -264,7 +283,10 @@ impl EncoderConfig {
             window: form.window,
             rotary: form.rotary.clone(),
             distances,
-            projections: layers.concatenated(&prefixes, width, each, self.projection_bias)?,
+            projections: match names.head_biases {
+                Some(parts) => layers.by_head(&prefixes.concat(), &parts.map(&at), width, self.heads)?,
+                None => layers.concatenated_with(&prefixes, width, each, &biased)?,
+            },
             output: layers.linear_with(&at(names.output), width, width, self.output_bias)?,
             attention_norm,
             up: layers.concatenated(&ups, width, up / ups.len().max(1), self.feed_forward_bias)?,
@@ -298,18 +320,18 @@ impl EncoderConfig {
         names: &BlockNames,
         at: &impl Fn(&str) -> String,
     ) -> Result<DistanceScores<O::Matrix>, LoadError> {
-        let mut project = |name: Option<&str>| -> Result<Option<O::Matrix>, LoadError> {
+        let mut project = |name: Option<&str>, biased: bool| -> Result<Option<O::Matrix>, LoadError> {
             let Some(name) = name else { return Ok(None) };
             let layer = if names.projections.contains(&name) {
                 layers.shared_linear(&at(name), self.width, self.width)?
             } else {
-                layers.linear(&at(name), self.width, self.width)?
+                layers.linear_with(&at(name), self.width, self.width, biased)?
             };
             Ok(Some(layers.ops.multiply(&form.vectors, &layer)))
         };
         Ok(DistanceScores {
-            keys: project(form.keys)?,
-            queries: project(form.queries)?,
+            keys: project(form.keys, form.key_bias)?,
+            queries: project(form.queries, true)?,
             rows: form.rows.clone(),
         })
     }
@@ -347,23 +369,23 @@ pub(super) fn activation(config: &Config, key: &str) -> Result<Activation, LoadE
 
 impl<O: Ops> Block<O> {
     /// Computes the block. The rows of `x` are tokens, grouped by sequence; `sequences` says which are visible
-    /// ([`Ops::attend_sequences`]); `position_bias` is the table of a [`RelativeBias`](crate::ops::RelativeBias).
+    /// ([`Ops::attend_sequences`]).
     pub(super) fn forward(
         &self,
         ops: &O,
         x: &O::Matrix,
         sequences: &[&[bool]],
-        position_bias: Option<&O::Matrix>,
+        bias: Option<&Bias<'_, O::Matrix>>,
     ) -> O::Matrix {
         if self.norms_first {
             let normalised = self.attention_norm.as_ref().map(|norm| ops.normalise(x, norm));
-            let mut attended = self.attend(ops, normalised.as_ref().unwrap_or(x), sequences, position_bias);
+            let mut attended = self.attend(ops, normalised.as_ref().unwrap_or(x), sequences, bias);
             ops.add(&mut attended, x);
             let mut fed = self.feed_forward(ops, &ops.normalise(&attended, &self.feed_forward_norm));
             ops.add(&mut fed, &attended);
             return fed;
         }
-        let mut attended = self.attend(ops, x, sequences, position_bias);
+        let mut attended = self.attend(ops, x, sequences, bias);
         ops.add(&mut attended, x);
         let x = match &self.attention_norm {
             Some(norm) => ops.normalise(&attended, norm),
@@ -379,7 +401,7 @@ impl<O: Ops> Block<O> {
         ops: &O,
         x: &O::Matrix,
         sequences: &[&[bool]],
-        position_bias: Option<&O::Matrix>,
+        bias: Option<&Bias<'_, O::Matrix>>,
     ) -> O::Matrix {
         let mut projected = ops.multiply(x, &self.projections);
         if let Some(rotary) = &self.rotary {
@@ -393,12 +415,24 @@ impl<O: Ops> Block<O> {
                 &positions,
             );
         }
+        let kinds = vec![0; sequences.len()];
         let attention = EncoderAttention {
             heads: self.heads,
             scale: self.scale,
             window: self.window,
-            position_bias,
+            position_bias: match bias {
+                Some(Bias::ByDistance(table)) => Some(*table),
+                _ => None,
+            },
             distances: self.distances.as_ref(),
+            pairs: match bias {
+                Some(Bias::ByPair(values, tokens)) => Some(PairScores {
+                    values: *values,
+                    kinds: &kinds,
+                    tokens: *tokens,
+                }),
+                _ => None,
+            },
         };
         let attended = ops.attend_sequences(&projected, sequences, &attention);
         let mut attended = ops.multiply(&attended, &self.output);

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::registry::*;
+use crate::checkpoint::LoadError;
 use crate::device::Device;
 use crate::runtime::loaded::Task;
 use crate::runtime::model::Inputs;
@@ -10,7 +11,9 @@ use crate::runtime::slice::Slice;
 use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 
-const FAMILIES: [&str; 26] = [
+const FAMILIES: [&str; 29] = [
+    "beit",
+    "beit-shared",
     "distilbert",
     "distilbert-question-answering",
     "roberta",
@@ -21,6 +24,7 @@ const FAMILIES: [&str; 26] = [
     "electra-question-answering",
     "albert",
     "mpnet",
+    "deberta",
     "deberta-v2",
     "deberta-v3",
     "modernbert",
@@ -37,6 +41,16 @@ const FAMILIES: [&str; 26] = [
     "dinov2-registers",
     "llama-classification",
     "gpt2-classification",
+];
+
+/// Families that cannot be sliced.
+const WHOLE: [&str; 6] = [
+    "resnet",
+    "resnet-basic",
+    "convnext",
+    "convnextv2",
+    "swin",
+    "swinv2",
 ];
 
 fn folder(name: &str) -> PathBuf {
@@ -57,7 +71,7 @@ fn fixture(name: &'static str) -> Fixture {
 #[test]
 fn every_family_matches_transformers() {
     let mut failures = Vec::new();
-    for name in FAMILIES {
+    for name in FAMILIES.into_iter().chain(WHOLE) {
         match fixture(name).compare(&Device::Cpu) {
             Ok(parity) if parity.largest_difference < 1e-4 && parity.largest_padding_difference < 1e-5 => {
                 println!("{name}: {parity:?}");
@@ -106,9 +120,26 @@ fn every_family_can_be_sliced() {
 }
 
 #[test]
+fn families_that_cannot_be_sliced_say_so() {
+    for name in WHOLE {
+        let options = LoadOptions {
+            slice: Slice::new(0, 2).unwrap(),
+            ..LoadOptions::default()
+        };
+        let refused = load_checkpoint(fixture(name).checkpoint().unwrap(), &Device::Cpu, &options);
+        assert!(
+            matches!(refused.err().unwrap(), LoadError::NotSliced { .. }),
+            "{name}"
+        );
+    }
+}
+
+#[test]
 fn what_an_architecture_cannot_do_is_refused_by_its_key() {
     for (name, key, value) in [
         ("deberta-v3", "conv_kernel_size", "3"),
+        ("deberta", "talking_head", "true"),
+        ("deberta", "relative_attention", "false"),
         ("deberta-v3", "position_buckets", "1"),
         ("modernbert", "classifier_pooling", "\"last\""),
         ("roberta", "pad_token_id", "50"),
@@ -116,6 +147,11 @@ fn what_an_architecture_cannot_do_is_refused_by_its_key() {
         ("mpnet", "relative_attention_num_buckets", "3"),
         ("electra", "position_embedding_type", "\"relative_key\""),
         ("distilbert", "problem_type", "\"regression\""),
+        ("resnet", "layer_type", "\"wide\""),
+        ("convnext", "depths", "[1]"),
+        ("swin", "window_size", "8"),
+        ("swin", "num_heads", "[3, 4]"),
+        ("beit", "image_size", "[16, 12]"),
     ] {
         let mut fixture = fixture(name);
         let mut config: serde_json::Map<String, serde_json::Value> =

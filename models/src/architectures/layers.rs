@@ -2,7 +2,7 @@
 
 use crate::checkpoint::{LoadError, Weights, transposed};
 use crate::ops::Ops;
-use crate::precision::Table;
+use crate::precision::{Table, WeightType};
 
 /// Takes layers from a checkpoint to a device.
 pub(super) struct Layers<'a, O> {
@@ -80,15 +80,32 @@ impl<O: Ops> Layers<'_, O> {
         outputs: usize,
         biased: bool,
     ) -> Result<O::Linear, LoadError> {
+        let biased: Vec<bool> = vec![biased; prefixes.len()];
+        self.concatenated_with(prefixes, inputs, outputs, &biased)
+    }
+
+    /// Takes linear layers as [`Layers::concatenated`] does; `biased` says which of them have a bias.
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub(super) fn concatenated_with(
+        &mut self,
+        prefixes: &[String],
+        inputs: usize,
+        outputs: usize,
+        biased: &[bool],
+    ) -> Result<O::Linear, LoadError> {
         let (mut parts, mut bias): (Vec<Vec<f32>>, Vec<f32>) =
             (Vec::with_capacity(prefixes.len()), Vec::new());
-        for prefix in prefixes {
+        for (prefix, has_bias) in prefixes.iter().zip(biased) {
             parts.push(
                 self.weights
                     .take_transposed(&format!("{prefix}.weight"), inputs, outputs)?,
             );
-            if biased {
+            if *has_bias {
                 bias.extend(self.weights.take(&format!("{prefix}.bias"), &[outputs])?);
+            } else if biased.contains(&true) {
+                bias.resize(bias.len() + outputs, 0.0);
             }
         }
         if parts.len() == 1 {
@@ -103,6 +120,32 @@ impl<O: Ops> Layers<'_, O> {
             }
         }
         Ok(self.upload(weight, bias, inputs, outputs * parts.len()))
+    }
+
+    /// Takes the projections of queries, keys and values from one layer `{prefix}.weight` that holds them head by head, with
+    /// the biases of queries and values.
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub(super) fn by_head(
+        &mut self,
+        prefix: &str,
+        [query_bias, value_bias]: &[String; 2],
+        width: usize,
+        heads: usize,
+    ) -> Result<O::Linear, LoadError> {
+        let rows = 3 * width;
+        let weight = self.weights.take(&format!("{prefix}.weight"), &[rows, width])?;
+        let part = (width / heads.max(1)).saturating_mul(width).max(1);
+        let mut ordered = Vec::with_capacity(weight.len());
+        for kind in 0..3 {
+            let parts = weight.chunks(part).skip(kind).step_by(3);
+            ordered.extend(parts.flatten());
+        }
+        let mut bias = self.weights.take(query_bias, &[width])?;
+        bias.resize(2 * width, 0.0);
+        bias.extend(self.weights.take(value_bias, &[width])?);
+        Ok(self.upload(transposed(&ordered, width), bias, width, rows))
     }
 
     /// Takes the 3x3 convolution `{prefix}.weight` (`[outputs, channels, 3, 3]`) and `{prefix}.bias` (`[outputs]`), as
@@ -183,6 +226,23 @@ impl<O: Ops> Layers<'_, O> {
         outputs: usize,
     ) -> O::Linear {
         let (elements, kind) = (weight.len(), self.weights.weight_type());
+        let prepared = self.ops.prepare(weight, inputs, outputs, kind);
+        self.weights
+            .count_prepared(elements, prepared.kind.bytes(elements));
+        self.ops.linear(prepared, bias, inputs, outputs)
+    }
+
+    /// Uploads a linear layer whose weights were computed from those of the checkpoint, so that they are exact in no smaller
+    /// type: in the requested type, else f32.
+    pub(super) fn upload_folded(
+        &mut self,
+        weight: Vec<f32>,
+        bias: Vec<f32>,
+        inputs: usize,
+        outputs: usize,
+    ) -> O::Linear {
+        let (elements, kind) = (weight.len(), self.weights.requested_type());
+        let kind = kind.unwrap_or(WeightType::F32);
         let prepared = self.ops.prepare(weight, inputs, outputs, kind);
         self.weights
             .count_prepared(elements, prepared.kind.bytes(elements));

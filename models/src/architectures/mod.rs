@@ -25,8 +25,10 @@ mod text_decoder;
 mod text_encoder;
 mod text_form;
 mod text_head;
+mod vision;
 mod vit;
 mod vit_form;
+mod vit_positions;
 
 #[cfg(test)]
 mod family_tests;

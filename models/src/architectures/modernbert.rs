@@ -16,6 +16,7 @@ const NAMES: BlockNames = BlockNames {
     down: "mlp.Wo",
     feed_forward_norm: "mlp_norm",
     scales: None,
+    head_biases: None,
 };
 
 /// Describes a ModernBERT model.

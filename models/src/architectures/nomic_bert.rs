@@ -15,6 +15,7 @@ const NAMES: BlockNames = BlockNames {
     down: "mlp.fc2",
     feed_forward_norm: "norm2",
     scales: None,
+    head_biases: None,
 };
 
 /// Describes a Nomic BERT model. The published files have the keys of GPT-2, those of transformers 5 the keys of BERT.

@@ -23,23 +23,29 @@ enum SideLengths {
     Rectangle([usize; 2]),
 }
 
+/// Reads a height and a width, which may be one number.
+///
+/// # Errors
+/// [`LoadError::MissingKey`], or [`LoadError::BadKey`] unless both are at least 1.
+pub(super) fn side_lengths(config: &Config, key: &str) -> Result<[usize; 2], LoadError> {
+    let side_lengths = match config.required(key)? {
+        SideLengths::Square(side) => [side, side],
+        SideLengths::Rectangle(sides) => sides,
+    };
+    if side_lengths.contains(&0) {
+        return Err(config.invalid_value(key, "it must be at least 1"));
+    }
+    Ok(side_lengths)
+}
+
 impl Patches {
     /// Reads `image_size`, `patch_size` and `num_channels`.
     ///
     /// # Errors
     /// [`LoadError`], naming the key.
     pub(super) fn read(config: &Config) -> Result<Self, LoadError> {
-        let side_lengths = |key: &str| {
-            let side_lengths = match config.required(key)? {
-                SideLengths::Square(side) => [side, side],
-                SideLengths::Rectangle(sides) => sides,
-            };
-            if side_lengths.contains(&0) {
-                return Err(config.invalid_value(key, "it must be at least 1"));
-            }
-            Ok(side_lengths)
-        };
-        let (image, patch) = (side_lengths("image_size")?, side_lengths("patch_size")?);
+        let image = side_lengths(config, "image_size")?;
+        let patch = side_lengths(config, "patch_size")?;
         if image.iter().zip(patch).any(|(image, patch)| patch > *image) {
             return Err(config.invalid_value("patch_size", format!("it must fit image_size = {image:?}")));
         }

@@ -11,7 +11,7 @@ use super::text_form::TextForm;
 use super::text_head::TextTask;
 use super::{
     albert, bert, cnn, deberta, distilbert, electra, ernie, grid, mlp, modernbert, mpnet, nomic_bert,
-    roberta, vit, vit_form,
+    roberta, vision, vit, vit_form,
 };
 use crate::checkpoint::{Checkpoint, Config, LoadError, SentenceModules, WeightTotals};
 use crate::decoder::registry::{self as decoders, DecoderTask};
@@ -140,11 +140,51 @@ const TEXT_FAMILIES: &[TextFamily] = &[
     family!("Electra", "electra", electra::form, &[]),
     family!("Albert", "albert", albert::form, &["albert.pooler.", "pooler."]),
     family!("MPNet", "mpnet", mpnet::form, &["mpnet.pooler.", "pooler."]),
+    family!("Deberta", "deberta", deberta::first, &["pooler."]),
     family!("DebertaV2", "deberta-v2", deberta::form, &["pooler."]),
     family!("ModernBert", "modernbert", modernbert::form, &[]),
 ];
 
-const OTHERS: [Architecture; 9] = [
+/// Describes an image classifier that is built as a whole, with the prefix of its head.
+const fn image_classifier(
+    name: &'static str,
+    model_type: &'static str,
+    build: fn(&mut Checkpoint, &Device) -> Result<Built, LoadError>,
+) -> Architecture {
+    Architecture {
+        name,
+        model_type,
+        head: Some("classifier."),
+        build: Build::Whole(build),
+        unused: &[],
+    }
+}
+
+const OTHERS: [Architecture; 15] = [
+    Architecture {
+        name: "BeitForImageClassification",
+        model_type: "beit",
+        head: Some("classifier."),
+        build: Build::Image(vit_form::Form::BEIT),
+        unused: &["beit.embeddings.mask_token"],
+    },
+    image_classifier("ResNetForImageClassification", "resnet", vision::resnet::build),
+    image_classifier(
+        "ConvNextForImageClassification",
+        "convnext",
+        vision::convnext::build,
+    ),
+    image_classifier(
+        "ConvNextV2ForImageClassification",
+        "convnextv2",
+        vision::convnext::build_second,
+    ),
+    image_classifier("SwinForImageClassification", "swin", vision::swin::build),
+    image_classifier(
+        "Swinv2ForImageClassification",
+        "swinv2",
+        vision::swin::build_second,
+    ),
     Architecture {
         name: "ViTForImageClassification",
         model_type: "vit",

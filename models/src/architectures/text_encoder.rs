@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use super::encoder::{Block, Distances};
+use super::encoder::{Bias, Block, Distances};
 use super::layers::Layers;
 use super::text::{TextReader, Texts, Tokens};
 use super::text_form::{Embeddings, PositionScheme, Projection, TextForm};
@@ -233,11 +233,11 @@ impl<O: Ops> TextEncoder<O> {
             });
             ops.upload(states.collect::<Vec<_>>().concat(), width)
         };
-        let bias = self.position_bias.as_ref();
+        let bias = self.position_bias.as_ref().map(Bias::ByDistance);
         let states = self
             .blocks
             .iter()
-            .fold(embedded, |x, block| block.forward(ops, &x, &masks, bias));
+            .fold(embedded, |x, block| block.forward(ops, &x, &masks, bias.as_ref()));
         let Some((norm, head)) = &self.last_stage else {
             let lengths: Vec<usize> = masks.iter().map(|mask| mask.len()).collect();
             let states = ops.values(&states).map_err(|error| device_failed(&error))?;
@@ -297,6 +297,7 @@ fn distances<O: Ops>(
         rows: distances.rows.clone(),
         vectors,
         keys: distances.keys,
+        key_bias: distances.key_bias,
         queries: distances.queries,
     }))
 }

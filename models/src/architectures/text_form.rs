@@ -95,6 +95,8 @@ pub(super) struct DistanceForm {
     pub norm: Option<&'static str>,
     /// Layer in a block that gives the keys of distances.
     pub keys: Option<&'static str>,
+    /// Whether that layer has a bias.
+    pub key_bias: bool,
     /// Layer in a block that gives their queries.
     pub queries: Option<&'static str>,
 }

@@ -1,6 +1,7 @@
 //! ViT (Dosovitskiy et al. 2021) and models like it: ViT-MSN; DeiT (Touvron et al. 2021), which has a distillation token
 //! beside the class token; `DINOv2` (Oquab et al. 2024), which scales the outputs of its layers, classifies the mean of the
-//! patches too, and may have registers (Darcet et al. 2024). Each is a [`Form`].
+//! patches too, and may have registers (Darcet et al. 2024); `BEiT` (Bao
+//! et al. 2022), with a bias by relative position. Each is a [`Form`].
 //!
 //! Inputs: `pixel_values` FP32 `[channels, height, width]`, normalised according to the checkpoint's
 //! `preprocessor_config.json`, or with that file `image_file`. Outputs: those of [`Classifier::outputs`]. As slices, all but the last return `hidden_states`
@@ -8,10 +9,11 @@
 
 use std::sync::Arc;
 
-use super::encoder::Block;
+use super::encoder::{Bias, Block};
 use super::layers::Layers;
 use super::patches::{Patches, interpolated};
-use super::vit_form::{Form, HeadForm};
+use super::vit_form::{Form, HeadForm, RelativePositions};
+use super::vit_positions;
 use crate::checkpoint::weights::transposed;
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::device::{Device, with_ops};
@@ -54,11 +56,15 @@ struct Vit<O: Ops> {
     width: usize,
     /// Only in the first slice.
     input_stage: Option<(ImageInput, InputStage<O>)>,
-    blocks: Vec<Arc<Block<O>>>,
+    /// With the scores by relative position.
+    blocks: Vec<ScoredBlock<O>>,
     /// Only in the last slice.
     head: Option<Head<O>>,
     device: Device,
 }
+
+/// A block, and the scores that it adds to those of its attention.
+type ScoredBlock<O> = (Arc<Block<O>>, Option<Arc<<O as Ops>::Matrix>>);
 
 /// Computes hidden states from pixels.
 struct InputStage<O: Ops> {
@@ -106,7 +112,11 @@ impl<O: Ops> InputStage<O> {
             .collect::<Result<Vec<_>, _>>()?
             .concat();
         let count = trained.count().saturating_add(tokens);
-        let mut positions = weights.take(&at("position_embeddings"), &[1, count, width])?;
+        let mut positions = if form.positions {
+            weights.take(&at("position_embeddings"), &[1, count, width])?
+        } else {
+            vec![0.0; count.saturating_mul(width)]
+        };
         let mut of_patches = positions.split_off(tokens * width);
         for (offset, position) in offsets.iter_mut().zip(&positions) {
             *offset += position;
@@ -164,6 +174,7 @@ impl<O: Ops> Vit<O> {
         slice: Slice,
         (form, classifier): (Form, Classifier),
     ) -> Result<Box<dyn Model>, LoadError> {
+        let (form, relative) = form.configured(&checkpoint.config)?;
         let (mut config, names) = form.blocks(&checkpoint.config)?;
         config.norms_first = true;
         let registers = match form.registers {
@@ -178,6 +189,14 @@ impl<O: Ops> Vit<O> {
         if let (true, Some(config)) = (form.dino, &checkpoint.preprocessor) {
             // Files are often prepared in another size than that of training.
             patches.image = images::fixed_size(config, trained.channels)?.unwrap_or(trained.image);
+        }
+        if relative != RelativePositions::default() {
+            images::limit_size(&checkpoint.config, "image_size", patches.image)?;
+            let [down, across] = patches.grid();
+            if down != across {
+                let reason = "relative positions need as many patches in both directions";
+                return Err(checkpoint.config.invalid_value("image_size", reason));
+            }
         }
         if patches.count() == 0 {
             return Err(checkpoint
@@ -201,6 +220,10 @@ impl<O: Ops> Vit<O> {
         };
         let forms = config.numbered(&format!("{}.encoder.layer", form.base));
         let blocks = config.take_blocks(&mut layers, &forms, &names, None, slice)?;
+        let parts = forms.get(slice.blocks(forms.len())).unwrap_or_default();
+        let base = format!("{}.encoder", form.base);
+        let scores = vit_positions::take(&mut layers, relative, &base, parts, patches.grid(), config.heads)?;
+        let blocks = blocks.into_iter().zip(scores).collect();
         let head = if slice.is_last() {
             let outputs = match form.head {
                 HeadForm::Tokens(names) => names
@@ -208,10 +231,15 @@ impl<O: Ops> Vit<O> {
                     .map(|name| layers.linear(name, width, classifier.len()))
                     .collect::<Result<_, _>>()?,
                 HeadForm::FirstAndMean => vec![layers.linear("classifier", 2 * width, classifier.len())?],
+                HeadForm::Mean => vec![layers.linear("classifier", width, classifier.len())?],
+            };
+            let norm = match form.head {
+                HeadForm::Mean => "pooler.layernorm",
+                _ => "layernorm",
             };
             Some(Head {
                 outputs,
-                norm: layers.layer_norm(&format!("{}.layernorm", form.base), width, config.epsilon)?,
+                norm: layers.layer_norm(&format!("{}.{norm}", form.base), width, config.epsilon)?,
                 classifier,
             })
         } else {
@@ -243,10 +271,10 @@ impl<O: Ops> Vit<O> {
         };
         let mask = vec![true; tokens];
         let sequences = vec![mask.as_slice(); requests.len()];
-        let states = self
-            .blocks
-            .iter()
-            .fold(embedded, |x, block| block.forward(ops, &x, &sequences, None));
+        let states = self.blocks.iter().fold(embedded, |x, (block, scores)| {
+            let scores = scores.as_deref().map(|scores| Bias::ByPair(scores, tokens));
+            block.forward(ops, &x, &sequences, scores.as_ref())
+        });
         let Some(head) = &self.head else {
             let states = ops.values(&states).map_err(|error| device_failed(&error))?;
             return Ok(states::outputs(
@@ -256,7 +284,7 @@ impl<O: Ops> Vit<O> {
                 None,
             ));
         };
-        if let HeadForm::FirstAndMean = self.form.head {
+        if !matches!(self.form.head, HeadForm::Tokens(_)) {
             return self.classify_mean(head, &states);
         }
         // Only the first tokens are classified, so only they need the final norm.
@@ -277,15 +305,20 @@ impl<O: Ops> Vit<O> {
         Ok(sum.iter().map(|logits| head.classifier.outputs(logits)).collect())
     }
 
-    /// Classifies the first token and the mean of the patches of every image.
+    /// Classifies the mean of the patches of every image, which is then normalised, or the first token and the mean of
+    /// what was normalised before.
     fn classify_mean(&self, head: &Head<O>, states: &O::Matrix) -> Result<BatchResults, ModelError> {
         let (ops, width) = (&self.ops, self.width);
-        let states = ops.normalise(states, &head.norm);
-        let values = ops.values(&states).map_err(|error| device_failed(&error))?;
+        let mean_alone = matches!(self.form.head, HeadForm::Mean);
+        let normalised = (!mean_alone).then(|| ops.normalise(states, &head.norm));
+        let values = ops.values(normalised.as_ref().unwrap_or(states));
+        let values = values.map_err(|error| device_failed(&error))?;
         let mut pairs = Vec::new();
         for image in values.chunks((self.tokens() * width).max(1)) {
             let patches = image.get(self.first * width..).unwrap_or_default();
-            pairs.extend(image.iter().take(width));
+            if !mean_alone {
+                pairs.extend(image.iter().take(width));
+            }
             let from = pairs.len();
             pairs.resize(from + width, 0.0);
             let mean = pairs.get_mut(from..).unwrap_or_default();
@@ -298,7 +331,12 @@ impl<O: Ops> Vit<O> {
         let Some(output) = head.outputs.first() else {
             return Ok(Vec::new());
         };
-        let logits = ops.multiply(&ops.upload(pairs, 2 * width), output);
+        let features = if mean_alone {
+            ops.normalise(&ops.upload(pairs, width), &head.norm)
+        } else {
+            ops.upload(pairs, 2 * width)
+        };
+        let logits = ops.multiply(&features, output);
         let logits = rows(ops, &logits, head.classifier.len())?;
         Ok(logits
             .iter()

@@ -1,4 +1,4 @@
-//! Descriptions of ViT and models like it: ViT-MSN, DeiT, `DINOv2`.
+//! Descriptions of ViT and models like it: ViT-MSN, DeiT, `DINOv2`, `BEiT`.
 
 use super::encoder::{BlockNames, EncoderConfig, activation, epsilon};
 use crate::checkpoint::{Config, LoadError};
@@ -29,6 +29,11 @@ const DINO_GATED_NAMES: BlockNames = BlockNames {
     ..DINO_NAMES
 };
 
+const BEIT_NAMES: BlockNames = BlockNames {
+    scales: Some(["lambda_1", "lambda_2"]),
+    ..BLOCK_NAMES
+};
+
 /// What distinguishes the architectures.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Form {
@@ -42,6 +47,19 @@ pub(super) struct Form {
     pub head: HeadForm,
     /// Whether blocks and sizes are those of `DINOv2`.
     pub dino: bool,
+    /// Whether settings of `BEiT` apply.
+    pub beit: bool,
+    /// Whether places have vectors of their own.
+    pub positions: bool,
+}
+
+/// Where a `BEiT` model has biases by the relative position of patches.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct RelativePositions {
+    /// One table for all blocks.
+    pub shared: bool,
+    /// A table for every block.
+    pub by_block: bool,
 }
 
 /// What the classifier reads.
@@ -51,6 +69,8 @@ pub(super) enum HeadForm {
     Tokens(&'static [&'static str]),
     /// The first token and the mean of the patches, side by side.
     FirstAndMean,
+    /// The mean of the patches, which is normalised.
+    Mean,
 }
 
 impl Form {
@@ -61,6 +81,14 @@ impl Form {
         registers: None,
         head: HeadForm::Tokens(&["classifier"]),
         dino: false,
+        beit: false,
+        positions: true,
+    };
+    /// `BeitForImageClassification`.
+    pub(super) const BEIT: Self = Self {
+        base: "beit",
+        beit: true,
+        ..Self::VIT
     };
     /// `DeiTForImageClassification`.
     pub(super) const DEIT: Self = Self {
@@ -87,11 +115,37 @@ impl Form {
         ..Self::DINO
     };
 
+    /// Returns the form that the settings of a checkpoint give, and its biases by relative position.
+    ///
+    /// # Errors
+    /// [`LoadError`], naming the key.
+    pub(super) fn configured(mut self, config: &Config) -> Result<(Self, RelativePositions), LoadError> {
+        if !self.beit {
+            return Ok((self, RelativePositions::default()));
+        }
+        let is_set = |key: &str, default| Ok::<bool, LoadError>(config.optional(key)?.unwrap_or(default));
+        self.positions = is_set("use_absolute_position_embeddings", false)?;
+        if is_set("use_mean_pooling", true)? {
+            self.head = HeadForm::Mean;
+        }
+        let relative = RelativePositions {
+            shared: is_set("use_shared_relative_position_bias", false)?,
+            by_block: is_set("use_relative_position_bias", false)?,
+        };
+        Ok((self, relative))
+    }
+
     /// Reads sizes and names of the blocks.
     ///
     /// # Errors
     /// [`LoadError`], naming the key.
     pub(super) fn blocks(self, config: &Config) -> Result<(EncoderConfig, BlockNames), LoadError> {
+        if self.beit {
+            let mut read = EncoderConfig::read(config)?;
+            read.key_bias = false;
+            let scaled = config.optional("layer_scale_init_value")?.unwrap_or(0.1) > 0.0;
+            return Ok((read, if scaled { BEIT_NAMES } else { BLOCK_NAMES }));
+        }
         if !self.dino {
             return Ok((EncoderConfig::read(config)?, BLOCK_NAMES));
         }

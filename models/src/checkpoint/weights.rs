@@ -211,6 +211,11 @@ impl Weights {
         self.requested.or(quantised).unwrap_or(self.stored)
     }
 
+    /// The requested type of linear layers and embeddings, if there is one.
+    pub(crate) fn requested_type(&self) -> Option<WeightType> {
+        self.requested
+    }
+
     /// Requests a type for linear layers and embeddings; `None` keeps that of the file.
     pub fn request(&mut self, kind: Option<WeightType>) {
         self.requested = kind;

@@ -55,11 +55,18 @@ struct Pixels {
 /// [`LoadError`] if the file describes steps that are not supported, or images that are too large.
 pub(crate) fn fixed_size(config: &Config, channels: usize) -> Result<Option<[usize; 2]>, LoadError> {
     let fixed = settings::Settings::read(config, channels)?.fixed_size();
-    if let Some([height, width]) = fixed {
-        let checked = check_size(width, height);
-        checked.map_err(|error| config.invalid_value("size", error.to_string()))?;
+    if let Some(sides) = fixed {
+        limit_size(config, "size", sides)?;
     }
     Ok(fixed)
+}
+
+/// Checks the height and width of images that `key` of a configuration states.
+///
+/// # Errors
+/// [`LoadError::BadKey`] if they are too large.
+pub(crate) fn limit_size(config: &Config, key: &str, [height, width]: [usize; 2]) -> Result<(), LoadError> {
+    check_size(width, height).map_err(|error| config.invalid_value(key, error.to_string()))
 }
 
 /// Checks the size of an image before memory is allocated for it.

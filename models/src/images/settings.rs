@@ -6,12 +6,14 @@ use super::resample::Filter;
 use crate::checkpoint::{Config, LoadError};
 
 /// Keys of steps that are implemented, or that only choose between implementations.
-const KNOWN_STEPS: [&str; 5] = [
+const KNOWN_STEPS: [&str; 6] = [
     "do_resize",
     "do_center_crop",
     "do_rescale",
     "do_normalize",
     "do_convert_rgb",
+    // Labels of pixels, which no classifier has.
+    "do_reduce_labels",
 ];
 
 /// What an image processor does when its file does not say it.
@@ -29,7 +31,7 @@ const STANDARD: [f64; 3] = [0.5; 3];
 const CLIP_MEAN: [f64; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
 const CLIP_STD: [f64; 3] = [0.268_629_54, 0.261_302_58, 0.275_777_11];
 
-const PROCESSORS: [Defaults; 6] = [
+const PROCESSORS: [Defaults; 7] = [
     Defaults {
         name: "ViT",
         size: Size::Exactly([224, 224]),
@@ -73,6 +75,14 @@ const PROCESSORS: [Defaults; 6] = [
     Defaults {
         name: "ConvNext",
         size: Size::Shortest(384),
+        crop: None,
+        filter: Filter::Bicubic,
+        mean: STANDARD,
+        std: STANDARD,
+    },
+    Defaults {
+        name: "Beit",
+        size: Size::Exactly([224, 224]),
         crop: None,
         filter: Filter::Bicubic,
         mean: STANDARD,

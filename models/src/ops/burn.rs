@@ -15,6 +15,7 @@ use super::{
 use crate::precision::WeightType;
 
 mod encoders;
+mod images;
 
 /// A device of burn.
 #[derive(Debug, Clone)]
@@ -338,7 +339,51 @@ impl Ops for Burn {
     }
 
     fn convolve(&self, images: &Tensor<2>, convolution: &Convolution, linear: &BurnLinear) -> Tensor<2> {
-        self.multiply(&encoders::windows(images, convolution), linear)
+        if convolution.is_by_pixel() {
+            return self.multiply(images, linear);
+        }
+        self.multiply(&images::windows(images, convolution), linear)
+    }
+
+    fn convolve_channels(
+        &self,
+        images: &Tensor<2>,
+        convolution: &Convolution,
+        weights: &Tensor<2>,
+    ) -> Tensor<2> {
+        images::convolve_channels(images, convolution, weights)
+    }
+
+    fn pool_largest(&self, images: &Tensor<2>, convolution: &Convolution) -> Tensor<2> {
+        images::pool_largest(images, convolution)
+    }
+
+    fn mean(&self, rows: &Tensor<2>, count: usize) -> Tensor<2> {
+        images::by_image(rows, count).mean_dim(1).squeeze_dim(1)
+    }
+
+    fn normalise_responses(&self, rows: &mut Tensor<2>, count: usize, norm: &BurnNorm) {
+        let factors = images::responses(rows, count, norm.epsilon) * norm.gamma.clone().unsqueeze() + 1.0;
+        let scaled = images::by_image(rows, count) * factors;
+        let [height, width] = rows.dims();
+        let scaled: Tensor<2> = scaled.reshape([height, width]);
+        rows.inplace(|_| match &norm.beta {
+            Some(beta) => scaled + beta.clone(),
+            None => scaled,
+        });
+    }
+
+    fn select(&self, matrix: &Tensor<2>, rows: &[usize]) -> Tensor<2> {
+        let [count, width] = matrix.dims();
+        let missing = rows.iter().any(|row| *row >= count);
+        let source = if missing {
+            let zeros = Tensor::zeros([1, width], &self.device);
+            Tensor::cat(vec![matrix.clone(), zeros], 0)
+        } else {
+            matrix.clone()
+        };
+        let rows = rows.iter().map(|row| (*row).min(count)).collect();
+        source.select(0, encoders::indices(rows, &self.device))
     }
 
     fn with_width(&self, matrix: Tensor<2>, width: usize) -> Tensor<2> {

@@ -4,14 +4,28 @@ use rayon::prelude::*;
 
 use super::Convolution;
 use super::cpu::PackedLinear;
-use super::gemm::{gemm_into, is_small, rows_per_task};
+use super::gemm::{gemm, gemm_into, is_small, rows_per_task};
 use super::rows::Rows;
 
 pub(super) fn convolve(images: &Rows, convolution: &Convolution, linear: &PackedLinear) -> Rows {
+    if convolution.is_by_pixel() {
+        let panels = linear.weight.panels();
+        return Rows {
+            values: gemm(
+                &images.values,
+                linear.inputs,
+                panels,
+                &linear.bias,
+                linear.outputs,
+            ),
+            width: linear.outputs,
+        };
+    }
     let Convolution {
         height,
         width,
         channels,
+        stride,
         ..
     } = *convolution;
     let image = (height * width * channels).max(1);
@@ -26,7 +40,7 @@ pub(super) fn convolve(images: &Rows, convolution: &Convolution, linear: &Packed
         for pixel in first..first + pixels {
             let (index, row) = (pixel / (down * across), pixel / across % down);
             let values = images.values.get(index * image..(index + 1) * image);
-            let corner = [row, pixel % across].map(|place| place * convolution.stride);
+            let corner = [row, pixel % across].map(|place| place * stride);
             add_window(&mut windows, values.unwrap_or_default(), convolution, corner);
         }
         gemm_into(
@@ -51,24 +65,24 @@ pub(super) fn convolve(images: &Rows, convolution: &Convolution, linear: &Packed
     }
 }
 
-/// Appends the window of an image whose upper left pixel is one above and one left of `corner`.
+/// Appends the window of an image whose upper left pixel is at `corner`, counted from that of the border.
 fn add_window(windows: &mut Vec<f32>, image: &[f32], convolution: &Convolution, [top, left]: [usize; 2]) {
     let Convolution {
         height,
         width,
         channels,
+        kernel,
+        border: [above, before, ..],
         ..
     } = *convolution;
-    // Columns of the image that the window covers, after those of the border.
-    let (border, from, to) = (
-        usize::from(left == 0),
-        left.saturating_sub(1),
-        (left + 2).min(width),
-    );
-    for row in top..top + 3 {
-        let end = windows.len() + 3 * channels;
-        if (1..=height).contains(&row) {
-            let line = (row - 1) * width;
+    // Columns of the border that the window covers, then of the image.
+    let border = before.saturating_sub(left).min(kernel);
+    let from = left.saturating_sub(before);
+    let to = (left + kernel).saturating_sub(before).min(width).max(from);
+    for row in top..top + kernel {
+        let end = windows.len() + kernel * channels;
+        if (above..height + above).contains(&row) {
+            let line = (row - above) * width;
             windows.resize(windows.len() + border * channels, 0.0);
             let pixels = image.get((line + from) * channels..(line + to) * channels);
             windows.extend_from_slice(pixels.unwrap_or_default());
@@ -93,23 +107,26 @@ mod tests {
     /// One value of the result by its definition.
     fn plain(image: &[f32], c: &Convolution, weight: &[f32], outputs: usize, at: [usize; 3]) -> f64 {
         let [row, column, output] = at;
+        let [above, before, ..] = c.border;
         let mut sum = 0.0;
-        for (window_row, window_column) in (0..3).flat_map(|row| (0..3).map(move |column| (row, column))) {
+        let places = (0..c.kernel).flat_map(|row| (0..c.kernel).map(move |column| (row, column)));
+        for (window_row, window_column) in places {
             let (y, x) = (row * c.stride + window_row, column * c.stride + window_column);
-            if y == 0 || x == 0 || y > c.height || x > c.width {
+            if y < above || x < before || y >= c.height + above || x >= c.width + before {
                 continue;
             }
             for channel in 0..c.channels {
-                let pixel = image[((y - 1) * c.width + x - 1) * c.channels + channel];
-                let input = (window_row * 3 + window_column) * c.channels + channel;
+                let pixel = image[((y - above) * c.width + x - before) * c.channels + channel];
+                let input = (window_row * c.kernel + window_column) * c.channels + channel;
                 sum += f64::from(pixel) * f64::from(weight[input * outputs + output]);
             }
         }
         sum
     }
 
-    #[test]
-    fn convolutions_match_their_definition() {
+    /// Convolutions of many forms with the number of images and of outputs.
+    fn forms() -> Vec<(usize, Convolution, usize)> {
+        let mut forms = Vec::new();
         for (batch, height, width, channels, stride, outputs) in [
             (1, 1, 1, 1, 1, 1),
             (1, 1, 2, 3, 2, 33),
@@ -121,12 +138,38 @@ mod tests {
             (20, 8, 8, 12, 1, 40),
             (9, 13, 11, 16, 2, 35),
         ] {
+            for kernel in [1, 3, 7] {
+                let convolution = Convolution::centred([height, width, channels], kernel, stride);
+                forms.push((batch, convolution, outputs));
+            }
+        }
+        for (kernel, stride, border) in [
+            (2, 2, [0, 0, 0, 0]),
+            (2, 2, [0, 0, 1, 1]),
+            (3, 2, [0, 0, 1, 1]),
+            (4, 4, [0, 0, 3, 2]),
+            (5, 1, [1, 2, 3, 2]),
+            (9, 1, [0, 0, 0, 0]),
+        ] {
             let convolution = Convolution {
+                stride,
+                border,
+                ..Convolution::centred([5, 6, 3], kernel, 1)
+            };
+            forms.push((2, convolution, 4));
+        }
+        forms
+    }
+
+    #[test]
+    fn convolutions_match_their_definition() {
+        for (batch, convolution, outputs) in forms() {
+            let Convolution {
                 height,
                 width,
                 channels,
-                stride,
-            };
+                ..
+            } = convolution;
             let (inputs, size) = (convolution.window(), height * width * channels);
             let (values, weight) = (numbers(batch * size, 1), numbers(inputs * outputs, 2));
             let bias = numbers(outputs, 3);
@@ -159,20 +202,75 @@ mod tests {
         }
     }
 
+    /// A depthwise convolution is one whose weights between different channels are zero.
+    #[test]
+    fn convolutions_of_channels_match_their_definition() {
+        for (batch, convolution, _) in forms() {
+            let channels = convolution.channels;
+            let places = convolution.kernel * convolution.kernel;
+            let values = numbers(batch * convolution.height * convolution.width * channels, 1);
+            let weights = numbers((places + 1) * channels, 2);
+            let (each, bias) = weights.split_at(places * channels);
+            let mut whole = vec![0.0; places * channels * channels];
+            for (input, weight) in each.iter().enumerate() {
+                whole[input * channels + input % channels] = *weight;
+            }
+            let inputs = places * channels;
+            let linear = Cpu.linear(
+                Cpu.prepare(whole, inputs, channels, WeightType::F32),
+                bias.to_vec(),
+                inputs,
+                channels,
+            );
+            let images = Cpu.upload(values, channels);
+            let expected = Cpu.convolve(&images, &convolution, &linear);
+            let actual = Cpu.convolve_channels(&images, &convolution, &Cpu.upload(weights.clone(), channels));
+            assert_eq!(actual.width, channels);
+            assert_eq!(actual.values.len(), expected.values.len());
+            for (actual, expected) in actual.values.iter().zip(&expected.values) {
+                assert!((actual - expected).abs() < 1e-4, "{convolution:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn pooling_ignores_the_border() {
+        let convolution = Convolution::centred([3, 3, 1], 3, 2);
+        let images = Cpu.upload((1..10).map(|value| -(value as f32)).collect(), 1);
+        let pooled = Cpu.pool_largest(&images, &convolution);
+        assert_eq!(pooled.values, [-1.0, -2.0, -4.0, -5.0]);
+        assert_eq!(Cpu.mean(&images, 3).values, [-2.0, -5.0, -8.0]);
+    }
+
+    #[test]
+    fn responses_are_normalised_by_image() {
+        let mut rows = Cpu.upload(vec![3.0, 0.0, 4.0, 1.0, 0.0, 2.0, 0.0, 0.0], 2);
+        let norm = Cpu.norm(vec![2.0, 1.0], Some(vec![0.5, -0.5]), 0.0);
+        Cpu.normalise_responses(&mut rows, 2, &norm);
+        // Lengths 5 and 1 with the mean 3, then 0 and 2 with the mean 1.
+        let first = 2.0 * 5.0 / 3.0 + 1.0;
+        let expected = [3.0 * first + 0.5, -0.5, 4.0 * first + 0.5, 4.0 / 3.0 - 0.5];
+        for (actual, expected) in rows.values.iter().zip(expected) {
+            assert!((actual - expected).abs() < 1e-5, "{rows:?}");
+        }
+        assert_eq!(rows.values[4..], [0.5, 5.5, 0.5, -0.5]);
+    }
+
     #[test]
     fn not_a_number_reaches_every_window_that_covers_it() {
-        let convolution = Convolution {
-            height: 4,
-            width: 4,
-            channels: 1,
-            stride: 1,
-        };
+        let convolution = Convolution::centred([4, 4, 1], 3, 1);
         let mut values = vec![1.0; 16];
         values[5] = f32::NAN;
+        let images = Cpu.upload(values, 1);
         let linear = Cpu.linear(Cpu.prepare(vec![0.5; 9], 9, 1, WeightType::F32), Vec::new(), 9, 1);
-        let result = Cpu.convolve(&Cpu.upload(values, 1), &convolution, &linear);
-        for (pixel, value) in result.values.iter().enumerate() {
-            assert_eq!(value.is_nan(), pixel / 4 < 3 && pixel % 4 < 3, "{pixel}");
+        for result in [
+            Cpu.convolve(&images, &convolution, &linear),
+            Cpu.convolve_channels(&images, &convolution, &Cpu.upload(vec![0.5; 10], 1)),
+            Cpu.pool_largest(&images, &convolution),
+        ] {
+            for (pixel, value) in result.values.iter().enumerate() {
+                assert_eq!(value.is_nan(), pixel / 4 < 3 && pixel % 4 < 3, "{pixel}");
+            }
         }
     }
 }

@@ -12,7 +12,7 @@ use super::rows::Rows;
 use super::{
     Activation, AttentionSpans, Convolution, EncoderAttention, Heads, Ops, OpsError, Rotary, ScoreRules, Span,
 };
-use super::{convolution, self_attention};
+use super::{convolution, pooling, self_attention};
 use crate::ops::elementwise::{gelu_of, gelu_tanh_of, relu_of, sigmoid_of};
 use crate::precision::WeightType;
 
@@ -252,6 +252,34 @@ impl Ops for Cpu {
 
     fn convolve(&self, images: &Rows, convolution: &Convolution, linear: &PackedLinear) -> Rows {
         convolution::convolve(images, convolution, linear)
+    }
+
+    fn convolve_channels(&self, images: &Rows, convolution: &Convolution, weights: &Rows) -> Rows {
+        pooling::convolve_channels(images, convolution, weights)
+    }
+
+    fn pool_largest(&self, images: &Rows, convolution: &Convolution) -> Rows {
+        pooling::pool_largest(images, convolution)
+    }
+
+    fn mean(&self, rows: &Rows, count: usize) -> Rows {
+        pooling::mean(rows, count)
+    }
+
+    fn normalise_responses(&self, rows: &mut Rows, count: usize, norm: &CpuNorm) {
+        let beta = norm.beta.as_deref().unwrap_or_default();
+        pooling::normalise_responses(rows, count, &norm.gamma, beta, norm.epsilon);
+    }
+
+    fn select(&self, matrix: &Rows, rows: &[usize]) -> Rows {
+        let width = matrix.width;
+        let mut values = Vec::with_capacity(rows.len() * width);
+        for row in rows {
+            let end = values.len() + width;
+            values.extend_from_slice(matrix.span(*row, 1));
+            values.resize(end, 0.0);
+        }
+        Rows { values, width }
     }
 
     fn with_width(&self, matrix: Rows, width: usize) -> Rows {

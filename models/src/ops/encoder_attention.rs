@@ -13,6 +13,19 @@ pub struct EncoderAttention<'a, X> {
     pub position_bias: Option<&'a X>,
     /// Scores between tokens and distances, added to the scores.
     pub distances: Option<&'a DistanceScores<X>>,
+    /// Scores of all pairs of tokens, added to the scores.
+    pub pairs: Option<PairScores<'a, X>>,
+}
+
+/// Scores by query and key, for sequences of equal length.
+#[derive(Debug)]
+pub struct PairScores<'a, X> {
+    /// `[kinds * heads, tokens * tokens]`: for every query, those of all keys.
+    pub values: &'a X,
+    /// Kind of every sequence.
+    pub kinds: &'a [usize],
+    /// Length of a sequence.
+    pub tokens: usize,
 }
 
 impl<X> EncoderAttention<'_, X> {
@@ -24,12 +37,13 @@ impl<X> EncoderAttention<'_, X> {
             window: None,
             position_bias: None,
             distances: None,
+            pairs: None,
         }
     }
 
-    /// Whether all scores are products of queries and keys alone.
-    pub(super) fn is_plain(&self) -> bool {
-        self.window.is_none() && self.position_bias.is_none() && self.distances.is_none()
+    /// Whether scores depend on the distance of tokens.
+    pub(super) fn depends_on_distance(&self) -> bool {
+        self.window.is_some() || self.position_bias.is_some() || self.distances.is_some()
     }
 }
 

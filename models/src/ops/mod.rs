@@ -17,6 +17,7 @@ mod layout;
 #[cfg(test)]
 mod not_finite_tests;
 mod packed;
+mod pooling;
 mod quantised;
 mod rows;
 mod self_attention;
@@ -26,7 +27,7 @@ use std::borrow::Cow;
 
 use thiserror::Error;
 
-pub use encoder_attention::{DistanceRows, DistanceScores, EncoderAttention};
+pub use encoder_attention::{DistanceRows, DistanceScores, EncoderAttention, PairScores};
 pub use packed::PreparedWeight;
 pub(crate) use packed::{from_words, to_words};
 
@@ -179,8 +180,8 @@ impl<X> Clone for ScoreRules<'_, X> {
 
 impl<X> Copy for ScoreRules<'_, X> {}
 
-/// Images in a matrix `[batch * height * width, channels]`, and the window of 3x3 pixels that a convolution moves over
-/// them, with a border of one pixel of zeros.
+/// Images in a matrix `[batch * height * width, channels]`, and the square window that a convolution moves over them.
+/// Around the images are zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Convolution {
     /// Rows of an image.
@@ -189,19 +190,48 @@ pub struct Convolution {
     pub width: usize,
     /// Values of a pixel.
     pub channels: usize,
+    /// Side of the window, pixels; at least 1.
+    pub kernel: usize,
     /// Pixels from one window to the next, in both directions; at least 1.
     pub stride: usize,
+    /// Pixels around an image that windows may cover: above, left, below, right.
+    pub border: [usize; 4],
 }
 
 impl Convolution {
-    /// Height and width of the result.
+    /// A window whose centre moves over all pixels of images, with a border of half the window.
+    pub fn centred([height, width, channels]: [usize; 3], kernel: usize, stride: usize) -> Self {
+        Self {
+            height,
+            width,
+            channels,
+            kernel,
+            stride,
+            border: [kernel / 2; 4],
+        }
+    }
+
+    /// Height and width of the result; 0 if no window fits.
     pub fn result(&self) -> [usize; 2] {
-        [self.height, self.width].map(|side| side.div_ceil(self.stride.max(1)))
+        let [top, left, bottom, right] = self.border;
+        let windows = |side: usize| match side.checked_sub(self.kernel) {
+            Some(rest) => rest / self.stride.max(1) + 1,
+            None => 0,
+        };
+        [
+            windows(self.height + top + bottom),
+            windows(self.width + left + right),
+        ]
     }
 
     /// Number of values in a window.
     pub(crate) fn window(&self) -> usize {
-        9 * self.channels
+        self.kernel * self.kernel * self.channels
+    }
+
+    /// Whether a window is one pixel, and every pixel has one.
+    pub(crate) fn is_by_pixel(&self) -> bool {
+        self.kernel == 1 && self.stride == 1 && self.border == [0; 4]
     }
 }
 
@@ -326,6 +356,29 @@ pub trait Ops: Send + Sync + 'static {
         convolution: &Convolution,
         linear: &Self::Linear,
     ) -> Self::Matrix;
+
+    /// Multiplies every channel of the windows by weights of its own (a depthwise convolution). `weights` is
+    /// `[kernel * kernel + 1, channels]`: a row per pixel of the window, and the bias.
+    fn convolve_channels(
+        &self,
+        images: &Self::Matrix,
+        convolution: &Convolution,
+        weights: &Self::Matrix,
+    ) -> Self::Matrix;
+
+    /// Returns the largest value of every channel in the windows; the border does not count.
+    fn pool_largest(&self, images: &Self::Matrix, convolution: &Convolution) -> Self::Matrix;
+
+    /// Returns the mean of every `count` rows.
+    fn mean(&self, rows: &Self::Matrix, count: usize) -> Self::Matrix;
+
+    /// Adds the response normalisation of images of `count` pixels, in place (Woo et al. 2023, section 3):
+    /// `x * (gamma * r + 1) + beta`, where `r` is the length of a channel of the image over the mean length of its
+    /// channels.
+    fn normalise_responses(&self, rows: &mut Self::Matrix, count: usize, norm: &Self::Norm);
+
+    /// Copies single rows into one matrix; a row that the matrix does not have is zeros.
+    fn select(&self, matrix: &Self::Matrix, rows: &[usize]) -> Self::Matrix;
 
     /// Returns the same values as rows of another width, which divides their number.
     fn with_width(&self, matrix: Self::Matrix, width: usize) -> Self::Matrix;

@@ -62,12 +62,10 @@ fn results(value: f32) -> Vec<(&'static str, Rows)> {
         head_dim: WIDTH / 2,
         scale: 0.5,
     };
-    let images = Convolution {
-        height: 8,
-        width: 8,
-        channels: WIDTH,
-        stride: 1,
-    };
+    let images = Convolution::centred([8, 8, WIDTH], 3, 1);
+    let mut responses = with_value(rows, WIDTH, value);
+    let norm = Cpu.norm(vec![1.0; WIDTH], Some(vec![0.0; WIDTH]), 1e-6);
+    Cpu.normalise_responses(&mut responses, rows, &norm);
     let norm = |beta| Cpu.norm(vec![1.0; WIDTH], beta, 1e-6);
     vec![
         ("add", sum),
@@ -98,6 +96,17 @@ fn results(value: f32) -> Vec<(&'static str, Rows)> {
             "convolve",
             Cpu.convolve(&with_value(rows, WIDTH, value), &images, &linear(9 * WIDTH, 3)),
         ),
+        (
+            "convolve channels",
+            Cpu.convolve_channels(
+                &with_value(rows, WIDTH, value),
+                &images,
+                &with_value(10, WIDTH, 0.0),
+            ),
+        ),
+        ("mean", Cpu.mean(&with_value(rows, WIDTH, value), rows)),
+        ("select", Cpu.select(&with_value(rows, WIDTH, value), &[rows - 1])),
+        ("normalise responses", responses),
     ]
 }
 

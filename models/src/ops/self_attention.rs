@@ -246,7 +246,8 @@ impl Task<'_> {
                 Panels::F32(&head.keys),
                 &[],
             );
-            if !shared.attention.is_plain() {
+            self.add_pairs(&mut scores, index, tokens, shared);
+            if shared.attention.depends_on_distance() {
                 self.relate(&mut scores, &queries, (index, head), tokens, shared);
             }
             Arch::new().dispatch(Softmax {
@@ -266,6 +267,21 @@ impl Task<'_> {
                 if let Some(line) = line.get_mut(columns.clone()) {
                     line.copy_from_slice(attended);
                 }
+            }
+        }
+    }
+
+    /// Adds to the scores of a head those of its pairs of tokens.
+    fn add_pairs(&self, scores: &mut [f32], head: usize, tokens: &[usize], shared: &Shared<'_>) {
+        let Some(pairs) = &shared.attention.pairs else {
+            return;
+        };
+        let kind = pairs.kinds.get(self.sequence).copied().unwrap_or_default();
+        let table = pairs.values.span(kind * shared.attention.heads + head, 1);
+        let rows = table.chunks_exact(pairs.tokens.max(1)).skip(self.first);
+        for (scores, row) in scores.chunks_exact_mut(tokens.len().max(1)).zip(rows) {
+            for (score, key) in scores.iter_mut().zip(tokens) {
+                *score += row.get(*key).copied().unwrap_or_default();
             }
         }
     }

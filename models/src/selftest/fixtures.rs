@@ -49,7 +49,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 20] = [
+pub const ALL: [Fixture; 29] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -63,6 +63,7 @@ pub const ALL: [Fixture; 20] = [
     fixture!("electra"),
     fixture!("albert"),
     fixture!("mpnet"),
+    fixture!("deberta"),
     fixture!("deberta-v2"),
     fixture!("modernbert"),
     fixture!("roberta-prelayernorm"),
@@ -74,6 +75,14 @@ pub const ALL: [Fixture; 20] = [
     fixture!("dinov2-registers"),
     fixture!("deit"),
     fixture!("deit-distilled"),
+    fixture!("beit"),
+    fixture!("beit-shared"),
+    fixture!("resnet"),
+    fixture!("resnet-basic"),
+    fixture!("convnext"),
+    fixture!("convnextv2"),
+    fixture!("swin"),
+    fixture!("swinv2"),
     fixture!("cnn"),
     fixture!("mlp"),
 ];

@@ -1,12 +1,10 @@
-//! Self-attention and convolutions by burn's tensors.
-
-use std::ops::Range;
+//! Self-attention by burn's tensors.
 
 use burn::tensor::module::attention;
 use burn::tensor::ops::AttentionModuleOptions;
-use burn::tensor::{Bool, Device, Int, Tensor, TensorData, s};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
-use super::{Convolution, EncoderAttention, signed};
+use super::{EncoderAttention, signed};
 
 /// Added to the score of a pair of tokens outside the window: finite, as on the CPU.
 const HIDDEN: f32 = -1e30;
@@ -80,6 +78,12 @@ fn added_scores(
         let chosen: Tensor<2> = table.clone().select(1, indices(places.collect(), device));
         add(chosen.reshape([1, heads, tokens, tokens]).expand(shape));
     }
+    if let Some(pairs) = &form.pairs {
+        let rows = pairs.kinds.iter();
+        let rows = rows.flat_map(|kind| (0..heads).map(move |head| kind * heads + head));
+        let chosen: Tensor<2> = pairs.values.clone().select(0, indices(rows.collect(), device));
+        add(chosen.reshape(shape));
+    }
     if let Some(window) = form.window {
         let hidden = pairs().map(|(query, key)| if query.abs_diff(key) > window { HIDDEN } else { 0.0 });
         let hidden: Vec<f32> = hidden.collect();
@@ -127,7 +131,7 @@ fn padded_rows(sequences: &[&[bool]], longest: usize) -> Vec<usize> {
     rows
 }
 
-fn indices(rows: Vec<usize>, device: &Device) -> Tensor<1, Int> {
+pub(super) fn indices(rows: Vec<usize>, device: &Device) -> Tensor<1, Int> {
     let rows: Vec<i64> = rows.into_iter().map(signed).collect();
     let count = rows.len();
     Tensor::from_data(TensorData::new(rows, [count]), device)
@@ -153,44 +157,12 @@ fn hidden_keys(
     Some(hidden.expand([sequences.len(), heads, longest, longest]))
 }
 
-/// Returns the windows of images, `[windows, 9 * channels]`.
-pub(super) fn windows(images: &Tensor<2>, convolution: &Convolution) -> Tensor<2> {
-    let Convolution {
-        height,
-        width,
-        channels,
-        stride,
-    } = *convolution;
-    let [rows, _] = images.dims();
-    let batch = rows / (height * width).max(1);
-    let [down, across] = convolution.result();
-    let images = images.clone().reshape([batch, height, width, channels]);
-    let device = images.device();
-    // The border, and behind it enough for the stride of the last window.
-    let (padded_height, padded_width) = (height + 2 + stride, width + 2 + stride);
-    let padded: Tensor<4> = Tensor::zeros([batch, padded_height, padded_width, channels], &device);
-    let inside = |side: usize| Range {
-        start: 1,
-        end: 1 + side,
-    };
-    let padded = padded.slice_assign([0..batch, inside(height), inside(width), 0..channels], images);
-    let parts = (0..3).flat_map(|row| (0..3).map(move |column| (row, column)));
-    let step = isize::try_from(stride).unwrap_or(1);
-    let parts = parts.map(|(row, column)| {
-        let rows = row..row + (down - 1) * stride + 1;
-        let columns = column..column + (across - 1) * stride + 1;
-        padded.clone().slice(s![.., rows; step, columns; step, ..])
-    });
-    Tensor::cat(parts.collect(), 3).reshape([batch * down * across, 9 * channels])
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::super::cpu::Cpu;
-    use super::super::super::{DistanceRows, DistanceScores, Ops};
+    use super::super::super::{DistanceRows, DistanceScores, Ops, PairScores};
     use super::super::Burn;
     use super::*;
-    use crate::precision::WeightType;
 
     fn numbers(count: usize) -> Vec<f32> {
         (0..count)
@@ -233,7 +205,28 @@ mod tests {
     }
 
     #[test]
-    fn attention_and_convolution_match_the_kernels() {
+    fn scores_of_pairs_match_the_kernels() {
+        fn attended<O: Ops>(ops: &O) -> Vec<f32> {
+            let (masks, projected) = ([[true; 5]; 3], ops.upload(numbers(15 * 36), 36));
+            let sequences: Vec<&[bool]> = masks.iter().map(|mask| &mask[..]).collect();
+            let values = ops.upload(numbers(2 * 3 * 25), 25);
+            let mut attention = EncoderAttention::plain(3, 4);
+            attention.pairs = Some(PairScores {
+                values: &values,
+                kinds: &[0, 1, 0],
+                tokens: 5,
+            });
+            let attended = ops.attend_sequences(&projected, &sequences, &attention);
+            ops.values(&attended).unwrap().into_owned()
+        }
+        let burn = Burn {
+            device: Device::flex(),
+        };
+        assert!(close(&attended(&burn), &attended(&Cpu)));
+    }
+
+    #[test]
+    fn attention_matches_the_kernels() {
         let burn = Burn {
             device: Device::flex(),
         };
@@ -250,28 +243,6 @@ mod tests {
                 let on_burn = related(&burn, width, form, &values, &sequences);
                 assert!(close(&on_burn, &on_cpu), "{form}");
             }
-        }
-        for stride in 1..4 {
-            let convolution = Convolution {
-                height: 7,
-                width: 4,
-                channels: 3,
-                stride,
-            };
-            let (values, weight, bias) = (numbers(2 * 7 * 4 * 3), numbers(27 * 5), numbers(5));
-            let on_cpu = Cpu.linear(
-                Cpu.prepare(weight.clone(), 27, 5, WeightType::F32),
-                bias.clone(),
-                27,
-                5,
-            );
-            let expected = Cpu.convolve(&Cpu.upload(values.clone(), 3), &convolution, &on_cpu);
-            let on_burn = burn.linear(burn.prepare(weight, 27, 5, WeightType::F32), bias, 27, 5);
-            let actual = burn.convolve(&burn.upload(values, 3), &convolution, &on_burn);
-            assert!(close(
-                &burn.values(&actual).unwrap(),
-                &Cpu.values(&expected).unwrap()
-            ));
         }
     }
 }

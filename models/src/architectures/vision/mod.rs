@@ -1,0 +1,139 @@
+//! Image classifiers whose layers work on a grid of pixels: `ResNet`, `ConvNeXt`, Swin, and models like them. A family reads its
+//! `config.json` and lists its [steps].
+//!
+//! Inputs: `pixel_values` FP32 `[channels, height, width]`, normalised according to the checkpoint's
+//! `preprocessor_config.json`, or with that file `image_file`. The size is that of prepared images, else `image_size`, else
+//! 224. Outputs: those of [`Classifier::outputs`]. They cannot be split.
+
+pub(super) mod convnext;
+pub(super) mod resnet;
+mod steps;
+pub(super) mod swin;
+mod windows;
+
+use self::steps::{Builder, Step};
+use super::layers::Layers;
+use super::patches::side_lengths;
+use crate::checkpoint::{Checkpoint, Config, LoadError, transposed};
+use crate::device::{Device, with_ops};
+use crate::images::{self, ImageInput};
+use crate::ops::Ops;
+use crate::runtime::batch::{BatchResults, rows, run_batch_in_parallel};
+use crate::runtime::loaded::Built;
+use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
+use crate::tasks::classification::Classifier;
+
+/// Side of an image where neither file states one, as in transformers.
+const DEFAULT_SIDE: usize = 224;
+
+/// Adds the steps of a family, from pixels to the features that the classifier reads, one row per image.
+trait Family {
+    /// Prefix of the base model's tensors.
+    const BASE: &'static str;
+    /// Name of the classifier's layer.
+    const CLASSIFIER: &'static str = "classifier";
+
+    /// Adds the steps.
+    ///
+    /// # Errors
+    /// [`LoadError`], naming the key or tensor.
+    fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError>;
+}
+
+/// Builds an image classifier.
+///
+/// # Errors
+/// [`LoadError`], naming the key or tensor.
+fn build<F: Family>(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
+    let classifier = Classifier::read(&checkpoint.config)?;
+    checkpoint.weights.expect_base(&format!("{}.", F::BASE));
+    let shape = shape(checkpoint)?;
+    let [height, width, channels] = shape;
+    let input = ImageInput::read(checkpoint, "pixel_values", vec![channels, height, width])?;
+    Ok(Built {
+        task: classifier.task(),
+        labels: classifier.labels(),
+        model: with_ops!(device, ops => {
+            let mut layers = Layers { ops: &ops, weights: &mut checkpoint.weights };
+            let mut builder = Builder::new(&mut layers, shape);
+            F::build(&mut builder, &checkpoint.config)?;
+            builder.multiply(F::CLASSIFIER, classifier.len())?;
+            let steps = builder.steps();
+            Box::new(Grid { ops, steps, shape, input, classifier, device: device.clone() })
+        }),
+    })
+}
+
+/// Returns height, width and channels of the images.
+fn shape(checkpoint: &Checkpoint) -> Result<[usize; 3], LoadError> {
+    let config = &checkpoint.config;
+    let channels = config.optional_size("num_channels")?.unwrap_or(3);
+    let configured = match config.optional::<serde_json::Value>("image_size")? {
+        Some(_) => side_lengths(config, "image_size")?,
+        None => [DEFAULT_SIDE; 2],
+    };
+    images::limit_size(config, "image_size", configured)?;
+    let prepared = match &checkpoint.preprocessor {
+        Some(config) => images::fixed_size(config, channels)?,
+        None => None,
+    };
+    let [height, width] = prepared.unwrap_or(configured);
+    Ok([height, width, channels])
+}
+
+/// Reads the channels of the stages under `key`, and their `depths`.
+fn stages(config: &Config, key: &str) -> Result<(Vec<usize>, Vec<usize>), LoadError> {
+    let (sizes, depths) = (config.required::<Vec<usize>>(key)?, config.required("depths")?);
+    let depths: Vec<usize> = depths;
+    if sizes.is_empty() || sizes.len() != depths.len() {
+        return Err(config.invalid_value(
+            "depths",
+            format!("it must have as many stages as {key}, at least one"),
+        ));
+    }
+    Ok((sizes, depths))
+}
+
+/// A classifier.
+struct Grid<O: Ops> {
+    ops: O,
+    /// From pixels to logits.
+    steps: Vec<Step<O>>,
+    /// Height, width and channels of an image.
+    shape: [usize; 3],
+    input: ImageInput,
+    classifier: Classifier,
+    device: Device,
+}
+
+impl<O: Ops> Model for Grid<O> {
+    fn signature(&self) -> Signature {
+        self.input.signature()
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        run_batch_in_parallel(
+            &self.device,
+            batch,
+            |inputs| self.input.values(inputs),
+            Vec::len,
+            |images| self.answer(images),
+        )
+    }
+}
+
+impl<O: Ops> Grid<O> {
+    fn answer(&self, images: &[Vec<f32>]) -> Result<BatchResults, ModelError> {
+        let [height, width, channels] = self.shape;
+        // Requests have them channel by channel.
+        let pixels = images.iter().map(|image| transposed(image, height * width));
+        let pixels: Vec<Vec<f32>> = pixels.collect();
+        let pixels = self.ops.upload(pixels.concat(), channels);
+        let logits = steps::run(&self.ops, &self.steps, &pixels, images.len()).unwrap_or(pixels);
+        let logits = rows(&self.ops, &logits, self.classifier.len())?;
+        Ok(logits
+            .iter()
+            .map(|logits| self.classifier.outputs(logits))
+            .collect())
+    }
+}

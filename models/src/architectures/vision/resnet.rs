@@ -1,0 +1,134 @@
+//! `ResNet` (He et al. 2016, "Deep Residual Learning for Image Recognition"), with basic and bottleneck blocks.
+
+use super::Family;
+use super::steps::{BatchNorm, Builder, Window};
+use crate::architectures::encoder::activation;
+use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::device::Device;
+use crate::ops::{Activation, Ops};
+use crate::runtime::loaded::Built;
+
+/// Added to the variance of batch norms, torch's default.
+const EPSILON: f64 = 1e-5;
+/// Factor by which a bottleneck has fewer channels.
+const REDUCTION: usize = 4;
+
+/// Builds a classifier.
+///
+/// # Errors
+/// [`LoadError`], naming the key or tensor.
+pub(in crate::architectures) fn build(
+    checkpoint: &mut Checkpoint,
+    device: &Device,
+) -> Result<Built, LoadError> {
+    super::build::<ResNet>(checkpoint, device)
+}
+
+struct ResNet;
+
+impl Family for ResNet {
+    const BASE: &'static str = "resnet";
+    const CLASSIFIER: &'static str = "classifier.1";
+
+    fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
+        let activation = activation(config, "hidden_act")?;
+        let (sizes, depths) = super::stages(config, "hidden_sizes")?;
+        let bottleneck = match config.optional::<String>("layer_type")?.as_deref() {
+            None | Some("bottleneck") => true,
+            Some("basic") => false,
+            Some(_) => return Err(config.invalid_value("layer_type", "basic and bottleneck are supported")),
+        };
+        let is_set = |key: &str| Ok::<_, LoadError>(config.optional(key)?.unwrap_or(false));
+        let (first_strided, early) = (
+            is_set("downsample_in_first_stage")?,
+            is_set("downsample_in_bottleneck")?,
+        );
+        let width = config.size("embedding_size")?;
+        convolution(builder, "resnet.embedder.embedder", width, Window::centred(7, 2))?;
+        builder.activate(activation);
+        builder.pool_largest(Window::centred(3, 2));
+        for (stage, (outputs, depth)) in sizes.into_iter().zip(depths).enumerate() {
+            for layer in 0..depth {
+                let strided = layer == 0 && (stage > 0 || first_strided);
+                let block = Block {
+                    name: format!("resnet.encoder.stages.{stage}.layers.{layer}"),
+                    outputs,
+                    stride: if strided { 2 } else { 1 },
+                    bottleneck,
+                    early,
+                    activation,
+                };
+                block.add(builder)?;
+            }
+        }
+        builder.mean();
+        Ok(())
+    }
+}
+
+/// A residual block.
+struct Block {
+    name: String,
+    outputs: usize,
+    stride: usize,
+    bottleneck: bool,
+    /// Whether the first convolution of a bottleneck has the stride, instead of the second.
+    early: bool,
+    /// Activation of the sum; between the convolutions it is `ReLU`.
+    activation: Activation,
+}
+
+impl Block {
+    fn add<O: Ops>(&self, builder: &mut Builder<'_, '_, O>) -> Result<(), LoadError> {
+        let (stride, outputs) = (self.stride, self.outputs);
+        let inner = outputs / REDUCTION;
+        let (first, second) = if self.early { (stride, 1) } else { (1, stride) };
+        let convolutions = if self.bottleneck {
+            vec![
+                (inner, Window::centred(1, first)),
+                (inner, Window::centred(3, second)),
+                (outputs, Window::centred(1, 1)),
+            ]
+        } else {
+            vec![
+                (outputs, Window::centred(3, stride)),
+                (outputs, Window::centred(3, 1)),
+            ]
+        };
+        let projected = stride != 1 || builder.channels() != outputs;
+        builder.add(
+            |builder| {
+                for (index, (outputs, window)) in convolutions.into_iter().enumerate() {
+                    if index > 0 {
+                        builder.activate(Activation::Relu);
+                    }
+                    convolution(builder, &format!("{}.layer.{index}", self.name), outputs, window)?;
+                }
+                Ok(())
+            },
+            |builder| {
+                if projected {
+                    let name = format!("{}.shortcut", self.name);
+                    convolution(builder, &name, outputs, Window::centred(1, stride))?;
+                }
+                Ok(())
+            },
+        )?;
+        builder.activate(self.activation);
+        Ok(())
+    }
+}
+
+/// Adds a convolution with its batch norm.
+fn convolution<O: Ops>(
+    builder: &mut Builder<'_, '_, O>,
+    name: &str,
+    outputs: usize,
+    window: Window,
+) -> Result<(), LoadError> {
+    let norm = BatchNorm {
+        name: &format!("{name}.normalization"),
+        epsilon: EPSILON,
+    };
+    builder.convolve(&format!("{name}.convolution"), Some(norm), outputs, window)
+}

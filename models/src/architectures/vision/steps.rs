@@ -1,0 +1,405 @@
+//! The steps of networks on images, and the builder that takes their weights. Matrices are
+//! `[images * height * width, channels]`.
+
+use super::windows::{Places, WindowAttention};
+use crate::architectures::layers::Layers;
+use crate::checkpoint::{LoadError, transposed};
+use crate::ops::{Activation, Convolution, Ops, Span};
+
+/// A layer, and what changes its result in place.
+pub(super) struct Step<O: Ops> {
+    layer: Layer<O>,
+    changes: Vec<Change<O>>,
+}
+
+/// Computes a matrix from another one.
+enum Layer<O: Ops> {
+    Convolve(Convolution, O::Linear),
+    ConvolveChannels(Convolution, O::Matrix),
+    PoolLargest(Convolution),
+    Multiply(O::Linear),
+    Normalise(O::Norm),
+    /// Mean of this many pixels.
+    Mean(usize),
+    /// Puts pixels of an image side by side, as many as make a row of this width.
+    Merge(Places, usize),
+    Attend(Box<WindowAttention<O>>),
+    /// Sum of two branches; one without steps is the input itself.
+    Add(Vec<Step<O>>, Vec<Step<O>>),
+}
+
+/// Changes a matrix.
+enum Change<O: Ops> {
+    Activate(Activation),
+    Scale(O::Norm),
+    /// Response normalisation of images of this many pixels.
+    NormaliseResponses(usize, O::Norm),
+    /// Adds the same rows to every image: a matrix of this height and width.
+    AddRows(O::Matrix, [usize; 2]),
+}
+
+/// Computes steps one after the other; `None` without steps.
+pub(super) fn run<O: Ops>(ops: &O, steps: &[Step<O>], x: &O::Matrix, images: usize) -> Option<O::Matrix> {
+    steps.iter().fold(None, |result, step| {
+        let result = step.layer.run(ops, result.as_ref().unwrap_or(x), images);
+        let changed = step.changes.iter();
+        Some(changed.fold(result, |x, change| change.run(ops, x, images)))
+    })
+}
+
+impl<O: Ops> Layer<O> {
+    fn run(&self, ops: &O, x: &O::Matrix, images: usize) -> O::Matrix {
+        match self {
+            Self::Convolve(convolution, linear) => ops.convolve(x, convolution, linear),
+            Self::ConvolveChannels(convolution, weights) => ops.convolve_channels(x, convolution, weights),
+            Self::PoolLargest(convolution) => ops.pool_largest(x, convolution),
+            Self::Multiply(linear) => ops.multiply(x, linear),
+            Self::Normalise(norm) => ops.normalise(x, norm),
+            Self::Mean(count) => ops.mean(x, *count),
+            Self::Merge(places, width) => ops.with_width(ops.select(x, &places.of_images(images)), *width),
+            Self::Attend(attention) => attention.run(ops, x, images),
+            Self::Add(branch, shortcut) => {
+                // The mean of one row is the row: a branch without steps is a copy.
+                let mut sum = run(ops, branch, x, images).unwrap_or_else(|| ops.mean(x, 1));
+                let other = run(ops, shortcut, x, images);
+                ops.add(&mut sum, other.as_ref().unwrap_or(x));
+                sum
+            }
+        }
+    }
+}
+
+impl<O: Ops> Change<O> {
+    fn run(&self, ops: &O, mut x: O::Matrix, images: usize) -> O::Matrix {
+        match self {
+            Self::Activate(activation) => return ops.activate(x, *activation, false),
+            Self::Scale(factors) => ops.scale(&mut x, factors),
+            Self::NormaliseResponses(count, norm) => ops.normalise_responses(&mut x, *count, norm),
+            Self::AddRows(rows, [count, width]) => {
+                let rows = Span {
+                    matrix: rows,
+                    from: 0,
+                    count: *count,
+                };
+                ops.add(&mut x, &ops.gather(&vec![rows; images], *width));
+            }
+        }
+        x
+    }
+}
+
+/// A norm over the images of training, which is folded into the convolution before it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BatchNorm<'a> {
+    pub name: &'a str,
+    /// Added to the variance.
+    pub epsilon: f64,
+}
+
+/// The window of a convolution.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Window {
+    /// Its side, pixels.
+    pub kernel: usize,
+    /// Pixels from one window to the next.
+    pub stride: usize,
+    /// Pixels around an image: above, left, below, right.
+    pub border: [usize; 4],
+}
+
+impl Window {
+    /// A window whose centre moves over the pixels.
+    pub(super) const fn centred(kernel: usize, stride: usize) -> Self {
+        Self {
+            kernel,
+            stride,
+            border: [kernel / 2; 4],
+        }
+    }
+
+    /// Windows that do not overlap, without a border.
+    pub(super) const fn patches(kernel: usize) -> Self {
+        Self {
+            kernel,
+            stride: kernel,
+            border: [0; 4],
+        }
+    }
+}
+
+/// Takes the weights of steps from a checkpoint, and follows the shape of the images.
+pub(super) struct Builder<'a, 'w, O: Ops> {
+    layers: &'a mut Layers<'w, O>,
+    /// Height, width and channels.
+    shape: [usize; 3],
+    steps: Vec<Step<O>>,
+}
+
+impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
+    /// Creates a builder for images of height, width and channels.
+    pub(super) fn new(layers: &'a mut Layers<'w, O>, shape: [usize; 3]) -> Self {
+        Self {
+            layers,
+            shape,
+            steps: Vec::new(),
+        }
+    }
+
+    /// Returns the steps.
+    pub(super) fn steps(self) -> Vec<Step<O>> {
+        self.steps
+    }
+
+    /// Number of channels now.
+    pub(super) fn channels(&self) -> usize {
+        let [.., channels] = self.shape;
+        channels
+    }
+
+    fn push(&mut self, layer: Layer<O>) {
+        self.steps.push(Step {
+            layer,
+            changes: Vec::new(),
+        });
+    }
+
+    fn change(&mut self, change: Change<O>) {
+        if let Some(step) = self.steps.last_mut() {
+            step.changes.push(change);
+        }
+    }
+
+    /// Adds a convolution of channels by a window, with a batch norm or a bias.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn convolve(
+        &mut self,
+        name: &str,
+        norm: Option<BatchNorm<'_>>,
+        outputs: usize,
+        window: Window,
+    ) -> Result<(), LoadError> {
+        let (channels, kernel) = (self.channels(), window.kernel);
+        let shape = [outputs, channels, kernel, kernel];
+        let (mut weight, bias) = self.weight(name, norm, &shape)?;
+        let inputs = weight.len() / outputs.max(1);
+        // The file has a window channel by channel.
+        for output in weight.chunks_mut(inputs.max(1)) {
+            output.copy_from_slice(&transposed(output, kernel * kernel));
+        }
+        let weight = transposed(&weight, inputs);
+        let linear = if norm.is_some() {
+            self.layers.upload_folded(weight, bias, inputs, outputs)
+        } else {
+            self.layers.upload(weight, bias, inputs, outputs)
+        };
+        let convolution = self.convolution(window);
+        let [height, width] = convolution.result();
+        self.shape = [height, width, outputs];
+        self.push(Layer::Convolve(convolution, linear));
+        Ok(())
+    }
+
+    /// Adds a convolution of every channel by itself, with a batch norm or a bias.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn convolve_channels(
+        &mut self,
+        name: &str,
+        norm: Option<BatchNorm<'_>>,
+        window: Window,
+    ) -> Result<(), LoadError> {
+        let (channels, kernel) = (self.channels(), window.kernel);
+        let (weight, bias) = self.weight(name, norm, &[channels, 1, kernel, kernel])?;
+        let mut weights = transposed(&weight, kernel * kernel);
+        weights.extend(bias);
+        let convolution = self.convolution(window);
+        let [height, width] = convolution.result();
+        self.shape = [height, width, channels];
+        let weights = self.layers.ops.upload(weights, channels);
+        self.push(Layer::ConvolveChannels(convolution, weights));
+        Ok(())
+    }
+
+    /// Takes the weight and bias of a convolution, with its batch norm.
+    fn weight(
+        &mut self,
+        name: &str,
+        norm: Option<BatchNorm<'_>>,
+        shape: &[usize],
+    ) -> Result<(Vec<f32>, Vec<f32>), LoadError> {
+        let weights = &mut *self.layers.weights;
+        let outputs = shape.first().copied().unwrap_or_default();
+        let mut weight = weights.take(&format!("{name}.weight"), shape)?;
+        let Some(norm) = norm else {
+            let bias = weights.take(&format!("{name}.bias"), &[outputs])?;
+            return Ok((weight, bias));
+        };
+        let mut part = |part: &str| weights.take(&format!("{}.{part}", norm.name), &[outputs]);
+        let (gamma, mut beta) = (part("weight")?, part("bias")?);
+        let (mean, variance) = (part("running_mean")?, part("running_var")?);
+        let inputs = (weight.len() / outputs.max(1)).max(1);
+        let of_outputs = weight.chunks_mut(inputs).zip(&mut beta);
+        let statistics = gamma.iter().zip(mean.iter().zip(&variance));
+        for ((weight, beta), (gamma, (mean, variance))) in of_outputs.zip(statistics) {
+            let factor = f64::from(*gamma) / (f64::from(*variance) + norm.epsilon).sqrt();
+            for value in weight {
+                *value = (f64::from(*value) * factor) as f32;
+            }
+            *beta = (f64::from(*beta) - f64::from(*mean) * factor) as f32;
+        }
+        Ok((weight, beta))
+    }
+
+    fn convolution(&self, window: Window) -> Convolution {
+        let [height, width, channels] = self.shape;
+        Convolution {
+            height,
+            width,
+            channels,
+            kernel: window.kernel,
+            stride: window.stride,
+            border: window.border,
+        }
+    }
+
+    /// Adds pooling by the largest values.
+    pub(super) fn pool_largest(&mut self, window: Window) {
+        let convolution = self.convolution(window);
+        let [height, width] = convolution.result();
+        self.shape = [height, width, self.channels()];
+        self.push(Layer::PoolLargest(convolution));
+    }
+
+    /// Adds the mean of all pixels of an image.
+    pub(super) fn mean(&mut self) {
+        let [height, width, channels] = self.shape;
+        self.push(Layer::Mean(height * width));
+        self.shape = [1, 1, channels];
+    }
+
+    /// Puts the four pixels of every square of two by two side by side, column by column.
+    pub(super) fn merge(&mut self) {
+        let [height, width, channels] = self.shape;
+        let (down, across) = (height.div_ceil(2), width.div_ceil(2));
+        self.push(Layer::Merge(Places::squares([height, width]), 4 * channels));
+        self.shape = [down, across, 4 * channels];
+    }
+
+    /// Adds attention within windows.
+    pub(super) fn attend(&mut self, attention: WindowAttention<O>) {
+        self.push(Layer::Attend(Box::new(attention)));
+    }
+
+    /// Adds the vectors `{name}` of the places of an image to the last result.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn add_positions(&mut self, name: &str) -> Result<(), LoadError> {
+        let [height, width, channels] = self.shape;
+        let count = height * width;
+        let rows = self.layers.weights.take(name, &[1, count, channels])?;
+        let rows = self.layers.ops.upload(rows, channels);
+        self.change(Change::AddRows(rows, [count, channels]));
+        Ok(())
+    }
+
+    /// Height and width of the images now.
+    pub(super) fn size(&self) -> [usize; 2] {
+        let [height, width, _] = self.shape;
+        [height, width]
+    }
+
+    /// Where the weights come from.
+    pub(super) fn layers(&mut self) -> &mut Layers<'w, O> {
+        self.layers
+    }
+
+    /// Adds a linear layer of the channels.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn multiply(&mut self, name: &str, outputs: usize) -> Result<(), LoadError> {
+        self.multiply_with(name, outputs, true)
+    }
+
+    /// Adds a linear layer of the channels; without `biased` it has no bias.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn multiply_with(
+        &mut self,
+        name: &str,
+        outputs: usize,
+        biased: bool,
+    ) -> Result<(), LoadError> {
+        let [height, width, channels] = self.shape;
+        let linear = self.layers.linear_with(name, channels, outputs, biased)?;
+        self.push(Layer::Multiply(linear));
+        self.shape = [height, width, outputs];
+        Ok(())
+    }
+
+    /// Adds a layer norm of the channels of every pixel.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn normalise(&mut self, name: &str, epsilon: f64) -> Result<(), LoadError> {
+        let norm = self.layers.layer_norm(name, self.channels(), epsilon)?;
+        self.push(Layer::Normalise(norm));
+        Ok(())
+    }
+
+    /// Activates the last result.
+    pub(super) fn activate(&mut self, activation: Activation) {
+        self.change(Change::Activate(activation));
+    }
+
+    /// Multiplies the channels of the last result by factors.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn scale(&mut self, name: &str) -> Result<(), LoadError> {
+        let factors = self.layers.factors(name, self.channels())?;
+        self.change(Change::Scale(factors));
+        Ok(())
+    }
+
+    /// Normalises the responses of the last result.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn normalise_responses(&mut self, name: &str, epsilon: f32) -> Result<(), LoadError> {
+        let [height, width, channels] = self.shape;
+        let mut take = |part: &str| {
+            let name = format!("{name}.{part}");
+            self.layers.weights.take(&name, &[1, 1, 1, channels])
+        };
+        let (gamma, beta) = (take("weight")?, take("bias")?);
+        let norm = self.layers.ops.norm(gamma, Some(beta), epsilon);
+        self.change(Change::NormaliseResponses(height * width, norm));
+        Ok(())
+    }
+
+    /// Adds the sum of two branches from the same input; a branch without steps is the input. Their results have the same
+    /// shape.
+    ///
+    /// # Errors
+    /// Those of the branches.
+    pub(super) fn add(
+        &mut self,
+        branch: impl FnOnce(&mut Self) -> Result<(), LoadError>,
+        shortcut: impl FnOnce(&mut Self) -> Result<(), LoadError>,
+    ) -> Result<(), LoadError> {
+        let (shape, before) = (self.shape, std::mem::take(&mut self.steps));
+        branch(self)?;
+        let branch = std::mem::take(&mut self.steps);
+        self.shape = shape;
+        shortcut(self)?;
+        let shortcut = std::mem::replace(&mut self.steps, before);
+        self.push(Layer::Add(branch, shortcut));
+        Ok(())
+    }
+}

@@ -1,0 +1,166 @@
+//! Attention within windows of an image, and the places of pixels (Liu et al. 2021, "Swin Transformer", section 3.2).
+
+use crate::ops::{EncoderAttention, Ops, PairScores};
+
+/// Added to the score of pixels of a window that are no neighbours in the image.
+const APART: f32 = -100.0;
+
+/// Rows of pixels of an image, in a new order.
+pub(super) struct Places {
+    /// Rows; `usize::MAX` is a pixel outside the image.
+    rows: Vec<usize>,
+    /// Rows of an image.
+    count: usize,
+}
+
+impl Places {
+    /// The pixels of every square of two by two, column by column.
+    pub(super) fn squares([height, width]: [usize; 2]) -> Self {
+        let corners =
+            (0..height.div_ceil(2)).flat_map(|y| (0..width.div_ceil(2)).map(move |x| (2 * y, 2 * x)));
+        let pixels = corners.flat_map(|(y, x)| [(y, x), (y + 1, x), (y, x + 1), (y + 1, x + 1)]);
+        let rows = pixels.map(|(y, x)| {
+            if y < height && x < width {
+                y * width + x
+            } else {
+                usize::MAX
+            }
+        });
+        Self {
+            rows: rows.collect(),
+            count: height * width,
+        }
+    }
+
+    /// Returns the rows of several images.
+    pub(super) fn of_images(&self, images: usize) -> Vec<usize> {
+        let rows = (0..images).flat_map(|image| {
+            let first = image * self.count;
+            self.rows.iter().map(move |row| row.saturating_add(first))
+        });
+        rows.collect()
+    }
+}
+
+/// How an image is split into windows.
+pub(super) struct Windows {
+    /// From an image to its windows, one after the other.
+    places: Places,
+    /// From the windows to the image.
+    back: Places,
+    /// Kind of every window.
+    kinds: Vec<usize>,
+    /// For every kind, the region of the image that each pixel of a window belongs to.
+    regions: Vec<Vec<usize>>,
+    /// Pixels of a window.
+    pixels: usize,
+}
+
+impl Windows {
+    /// Splits images of this height and width into windows of a side, after they were shifted up and to the left by
+    /// `shift` pixels. What is outside at one end comes from the other one.
+    pub(super) fn new([height, width]: [usize; 2], side: usize, shift: usize) -> Self {
+        let (down, across) = (height.div_ceil(side), width.div_ceil(side));
+        let (padded_height, padded_width) = (down * side, across * side);
+        let region = |at: usize, extent: usize| {
+            if shift == 0 {
+                return 0;
+            }
+            usize::from(at >= extent - side) + usize::from(at >= extent - shift)
+        };
+        let (mut rows, mut back) = (Vec::new(), vec![0; height * width]);
+        let (mut kinds, mut known): (Vec<usize>, Vec<Vec<usize>>) = (Vec::new(), Vec::new());
+        for (top, left) in (0..down).flat_map(|y| (0..across).map(move |x| (y * side, x * side))) {
+            let mut regions = Vec::with_capacity(side * side);
+            let pixels = (top..top + side).flat_map(|y| (left..left + side).map(move |x| (y, x)));
+            for (y, x) in pixels {
+                regions.push(region(y, padded_height) * 3 + region(x, padded_width));
+                let (y, x) = ((y + shift) % padded_height, (x + shift) % padded_width);
+                let inside = y < height && x < width;
+                if let Some(slot) = back.get_mut(y * width + x).filter(|_| inside) {
+                    *slot = rows.len();
+                }
+                rows.push(if inside { y * width + x } else { usize::MAX });
+            }
+            let kind = known.iter().position(|other| *other == regions);
+            kinds.push(kind.unwrap_or(known.len()));
+            if kind.is_none() {
+                known.push(regions);
+            }
+        }
+        Self {
+            back: Places {
+                rows: back,
+                count: rows.len(),
+            },
+            places: Places {
+                rows,
+                count: height * width,
+            },
+            kinds,
+            regions: known,
+            pixels: side * side,
+        }
+    }
+
+    /// Returns the scores of pairs of pixels ([`PairScores`]) from those of a head, query and key without a shift.
+    pub(super) fn scores(&self, heads: usize, score: impl Fn(usize, usize, usize) -> f32) -> Vec<f32> {
+        let mut scores = Vec::with_capacity(self.regions.len() * heads * self.pixels * self.pixels);
+        for regions in &self.regions {
+            for head in 0..heads {
+                for (query, one) in regions.iter().enumerate() {
+                    let of_keys = regions.iter().enumerate();
+                    scores.extend(of_keys.map(|(key, other)| {
+                        score(head, query, key) + if one == other { 0.0 } else { APART }
+                    }));
+                }
+            }
+        }
+        scores
+    }
+}
+
+/// Attention of the pixels of every window.
+pub(super) struct WindowAttention<O: Ops> {
+    pub windows: Windows,
+    pub heads: usize,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// Norm of every head of queries and keys, and factors of the projections.
+    pub cosine: Option<(O::Norm, O::Norm)>,
+    /// Scores by kind of window ([`Windows::scores`]).
+    pub scores: O::Matrix,
+    pub projections: O::Linear,
+    pub output: O::Linear,
+}
+
+impl<O: Ops> WindowAttention<O> {
+    pub(super) fn run(&self, ops: &O, x: &O::Matrix, images: usize) -> O::Matrix {
+        let Windows {
+            places,
+            back,
+            kinds,
+            pixels,
+            ..
+        } = &self.windows;
+        let x = ops.select(x, &places.of_images(images));
+        let mut projected = ops.multiply(&x, &self.projections);
+        if let Some((norm, factors)) = &self.cosine {
+            ops.normalise_heads(&mut projected, 2 * self.heads, norm);
+            ops.scale(&mut projected, factors);
+        }
+        let (mask, kinds) = (vec![true; *pixels], kinds.repeat(images));
+        let attention = EncoderAttention {
+            scale: self.scale,
+            pairs: Some(PairScores {
+                values: &self.scores,
+                kinds: &kinds,
+                tokens: *pixels,
+            }),
+            ..EncoderAttention::plain(self.heads, 1)
+        };
+        let sequences = vec![mask.as_slice(); kinds.len()];
+        let attended = ops.attend_sequences(&projected, &sequences, &attention);
+        ops.multiply(&ops.select(&attended, &back.of_images(images)), &self.output)
+    }
+}
