@@ -3,13 +3,14 @@
     python3 -m venv venv && . venv/bin/activate
     pip install torch --index-url https://download.pytorch.org/whl/cpu   # or: pip install torch
     pip install transformers onnx onnxruntime ctranslate2
-    python3 scripts/bench-models.py [--rounds 5] [--threads 2] [--only encoders,vit,decode,prefill,types,loading]
+    python3 scripts/bench-models.py [--rounds 5] [--threads 2] [--only encoders,vit,resnet,convnext,swin,decode,prefill,types,loading]
 
 All checkpoints are random, of stated sizes, and made in a temporary folder by transformers:
 
     encoders   BERTs of 6 layers, 384 wide, and of 12 layers, 768 wide; texts of 20 to 120 tokens, tokenising included, at
                batch sizes 1, 8 and 32; onnxruntime and torch pad batches to their longest text
-    vit        ViT-Base, images of 224 x 224
+    vit, resnet, convnext, swin
+               ViT-Base, ResNet-50, ConvNeXt-T and Swin-T, images of 224 x 224: beside onnxruntime
     decode     a GPT-2 of 124 million weights, greedy behind 32 tokens, batch sizes 1 and 8: beside CTranslate2
     prefill    a prompt of 1,000 tokens by the same model: beside torch
     types      the same model in bf16, f16, q8_0 and q4_0 beside f32 at batch size 1 and 8 and for the prompt, and each beside a
@@ -21,6 +22,7 @@ faster. Prints medians, and the range of the rounds' ratios.
 """
 
 import argparse
+import functools
 import json
 import os
 import random
@@ -30,6 +32,7 @@ import tempfile
 import time
 from pathlib import Path
 
+IMAGES = ("vit", "resnet", "convnext", "swin")
 WORDS = 30_000
 LONGEST = 120
 
@@ -163,27 +166,34 @@ def encoders(folder, rounds, threads):
         ours.close()
 
 
-def vit(folder, rounds, threads):
+def images(folder, rounds, threads, name):
     import torch
-    from transformers import ViTConfig, ViTForImageClassification
+    import transformers
 
-    place = folder / "vit-base"
-    model = ViTForImageClassification(ViTConfig(num_labels=1000)).eval()
+    family, title = {
+        "vit": ("ViT", "vit-base"),
+        "resnet": ("ResNet", "resnet-50"),
+        "convnext": ("ConvNext", "convnext-tiny"),
+        "swin": ("Swin", "swin-tiny"),
+    }[name]
+    place = folder / title
+    config = getattr(transformers, f"{family}Config")(num_labels=1000)
+    model = getattr(transformers, f"{family}ForImageClassification")(config).eval()
     model.save_pretrained(place)
     image = torch.rand(1, 3, 224, 224)
     exported(model, (image,), ["pixel_values"], {"pixel_values": {0: "batch"}}, place / "model.onnx")
     session = onnx_session(place / "model.onnx", threads)
     ours = Ours("directory", [str(place)], threads)
     for batch in (1, 4):
-        images = torch.rand(batch, 3, 224, 224).numpy()
+        pixels = torch.rand(batch, 3, 224, 224).numpy()
 
         def by_onnx():
             began = time.perf_counter()
-            session.run(None, {"pixel_values": images})
+            session.run(None, {"pixel_values": pixels})
             return batch / (time.perf_counter() - began)
 
         compare(
-            f"vit-base batch {batch}", rounds,
+            f"{title} batch {batch}", rounds,
             lambda: ours.ask(pixels=224, items=2 * batch, batch=batch)["items_per_s"], "onnxruntime", by_onnx,
         )
     ours.close()
@@ -307,13 +317,13 @@ def loading(folder, rounds, threads):
 
 
 def main():
-    kinds = {"encoders": encoders, "vit": vit, "decode": decode, "prefill": prefill, "types": types, "loading": loading}
+    kinds = {"encoders": encoders, **{name: functools.partial(images, name=name) for name in IMAGES}, "decode": decode, "prefill": prefill, "types": types, "loading": loading}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", default=",".join(kinds), help="comma-separated; default: all")
     arguments = parser.parse_args()
-    if "encoders" in arguments.only or "vit" in arguments.only:
+    if any(kind in arguments.only for kind in ("encoders", *IMAGES)):
         import torch
 
         torch.set_num_threads(arguments.threads)
