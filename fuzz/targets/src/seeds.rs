@@ -30,11 +30,12 @@ fn put(target: &str, name: &str, bytes: impl AsRef<[u8]>) -> io::Result<()> {
 }
 
 fn read(path: &str) -> io::Result<Vec<u8>> {
-    fs::read(repository().join(path))
+    let bytes = fs::read(repository().join(path));
+    bytes.map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))
 }
 
 fn read_text(path: &str) -> io::Result<String> {
-    fs::read_to_string(repository().join(path))
+    String::from_utf8(read(path)?).map_err(|_| io::Error::other(format!("{path}: not UTF-8")))
 }
 
 fn plans() -> io::Result<()> {
@@ -145,7 +146,8 @@ fn wire() -> io::Result<()> {
             let bytes = [&[AS_BYTES], &*example.bytes].concat();
             put(target, &format!("{}.bytes", example.name), bytes)?;
         }
-        if let Some(json) = example.json.filter(|_| example.name.starts_with(['i', 'r'])) {
+        let has_body = ["InferRequest", "InferReply", "PlanRequest", "PlanReport"].contains(&example.message);
+        if let Some(json) = example.json.filter(|_| has_body) {
             put("body", &format!("{}.json", example.name), json)?;
         }
     }
@@ -181,7 +183,8 @@ fn files() -> io::Result<()> {
         "digits",
         "sentiment",
         "shakespeare",
-        "questions",
+        "critics",
+        "remote",
         "traffic",
         "compose",
     ] {

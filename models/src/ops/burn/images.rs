@@ -169,7 +169,7 @@ mod tests {
             },
             Convolution {
                 border: [0, 1, 2, 3],
-                ..centred(2, 2)
+                ..centred(4, 2)
             },
         ] {
             let pairs = results(&burn, &convolution)
