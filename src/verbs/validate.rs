@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use kaskade_app::config::{App, ConfigError};
-use kaskade_app::planning::initial;
+use kaskade_app::family::{Family, Member};
+use kaskade_app::planning::{initial, pipelines};
 use kaskade_app::report::in_one_line;
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
@@ -12,14 +13,19 @@ use serde::Serialize;
 
 use crate::output;
 
-/// Checks app files, plans and profiles.
+/// Checks app files, plans, profiles and pipelines.
 ///
-/// Every problem is printed with its field or line. The plan that an app names is checked too.
+/// Every problem is printed with its field or line. The plan that an app names is checked too. Of checkpoints only the class is
+/// read, unless `--load` is given.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Files to check: TOML of apps, JSON of plans and profiles.
+    /// Files to check: TOML of apps, JSON of plans and profiles, either of pipelines.
     #[arg(required = true)]
     files: Vec<PathBuf>,
+    /// Load every variant of the apps too, one after the other: finds what only loading shows, such as missing tensors and
+    /// settings of a checkpoint that are not supported.
+    #[arg(long)]
+    load: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -35,7 +41,7 @@ struct Finding {
 
 /// Checks and prints every file, and fails if one has a problem.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let findings: Vec<Finding> = args.files.iter().map(|file| check(file)).collect();
+    let findings: Vec<Finding> = args.files.iter().map(|file| check(file, args.load)).collect();
     if args.json {
         output::print_json(&findings)?;
     } else {
@@ -65,11 +71,13 @@ fn as_text(finding: &Finding) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn check(file: &Path) -> Finding {
-    let (kind, problems) = if file.extension().is_some_and(|extension| extension == "toml") {
-        ("app", check_app(file))
-    } else {
+fn check(file: &Path, load: bool) -> Finding {
+    let (kind, problems) = if file.extension().is_none_or(|extension| extension != "toml") {
         check_json(file)
+    } else if is_toml_pipeline(file) {
+        ("pipeline", check_pipeline(file))
+    } else {
+        ("app", check_app(file, load))
     };
     Finding {
         file: file.to_owned(),
@@ -78,12 +86,14 @@ fn check(file: &Path) -> Finding {
     }
 }
 
-fn check_app(file: &Path) -> Vec<String> {
+fn check_app(file: &Path, load: bool) -> Vec<String> {
     match App::load(file) {
-        Ok(app) => match initial::of(&app) {
-            Ok(_) => Vec::new(),
-            Err(error) => vec![format!("plan: {}", in_one_line(&error))],
-        },
+        Ok(app) => {
+            let plan = initial::of(&app).err();
+            let plan = plan.map(|error| format!("plan: {}", in_one_line(&error)));
+            let variants = if load { check_variants(&app) } else { Vec::new() };
+            plan.into_iter().chain(variants).collect()
+        }
         Err(ConfigError::Inconsistent { problems, .. }) => problems,
         // Errors of a family file name that file.
         Err(ConfigError::Malformed { path, line, reason }) if path == file => {
@@ -96,6 +106,32 @@ fn check_app(file: &Path) -> Vec<String> {
     }
 }
 
+/// Loads every variant, and returns why some cannot be loaded.
+fn check_variants(app: &App) -> Vec<String> {
+    let members = Family::of(app).members;
+    let problem = |member: &Member| {
+        let error = member.load(member.device).err()?;
+        Some(format!("variant `{}`: {}", member.name, in_one_line(&error)))
+    };
+    members.iter().filter_map(problem).collect()
+}
+
+/// Whether a TOML file has the tasks of a pipeline at its top, where an app has none.
+fn is_toml_pipeline(file: &Path) -> bool {
+    let table = std::fs::read_to_string(file).ok();
+    let table = table.and_then(|text| text.parse::<toml::Table>().ok());
+    table.is_some_and(|table| table.contains_key("tasks"))
+}
+
+fn check_pipeline(file: &Path) -> Vec<String> {
+    let problem = pipelines::read(Some(file), None).err();
+    let problem = problem.map(|error| in_one_line(&error));
+    // The finding names the file already.
+    let prefix = format!("{}: ", file.display());
+    let problem = problem.map(|said| said.strip_prefix(&prefix).unwrap_or(&said).to_owned());
+    problem.into_iter().collect()
+}
+
 fn check_json(file: &Path) -> (&'static str, Vec<String>) {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
@@ -105,7 +141,10 @@ fn check_json(file: &Path) -> (&'static str, Vec<String>) {
         Ok(value) => value,
         Err(error) => return ("file", vec![format!("is not JSON: {error}")]),
     };
-    // Only a plan has gears, only a profile has samples.
+    // Only a plan has gears, only a profile has samples, and only a pipeline has tasks at its top.
+    if value.get("tasks").is_some() {
+        return ("pipeline", check_pipeline(file));
+    }
     if value.get("gears").is_some() {
         let problems = Plan::from_json(&text).err().map(|error| error.to_string());
         return ("plan", problems.into_iter().collect());
@@ -114,6 +153,6 @@ fn check_json(file: &Path) -> (&'static str, Vec<String>) {
         let problems = Profile::from_json(&text).err().map(|error| error.to_string());
         return ("profile", problems.into_iter().collect());
     }
-    let problem = "is neither a plan (`gears`) nor a profile (`samples`); an app's file ends in .toml";
+    let problem = "is neither a plan (`gears`), a profile (`samples`) nor a pipeline (`tasks`); an app's file ends in .toml";
     ("file", vec![problem.to_owned()])
 }

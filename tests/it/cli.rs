@@ -104,6 +104,62 @@ fn validate_refuses_an_architecture_that_is_not_supported() {
 }
 
 #[test]
+fn validate_checks_pipelines_of_both_formats() {
+    let folder = tempfile::tempdir().unwrap();
+    let example = std::fs::read_to_string(here().join("examples/traffic/pipeline.json")).unwrap();
+    let pipeline: serde_json::Value = serde_json::from_str(&example).unwrap();
+    let write = |name: &str, text: String| std::fs::write(folder.path().join(name), text).unwrap();
+    write("good.json", example);
+    write("good.toml", toml::to_string(&pipeline).unwrap());
+    let mut bad = pipeline;
+    bad["tasks"][0]["name"] = "".into();
+    write("bad.json", bad.to_string());
+    write("bad.toml", toml::to_string(&bad).unwrap());
+    let files = ["good.json", "good.toml", "bad.json", "bad.toml"];
+    let output = kaskade(folder.path(), &[&["validate", "--json"], &files[..]].concat());
+    let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for (file, problems) in [0, 0, 1, 1].into_iter().enumerate() {
+        assert_eq!(findings[file]["kind"], "pipeline", "{findings}");
+        let found = findings[file]["problems"].as_array().unwrap();
+        assert_eq!(found.len(), problems, "{findings}");
+        let named = |problem: &serde_json::Value| problem.as_str().unwrap().starts_with(files[file]);
+        assert!(!found.iter().any(named), "the file is named twice: {findings}");
+    }
+    assert!(text(&output.stderr).contains("2 of 4 files cannot be used"));
+}
+
+#[test]
+fn validate_finds_what_only_loading_shows() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = here().join("models/fixtures/mixtral");
+    let dir = folder.path().join("model");
+    std::fs::create_dir(&dir).unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(fixture.join(name), dir.join(name)).unwrap();
+    }
+    std::fs::write(
+        folder.path().join("app.toml"),
+        "name = \"a\"\ntask = \"generation\"\nplan = { single = \"small\" }\n[[variants]]\nname = \"small\"\ndir = \"model\"\n",
+    )
+    .unwrap();
+    let validate = |more: &[&str]| kaskade(folder.path(), &[&["validate", "app.toml"], more].concat());
+    assert!(validate(&["--load"]).status.success());
+    let config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(dir.join("config.json")).unwrap()).unwrap();
+    let mut wrong = config;
+    wrong["num_experts_per_tok"] = 99.into();
+    std::fs::write(dir.join("config.json"), wrong.to_string()).unwrap();
+    assert!(validate(&[]).status.success());
+    let output = validate(&["--load"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stdout);
+    assert!(
+        said.contains("variant `small`") && said.contains("num_experts_per_tok"),
+        "{said}"
+    );
+}
+
+#[test]
 fn the_compose_plan_serves_the_gpu_worker_on_cuda() {
     let plan = std::fs::read_to_string(here().join("examples/compose/plan.json")).unwrap();
     let plan = kaskade_policy::plan::Plan::from_json(&plan).unwrap();

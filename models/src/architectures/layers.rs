@@ -225,11 +225,8 @@ impl<O: Ops> Layers<'_, O> {
         inputs: usize,
         outputs: usize,
     ) -> O::Linear {
-        let (elements, kind) = (weight.len(), self.weights.weight_type());
-        let prepared = self.ops.prepare(weight, inputs, outputs, kind);
-        self.weights
-            .count_prepared(elements, prepared.kind.bytes(elements));
-        self.ops.linear(prepared, bias, inputs, outputs)
+        let kind = self.weights.weight_type();
+        self.upload_as(kind, weight, bias, [inputs, outputs])
     }
 
     /// Uploads a linear layer whose weights were computed from those of the checkpoint, so that they are exact in no smaller
@@ -241,8 +238,18 @@ impl<O: Ops> Layers<'_, O> {
         inputs: usize,
         outputs: usize,
     ) -> O::Linear {
-        let (elements, kind) = (weight.len(), self.weights.requested_type());
-        let kind = kind.unwrap_or(WeightType::F32);
+        let kind = self.weights.requested_type().unwrap_or(WeightType::F32);
+        self.upload_as(kind, weight, bias, [inputs, outputs])
+    }
+
+    fn upload_as(
+        &mut self,
+        kind: WeightType,
+        weight: Vec<f32>,
+        bias: Vec<f32>,
+        [inputs, outputs]: [usize; 2],
+    ) -> O::Linear {
+        let elements = weight.len();
         let prepared = self.ops.prepare(weight, inputs, outputs, kind);
         self.weights
             .count_prepared(elements, prepared.kind.bytes(elements));

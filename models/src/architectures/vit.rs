@@ -1,7 +1,7 @@
 //! ViT (Dosovitskiy et al. 2021) and models like it: ViT-MSN; DeiT (Touvron et al. 2021), which has a distillation token
 //! beside the class token; `DINOv2` (Oquab et al. 2024), which scales the outputs of its layers, classifies the mean of the
-//! patches too, and may have registers (Darcet et al. 2024); `BEiT` (Bao
-//! et al. 2022), with a bias by relative position. Each is a [`Form`].
+//! patches too, and may have registers (Darcet et al. 2024); `BEiT` (Bao et al. 2022), with a bias by relative position.
+//! Each is a [`Form`].
 //!
 //! Inputs: `pixel_values` FP32 `[channels, height, width]`, normalised according to the checkpoint's
 //! `preprocessor_config.json`, or with that file `image_file`. Outputs: those of [`Classifier::outputs`]. As slices, all but the last return `hidden_states`

@@ -116,6 +116,17 @@ fn text(path: &Path) -> Result<String, LoadError> {
     })
 }
 
+/// Returns the class that `tokenizer_config.json`, here `config`, states, and the `model_type` of `config.json`.
+pub(super) fn class_and_type(
+    dir: &Path,
+    config: Option<&Config>,
+) -> Result<(Option<String>, Option<String>), LoadError> {
+    let class = config.map(|config| config.optional("tokenizer_class"));
+    let model = optional_config(dir, "config.json")?;
+    let model_type = model.map(|config| config.optional("model_type"));
+    Ok((class.transpose()?.flatten(), model_type.transpose()?.flatten()))
+}
+
 impl Settings {
     /// Reads the settings; `None` if the directory has no vocabulary of a known class.
     fn read(dir: &Path) -> Result<Option<Self>, LoadError> {
@@ -126,14 +137,7 @@ impl Settings {
             return Ok(None);
         }
         let config = optional_config(dir, "tokenizer_config.json")?;
-        let class = match &config {
-            Some(config) => config.optional::<String>("tokenizer_class")?,
-            None => None,
-        };
-        let model_type = match optional_config(dir, "config.json")? {
-            Some(config) => config.optional::<String>("model_type")?,
-            None => None,
-        };
+        let (class, model_type) = class_and_type(dir, config.as_ref())?;
         let class = class.as_deref().map(|class| class.trim_end_matches("Fast"));
         let kind = match (class, model_type.as_deref()) {
             (Some("BertTokenizer" | "DistilBertTokenizer" | "ElectraTokenizer"), _)

@@ -24,11 +24,26 @@ pub(super) fn read_2(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
 }
 
 pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    third(checkpoint, slice, None)
+}
+
+pub(super) fn read_3_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let experts = experts(&checkpoint.config)?;
+    third(checkpoint, slice, Some(experts))
+}
+
+fn third(
+    checkpoint: &mut Checkpoint,
+    slice: Slice,
+    experts: Option<ExpertLayout>,
+) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let (local, local_layers) = windows(config)?;
+    let routing = experts.as_ref().map(|experts| routing(config, experts));
     let model_config = ModelConfig {
         local,
         query_key_norm: QueryKeyNorm::EachHead,
+        routing: routing.transpose()?,
         ..gated::model_config(config, RotaryKeys::default())?
     };
     let attention_bias = config.optional("attention_bias")?.unwrap_or(false);
@@ -36,6 +51,7 @@ pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
         qkv_bias: attention_bias,
         output_bias: attention_bias,
         local_layers,
+        experts,
         ..Layout::default()
     };
     gated::read(checkpoint, slice, model_config, &layout)
@@ -55,27 +71,6 @@ pub(super) fn read_2_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<De
     };
     let layout = Layout {
         qkv_bias: config.optional("qkv_bias")?.unwrap_or(true),
-        local_layers,
-        experts: Some(experts),
-        ..Layout::default()
-    };
-    gated::read(checkpoint, slice, model_config, &layout)
-}
-
-pub(super) fn read_3_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
-    let config = &checkpoint.config;
-    let (local, local_layers) = windows(config)?;
-    let experts = experts(config)?;
-    let model_config = ModelConfig {
-        local,
-        query_key_norm: QueryKeyNorm::EachHead,
-        routing: Some(routing(config, &experts)?),
-        ..gated::model_config(config, RotaryKeys::default())?
-    };
-    let attention_bias = config.optional("attention_bias")?.unwrap_or(false);
-    let layout = Layout {
-        qkv_bias: attention_bias,
-        output_bias: attention_bias,
         local_layers,
         experts: Some(experts),
         ..Layout::default()

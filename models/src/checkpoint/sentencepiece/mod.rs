@@ -13,7 +13,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::slow_tokenizer::{SPECIAL, Token, special_tokens};
+use super::slow_tokenizer::{SPECIAL, Token, class_and_type, special_tokens};
 use super::{Config, LoadError, MAX_TOKENIZER, optional_config, read_capped};
 use family::Family;
 use proto::{Algorithm, Model};
@@ -54,14 +54,7 @@ pub(super) fn build(dir: &Path) -> Result<Option<(String, Vec<u8>)>, LoadError> 
         return Ok(None);
     };
     let config = optional_config(dir, "tokenizer_config.json")?;
-    let class = match &config {
-        Some(config) => config.optional::<String>("tokenizer_class")?,
-        None => None,
-    };
-    let model_type = match optional_config(dir, "config.json")? {
-        Some(config) => config.optional::<String>("model_type")?,
-        None => None,
-    };
+    let (class, model_type) = class_and_type(dir, config.as_ref())?;
     let Some(family) = Family::of(class.as_deref(), model_type.as_deref()) else {
         return Ok(None);
     };
