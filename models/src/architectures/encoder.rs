@@ -443,8 +443,7 @@ impl<O: Ops> Block<O> {
     }
 
     fn feed_forward(&self, ops: &O, x: &O::Matrix) -> O::Matrix {
-        let up = ops.activate(ops.multiply(x, &self.up), self.activation, self.gated);
-        let mut fed = ops.multiply(&up, &self.down);
+        let mut fed = ops.feed_forward(x, [&self.up, &self.down], self.activation, self.gated);
         if let Some([_, factors]) = &self.scales {
             ops.scale(&mut fed, factors);
         }

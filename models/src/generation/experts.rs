@@ -91,12 +91,7 @@ impl<M: Ops> Experts<M> {
                 count: 1,
             });
             let tokens = ops.gather(&spans.collect::<Vec<_>>(), width);
-            let hidden = ops.activate(
-                ops.multiply(&tokens, up),
-                model_config.activation,
-                model_config.gated,
-            );
-            let computed = ops.multiply(&hidden, down);
+            let computed = ops.feed_forward(&tokens, [up, down], model_config.activation, model_config.gated);
             ops.add_scaled(&mut output, &computed, &group.tokens, &group.factors);
         }
         if let Some(shared) = shared {

@@ -345,9 +345,7 @@ impl<M: Ops> Layer<M> {
             None => &*x,
         };
         let dense = self.dense.as_ref().map(|[up, down]| {
-            let hidden = ops.multiply(input, up);
-            let hidden = ops.activate(hidden, model_config.activation, model_config.gated);
-            ops.multiply(&hidden, down)
+            ops.feed_forward(input, [up, down], model_config.activation, model_config.gated)
         });
         let output = match &self.experts {
             Some(experts) => Some(experts.forward(ops, model_config, input, dense)?),

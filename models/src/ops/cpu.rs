@@ -6,7 +6,8 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::attention;
-use super::gemm::gemm;
+use super::feed_forward;
+use super::gemm::{gemm, gemm_into};
 use super::packed::PreparedWeight;
 use super::rows::Rows;
 use super::{
@@ -196,21 +197,31 @@ impl Ops for Cpu {
         }
         let width = rows.width / 2;
         let mut out = vec![0.0; rows.values.len() / 2];
+        let many = (CHUNK / width.max(1)).max(1);
         let pairs = out
-            .par_chunks_mut(width.max(1))
-            .zip(rows.values.par_chunks(rows.width.max(1)));
-        pairs.for_each(|(out, row)| {
-            let (first, second) = row.split_at(width);
-            out.copy_from_slice(first);
-            arch.dispatch(Activate {
-                values: &mut *out,
+            .par_chunks_mut((many * width).max(1))
+            .zip(rows.values.par_chunks((many * rows.width).max(1)));
+        pairs.for_each(|(out, rows)| {
+            arch.dispatch(Gate {
+                rows,
+                out,
                 activation,
-            });
-            for (out, value) in out.iter_mut().zip(second) {
-                *out *= value;
-            }
+                width,
+            })
         });
         Rows { values: out, width }
+    }
+
+    fn feed_forward(
+        &self,
+        rows: &Rows,
+        [up, down]: [&PackedLinear; 2],
+        activation: Activation,
+        gated: bool,
+    ) -> Rows {
+        feed_forward::feed_forward(rows, [up, down], activation, gated).unwrap_or_else(|| {
+            self.multiply(&self.activate(self.multiply(rows, up), activation, gated), down)
+        })
     }
 
     fn rotate(&self, rows: &mut Rows, heads: usize, head_dim: usize, rotary: &Rotary, positions: &[usize]) {
@@ -368,9 +379,66 @@ fn sum_of(values: &[f32], of: impl Fn(f32) -> f32) -> f32 {
     sums.iter().sum::<f32>() + rest.iter().map(|value| of(*value)).sum::<f32>()
 }
 
-struct Activate<'a> {
-    values: &'a mut [f32],
-    activation: Activation,
+impl PackedLinear {
+    /// Multiplies rows by the layer and adds its bias, on this thread; `out` is `[rows, outputs]`.
+    pub(super) fn multiply_into(&self, out: &mut [f32], rows: &[f32]) {
+        gemm_into(
+            out,
+            self.outputs,
+            rows,
+            self.inputs,
+            self.weight.panels(),
+            &self.bias,
+        );
+    }
+}
+
+/// Applies the activation to values in place.
+pub(super) struct Activate<'a> {
+    pub(super) values: &'a mut [f32],
+    pub(super) activation: Activation,
+}
+
+/// Writes to each row of `out`, which is `width` wide, the activation of the first half of a row of `rows`, multiplied by
+/// its second half.
+pub(super) struct Gate<'a> {
+    pub(super) rows: &'a [f32],
+    pub(super) out: &'a mut [f32],
+    pub(super) activation: Activation,
+    pub(super) width: usize,
+}
+
+impl WithSimd for Gate<'_> {
+    type Output = ();
+
+    #[expect(
+        clippy::inline_always,
+        reason = "only inlined code is compiled for the vector extension"
+    )]
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Gate {
+            rows,
+            out,
+            activation,
+            width,
+        } = self;
+        for (out, row) in out
+            .chunks_exact_mut(width.max(1))
+            .zip(rows.chunks_exact((2 * width).max(1)))
+        {
+            let (first, second) = row.split_at(width);
+            out.copy_from_slice(first);
+            Activate {
+                values: &mut *out,
+                activation,
+            }
+            .with_simd(simd);
+            for (out, value) in out.iter_mut().zip(second) {
+                *out *= value;
+            }
+        }
+    }
 }
 
 impl WithSimd for Activate<'_> {

@@ -24,7 +24,7 @@ const ROWS: usize = 48;
 /// Products of at most this many multiplications stay on one thread: waking another one takes longer.
 const SMALL: usize = 1 << 19;
 /// Fewer rows than this are split by columns, so that all cores read the matrix together.
-const FEW: usize = 24;
+pub(super) const FEW: usize = 24;
 
 /// Rows per task if `count` rows are distributed evenly over all threads.
 pub(super) fn rows_per_task(count: usize) -> usize {
@@ -304,6 +304,20 @@ impl Gemm<'_> {
             &[]
         };
         let rows = self.out.chunks_exact_mut(self.stride).skip(row);
+        if columns == VECTORS * S::F32_LANES {
+            let bias = S::as_simd_f32s(bias).0.first_chunk::<VECTORS>();
+            let bias = bias.copied().unwrap_or([simd.splat_f32s(0.0); VECTORS]);
+            for (sums, out) in sums.iter().zip(rows) {
+                let out = out.get_mut(first..first + columns).unwrap_or_default();
+                let (vectors, _) = S::as_mut_simd_f32s(out);
+                if let Some(vectors) = vectors.first_chunk_mut::<VECTORS>() {
+                    for ((vector, sum), bias) in vectors.iter_mut().zip(sums).zip(bias) {
+                        *vector = simd.add_f32s(*sum, bias);
+                    }
+                }
+            }
+            return;
+        }
         for (sums, out) in sums.iter().zip(rows) {
             let mut line = [0.0; PANEL];
             let (vectors, _) = S::as_mut_simd_f32s(&mut line);
@@ -380,10 +394,10 @@ pub(super) fn add_bias(out: &mut [f32], sums: &[f32; PANEL], bias: &[f32], first
 pub(super) fn interleaved<T: Copy + Default>(rows: &[T], inputs: usize) -> Vec<T> {
     let mut out = vec![T::default(); rows.len()];
     match rows.len() / inputs.max(1) {
-        12 => interleave::<T, 12>(rows, inputs, &mut out),
-        8 => interleave::<T, 8>(rows, inputs, &mut out),
+        12 => interleave_squares::<T, 12>(rows, inputs, &mut out),
+        8 => interleave_squares::<T, 8>(rows, inputs, &mut out),
         6 => interleave::<T, 6>(rows, inputs, &mut out),
-        4 => interleave::<T, 4>(rows, inputs, &mut out),
+        4 => interleave_squares::<T, 4>(rows, inputs, &mut out),
         3 => interleave::<T, 3>(rows, inputs, &mut out),
         2 => interleave::<T, 2>(rows, inputs, &mut out),
         _ => out.copy_from_slice(rows),
@@ -400,6 +414,37 @@ fn interleave<T: Copy, const ROWS: usize>(rows: &[T], inputs: usize, out: &mut [
             let part = row.get(from..from + columns.len()).unwrap_or_default();
             for (column, value) in columns.iter_mut().zip(part) {
                 if let Some(slot) = column.get_mut(index) {
+                    *slot = *value;
+                }
+            }
+        }
+    }
+}
+
+/// Interleaves a multiple of four rows: squares of four by four are transposed in registers.
+fn interleave_squares<T: Copy, const ROWS: usize>(rows: &[T], inputs: usize, out: &mut [T]) {
+    let (columns, _) = out.as_chunks_mut::<ROWS>();
+    for (index, four) in rows.chunks_exact(4 * inputs).enumerate() {
+        let mut rows = four.chunks_exact(inputs).map(|row| row.as_chunks::<4>().0);
+        let (Some(a), Some(b), Some(c), Some(d)) = (rows.next(), rows.next(), rows.next(), rows.next())
+        else {
+            return;
+        };
+        let squares = a.iter().zip(b).zip(c).zip(d);
+        for ((((a, b), c), d), columns) in squares.zip(columns.as_chunks_mut::<4>().0) {
+            let transposed = [0, 1, 2, 3].map(|at| [a, b, c, d].map(|row| row[at]));
+            for (column, values) in columns.iter_mut().zip(transposed) {
+                let (squares, _) = column.as_chunks_mut::<4>();
+                if let Some(square) = squares.get_mut(index) {
+                    *square = values;
+                }
+            }
+        }
+        let whole = inputs / 4 * 4;
+        for (row, values) in four.chunks_exact(inputs).enumerate() {
+            let rest = values.iter().zip(columns.iter_mut()).skip(whole);
+            for (value, column) in rest {
+                if let Some(slot) = column.get_mut(4 * index + row) {
                     *slot = *value;
                 }
             }
@@ -458,6 +503,19 @@ mod tests {
                         "{rows} {inputs} {outputs}: {actual} {expected}"
                     );
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_are_interleaved_column_by_column() {
+        for inputs in [1, 3, 4, 7, 18, 33] {
+            for count in [1, 2, 3, 4, 6, 8, 12] {
+                let rows: Vec<usize> = (0..count * inputs).collect();
+                let expected: Vec<usize> = (0..count * inputs)
+                    .map(|place| place % count * inputs + place / count)
+                    .collect();
+                assert_eq!(interleaved(&rows, inputs), expected, "{count} rows of {inputs}");
             }
         }
     }

@@ -12,6 +12,7 @@ mod convolution;
 pub mod cpu;
 pub(crate) mod elementwise;
 mod encoder_attention;
+mod feed_forward;
 mod gemm;
 mod layout;
 #[cfg(test)]
@@ -316,6 +317,17 @@ pub trait Ops: Send + Sync + 'static {
     /// Applies the activation to every element. If `gated`, multiplies the activation of each row's first half by its
     /// second half.
     fn activate(&self, rows: Self::Matrix, activation: Activation, gated: bool) -> Self::Matrix;
+
+    /// Applies two linear layers in turn, and between them [`Ops::activate`].
+    fn feed_forward(
+        &self,
+        rows: &Self::Matrix,
+        [up, down]: [&Self::Linear; 2],
+        activation: Activation,
+        gated: bool,
+    ) -> Self::Matrix {
+        self.multiply(&self.activate(self.multiply(rows, up), activation, gated), down)
+    }
 
     /// Applies the rotary embedding to the first `heads` heads of every row, by its position.
     fn rotate(

@@ -132,9 +132,11 @@ fn tasks<'a>(rows_of: &[&'a [f32]], mut out: &'a mut [f32], width: usize, each: 
 
 /// Copies `head_dim` columns from `from` on of every row.
 fn columns<'a>(rows: impl Iterator<Item = &'a [f32]>, from: usize, head_dim: usize) -> Vec<f32> {
-    rows.flat_map(|row| row.get(from..from + head_dim).unwrap_or_default())
-        .copied()
-        .collect()
+    let mut copied = Vec::new();
+    for row in rows {
+        copied.extend_from_slice(row.get(from..from + head_dim).unwrap_or_default());
+    }
+    copied
 }
 
 /// Packs vectors, one per `head_dim` values, as the columns of a matrix.

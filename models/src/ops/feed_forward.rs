@@ -1,0 +1,97 @@
+//! Feed-forward layers on the CPU: both products and the activation between them, for some rows at a time.
+//!
+//! A task computes all three for its rows, so that the hidden rows, which are several times as wide as the others, stay
+//! in its core's cache, and the tasks meet once instead of three times.
+
+use pulp::Arch;
+use rayon::prelude::*;
+
+use super::Activation;
+use super::cpu::{Activate, Gate, PackedLinear};
+use super::gemm::{FEW, is_small, rows_per_task};
+use super::rows::Rows;
+
+/// Computes `down(activation(up(rows)))`; see [`Ops::feed_forward`](super::Ops::feed_forward). The bits are those of the
+/// three operations. `None` for few rows, whose products are better split by columns.
+pub(super) fn feed_forward(
+    rows: &Rows,
+    [up, down]: [&PackedLinear; 2],
+    activation: Activation,
+    gated: bool,
+) -> Option<Rows> {
+    let count = rows.values.len().checked_div(up.inputs)?;
+    let width = if gated { up.outputs / 2 } else { up.outputs };
+    if count < FEW || is_small(rows.values.len().saturating_mul(up.outputs)) || width != down.inputs {
+        return None;
+    }
+    let mut out = vec![0.0; count * down.outputs];
+    let (arch, each) = (Arch::new(), rows_per_task(count));
+    out.par_chunks_mut(each * down.outputs)
+        .zip(rows.values.par_chunks(each * up.inputs))
+        .for_each(|(out, rows)| {
+            let count = rows.len() / up.inputs;
+            let mut hidden = vec![0.0; count * up.outputs];
+            up.multiply_into(&mut hidden, rows);
+            if gated {
+                let mut gate = vec![0.0; count * width];
+                arch.dispatch(Gate {
+                    rows: &hidden,
+                    out: &mut gate,
+                    activation,
+                    width,
+                });
+                hidden = gate;
+            } else {
+                arch.dispatch(Activate {
+                    values: &mut hidden,
+                    activation,
+                });
+            }
+            down.multiply_into(out, &hidden);
+        });
+    Some(Rows {
+        values: out,
+        width: down.outputs,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Ops;
+    use super::super::cpu::Cpu;
+    use super::*;
+    use crate::precision::WeightType;
+
+    fn numbers(count: usize, seed: u32) -> Vec<f32> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn the_bits_are_those_of_the_three_operations() {
+        let (inputs, hidden) = (96, 160);
+        for kind in WeightType::ALL {
+            for gated in [false, true] {
+                let widths = if gated { 2 * hidden } else { hidden };
+                let linear = |from: usize, to: usize, seed: u32| {
+                    let weight = Cpu.prepare(numbers(from * to, seed), from, to, kind);
+                    Cpu.linear(weight, numbers(to, seed + 1), from, to)
+                };
+                let (up, down) = (linear(inputs, widths, 1), linear(hidden, inputs, 3));
+                for (count, is_fused) in [(FEW - 1, false), (61, true), (200, true)] {
+                    let rows = Cpu.upload(numbers(count * inputs, 5), inputs);
+                    let activated = Cpu.activate(Cpu.multiply(&rows, &up), Activation::Gelu, gated);
+                    let expected = Cpu.multiply(&activated, &down);
+                    let actual = Cpu.feed_forward(&rows, [&up, &down], Activation::Gelu, gated);
+                    assert_eq!(actual, expected, "{kind}, {gated}, {count} rows");
+                    let fused = feed_forward(&rows, [&up, &down], Activation::Gelu, gated);
+                    assert_eq!(fused.is_some(), is_fused, "{count} rows");
+                }
+            }
+        }
+    }
+}
