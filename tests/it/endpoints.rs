@@ -1,12 +1,5 @@
 //! A cascade of a local classifier and one behind an endpoint: profiled once, planned by cost, served, and served on while
 //! the endpoint fails.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test"
-)]
-
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +14,7 @@ use kaskade_planners::thresholds::{CostBasis, Minimise};
 use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::plan::Plan;
 use kaskade_policy::remote::price::CostSource;
+use kaskade_testkit::ROOT;
 use kaskade_testkit::endpoint::{Does, Server, ok};
 
 const KEY: &str = "sk-of-the-test";
@@ -74,7 +68,7 @@ fn app(folder: &Path, endpoint: &Endpoint) -> App {
     });
     std::fs::write(folder.join("dev.tsv"), lines.collect::<String>()).unwrap();
     std::fs::write(folder.join("key"), KEY).unwrap();
-    let weights = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/sentiment/weights/sentiment-pico");
+    let weights = Path::new(ROOT).join("examples/sentiment/weights/sentiment-pico");
     let text = format!(
         "name = \"reviews\"\n[[variants]]\nname = \"small\"\ndir = \"{}\"\nprice = {{ request = 0.0 }}\n[[variants]]\nname = \"large\"\n\
          price = {{ input_tokens = 10.0, output_tokens = 20.0 }}\n[variants.remote]\nkind = \"openai\"\nbase_url = \"{}\"\nmodel = \"m\"\n\

@@ -13,6 +13,7 @@ mod auth;
 mod cache;
 mod cli;
 mod docs;
+mod endpoints;
 mod examples;
 mod gears;
 mod generate;

@@ -19,6 +19,7 @@ use kaskade_actors::control::planner::{PlannerConfig, Planning};
 use kaskade_actors::control::replan_trigger::ReplanTrigger;
 use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::ingress::durable::DurableConfig;
+use kaskade_actors::ops::probes::Probes;
 use kaskade_actors::stage::worker::{Loader, WorkerConfig};
 use kaskade_actors::{Node, NodeConfig, plan, shutdown};
 
@@ -57,17 +58,26 @@ pub(crate) struct Args {
     /// Host a planner that takes this long for a plan.
     #[arg(long)]
     planner: Option<Span>,
+    /// Longest time of a planner for a plan.
+    #[arg(long, default_value = "10s")]
+    planner_limit: Span,
     /// The first plan [default: the stored plan].
     #[arg(long)]
     plan: Option<PathBuf>,
     #[command(flatten)]
     remote: remote_model::RemoteArgs,
+    /// Answer probes, and say at which address in the log.
+    #[arg(long)]
+    probes: bool,
     /// Run time of a batch.
     #[arg(long, default_value = "2ms")]
     run: Span,
     /// Time to load a model.
     #[arg(long, default_value = "0s")]
     load: Span,
+    /// Memory that each model holds, MiB.
+    #[arg(long, default_value_t = 0)]
+    model_memory: usize,
     /// Capacity of a replica's queue.
     #[arg(long, default_value_t = 1024)]
     queue: usize,
@@ -77,6 +87,9 @@ pub(crate) struct Args {
     /// Accept durable requests too.
     #[arg(long)]
     durable: bool,
+    /// Time within which a durable request must be acknowledged.
+    #[arg(long, default_value = "2s")]
+    ack_wait: Span,
     /// Capacity of the streams of durable requests in bytes.
     #[arg(long, default_value_t = 64 << 20)]
     durable_bytes: u64,
@@ -96,7 +109,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .build()?;
     runtime.block_on(async {
         let mut stop = shutdown::on_signals(GRACE)?;
-        let probes = args.remote.observe()?;
+        args.remote.log_everything();
+        let probes = args.probes.then(listen).transpose()?;
         let node =
             Node::start_sharded(config(args, plan)?, args.shards).context("the node does not start")?;
         if let Some(probes) = &probes {
@@ -112,6 +126,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     })
 }
 
+/// Starts probes whose address is in the log.
+fn listen() -> anyhow::Result<Probes> {
+    let probes = Probes::listen(([127, 0, 0, 1], 0).into())?;
+    eprintln!("{PROBES}{}", probes.address());
+    Ok(probes)
+}
+
+/// What the line of the log begins with that ends with the address of the probes.
+pub(crate) const PROBES: &str = "probes at ";
+
 /// Time for requests in flight at a graceful shutdown.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -126,10 +150,15 @@ fn config(args: &Args, plan: Option<Plan>) -> anyhow::Result<NodeConfig> {
         queue_capacity: args.queue,
     });
     let (run, load): (Duration, Duration) = (args.run.into(), args.load.into());
+    let model_memory = args.model_memory << 20;
     let scripted: Loader = Arc::new(move |replica| {
         std::thread::sleep(load);
         let strength = if replica.variant == LARGE { 4.0 } else { 1.0 };
-        Ok(Box::new(Scripted { strength, run }))
+        Ok(Box::new(Scripted {
+            strength,
+            run,
+            _memory: vec![1; model_memory],
+        }))
     });
     let loader = args.remote.loader()?.unwrap_or(scripted);
     Ok(NodeConfig {
@@ -138,7 +167,9 @@ fn config(args: &Args, plan: Option<Plan>) -> anyhow::Result<NodeConfig> {
         ingress: args.ingress.then_some(ingress),
         worker: worker.map(|worker| (worker, loader)),
         plan,
-        planner: args.planner.map(|after| planner(after.into())),
+        planner: args
+            .planner
+            .map(|after| planner(after.into(), args.planner_limit.into())),
         power: None,
         grace: GRACE,
     })
@@ -152,7 +183,7 @@ fn durable(args: &Args) -> DurableConfig {
             max_backoff_us: 1_000_000,
             ..RedeliveryConfig::default()
         },
-        ack_wait: Duration::from_secs(2),
+        ack_wait: args.ack_wait.into(),
         max_bytes: args.durable_bytes,
         results: args.durable_results.into(),
         ..DurableConfig::default()
@@ -160,7 +191,7 @@ fn durable(args: &Args) -> DurableConfig {
 }
 
 /// A planner that returns the running plan under another name after a pause.
-fn planner(after: Duration) -> PlannerConfig {
+fn planner(after: Duration, limit: Duration) -> PlannerConfig {
     let planning: Planning = Arc::new(move |request, current| {
         // The faults kill the planner during this time.
         std::thread::sleep(after);
@@ -170,7 +201,7 @@ fn planner(after: Duration) -> PlannerConfig {
     });
     PlannerConfig {
         planning,
-        limit: Duration::from_secs(10),
+        limit,
         on_drift: false,
         trigger: ReplanTrigger::OnRequest,
     }
@@ -278,6 +309,8 @@ pub(crate) fn inputs(of: f32, margin: f32) -> Inputs {
 struct Scripted {
     strength: f32,
     run: Duration,
+    /// Held, as weights are.
+    _memory: Vec<u8>,
 }
 
 impl Model for Scripted {

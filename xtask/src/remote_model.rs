@@ -10,7 +10,6 @@ use kaskade::models::{Datatype, Extent, InputSpec, Model, Signature};
 use kaskade::policy::remote::breaker::BreakerConfig;
 use kaskade::policy::remote::retry::RetryConfig;
 use kaskade::{Inputs, ModelError, Outputs, Tensor};
-use kaskade_actors::ops::probes::Probes;
 use kaskade_actors::stage::worker::Loader;
 use kaskade_remote::{Api, Chat, ChatTask, Confidence, Endpoint, Fields, Secret, Style, connect};
 
@@ -34,22 +33,16 @@ pub(crate) struct RemoteArgs {
 }
 
 impl RemoteArgs {
-    /// Logs everything, and starts probes with metrics whose address is in the log, if there is an endpoint.
-    ///
-    /// # Errors
-    /// When there is no port.
-    pub(crate) fn observe(&self) -> anyhow::Result<Option<Probes>> {
+    /// Logs everything, if there is an endpoint.
+    pub(crate) fn log_everything(&self) {
         if self.remote.is_none() {
-            return Ok(None);
+            return;
         }
         tracing_subscriber::fmt()
             .with_env_filter("trace")
             .with_ansi(false)
             .with_writer(std::io::stderr)
             .init();
-        let probes = Probes::listen(([127, 0, 0, 1], 0).into())?;
-        eprintln!("metrics at {}", probes.address());
-        Ok(Some(probes))
     }
 
     /// Returns the loader of the models, if there is an endpoint.

@@ -136,6 +136,15 @@ impl NatsServer {
         );
     }
 
+    /// Restarts it with other options, on the same port and store.
+    ///
+    /// # Panics
+    /// As [`NatsServer::restart`].
+    pub fn restart_with(&mut self, options: NatsOptions) {
+        self.options = options;
+        self.restart();
+    }
+
     /// Suspends it (SIGSTOP): connections stay open, and it does not answer. Returns when all its threads are stopped.
     ///
     /// # Panics

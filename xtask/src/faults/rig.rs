@@ -8,10 +8,10 @@ use anyhow::{Context as _, ensure};
 use kaskade::policy::plan::Plan;
 use kaskade_actors::bus::{Bus, BusConfig};
 pub(super) use kaskade_testkit::Process;
-use kaskade_testkit::{NatsOptions, NatsServer};
+use kaskade_testkit::{NatsOptions, NatsServer, http_get};
 use tempfile::TempDir;
 
-use crate::node::{APP, plan};
+use crate::node::{APP, PROBES, plan};
 
 /// How long a process may take to stop on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -152,6 +152,16 @@ impl Rig {
         read.join(" | ")
     }
 
+    /// The status line and body that the probes of a process answer; `log` is the name of its log.
+    pub(super) fn probe(&self, log: &str, path: &str) -> anyhow::Result<String> {
+        let text = std::fs::read_to_string(self.file(&format!("{log}.log")))?;
+        let mut lines = text.lines().rev();
+        let address = lines.find_map(|line| line.strip_prefix(PROBES));
+        let address = address.context("the process gives no address of its probes")?;
+        let (head, body) = http_get(address, path).context("the probes do not answer")?;
+        Ok(format!("{}\n{body}", head.lines().next().unwrap_or_default()))
+    }
+
     /// A new connection to the server.
     pub(super) async fn bus(&self) -> anyhow::Result<Bus> {
         Ok(Bus::connect(BusConfig::new(APP).url(self.nats.url())).await?)
@@ -161,6 +171,14 @@ impl Rig {
 /// Waits until a process has ended.
 pub(super) async fn ended(process: &mut Process) -> anyhow::Result<ExitStatus> {
     process.wait(PATIENCE).await.context("a process did not end")
+}
+
+/// The resident memory of a process, MiB.
+pub(super) fn mebibytes(process: u32) -> anyhow::Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    Ok(kibibytes.context("no VmRSS")?.trim().parse::<f64>()? / 1024.0)
 }
 
 /// A cascade on two workers that each host both models.

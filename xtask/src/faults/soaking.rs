@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use super::monitor::{Held, Monitor};
 use super::oracle::{Load, undisturbed};
-use super::rig::{Rig, Start, pair};
+use super::rig::{Rig, Start, mebibytes, pair};
 use crate::node::{APP, inputs};
 
 /// Time between two snapshots.
@@ -216,13 +216,6 @@ fn judge(snapshots: &[Snapshot], failed: u64) -> anyhow::Result<()> {
         bail!("{failed} requests failed");
     }
     Ok(())
-}
-
-fn mebibytes(process: u32) -> anyhow::Result<f64> {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
-    Ok(kibibytes.context("no VmRSS")?.trim().parse::<f64>()? / 1024.0)
 }
 
 fn files(process: u32) -> anyhow::Result<usize> {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use async_nats::HeaderMap;
 use futures::stream::{self, StreamExt as _};
 use kaskade_actors::bus::Bus;
+use kaskade_actors::metrics::ARRIVED;
 use kaskade_actors::wire::InferRequest;
 use kaskade_actors::wire::headers;
 use kaskade_actors::{App, Client, Code};
@@ -12,7 +13,7 @@ use kaskade_testkit::NatsOptions;
 
 use super::scenarios;
 use crate::faults::oracle::{End, Fate, Load, Tally, under};
-use crate::faults::rig::{Process, Rig, Start, pair};
+use crate::faults::rig::{Process, Rig, Start, ended, pair};
 use crate::faults::verdict::Verdict;
 use crate::node::{APP, inputs, what};
 
@@ -21,6 +22,7 @@ scenarios! {
     "durable-ingress-killed" "One of two ingresses is killed while it holds durable requests; the other one takes them over." ingress_killed;
     "durable-nats-restarted" "The nats-server is killed and restarted under durable load; every accepted request is answered." nats_restarted;
     "durable-poison" "Durable requests that make models panic become dead letters after three deliveries, with the reason; the other requests of their batches are answered." poison;
+    "durable-short-ack" "The consumer of durable requests was created with a time for acknowledgements of two seconds, and requests take three; the ingress that is configured for a minute keeps them, and each runs once." short_ack;
     "disk-full" "JetStream has no space left; further durable requests are refused with a typed error, and other requests are served." disk_full;
 }
 
@@ -112,6 +114,27 @@ fn start_all(rig: &Rig) -> anyhow::Result<Vec<Process>> {
         rig.start(&Start::worker("w2"))?,
         rig.start(&Start::ingress().flag("--durable"))?,
     ])
+}
+
+async fn short_ack() -> anyhow::Result<Verdict> {
+    let rig = Rig::new()?;
+    let slow = |name| Start::worker(name).flag("--run").flag("3s");
+    let _workers = (rig.start(&slow("w1"))?, rig.start(&slow("w2"))?);
+    let mut creator = rig.start(&Start::ingress().flag("--durable"))?;
+    creator.terminate();
+    ended(&mut creator).await?;
+    let patient = Start::ingress().flag("--durable").flag("--ack-wait").flag("1m");
+    let _ingress = rig.start(&patient.flag("--probes"))?;
+    let submitting = Submitting::at(&rig).await?;
+    let accepted = submitting.submit(0, 8, |_| 1.0).await;
+    let tally = submitting.fates(&accepted, None).await;
+    let metrics = rig.probe("other", "/metrics")?;
+    let arrived = metrics.lines().find(|line| line.starts_with(ARRIVED));
+    let once = arrived.is_some_and(|line| line.ends_with(" 8"));
+    Ok(Verdict::of(&tally)
+        .without_faults()
+        .demand(accepted.len() == 8, "the requests are accepted")
+        .demand(once, &format!("each request arrives once ({arrived:?})")))
 }
 
 async fn power_loss() -> anyhow::Result<Verdict> {

@@ -1,5 +1,6 @@
 //! Overload, changing load, and cancellation.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
@@ -15,7 +16,7 @@ use crate::node::{APP, geared, inputs, plan};
 
 scenarios! {
     "overload" "The offered load is two, five and ten times the capacity; the excess is refused early, and goodput stays level." overload;
-    "full-queue" "A burst meets a queue with a capacity of four; the excess is refused at once with a typed error." full_queue;
+    "full-queue" "A burst meets a queue with a capacity of four; the excess is refused at once with a typed error, and the worker stays ready and says that it is full." full_queue;
     "oscillating-load" "The load alternates between two gears twice a second; no request fails." oscillating;
     "client-cancels" "Clients cancel a third of their requests; each ends with an answer or as cancelled." cancels;
 }
@@ -74,7 +75,8 @@ async fn full_queue() -> anyhow::Result<Verdict> {
         .flag("--run")
         .flag("50ms")
         .flag("--queue")
-        .flag("4");
+        .flag("4")
+        .flag("--probes");
     let _worker = rig.start(&slow)?;
     let _ingress = rig.start(&Start::ingress())?;
     let load = Load {
@@ -82,9 +84,31 @@ async fn full_queue() -> anyhow::Result<Verdict> {
         total: 200,
         ..Load::at(&rig.nats.url())
     };
-    let tally = undisturbed(&load).await?;
+    let asked = AtomicBool::new(false);
+    let probing = async {
+        let mut probes = Vec::new();
+        while !asked.load(Ordering::Relaxed) {
+            probes.push(rig.probe("w1", "/ready")?);
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        anyhow::Ok(probes)
+    };
+    let asking = async {
+        let tally = undisturbed(&load).await;
+        asked.store(true, Ordering::Relaxed);
+        tally
+    };
+    let (tally, probes) = tokio::join!(asking, probing);
+    let (tally, probes) = (tally?, probes?);
+    let full = probes.iter().filter(|probe| probe.contains("full")).count();
     Ok(Verdict::of(&tally)
         .only(&tally, &["KSK0006"])
+        .demand(
+            probes.iter().all(|probe| probe.contains(" 200 ")),
+            "the worker stays ready",
+        )
+        .demand(full > 0, "the worker says that it is full")
+        .note(format!("{full} of {} probes said that it is full", probes.len()))
         .demand(tally.answered() >= 4, "queued requests are answered")
         .demand(tally.answered() < 200, "the excess is refused"))
 }

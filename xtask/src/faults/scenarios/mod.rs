@@ -12,6 +12,7 @@ mod replicas;
 mod setup;
 mod shards;
 mod stalls;
+mod upkeep;
 
 use std::pin::Pin;
 
@@ -38,6 +39,7 @@ pub(super) fn all() -> Vec<Scenario> {
         input::all(),
         plans::all(),
         adoption::all(),
+        upkeep::all(),
         setup::all(),
         durable::all(),
         remote::all(),

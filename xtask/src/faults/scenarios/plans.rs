@@ -37,12 +37,12 @@ async fn replan(bus: &Bus, app: &App) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn epoch(store: &Arc<dyn PlanStore>) -> anyhow::Result<u64> {
+pub(super) async fn epoch(store: &Arc<dyn PlanStore>) -> anyhow::Result<u64> {
     Ok(store.get().await?.map_or(0, |stored| stored.epoch))
 }
 
 /// The epoch in the heartbeats of each process, once all report `wanted` or five seconds have passed.
-async fn adopted(bus: &Bus, app: &App, wanted: u64) -> anyhow::Result<BTreeMap<String, u64>> {
+pub(super) async fn adopted(bus: &Bus, app: &App, wanted: u64) -> anyhow::Result<BTreeMap<String, u64>> {
     let mut beats = bus.subscribe(app.beats(), None).await?;
     let mut told = BTreeMap::new();
     let until = Instant::now() + Duration::from_secs(5);

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use kaskade::policy::confidence::Estimator;
 use kaskade::policy::plan::Plan;
 use kaskade::{Inputs, Tensor};
 use kaskade_actors::wire::{InferRequest, Message as _};
 use kaskade_actors::{App, Code, subjects};
+use kaskade_testkit::NatsOptions;
 use kaskade_testkit::endpoint::{Does, Request, Server};
-use kaskade_testkit::{NatsOptions, http_get};
 
 use super::scenarios;
 use crate::faults::oracle::{Load, Tally, under, undisturbed};
@@ -76,7 +75,10 @@ impl Deployment {
         let rig = Rig::with(NatsOptions::jetstream(), &cascade())?;
         let key = rig.file("key");
         std::fs::write(&key, KEY)?;
-        let mut worker = Start::worker("w1").flag("--remote").flag(&endpoint.url());
+        let mut worker = Start::worker("w1")
+            .flag("--probes")
+            .flag("--remote")
+            .flag(&endpoint.url());
         worker = worker.flag("--key").flag(&key.display().to_string());
         for flag in flags {
             worker = worker.flag(flag);
@@ -122,11 +124,7 @@ impl Deployment {
     async fn key_is_shown_nowhere(&self, verdict: Verdict) -> anyhow::Result<Verdict> {
         let log = ["w1.log", "other.log"].map(|name| std::fs::read_to_string(self.rig.file(name)));
         let log = log.into_iter().collect::<Result<Vec<_>, _>>()?.concat();
-        let address = log
-            .lines()
-            .find_map(|line| line.strip_prefix("metrics at "))
-            .context("the worker tells no address of its metrics")?;
-        let (_, metrics) = http_get(address, "/metrics").context("the worker has no metrics")?;
+        let metrics = self.rig.probe("w1", "/metrics")?;
         let bus = self.rig.bus().await?;
         let [_, statistics, _] = subjects::discovery("STATS", APP, "any")?;
         let statistics = bus.client().request(statistics, "".into()).await;

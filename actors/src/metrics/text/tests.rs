@@ -1,0 +1,140 @@
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::error::{Code, Fault};
+use crate::wire::{EnergyReport, ModelEnergy, Tokens};
+
+fn busy() -> Metrics {
+    let metrics = Metrics::default();
+    metrics.arrived();
+    metrics.arrived();
+    metrics.accepted();
+    metrics.answered(1_500);
+    metrics.fault(&Fault::new(Code::Overloaded, "full"));
+    metrics.count_fan_out("find\"er", &BTreeMap::from([("tell".to_owned(), 3)]));
+    metrics.batch("small", [10, 20, 900, 40].into_iter(), 700);
+    metrics.tokens("gpt", &Tokens::first(3_000));
+    metrics.tokens("gpt", &Tokens::next(2_000));
+    metrics
+}
+
+fn metered(metrics: &Metrics, joules: Option<f64>) {
+    metrics.metered(EnergyReport {
+        node: "a".into(),
+        source: "modelled".into(),
+        joules,
+        requests: 4,
+        joules_per_request: joules.map(|joules| joules / 4.0),
+        busy_core_s: 1.0,
+        wall_s: 2.0,
+        models: BTreeMap::from([(
+            "small".to_owned(),
+            ModelEnergy {
+                joules,
+                ..ModelEnergy::default()
+            },
+        )]),
+        forwarded: BTreeMap::new(),
+    });
+}
+
+fn gauges() -> Gauges {
+    Gauges {
+        ready: true,
+        full: false,
+        epoch: Some(3),
+        in_flight: Some(1),
+        queued: BTreeMap::from([("small".to_owned(), 2)]),
+    }
+}
+
+#[test]
+fn counters_have_their_labels_and_values() {
+    let metrics = busy();
+    metered(&metrics, Some(2.5));
+    let page = metrics.text("digits", &gauges());
+    for line in [
+        "kaskade_ready_processes{app=\"digits\"} 1",
+        "kaskade_full_processes{app=\"digits\"} 0",
+        "kaskade_plan_epoch_number{app=\"digits\"} 3",
+        "kaskade_in_flight_requests{app=\"digits\"} 1",
+        "kaskade_queued_requests{app=\"digits\",variant=\"small\"} 2",
+        "kaskade_arrived_requests_total{app=\"digits\"} 2",
+        "kaskade_request_seconds_bucket{app=\"digits\",le=\"0.001\"} 0",
+        "kaskade_request_seconds_bucket{app=\"digits\",le=\"0.0015\"} 1",
+        "kaskade_request_seconds_sum{app=\"digits\"} 0.0015",
+        "kaskade_variant_queue_seconds_bucket{app=\"digits\",variant=\"small\",le=\"0.0001\"} 3",
+        "kaskade_variant_queue_seconds_count{app=\"digits\",variant=\"small\"} 4",
+        "kaskade_variant_run_seconds_count{app=\"digits\",variant=\"small\"} 1",
+        "kaskade_variant_batch_size_requests_bucket{app=\"digits\",variant=\"small\",le=\"4\"} 1",
+        "kaskade_variant_batch_size_requests_sum{app=\"digits\",variant=\"small\"} 4",
+        "kaskade_fault_replies_total{app=\"digits\",code=\"KSK0006\"} 1",
+        "kaskade_variant_requests_total{app=\"digits\",variant=\"small\"} 4",
+        "kaskade_generated_tokens_total{app=\"digits\",variant=\"gpt\"} 2",
+        "kaskade_first_tokens_total{app=\"digits\",variant=\"gpt\"} 1",
+        "kaskade_time_to_first_token_seconds_sum{app=\"digits\",variant=\"gpt\"} 0.003",
+        "kaskade_time_per_output_token_seconds_sum{app=\"digits\",variant=\"gpt\"} 0.002",
+        "kaskade_variant_busy_microseconds_total{app=\"digits\",variant=\"small\"} 700",
+        "kaskade_fan_out_children_requests_total{app=\"digits\",variant=\"find\\\"er\",task=\"tell\"} 3",
+        "kaskade_energy_joules_total{app=\"digits\",source=\"modelled\"} 2.5",
+        "kaskade_energy_per_request_joules{app=\"digits\",source=\"modelled\"} 0.625",
+        "kaskade_variant_energy_joules_total{app=\"digits\",source=\"modelled\",variant=\"small\"} 2.5",
+    ] {
+        assert!(
+            page.lines().any(|found| found == line),
+            "{line}\nis not in\n{page}"
+        );
+    }
+}
+
+#[test]
+fn energy_that_is_unknown_is_no_zero() {
+    let metrics = busy();
+    metered(&metrics, None);
+    let page = metrics.text("digits", &gauges());
+    assert!(
+        !page.lines().any(|line| line.starts_with("kaskade_energy")),
+        "{page}"
+    );
+    assert!(page.contains("# TYPE kaskade_energy_joules_total counter"));
+}
+
+/// Checks the format line by line: a sample follows the help and type of its metric, and each metric occurs once.
+#[test]
+fn every_sample_stands_below_its_metric() {
+    let metrics = busy();
+    metered(&metrics, Some(2.5));
+    let page = metrics.text("digits", &gauges());
+    let (mut open, mut seen) = (String::new(), BTreeSet::new());
+    for line in page.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            open = rest.split(' ').next().unwrap().to_owned();
+            assert!(seen.insert(open.clone()), "{open} is told twice");
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert_eq!(name, open);
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+        } else {
+            let (name, rest) = line.split_once("{app=\"digits\"").unwrap();
+            let part = name.strip_prefix(open.as_str());
+            assert!(
+                part.is_some_and(|part| part.is_empty() || ["_bucket", "_sum", "_count"].contains(&part)),
+                "{line} below {open}"
+            );
+            assert!(rest.rsplit_once("} ").unwrap().1.parse::<f64>().is_ok(), "{line}");
+        }
+    }
+}
+
+#[test]
+fn every_named_metric_is_exported() {
+    let page = Metrics::default().text("digits", &Gauges::default());
+    let names = include_str!("mod.rs")
+        .lines()
+        .filter(|line| line.starts_with("pub const ") && line.contains(": &str = \"kaskade_"))
+        .map(|line| line.split('"').nth(1).unwrap());
+    let missing: Vec<&str> = names
+        .filter(|name| !page.contains(&format!("# TYPE {name} ")))
+        .collect();
+    assert!(missing.is_empty(), "not on the page: {missing:?}");
+}

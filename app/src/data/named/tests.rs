@@ -1,0 +1,204 @@
+use kaskade_models::{Datatype, Extent, InputSpec, Task};
+
+use super::*;
+use crate::report::in_one_line;
+
+fn signature() -> Signature {
+    let optional = |name| InputSpec::optional(name, Datatype::Bytes, vec![Extent::Exactly(1)]);
+    Signature {
+        inputs: vec![optional("text"), optional("text_pair"), optional(IMAGE_FILE)],
+    }
+}
+
+fn reader(task: Task) -> LabelReader {
+    LabelReader::new(task, &["cat".to_owned(), "dog".to_owned()])
+}
+
+fn write(dir: &Path, name: &str, content: &str) -> PathBuf {
+    let path = dir.join(name);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(&path, content).unwrap();
+    path
+}
+
+fn records(name: &str, content: &str, extra: &str, task: Task) -> Result<Samples, DataError> {
+    let dir = tempfile::tempdir().unwrap();
+    let file = write(dir.path(), name, content);
+    let mut spec: Records = toml::from_str(&format!("file = \"x\"\n{extra}")).unwrap();
+    spec.file = file;
+    Samples::from_records(&spec, &signature(), &reader(task))
+}
+
+fn texts(samples: &Samples, input: usize) -> Vec<String> {
+    let text = |inputs: &Inputs| inputs[input].to_texts().unwrap()[0].to_owned();
+    samples.inputs.iter().map(text).collect()
+}
+
+#[test]
+fn usual_columns_are_found_and_others_configured() {
+    let json = "{\"sentence1\": \"a\", \"sentence2\": \"b\", \"label\": 1, \"idx\": 7}\n";
+    let pair = records("a.jsonl", json, "", Task::Classification).unwrap();
+    assert_eq!(
+        (texts(&pair, 0), texts(&pair, 1)),
+        (vec!["a".to_owned()], vec!["b".to_owned()])
+    );
+    assert_eq!(pair.labels, [Label::Class(1)]);
+    let csv = "id,headline,topic\n1,\"x, y\",Dog\n2,z,cat\n3,w,0\n";
+    let columns = "skip = 1\ntake = 2\ncolumns = { text = 'headline', label = 'topic' }";
+    let samples = records("a.csv", csv, columns, Task::Classification).unwrap();
+    assert_eq!(texts(&samples, 0), ["z", "w"]);
+    assert_eq!(samples.labels, [Label::Class(0), Label::Class(0)]);
+    let squad = r#"{"id": "1", "question": "who?", "context": "the keeper", "answers": {"text": ["keeper"], "answer_start": [4]}}"#;
+    let spans = records("a.jsonl", squad, "", Task::QuestionAnswering).unwrap();
+    assert_eq!(
+        (texts(&spans, 0)[0].as_str(), texts(&spans, 1)[0].as_str()),
+        ("who?", "the keeper")
+    );
+    assert_eq!(spans.labels, [Label::Texts(vec!["keeper".to_owned()])]);
+}
+
+#[test]
+fn what_is_wrong_is_named_with_file_and_line() {
+    let refused = |name: &str, content: &str, extra: &str| {
+        in_one_line(&records(name, content, extra, Task::Classification).unwrap_err())
+    };
+    for (name, content, extra, message) in [
+        (
+            "a.csv",
+            "text,label\na,0\nb,bird\n",
+            "",
+            "line 3: `bird` is no class",
+        ),
+        (
+            "a.csv",
+            "text,label\na,0\nb,2\n",
+            "",
+            "line 3: there is no class 2",
+        ),
+        (
+            "a.csv",
+            "words,label\na,0\n",
+            "",
+            "line 2: there is no column for the text",
+        ),
+        ("a.csv", "text,kind\na,0\n", "", "no column for the label"),
+        (
+            "a.csv",
+            "text,label\na,0\n",
+            "columns = { label = 'kind' }",
+            "`kind`",
+        ),
+        (
+            "a.jsonl",
+            "{\"text\": \"a\", \"label\": 0}\n{\"text\": null, \"label\": 1}\n",
+            "",
+            "line 2: column `text`",
+        ),
+        (
+            "a.jsonl",
+            "{\"text\": 5, \"label\": 0}\n",
+            "",
+            "column `text` is no text",
+        ),
+        (
+            "a.jsonl",
+            "{\"image\": \"missing.png\", \"label\": 0}\n",
+            "",
+            "missing.png",
+        ),
+        (
+            "a.csv",
+            "text,label\na,0\n",
+            "skip = 1",
+            "0 samples after the first 1",
+        ),
+        (
+            "a.csv",
+            "text,label\na,0\n",
+            "take = 2",
+            "1 samples after the first 0",
+        ),
+    ] {
+        let error = refused(name, content, extra);
+        assert!(
+            error.contains(message) && error.contains(name),
+            "{content}: {error}"
+        );
+    }
+}
+
+#[test]
+fn lines_after_the_last_sample_are_not_read() {
+    let json = "{\"text\": \"a\", \"label\": 0}\n{\"text\": \"b\", \"label\": 1}\nbroken\n";
+    let samples = records("a.jsonl", json, "take = 2", Task::Classification).unwrap();
+    assert_eq!(samples.len(), 2);
+    assert!(records("a.jsonl", json, "", Task::Classification).is_err());
+}
+
+fn folder(files: &[(&str, &str)], extra: &str) -> Result<Samples, DataError> {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, content) in files {
+        write(dir.path(), name, content);
+    }
+    let mut spec: Folder = toml::from_str(&format!("folder = \"x\"\n{extra}")).unwrap();
+    spec.folder = dir.path().to_owned();
+    Samples::from_folder(&spec, &signature(), &reader(Task::Classification))
+}
+
+#[test]
+fn directories_are_classes_and_alternate() {
+    let files = [
+        ("val/cat/1.png", "c1"),
+        ("val/cat/2.JPG", "c2"),
+        ("val/cat/3.jpeg", "c3"),
+        ("val/dog/1.png", "d1"),
+        ("val/dog/notes.md", ""),
+        ("train/cat/0.png", "no"),
+    ];
+    let samples = folder(&files, "").unwrap();
+    let bytes = |inputs: &Inputs| inputs[0].to_byte_strings().unwrap()[0].to_vec();
+    let read: Vec<Vec<u8>> = samples.inputs.iter().map(bytes).collect();
+    assert_eq!(read, [b"c1", b"d1", b"c2", b"c3"]);
+    assert_eq!(samples.labels, [0, 1, 0, 0].map(Label::Class));
+    let part = folder(&files, "skip = 1\ntake = 2\nsplit = 'val'").unwrap();
+    assert_eq!(part.labels, [1, 0].map(Label::Class));
+    let texts = folder(&[("test/dog/a.txt", "bark\n")], "split = 'test'").unwrap();
+    assert_eq!(texts.inputs[0][0].to_texts().unwrap(), ["bark"]);
+}
+
+#[test]
+fn metadata_and_files_of_a_split_are_records() {
+    let metadata = "{\"file_name\": \"a/1.png\", \"label\": \"dog\"}\n";
+    let images = folder(
+        &[("test/metadata.jsonl", metadata), ("test/a/1.png", "x")],
+        "split = 'test'",
+    )
+    .unwrap();
+    assert_eq!(images.inputs[0][0].name, IMAGE_FILE);
+    assert_eq!(images.labels, [Label::Class(1)]);
+    let shards = [
+        ("data/validation-00000-of-00002.csv", "text,label\na,0\n"),
+        ("data/validation-00001-of-00002.csv", "text,label\nb,1\n"),
+        ("data/train.csv", "text,label\nc,1\n"),
+    ];
+    assert_eq!(texts(&folder(&shards, "").unwrap(), 0), ["a", "b"]);
+    assert_eq!(
+        folder(&[("dev.jsonl", "{\"text\": \"a\", \"label\": 1}")], "")
+            .unwrap()
+            .len(),
+        1
+    );
+}
+
+#[test]
+fn a_missing_split_and_parquet_say_what_to_do() {
+    let error = in_one_line(&folder(&[("train/cat/1.png", "")], "").unwrap_err());
+    assert!(
+        error.contains("`validation`") && error.contains("train"),
+        "{error}"
+    );
+    let error = in_one_line(&folder(&[("data/validation-0.parquet", "PAR1")], "").unwrap_err());
+    assert!(error.contains("to_json"), "{error}");
+    let unknown = in_one_line(&folder(&[("test/bird/1.png", "")], "split = 'test'").unwrap_err());
+    assert!(unknown.contains("`bird` is no class"), "{unknown}");
+}
