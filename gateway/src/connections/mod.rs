@@ -1,5 +1,6 @@
 //! Connections: accepts them, serves HTTP/1.1 and HTTP/2 on them, and closes those that send no request.
 
+mod head_timer;
 mod protocol;
 
 use std::future::poll_fn;
@@ -22,6 +23,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::guard::Guarded;
 
+use head_timer::HeadTimer;
 pub(crate) use protocol::Negotiated;
 use protocol::{Protocol, Recognised};
 
@@ -44,7 +46,7 @@ pub(crate) async fn serve<L: Listener<Io: Negotiated>>(
     mut stopping: watch::Receiver<bool>,
 ) {
     let (mut http1, mut http2) = (http1::Builder::new(), http2::Builder::new(TokioExecutor::new()));
-    http1.timer(TokioTimer::new()).header_read_timeout(head_pause);
+    http1.header_read_timeout(head_pause);
     http2.timer(TokioTimer::new());
     let settings = Arc::new(Settings {
         http1,
@@ -92,7 +94,10 @@ where
     let io = TokioIo::new(io);
     // In a box, because a future holds what it awaits twice if it was moved into it.
     let served: Pin<Box<dyn Connection + Send>> = match protocol {
-        Ok(Protocol::Http1) => Box::pin(settings.http1.serve_connection(io, service)),
+        Ok(Protocol::Http1) => {
+            let mut http1 = settings.http1.clone();
+            Box::pin(http1.timer(HeadTimer::default()).serve_connection(io, service))
+        }
         Ok(Protocol::Http2) => Box::pin(settings.http2.serve_connection(io, service)),
         Err(error) => return tracing::debug!(%error, "a connection failed"),
     };
