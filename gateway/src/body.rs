@@ -1,6 +1,8 @@
 //! Bodies: read up to a limit, decompressed, and compressed.
 
+use std::future::poll_fn;
 use std::io::{Read as _, Write as _};
+use std::task::Poll;
 
 use axum::body::{Body, HttpBody as _};
 use axum::http::{HeaderMap, HeaderValue, Response, header};
@@ -8,7 +10,7 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::read::{GzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
-use futures::StreamExt as _;
+use futures::{Stream, StreamExt as _};
 use kaskade_actors::{Code, Fault};
 use tokio::time::timeout;
 
@@ -63,6 +65,22 @@ impl Coding {
     }
 }
 
+/// Returns the next piece if it has arrived, and `None` within if the body has ended. Most bodies arrive with their head, but only
+/// the connection's next poll brings them; a timer would cost more than that.
+async fn arrived<S: Stream + Unpin>(pieces: &mut S) -> Option<Option<S::Item>> {
+    let mut polled = false;
+    poll_fn(|cx| match pieces.poll_next_unpin(cx) {
+        Poll::Ready(piece) => Poll::Ready(Some(piece)),
+        Poll::Pending if polled => Poll::Ready(None),
+        Poll::Pending => {
+            polled = true;
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await
+}
+
 /// Reads a request's body, decompressed, within the limits of the gateway.
 ///
 /// # Errors
@@ -78,11 +96,15 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body, limits: &Limits) -> Re
     }
     let mut pieces = body.into_data_stream();
     let (mut body, mut joined) = (Bytes::new(), Vec::new());
-    loop {
-        let piece = timeout(limits.body_pause, pieces.next()).await;
-        let Some(piece) = piece.map_err(|_| Failure::stalled(limits.body_pause))? else {
-            break;
+    // A body of a known length has ended with its last byte.
+    while !pieces.is_end_stream() {
+        let piece = match arrived(&mut pieces).await {
+            Some(piece) => piece,
+            None => timeout(limits.body_pause, pieces.next())
+                .await
+                .map_err(|_| Failure::stalled(limits.body_pause))?,
         };
+        let Some(piece) = piece else { break };
         let piece = piece.map_err(|error| Failure::malformed(format!("the body ended early: {error}")))?;
         if body.is_empty() && joined.is_empty() {
             // Most bodies arrive in one piece, which is not copied.

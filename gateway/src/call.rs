@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::http::{Extensions, HeaderMap, HeaderValue};
+use axum::http::{Extensions, HeaderMap};
 use kaskade_actors::wire::headers::Trace;
 use kaskade_actors::wire::{InferReply, InferRequest, RequestOptions};
 use kaskade_actors::{Fault, ids};
-use kaskade_policy::remote::price::Cost;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::UnboundedSender;
 
 use crate::config::Streaming;
+use crate::described::Described;
 use crate::failure::Failure;
 use crate::guard::Permits;
 use crate::shared::Served;
@@ -28,7 +28,11 @@ pub(crate) struct Call {
     permits: Option<Permits>,
 }
 
-/// A piece of a streamed answer, or its end. In a box, because a channel reserves room for 32 of them in every stream.
+/// Where the pieces of streamed answers go, each with the number of its choice. In boxes, because a channel reserves room for
+/// 32 of them in every stream.
+pub(crate) type Pieces = UnboundedSender<Box<(usize, Piece)>>;
+
+/// A piece of a streamed answer, or its end.
 pub(crate) enum Piece {
     /// New tokens.
     Part(InferReply),
@@ -83,18 +87,17 @@ impl Call {
         Ok(reply)
     }
 
-    /// Sends a request and returns the pieces of its answer. Dropping the receiver cancels the request.
-    pub(crate) fn stream(&self, mut request: InferRequest) -> UnboundedReceiver<Box<Piece>> {
+    /// Sends a request for a choice. Its number comes with the pieces of its answer. Closing the receiver cancels the request.
+    pub(crate) fn stream(&self, mut request: InferRequest, choice: usize, pieces: Pieces) {
         if self.app.options.streaming == Streaming::Optimistic {
             let parameters = &mut request.parameters;
             parameters.insert("stream".to_owned(), "optimistic".to_owned());
         }
-        self.stream_certain(request)
+        self.stream_certain(request, choice, pieces);
     }
 
     /// As [`Call::stream`]; nothing that comes is ever replaced, whatever the app's policy.
-    pub(crate) fn stream_certain(&self, request: InferRequest) -> UnboundedReceiver<Box<Piece>> {
-        let (pieces, receiver) = unbounded_channel();
+    pub(crate) fn stream_certain(&self, request: InferRequest, choice: usize, pieces: Pieces) {
         let call = self.clone();
         tokio::spawn(async move {
             // Holds the permits until the stream has ended.
@@ -108,7 +111,7 @@ impl Call {
                     call.app.times.first_token.add(call.begun.elapsed());
                     (Instant::now(), tokens)
                 });
-                let _ = pieces.send(Box::new(Piece::Part(part)));
+                let _ = pieces.send(Box::new((choice, Piece::Part(part))));
             };
             let options = call.options(&span);
             let result = tokio::select! {
@@ -122,9 +125,8 @@ impl Call {
                 call.app.times.per_token.add(at.elapsed() / (tokens - from));
             }
             let result = call.note(result, &span);
-            let _ = pieces.send(Box::new(Piece::End(result)));
+            let _ = pieces.send(Box::new((choice, Piece::End(result))));
         });
-        receiver
     }
 
     fn note(&self, result: Result<InferReply, Fault>, span: &AskSpan) -> Result<InferReply, Failure> {
@@ -151,68 +153,20 @@ impl Call {
         self.app.watched.joules(reply)
     }
 
+    /// Returns how a request was answered.
+    pub(crate) fn described<'a>(&self, reply: &'a InferReply) -> Described<'a> {
+        Described::new(reply, self.joules(reply))
+    }
+
     /// Sets the headers that say how a request was answered.
     pub(crate) fn describe(&self, reply: &InferReply, headers: &mut HeaderMap) {
-        let mut put = |name: &'static str, value: String| {
-            // A part of a streamed answer does not know all of them.
-            if value.is_empty() {
-                return;
-            }
-            if let Ok(value) = HeaderValue::from_str(&value) {
-                headers.insert(name, value);
-            }
-        };
-        put("x-kaskade-variant", reply.variant.clone());
-        put("x-kaskade-stage", reply.stage.clone());
-        put("x-kaskade-hops", way(reply));
-        if let Some(confidence) = reply.confidence {
-            put("x-kaskade-confidence", confidence.to_string());
-        }
-        if reply.degraded {
-            put("x-kaskade-degraded", "true".to_owned());
-        }
-        if let Some(joules) = self.joules(reply) {
-            put("x-kaskade-joules", joules.joules.to_string());
-            put("x-kaskade-joules-source", joules.source);
-        }
-        if let Some(cost) = cost(reply) {
-            put("x-kaskade-cost", cost.amount.to_string());
-            put("x-kaskade-cost-source", cost.source.name().to_owned());
-        }
+        self.described(reply).headers(headers);
     }
 
-    /// Returns how a request was answered, for a body: variant, stage, confidence, hops, energy and money with their sources.
+    /// Returns how a request was answered, for a body.
     pub(crate) fn description(&self, reply: &InferReply) -> serde_json::Value {
-        let hops = reply.hops.iter().map(|hop| {
-            serde_json::json!({
-                "stage": hop.stage, "wait_us": hop.wait_us, "run_us": hop.run_us, "batch": hop.batch,
-                "cost": hop.cost.filter(Cost::is_sound).map(|cost| cost.amount),
-            })
-        });
-        let joules = self.joules(reply);
-        serde_json::json!({
-            "variant": reply.variant,
-            "stage": reply.stage,
-            "confidence": reply.confidence,
-            "degraded": reply.degraded,
-            "hops": hops.collect::<Vec<_>>(),
-            "joules": joules.as_ref().map(|joules| joules.joules),
-            "joules_source": joules.map(|joules| joules.source),
-            "cost": cost(reply).map(|cost| cost.amount),
-            "cost_source": cost(reply).map(|cost| cost.source.name()),
-        })
+        self.described(reply).json()
     }
-}
-
-/// Returns what an answer cost in money, over all stages that it passed; `None` if the cost of one is unknown.
-pub(crate) fn cost(reply: &InferReply) -> Option<Cost> {
-    Cost::total(reply.hops.iter().map(|hop| hop.cost))
-}
-
-/// Returns the stages that a request passed, in order: `small>large`.
-pub(crate) fn way(reply: &InferReply) -> String {
-    let hops: Vec<&str> = reply.hops.iter().map(|hop| hop.stage.as_str()).collect();
-    hops.join(">")
 }
 
 /// Returns the budget that the headers state: `x-kaskade-budget-ms`, or the timeout that OpenAI's clients announce.
@@ -272,7 +226,7 @@ mod tests {
         let of = |value: &'static str| {
             grpc_timeout(&HeaderMap::from_iter([(
                 axum::http::HeaderName::from_static("grpc-timeout"),
-                HeaderValue::from_static(value),
+                axum::http::HeaderValue::from_static(value),
             )]))
         };
         for (value, millis) in [
@@ -295,7 +249,7 @@ mod tests {
         let of = |name: &'static str, value: &'static str| {
             budget(&HeaderMap::from_iter([(
                 axum::http::HeaderName::from_static(name),
-                HeaderValue::from_static(value),
+                axum::http::HeaderValue::from_static(value),
             )]))
         };
         assert_eq!(

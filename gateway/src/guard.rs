@@ -1,12 +1,15 @@
 //! What happens to every request before and after its handler: id, key, limits, compression, log line.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, Response, header};
-use axum::middleware::Next;
+use hyper::service::Service as _;
+use hyper_util::service::TowerToHyperService;
 use kaskade_actors::ids;
 use kaskade_actors::wire::headers::check_request_id;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -160,59 +163,65 @@ fn is_open(path: &str) -> bool {
     ) || grpc::is_probe(path)
 }
 
-/// Guards a request.
-pub(crate) async fn guard(
-    State(shared): State<Arc<Shared>>,
-    mut request: Request,
-    next: Next,
-) -> Response<Body> {
-    let begun = Instant::now();
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let coding = Coding::accepted(request.headers());
-    let origin = cors::allowed(&shared.limits.cors, request.headers());
-    if origin.is_some() && cors::is_preflight(&method, request.headers()) {
-        let mut response = cors::preflight(request.headers());
+/// The routes behind the guard.
+pub(crate) struct Guarded {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) routes: TowerToHyperService<Router>,
+}
+
+impl Guarded {
+    /// Answers a request.
+    pub(crate) async fn answer(self: Arc<Self>, mut request: Request) -> Result<Response<Body>, Infallible> {
+        let shared = &self.shared;
+        let begun = Instant::now();
+        let (method, uri) = (request.method().clone(), request.uri().clone());
+        let path = uri.path();
+        let coding = Coding::accepted(request.headers());
+        let origin = cors::allowed(&shared.limits.cors, request.headers());
+        if origin.is_some() && cors::is_preflight(&method, request.headers()) {
+            let mut response = cors::preflight(request.headers());
+            if let Some(origin) = origin {
+                cors::share(&mut response, origin);
+            }
+            return Ok(response);
+        }
+        let id = request_id(request.headers());
+        let span = HttpSpan::begin(request.headers());
+        request.extensions_mut().insert(span.trace);
+        let mut of_tenant = None;
+        let admitted = if is_open(path) {
+            Ok(())
+        } else {
+            admit(shared, request.headers(), path, &method).map(|(permits, tenant)| {
+                of_tenant = tenant;
+                request.extensions_mut().insert(permits);
+            })
+        };
+        let mut response = match admitted {
+            Ok(()) => self.routes.call(request).await?,
+            Err(failure) => failure.response(Api::of(path)),
+        };
         if let Some(origin) = origin {
             cors::share(&mut response, origin);
         }
-        return response;
-    }
-    let id = request_id(request.headers());
-    let span = HttpSpan::begin(request.headers());
-    request.extensions_mut().insert(span.trace);
-    let mut of_tenant = None;
-    let admitted = if is_open(&path) {
-        Ok(())
-    } else {
-        admit(&shared, request.headers(), &path, &method).map(|(permits, tenant)| {
-            of_tenant = tenant;
-            request.extensions_mut().insert(permits);
+        span.end(&method, path, response.status());
+        tracing::info!(
+            request_id = id,
+            trace_id = format_args!("{:032x}", span.trace.trace_id),
+            method = %method,
+            path,
+            tenant = of_tenant,
+            status = response.status().as_u16(),
+            seconds = begun.elapsed().as_secs_f64(),
+            "http request"
+        );
+        if let Ok(id) = HeaderValue::try_from(id) {
+            response.headers_mut().insert("x-request-id", id);
+        }
+        Ok(match coding {
+            Some(coding) => compressed(response, coding, shared.limits.compress_from).await,
+            None => response,
         })
-    };
-    let mut response = match admitted {
-        Ok(()) => next.run(request).await,
-        Err(failure) => failure.response(Api::of(&path)),
-    };
-    if let Ok(id) = HeaderValue::from_str(&id) {
-        response.headers_mut().insert("x-request-id", id);
-    }
-    if let Some(origin) = origin {
-        cors::share(&mut response, origin);
-    }
-    span.end(&method, &path, response.status());
-    tracing::info!(
-        request_id = id,
-        trace_id = format_args!("{:032x}", span.trace.trace_id),
-        method = %method,
-        path,
-        tenant = of_tenant,
-        status = response.status().as_u16(),
-        seconds = begun.elapsed().as_secs_f64(),
-        "http request"
-    );
-    match coding {
-        Some(coding) => compressed(response, coding, shared.limits.compress_from).await,
-        None => response,
     }
 }
 

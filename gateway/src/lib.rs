@@ -7,7 +7,7 @@
 //! | [`server`] | [`Gateway`]: the listener, its routes, and the graceful shutdown |
 //! | `connections` | connections: HTTP/1.1 and HTTP/2, and those that send nothing |
 //! | `shared`, `guard` | what all requests share; what happens to every request before and after its handler |
-//! | `body`, `call`, `failure` | bodies and their compression; budget, trace and answer of one request; typed errors as HTTP statuses |
+//! | `body`, `call`, `described`, `failure` | bodies and their compression; budget, trace and answer of one request; how it was answered; typed errors as HTTP statuses |
 //! | [`tls`], `cors` | connections with TLS; requests of pages of other origins |
 //! | `trace` | spans of requests and of what they ask the app |
 //! | `health` | `/health`, `/live`, `/ready`, `/metrics` |
@@ -25,6 +25,7 @@ pub mod config;
 mod connections;
 mod cors;
 mod dashboard;
+mod described;
 mod failure;
 mod grpc;
 mod guard;

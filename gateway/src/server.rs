@@ -12,9 +12,9 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, Response, Uri};
-use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use axum::serve::ListenerExt as _;
+use hyper_util::service::TowerToHyperService;
 use kaskade_actors::bus::{Bus, BusConfig, BusError};
 use kaskade_actors::ops::health::Health;
 use kaskade_actors::subjects::SubjectError;
@@ -26,7 +26,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::config::{AppOptions, Limits};
 use crate::failure::{Api, Failure};
-use crate::guard::guard;
+use crate::guard::Guarded;
 use crate::shared::{Served, Shared};
 use crate::tls::{TlsError, TlsListener, acceptor};
 use crate::watch::{Watched, follow};
@@ -189,10 +189,13 @@ async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Shared
         Err(error) => return failed(error),
     };
     let (stopping, head_pause) = (shared.stopping.subscribe(), shared.limits.head_pause);
-    let router = router(shared);
+    let guarded = Arc::new(Guarded {
+        routes: TowerToHyperService::new(router(Arc::clone(&shared))),
+        shared,
+    });
     if let Some(acceptor) = tls {
         match TlsListener::new(listener, acceptor) {
-            Ok(listener) => connections::serve(listener, router, head_pause, stopping).await,
+            Ok(listener) => connections::serve(listener, guarded, head_pause, stopping).await,
             Err(error) => failed(error),
         }
         return;
@@ -202,7 +205,7 @@ async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Shared
             tracing::debug!(%error, "a connection keeps Nagle's algorithm");
         }
     });
-    connections::serve(listener, router, head_pause, stopping).await;
+    connections::serve(listener, guarded, head_pause, stopping).await;
 }
 
 async fn unknown_path(uri: Uri) -> Response<Body> {
@@ -229,6 +232,5 @@ fn router(shared: Arc<Shared>) -> Router {
         .merge(grpc::routes(&shared))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
-        .layer(from_fn_with_state(Arc::clone(&shared), guard))
         .with_state(shared)
 }

@@ -92,7 +92,7 @@ pub(crate) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
 /// A listener whose connections have completed their handshake.
 pub(crate) struct TlsListener {
     address: SocketAddr,
-    ready: Receiver<(TlsStream<TcpStream>, SocketAddr)>,
+    ready: Receiver<(Box<TlsStream<TcpStream>>, SocketAddr)>,
     accepting: JoinHandle<()>,
 }
 
@@ -120,7 +120,7 @@ impl Drop for TlsListener {
 async fn accept(
     mut listener: TcpListener,
     acceptor: TlsAcceptor,
-    done: Sender<(TlsStream<TcpStream>, SocketAddr)>,
+    done: Sender<(Box<TlsStream<TcpStream>>, SocketAddr)>,
 ) {
     let places = Arc::new(Semaphore::new(HANDSHAKES));
     loop {
@@ -137,7 +137,7 @@ async fn shake(
     connection: TcpStream,
     from: SocketAddr,
     acceptor: TlsAcceptor,
-    done: Sender<(TlsStream<TcpStream>, SocketAddr)>,
+    done: Sender<(Box<TlsStream<TcpStream>>, SocketAddr)>,
     _place: OwnedSemaphorePermit,
 ) {
     if let Err(error) = connection.set_nodelay(true) {
@@ -145,14 +145,14 @@ async fn shake(
     }
     match tokio::time::timeout(HANDSHAKE, acceptor.accept(connection)).await {
         // The receiver is gone if the gateway drains.
-        Ok(Ok(stream)) => drop(done.send((stream, from)).await),
+        Ok(Ok(stream)) => drop(done.send((Box::new(stream), from)).await),
         Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
         Err(_) => tracing::debug!("a TLS handshake took too long"),
     }
 }
 
 impl Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
+    type Io = Box<TlsStream<TcpStream>>;
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {

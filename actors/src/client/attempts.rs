@@ -4,7 +4,7 @@ use std::collections::hash_map::RandomState;
 use std::future::pending;
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_nats::{HeaderMap, Message, RequestErrorKind};
@@ -16,6 +16,7 @@ use kaskade_policy::client_retry::{ClientRetry, Failure, Verdict};
 use kaskade_policy::routing;
 use tokio::time::{Instant, sleep_until};
 
+use super::inbox::Inbox;
 use super::{Client, REPLY_MARGIN, no_reply, read};
 use crate::bus::{Bus, Link};
 use crate::error::{Code, Fault};
@@ -30,6 +31,8 @@ pub(super) struct Shared {
     begun: Instant,
     /// Whether the app has ever answered.
     served: AtomicBool,
+    /// Where the replies to streamed requests come; opened by the first one.
+    inbox: Mutex<Option<Arc<Inbox>>>,
     /// Number of the next draw; the first one differs between clients.
     draws: AtomicU64,
 }
@@ -40,8 +43,13 @@ impl Shared {
             policy: Mutex::default(),
             begun: Instant::now(),
             served: AtomicBool::new(false),
+            inbox: Mutex::default(),
             draws: AtomicU64::new(RandomState::new().build_hasher().finish()),
         }
+    }
+
+    pub(super) fn inbox(&self) -> MutexGuard<'_, Option<Arc<Inbox>>> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn policy(&self) -> MutexGuard<'_, ClientRetry> {

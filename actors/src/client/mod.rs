@@ -4,13 +4,13 @@ mod attempts;
 mod cancel;
 mod durable;
 mod feedback;
+mod inbox;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_nats::{HeaderMap, StatusCode, Subject};
+use async_nats::{HeaderMap, StatusCode};
 use bytes::Bytes;
-use futures::StreamExt;
 use kaskade_models::Tensor;
 use tokio::sync::mpsc::unbounded_channel;
 
@@ -29,6 +29,7 @@ use crate::{
 use attempts::{Exchange, Shared};
 use cancel::CancelOnDrop;
 pub use durable::Accepted;
+use inbox::{Inbox, Replies};
 
 /// Time beyond its budget that a client waits for the reply to travel back.
 const REPLY_MARGIN: Duration = Duration::from_millis(500);
@@ -163,7 +164,8 @@ impl Client {
         }
         request.ask_for_parts();
         headers::put_budget(&mut headers, budget);
-        self.stream_over_bus(&request, headers, budget, part).await
+        let payload = self.encode_checked(&request)?;
+        self.stream_over_bus(payload, headers, budget, part).await
     }
 
     /// As [`Client::stream`], with options instead of headers. Dropping the future cancels the request.
@@ -178,21 +180,26 @@ impl Client {
     ) -> Result<InferReply, Fault> {
         request.ask_for_parts();
         let request = Arc::new(request);
-        let (sender, mut parts) = unbounded_channel();
-        if let Some(mut pending) = self.taken_here(&request, options, Some(sender)) {
-            let answer = async {
-                // The channel closes with the reply, after the last part.
-                while let Some(piece) = parts.recv().await {
-                    part(*piece);
-                }
-                pending.reply().await.unwrap_or_else(|| Err(ended()))
-            };
-            let answer = tokio::time::timeout(options.budget + REPLY_MARGIN, answer).await;
-            return answer.unwrap_or_else(|_| Err(no_reply()));
+        if self.local.is_some() {
+            let (sender, mut parts) = unbounded_channel();
+            if let Some(mut pending) = self.taken_here(&request, options, Some(sender)) {
+                let answer = async {
+                    // The channel closes with the reply, after the last part.
+                    while let Some(piece) = parts.recv().await {
+                        part(*piece);
+                    }
+                    pending.reply().await.unwrap_or_else(|| Err(ended()))
+                };
+                let answer = tokio::time::timeout(options.budget + REPLY_MARGIN, answer).await;
+                return answer.unwrap_or_else(|_| Err(no_reply()));
+            }
         }
+        let payload = self.encode_checked(&request)?;
+        // An answer may take long.
+        drop(request);
         let mut cancel = CancelOnDrop::new(self, &options.id);
         let answer = self
-            .stream_over_bus(&request, options.headers()?, options.budget, part)
+            .stream_over_bus(payload, options.headers()?, options.budget, part)
             .await;
         cancel.disarm();
         answer
@@ -200,18 +207,15 @@ impl Client {
 
     async fn stream_over_bus(
         &self,
-        request: &InferRequest,
+        payload: Bytes,
         headers: HeaderMap,
         budget: Duration,
         mut part: impl FnMut(InferReply),
     ) -> Result<InferReply, Fault> {
-        let payload = self.encode_checked(request)?;
         let absent = |error: String| Fault::new(Code::Unavailable, error);
-        let inbox: Subject = self.nats.new_inbox().into();
-        let subscribed = self.nats.subscribe(inbox.clone()).await;
-        let mut replies = subscribed.map_err(|error| absent(error.to_string()))?;
+        let mut replies = self.replies().await?;
         self.nats
-            .publish_with_reply_and_headers(self.app.infer(), inbox, headers, payload)
+            .publish_with_reply_and_headers(self.app.infer(), replies.subject(), headers, payload)
             .await
             .map_err(|error| absent(error.to_string()))?;
         let answer = async {
@@ -229,6 +233,20 @@ impl Client {
         };
         let answer = tokio::time::timeout(budget + REPLY_MARGIN, answer).await;
         answer.unwrap_or_else(|_| Err(no_reply()))
+    }
+
+    /// Begins to receive the replies to a streamed request.
+    async fn replies(&self) -> Result<Replies, Fault> {
+        let known = self.shared.inbox().clone();
+        if let Some(replies) = known.and_then(|inbox| inbox.replies()) {
+            return Ok(replies);
+        }
+        let absent = |error: String| Fault::new(Code::Unavailable, error);
+        let opened = Inbox::open(&self.nats).await;
+        let opened = opened.map_err(|error| absent(error.to_string()))?;
+        let replies = opened.replies();
+        *self.shared.inbox() = Some(opened);
+        replies.ok_or_else(|| absent("the connection was closed".to_owned()))
     }
 
     /// Hands the request to an ingress of this process; `None` if none takes it.

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use futures::FutureExt;
+use async_nats::Subject;
+use futures::{FutureExt, StreamExt};
 use kaskade_testkit::{NatsOptions, NatsServer};
 
 use super::*;
@@ -110,6 +111,20 @@ impl Stand {
 
     async fn answer(&self, reply: Subject) {
         self.theirs.client().publish(reply, replied()).await.unwrap();
+    }
+
+    /// Sends a part of an answer, or its end, that names a stage.
+    async fn say(&self, reply: &Subject, stage: &str, part: Option<u32>) {
+        let said = InferReply {
+            stage: stage.to_owned(),
+            part,
+            ..InferReply::default()
+        };
+        let client = self.theirs.client();
+        client
+            .publish(reply.clone(), said.encode().unwrap())
+            .await
+            .unwrap();
     }
 
     async fn refuse(&self, reply: Subject, code: Code) {
@@ -261,4 +276,71 @@ async fn requests_that_were_lost_together_are_all_sent_again() {
         .into_iter()
         .filter(|answer| answer.as_ref().unwrap().is_err());
     assert_eq!(failed.count(), 0, "requests that failed");
+}
+
+/// Streams an answer. Returns the stages that its parts and its end name.
+async fn streamed(client: Client, id: &str) -> Result<(Vec<String>, String), Fault> {
+    let mut headers = HeaderMap::new();
+    headers::put_request_id(&mut headers, id)?;
+    let mut parts = Vec::new();
+    let part = |part: InferReply| parts.push(part.stage);
+    let end = client
+        .stream(InferRequest::default(), headers, BUDGET, part)
+        .await?;
+    Ok((parts, end.stage))
+}
+
+#[tokio::test]
+async fn streams_at_once_share_an_inbox_and_each_gets_its_own_answer() {
+    let mut stand = Stand::new().await;
+    let client = stand.client.clone();
+    let serving = async {
+        let (one, to_one) = stand.next().await;
+        let (other, to_other) = stand.next().await;
+        let inbox = |subject: &Subject| subject.rsplit_once('.').unwrap().0.to_owned();
+        assert_eq!(inbox(&to_one), inbox(&to_other));
+        for part in 0..2 {
+            stand.say(&to_one, &one, Some(part)).await;
+            stand.say(&to_other, &other, Some(part)).await;
+        }
+        stand.say(&to_other, &other, None).await;
+        // What comes after the end goes to no other request.
+        stand.say(&to_other, &other, Some(2)).await;
+        stand.say(&to_one, &one, None).await;
+    };
+    let (a, b, ()) = tokio::join!(
+        streamed(client.clone(), "a"),
+        streamed(client.clone(), "b"),
+        serving
+    );
+    for (answer, id) in [(a, "a"), (b, "b")] {
+        let own = id.to_owned();
+        assert_eq!(answer.unwrap(), (vec![own.clone(), own.clone()], own));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_outlives_the_runtime_that_opened_the_inbox() {
+    let mut stand = Stand::new().await;
+    let client = stand.client.clone();
+    let elsewhere = client.clone();
+    let first = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(streamed(elsewhere, "first"))
+    });
+    let (_, reply) = stand.next().await;
+    stand.say(&reply, "first", None).await;
+    assert_eq!(first.await.unwrap().unwrap().1, "first");
+    let (second, ()) = tokio::join!(streamed(client, "second"), async {
+        let (_, reply) = stand.next().await;
+        stand.say(&reply, "second", None).await;
+    });
+    assert_eq!(second.unwrap().1, "second");
+}
+
+#[tokio::test]
+async fn a_stream_that_no_process_serves_is_refused_at_once() {
+    let server = NatsServer::start(NatsOptions::default());
+    let client = Client::new(&bus(&server).await, App::new("absent").unwrap());
+    assert_eq!(streamed(client, "a").await.unwrap_err().code, Code::UnknownApp);
 }

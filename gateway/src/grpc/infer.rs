@@ -24,7 +24,7 @@ use super::{named, status};
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::guard::Permits;
-use crate::oip::infer::{alone, parameters, timeout};
+use crate::oip::infer::{alone, timeout};
 use crate::oip::metadata::of_version;
 use crate::shared::Shared;
 
@@ -201,7 +201,7 @@ fn answer(
         model_name: call.app.options.name.clone(),
         model_version: reply.variant.clone(),
         id,
-        parameters: described(parameters(call, reply)),
+        parameters: described(serde_json::to_value(call.described(reply).parameters()).unwrap_or_default()),
         outputs: outputs.collect(),
         raw_output_contents: chosen.iter().map(|tensor| tensor.data.clone()).collect(),
     })

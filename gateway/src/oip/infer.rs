@@ -18,9 +18,13 @@ use super::binary::{self, HEADER_LENGTH};
 use super::json_response;
 use super::metadata::of_version;
 use crate::body;
-use crate::call::{Call, cost, way};
+use crate::call::Call;
+use crate::described::Parameters;
 use crate::failure::{Api, Failure};
 use crate::shared::{Served, Shared};
+
+/// Bytes that are reserved for the JSON of an answer.
+const JSON_BYTES: usize = 512;
 
 #[derive(Deserialize)]
 struct Asked {
@@ -57,7 +61,7 @@ struct Answer<'a> {
     model_version: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<&'a str>,
-    parameters: Value,
+    parameters: Parameters<'a>,
     outputs: Vec<Output<'a>>,
 }
 
@@ -310,14 +314,16 @@ fn write(call: &Call, reply: &InferReply, wanted: &Wanted) -> Result<Response<Bo
         }
     });
     let outputs = outputs.collect();
+    let described = call.described(reply);
     let answer = Answer {
         model_name: &call.app.options.name,
         model_version: &reply.variant,
         id: wanted.id.as_deref(),
-        parameters: parameters(call, reply),
+        parameters: described.parameters(),
         outputs,
     };
-    let mut body = serde_json::to_vec(&answer).map_err(|error| {
+    let mut body = Vec::with_capacity(JSON_BYTES + raw.len());
+    serde_json::to_writer(&mut body, &answer).map_err(|error| {
         Failure::malformed(format!(
             "{error}; ask for it as binary data (`binary_data_output`)"
         ))
@@ -333,27 +339,6 @@ fn write(call: &Call, reply: &InferReply, wanted: &Wanted) -> Result<Response<Bo
             HeaderValue::from_static("application/octet-stream"),
         );
     }
-    call.describe(reply, response.headers_mut());
+    described.headers(response.headers_mut());
     Ok(response)
-}
-
-pub(crate) fn parameters(call: &Call, reply: &InferReply) -> Value {
-    let mut parameters = Map::new();
-    parameters.insert("stage".to_owned(), reply.stage.as_str().into());
-    parameters.insert("hops".to_owned(), way(reply).into());
-    if let Some(confidence) = reply.confidence {
-        parameters.insert("confidence".to_owned(), confidence.into());
-    }
-    if reply.degraded {
-        parameters.insert("degraded".to_owned(), true.into());
-    }
-    if let Some(joules) = call.joules(reply) {
-        parameters.insert("joules".to_owned(), joules.joules.into());
-        parameters.insert("joules_source".to_owned(), joules.source.into());
-    }
-    if let Some(cost) = cost(reply) {
-        parameters.insert("cost".to_owned(), cost.amount.into());
-        parameters.insert("cost_source".to_owned(), cost.source.name().into());
-    }
-    parameters.into()
 }

@@ -57,9 +57,13 @@ pub(crate) fn answer(result: Result<Value, Failure>) -> Response<Body> {
     }
 }
 
+/// Headers of most answers.
+const HEADERS: usize = 12;
+
 pub(crate) fn json_response(status: StatusCode, body: impl Into<Body>) -> Response<Body> {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
+    response.headers_mut().reserve(HEADERS);
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);
     response

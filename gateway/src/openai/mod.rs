@@ -5,6 +5,7 @@ mod chat;
 mod choice;
 mod completions;
 mod embeddings;
+mod feed;
 mod models;
 mod responses;
 mod sampling;

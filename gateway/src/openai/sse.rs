@@ -7,25 +7,18 @@
 //! With [`Streaming::Optimistic`] parts come from every stage. If a later one replaces the answer, a chunk with
 //! `kaskade.retracted` says that all text of its choice so far is void; the answer then begins anew.
 
-use std::collections::VecDeque;
-use std::convert::Infallible;
-
 use axum::body::Body;
-use axum::http::{HeaderValue, Response, header};
-use bytes::Bytes;
-use futures::stream::{self, BoxStream, SelectAll};
-use futures::{Stream, StreamExt as _};
+use axum::http::{HeaderMap, Response};
 use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_actors::{Code, Fault};
 use serde_json::{Value, json};
+use tokio::sync::mpsc::unbounded_channel;
 
 use super::choice::{Choice, Usage, fingerprint, part};
+use super::feed::{self, Answer, Feed};
 use crate::call::{Call, Piece};
 use crate::config::Streaming;
 use crate::failure::Failure;
-
-/// The end of a stream.
-pub(super) const DONE: Bytes = Bytes::from_static(b"data: [DONE]\n\n");
 
 /// How an API writes a chunk.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -68,12 +61,10 @@ struct Streamed {
 struct Events {
     call: Call,
     head: Head,
-    pieces: SelectAll<BoxStream<'static, (usize, Piece)>>,
+    feed: Feed,
     choices: Vec<Streamed>,
     open: usize,
     usage: Usage,
-    ready: VecDeque<Bytes>,
-    ended: bool,
 }
 
 /// Sends the requests and returns their answers as a stream of events.
@@ -81,16 +72,11 @@ struct Events {
 /// # Errors
 /// The failure of a request that fails before its first piece.
 pub(super) async fn respond(call: Call, head: Head, asked: Vec<Asked>) -> Result<Response<Body>, Failure> {
-    let mut pieces = SelectAll::new();
+    let (sender, pieces) = unbounded_channel();
     let mut choices = Vec::new();
     let mut echoes = Vec::new();
     for (index, asked) in asked.into_iter().enumerate() {
-        let receiver = call.stream(asked.request);
-        let stream = stream::unfold(receiver, move |mut receiver| async move {
-            let piece = receiver.recv().await?;
-            Some(((index, *piece), receiver))
-        });
-        pieces.push(stream.boxed());
+        call.stream(asked.request, index, sender.clone());
         if !asked.echo.is_empty() {
             echoes.push((index, asked.echo));
         }
@@ -102,77 +88,39 @@ pub(super) async fn respond(call: Call, head: Head, asked: Vec<Asked>) -> Result
             begun: false,
         });
     }
+    drop(sender);
     let mut events = Events {
         open: choices.len(),
         call,
         head,
-        pieces,
+        feed: Feed::new(pieces),
         choices,
         usage: Usage::default(),
-        ready: VecDeque::new(),
-        ended: false,
     };
     for (index, echo) in echoes {
         events.chunk(index, &json!({"content": echo}), None, None, None);
     }
     let buffered = events.call.app.options.streaming == Streaming::Buffered;
-    let mut headers = None;
-    while headers.is_none() {
-        match events.pieces.next().await {
-            Some((_, Piece::Part(_))) if buffered => {}
-            Some((index, piece)) => {
-                if let Piece::End(Err(failure)) = piece {
-                    return Err(failure);
-                }
-                let mut described = axum::http::HeaderMap::new();
-                // A part comes from the stage that gives the answer, so its confidence is not known yet.
-                if let Piece::Part(reply) | Piece::End(Ok(reply)) = &piece {
-                    events.call.describe(reply, &mut described);
-                }
-                headers = Some(described);
-                events.take(index, piece);
-            }
-            None => return Err(Fault::new(Code::Internal, "the answer ended without a result").into()),
+    let mut described = HeaderMap::new();
+    loop {
+        let (index, piece) = events.feed.next().await?;
+        match &piece {
+            Piece::Part(_) if buffered => continue,
+            // A part comes from the stage that gives the answer, so its confidence is not known yet.
+            Piece::Part(reply) | Piece::End(Ok(reply)) => events.call.describe(reply, &mut described),
+            Piece::End(Err(failure)) => return Err(failure.clone()),
         }
+        events.take(index, piece);
+        break;
     }
-    let mut response = as_events(events.into_stream());
-    response.headers_mut().extend(headers.unwrap_or_default());
+    let mut response = feed::response(events);
+    response.headers_mut().extend(described);
     Ok(response)
 }
 
-/// Returns a response of events, which no proxy should keep back.
-pub(super) fn as_events(
-    events: impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static,
-) -> Response<Body> {
-    let mut response = Response::new(Body::from_stream(events));
-    let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("text/event-stream; charset=utf-8"),
-    );
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    response
-}
-
-impl Events {
-    fn into_stream(self) -> impl Stream<Item = Result<Bytes, Infallible>> {
-        stream::unfold(self, |mut events| async move {
-            loop {
-                if let Some(event) = events.ready.pop_front() {
-                    return Some((Ok(event), events));
-                }
-                if events.ended {
-                    return None;
-                }
-                match events.pieces.next().await {
-                    Some((index, piece)) => events.take(index, piece),
-                    None => {
-                        events.fail(&Fault::new(Code::Internal, "the answer ended without a result").into());
-                    }
-                }
-            }
-        })
+impl Answer for Events {
+    fn feed(&mut self) -> &mut Feed {
+        &mut self.feed
     }
 
     fn take(&mut self, index: usize, piece: Piece) {
@@ -193,6 +141,13 @@ impl Events {
         }
     }
 
+    fn fail(&mut self, failure: &Failure) {
+        self.event(&failure.openai());
+        self.feed.done();
+    }
+}
+
+impl Events {
     /// Notes the stage of the next text, and retracts what another stage has sent.
     fn of_stage(&mut self, index: usize, stage: &str) {
         let Some(choice) = self.choices.get_mut(index) else {
@@ -284,21 +239,9 @@ impl Events {
                 put(&mut usage, "usage", self.usage.json());
                 self.event(&usage);
             }
-            self.done();
+            self.feed.done();
         }
         Ok(())
-    }
-
-    /// Sends the error as an event and ends the stream; the other choices are cancelled.
-    fn fail(&mut self, failure: &Failure) {
-        self.event(&failure.openai());
-        self.done();
-    }
-
-    fn done(&mut self) {
-        self.ready.push_back(DONE);
-        self.ended = true;
-        self.pieces.clear();
     }
 
     fn envelope(&self) -> Value {
@@ -344,7 +287,7 @@ impl Events {
     }
 
     fn event(&mut self, value: &Value) {
-        self.ready.push_back(format!("data: {value}\n\n").into());
+        self.feed.event(format!("data: {value}\n\n"));
     }
 }
 

@@ -93,8 +93,8 @@ struct Heard {
 /// Answers of one second through this gateway.
 #[derive(Default, Clone)]
 struct Ways {
-    /// Answers by pair of successive stages; the first of a request comes from the empty stage.
-    edges: BTreeMap<(String, String), u64>,
+    /// Answers by pair of successive stages, from and to; the first of a request comes from the empty stage.
+    edges: BTreeMap<String, BTreeMap<String, u64>>,
     /// Answers by the stage that gave them.
     exits: BTreeMap<String, u64>,
     /// Sum and number of confidences.
@@ -175,25 +175,27 @@ impl Watched {
 
     /// Notes an answer.
     pub(crate) fn answered(&self, reply: &InferReply) {
-        let mut state = self.state();
+        let state = &mut *self.state();
+        let plan = state.plan.as_ref().map(|(_, plan)| Arc::clone(plan));
+        let wiring = plan.as_ref().and_then(|plan| wiring(plan, state.gear()));
         for hop in &reply.hops {
-            let variant = state.variant(&hop.stage).unwrap_or(&hop.stage).to_owned();
-            let totals = state.totals.entry(variant).or_default();
-            totals.runs += 1;
-            totals.wait_us += u64::from(hop.wait_us);
-            totals.run_us += u64::from(hop.run_us);
+            let variant = wiring.and_then(|wiring| variant_in(wiring, &hop.stage));
+            change(&mut state.totals, variant.unwrap_or(&hop.stage), |totals| {
+                totals.runs += 1;
+                totals.wait_us += u64::from(hop.wait_us);
+                totals.run_us += u64::from(hop.run_us);
+            });
         }
-        state.totals.entry(reply.variant.clone()).or_default().answers += 1;
+        change(&mut state.totals, &reply.variant, |totals| totals.answers += 1);
         let Some(ways) = state.ways.back_mut() else { return };
         let mut from = "";
         for hop in &reply.hops {
-            *ways
-                .edges
-                .entry((from.to_owned(), hop.stage.clone()))
-                .or_default() += 1;
+            change(&mut ways.edges, from, |to| {
+                change(to, &hop.stage, |count| *count += 1);
+            });
             from = &hop.stage;
         }
-        *ways.exits.entry(reply.stage.clone()).or_default() += 1;
+        change(&mut ways.exits, &reply.stage, |count| *count += 1);
         if let Some(confidence) = reply.confidence {
             ways.confidence.0 += confidence;
             ways.confidence.1 += 1;
@@ -273,24 +275,39 @@ impl Watched {
     }
 }
 
+/// Returns the wiring of a gear, of the first one if the plan lacks it.
+fn wiring(plan: &Plan, gear: u32) -> Option<&Wiring> {
+    let gear = plan.gear(gear).or_else(|| plan.gears.first())?;
+    Some(&gear.wiring)
+}
+
+/// Returns the variant of a stage.
+fn variant_in<'a>(wiring: &'a Wiring, stage: &str) -> Option<&'a str> {
+    let found = wiring.stages.iter().find(|found| found.name == stage);
+    found.map(|found| found.variant.as_str())
+}
+
+/// Changes the value of a name; copies the name only if it is new.
+fn change<T: Default>(values: &mut BTreeMap<String, T>, name: &str, change: impl FnOnce(&mut T)) {
+    match values.get_mut(name) {
+        Some(value) => change(value),
+        None => change(values.entry(name.to_owned()).or_default()),
+    }
+}
+
 /// Time without a heartbeat after which a replica counts as silent; actors send several per second.
 const SILENT: Duration = Duration::from_secs(3);
 
 impl State {
-    /// Returns the wiring of the gear in force.
-    fn wiring(&self) -> Option<&Wiring> {
-        let (_, plan) = self.plan.as_ref()?;
-        let gear = self.look.as_ref().and_then(|look| look.gear).unwrap_or(0);
-        let gear = plan.gear(gear).or_else(|| plan.gears.first())?;
-        Some(&gear.wiring)
+    /// Returns the gear in force.
+    fn gear(&self) -> u32 {
+        self.look.as_ref().and_then(|look| look.gear).unwrap_or(0)
     }
 
     /// Returns the variant of a stage in the gear in force.
     fn variant(&self, stage: &str) -> Option<&str> {
-        let mut stages = self.wiring()?.stages.iter();
-        stages
-            .find(|found| found.name == stage)
-            .map(|found| found.variant.as_str())
+        let (_, plan) = self.plan.as_ref()?;
+        variant_in(wiring(plan, self.gear())?, stage)
     }
 
     fn problem(&mut self, problem: Problem) {
@@ -323,11 +340,13 @@ impl State {
     fn recent_ways(&self) -> Ways {
         let mut all = Ways::default();
         for ways in &self.ways {
-            for (edge, count) in &ways.edges {
-                *all.edges.entry(edge.clone()).or_default() += count;
+            for (from, edges) in &ways.edges {
+                for (to, count) in edges {
+                    change(&mut all.edges, from, |all| change(all, to, |all| *all += count));
+                }
             }
             for (stage, count) in &ways.exits {
-                *all.exits.entry(stage.clone()).or_default() += count;
+                change(&mut all.exits, stage, |all| *all += count);
             }
             all.confidence.0 += ways.confidence.0;
             all.confidence.1 += ways.confidence.1;

@@ -182,12 +182,12 @@ fn stages(gear: &Gear) -> Vec<Value> {
 fn edges(gear: &Gear, ways: &Ways) -> Vec<Value> {
     let mut edges = Vec::new();
     let mut add = |from: &str, to: &Edge, below: Option<(f64, f64)>| {
-        let key = (from.to_owned(), to.stage.clone());
+        let count = ways.edges.get(from).and_then(|edges| edges.get(&to.stage));
         edges.push(json!({
             "from": from,
             "to": to.stage,
             "band": below.map(|(from, until)| [from, until]),
-            "count": ways.edges.get(&key).copied().unwrap_or(0),
+            "count": count.copied().unwrap_or(0),
         }));
     };
     for edge in gear.wiring.members() {

@@ -7,6 +7,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod connections;
 mod crowds;
 mod grpc;
 mod invalid;

@@ -3,20 +3,16 @@
 //! Each event is named by its type. An event that is sent cannot be retracted in this API, so that
 //! [`Streaming::Optimistic`] is as [`Streaming::AfterCertain`] here: parts of a stage that may defer wait for its decision.
 
-use std::collections::VecDeque;
-use std::convert::Infallible;
-
 use axum::body::Body;
 use axum::http::Response;
-use bytes::Bytes;
-use futures::{Stream, stream};
 use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_actors::{Code, Fault};
 use serde_json::{Value, json};
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::unbounded_channel;
 
 use super::super::choice::{Choice, Usage, part as text_of};
-use super::super::sse::{DONE, as_events, put};
+use super::super::feed::{self, Answer, Feed};
+use super::super::sse::put;
 use super::resource::{Resource, part, status};
 use crate::call::{Call, Piece};
 use crate::config::Streaming;
@@ -25,13 +21,11 @@ use crate::failure::Failure;
 struct Events {
     call: Call,
     resource: Resource,
-    pieces: UnboundedReceiver<Box<Piece>>,
+    feed: Feed,
     /// The text that the client has.
     sent: String,
     /// Number of the next event.
     next: u64,
-    ready: VecDeque<Bytes>,
-    ended: bool,
 }
 
 /// Sends the request and returns its answer as a stream of events. The first piece is awaited before the response begins, so
@@ -44,11 +38,12 @@ pub(super) async fn respond(
     resource: Resource,
     request: InferRequest,
 ) -> Result<Response<Body>, Failure> {
-    let mut pieces = call.stream_certain(request);
-    let lost = || Failure::from(Fault::new(Code::Internal, "the answer ended without a result"));
-    let first = match *pieces.recv().await.ok_or_else(lost)? {
-        Piece::End(Err(failure)) => return Err(failure),
-        piece => piece,
+    let (sender, pieces) = unbounded_channel();
+    call.stream_certain(request, 0, sender);
+    let mut feed = Feed::new(pieces);
+    let first = match feed.next().await? {
+        (_, Piece::End(Err(failure))) => return Err(failure),
+        (_, piece) => piece,
     };
     let mut described = axum::http::HeaderMap::new();
     if let Piece::Part(reply) | Piece::End(Ok(reply)) = &first {
@@ -57,45 +52,49 @@ pub(super) async fn respond(
     let mut events = Events {
         call,
         resource,
-        pieces,
+        feed,
         sent: String::new(),
         next: 0,
-        ready: VecDeque::new(),
-        ended: false,
     };
     events.begin();
-    events.take(first);
-    let mut response = as_events(events.into_stream());
+    events.take(0, first);
+    let mut response = feed::response(events);
     response.headers_mut().extend(described);
     Ok(response)
 }
 
-impl Events {
-    fn into_stream(self) -> impl Stream<Item = Result<Bytes, Infallible>> {
-        stream::unfold(self, |mut events| async move {
-            loop {
-                if let Some(event) = events.ready.pop_front() {
-                    return Some((Ok(event), events));
-                }
-                if events.ended {
-                    return None;
-                }
-                match events.pieces.recv().await {
-                    Some(piece) => events.take(*piece),
-                    None => {
-                        events.fail(&Fault::new(Code::Internal, "the answer ended without a result").into());
-                    }
-                }
-            }
-        })
+impl Answer for Events {
+    fn feed(&mut self) -> &mut Feed {
+        &mut self.feed
     }
 
+    fn take(&mut self, _: usize, piece: Piece) {
+        let buffered = self.call.app.options.streaming == Streaming::Buffered;
+        match piece {
+            Piece::Part(_) if buffered => {}
+            Piece::Part(reply) => self.delta(&text_of(&reply)),
+            Piece::End(Ok(reply)) => {
+                if let Err(failure) = self.end(&reply) {
+                    self.fail(&failure);
+                }
+            }
+            Piece::End(Err(failure)) => self.fail(&failure),
+        }
+    }
+
+    fn fail(&mut self, failure: &Failure) {
+        let response = self.resource.failed(failure);
+        self.event("response.failed", json!({"response": response}));
+        self.feed.done();
+    }
+}
+
+impl Events {
     fn event(&mut self, kind: &str, mut value: Value) {
         put(&mut value, "type", kind.into());
         put(&mut value, "sequence_number", self.next.into());
         self.next += 1;
-        self.ready
-            .push_back(format!("event: {kind}\ndata: {value}\n\n").into());
+        self.feed.event(format!("event: {kind}\ndata: {value}\n\n"));
     }
 
     fn begin(&mut self) {
@@ -118,20 +117,6 @@ impl Events {
         put(&mut event, "output_index", 0.into());
         put(&mut event, "content_index", 0.into());
         event
-    }
-
-    fn take(&mut self, piece: Piece) {
-        let buffered = self.call.app.options.streaming == Streaming::Buffered;
-        match piece {
-            Piece::Part(_) if buffered => {}
-            Piece::Part(reply) => self.delta(&text_of(&reply)),
-            Piece::End(Ok(reply)) => {
-                if let Err(failure) = self.end(&reply) {
-                    self.fail(&failure);
-                }
-            }
-            Piece::End(Err(failure)) => self.fail(&failure),
-        }
     }
 
     fn delta(&mut self, text: &str) {
@@ -170,19 +155,7 @@ impl Events {
         usage.add(&self.call, reply, &choice, None, true);
         let response = self.resource.ended(&choice, &usage.responses());
         self.event(&format!("response.{status}"), json!({"response": response}));
-        self.done();
+        self.feed.done();
         Ok(())
-    }
-
-    fn fail(&mut self, failure: &Failure) {
-        let response = self.resource.failed(failure);
-        self.event("response.failed", json!({"response": response}));
-        self.done();
-    }
-
-    fn done(&mut self) {
-        self.ready.push_back(DONE);
-        self.ended = true;
-        self.pieces.close();
     }
 }

@@ -1,0 +1,103 @@
+//! The protocol of a connection, however its first bytes arrive.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use kaskade_gateway::{Gateway, Limits};
+use kaskade_testkit::PATIENCE;
+
+use crate::support::{exchange, request};
+
+/// What a client of HTTP/2 sends first, and its empty settings.
+const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+fn gateway(head_pause: Duration) -> Gateway {
+    let limits = Limits {
+        head_pause,
+        ..Limits::default()
+    };
+    Gateway::listen("127.0.0.1:0".parse().unwrap(), limits).unwrap()
+}
+
+fn connect(gateway: &Gateway) -> TcpStream {
+    let stream = TcpStream::connect(gateway.address()).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Sends bytes one by one. Returns the first bytes of the answer.
+fn one_by_one(gateway: &Gateway, bytes: &[u8]) -> [u8; 12] {
+    let mut stream = connect(gateway);
+    for byte in bytes.chunks(1) {
+        stream.write_all(byte).unwrap();
+        sleep(Duration::from_millis(1));
+    }
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn both_protocols_are_served_whole_and_byte_by_byte() {
+    let gateway = gateway(PATIENCE);
+    let asked = request("GET", "/v2", &[], b"");
+    assert_eq!(exchange(gateway.address(), &asked).status, 200);
+    assert_eq!(&one_by_one(&gateway, &asked), b"HTTP/1.1 200");
+    let mut whole = connect(&gateway);
+    whole.write_all(HTTP2).unwrap();
+    let mut answer = [0; 12];
+    whole.read_exact(&mut answer).unwrap();
+    // The first frame of HTTP/2 is its settings, type 4.
+    assert_eq!((answer[3], one_by_one(&gateway, HTTP2)[3]), (4, 4));
+    gateway.stop();
+}
+
+#[test]
+fn a_part_of_a_preface_is_closed_after_the_pause_and_other_bytes_are_refused() {
+    let pause = Duration::from_millis(300);
+    let gateway = gateway(pause);
+    let begun = Instant::now();
+    let mut silent = connect(&gateway);
+    silent.write_all(&HTTP2[..10]).unwrap();
+    let mut answer = Vec::new();
+    silent.read_to_end(&mut answer).unwrap();
+    assert!(begun.elapsed() >= pause && answer.is_empty(), "{answer:?}");
+    for garbage in [
+        b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03".as_slice(),
+        b"PRI / HTTP\r\n\r\n",
+    ] {
+        assert_eq!(exchange(gateway.address(), garbage).status, 400);
+    }
+    gateway.stop();
+}
+
+#[test]
+fn heads_of_hundreds_of_kilobytes_are_read() {
+    let gateway = gateway(PATIENCE);
+    let long = "a".repeat(4_000);
+    let headers = vec![("x-long", long.as_str()); 80];
+    let asked = request("GET", "/v2", &headers, b"");
+    assert!(asked.len() > 320_000);
+    assert_eq!(exchange(gateway.address(), &asked).status, 200);
+    gateway.stop();
+}
+
+#[test]
+fn a_gateway_that_stops_waits_for_no_connection_whose_protocol_is_unknown() {
+    let gateway = gateway(PATIENCE);
+    let mut begun = connect(&gateway);
+    begun.write_all(&HTTP2[..10]).unwrap();
+    // A later connection is served, so that the earlier one is accepted.
+    let asked = request("GET", "/v2", &[], b"");
+    assert_eq!(exchange(gateway.address(), &asked).status, 200);
+    let stopped = Instant::now();
+    gateway.stop();
+    assert!(stopped.elapsed() < Limits::default().grace);
+    let mut answer = Vec::new();
+    // The system may reset a connection with bytes that were not read.
+    let _ = begun.read_to_end(&mut answer);
+    assert!(answer.is_empty());
+}
