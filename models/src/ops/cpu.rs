@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
+use super::activation::{Activate, gate};
 use super::attention;
 use super::gemm::gemm;
 use super::packed::PreparedWeight;
@@ -13,7 +14,6 @@ use super::{
     Activation, AttentionSpans, Convolution, EncoderAttention, Heads, Ops, OpsError, Rotary, ScoreRules, Span,
 };
 use super::{convolution, pooling, self_attention};
-use crate::ops::elementwise::{gelu_of, gelu_tanh_of, relu_of, sigmoid_of};
 use crate::precision::WeightType;
 
 /// Elements per task.
@@ -206,9 +206,7 @@ impl Ops for Cpu {
                 values: &mut *out,
                 activation,
             });
-            for (out, value) in out.iter_mut().zip(second) {
-                *out *= value;
-            }
+            gate(out, second, activation);
         });
         Rows { values: out, width }
     }
@@ -368,74 +366,9 @@ fn sum_of(values: &[f32], of: impl Fn(f32) -> f32) -> f32 {
     sums.iter().sum::<f32>() + rest.iter().map(|value| of(*value)).sum::<f32>()
 }
 
-struct Activate<'a> {
-    values: &'a mut [f32],
-    activation: Activation,
-}
-
-impl WithSimd for Activate<'_> {
-    type Output = ();
-
-    #[expect(
-        clippy::inline_always,
-        reason = "only inlined code is compiled for the vector extension"
-    )]
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let values = self.values.iter_mut();
-        match self.activation {
-            Activation::Relu => values.for_each(|value| *value = relu_of(*value)),
-            Activation::Gelu => values.for_each(|value| *value = gelu_of(*value)),
-            Activation::GeluTanh => values.for_each(|value| *value = gelu_tanh_of(*value)),
-            Activation::Silu => values.for_each(|value| *value *= sigmoid_of(*value)),
-            Activation::Tanh => values.for_each(|value| *value = value.tanh()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn activated(values: Vec<f32>, activation: Activation, gated: bool) -> Vec<f32> {
-        let width = values.len();
-        Cpu.activate(Cpu.upload(values, width), activation, gated).values
-    }
-
-    #[test]
-    fn activations_match_their_definitions() {
-        let values: Vec<f32> = (-80..80).map(|step| step as f32 / 8.0).collect();
-        let of = |activation, expected: &dyn Fn(f64) -> f64| {
-            for (x, actual) in values.iter().zip(activated(values.clone(), activation, false)) {
-                let expected = expected(f64::from(*x));
-                assert!((f64::from(actual) - expected).abs() < 1e-5, "{activation:?}({x})");
-            }
-        };
-        of(Activation::Relu, &|x| x.max(0.0));
-        of(Activation::Silu, &|x| x / (1.0 + (-x).exp()));
-        of(Activation::GeluTanh, &|x| {
-            0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh())
-        });
-        assert_eq!(
-            activated(vec![-1.0, 2.0, 3.0, 4.0], Activation::Relu, true),
-            [0.0, 8.0]
-        );
-    }
-
-    #[test]
-    fn activations_keep_not_a_number() {
-        for activation in [
-            Activation::Relu,
-            Activation::Gelu,
-            Activation::GeluTanh,
-            Activation::Silu,
-            Activation::Tanh,
-        ] {
-            // Longer than a vector, so that vector code computes it too.
-            let values = activated(vec![f32::NAN; 67], activation, false);
-            assert!(values.iter().all(|value| value.is_nan()), "{activation:?}");
-        }
-    }
 
     #[test]
     fn layer_norm_centres_and_rms_norm_does_not() {
