@@ -28,11 +28,16 @@ const TRANSPOSED: [(&str, &[&str]); 1] = [(
 const EMBEDDINGS: [&str; 5] = ["embed", "wte", "wpe", "shared", "lm_head"];
 /// Parts of the names of layers beside embeddings.
 const PROJECTIONS: [&str; 2] = ["mapping", "proj"];
-/// Part of the names of tables of scores, which are no layers.
-const SCORES: &str = "relative_attention_bias";
+/// Parts of the names of matrices that are no layers: tables of scores, and norms with factors for every head.
+const OTHERS: [&str; 3] = ["relative_attention_bias", "q_norm", "k_norm"];
 
 /// Ends of the names of the layers that choose experts, which are computed in f32.
-const ROUTERS: [&str; 2] = [".gate.weight", ".shared_expert_gate.weight"];
+const ROUTERS: [&str; 4] = [
+    ".gate.weight",
+    ".router.weight",
+    ".router.layer.weight",
+    ".shared_expert_gate.weight",
+];
 
 /// What [`quantise`] wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -163,13 +168,13 @@ fn plan(tensor: &RawTensor, quantisation: &Quantisation) -> Planned {
         (rows, columns) = (columns, rows);
     }
     let whole = columns > 0 && quantisation.kind.for_rows(columns, &[]).is_quantised();
-    if !tensor.is_float || !whole || !tensor.name.ends_with(".weight") || tensor.name.contains(SCORES) {
+    let contains = |parts: &[&str]| parts.iter().any(|part| tensor.name.contains(part));
+    if !tensor.is_float || !whole || !tensor.name.ends_with(".weight") || contains(&OTHERS) {
         return planned;
     }
     if ROUTERS.iter().any(|router| tensor.name.ends_with(router)) {
         return planned;
     }
-    let contains = |parts: &[&str]| parts.iter().any(|part| tensor.name.contains(part));
     let embeds = contains(&EMBEDDINGS) && !contains(&PROJECTIONS);
     let kind = if embeds {
         quantisation.kind.of_embeddings()
@@ -273,4 +278,40 @@ fn write_weights(
         file.write_all(&bytes).map_err(failed)?;
     }
     file.flush().map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_that_choose_experts_and_norms_of_heads_are_copied() {
+        let kind = |name: &str| {
+            let tensor = RawTensor {
+                name: format!("model.layers.0.{name}.weight"),
+                dtype: "F32".to_owned(),
+                shape: vec![8, 64],
+                bytes: 4 * 8 * 64,
+                is_float: true,
+            };
+            plan(&tensor, &Quantisation::new(WeightType::Q8_0, &[])).kind
+        };
+        for name in [
+            "mlp.gate",
+            "mlp.router",
+            "block_sparse_moe.router.layer",
+            "mlp.shared_expert_gate",
+            "self_attn.q_norm",
+            "self_attn.k_norm",
+        ] {
+            assert_eq!(kind(name), None, "{name}");
+        }
+        for name in [
+            "mlp.gate_proj",
+            "self_attn.kv_a_proj_with_mqa",
+            "self_attn.q_proj",
+        ] {
+            assert_eq!(kind(name), Some(WeightType::Q8_0), "{name}");
+        }
+    }
 }

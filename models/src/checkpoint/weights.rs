@@ -404,8 +404,12 @@ impl Weights {
 
     /// Drops tensors that no model needs, whose names end with one of `suffixes`.
     pub(crate) fn ignore_suffixes(&mut self, suffixes: &[&str]) {
-        self.remaining
-            .retain(|name, _| !suffixes.iter().any(|end| name.ends_with(end)));
+        self.ignore(|name| suffixes.iter().any(|end| name.ends_with(end)));
+    }
+
+    /// Drops tensors that no model needs, by their names.
+    pub(crate) fn ignore(&mut self, is_unused: impl Fn(&str) -> bool) {
+        self.remaining.retain(|name, _| !is_unused(name));
     }
 
     /// Takes a weight of shape `[outputs, channels, ...]` as the matrix `[inputs, outputs]` whose inputs are pixels row by

@@ -1,20 +1,33 @@
 //! Command R (Cohere 2024) and its second version, Command R7B and A: attention and feed-forward layer side by side behind one
-//! layer norm without offsets, scaled logits. Of version 2, layers with a window have rotary positions, the others none.
+//! layer norm without offsets, scaled logits. Command R+ has norms of the heads of queries and keys. Of version 2, layers with a window have rotary positions, the others none.
 
-use super::config_values::{epsilon, require};
-use super::gated::{self, Layout, NormKind};
+use super::config_values::epsilon;
+use super::gated::{self, HeadNormLayout, HeadNormTensors, Layout, NormKind};
 use super::rotary::RotaryKeys;
-use super::weights::{Decoder, LocalAttention, ModelConfig, Parallel};
+use super::weights::{Decoder, LocalAttention, ModelConfig, Parallel, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::ops::Rotary;
 use crate::runtime::slice::Slice;
 
 pub(super) fn read_1(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
-    let norms = "norms of queries and keys (Command R+) are not supported";
-    require(config, "use_qk_norm", false, norms)?;
-    let model_config = model_config(config)?;
-    gated::read(checkpoint, slice, model_config, &layout(config, Vec::new())?)
+    let norms = config.optional("use_qk_norm")?.unwrap_or(false);
+    let model_config = ModelConfig {
+        query_key_norm: if norms {
+            QueryKeyNorm::EachHead
+        } else {
+            QueryKeyNorm::No
+        },
+        ..model_config(config)?
+    };
+    let base = layout(config, Vec::new())?;
+    let layout = Layout {
+        head_norms: HeadNormLayout {
+            tensors: HeadNormTensors::Rows,
+            ..base.head_norms
+        },
+        ..base
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
 }
 
 pub(super) fn read_2(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
@@ -38,12 +51,8 @@ fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {
     Ok(ModelConfig {
         epsilon: epsilon(config, "layer_norm_eps", 1e-5)?,
         parallel: Parallel::SharedNorm,
-        rotary: base.rotary.map(|rotary| Rotary {
-            neighbours: true,
-            ..rotary
-        }),
         logit_scale: Some(config.optional("logit_scale")?.unwrap_or(0.0625)),
-        ..base
+        ..base.with_adjacent_pairs()
     })
 }
 

@@ -55,7 +55,7 @@ pub(super) fn activation(config: &Config, key: &str, absent: &str) -> Result<Act
     parse_activation(&name).ok_or_else(|| {
         config.invalid_value(
             key,
-            "relu, gelu, gelu_new, gelu_pytorch_tanh and silu are supported",
+            "relu, relu2, gelu, gelu_new, gelu_pytorch_tanh and silu are supported",
         )
     })
 }
@@ -66,6 +66,7 @@ pub(super) fn parse_activation(name: &str) -> Option<Activation> {
         "gelu" => Some(Activation::Gelu),
         "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Some(Activation::GeluTanh),
         "silu" | "swish" => Some(Activation::Silu),
+        "relu2" => Some(Activation::SquaredRelu),
         _ => None,
     }
 }

@@ -4,20 +4,13 @@ use super::linear_weights::LinearWeights;
 use crate::checkpoint::{Config, LoadError, Weights};
 use crate::precision::WeightType;
 
-/// How the router chooses experts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Routing {
-    /// Experts per token.
-    pub chosen: usize,
-    /// Whether the probabilities of the chosen experts are divided by their sum.
-    pub normalised: bool,
-}
-
 /// Weights of a layer's experts.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ExpertWeights {
     /// Projection to one score per expert; always f32.
     pub router: LinearWeights,
+    /// Added to the experts' probabilities when they are chosen; empty if there is none.
+    pub correction: Vec<f32>,
     /// Up projection (gate, values) and down projection of each expert.
     pub experts: Vec<[LinearWeights; 2]>,
     /// Projection to the logit of the shared expert's factor; always f32. The shared expert is the layer's feed-forward layer.
@@ -29,26 +22,74 @@ pub struct ExpertWeights {
 pub(super) struct ExpertLayout {
     /// The module with router and experts.
     pub(super) block: &'static str,
-    /// Gate, values and down projection of an expert.
-    pub(super) names: [&'static str; 3],
+    /// The router, within the module.
+    pub(super) router: &'static str,
+    /// Whether the router has a bias.
+    pub(super) router_bias: bool,
+    /// The correction of the probabilities, within the module, if there is one.
+    pub(super) correction: Option<Correction>,
+    /// How the tensors of the experts are stored.
+    pub(super) tensors: ExpertTensors,
     /// Number of experts.
     pub(super) count: usize,
     /// Size of an expert.
     pub(super) inner: usize,
-    /// Size of the shared expert, if there is one.
-    pub(super) shared: Option<usize>,
+    /// The shared expert, if there is one.
+    pub(super) shared: Option<SharedExpert>,
     /// Which layers have experts; the others are dense.
     pub(super) layers: Vec<bool>,
+}
+
+/// The tensor of the values that are added to the experts' probabilities when they are chosen.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Correction {
+    /// Its name, within the module.
+    pub(super) name: &'static str,
+    /// Whether it is a matrix of one row.
+    pub(super) is_row: bool,
+}
+
+/// How the tensors of experts are stored.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum ExpertTensors {
+    /// Gate, values and down projection of each expert, by these names; or those of all experts fused.
+    Each([&'static str; 3]),
+    /// The up projections of all experts, gates first, and the down projections, by these names.
+    Fused([&'static str; 2]),
+    /// As [`Self::Fused`] with biases; columns are outputs, and gates and values alternate (gpt-oss).
+    Alternating,
+}
+
+/// An expert that every token uses.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SharedExpert {
+    /// Its module.
+    pub(super) block: &'static str,
+    /// Its size.
+    pub(super) inner: usize,
+    /// Whether its layers have biases.
+    pub(super) bias: bool,
+    /// The layer of its factor, within the module of the experts; without one the factor is 1.
+    pub(super) gate: Option<&'static str>,
 }
 
 impl ExpertLayout {
     /// Experts in every layer, by Qwen's names; `inner` is the key of an expert's size.
     pub(super) fn everywhere(config: &Config, inner: &str) -> Result<Self, LoadError> {
+        // Versions 4 and 5 of transformers name it differently.
+        let count = config.present_key(["num_experts", "num_local_experts"]);
+        Self::counted(config, config.size(count)?, inner)
+    }
+
+    /// As [`ExpertLayout::everywhere`], with `count` experts.
+    pub(super) fn counted(config: &Config, count: usize, inner: &str) -> Result<Self, LoadError> {
         Ok(Self {
             block: "mlp",
-            names: ["gate_proj", "up_proj", "down_proj"],
-            // Versions 4 and 5 of transformers name it differently.
-            count: config.size(config.present_key(["num_experts", "num_local_experts"]))?,
+            router: "gate",
+            router_bias: false,
+            correction: None,
+            tensors: ExpertTensors::Each(["gate_proj", "up_proj", "down_proj"]),
+            count,
             inner: config.size(inner)?,
             shared: None,
             layers: vec![true; config.size("num_hidden_layers")?],
@@ -56,79 +97,38 @@ impl ExpertLayout {
     }
 }
 
-impl Routing {
-    /// Reads `num_experts_per_tok`, which must not exceed the number of experts.
-    pub(super) fn read(config: &Config, count: usize, normalised: bool) -> Result<Self, LoadError> {
-        let key = "num_experts_per_tok";
-        let chosen = config.size(key)?;
-        if chosen > count {
-            return Err(config.invalid_value(key, format!("there are {count} experts")));
-        }
-        Ok(Self { chosen, normalised })
-    }
-
-    /// Chooses the experts of a token by its scores: their indices in ascending order, and their factors. Scores that are not
-    /// numbers make factors that are none.
-    pub(crate) fn choose(self, scores: &[f32]) -> Vec<(usize, f32)> {
-        let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let powers: Vec<f32> = scores.iter().map(|score| (score - largest).exp()).collect();
-        let sum: f32 = powers.iter().sum();
-        let mut chosen: Vec<(usize, f32)> = powers.iter().map(|power| power / sum).enumerate().collect();
-        // The order is stable, so the first of equal experts is chosen.
-        chosen.sort_by(|(_, a), (_, b)| b.total_cmp(a));
-        chosen.truncate(self.chosen);
-        if self.normalised {
-            let sum: f32 = chosen.iter().map(|(_, factor)| factor).sum();
-            for (_, factor) in &mut chosen {
-                *factor /= sum;
-            }
-        }
-        chosen.sort_by_key(|(expert, _)| *expert);
-        chosen
-    }
-}
-
 impl ExpertWeights {
-    /// Takes the experts of the module `name`: the tensors of each expert, or those of all experts fused.
+    /// Takes the experts of the module `name`.
     pub(super) fn take(
         weights: &mut Weights,
         name: &str,
         width: usize,
         layout: &ExpertLayout,
     ) -> Result<Self, LoadError> {
-        let (count, inner) = (layout.count, layout.inner);
-        let router = LinearWeights::take(weights, &format!("{name}.gate"), width, count, false)?;
-        let [gate, values, down] = layout.names;
-        let fused = format!("{name}.experts.gate_up_proj");
-        let experts = if weights.contains(&fused) {
-            let up = weights.take(&fused, &[count, 2 * inner, width])?;
-            let down = weights.take(&format!("{name}.experts.down_proj"), &[count, width, inner])?;
-            let each = up.chunks(2 * inner * width).zip(down.chunks(width * inner));
-            each.map(|(up, down)| [LinearWeights::tied(up, width), LinearWeights::tied(down, inner)])
-                .collect()
-        } else {
-            let take = |expert: usize| {
-                let mut from = |part: &str, inputs: usize, outputs: usize| {
-                    let name = format!("{name}.experts.{expert}.{part}");
-                    LinearWeights::take(weights, &name, inputs, outputs, false)
-                };
-                let gate = from(gate, width, inner)?;
-                let values = from(values, width, inner)?;
-                Ok([gate.concat_outputs(&values), from(down, inner, width)?])
-            };
-            (0..count).map(take).collect::<Result<_, _>>()?
+        let at = |part: &str| format!("{name}.{part}");
+        let count = layout.count;
+        let router = LinearWeights::take(weights, &at(layout.router), width, count, layout.router_bias)?;
+        let correction = match layout.correction {
+            Some(Correction { name, is_row: true }) => weights.take(&at(name), &[1, count])?,
+            Some(Correction { name, is_row: false }) => weights.take(&at(name), &[count])?,
+            None => Vec::new(),
         };
-        let shared_gate = match layout.shared {
-            Some(_) => {
-                let name = format!("{name}.shared_expert_gate");
-                Some(LinearWeights::take(weights, &name, width, 1, false)?)
+        let all = ["experts.gate_up_proj", "experts.down_proj"];
+        let experts = match layout.tensors {
+            ExpertTensors::Alternating => alternating(weights, all.map(at), width, layout)?,
+            ExpertTensors::Fused(names) => fused(weights, names.map(at), width, layout)?,
+            ExpertTensors::Each(_) if weights.contains(&at(all[0])) => {
+                fused(weights, all.map(at), width, layout)?
             }
-            None => None,
+            ExpertTensors::Each(names) => each(weights, name, names, width, layout)?,
         };
+        let gate = layout.shared.and_then(|shared| shared.gate);
+        let shared_gate = gate.map(|gate| LinearWeights::take(weights, &at(gate), width, 1, false));
         Ok(Self {
             router,
+            correction,
             experts,
-            shared_gate,
+            shared_gate: shared_gate.transpose()?,
         })
     }
 
@@ -144,17 +144,19 @@ impl ExpertWeights {
 
     /// Number of weights.
     pub(super) fn elements(&self) -> usize {
-        self.typed()
-            .chain(self.exact())
-            .map(LinearWeights::elements)
-            .sum()
+        self.correction.len()
+            + self
+                .typed()
+                .chain(self.exact())
+                .map(LinearWeights::elements)
+                .sum::<usize>()
     }
 
     /// Memory if the experts have weights of this type, bytes.
     pub(super) fn bytes(&self, kind: WeightType) -> usize {
         let typed: usize = self.typed().map(|linear| linear.bytes(kind)).sum();
         let exact = self.exact().map(|linear| linear.bytes(WeightType::F32));
-        typed + exact.sum::<usize>()
+        typed + exact.sum::<usize>() + size_of_val(self.correction.as_slice())
     }
 
     /// Encodes the weights of the experts in a type.
@@ -169,30 +171,65 @@ impl ExpertWeights {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Takes the tensors of each expert.
+fn each(
+    weights: &mut Weights,
+    name: &str,
+    [gate, values, down]: [&str; 3],
+    width: usize,
+    layout: &ExpertLayout,
+) -> Result<Vec<[LinearWeights; 2]>, LoadError> {
+    let inner = layout.inner;
+    let take = |expert: usize| {
+        let mut from = |part: &str, inputs: usize, outputs: usize| {
+            let name = format!("{name}.experts.{expert}.{part}");
+            LinearWeights::take(weights, &name, inputs, outputs, false)
+        };
+        let gate = from(gate, width, inner)?;
+        let values = from(values, width, inner)?;
+        Ok([gate.concat_outputs(&values), from(down, inner, width)?])
+    };
+    (0..layout.count).map(take).collect()
+}
 
-    #[test]
-    fn the_most_probable_experts_are_chosen() {
-        let routing = |normalised| Routing {
-            chosen: 2,
-            normalised,
-        };
-        let scores = [0.0, 2.0_f32.ln(), 5.0_f32.ln(), f32::NEG_INFINITY];
-        let close = |found: &[(usize, f32)], expected: [(usize, f32); 2]| {
-            let equal = |((a, x), (b, y)): (&(usize, f32), (usize, f32))| *a == b && (x - y).abs() < 1e-6;
-            found.len() == 2 && found.iter().zip(expected).all(equal)
-        };
-        let found = routing(false).choose(&scores);
-        assert!(close(&found, [(1, 0.25), (2, 0.625)]), "{found:?}");
-        let found = routing(true).choose(&scores);
-        assert!(close(&found, [(1, 2.0 / 7.0), (2, 5.0 / 7.0)]), "{found:?}");
-        let found = routing(false).choose(&[1.0; 4]);
-        assert!(close(&found, [(0, 0.25), (1, 0.25)]), "ties: {found:?}");
-        for scores in [[f32::NAN, 1.0], [f32::INFINITY, 1.0]] {
-            let found = routing(true).choose(&scores);
-            assert!(found.iter().all(|(_, factor)| factor.is_nan()), "{found:?}");
-        }
-    }
+/// Takes the tensors of all experts, whose rows are outputs.
+fn fused(
+    weights: &mut Weights,
+    [up, down]: [String; 2],
+    width: usize,
+    layout: &ExpertLayout,
+) -> Result<Vec<[LinearWeights; 2]>, LoadError> {
+    let (count, inner) = (layout.count, layout.inner);
+    let up = weights.take(&up, &[count, 2 * inner, width])?;
+    let down = weights.take(&down, &[count, width, inner])?;
+    let each = up.chunks(2 * inner * width).zip(down.chunks(width * inner));
+    let each = each.map(|(up, down)| [LinearWeights::tied(up, width), LinearWeights::tied(down, inner)]);
+    Ok(each.collect())
+}
+
+/// Takes the tensors of all experts and their biases. Rows are inputs, and the outputs of gates and values alternate.
+fn alternating(
+    weights: &mut Weights,
+    [up_name, down_name]: [String; 2],
+    width: usize,
+    layout: &ExpertLayout,
+) -> Result<Vec<[LinearWeights; 2]>, LoadError> {
+    let (count, inner) = (layout.count, layout.inner);
+    let up = weights.take(&up_name, &[count, width, 2 * inner])?;
+    let up_bias = weights.take(&format!("{up_name}_bias"), &[count, 2 * inner])?;
+    let down = weights.take(&down_name, &[count, inner, width])?;
+    let down_bias = weights.take(&format!("{down_name}_bias"), &[count, width])?;
+    let linear = |weight: &[f32], bias: &[f32], inputs: usize| {
+        LinearWeights::input_major(weight.to_vec(), bias.to_vec(), inputs)
+    };
+    let ups = up.chunks(2 * inner * width).zip(up_bias.chunks(2 * inner));
+    let downs = down.chunks(inner * width).zip(down_bias.chunks(width));
+    let both = ups.zip(downs);
+    let both = both.map(|((up, up_bias), (down, down_bias))| {
+        [
+            linear(up, up_bias, width).by_part(1, 2),
+            linear(down, down_bias, inner),
+        ]
+    });
+    Ok(both.collect())
 }

@@ -1,7 +1,11 @@
-//! Falcon (Almazrouei et al. 2023), the sizes with rotary positions: all but the RW models. Attention and feed-forward layer are
-//! side by side; 7B has one head of keys and values, the new architecture of 40B, 180B and 11B one per group of queries.
+//! Falcon (Almazrouei et al. 2023). Attention and feed-forward layer are side by side; 7B has one head of keys and values, the
+//! new architecture of 40B, 180B and 11B one per group of queries. The RW models are after BLOOM: one part after the other, and
+//! positions by linear biases.
 
-use super::config_values::{activation, eos_token_ids, epsilon, layers, require};
+use half::bf16;
+
+use super::alibi::{alibi, bloom_slopes};
+use super::config_values::{activation, eos_token_ids, epsilon, layers};
 use super::rotary::{RotaryKeys, rotary};
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights, Parallel};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
@@ -13,12 +17,6 @@ const DEFAULT_CONTEXT: usize = 2048;
 
 pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
-    require(
-        config,
-        "alibi",
-        false,
-        "positions by ALiBi are not supported for Falcon",
-    )?;
     let model_config = model_config(config)?;
     let heads = &model_config.heads;
     let (width, inner) = (model_config.width, model_config.intermediate_size);
@@ -87,23 +85,36 @@ fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {
         }
         (false, false) => Parallel::No,
     };
-    let positions = rotary(config, head_dim, RotaryKeys::default())?;
+    let scale = 1.0 / (head_dim as f32).sqrt();
     let context = config.optional_size("max_position_embeddings")?;
+    let context = context.unwrap_or(DEFAULT_CONTEXT);
+    let (mut positions, mut relative_bias) = (None, None);
+    if flag("alibi", false)? {
+        // The biases are scaled as the scores are, and the slopes are rounded as in training.
+        let slopes = bloom_slopes(queries).into_iter();
+        let slopes: Vec<f32> = slopes
+            .map(|slope| bf16::from_f32(slope).to_f32() * scale)
+            .collect();
+        relative_bias = Some(alibi(&slopes, context));
+    } else {
+        positions = Some(rotary(config, head_dim, RotaryKeys::default())?.rotary);
+    }
     Ok(ModelConfig {
         width,
         heads: Heads {
             queries,
             keys,
             head_dim,
-            scale: 1.0 / (head_dim as f32).sqrt(),
+            scale,
         },
         intermediate_size: config.optional_size("ffn_hidden_size")?.unwrap_or(4 * width),
         vocabulary: config.size("vocab_size")?,
-        context: context.unwrap_or(DEFAULT_CONTEXT),
+        context,
         epsilon: epsilon(config, "layer_norm_epsilon", 1e-5)?,
         activation: activation(config, "activation", "gelu")?,
         parallel,
-        rotary: Some(positions.rotary),
+        rotary: positions,
+        relative_bias,
         eos_token_ids: eos_token_ids(config)?,
         ..ModelConfig::default()
     })

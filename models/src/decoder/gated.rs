@@ -2,14 +2,13 @@
 //! family states in its [`ModelConfig`] and a [`Layout`] how it differs, and which of its layers see a window only.
 
 use super::config_values::{activation, eos_token_ids, epsilon, layers};
-use super::experts::{ExpertLayout, ExpertWeights};
-use super::rotary::{RotaryKeys, rotary};
-use super::weights::{
-    Decoder, HeadNorms, LayerWeights, LinearWeights, LocalAttention, ModelConfig, NormWeights, OutputNorms,
-    Parallel, QueryKeyNorm,
-};
+use super::experts::ExpertLayout;
+use super::gated_layer;
+use super::latent::LatentLayout;
+use super::rotary::{RotaryKeys, RotaryPositions, rotary};
+use super::weights::{Decoder, LocalAttention, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
-use crate::ops::Heads;
+use crate::ops::{Activation, Heads};
 use crate::runtime::slice::Slice;
 
 /// What a family's tensors are, beyond those of every decoder of this kind.
@@ -23,6 +22,10 @@ pub(super) struct Layout {
     pub(super) feed_forward_bias: bool,
     /// The layer that holds queries, keys and values, if one tensor does (Phi-3).
     pub(super) fused_projections: Option<&'static str>,
+    /// Sizes of the latent vectors that keys and values are computed from (`DeepSeek`).
+    pub(super) latent: Option<LatentLayout>,
+    /// Further parameters of a layer.
+    pub(super) extra: Extra,
     /// Output projection.
     pub(super) output: &'static str,
     /// First layers of the feed-forward layer: gate and values, or one that holds all.
@@ -35,10 +38,58 @@ pub(super) struct Layout {
     pub(super) norms: NormKind,
     /// Added to the factors of the norms (Gemma).
     pub(super) norm_offset: f32,
+    /// Names of a layer's norms.
+    pub(super) norm_names: NormNames,
+    /// Norms of queries and keys, if there are any.
+    pub(super) head_norms: HeadNormLayout,
     /// Final norm.
     pub(super) final_norm: &'static str,
     /// Which layers have the attention of [`ModelConfig::local`].
     pub(super) local_layers: Vec<bool>,
+}
+
+/// Parameters of a layer beside those of linear layers and norms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extra {
+    /// None.
+    No,
+    /// Sinks of the heads (gpt-oss).
+    Sinks,
+    /// Coefficients of the activation, which is xIELU (Apertus).
+    Activation,
+}
+
+/// Names of the norms of a layer, of which a family has some.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NormNames {
+    /// Before the attention.
+    pub(super) attention: &'static str,
+    /// Of its output.
+    pub(super) attention_output: &'static str,
+    /// Before the feed-forward layer.
+    pub(super) feed_forward: &'static str,
+    /// Of its output.
+    pub(super) feed_forward_output: &'static str,
+}
+
+/// The norms of queries and keys.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HeadNormLayout {
+    /// Name of the norms of the queries and of the keys.
+    pub(super) names: [&'static str; 2],
+    /// How their tensors are stored.
+    pub(super) tensors: HeadNormTensors,
+}
+
+/// How the norms of queries and keys are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HeadNormTensors {
+    /// As norms of the same kind as the others.
+    Norm,
+    /// As the factors of layer norms without offsets, one row per head (Command R+).
+    Rows,
+    /// As layer norms without offsets, one per head (`StableLM`).
+    Each,
 }
 
 /// What the norms compute.
@@ -55,15 +106,17 @@ pub(super) enum NormKind {
 }
 
 impl NormKind {
-    fn take(self, weights: &mut Weights, name: &str, width: usize) -> Result<NormWeights, LoadError> {
+    pub(super) fn take(
+        self,
+        weights: &mut Weights,
+        name: &str,
+        width: usize,
+    ) -> Result<NormWeights, LoadError> {
         match self {
             Self::Rms => NormWeights::take_rms(weights, name, width),
             Self::Layer => NormWeights::take(weights, name, width),
             Self::Unbiased => NormWeights::take_unbiased(weights, name, width),
-            Self::Plain => Ok(NormWeights {
-                gamma: vec![1.0; width],
-                beta: Some(vec![0.0; width]),
-            }),
+            Self::Plain => Ok(NormWeights::plain(width)),
         }
     }
 }
@@ -76,12 +129,24 @@ impl Default for Layout {
             output_bias: false,
             feed_forward_bias: false,
             fused_projections: None,
+            latent: None,
+            extra: Extra::No,
             output: "self_attn.o_proj",
             up: &["mlp.gate_proj", "mlp.up_proj"],
             down: "mlp.down_proj",
             experts: None,
             norms: NormKind::Rms,
             norm_offset: 0.0,
+            norm_names: NormNames {
+                attention: "input_layernorm",
+                attention_output: "post_attention_layernorm",
+                feed_forward: "post_attention_layernorm",
+                feed_forward_output: "post_feedforward_layernorm",
+            },
+            head_norms: HeadNormLayout {
+                names: ["self_attn.q_norm", "self_attn.k_norm"],
+                tensors: HeadNormTensors::Norm,
+            },
             final_norm: "model.norm",
             local_layers: Vec::new(),
         }
@@ -103,18 +168,49 @@ impl Layout {
 
 /// Reads the configuration that decoders of this kind share.
 pub(super) fn model_config(config: &Config, keys: RotaryKeys) -> Result<ModelConfig, LoadError> {
-    let width = config.size("hidden_size")?;
-    let heads = heads(config, width)?;
+    activated(config, activation(config, "hidden_act", "silu")?, keys)
+}
+
+/// As [`model_config`], with an activation that `hidden_act` does not name.
+pub(super) fn activated(
+    config: &Config,
+    activation: Activation,
+    keys: RotaryKeys,
+) -> Result<ModelConfig, LoadError> {
+    let heads = heads(config, config.size("hidden_size")?)?;
     let positions = rotary(config, heads.head_dim, keys)?;
+    shared(config, heads, positions, activation)
+}
+
+/// As [`model_config`], with heads and positions that are read already.
+pub(super) fn with_positions(
+    config: &Config,
+    heads: Heads,
+    positions: RotaryPositions,
+) -> Result<ModelConfig, LoadError> {
+    shared(
+        config,
+        heads,
+        positions,
+        activation(config, "hidden_act", "silu")?,
+    )
+}
+
+fn shared(
+    config: &Config,
+    heads: Heads,
+    positions: RotaryPositions,
+    activation: Activation,
+) -> Result<ModelConfig, LoadError> {
     let context = config.size("max_position_embeddings")?;
     Ok(ModelConfig {
-        width,
+        width: config.size("hidden_size")?,
         heads,
         intermediate_size: config.size("intermediate_size")?,
         vocabulary: config.size("vocab_size")?,
         context: positions.context.map_or(context, |trained| context.min(trained)),
         epsilon: epsilon(config, "rms_norm_eps", 1e-6)?,
-        activation: activation(config, "hidden_act", "silu")?,
+        activation,
         gated: true,
         rotary: Some(positions.rotary),
         eos_token_ids: eos_token_ids(config)?,
@@ -164,101 +260,12 @@ pub(super) fn read(
     let embedding = weights.take("model.embed_tokens.weight", &[vocabulary, width])?;
     let mut blocks = Vec::new();
     for index in layers(config, "num_hidden_layers", slice)? {
-        let layer = layer(weights, &model_config, layout, index)?;
+        let layer = gated_layer::read(weights, &model_config, layout, index)?;
         blocks.push(layer.stored_as(weights.weight_type()));
     }
     let final_norm = layout.norms.take(weights, layout.final_norm, width)?;
     let final_norm = final_norm.plus(layout.norm_offset);
     Ok(Decoder::without_head(model_config, embedding, blocks, final_norm))
-}
-
-fn layer(
-    weights: &mut Weights,
-    model_config: &ModelConfig,
-    layout: &Layout,
-    index: usize,
-) -> Result<LayerWeights, LoadError> {
-    let (width, inner) = (model_config.width, model_config.intermediate_size);
-    let (query, key) = (model_config.heads.query_width(), model_config.heads.key_width());
-    let at = |name: &str| format!("model.layers.{index}.{name}");
-    let mut from = |name: &str, inputs: usize, outputs: usize, bias: bool| {
-        LinearWeights::take(weights, &at(name), inputs, outputs, bias)
-    };
-    let (query, key_value) = if let Some(fused) = layout.fused_projections {
-        from(fused, width, query + 2 * key, layout.qkv_bias)?.split(query)
-    } else {
-        let keys = from("self_attn.k_proj", width, key, layout.qkv_bias)?;
-        let values = from("self_attn.v_proj", width, key, layout.qkv_bias)?;
-        let query = from("self_attn.q_proj", width, query, layout.qkv_bias)?;
-        (query, keys.concat_outputs(&values))
-    };
-    let output = from(layout.output, query.outputs, width, layout.output_bias)?;
-    let mixture = layout.experts.as_ref();
-    let mixture = mixture.filter(|experts| experts.layers.get(index).copied().unwrap_or_default());
-    let (mut up, mut down) = (Vec::new(), LinearWeights::default());
-    if let Some(experts) = mixture {
-        if let Some(inner) = experts.shared {
-            for name in ["mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"] {
-                up.push(from(name, width, inner, false)?);
-            }
-            down = from("mlp.shared_expert.down_proj", inner, width, false)?;
-        }
-    } else {
-        let each = if model_config.gated { 2 * inner } else { inner } / layout.up.len().max(1);
-        for name in layout.up {
-            up.push(from(name, width, each, layout.feed_forward_bias)?);
-        }
-        down = from(layout.down, inner, width, layout.feed_forward_bias)?;
-    }
-    let up = LinearWeights::concatenated(up);
-    let experts = mixture.map(|experts| ExpertWeights::take(weights, &at(experts.block), width, experts));
-    let experts = experts.transpose()?;
-    let mut norm = |name: &str, width: usize| -> Result<NormWeights, LoadError> {
-        let norm = layout.norms.take(weights, &at(name), width)?;
-        Ok(norm.plus(layout.norm_offset))
-    };
-    let heads = &model_config.heads;
-    let head_norms = match model_config.query_key_norm {
-        QueryKeyNorm::No => None,
-        kind => {
-            let [[_, queries], [_, keys]] = [heads.queries, heads.keys].map(|count| kind.parts(count));
-            let query = norm("self_attn.q_norm", queries * heads.head_dim)?;
-            let key = norm("self_attn.k_norm", keys * heads.head_dim)?;
-            Some(HeadNorms { query, key })
-        }
-    };
-    let output_norms = if model_config.output_norms {
-        let attention = norm("post_attention_layernorm", width)?;
-        let feed_forward = norm("post_feedforward_layernorm", width)?;
-        Some(OutputNorms {
-            attention,
-            feed_forward,
-        })
-    } else {
-        None
-    };
-    let mut input_norm = |name: &str| -> Result<Option<NormWeights>, LoadError> {
-        let used = !model_config.no_input_norms;
-        used.then(|| norm(name, width)).transpose()
-    };
-    Ok(LayerWeights {
-        local: layout.local_layers.get(index).copied().unwrap_or_default(),
-        attention_norm: input_norm("input_layernorm")?,
-        feed_forward_norm: match model_config.parallel {
-            Parallel::SharedNorm => None,
-            _ if model_config.output_norms => input_norm("pre_feedforward_layernorm")?,
-            _ => input_norm("post_attention_layernorm")?,
-        },
-        head_norms,
-        output_norms,
-        query,
-        key_value,
-        output,
-        up,
-        down,
-        experts,
-        cross: None,
-    })
 }
 
 fn heads(config: &Config, width: usize) -> Result<Heads, LoadError> {

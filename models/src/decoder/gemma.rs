@@ -3,9 +3,9 @@
 //! queries and keys, and its local layers have rotary positions of their own.
 
 use super::config_values::{activation, require};
-use super::gated::{self, Layout};
+use super::gated::{self, Layout, NormNames};
 use super::rotary::{RotaryKeys, rotary};
-use super::weights::{Decoder, LocalAttention, ModelConfig, QueryKeyNorm};
+use super::weights::{Decoder, LocalAttention, ModelConfig, OutputNorms, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::ops::{Activation, Heads};
 use crate::runtime::slice::Slice;
@@ -22,7 +22,8 @@ pub(super) fn read_1(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
     let layout = Layout {
         qkv_bias: attention_bias,
         output_bias: attention_bias,
-        ..layout(Vec::new())
+        norm_offset: 1.0,
+        ..Layout::default()
     };
     gated::read(checkpoint, slice, model_config, &layout)
 }
@@ -77,7 +78,7 @@ fn model_config(config: &Config, keys: RotaryKeys) -> Result<ModelConfig, LoadEr
             ..base.heads
         },
         activation: hidden_activation(config)?,
-        output_norms: true,
+        output_norms: OutputNorms::Outputs,
         score_softcap: cap("attn_logit_softcapping")?,
         logit_softcap: cap("final_logit_softcapping")?,
         embedding_scale: Some((base.width as f32).sqrt()),
@@ -98,10 +99,16 @@ fn hidden_activation(config: &Config) -> Result<Activation, LoadError> {
     }
 }
 
+/// The layout of versions 2 and 3.
 fn layout(local_layers: Vec<bool>) -> Layout {
+    let base = Layout::default();
     Layout {
         norm_offset: 1.0,
+        norm_names: NormNames {
+            feed_forward: "pre_feedforward_layernorm",
+            ..base.norm_names
+        },
         local_layers,
-        ..Layout::default()
+        ..base
     }
 }

@@ -9,6 +9,8 @@ pub(super) struct HeadForm {
     name: &'static str,
     /// Whether it has a bias.
     bias: bool,
+    /// The key that says so, if there is one.
+    bias_key: Option<&'static str>,
     /// Whether it shares the embedding if `tie_word_embeddings` is missing.
     tied: bool,
 }
@@ -18,6 +20,7 @@ impl HeadForm {
     pub(super) const SEPARATE: Self = Self {
         name: "lm_head",
         bias: false,
+        bias_key: None,
         tied: false,
     };
     /// `lm_head`, which shares the embedding unless the configuration says otherwise.
@@ -29,6 +32,16 @@ impl HeadForm {
     pub(super) const BIASED: Self = Self {
         bias: true,
         ..Self::SEPARATE
+    };
+    /// `lm_head`, with a bias if `lm_head_bias` says so.
+    pub(super) const WITH_KEY: Self = Self {
+        bias_key: Some("lm_head_bias"),
+        ..Self::SEPARATE
+    };
+    /// `lm_head`, which shares the embedding, with a bias if `use_bias` says so.
+    pub(super) const TIED_WITH_KEY: Self = Self {
+        bias_key: Some("use_bias"),
+        ..Self::TIED
     };
     /// `embed_out`.
     pub(super) const EMBED_OUT: Self = Self {
@@ -47,12 +60,14 @@ impl HeadForm {
         vocabulary: usize,
         width: usize,
     ) -> Result<LinearWeights, LoadError> {
+        let stated = self.bias_key.map(|key| config.optional::<bool>(key));
+        let has_bias = stated.transpose()?.flatten().unwrap_or(self.bias);
         if !config.optional("tie_word_embeddings")?.unwrap_or(self.tied) {
-            return LinearWeights::take(weights, self.name, width, vocabulary, self.bias);
+            return LinearWeights::take(weights, self.name, width, vocabulary, has_bias);
         }
         let mut head = LinearWeights::shared(width, vocabulary);
         let bias = format!("{}.bias", self.name);
-        if self.bias && weights.contains(&bias) {
+        if has_bias && weights.contains(&bias) {
             head.bias = weights.take(&bias, &[vocabulary])?;
         }
         // Old versions of transformers saved the shared embedding twice.

@@ -4,6 +4,8 @@ use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::checkpoint::{LoadError, Weights, transposed};
+use crate::ops::Ops;
+use crate::ops::cpu::Cpu;
 use crate::precision::{WeightType, decode, encode};
 
 /// Weight `[inputs, outputs]` of a linear layer, row-major, and its bias, empty if it has none.
@@ -129,6 +131,17 @@ impl LinearWeights {
         })
     }
 
+    /// Returns a layer with the weight `[inputs, outputs]`; the bias may be empty.
+    pub(super) fn input_major(weight: Vec<f32>, bias: Vec<f32>, inputs: usize) -> Self {
+        Self {
+            outputs: weight.len() / inputs.max(1),
+            weight,
+            bias,
+            inputs,
+            ..Self::default()
+        }
+    }
+
     /// Returns a head whose weight is the transpose of the model's embedding `[outputs, inputs]`, which stays in memory once.
     pub(super) fn shared(inputs: usize, outputs: usize) -> Self {
         Self {
@@ -175,6 +188,25 @@ impl LinearWeights {
             .into_iter()
             .reduce(|first, second| first.concat_outputs(&second));
         all.unwrap_or_default()
+    }
+
+    /// Computes the layer, without its bias, on rows of inputs: rows of outputs.
+    pub(super) fn of_rows(self, rows: Vec<f32>) -> Vec<f32> {
+        let weight = Cpu.prepare(self.weight, self.inputs, self.outputs, WeightType::F32);
+        let linear = Cpu.linear(weight, Vec::new(), self.inputs, self.outputs);
+        let rows = Cpu.upload(rows, self.inputs);
+        Cpu.recycle(Cpu.multiply(&rows, &linear))
+    }
+
+    /// Returns one layer in place of this one, which has no bias, and the next one.
+    pub(super) fn then(self, next: Self) -> Self {
+        Self {
+            bias: next.bias.clone(),
+            inputs: self.inputs,
+            outputs: next.outputs,
+            weight: next.of_rows(self.weight),
+            ..Self::default()
+        }
     }
 
     /// Splits a layer in two; the first has `outputs` of the outputs.
@@ -300,6 +332,14 @@ impl NormWeights {
             // No offsets at all would mean an RMS norm.
             beta: Some(vec![0.0; width]),
         })
+    }
+
+    /// A layer norm that does not scale.
+    pub(super) fn plain(width: usize) -> Self {
+        Self {
+            gamma: vec![1.0; width],
+            beta: Some(vec![0.0; width]),
+        }
     }
 
     /// Normalises a vector in place; without offsets by its root mean square.

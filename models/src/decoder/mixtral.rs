@@ -1,8 +1,9 @@
 //! Mixtral (Jiang et al. 2024): Mistral whose feed-forward layers are mixtures of experts.
 
-use super::experts::{ExpertLayout, Routing};
+use super::experts::{ExpertLayout, ExpertTensors};
 use super::gated::{self, Layout};
 use super::rotary::RotaryKeys;
+use super::routing::Routing;
 use super::weights::{Decoder, ModelConfig};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::runtime::slice::Slice;
@@ -12,7 +13,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     let (local, local_layers) = gated::windows(config, |_| true)?;
     let experts = ExpertLayout {
         block: "block_sparse_moe",
-        names: ["w1", "w3", "w2"],
+        tensors: ExpertTensors::Each(["w1", "w3", "w2"]),
         ..ExpertLayout::everywhere(config, "intermediate_size")?
     };
     let model_config = ModelConfig {

@@ -1,6 +1,6 @@
 //! Configuration of a language model: everything that its layers compute. The architectures fill it in.
 
-use super::experts::Routing;
+use super::routing::Routing;
 use crate::ops::{Activation, Heads, RelativeBias, Rotary};
 
 /// Configuration of a decoder: everything that its layers compute.
@@ -19,7 +19,7 @@ pub struct ModelConfig {
     pub context: usize,
     /// Added to the variance by the norms.
     pub epsilon: f32,
-    /// The feed-forward layer's activation.
+    /// The feed-forward layer's activation, unless a layer has its own.
     pub activation: Activation,
     /// Whether the feed-forward layer is gated.
     pub gated: bool,
@@ -29,10 +29,14 @@ pub struct ModelConfig {
     pub parallel: Parallel,
     /// How queries and keys are normalised.
     pub query_key_norm: QueryKeyNorm,
+    /// Largest magnitude of the elements of queries, keys and values before they are rotated (`OLMo`).
+    pub clip: Option<f32>,
+    /// How queries grow with their position.
+    pub query_growth: Option<QueryGrowth>,
     /// Whether attention and feed-forward layer read the hidden vectors without a norm before them (`OLMo` 2).
     pub no_input_norms: bool,
-    /// Whether the outputs of attention and feed-forward layer are normalised before they are added (Gemma, `OLMo` 2).
-    pub output_norms: bool,
+    /// What the norms after attention and feed-forward layer normalise.
+    pub output_norms: OutputNorms,
     /// Rotary positions; `None` if positions are learned or relative.
     pub rotary: Option<Rotary>,
     /// Attention of the layers that see a window only; `None` if all layers see everything.
@@ -51,6 +55,18 @@ pub struct ModelConfig {
     pub eos_token_ids: Vec<u32>,
 }
 
+/// What the norms after attention and feed-forward layer normalise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OutputNorms {
+    /// There are none.
+    #[default]
+    No,
+    /// The outputs, before they are added (Gemma 2, `OLMo` 2).
+    Outputs,
+    /// The sums (OPT-350M).
+    Sums,
+}
+
 /// Which elements of queries and keys are normalised together, before they are rotated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueryKeyNorm {
@@ -59,6 +75,8 @@ pub enum QueryKeyNorm {
     No,
     /// Those of each head (Qwen 3, Gemma 3).
     EachHead,
+    /// Those of each head, after they are rotated (`HunYuan`).
+    RotatedHead,
     /// Those of all heads (`OLMo` 2).
     AllHeads,
 }
@@ -68,9 +86,26 @@ impl QueryKeyNorm {
     pub(crate) fn parts(self, heads: usize) -> [usize; 2] {
         match self {
             Self::No => [0, 0],
-            Self::EachHead => [heads, 1],
+            Self::EachHead | Self::RotatedHead => [heads, 1],
             Self::AllHeads => [1, heads],
         }
+    }
+}
+
+/// The factor of queries beyond the context of training, `1 + rate * ln(1 + floor(position / context))` (Ministral 3).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct QueryGrowth {
+    /// Rate of the growth.
+    pub rate: f32,
+    /// Tokens of the context of training.
+    pub context: usize,
+}
+
+impl QueryGrowth {
+    /// Returns the factor at a position.
+    pub(crate) fn at(self, position: usize) -> f32 {
+        let contexts = position / self.context.max(1);
+        1.0 + self.rate * (1.0 + contexts as f32).ln()
     }
 }
 
@@ -131,6 +166,14 @@ impl ModelConfig {
                 *logit = cap * (*logit / cap).tanh();
             }
         }
+    }
+
+    /// Rotates adjacent elements of heads instead of one of each half.
+    pub(super) fn with_adjacent_pairs(mut self) -> Self {
+        if let Some(rotary) = &mut self.rotary {
+            rotary.neighbours = true;
+        }
+        self
     }
 
     pub(super) fn has_learned_positions(&self) -> bool {

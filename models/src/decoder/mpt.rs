@@ -14,7 +14,7 @@ use crate::runtime::slice::Slice;
 struct Attention {
     alibi: Option<bool>,
     alibi_bias_max: Option<f64>,
-    clip_qkv: Option<f64>,
+    clip_qkv: Option<f32>,
     softmax_scale: Option<f32>,
     qk_ln: Option<bool>,
     prefix_lm: Option<bool>,
@@ -30,14 +30,14 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     let key = "attn_config";
     let attention = config.optional::<Attention>(key)?.unwrap_or_default();
     let is_plain = attention.alibi.unwrap_or(true)
-        && attention.clip_qkv.is_none()
+        && attention.clip_qkv.is_none_or(|clip| clip > 0.0)
         && !attention.qk_ln.unwrap_or(false)
         && !attention.prefix_lm.unwrap_or(false)
         && attention
             .attn_type
             .is_none_or(|kind| kind == "multihead_attention");
     if !is_plain {
-        let reason = "multi-head attention with alibi is supported, without clip_qkv, qk_ln and prefix_lm";
+        let reason = "multi-head attention with alibi is supported, with a positive clip_qkv, without qk_ln and prefix_lm";
         return Err(config.invalid_value(key, reason));
     }
     let width = config.size("d_model")?;
@@ -52,6 +52,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         width,
         relative_bias: Some(alibi(&slopes, context)),
         heads,
+        clip: attention.clip_qkv,
         intermediate_size: 4 * width,
         vocabulary: config.size("vocab_size")?,
         context,

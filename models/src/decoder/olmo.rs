@@ -4,10 +4,11 @@
 //! and keys.
 
 use super::config_values::epsilon;
-use super::experts::{ExpertLayout, Routing};
+use super::experts::ExpertLayout;
 use super::gated::{self, Layout, NormKind};
 use super::rotary::{RotaryKeys, rotary};
-use super::weights::{Decoder, LocalAttention, ModelConfig, QueryKeyNorm};
+use super::routing::Routing;
+use super::weights::{Decoder, LocalAttention, ModelConfig, OutputNorms, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::runtime::slice::Slice;
 
@@ -16,8 +17,8 @@ const PATTERN: usize = 4;
 
 pub(super) fn read_1(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
-    refuse_clipping(config)?;
     let model_config = ModelConfig {
+        clip: clip(config)?,
         epsilon: 1e-5,
         ..gated::model_config(config, RotaryKeys::default())?
     };
@@ -62,11 +63,11 @@ pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
 
 pub(super) fn read_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
-    refuse_clipping(config)?;
     let experts = ExpertLayout::everywhere(config, "intermediate_size")?;
     let normalised = config.optional("norm_topk_prob")?.unwrap_or(false);
     let model_config = ModelConfig {
         query_key_norm: QueryKeyNorm::AllHeads,
+        clip: clip(config)?,
         epsilon: epsilon(config, "rms_norm_eps", 1e-5)?,
         routing: Some(Routing::read(config, experts.count, normalised)?),
         ..gated::model_config(config, RotaryKeys::default())?
@@ -78,12 +79,12 @@ pub(super) fn read_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Deco
     gated::read(checkpoint, slice, model_config, &layout)
 }
 
-fn refuse_clipping(config: &Config) -> Result<(), LoadError> {
-    match config.optional::<f64>("clip_qkv")? {
-        Some(_) => {
-            Err(config.invalid_value("clip_qkv", "clipped queries, keys and values are not supported"))
-        }
-        None => Ok(()),
+/// Reads the largest magnitude of queries, keys and values.
+fn clip(config: &Config) -> Result<Option<f32>, LoadError> {
+    let key = "clip_qkv";
+    match config.optional::<f32>(key)? {
+        Some(clip) if clip.is_nan() || clip <= 0.0 => Err(config.invalid_value(key, "it must be positive")),
+        clip => Ok(clip),
     }
 }
 
@@ -91,7 +92,7 @@ fn model_config(config: &Config, keys: RotaryKeys) -> Result<ModelConfig, LoadEr
     Ok(ModelConfig {
         query_key_norm: QueryKeyNorm::AllHeads,
         no_input_norms: true,
-        output_norms: true,
+        output_norms: OutputNorms::Outputs,
         ..gated::model_config(config, keys)?
     })
 }

@@ -1,8 +1,10 @@
-//! OPT (Zhang et al. 2022), the sizes with norms before their layers: all but 350M.
+//! OPT (Zhang et al. 2022). The norms of 350M follow the sums, and its embeddings are narrower than its layers: they are
+//! projected when they are read, and so is the head.
 
 use super::config_values::{activation, attention_heads, eos_token_ids, layers, require};
-use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
-use crate::checkpoint::{Checkpoint, LoadError};
+use super::head::HeadForm;
+use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights, OutputNorms};
+use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
 use crate::precision::Table;
 use crate::runtime::slice::Slice;
 
@@ -11,8 +13,6 @@ const OFFSET: usize = 2;
 
 pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
-    let after = "models with norms after their layers (OPT-350M) are not supported; use another size";
-    require(config, "do_layer_norm_before", true, after)?;
     require(
         config,
         "_remove_final_layer_norm",
@@ -32,12 +32,8 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         "norms without weights are not supported",
     )?;
     let width = config.size("hidden_size")?;
-    if config.optional("word_embed_proj_dim")?.unwrap_or(width) != width {
-        return Err(config.invalid_value(
-            "word_embed_proj_dim",
-            "only embeddings of the model's width are supported",
-        ));
-    }
+    let before = config.optional("do_layer_norm_before")?.unwrap_or(true);
+    let narrow = config.optional_size("word_embed_proj_dim")?.unwrap_or(width);
     let model_config = ModelConfig {
         width,
         heads: attention_heads(config, "num_attention_heads", width)?,
@@ -46,11 +42,21 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         context: config.size("max_position_embeddings")?,
         epsilon: 1e-5,
         activation: activation(config, "activation_function", "relu")?,
+        no_input_norms: !before,
+        output_norms: if before {
+            OutputNorms::No
+        } else {
+            OutputNorms::Sums
+        },
         eos_token_ids: eos_token_ids(config)?,
         ..ModelConfig::default()
     };
     let at = |name: &str| format!("model.decoder.{name}");
-    let embedding = weights.take(&at("embed_tokens.weight"), &[model_config.vocabulary, width])?;
+    let mut embedding = weights.take(&at("embed_tokens.weight"), &[model_config.vocabulary, narrow])?;
+    let mut head = LinearWeights::default();
+    if narrow != width {
+        (embedding, head) = projected(config, weights, embedding, [narrow, width], slice)?;
+    }
     let mut positions = weights.take(
         &at("embed_positions.weight"),
         &[model_config.context + OFFSET, width],
@@ -64,21 +70,71 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         let key = square("self_attn.k_proj")?;
         let value = square("self_attn.v_proj")?;
         let output = square("self_attn.out_proj")?;
+        let attention_norm = Some(NormWeights::take(weights, &at("self_attn_layer_norm"), width)?);
+        let feed_forward_norm = Some(NormWeights::take(weights, &at("final_layer_norm"), width)?);
+        let norms = if before {
+            LayerWeights {
+                attention_norm,
+                feed_forward_norm,
+                ..LayerWeights::default()
+            }
+        } else {
+            LayerWeights {
+                attention_output_norm: attention_norm,
+                feed_forward_output_norm: feed_forward_norm,
+                ..LayerWeights::default()
+            }
+        };
         let layer = LayerWeights {
-            attention_norm: Some(NormWeights::take(weights, &at("self_attn_layer_norm"), width)?),
             query,
             key_value: key.concat_outputs(&value),
             output,
-            feed_forward_norm: Some(NormWeights::take(weights, &at("final_layer_norm"), width)?),
             up: LinearWeights::take(weights, &at("fc1"), width, model_config.intermediate_size, true)?,
             down: LinearWeights::take(weights, &at("fc2"), model_config.intermediate_size, width, true)?,
-            ..LayerWeights::default()
+            ..norms
         };
         blocks.push(layer.stored_as(weights.weight_type()));
     }
-    let final_norm = NormWeights::take(weights, &at("final_layer_norm"), width)?;
+    let final_norm = if before {
+        NormWeights::take(weights, &at("final_layer_norm"), width)?
+    } else {
+        last_norm(&mut blocks, slice, width)
+    };
     Ok(Decoder {
         positions: Some(Table::new(positions, width)),
+        head,
         ..Decoder::without_head(model_config, embedding, blocks, final_norm)
     })
+}
+
+/// Takes the norm of the last layer's sum, which is the final norm. Slices without the last layer keep theirs, because only the
+/// last slice has a final norm.
+fn last_norm(blocks: &mut [LayerWeights], slice: Slice, width: usize) -> NormWeights {
+    let last = blocks.last_mut().filter(|_| slice.is_last());
+    let norm = last.and_then(|layer| layer.feed_forward_output_norm.take());
+    norm.unwrap_or_else(|| NormWeights::plain(width))
+}
+
+/// Projects embeddings of size `narrow` to the model's width, and takes a head that reads it; only the last slice has one.
+fn projected(
+    config: &Config,
+    weights: &mut Weights,
+    embedding: Vec<f32>,
+    [narrow, width]: [usize; 2],
+    slice: Slice,
+) -> Result<(Vec<f32>, LinearWeights), LoadError> {
+    let inward = LinearWeights::take(weights, "model.decoder.project_in", narrow, width, false)?;
+    let outward = LinearWeights::take(weights, "model.decoder.project_out", width, narrow, false)?;
+    let mut head = LinearWeights::default();
+    if slice.is_last() {
+        let vocabulary = embedding.len() / narrow.max(1);
+        let stored = HeadForm::TIED.take(config, weights, vocabulary, narrow)?;
+        let stored = if stored.shared {
+            LinearWeights::tied(&embedding, narrow)
+        } else {
+            stored
+        };
+        head = outward.then(stored);
+    }
+    Ok((inward.of_rows(embedding), head))
 }

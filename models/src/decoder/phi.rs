@@ -1,17 +1,16 @@
 //! Phi-1, 1.5 and 2 (Gunasekar et al. 2023; Li et al. 2023): attention and feed-forward layer side by side behind one layer
 //! norm, biases, rotary positions over a part of a head.
 
-use super::config_values::{activation, epsilon, require};
-use super::gated::{self, Layout, NormKind};
+use super::config_values::{activation, epsilon};
+use super::gated::{self, HeadNormLayout, HeadNormTensors, Layout, NormKind};
 use super::rotary::RotaryKeys;
-use super::weights::{Decoder, ModelConfig, Parallel};
+use super::weights::{Decoder, ModelConfig, Parallel, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::runtime::slice::Slice;
 
 pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
-    let norms = "norms of queries and keys are not supported";
-    require(config, "qk_layernorm", false, norms)?;
+    let norms = config.optional("qk_layernorm")?.unwrap_or(false);
     let keys = RotaryKeys {
         partial: 0.5,
         ..RotaryKeys::default()
@@ -21,9 +20,18 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         activation: activation(config, "hidden_act", "gelu_new")?,
         gated: false,
         parallel: Parallel::SharedNorm,
+        query_key_norm: if norms {
+            QueryKeyNorm::EachHead
+        } else {
+            QueryKeyNorm::No
+        },
         ..gated::model_config(config, keys)?
     };
     let layout = Layout {
+        head_norms: HeadNormLayout {
+            names: ["self_attn.q_layernorm", "self_attn.k_layernorm"],
+            tensors: HeadNormTensors::Norm,
+        },
         qkv_bias: true,
         output_bias: true,
         feed_forward_bias: true,

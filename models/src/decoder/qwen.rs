@@ -1,9 +1,10 @@
 //! Qwen 2, 2.5 and 3 (Yang et al. 2024, 2025): version 2 has biases in the projections to queries, keys and values,
 //! version 3 normalises the heads of queries and keys. Both have variants with mixtures of experts.
 
-use super::experts::{ExpertLayout, Routing};
+use super::experts::{ExpertLayout, SharedExpert};
 use super::gated::{self, Layout};
 use super::rotary::RotaryKeys;
+use super::routing::Routing;
 use super::weights::{Decoder, LocalAttention, ModelConfig, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::runtime::slice::Slice;
@@ -61,7 +62,12 @@ pub(super) fn read_2_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<De
     let config = &checkpoint.config;
     let (local, local_layers) = windows(config)?;
     let experts = ExpertLayout {
-        shared: Some(config.size("shared_expert_intermediate_size")?),
+        shared: Some(SharedExpert {
+            block: "mlp.shared_expert",
+            inner: config.size("shared_expert_intermediate_size")?,
+            bias: false,
+            gate: Some("shared_expert_gate"),
+        }),
         ..experts(config)?
     };
     let model_config = ModelConfig {

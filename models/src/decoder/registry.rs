@@ -1,39 +1,10 @@
-//! The registry of language models: their families, by the names in `config.json`.
-//!
-//! A family is added with one file and one line in `FAMILIES`.
+//! The registry of language models: it finds a checkpoint's family by the names in `config.json`, and reads it.
 
-use super::head::HeadForm;
+use super::families::{FAMILIES, Family, ReadFn};
 use super::weights::{Decoder, LayerWeights, LinearWeights, NormWeights};
-use super::{
-    bloom, cohere, falcon, gemma, gpt_neo, gpt_neox, gpt2, gptj, granite, llama, mistral, mixtral, mpt, olmo,
-    opt, phi, phi3, qwen, smollm3, stablelm, starcoder2, t5,
-};
 use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
 use crate::precision::Table;
 use crate::runtime::slice::Slice;
-
-/// A family of language models.
-struct Family {
-    /// The class that generates text.
-    generator: &'static str,
-    /// The sequence classifier and the base model, in this order, if they are supported.
-    readers: Option<[&'static str; 2]>,
-    /// `model_type` of its `config.json`.
-    model_type: &'static str,
-    /// Prefix of the base model's tensors.
-    base: &'static str,
-    /// Where its projection to logits is.
-    head: HeadForm,
-    read: ReadFn,
-}
-
-/// How a family is read.
-enum ReadFn {
-    /// As a whole only, with its head.
-    Whole(fn(&mut Checkpoint) -> Result<Decoder, LoadError>),
-    /// With the layers of a slice, or as a whole, without its head.
-    Sliced(fn(&mut Checkpoint, Slice) -> Result<Decoder, LoadError>),
-}
 
 /// What a checkpoint of a language model answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,140 +28,14 @@ pub(crate) struct Found {
 impl Found {
     /// Name of the class.
     pub(crate) fn name(&self) -> &'static str {
-        match (self.task, self.family.readers) {
-            (DecoderTask::Classification, Some([classifier, _])) => classifier,
-            (DecoderTask::Embedding, Some([_, base])) => base,
-            _ => self.family.generator,
-        }
+        let name = match self.task {
+            DecoderTask::Classification => self.family.classifier,
+            DecoderTask::Embedding => self.family.base_model,
+            DecoderTask::Generation => None,
+        };
+        name.unwrap_or(self.family.generator)
     }
 }
-
-/// A family whose classes have the usual names.
-macro_rules! family {
-    ($prefix:literal, $model_type:literal, $base:literal, $head:expr, $read:path) => {
-        family!(
-            $prefix,
-            concat!($prefix, "ForCausalLM"),
-            $model_type,
-            $base,
-            $head,
-            $read
-        )
-    };
-    ($prefix:literal, $generator:expr, $model_type:literal, $base:literal, $head:expr, $read:path) => {
-        Family {
-            generator: $generator,
-            readers: Some([
-                concat!($prefix, "ForSequenceClassification"),
-                concat!($prefix, "Model"),
-            ]),
-            model_type: $model_type,
-            base: $base,
-            head: $head,
-            read: ReadFn::Sliced($read),
-        }
-    };
-}
-
-const FAMILIES: &[Family] = &[
-    family!(
-        "GPT2",
-        "GPT2LMHeadModel",
-        "gpt2",
-        "transformer.",
-        HeadForm::TIED,
-        gpt2::read
-    ),
-    family!("OPT", "opt", "model.", HeadForm::TIED, opt::read),
-    family!("Llama", "llama", "model.", HeadForm::SEPARATE, llama::read),
-    family!("Mistral", "mistral", "model.", HeadForm::SEPARATE, mistral::read),
-    family!("Qwen2", "qwen2", "model.", HeadForm::SEPARATE, qwen::read_2),
-    family!("Qwen3", "qwen3", "model.", HeadForm::SEPARATE, qwen::read_3),
-    family!("Mixtral", "mixtral", "model.", HeadForm::SEPARATE, mixtral::read),
-    family!(
-        "Qwen2Moe",
-        "qwen2_moe",
-        "model.",
-        HeadForm::SEPARATE,
-        qwen::read_2_moe
-    ),
-    family!(
-        "Qwen3Moe",
-        "qwen3_moe",
-        "model.",
-        HeadForm::SEPARATE,
-        qwen::read_3_moe
-    ),
-    Family {
-        generator: "OlmoeForCausalLM",
-        readers: None,
-        model_type: "olmoe",
-        base: "model.",
-        head: HeadForm::SEPARATE,
-        read: ReadFn::Sliced(olmo::read_moe),
-    },
-    family!("Phi3", "phi3", "model.", HeadForm::SEPARATE, phi3::read),
-    family!("Phi", "phi", "model.", HeadForm::BIASED, phi::read),
-    family!("Granite", "granite", "model.", HeadForm::SEPARATE, granite::read),
-    family!("Olmo", "olmo", "model.", HeadForm::SEPARATE, olmo::read_1),
-    family!("Olmo2", "olmo2", "model.", HeadForm::SEPARATE, olmo::read_2),
-    family!("Olmo3", "olmo3", "model.", HeadForm::SEPARATE, olmo::read_3),
-    family!(
-        "StableLm",
-        "stablelm",
-        "model.",
-        HeadForm::SEPARATE,
-        stablelm::read
-    ),
-    family!(
-        "Starcoder2",
-        "starcoder2",
-        "model.",
-        HeadForm::TIED,
-        starcoder2::read
-    ),
-    family!("SmolLM3", "smollm3", "model.", HeadForm::TIED, smollm3::read),
-    family!("Cohere", "cohere", "model.", HeadForm::TIED, cohere::read_1),
-    family!("Cohere2", "cohere2", "model.", HeadForm::TIED, cohere::read_2),
-    family!("Falcon", "falcon", "transformer.", HeadForm::TIED, falcon::read),
-    family!("GPTNeo", "gpt_neo", "transformer.", HeadForm::TIED, gpt_neo::read),
-    family!("Bloom", "bloom", "transformer.", HeadForm::TIED, bloom::read),
-    family!("Mpt", "mpt", "transformer.", HeadForm::TIED, mpt::read),
-    family!("Gemma", "gemma", "model.", HeadForm::TIED, gemma::read_1),
-    family!("Gemma2", "gemma2", "model.", HeadForm::TIED, gemma::read_2),
-    family!(
-        "Gemma3Text",
-        "Gemma3ForCausalLM",
-        "gemma3_text",
-        "model.",
-        HeadForm::TIED,
-        gemma::read_3
-    ),
-    family!(
-        "GPTNeoX",
-        "gpt_neox",
-        "gpt_neox.",
-        HeadForm::EMBED_OUT,
-        gpt_neox::read
-    ),
-    family!("GPTJ", "gptj", "transformer.", HeadForm::BIASED, gptj::read),
-    Family {
-        generator: "T5ForConditionalGeneration",
-        readers: None,
-        model_type: "t5",
-        base: "",
-        head: HeadForm::SEPARATE,
-        read: ReadFn::Whole(t5::read),
-    },
-    Family {
-        generator: "MT5ForConditionalGeneration",
-        readers: None,
-        model_type: "mt5",
-        base: "",
-        head: HeadForm::SEPARATE,
-        read: ReadFn::Whole(t5::read),
-    },
-];
 
 /// The output layer of a sequence classifier.
 pub(crate) const SCORE: &str = "score.weight";
@@ -207,8 +52,8 @@ const BUFFERS: [&str; 5] = [
 /// The supported classes of language models.
 pub(crate) fn supported() -> Vec<&'static str> {
     let names = FAMILIES.iter().flat_map(|family| {
-        let readers = family.readers.iter().flatten().copied();
-        std::iter::once(family.generator).chain(readers)
+        let names = [Some(family.generator), family.classifier, family.base_model];
+        names.into_iter().flatten()
     });
     names.collect()
 }
@@ -302,7 +147,13 @@ pub(crate) fn read_layers(
     let mut decoder = match family.read {
         ReadFn::Sliced(read) => {
             let mut decoder = read(checkpoint, slice)?;
-            if slice.is_last() && found.task == DecoderTask::Generation {
+            let projects = decoder.head.outputs > 0;
+            if projects && found.task != DecoderTask::Generation {
+                let reason =
+                    "classifiers and embeddings of models with projected embeddings are not supported";
+                return Err(checkpoint.config.invalid_value("word_embed_proj_dim", reason));
+            }
+            if slice.is_last() && found.task == DecoderTask::Generation && !projects {
                 let (config, width) = (&checkpoint.config, decoder.model_config.width);
                 let vocabulary = decoder.embedding.elements() / width.max(1);
                 decoder.head = family
@@ -358,13 +209,14 @@ pub(crate) fn of_config(config: &Config) -> Result<Option<Found>, LoadError> {
         return Ok(found);
     };
     let found = FAMILIES.iter().find_map(|family| {
-        let [classifier, base] = family.readers.unwrap_or_default();
-        let task = match class.as_str() {
-            name if name == family.generator => DecoderTask::Generation,
-            name if name == classifier => DecoderTask::Classification,
-            name if name == base => DecoderTask::Embedding,
-            _ => return None,
-        };
+        let names = [
+            (Some(family.generator), DecoderTask::Generation),
+            (family.classifier, DecoderTask::Classification),
+            (family.base_model, DecoderTask::Embedding),
+        ];
+        let (_, task) = names
+            .into_iter()
+            .find(|(name, _)| *name == Some(class.as_str()))?;
         Some(Found { family, task })
     });
     Ok(found)
@@ -393,9 +245,11 @@ pub(crate) fn of_checkpoint(checkpoint: &Checkpoint) -> Result<Option<Found>, Lo
     } else {
         DecoderTask::Classification
     };
-    Ok(family
-        .filter(|family| family.readers.is_some())
-        .map(|family| Found { family, task }))
+    let has_class = |family: &&Family| match task {
+        DecoderTask::Embedding => family.base_model.is_some(),
+        _ => family.classifier.is_some(),
+    };
+    Ok(family.filter(has_class).map(|family| Found { family, task }))
 }
 
 fn of_type(config: &Config) -> Result<Option<&'static Family>, LoadError> {

@@ -30,6 +30,10 @@ struct Parameters {
     mscale_all_dim: Option<f64>,
     truncate: Option<bool>,
     short_factor: Option<Vec<f64>>,
+    /// Factor of the rotated elements with `LongRoPE` (Phi-3.5 `MoE`).
+    short_mscale: Option<f64>,
+    /// Growth of the base (`HunYuan`).
+    alpha: Option<f64>,
 }
 
 /// Where an architecture has its parameters, and their defaults.
@@ -49,16 +53,21 @@ pub(crate) struct RotaryKeys {
     pub(crate) scaled: bool,
 }
 
+impl RotaryKeys {
+    /// The keys of Llama.
+    pub(crate) const LLAMA: Self = Self {
+        theta_key: "rope_theta",
+        theta: 10_000.0,
+        partial_key: "partial_rotary_factor",
+        partial: 1.0,
+        layer_type: None,
+        scaled: true,
+    };
+}
+
 impl Default for RotaryKeys {
     fn default() -> Self {
-        Self {
-            theta_key: "rope_theta",
-            theta: 10_000.0,
-            partial_key: "partial_rotary_factor",
-            partial: 1.0,
-            layer_type: None,
-            scaled: true,
-        }
+        Self::LLAMA
     }
 }
 
@@ -68,6 +77,8 @@ pub(crate) struct RotaryPositions {
     pub(crate) rotary: Rotary,
     /// Maximum tokens of a request; `None`: as `max_position_embeddings` says.
     pub(crate) context: Option<usize>,
+    /// Factor of the scores that `mscale_all_dim` states, which only `DeepSeek` applies.
+    pub(crate) score_scale: f32,
 }
 
 /// Reads the rotary positions of heads of size `head_dim`.
@@ -97,6 +108,15 @@ pub(crate) fn rotary(
             format!("{rotated} elements of a head of {head_dim} would be rotated; it must be an even part");
         return Err(config.invalid_value(keys.partial_key, reason));
     }
+    let kind = parameters.rope_type.as_deref().or(parameters.kind.as_deref());
+    let grown = parameters.alpha.filter(|_| kind == Some("dynamic"));
+    let base = match grown {
+        Some(alpha) if alpha > 0.0 && rotated > 2 => {
+            base * alpha.powf(rotated as f64 / (rotated as f64 - 2.0))
+        }
+        Some(_) => return Err(config.invalid_value(key, "`alpha` must be positive")),
+        None => base,
+    };
     let scaling = Scaling {
         config,
         key,
@@ -104,7 +124,6 @@ pub(crate) fn rotary(
         base,
         rotated,
     };
-    let kind = parameters.rope_type.as_deref().or(parameters.kind.as_deref());
     let plain = scaling.plain();
     let mut context = None;
     let (frequencies, scale) = match kind.unwrap_or("default") {
@@ -135,7 +154,22 @@ pub(crate) fn rotary(
             scale: scale as f32,
         },
         context,
+        score_scale: match kind {
+            None | Some("default") => 1.0,
+            Some(_) => parameters.score_scale() as f32,
+        },
     })
+}
+
+impl Parameters {
+    /// The square of the magnitude that `mscale_all_dim` states.
+    fn score_scale(&self) -> f64 {
+        let factor = self.factor.unwrap_or(1.0);
+        match self.mscale_all_dim {
+            Some(weight) if weight != 0.0 && factor > 1.0 => (0.1 * weight * factor.ln() + 1.0).powi(2),
+            _ => 1.0,
+        }
+    }
 }
 
 /// Reads the parameters, and the key that has them.
@@ -258,7 +292,7 @@ impl Scaling<'_> {
             Some(factor) => factor,
             None => self.config.size("max_position_embeddings")? as f64 / trained,
         };
-        let scale = match self.parameters.attention_factor {
+        let scale = match self.parameters.short_mscale.or(self.parameters.attention_factor) {
             Some(scale) => scale,
             None if factor <= 1.0 => 1.0,
             None => (1.0 + factor.ln() / trained.ln()).sqrt(),

@@ -1,16 +1,15 @@
 //! `StableLM` (Bellagente et al. 2024): layer norms with offsets, rotary positions over a part of a head.
 
-use super::config_values::{epsilon, require};
-use super::gated::{self, Layout, NormKind};
+use super::config_values::epsilon;
+use super::gated::{self, HeadNormLayout, HeadNormTensors, Layout, NormKind};
 use super::rotary::RotaryKeys;
-use super::weights::{Decoder, ModelConfig, Parallel};
+use super::weights::{Decoder, ModelConfig, Parallel, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::runtime::slice::Slice;
 
 pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
-    let norms = "norms of queries and keys are not supported";
-    require(config, "qk_layernorm", false, norms)?;
+    let norms = config.optional("qk_layernorm")?.unwrap_or(false);
     let keys = RotaryKeys {
         partial: 0.25,
         ..RotaryKeys::default()
@@ -23,9 +22,18 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         } else {
             Parallel::No
         },
+        query_key_norm: if norms {
+            QueryKeyNorm::EachHead
+        } else {
+            QueryKeyNorm::No
+        },
         ..gated::model_config(config, keys)?
     };
     let layout = Layout {
+        head_norms: HeadNormLayout {
+            names: ["self_attn.q_layernorm", "self_attn.k_layernorm"],
+            tensors: HeadNormTensors::Each,
+        },
         qkv_bias: config.optional("use_qkv_bias")?.unwrap_or(false),
         norms: NormKind::Layer,
         ..Layout::default()

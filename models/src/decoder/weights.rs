@@ -5,8 +5,10 @@ use rand_chacha::ChaCha8Rng;
 
 pub(crate) use super::experts::ExpertWeights;
 pub(crate) use super::linear_weights::{LinearWeights, NormWeights};
-pub(crate) use super::model_config::{LocalAttention, ModelConfig, Parallel, QueryKeyNorm};
-use crate::ops::RelativeBias;
+pub(crate) use super::model_config::{
+    LocalAttention, ModelConfig, OutputNorms, Parallel, QueryGrowth, QueryKeyNorm,
+};
+use crate::ops::{Activation, RelativeBias};
 use crate::precision::{Table, WeightType};
 
 /// Norms of queries and keys, as wide as a head or as all heads ([`QueryKeyNorm`]).
@@ -16,15 +18,17 @@ pub struct HeadNorms {
     pub query: NormWeights,
     /// Of the keys.
     pub key: NormWeights,
+    /// Factors that follow, if every head has its own: of all queries; of all keys, and ones for the values.
+    pub factors: Option<[Vec<f32>; 2]>,
 }
 
-/// Norms of the outputs of attention and feed-forward layer.
+/// A projection to a latent vector that another projection reads (`DeepSeek`).
 #[derive(Debug, Clone, PartialEq)]
-pub struct OutputNorms {
-    /// Of the attention.
-    pub attention: NormWeights,
-    /// Of the feed-forward layer.
-    pub feed_forward: NormWeights,
+pub struct LatentWeights {
+    /// The projection.
+    pub projection: LinearWeights,
+    /// Norm of the vector's first elements.
+    pub norm: NormWeights,
 }
 
 /// Weights of a layer.
@@ -36,12 +40,20 @@ pub struct LayerWeights {
     pub attention_norm: Option<NormWeights>,
     /// Norms of queries and keys, before they are rotated.
     pub head_norms: Option<HeadNorms>,
-    /// Norms of the outputs.
-    pub output_norms: Option<OutputNorms>,
+    /// Norm of the attention's output.
+    pub attention_output_norm: Option<NormWeights>,
+    /// Norm of the feed-forward layer's output.
+    pub feed_forward_output_norm: Option<NormWeights>,
+    /// Latent vector that the query projection reads; `None` if it reads the attention's input.
+    pub query_latent: Option<LatentWeights>,
     /// Query projection.
     pub query: LinearWeights,
+    /// Latent vector that the projections of keys and values read; `None` if they read the attention's input.
+    pub key_value_latent: Option<LatentWeights>,
     /// Key and value projections, concatenated.
     pub key_value: LinearWeights,
+    /// One score per query head that takes part in the softmax without a value; empty if there is none.
+    pub sinks: Vec<f32>,
     /// Output projection.
     pub output: LinearWeights,
     /// Norm before the feed-forward layer; `None` if it has the attention's input, or reads the hidden vectors themselves.
@@ -51,6 +63,8 @@ pub struct LayerWeights {
     pub up: LinearWeights,
     /// Down projection.
     pub down: LinearWeights,
+    /// Activation of the feed-forward layer, if the layer has its own.
+    pub activation: Option<Activation>,
     /// Experts of which each token uses a few.
     pub experts: Option<ExpertWeights>,
     /// Cross-attention to the encoder's output, between attention and feed-forward layer.
@@ -113,25 +127,44 @@ impl LayerWeights {
         let norms = self.attention_norm.iter().chain(&self.feed_forward_norm);
         let heads = self.head_norms.iter();
         let heads = heads.flat_map(|norms| [&norms.query, &norms.key]);
-        let outputs = self.output_norms.iter();
-        let outputs = outputs.flat_map(|norms| [&norms.attention, &norms.feed_forward]);
+        let outputs = self.attention_output_norm.iter();
+        let outputs = outputs.chain(&self.feed_forward_output_norm);
+        let latents = self.latents().map(|latent| &latent.norm);
         let cross = self.cross.iter().map(|cross| &cross.norm);
-        norms.chain(heads).chain(outputs).chain(cross)
+        norms.chain(heads).chain(outputs).chain(latents).chain(cross)
+    }
+
+    fn latents(&self) -> impl Iterator<Item = &LatentWeights> {
+        self.query_latent.iter().chain(&self.key_value_latent)
+    }
+
+    /// Number of weights of norms and attention that are always f32.
+    fn exact(&self) -> usize {
+        let factors = self.head_norms.iter().filter_map(|norms| norms.factors.as_ref());
+        let factors = factors.flatten().map(Vec::len);
+        self.norms().map(NormWeights::elements).sum::<usize>() + factors.sum::<usize>() + self.sinks.len()
     }
 
     fn linears(&self) -> impl Iterator<Item = &LinearWeights> {
         let cross = self.cross.iter();
         let cross = cross.flat_map(|cross| [&cross.query, &cross.key_value, &cross.output]);
         let linears = [&self.query, &self.key_value, &self.output, &self.up, &self.down];
-        linears.into_iter().chain(cross)
+        let latents = self.latents().map(|latent| &latent.projection);
+        linears.into_iter().chain(latents).chain(cross)
     }
 
     /// Encodes the weights of the linear layers in a type.
     #[must_use]
     pub(crate) fn stored_as(self, kind: WeightType) -> Self {
         let of = |linear: LinearWeights| linear.stored_as(kind);
+        let latent = |latent: LatentWeights| LatentWeights {
+            projection: of(latent.projection),
+            ..latent
+        };
         Self {
+            query_latent: self.query_latent.map(latent),
             query: of(self.query),
+            key_value_latent: self.key_value_latent.map(latent),
             key_value: of(self.key_value),
             output: of(self.output),
             up: of(self.up),
@@ -149,17 +182,18 @@ impl LayerWeights {
 
     /// Number of elements of all tensors.
     pub(crate) fn elements(&self) -> usize {
-        self.norms().map(NormWeights::elements).sum::<usize>()
+        self.exact()
             + self.linears().map(LinearWeights::elements).sum::<usize>()
             + self.experts.as_ref().map_or(0, ExpertWeights::elements)
     }
 
     /// Memory of all tensors if the linear layers have weights of this type, bytes.
     pub(crate) fn bytes(&self, kind: WeightType) -> usize {
-        let norms: usize = self.norms().map(NormWeights::elements).sum();
         let experts = self.experts.as_ref();
         let experts = experts.map_or(0, |experts| experts.bytes(kind));
-        size_of::<f32>() * norms + experts + self.linears().map(|linear| linear.bytes(kind)).sum::<usize>()
+        size_of::<f32>() * self.exact()
+            + experts
+            + self.linears().map(|linear| linear.bytes(kind)).sum::<usize>()
     }
 
     /// Every second layer is local, from the first on.
@@ -171,18 +205,18 @@ impl LayerWeights {
             let [parts, each] = normalised.parts(count);
             norm(parts > 0, each * heads.head_dim)
         });
-        let outputs = [(); 2].map(|()| norm(model_config.output_norms, width));
+        let outputs = [(); 2].map(|()| norm(model_config.output_norms != OutputNorms::No, width));
         let [query, key] = heads;
         let [attention, feed_forward] = outputs;
         Self {
             local: model_config.local.is_some() && index.is_multiple_of(2),
-            head_norms: query.zip(key).map(|(query, key)| HeadNorms { query, key }),
-            output_norms: attention
-                .zip(feed_forward)
-                .map(|(attention, feed_forward)| OutputNorms {
-                    attention,
-                    feed_forward,
-                }),
+            head_norms: query.zip(key).map(|(query, key)| HeadNorms {
+                query,
+                key,
+                factors: None,
+            }),
+            attention_output_norm: attention,
+            feed_forward_output_norm: feed_forward,
             attention_norm: (!model_config.no_input_norms).then(|| NormWeights::random(rng, width, !learned)),
             query: LinearWeights::random(rng, width, model_config.heads.query_width(), learned),
             key_value: LinearWeights::random(rng, width, model_config.kv_width(), learned),
@@ -197,8 +231,7 @@ impl LayerWeights {
                 learned,
             ),
             down: LinearWeights::random(rng, model_config.intermediate_size, width, learned),
-            experts: None,
-            cross: None,
+            ..Self::default()
         }
     }
 }
@@ -280,6 +313,37 @@ impl Decoder {
                 .collect(),
             final_norm: NormWeights::random(rng, width, rms),
         });
+        self
+    }
+
+    /// Adds latent vectors of queries, keys and values, sinks, factors of heads and a layer's own activation, with random
+    /// weights. Heads must be normalised.
+    #[cfg(test)]
+    #[must_use]
+    pub(crate) fn with_random_latents(mut self, seed: u64) -> Self {
+        let rng = &mut ChaCha8Rng::seed_from_u64(seed);
+        let (width, rank, more) = (self.model_config.width, 8, 2);
+        let heads = self.model_config.heads;
+        for layer in &mut self.layers {
+            let mut latent = |outputs| LatentWeights {
+                projection: LinearWeights::random(rng, width, outputs, false),
+                norm: NormWeights::random(rng, rank, true),
+            };
+            layer.query_latent = Some(latent(rank));
+            layer.key_value_latent = Some(latent(rank + more));
+            layer.query = LinearWeights::random(rng, rank, heads.query_width(), true);
+            layer.key_value = LinearWeights::random(rng, rank + more, 2 * heads.key_width(), true);
+            layer.sinks = LinearWeights::random(rng, 1, heads.queries, false).weight;
+            layer.activation = Some(Activation::Xielu {
+                above: 0.7,
+                below: 1.1,
+                slope: 0.5,
+            });
+            if let Some(norms) = &mut layer.head_norms {
+                let mut factors = |count| NormWeights::random(rng, count, true).gamma;
+                norms.factors = Some([factors(heads.query_width()), factors(2 * heads.key_width())]);
+            }
+        }
         self
     }
 

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use kaskade_policy::hybrid_cache::{BlockCounts, Capacity, Refused, Shares};
 
-use super::tests::{copied, family, generate, greedy, replace, resident, run};
+use super::rejection_tests::{copied, replace};
+use super::tests::{family, generate, greedy, resident, run};
 use super::*;
 use crate::decoder::registry;
 

@@ -1,7 +1,7 @@
 //! A layer's experts on the device, and their computation: one product per expert for all tokens that use it.
 
-use super::layer::LinearShape;
-use crate::decoder::experts::Routing;
+use super::host_layer::LinearShape;
+use crate::decoder::routing::Routing;
 use crate::decoder::weights::{ExpertWeights, LinearWeights, ModelConfig};
 use crate::ops::{Ops, OpsError, Span};
 use crate::precision::WeightType;
@@ -9,6 +9,8 @@ use crate::precision::WeightType;
 /// A layer's experts on the device.
 pub(super) struct Experts<M: Ops> {
     router: M::Linear,
+    /// Added to the probabilities for the choice.
+    correction: Vec<f32>,
     /// Up and down projection of each.
     projections: Vec<[M::Linear; 2]>,
     shared_gate: Option<M::Linear>,
@@ -18,6 +20,7 @@ pub(super) struct Experts<M: Ops> {
 #[derive(Debug)]
 pub(super) struct ExpertShape {
     router: LinearShape,
+    correction: Vec<f32>,
     experts: Vec<[LinearShape; 2]>,
     shared_gate: Option<LinearShape>,
 }
@@ -43,6 +46,7 @@ impl ExpertShape {
         let shared_gate = weights.shared_gate.map(|gate| store(gate, WeightType::F32));
         Self {
             router,
+            correction: weights.correction,
             experts,
             shared_gate,
         }
@@ -55,6 +59,7 @@ impl ExpertShape {
         let projections = experts.map(|parts| parts.map(&mut *linear)).collect();
         Experts {
             router,
+            correction: self.correction.clone(),
             projections,
             shared_gate: self.shared_gate.map(linear),
         }
@@ -78,7 +83,7 @@ impl<M: Ops> Experts<M> {
         let scores = ops.multiply(input, &self.router);
         let scores = ops.values(&scores)?;
         let rows = scores.len() / count.max(1);
-        let groups = groups(&scores, count, routing);
+        let groups = groups(&scores, &self.correction, count, routing);
         let mut output = ops.upload(vec![0.0; rows * width], width);
         // Always in the order of the experts, so that a token's sum does not depend on the batch.
         for ([up, down], group) in self.projections.iter().zip(&groups) {
@@ -111,10 +116,10 @@ impl<M: Ops> Experts<M> {
 }
 
 /// Returns the tokens of each expert, by the scores `[tokens, experts]`.
-fn groups(scores: &[f32], experts: usize, routing: Routing) -> Vec<Group> {
+fn groups(scores: &[f32], correction: &[f32], experts: usize, routing: Routing) -> Vec<Group> {
     let mut groups = vec![Group::default(); experts];
     for (token, scores) in scores.chunks_exact(experts.max(1)).enumerate() {
-        for (expert, factor) in routing.choose(scores) {
+        for (expert, factor) in routing.choose(scores, correction) {
             if let Some(group) = groups.get_mut(expert) {
                 group.tokens.push(token);
                 group.factors.push(factor);

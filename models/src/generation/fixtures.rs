@@ -10,7 +10,7 @@ use crate::checkpoint::Checkpoint;
 use crate::ops::Ops;
 
 /// At least one per architecture; several where it has variants.
-pub(super) const DECODERS: [&str; 37] = [
+pub(super) const DECODERS: [&str; 53] = [
     "gpt2",
     "opt",
     "llama",
@@ -46,6 +46,22 @@ pub(super) const DECODERS: [&str; 37] = [
     "qwen2-moe",
     "qwen3-moe",
     "olmoe",
+    "falcon-rw",
+    "opt-350m",
+    "cohere-norms",
+    "olmo-clipped",
+    "glm4",
+    "nemotron",
+    "hunyuan",
+    "apertus",
+    "ministral3",
+    "gpt-bigcode",
+    "granite-moe",
+    "gpt-oss",
+    "ernie-moe",
+    "phimoe",
+    "deepseek-v2",
+    "deepseek-v3",
     "t5",
     "t5-v1_1",
 ];

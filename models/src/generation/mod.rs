@@ -10,7 +10,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `engine`, `requests`, `step` | the engine's state, submission and cancellation, one step |
-//! | `forward_pass`, `layer` | a pass through all layers, and one layer |
+//! | `forward_pass`, `layer`, `host_layer` | a pass through all layers, and one layer, on the device and in host memory |
 //! | `encoder`, `cross_attention` | the encoder of an encoder-decoder, and the decoder's attention to it |
 //! | `block_cache`, `cached_context` | storage of blocks, and the cached tokens of a mini-batch |
 //! | `transfer`, `link` | the transfer thread, and the link to the device, which can be throttled on the CPU |
@@ -33,6 +33,7 @@ mod experts;
 #[cfg(test)]
 mod fixtures;
 mod forward_pass;
+mod host_layer;
 mod layer;
 mod link;
 mod memory_plan;
@@ -66,6 +67,8 @@ mod burn_tests;
 mod encoder_tests;
 #[cfg(test)]
 mod learning_tests;
+#[cfg(test)]
+mod rejection_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

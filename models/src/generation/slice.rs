@@ -3,7 +3,8 @@
 //! It computes whole texts without a cache: hidden states travel from slice to slice, and the last one returns the
 //! logits of each text's next token.
 
-use super::layer::{HostLayer, Layer, LayerContext};
+use super::host_layer::HostLayer;
+use super::layer::{Layer, LayerContext};
 use super::output_head::OutputHead;
 use crate::decoder::weights::{Decoder, ModelConfig};
 use crate::ops::{AttentionSpans, Ops, OpsError, Span};

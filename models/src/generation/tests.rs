@@ -9,7 +9,9 @@ use super::detokenizer;
 use super::learning_tests::planned;
 use super::*;
 use crate::decoder::registry;
-use crate::decoder::weights::{LocalAttention, NormWeights, Parallel, QueryKeyNorm};
+use crate::decoder::weights::{
+    LocalAttention, NormWeights, OutputNorms, Parallel, QueryGrowth, QueryKeyNorm,
+};
 use crate::ops::Ops;
 use crate::ops::{Activation, Heads, RelativeBias, Rotary};
 
@@ -44,11 +46,15 @@ pub(super) fn model_config(rotary: bool, gated: bool, keys: usize) -> ModelConfi
     }
 }
 
-/// A random model by number: four decoders, two encoder-decoders, and five more decoders, after GPT-NeoX, Qwen 3 with a
-/// window, Gemma with everything that both of its versions have, `OLMo` 2 with positions in every second layer, and BLOOM.
+/// A random model by number: four decoders, two encoder-decoders, and six more decoders, after GPT-NeoX, Qwen 3 with a
+/// window, Gemma with everything that both of its versions have, `OLMo` 2 with positions in every second layer, BLOOM, and one
+/// with latent vectors, sinks, clipped and growing queries, norms after the rotation and norms of sums.
 pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
-    let [rotary, gated] = [!matches!(number, 0 | 4), matches!(number, 1 | 3 | 5 | 7 | 8 | 9)];
-    let mut model_config = model_config(rotary, gated, [4, 2, 4, 1, 4, 4, 4, 2, 1, 2, 4][number]);
+    let [rotary, gated] = [
+        !matches!(number, 0 | 4),
+        matches!(number, 1 | 3 | 5 | 7 | 8 | 9 | 11),
+    ];
+    let mut model_config = model_config(rotary, gated, [4, 2, 4, 1, 4, 4, 4, 2, 1, 2, 4, 2][number]);
     match number {
         0..4 => return Decoder::random(model_config, layers, seed),
         6 => {
@@ -72,7 +78,7 @@ pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
                     window: Some(5),
                     rotary: own,
                 });
-                model_config.output_norms = true;
+                model_config.output_norms = OutputNorms::Outputs;
                 model_config.score_softcap = Some(2.0);
                 model_config.logit_softcap = Some(3.0);
                 model_config.embedding_scale = Some(4.0);
@@ -81,7 +87,7 @@ pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
         }
         9 => {
             model_config.query_key_norm = QueryKeyNorm::AllHeads;
-            (model_config.no_input_norms, model_config.output_norms) = (true, true);
+            (model_config.no_input_norms, model_config.output_norms) = (true, OutputNorms::Outputs);
             let rotary = model_config.rotary.take();
             model_config.local = Some(LocalAttention { window: None, rotary });
             // Without rotary positions elsewhere, random models would have learned ones.
@@ -103,6 +109,16 @@ pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
                 beta: Some(vec![0.2; 20]),
             });
             return decoder;
+        }
+        11 => {
+            model_config.query_key_norm = QueryKeyNorm::RotatedHead;
+            model_config.clip = Some(0.8);
+            model_config.query_growth = Some(QueryGrowth {
+                rate: 0.3,
+                context: 6,
+            });
+            (model_config.no_input_norms, model_config.output_norms) = (true, OutputNorms::Sums);
+            return Decoder::random(model_config, layers, seed).with_random_latents(seed + 1);
         }
         _ => {}
     }
@@ -295,7 +311,7 @@ proptest! {
     fn every_way_of_running_gives_the_same_tokens(
         way in ways(),
         prompts in prop::collection::vec(prop::collection::vec(0..50_u32, 1..20), 1..7),
-        number in 0..11_usize,
+        number in 0..12_usize,
         answer in 1..20_usize,
     ) {
         let decoder = family(number, 3, 5);
@@ -488,158 +504,6 @@ fn samples_depend_on_the_seed_only() {
     let together = run(&mut together);
     assert_eq!(together[&4], alone);
     assert_ne!(together[&3], alone);
-}
-
-/// A fixture, one of its files, the text to replace, its replacement, and a part of the error.
-type Wrong = [&'static str; 5];
-
-const GPT2: [&str; 2] = ["gpt2", "config.json"];
-const LLAMA: [&str; 2] = ["llama", "config.json"];
-const INDEX: [&str; 2] = ["llama", "model.safetensors.index.json"];
-
-const fn wrong(
-    [name, file]: [&'static str; 2],
-    from: &'static str,
-    to: &'static str,
-    error: &'static str,
-) -> Wrong {
-    [name, file, from, to, error]
-}
-
-const T5: [&str; 2] = ["t5", "config.json"];
-
-const WRONG: [Wrong; 21] = [
-    wrong(GPT2, "GPT2LMHeadModel", "Gpt9", "T5ForConditionalGeneration"),
-    // Of the same type, but with another head.
-    wrong(
-        LLAMA,
-        "LlamaForCausalLM",
-        "LlamaForTokenClassification",
-        "names the architecture `LlamaForTokenClassification`",
-    ),
-    wrong(
-        LLAMA,
-        "LlamaForCausalLM",
-        "LlamaForSequenceClassification",
-        "`LlamaForSequenceClassification` does not generate text",
-    ),
-    wrong(
-        T5,
-        "\"num_layers\": 2",
-        "\"num_layers\": 3",
-        "no tensor `encoder.block.2.",
-    ),
-    wrong(T5, "decoder_layers\": 3", "decoder_layers\": 2", "does not use"),
-    wrong(
-        T5,
-        "\"d_kv\": 10",
-        "\"d_kv\": 8",
-        "has shape [30, 24]; the configuration needs [24, 24]",
-    ),
-    wrong(
-        T5,
-        "proj\": \"relu\"",
-        "proj\": \"tanh\"",
-        "also with the prefix gated-",
-    ),
-    wrong(
-        T5,
-        "proj\": \"relu\"",
-        "proj\": \"gated-relu\"",
-        "DenseReluDense.wi_0.weight`",
-    ),
-    wrong(
-        T5,
-        "num_buckets\": 12",
-        "num_buckets\": 11",
-        "even and at least 4",
-    ),
-    wrong(T5, "max_distance\": 30", "max_distance\": 6", "it must be over 6"),
-    wrong(
-        T5,
-        "start_token_id\": 1",
-        "start_token_id\": 96",
-        "below the vocabulary size of 96",
-    ),
-    wrong(
-        GPT2,
-        "GPT2LMHeadModel",
-        "Gpt9",
-        "this build supports GPT2LMHeadModel, GPT2",
-    ),
-    wrong(
-        GPT2,
-        "\"n_embd\": 24",
-        "\"n_embd\": 48",
-        "has shape [96, 24]; the configuration needs [96, 48]",
-    ),
-    wrong(GPT2, "\"n_layer\": 2", "\"n_layer\": 1", "does not use"),
-    wrong(
-        GPT2,
-        "\"n_layer\": 2",
-        "\"n_layer\": 3",
-        "has no tensor `transformer.h.2.",
-    ),
-    wrong(
-        ["opt", "config.json"],
-        "norm_before\": true",
-        "norm_before\": false",
-        "use another size",
-    ),
-    wrong(LLAMA, "\"llama3\"", "\"wave\"", "yarn and longrope are supported"),
-    wrong(LLAMA, "value_heads\": 2", "value_heads\": 3", "must divide"),
-    wrong(INDEX, "model-00001", "model-00002", "does not list"),
-    wrong(
-        INDEX,
-        "model-00001",
-        "../model-00001",
-        "not a file of its directory",
-    ),
-    wrong(INDEX, "\"lm_head.weight\"", "\"other.weight\"", "does not list"),
-];
-
-pub(super) fn copied(name: &str) -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    for file in std::fs::read_dir(fixtures::folder(name)).unwrap() {
-        let file = file.unwrap();
-        std::fs::copy(file.path(), dir.path().join(file.file_name())).unwrap();
-    }
-    dir
-}
-
-fn rejection(dir: &tempfile::TempDir) -> crate::LoadError {
-    crate::Checkpoint::open(dir.path())
-        .and_then(registry::read_decoder)
-        .unwrap_err()
-}
-
-pub(super) fn replace(dir: &tempfile::TempDir, file: &str, from: &str, to: &str) {
-    let path = dir.path().join(file);
-    let text = std::fs::read_to_string(&path).unwrap();
-    assert!(text.contains(from), "{from}");
-    std::fs::write(path, text.replacen(from, to, 1)).unwrap();
-}
-
-#[test]
-fn invalid_checkpoints_are_rejected_by_name() {
-    for [name, file, from, to, expected] in WRONG {
-        let dir = copied(name);
-        replace(&dir, file, from, to);
-        let error = rejection(&dir).to_string();
-        assert!(error.contains(expected), "{name} {to}: {error}");
-    }
-}
-
-#[test]
-fn missing_and_truncated_shards_are_named() {
-    let shard = "model-00002-of-00003.safetensors";
-    let dir = copied("llama");
-    let path = dir.path().join(shard);
-    let bytes = std::fs::read(&path).unwrap();
-    std::fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
-    assert!(matches!(rejection(&dir), crate::LoadError::BadWeights { file, .. } if file.ends_with(shard)));
-    std::fs::remove_file(&path).unwrap();
-    assert!(matches!(rejection(&dir), crate::LoadError::MissingFile { path, .. } if path.ends_with(shard)));
 }
 
 #[test]

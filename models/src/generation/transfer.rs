@@ -11,7 +11,8 @@ use kaskade_policy::hybrid_cache::{Kind, Traffic};
 
 use super::block_cache::BlockSlice;
 use super::block_cache::HostCache;
-use super::layer::{HostLayer, Layer};
+use super::host_layer::HostLayer;
+use super::layer::Layer;
 use super::link::Link;
 use crate::ops::Ops;
 

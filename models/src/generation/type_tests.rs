@@ -19,13 +19,18 @@ fn every_family_computes_with_converted_weights() {
         };
         let (exact, (width, mixed)) = logits(WeightType::F32);
         let range = exact.iter().fold(0.0_f32, |most, logit| most.max(logit.abs()));
-        for (kind, most) in [(WeightType::Bf16, 0.05), (WeightType::Q8_0, 0.2)] {
+        let kinds = [
+            (WeightType::Bf16, 0.05),
+            (WeightType::Q8_0, 0.2),
+            (WeightType::Q4_0, 0.2),
+        ];
+        for (kind, most) in kinds {
             let (converted, _) = logits(kind);
             let pairs = converted.iter().zip(&exact);
             let mut differences: Vec<f32> = pairs.map(|(one, other)| (one - other).abs()).collect();
             differences.sort_by(f32::total_cmp);
-            // A mixture may choose another expert where two are almost equal, so its median counts.
-            let at = if mixed {
+            // A mixture may choose another expert where two are almost equal, and four bits are coarse: the median counts.
+            let at = if mixed || kind == WeightType::Q4_0 {
                 differences.len() / 2
             } else {
                 differences.len() - 1

@@ -73,6 +73,22 @@ fn chained_slices_equal_the_whole_model() {
         "qwen2-moe",
         "qwen3-moe",
         "olmoe",
+        "falcon-rw",
+        "opt-350m",
+        "cohere-norms",
+        "olmo-clipped",
+        "glm4",
+        "nemotron",
+        "hunyuan",
+        "apertus",
+        "ministral3",
+        "gpt-bigcode",
+        "granite-moe",
+        "gpt-oss",
+        "ernie-moe",
+        "phimoe",
+        "deepseek-v2",
+        "deepseek-v3",
     ] {
         let requests = [
             asking(&[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]),
@@ -84,7 +100,8 @@ fn chained_slices_equal_the_whole_model() {
             .iter()
             .map(|inputs| [inputs.clone(), vec![one.clone()]].concat());
         let whole = whole.collect::<Vec<_>>();
-        let types = [None, Some(WeightType::Bf16), Some(WeightType::Q8_0)];
+        let kinds = [WeightType::Bf16, WeightType::Q8_0, WeightType::Q4_0];
+        let types = std::iter::once(None).chain(kinds.map(Some));
         for (of, dtype) in types.into_iter().flat_map(|dtype| [(2, dtype), (3, dtype)]) {
             let whole = converted(name, 0, 1, dtype).unwrap().run(&whole);
             let Ok(mut first) = converted(name, 0, of, dtype) else {

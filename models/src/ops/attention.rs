@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use super::block_attention::{BlockQueries, QUERIES, add_values, score};
 use super::rows::Rows;
-use super::softmax::softmax;
+use super::softmax::softmax_beside;
 use super::{AttentionSpans, Heads, ScoreRules};
 
 /// Fewer queries than this are computed one by one: most of a block's vectors would be unused.
@@ -219,7 +219,7 @@ impl Attend<'_> {
                 self.rules.cap(scores);
                 self.rules
                     .add_bias(scores, head, visible.from + range.start, position);
-                softmax(scores);
+                softmax_beside(scores, self.rules.sink(head));
             }
             let values = (lines.as_slice(), key_width + key);
             add_values(
@@ -291,8 +291,9 @@ impl Attend<'_> {
                     continue;
                 };
                 let position = visible.position + row;
-                rules.add_bias(scores, first_key * shared + head, range.start, position);
-                softmax(scores);
+                let head = first_key * shared + head;
+                rules.add_bias(scores, head, range.start, position);
+                softmax_beside(scores, rules.sink(head));
             }
         }
         for (token, line) in lines.enumerate() {
@@ -398,6 +399,12 @@ impl ScoreRules<'_, Rows> {
                 *score = cap * (*score / cap).tanh();
             }
         }
+    }
+
+    /// Returns the sink of a head; negative infinity if there is none.
+    fn sink(&self, head: usize) -> f32 {
+        let sink = self.sinks.and_then(|sinks| sinks.span(head, 1).first());
+        sink.copied().unwrap_or(f32::NEG_INFINITY)
     }
 
     /// Adds the position bias of a head, if there is one, to the scores of a query at `position` with the keys from `first`

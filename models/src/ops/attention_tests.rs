@@ -102,10 +102,12 @@ fn blocks_change_no_bit(heads: &Heads, window: Option<usize>) {
     let new_kv = Cpu.upload(numbers(count * line, 1), line);
     let queries = Cpu.upload(numbers(count * width, 2), width);
     let position_bias = Cpu.upload(numbers(heads.queries * 11, 3), 11);
+    let sinks = Cpu.upload(numbers(heads.queries, 4), 1);
     let rules = ScoreRules {
         window,
         softcap: Some(5.0),
         position_bias: Some(&position_bias),
+        sinks: Some(&sinks),
     };
     let span = |from, count| Span {
         matrix: &new_kv,
@@ -126,6 +128,50 @@ fn blocks_change_no_bit(heads: &Heads, window: Option<usize>) {
             whole[row * width..(row + 1) * width],
             "{heads:?}, {window:?}, {row}"
         );
+    }
+}
+
+/// A sink with the score of a key whose value is zero has the effect of that key.
+#[test]
+fn a_sink_is_a_key_without_a_value() {
+    let heads = Heads {
+        queries: 4,
+        keys: 2,
+        head_dim: 6,
+        scale: 0.3,
+    };
+    let (line, width) = (2 * heads.key_width(), heads.query_width());
+    let mut kv = numbers(9 * line, 1);
+    // The last token's values are zeros; its scores become the sinks.
+    kv[9 * line - heads.key_width()..].fill(0.0);
+    let kv = Cpu.upload(kv, line);
+    let query = Cpu.upload(numbers(width, 2), width);
+    let of = |count, sinks: Option<&Rows>| {
+        let request = AttentionSpans {
+            queries: 1,
+            cached: vec![Span {
+                matrix: &kv,
+                from: 0,
+                count,
+            }],
+            new_kv: None,
+        };
+        let rules = ScoreRules {
+            sinks,
+            ..ScoreRules::default()
+        };
+        attend(&query, &[request], &heads, rules).values
+    };
+    let last = kv.span(8, 1);
+    let scores = query.values.chunks_exact(6).enumerate().map(|(head, query)| {
+        let key = &last[head / 2 * 6..(head / 2 + 1) * 6];
+        query.iter().zip(key).map(|(a, b)| a * b).sum::<f32>() * heads.scale
+    });
+    let sinks = Cpu.upload(scores.collect(), 1);
+    let plain = of(8, None);
+    for ((sunk, expected), plain) in of(8, Some(&sinks)).iter().zip(of(9, None)).zip(plain) {
+        assert!((sunk - expected).abs() < 1e-6, "{sunk} {expected}");
+        assert!((sunk - plain).abs() > 1e-6);
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use burn::tensor::activation::{gelu, gelu_approximate, relu, silu, softmax, tanh};
+use burn::tensor::activation::{gelu, gelu_approximate, relu, sigmoid, silu, softmax, tanh};
 use burn::tensor::{Bool, Device, IndexingUpdateOp, Int, Tensor, TensorData};
 
 use super::{
@@ -121,7 +121,14 @@ impl Burn {
                 Tensor::from_data(TensorData::new(hidden, [1, 1, new, tokens]), &self.device);
             scores = scores.mask_fill(hidden.expand([keys, shared, new, tokens]), f32::NEG_INFINITY);
         }
-        let attended = softmax(scores, 3).matmul(half(width / 2));
+        let probabilities = if let Some(sinks) = rules.sinks {
+            let sinks: Tensor<4> = sinks.clone().reshape([keys, shared, 1, 1]);
+            let all = Tensor::cat(vec![scores, sinks.expand([keys, shared, new, 1])], 3);
+            softmax(all, 3).slice([0..keys, 0..shared, 0..new, 0..tokens])
+        } else {
+            softmax(scores, 3)
+        };
+        let attended = probabilities.matmul(half(width / 2));
         attended.permute([2, 0, 1, 3]).reshape([new, count * head_dim])
     }
 }
@@ -251,13 +258,28 @@ impl Ops for Burn {
             Activation::GeluTanh => gelu_approximate(x),
             Activation::Silu => silu(x),
             Activation::Tanh => tanh(x),
+            Activation::SquaredRelu => relu(x.clone()) * x,
+            Activation::Xielu { above, below, slope } => {
+                let (high, low) = (relu(x.clone()), x.clone().clamp_max(0.0));
+                let below = (low.clone().exp() - 1.0 - low) * below;
+                high.clone() * high * above + below + x * slope
+            }
+            Activation::ClampedSilu { slope, limit } => {
+                let least = x.clamp_max(limit);
+                sigmoid(least.clone() * slope) * least
+            }
+            Activation::Clamp(limit) => x.clamp(-limit, limit),
         };
         if !gated {
             return of(rows);
         }
         let [count, width] = rows.dims();
         let first = rows.clone().slice([0..count, 0..width / 2]);
-        of(first) * rows.slice([0..count, width / 2..width])
+        let second = rows.slice([0..count, width / 2..width]);
+        match activation {
+            Activation::ClampedSilu { limit, .. } => of(first) * (second.clamp(-limit, limit) + 1.0),
+            _ => of(first) * second,
+        }
     }
 
     fn rotate(

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
+use super::activation::{Activate, Gate};
 use super::attention;
 use super::feed_forward;
 use super::gemm::{gemm, gemm_into};
@@ -14,7 +15,6 @@ use super::{
     Activation, AttentionSpans, Convolution, EncoderAttention, Heads, Ops, OpsError, Rotary, ScoreRules, Span,
 };
 use super::{convolution, pooling, self_attention};
-use crate::ops::elementwise::{gelu_of, gelu_tanh_of, relu_of, sigmoid_of};
 use crate::precision::WeightType;
 
 /// Elements per task.
@@ -207,7 +207,7 @@ impl Ops for Cpu {
                 out,
                 activation,
                 width,
-            })
+            });
         });
         Rows { values: out, width }
     }
@@ -393,117 +393,9 @@ impl PackedLinear {
     }
 }
 
-/// Applies the activation to values in place.
-pub(super) struct Activate<'a> {
-    pub(super) values: &'a mut [f32],
-    pub(super) activation: Activation,
-}
-
-/// Writes to each row of `out`, which is `width` wide, the activation of the first half of a row of `rows`, multiplied by
-/// its second half.
-pub(super) struct Gate<'a> {
-    pub(super) rows: &'a [f32],
-    pub(super) out: &'a mut [f32],
-    pub(super) activation: Activation,
-    pub(super) width: usize,
-}
-
-impl WithSimd for Gate<'_> {
-    type Output = ();
-
-    #[expect(
-        clippy::inline_always,
-        reason = "only inlined code is compiled for the vector extension"
-    )]
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Gate {
-            rows,
-            out,
-            activation,
-            width,
-        } = self;
-        for (out, row) in out
-            .chunks_exact_mut(width.max(1))
-            .zip(rows.chunks_exact((2 * width).max(1)))
-        {
-            let (first, second) = row.split_at(width);
-            out.copy_from_slice(first);
-            Activate {
-                values: &mut *out,
-                activation,
-            }
-            .with_simd(simd);
-            for (out, value) in out.iter_mut().zip(second) {
-                *out *= value;
-            }
-        }
-    }
-}
-
-impl WithSimd for Activate<'_> {
-    type Output = ();
-
-    #[expect(
-        clippy::inline_always,
-        reason = "only inlined code is compiled for the vector extension"
-    )]
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let values = self.values.iter_mut();
-        match self.activation {
-            Activation::Relu => values.for_each(|value| *value = relu_of(*value)),
-            Activation::Gelu => values.for_each(|value| *value = gelu_of(*value)),
-            Activation::GeluTanh => values.for_each(|value| *value = gelu_tanh_of(*value)),
-            Activation::Silu => values.for_each(|value| *value *= sigmoid_of(*value)),
-            Activation::Tanh => values.for_each(|value| *value = value.tanh()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn activated(values: Vec<f32>, activation: Activation, gated: bool) -> Vec<f32> {
-        let width = values.len();
-        Cpu.activate(Cpu.upload(values, width), activation, gated).values
-    }
-
-    #[test]
-    fn activations_match_their_definitions() {
-        let values: Vec<f32> = (-80..80).map(|step| step as f32 / 8.0).collect();
-        let of = |activation, expected: &dyn Fn(f64) -> f64| {
-            for (x, actual) in values.iter().zip(activated(values.clone(), activation, false)) {
-                let expected = expected(f64::from(*x));
-                assert!((f64::from(actual) - expected).abs() < 1e-5, "{activation:?}({x})");
-            }
-        };
-        of(Activation::Relu, &|x| x.max(0.0));
-        of(Activation::Silu, &|x| x / (1.0 + (-x).exp()));
-        of(Activation::GeluTanh, &|x| {
-            0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh())
-        });
-        assert_eq!(
-            activated(vec![-1.0, 2.0, 3.0, 4.0], Activation::Relu, true),
-            [0.0, 8.0]
-        );
-    }
-
-    #[test]
-    fn activations_keep_not_a_number() {
-        for activation in [
-            Activation::Relu,
-            Activation::Gelu,
-            Activation::GeluTanh,
-            Activation::Silu,
-            Activation::Tanh,
-        ] {
-            // Longer than a vector, so that vector code computes it too.
-            let values = activated(vec![f32::NAN; 67], activation, false);
-            assert!(values.iter().all(|value| value.is_nan()), "{activation:?}");
-        }
-    }
 
     #[test]
     fn layer_norm_centres_and_rms_norm_does_not() {

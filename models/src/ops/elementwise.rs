@@ -48,6 +48,36 @@ pub(crate) fn relu_of(x: f32) -> f32 {
     if x < 0.0 { 0.0 } else { x }
 }
 
+/// The nearest value of at most this magnitude; NaN stays NaN.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+pub(crate) fn clamp_of(x: f32, limit: f32) -> f32 {
+    if x > limit {
+        limit
+    } else if x < -limit {
+        -limit
+    } else {
+        x
+    }
+}
+
+/// xIELU with its coefficients above and below zero, and its slope at zero.
+#[inline(always)]
+pub(crate) fn xielu_of(x: f32, above: f32, below: f32, slope: f32) -> f32 {
+    /// As in transformers, values between this and zero are not integrated.
+    const NEAREST: f32 = -1e-6;
+    let exponent = if x > NEAREST { NEAREST } else { x };
+    let curved = if x > 0.0 {
+        above * x * x
+    } else {
+        (exp_of_negative(-exponent) - 1.0 - x) * below
+    };
+    curved + slope * x
+}
+
 /// `exp(-y)` for `y >= 0`, NaN for NaN, by `2^n * exp(r)` with `|r| <= ln(2) / 2`.
 #[inline(always)]
 pub(crate) fn exp_of_negative(y: f32) -> f32 {
@@ -101,6 +131,7 @@ mod tests {
         for of in [gelu_of, gelu_tanh_of, sigmoid_of, relu_of, exp_of_negative] {
             assert!(of(f32::NAN).is_nan());
         }
+        assert!(clamp_of(f32::NAN, 2.0).is_nan() && xielu_of(f32::NAN, 1.0, 1.0, 0.5).is_nan());
     }
 
     #[test]

@@ -7,7 +7,8 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use super::Activation;
-use super::cpu::{Activate, Gate, PackedLinear};
+use super::activation::{Activate, Gate};
+use super::cpu::PackedLinear;
 use super::gemm::{FEW, is_small, rows_per_task};
 use super::rows::Rows;
 

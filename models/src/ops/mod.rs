@@ -4,6 +4,7 @@
 //! once. `Burn`, with the feature `burn`, runs on any device of burn, such as a GPU. burn would work on the CPU too, but
 //! its products pack the weights on every call, and its CPU back end is a third of a build.
 
+mod activation;
 mod attention;
 mod block_attention;
 #[cfg(feature = "burn")]
@@ -28,6 +29,7 @@ use std::borrow::Cow;
 
 use thiserror::Error;
 
+pub use activation::Activation;
 pub use encoder_attention::{DistanceRows, DistanceScores, EncoderAttention, PairScores};
 pub use packed::PreparedWeight;
 pub(crate) use packed::{from_words, to_words};
@@ -41,22 +43,6 @@ use crate::precision::WeightType;
 pub struct OpsError {
     /// Message of the device.
     pub reason: String,
-}
-
-/// Activation of a layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Activation {
-    /// Rectified linear unit.
-    #[default]
-    Relu,
-    /// GELU by the error function.
-    Gelu,
-    /// GELU by its tanh approximation.
-    GeluTanh,
-    /// `x / (1 + exp(-x))`.
-    Silu,
-    /// The hyperbolic tangent.
-    Tanh,
 }
 
 /// Attention heads.
@@ -161,6 +147,8 @@ pub struct ScoreRules<'a, X> {
     pub window: Option<usize>,
     /// Soft cap: a score `s` becomes `cap * tanh(s / cap)` (Gemma 2).
     pub softcap: Option<f32>,
+    /// One score per query head, `[heads, 1]`, that takes part in the softmax without a value (gpt-oss).
+    pub sinks: Option<&'a X>,
 }
 
 impl<X> Default for ScoreRules<'_, X> {
@@ -169,6 +157,7 @@ impl<X> Default for ScoreRules<'_, X> {
             position_bias: None,
             window: None,
             softcap: None,
+            sinks: None,
         }
     }
 }

@@ -2,14 +2,25 @@
 
 use super::elementwise::exp_of_negative;
 
-/// Computes the softmax of a row of scores in place, in sixteen lanes, so that its loops are vectorised. A row without
-/// scores stays empty; a score that is not a number makes all of them so.
+/// Computes the softmax of a row of scores in place; see [`softmax_beside`].
 #[expect(
     clippy::inline_always,
     reason = "only code inlined into `with_simd` is vectorised"
 )]
 #[inline(always)]
 pub(super) fn softmax(scores: &mut [f32]) {
+    softmax_beside(scores, f32::NEG_INFINITY);
+}
+
+/// Computes the softmax of a row of scores in place, in sixteen lanes, so that its loops are vectorised. `sink` is one more
+/// score, whose probability is left out; negative infinity has none. A row without scores stays empty; a score that is not a
+/// number makes all of them so.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+pub(super) fn softmax_beside(scores: &mut [f32], sink: f32) {
     let larger = |most: f32, score: f32| if score > most { score } else { most };
     let (chunks, rest) = scores.as_chunks::<16>();
     let mut most = [f32::NEG_INFINITY; 16];
@@ -18,7 +29,7 @@ pub(super) fn softmax(scores: &mut [f32]) {
             *most = larger(*most, *score);
         }
     }
-    let most = most.iter().chain(rest).copied().fold(f32::NEG_INFINITY, larger);
+    let most = most.iter().chain(rest).copied().fold(sink, larger);
     let (chunks, rest) = scores.as_chunks_mut::<16>();
     let mut sums = [0.0; 16];
     for chunk in chunks {
@@ -32,6 +43,8 @@ pub(super) fn softmax(scores: &mut [f32]) {
         *score = exp_of_negative(most - *score);
         sum += *score;
     }
+    // Without a sink, a number far below the precision of the sum.
+    sum += exp_of_negative(most - sink);
     let factor = 1.0 / sum;
     for score in scores {
         *score *= factor;
@@ -56,6 +69,20 @@ mod tests {
             }
         }
         softmax(&mut []);
+    }
+
+    #[test]
+    fn a_sink_takes_a_part_of_the_probability() {
+        for sink in [-3.0_f32, 0.5, 4.0] {
+            let scores: Vec<f32> = (0..37).map(|index| (index % 11) as f32 / 3.0 - 2.0).collect();
+            let sum: f64 = scores.iter().map(|score| f64::from(*score).exp()).sum();
+            let sum = sum + f64::from(sink).exp();
+            let mut actual = scores.clone();
+            softmax_beside(&mut actual, sink);
+            for (score, actual) in scores.iter().zip(actual) {
+                assert!((f64::from(*score).exp() / sum - f64::from(actual)).abs() < 1e-6);
+            }
+        }
     }
 
     #[test]

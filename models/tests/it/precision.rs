@@ -146,14 +146,16 @@ fn a_quantised_directory_answers_like_its_original_in_that_type() {
 #[test]
 fn a_quantised_mixture_of_experts_answers_like_its_original_in_that_type() {
     let folder = tempfile::tempdir().unwrap();
-    for name in ["mixtral", "qwen2-moe"] {
+    let names = ["mixtral", "qwen2-moe", "phimoe", "ernie-moe", "deepseek-v2"];
+    let kinds = [WeightType::Q8_0, WeightType::Q4_0];
+    for (name, kind) in names.into_iter().flat_map(|name| kinds.map(|kind| (name, kind))) {
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
-        let to = folder.path().join(name);
-        let report = quantise(&from, &to, WeightType::Q8_0).unwrap();
+        let to = folder.path().join(format!("{name}-{kind}"));
+        let report = quantise(&from, &to, kind).unwrap();
         assert!(report.matrices > 20, "{report:?}");
-        let (mut here, mut there) = (loaded(&from, Some(WeightType::Q8_0)), loaded(&to, None));
-        assert_eq!(continued(&mut there), continued(&mut here), "{name}");
-        assert_eq!(there.info.weight_bytes, here.info.weight_bytes, "{name}");
+        let (mut here, mut there) = (loaded(&from, Some(kind)), loaded(&to, None));
+        assert_eq!(continued(&mut there), continued(&mut here), "{name}, {kind}");
+        assert_eq!(there.info.weight_bytes, here.info.weight_bytes, "{name}, {kind}");
     }
 }
 

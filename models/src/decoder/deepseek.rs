@@ -1,0 +1,142 @@
+//! `DeepSeek` V2 and V3 (`DeepSeek`-AI 2024): keys and values from latent vectors, mixtures of experts beside shared ones. Version
+//! 2 chooses experts by their softmax, version 3 by sigmoids with a correction and within groups.
+
+use super::experts::{Correction, ExpertLayout, SharedExpert};
+use super::gated::{self, Layout};
+use super::latent::LatentLayout;
+use super::rotary::{RotaryKeys, rotary};
+use super::routing::{ExpertGroups, Routing, Scoring};
+use super::weights::{Decoder, ModelConfig};
+use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::ops::Heads;
+use crate::runtime::slice::Slice;
+
+/// The correction of the experts' sigmoids.
+pub(super) const SCORED: Correction = Correction {
+    name: "gate.e_score_correction_bias",
+    is_row: false,
+};
+
+pub(super) fn read_2(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let count = config.size("n_routed_experts")?;
+    let key = "topk_method";
+    let method = config.optional::<String>(key)?;
+    let groups = match method.as_deref().unwrap_or("greedy") {
+        "greedy" => None,
+        "group_limited_greedy" => ExpertGroups::read(config, count, 1)?,
+        _ => return Err(config.invalid_value(key, "greedy and group_limited_greedy are supported")),
+    };
+    let routing = Routing {
+        groups,
+        factor: factor(config, 1.0)?,
+        ..Routing::read(config, count, false)?
+    };
+    read(checkpoint, slice, routing, None)
+}
+
+pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    drop_further_layers(checkpoint)?;
+    let config = &checkpoint.config;
+    let routing = sigmoid_routing(config, config.size("n_routed_experts")?)?;
+    read(checkpoint, slice, routing, Some(SCORED))
+}
+
+fn read(
+    checkpoint: &mut Checkpoint,
+    slice: Slice,
+    routing: Routing,
+    correction: Option<Correction>,
+) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let latent = LatentLayout {
+        query_rank: config.optional_size("q_lora_rank")?,
+        key_value_rank: config.size("kv_lora_rank")?,
+        rotated: config.size("qk_rope_head_dim")?,
+        plain: config.size("qk_nope_head_dim")?,
+        values: config.size("v_head_dim")?,
+    };
+    let positions = rotary(config, latent.rotated, RotaryKeys::LLAMA)?;
+    let count = config.size("num_attention_heads")?;
+    let heads = Heads {
+        queries: count,
+        keys: count,
+        head_dim: latent.head_dim(),
+        scale: positions.score_scale / ((latent.plain + latent.rotated) as f32).sqrt(),
+    };
+    let base = gated::with_positions(config, heads, positions)?;
+    let adjacent = correction.is_none() || config.optional("rope_interleave")?.unwrap_or(true);
+    let model_config = ModelConfig {
+        routing: Some(routing),
+        ..if adjacent {
+            base.with_adjacent_pairs()
+        } else {
+            base
+        }
+    };
+    let bias = config.optional("mlp_bias")?.unwrap_or(false);
+    let inner = config.size("moe_intermediate_size")?;
+    let experts = ExpertLayout::counted(config, config.size("n_routed_experts")?, "moe_intermediate_size")?;
+    let shared = config.optional::<usize>("n_shared_experts")?.unwrap_or(0);
+    let layout = Layout {
+        qkv_bias: config.optional("attention_bias")?.unwrap_or(false),
+        feed_forward_bias: bias,
+        latent: Some(latent),
+        experts: Some(ExpertLayout {
+            correction,
+            shared: (shared > 0).then_some(SharedExpert {
+                block: "mlp.shared_experts",
+                inner: shared * inner,
+                bias,
+                gate: None,
+            }),
+            layers: sparse_layers(config, experts.layers.len(), 0)?,
+            ..experts
+        }),
+        ..Layout::default()
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
+
+/// Sigmoids with a correction, within groups.
+pub(super) fn sigmoid_routing(config: &Config, count: usize) -> Result<Routing, LoadError> {
+    let normalised = config.optional("norm_topk_prob")?.unwrap_or(true);
+    Ok(Routing {
+        scoring: Scoring::Sigmoid,
+        groups: ExpertGroups::read(config, count, 2)?,
+        factor: factor(config, 1.0)?,
+        ..Routing::read(config, count, normalised)?
+    })
+}
+
+fn factor(config: &Config, absent: f32) -> Result<f32, LoadError> {
+    let key = "routed_scaling_factor";
+    let factor = config.optional::<f32>(key)?.unwrap_or(absent);
+    if factor > 0.0 && factor.is_finite() {
+        Ok(factor)
+    } else {
+        Err(config.invalid_value(key, "it must be positive"))
+    }
+}
+
+/// Returns which of `count` layers have experts: those from `first_k_dense_replace` on.
+pub(super) fn sparse_layers(config: &Config, count: usize, absent: usize) -> Result<Vec<bool>, LoadError> {
+    let first = config
+        .optional::<usize>("first_k_dense_replace")?
+        .unwrap_or(absent);
+    Ok((0..count).map(|layer| layer >= first).collect())
+}
+
+/// Drops the layers after the last one, which predict further tokens in training.
+pub(super) fn drop_further_layers(checkpoint: &mut Checkpoint) -> Result<(), LoadError> {
+    let layers = checkpoint.config.size("num_hidden_layers")?;
+    let index = |name: &str| {
+        let name = name.strip_prefix("model.").unwrap_or(name);
+        let (index, _) = name.strip_prefix("layers.")?.split_once('.')?;
+        index.parse::<usize>().ok()
+    };
+    checkpoint
+        .weights
+        .ignore(|name| index(name).is_some_and(|index| index >= layers));
+    Ok(())
+}

@@ -1,0 +1,240 @@
+//! The families of language models. A family is added with one file and one line here.
+
+use super::head::HeadForm;
+use super::weights::Decoder;
+use super::{
+    apertus, arcee, bloom, cohere, deepseek, ernie, exaone4, falcon, gemma, glm, gpt_bigcode, gpt_neo,
+    gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan, llama, ministral, mistral, mixtral, mpt,
+    nemotron, olmo, opt, phi, phi3, phimoe, qwen, seed_oss, smollm3, stablelm, starcoder2, t5,
+};
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::runtime::slice::Slice;
+
+/// A family of language models.
+pub(super) struct Family {
+    /// The class that generates text.
+    pub(super) generator: &'static str,
+    /// The sequence classifier, if transformers has one.
+    pub(super) classifier: Option<&'static str>,
+    /// The base model, if it gives embeddings.
+    pub(super) base_model: Option<&'static str>,
+    /// `model_type` of its `config.json`.
+    pub(super) model_type: &'static str,
+    /// Prefix of the base model's tensors.
+    pub(super) base: &'static str,
+    /// Where its projection to logits is.
+    pub(super) head: HeadForm,
+    pub(super) read: ReadFn,
+}
+
+/// How a family is read.
+pub(super) enum ReadFn {
+    /// As a whole only, with its head.
+    Whole(fn(&mut Checkpoint) -> Result<Decoder, LoadError>),
+    /// With the layers of a slice, or as a whole, without its head.
+    Sliced(fn(&mut Checkpoint, Slice) -> Result<Decoder, LoadError>),
+}
+
+/// A family whose classes have the usual names.
+macro_rules! family {
+    ($prefix:literal, $model_type:literal, $base:literal, $head:expr, $read:path) => {
+        family!(
+            $prefix,
+            concat!($prefix, "ForCausalLM"),
+            $model_type,
+            $base,
+            $head,
+            $read
+        )
+    };
+    ($prefix:literal, $generator:expr, $model_type:literal, $base:literal, $head:expr, $read:path) => {
+        Family {
+            generator: $generator,
+            classifier: Some(concat!($prefix, "ForSequenceClassification")),
+            base_model: Some(concat!($prefix, "Model")),
+            model_type: $model_type,
+            base: $base,
+            head: $head,
+            read: ReadFn::Sliced($read),
+        }
+    };
+}
+
+/// A family of which transformers has no sequence classifier.
+macro_rules! unclassified {
+    ($prefix:literal, $model_type:literal, $head:expr, $read:path) => {
+        Family {
+            classifier: None,
+            ..family!($prefix, $model_type, "model.", $head, $read)
+        }
+    };
+}
+
+/// All families.
+pub(super) const FAMILIES: &[Family] = &[
+    family!(
+        "GPT2",
+        "GPT2LMHeadModel",
+        "gpt2",
+        "transformer.",
+        HeadForm::TIED,
+        gpt2::read
+    ),
+    family!("OPT", "opt", "model.", HeadForm::TIED, opt::read),
+    family!("Llama", "llama", "model.", HeadForm::SEPARATE, llama::read),
+    family!("Mistral", "mistral", "model.", HeadForm::SEPARATE, mistral::read),
+    family!("Qwen2", "qwen2", "model.", HeadForm::SEPARATE, qwen::read_2),
+    family!("Qwen3", "qwen3", "model.", HeadForm::SEPARATE, qwen::read_3),
+    family!("Mixtral", "mixtral", "model.", HeadForm::SEPARATE, mixtral::read),
+    family!(
+        "Qwen2Moe",
+        "qwen2_moe",
+        "model.",
+        HeadForm::SEPARATE,
+        qwen::read_2_moe
+    ),
+    family!(
+        "Qwen3Moe",
+        "qwen3_moe",
+        "model.",
+        HeadForm::SEPARATE,
+        qwen::read_3_moe
+    ),
+    unclassified!("Olmoe", "olmoe", HeadForm::SEPARATE, olmo::read_moe),
+    family!("Phi3", "phi3", "model.", HeadForm::SEPARATE, phi3::read),
+    family!("Phi", "phi", "model.", HeadForm::BIASED, phi::read),
+    family!("Granite", "granite", "model.", HeadForm::SEPARATE, granite::read),
+    family!("Olmo", "olmo", "model.", HeadForm::SEPARATE, olmo::read_1),
+    family!("Olmo2", "olmo2", "model.", HeadForm::SEPARATE, olmo::read_2),
+    family!("Olmo3", "olmo3", "model.", HeadForm::SEPARATE, olmo::read_3),
+    family!(
+        "StableLm",
+        "stablelm",
+        "model.",
+        HeadForm::SEPARATE,
+        stablelm::read
+    ),
+    family!(
+        "Starcoder2",
+        "starcoder2",
+        "model.",
+        HeadForm::TIED,
+        starcoder2::read
+    ),
+    family!("SmolLM3", "smollm3", "model.", HeadForm::TIED, smollm3::read),
+    family!("Cohere", "cohere", "model.", HeadForm::TIED, cohere::read_1),
+    family!("Cohere2", "cohere2", "model.", HeadForm::TIED, cohere::read_2),
+    family!("Falcon", "falcon", "transformer.", HeadForm::TIED, falcon::read),
+    family!("GPTNeo", "gpt_neo", "transformer.", HeadForm::TIED, gpt_neo::read),
+    family!("Bloom", "bloom", "transformer.", HeadForm::TIED, bloom::read),
+    family!("Mpt", "mpt", "transformer.", HeadForm::TIED, mpt::read),
+    family!("Gemma", "gemma", "model.", HeadForm::TIED, gemma::read_1),
+    family!("Gemma2", "gemma2", "model.", HeadForm::TIED, gemma::read_2),
+    family!(
+        "Gemma3Text",
+        "Gemma3ForCausalLM",
+        "gemma3_text",
+        "model.",
+        HeadForm::TIED,
+        gemma::read_3
+    ),
+    family!(
+        "GPTNeoX",
+        "gpt_neox",
+        "gpt_neox.",
+        HeadForm::EMBED_OUT,
+        gpt_neox::read
+    ),
+    family!("GPTJ", "gptj", "transformer.", HeadForm::BIASED, gptj::read),
+    family!("Glm", "glm", "model.", HeadForm::SEPARATE, glm::read_1),
+    family!("Glm4", "glm4", "model.", HeadForm::SEPARATE, glm::read_4),
+    unclassified!("Glm4Moe", "glm4_moe", HeadForm::SEPARATE, glm::read_4_moe),
+    family!(
+        "Nemotron",
+        "nemotron",
+        "model.",
+        HeadForm::SEPARATE,
+        nemotron::read
+    ),
+    family!("Exaone4", "exaone4", "model.", HeadForm::SEPARATE, exaone4::read),
+    unclassified!("Ernie4_5", "ernie4_5", HeadForm::TIED, ernie::read),
+    unclassified!(
+        "Ernie4_5_Moe",
+        "ernie4_5_moe",
+        HeadForm::TIED_WITH_KEY,
+        ernie::read_moe
+    ),
+    family!(
+        "SeedOss",
+        "seed_oss",
+        "model.",
+        HeadForm::SEPARATE,
+        seed_oss::read
+    ),
+    family!("Arcee", "arcee", "model.", HeadForm::SEPARATE, arcee::read),
+    family!("Helium", "helium", "model.", HeadForm::SEPARATE, helium::read),
+    family!(
+        "HunYuanDenseV1",
+        "hunyuan_v1_dense",
+        "model.",
+        HeadForm::SEPARATE,
+        hunyuan::read
+    ),
+    unclassified!("Apertus", "apertus", HeadForm::SEPARATE, apertus::read),
+    family!(
+        "Ministral",
+        "ministral",
+        "model.",
+        HeadForm::SEPARATE,
+        mistral::read
+    ),
+    family!(
+        "Ministral3",
+        "ministral3",
+        "model.",
+        HeadForm::SEPARATE,
+        ministral::read_3
+    ),
+    family!(
+        "GPTBigCode",
+        "gpt_bigcode",
+        "transformer.",
+        HeadForm::TIED,
+        gpt_bigcode::read
+    ),
+    unclassified!("GraniteMoe", "granitemoe", HeadForm::SEPARATE, granite::read_moe),
+    family!("GptOss", "gpt_oss", "model.", HeadForm::SEPARATE, gpt_oss::read),
+    family!("Phimoe", "phimoe", "model.", HeadForm::WITH_KEY, phimoe::read),
+    family!(
+        "DeepseekV2",
+        "deepseek_v2",
+        "model.",
+        HeadForm::SEPARATE,
+        deepseek::read_2
+    ),
+    family!(
+        "DeepseekV3",
+        "deepseek_v3",
+        "model.",
+        HeadForm::SEPARATE,
+        deepseek::read_3
+    ),
+    Family {
+        generator: "T5ForConditionalGeneration",
+        classifier: None,
+        base_model: None,
+        model_type: "t5",
+        base: "",
+        head: HeadForm::SEPARATE,
+        read: ReadFn::Whole(t5::read),
+    },
+    Family {
+        generator: "MT5ForConditionalGeneration",
+        classifier: None,
+        base_model: None,
+        model_type: "mt5",
+        base: "",
+        head: HeadForm::SEPARATE,
+        read: ReadFn::Whole(t5::read),
+    },
+];

@@ -1,0 +1,229 @@
+//! A layer of a decoder of the Llama kind: its tensors, as the family's [`Layout`] names them.
+
+use super::experts::ExpertWeights;
+use super::gated::{Extra, HeadNormTensors, Layout, NormKind};
+use super::latent::LatentWeightsOf;
+use super::weights::{
+    HeadNorms, LayerWeights, LinearWeights, ModelConfig, NormWeights, OutputNorms, Parallel, QueryKeyNorm,
+};
+use crate::checkpoint::{LoadError, Weights};
+use crate::ops::Activation;
+
+/// Reads the layer with this index.
+pub(super) fn read(
+    weights: &mut Weights,
+    model_config: &ModelConfig,
+    layout: &Layout,
+    index: usize,
+) -> Result<LayerWeights, LoadError> {
+    let mut tensors = LayerTensors {
+        weights,
+        model_config,
+        layout,
+        index,
+    };
+    let layer = tensors.attention()?;
+    let layer = tensors.feed_forward(layer)?;
+    tensors.norms(layer)
+}
+
+/// The tensors of a layer.
+struct LayerTensors<'a> {
+    weights: &'a mut Weights,
+    model_config: &'a ModelConfig,
+    layout: &'a Layout,
+    index: usize,
+}
+
+impl LayerTensors<'_> {
+    fn at(&self, name: &str) -> String {
+        format!("model.layers.{}.{name}", self.index)
+    }
+
+    fn linear(
+        &mut self,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+        bias: bool,
+    ) -> Result<LinearWeights, LoadError> {
+        let name = self.at(name);
+        LinearWeights::take(self.weights, &name, inputs, outputs, bias)
+    }
+
+    fn norm(&mut self, name: &str, width: usize) -> Result<NormWeights, LoadError> {
+        let name = self.at(name);
+        let norm = self.layout.norms.take(self.weights, &name, width)?;
+        Ok(norm.plus(self.layout.norm_offset))
+    }
+
+    fn attention(&mut self) -> Result<LayerWeights, LoadError> {
+        let (layout, width) = (self.layout, self.model_config.width);
+        if let Some(latent) = layout.latent {
+            let prefix = self.at("self_attn");
+            let read = latent.take(self.weights, &prefix, self.model_config, layout.qkv_bias)?;
+            let LatentWeightsOf {
+                query_latent,
+                query,
+                key_value_latent,
+                key_value,
+                output,
+            } = read;
+            return Ok(LayerWeights {
+                query_latent,
+                query,
+                key_value_latent: Some(key_value_latent),
+                key_value,
+                output,
+                ..LayerWeights::default()
+            });
+        }
+        let heads = self.model_config.heads;
+        let (query, key, bias) = (heads.query_width(), heads.key_width(), layout.qkv_bias);
+        let (query, key_value) = if let Some(fused) = layout.fused_projections {
+            self.linear(fused, width, query + 2 * key, bias)?.split(query)
+        } else {
+            let keys = self.linear("self_attn.k_proj", width, key, bias)?;
+            let values = self.linear("self_attn.v_proj", width, key, bias)?;
+            let query = self.linear("self_attn.q_proj", width, query, bias)?;
+            (query, keys.concat_outputs(&values))
+        };
+        let output = self.linear(layout.output, query.outputs, width, layout.output_bias)?;
+        let sinks = if layout.extra == Extra::Sinks {
+            let name = self.at("self_attn.sinks");
+            self.weights.take(&name, &[heads.queries])?
+        } else {
+            Vec::new()
+        };
+        Ok(LayerWeights {
+            query,
+            key_value,
+            sinks,
+            output,
+            ..LayerWeights::default()
+        })
+    }
+
+    /// Adds the feed-forward layer and the experts.
+    fn feed_forward(&mut self, layer: LayerWeights) -> Result<LayerWeights, LoadError> {
+        let (layout, width, inner) = (
+            self.layout,
+            self.model_config.width,
+            self.model_config.intermediate_size,
+        );
+        let mixture = layout.experts.as_ref();
+        let mixture = mixture.filter(|experts| experts.layers.get(self.index).copied().unwrap_or_default());
+        let (mut up, mut down) = (Vec::new(), LinearWeights::default());
+        if let Some(experts) = mixture {
+            if let Some(shared) = experts.shared {
+                for part in ["gate_proj", "up_proj"] {
+                    let name = format!("{}.{part}", shared.block);
+                    up.push(self.linear(&name, width, shared.inner, shared.bias)?);
+                }
+                let name = format!("{}.down_proj", shared.block);
+                down = self.linear(&name, shared.inner, width, shared.bias)?;
+            }
+        } else {
+            let parts = if self.model_config.gated { 2 } else { 1 };
+            let each = parts * inner / layout.up.len().max(1);
+            for name in layout.up {
+                up.push(self.linear(name, width, each, layout.feed_forward_bias)?);
+            }
+            down = self.linear(layout.down, inner, width, layout.feed_forward_bias)?;
+        }
+        let experts = mixture.map(|experts| {
+            let block = self.at(experts.block);
+            ExpertWeights::take(self.weights, &block, width, experts)
+        });
+        Ok(LayerWeights {
+            up: LinearWeights::concatenated(up),
+            down,
+            activation: self.activation()?,
+            experts: experts.transpose()?,
+            ..layer
+        })
+    }
+
+    /// Reads the coefficients of the activation, if they are learned; they are stored as the inverse of a softplus.
+    fn activation(&mut self) -> Result<Option<Activation>, LoadError> {
+        if self.layout.extra != Extra::Activation {
+            return Ok(None);
+        }
+        let mut number = |name: &str, shape: &[usize]| -> Result<f32, LoadError> {
+            let name = self.at(&format!("mlp.act_fn.{name}"));
+            let values = self.weights.take(&name, shape)?;
+            Ok(values.first().copied().unwrap_or_default())
+        };
+        let (above, below) = (number("alpha_p", &[1])?, number("alpha_n", &[1])?);
+        let slope = number("beta", &[])?;
+        // Values between it and zero are not integrated; 1e-6 is below the precision of the result.
+        number("eps", &[])?;
+        let softplus = |value: f32| value.max(0.0) + (-value.abs()).exp().ln_1p();
+        Ok(Some(Activation::Xielu {
+            above: softplus(above),
+            below: slope + softplus(below),
+            slope,
+        }))
+    }
+
+    /// Adds the norms.
+    fn norms(&mut self, layer: LayerWeights) -> Result<LayerWeights, LoadError> {
+        let (names, width) = (self.layout.norm_names, self.model_config.width);
+        let config = self.model_config;
+        let mut norm = |used: bool, name: &str| used.then(|| self.norm(name, width)).transpose();
+        let after = config.output_norms != OutputNorms::No;
+        let attention_output_norm = norm(after, names.attention_output)?;
+        let feed_forward_output_norm = norm(after, names.feed_forward_output)?;
+        let reads_input = config.parallel != Parallel::SharedNorm;
+        let attention_norm = norm(!config.no_input_norms, names.attention)?;
+        let feed_forward_norm = norm(!config.no_input_norms && reads_input, names.feed_forward)?;
+        let local = self.layout.local_layers.get(self.index);
+        Ok(LayerWeights {
+            local: local.copied().unwrap_or_default(),
+            attention_norm,
+            feed_forward_norm,
+            attention_output_norm,
+            feed_forward_output_norm,
+            head_norms: self.head_norms()?,
+            ..layer
+        })
+    }
+
+    fn head_norms(&mut self) -> Result<Option<HeadNorms>, LoadError> {
+        let (kind, heads) = (self.model_config.query_key_norm, self.model_config.heads);
+        if kind == QueryKeyNorm::No {
+            return Ok(None);
+        }
+        let [query, key] = self.layout.head_norms.names;
+        if self.layout.head_norms.tensors == HeadNormTensors::Norm {
+            let [[_, queries], [_, keys]] = [heads.queries, heads.keys].map(|count| kind.parts(count));
+            return Ok(Some(HeadNorms {
+                query: self.norm(query, queries * heads.head_dim)?,
+                key: self.norm(key, keys * heads.head_dim)?,
+                factors: None,
+            }));
+        }
+        let queries = self.factors(query, heads.queries)?;
+        let mut keys = self.factors(key, heads.keys)?;
+        keys.resize(2 * heads.key_width(), 1.0);
+        Ok(Some(HeadNorms {
+            query: NormWeights::plain(heads.head_dim),
+            key: NormWeights::plain(heads.head_dim),
+            factors: Some([queries, keys]),
+        }))
+    }
+
+    /// Reads the factors of the norms of `count` heads, one after the other.
+    fn factors(&mut self, name: &str, count: usize) -> Result<Vec<f32>, LoadError> {
+        let (name, head_dim) = (self.at(name), self.model_config.heads.head_dim);
+        if self.layout.head_norms.tensors == HeadNormTensors::Rows {
+            return self.weights.take(&format!("{name}.weight"), &[count, head_dim]);
+        }
+        let mut factors = Vec::new();
+        for head in 0..count {
+            let norm = NormKind::Unbiased.take(self.weights, &format!("{name}.norms.{head}"), head_dim)?;
+            factors.extend(norm.gamma);
+        }
+        Ok(factors)
+    }
+}

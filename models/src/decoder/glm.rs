@@ -1,0 +1,82 @@
+//! GLM-4 (GLM et al. 2024): adjacent rotary pairs over a part of a head. Of its second form, GLM-4-0414, the outputs are
+//! normalised too; GLM-4.5 has mixtures of experts.
+
+use super::deepseek::{self, SCORED};
+use super::experts::{ExpertLayout, SharedExpert};
+use super::gated::{self, Layout, NormNames};
+use super::rotary::RotaryKeys;
+use super::weights::{Decoder, ModelConfig, OutputNorms, QueryKeyNorm};
+use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::runtime::slice::Slice;
+
+const KEYS: RotaryKeys = RotaryKeys {
+    partial: 0.5,
+    ..RotaryKeys::LLAMA
+};
+
+pub(super) fn read_1(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let model_config = gated::model_config(config, KEYS)?.with_adjacent_pairs();
+    gated::read(checkpoint, slice, model_config, &layout(config)?)
+}
+
+pub(super) fn read_4(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let model_config = ModelConfig {
+        output_norms: OutputNorms::Outputs,
+        ..gated::model_config(config, KEYS)?.with_adjacent_pairs()
+    };
+    let layout = Layout {
+        norm_names: NormNames {
+            attention: "input_layernorm",
+            attention_output: "post_self_attn_layernorm",
+            feed_forward: "post_attention_layernorm",
+            feed_forward_output: "post_mlp_layernorm",
+        },
+        ..layout(config)?
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
+
+pub(super) fn read_4_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    deepseek::drop_further_layers(checkpoint)?;
+    let config = &checkpoint.config;
+    let count = config.size("n_routed_experts")?;
+    let inner = config.size("moe_intermediate_size")?;
+    let base = ExpertLayout::counted(config, count, "moe_intermediate_size")?;
+    let experts = ExpertLayout {
+        correction: Some(SCORED),
+        shared: Some(SharedExpert {
+            block: "mlp.shared_experts",
+            inner: inner * config.optional_size("n_shared_experts")?.unwrap_or(1),
+            bias: false,
+            gate: None,
+        }),
+        layers: deepseek::sparse_layers(config, base.layers.len(), 1)?,
+        ..base
+    };
+    let norms = config.optional("use_qk_norm")?.unwrap_or(false);
+    let model_config = ModelConfig {
+        query_key_norm: if norms {
+            QueryKeyNorm::EachHead
+        } else {
+            QueryKeyNorm::No
+        },
+        routing: Some(deepseek::sigmoid_routing(config, count)?),
+        ..gated::model_config(config, KEYS)?
+    };
+    let layout = Layout {
+        qkv_bias: config.optional("attention_bias")?.unwrap_or(false),
+        experts: Some(experts),
+        ..Layout::default()
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
+
+fn layout(config: &Config) -> Result<Layout, LoadError> {
+    Ok(Layout {
+        qkv_bias: config.optional("attention_bias")?.unwrap_or(true),
+        up: &["mlp.gate_up_proj"],
+        ..Layout::default()
+    })
+}

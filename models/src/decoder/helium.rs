@@ -1,0 +1,25 @@
+//! Helium (Kyutai 2025): Llama with adjacent rotary pairs.
+
+use super::config_values::epsilon;
+use super::gated::{self, Layout};
+use super::rotary::RotaryKeys;
+use super::weights::{Decoder, ModelConfig};
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::runtime::slice::Slice;
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let keys = RotaryKeys {
+        theta: 1e5,
+        ..RotaryKeys::LLAMA
+    };
+    let model_config = ModelConfig {
+        epsilon: epsilon(config, "rms_norm_eps", 1e-8)?,
+        ..gated::model_config(config, keys)?.with_adjacent_pairs()
+    };
+    let layout = Layout {
+        output_bias: false,
+        ..Layout::with_biases(config)?
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}

@@ -1,0 +1,52 @@
+//! Ministral and Ministral 3 (Mistral AI 2024, 2025), text only: Mistral, of which some layers see a window; the queries of
+//! version 3 grow beyond the context of training.
+
+use serde::Deserialize;
+
+use super::gated::{self, Layout};
+use super::rotary::RotaryKeys;
+use super::weights::{Decoder, ModelConfig, QueryGrowth};
+use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::runtime::slice::Slice;
+
+/// The keys of the rotary positions that state how queries grow.
+#[derive(Deserialize)]
+struct Growth {
+    llama_4_scaling_beta: Option<f32>,
+    original_max_position_embeddings: Option<usize>,
+}
+
+pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let (local, local_layers) = gated::windows(config, |_| true)?;
+    let model_config = ModelConfig {
+        local,
+        query_growth: growth(config)?,
+        ..gated::model_config(config, RotaryKeys::LLAMA)?
+    };
+    let layout = Layout {
+        local_layers,
+        ..Layout::default()
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
+
+fn growth(config: &Config) -> Result<Option<QueryGrowth>, LoadError> {
+    let key = config.present_key(["rope_parameters", "rope_scaling"]);
+    let Some(stated) = config.optional::<Growth>(key)? else {
+        return Ok(None);
+    };
+    match (
+        stated.llama_4_scaling_beta,
+        stated.original_max_position_embeddings,
+    ) {
+        (None, _) => Ok(None),
+        (Some(rate), Some(context)) if rate.is_finite() && context > 0 => {
+            Ok(Some(QueryGrowth { rate, context }))
+        }
+        _ => {
+            let reason = "`llama_4_scaling_beta` needs a positive `original_max_position_embeddings`";
+            Err(config.invalid_value(key, reason))
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Nemotron 4 and Minitron (Parmar et al. 2024): layer norms whose factors are stored minus 1, squared rectified linear units,
+//! rotary positions over a part of a head.
+
+use super::config_values::{activation, epsilon};
+use super::gated::{self, Layout, NormKind};
+use super::rotary::RotaryKeys;
+use super::weights::{Decoder, ModelConfig};
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::runtime::slice::Slice;
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let keys = RotaryKeys {
+        partial: 0.5,
+        ..RotaryKeys::LLAMA
+    };
+    let model_config = ModelConfig {
+        epsilon: epsilon(config, "norm_eps", 1e-5)?,
+        activation: activation(config, "hidden_act", "relu2")?,
+        gated: false,
+        ..gated::model_config(config, keys)?
+    };
+    let layout = Layout {
+        up: &["mlp.up_proj"],
+        norms: NormKind::Layer,
+        norm_offset: 1.0,
+        ..Layout::with_biases(config)?
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}

@@ -1,0 +1,19 @@
+//! Seed-OSS (`ByteDance` 2025): Llama with biases of queries, keys and values.
+
+use super::gated::{self, Layout};
+use super::rotary::RotaryKeys;
+use super::weights::Decoder;
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::runtime::slice::Slice;
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let model_config = gated::model_config(config, RotaryKeys::LLAMA)?;
+    let layout = Layout {
+        qkv_bias: config.optional("attention_bias")?.unwrap_or(true),
+        output_bias: config.optional("attention_out_bias")?.unwrap_or(false),
+        feed_forward_bias: config.optional("mlp_bias")?.unwrap_or(false),
+        ..Layout::default()
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}

@@ -1,0 +1,256 @@
+//! A layer's weights in host memory, as they are transferred to the device.
+
+use std::sync::Arc;
+
+use super::cross_attention::CrossAttention;
+use super::experts::ExpertShape;
+use super::layer::{Layer, Projection};
+use crate::decoder::weights::{CrossWeights, LatentWeights, LayerWeights, LinearWeights, NormWeights};
+use crate::ops::{Activation, Ops, PreparedWeight, from_words, to_words};
+use crate::precision::WeightType;
+
+/// Added to the variance by the norms of latent vectors, whatever the other norms add.
+const LATENT_EPSILON: f32 = 1e-6;
+
+/// Weights of a layer in host memory: prepared for the device, one vector per tensor in the order in which
+/// [`HostLayer::layer`] reads them. The elements are words: f32, or parts of smaller numbers.
+#[derive(Debug)]
+pub(super) struct HostLayer {
+    tensors: Vec<Arc<[u32]>>,
+    shape: Arc<Shape>,
+}
+
+/// Structure of a layer: sizes of the linear layers, and which norms and biases exist.
+#[derive(Debug)]
+struct Shape {
+    local: bool,
+    /// Query, key and value, and output projection.
+    linears: [LinearShape; 3],
+    /// Projections to the latent vectors of queries, and of keys and values.
+    latents: [Option<LinearShape>; 2],
+    /// The feed-forward layer's linear layers.
+    dense: Option<[LinearShape; 2]>,
+    activation: Option<Activation>,
+    has_sinks: bool,
+    experts: Option<ExpertShape>,
+    /// The cross-attention's linear layers, if there is one.
+    cross: Option<[LinearShape; 3]>,
+    /// Which norms exist, and whether they have offsets. The last two are those of latent vectors.
+    norms: [Option<bool>; 11],
+    epsilon: f32,
+}
+
+/// Size of a linear layer, and the type of its weight.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LinearShape {
+    inputs: usize,
+    outputs: usize,
+    kind: WeightType,
+}
+
+/// Stores tensors in the order of transfer.
+struct Store<'a, M: Ops> {
+    ops: &'a M,
+    tensors: Vec<Arc<[u32]>>,
+}
+
+impl<M: Ops> Store<'_, M> {
+    fn norm(&mut self, NormWeights { gamma, beta }: NormWeights) -> bool {
+        let shifts = beta.is_some();
+        self.tensors.push(to_words(gamma).into());
+        self.tensors.extend(beta.map(|beta| Arc::from(to_words(beta))));
+        shifts
+    }
+
+    fn linear(&mut self, linear: LinearWeights, kind: WeightType) -> LinearShape {
+        let LinearWeights {
+            weight,
+            bias,
+            inputs,
+            outputs,
+            ..
+        } = linear.decoded();
+        let prepared = self.ops.prepare(weight, inputs, outputs, kind);
+        self.tensors.push(prepared.words.into());
+        self.tensors.push(to_words(bias).into());
+        LinearShape {
+            inputs,
+            outputs,
+            kind: prepared.kind,
+        }
+    }
+}
+
+impl HostLayer {
+    /// Prepares a layer; its linear layers get weights of this type.
+    pub(super) fn new<M: Ops>(ops: &M, weights: LayerWeights, epsilon: f32, kind: WeightType) -> Self {
+        let mut store = Store {
+            ops,
+            tensors: Vec::new(),
+        };
+        let (cross_norm, cross) = weights.cross.map(parts).unzip();
+        let (query_norm, key_norm, factors) = match weights.head_norms {
+            Some(norms) => (Some(norms.query), Some(norms.key), norms.factors),
+            None => (None, None, None),
+        };
+        // Factors of heads are stored like norms, and multiplied without normalising.
+        let factors = factors.map(|factors| factors.map(|gamma| NormWeights { gamma, beta: None }));
+        let (query_factors, key_factors) = factors.map(<(NormWeights, NormWeights)>::from).unzip();
+        let split = |latent: LatentWeights| (latent.projection, latent.norm);
+        let (query_latent, query_latent_norm) = weights.query_latent.map(split).unzip();
+        let (key_value_latent, key_value_latent_norm) = weights.key_value_latent.map(split).unzip();
+        let norms = [
+            weights.attention_norm,
+            query_norm,
+            key_norm,
+            query_factors,
+            key_factors,
+            weights.attention_output_norm,
+            weights.feed_forward_output_norm,
+            weights.feed_forward_norm,
+            cross_norm,
+            query_latent_norm,
+            key_value_latent_norm,
+        ];
+        let norms = norms.map(|norm| norm.map(|norm| store.norm(norm)));
+        let has_sinks = !weights.sinks.is_empty();
+        if has_sinks {
+            store.tensors.push(to_words(weights.sinks).into());
+        }
+        let latents = [query_latent, key_value_latent];
+        let latents = latents.map(|linear| linear.map(|linear| store.linear(linear, kind)));
+        let linears = [weights.query, weights.key_value, weights.output];
+        let linears = linears.map(|linear| store.linear(linear, kind));
+        let dense = (weights.down.outputs > 0).then_some([weights.up, weights.down]);
+        let dense = dense.map(|linears| linears.map(|linear| store.linear(linear, kind)));
+        let cross = cross.map(|linears| linears.map(|linear| store.linear(linear, kind)));
+        let experts = weights.experts;
+        let experts = experts
+            .map(|experts| ExpertShape::new(experts, kind, &mut |linear, kind| store.linear(linear, kind)));
+        Self {
+            tensors: store.tensors,
+            shape: Arc::new(Shape {
+                local: weights.local,
+                linears,
+                latents,
+                dense,
+                activation: weights.activation,
+                has_sinks,
+                experts,
+                cross,
+                norms,
+                epsilon,
+            }),
+        }
+    }
+
+    /// Size in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.tensors
+            .iter()
+            .map(|tensor| size_of_val::<[u32]>(tensor) as u64)
+            .sum()
+    }
+
+    /// The tensors in the order of transfer.
+    pub(super) fn tensors(&self) -> &[Arc<[u32]>] {
+        &self.tensors
+    }
+
+    /// Builds the layer on the device from a copy of its tensors.
+    pub(super) fn layer<M: Ops>(&self, ops: &M, tensors: Vec<Vec<u32>>) -> Layer<M> {
+        let mut tensors = tensors.into_iter();
+        let mut next = || tensors.next().unwrap_or_default();
+        let Shape {
+            local,
+            linears,
+            latents,
+            dense,
+            activation,
+            has_sinks,
+            ref experts,
+            cross,
+            norms,
+            epsilon,
+        } = *self.shape;
+        let mut norm = |shifts: Option<bool>, epsilon: f32| -> Option<M::Norm> {
+            let shifts = shifts?;
+            let gamma = from_words(next());
+            let beta = shifts.then(|| from_words(next()));
+            Some(ops.norm(gamma, beta, epsilon))
+        };
+        let [norms @ .., query_latent_norm, key_value_latent_norm] = norms;
+        let [
+            attention_norm,
+            query_norm,
+            key_norm,
+            query_factors,
+            key_factors,
+            attention_output_norm,
+            feed_forward_output_norm,
+            feed_forward_norm,
+            cross_norm,
+        ] = norms.map(|shifts| norm(shifts, epsilon));
+        let latent_norms = [query_latent_norm, key_value_latent_norm];
+        let [query_latent_norm, key_value_latent_norm] =
+            latent_norms.map(|shifts| norm(shifts, LATENT_EPSILON));
+        let sinks = has_sinks.then(|| ops.upload(from_words(next()), 1));
+        let mut linear = |shape| {
+            let LinearShape {
+                inputs,
+                outputs,
+                kind,
+            } = shape;
+            let weight = PreparedWeight { kind, words: next() };
+            ops.linear(weight, from_words(next()), inputs, outputs)
+        };
+        let [query_latent, key_value_latent] = latents.map(|shape| shape.map(&mut linear));
+        let [query, key_value, output] = linears.map(&mut linear);
+        let dense = dense.map(|linears| linears.map(&mut linear));
+        let cross = cross_norm.zip(cross).map(|(norm, linears)| {
+            let [query, key_value, output] = linears.map(&mut linear);
+            CrossAttention {
+                norm,
+                query,
+                key_value,
+                output,
+            }
+        });
+        let experts = experts.as_ref().map(|shape| shape.experts(&mut linear));
+        Layer {
+            local,
+            attention_norm,
+            queries: Projection {
+                latent: query_latent.zip(query_latent_norm),
+                linear: query,
+                norm: query_norm,
+                factors: query_factors,
+            },
+            keys_values: Projection {
+                latent: key_value_latent.zip(key_value_latent_norm),
+                linear: key_value,
+                norm: key_norm,
+                factors: key_factors,
+            },
+            sinks,
+            output,
+            attention_output_norm,
+            feed_forward_norm,
+            dense,
+            activation,
+            experts,
+            feed_forward_output_norm,
+            cross,
+        }
+    }
+
+    /// Builds the layer on the device from its own tensors, to stay there.
+    pub(super) fn resident<M: Ops>(&self, ops: &M) -> Layer<M> {
+        self.layer(ops, self.tensors.iter().map(|tensor| tensor.to_vec()).collect())
+    }
+}
+
+/// Splits a cross-attention into its norm and its linear layers.
+fn parts(cross: CrossWeights) -> (NormWeights, [LinearWeights; 3]) {
+    (cross.norm, [cross.query, cross.key_value, cross.output])
+}
