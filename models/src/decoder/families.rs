@@ -128,6 +128,8 @@ pub(super) const FAMILIES: &[Family] = &[
     family!("GPTNeo", "gpt_neo", "transformer.", HeadForm::TIED, gpt_neo::read),
     family!("Bloom", "bloom", "transformer.", HeadForm::TIED, bloom::read),
     family!("Mpt", "mpt", "transformer.", HeadForm::TIED, mpt::read),
+    // As configurations name it that are older than the class in transformers.
+    family!("MPT", "mpt", "transformer.", HeadForm::TIED, mpt::read),
     family!("Gemma", "gemma", "model.", HeadForm::TIED, gemma::read_1),
     family!("Gemma2", "gemma2", "model.", HeadForm::TIED, gemma::read_2),
     family!(
@@ -205,6 +207,8 @@ pub(super) const FAMILIES: &[Family] = &[
     unclassified!("GraniteMoe", "granitemoe", HeadForm::SEPARATE, granite::read_moe),
     family!("GptOss", "gpt_oss", "model.", HeadForm::SEPARATE, gpt_oss::read),
     family!("Phimoe", "phimoe", "model.", HeadForm::WITH_KEY, phimoe::read),
+    // As Microsoft's configurations name it.
+    family!("PhiMoE", "phimoe", "model.", HeadForm::WITH_KEY, phimoe::read),
     family!(
         "DeepseekV2",
         "deepseek_v2",
