@@ -44,13 +44,14 @@ const FAMILIES: [&str; 29] = [
 ];
 
 /// Families that cannot be sliced.
-const WHOLE: [&str; 6] = [
+const WHOLE: [&str; 7] = [
     "resnet",
     "resnet-basic",
     "convnext",
     "convnextv2",
     "swin",
     "swinv2",
+    "bart-classification",
 ];
 
 fn folder(name: &str) -> PathBuf {

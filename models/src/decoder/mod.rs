@@ -1,6 +1,7 @@
 //! Configuration and weights of language models, and one file per architecture that reads them from a checkpoint.
 
 mod alibi;
+mod bart;
 mod bloom;
 mod cohere;
 mod config_values;

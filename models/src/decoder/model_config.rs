@@ -1,9 +1,14 @@
 //! Configuration of a language model: everything that its layers compute. The architectures fill it in.
 
 use super::experts::Routing;
+use crate::checkpoint::TokenRules;
 use crate::ops::{Activation, Heads, RelativeBias, Rotary};
 
 /// Configuration of a decoder: everything that its layers compute.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each names one independent property"
+)]
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ModelConfig {
     /// Size of a hidden vector.
@@ -33,6 +38,9 @@ pub struct ModelConfig {
     pub no_input_norms: bool,
     /// Whether the outputs of attention and feed-forward layer are normalised before they are added (Gemma, `OLMo` 2).
     pub output_norms: bool,
+    /// Whether the norms of a layer normalise the hidden vectors after attention, cross-attention and feed-forward layer
+    /// instead of their inputs (BART). The norm of the last feed-forward layer is then the model's final norm.
+    pub norms_after: bool,
     /// Rotary positions; `None` if positions are learned or relative.
     pub rotary: Option<Rotary>,
     /// Attention of the layers that see a window only; `None` if all layers see everything.
@@ -49,6 +57,8 @@ pub struct ModelConfig {
     pub relative_bias: Option<RelativeBias>,
     /// Tokens that end an answer.
     pub eos_token_ids: Vec<u32>,
+    /// Rules for the tokens of an answer.
+    pub rules: TokenRules,
 }
 
 /// Which elements of queries and keys are normalised together, before they are rotated.

@@ -5,8 +5,8 @@
 use super::head::HeadForm;
 use super::weights::{Decoder, LayerWeights, LinearWeights, NormWeights};
 use super::{
-    bloom, cohere, falcon, gemma, gpt_neo, gpt_neox, gpt2, gptj, granite, llama, mistral, mixtral, mpt, olmo,
-    opt, phi, phi3, qwen, smollm3, stablelm, starcoder2, t5,
+    bart, bloom, cohere, falcon, gemma, gpt_neo, gpt_neox, gpt2, gptj, granite, llama, mistral, mixtral, mpt,
+    olmo, opt, phi, phi3, qwen, smollm3, stablelm, starcoder2, t5,
 };
 use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
 use crate::precision::Table;
@@ -92,6 +92,23 @@ macro_rules! family {
     };
 }
 
+/// An encoder-decoder, which is read as a whole.
+const fn encoder_decoder(
+    generator: &'static str,
+    model_type: &'static str,
+    base: &'static str,
+    read: fn(&mut Checkpoint) -> Result<Decoder, LoadError>,
+) -> Family {
+    Family {
+        generator,
+        readers: None,
+        model_type,
+        base,
+        head: HeadForm::SEPARATE,
+        read: ReadFn::Whole(read),
+    }
+}
+
 const FAMILIES: &[Family] = &[
     family!(
         "GPT2",
@@ -174,22 +191,44 @@ const FAMILIES: &[Family] = &[
         gpt_neox::read
     ),
     family!("GPTJ", "gptj", "transformer.", HeadForm::BIASED, gptj::read),
+    encoder_decoder("T5ForConditionalGeneration", "t5", "", t5::read),
+    encoder_decoder("MT5ForConditionalGeneration", "mt5", "", t5::read),
     Family {
-        generator: "T5ForConditionalGeneration",
-        readers: None,
-        model_type: "t5",
-        base: "",
-        head: HeadForm::SEPARATE,
-        read: ReadFn::Whole(t5::read),
+        // There is no base model: it would give the decoder's states.
+        readers: Some(["BartForSequenceClassification"; 2]),
+        ..encoder_decoder("BartForConditionalGeneration", "bart", "model.", bart::read_bart)
     },
-    Family {
-        generator: "MT5ForConditionalGeneration",
-        readers: None,
-        model_type: "mt5",
-        base: "",
-        head: HeadForm::SEPARATE,
-        read: ReadFn::Whole(t5::read),
-    },
+    encoder_decoder(
+        "MBartForConditionalGeneration",
+        "mbart",
+        "model.",
+        bart::read_mbart,
+    ),
+    encoder_decoder(
+        "PLBartForConditionalGeneration",
+        "plbart",
+        "model.",
+        bart::read_plbart,
+    ),
+    encoder_decoder(
+        "PegasusForConditionalGeneration",
+        "pegasus",
+        "model.",
+        bart::read_pegasus,
+    ),
+    encoder_decoder("MarianMTModel", "marian", "model.", bart::read_marian),
+    encoder_decoder(
+        "M2M100ForConditionalGeneration",
+        "m2m_100",
+        "model.",
+        bart::read_m2m_100,
+    ),
+    encoder_decoder(
+        "BlenderbotForConditionalGeneration",
+        "blenderbot",
+        "model.",
+        bart::read_blenderbot,
+    ),
 ];
 
 /// The output layer of a sequence classifier.
@@ -266,15 +305,24 @@ fn layers(decoder: &Decoder) -> impl Iterator<Item = &LayerWeights> {
 /// Number of weights of the norms beside the layers, which are f32.
 fn outer_norms(decoder: &Decoder) -> usize {
     let encoder = decoder.encoder.as_ref();
-    decoder.embedding_norm.as_ref().map_or(0, NormWeights::elements)
+    let inputs = encoder.and_then(|encoder| encoder.inputs.norm.as_ref());
+    let inputs = decoder.embedding_norm.iter().chain(inputs);
+    inputs.map(NormWeights::elements).sum::<usize>()
         + decoder.final_norm.elements()
         + encoder.map_or(0, |encoder| encoder.final_norm.elements())
+}
+
+/// The positions of a decoder and of its encoder.
+fn positions(decoder: &Decoder) -> impl Iterator<Item = &Table> {
+    let encoder = decoder.encoder.as_ref();
+    let encoder = encoder.and_then(|encoder| encoder.inputs.positions.as_ref());
+    decoder.positions.iter().chain(encoder)
 }
 
 /// Number of weights that a decoder holds.
 fn parameters(decoder: &Decoder) -> usize {
     decoder.embedding.elements()
-        + decoder.positions.as_ref().map_or(0, Table::elements)
+        + positions(decoder).map(Table::elements).sum::<usize>()
         + decoder.head.elements()
         + outer_norms(decoder)
         + layers(decoder).map(LayerWeights::elements).sum::<usize>()
@@ -284,7 +332,7 @@ fn parameters(decoder: &Decoder) -> usize {
 fn bytes(decoder: &Decoder) -> u64 {
     let kind = decoder.weight_type;
     let bytes = decoder.embedding.bytes()
-        + decoder.positions.as_ref().map_or(0, Table::bytes)
+        + positions(decoder).map(Table::bytes).sum::<usize>()
         + decoder.head.bytes(kind.of_embeddings())
         + size_of::<f32>() * outer_norms(decoder)
         + layers(decoder).map(|layer| layer.bytes(kind)).sum::<usize>();
@@ -333,6 +381,7 @@ pub(crate) fn read_layers(
     if let Some(ends) = checkpoint.generation.eos_token_ids.clone() {
         decoder.model_config.eos_token_ids = ends;
     }
+    decoder.model_config.rules = checkpoint.generation.rules.clone();
     Ok(decoder.stored_as(checkpoint.weights.weight_type()))
 }
 

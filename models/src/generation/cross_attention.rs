@@ -19,7 +19,8 @@ pub(super) struct CrossAttention<M: Ops> {
 }
 
 impl<M: Ops> CrossAttention<M> {
-    /// Adds the cross-attention to the prompts to the hidden vectors `x` of the decoder's new tokens.
+    /// Adds the cross-attention to the prompts to the hidden vectors `x` of the decoder's new tokens, which it normalises
+    /// first unless the norms follow.
     pub(super) fn forward(
         &self,
         ops: &M,
@@ -27,7 +28,11 @@ impl<M: Ops> CrossAttention<M> {
         x: &mut M::Matrix,
         prompts: &[AttentionSpans<'_, M::Matrix>],
     ) {
-        let query = ops.multiply(&ops.normalise(x, &self.norm), &self.query);
+        let query = if model_config.norms_after {
+            ops.multiply(x, &self.query)
+        } else {
+            ops.multiply(&ops.normalise(x, &self.norm), &self.query)
+        };
         // Positions in prompt and answer are unrelated, so there is no position bias.
         let attended = ops.attend(&query, prompts, &model_config.heads, ScoreRules::default());
         ops.add(x, &ops.multiply(&attended, &self.output));

@@ -267,7 +267,8 @@ impl<M: Ops> Layer<M> {
 
     /// Computes the cache entries of a mini-batch's new tokens.
     pub(super) fn project(&self, ctx: LayerContext<'_, M>, x: &M::Matrix, positions: &[usize]) -> NewKv<M> {
-        let act = if let Some(norm) = &self.attention_norm {
+        let norm = self.attention_norm.as_ref();
+        let act = if let Some(norm) = norm.filter(|_| !ctx.model_config.norms_after) {
             ctx.ops.normalise(x, norm)
         } else {
             let all = Span {
@@ -322,7 +323,13 @@ impl<M: Ops> Layer<M> {
         };
         let attended = ops.attend(&query, self_spans, &model_config.heads, rules);
         let attended = ops.multiply(&attended, &self.output);
+        let normalise_after = |x: &mut M::Matrix, norm: Option<&M::Norm>| {
+            if let Some(norm) = norm.filter(|_| model_config.norms_after) {
+                *x = ops.normalise(x, norm);
+            }
+        };
         let norm = self.feed_forward_norm.as_ref();
+        let norm = norm.filter(|_| !model_config.norms_after);
         // A parallel feed-forward layer reads the input of the attention.
         let beside = norm.filter(|_| model_config.parallel == Parallel::OwnNorm);
         let beside = beside.map(|norm| ops.normalise(x, norm));
@@ -335,8 +342,10 @@ impl<M: Ops> Layer<M> {
             None => ops.add(x, &output),
         };
         add(x, attended, attention_norm);
+        normalise_after(x, self.attention_norm.as_ref());
         if let Some(cross) = self.cross.as_ref().filter(|_| !prompts.is_empty()) {
             cross.forward(ops, model_config, x, prompts);
+            normalise_after(x, Some(&cross.norm));
         }
         let normed = beside.or_else(|| norm.map(|norm| ops.normalise(x, norm)));
         let input = match &normed {
@@ -356,6 +365,7 @@ impl<M: Ops> Layer<M> {
         if let Some(output) = output {
             add(x, output, feed_forward_norm);
         }
+        normalise_after(x, self.feed_forward_norm.as_ref());
         Ok(())
     }
 }
