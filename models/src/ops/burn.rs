@@ -5,13 +5,14 @@
 
 use std::borrow::Cow;
 
-use burn::tensor::activation::{gelu, gelu_approximate, relu, silu, softmax, tanh};
+use burn::tensor::activation::{gelu, gelu_approximate, relu, sigmoid, silu, softmax, tanh};
 use burn::tensor::{Bool, Device, IndexingUpdateOp, Int, Tensor, TensorData};
 
 use super::{
     Activation, AttentionSpans, Convolution, EncoderAttention, Heads, Ops, OpsError, PreparedWeight, Rotary,
     ScoreRules, Span, from_words,
 };
+use crate::ops::elementwise::QUICK_GELU;
 use crate::precision::WeightType;
 
 mod encoders;
@@ -251,6 +252,9 @@ impl Ops for Burn {
             Activation::GeluTanh => gelu_approximate(x),
             Activation::Silu => silu(x),
             Activation::Tanh => tanh(x),
+            Activation::Relu6 => relu(x).clamp_max(6.0),
+            Activation::Sigmoid => sigmoid(x),
+            Activation::QuickGelu => x.clone() * sigmoid(x * QUICK_GELU),
         };
         if !gated {
             return of(rows);
@@ -360,6 +364,14 @@ impl Ops for Burn {
 
     fn mean(&self, rows: &Tensor<2>, count: usize) -> Tensor<2> {
         images::by_image(rows, count).mean_dim(1).squeeze_dim(1)
+    }
+
+    fn scale_images(&self, rows: &mut Tensor<2>, count: usize, factors: &Tensor<2>) {
+        let factors: Tensor<3> = factors.clone().unsqueeze_dim(1);
+        let scaled = images::by_image(rows, count) * factors;
+        let [height, width] = rows.dims();
+        let scaled: Tensor<2> = scaled.reshape([height, width]);
+        rows.inplace(|_| scaled);
     }
 
     fn normalise_responses(&self, rows: &mut Tensor<2>, count: usize, norm: &BurnNorm) {

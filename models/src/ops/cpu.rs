@@ -13,7 +13,7 @@ use super::{
     Activation, AttentionSpans, Convolution, EncoderAttention, Heads, Ops, OpsError, Rotary, ScoreRules, Span,
 };
 use super::{convolution, pooling, self_attention};
-use crate::ops::elementwise::{gelu_of, gelu_tanh_of, relu_of, sigmoid_of};
+use crate::ops::elementwise::{QUICK_GELU, gelu_of, gelu_tanh_of, relu_of, relu6_of, sigmoid_of};
 use crate::precision::WeightType;
 
 /// Elements per task.
@@ -266,6 +266,10 @@ impl Ops for Cpu {
         pooling::mean(rows, count)
     }
 
+    fn scale_images(&self, rows: &mut Rows, count: usize, factors: &Rows) {
+        pooling::scale_images(rows, count, factors);
+    }
+
     fn normalise_responses(&self, rows: &mut Rows, count: usize, norm: &CpuNorm) {
         let beta = norm.beta.as_deref().unwrap_or_default();
         pooling::normalise_responses(rows, count, &norm.gamma, beta, norm.epsilon);
@@ -389,6 +393,9 @@ impl WithSimd for Activate<'_> {
             Activation::GeluTanh => values.for_each(|value| *value = gelu_tanh_of(*value)),
             Activation::Silu => values.for_each(|value| *value *= sigmoid_of(*value)),
             Activation::Tanh => values.for_each(|value| *value = value.tanh()),
+            Activation::Relu6 => values.for_each(|value| *value = relu6_of(*value)),
+            Activation::Sigmoid => values.for_each(|value| *value = sigmoid_of(*value)),
+            Activation::QuickGelu => values.for_each(|value| *value *= sigmoid_of(QUICK_GELU * *value)),
         }
     }
 }
@@ -413,6 +420,9 @@ mod tests {
         };
         of(Activation::Relu, &|x| x.max(0.0));
         of(Activation::Silu, &|x| x / (1.0 + (-x).exp()));
+        of(Activation::Relu6, &|x| x.clamp(0.0, 6.0));
+        of(Activation::Sigmoid, &|x| 1.0 / (1.0 + (-x).exp()));
+        of(Activation::QuickGelu, &|x| x / (1.0 + (-1.702 * x).exp()));
         of(Activation::GeluTanh, &|x| {
             0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh())
         });
@@ -430,6 +440,9 @@ mod tests {
             Activation::GeluTanh,
             Activation::Silu,
             Activation::Tanh,
+            Activation::Relu6,
+            Activation::Sigmoid,
+            Activation::QuickGelu,
         ] {
             // Longer than a vector, so that vector code computes it too.
             let values = activated(vec![f32::NAN; 67], activation, false);

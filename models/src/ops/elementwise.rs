@@ -38,6 +38,9 @@ pub(crate) fn gelu_tanh_of(x: f32) -> f32 {
     x * sigmoid_of(2.0 * u)
 }
 
+/// Factor of the sigmoid's input in GELU by the sigmoid.
+pub(crate) const QUICK_GELU: f32 = 1.702;
+
 /// The rectified linear unit; NaN stays NaN.
 #[expect(
     clippy::inline_always,
@@ -46,6 +49,17 @@ pub(crate) fn gelu_tanh_of(x: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn relu_of(x: f32) -> f32 {
     if x < 0.0 { 0.0 } else { x }
+}
+
+/// The rectified linear unit of at most 6; NaN stays NaN.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+pub(crate) fn relu6_of(x: f32) -> f32 {
+    let x = relu_of(x);
+    if x > 6.0 { 6.0 } else { x }
 }
 
 /// `exp(-y)` for `y >= 0`, NaN for NaN, by `2^n * exp(r)` with `|r| <= ln(2) / 2`.
@@ -98,7 +112,14 @@ mod tests {
 
     #[test]
     fn not_a_number_stays_so() {
-        for of in [gelu_of, gelu_tanh_of, sigmoid_of, relu_of, exp_of_negative] {
+        for of in [
+            gelu_of,
+            gelu_tanh_of,
+            sigmoid_of,
+            relu_of,
+            relu6_of,
+            exp_of_negative,
+        ] {
             assert!(of(f32::NAN).is_nan());
         }
     }

@@ -56,6 +56,12 @@ pub enum Activation {
     Silu,
     /// The hyperbolic tangent.
     Tanh,
+    /// Rectified linear unit of at most 6.
+    Relu6,
+    /// `1 / (1 + exp(-x))`.
+    Sigmoid,
+    /// GELU by the sigmoid: `x / (1 + exp(-1.702 x))`.
+    QuickGelu,
 }
 
 /// Attention heads.
@@ -376,6 +382,9 @@ pub trait Ops: Send + Sync + 'static {
     /// `x * (gamma * r + 1) + beta`, where `r` is the length of a channel of the image over the mean length of its
     /// channels.
     fn normalise_responses(&self, rows: &mut Self::Matrix, count: usize, norm: &Self::Norm);
+
+    /// Multiplies the `count` rows of every image by its row of `factors`, in place.
+    fn scale_images(&self, rows: &mut Self::Matrix, count: usize, factors: &Self::Matrix);
 
     /// Copies single rows into one matrix; a row that the matrix does not have is zeros.
     fn select(&self, matrix: &Self::Matrix, rows: &[usize]) -> Self::Matrix;
