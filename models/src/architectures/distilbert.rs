@@ -45,6 +45,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         },
         encoder,
         final_norm: None,
+        buffers: &[],
         position_bias: None,
         distances: None,
         classifier: HeadForm::first("pre_classifier", Activation::Relu, "classifier"),

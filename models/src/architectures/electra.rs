@@ -1,6 +1,6 @@
 //! ELECTRA (Clark et al. 2020): BERT whose embeddings may be narrower than its blocks.
 
-use super::text_form::{HeadForm, Projection, TextForm};
+use super::text_form::{HeadForm, TextForm};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -11,12 +11,6 @@ use crate::ops::Activation;
 pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
     let head = HeadForm::first("classifier.dense", Activation::Gelu, "classifier.out_proj");
     let mut form = TextForm::like_bert(config, "electra", head)?;
-    let width = config
-        .optional_size("embedding_size")?
-        .unwrap_or(form.encoder.width);
-    if width != form.encoder.width {
-        form.embeddings.width = width;
-        form.embeddings.projection = Some(Projection::AfterNorm("embeddings_project"));
-    }
+    form.embed_narrower(config)?;
     Ok(form)
 }

@@ -360,9 +360,12 @@ pub(super) fn activation(config: &Config, key: &str) -> Result<Activation, LoadE
         "relu" => Ok(Activation::Relu),
         "silu" | "swish" => Ok(Activation::Silu),
         "tanh" => Ok(Activation::Tanh),
+        "quick_gelu" => Ok(Activation::QuickGelu),
+        "relu6" => Ok(Activation::Relu6),
+        "sigmoid" => Ok(Activation::Sigmoid),
         _ => Err(config.invalid_value(
             key,
-            "gelu, gelu_new, gelu_pytorch_tanh, relu, silu and tanh are supported",
+            "gelu, gelu_new, gelu_pytorch_tanh, quick_gelu, relu, relu6, sigmoid, silu and tanh are supported",
         )),
     }
 }

@@ -11,7 +11,7 @@ use crate::runtime::slice::Slice;
 use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 
-const FAMILIES: [&str; 29] = [
+const FAMILIES: [&str; 33] = [
     "beit",
     "beit-shared",
     "distilbert",
@@ -39,18 +39,30 @@ const FAMILIES: [&str; 29] = [
     "vit-msn",
     "dinov2",
     "dinov2-registers",
+    "clip",
+    "siglip",
+    "roformer",
+    "roformer-question-answering",
     "llama-classification",
     "gpt2-classification",
 ];
 
 /// Families that cannot be sliced.
-const WHOLE: [&str; 6] = [
+const WHOLE: [&str; 14] = [
     "resnet",
     "resnet-basic",
     "convnext",
     "convnextv2",
     "swin",
     "swinv2",
+    "bart-classification",
+    "regnet",
+    "regnet-x",
+    "mobilenet-v1",
+    "mobilenet-v2",
+    "mobilenet-v2-torch",
+    "efficientnet",
+    "efficientnet-max",
 ];
 
 fn folder(name: &str) -> PathBuf {

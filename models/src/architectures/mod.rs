@@ -20,6 +20,7 @@ pub(crate) mod onnx;
 mod patches;
 pub(crate) mod registry;
 mod roberta;
+mod roformer;
 pub(crate) mod text;
 mod text_decoder;
 mod text_encoder;

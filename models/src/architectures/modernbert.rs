@@ -89,6 +89,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         },
         encoder,
         final_norm: Some("final_norm"),
+        buffers: &[],
         position_bias: None,
         distances: None,
         classifier: head,

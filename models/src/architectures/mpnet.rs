@@ -50,6 +50,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         },
         encoder,
         final_norm: None,
+        buffers: &[],
         position_bias: Some(PositionBias {
             name: "encoder.relative_attention_bias",
             buckets,

@@ -90,6 +90,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         },
         encoder,
         final_norm: None,
+        buffers: &[],
         position_bias: None,
         distances: None,
         classifier: HeadForm::first("nomic_bert.pooler.dense", Activation::Tanh, "classifier"),

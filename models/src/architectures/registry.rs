@@ -11,7 +11,7 @@ use super::text_form::TextForm;
 use super::text_head::TextTask;
 use super::{
     albert, bert, cnn, deberta, distilbert, electra, ernie, grid, mlp, modernbert, mpnet, nomic_bert,
-    roberta, vision, vit, vit_form,
+    roberta, roformer, vision, vit, vit_form,
 };
 use crate::checkpoint::{Checkpoint, Config, LoadError, SentenceModules, WeightTotals};
 use crate::decoder::registry::{self as decoders, DecoderTask};
@@ -138,6 +138,7 @@ const TEXT_FAMILIES: &[TextFamily] = &[
         &["nomic_bert.pooler.", "pooler."]
     ),
     family!("Electra", "electra", electra::form, &[]),
+    family!("RoFormer", "roformer", roformer::form, &[]),
     family!("Albert", "albert", albert::form, &["albert.pooler.", "pooler."]),
     family!("MPNet", "mpnet", mpnet::form, &["mpnet.pooler.", "pooler."]),
     family!("Deberta", "deberta", deberta::first, &["pooler."]),
@@ -160,13 +161,27 @@ const fn image_classifier(
     }
 }
 
-const OTHERS: [Architecture; 15] = [
+const OTHERS: [Architecture; 21] = [
     Architecture {
         name: "BeitForImageClassification",
         model_type: "beit",
         head: Some("classifier."),
         build: Build::Image(vit_form::Form::BEIT),
         unused: &["beit.embeddings.mask_token"],
+    },
+    Architecture {
+        name: "CLIPForImageClassification",
+        model_type: "clip",
+        head: Some("classifier."),
+        build: Build::Image(vit_form::Form::CLIP),
+        unused: &["vision_model.post_layernorm."],
+    },
+    Architecture {
+        name: "SiglipForImageClassification",
+        model_type: "siglip",
+        head: Some("classifier."),
+        build: Build::Image(vit_form::Form::SIGLIP),
+        unused: &["vision_model.head."],
     },
     image_classifier("ResNetForImageClassification", "resnet", vision::resnet::build),
     image_classifier(
@@ -179,6 +194,22 @@ const OTHERS: [Architecture; 15] = [
         "convnextv2",
         vision::convnext::build_second,
     ),
+    image_classifier(
+        "EfficientNetForImageClassification",
+        "efficientnet",
+        vision::efficientnet::build,
+    ),
+    image_classifier(
+        "MobileNetV1ForImageClassification",
+        "mobilenet_v1",
+        vision::mobilenet::build,
+    ),
+    image_classifier(
+        "MobileNetV2ForImageClassification",
+        "mobilenet_v2",
+        vision::mobilenet::build_second,
+    ),
+    image_classifier("RegNetForImageClassification", "regnet", vision::regnet::build),
     image_classifier("SwinForImageClassification", "swin", vision::swin::build),
     image_classifier(
         "Swinv2ForImageClassification",

@@ -1,7 +1,8 @@
 //! Classifiers and embedding models whose layers are those of a language model: each token sees earlier ones only.
 //!
 //! Inputs: as of a text encoder without token types ([`super::text_encoder`]). Masked tokens are left out, as if they had not been
-//! sent. A classifier reads the last token that is not padding, by the layer `score`; an embedding model pools as the modules
+//! sent. A classifier reads the last token that is not padding, by the layer `score`; BART's reads the last token of its decoder,
+//! which must be an end of the text, by two layers. An embedding model pools as the modules
 //! of sentence-transformers say, or gives the mean of the tokens. As slices, all but the last return `hidden_states` FP32
 //! `[sequence, width]`, which all but the first take.
 
@@ -45,6 +46,13 @@ pub(super) fn build(
         HeadForm::Modules(_) => (Task::Embedding, Vec::new()),
     };
     let decoder = registry::read_layers(&mut checkpoint, found, slice)?;
+    let is_encoder_decoder = decoder.encoder.is_some();
+    if is_encoder_decoder && found.task != DecoderTask::Classification {
+        return Err(LoadError::NotServed {
+            name: checkpoint.name,
+            reason: "an encoder-decoder gives no embeddings".into(),
+        });
+    }
     let mut input_stage = None;
     if slice.is_first() {
         let context = decoder.model_config.context;
@@ -54,11 +62,18 @@ pub(super) fn build(
             context: max_tokens.unwrap_or(context).min(context),
         };
         let padding = match found.task {
-            DecoderTask::Classification => checkpoint.config.optional::<i64>("pad_token_id")?,
+            DecoderTask::Classification if !is_encoder_decoder => {
+                checkpoint.config.optional::<i64>("pad_token_id")?
+            }
             _ => None,
         };
+        let end = is_encoder_decoder.then(|| checkpoint.config.required::<u32>("eos_token_id"));
         let reader = TextReader::new(checkpoint.tokenizer.as_ref(), limits, Texts::OneOrTwo)?;
-        input_stage = Some(InputStage { reader, padding });
+        input_stage = Some(InputStage {
+            reader,
+            padding,
+            end: end.transpose()?,
+        });
     }
     let layers = registry::totals(&decoder);
     let before = checkpoint.weights.totals();
@@ -100,6 +115,8 @@ struct InputStage {
     reader: TextReader,
     /// Token after whose last other token a classifier sees nothing; `None` if all tokens count.
     padding: Option<i64>,
+    /// Token that must end a text; `None` if any may.
+    end: Option<u32>,
 }
 
 impl InputStage {
@@ -136,6 +153,9 @@ impl<O: Ops + Clone> TextDecoder<O> {
                 weights: &mut checkpoint.weights,
             };
             let head = match head {
+                HeadForm::Score(classifier) if decoder.encoder.is_some() => {
+                    Head::after_decoder(&mut layers, classifier, width)?
+                }
                 HeadForm::Score(classifier) => Head::score(&mut layers, classifier, width)?,
                 HeadForm::Modules(modules) => Head::embedding(&mut layers, modules, width)?,
             };
@@ -160,15 +180,22 @@ impl<O: Ops> TextDecoder<O> {
         };
         let windows = input_stage.reader.read(inputs)?;
         let tokens = windows.first().map(|tokens| input_stage.visible(tokens));
-        Ok(self.layers.embed(&tokens.unwrap_or_default()))
+        let tokens = tokens.unwrap_or_default();
+        match input_stage.end {
+            Some(end) if tokens.last() != Some(&end) => Err(ModelError::BadInput {
+                name: inputs
+                    .first()
+                    .map_or_else(|| "input_ids".into(), |input| input.name.clone()),
+                reason: format!("its last token must be {end}, the end of the text, which is classified"),
+            }),
+            _ => Ok(self.layers.embed(&tokens)),
+        }
     }
 
     fn answer(&self, requests: &[Vec<f32>]) -> Result<BatchResults, ModelError> {
         let (ops, width) = (&self.ops, self.layers.model_config().width);
-        let lengths: Vec<usize> = requests
-            .iter()
-            .map(|states| states.len() / width.max(1))
-            .collect();
+        let lengths = requests.iter().map(|states| self.layers.tokens(states));
+        let lengths: Vec<usize> = lengths.collect();
         let states = self.layers.hidden_states(requests.concat(), &lengths);
         let states = states.map_err(|error| device_failed(&error))?;
         let Some((norm, head)) = &self.last_stage else {

@@ -50,6 +50,19 @@ fn padding_changes_no_class() {
 }
 
 #[test]
+fn the_classifier_of_an_encoder_decoder_needs_the_end_of_the_text() {
+    let mut model = loaded(&folder("bart-classification")).unwrap().model;
+    let answers = model.run(&[
+        request(&[7, 8, 2], None),
+        request(&[7, 8, 2, 1, 1], Some(&[1, 1, 1, 0, 0])),
+        request(&[7, 8, 9], None),
+    ]);
+    assert_eq!(logits(&answers[0]), logits(&answers[1]));
+    let refused = answers[2].as_ref().unwrap_err().to_string();
+    assert!(refused.contains("its last token must be 2"), "{refused}");
+}
+
+#[test]
 fn a_directory_of_sentence_transformers_around_a_language_model_gives_its_embeddings() {
     let dir = folder("qwen3-embedding");
     assert_eq!(architecture(&dir).unwrap(), "Qwen3Model");

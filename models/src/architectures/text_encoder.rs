@@ -51,6 +51,7 @@ pub(super) fn build(
     for block in &mut form.blocks {
         block.prefix = format!("{base}{}", block.prefix);
     }
+    checkpoint.weights.ignore_suffixes(form.buffers);
     let names = BaseNames { base, max_tokens };
     let model =
         with_ops!(device, ops => TextEncoder::boxed(ops, checkpoint, device, slice, (&form, head, &names))?);

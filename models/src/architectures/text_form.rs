@@ -21,6 +21,8 @@ pub(super) struct TextForm {
     pub embeddings: Embeddings,
     /// Norm after the blocks.
     pub final_norm: Option<&'static str>,
+    /// Ends of the names of tensors that files have and that are computed here.
+    pub buffers: &'static [&'static str],
     /// Position bias that the blocks share.
     pub position_bias: Option<PositionBias>,
     /// Vectors of distances that the blocks share.
@@ -200,11 +202,26 @@ impl TextForm {
             },
             encoder,
             final_norm: None,
+            buffers: &[],
             position_bias: None,
             distances: None,
             classifier,
             spans: HeadForm::SPANS,
         })
+    }
+
+    /// Makes the embeddings as narrow as `embedding_size` says, with a layer to the width of the blocks, as in ELECTRA.
+    ///
+    /// # Errors
+    /// [`LoadError::BadKey`] for an invalid size.
+    pub(super) fn embed_narrower(&mut self, config: &Config) -> Result<(), LoadError> {
+        let own = self.encoder.width;
+        let width = config.optional_size("embedding_size")?.unwrap_or(own);
+        if width != own {
+            self.embeddings.width = width;
+            self.embeddings.projection = Some(Projection::AfterNorm("embeddings_project"));
+        }
+        Ok(())
     }
 
     /// Makes positions count from the padding's token id on, as in RoBERTa.

@@ -135,6 +135,28 @@ impl<O: Ops> Head<O> {
         })
     }
 
+    /// Takes the head of a classifier that is an encoder-decoder: two layers over the decoder's last token.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn after_decoder(
+        layers: &mut Layers<'_, O>,
+        classifier: Classifier,
+        width: usize,
+    ) -> Result<Self, LoadError> {
+        let (name, columns) = ("classification_head", classifier.len());
+        let dense = layers.linear(&format!("{name}.dense"), width, width)?;
+        Ok(Self::Classes {
+            pooling: Pooling::Last,
+            layers: HeadLayers {
+                dense: Some((dense, Activation::Tanh, None)),
+                output: layers.linear(&format!("{name}.out_proj"), width, columns)?,
+                columns,
+            },
+            classifier,
+        })
+    }
+
     /// Takes the layers after the pooling of an embedding model.
     ///
     /// # Errors

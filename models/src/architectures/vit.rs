@@ -1,6 +1,7 @@
 //! ViT (Dosovitskiy et al. 2021) and models like it: ViT-MSN; DeiT (Touvron et al. 2021), which has a distillation token
 //! beside the class token; `DINOv2` (Oquab et al. 2024), which scales the outputs of its layers, classifies the mean of the
-//! patches too, and may have registers (Darcet et al. 2024); `BEiT` (Bao et al. 2022), with a bias by relative position.
+//! patches too, and may have registers (Darcet et al. 2024); `BEiT` (Bao et al. 2022), with a bias by relative position; the
+//! image encoders of CLIP (Radford et al. 2021) and `SigLIP` (Zhai et al. 2023), whose patches' mean is classified.
 //! Each is a [`Form`].
 //!
 //! Inputs: `pixel_values` FP32 `[channels, height, width]`, normalised according to the checkpoint's
@@ -72,11 +73,13 @@ struct InputStage<O: Ops> {
     projection: O::Linear,
     /// Added to the projected patches, `[tokens, width]`.
     offsets: O::Matrix,
+    /// Norm of the sum.
+    norm: Option<O::Norm>,
 }
 
 /// Computes logits from hidden states.
 struct Head<O: Ops> {
-    norm: O::Norm,
+    norm: Option<O::Norm>,
     /// One per classified token; one alone if the mean of the patches is classified too.
     outputs: Vec<O::Linear>,
     classifier: Classifier,
@@ -94,17 +97,37 @@ impl<O: Ops> InputStage<O> {
         form: Form,
         (patches, trained): (&Patches, &Patches),
         registers: usize,
-        width: usize,
+        (width, epsilon): (usize, f64),
     ) -> Result<Self, LoadError> {
         let at = |name: &str| format!("{}.embeddings.{name}", form.base);
         let ([down, across], tokens) = (patches.patch, form.tokens.len());
+        let norm = form.clip.and_then(|clip| clip.input_norm);
+        let norm = norm.map(|name| layers.layer_norm(&format!("{}.{name}", form.base), width, epsilon));
+        let norm = norm.transpose()?;
         let weights = &mut *layers.weights;
+        let (projection, positions, flat) = match form.clip {
+            Some(_) => ("patch_embedding", "position_embedding.weight", true),
+            None => ("patch_embeddings.projection", "position_embeddings", false),
+        };
+        // Tables have a dimension of images before the others, unless they are `flat`.
+        let shape = |sides: &[usize]| {
+            if flat {
+                sides.to_vec()
+            } else {
+                [&[1], sides].concat()
+            }
+        };
         let kernel = weights.take(
-            &at("patch_embeddings.projection.weight"),
+            &at(&format!("{projection}.weight")),
             &[width, patches.channels, down, across],
         )?;
-        let bias = weights.take(&at("patch_embeddings.projection.bias"), &[width])?;
-        let take = |name: &&str| weights.take(&at(name), &[1, 1, width]);
+        let bias = if form.clip.is_none_or(|clip| clip.biased) {
+            weights.take(&at(&format!("{projection}.bias")), &[width])?
+        } else {
+            vec![0.0; width]
+        };
+        let token_shape = if flat { vec![width] } else { vec![1, 1, width] };
+        let take = |name: &&str| weights.take(&at(name), &token_shape);
         let mut offsets = form
             .tokens
             .iter()
@@ -113,7 +136,7 @@ impl<O: Ops> InputStage<O> {
             .concat();
         let count = trained.count().saturating_add(tokens);
         let mut positions = if form.positions {
-            weights.take(&at("position_embeddings"), &[1, count, width])?
+            weights.take(&at(positions), &shape(&[count, width]))?
         } else {
             vec![0.0; count.saturating_mul(width)]
         };
@@ -134,6 +157,7 @@ impl<O: Ops> InputStage<O> {
         Ok(Self {
             projection: layers.upload(transposed(&kernel, pixels), Vec::new(), pixels, width),
             offsets: layers.ops.upload(offsets, width),
+            norm,
         })
     }
 }
@@ -174,34 +198,30 @@ impl<O: Ops> Vit<O> {
         slice: Slice,
         (form, classifier): (Form, Classifier),
     ) -> Result<Box<dyn Model>, LoadError> {
-        let (form, relative) = form.configured(&checkpoint.config)?;
-        let (mut config, names) = form.blocks(&checkpoint.config)?;
+        let settings = form.settings(&checkpoint.config)?;
+        let (form, relative) = form.configured(&settings)?;
+        let (mut config, names) = form.blocks(&settings)?;
         config.norms_first = true;
         let registers = match form.registers {
-            Some(_) => checkpoint
-                .config
-                .optional_size("num_register_tokens")?
-                .unwrap_or(4),
+            Some(_) => settings.optional_size("num_register_tokens")?.unwrap_or(4),
             None => 0,
         };
-        let trained = Patches::read(&checkpoint.config)?;
+        let trained = Patches::read(&settings)?;
         let mut patches = trained;
         if let (true, Some(config)) = (form.dino, &checkpoint.preprocessor) {
             // Files are often prepared in another size than that of training.
             patches.image = images::fixed_size(config, trained.channels)?.unwrap_or(trained.image);
         }
         if relative != RelativePositions::default() {
-            images::limit_size(&checkpoint.config, "image_size", patches.image)?;
+            images::limit_size(&settings, "image_size", patches.image)?;
             let [down, across] = patches.grid();
             if down != across {
                 let reason = "relative positions need as many patches in both directions";
-                return Err(checkpoint.config.invalid_value("image_size", reason));
+                return Err(settings.invalid_value("image_size", reason));
             }
         }
         if patches.count() == 0 {
-            return Err(checkpoint
-                .config
-                .invalid_value("patch_size", "it must fit the prepared images"));
+            return Err(settings.invalid_value("patch_size", "it must fit the prepared images"));
         }
         let width = config.width;
         let [height, across] = patches.image;
@@ -213,12 +233,18 @@ impl<O: Ops> Vit<O> {
         let input_stage = if slice.is_first() {
             Some((
                 input,
-                InputStage::take(&mut layers, form, (&patches, &trained), registers, width)?,
+                InputStage::take(
+                    &mut layers,
+                    form,
+                    (&patches, &trained),
+                    registers,
+                    (width, config.epsilon),
+                )?,
             ))
         } else {
             None
         };
-        let forms = config.numbered(&format!("{}.encoder.layer", form.base));
+        let forms = config.numbered(&form.block_prefix());
         let blocks = config.take_blocks(&mut layers, &forms, &names, None, slice)?;
         let parts = forms.get(slice.blocks(forms.len())).unwrap_or_default();
         let base = format!("{}.encoder", form.base);
@@ -231,15 +257,20 @@ impl<O: Ops> Vit<O> {
                     .map(|name| layers.linear(name, width, classifier.len()))
                     .collect::<Result<_, _>>()?,
                 HeadForm::FirstAndMean => vec![layers.linear("classifier", 2 * width, classifier.len())?],
-                HeadForm::Mean => vec![layers.linear("classifier", width, classifier.len())?],
+                HeadForm::Mean | HeadForm::MeanOf(_) => {
+                    vec![layers.linear("classifier", width, classifier.len())?]
+                }
             };
             let norm = match form.head {
-                HeadForm::Mean => "pooler.layernorm",
-                _ => "layernorm",
+                HeadForm::Mean => Some("pooler.layernorm"),
+                HeadForm::MeanOf(norm) => norm,
+                HeadForm::Tokens(_) | HeadForm::FirstAndMean => Some("layernorm"),
             };
+            let norm =
+                norm.map(|norm| layers.layer_norm(&format!("{}.{norm}", form.base), width, config.epsilon));
             Some(Head {
                 outputs,
-                norm: layers.layer_norm(&format!("{}.{norm}", form.base), width, config.epsilon)?,
+                norm: norm.transpose()?,
                 classifier,
             })
         } else {
@@ -296,7 +327,11 @@ impl<O: Ops> Vit<O> {
                 count: 1,
             });
             let first = ops.gather(&spans.collect::<Vec<_>>(), width);
-            let logits = ops.multiply(&ops.normalise(&first, &head.norm), output);
+            let first = match &head.norm {
+                Some(norm) => ops.normalise(&first, norm),
+                None => first,
+            };
+            let logits = ops.multiply(&first, output);
             let logits = rows(ops, &logits, head.classifier.len())?;
             for (sum, logits) in sum.iter_mut().flatten().zip(logits.iter().flatten()) {
                 *sum += logits / head.outputs.len() as f32;
@@ -305,18 +340,22 @@ impl<O: Ops> Vit<O> {
         Ok(sum.iter().map(|logits| head.classifier.outputs(logits)).collect())
     }
 
-    /// Classifies the mean of the patches of every image, which is then normalised, or the first token and the mean of
-    /// what was normalised before.
+    /// Classifies the mean of the patches of every image, which is then normalised, or the mean, or the first token and the
+    /// mean, of what was normalised before.
     fn classify_mean(&self, head: &Head<O>, states: &O::Matrix) -> Result<BatchResults, ModelError> {
         let (ops, width) = (&self.ops, self.width);
-        let mean_alone = matches!(self.form.head, HeadForm::Mean);
-        let normalised = (!mean_alone).then(|| ops.normalise(states, &head.norm));
+        let takes_first = matches!(self.form.head, HeadForm::FirstAndMean);
+        let norm_follows = matches!(self.form.head, HeadForm::Mean);
+        let norm = head.norm.as_ref();
+        let normalised = norm
+            .filter(|_| !norm_follows)
+            .map(|norm| ops.normalise(states, norm));
         let values = ops.values(normalised.as_ref().unwrap_or(states));
         let values = values.map_err(|error| device_failed(&error))?;
         let mut pairs = Vec::new();
         for image in values.chunks((self.tokens() * width).max(1)) {
             let patches = image.get(self.first * width..).unwrap_or_default();
-            if !mean_alone {
+            if takes_first {
                 pairs.extend(image.iter().take(width));
             }
             let from = pairs.len();
@@ -331,10 +370,10 @@ impl<O: Ops> Vit<O> {
         let Some(output) = head.outputs.first() else {
             return Ok(Vec::new());
         };
-        let features = if mean_alone {
-            ops.normalise(&ops.upload(pairs, width), &head.norm)
-        } else {
-            ops.upload(pairs, 2 * width)
+        let features = ops.upload(pairs, if takes_first { 2 * width } else { width });
+        let features = match norm.filter(|_| norm_follows) {
+            Some(norm) => ops.normalise(&features, norm),
+            None => features,
         };
         let logits = ops.multiply(&features, output);
         let logits = rows(ops, &logits, head.classifier.len())?;
@@ -361,6 +400,9 @@ impl<O: Ops> Vit<O> {
             &mut projected,
             &ops.gather(&vec![offsets; images.len()], self.width),
         );
-        projected
+        match &input_stage.norm {
+            Some(norm) => ops.normalise(&projected, norm),
+            None => projected,
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Descriptions of ViT and models like it: ViT-MSN, DeiT, `DINOv2`, `BEiT`.
+//! Descriptions of ViT and models like it: ViT-MSN, DeiT, `DINOv2`, `BEiT`, and the image encoders of CLIP and `SigLIP`.
 
 use super::encoder::{BlockNames, EncoderConfig, activation, epsilon};
 use crate::checkpoint::{Config, LoadError};
@@ -34,6 +34,29 @@ const BEIT_NAMES: BlockNames = BlockNames {
     ..BLOCK_NAMES
 };
 
+const CLIP_NAMES: BlockNames = BlockNames {
+    projections: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    output: "self_attn.out_proj",
+    attention_norm: "layer_norm1",
+    up: &["mlp.fc1"],
+    down: "mlp.fc2",
+    feed_forward_norm: "layer_norm2",
+    ..BLOCK_NAMES
+};
+
+/// How an image encoder that classes of image and text share differs from ViT.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ClipForm {
+    /// Norm of the first block's input.
+    pub input_norm: Option<&'static str>,
+    /// Whether the projection of patches has a bias.
+    pub biased: bool,
+    /// Defaults of its settings.
+    patch: usize,
+    activation: &'static str,
+    epsilon: f64,
+}
+
 /// What distinguishes the architectures.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Form {
@@ -49,6 +72,8 @@ pub(super) struct Form {
     pub dino: bool,
     /// Whether settings of `BEiT` apply.
     pub beit: bool,
+    /// Whether the settings are those of `vision_config`, with the names of CLIP.
+    pub clip: Option<ClipForm>,
     /// Whether places have vectors of their own.
     pub positions: bool,
 }
@@ -71,6 +96,8 @@ pub(super) enum HeadForm {
     FirstAndMean,
     /// The mean of the patches, which is normalised.
     Mean,
+    /// The mean of the patches, which are normalised by a norm of this name, if there is one.
+    MeanOf(Option<&'static str>),
 }
 
 impl Form {
@@ -82,7 +109,37 @@ impl Form {
         head: HeadForm::Tokens(&["classifier"]),
         dino: false,
         beit: false,
+        clip: None,
         positions: true,
+    };
+    /// `CLIPForImageClassification`.
+    pub(super) const CLIP: Self = Self {
+        base: "vision_model",
+        tokens: &["class_embedding"],
+        head: HeadForm::MeanOf(None),
+        clip: Some(ClipForm {
+            // Misspelt by its authors.
+            input_norm: Some("pre_layrnorm"),
+            biased: false,
+            patch: 32,
+            activation: "quick_gelu",
+            epsilon: 1e-5,
+        }),
+        ..Self::VIT
+    };
+    /// `SiglipForImageClassification`.
+    pub(super) const SIGLIP: Self = Self {
+        base: "vision_model",
+        tokens: &[],
+        head: HeadForm::MeanOf(Some("post_layernorm")),
+        clip: Some(ClipForm {
+            input_norm: None,
+            biased: true,
+            patch: 16,
+            activation: "gelu_pytorch_tanh",
+            epsilon: 1e-6,
+        }),
+        ..Self::VIT
     };
     /// `BeitForImageClassification`.
     pub(super) const BEIT: Self = Self {
@@ -114,6 +171,35 @@ impl Form {
         registers: Some("register_tokens"),
         ..Self::DINO
     };
+
+    /// Returns the configuration of the image encoder: that of the checkpoint, or its `vision_config`, of which files leave out
+    /// defaults.
+    ///
+    /// # Errors
+    /// [`LoadError::BadKey`] if `vision_config` is no object.
+    pub(super) fn settings(self, config: &Config) -> Result<Config, LoadError> {
+        let Some(clip) = self.clip else {
+            return Ok(config.clone());
+        };
+        let defaults = [
+            ("hidden_size", 768.into()),
+            ("intermediate_size", 3072.into()),
+            ("num_hidden_layers", 12.into()),
+            ("num_attention_heads", 12.into()),
+            ("num_channels", 3.into()),
+            ("image_size", 224.into()),
+            ("patch_size", clip.patch.into()),
+            ("hidden_act", clip.activation.into()),
+            ("layer_norm_eps", clip.epsilon.into()),
+        ];
+        config.section("vision_config", &defaults)
+    }
+
+    /// Prefix of the numbered blocks.
+    pub(super) fn block_prefix(self) -> String {
+        let layers = if self.clip.is_some() { "layers" } else { "layer" };
+        format!("{}.encoder.{layers}", self.base)
+    }
 
     /// Returns the form that the settings of a checkpoint give, and its biases by relative position.
     ///
@@ -147,7 +233,12 @@ impl Form {
             return Ok((read, if scaled { BEIT_NAMES } else { BLOCK_NAMES }));
         }
         if !self.dino {
-            return Ok((EncoderConfig::read(config)?, BLOCK_NAMES));
+            let names = if self.clip.is_some() {
+                CLIP_NAMES
+            } else {
+                BLOCK_NAMES
+            };
+            return Ok((EncoderConfig::read(config)?, names));
         }
         let keys = [
             "hidden_size",

@@ -86,6 +86,21 @@ impl Config {
         })
     }
 
+    /// Returns the object of a key as a configuration of its own; `defaults` are the values of keys that it lacks.
+    ///
+    /// # Errors
+    /// [`LoadError::BadKey`] if it is present and not an object.
+    pub(crate) fn section(&self, key: &str, defaults: &[(&str, Value)]) -> Result<Self, LoadError> {
+        let mut keys: Map<String, Value> = self.optional(key)?.unwrap_or_default();
+        for (key, value) in defaults {
+            keys.entry(*key).or_insert_with(|| value.clone());
+        }
+        Ok(Self {
+            file: self.file.clone(),
+            keys,
+        })
+    }
+
     /// Returns the name that a key has in this file, of two that old and new files use.
     pub(crate) fn present_key(&self, [first, second]: [&'static str; 2]) -> &'static str {
         let is_old = !self.keys.contains_key(first) && self.keys.contains_key(second);
@@ -191,6 +206,26 @@ mod tests {
             Err(LoadError::BadKey { .. })
         ));
         assert_eq!(config.optional::<u32>("other").unwrap(), None);
+    }
+
+    #[test]
+    fn a_section_has_defaults() {
+        let config = config(r#"{"vision_config": {"width": 3}, "other": 4}"#);
+        let defaults = [("width", 1.into()), ("depth", 2.into())];
+        let section = config.section("vision_config", &defaults).unwrap();
+        assert_eq!(
+            (section.size("width").unwrap(), section.size("depth").unwrap()),
+            (3, 2)
+        );
+        assert_eq!(
+            config
+                .section("absent", &defaults)
+                .unwrap()
+                .size("width")
+                .unwrap(),
+            1
+        );
+        assert!(config.section("other", &defaults).is_err());
     }
 
     #[test]

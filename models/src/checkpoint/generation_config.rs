@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::token_rules::TokenRules;
 use super::{Config, LoadError, MAX_CONFIG, read_capped};
 
 /// The keys of a `generation_config.json` that generation uses; all may be missing.
@@ -23,22 +24,40 @@ pub struct GenerationConfig {
     pub repetition_penalty: Option<f32>,
     /// Maximum tokens of an answer.
     pub max_new_tokens: Option<usize>,
+    /// Maximum tokens of an encoder-decoder's answer, its start token included, if there is no `max_new_tokens`.
+    pub max_length: Option<usize>,
+    /// First token of an encoder-decoder's answer; it replaces that of `config.json`.
+    pub decoder_start_token_id: Option<u32>,
+    /// Rules for the tokens of an answer.
+    pub rules: TokenRules,
 }
 
 impl GenerationConfig {
-    /// Reads the `generation_config.json` of a directory; the default if there is none.
+    /// Reads the `generation_config.json` of a directory, else what `config.json` states.
     ///
     /// # Errors
     /// [`LoadError`] for a file that is unreadable, too large or malformed.
-    pub(super) fn open(dir: &Path) -> Result<Self, LoadError> {
+    pub(super) fn open(dir: &Path, config: &Config) -> Result<Self, LoadError> {
         let file = dir.join("generation_config.json");
         if !file.exists() {
-            return Ok(Self::default());
+            return Self::of_config(config);
         }
         Self::parse(&Config::parse(
             file.display().to_string(),
             &read_capped(&file, MAX_CONFIG)?,
         )?)
+    }
+
+    /// Reads the rules and the limit that files without a `generation_config.json` have in `config.json`.
+    ///
+    /// # Errors
+    /// As [`GenerationConfig::open`].
+    pub(super) fn of_config(config: &Config) -> Result<Self, LoadError> {
+        Ok(Self {
+            max_length: config.optional("max_length")?,
+            rules: TokenRules::read(config)?,
+            ..Self::default()
+        })
     }
 
     fn parse(config: &Config) -> Result<Self, LoadError> {
@@ -51,6 +70,9 @@ impl GenerationConfig {
             min_p: config.optional("min_p")?,
             repetition_penalty: config.optional("repetition_penalty")?,
             max_new_tokens: config.optional("max_new_tokens")?,
+            max_length: config.optional("max_length")?,
+            decoder_start_token_id: config.optional("decoder_start_token_id")?,
+            rules: TokenRules::read(config)?,
         })
     }
 }
@@ -60,13 +82,21 @@ impl GenerationConfig {
 /// # Errors
 /// [`LoadError::BadKey`].
 pub(crate) fn eos_token_ids(config: &Config) -> Result<Option<Vec<u32>>, LoadError> {
+    token_ids(config, "eos_token_id")
+}
+
+/// Reads a key with one token or several; `None` if it is missing.
+///
+/// # Errors
+/// [`LoadError::BadKey`].
+pub(super) fn token_ids(config: &Config, key: &str) -> Result<Option<Vec<u32>>, LoadError> {
     #[derive(serde::Deserialize)]
     #[serde(untagged)]
     enum Ends {
         One(u32),
         Several(Vec<u32>),
     }
-    Ok(config.optional("eos_token_id")?.map(|ends| match ends {
+    Ok(config.optional(key)?.map(|ends| match ends {
         Ends::One(end) => vec![end],
         Ends::Several(ends) => ends,
     }))
@@ -96,7 +126,8 @@ mod tests {
         assert_eq!(read.unwrap(), expected);
         let error = parse(r#"{"eos_token_id": "end"}"#).unwrap_err().to_string();
         assert!(error.contains("`eos_token_id`"), "{error}");
-        let nowhere = GenerationConfig::open(Path::new("/nonexistent")).unwrap();
-        assert_eq!(nowhere, GenerationConfig::default());
+        let config = Config::parse("config.json", br#"{"min_length": 9, "max_length": 20}"#).unwrap();
+        let nowhere = GenerationConfig::open(Path::new("/nonexistent"), &config).unwrap();
+        assert_eq!((nowhere.rules.min_length, nowhere.max_length), (9, Some(20)));
     }
 }

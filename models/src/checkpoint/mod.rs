@@ -9,6 +9,7 @@ pub(crate) mod quantisation;
 pub(crate) mod sentence;
 mod sentencepiece;
 mod slow_tokenizer;
+mod token_rules;
 pub(crate) mod weights;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +25,7 @@ pub use error::LoadError;
 pub use generation_config::GenerationConfig;
 use quantisation::Quantisation;
 pub use sentence::SentenceModules;
+pub use token_rules::TokenRules;
 pub(crate) use weights::transposed;
 pub use weights::{WeightTotals, Weights};
 
@@ -139,10 +141,10 @@ impl Checkpoint {
                 .unwrap_or_else(|_| whole.to_owned())
                 .file_name()
                 .map_or_else(|| display(whole), |name| name.to_string_lossy().into_owned()),
+            generation: GenerationConfig::open(dir, &config)?,
             config,
             weights,
             tokenizer: TokenizerFile::beside(dir)?,
-            generation: GenerationConfig::open(dir)?,
             chat: ChatTemplate::open(dir)?,
             preprocessor: optional_config(dir, "preprocessor_config.json")?,
         })
@@ -163,6 +165,7 @@ impl Checkpoint {
         weights.quantised_as(Quantisation::read(&config)?);
         Ok(Self {
             name: name.to_owned(),
+            generation: GenerationConfig::of_config(&config)?,
             config,
             weights,
             tokenizer: tokenizer.map(|json| TokenizerFile {
@@ -170,7 +173,6 @@ impl Checkpoint {
                 json,
                 types: true,
             }),
-            generation: GenerationConfig::default(),
             chat: ChatTemplate::default(),
             sentence: None,
             preprocessor: None,

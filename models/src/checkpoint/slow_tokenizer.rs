@@ -1,6 +1,6 @@
 //! Tokenizers of directories without `tokenizer.json`: those whose files are plain vocabularies.
 //!
-//! `vocab.txt` is the vocabulary of BERT's tokenizer, `vocab.json` and `merges.txt` are those of GPT-2's and RoBERTa's. The
+//! `vocab.txt` is the vocabulary of BERT's tokenizer, `vocab.json` and `merges.txt` are those of GPT-2's, and of RoBERTa's and BART's. The
 //! class is `tokenizer_class` of `tokenizer_config.json`, or follows from `model_type`. The result is the content of the
 //! `tokenizer.json` that transformers would write.
 
@@ -143,8 +143,8 @@ impl Settings {
             (Some("BertTokenizer" | "DistilBertTokenizer" | "ElectraTokenizer"), _)
             | (None, Some("bert" | "distilbert" | "electra" | "ernie" | "nomic_bert")) => Kind::Bert,
             (Some("GPT2Tokenizer"), _) | (None, Some("gpt2" | "gpt_neo" | "gptj")) => Kind::Gpt2,
-            (Some("RobertaTokenizer"), _)
-            | (None, Some("roberta" | "roberta-prelayernorm" | "data2vec-text")) => Kind::Roberta,
+            (Some("RobertaTokenizer" | "BartTokenizer"), _)
+            | (None, Some("roberta" | "roberta-prelayernorm" | "data2vec-text" | "bart")) => Kind::Roberta,
             _ => return Ok(None),
         };
         if is_pieces != (kind == Kind::Bert) {

@@ -1,6 +1,6 @@
 //! Values of `config.json` that several decoders share.
 
-use crate::checkpoint::{Config, LoadError, generation_config};
+use crate::checkpoint::{Checkpoint, Config, LoadError, generation_config};
 use crate::ops::{Activation, Heads};
 use crate::runtime::slice::Slice;
 
@@ -20,6 +20,31 @@ pub(super) fn layers(config: &Config, key: &str, slice: Slice) -> Result<std::op
 /// Reads `eos_token_id`: one, several or none.
 pub(super) fn eos_token_ids(config: &Config) -> Result<Vec<u32>, LoadError> {
     Ok(generation_config::eos_token_ids(config)?.unwrap_or_default())
+}
+
+/// Returns the first token of an encoder-decoder's answers: `decoder_start_token_id` of `generation_config.json`, else of
+/// `config.json`, else `absent`, else the token that begins a text.
+pub(super) fn start_token(checkpoint: &Checkpoint, absent: Option<u32>) -> Result<u32, LoadError> {
+    let (config, key) = (&checkpoint.config, "decoder_start_token_id");
+    let own = checkpoint.generation.decoder_start_token_id;
+    let stated = match own {
+        Some(token) => Some(token),
+        None => config.optional(key)?.or(absent),
+    };
+    let token = match stated {
+        Some(token) => token,
+        None => match config.optional("bos_token_id")? {
+            Some(token) => token,
+            None => config.required(key)?,
+        },
+    };
+    let vocabulary = config.size("vocab_size")?;
+    if (token as usize) < vocabulary {
+        Ok(token)
+    } else {
+        let reason = format!("{token} begins answers; it must be below the vocabulary size of {vocabulary}");
+        Err(config.invalid_value(key, reason))
+    }
 }
 
 /// Reads heads that divide `width` evenly, each with its own keys.

@@ -3,7 +3,7 @@
 use super::head::HeadForm;
 use super::weights::Decoder;
 use super::{
-    apertus, arcee, bloom, cohere, deepseek, ernie, exaone4, falcon, gemma, glm, gpt_bigcode, gpt_neo,
+    apertus, arcee, bart, bloom, cohere, deepseek, ernie, exaone4, falcon, gemma, glm, gpt_bigcode, gpt_neo,
     gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan, llama, ministral, mistral, mixtral, mpt,
     nemotron, olmo, opt, phi, phi3, phimoe, qwen, seed_oss, smollm3, stablelm, starcoder2, t5,
 };
@@ -68,6 +68,24 @@ macro_rules! unclassified {
             ..family!($prefix, $model_type, "model.", $head, $read)
         }
     };
+}
+
+/// An encoder-decoder, which is read as a whole.
+const fn encoder_decoder(
+    generator: &'static str,
+    model_type: &'static str,
+    base: &'static str,
+    read: fn(&mut Checkpoint) -> Result<Decoder, LoadError>,
+) -> Family {
+    Family {
+        generator,
+        classifier: None,
+        base_model: None,
+        model_type,
+        base,
+        head: HeadForm::SEPARATE,
+        read: ReadFn::Whole(read),
+    }
 }
 
 /// All families.
@@ -223,22 +241,42 @@ pub(super) const FAMILIES: &[Family] = &[
         HeadForm::SEPARATE,
         deepseek::read_3
     ),
+    encoder_decoder("T5ForConditionalGeneration", "t5", "", t5::read),
+    encoder_decoder("MT5ForConditionalGeneration", "mt5", "", t5::read),
     Family {
-        generator: "T5ForConditionalGeneration",
-        classifier: None,
-        base_model: None,
-        model_type: "t5",
-        base: "",
-        head: HeadForm::SEPARATE,
-        read: ReadFn::Whole(t5::read),
+        // There is no base model: it would give the decoder's states.
+        classifier: Some("BartForSequenceClassification"),
+        ..encoder_decoder("BartForConditionalGeneration", "bart", "model.", bart::read_bart)
     },
-    Family {
-        generator: "MT5ForConditionalGeneration",
-        classifier: None,
-        base_model: None,
-        model_type: "mt5",
-        base: "",
-        head: HeadForm::SEPARATE,
-        read: ReadFn::Whole(t5::read),
-    },
+    encoder_decoder(
+        "MBartForConditionalGeneration",
+        "mbart",
+        "model.",
+        bart::read_mbart,
+    ),
+    encoder_decoder(
+        "PLBartForConditionalGeneration",
+        "plbart",
+        "model.",
+        bart::read_plbart,
+    ),
+    encoder_decoder(
+        "PegasusForConditionalGeneration",
+        "pegasus",
+        "model.",
+        bart::read_pegasus,
+    ),
+    encoder_decoder("MarianMTModel", "marian", "model.", bart::read_marian),
+    encoder_decoder(
+        "M2M100ForConditionalGeneration",
+        "m2m_100",
+        "model.",
+        bart::read_m2m_100,
+    ),
+    encoder_decoder(
+        "BlenderbotForConditionalGeneration",
+        "blenderbot",
+        "model.",
+        bart::read_blenderbot,
+    ),
 ];

@@ -3,6 +3,7 @@
 mod alibi;
 mod apertus;
 mod arcee;
+mod bart;
 mod bloom;
 mod cohere;
 mod config_values;

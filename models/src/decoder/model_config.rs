@@ -1,9 +1,14 @@
 //! Configuration of a language model: everything that its layers compute. The architectures fill it in.
 
 use super::routing::Routing;
+use crate::checkpoint::TokenRules;
 use crate::ops::{Activation, Heads, RelativeBias, Rotary};
 
 /// Configuration of a decoder: everything that its layers compute.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each names one independent property"
+)]
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ModelConfig {
     /// Size of a hidden vector.
@@ -53,6 +58,8 @@ pub struct ModelConfig {
     pub relative_bias: Option<RelativeBias>,
     /// Tokens that end an answer.
     pub eos_token_ids: Vec<u32>,
+    /// Rules for the tokens of an answer.
+    pub rules: TokenRules,
 }
 
 /// What the norms after attention and feed-forward layer normalise.

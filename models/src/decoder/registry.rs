@@ -111,15 +111,24 @@ fn layers(decoder: &Decoder) -> impl Iterator<Item = &LayerWeights> {
 /// Number of weights of the norms beside the layers, which are f32.
 fn outer_norms(decoder: &Decoder) -> usize {
     let encoder = decoder.encoder.as_ref();
-    decoder.embedding_norm.as_ref().map_or(0, NormWeights::elements)
+    let inputs = encoder.and_then(|encoder| encoder.inputs.norm.as_ref());
+    let inputs = decoder.embedding_norm.iter().chain(inputs);
+    inputs.map(NormWeights::elements).sum::<usize>()
         + decoder.final_norm.elements()
         + encoder.map_or(0, |encoder| encoder.final_norm.elements())
+}
+
+/// The positions of a decoder and of its encoder.
+fn positions(decoder: &Decoder) -> impl Iterator<Item = &Table> {
+    let encoder = decoder.encoder.as_ref();
+    let encoder = encoder.and_then(|encoder| encoder.inputs.positions.as_ref());
+    decoder.positions.iter().chain(encoder)
 }
 
 /// Number of weights that a decoder holds.
 fn parameters(decoder: &Decoder) -> usize {
     decoder.embedding.elements()
-        + decoder.positions.as_ref().map_or(0, Table::elements)
+        + positions(decoder).map(Table::elements).sum::<usize>()
         + decoder.head.elements()
         + outer_norms(decoder)
         + layers(decoder).map(LayerWeights::elements).sum::<usize>()
@@ -129,7 +138,7 @@ fn parameters(decoder: &Decoder) -> usize {
 fn bytes(decoder: &Decoder) -> u64 {
     let kind = decoder.weight_type;
     let bytes = decoder.embedding.bytes()
-        + decoder.positions.as_ref().map_or(0, Table::bytes)
+        + positions(decoder).map(Table::bytes).sum::<usize>()
         + decoder.head.bytes(kind.of_embeddings())
         + size_of::<f32>() * outer_norms(decoder)
         + layers(decoder).map(|layer| layer.bytes(kind)).sum::<usize>();
@@ -184,6 +193,7 @@ pub(crate) fn read_layers(
     if let Some(ends) = checkpoint.generation.eos_token_ids.clone() {
         decoder.model_config.eos_token_ids = ends;
     }
+    decoder.model_config.rules = checkpoint.generation.rules.clone();
     Ok(decoder.stored_as(checkpoint.weights.weight_type()))
 }
 

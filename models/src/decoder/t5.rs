@@ -2,8 +2,10 @@
 //! unscaled scores. The original uses `ReLU` and a head tied to the embedding; version 1.1 and FLAN use a gated
 //! feed-forward layer and a separate head.
 
-use super::config_values::{eos_token_ids, epsilon, parse_activation};
-use super::weights::{CrossWeights, Decoder, Encoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
+use super::config_values::{eos_token_ids, epsilon, parse_activation, start_token};
+use super::weights::{
+    CrossWeights, Decoder, Encoder, LayerWeights, LinearWeights, ModelConfig, NormWeights, TokenInputs,
+};
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
 use crate::ops::{Activation, Heads, RelativeBias};
 use crate::precision::Table;
@@ -14,6 +16,8 @@ const DEFAULT_CONTEXT: usize = 512;
 const MAX_DISTANCE: usize = 1 << 16;
 
 pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
+    // Without a start token, answers begin with the padding token, as T5 was trained.
+    let start_token = start_token(checkpoint, checkpoint.config.optional("pad_token_id")?)?;
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let mut model_config = model_config(config)?;
     let width = model_config.width;
@@ -24,8 +28,9 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
     model_config.relative_bias = Some(buckets(config, &model_config, weights, "decoder", false)?);
     let encoder = Encoder {
         context: config.optional("n_positions")?.unwrap_or(DEFAULT_CONTEXT),
-        start_token: start_token(config, model_config.vocabulary)?,
-        relative_bias,
+        start_token,
+        relative_bias: Some(relative_bias),
+        inputs: TokenInputs::default(),
         layers: (0..encoder_layers)
             .map(|index| layer(weights, &model_config, &format!("encoder.block.{index}"), false))
             .collect::<Result<_, _>>()?,
@@ -94,23 +99,6 @@ fn feed_forward(config: &Config) -> Result<(Activation, bool), LoadError> {
             key,
             "relu, gelu, gelu_new and silu are supported, also with the prefix gated-",
         )),
-    }
-}
-
-/// Reads `decoder_start_token_id`; without it answers begin with the padding token, as T5 was trained.
-fn start_token(config: &Config, vocabulary: usize) -> Result<u32, LoadError> {
-    let key = "decoder_start_token_id";
-    let start_token = match config.optional(key)? {
-        Some(start_token) => start_token,
-        None => config.required("pad_token_id")?,
-    };
-    if (start_token as usize) < vocabulary {
-        Ok(start_token)
-    } else {
-        Err(config.invalid_value(
-            key,
-            format!("it must be below the vocabulary size of {vocabulary}"),
-        ))
     }
 }
 

@@ -84,6 +84,15 @@ pub struct CrossWeights {
     pub output: LinearWeights,
 }
 
+/// What is added to embedded tokens before the layers read them.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TokenInputs {
+    /// Norm of the sum.
+    pub norm: Option<NormWeights>,
+    /// One vector per position, from the first token on.
+    pub positions: Option<Table>,
+}
+
 /// An encoder: it reads the whole prompt. Sizes, activation and embedding are those of its decoder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Encoder {
@@ -91,8 +100,10 @@ pub struct Encoder {
     pub context: usize,
     /// First token of every answer.
     pub start_token: u32,
-    /// Relative positions, in both directions.
-    pub relative_bias: RelativeBias,
+    /// Relative positions, in both directions; `None` if the inputs have positions.
+    pub relative_bias: Option<RelativeBias>,
+    /// What is added to its embedded tokens.
+    pub inputs: TokenInputs,
     /// Layers, without cross-attention.
     pub layers: Vec<LayerWeights>,
     /// Norm of the output.
@@ -303,11 +314,12 @@ impl Decoder {
         self.encoder = Some(Encoder {
             context,
             start_token: 0,
-            relative_bias: RelativeBias {
+            relative_bias: Some(RelativeBias {
                 max_distance,
                 values: LinearWeights::random(rng, 2 * max_distance + 1, model_config.heads.queries, false)
                     .weight,
-            },
+            }),
+            inputs: TokenInputs::default(),
             layers: (0..layers)
                 .map(|index| LayerWeights::random(rng, model_config, index))
                 .collect(),
@@ -363,6 +375,28 @@ impl Decoder {
     /// vocabulary and positions beyond the context; here they are zeros. `head` reads the embedding if it is the head's
     /// weight.
     pub(crate) fn embed(&self, tokens: &[u32], first: usize, head: impl Fn(usize, &mut [f32])) -> Vec<f32> {
+        let added = (self.positions.as_ref(), self.embedding_norm.as_ref());
+        self.embed_with(tokens, first, added, head)
+    }
+
+    /// Embeds a prompt for the encoder whose inputs these are, as [`Decoder::embed`].
+    pub(crate) fn embed_prompt(
+        &self,
+        tokens: &[u32],
+        inputs: &TokenInputs,
+        head: impl Fn(usize, &mut [f32]),
+    ) -> Vec<f32> {
+        let added = (inputs.positions.as_ref(), inputs.norm.as_ref());
+        self.embed_with(tokens, 0, added, head)
+    }
+
+    fn embed_with(
+        &self,
+        tokens: &[u32],
+        first: usize,
+        (positions, norm): (Option<&Table>, Option<&NormWeights>),
+        head: impl Fn(usize, &mut [f32]),
+    ) -> Vec<f32> {
         let width = self.model_config.width;
         let mut out = vec![0.0; tokens.len() * width];
         let vectors = out.chunks_exact_mut(width.max(1));
@@ -377,10 +411,10 @@ impl Decoder {
                     *value *= scale;
                 }
             }
-            if let Some(positions) = &self.positions {
+            if let Some(positions) = positions {
                 positions.add_row(position, vector);
             }
-            if let Some(norm) = &self.embedding_norm {
+            if let Some(norm) = norm {
                 norm.apply(vector, self.model_config.epsilon);
             }
         }
@@ -392,7 +426,11 @@ impl Decoder {
     pub fn stored_as(mut self, kind: WeightType) -> Self {
         self.weight_type = kind;
         self.embedding = self.embedding.stored_as(kind.of_embeddings());
-        self.positions = self.positions.map(|table| table.stored_as(kind.of_embeddings()));
+        let table = |positions: Option<Table>| positions.map(|table| table.stored_as(kind.of_embeddings()));
+        self.positions = table(self.positions);
+        if let Some(encoder) = &mut self.encoder {
+            encoder.inputs.positions = table(encoder.inputs.positions.take());
+        }
         self.head = self.head.stored_as(kind.of_embeddings());
         self.layers = self
             .layers

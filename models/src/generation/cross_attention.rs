@@ -7,7 +7,7 @@
 //! which is still half of the size of keys and values. If nothing is cached, the encoder reads the prompt again in
 //! every step.
 
-use crate::decoder::weights::ModelConfig;
+use crate::decoder::weights::{ModelConfig, OutputNorms};
 use crate::ops::{AttentionSpans, Ops, ScoreRules};
 
 /// A layer's cross-attention on the device.
@@ -19,7 +19,8 @@ pub(super) struct CrossAttention<M: Ops> {
 }
 
 impl<M: Ops> CrossAttention<M> {
-    /// Adds the cross-attention to the prompts to the hidden vectors `x` of the decoder's new tokens.
+    /// Adds the cross-attention to the prompts to the hidden vectors `x` of the decoder's new tokens, which it normalises
+    /// first, or last if the norms are those of sums.
     pub(super) fn forward(
         &self,
         ops: &M,
@@ -27,9 +28,17 @@ impl<M: Ops> CrossAttention<M> {
         x: &mut M::Matrix,
         prompts: &[AttentionSpans<'_, M::Matrix>],
     ) {
-        let query = ops.multiply(&ops.normalise(x, &self.norm), &self.query);
+        let after = model_config.output_norms == OutputNorms::Sums;
+        let query = if after {
+            ops.multiply(x, &self.query)
+        } else {
+            ops.multiply(&ops.normalise(x, &self.norm), &self.query)
+        };
         // Positions in prompt and answer are unrelated, so there is no position bias.
         let attended = ops.attend(&query, prompts, &model_config.heads, ScoreRules::default());
         ops.add(x, &ops.multiply(&attended, &self.output));
+        if after {
+            *x = ops.normalise(x, &self.norm);
+        }
     }
 }

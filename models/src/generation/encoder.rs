@@ -4,8 +4,8 @@
 //! through the decoder's only. They are resident or streamed by the same rule and use the same two buffers.
 
 use super::layer::{Layer, LayerContext};
-use crate::decoder::weights::{Encoder, ModelConfig};
-use crate::ops::{AttentionSpans, Ops, OpsError, Span};
+use crate::decoder::weights::{Encoder, ModelConfig, TokenInputs};
+use crate::ops::{AttentionSpans, Ops, OpsError, RelativeBias, Span};
 
 /// The parts of an encoder besides its layers, on the device.
 pub(super) struct DeviceEncoder<M: Ops> {
@@ -15,8 +15,10 @@ pub(super) struct DeviceEncoder<M: Ops> {
     pub(super) context: usize,
     /// First token of every answer.
     pub(super) start_token: u32,
+    /// What is added to its embedded tokens.
+    pub(super) inputs: TokenInputs,
     norm: M::Norm,
-    position_bias: M::Matrix,
+    position_bias: Option<M::Matrix>,
     bytes: u64,
 }
 
@@ -24,12 +26,18 @@ impl<M: Ops> DeviceEncoder<M> {
     /// Uploads an encoder whose `layers` layers are placed separately.
     pub(super) fn new(ops: &M, encoder: Encoder, layers: usize, epsilon: f32) -> Self {
         let (position_bias, norm) = (encoder.relative_bias, encoder.final_norm);
+        let bytes = |bias: &RelativeBias| size_of_val(bias.values.as_slice()) as u64;
+        let upload = |bias: RelativeBias| {
+            let width = bias.width();
+            ops.upload(bias.values, width)
+        };
         Self {
             layers,
             context: encoder.context,
             start_token: encoder.start_token,
-            bytes: size_of_val(position_bias.values.as_slice()) as u64,
-            position_bias: ops.upload(position_bias.values.clone(), position_bias.width()),
+            inputs: encoder.inputs,
+            bytes: position_bias.as_ref().map_or(0, bytes),
+            position_bias: position_bias.map(upload),
             norm: ops.norm(norm.gamma, norm.beta, epsilon),
         }
     }
@@ -54,7 +62,7 @@ impl<M: Ops> DeviceEncoder<M> {
         let ctx = LayerContext {
             ops,
             model_config,
-            position_bias: Some(&self.position_bias),
+            position_bias: self.position_bias.as_ref(),
         };
         let positions: Vec<usize> = counts.iter().flat_map(|count| 0..*count).collect();
         let new_kv = layer.project(ctx, x, &positions);

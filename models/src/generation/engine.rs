@@ -159,14 +159,17 @@ impl<M: Ops> Engine<M> {
             |position_bias: &RelativeBias| ops.upload(position_bias.values.clone(), position_bias.width());
         Ok(Self {
             position_bias: position_bias.map(upload),
-            encoder,
             final_norm: ops.norm(norm.gamma, norm.beta, epsilon),
             head,
             prefetched: None,
             placements,
             tokenizer,
             device_memory,
-            scheduler: Scheduler::new(limits(&decoder.model_config, &config)),
+            scheduler: Scheduler::new(limits(
+                held_context(&decoder.model_config, encoder.as_ref()),
+                &config,
+            )),
+            encoder,
             policy: config.planned.map(Policy::new),
             space: space(&config),
             host: HostCache::new(count, config.capacity, widths),
@@ -319,7 +322,14 @@ pub(super) fn space(config: &EngineConfig) -> BlockSpace {
     }
 }
 
-pub(super) fn limits(model_config: &ModelConfig, config: &EngineConfig) -> Limits {
+/// Maximum tokens that the cache holds of a request: an encoder's prompt is no part of the decoder's context.
+pub(super) fn held_context<M: Ops>(model_config: &ModelConfig, encoder: Option<&DeviceEncoder<M>>) -> usize {
+    let source = encoder.map_or(0, |encoder| encoder.context);
+    model_config.context.saturating_add(source)
+}
+
+/// Limits of the scheduler for requests of at most `context` tokens.
+pub(super) fn limits(context: usize, config: &EngineConfig) -> Limits {
     let share = config.effective_shares().act;
     // For any ratio of kinds, a request fits the blocks that either kind's buffer allows for its share.
     let fits = |blocks: usize, share: f64| {
@@ -331,7 +341,7 @@ pub(super) fn limits(model_config: &ModelConfig, config: &EngineConfig) -> Limit
     };
     let at_once = fits(config.buffer.act, share).min(fits(config.buffer.kv, 1.0 - share));
     Limits {
-        context: model_config.context,
+        context,
         requests: config.requests,
         prefill_tokens: config.prefill_tokens,
         blocks_at_once: (!config.mini_batches).then_some(at_once),

@@ -10,7 +10,7 @@ use crate::checkpoint::Checkpoint;
 use crate::ops::Ops;
 
 /// At least one per architecture; several where it has variants.
-pub(super) const DECODERS: [&str; 53] = [
+pub(super) const DECODERS: [&str; 59] = [
     "gpt2",
     "opt",
     "llama",
@@ -64,6 +64,12 @@ pub(super) const DECODERS: [&str; 53] = [
     "deepseek-v3",
     "t5",
     "t5-v1_1",
+    "bart",
+    "mbart",
+    "pegasus",
+    "marian",
+    "m2m-100",
+    "blenderbot",
 ];
 
 /// A prompt and the results of transformers.

@@ -7,7 +7,7 @@ use super::config::{block_bytes, split_for};
 use super::cost_sampling::Workload;
 use super::engine::Engine;
 use super::error::EngineError;
-use crate::decoder::weights::{Decoder, Encoder};
+use crate::decoder::weights::{Decoder, Encoder, TokenInputs};
 use crate::ops::Ops;
 use crate::precision::Table;
 
@@ -108,6 +108,7 @@ fn largest_layer(decoder: &Decoder) -> Decoder {
         head: decoder.head.clone(),
         encoder: decoder.encoder.as_ref().map(|encoder| Encoder {
             layers: Vec::new(),
+            inputs: TokenInputs::default(),
             relative_bias: encoder.relative_bias.clone(),
             final_norm: encoder.final_norm.clone(),
             ..*encoder

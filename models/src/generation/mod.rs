@@ -45,6 +45,7 @@ mod sampling_options;
 mod sequence;
 pub(crate) mod slice;
 mod step;
+mod token_rules;
 mod transfer;
 
 pub use crate::decoder::model_config::ModelConfig;

@@ -3,7 +3,7 @@
 use kaskade_policy::hybrid_cache::{Refused, Scheduler};
 
 use super::detokenizer::Detokenizer;
-use super::engine::{Engine, limits, space};
+use super::engine::{Engine, held_context, limits, space};
 use super::error::EngineError;
 use super::sampling::{Sampler, Sampling};
 use super::sequence::Sequence;
@@ -25,6 +25,15 @@ impl<M: Ops> Engine<M> {
             return Err(Refused::Twice { request }.into());
         }
         let (tokens, source) = self.initial_tokens(prompt)?;
+        let context = self.decoder.model_config.context;
+        if source > 0 && sampling.max_tokens > context {
+            return Err(Refused::Context {
+                prompt: 0,
+                answer: sampling.max_tokens,
+                context,
+            }
+            .into());
+        }
         // The first token of an answer replaces its last, which is not cached.
         let answer = sampling.max_tokens - usize::from(source > 0);
         self.scheduler
@@ -79,7 +88,8 @@ impl<M: Ops> Engine<M> {
 
     /// Drops all requests at once, without events. Also mends the state that a panic within a step leaves.
     pub(crate) fn abort_all(&mut self) {
-        self.scheduler = Scheduler::new(limits(&self.decoder.model_config, &self.config));
+        let context = held_context(&self.decoder.model_config, self.encoder.as_ref());
+        self.scheduler = Scheduler::new(limits(context, &self.config));
         self.space = space(&self.config);
         self.prefetched = None;
         self.sequences.clear();

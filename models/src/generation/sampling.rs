@@ -7,6 +7,8 @@ use rand_chacha::ChaCha8Rng;
 use thiserror::Error;
 
 use super::penalties::penalised;
+use super::token_rules::{self, TextSoFar};
+use crate::checkpoint::TokenRules;
 use crate::ops::elementwise::exp_of_negative;
 
 /// Sampling parameters of an answer.
@@ -163,7 +165,12 @@ impl Sampling {
 
 /// Returns the most probable token, the first of equals; `None` if a logit is not finite or there are none.
 pub(crate) fn greedy(logits: &[f32]) -> Option<SampledToken> {
-    Sampler::new(0).sample(logits, &Sampling::default(), &[], &[])
+    Sampler::new(0).sample(
+        logits,
+        &Sampling::default(),
+        &TokenRules::default(),
+        &TextSoFar::default(),
+    )
 }
 
 /// Random numbers of one answer.
@@ -180,23 +187,27 @@ impl Sampler {
     }
 
     /// Samples the next token from its logits, after the tokens of prompt and answer; `None` if one is not finite or
-    /// there are none. The probabilities are those without penalties.
+    /// there are none. The probabilities are those without penalties and rules.
     pub(super) fn sample(
         &mut self,
         logits: &[f32],
         sampling: &Sampling,
-        prompt: &[u32],
-        answer: &[u32],
+        rules: &TokenRules,
+        text: &TextSoFar<'_>,
     ) -> Option<SampledToken> {
         let infinite = logits.iter().filter(|logit| !logit.is_finite());
         if infinite.count() > 0 {
             return None;
         }
-        let penalised = penalised(logits, sampling, prompt, answer);
-        let rules = penalised.as_deref().unwrap_or(logits);
-        let preferred = self::best(rules)?;
+        let mut changed = penalised(logits, sampling, text.prompt, text.answer);
+        if *rules != TokenRules::default() {
+            let changed = changed.get_or_insert_with(|| logits.to_vec());
+            token_rules::apply(rules, changed, text, sampling.max_tokens);
+        }
+        let allowed = changed.as_deref().unwrap_or(logits);
+        let preferred = self::best(allowed)?;
         let token = if sampling.temperature > 0.0 {
-            self.draw(rules, sampling).unwrap_or(preferred)
+            self.draw(allowed, sampling).unwrap_or(preferred)
         } else {
             preferred
         };
@@ -306,11 +317,16 @@ impl WithSimd for Weights<'_> {
 mod tests {
     use super::*;
 
+    fn sample(sampler: &mut Sampler, logits: &[f32], sampling: &Sampling) -> SampledToken {
+        let (rules, text) = (TokenRules::default(), TextSoFar::default());
+        sampler.sample(logits, sampling, &rules, &text).unwrap()
+    }
+
     fn drawn(logits: &[f32], sampling: &Sampling, count: usize) -> Vec<usize> {
         let mut sampler = Sampler::new(sampling.seed);
         let mut counts = vec![0; logits.len()];
         for _ in 0..count {
-            let next = sampler.sample(logits, sampling, &[], &[]).unwrap();
+            let next = sample(&mut sampler, logits, sampling);
             counts[next.token as usize] += 1;
         }
         counts
@@ -318,9 +334,7 @@ mod tests {
 
     #[test]
     fn greedy_takes_the_first_of_equals() {
-        let sampled = Sampler::new(0)
-            .sample(&[1.0, 3.0, 3.0, 0.0], &Sampling::default(), &[], &[])
-            .unwrap();
+        let sampled = sample(&mut Sampler::new(0), &[1.0, 3.0, 3.0, 0.0], &Sampling::default());
         assert_eq!(sampled.token, 1);
         assert!(sampled.margin.abs() < 1e-6 && (sampled.probability - 0.4576).abs() < 1e-3);
         assert!((sampled.confidence - sampled.probability.powi(2)).abs() < 1e-6);

@@ -3,15 +3,24 @@
 //! It computes whole texts without a cache: hidden states travel from slice to slice, and the last one returns the
 //! logits of each text's next token.
 
+use super::encoder::DeviceEncoder;
 use super::host_layer::HostLayer;
 use super::layer::{Layer, LayerContext};
 use super::output_head::OutputHead;
 use crate::decoder::weights::{Decoder, ModelConfig};
 use crate::ops::{AttentionSpans, Ops, OpsError, Span};
 
-/// Contiguous layers of a decoder, and its head if they are the last.
+/// An encoder with its layers.
+struct WholeEncoder<M: Ops> {
+    form: DeviceEncoder<M>,
+    layers: Vec<Layer<M>>,
+}
+
+/// Contiguous layers of a decoder, and its head if they are the last; or an encoder-decoder as a whole, whose decoder reads
+/// the text of its encoder behind its start token, as a classifier.
 pub(crate) struct DecoderSlice<M: Ops> {
     ops: M,
+    encoder: Option<WholeEncoder<M>>,
     /// The decoder without its layers and its head, and without an embedding that the head holds.
     decoder: Decoder,
     layers: Vec<Layer<M>>,
@@ -24,10 +33,18 @@ impl<M: Ops> DecoderSlice<M> {
     /// Uploads the layers of `decoder`, with its norm and head if they are the `last`.
     pub(crate) fn new(ops: M, mut decoder: Decoder, last: bool) -> Self {
         let epsilon = decoder.model_config.epsilon;
-        let layers = std::mem::take(&mut decoder.layers).into_iter();
         let kind = decoder.weight_type;
-        let layers = layers.map(|weights| HostLayer::new(&ops, weights, epsilon, kind).resident(&ops));
-        let layers = layers.collect();
+        let resident = |weights| HostLayer::new(&ops, weights, epsilon, kind).resident(&ops);
+        let layers = std::mem::take(&mut decoder.layers).into_iter();
+        let layers = layers.map(resident).collect();
+        let encoder = decoder.encoder.take().map(|mut encoder| {
+            let layers = std::mem::take(&mut encoder.layers).into_iter();
+            let layers: Vec<Layer<M>> = layers.map(resident).collect();
+            WholeEncoder {
+                form: DeviceEncoder::new(&ops, encoder, layers.len(), epsilon),
+                layers,
+            }
+        });
         let head = last.then(|| OutputHead::take(&ops, &mut decoder));
         let final_norm = decoder.final_norm.clone();
         let position_bias = decoder.model_config.relative_bias.as_ref();
@@ -36,6 +53,7 @@ impl<M: Ops> DecoderSlice<M> {
                 .map(|position_bias| ops.upload(position_bias.values.clone(), position_bias.width())),
             layers,
             final_norm: ops.norm(final_norm.gamma, final_norm.beta, epsilon),
+            encoder,
             head,
             decoder,
             ops,
@@ -47,13 +65,28 @@ impl<M: Ops> DecoderSlice<M> {
         &self.decoder.model_config
     }
 
-    /// Embeds a text's tokens, `[tokens, width]`. Tokens must be below the vocabulary size.
+    /// Embeds a text's tokens, `[tokens, width]`. Tokens must be below the vocabulary size. With an encoder, its tokens are
+    /// followed by those of the decoder.
     pub(crate) fn embed(&self, tokens: &[u32]) -> Vec<f32> {
-        self.decoder.embed(tokens, 0, |token, out| {
+        let embedding = |token: usize, out: &mut [f32]| {
             if let Some(head) = &self.head {
                 head.read_embedding(&self.ops, token, out);
             }
-        })
+        };
+        let Some(encoder) = &self.encoder else {
+            return self.decoder.embed(tokens, 0, embedding);
+        };
+        let mut embedded = self.decoder.embed_prompt(tokens, &encoder.form.inputs, embedding);
+        let begun = std::iter::once(encoder.form.start_token).chain(tokens.iter().copied());
+        let begun: Vec<u32> = begun.take(tokens.len()).collect();
+        embedded.extend(self.decoder.embed(&begun, 0, embedding));
+        embedded
+    }
+
+    /// Number of tokens of a text that has these hidden states.
+    pub(crate) fn tokens(&self, states: &[f32]) -> usize {
+        let rows = states.len() / self.decoder.model_config.width.max(1);
+        if self.encoder.is_some() { rows / 2 } else { rows }
     }
 
     /// Computes the layers on the hidden states of texts and returns their values.
@@ -66,19 +99,75 @@ impl<M: Ops> DecoderSlice<M> {
     }
 
     /// Computes the layers on the hidden states of texts, concatenated, `[tokens of all, width]`; `lengths` are the
-    /// texts' token counts.
+    /// texts' token counts. With an encoder, a text has the states of its tokens twice: for the encoder, and for the decoder,
+    /// whose states are the result.
     ///
     /// # Errors
     /// [`OpsError`] if the device fails.
     pub(crate) fn hidden_states(&self, states: Vec<f32>, lengths: &[usize]) -> Result<M::Matrix, OpsError> {
+        let model_config = &self.decoder.model_config;
+        let x = self.ops.upload(states, model_config.width);
+        let Some(encoder) = &self.encoder else {
+            return self.decode(x, lengths, None);
+        };
+        let half = |second: usize| {
+            let mut next = 0;
+            let spans = lengths.iter().map(|count| {
+                next += 2 * count;
+                Span {
+                    matrix: &x,
+                    from: next - (2 - second) * count,
+                    count: *count,
+                }
+            });
+            let spans: Vec<Span<'_, M::Matrix>> = spans.collect();
+            self.ops.gather(&spans, model_config.width)
+        };
+        let mut source = half(0);
+        for layer in encoder.layers.iter().enumerate() {
+            encoder
+                .form
+                .read((&self.ops, model_config), layer, &mut source, lengths)?;
+        }
+        self.decode(half(1), lengths, Some(&source))
+    }
+
+    /// Computes the decoder's layers on hidden states; `source` is the encoder's output.
+    fn decode(
+        &self,
+        mut x: M::Matrix,
+        lengths: &[usize],
+        source: Option<&M::Matrix>,
+    ) -> Result<M::Matrix, OpsError> {
         let ctx = LayerContext {
             ops: &self.ops,
             model_config: &self.decoder.model_config,
             position_bias: self.position_bias.as_ref(),
         };
         let positions: Vec<usize> = lengths.iter().flat_map(|length| 0..*length).collect();
-        let mut x = self.ops.upload(states, self.decoder.model_config.width);
         for layer in &self.layers {
+            let cross = source.zip(layer.cross.as_ref());
+            let cross = cross.map(|(source, cross)| self.ops.multiply(source, &cross.key_value));
+            let mut next = 0;
+            let prompts = cross.iter().flat_map(|matrix| {
+                lengths.iter().map(|count| Span {
+                    matrix,
+                    from: 0,
+                    count: *count,
+                })
+            });
+            let prompts = prompts.map(|span| {
+                next += span.count;
+                AttentionSpans {
+                    queries: span.count,
+                    cached: vec![Span {
+                        from: next - span.count,
+                        ..span
+                    }],
+                    new_kv: None,
+                }
+            });
+            let prompts: Vec<AttentionSpans<'_, M::Matrix>> = prompts.collect();
             let new_kv = layer.project(ctx, &x, &positions);
             let mut next = 0;
             let self_spans = lengths.iter().map(|count| {
@@ -95,7 +184,7 @@ impl<M: Ops> DecoderSlice<M> {
                 }
             });
             let self_spans: Vec<AttentionSpans<'_, M::Matrix>> = self_spans.collect();
-            layer.forward(ctx, &mut x, &positions, &new_kv.act, &self_spans, &[])?;
+            layer.forward(ctx, &mut x, &positions, &new_kv.act, &self_spans, &prompts)?;
         }
         Ok(x)
     }

@@ -15,6 +15,7 @@ use super::error::EngineError;
 use super::forward_pass::{ForwardPass, MiniBatch};
 use super::penalties::top_logprobs;
 use super::sampling::SampledToken;
+use super::token_rules::TextSoFar;
 use crate::ops::{Ops, OpsError, Span};
 
 impl<M: Ops> Engine<M> {
@@ -223,7 +224,7 @@ impl<M: Ops> Engine<M> {
             vectors.extend(self.embed(new, first));
             positions.extend(first..first + new.len());
             let prompt = tokens.get(..entry.encoded()).unwrap_or_default();
-            source.extend(self.embed(prompt, 0));
+            source.extend(self.embed_prompt(prompt));
         }
         let loaded = entries.iter().flat_map(|entry| &entry.slices);
         let upload = |vectors| self.ops.upload(vectors, self.decoder.model_config.width);
@@ -242,6 +243,14 @@ impl<M: Ops> Engine<M> {
     fn embed(&self, tokens: &[u32], first: usize) -> Vec<f32> {
         let embedding = |token: usize, out: &mut [f32]| self.head.read_embedding(&self.ops, token, out);
         self.decoder.embed(tokens, first, embedding)
+    }
+
+    /// Embeds the tokens that an encoder reads.
+    fn embed_prompt(&self, tokens: &[u32]) -> Vec<f32> {
+        let embedding = |token: usize, out: &mut [f32]| self.head.read_embedding(&self.ops, token, out);
+        self.encoder.as_ref().map_or_else(Vec::new, |encoder| {
+            self.decoder.embed_prompt(tokens, &encoder.inputs, embedding)
+        })
     }
 
     /// Runs all layers; returns the time spent waiting for the link, seconds.
@@ -313,18 +322,24 @@ impl<M: Ops> Engine<M> {
             .tokens
             .split_at_checked(sequence.prompt)
             .unwrap_or_default();
-        let prompt = prompt.get(sequence.source..).unwrap_or_default();
+        let (source, prompt) = prompt.split_at_checked(sequence.source).unwrap_or_default();
+        let model_config = &self.decoder.model_config;
+        let text = TextSoFar {
+            source,
+            prompt,
+            answer,
+            ends: &model_config.eos_token_ids,
+        };
         let sampled = sequence
             .sampler
-            .sample(logits, &sequence.sampling, prompt, answer);
+            .sample(logits, &sequence.sampling, &model_config.rules, &text);
         let top_logprobs =
             sampled.map_or_else(Vec::new, |_| top_logprobs(logits, sequence.sampling.top_logprobs));
         let (mut text, mut finish_reason) = (String::new(), None);
         match sampled {
             None => finish_reason = Some(FinishReason::NotFinite),
             Some(SampledToken { token, .. }) => {
-                let is_eos =
-                    !sequence.sampling.ignore_eos && self.decoder.model_config.eos_token_ids.contains(&token);
+                let is_eos = !sequence.sampling.ignore_eos && model_config.eos_token_ids.contains(&token);
                 sequence.tokens.push(token);
                 if is_eos {
                     finish_reason = Some(FinishReason::Token);

@@ -27,11 +27,13 @@ struct Defaults {
     std: [f64; 3],
 }
 
+/// The processor with an offset and a second division by the standard deviation.
+const EFFICIENTNET: &str = "EfficientNet";
 const STANDARD: [f64; 3] = [0.5; 3];
 const CLIP_MEAN: [f64; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
 const CLIP_STD: [f64; 3] = [0.268_629_54, 0.261_302_58, 0.275_777_11];
 
-const PROCESSORS: [Defaults; 7] = [
+const PROCESSORS: [Defaults; 10] = [
     Defaults {
         name: "ViT",
         size: Size::Exactly([224, 224]),
@@ -85,6 +87,30 @@ const PROCESSORS: [Defaults; 7] = [
         size: Size::Exactly([224, 224]),
         crop: None,
         filter: Filter::Bicubic,
+        mean: STANDARD,
+        std: STANDARD,
+    },
+    Defaults {
+        name: EFFICIENTNET,
+        size: Size::Exactly([346, 346]),
+        crop: None,
+        filter: Filter::Bicubic,
+        mean: STANDARD,
+        std: STANDARD,
+    },
+    Defaults {
+        name: "MobileNetV1",
+        size: Size::Shortest(256),
+        crop: Some([224, 224]),
+        filter: Filter::Bilinear,
+        mean: STANDARD,
+        std: STANDARD,
+    },
+    Defaults {
+        name: "MobileNetV2",
+        size: Size::Shortest(256),
+        crop: Some([224, 224]),
+        filter: Filter::Bilinear,
         mean: STANDARD,
         std: STANDARD,
     },
@@ -155,6 +181,7 @@ impl Settings {
                 None => Some(
                     defaults
                         .crop
+                        .or((defaults.name == EFFICIENTNET).then_some([289, 289]))
                         .ok_or_else(|| config.invalid_value("crop_size", "`do_center_crop` needs it"))?,
                 ),
             }
@@ -169,7 +196,7 @@ impl Settings {
         let rescale = does("do_rescale", true)?
             .then(|| Ok(config.optional::<f64>("rescale_factor")?.unwrap_or(1.0 / 255.0)))
             .transpose()?;
-        let normalise = if does("do_normalize", true)? {
+        let mut normalise = if does("do_normalize", true)? {
             let mean = per_channel(config, "image_mean", channels, defaults.mean)?;
             let std = per_channel(config, "image_std", channels, defaults.std)?;
             if std.iter().any(|value| *value <= 0.0) {
@@ -179,6 +206,12 @@ impl Settings {
         } else {
             None
         };
+        if defaults.name == EFFICIENTNET {
+            let std = per_channel(config, "image_std", channels, defaults.std)?;
+            let offset = rescale.is_some() && does("rescale_offset", false)?;
+            let again = does("include_top", true)?.then_some(std.as_slice());
+            normalise = efficientnet(normalise, offset, again);
+        }
         Ok(Self {
             resize,
             crop,
@@ -194,6 +227,29 @@ impl Settings {
             _ => None,
         }
     }
+}
+
+/// The normalisation of `EfficientNetImageProcessor`, which subtracts 1 before it if `offset`, and divides by `again` after it.
+fn efficientnet(
+    normalise: Option<(Vec<f32>, Vec<f32>)>,
+    offset: bool,
+    again: Option<&[f32]>,
+) -> Option<(Vec<f32>, Vec<f32>)> {
+    if normalise.is_none() && !offset && again.is_none() {
+        return None;
+    }
+    let channels = normalise.as_ref().map(|(mean, _)| mean.len());
+    let channels = channels.or(again.map(<[f32]>::len)).unwrap_or(1);
+    let (mut mean, mut std) = normalise.unwrap_or((vec![0.0; channels], vec![1.0; channels]));
+    if offset {
+        for mean in &mut mean {
+            *mean += 1.0;
+        }
+    }
+    for (std, again) in std.iter_mut().zip(again.into_iter().flatten()) {
+        *std *= again;
+    }
+    Some((mean, std))
 }
 
 /// The size and crop of `ConvNextImageProcessor`: below 384 pixels a larger image is cropped, from there on it is stretched.

@@ -90,8 +90,14 @@ impl<M: Ops + Clone> LanguageModel<M> {
     ) -> Result<(Self, WeightTotals), LoadError> {
         let name = checkpoint.name.clone();
         let prompts = Prompts::take(&mut checkpoint)?;
-        let stated = SamplingOptions::from(&checkpoint.generation);
+        let mut stated = SamplingOptions::from(&checkpoint.generation);
+        let max_length = checkpoint.generation.max_length;
         let (mut decoder, totals) = registry::read_with_totals(checkpoint)?;
+        if decoder.encoder.is_some() {
+            // The start token is one of them.
+            let max_tokens = max_length.map(|length| length.saturating_sub(1).max(1));
+            stated.max_tokens = stated.max_tokens.or(max_tokens);
+        }
         let rejected = |reason: String| LoadError::NotServed {
             name: name.clone(),
             reason,

@@ -6,7 +6,7 @@
 
 use super::prompt::Prompts;
 use super::{PartialAnswer, bad_input};
-use crate::checkpoint::{Checkpoint, LoadError, WeightTotals};
+use crate::checkpoint::{Checkpoint, LoadError, TokenRules, WeightTotals};
 use crate::decoder::registry;
 use crate::device::{Device, with_ops};
 use crate::generation::slice::DecoderSlice;
@@ -37,7 +37,16 @@ pub(super) fn load(
     slice: Slice,
 ) -> Result<(Box<dyn Model>, WeightTotals), LoadError> {
     let prompts = Prompts::take(&mut checkpoint)?;
+    let name = checkpoint.name.clone();
     let (decoder, totals) = registry::read_slice(checkpoint, slice)?;
+    if decoder.model_config.rules != TokenRules::default() {
+        return Err(LoadError::NotServed {
+            name,
+            reason:
+                "its generation_config.json has rules for tokens, which slices do not apply; serve it whole"
+                    .into(),
+        });
+    }
     let last = slice.is_last();
     let model: Box<dyn Model> = with_ops!(device, ops => {
         let layers = DecoderSlice::new(ops, decoder, last);

@@ -2,7 +2,9 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::elementwise::{clamp_of, gelu_of, gelu_tanh_of, relu_of, sigmoid_of, xielu_of};
+use super::elementwise::{
+    QUICK_GELU, clamp_of, gelu_of, gelu_tanh_of, relu_of, relu6_of, sigmoid_of, xielu_of,
+};
 
 /// Activation of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -18,6 +20,12 @@ pub enum Activation {
     Silu,
     /// The hyperbolic tangent.
     Tanh,
+    /// Rectified linear unit of at most 6.
+    Relu6,
+    /// `1 / (1 + exp(-x))`.
+    Sigmoid,
+    /// GELU by the sigmoid: `x / (1 + exp(-1.702 x))`.
+    QuickGelu,
     /// The square of the rectified linear unit.
     SquaredRelu,
     /// xIELU (Huang and Schlag 2024): a parabola above zero, an integrated ELU below.
@@ -63,6 +71,9 @@ impl WithSimd for Activate<'_> {
             Activation::GeluTanh => values.for_each(|value| *value = gelu_tanh_of(*value)),
             Activation::Silu => values.for_each(|value| *value *= sigmoid_of(*value)),
             Activation::Tanh => values.for_each(|value| *value = value.tanh()),
+            Activation::Relu6 => values.for_each(|value| *value = relu6_of(*value)),
+            Activation::Sigmoid => values.for_each(|value| *value = sigmoid_of(*value)),
+            Activation::QuickGelu => values.for_each(|value| *value *= sigmoid_of(QUICK_GELU * *value)),
             Activation::SquaredRelu => values.for_each(|value| {
                 let positive = relu_of(*value);
                 *value = positive * positive;
@@ -139,6 +150,9 @@ mod tests {
         of(Activation::GeluTanh, &|x| {
             0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh())
         });
+        of(Activation::Relu6, &|x| x.clamp(0.0, 6.0));
+        of(Activation::Sigmoid, &|x| 1.0 / (1.0 + (-x).exp()));
+        of(Activation::QuickGelu, &|x| x / (1.0 + (-1.702 * x).exp()));
         of(Activation::SquaredRelu, &|x| x.max(0.0).powi(2));
         of(Activation::Clamp(2.5), &|x| x.clamp(-2.5, 2.5));
         let (above, below, slope) = (0.7, 1.3, 0.5);
@@ -175,6 +189,9 @@ mod tests {
             Activation::GeluTanh,
             Activation::Silu,
             Activation::Tanh,
+            Activation::Relu6,
+            Activation::Sigmoid,
+            Activation::QuickGelu,
             Activation::SquaredRelu,
             Activation::Xielu {
                 above: 1.0,

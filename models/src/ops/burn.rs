@@ -12,6 +12,7 @@ use super::{
     Activation, AttentionSpans, Convolution, EncoderAttention, Heads, Ops, OpsError, PreparedWeight, Rotary,
     ScoreRules, Span, from_words,
 };
+use crate::ops::elementwise::QUICK_GELU;
 use crate::precision::WeightType;
 
 mod encoders;
@@ -269,6 +270,9 @@ impl Ops for Burn {
                 sigmoid(least.clone() * slope) * least
             }
             Activation::Clamp(limit) => x.clamp(-limit, limit),
+            Activation::Relu6 => relu(x).clamp_max(6.0),
+            Activation::Sigmoid => sigmoid(x),
+            Activation::QuickGelu => x.clone() * sigmoid(x * QUICK_GELU),
         };
         if !gated {
             return of(rows);
@@ -382,6 +386,14 @@ impl Ops for Burn {
 
     fn mean(&self, rows: &Tensor<2>, count: usize) -> Tensor<2> {
         images::by_image(rows, count).mean_dim(1).squeeze_dim(1)
+    }
+
+    fn scale_images(&self, rows: &mut Tensor<2>, count: usize, factors: &Tensor<2>) {
+        let factors: Tensor<3> = factors.clone().unsqueeze_dim(1);
+        let scaled = images::by_image(rows, count) * factors;
+        let [height, width] = rows.dims();
+        let scaled: Tensor<2> = scaled.reshape([height, width]);
+        rows.inplace(|_| scaled);
     }
 
     fn normalise_responses(&self, rows: &mut Tensor<2>, count: usize, norm: &BurnNorm) {

@@ -243,6 +243,14 @@ mod tests {
     }
 
     #[test]
+    fn images_are_scaled_by_their_own_factors() {
+        let mut rows = Cpu.upload((1..9).map(|value| value as f32).collect(), 2);
+        let factors = Cpu.upload(vec![2.0, -1.0, 0.5, 0.0], 2);
+        Cpu.scale_images(&mut rows, 2, &factors);
+        assert_eq!(rows.values, [2.0, -2.0, 6.0, -4.0, 2.5, 0.0, 3.5, 0.0]);
+    }
+
+    #[test]
     fn responses_are_normalised_by_image() {
         let mut rows = Cpu.upload(vec![3.0, 0.0, 4.0, 1.0, 0.0, 2.0, 0.0, 0.0], 2);
         let norm = Cpu.norm(vec![2.0, 1.0], Some(vec![0.5, -0.5]), 0.0);

@@ -277,6 +277,10 @@ impl Ops for Cpu {
         pooling::mean(rows, count)
     }
 
+    fn scale_images(&self, rows: &mut Rows, count: usize, factors: &Rows) {
+        pooling::scale_images(rows, count, factors);
+    }
+
     fn normalise_responses(&self, rows: &mut Rows, count: usize, norm: &CpuNorm) {
         let beta = norm.beta.as_deref().unwrap_or_default();
         pooling::normalise_responses(rows, count, &norm.gamma, beta, norm.epsilon);

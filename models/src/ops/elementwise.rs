@@ -38,6 +38,9 @@ pub(crate) fn gelu_tanh_of(x: f32) -> f32 {
     x * sigmoid_of(2.0 * u)
 }
 
+/// Factor of the sigmoid's input in GELU by the sigmoid.
+pub(crate) const QUICK_GELU: f32 = 1.702;
+
 /// The rectified linear unit; NaN stays NaN.
 #[expect(
     clippy::inline_always,
@@ -76,6 +79,17 @@ pub(crate) fn xielu_of(x: f32, above: f32, below: f32, slope: f32) -> f32 {
         (exp_of_negative(-exponent) - 1.0 - x) * below
     };
     curved + slope * x
+}
+
+/// The rectified linear unit of at most 6; NaN stays NaN.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+pub(crate) fn relu6_of(x: f32) -> f32 {
+    let x = relu_of(x);
+    if x > 6.0 { 6.0 } else { x }
 }
 
 /// `exp(-y)` for `y >= 0`, NaN for NaN, by `2^n * exp(r)` with `|r| <= ln(2) / 2`.
@@ -128,7 +142,14 @@ mod tests {
 
     #[test]
     fn not_a_number_stays_so() {
-        for of in [gelu_of, gelu_tanh_of, sigmoid_of, relu_of, exp_of_negative] {
+        for of in [
+            gelu_of,
+            gelu_tanh_of,
+            sigmoid_of,
+            relu_of,
+            relu6_of,
+            exp_of_negative,
+        ] {
             assert!(of(f32::NAN).is_nan());
         }
         assert!(clamp_of(f32::NAN, 2.0).is_nan() && xielu_of(f32::NAN, 1.0, 1.0, 0.5).is_nan());

@@ -378,6 +378,9 @@ pub trait Ops: Send + Sync + 'static {
     /// channels.
     fn normalise_responses(&self, rows: &mut Self::Matrix, count: usize, norm: &Self::Norm);
 
+    /// Multiplies the `count` rows of every image by its row of `factors`, in place.
+    fn scale_images(&self, rows: &mut Self::Matrix, count: usize, factors: &Self::Matrix);
+
     /// Copies single rows into one matrix; a row that the matrix does not have is zeros.
     fn select(&self, matrix: &Self::Matrix, rows: &[usize]) -> Self::Matrix;
 

@@ -66,6 +66,8 @@ fn results(value: f32) -> Vec<(&'static str, Rows)> {
     let mut responses = with_value(rows, WIDTH, value);
     let norm = Cpu.norm(vec![1.0; WIDTH], Some(vec![0.0; WIDTH]), 1e-6);
     Cpu.normalise_responses(&mut responses, rows, &norm);
+    let mut images_scaled = with_value(rows, WIDTH, value);
+    Cpu.scale_images(&mut images_scaled, rows / 2, &with_value(2, WIDTH, 0.0));
     let norm = |beta| Cpu.norm(vec![1.0; WIDTH], beta, 1e-6);
     vec![
         ("add", sum),
@@ -107,6 +109,7 @@ fn results(value: f32) -> Vec<(&'static str, Rows)> {
         ("mean", Cpu.mean(&with_value(rows, WIDTH, value), rows)),
         ("select", Cpu.select(&with_value(rows, WIDTH, value), &[rows - 1])),
         ("normalise responses", responses),
+        ("scale images", images_scaled),
     ]
 }
 

@@ -158,6 +158,27 @@ pub(super) fn mean(rows: &Rows, count: usize) -> Rows {
     Rows { values: out, width }
 }
 
+/// Multiplies the `count` rows of every image by its row of `factors`, in place.
+pub(super) fn scale_images(rows: &mut Rows, count: usize, factors: &Rows) {
+    let width = rows.width.max(1);
+    let image = |(rows, factors): (&mut [f32], &[f32])| {
+        for row in rows.chunks_mut(width) {
+            for (value, factor) in row.iter_mut().zip(factors) {
+                *value *= factor;
+            }
+        }
+    };
+    let images = (count * width).max(1);
+    let factors = &factors.values;
+    if is_small(rows.values.len()) {
+        let rows = rows.values.chunks_mut(images);
+        rows.zip(factors.chunks(width)).for_each(image);
+    } else {
+        let rows = rows.values.par_chunks_mut(images);
+        rows.zip(factors.par_chunks(width)).for_each(image);
+    }
+}
+
 /// Adds the response normalisation of images of `count` pixels, in place.
 pub(super) fn normalise_responses(rows: &mut Rows, count: usize, gamma: &[f32], beta: &[f32], epsilon: f32) {
     let width = rows.width.max(1);

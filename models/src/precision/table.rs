@@ -11,6 +11,8 @@ pub struct Table {
     values: Vec<f32>,
     /// The weights of other types, row by row.
     bytes: Vec<u8>,
+    /// Whether it stays f32, as it is computed and not stored in a file.
+    computed: bool,
 }
 
 impl Default for Table {
@@ -27,14 +29,23 @@ impl Table {
             width,
             values,
             bytes: Vec::new(),
+            computed: false,
         }
     }
 
-    /// Converts a table of f32 to a type; it stays f32 if the type cannot represent it.
+    /// Creates a table of computed rows, which stays f32.
+    pub(crate) fn computed(values: Vec<f32>, width: usize) -> Self {
+        Self {
+            computed: true,
+            ..Self::new(values, width)
+        }
+    }
+
+    /// Converts a table of f32 to a type; it stays f32 if the type cannot represent it, or if its rows are computed.
     #[must_use]
     pub fn stored_as(self, kind: WeightType) -> Self {
         let kind = kind.for_rows(self.width, &self.values);
-        if kind == WeightType::F32 || self.kind != WeightType::F32 {
+        if kind == WeightType::F32 || self.kind != WeightType::F32 || self.computed {
             return self;
         }
         Self {
@@ -42,6 +53,7 @@ impl Table {
             width: self.width,
             bytes: encode(&self.values, kind),
             values: Vec::new(),
+            computed: false,
         }
     }
 

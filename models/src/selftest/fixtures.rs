@@ -49,7 +49,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 29] = [
+pub const ALL: [Fixture; 36] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -69,6 +69,7 @@ pub const ALL: [Fixture; 29] = [
     fixture!("roberta-prelayernorm"),
     fixture!("ernie"),
     fixture!("nomic-bert"),
+    fixture!("roformer"),
     fixture!("vit"),
     fixture!("vit-msn"),
     fixture!("dinov2"),
@@ -83,6 +84,12 @@ pub const ALL: [Fixture; 29] = [
     fixture!("convnextv2"),
     fixture!("swin"),
     fixture!("swinv2"),
+    fixture!("regnet"),
+    fixture!("mobilenet-v1"),
+    fixture!("mobilenet-v2"),
+    fixture!("efficientnet"),
+    fixture!("clip"),
+    fixture!("siglip"),
     fixture!("cnn"),
     fixture!("mlp"),
 ];

@@ -1,4 +1,4 @@
-//! Image classifiers whose layers work on a grid of pixels: `ResNet`, `ConvNeXt`, Swin, and models like them. A family reads its
+//! Image classifiers whose layers work on a grid of pixels: `ResNet`, `MobileNet`, `ConvNeXt`, Swin, and models like them. A family reads its
 //! `config.json` and lists its [steps].
 //!
 //! Inputs: `pixel_values` FP32 `[channels, height, width]`, normalised according to the checkpoint's
@@ -6,6 +6,10 @@
 //! 224. Outputs: those of [`Classifier::outputs`]. They cannot be split.
 
 pub(super) mod convnext;
+pub(super) mod efficientnet;
+mod groups;
+pub(super) mod mobilenet;
+pub(super) mod regnet;
 pub(super) mod resnet;
 mod steps;
 pub(super) mod swin;
@@ -92,6 +96,19 @@ fn stages(config: &Config, key: &str) -> Result<(Vec<usize>, Vec<usize>), LoadEr
         ));
     }
     Ok((sizes, depths))
+}
+
+/// Rounds a number of channels to a multiple of `divisor`, at least `least` and not less than nine tenths of it, as the
+/// networks of `MobileNet` and `EfficientNet` are scaled.
+fn divisible(channels: f64, divisor: usize, least: usize) -> usize {
+    let divisor = divisor.max(1);
+    let rounded = (channels + divisor as f64 / 2.0) as usize / divisor * divisor;
+    let rounded = rounded.max(least);
+    if (rounded as f64) < 0.9 * channels {
+        rounded + divisor
+    } else {
+        rounded
+    }
 }
 
 /// A classifier.

@@ -1,6 +1,7 @@
 //! The steps of networks on images, and the builder that takes their weights. Matrices are
 //! `[images * height * width, channels]`.
 
+use super::groups::GroupedConvolution;
 use super::windows::{Places, WindowAttention};
 use crate::architectures::layers::Layers;
 use crate::checkpoint::{LoadError, transposed};
@@ -16,6 +17,7 @@ pub(super) struct Step<O: Ops> {
 enum Layer<O: Ops> {
     Convolve(Convolution, O::Linear),
     ConvolveChannels(Convolution, O::Matrix),
+    ConvolveGroups(Box<GroupedConvolution<O>>),
     PoolLargest(Convolution),
     Multiply(O::Linear),
     Normalise(O::Norm),
@@ -34,6 +36,8 @@ enum Change<O: Ops> {
     Scale(O::Norm),
     /// Response normalisation of images of this many pixels.
     NormaliseResponses(usize, O::Norm),
+    /// Multiplies the channels of images of this many pixels by factors that steps compute from the mean pixel.
+    Excite(usize, Vec<Step<O>>),
     /// Adds the same rows to every image: a matrix of this height and width.
     AddRows(O::Matrix, [usize; 2]),
 }
@@ -52,6 +56,7 @@ impl<O: Ops> Layer<O> {
         match self {
             Self::Convolve(convolution, linear) => ops.convolve(x, convolution, linear),
             Self::ConvolveChannels(convolution, weights) => ops.convolve_channels(x, convolution, weights),
+            Self::ConvolveGroups(convolution) => convolution.run(ops, x, images),
             Self::PoolLargest(convolution) => ops.pool_largest(x, convolution),
             Self::Multiply(linear) => ops.multiply(x, linear),
             Self::Normalise(norm) => ops.normalise(x, norm),
@@ -75,6 +80,11 @@ impl<O: Ops> Change<O> {
             Self::Activate(activation) => return ops.activate(x, *activation, false),
             Self::Scale(factors) => ops.scale(&mut x, factors),
             Self::NormaliseResponses(count, norm) => ops.normalise_responses(&mut x, *count, norm),
+            Self::Excite(count, steps) => {
+                let mean = ops.mean(&x, *count);
+                let factors = run(ops, steps, &mean, images).unwrap_or(mean);
+                ops.scale_images(&mut x, *count, &factors);
+            }
             Self::AddRows(rows, [count, width]) => {
                 let rows = Span {
                     matrix: rows,
@@ -223,6 +233,63 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         Ok(())
     }
 
+    /// Adds a convolution of groups of channels, each by itself, with a batch norm or a bias.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn convolve_groups(
+        &mut self,
+        name: &str,
+        norm: BatchNorm<'_>,
+        (outputs, groups): (usize, usize),
+        window: Window,
+    ) -> Result<(), LoadError> {
+        let (inputs, kernel) = (self.channels() / groups.max(1), window.kernel);
+        let (weight, bias) = self.weight(name, Some(norm), &[outputs, inputs, kernel, kernel])?;
+        let convolution = Convolution {
+            channels: inputs,
+            ..self.convolution(window)
+        };
+        let grouped = GroupedConvolution::new(self.layers, convolution, (weight, bias), groups);
+        let [height, width] = convolution.result();
+        self.shape = [height, width, outputs];
+        self.push(Layer::ConvolveGroups(Box::new(grouped)));
+        Ok(())
+    }
+
+    /// Multiplies the channels of the last result by factors that `steps` compute from its mean pixel: a squeeze and
+    /// excitation (Hu et al. 2018).
+    ///
+    /// # Errors
+    /// Those of the steps.
+    pub(super) fn excite(
+        &mut self,
+        steps: impl FnOnce(&mut Self) -> Result<(), LoadError>,
+    ) -> Result<(), LoadError> {
+        let (shape, before) = (self.shape, std::mem::take(&mut self.steps));
+        let [height, width, channels] = shape;
+        self.shape = [1, 1, channels];
+        steps(self)?;
+        let steps = std::mem::replace(&mut self.steps, before);
+        self.shape = shape;
+        self.change(Change::Excite(height * width, steps));
+        Ok(())
+    }
+
+    /// Returns the window of a convolution whose result has a pixel for every `stride` pixels of the image, with the border
+    /// of TensorFlow: as even as possible, with more of it below and on the right.
+    pub(super) fn same_window(&self, kernel: usize, stride: usize) -> Window {
+        let [height, width] = self.size().map(|side| {
+            let covered = if side % stride == 0 { stride } else { side % stride };
+            kernel.saturating_sub(covered)
+        });
+        Window {
+            kernel,
+            stride,
+            border: [height / 2, width / 2, height.div_ceil(2), width.div_ceil(2)],
+        }
+    }
+
     /// Takes the weight and bias of a convolution, with its batch norm.
     fn weight(
         &mut self,
@@ -271,6 +338,17 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         let [height, width] = convolution.result();
         self.shape = [height, width, self.channels()];
         self.push(Layer::PoolLargest(convolution));
+    }
+
+    /// Adds the largest values of all pixels of an image.
+    pub(super) fn largest(&mut self) {
+        let [height, width] = self.size();
+        let kernel = height.max(width);
+        self.pool_largest(Window {
+            kernel,
+            stride: kernel.max(1),
+            border: [0, 0, kernel - height, kernel - width],
+        });
     }
 
     /// Adds the mean of all pixels of an image.

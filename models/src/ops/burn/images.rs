@@ -104,8 +104,8 @@ pub(super) fn pool_largest(images: &Tensor<2>, convolution: &Convolution) -> Ten
 mod tests {
     use burn::tensor::Device;
 
-    use super::super::super::Ops;
     use super::super::super::cpu::Cpu;
+    use super::super::super::{Activation, Ops};
     use super::super::Burn;
     use super::*;
     use crate::precision::WeightType;
@@ -136,7 +136,25 @@ mod tests {
         );
         let mut normalised = ops.select(&images, &(0..2 * pixels).collect::<Vec<_>>());
         ops.normalise_responses(&mut normalised, pixels, &norm);
+        let mut scaled = ops.select(&images, &(0..2 * pixels).collect::<Vec<_>>());
+        ops.scale_images(&mut scaled, pixels, &ops.upload(numbers(2 * channels), channels));
+        let squeezed = ops.select(&images, &(0..2 * pixels).collect::<Vec<_>>());
+        let squeezed = ops.multiply(
+            &squeezed,
+            &ops.linear(
+                ops.prepare(vec![5.0; channels], channels, 1, WeightType::F32),
+                Vec::new(),
+                channels,
+                1,
+            ),
+        );
+        let limited = ops.select(&squeezed, &(0..2 * pixels).collect::<Vec<_>>());
+        let quick = ops.select(&images, &(0..2 * pixels).collect::<Vec<_>>());
         let results = [
+            scaled,
+            ops.activate(squeezed, Activation::Sigmoid, false),
+            ops.activate(limited, Activation::Relu6, false),
+            ops.activate(quick, Activation::QuickGelu, false),
             ops.convolve(&images, convolution, &linear),
             ops.convolve_channels(&images, convolution, &weights),
             ops.pool_largest(&images, convolution),

@@ -1,0 +1,270 @@
+//! `EfficientNet` (Tan and Le 2019): the blocks of `MobileNet` 2 with a squeeze and excitation, scaled in width and depth.
+
+use super::steps::{BatchNorm, Builder, Window};
+use super::{Family, divisible};
+use crate::architectures::encoder::{activation, epsilon};
+use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::device::Device;
+use crate::ops::{Activation, Ops};
+use crate::runtime::loaded::Built;
+
+/// Channels of the first convolution and of the last one, before they are scaled.
+const STEM: usize = 32;
+const FEATURES: usize = 1280;
+/// Limit of the factors of width and depth; the largest model has 4 and 5.3.
+const MAX_FACTOR: f64 = 64.0;
+
+/// Builds a classifier.
+///
+/// # Errors
+/// [`LoadError`], naming the key or tensor.
+pub(in crate::architectures) fn build(
+    checkpoint: &mut Checkpoint,
+    device: &Device,
+) -> Result<Built, LoadError> {
+    super::build::<EfficientNet>(checkpoint, device)
+}
+
+struct EfficientNet;
+
+impl Family for EfficientNet {
+    const BASE: &'static str = "efficientnet";
+
+    fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
+        let form = Form::read(config)?;
+        let at = |name: &str| format!("{}.{name}", Self::BASE);
+        let below = Window {
+            kernel: 3,
+            stride: 2,
+            border: [0, 0, 1, 1],
+        };
+        let stem = at("embeddings");
+        form.convolve(
+            builder,
+            [&format!("{stem}.convolution"), &format!("{stem}.batchnorm")],
+            form.scaled(STEM),
+            below,
+        )?;
+        builder.activate(form.activation);
+        let mut index = 0;
+        for stage in &form.stages {
+            for repeat in 0..stage.depth {
+                let block = Block {
+                    name: at(&format!("encoder.blocks.{index}")),
+                    stage,
+                    stride: if repeat == 0 { stage.stride } else { 1 },
+                    adds: repeat > 0,
+                    even: form.even_borders.contains(&index),
+                };
+                block.add(builder, &form)?;
+                index += 1;
+            }
+        }
+        let [convolution, norm] = ["encoder.top_conv", "encoder.top_bn"].map(at);
+        form.convolve(
+            builder,
+            [&convolution, &norm],
+            form.scaled(FEATURES),
+            Window::centred(1, 1),
+        )?;
+        builder.activate(form.activation);
+        if form.pools_largest {
+            builder.largest();
+        } else {
+            builder.mean();
+        }
+        Ok(())
+    }
+}
+
+/// What `config.json` states.
+struct Form {
+    activation: Activation,
+    epsilon: f64,
+    /// Factor of the numbers of channels, and what divides them.
+    width: f64,
+    divisor: usize,
+    /// Share of a block's input channels that a squeeze has.
+    squeeze: f64,
+    stages: Vec<Stage>,
+    /// Blocks of stride 2 whose border is the same on all sides.
+    even_borders: Vec<usize>,
+    pools_largest: bool,
+}
+
+/// Blocks of the same size.
+struct Stage {
+    /// Channels of the first block's input, of all results.
+    inputs: usize,
+    outputs: usize,
+    kernel: usize,
+    /// Stride of the first block.
+    stride: usize,
+    expansion: usize,
+    depth: usize,
+}
+
+impl Form {
+    fn read(config: &Config) -> Result<Self, LoadError> {
+        let factor = |key: &str| {
+            let value = config.required::<f64>(key)?;
+            if value > 0.0 && value <= MAX_FACTOR {
+                Ok(value)
+            } else {
+                Err(config.invalid_value(key, format!("it must be above 0 and at most {MAX_FACTOR}")))
+            }
+        };
+        let list = |key: &str| {
+            let values: Vec<usize> = config.required(key)?;
+            if values.iter().all(|value| (1..=1 << 16).contains(value)) {
+                Ok(values)
+            } else {
+                Err(config.invalid_value(key, "its values must be from 1 to 65536"))
+            }
+        };
+        let inputs = list("in_channels")?;
+        let same = |key: &str| {
+            let values = list(key)?;
+            if values.len() == inputs.len() {
+                Ok(values)
+            } else {
+                let reason = format!("it must have {} values, as `in_channels` has", inputs.len());
+                Err(config.invalid_value(key, reason))
+            }
+        };
+        let (outputs, kernels, strides) = (same("out_channels")?, same("kernel_sizes")?, same("strides")?);
+        let (expansions, repeats) = (same("expand_ratios")?, same("num_block_repeats")?);
+        if strides.iter().any(|stride| *stride > 2) {
+            return Err(config.invalid_value("strides", "1 and 2 are supported"));
+        }
+        if kernels.iter().any(|kernel| kernel % 2 == 0) {
+            return Err(config.invalid_value("kernel_sizes", "odd ones are supported"));
+        }
+        let depth = factor("depth_coefficient")?;
+        let sizes = inputs.iter().zip(outputs).zip(kernels.into_iter().zip(strides));
+        let stages = sizes.zip(expansions.into_iter().zip(repeats));
+        let stages = stages.map(
+            |(((inputs, outputs), (kernel, stride)), (expansion, repeats))| Stage {
+                inputs: *inputs,
+                outputs,
+                kernel,
+                stride,
+                expansion,
+                depth: (depth * repeats as f64).ceil() as usize,
+            },
+        );
+        Ok(Self {
+            activation: activation(config, "hidden_act")?,
+            epsilon: epsilon(config, "batch_norm_eps")?,
+            width: factor("width_coefficient")?,
+            divisor: config.size("depth_divisor")?,
+            squeeze: factor("squeeze_expansion_ratio")?,
+            stages: stages.collect(),
+            even_borders: config.optional("depthwise_padding")?.unwrap_or_default(),
+            pools_largest: match config.optional::<String>("pooling_type")?.as_deref() {
+                None | Some("mean") => false,
+                Some("max") => true,
+                Some(_) => return Err(config.invalid_value("pooling_type", "mean and max are supported")),
+            },
+        })
+    }
+
+    fn scaled(&self, channels: usize) -> usize {
+        divisible(channels as f64 * self.width, self.divisor, self.divisor)
+    }
+
+    /// Adds a convolution with a batch norm, by their names.
+    fn convolve<O: Ops>(
+        &self,
+        builder: &mut Builder<'_, '_, O>,
+        [name, norm]: [&str; 2],
+        outputs: usize,
+        window: Window,
+    ) -> Result<(), LoadError> {
+        let norm = BatchNorm {
+            name: norm,
+            epsilon: self.epsilon,
+        };
+        builder.convolve(name, Some(norm), outputs, window)
+    }
+}
+
+/// An inverted residual block.
+struct Block<'a> {
+    name: String,
+    stage: &'a Stage,
+    stride: usize,
+    /// Whether the block's input is added to its result.
+    adds: bool,
+    /// Whether the border of a stride of 2 is the same on all sides.
+    even: bool,
+}
+
+impl Block<'_> {
+    fn add<O: Ops>(&self, builder: &mut Builder<'_, '_, O>, form: &Form) -> Result<(), LoadError> {
+        if self.adds && self.stride == 1 {
+            builder.add(|builder| self.branch(builder, form), |_| Ok(()))
+        } else {
+            self.branch(builder, form)
+        }
+    }
+
+    fn branch<O: Ops>(&self, builder: &mut Builder<'_, '_, O>, form: &Form) -> Result<(), LoadError> {
+        let Stage {
+            inputs,
+            outputs,
+            kernel,
+            expansion,
+            ..
+        } = *self.stage;
+        let at = |name: &str| format!("{}.{name}", self.name);
+        let inputs = form.scaled(if self.adds { outputs } else { inputs });
+        if expansion != 1 {
+            let [convolution, norm] = ["expansion.expand_conv", "expansion.expand_bn"].map(at);
+            let expanded = inputs * expansion;
+            form.convolve(builder, [&convolution, &norm], expanded, Window::centred(1, 1))?;
+            builder.activate(form.activation);
+        }
+        let mut window = Window::centred(kernel, self.stride);
+        if self.stride == 2 && !self.even {
+            let [above, left, ..] = &mut window.border;
+            for side in [above, left] {
+                *side = side.saturating_sub(1);
+            }
+        }
+        let norm = BatchNorm {
+            name: &at("depthwise_conv.depthwise_norm"),
+            epsilon: form.epsilon,
+        };
+        builder.convolve_channels(&at("depthwise_conv.depthwise_conv"), Some(norm), window)?;
+        builder.activate(form.activation);
+        let (expanded, squeezed) = (
+            builder.channels(),
+            ((inputs as f64 * form.squeeze) as usize).max(1),
+        );
+        builder.excite(|builder| {
+            builder.convolve(
+                &at("squeeze_excite.reduce"),
+                None,
+                squeezed,
+                Window::centred(1, 1),
+            )?;
+            builder.activate(form.activation);
+            builder.convolve(
+                &at("squeeze_excite.expand"),
+                None,
+                expanded,
+                Window::centred(1, 1),
+            )?;
+            builder.activate(Activation::Sigmoid);
+            Ok(())
+        })?;
+        let [convolution, norm] = ["projection.project_conv", "projection.project_bn"].map(at);
+        form.convolve(
+            builder,
+            [&convolution, &norm],
+            form.scaled(outputs),
+            Window::centred(1, 1),
+        )
+    }
+}
