@@ -107,9 +107,21 @@ impl Follower {
                     None => return Ok(()),
                 },
                 _ = read.tick() => match self.store.get().await {
-                    // The watch has not delivered it.
-                    Ok(found) => if self.take(found).await? { return Ok(()) },
-                    Err(error) => self.report(&error),
+                    Ok(found) => {
+                        link.up();
+                        // The watch has not delivered it.
+                        if self.take(found).await? {
+                            return Ok(());
+                        }
+                    }
+                    // The watch of a store that is away stays silent.
+                    Err(error @ StoreError::Unreachable { .. }) => {
+                        link.down("reading the plan store", &error.to_string());
+                    }
+                    Err(error) => {
+                        link.up();
+                        self.report(&error);
+                    }
                 },
             }
         }
@@ -242,6 +254,59 @@ mod tests {
         fn history(&self) -> BoxFuture<'_, Result<Vec<Past>, StoreError>> {
             denied()
         }
+    }
+
+    /// A store without a plan, whose watch stays silent.
+    struct Away(watch::Receiver<bool>);
+
+    impl PlanStore for Away {
+        fn get(&self) -> BoxFuture<'_, Result<Option<Stored>, StoreError>> {
+            if *self.0.borrow() {
+                return denied();
+            }
+            futures::future::ready(Ok(None)).boxed()
+        }
+
+        fn write<'a>(&'a self, _: &'a Plan, _: u64, _: Option<u64>) -> BoxFuture<'a, Result<(), StoreError>> {
+            denied()
+        }
+
+        fn watch(&self) -> BoxFuture<'_, Result<Plans, StoreError>> {
+            let silent: Plans = futures::stream::pending().boxed();
+            futures::future::ready(Ok(silent)).boxed()
+        }
+
+        fn history(&self) -> BoxFuture<'_, Result<Vec<Past>, StoreError>> {
+            denied()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_goes_away_is_reported_until_it_can_be_read_again() {
+        let (away, is_away) = watch::channel(false);
+        let followed = Followed::new();
+        let mut state = followed.watched().remove(0);
+        let following = store(
+            Arc::new(Away(is_away)),
+            PlanVersions::new("digits"),
+            followed.store.clone(),
+        );
+        let following = tokio::spawn(following);
+        tokio::time::sleep(3 * READ_AGAIN).await;
+        assert!(state.borrow_and_update().is_none());
+        let begun = Instant::now();
+        away.send_replace(true);
+        tokio::time::sleep(3 * READ_AGAIN).await;
+        let interruption = state.borrow_and_update().clone().unwrap();
+        assert!(interruption.reason.contains("denied"));
+        assert!(
+            interruption.since <= begun + READ_AGAIN,
+            "since the first failure"
+        );
+        away.send_replace(false);
+        tokio::time::sleep(2 * READ_AGAIN).await;
+        assert!(state.borrow_and_update().is_none(), "it can be read again");
+        following.abort();
     }
 
     #[tokio::test(start_paused = true)]
