@@ -114,14 +114,12 @@ impl Follower {
                             return Ok(());
                         }
                     }
-                    // The watch of a store that is away stays silent.
-                    Err(error @ StoreError::Unreachable { .. }) => {
-                        link.down("reading the plan store", &error.to_string());
-                    }
-                    Err(error) => {
+                    Err(error @ StoreError::Malformed { .. }) => {
                         link.up();
                         self.report(&error);
                     }
+                    // The watch of a store that is away stays silent.
+                    Err(error) => link.down("reading the plan store", &error.to_string()),
                 },
             }
         }
@@ -272,7 +270,7 @@ mod tests {
         }
 
         fn watch(&self) -> BoxFuture<'_, Result<Plans, StoreError>> {
-            let silent: Plans = futures::stream::pending().boxed();
+            let silent = Plans(futures::stream::pending().boxed());
             futures::future::ready(Ok(silent)).boxed()
         }
 

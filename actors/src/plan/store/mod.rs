@@ -166,7 +166,7 @@ pub(crate) async fn open_or_wait(bus: &Bus, app: &App) -> Result<Arc<dyn PlanSto
 const STORE_LOOKS: Duration = Duration::from_millis(500);
 
 /// Stream of plans as they are written.
-pub struct Plans(BoxStream<'static, Result<Stored, StoreError>>);
+pub struct Plans(pub(crate) BoxStream<'static, Result<Stored, StoreError>>);
 
 impl Plans {
     /// Returns the next plan, or an error if the written value is not a valid plan, after which more may follow.
