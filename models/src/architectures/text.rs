@@ -7,7 +7,7 @@ use tokenizers::{
 };
 
 use crate::checkpoint::{LoadError, TokenizerFile};
-use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, Signature};
+use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, NO_TOKENIZER, Signature};
 use crate::runtime::tensor::{Datatype, Tensor};
 
 /// Maximum text of one request, bytes: far more than any context holds, and little enough that one request cannot
@@ -194,7 +194,7 @@ impl TextReader {
 
     fn tokenize(&self, text: &Tensor, pair: Option<&Tensor>) -> Result<Vec<Tokens>, ModelError> {
         let Some(tokenizer) = &self.tokenizer else {
-            return Err(bad("text", "this checkpoint has no tokenizer.json"));
+            return Err(bad("text", NO_TOKENIZER));
         };
         let first = only_text(text)?;
         let second = pair.map(only_text).transpose()?;

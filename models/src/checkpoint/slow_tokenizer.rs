@@ -1,7 +1,7 @@
 //! Tokenizers of directories without `tokenizer.json`: those whose files are plain vocabularies.
 //!
 //! `vocab.txt` is the vocabulary of BERT's tokenizer, `vocab.json` and `merges.txt` are those of GPT-2's, and of RoBERTa's and BART's. The
-//! class is `tokenizer_class` of `tokenizer_config.json`, or follows from `model_type`. The result is the content of the
+//! class is `tokenizer_class` of `tokenizer_config.json` or `config.json`, or follows from `model_type`. The result is the content of the
 //! `tokenizer.json` that transformers would write.
 
 use std::collections::BTreeMap;
@@ -116,15 +116,21 @@ fn text(path: &Path) -> Result<String, LoadError> {
     })
 }
 
-/// Returns the class that `tokenizer_config.json`, here `config`, states, and the `model_type` of `config.json`.
+/// Returns the class that `tokenizer_config.json`, here `config`, or else `config.json` states, and the `model_type` of the latter.
 pub(super) fn class_and_type(
     dir: &Path,
     config: Option<&Config>,
 ) -> Result<(Option<String>, Option<String>), LoadError> {
-    let class = config.map(|config| config.optional("tokenizer_class"));
     let model = optional_config(dir, "config.json")?;
-    let model_type = model.map(|config| config.optional("model_type"));
-    Ok((class.transpose()?.flatten(), model_type.transpose()?.flatten()))
+    let stated = |config: Option<&Config>, key| {
+        let stated = config.map(|config| config.optional(key)).transpose();
+        Ok::<_, LoadError>(stated?.flatten())
+    };
+    let class = match stated(config, "tokenizer_class")? {
+        None => stated(model.as_ref(), "tokenizer_class")?,
+        class => class,
+    };
+    Ok((class, stated(model.as_ref(), "model_type")?))
 }
 
 impl Settings {

@@ -6,7 +6,7 @@ use super::bad_input;
 use super::request::{self, only_text};
 use crate::checkpoint::{ChatTemplate, Checkpoint, LoadError};
 use crate::generation::detokenizer;
-use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError};
+use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, NO_TOKENIZER};
 use crate::runtime::tensor::{Datatype, Tensor};
 
 /// Turns requests into tokens.
@@ -89,7 +89,7 @@ impl Prompts {
 
     fn encode(&self, input: &Tensor, text: &str, special: bool) -> Result<Vec<u32>, ModelError> {
         let Some(tokenizer) = &self.tokenizer else {
-            return Err(bad_input(&input.name, "this checkpoint has no tokenizer.json"));
+            return Err(bad_input(&input.name, NO_TOKENIZER));
         };
         let encoding = tokenizer
             .encode(text, special)

@@ -171,6 +171,11 @@ pub enum Extent {
     UpTo(usize),
 }
 
+/// Why a text is refused by a model that takes the tokens of one.
+pub(crate) const NO_TOKENIZER: &str = "this checkpoint has no tokenizer.json, and no files that a known tokenizer is built from \
+     (such as vocab.txt, spiece.model, or source.spm with vocab.json); transformers writes them: \
+     AutoTokenizer.from_pretrained(NAME).save_pretrained(DIRECTORY). Or send `input_ids`";
+
 impl Signature {
     /// Checks that the inputs are known and complete, match in type and shape, and are finite.
     ///
@@ -184,9 +189,18 @@ impl Signature {
             .iter()
             .find(|input| !self.inputs.iter().any(|spec| spec.name == input.name))
         {
+            let names = self.names();
+            let has = |name: &str| names.iter().any(|known| known == name);
+            let is_text = matches!(unknown.name.as_str(), "text" | "text_pair" | "messages");
+            if is_text && has("input_ids") && !has("text") {
+                return Err(ModelError::BadInput {
+                    name: unknown.name.clone(),
+                    reason: NO_TOKENIZER.into(),
+                });
+            }
             return Err(ModelError::UnknownInput {
                 name: unknown.name.clone(),
-                expected: self.names(),
+                expected: names,
             });
         }
         for spec in &self.inputs {

@@ -1,10 +1,8 @@
-//! What the families of `SentencePiece` tokenizers differ in: vocabulary, special tokens and the steps around the model.
+//! What the families of `SentencePiece` tokenizers differ in: vocabulary and special tokens.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use serde_json::{Map, Value, json};
-
-use super::{Settings, content_of};
+use super::{Settings, languages};
 use crate::checkpoint::LoadError;
 
 /// A tokenizer class that has a `SentencePiece` model.
@@ -17,13 +15,17 @@ pub(super) enum Family {
     Deberta,
     Llama,
     Gemma,
+    Pegasus,
+    Mbart,
+    Mbart50,
+    Nllb,
+    M2m100,
+    Marian,
 }
 
-/// `SentencePiece`'s replacement of a space.
-const SPACE: &str = "\u{2581}";
-/// What is joined: `A` and `B` are the texts, others special tokens; the numbers are token types.
-type Parts<'a> = Vec<(&'a str, u8)>;
-/// Most sentinel tokens of T5; it has 100.
+/// Prefix of the tokens that no text may get: normalised texts have no spaces.
+pub(super) const UNREACHABLE: char = ' ';
+/// Most sentinel tokens of T5, which has 100; also the largest offset of Pegasus, which is 103.
 const MAX_EXTRA_IDS: usize = 10_000;
 
 impl Family {
@@ -40,6 +42,12 @@ impl Family {
             (Some("GemmaTokenizer"), _) | (None, Some("gemma" | "gemma2" | "gemma3_text")) => {
                 Some(Self::Gemma)
             }
+            (Some("PegasusTokenizer"), _) | (None, Some("pegasus")) => Some(Self::Pegasus),
+            (Some("MBartTokenizer"), _) | (None, Some("mbart")) => Some(Self::Mbart),
+            (Some("MBart50Tokenizer"), _) => Some(Self::Mbart50),
+            (Some("NllbTokenizer"), _) => Some(Self::Nllb),
+            (Some("M2M100Tokenizer"), _) | (None, Some("m2m_100")) => Some(Self::M2m100),
+            (Some("MarianTokenizer"), _) | (None, Some("marian")) => Some(Self::Marian),
             _ => None,
         }
     }
@@ -47,7 +55,7 @@ impl Family {
     /// The special tokens of the class, where no file states others.
     pub(super) fn specials(self) -> BTreeMap<&'static str, String> {
         let pairs: &[(&'static str, &str)] = match self {
-            Self::T5 => &[
+            Self::T5 | Self::Marian | Self::Pegasus => &[
                 ("eos_token", "</s>"),
                 ("unk_token", "<unk>"),
                 ("pad_token", "<pad>"),
@@ -63,7 +71,14 @@ impl Family {
                 ("unk_token", "<unk>"),
                 ("pad_token", "<pad>"),
             ],
-            Self::XlmRoberta | Self::Camembert => &[
+            Self::M2m100 => &[
+                ("bos_token", "<s>"),
+                ("eos_token", "</s>"),
+                ("unk_token", "<unk>"),
+                ("sep_token", "</s>"),
+                ("pad_token", "<pad>"),
+            ],
+            Self::XlmRoberta | Self::Camembert | Self::Mbart | Self::Mbart50 | Self::Nllb => &[
                 ("bos_token", "<s>"),
                 ("eos_token", "</s>"),
                 ("unk_token", "<unk>"),
@@ -83,21 +98,11 @@ impl Family {
         let more: &[(&'static str, &str)] = match self {
             Self::Albert => &[("unk_token", "<unk>"), ("pad_token", "<pad>")],
             Self::Deberta => &[("unk_token", "[UNK]"), ("pad_token", "[PAD]")],
+            Self::Pegasus => &[("mask_token", "<mask_2>")],
             _ => &[],
         };
         let pairs = pairs.iter().chain(more);
         pairs.map(|(key, token)| (*key, (*token).to_owned())).collect()
-    }
-
-    /// The special tokens that have no name.
-    pub(super) fn more_specials(self, extra_ids: usize) -> Vec<String> {
-        match self {
-            Self::T5 => sentinels(extra_ids),
-            Self::Camembert => ["<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"]
-                .map(String::from)
-                .into(),
-            _ => Vec::new(),
-        }
     }
 
     /// Whether a piece that the user defined is special.
@@ -107,17 +112,30 @@ impl Family {
 
     /// Whether a special token is sought in the normalised text.
     pub(super) fn is_normalized(self, key: &str) -> bool {
-        self == Self::Deberta && key == "unk_token"
+        matches!(
+            (self, key),
+            (Self::Deberta, "unk_token") | (Self::Nllb, "mask_token")
+        )
     }
 
     /// Whether a special token takes the spaces before it.
     pub(super) fn strips_left(self, key: &str) -> bool {
-        matches!(self, Self::Albert | Self::XlmRoberta | Self::Camembert) && key == "mask_token"
+        let strips = matches!(
+            self,
+            Self::Albert | Self::XlmRoberta | Self::Camembert | Self::Mbart | Self::Mbart50 | Self::Nllb
+        );
+        strips && key == "mask_token"
     }
 
     /// Whether characters without a piece become their bytes.
     pub(super) fn has_byte_fallback(self) -> bool {
         matches!(self, Self::Llama | Self::Gemma)
+    }
+
+    /// Whether the ids are those of `vocab.json`. transformers has only a slow tokenizer of such a class, which splits texts by
+    /// `SentencePiece` itself.
+    pub(super) fn is_listed(self) -> bool {
+        matches!(self, Self::M2m100 | Self::Marian)
     }
 }
 
@@ -139,6 +157,76 @@ impl Settings {
             return Err(config.invalid_value("extra_ids", format!("it must be at most {MAX_EXTRA_IDS}")));
         }
         Ok(count)
+    }
+
+    /// The special tokens that have no name.
+    pub(super) fn more_specials(&self) -> Result<Vec<String>, LoadError> {
+        Ok(match self.family {
+            Family::T5 => sentinels(self.extra_ids()?),
+            Family::Camembert => ["<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"]
+                .map(String::from)
+                .into(),
+            Family::Pegasus => {
+                let (sentence, offset) = self.pegasus_masks()?;
+                let unknown = (2..offset).map(|index| format!("<unk_{index}>"));
+                sentence.into_iter().chain(unknown).collect()
+            }
+            _ => self.languages()?,
+        })
+    }
+
+    /// The tokens of the languages, by id.
+    fn languages(&self) -> Result<Vec<String>, LoadError> {
+        let texts = |codes: &[&[&str]]| codes.concat().into_iter().map(String::from).collect();
+        Ok(match self.family {
+            Family::Mbart => texts(&[languages::MBART]),
+            Family::Mbart50 => texts(&[languages::MBART, languages::MBART_50]),
+            Family::Nllb => texts(&[languages::NLLB]),
+            Family::M2m100 => {
+                let codes = match self.stated::<String>("language_codes")?.as_deref() {
+                    None | Some("m2m100") => languages::M2M_100,
+                    Some("wmt21") => languages::WMT_21,
+                    Some(other) => {
+                        let reason = format!("language_codes is `{other}`; m2m100 and wmt21 are supported");
+                        return Err(self.bad(reason));
+                    }
+                };
+                codes.iter().map(|code| format!("__{code}__")).collect()
+            }
+            _ => Vec::new(),
+        })
+    }
+
+    /// The token of the language of texts.
+    pub(super) fn source_language(&self) -> Result<String, LoadError> {
+        let stated: Option<String> = self.stated("src_lang")?;
+        let or = |absent: &str| stated.unwrap_or_else(|| absent.to_owned());
+        Ok(match self.family {
+            Family::M2m100 => format!("__{}__", or("en")),
+            Family::Nllb => or("eng_Latn"),
+            _ => or("en_XX"),
+        })
+    }
+
+    /// Pegasus' token for a masked sentence, and by how much its ids are larger than those of the model.
+    fn pegasus_masks(&self) -> Result<(Option<String>, usize), LoadError> {
+        let offset = self.stated("offset")?.unwrap_or(103);
+        let key = self
+            .config
+            .as_ref()
+            .and_then(|config| config.keys().get("mask_token_sent"));
+        let sentence = match key {
+            None => Some("<mask_1>".to_owned()),
+            Some(_) => self.stated("mask_token_sent")?,
+        };
+        let is_shifted = (2..=MAX_EXTRA_IDS).contains(&offset);
+        if is_shifted != sentence.is_some() || !is_shifted && offset != 0 {
+            return Err(self.bad(format!(
+                "offset is {offset} and mask_token_sent is {sentence:?}; supported are an offset of 2 to {MAX_EXTRA_IDS} with a \
+                 token, and 0 with none"
+            )));
+        }
+        Ok((sentence, offset))
     }
 
     /// Returns the vocabulary: that of the model, with the ids and the extra tokens of the class.
@@ -164,9 +252,10 @@ impl Settings {
                     (piece, score - penalty)
                 })
                 .collect(),
-            Family::XlmRoberta => {
+            Family::XlmRoberta | Family::Mbart | Family::Mbart50 | Family::Nllb => {
                 let mut pieces = start(&["<s>", "<pad>", "</s>", "<unk>"]);
                 pieces.extend(from(3));
+                pieces.extend(self.languages()?.into_iter().map(|token| (token, 0.0)));
                 pieces.push(("<mask>".into(), 0.0));
                 pieces
             }
@@ -177,6 +266,17 @@ impl Settings {
                 pieces.push(("<mask>".into(), 0.0));
                 pieces
             }
+            Family::Pegasus => {
+                let (sentence, offset) = self.pegasus_masks()?;
+                let mut pieces = start(&[self.special("pad_token"), self.special("eos_token")]);
+                if let Some(sentence) = sentence {
+                    pieces.extend(start(&[&sentence, self.special("mask_token")]));
+                }
+                pieces.extend((2..offset).map(|index| (format!("<unk_{index}>"), -100.0)));
+                pieces.extend(from(2));
+                pieces
+            }
+            Family::M2m100 | Family::Marian => self.listed_pieces()?,
             Family::Llama => {
                 let first = self.model.pieces.iter().take(3);
                 let mut pieces: Vec<_> = first.map(|piece| (piece.text().to_owned(), 0.0)).collect();
@@ -199,199 +299,39 @@ impl Settings {
         })
     }
 
+    /// Returns the vocabulary that `vocab.json` lists, with the scores of the model. A token that is no piece of the model gets
+    /// the prefix [`UNREACHABLE`], unless texts are split at it first.
+    fn listed_pieces(&self) -> Result<Vec<(String, f64)>, LoadError> {
+        let pieces = self.model.pieces.iter().filter(|piece| piece.is_text());
+        let scores: HashMap<&str, f64> = pieces.map(|piece| (piece.text(), piece.value())).collect();
+        let is_added =
+            |token: &String| self.is_code(token) || self.specials.values().any(|special| special == token);
+        let piece = |token: &String| match scores.get(token.as_str()) {
+            Some(score) => (token.clone(), *score),
+            None if is_added(token) => (token.clone(), 0.0),
+            None => (format!("{UNREACHABLE}{token}"), 0.0),
+        };
+        let mut pieces: Vec<_> = self.listed.iter().map(piece).collect();
+        pieces.extend(self.languages()?.into_iter().map(|token| (token, 0.0)));
+        Ok(pieces)
+    }
+
+    /// Whether a token is a language code of Marian, such as `>>fra<<`.
+    pub(super) fn is_code(&self, token: &str) -> bool {
+        self.family == Family::Marian && token.starts_with(">>") && token.ends_with("<<")
+    }
+
     /// The id of the token for unknown characters.
-    pub(super) fn unknown_id(&self) -> i32 {
-        match self.family {
-            Family::XlmRoberta | Family::Camembert | Family::Gemma => 3,
-            Family::Llama => 0,
-            Family::T5 | Family::Albert | Family::Deberta => self.model.unknown_id(),
-        }
-    }
-
-    /// Where a space is put before a text: `always`, `first` (not after added tokens), `never`.
-    pub(super) fn prepend_scheme(&self) -> Result<&'static str, LoadError> {
-        if !matches!(self.family, Family::T5 | Family::Llama) {
-            return Ok("always");
-        }
-        Ok(match (self.is_spaced()?, self.flag("legacy", true)?) {
-            (false, _) => "never",
-            (true, true) => "always",
-            (true, false) => "first",
-        })
-    }
-
-    fn is_spaced(&self) -> Result<bool, LoadError> {
-        self.flag("add_prefix_space", true)
-    }
-
-    pub(super) fn normalizer(&self) -> Result<Value, LoadError> {
-        let table = self.model.table();
-        let table = table.map(|table| json!({"type": "Precompiled", "precompiled_charsmap": base64(table)}));
-        let replace =
-            |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
-        let spaces = |to: &str| json!({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": to});
-        let strip = |left: bool| json!({"type": "Strip", "strip_left": left, "strip_right": true});
-        let mut steps = Vec::new();
-        match self.family {
-            Family::T5 | Family::XlmRoberta | Family::Camembert => {
-                steps.extend(table);
-                steps.extend([strip(false), spaces(SPACE)]);
-            }
-            Family::Albert => {
-                steps.extend([replace("``", "\""), replace("''", "\"")]);
-                if !self.flag("keep_accents", false)? {
-                    steps.extend([json!({"type": "NFKD"}), json!({"type": "StripAccents"})]);
-                }
-                if self.flag("do_lower_case", true)? {
-                    steps.push(json!({"type": "Lowercase"}));
-                }
-                steps.extend(table);
-                steps.push(spaces(" "));
-            }
-            Family::Deberta => {
-                if self.flag("do_lower_case", false)? {
-                    steps.push(json!({"type": "Lowercase"}));
-                }
-                steps.push(strip(true));
-                steps.extend(table);
-                steps.push(spaces(" "));
-            }
-            Family::Llama if self.flag("legacy", true)? => {
-                if self.is_spaced()? {
-                    steps.push(json!({"type": "Prepend", "prepend": SPACE}));
-                }
-                steps.push(replace(" ", SPACE));
-            }
-            Family::Llama => return Ok(Value::Null),
-            Family::Gemma => return Ok(replace(" ", SPACE)),
-        }
-        Ok(json!({"type": "Sequence", "normalizers": steps}))
-    }
-
-    pub(super) fn pre_tokenizer(&self, scheme: &str) -> Result<Value, LoadError> {
-        let words = |split: bool| {
-            json!({
-                "type": "Metaspace",
-                "replacement": SPACE,
-                "prepend_scheme": scheme,
-                "split": split,
-            })
-        };
+    pub(super) fn unknown_id(&self) -> Result<i64, LoadError> {
         Ok(match self.family {
-            Family::T5 | Family::Albert | Family::XlmRoberta | Family::Camembert => words(true),
-            Family::Deberta => {
-                let punctuation = json!({"type": "Punctuation", "behavior": "Isolated"});
-                let split = self.flag("split_by_punct", false)?;
-                let mut steps: Vec<Value> = split.then_some(punctuation).into_iter().collect();
-                steps.push(words(true));
-                json!({"type": "Sequence", "pretokenizers": steps})
+            Family::Llama => 0,
+            Family::T5 | Family::Albert | Family::Deberta => self.model.unknown_id().into(),
+            Family::Pegasus | Family::M2m100 | Family::Marian => {
+                let unknown = self.special("unk_token");
+                let id = self.ids.get(unknown).and_then(|id| i64::try_from(*id).ok());
+                id.ok_or_else(|| self.bad(format!("its vocabulary has no `{unknown}`")))?
             }
-            Family::Llama if self.flag("legacy", true)? => Value::Null,
-            Family::Llama => words(false),
-            Family::Gemma => json!({
-                "type": "Split",
-                "pattern": {"String": " "},
-                "behavior": "MergedWithPrevious",
-                "invert": false,
-            }),
+            _ => 3,
         })
     }
-
-    pub(super) fn decoder(&self, scheme: &str) -> Result<Value, LoadError> {
-        if !self.family.has_byte_fallback() {
-            return Ok(json!({
-                "type": "Metaspace",
-                "replacement": SPACE,
-                "prepend_scheme": scheme,
-                "split": true,
-            }));
-        }
-        let mut steps = vec![
-            json!({"type": "Replace", "pattern": {"String": SPACE}, "content": " "}),
-            json!({"type": "ByteFallback"}),
-            json!({"type": "Fuse"}),
-        ];
-        if self.family == Family::Llama && self.is_spaced()? {
-            steps.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
-        }
-        Ok(json!({"type": "Sequence", "decoders": steps}))
-    }
-
-    /// Returns the step that adds special tokens around one or two texts.
-    pub(super) fn post_processor(&self, added: &[Value]) -> Result<Value, LoadError> {
-        let (single, pair): (Parts<'_>, Parts<'_>) = match self.family {
-            Family::T5 => (
-                vec![("A", 0), ("</s>", 0)],
-                vec![("A", 0), ("</s>", 0), ("B", 0), ("</s>", 0)],
-            ),
-            Family::Albert | Family::Deberta => (
-                vec![("[CLS]", 0), ("A", 0), ("[SEP]", 0)],
-                vec![("[CLS]", 0), ("A", 0), ("[SEP]", 0), ("B", 1), ("[SEP]", 1)],
-            ),
-            Family::XlmRoberta | Family::Camembert => (
-                vec![("<s>", 0), ("A", 0), ("</s>", 0)],
-                ["<s>", "A", "</s>", "</s>", "B", "</s>"]
-                    .map(|part| (part, 0))
-                    .into(),
-            ),
-            Family::Llama | Family::Gemma => {
-                let bos = self
-                    .flag("add_bos_token", true)?
-                    .then(|| self.special("bos_token"));
-                let eos = self
-                    .flag("add_eos_token", false)?
-                    .then(|| self.special("eos_token"));
-                let around = |text, kind| {
-                    let parts = bos.into_iter().chain([text]).chain(eos);
-                    parts.map(move |part| (part, kind)).collect::<Vec<_>>()
-                };
-                (around("A", 0), [around("A", 0), around("B", 1)].concat())
-            }
-        };
-        let mut tokens = Map::new();
-        for (token, _) in single.iter().filter(|(part, _)| *part != "A") {
-            let id = self.ids.get(*token).map(|id| json!(id)).or_else(|| {
-                let tokens = added.iter().filter_map(Value::as_object);
-                let mut found = tokens.filter(|found| content_of(found) == *token);
-                found.next()?.get("id").cloned()
-            });
-            let Some(id) = id else {
-                return Err(self.bad(format!(
-                    "it has no piece `{token}`, which its class adds to every text"
-                )));
-            };
-            let known = json!({"id": token, "ids": [id], "tokens": [token]});
-            tokens.insert((*token).to_owned(), known);
-        }
-        let parts = |parts: Parts<'_>| -> Vec<Value> {
-            let part = |(part, kind): (&str, u8)| match part {
-                "A" | "B" => json!({"Sequence": {"id": part, "type_id": kind}}),
-                _ => json!({"SpecialToken": {"id": part, "type_id": kind}}),
-            };
-            parts.into_iter().map(part).collect()
-        };
-        Ok(json!({
-            "type": "TemplateProcessing",
-            "single": parts(single),
-            "pair": parts(pair),
-            "special_tokens": tokens,
-        }))
-    }
-}
-
-/// Encodes bytes in base64, as the format of `tokenizer.json` has them.
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let [first, second, third] =
-            [0, 1, 2].map(|index| u32::from(chunk.get(index).copied().unwrap_or_default()));
-        let bits = first << 16 | second << 8 | third;
-        for digit in 0..4 {
-            let value = (bits >> (18 - 6 * digit)) & 63;
-            let known = DIGITS.get(value as usize).filter(|_| digit <= chunk.len());
-            text.push(known.map_or('=', |digit| char::from(*digit)));
-        }
-    }
-    text
 }

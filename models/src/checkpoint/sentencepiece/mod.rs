@@ -1,16 +1,20 @@
 //! Tokenizers of directories without `tokenizer.json` that have a `SentencePiece` model.
 //!
-//! The class is `tokenizer_class` of `tokenizer_config.json`, or follows from `model_type`. The result is the content of the
-//! `tokenizer.json` that `convert_slow_tokenizer.py` of transformers 4 writes, as in the published checkpoints.
+//! The class is `tokenizer_class` of `tokenizer_config.json` or `config.json`, or follows from `model_type`. The result is the content of the
+//! `tokenizer.json` that `convert_slow_tokenizer.py` of transformers 4 writes, as in the published checkpoints. Marian and M2M100 have
+//! no such conversion; theirs gives the tokens of the slow tokenizer, by the ids of `vocab.json`.
 
 mod family;
+mod languages;
 mod proto;
+mod steps;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::slow_tokenizer::{SPECIAL, Token, class_and_type, special_tokens};
@@ -19,12 +23,15 @@ use family::Family;
 use proto::{Algorithm, Model};
 
 /// Names of the model's file.
-const FILES: [&str; 4] = [
+const FILES: [&str; 5] = [
     "spiece.model",
     "tokenizer.model",
     "sentencepiece.bpe.model",
     "spm.model",
+    MARIAN,
 ];
+/// Name of Marian's model of source texts; answers are decoded by the vocabulary.
+const MARIAN: &str = "source.spm";
 
 /// A `SentencePiece` model and what the files beside it say.
 struct Settings {
@@ -34,6 +41,8 @@ struct Settings {
     model: Model,
     config: Option<Config>,
     specials: BTreeMap<&'static str, String>,
+    /// Tokens of `vocab.json` by id, if the ids are its own.
+    listed: Vec<String>,
     /// Pieces and scores, by id.
     vocabulary: Vec<(String, f64)>,
     /// First id of each piece.
@@ -58,6 +67,11 @@ pub(super) fn build(dir: &Path) -> Result<Option<(String, Vec<u8>)>, LoadError> 
     let Some(family) = Family::of(class.as_deref(), model_type.as_deref()) else {
         return Ok(None);
     };
+    let vocabulary = dir.join("vocab.json");
+    let has_files = !family.is_listed() || vocabulary.exists();
+    if !has_files || (family == Family::Marian) != path.ends_with(MARIAN) {
+        return Ok(None);
+    }
     let file = path.display().to_string();
     let bad = |reason| LoadError::BadTokenizer {
         file: file.clone(),
@@ -65,7 +79,13 @@ pub(super) fn build(dir: &Path) -> Result<Option<(String, Vec<u8>)>, LoadError> 
     };
     let model = Model::parse(&read_capped(&path, MAX_TOKENIZER)?).map_err(bad)?;
     let specials = special_tokens(dir, config.as_ref(), family.specials())?;
+    let listed = if family.is_listed() {
+        tokens_by_id(&vocabulary)?
+    } else {
+        Vec::new()
+    };
     let mut settings = Settings {
+        listed,
         vocabulary: Vec::new(),
         ids: HashMap::new(),
         file: file.clone(),
@@ -74,6 +94,9 @@ pub(super) fn build(dir: &Path) -> Result<Option<(String, Vec<u8>)>, LoadError> 
         config,
         specials,
     };
+    if family == Family::Marian && settings.flag("separate_vocabs", false)? {
+        return Err(settings.bad("its decoder has a vocabulary of its own (separate_vocabs)".into()));
+    }
     settings.vocabulary = settings.pieces()?;
     for (id, (piece, _)) in settings.vocabulary.iter().enumerate() {
         settings.ids.entry(piece.clone()).or_insert(id);
@@ -82,11 +105,36 @@ pub(super) fn build(dir: &Path) -> Result<Option<(String, Vec<u8>)>, LoadError> 
     Ok(Some((file, json.to_string().into_bytes())))
 }
 
+/// Reads a `vocab.json`: the tokens, whose ids must be 0, 1, 2 and so on.
+fn tokens_by_id(path: &Path) -> Result<Vec<String>, LoadError> {
+    let file = path.display().to_string();
+    let parsed = Config::parse(file.clone(), &read_capped(path, MAX_TOKENIZER)?)?;
+    let mut tokens = vec![None; parsed.keys().len()];
+    for (token, id) in parsed.keys() {
+        let index = id.as_u64().and_then(|id| usize::try_from(id).ok());
+        match index.and_then(|index| tokens.get_mut(index)) {
+            Some(place @ None) => *place = Some(token.clone()),
+            _ => {
+                return Err(LoadError::BadTokenizer {
+                    file,
+                    reason: format!("the id of `{token}` is {id}; ids must be 0, 1, 2, ..., each once"),
+                });
+            }
+        }
+    }
+    Ok(tokens.into_iter().flatten().collect())
+}
+
 impl Settings {
+    /// A setting that `tokenizer_config.json` may state.
+    fn stated<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, LoadError> {
+        let stated = self.config.as_ref().map(|config| config.optional(key));
+        Ok(stated.transpose()?.flatten())
+    }
+
     /// A setting that is true or false; `absent` if no file states it.
     fn flag(&self, key: &str, absent: bool) -> Result<bool, LoadError> {
-        let stated = self.config.as_ref().map(|config| config.optional(key));
-        Ok(stated.transpose()?.flatten().unwrap_or(absent))
+        Ok(self.stated(key)?.unwrap_or(absent))
     }
 
     fn special(&self, key: &str) -> &str {
@@ -121,7 +169,7 @@ impl Settings {
         Ok(match self.model.algorithm().map_err(|reason| self.bad(reason))? {
             Algorithm::Unigram => json!({
                 "type": "Unigram",
-                "unk_id": self.unknown_id(),
+                "unk_id": self.unknown_id()?,
                 "vocab": self.vocabulary,
                 "byte_fallback": byte_fallback,
             }),
@@ -132,7 +180,11 @@ impl Settings {
                     .collect();
                 json!({
                     "type": "BPE",
-                    "unk_token": self.model.unknown_piece(),
+                    "unk_token": if self.family.is_listed() {
+                        self.special("unk_token").to_owned()
+                    } else {
+                        self.model.unknown_piece()
+                    },
                     "fuse_unk": true,
                     "byte_fallback": byte_fallback,
                     "vocab": vocabulary,
@@ -157,13 +209,19 @@ impl Settings {
         }
         let mut merges = Vec::new();
         for (id, (piece, score)) in self.vocabulary.iter().enumerate() {
-            if self.ids.get(piece) != Some(&id) {
+            let is_piece = !self.family.is_listed() || ids.contains_key(piece.as_str());
+            if !is_piece || self.ids.get(piece) != Some(&id) {
                 continue;
             }
             let splits = piece.char_indices().enumerate().skip(1);
             let mut local: Vec<_> = splits
                 .filter_map(|(length, (at, _))| {
                     let (left, right) = piece.split_at_checked(at)?;
+                    if self.family.is_listed()
+                        && !(self.ids.contains_key(left) && self.ids.contains_key(right))
+                    {
+                        return None;
+                    }
                     let order = [ids.get(left)?, ids.get(right)?];
                     let rest = right.chars().count();
                     Some((order, (*score, length, rest), [left, right]))
@@ -191,6 +249,14 @@ impl Settings {
                 added.insert(*id, piece.text(), special, false);
             }
         }
+        for (id, token) in self
+            .listed
+            .iter()
+            .enumerate()
+            .filter(|(_, token)| self.is_code(token))
+        {
+            added.insert(id, token, false, false);
+        }
         let extra = optional_config(dir, "added_tokens.json")?;
         let extra = extra.map(|extra| extra.keys().clone()).unwrap_or_default();
         let extra: BTreeMap<&String, usize> = extra
@@ -212,7 +278,7 @@ impl Settings {
         let id_of = |content: &String| self.ids.get(content).or_else(|| extra.get(content)).copied();
         let named = SPECIAL.iter().filter_map(|key| self.specials.get_key_value(key));
         let mut tokens: Vec<(&str, String)> = named.map(|(key, content)| (*key, content.clone())).collect();
-        let more = self.family.more_specials(self.extra_ids()?);
+        let more = self.more_specials()?;
         tokens.extend(more.into_iter().map(|content| ("", content)));
         let listed = self.config.as_ref();
         let listed = listed.map(|config| config.optional::<Vec<Token>>("additional_special_tokens"));

@@ -45,6 +45,10 @@ pub(super) struct Normalizer {
     /// Table of the replacements.
     #[prost(bytes = "vec", optional, tag = "2")]
     table: Option<Vec<u8>>,
+    #[prost(bool, optional, tag = "3", default = "true")]
+    begins_with_space: Option<bool>,
+    #[prost(bool, optional, tag = "4", default = "true")]
+    removes_spaces: Option<bool>,
 }
 
 /// The algorithm that splits words into pieces.
@@ -54,6 +58,8 @@ pub(super) enum Algorithm {
     Bpe,
 }
 
+/// The type of the piece for unknown characters.
+const UNKNOWN: i32 = 2;
 /// The type of a control symbol.
 const CONTROL: i32 = 3;
 /// The type of a symbol that the user defined.
@@ -67,6 +73,11 @@ impl Piece {
     /// The score: a log-probability, or minus the rank of a merge.
     pub(super) fn value(&self) -> f64 {
         f64::from(self.score())
+    }
+
+    /// Whether texts may contain the piece.
+    pub(super) fn is_text(&self) -> bool {
+        !matches!(self.kind(), UNKNOWN | CONTROL)
     }
 
     /// Whether texts are split at the piece first; then whether it is special.
@@ -127,6 +138,16 @@ impl Model {
     pub(super) fn table(&self) -> Option<&[u8]> {
         let table = self.normalizer.as_ref()?.table.as_deref()?;
         Some(table).filter(|table| !table.is_empty())
+    }
+
+    /// Whether every text gets a space at its beginning (`add_dummy_prefix`).
+    pub(super) fn begins_with_space(&self) -> bool {
+        self.normalizer.clone().unwrap_or_default().begins_with_space()
+    }
+
+    /// Whether spaces at the ends, and all but one of several, are removed (`remove_extra_whitespaces`).
+    pub(super) fn removes_spaces(&self) -> bool {
+        self.normalizer.clone().unwrap_or_default().removes_spaces()
     }
 
     fn trainer(&self) -> Trainer {

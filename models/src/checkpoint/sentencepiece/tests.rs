@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use tokenizers::Tokenizer;
 
+use super::proto::Piece;
 use super::*;
 
 /// What transformers computed.
@@ -18,9 +19,15 @@ struct Expected {
 
 #[derive(Deserialize)]
 struct Results {
+    /// Texts beside those of all.
+    #[serde(default)]
+    texts: Vec<String>,
+    /// Whether transformers has no fast tokenizer of the class. The slow one removes spaces at the ends of an answer.
+    #[serde(default)]
+    slow: bool,
     ids: Vec<Vec<u32>>,
     decoded: Vec<String>,
-    /// Ids and token types of neighbouring texts, from the eighth on.
+    /// Ids and token types of neighbouring texts, from the eighth on; no types if the class has none.
     pairs: Vec<[Vec<u32>; 2]>,
 }
 
@@ -39,11 +46,12 @@ fn built(dir: &Path) -> Tokenizer {
 fn tokens_equal_those_of_transformers() {
     let expected = std::fs::read(folder().join("expected.json")).unwrap();
     let expected: Expected = serde_json::from_slice(&expected).unwrap();
-    assert_eq!(expected.tokenizers.len(), 12);
+    assert_eq!(expected.tokenizers.len(), 21);
     for (name, results) in &expected.tokenizers {
         let tokenizer = built(&folder().join(name));
-        assert_eq!(results.ids.len(), expected.texts.len());
-        for ((text, ids), decoded) in expected.texts.iter().zip(&results.ids).zip(&results.decoded) {
+        let texts = expected.texts.iter().chain(&results.texts);
+        assert_eq!(results.ids.len(), texts.clone().count());
+        for ((text, ids), decoded) in texts.zip(&results.ids).zip(&results.decoded) {
             let encoding = tokenizer.encode(text.as_str(), true).unwrap();
             assert_eq!(
                 encoding.get_ids(),
@@ -51,7 +59,11 @@ fn tokens_equal_those_of_transformers() {
                 "{name}: {text:?}: {:?}",
                 encoding.get_tokens()
             );
-            assert_eq!(&tokenizer.decode(ids, true).unwrap(), decoded, "{name}: {text:?}");
+            let mut answer = tokenizer.decode(ids, true).unwrap();
+            if results.slow {
+                answer = answer.trim_matches(' ').to_owned();
+            }
+            assert_eq!(&answer, decoded, "{name}: {text:?}");
         }
         let texts = expected.texts.iter().skip(7);
         for (pair, [ids, types]) in texts.clone().zip(texts.skip(1)).zip(&results.pairs) {
@@ -59,7 +71,9 @@ fn tokens_equal_those_of_transformers() {
                 .encode((pair.0.as_str(), pair.1.as_str()), true)
                 .unwrap();
             assert_eq!(encoding.get_ids(), ids, "{name}: {pair:?}");
-            assert_eq!(encoding.get_type_ids(), types, "{name}: {pair:?}");
+            if !types.is_empty() {
+                assert_eq!(encoding.get_type_ids(), types, "{name}: {pair:?}");
+            }
         }
     }
 }
@@ -137,4 +151,104 @@ fn settings_that_cannot_be_met_are_refused() {
         matches!(&error, LoadError::BadTokenizer { file, .. } if file.ends_with("spiece.model")),
         "{error}"
     );
+}
+
+/// The content of a file of a fixture.
+fn content(name: &str, file: &str) -> String {
+    let from = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/sentencepiece"));
+    std::fs::read_to_string(from.join(name).join(file)).unwrap()
+}
+
+#[test]
+fn pieces_of_the_target_alone_are_decoded_and_not_chosen() {
+    let tokenizer = built(&folder().join("marian"));
+    let vocabulary: BTreeMap<String, u32> = serde_json::from_str(&content("marian", "vocab.json")).unwrap();
+    assert_eq!(
+        tokenizer.token_to_id(">>fra<<"),
+        vocabulary.get(">>fra<<").copied()
+    );
+    let source = Model::parse(&std::fs::read(folder().join("marian/source.spm")).unwrap()).unwrap();
+    let source: Vec<&str> = source.pieces.iter().map(Piece::text).collect();
+    let mut targets = 0;
+    for (token, id) in &vocabulary {
+        let plain = token.trim_start_matches('\u{2581}');
+        let is_own = ["</s>", "<pad>", ">>fra<<", ">>deu<<"].contains(&token.as_str());
+        if is_own || plain.is_empty() || source.contains(&token.as_str()) {
+            continue;
+        }
+        targets += 1;
+        assert_eq!(tokenizer.decode(&[*id], true).unwrap(), plain);
+        let encoding = tokenizer.encode(plain, false).unwrap();
+        assert!(!encoding.get_ids().contains(id), "{token}");
+    }
+    assert!(targets > 30, "{targets}");
+    let tokens = |text: &str| tokenizer.encode(text, true).unwrap().get_ids().to_vec();
+    let unknown = vocabulary["<unk>"];
+    assert_eq!(
+        tokens("漢字"),
+        [vocabulary["\u{2581}"], unknown, vocabulary["</s>"]]
+    );
+}
+
+#[test]
+fn vocabularies_of_translators_are_checked() {
+    let of = |name: &str, config: &str, vocabulary: Option<&str>| {
+        let file = if name == "marian" {
+            "source.spm"
+        } else {
+            "sentencepiece.bpe.model"
+        };
+        let mut files = vec![("tokenizer_config.json", config)];
+        files.extend(vocabulary.map(|content| ("vocab.json", content)));
+        let dir = with(name, file, &files);
+        build(dir.path()).map(|built| built.is_some())
+    };
+    let reason = |name: &str, config: &str, vocabulary: &str| {
+        of(name, config, Some(vocabulary)).unwrap_err().to_string()
+    };
+    let (marian, m2m100) = (content("marian", "vocab.json"), content("m2m100", "vocab.json"));
+    let class = r#"{"tokenizer_class": "MarianTokenizer"}"#;
+    assert!(!of("marian", class, None).unwrap(), "no vocab.json");
+    assert!(of("marian", class, Some(&marian)).unwrap());
+    assert!(!of("marian", r#"{"tokenizer_class": "T5Tokenizer"}"#, Some(&marian)).unwrap());
+    let twice = reason("marian", class, r#"{"</s>": 0, "<unk>": 0}"#);
+    assert!(twice.contains("each once"), "{twice}");
+    let none = reason("marian", class, r#"{"</s>": 0, "<pad>": 1}"#);
+    assert!(none.contains("no `<unk>`"), "{none}");
+    let separate = r#"{"tokenizer_class": "MarianTokenizer", "separate_vocabs": true}"#;
+    let separate = reason("marian", separate, &marian);
+    assert!(separate.contains("separate_vocabs"), "{separate}");
+    let codes = r#"{"tokenizer_class": "M2M100Tokenizer", "language_codes": "mine"}"#;
+    let codes = reason("m2m100", codes, &m2m100);
+    assert!(codes.contains("language_codes is `mine`"), "{codes}");
+    let language = r#"{"tokenizer_class": "M2M100Tokenizer", "src_lang": "xx"}"#;
+    let language = reason("m2m100", language, &m2m100);
+    assert!(language.contains("no piece `__xx__`"), "{language}");
+}
+
+#[test]
+fn pegasus_ids_follow_the_offset() {
+    let of =
+        |config: &str| build(with("pegasus", "spiece.model", &[("tokenizer_config.json", config)]).path());
+    let config = r#"{"tokenizer_class": "PegasusTokenizer", "offset": 0, "mask_token_sent": null, "mask_token": "[MASK]"}"#;
+    let (_, json) = of(config).unwrap().unwrap();
+    let tokenizer = Tokenizer::from_bytes(json).unwrap();
+    let ids = ["<pad>", "</s>", "<unk>"].map(|token| tokenizer.token_to_id(token));
+    assert_eq!(ids, [Some(0), Some(1), Some(2)]);
+    for setting in [r#""offset": 1"#, r#""offset": 0"#, r#""mask_token_sent": null"#] {
+        let error = of(&format!(
+            r#"{{"tokenizer_class": "PegasusTokenizer", {setting}}}"#
+        ))
+        .unwrap_err();
+        assert!(error.to_string().contains("offset is "), "{error}");
+    }
+}
+
+#[test]
+fn the_class_may_be_in_the_configuration_of_the_model() {
+    let config = r#"{"model_type": "mbart", "tokenizer_class": "MBart50Tokenizer"}"#;
+    let dir = with("mbart50", "sentencepiece.bpe.model", &[("config.json", config)]);
+    let tokenizer = built(dir.path());
+    let encoding = tokenizer.encode("a", true).unwrap();
+    assert_eq!(encoding.get_tokens().first().map(String::as_str), Some("en_XX"));
 }
