@@ -101,7 +101,7 @@ impl<'a> Artist<'a> {
             (signs::draw(sign, rng), sign)
         };
         let strength = rng.random_range(FAINT..=1.0);
-        paste(&pixels, place.map(|at| at as i64), strength, cell);
+        paste(&pixels, place.map(usize::cast_signed), strength, cell);
         Object { kind, class, place }
     }
 
@@ -132,13 +132,14 @@ impl<'a> Artist<'a> {
             } else {
                 [near, far]
             };
-            return paste(&pixels, place, strength, cell);
+            return paste(&pixels, place.map(|at| at as isize), strength, cell);
         }
         let mut point = || [0.0; 2].map(|_: f32| rng.random_range(0.0..CELL as f32));
-        let (from, to) = (point(), point());
+        let ([from_y, from_x], [to_y, to_x]) = (point(), point());
         for step in 0..=20_u8 {
             let way = f32::from(step) / 20.0;
-            let [y, x] = [0, 1].map(|axis: usize| (from[axis] + way * (to[axis] - from[axis])) as usize);
+            let between = |from: f32, to: f32| (from + way * (to - from)) as usize;
+            let (y, x) = (between(from_y, to_y), between(from_x, to_x));
             if let Some(pixel) = cell.get_mut(y * CELL + x) {
                 *pixel = strength;
             }
@@ -165,8 +166,8 @@ impl<'a> Artist<'a> {
 }
 
 /// Puts `[CROP, CROP]` pixels into a cell, where they lie within it.
-fn paste(pixels: &[f32], [down, across]: [i64; 2], strength: f32, cell: &mut [f32]) {
-    let side = CELL as i64;
+fn paste(pixels: &[f32], [down, across]: [isize; 2], strength: f32, cell: &mut [f32]) {
+    let side = CELL.cast_signed();
     for (row, values) in (down..).zip(pixels.chunks(CROP)) {
         for (column, value) in (across..).zip(values) {
             if (0..side).contains(&row)

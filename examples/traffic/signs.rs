@@ -15,12 +15,12 @@ pub(crate) fn draw(sign: usize, rng: &mut impl Rng) -> Vec<f32> {
     let (shift_x, shift_y) = (rng.random_range(-0.5..=0.5), rng.random_range(-0.5..=0.5));
     let radius = rng.random_range(2.6..=3.4);
     let half_width = rng.random_range(0.35..=0.7);
-    let (sin, cos) = rng.random_range(-0.25_f32..=0.25).sin_cos();
+    let (sine, cosine) = rng.random_range(-0.25_f32..=0.25).sin_cos();
     let mut pixels = Vec::with_capacity(CROP * CROP);
     for row in 0..CROP {
         for column in 0..CROP {
             let (x, y) = (column as f32 - middle - shift_x, row as f32 - middle - shift_y);
-            let turned = (cos * x + sin * y, cos * y - sin * x);
+            let turned = (cosine * x + sine * y, cosine * y - sine * x);
             let beyond = distance(sign, turned, radius) - half_width;
             pixels.push((1.0 - beyond / 0.6).clamp(0.0, 1.0));
         }

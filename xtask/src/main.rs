@@ -26,7 +26,7 @@ enum Task {
     Compose(compose::Args),
     /// A process of an app with scripted models, which the tasks above start.
     #[command(hide = true)]
-    Node(node::Args),
+    Node(Box<node::Args>),
 }
 
 fn main() -> ExitCode {

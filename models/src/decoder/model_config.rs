@@ -5,10 +5,6 @@ use crate::checkpoint::TokenRules;
 use crate::ops::{Activation, Heads, RelativeBias, Rotary};
 
 /// Configuration of a decoder: everything that its layers compute.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each names one independent property"
-)]
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ModelConfig {
     /// Size of a hidden vector.

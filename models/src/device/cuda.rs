@@ -18,7 +18,7 @@ extern \"C\" __global__ void probe(float *x) { x[threadIdx.x] += 1.0f; }
 ";
 
 /// One header of each package that generated kernels include (half precision, matrix instructions, the barriers of
-/// Hopper's bulk copies), the folders to search, and the package's name on PyPI.
+/// Hopper's bulk copies), the folders to search, and the package's name on `PyPI`.
 const HEADERS: [(&str, &[&str], &str); 3] = [
     ("cuda_fp16.h", &["include"], "nvidia-cuda-runtime"),
     ("crt/mma.h", &["include"], "nvidia-cuda-crt"),

@@ -432,7 +432,14 @@ fn interleave_squares<T: Copy, const ROWS: usize>(rows: &[T], inputs: usize, out
         };
         let squares = a.iter().zip(b).zip(c).zip(d);
         for ((((a, b), c), d), columns) in squares.zip(columns.as_chunks_mut::<4>().0) {
-            let transposed = [0, 1, 2, 3].map(|at| [a, b, c, d].map(|row| row[at]));
+            let ([a0, a1, a2, a3], [b0, b1, b2, b3]) = (*a, *b);
+            let ([c0, c1, c2, c3], [d0, d1, d2, d3]) = (*c, *d);
+            let transposed = [
+                [a0, b0, c0, d0],
+                [a1, b1, c1, d1],
+                [a2, b2, c2, d2],
+                [a3, b3, c3, d3],
+            ];
             for (column, values) in columns.iter_mut().zip(transposed) {
                 let (squares, _) = column.as_chunks_mut::<4>();
                 if let Some(square) = squares.get_mut(index) {
