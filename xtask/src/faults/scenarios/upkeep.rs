@@ -83,10 +83,7 @@ async fn store_away() -> anyhow::Result<Verdict> {
             !told.is_empty() && told.values().all(|epoch| *epoch == newest),
             "every process adopts the next plan",
         )
-        .note(format!(
-            "`/ready` said: {}",
-            reason.lines().skip(1).collect::<String>()
-        )))
+        .note(format!("`/ready` said: {said}")))
 }
 
 async fn unloaded() -> anyhow::Result<Verdict> {
