@@ -545,22 +545,3 @@ fn the_help_groups_verbs_and_completions_and_man_pages_cover_them() {
     }
     assert!(refusal(&kaskade(folder.path(), &["man", "pages"])).contains("--force"));
 }
-
-/// A build in a container sees what .dockerignore lets through, and cargo needs every member of the workspace.
-#[test]
-fn the_container_build_contains_every_workspace_member() {
-    let read = |name: &str| std::fs::read_to_string(here().join(name)).unwrap();
-    let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
-    let (members, ignored) = (&manifest["workspace"]["members"], read(".dockerignore"));
-    let kept: Vec<&str> = ignored
-        .lines()
-        .filter_map(|line| line.strip_prefix('!'))
-        .collect();
-    for member in members.as_array().unwrap() {
-        let member = member.as_str().unwrap();
-        assert!(
-            kept.iter().any(|kept| Path::new(member).starts_with(kept)),
-            "`{member}` is not in .dockerignore"
-        );
-    }
-}

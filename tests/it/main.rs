@@ -25,3 +25,4 @@ mod plans;
 mod probes;
 mod remote;
 mod serving;
+mod workspace;

@@ -1,0 +1,65 @@
+//! The packages of the workspace and what builds them.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use kaskade_testkit::{ROOT, text};
+
+/// A build in a container sees what .dockerignore lets through, and cargo needs every member of the workspace.
+#[test]
+fn the_container_build_contains_every_workspace_member() {
+    let read = |name: &str| std::fs::read_to_string(Path::new(ROOT).join(name)).unwrap();
+    let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
+    let (members, ignored) = (&manifest["workspace"]["members"], read(".dockerignore"));
+    let kept: Vec<&str> = ignored
+        .lines()
+        .filter_map(|line| line.strip_prefix('!'))
+        .collect();
+    for member in members.as_array().unwrap() {
+        let member = member.as_str().unwrap();
+        assert!(
+            kept.iter().any(|kept| Path::new(member).starts_with(kept)),
+            "`{member}` is not in .dockerignore"
+        );
+    }
+}
+
+/// The packages that a build compiles, each with its features.
+fn compiled(selected: &[&str]) -> BTreeSet<String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args([
+            "tree",
+            "--locked",
+            "--offline",
+            "--prefix",
+            "none",
+            "--format",
+            "{p} with {f}",
+        ])
+        .args(selected)
+        .current_dir(ROOT)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let lines = text(&output.stdout);
+    lines
+        .lines()
+        .map(|line| line.trim_end_matches(" (*)").to_owned())
+        .filter(|line| !line.is_empty())
+        .collect()
+}
+
+/// A feature that only a test asks for has cargo compile the package again, and everything that uses it.
+#[test]
+fn the_tests_reuse_what_the_build_of_the_program_compiled() {
+    let program = compiled(&["--package", "kaskade", "--edges", "normal,build"]);
+    let tests = compiled(&["--workspace", "--edges", "normal,build,dev"]);
+    let again: Vec<&String> = program.difference(&tests).collect();
+    assert!(program.len() > 100, "{program:?}");
+    assert!(
+        again.is_empty(),
+        "with the tests these have other features, so name the features in the workspace's dependencies: {again:#?}"
+    );
+}
