@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::thresholds::synthetic;
 use kaskade_policy::confidence::{Calibration, Estimator};
+use kaskade_policy::plan::Exit;
 use kaskade_policy::profile::{BatchCost, BeforeAfter, Money, PROFILE_VERSION, Validation, VariantProfile};
 use kaskade_policy::remote::price::CostSource;
 
