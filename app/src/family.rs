@@ -269,6 +269,17 @@ impl Member {
         member
     }
 
+    /// Opens the files of its checkpoint, if it has a directory, and reads all but the weights.
+    ///
+    /// # Errors
+    /// For a file that is missing or malformed.
+    pub fn open(&self) -> Result<(), FamilyError> {
+        if let Source::Directory(dir) = &self.source {
+            Checkpoint::open(dir)?;
+        }
+        Ok(())
+    }
+
     /// Loads the model onto a device; on the CPU, limited to its share of a core.
     ///
     /// # Errors

@@ -15,8 +15,8 @@ use crate::output;
 
 /// Checks app files, plans, profiles and pipelines.
 ///
-/// Every problem is printed with its field or line. The plan that an app names is checked too. Of checkpoints only the class is
-/// read, unless `--load` is given.
+/// Every problem is printed with its field or line. The plan that an app names is checked too. The files of checkpoints are
+/// opened, but their weights are read only with `--load`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Files to check: TOML of apps, JSON of plans and profiles, either of pipelines.
@@ -91,8 +91,7 @@ fn check_app(file: &Path, load: bool) -> Vec<String> {
         Ok(app) => {
             let plan = initial::of(&app).err();
             let plan = plan.map(|error| format!("plan: {}", in_one_line(&error)));
-            let variants = if load { check_variants(&app) } else { Vec::new() };
-            plan.into_iter().chain(variants).collect()
+            plan.into_iter().chain(check_variants(&app, load)).collect()
         }
         Err(ConfigError::Inconsistent { problems, .. }) => problems,
         // Errors of a family file name that file.
@@ -106,11 +105,16 @@ fn check_app(file: &Path, load: bool) -> Vec<String> {
     }
 }
 
-/// Loads every variant, and returns why some cannot be loaded.
-fn check_variants(app: &App) -> Vec<String> {
+/// Opens or loads every variant, and returns why some cannot be served.
+fn check_variants(app: &App, load: bool) -> Vec<String> {
     let members = Family::of(app).members;
     let problem = |member: &Member| {
-        let error = member.load(member.device).err()?;
+        let checked = if load {
+            member.load(member.device).map(drop)
+        } else {
+            member.open()
+        };
+        let error = checked.err()?;
         Some(format!("variant `{}`: {}", member.name, in_one_line(&error)))
     };
     members.iter().filter_map(problem).collect()

@@ -157,6 +157,14 @@ fn validate_finds_what_only_loading_shows() {
         said.contains("variant `small`") && said.contains("num_experts_per_tok"),
         "{said}"
     );
+    std::fs::write(dir.join("model.safetensors"), "no weights").unwrap();
+    let output = validate(&[]);
+    assert_eq!(output.status.code(), Some(1), "opening finds a malformed file");
+    let said = text(&output.stdout);
+    assert!(
+        said.contains("variant `small`") && said.contains("model.safetensors"),
+        "{said}"
+    );
 }
 
 #[test]
