@@ -67,6 +67,8 @@ pub const VARIANT_ENERGY: &str = "kaskade_variant_energy_joules_total";
 pub const READY: &str = "kaskade_ready_processes";
 /// Whether an ingress or a replica's queue is at its limit.
 pub const FULL: &str = "kaskade_full_processes";
+/// Whether plans or gear shifts no longer reach a process, which serves the newest plan that it knows.
+pub const BEHIND: &str = "kaskade_behind_processes";
 /// Epoch of the newest plan that the process knows.
 pub const PLAN_EPOCH: &str = "kaskade_plan_epoch_number";
 /// Requests in flight at an ingress.

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{
-    ACCEPTED, ANSWERED, ARRIVED, BETWEEN_TOKENS, DEAD_LETTERS, DURABLE_RESULTS, Distributions, ENERGY,
-    ENERGY_PER_REQUEST, FAN_OUT_CHILDREN, FAN_OUTS, FAULTS, FIRST_TOKENS, FORGED, FULL, IN_FLIGHT, Metrics,
-    PLAN_EPOCH, QUEUE_FULL, QUEUED, READY, REDELIVERED, REQUEST, RETRIED, SHIFTS, STALE, Snapshot,
+    ACCEPTED, ANSWERED, ARRIVED, BEHIND, BETWEEN_TOKENS, DEAD_LETTERS, DURABLE_RESULTS, Distributions,
+    ENERGY, ENERGY_PER_REQUEST, FAN_OUT_CHILDREN, FAN_OUTS, FAULTS, FIRST_TOKENS, FORGED, FULL, IN_FLIGHT,
+    Metrics, PLAN_EPOCH, QUEUE_FULL, QUEUED, READY, REDELIVERED, REQUEST, RETRIED, SHIFTS, STALE, Snapshot,
     TO_FIRST_TOKEN, TOKENS, UNREADABLE, VARIANT_BATCH, VARIANT_BATCHES, VARIANT_BUSY, VARIANT_COST,
     VARIANT_ENERGY, VARIANT_PRICED, VARIANT_QUEUE, VARIANT_REQUESTS, VARIANT_RUN, VariantCount,
     histogram::Histogram,
@@ -22,6 +22,8 @@ pub struct Gauges {
     pub ready: bool,
     /// [`FULL`].
     pub full: bool,
+    /// [`BEHIND`].
+    pub behind: bool,
     /// [`PLAN_EPOCH`]; none before the first plan.
     pub epoch: Option<u64>,
     /// [`IN_FLIGHT`]; `None` without an ingress.
@@ -205,6 +207,12 @@ fn state<'a>(page: &mut Page<'a>, gauges: &'a Gauges) {
         Kind::Gauge,
         "1 if the ingress or a replica's queue is at its limit, so that further requests are refused, 0 otherwise.",
         Some(u64::from(gauges.full)),
+    );
+    page.one(
+        BEHIND,
+        Kind::Gauge,
+        "1 if plans or gear shifts no longer arrive, so that the process serves the newest plan that it knows, 0 otherwise.",
+        Some(u64::from(gauges.behind)),
     );
     page.one(
         PLAN_EPOCH,

@@ -1,6 +1,7 @@
 //! Following the plan store and the gear shifts, and the health of both subscriptions.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -25,7 +26,10 @@ const READ_AGAIN: Duration = Duration::from_secs(2);
 
 /// Reports whether one subscription is interrupted.
 #[derive(Clone)]
-pub(super) struct Link(watch::Sender<Option<Interruption>>);
+pub(super) struct Link {
+    state: watch::Sender<Option<Interruption>>,
+    was_open: Arc<AtomicBool>,
+}
 
 /// The two subscriptions that a node follows.
 pub(super) struct Followed {
@@ -36,30 +40,41 @@ pub(super) struct Followed {
 impl Followed {
     pub(super) fn new() -> Self {
         Self {
-            store: Link(watch::Sender::new(None)),
-            gears: Link(watch::Sender::new(None)),
+            store: Link::new(),
+            gears: Link::new(),
         }
     }
 
     /// Returns the state of both, for the node's health.
     pub(super) fn watched(&self) -> Vec<watch::Receiver<Option<Interruption>>> {
-        [&self.store, &self.gears].map(|link| link.0.subscribe()).to_vec()
+        [&self.store, &self.gears]
+            .map(|link| link.state.subscribe())
+            .to_vec()
     }
 }
 
 impl Link {
+    fn new() -> Self {
+        Self {
+            state: watch::Sender::new(None),
+            was_open: Arc::default(),
+        }
+    }
+
     fn up(&self) {
-        self.0.send_replace(None);
+        self.was_open.store(true, Relaxed);
+        self.state.send_replace(None);
     }
 
     /// Records the reason; the time of the first failure stays.
     fn down(&self, what: &'static str, reason: &str) {
         let since = self
-            .0
+            .state
             .borrow()
             .as_ref()
             .map_or_else(Instant::now, |before| before.since);
-        self.0.send_replace(Some(Interruption {
+        self.state.send_replace(Some(Interruption {
+            was_open: self.was_open.load(Relaxed),
             what,
             reason: reason.to_owned(),
             since,
@@ -296,7 +311,7 @@ mod tests {
         away.send_replace(true);
         tokio::time::sleep(3 * READ_AGAIN).await;
         let interruption = state.borrow_and_update().clone().unwrap();
-        assert!(interruption.reason.contains("denied"));
+        assert!(interruption.was_open && interruption.reason.contains("denied"));
         assert!(
             interruption.since <= begun + READ_AGAIN,
             "since the first failure"
@@ -323,7 +338,7 @@ mod tests {
             "it retries"
         );
         let interruption = state.borrow_and_update().clone().unwrap();
-        assert!(interruption.reason.contains("denied"));
+        assert!(!interruption.was_open && interruption.reason.contains("denied"));
         assert_eq!(interruption.since, begun);
     }
 }

@@ -75,7 +75,8 @@ pub enum NotReady {
     /// Replicas of the newest plan could not be loaded.
     #[error("failed to load: {}", reasons(.0))]
     Failed(BTreeMap<String, String>),
-    /// Plans or gear shifts do not arrive.
+    /// Plans or gear shifts do not arrive: none ever did, or the process is ready and serves the newest that it knows
+    /// ([`Health::behind`]).
     #[error(
         "{what} has failed for more than {INTERRUPTION:?}: {reason}; check the permissions of this process's user and JetStream"
     )]
@@ -120,12 +121,14 @@ impl fmt::Display for Full {
     }
 }
 
-/// Time for which a subscription may be interrupted before the process counts as not ready.
+/// Time for which a subscription may be interrupted before it counts.
 const INTERRUPTION: Duration = Duration::from_secs(3);
 
-/// A subscription that cannot be opened.
+/// A subscription that cannot be opened, or that broke.
 #[derive(Debug, Clone)]
 pub(crate) struct Interruption {
+    /// Whether it was open before.
+    pub(crate) was_open: bool,
     /// The operation that fails.
     pub(crate) what: &'static str,
     /// Why it failed last.
@@ -135,11 +138,10 @@ pub(crate) struct Interruption {
 }
 
 impl Interruption {
-    fn check(&self, now: Instant) -> Result<(), NotReady> {
-        if now.saturating_duration_since(self.since) <= INTERRUPTION {
-            return Ok(());
-        }
-        Err(NotReady::NotFollowing {
+    /// Returns the interruption once it lasts.
+    fn lasting(&self, now: Instant) -> Option<NotReady> {
+        let lasts = now.saturating_duration_since(self.since) > INTERRUPTION;
+        lasts.then(|| NotReady::NotFollowing {
             what: self.what,
             reason: self.reason.clone(),
         })
@@ -290,7 +292,8 @@ impl Health {
         }
     }
 
-    /// Checks that all parts of the process serve. A full process is ready ([`Health::full`]).
+    /// Checks that all parts of the process serve. A full process is ready ([`Health::full`]), and so is one whose plan store
+    /// went away ([`Health::behind`]).
     ///
     /// # Errors
     /// The first reason why they do not.
@@ -304,11 +307,8 @@ impl Health {
                 url: inner.url.clone(),
             });
         }
-        let now = Instant::now();
-        for followed in &inner.parts.followed {
-            if let Some(interruption) = &*followed.borrow() {
-                interruption.check(now)?;
-            }
+        if let Some(interrupted) = self.interrupted(false) {
+            return Err(interrupted);
         }
         // A planner can start without a plan; an ingress and a worker have nothing to serve without one.
         if inner.parts.ingress.is_some() || inner.parts.worker.is_some() {
@@ -320,6 +320,24 @@ impl Health {
             }
         }
         Ok(())
+    }
+
+    /// Returns why plans or gear shifts no longer arrive; `None` while they do. The process stays ready and serves the newest plan
+    /// that it knows: a plan store that goes away would otherwise take every process of the app out of service at once.
+    pub fn behind(&self) -> Option<NotReady> {
+        self.interrupted(true)
+    }
+
+    /// Returns a lasting interruption of a subscription that was, or was not, open before.
+    fn interrupted(&self, was_open: bool) -> Option<NotReady> {
+        let now = Instant::now();
+        self.0.parts.followed.iter().find_map(|followed| {
+            let interruption = followed.borrow();
+            let interruption = interruption.as_ref();
+            interruption
+                .filter(|interruption| interruption.was_open == was_open)?
+                .lasting(now)
+        })
     }
 
     /// Returns what is full, so that further requests are refused; `None` while the process has capacity.
@@ -353,6 +371,7 @@ impl Health {
         Gauges {
             ready: self.ready().is_ok(),
             full: self.full().is_some(),
+            behind: self.behind().is_some(),
             epoch: self.epoch(),
             in_flight: self.0.parts.ingress.as_ref().map(|ingress| {
                 ingress
@@ -369,18 +388,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_interruption_leaves_a_process_ready() {
+    fn a_short_interruption_does_not_count() {
         let since = Instant::now();
         let interruption = Interruption {
+            was_open: false,
             what: "watching the plan store",
             reason: "denied".to_owned(),
             since,
         };
-        assert_eq!(interruption.check(since + INTERRUPTION), Ok(()));
-        let later = interruption.check(since + INTERRUPTION + Duration::from_millis(1));
+        assert_eq!(interruption.lasting(since + INTERRUPTION), None);
+        let later = interruption.lasting(since + INTERRUPTION + Duration::from_millis(1));
         assert_eq!(
             later,
-            Err(NotReady::NotFollowing {
+            Some(NotReady::NotFollowing {
                 what: "watching the plan store",
                 reason: "denied".to_owned()
             })

@@ -142,10 +142,17 @@ async fn live(State(watched): State<Watched>) -> Response {
 async fn ready(State(watched): State<Watched>) -> Response {
     match known(&watched) {
         None => (StatusCode::SERVICE_UNAVAILABLE, STARTING).into_response(),
-        Some(health) => match health.full() {
-            Some(full) => verdict(&format!("ready; {full}"), health.ready()),
-            None => verdict("ready", health.ready()),
-        },
+        Some(health) => {
+            let notes = [
+                health.full().map(|full| full.to_string()),
+                health.behind().map(|behind| behind.to_string()),
+            ];
+            let said: Vec<String> = ["ready".to_owned()]
+                .into_iter()
+                .chain(notes.into_iter().flatten())
+                .collect();
+            verdict(&said.join("; "), health.ready())
+        }
     }
 }
 

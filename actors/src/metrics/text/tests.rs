@@ -42,6 +42,7 @@ fn gauges() -> Gauges {
     Gauges {
         ready: true,
         full: false,
+        behind: true,
         epoch: Some(3),
         in_flight: Some(1),
         queued: BTreeMap::from([("small".to_owned(), 2)]),
@@ -56,6 +57,7 @@ fn counters_have_their_labels_and_values() {
     for line in [
         "kaskade_ready_processes{app=\"digits\"} 1",
         "kaskade_full_processes{app=\"digits\"} 0",
+        "kaskade_behind_processes{app=\"digits\"} 1",
         "kaskade_plan_epoch_number{app=\"digits\"} 3",
         "kaskade_in_flight_requests{app=\"digits\"} 1",
         "kaskade_queued_requests{app=\"digits\",variant=\"small\"} 2",
