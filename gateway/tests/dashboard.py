@@ -1,7 +1,9 @@
 """Drives the dashboard in a headless Chromium: it renders, updates under load, its playground answers, and the console has no error.
 
     python3 gateway/tests/dashboard.py [http://127.0.0.1:8080/] [--screenshot docs/assets/dashboard.png] [--wait 30]
+    python3 gateway/tests/dashboard.py http://127.0.0.1:8080/ --frames 20
 
+The second one measures the frames per second of the page, for example beside `http_cost dashboard 1000 8 60`, which prints its address.
 Needs a Chromium (`--browser`) and the package `websockets`. Without an address it serves the digits and sends them requests itself.
 """
 
@@ -52,7 +54,7 @@ class Page:
             self.errors.append(params["entry"])
 
     def value(self, session, expression):
-        answer = self.call("Runtime.evaluate", session, expression=expression, returnByValue=True)
+        answer = self.call("Runtime.evaluate", session, expression=expression, returnByValue=True, awaitPromise=True)
         return answer["result"].get("value")
 
     def until(self, session, expression, seconds=60):
@@ -62,6 +64,23 @@ class Page:
                 return
             time.sleep(0.2)
         raise SystemExit(f"never true: {expression}; the page says {self.value(session, 'document.body.innerText')[:2000]}")
+
+
+# Frames of a page for some seconds, and the tasks that kept it from drawing for over 50 ms (the Long Tasks API).
+FRAMES = """new Promise(resolve => {
+  const times = [], tasks = [];
+  new PerformanceObserver(list => tasks.push(...list.getEntries().map(task => task.duration))).observe({type: 'longtask'});
+  const draw = now => {
+    times.push(now);
+    if (now - times[0] < SECONDS * 1000) return requestAnimationFrame(draw);
+    const gaps = times.slice(1).map((time, index) => time - times[index]).sort((a, b) => a - b);
+    resolve({
+      per_s: gaps.length / (now - times[0]) * 1000, late: gaps.filter(gap => gap > 25).length, longest_ms: gaps.at(-1),
+      frames: gaps.length, long_tasks_ms: tasks,
+    });
+  };
+  requestAnimationFrame(draw);
+})"""
 
 
 @contextlib.contextmanager
@@ -94,6 +113,7 @@ def main():
     parser.add_argument("--browser", default="chromium")
     parser.add_argument("--screenshot", type=Path)
     parser.add_argument("--wait", type=float, default=0, help="seconds before the screenshot, for a longer history")
+    parser.add_argument("--frames", type=float, help="measure the frames for so many seconds, and nothing else")
     arguments = parser.parse_args()
     with loaded_digits() if arguments.address is None else contextlib.nullcontext(arguments.address) as address:
         drive(address, arguments)
@@ -113,6 +133,8 @@ def drive(address, arguments):
             for domain in ("Page", "Runtime", "Log"):
                 page.call(f"{domain}.enable", session)
             page.call("Page.navigate", session, url=address)
+            if arguments.frames:
+                return frames(page, session, arguments.frames)
             page.until(session, "document.querySelectorAll('#wiring rect').length > 0")
             page.until(session, "Number(document.body.dataset.updates || 0) >= 3")
             # Updates say what has changed: the page must still know the rest.
@@ -137,6 +159,18 @@ def drive(address, arguments):
             print(f"{updates} updates, no error on the console")
     finally:
         browser.kill()
+
+
+def frames(page, session, seconds):
+    """Prints the frames per second, with the list of replicas closed and open."""
+    page.until(session, "Number(document.body.dataset.updates || 0) >= 3")
+    for shown in ("closed", "open"):
+        page.value(session, f"$('list').open = {json.dumps(shown == 'open')}")
+        updates = int(page.value(session, "document.body.dataset.updates"))
+        found = page.value(session, FRAMES.replace("SECONDS", str(seconds)))
+        updates = int(page.value(session, "document.body.dataset.updates")) - updates
+        replicas = page.value(session, "all.replicas.rows.length")
+        print(json.dumps({"name": "frames", "list": shown, "replicas": replicas, "updates": updates, **found}))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ pub(crate) fn measure(replicas: usize, per_worker: usize, seconds: f64) -> Resul
     let url = service.line()?;
     let mut gateway = Running::start(&["idle-gateway", &url])?;
     let (address, pid) = gateway.ready()?;
+    eprintln!("the dashboard is at http://{address}/");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
