@@ -6,6 +6,8 @@
 //! has the same bits in any batch, and recomputed keys and values equal the discarded ones. Products with quantised
 //! matrices are in [`quantised`](super::quantised).
 
+use std::cell::Cell;
+
 use pulp::bytemuck::cast_slice;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
@@ -25,6 +27,11 @@ const ROWS: usize = 48;
 const SMALL: usize = 1 << 19;
 /// Fewer rows than this are split by columns, so that all cores read the matrix together.
 pub(super) const FEW: usize = 24;
+
+thread_local! {
+    /// The interleaved rows of a product; a new vector would be zeroed each time. A task has few rows.
+    static SCRATCH: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+}
 
 /// Rows per task if `count` rows are distributed evenly over all threads.
 pub(super) fn rows_per_task(count: usize) -> usize {
@@ -51,14 +58,20 @@ pub(super) fn gemm_into(
         quantised::multiply(out, outputs, rows, inputs, packed, bias);
         return;
     }
+    let mut scratch = SCRATCH.take();
+    if scratch.len() < rows.len() {
+        scratch.resize(rows.len(), 0.0);
+    }
     Arch::new().dispatch(Gemm {
         rows,
+        scratch: &mut scratch,
         inputs,
         packed,
         bias,
         out,
         stride: outputs,
     });
+    SCRATCH.set(scratch);
 }
 
 /// Computes `rows * matrix + bias`, row-major: `rows` `[m, inputs]`, `packed` the panels of the matrix
@@ -117,6 +130,8 @@ pub(super) fn gemm(
 /// A product of some rows with the first panels of `packed`, as many as `out` has columns for.
 struct Gemm<'a> {
     rows: &'a [f32],
+    /// Memory of at least as many elements.
+    scratch: &'a mut [f32],
     inputs: usize,
     packed: Panels<'a>,
     bias: &'a [f32],
@@ -185,7 +200,7 @@ impl Gemm<'_> {
     #[inline(always)]
     fn groups<S: Simd, L: Layout, const VECTORS: usize, const MOST: usize>(mut self, simd: S) {
         let mut groups = Vec::new();
-        let mut rest = self.rows;
+        let (mut rest, mut scratch) = (self.rows, std::mem::take(&mut self.scratch));
         while !rest.is_empty() {
             let size = match rest.len() / self.inputs {
                 12.. if MOST >= 12 => 12,
@@ -200,12 +215,16 @@ impl Gemm<'_> {
                 _ => 1,
             };
             let (group, left) = rest.split_at(size * self.inputs);
-            groups.push((size, interleaved(group, self.inputs)));
-            rest = left;
+            let Some((interleaved, unused)) = scratch.split_at_mut_checked(group.len()) else {
+                return;
+            };
+            interleave_into(interleaved, group, self.inputs);
+            groups.push((size, &*interleaved));
+            (rest, scratch) = (left, unused);
         }
         let (stride, inputs) = (self.stride, self.inputs);
         let converts = L::ROWS == 1 && self.packed.kind() == WeightType::F16;
-        let (most, mut scratch) = if converts {
+        let (most, mut converted) = if converts {
             (CONVERTED, vec![0.0; CONVERTED.min(inputs) * PANEL])
         } else {
             (inputs, Vec::new())
@@ -216,7 +235,7 @@ impl Gemm<'_> {
                 let count = most.min(inputs - begin);
                 let words = if converts {
                     let words = panel.get(begin / 2 * PANEL..).unwrap_or_default();
-                    let rows = scratch.get_mut(..count * PANEL).unwrap_or_default();
+                    let rows = converted.get_mut(..count * PANEL).unwrap_or_default();
                     convert::<S, F16>(simd, words, rows);
                     cast_slice(rows)
                 } else {
@@ -393,16 +412,21 @@ pub(super) fn add_bias(out: &mut [f32], sums: &[f32; PANEL], bias: &[f32], first
 /// Interleaves rows to `[inputs, rows]`, so that the kernel reads them in order.
 pub(super) fn interleaved<T: Copy + Default>(rows: &[T], inputs: usize) -> Vec<T> {
     let mut out = vec![T::default(); rows.len()];
+    interleave_into(&mut out, rows, inputs);
+    out
+}
+
+/// Writes what [`interleaved`] returns to a slice of as many elements.
+fn interleave_into<T: Copy>(out: &mut [T], rows: &[T], inputs: usize) {
     match rows.len() / inputs.max(1) {
-        12 => interleave_squares::<T, 12>(rows, inputs, &mut out),
-        8 => interleave_squares::<T, 8>(rows, inputs, &mut out),
-        6 => interleave::<T, 6>(rows, inputs, &mut out),
-        4 => interleave_squares::<T, 4>(rows, inputs, &mut out),
-        3 => interleave::<T, 3>(rows, inputs, &mut out),
-        2 => interleave::<T, 2>(rows, inputs, &mut out),
+        12 => interleave_squares::<T, 12>(rows, inputs, out),
+        8 => interleave_squares::<T, 8>(rows, inputs, out),
+        6 => interleave::<T, 6>(rows, inputs, out),
+        4 => interleave_squares::<T, 4>(rows, inputs, out),
+        3 => interleave::<T, 3>(rows, inputs, out),
+        2 => interleave::<T, 2>(rows, inputs, out),
         _ => out.copy_from_slice(rows),
     }
-    out
 }
 
 /// Interleaves by blocks of a cache line, with the number of rows known to the compiler.
