@@ -124,7 +124,7 @@ impl LinearWeights {
         Ok(Self {
             encoded: None,
             shared: false,
-            weight: weights.take(&format!("{name}.weight"), &[inputs, outputs])?,
+            weight: weights.take_input_major(&format!("{name}.weight"), inputs, outputs)?,
             bias: bias_of(weights, name, outputs, true)?,
             inputs,
             outputs,
