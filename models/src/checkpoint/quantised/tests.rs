@@ -174,22 +174,23 @@ fn every_missing_or_unexpected_tensor_is_named() {
     let codes = ("a.qweight", Dtype::I32, &[1, 8][..], words(&[0; 8]));
     let scales = ("a.scales", Dtype::F32, &[1, 8][..], floats(&[1.0; 8]));
     let zeros = ("a.qzeros", Dtype::I32, &[1, 1][..], words(&[0x7777_7777]));
-    let error = |tensors: &[Tensor<'_>]| error(&gptq, tensors, "a.weight", &[8, 8]);
+    let refusal = |tensors: &[Tensor<'_>]| error(&gptq, tensors, "a.weight", &[8, 8]);
     assert!(
-        error(std::slice::from_ref(&indices)).contains("the tensor `a.qweight` is missing beside `a.g_idx`")
+        refusal(std::slice::from_ref(&indices))
+            .contains("the tensor `a.qweight` is missing beside `a.g_idx`")
     );
-    assert!(error(&[codes.clone(), zeros.clone()]).contains("the tensor `a.scales` is missing"));
-    assert!(error(&[codes.clone(), scales.clone()]).contains("the tensor `a.qzeros` is missing"));
-    assert!(error(&[]).contains("no tensor `a.weight`"));
+    assert!(refusal(&[codes.clone(), zeros.clone()]).contains("the tensor `a.scales` is missing"));
+    assert!(refusal(&[codes.clone(), scales.clone()]).contains("the tensor `a.qzeros` is missing"));
+    assert!(refusal(&[]).contains("no tensor `a.weight`"));
     let foreign = ("a.g_idx", Dtype::I32, &[8][..], words(&[1; 8]));
-    let refused = error(&[codes.clone(), scales.clone(), zeros.clone(), foreign]);
+    let refused = refusal(&[codes.clone(), scales.clone(), zeros.clone(), foreign]);
     assert!(
         refused.contains("`a.g_idx`") && refused.contains("groups below 1"),
         "{refused}"
     );
     let narrow = ("a.scales", Dtype::F32, &[1, 4][..], floats(&[1.0; 4]));
     assert!(
-        error(&[codes.clone(), narrow, zeros.clone()])
+        refusal(&[codes.clone(), narrow, zeros.clone()])
             .contains("`a.scales` (F32, [1, 4]) should have the shape [1, 8]")
     );
 
@@ -213,7 +214,7 @@ fn every_missing_or_unexpected_tensor_is_named() {
     let scale = ("a.weight_scale", Dtype::F32, &[][..], floats(&[2.0]));
     let mut unquantised = checkpoint(&fp8, std::slice::from_ref(&plain)).weights;
     assert_eq!(unquantised.take("a.weight", &[1, 2]).unwrap(), [1.0, 2.0]);
-    let refused = super::tests::error(&fp8, &[plain, scale.clone()], "a.weight", &[1, 2]);
+    let refused = error(&fp8, &[plain, scale.clone()], "a.weight", &[1, 2]);
     assert!(
         refused.contains("`a.weight` (F32, [1, 2]) should be F8_E4M3"),
         "{refused}"
@@ -221,7 +222,7 @@ fn every_missing_or_unexpected_tensor_is_named() {
     let codes = ("a.weight", Dtype::F8_E4M3, &[1, 2][..], vec![0x38, 0xb8]);
     let mut both = checkpoint(&fp8, &[codes.clone(), scale]).weights;
     assert_eq!(both.take("a.weight", &[1, 2]).unwrap(), [2.0, -2.0]);
-    let refused = super::tests::error(&fp8, std::slice::from_ref(&codes), "a.weight", &[1, 2]);
+    let refused = error(&fp8, std::slice::from_ref(&codes), "a.weight", &[1, 2]);
     assert!(refused.contains("`a.weight_scale_inv` is missing"), "{refused}");
     // Without settings the type is not one of weights.
     let mut none = checkpoint(&Value::Null, &[codes]).weights;
@@ -354,6 +355,72 @@ fn offsets_are_read_and_nested_factors_decoded() {
         refused.contains("`a.weight.quant_state.bitsandbytes__nf4` is missing"),
         "{refused}"
     );
+}
+
+#[test]
+fn columns_of_compressed_tensors_belong_to_groups_in_any_order() {
+    let weights = json!({"num_bits": 8, "type": "int", "group_size": 2});
+    let settings =
+        json!({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": weights}}});
+    let indices = |groups: [u32; 4]| ("a.weight_g_idx", Dtype::I32, &[4][..], words(&groups));
+    let tensors = [
+        (
+            "a.weight",
+            Dtype::I8,
+            &[2, 4][..],
+            vec![10, 20, 30, 40, 1, 2, 3, 4],
+        ),
+        (
+            "a.weight_scale",
+            Dtype::F32,
+            &[2, 2],
+            floats(&[1.0, 2.0, 0.5, 1.0]),
+        ),
+        ("a.weight_zero_point", Dtype::I8, &[2, 2], vec![0, 10, 1, 2]),
+    ];
+    let values = |indices| {
+        let tensors: Vec<Tensor<'_>> = tensors.iter().cloned().chain([indices]).collect();
+        checkpoint(&settings, &tensors)
+            .weights
+            .take("a.weight", &[2, 4])
+            .unwrap()
+    };
+    assert_eq!(
+        values(indices([1, 0, 1, 0])),
+        [0.0, 20.0, 40.0, 40.0, -1.0, 0.5, 1.0, 1.5]
+    );
+    // Groups of -1 are not set: runs of columns.
+    assert_eq!(
+        values(indices([u32::MAX; 4])),
+        [10.0, 20.0, 40.0, 60.0, 0.0, 0.5, 1.0, 2.0]
+    );
+    let foreign: Vec<Tensor<'_>> = tensors.iter().cloned().chain([indices([0, 1, 2, 0])]).collect();
+    assert!(error(&settings, &foreign, "a.weight", &[2, 4]).contains("groups below 2"));
+}
+
+#[test]
+fn blocks_of_compressed_tensors_have_the_stated_structure() {
+    for structure in [json!([2, 1]), json!("2x1")] {
+        let weights = json!({"num_bits": 8, "type": "float", "block_structure": structure});
+        let settings =
+            json!({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": weights}}});
+        let tensors = [
+            ("a.weight", Dtype::F8_E4M3, &[3, 2][..], vec![0x38; 6]),
+            (
+                "a.weight_scale",
+                Dtype::BF16,
+                &[2, 2],
+                vec![0x80, 0x3f, 0, 0x40, 0x40, 0x40, 0x80, 0x40],
+            ),
+            ("self_attn.k_scale", Dtype::F32, &[1], floats(&[0.5])),
+        ];
+        let mut read = checkpoint(&settings, &tensors).weights;
+        assert_eq!(
+            read.take("a.weight", &[3, 2]).unwrap(),
+            [1.0, 2.0, 1.0, 2.0, 3.0, 4.0]
+        );
+        assert!(read.finish(&[]).is_ok());
+    }
 }
 
 /// Codes of a row, by a number as long as the row.
