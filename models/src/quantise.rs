@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use crate::architectures::registry::architecture;
-use crate::checkpoint::quantisation::{KEY, Quantisation};
+use crate::checkpoint::quantisation::Quantisation;
+use crate::checkpoint::quantised::{KEY, stated_key};
 use crate::checkpoint::sentence::SentenceModules;
 use crate::checkpoint::weights::RawTensor;
 use crate::checkpoint::{Checkpoint, LoadError, transposed};
@@ -63,10 +64,15 @@ pub enum QuantiseError {
     #[error("checkpoints are quantised to q8_0 or q4_0; for `{0}`, save the checkpoint in that type")]
     NotQuantised(WeightType),
     /// The checkpoint is quantised already.
-    #[error("`{file}` has a `quantization_config`: it is quantised already; quantise the original instead")]
+    #[error(
+        "`{file}` has a `{key}`: it is quantised already; quantise the original instead, or set the variant's `dtype`, which \
+         converts while loading"
+    )]
     Already {
         /// Its configuration.
         file: String,
+        /// The key that says so.
+        key: &'static str,
     },
     /// The target exists.
     #[error("`{}` exists already; name a new directory", path.display())]
@@ -117,9 +123,10 @@ pub fn quantise(from: &Path, to: &Path, kind: WeightType) -> Result<Quantised, Q
     architecture(from)?;
     let mut checkpoint = Checkpoint::open(from)?;
     let config = &checkpoint.config;
-    if config.optional::<Value>(KEY)?.is_some() {
+    if let Some(key) = stated_key(config) {
         return Err(QuantiseError::Already {
             file: config.file().to_owned(),
+            key,
         });
     }
     let model_type = config.optional::<String>("model_type")?.unwrap_or_default();

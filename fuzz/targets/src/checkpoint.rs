@@ -16,7 +16,7 @@ macro_rules! fixture {
     };
 }
 
-const FIXTURES: [(&str, &[u8]); 9] = [
+const FIXTURES: [(&str, &[u8]); 15] = [
     fixture!("mlp"),
     fixture!("cnn"),
     fixture!("vit"),
@@ -26,6 +26,12 @@ const FIXTURES: [(&str, &[u8]); 9] = [
     fixture!("gptj"),
     fixture!("llama2"),
     fixture!("opt"),
+    fixture!("gpt-oss-mxfp4"),
+    fixture!("deepseek-v3-fp8"),
+    fixture!("llama-compressed"),
+    fixture!("qwen2-gptq"),
+    fixture!("mistral-awq"),
+    fixture!("llama-nf4"),
 ];
 
 /// An edited checkpoint: refused with a reason, or loaded.

@@ -251,7 +251,7 @@ fn scripts() -> io::Result<()> {
         "chunks",
         "checkpoint",
     ] {
-        for seed in 0..12 {
+        for seed in 0..15 {
             put(target, &format!("{seed:02}.script"), script(seed))?;
         }
     }

@@ -13,7 +13,7 @@ use super::{
     albert, bert, cnn, deberta, distilbert, electra, ernie, grid, mlp, modernbert, mpnet, nomic_bert,
     roberta, roformer, vision, vit, vit_form,
 };
-use crate::checkpoint::{Checkpoint, Config, LoadError, SentenceModules, WeightTotals};
+use crate::checkpoint::{Checkpoint, Config, LoadError, SentenceModules, WeightTotals, quantised};
 use crate::decoder::registry::{self as decoders, DecoderTask};
 use crate::device::Device;
 use crate::language::{self, Generation};
@@ -322,7 +322,8 @@ pub struct LoadOptions {
 /// that does not name a class.
 ///
 /// # Errors
-/// [`LoadError::UnknownArchitecture`] if this build does not support it; otherwise [`LoadError`], naming the file.
+/// [`LoadError::UnknownArchitecture`] if this build does not support it; [`LoadError::BadKey`] if its weights are quantised by a
+/// scheme that is not read; otherwise [`LoadError`], naming the file.
 pub fn architecture(dir: &Path) -> Result<&'static str, LoadError> {
     let config = Config::of_directory(dir)?;
     if config.class()?.is_none() || SentenceModules::open(dir)?.is_some() {
@@ -332,6 +333,7 @@ pub fn architecture(dir: &Path) -> Result<&'static str, LoadError> {
             None => Ok(of_checkpoint(&checkpoint)?.name),
         };
     }
+    quantised::check(&config)?;
     match decoders::of_config(&config)? {
         Some(found) => Ok(found.name()),
         None => Ok(of_class(&config)?.ok_or_else(|| unknown(&config))?.name),

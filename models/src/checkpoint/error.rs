@@ -119,6 +119,19 @@ pub enum LoadError {
         /// Its type.
         dtype: String,
     },
+    /// The tensors of a quantised weight do not fit together.
+    #[error(
+        "`{file}` holds the weight `{name}` quantised, and it cannot be decoded: {reason}; download it again, or save the \
+         original weights and set `dtype`"
+    )]
+    BadQuantised {
+        /// The file.
+        file: String,
+        /// The weight.
+        name: String,
+        /// The reason, naming the tensor.
+        reason: String,
+    },
     /// A weight is NaN or infinite.
     #[error("tensor `{name}` in `{file}` holds {value} at element {index}; every weight must be finite")]
     NotFinite {

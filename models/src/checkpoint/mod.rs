@@ -6,6 +6,7 @@ mod config;
 mod error;
 pub(crate) mod generation_config;
 pub(crate) mod quantisation;
+pub(crate) mod quantised;
 pub(crate) mod sentence;
 mod sentencepiece;
 mod slow_tokenizer;
@@ -23,7 +24,6 @@ pub use chat_template::ChatTemplate;
 pub use config::Config;
 pub use error::LoadError;
 pub use generation_config::GenerationConfig;
-use quantisation::Quantisation;
 pub use sentence::SentenceModules;
 pub use token_rules::TokenRules;
 pub(crate) use weights::transposed;
@@ -133,7 +133,7 @@ impl Checkpoint {
         let dir = &folder.map_or_else(|| dir.to_owned(), |folder| dir.join(folder));
         let config = Config::open(dir)?;
         let mut weights = whole_or_sharded(dir, &dir.join("model.safetensors"))?;
-        weights.quantised_as(Quantisation::read(&config)?);
+        weights.quantised_as(quantised::read(&config)?);
         Ok(Self {
             sentence,
             name: whole
@@ -162,7 +162,7 @@ impl Checkpoint {
     ) -> Result<Self, LoadError> {
         let config = Config::parse(format!("{name}/config.json"), config)?;
         let mut weights = Weights::from_bytes(format!("{name}/model.safetensors"), weights.into())?;
-        weights.quantised_as(Quantisation::read(&config)?);
+        weights.quantised_as(quantised::read(&config)?);
         Ok(Self {
             name: name.to_owned(),
             generation: GenerationConfig::of_config(&config)?,

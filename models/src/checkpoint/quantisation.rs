@@ -8,13 +8,13 @@
 //! 32 weights. Blocks run along the inputs of a layer. Matrices whose columns are outputs are therefore stored
 //! transposed, and `transposed` lists the ends of their names. Tensors of any other type are as without quantisation.
 
+use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 
+use super::quantised::{Fault, KEY, Part, Scheme, Stored};
 use super::{Config, LoadError, transposed};
 use crate::precision::{BLOCK, WeightType, decode};
 
-/// The key of `config.json`.
-pub(crate) const KEY: &str = "quantization_config";
 /// The method that this project writes and reads.
 const METHOD: &str = "kaskade";
 
@@ -30,12 +30,6 @@ pub(crate) struct Quantisation {
     pub transposed: Vec<String>,
 }
 
-/// How a tensor lies in the file.
-pub(super) struct Layout {
-    kind: WeightType,
-    transposed: bool,
-}
-
 impl Quantisation {
     pub(crate) fn new(kind: WeightType, transposed: &[&str]) -> Self {
         Self {
@@ -45,22 +39,13 @@ impl Quantisation {
         }
     }
 
-    /// Reads the key of a configuration; `None` without it.
+    /// Reads the key of a configuration that states this project's method.
     ///
     /// # Errors
-    /// [`LoadError::BadKey`] for another method than this project's.
-    pub(crate) fn read(config: &Config) -> Result<Option<Self>, LoadError> {
-        let Some(stated) = config.optional::<serde_json::Value>(KEY)? else {
-            return Ok(None);
-        };
-        let method = stated.get("quant_method").and_then(|method| method.as_str());
-        if method != Some(METHOD) {
-            let reason = "only directories that `kaskade quantise` wrote are read quantised; save the original weights, and \
-                          set `dtype` or run `kaskade quantise`";
-            return Err(config.invalid_value(KEY, reason));
-        }
-        let read: Option<Self> = config.optional(KEY)?;
-        if read.as_ref().is_some_and(|read| !read.kind.is_quantised()) {
+    /// [`LoadError::BadKey`] if a value is missing or malformed.
+    pub(super) fn read(config: &Config) -> Result<Self, LoadError> {
+        let read: Self = config.required(KEY)?;
+        if !read.kind.is_quantised() {
             return Err(config.invalid_value(KEY, "its `dtype` must be q8_0 or q4_0"));
         }
         Ok(read)
@@ -71,8 +56,9 @@ impl Quantisation {
         self.transposed.iter().any(|end| name.ends_with(end.as_str()))
     }
 
-    /// Returns how the tensor of bytes of shape `stored` holds a matrix of shape `shape`; `None` if it does not.
-    pub(super) fn layout(&self, name: &str, shape: &[usize], stored: &[usize]) -> Option<Layout> {
+    /// Returns how the tensor of bytes of shape `stored` holds a matrix of shape `shape`: its type, and whether it is
+    /// transposed. `None` if it does not.
+    fn layout(&self, name: &str, shape: &[usize], stored: &[usize]) -> Option<(WeightType, bool)> {
         let transposed = self.is_transposed(name);
         let (&[mut rows, mut columns], &[lines, bytes]) = (shape, stored) else {
             return None;
@@ -84,31 +70,38 @@ impl Quantisation {
         let kind = kinds
             .filter(|_| lines == rows && columns.is_multiple_of(BLOCK))
             .find(|kind| kind.bytes(columns) == bytes)?;
-        Some(Layout { kind, transposed })
+        Some((kind, transposed))
     }
 }
 
-impl Layout {
-    /// A tensor of this type as it is.
-    pub(super) fn plain(kind: WeightType) -> Self {
-        Self {
-            kind,
-            transposed: false,
-        }
+impl Scheme for Quantisation {
+    fn weight_type(&self) -> WeightType {
+        self.kind
     }
 
-    /// Whether the elements are in the file as they are in memory.
-    pub(super) fn is_f32(&self) -> bool {
-        self.kind == WeightType::F32
+    fn tensors(&self, name: &str) -> Vec<Part> {
+        vec![("weight", name.to_owned())]
     }
 
-    /// Returns the elements of a tensor of this shape, row-major, from its bytes.
-    pub(super) fn values(&self, bytes: &[u8], shape: &[usize]) -> Vec<f32> {
+    fn is_code(&self, dtype: Dtype) -> bool {
+        dtype == Dtype::U8
+    }
+
+    fn decode(&self, stored: &Stored, shape: &[usize]) -> Result<Vec<f32>, Fault> {
+        let Some((_, name, Some(tensor))) = stored.parts.first() else {
+            return Err(Fault::Reason("it is missing".into()));
+        };
+        let layout = self.layout(name, shape, &tensor.shape);
+        let (kind, is_transposed) = layout.ok_or_else(|| Fault::Shape(tensor.shape.clone()))?;
         let mut values = vec![0.0; shape.iter().product()];
-        decode(bytes, self.kind, &mut values);
-        match shape {
-            [rows, _] if self.transposed => transposed(&values, *rows),
+        decode(&tensor.bytes, kind, &mut values);
+        Ok(match shape {
+            [rows, _] if is_transposed => transposed(&values, *rows),
             _ => values,
-        }
+        })
+    }
+
+    fn is_output_major(&self) -> bool {
+        false
     }
 }

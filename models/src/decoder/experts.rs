@@ -179,7 +179,7 @@ fn each(
     width: usize,
     layout: &ExpertLayout,
 ) -> Result<Vec<[LinearWeights; 2]>, LoadError> {
-    let inner = layout.inner;
+    let (inner, kind) = (layout.inner, weights.weight_type());
     let take = |expert: usize| {
         let mut from = |part: &str, inputs: usize, outputs: usize| {
             let name = format!("{name}.experts.{expert}.{part}");
@@ -187,7 +187,8 @@ fn each(
         };
         let gate = from(gate, width, inner)?;
         let values = from(values, width, inner)?;
-        Ok([gate.concat_outputs(&values), from(down, inner, width)?])
+        let up = gate.concat_outputs(&values);
+        Ok([up, from(down, inner, width)?].map(|linear| linear.stored_as(kind)))
     };
     (0..layout.count).map(take).collect()
 }
@@ -199,37 +200,36 @@ fn fused(
     width: usize,
     layout: &ExpertLayout,
 ) -> Result<Vec<[LinearWeights; 2]>, LoadError> {
-    let (count, inner) = (layout.count, layout.inner);
-    let up = weights.take(&up, &[count, 2 * inner, width])?;
-    let down = weights.take(&down, &[count, width, inner])?;
-    let each = up.chunks(2 * inner * width).zip(down.chunks(width * inner));
-    let each = each.map(|(up, down)| [LinearWeights::tied(up, width), LinearWeights::tied(down, inner)]);
-    Ok(each.collect())
+    let (count, inner, kind) = (layout.count, layout.inner, weights.weight_type());
+    let mut take = |name: &str, inputs: usize, outputs: usize| {
+        weights.take_each(name, &[count, outputs, inputs], |_, weight| {
+            LinearWeights::tied(&weight, inputs).stored_as(kind)
+        })
+    };
+    let up = take(&up, width, 2 * inner)?;
+    Ok(pairs(up, take(&down, inner, width)?))
 }
 
 /// Takes the tensors of all experts and their biases. Rows are inputs, and the outputs of gates and values alternate.
 fn alternating(
     weights: &mut Weights,
-    [up_name, down_name]: [String; 2],
+    [up, down]: [String; 2],
     width: usize,
     layout: &ExpertLayout,
 ) -> Result<Vec<[LinearWeights; 2]>, LoadError> {
-    let (count, inner) = (layout.count, layout.inner);
-    let up = weights.take(&up_name, &[count, width, 2 * inner])?;
-    let up_bias = weights.take(&format!("{up_name}_bias"), &[count, 2 * inner])?;
-    let down = weights.take(&down_name, &[count, inner, width])?;
-    let down_bias = weights.take(&format!("{down_name}_bias"), &[count, width])?;
-    let linear = |weight: &[f32], bias: &[f32], inputs: usize| {
-        LinearWeights::input_major(weight.to_vec(), bias.to_vec(), inputs)
+    let (count, inner, kind) = (layout.count, layout.inner, weights.weight_type());
+    let mut take = |name: &str, inputs: usize, outputs: usize, parts: usize| {
+        let biases = weights.take(&format!("{name}_bias"), &[count, outputs])?;
+        weights.take_each(name, &[count, inputs, outputs], |expert, weight| {
+            let bias = biases.chunks(outputs).nth(expert).unwrap_or_default();
+            let linear = LinearWeights::input_major(weight, bias.to_vec(), inputs);
+            linear.by_part(1, parts).stored_as(kind)
+        })
     };
-    let ups = up.chunks(2 * inner * width).zip(up_bias.chunks(2 * inner));
-    let downs = down.chunks(inner * width).zip(down_bias.chunks(width));
-    let both = ups.zip(downs);
-    let both = both.map(|((up, up_bias), (down, down_bias))| {
-        [
-            linear(up, up_bias, width).by_part(1, 2),
-            linear(down, down_bias, inner),
-        ]
-    });
-    Ok(both.collect())
+    let up = take(&up, width, 2 * inner, 2)?;
+    Ok(pairs(up, take(&down, inner, width, 1)?))
+}
+
+fn pairs(up: Vec<LinearWeights>, down: Vec<LinearWeights>) -> Vec<[LinearWeights; 2]> {
+    up.into_iter().zip(down).map(|(up, down)| [up, down]).collect()
 }

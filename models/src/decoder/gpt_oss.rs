@@ -1,5 +1,5 @@
 //! gpt-oss (`OpenAI` 2025): mixtures of experts with biases and clamped gates, every second layer with a window, and a sink per
-//! head, which takes a part of the attention. Weights in MXFP4 are not read.
+//! head, which takes a part of the attention.
 
 use super::experts::{ExpertLayout, ExpertTensors};
 use super::gated::{self, Extra, Layout};

@@ -124,7 +124,7 @@ impl LinearWeights {
         Ok(Self {
             encoded: None,
             shared: false,
-            weight: weights.take(&format!("{name}.weight"), &[inputs, outputs])?,
+            weight: weights.take_input_major(&format!("{name}.weight"), inputs, outputs)?,
             bias: bias_of(weights, name, outputs, true)?,
             inputs,
             outputs,
@@ -231,16 +231,26 @@ impl LinearWeights {
     #[must_use]
     pub(crate) fn by_part(self, size: usize, parts: usize) -> Self {
         let (size, parts) = (size.max(1), parts.max(1));
-        let reorder = |row: &[f32]| -> Vec<f32> {
-            let of = |part| row.chunks(size).skip(part).step_by(parts).flatten();
-            (0..parts).flat_map(of).copied().collect()
-        };
-        let rows = self.weight.chunks(self.outputs.max(1));
-        Self {
-            weight: rows.flat_map(reorder).collect(),
-            bias: reorder(&self.bias),
-            ..self
+        if parts == 1 {
+            return self;
         }
+        let reorder = |row: &[f32], to: &mut Vec<f32>| {
+            for part in 0..parts {
+                if size == 1 {
+                    to.extend(row.iter().skip(part).step_by(parts));
+                } else {
+                    let chunks = row.chunks(size).skip(part).step_by(parts);
+                    chunks.for_each(|chunk| to.extend_from_slice(chunk));
+                }
+            }
+        };
+        let mut weight = Vec::with_capacity(self.weight.len());
+        for row in self.weight.chunks(self.outputs.max(1)) {
+            reorder(row, &mut weight);
+        }
+        let mut bias = Vec::with_capacity(self.bias.len());
+        reorder(&self.bias, &mut bias);
+        Self { weight, bias, ..self }
     }
 
     /// Reorders outputs of `groups` groups, each of which has `queries` queries, a key and a value of `size` outputs, so that

@@ -1,5 +1,5 @@
 //! Small random checkpoints saved by transformers, with their expected results:
-//! `models/fixtures/make_generative_fixtures.py`.
+//! `models/fixtures/make_generative_fixtures.py`, and quantised ones: `make_quantised_fixtures.py`.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::checkpoint::Checkpoint;
 use crate::ops::Ops;
 
 /// At least one per architecture; several where it has variants.
-pub(super) const DECODERS: [&str; 59] = [
+pub(super) const DECODERS: [&str; 67] = [
     "gpt2",
     "opt",
     "llama",
@@ -70,6 +70,14 @@ pub(super) const DECODERS: [&str; 59] = [
     "marian",
     "m2m-100",
     "blenderbot",
+    "gpt-oss-mxfp4",
+    "deepseek-v3-fp8",
+    "llama-compressed",
+    "qwen2-gptq",
+    "gpt2-gptq",
+    "mistral-awq",
+    "llama-nf4",
+    "phi3-int8",
 ];
 
 /// A prompt and the results of transformers.

@@ -89,6 +89,10 @@ fn chained_slices_equal_the_whole_model() {
         "phimoe",
         "deepseek-v2",
         "deepseek-v3",
+        "gpt-oss-mxfp4",
+        "deepseek-v3-fp8",
+        "qwen2-gptq",
+        "llama-nf4",
     ] {
         let requests = [
             asking(&[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]),

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use kaskade_models::generation::SamplingOptions;
 use kaskade_models::{
-    Device, Generation, Inputs, LoadError, LoadOptions, Loaded, QuantiseError, Tensor, WeightType, load,
-    quantise,
+    Device, Generation, Inputs, LoadError, LoadOptions, Loaded, QuantiseError, Tensor, WeightType,
+    architecture, load, quantise,
 };
 
 fn example(path: &str) -> PathBuf {
@@ -177,13 +177,42 @@ fn what_cannot_be_quantised_is_refused_with_the_reason() {
     let config = to.join("config.json");
     let other = std::fs::read_to_string(&config)
         .unwrap()
-        .replace("\"kaskade\"", "\"gptq\"");
+        .replace("\"kaskade\"", "\"hqq\"");
     std::fs::write(&config, other).unwrap();
     let refused = load(&to, &Device::Cpu, &LoadOptions::default()).err().unwrap();
     assert!(
-        matches!(&refused, LoadError::BadKey { key, .. } if key == "quantization_config"),
+        matches!(&refused, LoadError::BadKey { key, .. } if key == "quant_method"),
         "{refused}"
     );
+    let refused = architecture(&to).unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .contains("gptq, awq and bitsandbytes are read"),
+        "{refused}"
+    );
+}
+
+/// Weights of published schemes have the type that the configuration states, or the requested one; their tensors of codes and
+/// scales are not counted.
+#[test]
+fn a_published_quantised_checkpoint_is_converted_to_every_type() {
+    for (name, stored, kind) in [
+        ("gpt-oss-mxfp4", WeightType::Bf16, WeightType::Q8_0),
+        ("deepseek-v3-fp8", WeightType::F32, WeightType::Bf16),
+        ("gpt2-gptq", WeightType::F32, WeightType::Q4_0),
+    ] {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
+        let (mut default, mut same) = (loaded(&dir, None), loaded(&dir, Some(stored)));
+        assert_eq!(continued(&mut default), continued(&mut same), "{name}");
+        assert_eq!(default.info.weight_bytes, same.info.weight_bytes, "{name}");
+        let mut converted = loaded(&dir, Some(kind));
+        assert_eq!(converted.info.parameters, default.info.parameters, "{name}");
+        assert!(converted.info.weight_bytes < default.info.weight_bytes, "{name}");
+        assert!(!continued(&mut converted).0.is_empty(), "{name}");
+        let refused = quantise(&dir, &dir.join("again"), WeightType::Q8_0).unwrap_err();
+        assert!(matches!(refused, QuantiseError::Already { .. }), "{refused}");
+    }
 }
 
 /// A family's largest model and its quantised copies, as `examples/precisions` serves them.

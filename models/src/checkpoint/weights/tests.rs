@@ -2,6 +2,7 @@ use std::collections::HashMap;
 use std::io::Write;
 
 use proptest::prelude::*;
+use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize};
 
 use super::*;

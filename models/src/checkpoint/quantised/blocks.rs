@@ -1,0 +1,99 @@
+//! Matrices whose codes share scales, and perhaps offsets, by blocks.
+
+use rayon::prelude::*;
+
+use super::stored::Fault;
+
+/// Size of the blocks of a matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Blocks {
+    pub(super) height: usize,
+    pub(super) width: usize,
+}
+
+impl Blocks {
+    /// Returns the blocks that `scales` scales of a matrix stand for: of the stated size, else one of the whole matrix, or one per
+    /// row. `None` if it is none of them.
+    pub(super) fn of(scales: usize, rows: usize, columns: usize, stated: Option<[usize; 2]>) -> Option<Self> {
+        let stated = stated.map(|[height, width]| Self { height, width });
+        let whole = Self {
+            height: rows,
+            width: columns,
+        };
+        let row = Self {
+            height: 1,
+            width: columns,
+        };
+        let candidates = [stated, Some(whole), Some(row)].into_iter().flatten();
+        let mut candidates = candidates.filter(|blocks| blocks.height > 0 && blocks.width > 0);
+        candidates.find(|blocks| blocks.count(rows, columns) == Some(scales))
+    }
+
+    /// Number of blocks of a matrix, those at its edges included.
+    fn count(self, rows: usize, columns: usize) -> Option<usize> {
+        let across = columns.div_ceil(self.width.max(1));
+        rows.div_ceil(self.height.max(1)).checked_mul(across)
+    }
+
+    /// Computes `(code - offset) * scale` in place, of matrices of this shape one after the other, with one scale, and one
+    /// offset if there are any, per block.
+    pub(super) fn scale(
+        self,
+        codes: &mut [f32],
+        [rows, columns]: [usize; 2],
+        scales: &[f32],
+        offsets: Option<&[f32]>,
+    ) -> Result<(), Fault> {
+        let each = self.count(rows, columns).unwrap_or_default();
+        let matrices = codes.len() / rows.max(1) / columns.max(1);
+        let expected = each.checked_mul(matrices);
+        if expected != Some(scales.len()) || offsets.is_some_and(|offsets| Some(offsets.len()) != expected) {
+            let reason = format!(
+                "{} scales do not fit {matrices} matrices of {each} blocks",
+                scales.len()
+            );
+            return Err(Fault::Reason(reason));
+        }
+        let across = columns.div_ceil(self.width.max(1));
+        let lines = codes.par_chunks_mut(columns.max(1)).enumerate();
+        lines.for_each(|(line, codes)| {
+            let (matrix, row) = (line / rows.max(1), line % rows.max(1));
+            let first = matrix * each + row / self.height.max(1) * across;
+            let scales = scales.get(first..).unwrap_or_default();
+            let blocks = codes.chunks_mut(self.width.max(1)).zip(scales);
+            let offsets = offsets.map(|offsets| offsets.get(first..).unwrap_or_default());
+            let mut offsets = offsets.into_iter().flatten();
+            for (block, scale) in blocks {
+                let offset = offsets.next().copied().unwrap_or_default();
+                for code in block {
+                    *code = (*code - offset) * scale;
+                }
+            }
+        });
+        Ok(())
+    }
+}
+
+/// Decodes a matrix `[inputs, outputs]` of codes whose inputs belong to groups, each with a scale and an offset per output.
+/// `codes` writes the codes of an input.
+pub(super) fn grouped(
+    group_of_input: &[usize],
+    outputs: usize,
+    scales: &[f32],
+    offsets: &[f32],
+    codes: impl Fn(usize, &mut [f32]) + Sync,
+) -> Vec<f32> {
+    let mut values = vec![0.0; group_of_input.len() * outputs];
+    let lines = values
+        .par_chunks_mut(outputs.max(1))
+        .zip(group_of_input)
+        .enumerate();
+    lines.for_each(|(input, (line, group))| {
+        codes(input, line);
+        let of = |all: &[f32]| all.get(group * outputs..).unwrap_or_default().to_vec();
+        for ((value, scale), offset) in line.iter_mut().zip(of(scales)).zip(of(offsets)) {
+            *value = (*value - offset) * scale;
+        }
+    });
+    values
+}

@@ -1,0 +1,102 @@
+//! FP8, as `DeepSeek` V3 and Qwen3-FP8 are published: weights are `F8_E4M3` with a factor per block, row or tensor.
+//!
+//! `{name}` is `F8_E4M3`, and `{name}_scale_inv` or `{name}_scale` its factors: one per block of `weight_block_size` (those at the
+//! edges may be smaller), one per row, or one. `activation_scheme` concerns activations only.
+
+use safetensors::Dtype;
+
+use super::blocks::Blocks;
+use super::{Fault, Part, Scheme, Stored, beside, product};
+use crate::checkpoint::{Config, LoadError};
+use crate::precision::WeightType;
+
+/// The scheme.
+#[derive(Debug)]
+pub(super) struct Fp8 {
+    kind: WeightType,
+    /// Rows and columns of a block.
+    block: Option<[usize; 2]>,
+}
+
+impl Fp8 {
+    pub(super) fn read(settings: &Config, kind: WeightType) -> Result<Self, LoadError> {
+        let key = "fmt";
+        if settings
+            .optional::<String>(key)?
+            .is_some_and(|format| format != "e4m3")
+        {
+            return Err(settings.invalid_value(key, "e4m3 is read"));
+        }
+        let key = "weight_block_size";
+        let block = settings.optional::<[usize; 2]>(key)?;
+        if block.is_some_and(|block| block.contains(&0)) {
+            return Err(settings.invalid_value(key, "it must be the rows and columns of a block, at least 1"));
+        }
+        Ok(Self { kind, block })
+    }
+}
+
+impl Scheme for Fp8 {
+    fn weight_type(&self) -> WeightType {
+        self.kind
+    }
+
+    fn tensors(&self, name: &str) -> Vec<Part> {
+        let own = [("weight", ""), ("scale_inv", "_scale_inv"), ("scale", "_scale")];
+        let own = own.map(|(role, end)| (role, format!("{name}{end}")));
+        let unused = ["input_scale", "activation_scale"];
+        let unused = unused
+            .into_iter()
+            .filter_map(|role| Some((role, beside(name, role)?)));
+        own.into_iter().chain(unused).collect()
+    }
+
+    fn is_code(&self, dtype: Dtype) -> bool {
+        dtype == Dtype::F8_E4M3
+    }
+
+    fn is_unused(&self, name: &str) -> bool {
+        is_cache_scale(name)
+    }
+
+    fn decode(&self, stored: &Stored, shape: &[usize]) -> Result<Vec<f32>, Fault> {
+        let weight = stored.required("weight")?.of_type(Dtype::F8_E4M3)?;
+        if weight.shape() != shape {
+            return Err(Fault::Shape(weight.shape().to_vec()));
+        }
+        let scales = match (stored.optional("scale_inv"), stored.optional("scale")) {
+            (None, Some(scale)) => scale,
+            (Some(_), Some(scale)) => return Err(scale.fault("is there beside a `_scale_inv`")),
+            (_, None) => stored.required("scale_inv")?,
+        };
+        let [leading @ .., rows, columns] = shape else {
+            return Err(weight.fault("should be a matrix"));
+        };
+        let factors = scales.numbers()?;
+        let matrices = product(leading)?.max(1);
+        let blocks = Blocks::of(factors.len() / matrices, *rows, *columns, self.block).ok_or_else(|| {
+            scales.fault("has neither one factor nor one per row or block of `weight_block_size`")
+        })?;
+        let mut values = weight.numbers()?;
+        blocks.scale(&mut values, [*rows, *columns], &factors, None)?;
+        Ok(values)
+    }
+}
+
+/// Whether a tensor scales cached keys or values, which are not quantised here.
+pub(super) fn is_cache_scale(name: &str) -> bool {
+    [".k_scale", ".v_scale", ".q_scale", ".kv_scale"]
+        .iter()
+        .any(|end| name.ends_with(end))
+}
+
+/// Returns the value of an E4M3 without infinities (Micikevicius et al. 2022): a sign, four bits of exponent, three of mantissa.
+pub(super) fn e4m3(byte: u8) -> f32 {
+    /// 2^120, the difference of the exponents' biases.
+    const BIAS: f32 = f32::from_bits((120 + 127) << 23);
+    let magnitude = match byte & 127 {
+        127 => f32::NAN,
+        bits => f32::from_bits(u32::from(bits) << 20) * BIAS,
+    };
+    if byte < 128 { magnitude } else { -magnitude }
+}

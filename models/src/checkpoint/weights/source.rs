@@ -1,0 +1,71 @@
+//! The files of a checkpoint's weights, on disk or in memory.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+
+use bytes::Bytes;
+use pulp::bytemuck::cast_slice_mut;
+
+use crate::precision::{WeightType, decode};
+
+/// One file.
+#[derive(Debug)]
+pub(super) struct Shard {
+    pub(super) file: String,
+    pub(super) source: Source,
+    /// Offset of the tensor data, bytes from the beginning of the file.
+    pub(super) data_start: u64,
+}
+
+/// Where the bytes of a file are.
+#[derive(Debug)]
+pub(super) enum Source {
+    File(File),
+    Memory(Bytes),
+}
+
+impl Source {
+    /// Reads little-endian f32, from a file without a copy of their bytes.
+    pub(super) fn read_f32(&mut self, offset: u64, count: usize) -> Result<Vec<f32>, String> {
+        if let Self::File(file) = self {
+            let mut values = vec![0.0_f32; count];
+            file.seek(SeekFrom::Start(offset))
+                .and_then(|_| file.read_exact(cast_slice_mut(&mut values)))
+                .map_err(|error| error.to_string())?;
+            if cfg!(target_endian = "big") {
+                for value in &mut values {
+                    *value = f32::from_bits(value.to_bits().swap_bytes());
+                }
+            }
+            return Ok(values);
+        }
+        let bytes = self.read(offset, (count * size_of::<f32>()) as u64)?;
+        let mut values = vec![0.0; count];
+        decode(&bytes, WeightType::F32, &mut values);
+        Ok(values)
+    }
+
+    /// Reads this many bytes from an offset on.
+    pub(super) fn read(&mut self, offset: u64, bytes: u64) -> Result<Vec<u8>, String> {
+        match self {
+            Self::Memory(memory) => usize::try_from(offset)
+                .ok()
+                .zip(usize::try_from(bytes).ok())
+                .and_then(|(offset, bytes)| memory.get(offset..offset.checked_add(bytes)?))
+                .map(<[u8]>::to_vec)
+                .ok_or_else(|| format!("it ends before byte {}", offset.saturating_add(bytes))),
+            Self::File(file) => {
+                file.seek(SeekFrom::Start(offset))
+                    .map_err(|error| error.to_string())?;
+                let mut buffer = Vec::new();
+                file.take(bytes)
+                    .read_to_end(&mut buffer)
+                    .map_err(|error| error.to_string())?;
+                if (buffer.len() as u64) < bytes {
+                    return Err(format!("it ends before byte {}", offset.saturating_add(bytes)));
+                }
+                Ok(buffer)
+            }
+        }
+    }
+}
