@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use crate::architectures::registry::architecture;
-use crate::checkpoint::quantisation::Quantisation;
+use crate::checkpoint::quantised::Quantisation;
 use crate::checkpoint::quantised::{KEY, stated_key};
 use crate::checkpoint::sentence::SentenceModules;
 use crate::checkpoint::weights::RawTensor;

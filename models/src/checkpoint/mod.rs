@@ -5,7 +5,6 @@ pub(crate) mod chat_template;
 mod config;
 mod error;
 pub(crate) mod generation_config;
-pub(crate) mod quantisation;
 pub(crate) mod quantised;
 pub(crate) mod sentence;
 mod sentencepiece;

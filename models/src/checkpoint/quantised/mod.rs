@@ -12,6 +12,7 @@ mod compressed;
 mod fp8;
 mod gptq;
 mod mxfp4;
+mod own;
 mod packed;
 mod stored;
 
@@ -19,8 +20,8 @@ use std::fmt::Debug;
 
 use safetensors::Dtype;
 
+pub(crate) use self::own::Quantisation;
 pub(super) use self::stored::{Fault, Stored, StoredTensor};
-use super::quantisation::Quantisation;
 use super::{Config, LoadError};
 use crate::precision::WeightType;
 

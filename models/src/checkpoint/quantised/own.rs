@@ -1,4 +1,4 @@
-//! How `config.json` states that a checkpoint's matrices are quantised, and how they lie in the file.
+//! This project's own scheme, which `kaskade quantise` writes.
 //!
 //! ```json
 //! "quantization_config": {"quant_method": "kaskade", "dtype": "q8_0", "transposed": ["attn.c_attn.weight"]}
@@ -11,8 +11,8 @@
 use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 
-use super::quantised::{Fault, KEY, Part, Scheme, Stored};
-use super::{Config, LoadError, transposed};
+use super::{Fault, KEY, Part, Scheme, Stored};
+use crate::checkpoint::{Config, LoadError, transposed};
 use crate::precision::{BLOCK, WeightType, decode};
 
 /// The method that this project writes and reads.
