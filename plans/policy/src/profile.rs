@@ -41,6 +41,9 @@ pub struct Profile {
     /// Time of a message between two actors; absent if it was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hop: Option<HopTime>,
+    /// Time from the end of a batch to the start of the next while requests wait, seconds (median); absent if it was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turnaround_s: Option<f64>,
     /// Bytes of each validation sample's inputs; absent if unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub input_bytes: Vec<u32>,
@@ -69,6 +72,11 @@ impl Profile {
     pub fn to_json(&self) -> Result<String, FileError> {
         self.validate()?;
         Ok(serde_json::to_string(self)? + "\n")
+    }
+
+    /// The time between two batches, microseconds; 0 if it was not measured.
+    pub fn turnaround_us(&self) -> u64 {
+        (self.turnaround_s.unwrap_or_default() * 1e6).round() as u64
     }
 
     /// The JSON schema of a profile file, as committed in `docs/profile.schema.json`.

@@ -58,6 +58,9 @@ pub(crate) struct Args {
     /// 100us if it has none].
     #[arg(long, value_name = "TIME")]
     hop: Option<Span>,
+    /// Time from the end of a batch to the start of the next while requests wait [default: the profile's; none if it has none].
+    #[arg(long, value_name = "TIME")]
+    turnaround: Option<Span>,
     /// Deadline of every request [default: none].
     #[arg(long, value_name = "TIME")]
     budget: Option<Span>,
@@ -220,6 +223,7 @@ fn simulate(
             .or(hop.map(|hop| hop.median_us()))
             .unwrap_or(DEFAULT_HOP_US),
         hop_spread: hop.and_then(|hop| hop.spread),
+        turnaround_us: args.turnaround.map_or(measured.profile.turnaround_us(), micros),
         shift: args.gear.is_none().then_some(shift),
         start_gear: args.gear.unwrap_or(0),
         budget_us: args.budget.map(micros),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use anyhow::Context as _;
+use kaskade_app::measure::served::{capacity, gaps, median_gap_s};
 use kaskade_app::planning::initial;
 use kaskade_app::report::progress::say;
 use kaskade_policy::plan::{Plan, Sharing};
@@ -11,62 +12,54 @@ use kaskade_policy::profile::{BatchCost, HopTime, Profile};
 use kaskade_simulator::trace::Trace;
 
 use super::Bench;
-use super::noted::{Runs, costs, gaps};
+use super::noted::{Runs, costs};
 
 /// How long each load is served, seconds.
 const EACH_S: usize = 4;
 
-/// The measured overhead of serving.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Overhead {
-    /// Time of one message between a client and a service: half of what a request takes outside of queues and models.
-    pub(super) hop: HopTime,
-    /// From one stage to the next, in the same process, microseconds.
+/// A profile with costs and overhead as they are while serving.
+pub(super) struct Served {
+    /// The profile. Its time of a message is that between a client and a service: half of what a request takes outside of queues and
+    /// models.
+    pub(super) profile: Profile,
+    /// Time of a message from one stage to the next, in the same process, microseconds.
     pub(super) between_us: u64,
-    /// Between two batches, microseconds.
-    pub(super) turnaround_us: u64,
 }
 
-impl fmt::Display for Overhead {
+impl fmt::Display for Served {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} us for a message between client and service",
-            self.hop.median_us()
-        )?;
-        if let Some(spread) = self.hop.spread {
+        if let Some(hop) = &self.profile.hop {
             write!(
                 f,
-                " (95th percentile {:.0} us)",
-                spread.p95 * self.hop.median_s * 1e6
+                "{} us for a message between client and service",
+                hop.median_us()
             )?;
+            if let Some(spread) = hop.spread {
+                write!(f, " (95th percentile {:.0} us)", spread.p95 * hop.median_s * 1e6)?;
+            }
+            write!(f, ", ")?;
         }
         write!(
             f,
-            ", {} us between stages, {} us between two batches",
-            self.between_us, self.turnaround_us
+            "{} us between stages, {} us between two batches",
+            self.between_us,
+            self.profile.turnaround_us()
         )
     }
 }
 
-impl Overhead {
-    /// Of the times that requests spend outside of queues and models, microseconds in ascending order.
-    fn of(outside_us: &[f64], turnaround_us: u64) -> Option<Self> {
-        // There and back.
-        let one_way: Vec<f64> = outside_us.iter().map(|us| us / 2e6).collect();
-        let hop = HopTime::of(&one_way)?;
-        Some(Self {
-            hop,
-            between_us: hop.median_us() / 3,
-            turnaround_us,
-        })
-    }
+/// The time of one message, of the times that requests spend outside of queues and models, microseconds.
+fn hop_of(mut outside_us: Vec<f64>) -> Option<HopTime> {
+    outside_us.sort_by(f64::total_cmp);
+    // There and back.
+    let one_way: Vec<f64> = outside_us.iter().map(|us| us / 2e6).collect();
+    HopTime::of(&one_way)
 }
 
 impl Bench {
     /// The profile with latencies and messages as they are while serving. Requests come as they do later, by themselves: a client that
     /// waits for answers leaves the model alone on the processor, and measures a faster machine.
-    pub(super) fn as_served(&self, profile: &Profile) -> anyhow::Result<(Profile, Overhead)> {
+    pub(super) fn as_served(&self, profile: &Profile) -> anyhow::Result<Served> {
         /// Of what a variant carries; the last is more than that, so that batches fill up and follow one another.
         const SHARES: [f64; 4] = [0.25, 0.5, 0.75, 1.5];
         const MOST_QPS: f64 = 4000.0;
@@ -94,26 +87,23 @@ impl Bench {
         for (variant, by_size) in served.variants.iter_mut().zip(&runs) {
             variant.costs = costs(&variant.costs, by_size);
         }
-        outside.sort_by(f64::total_cmp);
-        gaps_us.sort_by(f64::total_cmp);
-        let median_us = gaps_us.get(gaps_us.len() / 2).copied().unwrap_or(0.0);
-        let overhead = Overhead::of(&outside, median_us as u64)
-            .context("nothing was answered while serving was measured")?;
-        served.hop = Some(overhead.hop);
-        say(&format!("each alone: {overhead}"));
-        Ok((served, overhead))
+        let hop = hop_of(outside).context("nothing was answered while serving was measured")?;
+        served.hop = Some(hop);
+        served.turnaround_s = median_gap_s(gaps_us);
+        let served = Served {
+            between_us: hop.median_us() / 3,
+            profile: served,
+        };
+        say(&format!("each alone: {served}"));
+        Ok(served)
     }
 
     /// The same with latencies and messages as they are while the variants serve together. A model that shares the processor finds the
     /// processor's caches full of other weights, which measuring each variant alone does not show.
-    pub(super) fn as_served_together(
-        &self,
-        alone: &Profile,
-        overhead: Overhead,
-    ) -> anyhow::Result<(Profile, Overhead)> {
+    pub(super) fn as_served_together(&self, alone: &Served) -> anyhow::Result<Served> {
         let mut runs: BTreeMap<String, Runs> = BTreeMap::new();
         let (mut outside, mut further) = (Vec::new(), Vec::new());
-        for planned in self.plans(alone, overhead)? {
+        for planned in self.plans(&alone.profile)? {
             let (plan, peak) = (&planned.plan, super::peak(&planned.plan));
             let (noted, _) = self.replay(plan, &Trace::constant(0.5 * peak, EACH_S)?)?;
             for one in noted.seen().iter() {
@@ -130,7 +120,7 @@ impl Bench {
                 }
             }
         }
-        let mut together = alone.clone();
+        let mut together = alone.profile.clone();
         for variant in &mut together.variants {
             let Some(by_size) = runs.get(&variant.name) else {
                 continue;
@@ -145,20 +135,22 @@ impl Bench {
                 ));
             }
         }
-        outside.sort_by(f64::total_cmp);
-        let mut found = Overhead::of(&outside, overhead.turnaround_us).unwrap_or(overhead);
-        let entry_us = 2.0 * found.hop.median_s * 1e6;
+        if let Some(hop) = hop_of(outside) {
+            together.hop = Some(hop);
+        }
+        let entry_us = together.hop.map_or(0.0, |hop| 2.0 * hop.median_s * 1e6);
         let mut steps: Vec<f64> = further
             .iter()
             .map(|(stages, us)| (us - entry_us).max(0.0) / (*stages as f64 - 1.0))
             .collect();
         steps.sort_by(f64::total_cmp);
-        if let Some(between) = steps.get(steps.len() / 2) {
-            found.between_us = *between as u64;
-        }
-        together.hop = Some(found.hop);
+        let between_us = steps.get(steps.len() / 2).map(|us| *us as u64);
+        let found = Served {
+            profile: together,
+            between_us: between_us.unwrap_or(alone.between_us),
+        };
         say(&format!("together: {found}"));
-        Ok((together, found))
+        Ok(found)
     }
 }
 
@@ -168,12 +160,4 @@ fn variant_of<'a>(plan: &'a Plan, stage: &str) -> Option<&'a str> {
     stages
         .find(|one| one.name == stage)
         .map(|one| one.variant.as_str())
-}
-
-/// Requests per second that one replica carries in its largest measured batches.
-pub(super) fn capacity(costs: &[BatchCost]) -> f64 {
-    costs
-        .iter()
-        .map(|cost| f64::from(cost.batch) / cost.latency_s)
-        .fold(1.0, f64::max)
 }

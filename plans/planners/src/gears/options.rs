@@ -202,7 +202,7 @@ pub struct GearOptions {
 impl GearOptions {
     /// Options to serve a profiled family with: means over answers, headroom, and gears that fresh arrivals confirm.
     ///
-    /// The headroom is that of the middle of the profile's 95th percentiles: a device that is planned to be busy for its share of the median
+    /// The times of messages and between two batches are the profile's, if they were measured. The headroom is that of the middle of the profile's 95th percentiles: a device that is planned to be busy for its share of the median
     /// keeps up when every batch takes that long. Without measured quantiles, 15 %.
     pub fn serving(profile: &Profile, slo: Slo, qps_max: f64, devices: Vec<DeviceSpec>) -> Self {
         let costs = profile.variants.iter().flat_map(|variant| &variant.costs);
@@ -210,6 +210,7 @@ impl GearOptions {
         tails.sort_by(f64::total_cmp);
         let tail = tails.get(tails.len() / 2);
         Self {
+            turnaround_us: profile.turnaround_us(),
             weighing: Weighing::Answers,
             max_utilisation: tail.map_or(0.85, |p95| (1.0 / p95).clamp(0.5, 0.95)),
             confirmations: 5,
@@ -395,6 +396,16 @@ mod tests {
         assert_eq!(measured(&[0.5, 0.5], 40.0), weights([0.125, 0.125, 0.125, 0.625]));
         assert_eq!(measured(&[], 100.0), None);
         assert_eq!(measured(&[0.5, f64::NAN], 100.0), None);
+    }
+
+    #[test]
+    fn the_time_between_batches_is_the_profiles() {
+        let slo = Slo::Latency { p95_us: 1_000_000 };
+        let mut profile = kaskade_stated::workloads::llama().profile();
+        let serving = |profile: &Profile| GearOptions::serving(profile, slo, 1.0, DeviceSpec::fleet(1, 1));
+        assert_eq!(serving(&profile).turnaround_us, 0, "not measured");
+        profile.turnaround_s = Some(2.5e-4);
+        assert_eq!(serving(&profile).turnaround_us, 250);
     }
 
     proptest! {

@@ -21,6 +21,9 @@ impl Profile {
             path.field("median_s").positive(hop.median_s)?;
             spread(&path.field("spread"), hop.spread)?;
         }
+        if let Some(turnaround_s) = self.turnaround_s {
+            root.field("turnaround_s").not_negative(turnaround_s)?;
+        }
         if let Some(texts) = self.texts {
             texts.check(&root.field("texts"))?;
         }
