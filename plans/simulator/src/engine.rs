@@ -240,8 +240,13 @@ impl<'a, O: Observer> Engine<'a, O> {
         }
         // The entries of a gear are numbered one after the other.
         for edge in entries.first..entries.first + entries.count {
-            let task = self.task(place, attempt, entries.pipeline.then_some(ROOT));
-            self.deliver_to(task, edge, ON_ARRIVAL, epoch, deadline);
+            let mut task = self.task(place, attempt, entries.pipeline.then_some(ROOT));
+            let near = self.near_ingress(epoch, edge);
+            let replica = near.map_or(ON_ARRIVAL, |(replica, stage)| {
+                task.stage = stage;
+                replica
+            });
+            self.deliver_to(task, edge, replica, epoch, deadline);
         }
     }
 
