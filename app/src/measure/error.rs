@@ -138,8 +138,8 @@ pub enum MeasureError {
     /// The time of a message cannot be measured.
     #[error("the time of a message cannot be measured")]
     Hop(#[source] ChannelError),
-    /// The app cannot be served to measure the time between two batches.
-    #[error("the time between two batches cannot be measured: the app cannot be served")]
+    /// The app cannot be served to measure the overhead of serving.
+    #[error("the overhead of serving cannot be measured: the app cannot be served")]
     Serving(#[source] Box<ServingError>),
     /// The latencies of the served requests cannot be recorded.
     #[error(transparent)]

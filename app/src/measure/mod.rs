@@ -11,7 +11,7 @@
 //! | [`meter`] | stretches of work and their energy |
 //! | [`profiler`] | [`Profiler`]: measures an app as configured |
 //! | `remote` | answers of remote variants, recorded once, and their cost in money |
-//! | [`served`] | the time between two batches while serving |
+//! | [`served`] | the overhead of serving: messages, and the time between two batches |
 //! | [`text`] | profiles as text for people |
 //! | [`tree`] | a pipeline: costs and multiplicative factors of its variants, accuracy of its paths |
 

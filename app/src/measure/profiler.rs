@@ -10,6 +10,7 @@ use kaskade_policy::profile::{HopTime, Profile};
 use super::channels::{self, ChannelError};
 use super::cost::Effort;
 use super::memory::Weighed;
+use super::served::Overhead;
 use super::tree::{Measured, TreePlan};
 use super::{Judge, MeasureError, Plan, profile, served};
 use crate::config::App;
@@ -146,23 +147,20 @@ impl<'a> Profiler<'a> {
             Ok::<_, MeasureError>(samples)
         })?;
         profile.hop = on_a_thread(|| hop(&profile))?;
-        profile.turnaround_s = on_a_thread(|| self.turnaround_s(&profile, &inputs))?;
+        let overhead = on_a_thread(|| self.overhead(&profile, &inputs))?;
+        profile.turnaround_s = overhead.turnaround_s;
+        profile.hop = profile.hop.map(|hop| hop.with_rates(&overhead.hops));
         Ok(profile)
     }
 
-    /// Measures the time between two batches of the smallest variant that serves here.
-    fn turnaround_s(&self, profile: &Profile, inputs: &[Inputs]) -> Result<Option<f64>, MeasureError> {
-        let Some((place, member)) = served::smallest(&self.family) else {
-            return Ok(None);
+    /// Measures the overhead of serving, where a variant can be served here.
+    fn overhead(&self, profile: &Profile, inputs: &[Inputs]) -> Result<Overhead, MeasureError> {
+        let Some(variant) = served::variant(&self.family, profile) else {
+            return Ok(Overhead::default());
         };
-        let costs = profile
-            .variants
-            .get(place)
-            .map(|variant| variant.costs.as_slice());
-        let served = (member.name.as_str(), costs.unwrap_or_default());
         // As long as four batch sizes are measured.
         let length = self.effort.stretch * self.effort.rounds * 4;
-        served::turnaround_s(self.app, &self.family, served, inputs, length)
+        served::overhead(self.app, &self.family, variant, inputs, length)
     }
 
     /// The same, with the memory of every variant by batch size, which `weigh` measures: on the processor, in a process that has done

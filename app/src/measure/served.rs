@@ -1,4 +1,4 @@
-//! The time between two batches while serving: one variant, served in this process and asked by itself.
+//! The overhead of serving: messages and the time between two batches, of one variant that is served in this process.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,22 +7,20 @@ use kaskade_actors::bus::BusConfig;
 use kaskade_actors::wire::Hop;
 use kaskade_models::Inputs;
 use kaskade_policy::plan::Sharing;
-use kaskade_policy::profile::BatchCost;
+use kaskade_policy::profile::Profile;
 
 use super::MeasureError;
-use crate::config::App;
+use crate::config::{App, Task};
 use crate::family::{Family, Member};
 use crate::load::arrivals::{Arrivals, Spacing};
 use crate::load::drive::{self, Target};
 use crate::load::record::{Outcome, Record};
 use crate::planning::initial;
-use crate::serving::{self, Client, Service, ServingError};
+use crate::serving::{self, Client, Service};
 
-/// Load under which batches follow one another, as a multiple of what the variant carries.
-const OVERLOAD: f64 = 1.5;
-
-/// Most requests per second that are sent: a faster variant is not overloaded.
-const MOST_QPS: f64 = 6_000.0;
+/// Loads that are served, as parts of what the variant carries in batches of one, and most requests per second of each. Under the first,
+/// most batches follow one another; between two requests of the last, processes sleep.
+const LOADS: [(f64, f64); 3] = [(0.9, 6_000.0), (0.5, 2_000.0), (0.1, 30.0)];
 
 /// Longest time for which a load is served.
 const LONGEST: Duration = Duration::from_secs(5);
@@ -33,26 +31,26 @@ const BUDGET: Duration = Duration::from_secs(30);
 /// Pairs of batches below which the time between them is not known.
 const FEWEST: usize = 20;
 
-/// Requests per second that one replica carries in its largest measured batches.
-pub fn capacity(costs: &[BatchCost]) -> f64 {
-    costs
-        .iter()
-        .map(|cost| f64::from(cost.batch) / cost.latency_s)
-        .fold(0.0, f64::max)
+/// The overhead of serving.
+#[derive(Debug, Clone, Default)]
+pub struct Overhead {
+    /// Time between two batches, seconds: the median; `None` if too few batches followed one another.
+    pub turnaround_s: Option<f64>,
+    /// Rates of requests, requests/s, and the times of messages at each, seconds.
+    pub hops: Vec<(f64, Vec<f64>)>,
 }
 
-/// Serves a variant of the app in this process under more requests than it can carry, for a time, and returns the time between two of its
-/// batches, seconds: the median; `None` if too few batches followed one another.
+/// Serves a variant of the app in this process at several rates, each for this long.
 ///
 /// # Errors
 /// When the app cannot be served, or the client cannot connect.
-pub(super) fn turnaround_s(
+pub(super) fn overhead(
     app: &App,
     family: &Family,
-    (variant, costs): (&str, &[BatchCost]),
+    (variant, carried_qps): (&str, f64),
     inputs: &[Inputs],
     length: Duration,
-) -> Result<Option<f64>, MeasureError> {
+) -> Result<Overhead, MeasureError> {
     let app = one_worker(app);
     let mut plan = initial::single(&app, variant);
     plan.sharing = Sharing::Exclusive;
@@ -66,19 +64,37 @@ pub(super) fn turnaround_s(
         .bus(BusConfig::new(app.name.as_str()))
         .start()?;
     let runtime = serving::runtime()?;
-    let rate = (OVERLOAD * capacity(costs)).min(MOST_QPS);
-    let record = Arc::new(Mutex::new(Record::new(None)?));
-    let noted = runtime.block_on(async {
+    let measured = runtime.block_on(async {
         // A refusal is no reason to send more.
         let client = service.client().await?.retry(false).budget(BUDGET);
-        let noted = Arc::new(Noted::new(client.clone(), inputs.to_vec()));
-        let arrivals = Arrivals::generated(Spacing::Poisson, rate, length.min(LONGEST), 0);
-        drive::open_loop(Arc::clone(&noted), drive::paced(arrivals), Duration::ZERO, record).await;
+        let ask = async |qps: f64| {
+            let noted = Arc::new(Noted::new(client.clone(), inputs.to_vec()));
+            let arrivals = Arrivals::generated(Spacing::Poisson, qps, length.min(LONGEST), 0);
+            let record = Arc::new(Mutex::new(Record::new(None)?));
+            drive::open_loop(Arc::clone(&noted), drive::paced(arrivals), Duration::ZERO, record).await;
+            Ok::<_, MeasureError>(noted)
+        };
+        let (mut hops, mut gaps_us) = (Vec::new(), Vec::new());
+        for (share, most_qps) in LOADS {
+            let qps = (share * carried_qps).min(most_qps);
+            let noted = ask(qps).await?;
+            let seen = noted.seen();
+            gaps_us.extend(gaps(&seen));
+            hops.push((qps, messages_s(&seen)));
+        }
         client.leave().await;
-        Ok::<_, ServingError>(noted)
-    })?;
+        Ok::<_, MeasureError>(Overhead {
+            turnaround_s: median_gap_s(gaps_us),
+            hops,
+        })
+    });
     service.stop();
-    Ok(median_gap_s(gaps(&noted.seen())))
+    measured
+}
+
+/// The times of messages, seconds: half of what each request spent outside of queues and models, on its way there and back.
+pub fn messages_s(seen: &[Seen]) -> Vec<f64> {
+    seen.iter().map(|one| f64::from(one.outside_us) / 2e6).collect()
 }
 
 /// The app with one worker, which has the devices on which variants are profiled, and with nothing that runs beside its requests.
@@ -97,10 +113,24 @@ fn one_worker(app: &App) -> App {
     app
 }
 
-/// The variant whose batches are measured: the smallest one that computes in this process and runs whole requests in batches.
-pub(super) fn smallest(family: &Family) -> Option<(usize, &Member)> {
-    let mut members = family.members.iter().enumerate();
-    members.find(|(_, member)| !member.is_remote() && member.task != crate::config::Task::Generation)
+/// Returns the variant that is served, and what it carries in its smallest measured batches, requests/s: the smallest variant whose batches
+/// can be made to follow one another, or else the largest. Only variants count that compute in this process and run whole requests in
+/// batches.
+pub(super) fn variant<'a>(family: &Family, profile: &'a Profile) -> Option<(&'a str, f64)> {
+    let serves = |member: &Member| !member.is_remote() && member.task != Task::Generation;
+    let measured = profile.variants.iter().zip(&family.members);
+    let mut carried = measured
+        .filter(|(_, member)| serves(member))
+        .filter_map(|(variant, _)| {
+            let smallest = variant.costs.first()?;
+            Some((
+                variant.name.as_str(),
+                f64::from(smallest.batch) / smallest.latency_s,
+            ))
+        });
+    let (share, most_qps) = LOADS[0];
+    let fills = carried.clone().find(|(_, qps)| share * qps <= most_qps);
+    fills.or_else(|| carried.next_back())
 }
 
 /// Times from the end of a batch to the start of the next, microseconds, where a request of the next waited already. Of the first stages

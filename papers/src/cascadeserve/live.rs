@@ -22,7 +22,7 @@ use kaskade_app::load::arrivals::{self, Arrivals};
 use kaskade_app::load::drive::{self, Target};
 use kaskade_app::load::record::{Figures, Record};
 use kaskade_app::measure::Profiler;
-use kaskade_app::measure::served::{Noted, capacity};
+use kaskade_app::measure::served::Noted;
 use kaskade_app::planning::{gears, initial};
 use kaskade_app::report;
 use kaskade_app::report::progress::say;
@@ -37,7 +37,7 @@ use kaskade_simulator::{SimConfig, Simulator};
 
 use self::differences::Differences;
 use self::foreign::Times;
-use self::served::Served;
+use self::served::{Served, capacity};
 use super::Args;
 use crate::reproduction::{Claim, Reproduction};
 
@@ -191,12 +191,16 @@ impl Bench {
     /// Replays it in the simulator; gives the 95th percentile, microseconds.
     fn simulated(&self, plan: &Plan, served: &Served, trace: &Trace) -> anyhow::Result<u64> {
         let profile = &served.profile;
-        let hop = profile.hop.context("the time of a message was not measured")?;
+        let hop = profile
+            .hop
+            .as_ref()
+            .context("the time of a message was not measured")?;
         let config = SimConfig {
             seed: self.seed,
             entry_hop_us: 2 * hop.median_us(),
             hop_us: served.between_us,
             hop_spread: hop.spread,
+            hop_by_rate: hop.by_rate.clone(),
             turnaround_us: profile.turnaround_us(),
             shift: Some(ShiftConfig::default()),
             ..SimConfig::default()
@@ -222,7 +226,7 @@ impl Bench {
     fn plans(&self, profile: &Profile) -> anyhow::Result<Vec<GearPlan>> {
         let largest = profile.variants.last().context("the profile has no variants")?;
         let alone_us = largest.costs.first().map_or(1e4, |cost| cost.latency_s * 1e6);
-        let alone_us = alone_us + profile.hop.map_or(0.0, |hop| 2.0 * hop.median_s * 1e6);
+        let alone_us = alone_us + profile.hop.as_ref().map_or(0.0, |hop| 2.0 * hop.median_s * 1e6);
         let capacity = capacity(&largest.costs);
         let mut plans: Vec<GearPlan> = Vec::new();
         for (times, share) in [

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use anyhow::Context as _;
-use kaskade_app::measure::served::{capacity, gaps, median_gap_s};
+use kaskade_app::measure::served::{gaps, median_gap_s, messages_s};
 use kaskade_app::planning::initial;
 use kaskade_app::report::progress::say;
 use kaskade_policy::plan::{Plan, Sharing};
-use kaskade_policy::profile::{BatchCost, HopTime, Profile};
+use kaskade_policy::profile::{BatchCost, HopTime, Profile, hop};
 use kaskade_simulator::trace::Trace;
 
 use super::Bench;
@@ -24,6 +24,8 @@ pub(super) struct Served {
     pub(super) profile: Profile,
     /// Time of a message from one stage to the next, in the same process, microseconds.
     pub(super) between_us: u64,
+    /// Rates of requests, requests/s, and the times of messages between a client and a service at each, seconds.
+    hops: Vec<(f64, Vec<f64>)>,
 }
 
 impl fmt::Display for Served {
@@ -37,6 +39,10 @@ impl fmt::Display for Served {
             if let Some(spread) = hop.spread {
                 write!(f, " (95th percentile {:.0} us)", spread.p95 * hop.median_s * 1e6)?;
             }
+            for row in &hop.by_rate {
+                let median_us = row.factor * hop.median_s * 1e6;
+                write!(f, ", {median_us:.0} us at {:.0}/s", row.qps)?;
+            }
             write!(f, ", ")?;
         }
         write!(
@@ -48,12 +54,17 @@ impl fmt::Display for Served {
     }
 }
 
-/// The time of one message, of the times that requests spend outside of queues and models, microseconds.
-fn hop_of(mut outside_us: Vec<f64>) -> Option<HopTime> {
-    outside_us.sort_by(f64::total_cmp);
-    // There and back.
-    let one_way: Vec<f64> = outside_us.iter().map(|us| us / 2e6).collect();
-    HopTime::of(&one_way)
+/// The time of one message, overall and by rate.
+fn hop_of(hops: &[(f64, Vec<f64>)]) -> Option<HopTime> {
+    let mut all: Vec<f64> = hops.iter().flat_map(|(_, times)| times).copied().collect();
+    all.sort_by(f64::total_cmp);
+    Some(HopTime::of(&all)?.with_rates(hops))
+}
+
+/// The time of a message at a rate, microseconds, and by how much it exceeds the median of all rates.
+fn hop_at(hop: &HopTime, qps: f64) -> (f64, f64) {
+    let factor = hop::at_rate(&hop.by_rate, qps).map_or(1.0, |row| row.factor);
+    (hop.median_s * 1e6 * factor, factor)
 }
 
 impl Bench {
@@ -63,23 +74,27 @@ impl Bench {
         /// Of what a variant carries; the last is more than that, so that batches fill up and follow one another.
         const SHARES: [f64; 4] = [0.25, 0.5, 0.75, 1.5];
         const MOST_QPS: f64 = 4000.0;
+        /// At this rate processes sleep between two requests.
+        const IDLE_QPS: f64 = 30.0;
         let mut served = profile.clone();
-        let (mut outside, mut gaps_us) = (Vec::new(), Vec::new());
+        let (mut hops, mut gaps_us) = (Vec::new(), Vec::new());
         let mut runs = Vec::new();
         for variant in &served.variants {
             let mut plan = initial::single(&self.app, &variant.name);
             plan.sharing = Sharing::Exclusive;
             let mut by_size = Runs::new();
-            for share in SHARES {
-                let rate = (share * capacity(&variant.costs)).min(share * MOST_QPS);
+            let carried = capacity(&variant.costs).min(MOST_QPS);
+            let idle_qps = IDLE_QPS.min(0.1 * carried);
+            let rates = SHARES.map(|share| (share * carried, share <= 1.0));
+            for (rate, carries) in std::iter::once((idle_qps, true)).chain(rates) {
                 let (noted, _) = self.replay(&plan, &Trace::constant(rate, EACH_S)?)?;
                 let seen = noted.seen();
                 for hop in seen.iter().flat_map(|one| &one.hops) {
                     by_size.entry(hop.batch).or_default().push(hop.run_us);
                 }
                 gaps_us.extend(gaps(&seen));
-                if share <= 1.0 {
-                    outside.extend(seen.iter().map(|seen| f64::from(seen.outside_us)));
+                if carries {
+                    hops.push((rate, messages_s(&seen)));
                 }
             }
             runs.push(by_size);
@@ -87,12 +102,14 @@ impl Bench {
         for (variant, by_size) in served.variants.iter_mut().zip(&runs) {
             variant.costs = costs(&variant.costs, by_size);
         }
-        let hop = hop_of(outside).context("nothing was answered while serving was measured")?;
+        let hop = hop_of(&hops).context("nothing was answered while serving was measured")?;
+        let between_us = hop.median_us() / 3;
         served.hop = Some(hop);
         served.turnaround_s = median_gap_s(gaps_us);
         let served = Served {
-            between_us: hop.median_us() / 3,
             profile: served,
+            between_us,
+            hops,
         };
         say(&format!("each alone: {served}"));
         Ok(served)
@@ -102,15 +119,19 @@ impl Bench {
     /// processor's caches full of other weights, which measuring each variant alone does not show.
     pub(super) fn as_served_together(&self, alone: &Served) -> anyhow::Result<Served> {
         let mut runs: BTreeMap<String, Runs> = BTreeMap::new();
-        let (mut outside, mut further) = (Vec::new(), Vec::new());
+        // Low rates were measured alone.
+        let (mut hops, mut further) = (alone.hops.clone(), Vec::new());
         for planned in self.plans(&alone.profile)? {
-            let (plan, peak) = (&planned.plan, super::peak(&planned.plan));
-            let (noted, _) = self.replay(plan, &Trace::constant(0.5 * peak, EACH_S)?)?;
-            for one in noted.seen().iter() {
-                match one.hops.len() {
-                    1 => outside.push(f64::from(one.outside_us)),
-                    stages => further.push((stages, f64::from(one.outside_us))),
-                }
+            let (plan, rate) = (&planned.plan, 0.5 * super::peak(&planned.plan));
+            let (noted, _) = self.replay(plan, &Trace::constant(rate, EACH_S)?)?;
+            let (single, more): (Vec<_>, Vec<_>) =
+                noted.seen().drain(..).partition(|one| one.hops.len() == 1);
+            hops.push((rate, messages_s(&single)));
+            let outside = more
+                .iter()
+                .map(|one| (rate, one.hops.len(), f64::from(one.outside_us)));
+            further.extend(outside);
+            for one in single.iter().chain(&more) {
                 for hop in &one.hops {
                     let Some(variant) = variant_of(plan, &hop.stage) else {
                         continue;
@@ -135,19 +156,19 @@ impl Bench {
                 ));
             }
         }
-        if let Some(hop) = hop_of(outside) {
-            together.hop = Some(hop);
-        }
-        let entry_us = together.hop.map_or(0.0, |hop| 2.0 * hop.median_s * 1e6);
-        let mut steps: Vec<f64> = further
-            .iter()
-            .map(|(stages, us)| (us - entry_us).max(0.0) / (*stages as f64 - 1.0))
-            .collect();
+        let hop = hop_of(&hops).context("nothing was answered while serving together was measured")?;
+        let step_us = |(rate, stages, us): &(f64, usize, f64)| {
+            let (message_us, factor) = hop_at(&hop, *rate);
+            (us - 2.0 * message_us).max(0.0) / (*stages as f64 - 1.0) / factor
+        };
+        let mut steps: Vec<f64> = further.iter().map(step_us).collect();
         steps.sort_by(f64::total_cmp);
         let between_us = steps.get(steps.len() / 2).map(|us| *us as u64);
+        together.hop = Some(hop);
         let found = Served {
             profile: together,
             between_us: between_us.unwrap_or(alone.between_us),
+            hops,
         };
         say(&format!("together: {found}"));
         Ok(found)
@@ -160,4 +181,12 @@ fn variant_of<'a>(plan: &'a Plan, stage: &str) -> Option<&'a str> {
     stages
         .find(|one| one.name == stage)
         .map(|one| one.variant.as_str())
+}
+
+/// Requests per second that one replica carries in its largest measured batches.
+pub(super) fn capacity(costs: &[BatchCost]) -> f64 {
+    costs
+        .iter()
+        .map(|cost| f64::from(cost.batch) / cost.latency_s)
+        .fold(1.0, f64::max)
 }

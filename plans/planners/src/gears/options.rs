@@ -8,7 +8,7 @@ use super::set::ModelSet;
 use crate::certify::CertifyOptions;
 use crate::device::DeviceSpec;
 use kaskade_policy::plan::{Gear, Slo};
-use kaskade_policy::profile::{LatencySpread, Profile};
+use kaskade_policy::profile::{HopAtRate, HopTime, LatencySpread, Profile};
 
 /// Longest cascade: the load balancer examines every set of a cascade's models.
 pub const LONGEST_CASCADE: usize = 8;
@@ -181,6 +181,8 @@ pub struct GearOptions {
     pub hop_us: u64,
     /// How that time varies; `None`: not at all.
     pub hop_spread: Option<LatencySpread>,
+    /// How it depends on the rate of requests, relative to `hop_us`; empty: not at all.
+    pub hop_by_rate: Vec<HopAtRate>,
     /// From the end of a batch to the start of the next if requests wait, microseconds.
     pub turnaround_us: u64,
     /// Seed of the search and of the simulated arrivals.
@@ -218,17 +220,24 @@ impl GearOptions {
         }
     }
 
-    /// Sets the time of a message: the given one, or else the profile's with its quantiles, if it was measured.
+    /// Sets the time of a message: the given one, or else the profile's with its quantiles and rates, if it was measured.
     #[must_use]
     pub fn with_hop(self, profile: &Profile, given_us: Option<u64>) -> Self {
-        let measured = profile.hop.filter(|_| given_us.is_none());
+        let measured = profile.hop.as_ref().filter(|_| given_us.is_none());
         Self {
             hop_us: given_us
-                .or(measured.map(|hop| hop.median_us()))
+                .or(measured.map(HopTime::median_us))
                 .unwrap_or(self.hop_us),
             hop_spread: measured.and_then(|hop| hop.spread),
+            hop_by_rate: measured.map_or_else(Vec::new, |hop| hop.by_rate.clone()),
             ..self
         }
+    }
+
+    /// The least median time of a message at any rate, microseconds.
+    pub(super) fn least_hop_us(&self) -> f64 {
+        let factors = self.hop_by_rate.iter().map(|row| row.factor);
+        self.hop_us as f64 * factors.reduce(f64::min).unwrap_or(1.0)
     }
 
     /// Options for an objective and a fleet, the rest as in the paper.
@@ -243,6 +252,7 @@ impl GearOptions {
             batching: BatchLimits::default(),
             hop_us: 100,
             hop_spread: None,
+            hop_by_rate: Vec::new(),
             turnaround_us: 0,
             seed: 0,
             ablation: Ablation::Full,

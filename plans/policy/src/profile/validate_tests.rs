@@ -72,6 +72,7 @@ fn the_time_of_a_hop_is_checked() {
         Some(crate::profile::HopTime {
             median_s,
             spread: Some(spread),
+            by_rate: Vec::new(),
         })
     };
     let mut profile = sound();
@@ -80,6 +81,21 @@ fn the_time_of_a_hop_is_checked() {
     assert!(after(|profile| profile.hop = hop(0.0, spread)).contains("hop.median_s"));
     let falling = crate::profile::LatencySpread { p95: 1.5, ..spread };
     assert!(after(|profile| profile.hop = hop(1e-4, falling)).contains("hop.spread"));
+    let row = |qps, factor| crate::profile::HopAtRate {
+        qps,
+        factor,
+        spread: None,
+    };
+    let by_rate = |rows: &[crate::profile::HopAtRate]| {
+        let mut hop = hop(1e-4, spread).unwrap();
+        hop.by_rate = rows.to_vec();
+        Some(hop)
+    };
+    profile.hop = by_rate(&[row(30.0, 1.8), row(900.0, 1.0)]);
+    assert_eq!(Profile::from_json(&profile.to_json().unwrap()).unwrap(), profile);
+    let falling = after(|profile| profile.hop = by_rate(&[row(30.0, 1.8), row(30.0, 1.0)]));
+    assert!(falling.contains("hop.by_rate[1].qps"), "{falling}");
+    assert!(after(|profile| profile.hop = by_rate(&[row(30.0, 0.0)])).contains("by_rate[0].factor"));
 }
 
 #[test]
