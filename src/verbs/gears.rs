@@ -68,6 +68,9 @@ pub(crate) struct Args {
     /// Time of a message between two actors [default: drawn from the quantiles of the profile; 100us if it has none].
     #[arg(long, value_name = "TIME")]
     hop: Option<Span>,
+    /// Time from the end of a batch to the start of the next while requests wait [default: the profile's; none if it has none].
+    #[arg(long, value_name = "TIME")]
+    turnaround: Option<Span>,
     /// Plans that the planner may use.
     #[arg(long, value_enum, default_value = "gears")]
     policy: GearPolicy,
@@ -172,6 +175,7 @@ fn options(args: &Args, profile: &Profile, app: Option<&App>) -> anyhow::Result<
         ..GearOptions::serving(profile, slo, qps_max, devices)
             .with_hop(profile, args.hop.map(Span::as_micros))
     };
+    options.turnaround_us = args.turnaround.map_or(options.turnaround_us, Span::as_micros);
     options.max_utilisation = args.max_utilisation.unwrap_or(options.max_utilisation);
     if let Some(app) = app {
         gears::limit_batches(&mut options, app);

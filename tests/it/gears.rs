@@ -64,6 +64,53 @@ fn gears_are_planned_checked_and_simulated() {
 }
 
 #[test]
+fn the_time_between_batches_is_the_flags_or_the_profiles() {
+    let folder = tempfile::tempdir().unwrap();
+    let unmeasured = profile();
+    let mut measured: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&unmeasured).unwrap()).unwrap();
+    measured["turnaround_s"] = 0.0004.into();
+    let file = folder.path().join("measured.json");
+    std::fs::write(&file, measured.to_string()).unwrap();
+    let latency = |profile: &str, more: &[&str]| {
+        let plan = [
+            "plan",
+            "gears",
+            "--profile",
+            profile,
+            "--rate",
+            "6000",
+            "--slo-p95",
+            "30ms",
+        ];
+        let planned = kaskade(folder.path(), &[&plan[..], &["--force"], more].concat());
+        assert!(planned.status.success());
+        let simulate = [
+            "simulate",
+            "--plan",
+            "plan.json",
+            "--profile",
+            profile,
+            "--rate",
+            "6000",
+        ];
+        let simulate = [&simulate[..], &["--duration", "5s", "--json"], more].concat();
+        json(&kaskade(folder.path(), &simulate))["latency"].clone()
+    };
+    let measured = file.to_str().unwrap();
+    let none = latency(&unmeasured, &[]);
+    let flag = latency(&unmeasured, &["--turnaround", "400us"]);
+    assert_ne!(flag, none);
+    assert_eq!(latency(measured, &[]), flag, "the profile's");
+    let least = ["--turnaround", "1us"];
+    assert_eq!(
+        latency(measured, &least),
+        latency(&unmeasured, &least),
+        "the flag's"
+    );
+}
+
+#[test]
 fn every_policy_makes_a_valid_plan() {
     let folder = tempfile::tempdir().unwrap();
     let profile = profile();

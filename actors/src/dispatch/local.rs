@@ -9,7 +9,7 @@ use crate::actor::Recipient;
 use dashmap::DashMap;
 use kaskade_policy::adoption::arrival;
 use kaskade_policy::plan::Replica;
-use kaskade_policy::routing;
+use kaskade_policy::routing::{self, LocalLoad};
 use tokio::sync::Semaphore;
 
 use super::delivery::Delivery;
@@ -43,19 +43,14 @@ impl LocalReplica {
         self.capacity.saturating_sub(self.permits.available_permits())
     }
 
-    /// Returns whether a request that is handed over now joins its next batch ([`routing::prefer_local`]).
-    pub fn has_room_in_next_batch(&self) -> bool {
-        routing::prefer_local(self.waiting(), self.max_batch.load(Ordering::Relaxed))
-    }
-
-    /// Returns whether a request is handed over if no replica of its stage is elsewhere ([`routing::prefer_local_alone`]).
-    pub fn has_room_alone(&self) -> bool {
-        routing::prefer_local_alone(self.waiting(), self.max_batch.load(Ordering::Relaxed))
-    }
-
-    /// Returns how many requests it has taken that are not in its running batch.
-    fn waiting(&self) -> usize {
-        self.taken().saturating_sub(self.running.load(Ordering::Relaxed))
+    /// Returns its load.
+    fn load(&self) -> LocalLoad {
+        let taken = self.taken();
+        LocalLoad {
+            waiting: taken.saturating_sub(self.running.load(Ordering::Relaxed)),
+            taken,
+            max_batch: self.max_batch.load(Ordering::Relaxed),
+        }
     }
 }
 
@@ -134,11 +129,31 @@ impl LocalReplicas {
         passes: impl Fn(&LocalReplica) -> bool,
     ) -> Option<LocalReplica> {
         let replicas = self.by_stage.get(stage)?;
-        let first = self.turn.fetch_add(1, Ordering::Relaxed) % replicas.len().max(1);
-        let (last, from_first) = replicas.split_at_checked(first)?;
-        let in_turn = from_first.iter().chain(last);
-        let candidates = in_turn.filter(|replica| passes(replica));
+        let candidates = self.in_turn(&replicas).filter(|replica| passes(replica));
         candidates.min_by_key(|replica| replica.taken()).cloned()
+    }
+
+    /// Returns the replica that gets a request instead of the queue group of its stage ([`routing::local_replica`]), among those that pass
+    /// the test. `alone` tells whether the plan places no replica of the stage in another process.
+    pub(super) fn instead_of_group(
+        &self,
+        stage: &str,
+        passes: impl Fn(&LocalReplica) -> bool,
+        alone: impl FnOnce() -> bool,
+    ) -> Option<LocalReplica> {
+        let replicas = self.by_stage.get(stage)?;
+        let candidates = self.in_turn(&replicas).filter(|replica| passes(replica));
+        routing::local_replica(candidates.map(|replica| (replica, replica.load())), alone).cloned()
+    }
+
+    /// Returns the replicas, another one first each time.
+    fn in_turn<'a>(
+        &self,
+        replicas: &'a [LocalReplica],
+    ) -> impl Iterator<Item = &'a LocalReplica> + Clone + use<'a> {
+        let first = self.turn.fetch_add(1, Ordering::Relaxed) % replicas.len().max(1);
+        let (last, from_first) = replicas.split_at_checked(first).unwrap_or_default();
+        from_first.iter().chain(last)
     }
 
     /// Returns whether a replica of this process, placed by that plan, has the id.
@@ -200,14 +215,21 @@ mod tests {
     fn a_replica_is_preferred_while_a_request_joins_its_next_batch() {
         System::new().block_on(async {
             let replica = replica("a");
+            let replicas = LocalReplicas::default();
+            replicas.register("stage", replica.clone());
+            let chosen = |alone| {
+                let chosen = replicas.instead_of_group("stage", |_| true, || alone);
+                chosen.is_some()
+            };
             let taken = Arc::clone(&replica.permits).try_acquire_many_owned(4).unwrap();
-            assert!(!replica.has_room_in_next_batch(), "a whole batch waits");
+            assert!(!chosen(false), "a whole batch waits");
+            assert!(chosen(true), "no other replica would run it sooner");
             replica.running.store(4, Ordering::Relaxed);
-            assert!(replica.has_room_in_next_batch(), "they run");
+            assert!(chosen(false), "they run");
             replica.running.store(0, Ordering::Relaxed);
-            assert!(replica.has_room_alone(), "no other replica would run it sooner");
             replica.max_batch.store(5, Ordering::Relaxed);
-            assert!(replica.has_room_in_next_batch(), "the gear allows larger batches");
+            assert!(chosen(false), "the gear allows larger batches");
+            assert!(replicas.instead_of_group("stage", |_| false, || true).is_none());
             drop(taken);
         });
     }

@@ -12,6 +12,7 @@ use crate::data::DataError;
 use crate::data::reply::ReplyError;
 use crate::data::scenes::SceneError;
 use crate::family::FamilyError;
+use crate::serving::ServingError;
 
 /// A family or a pipeline cannot be measured.
 #[derive(Debug, Error)]
@@ -137,6 +138,12 @@ pub enum MeasureError {
     /// The time of a message cannot be measured.
     #[error("the time of a message cannot be measured")]
     Hop(#[source] ChannelError),
+    /// The app cannot be served to measure the overhead of serving.
+    #[error("the overhead of serving cannot be measured: the app cannot be served")]
+    Serving(#[source] Box<ServingError>),
+    /// The latencies of the served requests cannot be recorded.
+    #[error(transparent)]
+    Record(#[from] hdrhistogram::CreationError),
     /// The threads of the broker cannot be started.
     #[error("the broker of the measurement cannot be started")]
     Runtime(#[source] std::io::Error),
@@ -173,6 +180,12 @@ pub enum MeasureError {
     /// The measurements are not a valid pipeline.
     #[error(transparent)]
     Invalid(#[from] Invalid),
+}
+
+impl From<ServingError> for MeasureError {
+    fn from(source: ServingError) -> Self {
+        Self::Serving(Box::new(source))
+    }
 }
 
 impl MeasureError {

@@ -11,6 +11,7 @@
 //! | [`meter`] | stretches of work and their energy |
 //! | [`profiler`] | [`Profiler`]: measures an app as configured |
 //! | `remote` | answers of remote variants, recorded once, and their cost in money |
+//! | [`served`] | the overhead of serving: messages, and the time between two batches |
 //! | [`text`] | profiles as text for people |
 //! | [`tree`] | a pipeline: costs and multiplicative factors of its variants, accuracy of its paths |
 
@@ -24,6 +25,7 @@ pub mod memory;
 pub mod meter;
 pub mod profiler;
 mod remote;
+pub mod served;
 pub mod text;
 pub mod tree;
 
@@ -147,6 +149,7 @@ pub fn profile<E: From<MeasureError>>(
         judge,
         texts: comparison,
         hop: None,
+        turnaround_s: None,
         input_bytes: read.as_ref().map_or_else(Vec::new, input_bytes),
         version: PROFILE_VERSION,
         app: plan.app.to_owned(),

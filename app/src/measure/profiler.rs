@@ -4,13 +4,15 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use kaskade_models::Inputs;
 use kaskade_policy::profile::{HopTime, Profile};
 
 use super::channels::{self, ChannelError};
 use super::cost::Effort;
 use super::memory::Weighed;
+use super::served::Overhead;
 use super::tree::{Measured, TreePlan};
-use super::{Judge, MeasureError, Plan, profile};
+use super::{Judge, MeasureError, Plan, profile, served};
 use crate::config::App;
 use crate::config::data::DataSet;
 use crate::data::Samples;
@@ -138,11 +140,27 @@ impl<'a> Profiler<'a> {
             judge: &self.judge,
             grading: Grading::of(&self.app.data),
         };
+        let mut inputs = Vec::new();
         let mut profile = profile(&plan, &self.family, |loaded, used| {
-            Ok::<_, MeasureError>(Samples::read_for(set, loaded, used)?)
+            let samples = Samples::read_for(set, loaded, used)?;
+            inputs.clone_from(&samples.inputs);
+            Ok::<_, MeasureError>(samples)
         })?;
-        profile.hop = hop(&profile)?;
+        profile.hop = on_a_thread(|| hop(&profile))?;
+        let overhead = on_a_thread(|| self.overhead(&profile, &inputs))?;
+        profile.turnaround_s = overhead.turnaround_s;
+        profile.hop = profile.hop.map(|hop| hop.with_rates(&overhead.hops));
         Ok(profile)
+    }
+
+    /// Measures the overhead of serving, where a variant can be served here.
+    fn overhead(&self, profile: &Profile, inputs: &[Inputs]) -> Result<Overhead, MeasureError> {
+        let Some(variant) = served::variant(&self.family, profile) else {
+            return Ok(Overhead::default());
+        };
+        // As long as four batch sizes are measured.
+        let length = self.effort.stretch * self.effort.rounds * 4;
+        served::overhead(self.app, &self.family, variant, inputs, length)
     }
 
     /// The same, with the memory of every variant by batch size, which `weigh` measures: on the processor, in a process that has done
@@ -197,17 +215,18 @@ impl<'a> Profiler<'a> {
 fn hop(profile: &Profile) -> Result<Option<HopTime>, MeasureError> {
     let bytes: u64 = profile.input_bytes.iter().map(|bytes| u64::from(*bytes)).sum();
     let mean = usize::try_from(bytes / profile.samples.max(1) as u64).unwrap_or(usize::MAX);
-    // On a thread of its own: the caller's may run tasks already.
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let hop = runtime
+        .map_err(MeasureError::Runtime)?
+        .block_on(channels::hop(mean));
+    hop.map_err(MeasureError::Hop)
+}
+
+/// Measures on a thread of its own: the caller's may run tasks already.
+fn on_a_thread<T: Send>(measure: impl FnOnce() -> Result<T, MeasureError> + Send) -> Result<T, MeasureError> {
     thread::scope(|scope| {
-        let measured = scope.spawn(|| {
-            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-            let hop = runtime
-                .map_err(MeasureError::Runtime)?
-                .block_on(channels::hop(mean));
-            hop.map_err(MeasureError::Hop)
-        });
         let ended = MeasureError::Hop(ChannelError::NoReceiver);
-        measured.join().unwrap_or(Err(ended))
+        scope.spawn(measure).join().unwrap_or(Err(ended))
     })
 }
 

@@ -84,6 +84,32 @@ fn the_answers_of_the_largest_variant_replace_the_labels_of_classes() {
     assert_eq!(profile.variants[0].validation.margins.len(), 2);
 }
 
+#[test]
+fn the_overhead_of_serving_is_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = "bert-classification";
+    let mut app = app(
+        "classification",
+        &[model, model],
+        "the cat sat\t77\na dog\t77\n",
+        dir.path(),
+    );
+    // What serves beside the requests is left out, and so are other workers.
+    app.guarantee = Some(toml::from_str("max_loss = \"1%\"").unwrap());
+    app.workers.push(app.workers[0].clone());
+    let measuring = profiler(&app).judge(Judge::Largest).rounds(3);
+    let profile = measuring.stretch(Duration::from_millis(60)).run().unwrap();
+    let turnaround_s = profile.turnaround_s.unwrap();
+    assert!((0.0..0.05).contains(&turnaround_s), "{turnaround_s}");
+    // At 30/s the time is too short for 20 messages, and at higher rates it is not.
+    let rows = profile.hop.as_ref().unwrap().by_rate.as_slice();
+    assert!(
+        !rows.is_empty() && rows.iter().all(|row| row.spread.is_some()),
+        "{rows:?}"
+    );
+    profile.validate().unwrap();
+}
+
 /// An app over models of the fixtures with records as its validation set.
 fn with_records(task: &str, variants: &[(&str, &str)], data: &str, records: &[Value], dir: &Path) -> App {
     let file = dir.join("records.jsonl");

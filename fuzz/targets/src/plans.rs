@@ -172,6 +172,7 @@ fn profile_of(plan: &Plan) -> Profile {
     Profile {
         judge: None,
         hop: None,
+        turnaround_s: None,
         input_bytes: Vec::new(),
         texts: None,
         version: kaskade_policy::profile::PROFILE_VERSION,

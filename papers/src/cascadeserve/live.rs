@@ -22,6 +22,7 @@ use kaskade_app::load::arrivals::{self, Arrivals};
 use kaskade_app::load::drive::{self, Target};
 use kaskade_app::load::record::{Figures, Record};
 use kaskade_app::measure::Profiler;
+use kaskade_app::measure::served::Noted;
 use kaskade_app::planning::{gears, initial};
 use kaskade_app::report;
 use kaskade_app::report::progress::say;
@@ -36,8 +37,7 @@ use kaskade_simulator::{SimConfig, Simulator};
 
 use self::differences::Differences;
 use self::foreign::Times;
-use self::noted::Noted;
-use self::served::{Overhead, capacity};
+use self::served::{Served, capacity};
 use super::Args;
 use crate::reproduction::{Claim, Reproduction};
 
@@ -90,14 +90,14 @@ pub(super) fn run(app: &Path, profile: Option<Profile>, args: &Args) -> anyhow::
         system: "cascadeserve",
         ..Reproduction::default()
     };
-    let (alone, overhead) = bench.as_served(&profile)?;
-    let (profile, overhead) = bench.as_served_together(&alone, overhead)?;
+    let alone = bench.as_served(&profile)?;
+    let served = bench.as_served_together(&alone)?;
     found.assumptions.push(format!(
-        "models compute on {threads} of {cores} cores, each on {share} of one; latencies of batches and messages as measured while serving together: {overhead}; other processes may take {} of the processor",
+        "models compute on {threads} of {cores} cores, each on {share} of one; latencies of batches and messages as measured while serving together: {served}; other processes may take {} of the processor",
         args.foreign
     ));
-    found.claims.extend(bench.spike(&profile, overhead)?);
-    let (claims, picture) = bench.compare(&profile, overhead)?;
+    found.claims.extend(bench.spike(&served)?);
+    let (claims, picture) = bench.compare(&served)?;
     found.claims.extend(claims);
     let file = args.out.join("simulated-against-live.svg");
     report::write_file(&file, &bars::svg(&picture)?)?;
@@ -189,19 +189,19 @@ impl Bench {
     }
 
     /// Replays it in the simulator; gives the 95th percentile, microseconds.
-    fn simulated(
-        &self,
-        plan: &Plan,
-        profile: &Profile,
-        trace: &Trace,
-        overhead: Overhead,
-    ) -> anyhow::Result<u64> {
+    fn simulated(&self, plan: &Plan, served: &Served, trace: &Trace) -> anyhow::Result<u64> {
+        let profile = &served.profile;
+        let hop = profile
+            .hop
+            .as_ref()
+            .context("the time of a message was not measured")?;
         let config = SimConfig {
             seed: self.seed,
-            entry_hop_us: 2 * overhead.hop.median_us(),
-            hop_us: overhead.between_us,
-            hop_spread: overhead.hop.spread,
-            turnaround_us: overhead.turnaround_us,
+            entry_hop_us: 2 * hop.median_us(),
+            hop_us: served.between_us,
+            hop_spread: hop.spread,
+            hop_by_rate: hop.by_rate.clone(),
+            turnaround_us: profile.turnaround_us(),
             shift: Some(ShiftConfig::default()),
             ..SimConfig::default()
         };
@@ -212,18 +212,10 @@ impl Bench {
     }
 
     /// The options of `kaskade plan gears`.
-    fn options(
-        &self,
-        profile: &Profile,
-        slo: Slo,
-        qps_max: f64,
-        ranges: u32,
-        overhead: Overhead,
-    ) -> GearOptions {
+    fn options(&self, profile: &Profile, slo: Slo, qps_max: f64, ranges: u32) -> GearOptions {
         let mut options = GearOptions {
             ranges,
             seed: self.seed,
-            turnaround_us: overhead.turnaround_us,
             ..GearOptions::serving(profile, slo, qps_max, gears::devices(&self.app, 1 << 34))
         };
         gears::limit_batches(&mut options, &self.app);
@@ -231,10 +223,10 @@ impl Bench {
     }
 
     /// Fifteen gear plans that differ in objective, load and planner.
-    fn plans(&self, profile: &Profile, overhead: Overhead) -> anyhow::Result<Vec<GearPlan>> {
+    fn plans(&self, profile: &Profile) -> anyhow::Result<Vec<GearPlan>> {
         let largest = profile.variants.last().context("the profile has no variants")?;
         let alone_us = largest.costs.first().map_or(1e4, |cost| cost.latency_s * 1e6);
-        let alone_us = alone_us + 2.0 * overhead.hop.median_s * 1e6;
+        let alone_us = alone_us + profile.hop.as_ref().map_or(0.0, |hop| 2.0 * hop.median_s * 1e6);
         let capacity = capacity(&largest.costs);
         let mut plans: Vec<GearPlan> = Vec::new();
         for (times, share) in [
@@ -248,7 +240,7 @@ impl Bench {
             let slo = Slo::Latency {
                 p95_us: (alone_us * times) as u64,
             };
-            let options = self.options(profile, slo, capacity * share, 4, overhead);
+            let options = self.options(profile, slo, capacity * share, 4);
             for peer in [None, Some(Peer::NoCascade), Some(Peer::NoSwitching)] {
                 let planned = match &peer {
                     None => plan_gears(profile, &options, |_| {}),
@@ -266,8 +258,8 @@ impl Bench {
     }
 
     /// Every plan on every trace, simulated and live.
-    fn compare(&self, profile: &Profile, overhead: Overhead) -> anyhow::Result<([Claim; 2], Bars)> {
-        let plans = self.plans(profile, overhead)?;
+    fn compare(&self, served: &Served) -> anyhow::Result<([Claim; 2], Bars)> {
+        let plans = self.plans(&served.profile)?;
         let (mut groups, mut all) = (Vec::new(), Differences::default());
         let (mut kept, mut promised) = (0, 0);
         for (number, planned) in (1..).zip(&plans) {
@@ -278,7 +270,7 @@ impl Bench {
             };
             let mut differences = Vec::new();
             for (name, trace) in traces(0.8 * peak, self.seed)? {
-                let simulated = self.simulated(&planned.plan, profile, &trace, overhead)? as f64 / 1e3;
+                let simulated = self.simulated(&planned.plan, served, &trace)? as f64 / 1e3;
                 let mut runs = Vec::new();
                 for _ in 0..self.runs {
                     let (noted, figures) = self.replay(&planned.plan, &trace)?;
@@ -288,7 +280,7 @@ impl Bench {
                         planned.plan.made_by,
                         0.8 * peak,
                         figures.errors.len(),
-                        noted.summary(),
+                        noted::summary(&noted),
                     ));
                     promised += 1;
                     kept += u32::from(p95 <= limit_ms && figures.errors.is_empty());
@@ -332,11 +324,12 @@ impl Bench {
     }
 
     /// A spike of ten times the load, replayed on the gear plan and on the largest variant alone.
-    fn spike(&self, profile: &Profile, overhead: Overhead) -> anyhow::Result<[Claim; 2]> {
+    fn spike(&self, served: &Served) -> anyhow::Result<[Claim; 2]> {
+        let profile = &served.profile;
         let largest = profile.variants.last().context("the profile has no variants")?;
         let base_qps = 0.3 * capacity(&largest.costs);
         let p95_us = self.app.slo.duration().as_micros() as u64;
-        let options = self.options(profile, Slo::Latency { p95_us }, 10.0 * base_qps, 10, overhead);
+        let options = self.options(profile, Slo::Latency { p95_us }, 10.0 * base_qps, 10);
         let geared = plan_gears(profile, &options, |_| {})?.plan;
         let trace = Spike {
             base_qps,
@@ -347,7 +340,7 @@ impl Bench {
         .trace(15)?;
         let alone = initial::single(&self.app, &largest.name);
         let limit_ms = p95_us as f64 / 1e3;
-        let simulated_ms = self.simulated(&geared, profile, &trace, overhead)? as f64 / 1e3;
+        let simulated_ms = self.simulated(&geared, served, &trace)? as f64 / 1e3;
         let claim = |name: &str, figures: &Figures, wanted: bool, note: String| {
             let p95 = figures.latency_ms.p95.unwrap_or(f64::INFINITY);
             let held = p95 <= limit_ms && figures.errors.is_empty();

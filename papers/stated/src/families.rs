@@ -338,6 +338,7 @@ impl StatedFamily {
         Profile {
             judge: None,
             hop: None,
+            turnaround_s: None,
             input_bytes: Vec::new(),
             texts: None,
             version: PROFILE_VERSION,

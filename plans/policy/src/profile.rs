@@ -1,5 +1,6 @@
 //! The profile: the measurements of every variant. Planners read nothing else about a model.
 
+pub mod hop;
 mod scored;
 mod spread;
 mod validate;
@@ -11,6 +12,7 @@ use crate::confidence::{Calibration, Estimator};
 use crate::invalid::FileError;
 use crate::remote::price::CostSource;
 use crate::texts::TextComparison;
+pub use hop::{HopAtRate, HopTime};
 pub use spread::LatencySpread;
 
 /// Version of the profile format that this build writes and reads.
@@ -41,6 +43,9 @@ pub struct Profile {
     /// Time of a message between two actors; absent if it was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hop: Option<HopTime>,
+    /// Time from the end of a batch to the start of the next while requests wait, seconds (median); absent if it was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turnaround_s: Option<f64>,
     /// Bytes of each validation sample's inputs; absent if unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub input_bytes: Vec<u32>,
@@ -71,6 +76,11 @@ impl Profile {
         Ok(serde_json::to_string(self)? + "\n")
     }
 
+    /// The time between two batches, microseconds; 0 if it was not measured.
+    pub fn turnaround_us(&self) -> u64 {
+        (self.turnaround_s.unwrap_or_default() * 1e6).round() as u64
+    }
+
     /// The JSON schema of a profile file, as committed in `docs/profile.schema.json`.
     pub fn json_schema() -> schemars::Schema {
         schemars::schema_for!(Self)
@@ -96,33 +106,6 @@ pub struct VariantProfile {
     pub ece: BeforeAfter,
     /// Its answers on the validation set, in the set's order.
     pub validation: Validation,
-}
-
-/// Time of a message between two actors over a broker on the machine of the profile, of the mean size of the validation samples.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct HopTime {
-    /// Median, seconds.
-    pub median_s: f64,
-    /// Quantiles; absent if too few messages were sent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub spread: Option<LatencySpread>,
-}
-
-impl HopTime {
-    /// Returns the time of measured messages, seconds in ascending order; `None` without a median above 0.
-    pub fn of(ascending: &[f64]) -> Option<Self> {
-        let median_s = *ascending.get(ascending.len().checked_sub(1)? / 2)?;
-        (median_s > 0.0).then(|| Self {
-            median_s,
-            spread: LatencySpread::of(ascending),
-        })
-    }
-
-    /// The median, microseconds, at least 1.
-    pub fn median_us(&self) -> u64 {
-        ((self.median_s * 1e6).round() as u64).max(1)
-    }
 }
 
 /// Cost of a request in money, in one currency for the whole family.

@@ -2,9 +2,12 @@
 //!
 //! The router of a replica calls these functions per result, and so does the simulator.
 
+mod local;
+
 use thiserror::Error;
 
 use crate::plan::{Band, Child, Edge, Exit, Target};
+pub use local::{LocalLoad, local_replica, prefer_local, prefer_local_alone};
 
 /// What to do with a result.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -211,6 +214,11 @@ impl<R: Copy> Living<R> {
         }
     }
 
+    /// Whether every draw leads to the stage's queue group.
+    pub fn is_queue_group(&self) -> bool {
+        self.replicas.is_empty() && self.backup.is_none()
+    }
+
     /// Picks the replica for one request, as [`destination`] does.
     pub fn destination(&self, draw: f64) -> Destination<R> {
         let (Some(total), Some(last)) = (self.ends.last(), self.replicas.last()) else {
@@ -235,25 +243,6 @@ impl<R: Copy> Living<R> {
 pub fn draw(count: u64) -> f64 {
     let turned = count.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (turned >> 11) as f64 / (1_u64 << 53) as f64
-}
-
-/// Whether a request on an edge without shares goes to the replica in the sender's own process rather than to the queue group.
-///
-/// Delivery in the process saves encoding, two hops through the broker and decoding. This outweighs the best placement as long as
-/// the request joins the replica's next batch. Once a whole batch waits there, the request would wait for a run of the model, and
-/// the queue group may choose an idle replica elsewhere.
-pub fn prefer_local(local_queue: usize, max_batch: u32) -> bool {
-    local_queue < max_batch as usize
-}
-
-/// Batches that may wait at a replica in the sender's own process while the plan places no replica of the stage elsewhere.
-const BATCHES_ALONE: usize = 16;
-
-/// Whether a request goes to the replica in the sender's own process if the plan places no replica of its stage elsewhere: also while
-/// a batch waits there, because the queue group would give it to the same replica. Beyond 16 batches it goes to the
-/// queue group, so that an actor outside the plan gets a part of the work.
-pub fn prefer_local_alone(local_queue: usize, max_batch: u32) -> bool {
-    local_queue < BATCHES_ALONE.saturating_mul(max_batch as usize)
 }
 
 #[cfg(test)]
@@ -443,15 +432,6 @@ mod tests {
         assert!(tenths.iter().all(|n| (98..=102).contains(n)), "{tenths:?}");
     }
 
-    #[test]
-    fn the_neighbour_is_preferred_until_a_batch_waits_there() {
-        assert!(prefer_local(0, 1));
-        assert!(prefer_local(31, 32));
-        assert!(!prefer_local(32, 32));
-        assert!(prefer_local_alone(32, 32) && prefer_local_alone(511, 32));
-        assert!(!prefer_local_alone(512, 32));
-    }
-
     proptest! {
         #[test]
         fn a_draw_never_lands_on_the_dead(
@@ -478,6 +458,10 @@ mod tests {
             let shares: Vec<(&str, f64)> = edge.shares.iter().map(|(id, share)| (id.as_str(), *share)).collect();
             let backup: Vec<&str> = edge.backup.iter().map(String::as_str).collect();
             let living = Living::of(&shares, &backup, |id| !dead.contains(id));
+            prop_assert_eq!(
+                living.is_queue_group(),
+                destination(&edge, |id| !dead.contains(id), 0.5) == Destination::QueueGroup
+            );
             for draw in draws {
                 prop_assert_eq!(living.destination(draw), destination(&edge, |id| !dead.contains(id), draw));
             }

@@ -12,7 +12,7 @@ use kaskade_policy::invalid::Invalid;
 use kaskade_policy::ledger::LedgerConfig;
 use kaskade_policy::liveness::{BEAT_PERIOD_US, MISSED_BEATS};
 use kaskade_policy::plan::Sharing;
-use kaskade_policy::profile::LatencySpread;
+use kaskade_policy::profile::{HopAtRate, LatencySpread, hop};
 use kaskade_policy::routing::RoutingError;
 use kaskade_policy::shifting::ShiftConfig;
 
@@ -27,6 +27,9 @@ pub struct SimConfig {
     pub hop_us: u64,
     /// How the times of hops vary around their medians; `None`: not at all.
     pub hop_spread: Option<LatencySpread>,
+    /// How the times of hops depend on the rate at which requests are sent, which is measured over the last 32 of them or the last second:
+    /// medians are multiplied by [`HopAtRate::factor`], and vary by the row's quantiles, if it has any. Empty: not at all.
+    pub hop_by_rate: Vec<HopAtRate>,
     /// From the end of a batch to the start of the next if requests wait: the time to report the end of one and to deliver the
     /// other. For a batch that starts on an idle device, the hops contain it.
     pub turnaround_us: u64,
@@ -105,6 +108,7 @@ impl Default for SimConfig {
             entry_hop_us: 0,
             hop_us: 0,
             hop_spread: None,
+            hop_by_rate: Vec::new(),
             turnaround_us: 0,
             shift: None,
             start_gear: 0,
@@ -175,6 +179,14 @@ impl SimConfig {
         if let Some(spread) = self.hop_spread {
             within("hop_spread", spread.p99, spread.is_sound(), "ascending around 1")?;
         }
+        let rows = self.hop_by_rate.len() as f64;
+        let sound = hop::are_sound(&self.hop_by_rate);
+        within(
+            "hop_by_rate",
+            rows,
+            sound,
+            "rows of ascending rates with factors above 0",
+        )?;
         let look = self.look_us;
         within("look_us", look as f64, look > 0, "at least 1 microsecond")?;
         for copies in &self.copies {

@@ -22,6 +22,7 @@ use super::epochs::Epochs;
 use super::events::{Agenda, Event, Hop, NEVER, ON_ARRIVAL, Task};
 use super::fleet::{Fleet, Health};
 use super::flights::{Flight, Flights};
+use super::hop_times::HopTimes;
 use super::observer::{Loss, Observer};
 use super::replan::Replanning;
 use super::report::Report;
@@ -58,6 +59,7 @@ pub(super) struct Engine<'a, O> {
     pub(super) turn: u64,
     next_sample: u32,
     samples: u32,
+    hops: HopTimes<'a>,
     /// From a client to the first queue, and from the last replica to the client.
     front_us: u64,
     pub(super) back_us: u64,
@@ -107,6 +109,7 @@ impl<'a, O: Observer> Engine<'a, O> {
             turn: 0,
             next_sample: 0,
             samples: plan.samples,
+            hops: HopTimes::new(config),
             front_us: config.entry_hop_us / 2,
             back_us: config.entry_hop_us - config.entry_hop_us / 2,
         }
@@ -120,6 +123,7 @@ impl<'a, O: Observer> Engine<'a, O> {
             while let Some(next) = sent
                 && self.agenda.next_entry() >= next
             {
+                self.hops.count(next);
                 let at = next.saturating_add(self.drawn_hop(self.front_us));
                 self.agenda.add_entry(at, next);
                 sent = arrivals.next();
@@ -240,8 +244,13 @@ impl<'a, O: Observer> Engine<'a, O> {
         }
         // The entries of a gear are numbered one after the other.
         for edge in entries.first..entries.first + entries.count {
-            let task = self.task(place, attempt, entries.pipeline.then_some(ROOT));
-            self.deliver_to(task, edge, ON_ARRIVAL, epoch, deadline);
+            let mut task = self.task(place, attempt, entries.pipeline.then_some(ROOT));
+            let near = self.near_ingress(epoch, edge);
+            let replica = near.map_or(ON_ARRIVAL, |(replica, stage)| {
+                task.stage = stage;
+                replica
+            });
+            self.deliver_to(task, edge, replica, epoch, deadline);
         }
     }
 
@@ -276,10 +285,7 @@ impl<'a, O: Observer> Engine<'a, O> {
     /// Returns the time of one message, microseconds.
     #[inline]
     pub(super) fn drawn_hop(&mut self, median_us: u64) -> u64 {
-        match self.config.hop_spread {
-            Some(spread) if median_us > 0 => (median_us as f64 * spread.at(self.rng.random())) as u64,
-            _ => median_us,
-        }
+        self.hops.draw(median_us, &mut self.rng)
     }
 
     /// Sends a copy along an edge.

@@ -14,8 +14,14 @@ struct EdgeNow {
     /// The stage it names, and that stage's variant and slice.
     stage: u16,
     kind: u32,
-    /// Whether it has shares.
-    shared: bool,
+}
+
+/// The replicas of a variant and slice that are registered at the broker.
+#[derive(Debug, Clone, Default)]
+struct Group {
+    replicas: Vec<u32>,
+    /// The worker of all that the plan places, if they are registered and no other worker has one.
+    alone: Option<u32>,
 }
 
 /// A plan that is or was in force, and where its edges lead at present.
@@ -25,8 +31,10 @@ pub(super) struct Epoch {
     /// Requests that have a place and were admitted under it.
     flights: u32,
     edges: Vec<EdgeNow>,
-    /// By variant and slice, the plan's replicas that are registered at the broker.
-    groups: Vec<Vec<u32>>,
+    /// By variant and slice.
+    groups: Vec<Group>,
+    /// The workers with a registered replica.
+    workers: Vec<u32>,
 }
 
 impl Epoch {
@@ -36,6 +44,7 @@ impl Epoch {
             flights: 0,
             edges: Vec::new(),
             groups: Vec::new(),
+            workers: Vec::new(),
         };
         epoch.learn(fleet);
         epoch
@@ -48,19 +57,36 @@ impl Epoch {
         Some((edge.living.destination(draw), edge.stage))
     }
 
-    /// The stage that an edge names, if it has no shares.
+    /// The stage that an edge names, if it leads to the queue group.
     #[inline]
-    pub(super) fn unshared(&self, edge: u32) -> Option<u16> {
+    pub(super) fn to_group(&self, edge: u32) -> Option<u16> {
         let edge = self.edges.get(edge as usize)?;
-        (!edge.shared).then_some(edge.stage)
+        edge.living.is_queue_group().then_some(edge.stage)
+    }
+
+    #[inline]
+    fn group_of(&self, edge: u32) -> Option<&Group> {
+        let edge = self.edges.get(edge as usize)?;
+        self.groups.get(edge.kind as usize)
     }
 
     /// The replicas of an edge's stage that are registered at the broker.
     #[inline]
     pub(super) fn group(&self, edge: u32) -> &[u32] {
-        let edge = self.edges.get(edge as usize);
-        edge.and_then(|edge| self.groups.get(edge.kind as usize))
-            .map_or(&[], Vec::as_slice)
+        self.group_of(edge).map_or(&[], |group| group.replicas.as_slice())
+    }
+
+    /// Whether the plan places replicas of an edge's stage on this worker alone.
+    #[inline]
+    pub(super) fn is_alone(&self, edge: u32, worker: u32) -> bool {
+        self.group_of(edge)
+            .is_some_and(|group| group.alone == Some(worker))
+    }
+
+    /// The workers with a registered replica: in the process of each is an ingress.
+    #[inline]
+    pub(super) fn workers(&self) -> &[u32] {
+        &self.workers
     }
 
     fn learn(&mut self, fleet: &Fleet) {
@@ -71,21 +97,30 @@ impl Epoch {
                 living: Living::of(&edge.shares, &edge.backup, alive),
                 stage: edge.stage,
                 kind: edge.kind,
-                shared: !edge.shares.is_empty(),
             })
             .collect();
         self.groups.clear();
-        for number in &self.plan.placement {
-            let Some(replica) = fleet.replicas.get(*number as usize) else {
-                continue;
-            };
+        self.workers.clear();
+        let placed = self.plan.placement.iter();
+        let placed = placed.filter_map(|number| Some((*number, fleet.replicas.get(*number as usize)?)));
+        for (number, replica) in placed.clone() {
             let kind = replica.kind as usize;
             if self.groups.len() <= kind {
-                self.groups.resize(kind + 1, Vec::new());
+                self.groups.resize(kind + 1, Group::default());
             }
             let group = self.groups.get_mut(kind);
             if let Some(group) = group.filter(|_| replica.health == Health::Up) {
-                group.push(*number);
+                group.replicas.push(number);
+                group.alone = Some(replica.worker);
+                if !self.workers.contains(&replica.worker) {
+                    self.workers.push(replica.worker);
+                }
+            }
+        }
+        for (_, replica) in placed {
+            if let Some(group) = self.groups.get_mut(replica.kind as usize) {
+                let same = replica.health == Health::Up && group.alone == Some(replica.worker);
+                group.alone = group.alone.filter(|_| same);
             }
         }
     }

@@ -7,7 +7,7 @@ use super::world::{KnownReplica, World};
 use kaskade_policy::batching::BatchQueue;
 use kaskade_policy::device_queue::DeviceQueue;
 use kaskade_policy::plan::{Batching, Sharing};
-use kaskade_policy::routing;
+use kaskade_policy::routing::{self, LocalLoad};
 use kaskade_policy::run_time::RunTimeEstimate;
 
 /// The state of a replica.
@@ -151,29 +151,25 @@ pub(super) struct Fleet {
 }
 
 impl ReplicaState {
-    /// Whether a request that is handed over now joins its next batch, which the service prefers to the queue group.
-    fn has_room_in_next_batch(&self) -> bool {
-        routing::prefer_local(self.queue.len(), self.queue.batching().max_batch)
-    }
-
-    /// Requests that it has taken and not answered.
-    fn taken(&self) -> usize {
-        self.queue.len() + self.batch.len()
+    fn load(&self) -> LocalLoad {
+        LocalLoad {
+            waiting: self.queue.len(),
+            taken: self.queue.len() + self.batch.len(),
+            max_batch: self.queue.batching().max_batch,
+        }
     }
 }
 
 impl Fleet {
-    /// The replica of a queue group to which another one of its process gives a request: the least busy with room in its
-    /// next batch. `None` leaves the choice to the broker. Equally busy ones take turns.
-    pub(super) fn near(&self, group: &[u32], sender: u32, turn: u64) -> Option<u32> {
-        let worker = self.replicas.get(sender as usize)?.worker;
+    /// The replica of a queue group to which an actor of that worker's process gives a request ([`routing::local_replica`]). `None`
+    /// leaves the choice to the broker. Equally busy ones take turns.
+    pub(super) fn near(&self, group: &[u32], worker: u32, alone: bool, turn: u64) -> Option<u32> {
         let first = (turn % group.len().max(1) as u64) as usize;
         let (last, from_first) = group.split_at_checked(first)?;
         let in_turn = from_first.iter().chain(last).copied();
         let near = in_turn.filter_map(|number| Some((number, self.replicas.get(number as usize)?)));
-        let near = near.filter(|(_, replica)| replica.worker == worker && replica.has_room_in_next_batch());
-        near.min_by_key(|(_, replica)| replica.taken())
-            .map(|(number, _)| number)
+        let near = near.filter(|(_, replica)| replica.worker == worker);
+        routing::local_replica(near.map(|(number, replica)| (number, replica.load())), || alone)
     }
 
     /// Nothing but the sharing.

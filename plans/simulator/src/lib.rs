@@ -9,10 +9,12 @@
 //!   that. Replicas that share a device [concurrently](kaskade_policy::plan::Sharing::Concurrent) do not slow each other down, unless
 //!   [`SimConfig::contention`] is set.
 //! - A request joins a queue one hop after it was forwarded, and its replica is chosen at that time. All hops
-//!   take equally long, or a time that is drawn from the measured quantiles ([`SimConfig::hop_spread`]); one message may overtake another.
-//! - An edge without shares leads to any living replica of the stage's variant with equal chance, as the broker's queue group
-//!   does. That the actors prefer a near replica ([`kaskade_policy::routing::prefer_local`]) is not simulated: locality is not
-//!   part of a plan.
+//!   take equally long, or a time that is drawn from the measured quantiles ([`SimConfig::hop_spread`]), at the rate of the requests
+//!   ([`SimConfig::hop_by_rate`]); one message may overtake another.
+//! - Every worker of a plan is a process with an ingress, as `kaskade serve` starts it, and a request enters at each of them with equal
+//!   chance. An edge without shares leads to a replica of the sender's worker while that has room
+//!   ([`kaskade_policy::routing::local_replica`]), else to any living replica of the stage's variant with equal chance, as the broker's queue
+//!   group does.
 //! - A replica that fails takes its queue and its batch with it. Until the failure is noticed, the broker refuses what the
 //!   shares send there; what was lost is sent again afterwards, from the entry, as [`kaskade_policy::ledger`] allows.
 //! - A request uses memory only while it is in flight.
@@ -43,6 +45,7 @@ mod events;
 mod fleet;
 mod flights;
 mod histogram;
+mod hop_times;
 mod names;
 mod observer;
 pub mod offload;

@@ -14,7 +14,7 @@ use kaskade_app::load::trace_args::{TraceArgs, positive};
 use kaskade_app::planning::read_profile;
 use kaskade_app::report;
 use kaskade_policy::plan::{Plan, Slo};
-use kaskade_policy::profile::Profile;
+use kaskade_policy::profile::{HopTime, Profile};
 use kaskade_policy::shifting::ShiftConfig;
 use kaskade_simulator::trace::Trace;
 use kaskade_simulator::{Bucket, Power, Report, SimConfig, Simulator, Timeline};
@@ -25,6 +25,9 @@ use crate::output;
 
 /// Transfer time from one stage to the next if none was measured, microseconds.
 const DEFAULT_HOP_US: u64 = 100;
+
+/// Transfer time from the client to the first queue and back if no message was measured, microseconds.
+const DEFAULT_ENTRY_HOP_US: u64 = 400;
 
 /// Simulates a plan under load.
 ///
@@ -51,13 +54,17 @@ pub(crate) struct Args {
     /// Distribution of the requests within a second.
     #[arg(long, value_enum, default_value = "poisson")]
     spacing: Spacing,
-    /// Transfer time from the client to the first queue and back, together.
-    #[arg(long, value_name = "TIME", default_value = "400us")]
-    entry_hop: Span,
-    /// Transfer time from one stage to the next [default: drawn from the quantiles of the profile, as the variation of `--entry-hop` is;
-    /// 100us if it has none].
+    /// Transfer time from the client to the first queue and back, together [default: twice the profile's time of a message; 400us if it
+    /// has none].
+    #[arg(long, value_name = "TIME")]
+    entry_hop: Option<Span>,
+    /// Transfer time from one stage to the next [default: drawn from the quantiles of the profile at the rate of the requests, as the
+    /// variation of `--entry-hop` is; 100us if it has none].
     #[arg(long, value_name = "TIME")]
     hop: Option<Span>,
+    /// Time from the end of a batch to the start of the next while requests wait [default: the profile's; none if it has none].
+    #[arg(long, value_name = "TIME")]
+    turnaround: Option<Span>,
     /// Deadline of every request [default: none].
     #[arg(long, value_name = "TIME")]
     budget: Option<Span>,
@@ -210,16 +217,23 @@ fn simulate(
         Some(Slo::Latency { p95_us }) if serves_tasks(plan) => Some(p95_us),
         _ => None,
     };
-    let hop = measured.profile.hop.filter(|_| args.hop.is_none());
+    let profiled = measured.profile.hop.as_ref();
+    let hop = profiled.filter(|_| args.hop.is_none());
     let config = SimConfig {
         seed: args.seed,
-        entry_hop_us: micros(args.entry_hop),
+        entry_hop_us: args
+            .entry_hop
+            .map(micros)
+            .or(profiled.map(|hop| 2 * hop.median_us()))
+            .unwrap_or(DEFAULT_ENTRY_HOP_US),
         hop_us: args
             .hop
             .map(micros)
-            .or(hop.map(|hop| hop.median_us()))
+            .or(hop.map(HopTime::median_us))
             .unwrap_or(DEFAULT_HOP_US),
         hop_spread: hop.and_then(|hop| hop.spread),
+        hop_by_rate: hop.map_or_else(Vec::new, |hop| hop.by_rate.clone()),
+        turnaround_us: args.turnaround.map_or(measured.profile.turnaround_us(), micros),
         shift: args.gear.is_none().then_some(shift),
         start_gear: args.gear.unwrap_or(0),
         budget_us: args.budget.map(micros),

@@ -199,14 +199,10 @@ impl Dispatcher {
     ) -> Option<String> {
         edge.stage.clone_into(&mut request.stage);
         let gear = request.gear;
-        let near = |has_room: fn(&LocalReplica) -> bool| {
-            let passes =
-                |replica: &LocalReplica| has_room(replica) && replica.serves(version, gear, &edge.stage);
-            self.0.process.local.least_busy(&edge.stage, passes)
-        };
-        let near = near(LocalReplica::has_room_in_next_batch)
-            .or_else(|| near(LocalReplica::has_room_alone).filter(|_| self.has_all(version, edge, gear)));
-        if let Some(replica) = near {
+        let serves = |replica: &LocalReplica| replica.serves(version, gear, &edge.stage);
+        let alone = || self.has_all(version, edge, gear);
+        let local = &self.0.process.local;
+        if let Some(replica) = local.instead_of_group(&edge.stage, serves, alone) {
             self.deliver_locally(&replica, request, deadline, trace);
             return Some(replica.id);
         }

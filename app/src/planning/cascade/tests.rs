@@ -48,6 +48,7 @@ fn profile(energy: bool) -> Profile {
     Profile {
         judge: None,
         hop: None,
+        turnaround_s: None,
         input_bytes: Vec::new(),
         texts: None,
         version: PROFILE_VERSION,

@@ -4,89 +4,97 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use anyhow::Context as _;
+use kaskade_app::measure::served::{gaps, median_gap_s, messages_s};
 use kaskade_app::planning::initial;
 use kaskade_app::report::progress::say;
 use kaskade_policy::plan::{Plan, Sharing};
-use kaskade_policy::profile::{BatchCost, HopTime, Profile};
+use kaskade_policy::profile::{BatchCost, HopTime, Profile, hop};
 use kaskade_simulator::trace::Trace;
 
 use super::Bench;
-use super::noted::{Runs, costs, gaps};
+use super::noted::{Runs, costs};
 
 /// How long each load is served, seconds.
 const EACH_S: usize = 4;
 
-/// The measured overhead of serving.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Overhead {
-    /// Time of one message between a client and a service: half of what a request takes outside of queues and models.
-    pub(super) hop: HopTime,
-    /// From one stage to the next, in the same process, microseconds.
+/// A profile with costs and overhead as they are while serving.
+pub(super) struct Served {
+    /// The profile. Its time of a message is that between a client and a service: half of what a request takes outside of queues and
+    /// models.
+    pub(super) profile: Profile,
+    /// Time of a message from one stage to the next, in the same process, microseconds.
     pub(super) between_us: u64,
-    /// Between two batches, microseconds.
-    pub(super) turnaround_us: u64,
+    /// Rates of requests, requests/s, and the times of messages between a client and a service at each, seconds.
+    hops: Vec<(f64, Vec<f64>)>,
 }
 
-impl fmt::Display for Overhead {
+impl fmt::Display for Served {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} us for a message between client and service",
-            self.hop.median_us()
-        )?;
-        if let Some(spread) = self.hop.spread {
+        if let Some(hop) = &self.profile.hop {
             write!(
                 f,
-                " (95th percentile {:.0} us)",
-                spread.p95 * self.hop.median_s * 1e6
+                "{} us for a message between client and service",
+                hop.median_us()
             )?;
+            if let Some(spread) = hop.spread {
+                write!(f, " (95th percentile {:.0} us)", spread.p95 * hop.median_s * 1e6)?;
+            }
+            for row in &hop.by_rate {
+                let median_us = row.factor * hop.median_s * 1e6;
+                write!(f, ", {median_us:.0} us at {:.0}/s", row.qps)?;
+            }
+            write!(f, ", ")?;
         }
         write!(
             f,
-            ", {} us between stages, {} us between two batches",
-            self.between_us, self.turnaround_us
+            "{} us between stages, {} us between two batches",
+            self.between_us,
+            self.profile.turnaround_us()
         )
     }
 }
 
-impl Overhead {
-    /// Of the times that requests spend outside of queues and models, microseconds in ascending order.
-    fn of(outside_us: &[f64], turnaround_us: u64) -> Option<Self> {
-        // There and back.
-        let one_way: Vec<f64> = outside_us.iter().map(|us| us / 2e6).collect();
-        let hop = HopTime::of(&one_way)?;
-        Some(Self {
-            hop,
-            between_us: hop.median_us() / 3,
-            turnaround_us,
-        })
-    }
+/// The time of one message, overall and by rate.
+fn hop_of(hops: &[(f64, Vec<f64>)]) -> Option<HopTime> {
+    let mut all: Vec<f64> = hops.iter().flat_map(|(_, times)| times).copied().collect();
+    all.sort_by(f64::total_cmp);
+    Some(HopTime::of(&all)?.with_rates(hops))
+}
+
+/// The time of a message at a rate, microseconds, and by how much it exceeds the median of all rates.
+fn hop_at(hop: &HopTime, qps: f64) -> (f64, f64) {
+    let factor = hop::at_rate(&hop.by_rate, qps).map_or(1.0, |row| row.factor);
+    (hop.median_s * 1e6 * factor, factor)
 }
 
 impl Bench {
     /// The profile with latencies and messages as they are while serving. Requests come as they do later, by themselves: a client that
     /// waits for answers leaves the model alone on the processor, and measures a faster machine.
-    pub(super) fn as_served(&self, profile: &Profile) -> anyhow::Result<(Profile, Overhead)> {
+    pub(super) fn as_served(&self, profile: &Profile) -> anyhow::Result<Served> {
         /// Of what a variant carries; the last is more than that, so that batches fill up and follow one another.
         const SHARES: [f64; 4] = [0.25, 0.5, 0.75, 1.5];
         const MOST_QPS: f64 = 4000.0;
+        /// At this rate processes sleep between two requests.
+        const IDLE_QPS: f64 = 30.0;
         let mut served = profile.clone();
-        let (mut outside, mut gaps_us) = (Vec::new(), Vec::new());
+        let (mut hops, mut gaps_us) = (Vec::new(), Vec::new());
         let mut runs = Vec::new();
         for variant in &served.variants {
             let mut plan = initial::single(&self.app, &variant.name);
             plan.sharing = Sharing::Exclusive;
             let mut by_size = Runs::new();
-            for share in SHARES {
-                let rate = (share * capacity(&variant.costs)).min(share * MOST_QPS);
+            let carried = capacity(&variant.costs).min(MOST_QPS);
+            let idle_qps = IDLE_QPS.min(0.1 * carried);
+            let rates = SHARES.map(|share| (share * carried, share <= 1.0));
+            for (rate, carries) in std::iter::once((idle_qps, true)).chain(rates) {
                 let (noted, _) = self.replay(&plan, &Trace::constant(rate, EACH_S)?)?;
                 let seen = noted.seen();
                 for hop in seen.iter().flat_map(|one| &one.hops) {
                     by_size.entry(hop.batch).or_default().push(hop.run_us);
                 }
                 gaps_us.extend(gaps(&seen));
-                if share <= 1.0 {
-                    outside.extend(seen.iter().map(|seen| f64::from(seen.outside_us)));
+                if carries {
+                    hops.push((rate, messages_s(&seen)));
                 }
             }
             runs.push(by_size);
@@ -94,33 +102,36 @@ impl Bench {
         for (variant, by_size) in served.variants.iter_mut().zip(&runs) {
             variant.costs = costs(&variant.costs, by_size);
         }
-        outside.sort_by(f64::total_cmp);
-        gaps_us.sort_by(f64::total_cmp);
-        let median_us = gaps_us.get(gaps_us.len() / 2).copied().unwrap_or(0.0);
-        let overhead = Overhead::of(&outside, median_us as u64)
-            .context("nothing was answered while serving was measured")?;
-        served.hop = Some(overhead.hop);
-        say(&format!("each alone: {overhead}"));
-        Ok((served, overhead))
+        let hop = hop_of(&hops).context("nothing was answered while serving was measured")?;
+        let between_us = hop.median_us() / 3;
+        served.hop = Some(hop);
+        served.turnaround_s = median_gap_s(gaps_us);
+        let served = Served {
+            profile: served,
+            between_us,
+            hops,
+        };
+        say(&format!("each alone: {served}"));
+        Ok(served)
     }
 
     /// The same with latencies and messages as they are while the variants serve together. A model that shares the processor finds the
     /// processor's caches full of other weights, which measuring each variant alone does not show.
-    pub(super) fn as_served_together(
-        &self,
-        alone: &Profile,
-        overhead: Overhead,
-    ) -> anyhow::Result<(Profile, Overhead)> {
+    pub(super) fn as_served_together(&self, alone: &Served) -> anyhow::Result<Served> {
         let mut runs: BTreeMap<String, Runs> = BTreeMap::new();
-        let (mut outside, mut further) = (Vec::new(), Vec::new());
-        for planned in self.plans(alone, overhead)? {
-            let (plan, peak) = (&planned.plan, super::peak(&planned.plan));
-            let (noted, _) = self.replay(plan, &Trace::constant(0.5 * peak, EACH_S)?)?;
-            for one in noted.seen().iter() {
-                match one.hops.len() {
-                    1 => outside.push(f64::from(one.outside_us)),
-                    stages => further.push((stages, f64::from(one.outside_us))),
-                }
+        // Low rates were measured alone.
+        let (mut hops, mut further) = (alone.hops.clone(), Vec::new());
+        for planned in self.plans(&alone.profile)? {
+            let (plan, rate) = (&planned.plan, 0.5 * super::peak(&planned.plan));
+            let (noted, _) = self.replay(plan, &Trace::constant(rate, EACH_S)?)?;
+            let (single, more): (Vec<_>, Vec<_>) =
+                noted.seen().drain(..).partition(|one| one.hops.len() == 1);
+            hops.push((rate, messages_s(&single)));
+            let outside = more
+                .iter()
+                .map(|one| (rate, one.hops.len(), f64::from(one.outside_us)));
+            further.extend(outside);
+            for one in single.iter().chain(&more) {
                 for hop in &one.hops {
                     let Some(variant) = variant_of(plan, &hop.stage) else {
                         continue;
@@ -130,7 +141,7 @@ impl Bench {
                 }
             }
         }
-        let mut together = alone.clone();
+        let mut together = alone.profile.clone();
         for variant in &mut together.variants {
             let Some(by_size) = runs.get(&variant.name) else {
                 continue;
@@ -145,20 +156,22 @@ impl Bench {
                 ));
             }
         }
-        outside.sort_by(f64::total_cmp);
-        let mut found = Overhead::of(&outside, overhead.turnaround_us).unwrap_or(overhead);
-        let entry_us = 2.0 * found.hop.median_s * 1e6;
-        let mut steps: Vec<f64> = further
-            .iter()
-            .map(|(stages, us)| (us - entry_us).max(0.0) / (*stages as f64 - 1.0))
-            .collect();
+        let hop = hop_of(&hops).context("nothing was answered while serving together was measured")?;
+        let step_us = |(rate, stages, us): &(f64, usize, f64)| {
+            let (message_us, factor) = hop_at(&hop, *rate);
+            (us - 2.0 * message_us).max(0.0) / (*stages as f64 - 1.0) / factor
+        };
+        let mut steps: Vec<f64> = further.iter().map(step_us).collect();
         steps.sort_by(f64::total_cmp);
-        if let Some(between) = steps.get(steps.len() / 2) {
-            found.between_us = *between as u64;
-        }
-        together.hop = Some(found.hop);
+        let between_us = steps.get(steps.len() / 2).map(|us| *us as u64);
+        together.hop = Some(hop);
+        let found = Served {
+            profile: together,
+            between_us: between_us.unwrap_or(alone.between_us),
+            hops,
+        };
         say(&format!("together: {found}"));
-        Ok((together, found))
+        Ok(found)
     }
 }
 

@@ -122,7 +122,7 @@ fn without_load<E: Evaluate>(evaluations: &EvaluationCache<'_, E>, balanced: &Ba
         .fold(0.0, f64::max);
     let stages = balanced.cascade.variants.iter().zip(&balanced.cascade.reach);
     let on_path = stages.take_while(|(_, reach)| **reach > TAIL);
-    let hop_s = evaluations.options.hop_us as f64 / 1e6;
+    let hop_s = evaluations.options.least_hop_us() / 1e6;
     // A hop into every stage, and one back.
     let path_s: f64 = on_path
         .map(|(model, _)| evaluations.parts.models.alone_s(*model) / fastest + hop_s)

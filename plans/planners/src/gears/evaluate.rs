@@ -103,6 +103,7 @@ impl Simulated {
                 entry_hop_us: 2 * options.hop_us,
                 hop_us: options.hop_us,
                 hop_spread: options.hop_spread,
+                hop_by_rate: options.hop_by_rate.clone(),
                 turnaround_us: options.turnaround_us,
                 ..SimConfig::default()
             },

@@ -74,6 +74,28 @@ fn a_light_load_takes_a_batch_and_two_hops() {
 }
 
 #[test]
+fn messages_take_as_long_as_at_the_rate_of_the_load() {
+    let row = |qps, factor| kaskade_policy::profile::HopAtRate {
+        qps,
+        factor,
+        spread: None,
+    };
+    let mut options = GearOptions::new(LOOSE, 1.0, DeviceSpec::fleet(1, 1));
+    options.hop_us = 1_000;
+    options.hop_by_rate = vec![row(1.0, 5.0), row(20.0, 1.0)];
+    let simulated = Simulated::new(&llama().profile(), &options);
+    let least = |qps: u64| {
+        let simulator = Simulator::new(&alone("llama-3b"), &simulated.profile, &simulated.config).unwrap();
+        let report = simulator.run((0..2_000).map(|n| n * 1_000_000 / qps), &mut ());
+        report.latency.quantile(0.5).unwrap()
+    };
+    // 24 ms for the model, and two messages.
+    assert!((33_500..34_500).contains(&least(1)), "{}", least(1));
+    assert!((25_500..26_500).contains(&least(20)), "{}", least(20));
+    assert!((options.least_hop_us() - 1_000.0).abs() < 1e-9);
+}
+
+#[test]
 fn the_backlog_grows_beyond_the_capacity_and_not_below() {
     // 41.7 requests/s is what 24 ms each allow.
     for slo in [LOOSE, Slo::Accuracy { at_least: 0.0 }] {

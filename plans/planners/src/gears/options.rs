@@ -8,7 +8,7 @@ use super::set::ModelSet;
 use crate::certify::CertifyOptions;
 use crate::device::DeviceSpec;
 use kaskade_policy::plan::{Gear, Slo};
-use kaskade_policy::profile::{LatencySpread, Profile};
+use kaskade_policy::profile::{HopAtRate, HopTime, LatencySpread, Profile};
 
 /// Longest cascade: the load balancer examines every set of a cascade's models.
 pub const LONGEST_CASCADE: usize = 8;
@@ -181,6 +181,8 @@ pub struct GearOptions {
     pub hop_us: u64,
     /// How that time varies; `None`: not at all.
     pub hop_spread: Option<LatencySpread>,
+    /// How it depends on the rate of requests, relative to `hop_us`; empty: not at all.
+    pub hop_by_rate: Vec<HopAtRate>,
     /// From the end of a batch to the start of the next if requests wait, microseconds.
     pub turnaround_us: u64,
     /// Seed of the search and of the simulated arrivals.
@@ -202,7 +204,7 @@ pub struct GearOptions {
 impl GearOptions {
     /// Options to serve a profiled family with: means over answers, headroom, and gears that fresh arrivals confirm.
     ///
-    /// The headroom is that of the middle of the profile's 95th percentiles: a device that is planned to be busy for its share of the median
+    /// The times of messages and between two batches are the profile's, if they were measured. The headroom is that of the middle of the profile's 95th percentiles: a device that is planned to be busy for its share of the median
     /// keeps up when every batch takes that long. Without measured quantiles, 15 %.
     pub fn serving(profile: &Profile, slo: Slo, qps_max: f64, devices: Vec<DeviceSpec>) -> Self {
         let costs = profile.variants.iter().flat_map(|variant| &variant.costs);
@@ -210,6 +212,7 @@ impl GearOptions {
         tails.sort_by(f64::total_cmp);
         let tail = tails.get(tails.len() / 2);
         Self {
+            turnaround_us: profile.turnaround_us(),
             weighing: Weighing::Answers,
             max_utilisation: tail.map_or(0.85, |p95| (1.0 / p95).clamp(0.5, 0.95)),
             confirmations: 5,
@@ -217,17 +220,24 @@ impl GearOptions {
         }
     }
 
-    /// Sets the time of a message: the given one, or else the profile's with its quantiles, if it was measured.
+    /// Sets the time of a message: the given one, or else the profile's with its quantiles and rates, if it was measured.
     #[must_use]
     pub fn with_hop(self, profile: &Profile, given_us: Option<u64>) -> Self {
-        let measured = profile.hop.filter(|_| given_us.is_none());
+        let measured = profile.hop.as_ref().filter(|_| given_us.is_none());
         Self {
             hop_us: given_us
-                .or(measured.map(|hop| hop.median_us()))
+                .or(measured.map(HopTime::median_us))
                 .unwrap_or(self.hop_us),
             hop_spread: measured.and_then(|hop| hop.spread),
+            hop_by_rate: measured.map_or_else(Vec::new, |hop| hop.by_rate.clone()),
             ..self
         }
+    }
+
+    /// The least median time of a message at any rate, microseconds.
+    pub(super) fn least_hop_us(&self) -> f64 {
+        let factors = self.hop_by_rate.iter().map(|row| row.factor);
+        self.hop_us as f64 * factors.reduce(f64::min).unwrap_or(1.0)
     }
 
     /// Options for an objective and a fleet, the rest as in the paper.
@@ -242,6 +252,7 @@ impl GearOptions {
             batching: BatchLimits::default(),
             hop_us: 100,
             hop_spread: None,
+            hop_by_rate: Vec::new(),
             turnaround_us: 0,
             seed: 0,
             ablation: Ablation::Full,
@@ -395,6 +406,16 @@ mod tests {
         assert_eq!(measured(&[0.5, 0.5], 40.0), weights([0.125, 0.125, 0.125, 0.625]));
         assert_eq!(measured(&[], 100.0), None);
         assert_eq!(measured(&[0.5, f64::NAN], 100.0), None);
+    }
+
+    #[test]
+    fn the_time_between_batches_is_the_profiles() {
+        let slo = Slo::Latency { p95_us: 1_000_000 };
+        let mut profile = kaskade_stated::workloads::llama().profile();
+        let serving = |profile: &Profile| GearOptions::serving(profile, slo, 1.0, DeviceSpec::fleet(1, 1));
+        assert_eq!(serving(&profile).turnaround_us, 0, "not measured");
+        profile.turnaround_s = Some(2.5e-4);
+        assert_eq!(serving(&profile).turnaround_us, 250);
     }
 
     proptest! {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{BatchCost, LatencySpread, PROFILE_VERSION, Profile, VariantProfile};
+use super::{BatchCost, HopTime, LatencySpread, PROFILE_VERSION, Profile, VariantProfile};
 use crate::invalid::{Invalid, Path, Problem};
 
 impl Profile {
@@ -16,10 +16,11 @@ impl Profile {
         root.field("app").name(&self.app)?;
         root.field("samples")
             .within(self.samples as f64, self.samples > 0, "at least 1")?;
-        if let Some(hop) = self.hop {
-            let path = root.field("hop");
-            path.field("median_s").positive(hop.median_s)?;
-            spread(&path.field("spread"), hop.spread)?;
+        if let Some(hop) = &self.hop {
+            times(&root.field("hop"), hop)?;
+        }
+        if let Some(turnaround_s) = self.turnaround_s {
+            root.field("turnaround_s").not_negative(turnaround_s)?;
         }
         if let Some(texts) = self.texts {
             texts.check(&root.field("texts"))?;
@@ -37,6 +38,22 @@ impl Profile {
         }
         Ok(())
     }
+}
+
+fn times(path: &Path<'_>, hop: &HopTime) -> Result<(), Invalid> {
+    path.field("median_s").positive(hop.median_s)?;
+    spread(&path.field("spread"), hop.spread)?;
+    let mut before = 0.0;
+    let rows = path.field("by_rate");
+    for (index, row) in hop.by_rate.iter().enumerate() {
+        let path = rows.index(index);
+        path.field("qps")
+            .within(row.qps, row.qps > before, "above 0 and above the one before it")?;
+        before = row.qps;
+        path.field("factor").positive(row.factor)?;
+        spread(&path.field("spread"), row.spread)?;
+    }
+    Ok(())
 }
 
 fn variant(path: &Path<'_>, variant: &VariantProfile, samples: usize) -> Result<(), Invalid> {

@@ -38,6 +38,7 @@ fn sound() -> Profile {
     Profile {
         judge: None,
         hop: None,
+        turnaround_s: None,
         input_bytes: Vec::new(),
         texts: None,
         version: PROFILE_VERSION,
@@ -71,6 +72,7 @@ fn the_time_of_a_hop_is_checked() {
         Some(crate::profile::HopTime {
             median_s,
             spread: Some(spread),
+            by_rate: Vec::new(),
         })
     };
     let mut profile = sound();
@@ -79,6 +81,33 @@ fn the_time_of_a_hop_is_checked() {
     assert!(after(|profile| profile.hop = hop(0.0, spread)).contains("hop.median_s"));
     let falling = crate::profile::LatencySpread { p95: 1.5, ..spread };
     assert!(after(|profile| profile.hop = hop(1e-4, falling)).contains("hop.spread"));
+    let row = |qps, factor| crate::profile::HopAtRate {
+        qps,
+        factor,
+        spread: None,
+    };
+    let by_rate = |rows: &[crate::profile::HopAtRate]| {
+        let mut hop = hop(1e-4, spread).unwrap();
+        hop.by_rate = rows.to_vec();
+        Some(hop)
+    };
+    profile.hop = by_rate(&[row(30.0, 1.8), row(900.0, 1.0)]);
+    assert_eq!(Profile::from_json(&profile.to_json().unwrap()).unwrap(), profile);
+    let falling = after(|profile| profile.hop = by_rate(&[row(30.0, 1.8), row(30.0, 1.0)]));
+    assert!(falling.contains("hop.by_rate[1].qps"), "{falling}");
+    assert!(after(|profile| profile.hop = by_rate(&[row(30.0, 0.0)])).contains("by_rate[0].factor"));
+}
+
+#[test]
+fn the_time_between_batches_is_checked_and_read_in_microseconds() {
+    let mut profile = sound();
+    assert_eq!(profile.turnaround_us(), 0, "not measured");
+    profile.turnaround_s = Some(8.4e-5);
+    assert_eq!(Profile::from_json(&profile.to_json().unwrap()).unwrap(), profile);
+    assert_eq!(profile.turnaround_us(), 84);
+    for bad in [-1e-6, f64::NAN, f64::INFINITY] {
+        assert!(after(|profile| profile.turnaround_s = Some(bad)).starts_with("turnaround_s: "));
+    }
 }
 
 #[test]

@@ -32,7 +32,8 @@ impl<O: Observer> Engine<'_, O> {
     #[inline]
     pub(super) fn pass_on(&mut self, task: Task, replica: u32, variant: u32, edge: u32) {
         if task.copy == NO_COPY {
-            match self.near(task, replica, edge) {
+            let epoch = self.flights.get(task.flight).map(|flight| flight.epoch);
+            match epoch.and_then(|epoch| self.near(epoch, replica, edge)) {
                 Some((near, stage)) => self.send(Task { stage, ..task }, edge, near),
                 None => self.send(task, edge, ON_ARRIVAL),
             }
@@ -41,15 +42,34 @@ impl<O: Observer> Engine<'_, O> {
         }
     }
 
-    /// The replica in the sender's own process that gets a result on an edge without shares, and the stage that the edge
-    /// names ([`kaskade_policy::routing::prefer_local`]).
+    /// The replica in the sender's own process that gets a result on an edge to a queue group, and the stage that the edge names.
     #[inline]
-    fn near(&mut self, task: Task, sender: u32, edge: u32) -> Option<(u32, u16)> {
-        let epoch = self.flights.get(task.flight)?.epoch;
+    fn near(&mut self, epoch: u32, sender: u32, edge: u32) -> Option<(u32, u16)> {
+        let worker = self.fleet.replicas.get(sender as usize)?.worker;
+        self.on_worker(epoch, worker, edge)
+    }
+
+    /// The same for an entry. The ingress that takes a request is in the process of one of the workers, of each with equal chance.
+    #[inline]
+    pub(super) fn near_ingress(&mut self, epoch: u32, edge: u32) -> Option<(u32, u16)> {
+        let known = self.epochs.get(epoch)?;
+        known.to_group(edge)?;
+        let worker = match known.workers() {
+            [] => return None,
+            [only] => *only,
+            workers => *workers.get(rand::Rng::random_range(&mut self.rng, 0..workers.len()))?,
+        };
+        self.on_worker(epoch, worker, edge)
+    }
+
+    /// The replica of a worker that an actor of its process prefers to the queue group ([`kaskade_policy::routing::local_replica`]).
+    #[inline]
+    fn on_worker(&mut self, epoch: u32, worker: u32, edge: u32) -> Option<(u32, u16)> {
         let epoch = self.epochs.get(epoch)?;
-        let stage = epoch.unshared(edge)?;
+        let stage = epoch.to_group(edge)?;
         self.turn = self.turn.wrapping_add(1);
-        let near = self.fleet.near(epoch.group(edge), sender, self.turn)?;
+        let alone = epoch.is_alone(edge, worker);
+        let near = self.fleet.near(epoch.group(edge), worker, alone, self.turn)?;
         Some((near, stage))
     }
 
@@ -180,6 +200,14 @@ impl<O: Observer> Engine<'_, O> {
     /// Sends one copy of a result along an edge, reroutes it, or drops it.
     fn forward(&mut self, from: Task, edge: u32, ended: &Ended) {
         let task = self.task(from.flight, from.attempt, ended.path);
+        let epoch = self.epochs.get(ended.epoch);
+        if epoch.is_some_and(|epoch| epoch.to_group(edge).is_some()) {
+            // What a queue group gets is not judged: its next replica is not known.
+            return match self.near(ended.epoch, ended.sender, edge) {
+                Some((near, stage)) => self.send(Task { stage, ..task }, edge, near),
+                None => self.send(task, edge, ON_ARRIVAL),
+            };
+        }
         if ended.path.is_none() {
             return self.send(task, edge, ON_ARRIVAL);
         }

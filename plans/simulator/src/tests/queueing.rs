@@ -223,6 +223,34 @@ fn a_result_goes_to_a_replica_of_its_process_while_that_has_room_in_its_next_bat
 }
 
 #[test]
+fn the_ingress_gives_a_request_to_the_least_busy_replica_of_its_process() {
+    let (_, profile) = single(Sharing::Concurrent);
+    let alone = Batching {
+        min_queue: 1,
+        max_batch: 1,
+        max_wait_us: 0,
+    };
+    let placed = ["s-0@a", "s-1@b"];
+    let mut plan = plan(
+        &placed,
+        Sharing::Concurrent,
+        vec![gear(0.0, None, vec![stage("s", Exit::Reply, alone)])],
+    );
+    // Pairs far from each other: the second of each finds the other replica idle.
+    let pairs = (0..200).flat_map(|pair| [pair * 10 * SERVICE_US, pair * 10 * SERVICE_US + 10]);
+    let (report, _) = simulate(&plan, &profile, &SimConfig::default(), pairs.clone());
+    assert_eq!(report.latency.max(), Some(SERVICE_US));
+    // At once: one runs at each, and 16 wait at each.
+    let (report, _) = simulate(&plan, &profile, &SimConfig::default(), [0; 34]);
+    let busy = report.devices.iter().map(|device| device.busy_us / SERVICE_US);
+    assert_eq!(busy.collect::<Vec<u64>>(), [17, 17]);
+    // Of two processes with one replica each, an ingress knows its own: the second of a pair often waits behind the first.
+    plan.placement[1].worker = "v".into();
+    let (report, _) = simulate(&plan, &profile, &SimConfig::default(), pairs);
+    assert!(report.latency.max() > Some(SERVICE_US));
+}
+
+#[test]
 fn a_slow_message_delays_no_other_one() {
     let (plan, profile) = single(Sharing::Exclusive);
     let spread = LatencySpread {
