@@ -297,6 +297,7 @@ impl Member {
             slice,
             generation: self.generation.clone(),
             dtype: self.dtype,
+            ..LoadOptions::default()
         };
         let from = |checkpoint| -> Result<Loaded, FamilyError> {
             let device = device::open(choice)?;
