@@ -275,17 +275,14 @@ impl<O: Ops> TextDecoder<O> {
 impl<O: Ops> Model for TextDecoder<O> {
     fn signature(&self) -> Signature {
         let model_config = self.layers.model_config();
-        match &self.input_stage {
-            Some(input_stage) => input_stage.reader.signature(),
-            None => {
-                let mut signature =
-                    states::signature(Extent::UpTo(model_config.context), model_config.width, false);
-                if self.labels_tokens {
-                    signature.inputs.extend(labelled_inputs());
-                }
-                signature
-            }
+        if let Some(input_stage) = &self.input_stage {
+            return input_stage.reader.signature();
         }
+        let mut signature = states::signature(Extent::UpTo(model_config.context), model_config.width, false);
+        if self.labels_tokens {
+            signature.inputs.extend(labelled_inputs());
+        }
+        signature
     }
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {

@@ -161,16 +161,14 @@ impl Sequence {
 
 impl<O: Ops> Model for TextEncoder<O> {
     fn signature(&self) -> Signature {
-        match &self.input_stage {
-            Some(input_stage) => input_stage.reader.signature(),
-            None => {
-                let mut signature = states::signature(Extent::UpTo(self.context), self.width, true);
-                if self.labels_tokens {
-                    signature.inputs.extend(labelled_inputs());
-                }
-                signature
-            }
+        if let Some(input_stage) = &self.input_stage {
+            return input_stage.reader.signature();
         }
+        let mut signature = states::signature(Extent::UpTo(self.context), self.width, true);
+        if self.labels_tokens {
+            signature.inputs.extend(labelled_inputs());
+        }
+        signature
     }
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
