@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use kaskade_actors::stage::worker::Loader;
 use kaskade_models::device::{self, DeviceChoice};
+use kaskade_models::entities::AggregationStrategy;
 use kaskade_models::{
     Checkpoint, CoreShare, Cores, CoresError, DeviceError, Generation, LoadError, LoadOptions, Loaded,
     OnCores, Paced, Slice, WeightType, load_checkpoint, load_onnx,
@@ -100,6 +101,8 @@ pub struct Member {
     pub task: Task,
     /// Type of its weights; `None`: as stored.
     pub dtype: Option<WeightType>,
+    /// How it finds entities, if it labels tokens.
+    pub aggregation_strategy: AggregationStrategy,
     /// Cores that it computes with on the CPU; `None`: all of the process.
     pub cores: Option<NonZeroUsize>,
     /// Share of a core that it may use on the CPU.
@@ -169,6 +172,7 @@ impl Family {
             source: Source::of(app, variant),
             task: app.task,
             dtype: variant.dtype,
+            aggregation_strategy: variant.aggregation_strategy.map(Into::into).unwrap_or_default(),
             cores: variant.cores,
             share: app.core_share,
             generation: (&app.generation).into(),
@@ -308,6 +312,7 @@ impl Member {
             slice,
             generation: self.generation.clone(),
             dtype: self.dtype,
+            aggregation_strategy: self.aggregation_strategy,
         };
         let from = |checkpoint| -> Result<Loaded, FamilyError> {
             let device = device::open(choice)?;

@@ -237,7 +237,10 @@ fn tei() -> Vec<(&'static str, Value)> {
         json!({"post": operation(summary, Some(named(body)), &[("200", fine)], "TeiError")})
     };
     vec![
-        ("/predict", post("Classifies texts.", "Predict")),
+        (
+            "/predict",
+            post("Classifies texts, or finds their entities.", "Predict"),
+        ),
         ("/rerank", post("Ranks texts for a query.", "Rerank")),
         ("/embed", post("Embeds texts.", "Embed")),
     ]
@@ -316,7 +319,10 @@ fn schemas() -> Value {
         "Embeddings": object(&["input"], json!({
             "model": {"type": ["string", "null"]}, "input": texts, "encoding_format": {"enum": ["float", "base64", null]},
         })),
-        "Predict": object(&["inputs"], json!({"inputs": texts, "raw_scores": {"type": "boolean"}})),
+        "Predict": object(&["inputs"], json!({
+            "inputs": texts, "raw_scores": {"type": "boolean"},
+            "parameters": object(&[], json!({"aggregation_strategy": {"enum": ["none", "simple", "first", "average", "max", null]}})),
+        })),
         "Rerank": object(&["query", "texts"], json!({
             "query": text, "texts": {"type": "array", "items": text, "minItems": 1, "maxItems": 2048},
             "raw_scores": {"type": "boolean"}, "return_text": {"type": "boolean"},

@@ -14,7 +14,7 @@
 //! | [`generation`] | the engine for language models: hybrid cache, offloading, continuous batching |
 //! | [`language`] | language models behind the [`Model`] trait |
 //! | [`architectures`] | classifiers, detectors and question answering, and the registry of all architectures |
-//! | `tasks/` | answers of classifiers, question answering and embeddings |
+//! | `tasks/` | answers of classifiers, question answering and embeddings; [`entities`] of token classifiers |
 //! | [`mod@selftest`] | the suite that checks a device's results and measures its speed; [`fixtures`] hold known answers |
 
 pub mod architectures;
@@ -54,3 +54,4 @@ pub use runtime::pace::{CoreShare, Paced};
 pub use runtime::slice::Slice;
 pub use runtime::tensor::{Tensor, TensorError};
 pub use selftest::{SelftestExtent, SelftestOptions, SelftestReport, fixtures, selftest};
+pub use tasks::entities;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
+use kaskade::models::entities;
 use kaskade::models::images::image_file;
 use kaskade::models::{Datatype, Inputs, Tensor};
 use kaskade_actors::wire;
@@ -60,6 +61,9 @@ pub(crate) struct Asked {
     /// A passage to rank for `--query`; repeated for each.
     #[arg(long = "passage", value_name = "TEXT", requires = "query")]
     passages: Vec<String>,
+    /// How a token classifier finds entities: `none`, `simple`, `first`, `average` or `max` [default: that of the service].
+    #[arg(long, value_name = "NAME", requires = "text")]
+    aggregation_strategy: Option<String>,
     /// Most tokens of a language model's answer [default: that of the service].
     #[arg(long, value_name = "N", requires = "text")]
     max_tokens: Option<NonZeroU32>,
@@ -183,6 +187,9 @@ impl Asked {
                 if let Some(pair) = &self.text_pair {
                     inputs.push(Tensor::from_texts("text_pair", &[pair])?);
                 }
+                if let Some(strategy) = &self.aggregation_strategy {
+                    inputs.push(Tensor::from_texts(entities::AGGREGATION_STRATEGY, &[strategy])?);
+                }
                 if let Some(most) = self.max_tokens {
                     inputs.push(Tensor::from_i64("max_tokens", &[1], &[most.get().into()])?);
                 }
@@ -238,6 +245,10 @@ fn as_json(reply: &InferReply, label: Option<&Expected>) -> anyhow::Result<serde
 /// Formats a reply for people.
 fn as_text(reply: &InferReply, label: Option<&Expected>) -> String {
     let mut lines = Vec::new();
+    let found = entities::of_outputs(&reply.outputs).ok().flatten();
+    if let Some(found) = &found {
+        lines.push(listed(found));
+    }
     if let Ok(answer) = label_of(&reply.outputs) {
         let verdict = match label {
             Some(expected) if expected.grading.accepts(&expected.label, &answer) => {
@@ -251,7 +262,13 @@ fn as_text(reply: &InferReply, label: Option<&Expected>) -> String {
             Label::Classes(_) => "classes ",
             _ => "",
         };
-        lines.push(format!("{what}{answer}{verdict}"));
+        // Entities are listed already.
+        lines.push(match (found.is_some(), label) {
+            (true, None) => String::new(),
+            (true, Some(_)) => format!("{answer}{verdict}"),
+            _ => format!("{what}{answer}{verdict}"),
+        });
+        lines.retain(|line| !line.is_empty());
     }
     for output in &reply.outputs {
         lines.push(format!(
@@ -303,6 +320,29 @@ fn as_text(reply: &InferReply, label: Option<&Expected>) -> String {
         )
     });
     lines.join("\n")
+}
+
+/// Formats the entities of a text as a table.
+fn listed(entities: &[entities::Entity]) -> String {
+    if entities.is_empty() {
+        return "no entities".to_owned();
+    }
+    let heads = [
+        ("entity", Align::Left),
+        ("score", Align::Right),
+        ("characters", Align::Right),
+        ("word", Align::Left),
+    ];
+    let rows = entities.iter().map(|entity| {
+        let characters = format!("{}-{}", entity.start, entity.end);
+        [
+            entity.label.clone(),
+            format!("{:.4}", entity.score),
+            characters,
+            entity.word.clone(),
+        ]
+    });
+    table(heads, rows)
 }
 
 /// The first few elements.
@@ -365,6 +405,22 @@ mod tests {
         };
         let text = as_text(&reply, None);
         for shown in ["[100, 40]", "[0.0018]", "0 (priced)", "0.00180 (priced)"] {
+            assert!(text.contains(shown), "{shown}: {text}");
+        }
+        let entities = InferReply {
+            outputs: vec![
+                Tensor::from_texts("entities", &["PER"]).unwrap(),
+                Tensor::from_texts("entity_words", &["eva"]).unwrap(),
+                Tensor::from_i64("entity_spans", &[1, 2], &[4, 7]).unwrap(),
+            ],
+            ..InferReply::default()
+        };
+        let expected = Expected {
+            label: Label::text("4-7 LOC"),
+            grading: Grading::default(),
+        };
+        let text = as_text(&entities, Some(&expected));
+        for shown in ["PER", "4-7", "eva", "but it is \"4-7 LOC\""] {
             assert!(text.contains(shown), "{shown}: {text}");
         }
         let unpriced = InferReply {

@@ -14,6 +14,7 @@ mod cache;
 mod cli;
 mod docs;
 mod endpoints;
+mod entities;
 mod examples;
 mod gears;
 mod generate;

@@ -1,15 +1,20 @@
 //! Answers of models in the form in which they are compared.
 
-use kaskade_models::Tensor;
+use std::borrow::Cow;
+
+use kaskade_models::{Tensor, entities};
 use kaskade_policy::confidence::deferral::number_of_text;
 use kaskade_policy::texts::TextComparison;
 use kaskade_policy::watch::Answer;
 
 /// Returns a number for an answer, the same for the same answer, as profiles, scores of stages and audits use it: the class; a hash of a
-/// text, of a span or of several classes. `None` if answers of this kind cannot be compared, such as embeddings.
+/// text, of a span, of entities or of several classes. `None` if answers of this kind cannot be compared, such as embeddings.
 pub fn answer_number(outputs: &[Tensor]) -> Option<u32> {
     if let Some(text) = text(outputs, "text") {
         return Some(number_of_text(text.trim()));
+    }
+    if let Some(entities) = entities::answer(outputs) {
+        return Some(number_of_text(entities.trim()));
     }
     if let (Some(start), Some(end)) = (largest(outputs, "start_logits"), largest(outputs, "end_logits")) {
         return Some(number_of_text(&format!("{start} {end}")));
@@ -20,12 +25,16 @@ pub fn answer_number(outputs: &[Tensor]) -> Option<u32> {
     largest(outputs, "logits")
 }
 
-/// Returns an answer as audits and labels compare it: with a comparison of texts, those of language models and of spans by it; others by
-/// their numbers.
+/// Returns an answer as audits and labels compare it: with a comparison of texts, those of language models, of spans and of token
+/// classifiers by it; others by their numbers.
 pub(crate) fn comparable(outputs: &[Tensor], texts: Option<TextComparison>) -> Option<Answer> {
-    let found = || text(outputs, "text").or_else(|| text(outputs, "answer"));
+    let found = || {
+        let text = text(outputs, "text").or_else(|| text(outputs, "answer"));
+        text.map(Cow::from)
+            .or_else(|| entities::answer(outputs).map(Cow::from))
+    };
     match texts.and_then(|by| Some((by, found()?))) {
-        Some((by, text)) => Some(Answer::text(text, by)),
+        Some((by, text)) => Some(Answer::text(&text, by)),
         None => answer_number(outputs).map(|number| Answer::Number(number.into())),
     }
 }
@@ -109,6 +118,35 @@ mod tests {
         // A class has no text.
         let class = comparable(&[floats("logits", &[0.1, 3.0])], Some(by)).unwrap();
         assert_eq!(class, Answer::Number(1));
+    }
+
+    #[test]
+    fn entities_are_compared_by_their_characters_and_labels() {
+        let of = |spans: &[i64], labels: &[&str]| {
+            vec![
+                Tensor::from_f32("logits", &[1, 2], &[1.0, 0.0]).unwrap(),
+                floats("confidence", &[0.5]),
+                Tensor::from_texts("entities", labels).unwrap(),
+                Tensor::from_i64("entity_spans", &[labels.len(), 2], spans).unwrap(),
+            ]
+        };
+        let (two, reordered) = (
+            of(&[0, 5, 8, 9], &["PER", "LOC"]),
+            of(&[8, 9, 0, 5], &["LOC", "PER"]),
+        );
+        let one = of(&[0, 5], &["PER"]);
+        assert_eq!(answer_number(&two), answer_number(&reordered));
+        assert_ne!(answer_number(&two), answer_number(&one));
+        let by = |right_from| TextComparison {
+            metric: Metric::EntityF1,
+            right_from,
+        };
+        let accepts = |by| {
+            comparable(&two, Some(by))
+                .unwrap()
+                .accepts(&comparable(&one, Some(by)).unwrap())
+        };
+        assert!(accepts(by(0.6)) && !accepts(by(0.7)));
     }
 
     #[test]

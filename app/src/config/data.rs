@@ -25,7 +25,8 @@ pub struct DataSets {
     /// Samples to report accuracy on. They must be used for nothing else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<DataSet>,
-    /// How a text is compared with the right ones: of language models and of question answering [default: `exact`].
+    /// How an answer is compared with the right ones: of language models and of question answering, and the entities of a token
+    /// classifier [default: `exact`].
     #[serde(skip_serializing_if = "is_exact")]
     pub metric: Metric,
     /// Least score of a right answer: of the metric, in (0, 1], or of the program of `kaskade profile --judge`. A metric needs it.

@@ -50,7 +50,7 @@ use std::path::PathBuf;
 pub use connection::{Http, Nats};
 pub use error::ConfigError;
 pub use ingress::{BatchingRule, Ingress};
-pub use variant::{PlanSource, Task, Variant};
+pub use variant::{AggregationRule, PlanSource, Task, Variant};
 pub use worker::Worker;
 
 use data::DataSets;

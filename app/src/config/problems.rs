@@ -6,6 +6,7 @@ use std::path::Path;
 use kaskade_models::device::DeviceChoice;
 use kaskade_models::{CoreShare, LoadError, WeightType};
 use kaskade_policy::confidence::Estimator;
+use kaskade_policy::texts::Metric;
 
 use super::App;
 use super::durable::DurableRule;
@@ -57,10 +58,24 @@ impl App {
             problems.extend(self.variant_problems(index, variant));
         }
         problems.extend(self.data.problems());
+        let of_entities = self.data.metric == Metric::EntityF1;
+        let exact = self.data.metric == Metric::Exact;
+        if !exact && of_entities != (self.task == Task::TokenClassification) {
+            problems.push(
+                "data.metric: answers of `token_classification` are compared by `exact` or `entity_f1`, and only they by `entity_f1`"
+                    .to_owned(),
+            );
+        }
         problems.extend(self.telemetry.problems());
         problems.extend(self.gateway.problems());
         problems.extend(self.generation.problems());
         problems.extend(self.durable.iter().flat_map(DurableRule::problems));
+        if self.task == Task::TokenClassification && self.estimator() != Estimator::Given {
+            problems.push(
+                "confidence: a token classifier gives its own, that of its least certain token; leave it out"
+                    .to_owned(),
+            );
+        }
         if self.task == Task::Generation && self.estimator() != Estimator::Given {
             problems.push(
                 "confidence: a language model gives its own, from the strongest tokens of every step; leave it out"
@@ -130,6 +145,18 @@ impl App {
         if variant.cores.is_some() && variant.dir.is_none() {
             problems.push(format!(
                 "{at}.cores: only checkpoints of `dir` have threads of their own; leave it out"
+            ));
+        }
+        if variant.aggregation_strategy.is_some()
+            && (variant.dir.is_none() || self.task != Task::TokenClassification)
+        {
+            problems.push(format!(
+                "{at}.aggregation_strategy: only checkpoints of `dir` for the task `token_classification` have one; leave it out"
+            ));
+        }
+        if variant.file.is_some() && self.task == Task::TokenClassification {
+            problems.push(format!(
+                "{at}.file: ONNX files give no entities; use `dir`, or `remote` with `kind = \"oip\"`"
             ));
         }
         if variant.cores.is_some_and(|cores| cores.get() > MAX_CORES) {

@@ -53,7 +53,8 @@ pub struct Folder {
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Columns {
-    /// The text, or the first of two [default: `text`, `sentence`, `sentence1`, `premise`, `question`, `prompt`, `content` ...].
+    /// The text, or the first of two [default: `text`, `sentence`, `sentence1`, `premise`, `question`, `prompt`, `content` ...]. Of a
+    /// token classifier also the list of its words (`tokens`, `words`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// The second text [default: `text_pair`, `sentence2`, `hypothesis`, `context` ..., beside the first of its pair].
@@ -66,7 +67,8 @@ pub struct Columns {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub passages: Option<String>,
     /// The right answer: a class by number or name, a list of classes, a text, or the answers of a question [default: `label`,
-    /// `labels`, `answer`, `answers`, `target`, `class`].
+    /// `labels`, `answer`, `answers`, `target`, `class`]; the entities of a text or the tags of its words (`entities`,
+    /// `ner_tags`, `tags`, `labels` ...).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
 }

@@ -334,6 +334,12 @@ impl RemoteRule {
                 "are for classification by chat completions only".to_owned(),
             );
         }
+        if self.kind == RemoteKind::OpenAi && task == Task::TokenClassification {
+            problem(
+                "kind",
+                "an OpenAI endpoint labels no tokens; use `oip`".to_owned(),
+            );
+        }
         let empty = self.labels.iter().any(|label| label.trim().is_empty());
         if empty {
             problem("labels", "one is empty".to_owned());

@@ -422,6 +422,41 @@ fn answers_without_a_confidence_are_served_by_one_variant() {
     assert!(!problems("multi_label", "plan = { file = \"plan.json\" }").contains("no confidence"));
 }
 
+#[test]
+fn settings_of_other_tasks_than_token_classification_are_refused() {
+    let problems = |task: &str, variant: &str, more: &str| {
+        let app = format!("name = \"a\"\ntask = \"{task}\"\n{more}\n[[variants]]\nname = \"a\"\n{variant}\n");
+        App::parse(&app).unwrap().problems().join("; ")
+    };
+    let (dir, file) = ("dir = 'a'\naggregation_strategy = 'first'", "file = 'a.onnx'");
+    let graded = |metric: &str| format!("data = {{ metric = '{metric}', right_from = 0.5 }}");
+    let (tokens, texts) = ("token_classification", "generation");
+    let fine = problems(tokens, dir, &graded("entity_f1"));
+    assert!(
+        !fine.contains("aggregation_strategy") && !fine.contains("metric"),
+        "{fine}"
+    );
+    for (found, key) in [
+        (problems(texts, dir, ""), "aggregation_strategy: only"),
+        (problems(tokens, dir, &graded("rouge_l")), "data.metric: "),
+        (
+            problems(texts, "dir = 'a'", &graded("entity_f1")),
+            "data.metric: ",
+        ),
+        (problems(tokens, file, ""), "file: ONNX files give no entities"),
+        (
+            problems(tokens, dir, "confidence = { kind = 'margin' }"),
+            "confidence: a token classifier",
+        ),
+    ] {
+        assert!(found.contains(key), "{key}: {found}");
+    }
+    assert!(
+        App::parse("name = 'a'\n[[variants]]\nname = 'a'\ndir = 'a'\naggregation_strategy = 'none'\n")
+            .is_err()
+    );
+}
+
 /// What is wrong with an app that is this pipeline.
 fn pipeline_problems(tasks: &str, more: &str) -> Vec<String> {
     let text = format!(

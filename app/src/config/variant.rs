@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kaskade_models::WeightType;
 use kaskade_models::device::DeviceChoice;
+use kaskade_models::entities::AggregationStrategy;
 use kaskade_policy::confidence::Estimator;
 use kaskade_policy::remote::price::Price;
 use schemars::JsonSchema;
@@ -26,6 +27,8 @@ pub enum Task {
     Generation,
     /// Several labels per input, with a confidence of the model's own.
     MultiLabel,
+    /// A label per token of a text, and the entities that they make up, with a confidence of the model's own.
+    TokenClassification,
     /// A vector per text. It has no confidence: one variant is served alone.
     Embedding,
     /// The score of a pair of texts. It has no confidence: one variant is served alone.
@@ -41,13 +44,42 @@ impl Task {
             Self::Classification | Self::Ranking => Estimator::MaxSquared,
             Self::QuestionAnswering => Estimator::Span,
             // The engine computes a confidence at each step and returns the lowest of the answer.
-            Self::Generation | Self::MultiLabel | Self::Embedding | Self::Reranking => Estimator::Given,
+            Self::Generation
+            | Self::MultiLabel
+            | Self::TokenClassification
+            | Self::Embedding
+            | Self::Reranking => Estimator::Given,
         }
     }
 
     /// Whether answers have a confidence, which a cascade needs.
     pub const fn has_confidence(self) -> bool {
         !matches!(self, Self::Embedding | Self::Reranking)
+    }
+}
+
+/// How the labels of tokens become entities, as in transformers' token classification.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AggregationRule {
+    /// Neighbouring tokens of one label are an entity.
+    Simple,
+    /// Likewise of words, which have the label of their first token.
+    First,
+    /// Likewise of words, which have the label with the largest mean probability.
+    Average,
+    /// Likewise of words, which have the label of their most certain token.
+    Max,
+}
+
+impl From<AggregationRule> for AggregationStrategy {
+    fn from(rule: AggregationRule) -> Self {
+        match rule {
+            AggregationRule::Simple => Self::Simple,
+            AggregationRule::First => Self::First,
+            AggregationRule::Average => Self::Average,
+            AggregationRule::Max => Self::Max,
+        }
     }
 }
 
@@ -83,6 +115,9 @@ pub struct Variant {
     /// Cores that a replica computes with on the CPU; it has as many threads of its own [default: those of its worker].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<NonZeroUsize>,
+    /// How a token classifier finds entities, unless a request says otherwise [default: `simple`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aggregation_strategy: Option<AggregationRule>,
 }
 
 impl Variant {

@@ -125,9 +125,29 @@ pub enum DataError {
     },
     /// Answers of this task have no labels.
     #[error(
-        "the answers of this model have no label format; classes, several classes, texts and answers to questions have one"
+        "the answers of this model have no label format here; classes, several classes, texts, answers to questions, and in `records` \
+         entities of texts have one"
     )]
     NoLabelFormat,
+    /// Words and their tags differ in number.
+    #[error("it has {tags} tags for {words} words; write one for each word")]
+    Tags {
+        /// Number of the words.
+        words: usize,
+        /// Number of the tags.
+        tags: usize,
+    },
+    /// An entity is none of its text.
+    #[error(
+        "{found} is no entity of its text, which has {characters} characters; write {{\"start\": FIRST, \"end\": AFTER_LAST, \"label\": NAME}}, \
+         counted in characters from 0"
+    )]
+    Entity {
+        /// The entity.
+        found: String,
+        /// Characters of the text.
+        characters: usize,
+    },
     /// A ranking has too few passages.
     #[error("it has {found} passages; a ranking needs at least 2")]
     FewPassages {

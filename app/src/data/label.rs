@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use kaskade_models::entities::{OUTSIDE, group_label};
 use kaskade_models::{Loaded, Task};
 use serde::Serialize;
 use serde_json::Value;
@@ -82,6 +83,8 @@ pub(super) struct LabelReader {
     used: LabelUse,
     /// Positions of the class names; empty if the model names none.
     classes: HashMap<String, usize>,
+    /// Names of the labels of tokens.
+    names: Vec<String>,
     /// Number of classes; `None` if unknown, as of a remote model.
     count: Option<usize>,
 }
@@ -102,6 +105,7 @@ impl LabelReader {
         Self {
             task,
             used: LabelUse::Required,
+            names: labels.to_vec(),
             classes: if named { classes.collect() } else { HashMap::new() },
             count: (!labels.is_empty()).then_some(labels.len()),
         }
@@ -110,6 +114,59 @@ impl LabelReader {
     /// Whether its requests are queries with passages.
     pub(super) fn ranks(&self) -> bool {
         self.task == Task::Ranking
+    }
+
+    /// Whether its requests are texts whose tokens are labelled.
+    pub(super) fn tags(&self) -> bool {
+        self.task == Task::TokenClassification
+    }
+
+    /// Returns the name of a tag that is written as a number or a name.
+    ///
+    /// # Errors
+    /// [`DataError::LabelRange`] or [`DataError::LabelForm`].
+    pub(super) fn tag<'a>(&'a self, written: &'a Value) -> Result<&'a str, DataError> {
+        match written {
+            Value::String(name) => Ok(name.trim()),
+            Value::Number(number) if number.is_u64() && !self.names.is_empty() => {
+                let class = number.as_u64().and_then(|class| usize::try_from(class).ok());
+                let class = class.unwrap_or(usize::MAX);
+                self.names
+                    .get(class)
+                    .map(String::as_str)
+                    .ok_or(DataError::LabelRange {
+                        class,
+                        count: self.names.len(),
+                    })
+            }
+            _ => Err(DataError::LabelForm {
+                label: shortened(written),
+                expected: "the name of a label, or its number from 0 in the `id2label` of the smallest variant",
+            }),
+        }
+    }
+
+    /// Returns the label of an entity as the model names it, without a prefix. Any is one of a model that names none.
+    ///
+    /// # Errors
+    /// [`DataError::UnknownLabel`].
+    pub(super) fn entity<'a>(&'a self, label: &'a str) -> Result<&'a str, DataError> {
+        let known = self.names.iter().map(|name| group_label(name));
+        let mut known: Vec<&str> = known.filter(|name| *name != OUTSIDE).collect();
+        known.sort_unstable();
+        known.dedup();
+        let label = label.trim();
+        if known.is_empty() || known.contains(&label) {
+            return Ok(label);
+        }
+        let mut alike = known.iter().filter(|name| name.eq_ignore_ascii_case(label));
+        if let (Some(name), None) = (alike.next(), alike.next()) {
+            return Ok(name);
+        }
+        Err(DataError::UnknownLabel {
+            label: label.to_owned(),
+            known: known.into_iter().map(str::to_owned).collect(),
+        })
     }
 
     /// Whether every sample needs a label.
@@ -131,6 +188,7 @@ impl LabelReader {
             Task::Generation,
             Task::QuestionAnswering,
             Task::MultiLabel,
+            Task::TokenClassification,
             Task::Ranking,
         ];
         match self.used {
@@ -251,7 +309,7 @@ fn texts(written: &Value) -> Option<Label> {
 }
 
 /// A written label for an error.
-fn shortened(written: &Value) -> String {
+pub(super) fn shortened(written: &Value) -> String {
     const MOST: usize = 60;
     let text = written.to_string();
     match text.char_indices().nth(MOST) {

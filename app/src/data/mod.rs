@@ -9,6 +9,7 @@ mod ranked;
 mod records;
 pub mod reply;
 pub mod scenes;
+mod tagged;
 mod texts;
 
 use std::num::NonZeroUsize;

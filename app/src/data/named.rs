@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::folder::{Split, alternating, is_image};
 use super::label::{Label, LabelReader};
 use super::records::{self, Record};
-use super::{DataError, Samples, ranked};
+use super::{DataError, Samples, ranked, tagged};
 use crate::config::records::{Columns, Folder, Records};
 
 /// Columns with two texts, first those that are surely a pair.
@@ -146,12 +146,16 @@ impl Collector<'_> {
         skips
     }
 
-    /// Reads a query with passages, if it is not skipped.
-    fn ranking(&mut self, record: &Record, columns: &Columns) -> Result<ControlFlow<()>, DataError> {
+    /// Reads a record whose columns belong together, if it is not skipped: a query with passages, or a text with entities.
+    fn whole(&mut self, record: &Record, columns: &Columns) -> Result<ControlFlow<()>, DataError> {
         if self.skips() {
             return Ok(ControlFlow::Continue(()));
         }
-        let (inputs, label) = ranked::read(&record.values, columns, self.labels)?;
+        let (inputs, label) = if self.labels.ranks() {
+            ranked::read(&record.values, columns, self.labels)?
+        } else {
+            tagged::read(&record.values, columns, self.labels)?
+        };
         self.push(inputs, label)
     }
 
@@ -223,8 +227,8 @@ impl Samples {
             let folder = file.parent().unwrap_or(Path::new(""));
             let mut chosen = None;
             let read = records::each(file, |record| {
-                let collected = if labels.ranks() {
-                    collector.ranking(&record, columns)
+                let collected = if labels.ranks() || labels.tags() {
+                    collector.whole(&record, columns)
                 } else {
                     let chosen = match &mut chosen {
                         Some(chosen) => chosen,

@@ -88,7 +88,7 @@ fn passages<'a>(
 }
 
 /// The configured column, or the first usual one.
-fn chosen<'a>(
+pub(super) fn chosen<'a>(
     values: &Map<String, Value>,
     configured: Option<&'a str>,
     usual: &[&'a str],

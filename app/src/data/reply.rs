@@ -1,6 +1,6 @@
-//! Decodes a model's outputs: a class, a text, or a span.
+//! Decodes a model's outputs: a class, a text, entities, or a span.
 
-use kaskade_models::{Tensor, TensorError};
+use kaskade_models::{Tensor, TensorError, entities};
 use thiserror::Error;
 
 use super::Label;
@@ -36,8 +36,8 @@ pub enum ReplyError {
     /// It has no scores at all.
     #[error("a reply has no class")]
     NoClass,
-    /// It has a text or several labels and no confidence.
-    #[error("a reply has a text or several labels and no `confidence`")]
+    /// It has a text, entities or several labels and no confidence.
+    #[error("a reply has a text, entities or several labels and no `confidence`")]
     NoConfidence,
     /// It has a span and no text of it.
     #[error("a reply has a span without its text; ask with `text` and `text_pair` in place of token ids")]
@@ -47,12 +47,13 @@ pub enum ReplyError {
     Tensor(#[from] TensorError),
 }
 
-/// Decodes a reply: a class, several classes, or a text.
+/// Decodes a reply: a class, several classes, or a text; entities are a text of one line each.
 ///
 /// # Errors
 /// When it is neither.
 pub fn label_of(outputs: &[Tensor]) -> Result<Label, ReplyError> {
-    if let Some(text) = text_of(outputs).or_else(|| answer_of(outputs)) {
+    let text = text_of(outputs).or_else(|| answer_of(outputs));
+    if let Some(text) = text.or_else(|| entities_of(outputs)) {
         return Ok(text);
     }
     if let Some(classes) = classes_of(outputs)? {
@@ -83,6 +84,11 @@ pub(crate) fn text_of(outputs: &[Tensor]) -> Option<Label> {
     first_text(outputs, TEXT)
 }
 
+/// The answer of a token classifier as a text: a line `START-END LABEL` per entity.
+fn entities_of(outputs: &[Tensor]) -> Option<Label> {
+    entities::answer(outputs).map(|entities| Label::text(&entities))
+}
+
 /// Decodes a reply in the form in which the answers of two models are compared: a question's as positions of tokens, or, if
 /// `spans_as_text`, as its text.
 ///
@@ -105,12 +111,12 @@ pub(crate) fn comparable(outputs: &[Tensor], spans_as_text: bool) -> Result<Labe
     label_of(outputs)
 }
 
-/// Decodes the answer of a model that states its own confidence: a text or several labels.
+/// Decodes the answer of a model that states its own confidence: a text, entities or several labels.
 ///
 /// # Errors
 /// When the probabilities of the labels are not FP32.
 pub(crate) fn given_answer(outputs: &[Tensor]) -> Result<Option<Label>, ReplyError> {
-    if let Some(text) = text_of(outputs) {
+    if let Some(text) = text_of(outputs).or_else(|| entities_of(outputs)) {
         return Ok(Some(text));
     }
     // Probabilities of a softmax come without a confidence.

@@ -232,7 +232,7 @@ enum Judgement {
         /// The text; `None` if the question came as token ids.
         answer: Option<Label>,
     },
-    /// A language model, or one that gives several labels.
+    /// A language model, or one that gives several labels or the entities of a text.
     Given { answer: Label, confidence: f64 },
 }
 

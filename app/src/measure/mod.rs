@@ -73,7 +73,7 @@ pub enum Judge {
     #[default]
     Labels,
     /// The largest variant: an answer is right if it gives the same one. Spans are compared by their strongest start and end, or by a
-    /// metric of texts; several labels as a set.
+    /// metric of texts; several labels and the entities of a text as a set.
     Largest,
     /// A program that is given every answer, and the label where there is one.
     Program(JudgeProgram),

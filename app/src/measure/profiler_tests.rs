@@ -189,6 +189,62 @@ fn generated_texts_are_judged_by_rouge_and_by_the_largest_variants_texts() {
 }
 
 #[test]
+fn entities_are_compared_over_characters_whatever_the_tokenizer() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = |number: usize| format!("the old keeper kept the light of house {number}");
+    // Random models agree with no reference, but the same weights agree with each other.
+    let records: Vec<Value> = (0..6)
+        .map(|number| json!({"text": text(number), "entities": [{"start": 4, "end": 14, "label": "PER"}]}))
+        .collect();
+    let words: Vec<Value> = (0..6)
+        .map(|number| json!({"tokens": text(number).split(' ').collect::<Vec<_>>(), "ner_tags": [0, 1, 2, 0, 0, 0, 0, 0, 0]}))
+        .collect();
+    let model = [
+        ("roberta-token-classification", "aggregation_strategy = \"first\""),
+        (
+            "bert-token-classification",
+            "dtype = \"bf16\"\naggregation_strategy = \"first\"",
+        ),
+        ("bert-token-classification", "aggregation_strategy = \"first\""),
+    ];
+    let app = |records: &[Value], data: &str| {
+        with_records("token_classification", &model, data, records, dir.path())
+    };
+    let labelled = app(&records, "");
+    let of_texts = profiler(&labelled).run().unwrap();
+    of_texts.validate().unwrap();
+    assert_eq!((of_texts.estimator, of_texts.samples), (Estimator::Given, 6));
+    let tagged = app(&words, "");
+    let of_words = profiler(&tagged).run().unwrap();
+    let graded = app(&records, "metric = \"entity_f1\"\nright_from = 0.1");
+    let graded = profiler(&graded).run().unwrap();
+    for variant in 0..3 {
+        let [texts, words] = [&of_texts, &of_words].map(|profile| &profile.variants[variant].validation);
+        assert_eq!(
+            (&texts.predictions, &texts.correct),
+            (&words.predictions, &words.correct)
+        );
+        assert!(
+            texts
+                .confidences
+                .iter()
+                .all(|confidence| *confidence > 0.0 && *confidence < 1.0)
+        );
+        assert!(right(&graded, variant) >= right(&of_texts, variant));
+    }
+    let judged = profiler(&labelled).judge(Judge::Largest).run().unwrap();
+    assert_eq!((right(&judged, 0), right(&judged, 2)), (0, 6));
+    let judged = profiler(&app(&records, "metric = \"entity_f1\"\nright_from = 0.1"))
+        .judge(Judge::Largest)
+        .run()
+        .unwrap();
+    assert_eq!(judged.texts.map(|texts| texts.metric), Some(Metric::EntityF1));
+    // Spans of different tokenizers have characters in common.
+    assert!(right(&judged, 0) > 0 && right(&judged, 2) == 6);
+    assert_eq!(judged.variants[2].validation.agrees, [true; 6]);
+}
+
+#[test]
 fn embedders_that_rank_passages_are_certified() {
     let dir = tempfile::tempdir().unwrap();
     let words = [

@@ -11,6 +11,7 @@ use axum::routing::post;
 use futures::future::try_join_all;
 use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_models::Tensor;
+use kaskade_models::entities::{self, AGGREGATION_STRATEGY, Entity};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -57,6 +58,15 @@ struct Predict {
     inputs: Sequences,
     #[serde(default)]
     raw_scores: bool,
+    #[serde(default)]
+    parameters: Parameters,
+}
+
+/// Parameters as the Inference API of Hugging Face takes them.
+#[derive(Deserialize, Default)]
+struct Parameters {
+    /// How a token classifier finds entities.
+    aggregation_strategy: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -161,6 +171,29 @@ fn probabilities(logits: &[f32]) -> Vec<f32> {
     powers.into_iter().map(|power| power / sum).collect()
 }
 
+/// Returns the entities of a text as transformers' token classification does; `None` if the reply has none to find.
+fn entities_of(reply: &InferReply, strategy: Option<&str>) -> Result<Option<Value>, Failure> {
+    let key = if strategy == Some("none") {
+        "entity"
+    } else {
+        "entity_group"
+    };
+    let found = entities::of_outputs(&reply.outputs)?;
+    let listed = found.map(|found| {
+        let one = |entity: Entity| {
+            json!({
+                key: entity.label,
+                "score": entity.score,
+                "word": entity.word,
+                "start": entity.start,
+                "end": entity.end,
+            })
+        };
+        found.into_iter().map(one).collect()
+    });
+    Ok(listed)
+}
+
 async fn predict(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
     let answered = async {
         let (call, asked): (_, Predict) = begin(&shared, request).await?;
@@ -168,9 +201,19 @@ async fn predict(State(shared): State<Arc<Shared>>, request: Request) -> Respons
             Sequences::One(one) => (vec![one], true),
             Sequences::Many(many) => (many, false),
         };
-        let inputs = sequences.iter().map(tensors).collect::<Result<_, _>>()?;
-        let replies = ask_all(&call, inputs).await?;
+        let strategy = asked.parameters.aggregation_strategy.as_deref();
+        let inputs = sequences.iter().map(|sequence| {
+            let mut inputs = tensors(sequence)?;
+            if let Some(strategy) = strategy {
+                inputs.push(Tensor::from_texts(AGGREGATION_STRATEGY, &[strategy])?);
+            }
+            Ok(inputs)
+        });
+        let replies = ask_all(&call, inputs.collect::<Result<_, Failure>>()?).await?;
         let mut answers = replies.iter().map(|reply| {
+            if let Some(entities) = entities_of(reply, strategy)? {
+                return Ok(entities);
+            }
             let logits = scores(reply)?;
             let scores = if asked.raw_scores {
                 logits

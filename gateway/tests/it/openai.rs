@@ -242,6 +242,59 @@ fn an_app_that_ranks_gets_all_texts_in_one_request() {
     assert_eq!(raw[0], json!({"index": 1, "score": 3.0, "text": "ccc"}));
 }
 
+/// Finds the first word of a text, unless it is `nothing`.
+struct FindsFirstWord;
+
+impl Model for FindsFirstWord {
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let find = |inputs: &Inputs| {
+            let text = inputs[0].to_texts()?[0];
+            let strategy = inputs.get(1).map(Tensor::to_texts).transpose()?;
+            let label = if strategy.is_some_and(|names| names == ["none"]) {
+                "B-PER"
+            } else {
+                "PER"
+            };
+            let (word, _) = text.split_once(' ').unwrap_or((text, ""));
+            let end = i64::try_from(word.chars().count()).unwrap();
+            let mut outputs = vec![
+                Tensor::from_f32("logits", &[1, 2], &[0.0, 1.0])?,
+                Tensor::from_f32("confidence", &[1], &[0.5])?,
+                Tensor::from_i64("token_spans", &[1, 2], &[0, end])?,
+            ];
+            if word != "nothing" {
+                outputs.push(Tensor::from_texts("entities", &[label])?);
+                outputs.push(Tensor::from_f32("entity_scores", &[1], &[0.75])?);
+                outputs.push(Tensor::from_texts("entity_words", &[word])?);
+                outputs.push(Tensor::from_i64("entity_spans", &[1, 2], &[0, end])?);
+            }
+            Ok(outputs)
+        };
+        batch.iter().map(find).collect()
+    }
+}
+
+#[test]
+fn entities_have_the_form_of_transformers() {
+    let plan = Plan::cascade("app").stage("only", "finder");
+    let service = Service::new("app")
+        .plan(plan.build().unwrap())
+        .model("finder", || Ok::<_, String>(FindsFirstWord));
+    let options = AppOptions::new("app")
+        .default_budget(PATIENCE)
+        .max_budget(PATIENCE);
+    let stand = Stand::of(service, options, Limits::default());
+    let ask = |body: &str| stand.post("/predict", &[], body.to_owned()).json();
+    let entity = json!({"entity_group": "PER", "score": 0.75, "word": "Éva", "start": 0, "end": 3});
+    assert_eq!(ask(r#"{"inputs":"Éva was here"}"#), json!([entity]));
+    assert_eq!(
+        ask(r#"{"inputs":[["nothing else"],["Éva"]]}"#),
+        json!([[], [entity]])
+    );
+    let raw = ask(r#"{"inputs":"Éva","parameters":{"aggregation_strategy":"none"}}"#);
+    assert_eq!(raw[0]["entity"], "B-PER");
+}
+
 #[test]
 fn models_and_errors_have_openais_form() {
     let stand = stand();

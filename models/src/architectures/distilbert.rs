@@ -50,5 +50,6 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         distances: None,
         classifier: HeadForm::first("pre_classifier", Activation::Relu, "classifier"),
         spans: HeadForm::SPANS,
+        tokens: HeadForm::TOKENS,
     })
 }

@@ -10,8 +10,9 @@ use crate::runtime::model::Inputs;
 use crate::runtime::slice::Slice;
 use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
+use crate::tasks::entities::{self, AggregationStrategy};
 
-const FAMILIES: [&str; 33] = [
+const FAMILIES: [&str; 40] = [
     "beit",
     "beit-shared",
     "distilbert",
@@ -45,6 +46,13 @@ const FAMILIES: [&str; 33] = [
     "roformer-question-answering",
     "llama-classification",
     "gpt2-classification",
+    "bert-token-classification",
+    "roberta-token-classification",
+    "distilbert-token-classification",
+    "electra-token-classification",
+    "modernbert-token-classification",
+    "llama-token-classification",
+    "gpt2-token-classification",
 ];
 
 /// Families that cannot be sliced.
@@ -75,7 +83,10 @@ fn fixture(name: &'static str) -> Fixture {
         name,
         config: read("config.json"),
         weights: read("model.safetensors"),
-        tokenizer: None,
+        tokenizer: folder(name)
+            .join("tokenizer.json")
+            .is_file()
+            .then(|| read("tokenizer.json")),
         expected: read("expected.json"),
     }
 }
@@ -122,10 +133,21 @@ fn every_family_can_be_sliced() {
                 .collect();
         }
         for (whole, chained) in whole.iter().zip(&batch) {
-            let logits = |outputs: &Inputs| outputs[0].to_f32().unwrap();
-            let pairs = logits(whole.as_ref().unwrap()).into_iter().zip(logits(chained));
-            for (one, other) in pairs {
-                assert!((one - other).abs() < 1e-5, "{name}: {one} {other}");
+            let whole = whole.as_ref().unwrap();
+            assert_eq!(whole.len(), chained.len(), "{name}");
+            for (whole, chained) in whole.iter().zip(chained) {
+                let (Ok(one), Ok(other)) = (whole.to_f32(), chained.to_f32()) else {
+                    assert_eq!(whole, chained, "{name}");
+                    continue;
+                };
+                assert_eq!(
+                    (&whole.name, &whole.shape),
+                    (&chained.name, &chained.shape),
+                    "{name}"
+                );
+                for (one, other) in one.into_iter().zip(other) {
+                    assert!((one - other).abs() < 1e-5, "{name}: {one} {other}");
+                }
             }
         }
     }
@@ -226,6 +248,50 @@ fn a_directory_of_sentence_transformers_gives_its_embeddings() {
         parity.cases == 3 && parity.largest_difference < 1e-5,
         "{parity:?}"
     );
+}
+
+#[test]
+fn a_token_classifier_takes_a_text_and_a_strategy() {
+    let mut loaded = load(
+        &folder("bert-token-classification"),
+        &Device::Cpu,
+        &LoadOptions {
+            aggregation_strategy: AggregationStrategy::First,
+            ..LoadOptions::default()
+        },
+    )
+    .unwrap();
+    assert_eq!(loaded.info.task, Task::TokenClassification);
+    assert_eq!(loaded.info.labels, ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]);
+    let text = |name, text| Tensor::from_texts(name, &[text]).unwrap();
+    let words = "The old keeper kept the light of the lighthouse in 1919.";
+    let named = |strategy| vec![text("text", words), text("aggregation_strategy", strategy)];
+    let ids = Tensor::from_i64("input_ids", &[3], &[2, 7, 3]).unwrap();
+    let answers = loaded.model.run(&[
+        vec![text("text", words)],
+        named("first"),
+        named("simple"),
+        named("last"),
+        vec![ids.clone(), text("aggregation_strategy", "first")],
+        vec![text("text", words), text("text_pair", "who?")],
+        vec![text("text", "")],
+        vec![ids],
+    ]);
+    assert_eq!(answers[0], answers[1]);
+    assert_ne!(answers[0], answers[2]);
+    for (refused, reason) in [
+        (3, "`last` is none of"),
+        (4, "allowed with `text` only"),
+        (5, "text_pair"),
+    ] {
+        let error = answers[refused].as_ref().unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+    // Only the tokens that the tokenizer adds.
+    let nothing = answers[6].as_ref().unwrap();
+    assert_eq!(entities::of_outputs(nothing).unwrap(), Some(Vec::new()));
+    assert!((nothing[1].to_f32().unwrap()[0] - 1.0).abs() < 1e-6);
+    assert_eq!(entities::of_outputs(answers[7].as_ref().unwrap()).unwrap(), None);
 }
 
 #[test]

@@ -94,6 +94,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         distances: None,
         classifier: head,
         spans: head,
+        tokens: head,
     })
 }
 

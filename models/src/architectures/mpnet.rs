@@ -59,6 +59,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         distances: None,
         classifier: HeadForm::first("classifier.dense", Activation::Tanh, "classifier.out_proj"),
         spans: HeadForm::SPANS,
+        tokens: HeadForm::TOKENS,
     };
     form.count_after_padding(config)?;
     Ok(form)

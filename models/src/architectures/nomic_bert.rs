@@ -95,5 +95,6 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         distances: None,
         classifier: HeadForm::first("nomic_bert.pooler.dense", Activation::Tanh, "classifier"),
         spans: HeadForm::SPANS,
+        tokens: HeadForm::TOKENS,
     })
 }

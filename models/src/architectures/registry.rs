@@ -20,6 +20,7 @@ use crate::language::{self, Generation};
 use crate::precision::WeightType;
 use crate::runtime::loaded::{Built, Loaded, ModelInfo, Task};
 use crate::runtime::slice::Slice;
+use crate::tasks::entities::AggregationStrategy;
 
 /// A supported architecture.
 struct Architecture {
@@ -48,8 +49,8 @@ enum Build {
 
 /// A family of text encoders: the names of its classes, and its description.
 struct TextFamily {
-    /// The sequence classifier, the question answering model and the base model, in this order.
-    classes: [&'static str; 3],
+    /// The sequence classifier, the question answering model, the token classifier and the base model, in this order.
+    classes: [&'static str; 4],
     model_type: &'static str,
     form: fn(&Config) -> Result<TextForm, LoadError>,
     /// As [`Architecture::unused`].
@@ -61,6 +62,8 @@ impl TextFamily {
         let tasks = [
             (TextTask::Classification, Some("classifier.")),
             (TextTask::QuestionAnswering, Some("qa_outputs.")),
+            // Without a class, the layer is taken for that of the sequence classifier.
+            (TextTask::TokenClassification, Some("classifier.")),
             (TextTask::Embedding, None),
         ];
         self.classes
@@ -87,6 +90,7 @@ macro_rules! family {
             classes: [
                 concat!($prefix, "ForSequenceClassification"),
                 concat!($prefix, "ForQuestionAnswering"),
+                concat!($prefix, "ForTokenClassification"),
                 concat!($prefix, "Model"),
             ],
             model_type: $model_type,
@@ -96,7 +100,7 @@ macro_rules! family {
     };
 }
 
-/// Poolers that base models have, and that old versions of transformers saved for question answering.
+/// Poolers that base models have, and that old versions of transformers saved for question answering and token classification.
 const TEXT_FAMILIES: &[TextFamily] = &[
     family!("Bert", "bert", bert::form, &["bert.pooler.", "pooler."]),
     family!("DistilBert", "distilbert", distilbert::form, &[]),
@@ -316,6 +320,8 @@ pub struct LoadOptions {
     pub generation: Generation,
     /// Type of the weights of linear layers and embeddings; `None`: as stored on the CPU, f32 on other devices.
     pub dtype: Option<WeightType>,
+    /// How a token classifier finds entities, unless a request says otherwise.
+    pub aggregation_strategy: AggregationStrategy,
 }
 
 /// Returns the architecture of a Hugging Face directory. Reads its `config.json`, and the header of its weights only if
@@ -366,7 +372,8 @@ pub fn load_checkpoint(
     if let Some(found) = decoders::of_checkpoint(&checkpoint)? {
         let architecture = found.name();
         if found.task != DecoderTask::Generation {
-            let (built, totals) = text_decoder::build(checkpoint, found, device, options.slice)?;
+            let (slice, strategy) = (options.slice, options.aggregation_strategy);
+            let (built, totals) = text_decoder::build(checkpoint, found, device, slice, strategy)?;
             return Ok(describe(built, name, architecture, totals));
         }
         let (model, totals) = language::load(checkpoint, device, options.slice, &options.generation)?;
@@ -383,7 +390,10 @@ pub fn load_checkpoint(
     let built = match entry.build {
         Build::Whole(build) if whole => build(&mut checkpoint, device)?,
         Build::Image(form) => vit::build(&mut checkpoint, device, options.slice, form)?,
-        Build::Text(form, task) => text_encoder::build(form, task, &mut checkpoint, device, options.slice)?,
+        Build::Text(form, task) => {
+            let (slice, strategy) = (options.slice, options.aggregation_strategy);
+            text_encoder::build(form, task, &mut checkpoint, device, slice, strategy)?
+        }
         Build::Whole(_) => {
             return Err(LoadError::NotSliced {
                 architecture: entry.name,

@@ -1,6 +1,7 @@
 //! Token ids of a request: from text by the checkpoint's tokenizer, or given as ids.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use tokenizers::{
     Encoding, PostProcessor, Tokenizer, TruncationDirection, TruncationParams, TruncationStrategy,
@@ -9,6 +10,8 @@ use tokenizers::{
 use crate::checkpoint::{LoadError, TokenizerFile};
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, NO_TOKENIZER, Signature};
 use crate::runtime::tensor::{Datatype, Tensor};
+use crate::tasks::entities::{AGGREGATION_STRATEGY, AggregationStrategy};
+use crate::tasks::labelling::{Pieces, TokenText};
 
 /// Maximum text of one request, bytes: far more than any context holds, and little enough that one request cannot
 /// occupy a replica for long.
@@ -17,6 +20,8 @@ pub(super) const MAX_TEXT_BYTES: usize = 1 << 18;
 /// Converts requests to tokens.
 pub(super) struct TextReader {
     tokenizer: Option<Tokenizer>,
+    /// Only of texts whose tokens are labelled.
+    pieces: Option<Arc<Pieces>>,
     limits: TokenLimits,
     texts: Texts,
     /// Whether the tokenizer's token types are used.
@@ -41,6 +46,8 @@ pub(super) enum Texts {
     OneOrTwo,
     /// A question and its context, of which each window goes through the model with the question.
     QuestionAndContext,
+    /// One text whose tokens are labelled.
+    Labelled,
 }
 
 /// Limits of token ids.
@@ -65,6 +72,8 @@ pub(super) struct Tokens {
     pub mask: Vec<bool>,
     /// The second text, if the tokens come from a pair of texts.
     pub second: Option<SecondText>,
+    /// The text, if its tokens are labelled.
+    pub labelled: Option<TokenText>,
 }
 
 /// The second text of a pair, and the positions of its tokens.
@@ -105,8 +114,15 @@ impl TextReader {
         texts: Texts,
     ) -> Result<Self, LoadError> {
         let tokenizer = file.map(|file| load(file, limits.context, texts)).transpose()?;
+        let pieces = match (file, &tokenizer) {
+            (Some(file), Some(tokenizer)) if texts == Texts::Labelled => {
+                Some(Arc::new(Pieces::read(file, tokenizer)?))
+            }
+            _ => None,
+        };
         Ok(Self {
             tokenizer,
+            pieces,
             limits,
             texts,
             typed: limits.types > 0 && file.is_none_or(|file| file.types),
@@ -115,16 +131,18 @@ impl TextReader {
     }
 
     /// `input_ids`, `attention_mask` and `token_type_ids`, each INT64 `[sequence]`; with a tokenizer, `text` and
-    /// `text_pair` (BYTES `[1]`) as an alternative.
+    /// `text_pair` (BYTES `[1]`) as an alternative. Of a text whose tokens are labelled there is no pair, but
+    /// `aggregation_strategy`.
     pub(super) fn signature(&self) -> Signature {
         let ids = |name| InputSpec::optional(name, Datatype::I64, vec![Extent::UpTo(self.limits.context)]);
-        let text = |name| InputSpec::optional(name, Datatype::Bytes, vec![Extent::Exactly(1)]);
         let mut inputs = vec![ids("input_ids"), ids("attention_mask")];
         if self.limits.types > 0 {
             inputs.push(ids("token_type_ids"));
         }
-        if self.tokenizer.is_some() {
-            inputs.extend([text("text"), text("text_pair")]);
+        if self.tokenizer.is_some() && self.texts == Texts::Labelled {
+            inputs.extend(labelled_inputs());
+        } else if self.tokenizer.is_some() {
+            inputs.extend(["text", "text_pair"].map(text_input));
         } else if let Some(ids) = inputs.first_mut() {
             ids.optional = false;
         }
@@ -139,6 +157,10 @@ impl TextReader {
         self.signature().check(inputs)?;
         let input = |name: &str| inputs.iter().find(|input| input.name == name);
         match (input("input_ids"), input("text")) {
+            (Some(_), None) if input(AGGREGATION_STRATEGY).is_some() => Err(bad(
+                AGGREGATION_STRATEGY,
+                "it is allowed with `text` only; token ids have no text to find entities in",
+            )),
             (Some(ids), None) if input("text_pair").is_none() => Ok(vec![self.ids(
                 ids,
                 input("attention_mask"),
@@ -153,7 +175,10 @@ impl TextReader {
                         ));
                     }
                 }
-                self.tokenize(text, input("text_pair"))
+                match &self.pieces {
+                    Some(_) => Ok(vec![self.labelled(text, input(AGGREGATION_STRATEGY))?]),
+                    None => self.tokenize(text, input("text_pair")),
+                }
             }
             (Some(_), _) => Err(bad(
                 "input_ids",
@@ -164,6 +189,33 @@ impl TextReader {
                 "`text` and `input_ids` are missing; send one of them",
             )),
         }
+    }
+
+    /// Returns the text of a request whose hidden states come from another slice, if they come with it.
+    ///
+    /// # Errors
+    /// As [`TextReader::read`].
+    pub(super) fn text_of(&self, inputs: &Inputs) -> Result<Option<TokenText>, ModelError> {
+        let input = |name: &str| inputs.iter().find(|input| input.name == name);
+        let tokens = input("text").map(|text| self.labelled(text, input(AGGREGATION_STRATEGY)));
+        Ok(tokens.transpose()?.and_then(|tokens| tokens.labelled))
+    }
+
+    /// Tokenizes a text whose tokens are labelled.
+    fn labelled(&self, text: &Tensor, strategy: Option<&Tensor>) -> Result<Tokens, ModelError> {
+        let (Some(tokenizer), Some(pieces)) = (&self.tokenizer, &self.pieces) else {
+            return Err(bad("text", NO_TOKENIZER));
+        };
+        let strategy = strategy.map(|strategy| AggregationStrategy::named(only_text(strategy)?));
+        let strategy = strategy.transpose()?;
+        let words = only_text(text)?;
+        let encoding = tokenizer.encode_char_offsets(words, true);
+        let encoding = encoding.map_err(|error| bad(&text.name, format!("the tokenizer failed: {error}")))?;
+        let labelled = TokenText::new(words, &encoding, pieces, strategy);
+        Ok(Tokens {
+            labelled: Some(labelled),
+            ..self.tokens(&text.name, None, encoding)?
+        })
     }
 
     fn ids(&self, ids: &Tensor, mask: Option<&Tensor>, types: Option<&Tensor>) -> Result<Tokens, ModelError> {
@@ -189,6 +241,7 @@ impl TextReader {
             types: column(types, 0, self.limits.types)?,
             mask,
             second: None,
+            labelled: None,
         })
     }
 
@@ -275,6 +328,7 @@ impl TextReader {
                 text: second.to_owned(),
                 encoding,
             }),
+            labelled: None,
         })
     }
 }
@@ -300,13 +354,29 @@ fn load(file: &TokenizerFile, context: usize, texts: Texts) -> Result<Tokenizer,
         stride: 0,
     };
     // Contexts are split into windows instead.
-    let truncation = (texts == Texts::OneOrTwo).then_some(truncation);
+    let truncation = (texts != Texts::QuestionAndContext).then_some(truncation);
     tokenizer
         .with_truncation(truncation)
         .map_err(|error| bad(error.to_string()))?;
     // Sequences are padded later, to the longest of their batch; a fixed length in the file would only cost time.
     tokenizer.with_padding(None);
     Ok(tokenizer)
+}
+
+/// The inputs beside token ids of a model that labels tokens. The slices of a model hand them on.
+pub(super) fn labelled_inputs() -> [InputSpec; 2] {
+    ["text", AGGREGATION_STRATEGY].map(text_input)
+}
+
+/// Returns the inputs that a slice hands on beside hidden states.
+pub(super) fn handed_on(inputs: &Inputs) -> Inputs {
+    let names = labelled_inputs().map(|input| input.name);
+    let texts = inputs.iter().filter(|input| names.contains(&input.name));
+    texts.cloned().collect()
+}
+
+fn text_input(name: &str) -> InputSpec {
+    InputSpec::optional(name, Datatype::Bytes, vec![Extent::Exactly(1)])
 }
 
 fn only_text(tensor: &Tensor) -> Result<&str, ModelError> {

@@ -1,14 +1,14 @@
-//! Classifiers and embedding models whose layers are those of a language model: each token sees earlier ones only.
+//! Classifiers, token classifiers and embedding models whose layers are those of a language model: each token sees earlier ones only.
 //!
 //! Inputs: as of a text encoder without token types ([`super::text_encoder`]). Masked tokens are left out, as if they had not been
 //! sent. A classifier reads the last token that is not padding, by the layer `score`; BART's reads the last token of its decoder,
-//! which must be an end of the text, by two layers. An embedding model pools as the modules
+//! which must be an end of the text, by two layers. A token classifier reads every token. An embedding model pools as the modules
 //! of sentence-transformers say, or gives the mean of the tokens. As slices, all but the last return `hidden_states` FP32
-//! `[sequence, width]`, which all but the first take.
+//! `[sequence, width]`, which all but the first take; those of a token classifier also hand on the text.
 
 use super::layers::Layers;
-use super::text::{TextReader, Texts, TokenLimits, Tokens};
-use super::text_head::Head;
+use super::text::{TextReader, Texts, TokenLimits, Tokens, handed_on, labelled_inputs};
+use super::text_head::{Head, KnownText};
 use crate::checkpoint::{Checkpoint, LoadError, SentenceModules, WeightTotals};
 use crate::decoder::registry::{self, DecoderTask, Found};
 use crate::decoder::weights::Decoder;
@@ -21,11 +21,13 @@ use crate::runtime::loaded::{Built, Task};
 use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::slice::Slice;
 use crate::tasks::classification::Classifier;
+use crate::tasks::entities::AggregationStrategy;
+use crate::tasks::labelling::{Labeller, TokenText};
 
 /// Heads that base models are saved with and embeddings do not use.
 const OTHER_HEADS: [&str; 2] = ["lm_head.", "embed_out."];
 
-/// Builds a classifier or an embedding model, or a slice of it.
+/// Builds a classifier or an embedding model, or a slice of it; `strategy` is that of a token classifier.
 ///
 /// # Errors
 /// [`LoadError`], naming the key or tensor.
@@ -34,15 +36,20 @@ pub(super) fn build(
     found: Found,
     device: &Device,
     slice: Slice,
+    strategy: AggregationStrategy,
 ) -> Result<(Built, WeightTotals), LoadError> {
     let modules = checkpoint.sentence.take();
     let max_tokens = modules.as_ref().and_then(|modules| modules.max_tokens);
     let head = match found.task {
         DecoderTask::Classification => HeadForm::Score(Classifier::read(&checkpoint.config)?),
+        DecoderTask::TokenClassification => {
+            HeadForm::Tokens(Labeller::read(&checkpoint.config, strategy)?, found.token_layer())
+        }
         _ => HeadForm::Modules(modules.unwrap_or_default()),
     };
     let (task, labels) = match &head {
         HeadForm::Score(classifier) => (classifier.task(), classifier.labels()),
+        HeadForm::Tokens(labeller, _) => (Task::TokenClassification, labeller.labels()),
         HeadForm::Modules(_) => (Task::Embedding, Vec::new()),
     };
     let decoder = registry::read_layers(&mut checkpoint, found, slice)?;
@@ -53,14 +60,21 @@ pub(super) fn build(
             reason: "an encoder-decoder gives no embeddings".into(),
         });
     }
+    let context = decoder.model_config.context;
+    let limits = TokenLimits {
+        vocabulary: decoder.model_config.vocabulary,
+        types: 0,
+        context: max_tokens.unwrap_or(context).min(context),
+    };
+    let labels_tokens = found.task == DecoderTask::TokenClassification;
+    let texts = if labels_tokens {
+        Texts::Labelled
+    } else {
+        Texts::OneOrTwo
+    };
+    let reader = || TextReader::new(checkpoint.tokenizer.as_ref(), limits, texts);
     let mut input_stage = None;
     if slice.is_first() {
-        let context = decoder.model_config.context;
-        let limits = TokenLimits {
-            vocabulary: decoder.model_config.vocabulary,
-            types: 0,
-            context: max_tokens.unwrap_or(context).min(context),
-        };
         let padding = match found.task {
             DecoderTask::Classification if !is_encoder_decoder => {
                 checkpoint.config.optional::<i64>("pad_token_id")?
@@ -68,17 +82,19 @@ pub(super) fn build(
             _ => None,
         };
         let end = is_encoder_decoder.then(|| checkpoint.config.required::<u32>("eos_token_id"));
-        let reader = TextReader::new(checkpoint.tokenizer.as_ref(), limits, Texts::OneOrTwo)?;
         input_stage = Some(InputStage {
-            reader,
+            reader: reader()?,
             padding,
             end: end.transpose()?,
         });
     }
+    let texts = (labels_tokens && slice.is_last() && !slice.is_first())
+        .then(reader)
+        .transpose()?;
     let layers = registry::totals(&decoder);
     let before = checkpoint.weights.totals();
     let model = with_ops!(device, ops => {
-        Box::new(TextDecoder::new(ops, &mut checkpoint, device, slice, (decoder, input_stage, head))?) as Box<dyn Model>
+        Box::new(TextDecoder::new(ops, &mut checkpoint, device, slice, (decoder, input_stage, texts, head))?) as Box<dyn Model>
     });
     let after = checkpoint.weights.totals();
     if slice == Slice::WHOLE {
@@ -97,15 +113,31 @@ struct TextDecoder<O: Ops> {
     layers: DecoderSlice<O>,
     /// Only in the first slice.
     input_stage: Option<InputStage>,
+    /// Reads the texts of a token classifier; only in the last slice of several.
+    texts: Option<TextReader>,
+    /// Whether a slice hands on the text.
+    labels_tokens: bool,
     /// Final norm and head; only in the last slice.
     last_stage: Option<(O::Norm, Head<O>)>,
     device: Device,
+}
+
+/// One request of a slice.
+struct Request {
+    /// Hidden states before the layers.
+    states: Vec<f32>,
+    /// The text whose tokens are labelled.
+    text: Option<TokenText>,
+    /// What the next slice gets beside the hidden states.
+    handed_on: Inputs,
 }
 
 /// What follows the layers.
 enum HeadForm {
     /// The layer `score` over the last token.
     Score(Classifier),
+    /// The named layer over every token.
+    Tokens(Labeller, &'static str),
     /// Pooling and the modules after it.
     Modules(SentenceModules),
 }
@@ -141,10 +173,11 @@ impl<O: Ops + Clone> TextDecoder<O> {
         checkpoint: &mut Checkpoint,
         device: &Device,
         slice: Slice,
-        (decoder, input_stage, head): (Decoder, Option<InputStage>, HeadForm),
+        (decoder, input_stage, texts, head): (Decoder, Option<InputStage>, Option<TextReader>, HeadForm),
     ) -> Result<Self, LoadError> {
         let model_config = &decoder.model_config;
         let (width, epsilon) = (model_config.width, model_config.epsilon);
+        let labels_tokens = matches!(head, HeadForm::Tokens(..));
         let mut last_stage = None;
         if slice.is_last() {
             let norm = decoder.final_norm.clone();
@@ -157,6 +190,7 @@ impl<O: Ops + Clone> TextDecoder<O> {
                     Head::after_decoder(&mut layers, classifier, width)?
                 }
                 HeadForm::Score(classifier) => Head::score(&mut layers, classifier, width)?,
+                HeadForm::Tokens(labeller, name) => Head::tokens(&mut layers, labeller, (name, width))?,
                 HeadForm::Modules(modules) => Head::embedding(&mut layers, modules, width)?,
             };
             last_stage = Some((ops.norm(norm.gamma, norm.beta, epsilon), head));
@@ -165,6 +199,8 @@ impl<O: Ops + Clone> TextDecoder<O> {
             layers: DecoderSlice::new(ops.clone(), decoder, false),
             ops,
             input_stage,
+            texts,
+            labels_tokens,
             last_stage,
             device: device.clone(),
         })
@@ -172,14 +208,29 @@ impl<O: Ops + Clone> TextDecoder<O> {
 }
 
 impl<O: Ops> TextDecoder<O> {
-    /// Returns the hidden states of a request before the layers.
-    fn read(&self, inputs: &Inputs, signature: &Signature) -> Result<Vec<f32>, ModelError> {
+    /// Reads a request, with its hidden states before the layers.
+    fn read(&self, inputs: &Inputs, signature: &Signature) -> Result<Request, ModelError> {
+        let hands_on = self.labels_tokens && self.last_stage.is_none();
+        let handed_on = if hands_on {
+            handed_on(inputs)
+        } else {
+            Inputs::new()
+        };
         let Some(input_stage) = &self.input_stage else {
             signature.check(inputs)?;
-            return states::values(inputs);
+            let text = self
+                .texts
+                .as_ref()
+                .map(|reader| reader.text_of(inputs))
+                .transpose()?;
+            return Ok(Request {
+                states: states::values(inputs)?,
+                text: text.flatten(),
+                handed_on,
+            });
         };
-        let windows = input_stage.reader.read(inputs)?;
-        let tokens = windows.first().map(|tokens| input_stage.visible(tokens));
+        let windows = input_stage.reader.read(inputs)?.into_iter().next();
+        let tokens = windows.as_ref().map(|tokens| input_stage.visible(tokens));
         let tokens = tokens.unwrap_or_default();
         match input_stage.end {
             Some(end) if tokens.last() != Some(&end) => Err(ModelError::BadInput {
@@ -188,34 +239,50 @@ impl<O: Ops> TextDecoder<O> {
                     .map_or_else(|| "input_ids".into(), |input| input.name.clone()),
                 reason: format!("its last token must be {end}, the end of the text, which is classified"),
             }),
-            _ => Ok(self.layers.embed(&tokens)),
+            _ => Ok(Request {
+                states: self.layers.embed(&tokens),
+                text: windows.and_then(|tokens| tokens.labelled),
+                handed_on,
+            }),
         }
     }
 
-    fn answer(&self, requests: &[Vec<f32>]) -> Result<BatchResults, ModelError> {
+    fn answer(&self, requests: &[Request]) -> Result<BatchResults, ModelError> {
         let (ops, width) = (&self.ops, self.layers.model_config().width);
-        let lengths = requests.iter().map(|states| self.layers.tokens(states));
-        let lengths: Vec<usize> = lengths.collect();
-        let states = self.layers.hidden_states(requests.concat(), &lengths);
+        let states: Vec<&[f32]> = requests.iter().map(|request| request.states.as_slice()).collect();
+        let lengths: Vec<usize> = states.iter().map(|states| self.layers.tokens(states)).collect();
+        let states = self.layers.hidden_states(states.concat(), &lengths);
         let states = states.map_err(|error| device_failed(&error))?;
         let Some((norm, head)) = &self.last_stage else {
             let states = ops.values(&states).map_err(|error| device_failed(&error))?;
-            return Ok(states::outputs(&states, width, &lengths, None));
+            let outputs = states::outputs(&states, width, &lengths, None);
+            let handed_on = requests.iter().map(|request| request.handed_on.as_slice());
+            return Ok(states::with_inputs(outputs, handed_on));
         };
         let states = ops.normalise(&states, norm);
         let masks: Vec<Vec<bool>> = lengths.iter().map(|length| vec![true; *length]).collect();
         let masks: Vec<&[bool]> = masks.iter().map(Vec::as_slice).collect();
-        head.outputs(ops, &states, width, &masks, &[])
+        let known = requests.iter().map(|request| {
+            vec![KnownText {
+                second: None,
+                labelled: request.text.as_ref(),
+            }]
+        });
+        head.outputs(ops, &states, width, &masks, &known.collect::<Vec<_>>())
     }
 }
 
 impl<O: Ops> Model for TextDecoder<O> {
     fn signature(&self) -> Signature {
         let model_config = self.layers.model_config();
-        match &self.input_stage {
-            Some(input_stage) => input_stage.reader.signature(),
-            None => states::signature(Extent::UpTo(model_config.context), model_config.width, false),
+        if let Some(input_stage) = &self.input_stage {
+            return input_stage.reader.signature();
         }
+        let mut signature = states::signature(Extent::UpTo(model_config.context), model_config.width, false);
+        if self.labels_tokens {
+            signature.inputs.extend(labelled_inputs());
+        }
+        signature
     }
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
@@ -224,7 +291,7 @@ impl<O: Ops> Model for TextDecoder<O> {
             &self.device,
             batch,
             |inputs| self.read(inputs, &signature),
-            Vec::len,
+            |request| request.states.len(),
             |requests| self.answer(requests),
         )
     }

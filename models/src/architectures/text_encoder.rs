@@ -1,23 +1,24 @@
-//! Text encoders: classification, question answering and embeddings by any architecture with a
+//! Text encoders: classification, token classification, question answering and embeddings by any architecture with a
 //! [`TextForm`](super::text_form::TextForm).
 //!
 //! Inputs: `input_ids` INT64 `[sequence]`, optionally with `attention_mask` and, if the model has token types,
 //! `token_type_ids` of the same shape; or, if the checkpoint has a `tokenizer.json`, `text` BYTES `[1]` and optionally
 //! `text_pair`. Text beyond the context is truncated, of a pair the longer text; the context of a question is split into
 //! overlapping windows ([`super::text`]). Outputs: [`Classifier::outputs`](crate::tasks::classification::Classifier),
-//! [`span_outputs`](crate::tasks::answer_span::span_outputs), or `embedding` FP32 `[width]`.
+//! [`span_outputs`](crate::tasks::answer_span::span_outputs), [`Labeller::outputs`](crate::tasks::labelling::Labeller), or
+//! `embedding` FP32 `[width]`.
 //!
 //! As slices, all but the last return `hidden_states` FP32 `[sequence, width]` and `attention_mask` INT64 `[sequence]`,
 //! which all but the first take. A slice has only the first window of a context, and the last one no text for an answer:
-//! it returns logits only.
+//! it returns logits only. Those of a token classifier also hand on the text.
 
 use std::sync::Arc;
 
 use super::encoder::{Bias, Block, Distances};
 use super::layers::Layers;
-use super::text::{TextReader, Texts, Tokens};
+use super::text::{TextReader, Texts, Tokens, handed_on, labelled_inputs};
 use super::text_form::{Embeddings, PositionScheme, Projection, TextForm};
-use super::text_head::{Head, HeadKind, TextTask};
+use super::text_head::{Head, HeadKind, KnownText, TextTask};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::decoder::t5::bucket;
 use crate::device::{Device, with_ops};
@@ -29,8 +30,10 @@ use crate::runtime::loaded::Built;
 use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::slice::Slice;
 use crate::runtime::tensor;
+use crate::tasks::entities::AggregationStrategy;
+use crate::tasks::labelling::TokenText;
 
-/// Builds a text encoder, or a slice of it.
+/// Builds a text encoder, or a slice of it; `strategy` is that of a token classifier.
 ///
 /// # Errors
 /// [`LoadError`], naming the key or tensor.
@@ -40,11 +43,12 @@ pub(super) fn build(
     checkpoint: &mut Checkpoint,
     device: &Device,
     slice: Slice,
+    strategy: AggregationStrategy,
 ) -> Result<Built, LoadError> {
     let mut form = form(&checkpoint.config)?;
     let modules = checkpoint.sentence.take();
     let max_tokens = modules.as_ref().and_then(|modules| modules.max_tokens);
-    let head = HeadKind::read(task, &checkpoint.config, modules)?;
+    let head = HeadKind::read(task, &checkpoint.config, modules, strategy)?;
     let (task, labels) = head.described();
     let base = format!("{}.", form.base);
     checkpoint.weights.expect_base(&base);
@@ -79,6 +83,10 @@ struct TextEncoder<O: Ops> {
     context: usize,
     /// Only in the first slice.
     input_stage: Option<InputStage<O>>,
+    /// Reads the texts of a token classifier; only in the last slice of several.
+    texts: Option<TextReader>,
+    /// Whether a slice hands on the text.
+    labels_tokens: bool,
     blocks: Vec<Arc<Block<O>>>,
     position_bias: Option<O::Matrix>,
     /// Only in the last slice.
@@ -99,6 +107,32 @@ struct InputStage<O: Ops> {
     before_norm: Option<O::Linear>,
     norm: O::Norm,
     after_norm: Option<O::Linear>,
+}
+
+/// One request of a slice.
+struct Request {
+    /// Its sequences: several only of a question with a long context.
+    sequences: Vec<Sequence>,
+    /// The text whose tokens are labelled, if it came with hidden states.
+    text: Option<TokenText>,
+    /// What the next slice gets beside the hidden states.
+    handed_on: Inputs,
+}
+
+impl Request {
+    fn known(&self) -> Vec<KnownText<'_>> {
+        let known = self.sequences.iter().map(|sequence| match sequence {
+            Sequence::Tokens(tokens) => KnownText {
+                second: tokens.second.as_ref(),
+                labelled: tokens.labelled.as_ref(),
+            },
+            Sequence::States { .. } => KnownText {
+                second: None,
+                labelled: self.text.as_ref(),
+            },
+        });
+        known.collect()
+    }
 }
 
 /// Input of a slice: one sequence of a request.
@@ -127,10 +161,14 @@ impl Sequence {
 
 impl<O: Ops> Model for TextEncoder<O> {
     fn signature(&self) -> Signature {
-        match &self.input_stage {
-            Some(input_stage) => input_stage.reader.signature(),
-            None => states::signature(Extent::UpTo(self.context), self.width, true),
+        if let Some(input_stage) = &self.input_stage {
+            return input_stage.reader.signature();
         }
+        let mut signature = states::signature(Extent::UpTo(self.context), self.width, true);
+        if self.labels_tokens {
+            signature.inputs.extend(labelled_inputs());
+        }
+        signature
     }
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
@@ -139,7 +177,13 @@ impl<O: Ops> Model for TextEncoder<O> {
             &self.device,
             batch,
             |inputs| self.read(inputs, &signature),
-            |request| request.iter().map(|sequence| sequence.mask().len()).sum(),
+            |request| {
+                request
+                    .sequences
+                    .iter()
+                    .map(|sequence| sequence.mask().len())
+                    .sum()
+            },
             |requests| self.answer(requests),
         )
     }
@@ -156,12 +200,13 @@ impl<O: Ops> TextEncoder<O> {
     ) -> Result<Box<dyn Model>, LoadError> {
         let texts = match head {
             HeadKind::Spans => Texts::QuestionAndContext,
+            HeadKind::Tokens(_) => Texts::Labelled,
             _ => Texts::OneOrTwo,
         };
+        let mut limits = form.embeddings.limits;
+        limits.context = names.max_tokens.unwrap_or(limits.context).min(limits.context);
         let mut input_stage = None;
         if slice.is_first() {
-            let mut limits = form.embeddings.limits;
-            limits.context = names.max_tokens.unwrap_or(limits.context).min(limits.context);
             let mut reader = TextReader::new(checkpoint.tokenizer.as_ref(), limits, texts)?;
             reader.whole = slice.is_last();
             let mut layers = Layers {
@@ -170,6 +215,9 @@ impl<O: Ops> TextEncoder<O> {
             };
             input_stage = Some(InputStage::take(&mut layers, form, names, reader)?);
         }
+        let labels_tokens = texts == Texts::Labelled;
+        let reader = (labels_tokens && slice.is_last() && !slice.is_first())
+            .then(|| TextReader::new(checkpoint.tokenizer.as_ref(), limits, texts));
         let mut layers = Layers {
             ops: &ops,
             weights: &mut checkpoint.weights,
@@ -191,6 +239,8 @@ impl<O: Ops> TextEncoder<O> {
             width: form.encoder.width,
             context: form.embeddings.limits.context,
             input_stage,
+            texts: reader.transpose()?,
+            labels_tokens,
             blocks,
             position_bias,
             last_stage,
@@ -198,10 +248,20 @@ impl<O: Ops> TextEncoder<O> {
         }))
     }
 
-    fn read(&self, inputs: &Inputs, signature: &Signature) -> Result<Vec<Sequence>, ModelError> {
+    fn read(&self, inputs: &Inputs, signature: &Signature) -> Result<Request, ModelError> {
+        let hands_on = self.labels_tokens && self.last_stage.is_none();
+        let handed_on = if hands_on {
+            handed_on(inputs)
+        } else {
+            Inputs::new()
+        };
         if let Some(input_stage) = &self.input_stage {
             let windows = input_stage.reader.read(inputs)?.into_iter();
-            return Ok(windows.map(|tokens| Sequence::Tokens(Box::new(tokens))).collect());
+            return Ok(Request {
+                sequences: windows.map(|tokens| Sequence::Tokens(Box::new(tokens))).collect(),
+                text: None,
+                handed_on,
+            });
         }
         signature.check(inputs)?;
         let values = states::values(inputs)?;
@@ -218,12 +278,21 @@ impl<O: Ops> TextEncoder<O> {
         if !mask.contains(&true) {
             return Err(bad("it masks every token"));
         }
-        Ok(vec![Sequence::States { values, mask }])
+        let text = self
+            .texts
+            .as_ref()
+            .map(|reader| reader.text_of(inputs))
+            .transpose()?;
+        Ok(Request {
+            sequences: vec![Sequence::States { values, mask }],
+            text: text.flatten(),
+            handed_on,
+        })
     }
 
-    fn answer(&self, requests: &[Vec<Sequence>]) -> Result<BatchResults, ModelError> {
+    fn answer(&self, requests: &[Request]) -> Result<BatchResults, ModelError> {
         let (ops, width) = (&self.ops, self.width);
-        let sequences: Vec<&Sequence> = requests.iter().flatten().collect();
+        let sequences: Vec<&Sequence> = requests.iter().flat_map(|request| &request.sequences).collect();
         let masks: Vec<&[bool]> = sequences.iter().map(|sequence| sequence.mask()).collect();
         let embedded = if let Some(input_stage) = &self.input_stage {
             input_stage.embedded(ops, &sequences)
@@ -242,16 +311,16 @@ impl<O: Ops> TextEncoder<O> {
         let Some((norm, head)) = &self.last_stage else {
             let lengths: Vec<usize> = masks.iter().map(|mask| mask.len()).collect();
             let states = ops.values(&states).map_err(|error| device_failed(&error))?;
-            return Ok(states::outputs(&states, width, &lengths, Some(&masks)));
+            let outputs = states::outputs(&states, width, &lengths, Some(&masks));
+            let handed_on = requests.iter().map(|request| request.handed_on.as_slice());
+            return Ok(states::with_inputs(outputs, handed_on));
         };
         let states = match norm {
             Some(norm) => ops.normalise(&states, norm),
             None => states,
         };
-        let tokens = requests
-            .iter()
-            .map(|request| request.iter().map(Sequence::tokens).collect());
-        head.outputs(ops, &states, width, &masks, &tokens.collect::<Vec<_>>())
+        let known: Vec<_> = requests.iter().map(Request::known).collect();
+        head.outputs(ops, &states, width, &masks, &known)
     }
 }
 

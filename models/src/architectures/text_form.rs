@@ -31,6 +31,8 @@ pub(super) struct TextForm {
     pub classifier: HeadForm,
     /// Head of a question answering model.
     pub spans: HeadForm,
+    /// Head of a token classifier.
+    pub tokens: HeadForm,
 }
 
 /// Sum of a token's, its position's and its type's vector, normalised.
@@ -155,6 +157,12 @@ impl HeadForm {
         dense: None,
         output: "qa_outputs",
     };
+
+    /// Head of most token classifiers: one layer.
+    pub(super) const TOKENS: Self = Self {
+        output: "classifier",
+        ..Self::SPANS
+    };
 }
 
 impl TextForm {
@@ -207,6 +215,7 @@ impl TextForm {
             distances: None,
             classifier,
             spans: HeadForm::SPANS,
+            tokens: HeadForm::TOKENS,
         })
     }
 

@@ -1,7 +1,7 @@
 //! Heads of text encoders: what the last slice computes from the vectors of the tokens.
 
 use super::layers::Layers;
-use super::text::Tokens;
+use super::text::SecondText;
 use super::text_form::{DenseForm, HeadForm, TextForm};
 use crate::checkpoint::sentence::SentenceModules;
 use crate::checkpoint::{Config, LoadError};
@@ -13,6 +13,8 @@ use crate::runtime::tensor::Tensor;
 use crate::tasks::answer_span::span_outputs;
 use crate::tasks::classification::Classifier;
 use crate::tasks::embedding::{Pooling, normalised, pooled};
+use crate::tasks::entities::AggregationStrategy;
+use crate::tasks::labelling::{Labeller, TokenText};
 
 /// What a text encoder answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +23,8 @@ pub(super) enum TextTask {
     Classification,
     /// The span of a context that answers a question.
     QuestionAnswering,
+    /// A label for every token of a text.
+    TokenClassification,
     /// A vector of a text.
     Embedding,
 }
@@ -31,6 +35,8 @@ pub(super) enum HeadKind {
     Classes(Classifier),
     /// Start and end of a span.
     Spans,
+    /// Labels of the tokens.
+    Tokens(Labeller),
     /// A vector; the modules of sentence-transformers, or the mean of the tokens without them.
     Embedding(SentenceModules),
 }
@@ -45,6 +51,11 @@ pub(super) enum Head<O: Ops> {
     },
     /// Two logits of each token.
     Spans(HeadLayers<O>),
+    /// Logits of each token.
+    Tokens {
+        layers: HeadLayers<O>,
+        labeller: Labeller,
+    },
     /// Vectors.
     Embedding {
         pooling: Pooling,
@@ -52,6 +63,15 @@ pub(super) enum Head<O: Ops> {
         width: usize,
         normalise: bool,
     },
+}
+
+/// What is known of the text of a sequence, beside its hidden states.
+#[derive(Clone, Copy, Default)]
+pub(super) struct KnownText<'a> {
+    /// The second text of a pair.
+    pub second: Option<&'a SecondText>,
+    /// The text whose tokens are labelled.
+    pub labelled: Option<&'a TokenText>,
 }
 
 /// An optional layer with activation and norm, and the output layer.
@@ -62,7 +82,7 @@ pub(super) struct HeadLayers<O: Ops> {
 }
 
 impl HeadKind {
-    /// Reads what the configuration says about a task.
+    /// Reads what the configuration says about a task; `strategy` is that of a token classifier.
     ///
     /// # Errors
     /// [`LoadError`], naming the key.
@@ -70,8 +90,10 @@ impl HeadKind {
         task: TextTask,
         config: &Config,
         modules: Option<SentenceModules>,
+        strategy: AggregationStrategy,
     ) -> Result<Self, LoadError> {
         match task {
+            TextTask::TokenClassification => Ok(Self::Tokens(Labeller::read(config, strategy)?)),
             TextTask::Classification => Ok(Self::Classes(Classifier::read(config)?)),
             TextTask::QuestionAnswering if config.labels()?.len() != 2 => {
                 Err(config.invalid_value("id2label", "a span needs two labels, its start and its end"))
@@ -86,6 +108,7 @@ impl HeadKind {
         match self {
             Self::Classes(classifier) => (classifier.task(), classifier.labels()),
             Self::Spans => (Task::QuestionAnswering, Vec::new()),
+            Self::Tokens(labeller) => (Task::TokenClassification, labeller.labels()),
             Self::Embedding(_) => (Task::Embedding, Vec::new()),
         }
     }
@@ -108,6 +131,10 @@ impl<O: Ops> Head<O> {
                 classifier,
             },
             HeadKind::Spans => Self::Spans(HeadLayers::take(layers, form, &form.spans, 2)?),
+            HeadKind::Tokens(labeller) => Self::Tokens {
+                layers: HeadLayers::take(layers, form, &form.tokens, labeller.len())?,
+                labeller,
+            },
             HeadKind::Embedding(modules) => Self::embedding(layers, modules, form.encoder.width)?,
         })
     }
@@ -121,17 +148,25 @@ impl<O: Ops> Head<O> {
         classifier: Classifier,
         width: usize,
     ) -> Result<Self, LoadError> {
-        let columns = classifier.len();
-        let bias = layers.weights.contains("score.bias");
-        let output = layers.linear_with("score", width, columns, bias)?;
         Ok(Self::Classes {
             pooling: Pooling::Last,
-            layers: HeadLayers {
-                dense: None,
-                output,
-                columns,
-            },
+            layers: HeadLayers::alone(layers, "score", width, classifier.len())?,
             classifier,
+        })
+    }
+
+    /// Takes the head of a token classifier whose layers are those of a language model: one layer over every token.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn tokens(
+        layers: &mut Layers<'_, O>,
+        labeller: Labeller,
+        (name, width): (&str, usize),
+    ) -> Result<Self, LoadError> {
+        Ok(Self::Tokens {
+            layers: HeadLayers::alone(layers, name, width, labeller.len())?,
+            labeller,
         })
     }
 
@@ -187,6 +222,8 @@ impl<O: Ops> Head<O> {
     /// Returns the outputs of requests. The rows of `states` are tokens, `width` wide and grouped by sequence; `requests`
     /// are the sequences of each request, `masks` which of their tokens are visible.
     ///
+    /// A token classifier answers for the visible tokens.
+    ///
     /// # Errors
     /// [`ModelError::Failed`] with the message of the device.
     pub(super) fn outputs(
@@ -195,7 +232,7 @@ impl<O: Ops> Head<O> {
         states: &O::Matrix,
         width: usize,
         masks: &[&[bool]],
-        requests: &[Vec<Option<&Tokens>>],
+        requests: &[Vec<KnownText<'_>>],
     ) -> Result<BatchResults, ModelError> {
         match self {
             Self::Classes {
@@ -211,12 +248,23 @@ impl<O: Ops> Head<O> {
                 let logits = rows(ops, &layers.logits(ops, states), layers.columns)?;
                 let (mut logits, mut lengths) = (logits.into_iter(), masks.iter().map(|mask| mask.len()));
                 let outputs = requests.iter().map(|sequences| {
-                    let windows = sequences.iter().map(|tokens| {
+                    let windows = sequences.iter().map(|known| {
                         let length = lengths.next().unwrap_or_default();
-                        let context = tokens.and_then(|tokens| tokens.second.as_ref());
-                        (context, logits.by_ref().take(length).collect())
+                        (known.second, logits.by_ref().take(length).collect())
                     });
                     span_outputs(&windows.collect::<Vec<_>>())
+                });
+                Ok(outputs.collect())
+            }
+            Self::Tokens { layers, labeller } => {
+                let logits = rows(ops, &layers.logits(ops, states), layers.columns)?;
+                let mut logits = logits.into_iter();
+                let texts = requests.iter().map(|sequences| sequences.first()?.labelled);
+                let outputs = masks.iter().zip(texts).map(|(mask, text)| {
+                    let own = logits.by_ref().take(mask.len()).zip(*mask);
+                    let visible: Vec<Vec<f32>> =
+                        own.filter(|(_, visible)| **visible).map(|(row, _)| row).collect();
+                    labeller.outputs(&visible, text)
                 });
                 Ok(outputs.collect())
             }
@@ -246,6 +294,21 @@ impl<O: Ops> Head<O> {
 }
 
 impl<O: Ops> HeadLayers<O> {
+    /// Takes an output layer alone; it may lack a bias.
+    fn alone(
+        layers: &mut Layers<'_, O>,
+        name: &str,
+        width: usize,
+        columns: usize,
+    ) -> Result<Self, LoadError> {
+        let bias = layers.weights.contains(&format!("{name}.bias"));
+        Ok(Self {
+            dense: None,
+            output: layers.linear_with(name, width, columns, bias)?,
+            columns,
+        })
+    }
+
     fn take(
         layers: &mut Layers<'_, O>,
         form: &TextForm,

@@ -16,6 +16,8 @@ pub(super) struct Family {
     pub(super) generator: &'static str,
     /// The sequence classifier, if transformers has one.
     pub(super) classifier: Option<&'static str>,
+    /// The token classifier and its output layer, if transformers has one.
+    pub(super) token_classifier: Option<(&'static str, &'static str)>,
     /// The base model, if it gives embeddings.
     pub(super) base_model: Option<&'static str>,
     /// `model_type` of its `config.json`.
@@ -51,11 +53,22 @@ macro_rules! family {
         Family {
             generator: $generator,
             classifier: Some(concat!($prefix, "ForSequenceClassification")),
+            token_classifier: None,
             base_model: Some(concat!($prefix, "Model")),
             model_type: $model_type,
             base: $base,
             head: $head,
             read: ReadFn::Sliced($read),
+        }
+    };
+}
+
+/// A family of which transformers also has a token classifier; `score` or `classifier` is its output layer.
+macro_rules! token_family {
+    ($layer:literal, $prefix:literal, $($more:tt)+) => {
+        Family {
+            token_classifier: Some((concat!($prefix, "ForTokenClassification"), $layer)),
+            ..family!($prefix, $($more)+)
         }
     };
 }
@@ -80,6 +93,7 @@ const fn encoder_decoder(
     Family {
         generator,
         classifier: None,
+        token_classifier: None,
         base_model: None,
         model_type,
         base,
@@ -90,7 +104,8 @@ const fn encoder_decoder(
 
 /// All families.
 pub(super) const FAMILIES: &[Family] = &[
-    family!(
+    token_family!(
+        "classifier",
         "GPT2",
         "GPT2LMHeadModel",
         "gpt2",
@@ -99,19 +114,56 @@ pub(super) const FAMILIES: &[Family] = &[
         gpt2::read
     ),
     family!("OPT", "opt", "model.", HeadForm::TIED, opt::read),
-    family!("Llama", "llama", "model.", HeadForm::SEPARATE, llama::read),
-    family!("Mistral", "mistral", "model.", HeadForm::SEPARATE, mistral::read),
-    family!("Qwen2", "qwen2", "model.", HeadForm::SEPARATE, qwen::read_2),
-    family!("Qwen3", "qwen3", "model.", HeadForm::SEPARATE, qwen::read_3),
-    family!("Mixtral", "mixtral", "model.", HeadForm::SEPARATE, mixtral::read),
-    family!(
+    token_family!(
+        "score",
+        "Llama",
+        "llama",
+        "model.",
+        HeadForm::SEPARATE,
+        llama::read
+    ),
+    token_family!(
+        "score",
+        "Mistral",
+        "mistral",
+        "model.",
+        HeadForm::SEPARATE,
+        mistral::read
+    ),
+    token_family!(
+        "score",
+        "Qwen2",
+        "qwen2",
+        "model.",
+        HeadForm::SEPARATE,
+        qwen::read_2
+    ),
+    token_family!(
+        "score",
+        "Qwen3",
+        "qwen3",
+        "model.",
+        HeadForm::SEPARATE,
+        qwen::read_3
+    ),
+    token_family!(
+        "score",
+        "Mixtral",
+        "mixtral",
+        "model.",
+        HeadForm::SEPARATE,
+        mixtral::read
+    ),
+    token_family!(
+        "score",
         "Qwen2Moe",
         "qwen2_moe",
         "model.",
         HeadForm::SEPARATE,
         qwen::read_2_moe
     ),
-    family!(
+    token_family!(
+        "score",
         "Qwen3Moe",
         "qwen3_moe",
         "model.",
@@ -119,37 +171,81 @@ pub(super) const FAMILIES: &[Family] = &[
         qwen::read_3_moe
     ),
     unclassified!("Olmoe", "olmoe", HeadForm::SEPARATE, olmo::read_moe),
-    family!("Phi3", "phi3", "model.", HeadForm::SEPARATE, phi3::read),
-    family!("Phi", "phi", "model.", HeadForm::BIASED, phi::read),
+    token_family!("score", "Phi3", "phi3", "model.", HeadForm::SEPARATE, phi3::read),
+    token_family!("score", "Phi", "phi", "model.", HeadForm::BIASED, phi::read),
     family!("Granite", "granite", "model.", HeadForm::SEPARATE, granite::read),
     family!("Olmo", "olmo", "model.", HeadForm::SEPARATE, olmo::read_1),
     family!("Olmo2", "olmo2", "model.", HeadForm::SEPARATE, olmo::read_2),
     family!("Olmo3", "olmo3", "model.", HeadForm::SEPARATE, olmo::read_3),
-    family!(
+    token_family!(
+        "score",
         "StableLm",
         "stablelm",
         "model.",
         HeadForm::SEPARATE,
         stablelm::read
     ),
-    family!(
+    token_family!(
+        "score",
         "Starcoder2",
         "starcoder2",
         "model.",
         HeadForm::TIED,
         starcoder2::read
     ),
-    family!("SmolLM3", "smollm3", "model.", HeadForm::TIED, smollm3::read),
+    token_family!(
+        "score",
+        "SmolLM3",
+        "smollm3",
+        "model.",
+        HeadForm::TIED,
+        smollm3::read
+    ),
     family!("Cohere", "cohere", "model.", HeadForm::TIED, cohere::read_1),
     family!("Cohere2", "cohere2", "model.", HeadForm::TIED, cohere::read_2),
-    family!("Falcon", "falcon", "transformer.", HeadForm::TIED, falcon::read),
-    family!("GPTNeo", "gpt_neo", "transformer.", HeadForm::TIED, gpt_neo::read),
-    family!("Bloom", "bloom", "transformer.", HeadForm::TIED, bloom::read),
-    family!("Mpt", "mpt", "transformer.", HeadForm::TIED, mpt::read),
+    token_family!(
+        "classifier",
+        "Falcon",
+        "falcon",
+        "transformer.",
+        HeadForm::TIED,
+        falcon::read
+    ),
+    token_family!(
+        "classifier",
+        "GPTNeo",
+        "gpt_neo",
+        "transformer.",
+        HeadForm::TIED,
+        gpt_neo::read
+    ),
+    token_family!(
+        "classifier",
+        "Bloom",
+        "bloom",
+        "transformer.",
+        HeadForm::TIED,
+        bloom::read
+    ),
+    token_family!(
+        "classifier",
+        "Mpt",
+        "mpt",
+        "transformer.",
+        HeadForm::TIED,
+        mpt::read
+    ),
     // As configurations name it that are older than the class in transformers.
     family!("MPT", "mpt", "transformer.", HeadForm::TIED, mpt::read),
-    family!("Gemma", "gemma", "model.", HeadForm::TIED, gemma::read_1),
-    family!("Gemma2", "gemma2", "model.", HeadForm::TIED, gemma::read_2),
+    token_family!("score", "Gemma", "gemma", "model.", HeadForm::TIED, gemma::read_1),
+    token_family!(
+        "score",
+        "Gemma2",
+        "gemma2",
+        "model.",
+        HeadForm::TIED,
+        gemma::read_2
+    ),
     family!(
         "Gemma3Text",
         "Gemma3ForCausalLM",
@@ -158,7 +254,8 @@ pub(super) const FAMILIES: &[Family] = &[
         HeadForm::TIED,
         gemma::read_3
     ),
-    family!(
+    token_family!(
+        "classifier",
         "GPTNeoX",
         "gpt_neox",
         "gpt_neox.",
@@ -166,17 +263,25 @@ pub(super) const FAMILIES: &[Family] = &[
         gpt_neox::read
     ),
     family!("GPTJ", "gptj", "transformer.", HeadForm::BIASED, gptj::read),
-    family!("Glm", "glm", "model.", HeadForm::SEPARATE, glm::read_1),
-    family!("Glm4", "glm4", "model.", HeadForm::SEPARATE, glm::read_4),
+    token_family!("score", "Glm", "glm", "model.", HeadForm::SEPARATE, glm::read_1),
+    token_family!("score", "Glm4", "glm4", "model.", HeadForm::SEPARATE, glm::read_4),
     unclassified!("Glm4Moe", "glm4_moe", HeadForm::SEPARATE, glm::read_4_moe),
-    family!(
+    token_family!(
+        "score",
         "Nemotron",
         "nemotron",
         "model.",
         HeadForm::SEPARATE,
         nemotron::read
     ),
-    family!("Exaone4", "exaone4", "model.", HeadForm::SEPARATE, exaone4::read),
+    token_family!(
+        "score",
+        "Exaone4",
+        "exaone4",
+        "model.",
+        HeadForm::SEPARATE,
+        exaone4::read
+    ),
     unclassified!("Ernie4_5", "ernie4_5", HeadForm::TIED, ernie::read),
     unclassified!(
         "Ernie4_5_Moe",
@@ -184,15 +289,30 @@ pub(super) const FAMILIES: &[Family] = &[
         HeadForm::TIED_WITH_KEY,
         ernie::read_moe
     ),
-    family!(
+    token_family!(
+        "score",
         "SeedOss",
         "seed_oss",
         "model.",
         HeadForm::SEPARATE,
         seed_oss::read
     ),
-    family!("Arcee", "arcee", "model.", HeadForm::SEPARATE, arcee::read),
-    family!("Helium", "helium", "model.", HeadForm::SEPARATE, helium::read),
+    token_family!(
+        "score",
+        "Arcee",
+        "arcee",
+        "model.",
+        HeadForm::SEPARATE,
+        arcee::read
+    ),
+    token_family!(
+        "score",
+        "Helium",
+        "helium",
+        "model.",
+        HeadForm::SEPARATE,
+        helium::read
+    ),
     family!(
         "HunYuanDenseV1",
         "hunyuan_v1_dense",
@@ -200,22 +320,28 @@ pub(super) const FAMILIES: &[Family] = &[
         HeadForm::SEPARATE,
         hunyuan::read
     ),
-    unclassified!("Apertus", "apertus", HeadForm::SEPARATE, apertus::read),
-    family!(
+    Family {
+        token_classifier: Some(("ApertusForTokenClassification", "score")),
+        ..unclassified!("Apertus", "apertus", HeadForm::SEPARATE, apertus::read)
+    },
+    token_family!(
+        "score",
         "Ministral",
         "ministral",
         "model.",
         HeadForm::SEPARATE,
         mistral::read
     ),
-    family!(
+    token_family!(
+        "score",
         "Ministral3",
         "ministral3",
         "model.",
         HeadForm::SEPARATE,
         ministral::read_3
     ),
-    family!(
+    token_family!(
+        "classifier",
         "GPTBigCode",
         "gpt_bigcode",
         "transformer.",
@@ -223,7 +349,14 @@ pub(super) const FAMILIES: &[Family] = &[
         gpt_bigcode::read
     ),
     unclassified!("GraniteMoe", "granitemoe", HeadForm::SEPARATE, granite::read_moe),
-    family!("GptOss", "gpt_oss", "model.", HeadForm::SEPARATE, gpt_oss::read),
+    token_family!(
+        "score",
+        "GptOss",
+        "gpt_oss",
+        "model.",
+        HeadForm::SEPARATE,
+        gpt_oss::read
+    ),
     family!("Phimoe", "phimoe", "model.", HeadForm::WITH_KEY, phimoe::read),
     // As Microsoft's configurations name it.
     family!("PhiMoE", "phimoe", "model.", HeadForm::WITH_KEY, phimoe::read),
@@ -234,7 +367,8 @@ pub(super) const FAMILIES: &[Family] = &[
         HeadForm::SEPARATE,
         deepseek::read_2
     ),
-    family!(
+    token_family!(
+        "score",
         "DeepseekV3",
         "deepseek_v3",
         "model.",

@@ -13,6 +13,8 @@ pub(crate) enum DecoderTask {
     Generation,
     /// Classes of a text.
     Classification,
+    /// A label for every token of a text.
+    TokenClassification,
     /// A vector of a text.
     Embedding,
 }
@@ -30,10 +32,16 @@ impl Found {
     pub(crate) fn name(&self) -> &'static str {
         let name = match self.task {
             DecoderTask::Classification => self.family.classifier,
+            DecoderTask::TokenClassification => self.family.token_classifier.map(|(name, _)| name),
             DecoderTask::Embedding => self.family.base_model,
             DecoderTask::Generation => None,
         };
         name.unwrap_or(self.family.generator)
+    }
+
+    /// Name of the output layer of a token classifier.
+    pub(crate) fn token_layer(&self) -> &'static str {
+        self.family.token_classifier.map_or("score", |(_, layer)| layer)
     }
 }
 
@@ -52,7 +60,13 @@ const BUFFERS: [&str; 5] = [
 /// The supported classes of language models.
 pub(crate) fn supported() -> Vec<&'static str> {
     let names = FAMILIES.iter().flat_map(|family| {
-        let names = [Some(family.generator), family.classifier, family.base_model];
+        let tokens = family.token_classifier.map(|(name, _)| name);
+        let names = [
+            Some(family.generator),
+            family.classifier,
+            tokens,
+            family.base_model,
+        ];
         names.into_iter().flatten()
     });
     names.collect()
@@ -222,6 +236,10 @@ pub(crate) fn of_config(config: &Config) -> Result<Option<Found>, LoadError> {
         let names = [
             (Some(family.generator), DecoderTask::Generation),
             (family.classifier, DecoderTask::Classification),
+            (
+                family.token_classifier.map(|(name, _)| name),
+                DecoderTask::TokenClassification,
+            ),
             (family.base_model, DecoderTask::Embedding),
         ];
         let (_, task) = names
@@ -240,7 +258,8 @@ pub(crate) fn of_config(config: &Config) -> Result<Option<Found>, LoadError> {
 pub(crate) fn of_checkpoint(checkpoint: &Checkpoint) -> Result<Option<Found>, LoadError> {
     let config = &checkpoint.config;
     let by_class = of_config(config)?;
-    let states_head = by_class.is_some_and(|found| found.task == DecoderTask::Classification);
+    let heads = [DecoderTask::Classification, DecoderTask::TokenClassification];
+    let states_head = by_class.is_some_and(|found| heads.contains(&found.task));
     let is_embedding = checkpoint.sentence.is_some() && !states_head;
     let has_score = config.class()?.is_none() && checkpoint.weights.contains(SCORE);
     if !is_embedding && !has_score {

@@ -21,20 +21,26 @@ const fn wrong(
 
 const T5: [&str; 2] = ["t5", "config.json"];
 
-const WRONG: [Wrong; 28] = [
+const WRONG: [Wrong; 29] = [
     wrong(GPT2, "GPT2LMHeadModel", "Gpt9", "T5ForConditionalGeneration"),
     // Of the same type, but with another head.
     wrong(
         LLAMA,
         "LlamaForCausalLM",
-        "LlamaForTokenClassification",
-        "names the architecture `LlamaForTokenClassification`",
+        "LlamaForQuestionAnswering",
+        "names the architecture `LlamaForQuestionAnswering`",
     ),
     wrong(
         LLAMA,
         "LlamaForCausalLM",
         "LlamaForSequenceClassification",
         "`LlamaForSequenceClassification` does not generate text",
+    ),
+    wrong(
+        LLAMA,
+        "LlamaForCausalLM",
+        "LlamaForTokenClassification",
+        "`LlamaForTokenClassification` does not generate text",
     ),
     wrong(
         T5,

@@ -29,6 +29,20 @@ pub(crate) fn values(inputs: &[tensor::Tensor]) -> Result<Vec<f32>, ModelError> 
     Ok(found.map(tensor::Tensor::to_f32).transpose()?.unwrap_or_default())
 }
 
+/// Adds to the outputs of each request the inputs that the next slice also gets.
+pub(crate) fn with_inputs<'a>(
+    outputs: BatchResults,
+    inputs: impl Iterator<Item = &'a [tensor::Tensor]>,
+) -> BatchResults {
+    let pairs = outputs.into_iter().zip(inputs);
+    let added = pairs.map(|(outputs, inputs)| {
+        let mut outputs = outputs?;
+        outputs.extend_from_slice(inputs);
+        Ok(outputs)
+    });
+    added.collect()
+}
+
 /// Builds the outputs of every slice but the last: the states of each sequence, which follow each other in `states`,
 /// and its `mask` if there is one.
 pub(crate) fn outputs(

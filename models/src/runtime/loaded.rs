@@ -56,6 +56,9 @@ pub enum Task {
     Ranking,
     /// A span of the context: `start_logits` and `end_logits` FP32 `[sequence]`.
     QuestionAnswering,
+    /// A label for every token of a text: `logits` FP32 `[tokens, labels]`, `confidence` FP32 `[1]`, and the [entities](crate::entities)
+    /// of the text.
+    TokenClassification,
     /// Objects in an image: `boxes` FP32 `[found, 4]`, and one crop per object as input of a downstream task.
     Detection,
     /// Text that continues the prompt: `text` BYTES `[1]` and its confidence ([`crate::language`]).

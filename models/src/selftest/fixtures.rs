@@ -49,7 +49,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 36] = [
+pub const ALL: [Fixture; 37] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -57,6 +57,10 @@ pub const ALL: [Fixture; 36] = [
     fixture!(
         "bert-question-answering",
         Some(file!("bert-question-answering", "tokenizer.json"))
+    ),
+    fixture!(
+        "bert-token-classification",
+        Some(file!("bert-token-classification", "tokenizer.json"))
     ),
     fixture!("distilbert"),
     fixture!("roberta"),

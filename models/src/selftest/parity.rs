@@ -202,7 +202,13 @@ mod tests {
 
     /// Returns the name of a class without its head. The weights of XLM-RoBERTa, CamemBERT and data2vec are read by RoBERTa's form.
     fn form(class: &str) -> String {
-        let body = ["ForSequenceClassification", "ForQuestionAnswering", "Model"]
+        let heads = [
+            "ForSequenceClassification",
+            "ForQuestionAnswering",
+            "ForTokenClassification",
+            "Model",
+        ];
+        let body = heads
             .iter()
             .find_map(|head| class.strip_suffix(head))
             .unwrap_or(class);

@@ -1,6 +1,8 @@
-//! What models answer: outputs of classifiers, question answering and embeddings from the numbers that an architecture
-//! computes.
+//! What models answer: outputs of classifiers, token classifiers, question answering and embeddings from the numbers that an
+//! architecture computes.
 
 pub(crate) mod answer_span;
 pub(crate) mod classification;
 pub(crate) mod embedding;
+pub mod entities;
+pub(crate) mod labelling;

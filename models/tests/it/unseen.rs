@@ -17,7 +17,11 @@ fn tensor(json: &Value) -> Tensor {
         "INT64" => {
             Tensor::from_i64(name, &shape, &serde_json::from_value::<Vec<i64>>(data).unwrap()).unwrap()
         }
-        _ => Tensor::from_texts(name, &[data[0].as_str().unwrap()]).unwrap(),
+        _ => {
+            let texts: Vec<String> = serde_json::from_value(data).unwrap();
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            Tensor::from_texts(name, &texts).unwrap()
+        }
     }
 }
 

@@ -18,6 +18,8 @@ pub enum Metric {
     F1,
     /// ROUGE-L: F1 score of the longest common subsequence of words, without punctuation and letter case.
     RougeL,
+    /// F1 score of the entities of a token classifier: those with the same characters and the same label count.
+    EntityF1,
 }
 
 impl Metric {
@@ -27,6 +29,7 @@ impl Metric {
             Self::Exact => f64::from(u8::from(reference == text)),
             Self::F1 => token_f1(reference, text),
             Self::RougeL => rouge_l(reference, text),
+            Self::EntityF1 => entity_f1(reference, text),
         }
     }
 }
@@ -62,15 +65,29 @@ const MAX_WORDS: usize = 4_096;
 /// and the articles `a`, `an` and `the`. Two texts without words are equal.
 pub fn token_f1(reference: &str, answer: &str) -> f64 {
     let (reference, answer) = (squad_words(reference), squad_words(answer));
+    bag_f1(&reference, &answer)
+}
+
+/// Returns the F1 score of two lists of entities, one per line, in [0, 1]. Two lists without entities are equal.
+pub fn entity_f1(reference: &str, answer: &str) -> f64 {
+    let entities = |text: &str| -> Vec<String> {
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        lines.map(str::to_owned).collect()
+    };
+    bag_f1(&entities(reference), &entities(answer))
+}
+
+/// Returns the F1 score of two bags of words.
+fn bag_f1(reference: &[String], answer: &[String]) -> f64 {
     if reference.is_empty() || answer.is_empty() {
         return f64::from(u8::from(reference.is_empty() && answer.is_empty()));
     }
     let mut left: HashMap<&str, usize> = HashMap::new();
-    for word in &reference {
+    for word in reference {
         *left.entry(word).or_default() += 1;
     }
     let mut common = 0;
-    for word in &answer {
+    for word in answer {
         if let Some(count) = left.get_mut(word.as_str()).filter(|count| **count > 0) {
             *count -= 1;
             common += 1;
@@ -185,7 +202,7 @@ mod tests {
 
     #[test]
     fn the_same_text_is_accepted_by_every_metric() {
-        for metric in [Metric::Exact, Metric::F1, Metric::RougeL] {
+        for metric in [Metric::Exact, Metric::F1, Metric::RougeL, Metric::EntityF1] {
             let comparison = TextComparison {
                 metric,
                 right_from: 1.0,
@@ -200,6 +217,26 @@ mod tests {
         assert!(
             half.accepts("the old lighthouse keeper", "A keeper.")
                 && !half.accepts("the old lighthouse keeper", "whale")
+        );
+    }
+
+    #[test]
+    fn entities_count_by_characters_and_label() {
+        let reference = "0-5 PER\n10-16 LOC";
+        assert!((entity_f1(reference, "10-16 LOC\n0-5 PER ") - 1.0).abs() < 1e-12);
+        assert!((entity_f1(reference, "0-5 PER") - 2.0 / 3.0).abs() < 1e-12);
+        assert!((entity_f1(reference, "0-5 PER\n10-16 ORG\n20-21 ORG") - 0.4).abs() < 1e-12);
+        assert_eq!(
+            [
+                entity_f1(reference, ""),
+                entity_f1("", ""),
+                entity_f1("", "0-5 PER")
+            ],
+            [0.0, 1.0, 0.0]
+        );
+        assert_eq!(
+            entity_f1("0-5 PER", "0-5 PER\n0-5 PER").partial_cmp(&0.6),
+            Some(std::cmp::Ordering::Greater)
         );
     }
 

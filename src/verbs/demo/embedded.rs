@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use kaskade::Signature;
+use kaskade::models::entities::AggregationStrategy;
 use kaskade::models::idx::LabelledImages;
 use kaskade_app::config::App;
 use kaskade_app::config::data::DataSet;
@@ -73,6 +74,7 @@ pub(crate) fn family(app: &App) -> anyhow::Result<Family> {
             device: app.device_of(variant),
             source: source.clone(),
             task: app.task,
+            aggregation_strategy: AggregationStrategy::default(),
             dtype: variant.dtype,
             cores: variant.cores,
             share: app.core_share,
