@@ -18,6 +18,11 @@ use crate::config::data::DataSet;
 use crate::data::Samples;
 use crate::data::grading::Grading;
 use crate::family::{Family, Member, Recording, Source};
+use crate::report::in_one_line;
+use crate::report::progress::{say, while_saying};
+
+/// Samples that are served, again and again, to measure the overhead of serving.
+const ASKED: usize = 256;
 
 /// How long each batch size is run in each round.
 const STRETCH: Duration = Duration::from_millis(150);
@@ -143,24 +148,34 @@ impl<'a> Profiler<'a> {
         let mut inputs = Vec::new();
         let mut profile = profile(&plan, &self.family, |loaded, used| {
             let samples = Samples::read_for(set, loaded, used)?;
-            inputs.clone_from(&samples.inputs);
+            inputs = samples.inputs.iter().take(ASKED).cloned().collect();
             Ok::<_, MeasureError>(samples)
         })?;
         profile.hop = on_a_thread(|| hop(&profile))?;
-        let overhead = on_a_thread(|| self.overhead(&profile, &inputs))?;
+        let overhead = self.overhead(&profile, &inputs);
         profile.turnaround_s = overhead.turnaround_s;
         profile.hop = profile.hop.map(|hop| hop.with_rates(&overhead.hops));
         Ok(profile)
     }
 
-    /// Measures the overhead of serving, where a variant can be served here.
-    fn overhead(&self, profile: &Profile, inputs: &[Inputs]) -> Result<Overhead, MeasureError> {
+    /// Measures the overhead of serving, where a variant can be served here. A failure leaves it unknown and is printed: what was measured
+    /// before took longer.
+    fn overhead(&self, profile: &Profile, inputs: &[Inputs]) -> Overhead {
         let Some(variant) = served::variant(&self.family, profile) else {
-            return Ok(Overhead::default());
+            return Overhead::default();
         };
         // As long as four batch sizes are measured.
         let length = self.effort.stretch * self.effort.rounds * 4;
-        served::overhead(self.app, &self.family, variant, inputs, length)
+        let label = "profile: the overhead of serving";
+        let measured = while_saying(label, self.quiet, || {
+            on_a_thread(|| served::overhead(self.app, &self.family, variant, inputs, length))
+        });
+        measured.unwrap_or_else(|error| {
+            if !self.quiet {
+                say(&format!("{label} is left out: {}", in_one_line(&error)));
+            }
+            Overhead::default()
+        })
     }
 
     /// The same, with the memory of every variant by batch size, which `weigh` measures: on the processor, in a process that has done
