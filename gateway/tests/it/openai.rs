@@ -284,7 +284,7 @@ fn entities_have_the_form_of_transformers() {
         .default_budget(PATIENCE)
         .max_budget(PATIENCE);
     let stand = Stand::of(service, options, Limits::default());
-    let ask = |body: &str| stand.post("/predict", &[], body.to_owned()).json();
+    let ask = |body: &str| stand.post("/predict", &[], body).json();
     let entity = json!({"entity_group": "PER", "score": 0.75, "word": "Éva", "start": 0, "end": 3});
     assert_eq!(ask(r#"{"inputs":"Éva was here"}"#), json!([entity]));
     assert_eq!(
