@@ -431,10 +431,10 @@ fn settings_of_other_tasks_than_token_classification_are_refused() {
     let (dir, file) = ("dir = 'a'\naggregation_strategy = 'first'", "file = 'a.onnx'");
     let graded = |metric: &str| format!("data = {{ metric = '{metric}', right_from = 0.5 }}");
     let (tokens, texts) = ("token_classification", "generation");
-    let fine = problems(tokens, dir, &graded("entity_f1"));
+    let none = problems(tokens, dir, &graded("entity_f1"));
     assert!(
-        !fine.contains("aggregation_strategy") && !fine.contains("metric"),
-        "{fine}"
+        !none.contains("aggregation_strategy") && !fine.contains("metric"),
+        "{none}"
     );
     for (found, key) in [
         (problems(texts, dir, ""), "aggregation_strategy: only"),
