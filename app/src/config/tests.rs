@@ -433,7 +433,7 @@ fn settings_of_other_tasks_than_token_classification_are_refused() {
     let (tokens, texts) = ("token_classification", "generation");
     let none = problems(tokens, dir, &graded("entity_f1"));
     assert!(
-        !none.contains("aggregation_strategy") && !fine.contains("metric"),
+        !none.contains("aggregation_strategy") && !none.contains("metric"),
         "{none}"
     );
     for (found, key) in [
