@@ -40,6 +40,9 @@ const ENGINE_PATIENCE: &str = "300";
 /// Time for a server of the cluster to catch up before the next one is replaced.
 const SETTLING: Duration = Duration::from_secs(5);
 
+/// How often the services are started at most.
+const UPS: u32 = 5;
+
 /// Runs all steps; fails if a request was lost.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let compose = match prepared(args) {
@@ -119,6 +122,26 @@ impl Compose {
         Ok(())
     }
 
+    /// Starts services that wait for one another's health. Until the engine has set up the health check of a container that it has just
+    /// started, it calls the container unhealthy, and Compose then gives up what waits for it; another `up` goes on from there.
+    fn up(&self, arguments: &[&str]) -> anyhow::Result<()> {
+        let words = [&["up", "--detach"], arguments].concat();
+        for _ in 1..UPS {
+            let output = self.output(&words)?;
+            if output.status.success() {
+                return Ok(());
+            }
+            let said = text(&output.stderr);
+            ensure!(
+                said.contains("is unhealthy"),
+                "`compose {}` failed: {said}",
+                words.join(" ")
+            );
+            println!("a container counts as unhealthy; `compose up` again");
+        }
+        self.call(&words)
+    }
+
     fn output(&self, arguments: &[&str]) -> anyhow::Result<Output> {
         Ok(self.command(arguments).output()?)
     }
@@ -183,7 +206,7 @@ fn image(root: &Path) -> anyhow::Result<()> {
 fn steps(compose: &Compose, args: &Args) -> anyhow::Result<()> {
     let begun = Instant::now();
     // Two workers at first; two more join under load.
-    compose.call(&["up", "--detach", "--scale", "worker-c=0", "--scale", "worker-d=0"])?;
+    compose.up(&["--scale", "worker-c=0", "--scale", "worker-d=0"])?;
     for service in [
         "planner",
         "worker-a",
