@@ -152,7 +152,7 @@ class TritonGrpc(unittest.TestCase):
         self.assertEqual(raised.exception.status(), "StatusCode.INVALID_ARGUMENT")
         with self.assertRaises(InferenceServerException) as raised:
             self.client.infer("digits", self.input(), client_timeout=0.000_001)
-        self.assertEqual(raised.exception.status(), "StatusCode.DEADLINE_EXCEEDED")
+        self.assertEqual(raised.exception.status(), "StatusCode.DEADLINE_EXCEEDED", raised.exception)
 
 
 class OpenAiChat(unittest.TestCase):
