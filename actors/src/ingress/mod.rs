@@ -178,7 +178,7 @@ impl Ingress {
                 self.send(id, attempt, now);
             }
             Err((refusal, entry)) => {
-                self.refuse(entry.client, &Fault::new(Code::Overloaded, refusal.to_string()));
+                self.refuse(entry.client, &refusal::not_admitted(refusal));
             }
         }
     }

@@ -4,6 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
+use kaskade_policy::ledger;
 
 use crate::{
     error::{Code, Fault},
@@ -65,6 +66,15 @@ pub(super) static TOO_MANY_WAIT: LazyLock<Refusal> = LazyLock::new(|| {
     Refusal::new(Code::Overloaded, message)
 });
 
+/// Returns the fault of a request that the ledger does not admit.
+pub(super) fn not_admitted(refusal: ledger::Refusal) -> Fault {
+    let code = match refusal {
+        ledger::Refusal::Full { .. } => Code::Overloaded,
+        ledger::Refusal::NoBudget => Code::Expired,
+    };
+    Fault::new(code, refusal.to_string())
+}
+
 /// The ingress has ended, and its node with it.
 pub(super) static ENDED: LazyLock<Refusal> = LazyLock::new(|| {
     let message = "this ingress has failed and ends; send the request again";
@@ -74,6 +84,13 @@ pub(super) static ENDED: LazyLock<Refusal> = LazyLock::new(|| {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_without_budget_has_expired_and_one_too_many_finds_no_capacity() {
+        assert_eq!(not_admitted(ledger::Refusal::NoBudget).code, Code::Expired);
+        let full = ledger::Refusal::Full { limit: 3 };
+        assert_eq!(not_admitted(full).code, Code::Overloaded);
+    }
 
     #[test]
     fn a_constant_refusal_is_what_encoding_it_anew_gives() {
