@@ -28,6 +28,7 @@ use super::{cnn, mlp};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::device::Device;
 use crate::images::ImageInput;
+use crate::ops::probabilities;
 use crate::runtime::batch::{BatchResults, run_batch_of};
 use crate::runtime::loaded::{Built, Task};
 use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
@@ -172,10 +173,8 @@ impl Detector {
                 self.grid.cell_origins().flat_map(cell)
             })
             .collect();
-        let mut probabilities = self.network.logits(cells)?;
-        for logits in &mut probabilities {
-            softmax(logits);
-        }
+        let logits = self.network.logits(cells)?;
+        let probabilities: Vec<Vec<f32>> = logits.iter().map(|logits| probabilities(logits)).collect();
         let [rows, columns] = self.grid.grid;
         let answers = images.iter().zip(probabilities.chunks(rows * columns));
         Ok(answers
@@ -193,18 +192,6 @@ impl Detector {
                 self.grid.outputs(image, &found)
             })
             .collect())
-    }
-}
-
-/// Turns logits into probabilities, in place.
-fn softmax(logits: &mut [f32]) {
-    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    for logit in &mut *logits {
-        *logit = (*logit - most).exp();
-    }
-    let sum: f32 = logits.iter().sum();
-    for logit in logits {
-        *logit /= sum;
     }
 }
 

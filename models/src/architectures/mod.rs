@@ -22,6 +22,7 @@ pub(crate) mod registry;
 mod roberta;
 mod roformer;
 pub(crate) mod text;
+mod text_beside;
 mod text_decoder;
 mod text_encoder;
 mod text_form;

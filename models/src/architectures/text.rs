@@ -363,16 +363,9 @@ fn load(file: &TokenizerFile, context: usize, texts: Texts) -> Result<Tokenizer,
     Ok(tokenizer)
 }
 
-/// The inputs beside token ids of a model that labels tokens. The slices of a model hand them on.
+/// The inputs beside token ids of a model that labels tokens. They travel beside the hidden states of its slices.
 pub(super) fn labelled_inputs() -> [InputSpec; 2] {
     ["text", AGGREGATION_STRATEGY].map(text_input)
-}
-
-/// Returns the inputs that a slice hands on beside hidden states.
-pub(super) fn handed_on(inputs: &Inputs) -> Inputs {
-    let names = labelled_inputs().map(|input| input.name);
-    let texts = inputs.iter().filter(|input| names.contains(&input.name));
-    texts.cloned().collect()
 }
 
 fn text_input(name: &str) -> InputSpec {

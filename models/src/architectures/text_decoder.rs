@@ -7,7 +7,8 @@
 //! `[sequence, width]`, which all but the first take; those of a token classifier also hand on the text.
 
 use super::layers::Layers;
-use super::text::{TextReader, Texts, TokenLimits, Tokens, handed_on, labelled_inputs};
+use super::text::{TextReader, Texts, TokenLimits, Tokens};
+use super::text_beside::TextBeside;
 use super::text_head::{Head, KnownText};
 use crate::checkpoint::{Checkpoint, LoadError, SentenceModules, WeightTotals};
 use crate::decoder::registry::{self, DecoderTask, Found};
@@ -66,8 +67,7 @@ pub(super) fn build(
         types: 0,
         context: max_tokens.unwrap_or(context).min(context),
     };
-    let labels_tokens = found.task == DecoderTask::TokenClassification;
-    let texts = if labels_tokens {
+    let texts = if found.task == DecoderTask::TokenClassification {
         Texts::Labelled
     } else {
         Texts::OneOrTwo
@@ -88,13 +88,11 @@ pub(super) fn build(
             end: end.transpose()?,
         });
     }
-    let texts = (labels_tokens && slice.is_last() && !slice.is_first())
-        .then(reader)
-        .transpose()?;
+    let text = TextBeside::of(texts, slice, reader)?;
     let layers = registry::totals(&decoder);
     let before = checkpoint.weights.totals();
     let model = with_ops!(device, ops => {
-        Box::new(TextDecoder::new(ops, &mut checkpoint, device, slice, (decoder, input_stage, texts, head))?) as Box<dyn Model>
+        Box::new(TextDecoder::new(ops, &mut checkpoint, device, slice, (decoder, input_stage, text, head))?) as Box<dyn Model>
     });
     let after = checkpoint.weights.totals();
     if slice == Slice::WHOLE {
@@ -113,10 +111,7 @@ struct TextDecoder<O: Ops> {
     layers: DecoderSlice<O>,
     /// Only in the first slice.
     input_stage: Option<InputStage>,
-    /// Reads the texts of a token classifier; only in the last slice of several.
-    texts: Option<TextReader>,
-    /// Whether a slice hands on the text.
-    labels_tokens: bool,
+    text: TextBeside,
     /// Final norm and head; only in the last slice.
     last_stage: Option<(O::Norm, Head<O>)>,
     device: Device,
@@ -173,11 +168,10 @@ impl<O: Ops + Clone> TextDecoder<O> {
         checkpoint: &mut Checkpoint,
         device: &Device,
         slice: Slice,
-        (decoder, input_stage, texts, head): (Decoder, Option<InputStage>, Option<TextReader>, HeadForm),
+        (decoder, input_stage, text, head): (Decoder, Option<InputStage>, TextBeside, HeadForm),
     ) -> Result<Self, LoadError> {
         let model_config = &decoder.model_config;
         let (width, epsilon) = (model_config.width, model_config.epsilon);
-        let labels_tokens = matches!(head, HeadForm::Tokens(..));
         let mut last_stage = None;
         if slice.is_last() {
             let norm = decoder.final_norm.clone();
@@ -199,8 +193,7 @@ impl<O: Ops + Clone> TextDecoder<O> {
             layers: DecoderSlice::new(ops.clone(), decoder, false),
             ops,
             input_stage,
-            texts,
-            labels_tokens,
+            text,
             last_stage,
             device: device.clone(),
         })
@@ -210,22 +203,12 @@ impl<O: Ops + Clone> TextDecoder<O> {
 impl<O: Ops> TextDecoder<O> {
     /// Reads a request, with its hidden states before the layers.
     fn read(&self, inputs: &Inputs, signature: &Signature) -> Result<Request, ModelError> {
-        let hands_on = self.labels_tokens && self.last_stage.is_none();
-        let handed_on = if hands_on {
-            handed_on(inputs)
-        } else {
-            Inputs::new()
-        };
+        let handed_on = self.text.handed_on(inputs);
         let Some(input_stage) = &self.input_stage else {
             signature.check(inputs)?;
-            let text = self
-                .texts
-                .as_ref()
-                .map(|reader| reader.text_of(inputs))
-                .transpose()?;
             return Ok(Request {
                 states: states::values(inputs)?,
-                text: text.flatten(),
+                text: self.text.read(inputs)?,
                 handed_on,
             });
         };
@@ -279,9 +262,7 @@ impl<O: Ops> Model for TextDecoder<O> {
             return input_stage.reader.signature();
         }
         let mut signature = states::signature(Extent::UpTo(model_config.context), model_config.width, false);
-        if self.labels_tokens {
-            signature.inputs.extend(labelled_inputs());
-        }
+        signature.inputs.extend(self.text.inputs());
         signature
     }
 

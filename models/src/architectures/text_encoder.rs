@@ -16,7 +16,8 @@ use std::sync::Arc;
 
 use super::encoder::{Bias, Block, Distances};
 use super::layers::Layers;
-use super::text::{TextReader, Texts, Tokens, handed_on, labelled_inputs};
+use super::text::{TextReader, Texts, Tokens};
+use super::text_beside::TextBeside;
 use super::text_form::{Embeddings, PositionScheme, Projection, TextForm};
 use super::text_head::{Head, HeadKind, KnownText, TextTask};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
@@ -83,10 +84,7 @@ struct TextEncoder<O: Ops> {
     context: usize,
     /// Only in the first slice.
     input_stage: Option<InputStage<O>>,
-    /// Reads the texts of a token classifier; only in the last slice of several.
-    texts: Option<TextReader>,
-    /// Whether a slice hands on the text.
-    labels_tokens: bool,
+    text: TextBeside,
     blocks: Vec<Arc<Block<O>>>,
     position_bias: Option<O::Matrix>,
     /// Only in the last slice.
@@ -165,9 +163,7 @@ impl<O: Ops> Model for TextEncoder<O> {
             return input_stage.reader.signature();
         }
         let mut signature = states::signature(Extent::UpTo(self.context), self.width, true);
-        if self.labels_tokens {
-            signature.inputs.extend(labelled_inputs());
-        }
+        signature.inputs.extend(self.text.inputs());
         signature
     }
 
@@ -215,9 +211,8 @@ impl<O: Ops> TextEncoder<O> {
             };
             input_stage = Some(InputStage::take(&mut layers, form, names, reader)?);
         }
-        let labels_tokens = texts == Texts::Labelled;
-        let reader = (labels_tokens && slice.is_last() && !slice.is_first())
-            .then(|| TextReader::new(checkpoint.tokenizer.as_ref(), limits, texts));
+        let reader = || TextReader::new(checkpoint.tokenizer.as_ref(), limits, texts);
+        let text = TextBeside::of(texts, slice, reader)?;
         let mut layers = Layers {
             ops: &ops,
             weights: &mut checkpoint.weights,
@@ -239,8 +234,7 @@ impl<O: Ops> TextEncoder<O> {
             width: form.encoder.width,
             context: form.embeddings.limits.context,
             input_stage,
-            texts: reader.transpose()?,
-            labels_tokens,
+            text,
             blocks,
             position_bias,
             last_stage,
@@ -249,12 +243,7 @@ impl<O: Ops> TextEncoder<O> {
     }
 
     fn read(&self, inputs: &Inputs, signature: &Signature) -> Result<Request, ModelError> {
-        let hands_on = self.labels_tokens && self.last_stage.is_none();
-        let handed_on = if hands_on {
-            handed_on(inputs)
-        } else {
-            Inputs::new()
-        };
+        let handed_on = self.text.handed_on(inputs);
         if let Some(input_stage) = &self.input_stage {
             let windows = input_stage.reader.read(inputs)?.into_iter();
             return Ok(Request {
@@ -278,14 +267,9 @@ impl<O: Ops> TextEncoder<O> {
         if !mask.contains(&true) {
             return Err(bad("it masks every token"));
         }
-        let text = self
-            .texts
-            .as_ref()
-            .map(|reader| reader.text_of(inputs))
-            .transpose()?;
         Ok(Request {
             sequences: vec![Sequence::States { values, mask }],
-            text: text.flatten(),
+            text: self.text.read(inputs)?,
             handed_on,
         })
     }

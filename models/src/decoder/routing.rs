@@ -1,6 +1,7 @@
 //! Routing of tokens to experts: which of them a token uses, and with which factors.
 
 use crate::checkpoint::{Config, LoadError};
+use crate::ops::probabilities;
 
 /// How the router chooses experts.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -104,7 +105,7 @@ impl Routing {
     pub(crate) fn choose(self, scores: &[f32], correction: &[f32]) -> Vec<(usize, f32)> {
         let mut chosen = match self.scoring {
             Scoring::Nearest(part) => self.nearest(scores, part),
-            Scoring::Softmax => self.likeliest(&softmax(scores), correction),
+            Scoring::Softmax => self.likeliest(&probabilities(scores), correction),
             Scoring::Sigmoid => {
                 let undefined = scores.iter().any(|score| score.is_nan());
                 let sigmoid = |score: &f32| {
@@ -205,14 +206,6 @@ impl Routing {
         }
         chosen
     }
-}
-
-/// The softmax of scores.
-fn softmax(scores: &[f32]) -> Vec<f32> {
-    let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let powers: Vec<f32> = scores.iter().map(|score| (score - largest).exp()).collect();
-    let sum: f32 = powers.iter().sum();
-    powers.into_iter().map(|power| power / sum).collect()
 }
 
 #[cfg(test)]

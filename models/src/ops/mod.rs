@@ -33,6 +33,7 @@ pub use activation::Activation;
 pub use encoder_attention::{DistanceRows, DistanceScores, EncoderAttention, PairScores};
 pub use packed::PreparedWeight;
 pub(crate) use packed::{from_words, to_words};
+pub(crate) use softmax::probabilities;
 
 use crate::checkpoint::transposed;
 use crate::precision::WeightType;

@@ -1,6 +1,14 @@
-//! The softmax of scores.
+//! The softmax of scores: in kernels, and of a few scores at a time.
 
 use super::elementwise::exp_of_negative;
+
+/// Returns the softmax of a few scores; a score that is not a number makes all of them so.
+pub(crate) fn probabilities(scores: &[f32]) -> Vec<f32> {
+    let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let powers: Vec<f32> = scores.iter().map(|score| (score - most).exp()).collect();
+    let sum: f32 = powers.iter().sum();
+    powers.into_iter().map(|power| power / sum).collect()
+}
 
 /// Computes the softmax of a row of scores in place; see [`softmax_beside`].
 #[expect(

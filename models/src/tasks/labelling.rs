@@ -12,6 +12,7 @@ use super::entities::{
     groups, largest, trimmed,
 };
 use crate::checkpoint::{Config, LoadError, TokenizerFile};
+use crate::ops;
 use crate::runtime::model::{ModelError, Outputs};
 use crate::runtime::tensor::Tensor;
 
@@ -211,7 +212,7 @@ impl Labeller {
                 reason: "it has more or fewer tokens than were computed".into(),
             });
         }
-        let probabilities: Vec<Vec<f32>> = logits.iter().map(|logits| softmax(logits)).collect();
+        let probabilities: Vec<Vec<f32>> = logits.iter().map(|logits| ops::probabilities(logits)).collect();
         let special = |place: usize| {
             let token = text.and_then(|text| text.tokens.get(place));
             token.is_some_and(|token| token.special)
@@ -329,13 +330,6 @@ impl Labeller {
 
 fn numbers(span: &Range<usize>) -> [i64; 2] {
     [span.start, span.end].map(|place| i64::try_from(place).unwrap_or(i64::MAX))
-}
-
-fn softmax(logits: &[f32]) -> Vec<f32> {
-    let (_, most) = largest(logits);
-    let powers: Vec<f32> = logits.iter().map(|logit| (logit - most).exp()).collect();
-    let sum: f32 = powers.iter().sum();
-    powers.into_iter().map(|power| power / sum).collect()
 }
 
 fn mean<'a>(rows: impl Iterator<Item = &'a [f32]>) -> Vec<f32> {

@@ -7,7 +7,7 @@ use safetensors::Dtype;
 
 use super::blocks::grouped;
 use super::gptq::{group_size, is_bias, runs};
-use super::{Fault, Part, Scheme, Stored, beside};
+use super::{Fault, Part, Scheme, Stored, all_beside};
 use crate::checkpoint::{Config, LoadError, transposed};
 use crate::precision::WeightType;
 
@@ -47,10 +47,7 @@ impl Scheme for Awq {
     }
 
     fn tensors(&self, name: &str) -> Vec<Part> {
-        let parts = ["qweight", "qzeros", "scales"].into_iter();
-        parts
-            .filter_map(|part| Some((part, beside(name, part)?)))
-            .collect()
+        all_beside(name, &["qweight", "qzeros", "scales"])
     }
 
     fn is_code(&self, _: Dtype) -> bool {

@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::blocks::Blocks;
 use super::stored::Named;
-use super::{Fault, Part, Scheme, Stored, beside, product};
+use super::{Fault, Part, Scheme, Stored, all_beside, product};
 use crate::precision::WeightType;
 
 /// The largest code of eight bits.
@@ -49,13 +49,9 @@ impl Scheme for BitsAndBytes {
 
     fn tensors(&self, name: &str) -> Vec<Part> {
         let ends = ENDS.map(|(role, end)| (role, format!("{name}{end}")));
-        let rows = [("rows", "SCB"), ("format", "weight_format")];
-        let rows = rows
-            .into_iter()
-            .filter_map(|(role, end)| Some((role, beside(name, end)?)));
         std::iter::once(("weight", name.to_owned()))
             .chain(ends)
-            .chain(rows)
+            .chain(all_beside(name, &["SCB", "weight_format"]))
             .collect()
     }
 
@@ -65,7 +61,7 @@ impl Scheme for BitsAndBytes {
 
     fn decode(&self, stored: &Stored, shape: &[usize]) -> Result<Vec<f32>, Fault> {
         let weight = stored.required("weight")?;
-        if stored.optional("rows").is_some() || weight.dtype() == Dtype::I8 {
+        if stored.optional("SCB").is_some() || weight.dtype() == Dtype::I8 {
             return by_rows(stored, weight, shape);
         }
         let described = stored.optional("fp4");
@@ -128,12 +124,12 @@ fn by_rows(stored: &Stored, weight: Named<'_>, shape: &[usize]) -> Result<Vec<f3
     if shape != [rows, columns] {
         return Err(Fault::Shape(vec![rows, columns]));
     }
-    if let Some(format) = stored.optional("format")
+    if let Some(format) = stored.optional("weight_format")
         && format.bytes().iter().any(|byte| *byte != 0)
     {
         return Err(format.fault("should be 0: rows as they are"));
     }
-    let mut factors = stored.required("rows")?.of_shape(&[rows])?.numbers()?;
+    let mut factors = stored.required("SCB")?.of_shape(&[rows])?.numbers()?;
     for factor in &mut factors {
         *factor /= LARGEST;
     }

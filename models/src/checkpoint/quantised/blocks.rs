@@ -90,8 +90,10 @@ pub(super) fn grouped(
         .enumerate();
     lines.for_each(|(input, (line, group))| {
         codes(input, line);
-        let of = |all: &[f32]| all.get(group * outputs..).unwrap_or_default().to_vec();
-        for ((value, scale), offset) in line.iter_mut().zip(of(scales)).zip(of(offsets)) {
+        let of_group = group * outputs..;
+        let scales = scales.get(of_group.clone()).unwrap_or_default();
+        let offsets = offsets.get(of_group).unwrap_or_default();
+        for ((value, scale), offset) in line.iter_mut().zip(scales).zip(offsets) {
             *value = (*value - offset) * scale;
         }
     });

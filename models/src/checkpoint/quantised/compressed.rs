@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::blocks::Blocks;
 use super::fp8::is_cache_scale;
 use super::stored::Named;
-use super::{Fault, Part, Scheme, Stored, beside, packed};
+use super::{Fault, Part, Scheme, Stored, all_beside, beside, packed};
 use crate::checkpoint::{Config, LoadError};
 use crate::precision::WeightType;
 
@@ -198,10 +198,7 @@ impl Scheme for Compressed {
             return Vec::new();
         }
         let own = ENDS.map(|(role, end)| (role, format!("{name}{end}")));
-        let unused = UNUSED
-            .into_iter()
-            .filter_map(|role| Some((role, beside(name, role)?)));
-        own.into_iter().chain(unused).collect()
+        own.into_iter().chain(all_beside(name, &UNUSED)).collect()
     }
 
     fn is_code(&self, dtype: Dtype) -> bool {

@@ -6,7 +6,7 @@
 use safetensors::Dtype;
 
 use super::blocks::Blocks;
-use super::{Fault, Part, Scheme, Stored, beside, product};
+use super::{Fault, Part, Scheme, Stored, all_beside, product};
 use crate::checkpoint::{Config, LoadError};
 use crate::precision::WeightType;
 
@@ -44,10 +44,7 @@ impl Scheme for Fp8 {
     fn tensors(&self, name: &str) -> Vec<Part> {
         let own = [("weight", ""), ("scale_inv", "_scale_inv"), ("scale", "_scale")];
         let own = own.map(|(role, end)| (role, format!("{name}{end}")));
-        let unused = ["input_scale", "activation_scale"];
-        let unused = unused
-            .into_iter()
-            .filter_map(|role| Some((role, beside(name, role)?)));
+        let unused = all_beside(name, &["input_scale", "activation_scale"]);
         own.into_iter().chain(unused).collect()
     }
 

@@ -8,7 +8,7 @@
 use safetensors::Dtype;
 
 use super::blocks::grouped;
-use super::{Fault, Part, Scheme, Stored, beside, packed};
+use super::{Fault, Part, Scheme, Stored, all_beside, packed};
 use crate::checkpoint::{Config, LoadError, transposed};
 use crate::precision::WeightType;
 
@@ -81,10 +81,7 @@ impl Scheme for Gptq {
     }
 
     fn tensors(&self, name: &str) -> Vec<Part> {
-        let parts = ["qweight", "qzeros", "scales", "g_idx"].into_iter();
-        parts
-            .filter_map(|part| Some((part, beside(name, part)?)))
-            .collect()
+        all_beside(name, &["qweight", "qzeros", "scales", "g_idx"])
     }
 
     fn is_code(&self, _: Dtype) -> bool {

@@ -131,6 +131,14 @@ fn beside(name: &str, end: &str) -> Option<String> {
     (module.is_empty() || module.ends_with('.')).then(|| format!("{module}{end}"))
 }
 
+/// Returns a module's tensors beside its tensor `weight`, each named by its role; none beside a tensor of another name.
+fn all_beside(name: &str, roles: &[&'static str]) -> Vec<Part> {
+    let roles = roles.iter();
+    roles
+        .filter_map(|role| Some((*role, beside(name, role)?)))
+        .collect()
+}
+
 /// Returns the product of sizes.
 fn product(shape: &[usize]) -> Result<usize, Fault> {
     let product = shape.iter().try_fold(1_usize, |all, size| all.checked_mul(*size));

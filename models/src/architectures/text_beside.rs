@@ -1,0 +1,68 @@
+//! The text of a token classifier in its slices: it travels beside the hidden states, and the last slice finds its entities.
+
+use super::text::{TextReader, Texts, labelled_inputs};
+use crate::checkpoint::LoadError;
+use crate::runtime::model::{InputSpec, Inputs, ModelError};
+use crate::runtime::slice::Slice;
+use crate::tasks::labelling::TokenText;
+
+/// What a slice does with a text.
+pub(super) enum TextBeside {
+    /// No text travels: the model is whole, or no token classifier.
+    None,
+    /// It hands the text on.
+    HandedOn,
+    /// It is the last slice and reads the text.
+    Read(Box<TextReader>),
+}
+
+impl TextBeside {
+    /// Decides for a slice of a model of such texts; `reader` reads its tokenizer.
+    ///
+    /// # Errors
+    /// Those of `reader`.
+    pub(super) fn of(
+        texts: Texts,
+        slice: Slice,
+        reader: impl FnOnce() -> Result<TextReader, LoadError>,
+    ) -> Result<Self, LoadError> {
+        Ok(if texts != Texts::Labelled || slice == Slice::WHOLE {
+            Self::None
+        } else if slice.is_last() {
+            Self::Read(Box::new(reader()?))
+        } else {
+            Self::HandedOn
+        })
+    }
+
+    /// The inputs of a slice that takes hidden states, beside them.
+    pub(super) fn inputs(&self) -> Vec<InputSpec> {
+        match self {
+            Self::None => Vec::new(),
+            Self::HandedOn | Self::Read(_) => labelled_inputs().into(),
+        }
+    }
+
+    /// Returns the inputs that the next slice gets beside hidden states.
+    pub(super) fn handed_on(&self, inputs: &Inputs) -> Inputs {
+        match self {
+            Self::HandedOn => {
+                let names = labelled_inputs().map(|input| input.name);
+                let texts = inputs.iter().filter(|input| names.contains(&input.name));
+                texts.cloned().collect()
+            }
+            Self::None | Self::Read(_) => Inputs::new(),
+        }
+    }
+
+    /// Reads the text that came beside hidden states, if one did.
+    ///
+    /// # Errors
+    /// As [`TextReader::read`].
+    pub(super) fn read(&self, inputs: &Inputs) -> Result<Option<TokenText>, ModelError> {
+        match self {
+            Self::Read(reader) => reader.text_of(inputs),
+            Self::None | Self::HandedOn => Ok(None),
+        }
+    }
+}
