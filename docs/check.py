@@ -127,6 +127,18 @@ def variables():
             yield f"`{name}` is in the code and not on the page"
 
 
+def faults():
+    """Every page states as many faults as the table of the suite has rows."""
+    page = (ROOT / "docs/contributing/reliability.md").read_text()
+    table = page.partition("<!-- faults -->")[2].partition("<!-- /faults -->")[0]
+    rows = len(re.findall(r"^\| [a-z-]+ \|", table, re.MULTILINE)) - 1
+    for path in pages():
+        name = path.relative_to(ROOT).as_posix()
+        for stated in re.findall(r"(\d+) faults", path.read_text() if name != HISTORY else ""):
+            if int(stated) != rows:
+                yield f"{name}: {stated} faults; the table of the suite has {rows}"
+
+
 def headlines():
     """Every row of the evidence page's tables has its figures in headlines.json, and these stand in the row."""
     page = (ROOT / "docs/evidence/index.md").read_text()
@@ -173,7 +185,8 @@ def main():
     problems += [f"docs/reference/architectures.md: {problem}" for problem in architectures()]
     problems += fields.stale()
     problems += claims.stale()
-    problems += claims.sums((ROOT / "docs/evidence/index.md").read_text(), (ROOT / "README.md").read_text())
+    problems += claims.sums(*((ROOT / page).read_text() for page in ("docs/evidence/index.md", "README.md", "docs/index.md")))
+    problems += faults()
     print("\n".join(problems) or "links, words and lists are sound")
     return 1 if problems else 0
 

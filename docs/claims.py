@@ -7,7 +7,7 @@ and files. Its claims stand between `<!-- claims of SYSTEM.json -->` and `<!-- e
 `python3 docs/check.py` compares them. Claims of live runs stand in tables written by hand, with the date and the load of the run.
 
 The evidence page has a row for each paper: its claims that are met and those that are not, generated and live ones together. The page and
-the README state the sums. `sums` compares them with the pages.
+the README and the first page state the sums. `sums` compares them with the pages.
 """
 
 import json
@@ -85,7 +85,7 @@ def counted(text):
     return cells.count("yes"), cells.count("no")
 
 
-def sums(evidence, readme):
+def sums(evidence, readme, index):
     """What the evidence page and the README state of the papers' claims and the pages of results do not."""
     all_met = all_missed = 0
     rows = re.findall(r"^\| \[[^\]]*\]\(results/(\w+\.md)\) \| (\d+) \| (\d+) \|", evidence, re.MULTILINE)
@@ -97,6 +97,7 @@ def sums(evidence, readme):
     for name, text, sentence in [
         ("docs/evidence/index.md", evidence, f"Of {all_met + all_missed} claims, **{all_met} are met and {all_missed} are not**"),
         ("README.md", readme, f"{all_met} claims are met, {all_missed} are not"),
+        ("docs/index.md", index, f"{all_met} claims are met, {all_missed} are not"),
     ]:
         if sentence not in text:
             yield f"{name}: the pages of results have it that `{sentence}`"
