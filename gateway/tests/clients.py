@@ -173,7 +173,10 @@ class OpenAiChat(unittest.TestCase):
         whole = self.client.chat.completions.create(model="chat", messages=self.messages, logprobs=True, top_logprobs=2)
         self.assertEqual(whole.choices[0].message.role, "assistant")
         self.assertGreater(whole.usage.prompt_tokens, 10)
-        self.assertEqual(len(whole.choices[0].logprobs.content[0].top_logprobs), 2)
+        places = whole.choices[0].logprobs.content
+        self.assertEqual(len(places[0].top_logprobs), 2)
+        self.assertTrue("".join(place.token for place in places).startswith(whole.choices[0].message.content))
+        self.assertEqual(bytes(places[0].bytes).decode(), places[0].token)
         chunks = list(self.client.chat.completions.create(model="chat", messages=self.messages, stream=True))
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
         self.assertEqual(text, whole.choices[0].message.content)
@@ -216,7 +219,10 @@ class OpenAi(unittest.TestCase):
         whole = self.client.completions.create(**asked, logprobs=1)
         self.assertEqual(whole.usage.completion_tokens, 12)
         self.assertEqual(whole.choices[0].finish_reason, "length")
-        self.assertEqual(len(whole.choices[0].logprobs.token_logprobs), 12)
+        logprobs = whole.choices[0].logprobs
+        self.assertEqual(len(logprobs.token_logprobs), 12)
+        self.assertEqual("".join(logprobs.tokens), whole.choices[0].text)
+        self.assertEqual(logprobs.text_offset[1], len(logprobs.tokens[0]))
         self.assertTrue(whole.usage.kaskade["variant"])
         chunks = list(self.client.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
         text = "".join(chunk.choices[0].text for chunk in chunks if chunk.choices)

@@ -37,8 +37,8 @@ pub(crate) struct Prepared {
     pub streamed: bool,
     /// Most tokens of the answer.
     pub max_tokens: u32,
-    /// Most probable tokens that the request wants to see.
-    pub top_logprobs: usize,
+    /// Most probable tokens that the request wants to see beside the log-probabilities of its tokens; `None` without these.
+    pub top_logprobs: Option<usize>,
     /// Whether the temperature may be left out, because the request states none.
     pub free_temperature: bool,
 }

@@ -189,7 +189,7 @@ impl Metadata {
             head: Some(JSON_LENGTH),
             streamed: false,
             max_tokens: 0,
-            top_logprobs: 0,
+            top_logprobs: None,
             free_temperature: false,
         })
     }

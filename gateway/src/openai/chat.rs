@@ -68,7 +68,7 @@ async fn chat(shared: &Shared, request: Request) -> Result<Response<Body>, Failu
     let mut requests = Vec::new();
     for choice in 0..asked.common.choices() {
         let mut inputs = vec![Tensor::from_texts("messages", &[&messages])?];
-        inputs.extend(asked.common.inputs(choice, top)?);
+        inputs.extend(asked.common.inputs(choice, logprobs.then_some(top))?);
         requests.push(Asked {
             request: InferRequest {
                 inputs,

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Choice {
     pub(super) text: String,
-    /// Names of its tokens, if the model lists them: texts from an endpoint, else ids.
+    /// Its tokens, if the model lists them: their texts, or ids of a model without a tokenizer.
     pub(super) tokens: Vec<String>,
     /// Natural logarithms of the tokens' probabilities, if the model gives them.
     pub(super) logprobs: Vec<f64>,
@@ -41,13 +41,13 @@ impl Choice {
             );
             Failure::wrong_kind(message)
         })?;
-        let tokens = output("tokens").or_else(|| output("token_texts"));
+        let tokens = output("token_texts").or_else(|| output("tokens"));
         let probabilities = output("probabilities")
             .and_then(|found| found.to_f32().ok())
             .unwrap_or_default();
         let end = output("end").and_then(|end| Some(end.to_texts().ok()?.concat()));
         let usage = output("usage").and_then(|usage| <[i64; 2]>::try_from(usage.to_i64().ok()?).ok());
-        let top_tokens = output("top_tokens").or_else(|| output("top_token_texts"));
+        let top_tokens = output("top_token_texts").or_else(|| output("top_tokens"));
         let top = match (top_tokens, output("top_logprobs")) {
             (Some(tokens), Some(logprobs)) => top(tokens, logprobs),
             _ => Vec::new(),
@@ -76,8 +76,7 @@ impl Choice {
         self.completion_tokens.unwrap_or(listed)
     }
 
-    /// Returns the log-probabilities as chat has them. A token of a local model is named by its id, since pieces of text may not be
-    /// tokens.
+    /// Returns the log-probabilities as chat has them.
     pub(super) fn chat_logprobs(&self) -> Value {
         let tops = self
             .top
@@ -91,16 +90,23 @@ impl Choice {
             .zip(tops)
             .map(|((token, logprob), top)| {
                 let top = top.iter().map(
-                    |(token, logprob)| json!({"token": token, "logprob": finite(*logprob), "bytes": null}),
+                    |(token, logprob)| json!({"token": token, "logprob": finite(*logprob), "bytes": bytes(token)}),
                 );
                 let top: Vec<Value> = top.collect();
-                json!({"token": token, "logprob": finite(*logprob), "bytes": null, "top_logprobs": top})
+                json!({"token": token, "logprob": finite(*logprob), "bytes": bytes(token), "top_logprobs": top})
             });
         json!({"content": content.collect::<Vec<_>>(), "refusal": null})
     }
 
-    /// Returns the log-probabilities as completions have them.
+    /// Returns the log-probabilities as completions have them. Offsets count characters of the answer.
     pub(super) fn completion_logprobs(&self) -> Value {
+        let mut at = 0;
+        let offsets = self.tokens.iter().map(|token| {
+            let offset = at;
+            at += token.chars().count();
+            offset
+        });
+        let offsets: Vec<usize> = offsets.collect();
         json!({
             "tokens": self.tokens,
             "token_logprobs": self.logprobs.iter().map(|logprob| finite(*logprob)).collect::<Vec<_>>(),
@@ -111,7 +117,7 @@ impl Choice {
                 });
                 places.collect::<Vec<_>>()
             }),
-            "text_offset": [],
+            "text_offset": offsets,
         })
     }
 }
@@ -131,6 +137,11 @@ fn top(tokens: &Tensor, logprobs: &Tensor) -> Vec<Vec<(String, f64)>> {
                 .collect()
         })
         .collect()
+}
+
+/// Returns the bytes of a token's text; `None` if it is a part of a character.
+fn bytes(token: &str) -> Option<&[u8]> {
+    (!token.contains(char::REPLACEMENT_CHARACTER)).then_some(token.as_bytes())
 }
 
 /// Returns the names of tokens, which are texts or ids.

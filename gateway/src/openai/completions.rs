@@ -177,7 +177,7 @@ async fn complete(shared: &Shared, request: Request) -> Result<Response<Body>, F
     for prompt in &prompts {
         for choice in 0..asked.common.choices() {
             let mut inputs = vec![prompt.input()?];
-            inputs.extend(asked.common.inputs(choice, top)?);
+            inputs.extend(asked.common.inputs(choice, asked.logprobs)?);
             let text = match prompt {
                 Prompt::Text(text) if echo => text.clone(),
                 _ => String::new(),

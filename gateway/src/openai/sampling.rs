@@ -128,11 +128,12 @@ impl Common {
             .is_some_and(|options| options.include_usage)
     }
 
-    /// Returns the inputs that set sampling, for the choice of that index, and `top`, the number of most probable tokens to report.
+    /// Returns the inputs that set sampling, for the choice of that index. `top` is the number of most probable tokens to report, `None`
+    /// without log-probabilities.
     ///
     /// # Errors
     /// `KSK0001` for too many stop texts.
-    pub(super) fn inputs(&self, choice: u32, top: u32) -> Result<Vec<Tensor>, Failure> {
+    pub(super) fn inputs(&self, choice: u32, top: Option<u32>) -> Result<Vec<Tensor>, Failure> {
         let mut inputs = Vec::new();
         let mut integer = |name: &str, value: Option<i64>| -> Result<(), Failure> {
             if let Some(value) = value {
@@ -141,7 +142,7 @@ impl Common {
             Ok(())
         };
         integer("max_tokens", self.max_completion_tokens.or(self.max_tokens))?;
-        integer("top_logprobs", (top > 0).then_some(top.into()))?;
+        integer("top_logprobs", top.map(i64::from))?;
         integer("top_k", self.top_k.filter(|top| *top >= 0))?;
         // Choices of one seed would be the same.
         let seed = match (self.seed, self.choices()) {
@@ -209,7 +210,7 @@ mod tests {
         );
         asked.check().unwrap();
         assert!(asked.include_usage());
-        let inputs = asked.inputs(1, 0).unwrap();
+        let inputs = asked.inputs(1, None).unwrap();
         let find = |name: &str| inputs.iter().find(|input| input.name == name).unwrap();
         assert_eq!(find("max_tokens").to_i64().unwrap(), [7]);
         assert_eq!(

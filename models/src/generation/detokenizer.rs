@@ -90,6 +90,18 @@ impl Detokenizer {
     }
 }
 
+/// Returns the text that a token adds after another one; special tokens by their names. A part of a character is a replacement
+/// character.
+pub(crate) fn token_text(tokenizer: &Tokenizer, previous: Option<u32>, token: u32) -> String {
+    let decode = |tokens: &[u32]| tokenizer.decode(tokens, false).unwrap_or_default();
+    // Decoders of some tokenizers strip the space before the first token, so it is decoded behind another one.
+    let behind = previous.and_then(|previous| {
+        let both = decode(&[previous, token]);
+        both.strip_prefix(&decode(&[previous])).map(ToOwned::to_owned)
+    });
+    behind.unwrap_or_else(|| decode(&[token]))
+}
+
 /// Bytes at the end of a text that may be the beginning of `stop`.
 fn stop_prefix_len(text: &str, stop: &str) -> usize {
     let eos_token_ids = stop
@@ -144,6 +156,29 @@ mod tests {
         let (emitted, ended) = streamed("the inner thing, a tour", &[]);
         assert!(emitted.len() > 5 && !ended);
         assert_eq!(emitted.concat(), "the inner thing, a tour");
+    }
+
+    #[test]
+    fn texts_of_tokens_make_up_the_text() {
+        for folder in ["gpt2", "gemma3", "t5"] {
+            let tokenizer = tokenizer(&fixtures::checkpoint(folder).tokenizer.unwrap()).unwrap();
+            let tokens = tokenizer.encode("the inner thing, a tour", false).unwrap();
+            let tokens = tokens.get_ids();
+            let whole = tokenizer.decode(tokens, false).unwrap();
+            let mut previous = None;
+            let texts = tokens
+                .iter()
+                .map(|token| token_text(&tokenizer, previous.replace(*token), *token));
+            assert_eq!(texts.collect::<String>(), whole, "{folder}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_character_is_a_replacement_character() {
+        let tokenizer = gpt2();
+        let tokens = tokenizer.encode("\u{96ea}", false).unwrap().get_ids().to_vec();
+        assert!(tokens.len() > 1, "the fixture has no token for it");
+        assert_eq!(token_text(&tokenizer, None, tokens[0]), "\u{fffd}");
     }
 
     #[test]

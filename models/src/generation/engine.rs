@@ -209,6 +209,11 @@ impl<M: Ops> Engine<M> {
             .map_or(self.model_config().context, |encoder| encoder.context)
     }
 
+    /// Whether an answer continues the prompt; that of an encoder-decoder does not.
+    pub(crate) fn continues_prompt(&self) -> bool {
+        self.encoder.is_none()
+    }
+
     /// Maximum tokens of an answer to a prompt of so many tokens; 0 if the prompt is too long.
     pub(crate) fn longest_answer(&self, prompt: usize) -> usize {
         let held = self

@@ -8,15 +8,17 @@ mod slice;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tokenizers::Tokenizer;
+
 use crate::checkpoint::{Checkpoint, LoadError, WeightTotals};
 use crate::decoder::registry;
 use crate::device::{Device, with_ops};
-use crate::generation::{Engine, EngineError, Event, FinishReason, Sampling, SamplingOptions};
+use crate::generation::{Engine, EngineError, Event, FinishReason, Sampling, SamplingOptions, detokenizer};
 use crate::ops::Ops;
 use crate::runtime::model::{Continuous, Progress, Reader};
 use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::slice::Slice;
-use crate::runtime::tensor::Tensor;
+use crate::runtime::tensor::{Tensor, TensorError};
 use prompt::Prompts;
 pub use settings::Generation;
 use settings::configure;
@@ -32,7 +34,8 @@ const FIRST_OF_BATCHES: u64 = 1 << 63;
 /// `[1]`) and `stop` (BYTES `[texts]`). Without a seed it follows from the prompt, so that every try of a request gives
 /// the same answer.
 /// Outputs: `text` (BYTES `[1]`, with a tokenizer), `tokens` (INT64 `[tokens]`), `probabilities` (FP32 `[tokens]`),
-/// with `top_logprobs` `top_tokens` (INT64) and `top_logprobs` (FP32), `[tokens, top_logprobs]` each, `confidence` (FP32 `[1]`: the smallest [`SampledToken::confidence`](crate::generation::SampledToken::confidence) of
+/// with `top_logprobs` (also 0) `token_texts` (BYTES `[tokens]`, with a tokenizer), above 0 `top_tokens` (INT64), `top_token_texts` (BYTES) and
+/// `top_logprobs` (FP32), `[tokens, top_logprobs]` each, `confidence` (FP32 `[1]`: the smallest [`SampledToken::confidence`](crate::generation::SampledToken::confidence) of
 /// the tokens, HybridServe §IV-A) and `end` (BYTES `[1]`: the finish reason).
 pub struct LanguageModel<M: Ops> {
     engine: Engine<M>,
@@ -49,6 +52,10 @@ pub struct LanguageModel<M: Ops> {
 struct PartialAnswer {
     /// Tokens of the whole prompt; a partition does not know them.
     prompt_tokens: Option<usize>,
+    /// Whether the texts of the tokens are part of the answer.
+    token_texts: bool,
+    /// Token before the answer, if the answer continues the prompt.
+    previous: Option<u32>,
     text: String,
     tokens: Vec<i64>,
     probabilities: Vec<f32>,
@@ -143,7 +150,7 @@ impl<M: Ops> LanguageModel<M> {
         let pieces = u32::try_from(answer.tokens.len()).unwrap_or(u32::MAX);
         let end = event.finish_reason.map(|end| {
             let answer = self.answers.remove(&event.request).unwrap_or_default();
-            answer.outputs(end, self.prompts.tokenizer.is_some())
+            answer.outputs(end, self.prompts.tokenizer.as_ref())
         });
         Some(Progress {
             number: event.request,
@@ -185,7 +192,7 @@ impl PartialAnswer {
         self.probabilities.push(sampled.probability);
     }
 
-    fn outputs(self, end: FinishReason, texts: bool) -> Result<Outputs, ModelError> {
+    fn outputs(self, end: FinishReason, tokenizer: Option<&Tokenizer>) -> Result<Outputs, ModelError> {
         let why = match end {
             FinishReason::Token => "token",
             FinishReason::Stop => "stop",
@@ -203,17 +210,15 @@ impl PartialAnswer {
         };
         let count = [self.tokens.len()];
         let mut outputs = Vec::new();
-        if texts {
+        if tokenizer.is_some() {
             outputs.push(Tensor::from_texts("text", &[&self.text])?);
         }
         outputs.push(Tensor::from_i64("tokens", &count, &self.tokens)?);
         outputs.push(Tensor::from_f32("probabilities", &count, &self.probabilities)?);
-        if let Some(each) = self
-            .top
-            .len()
-            .checked_div(self.tokens.len())
-            .filter(|each| *each > 0)
-        {
+        if let Some(tokenizer) = tokenizer.filter(|_| self.token_texts) {
+            outputs.extend(self.token_texts(tokenizer)?);
+        }
+        if let Some(each) = self.top_of_each() {
             let shape = [self.tokens.len(), each];
             let (tokens, logprobs): (Vec<u32>, Vec<f32>) = self.top.into_iter().unzip();
             let tokens: Vec<i64> = tokens.into_iter().map(i64::from).collect();
@@ -230,6 +235,44 @@ impl PartialAnswer {
     }
 }
 
+impl PartialAnswer {
+    /// Number of most probable tokens that are reported for each token of the answer; `None` for none.
+    fn top_of_each(&self) -> Option<usize> {
+        let each = self.top.len().checked_div(self.tokens.len());
+        each.filter(|each| *each > 0)
+    }
+
+    /// Returns the texts of the tokens and of the most probable ones at each place.
+    fn token_texts(&self, tokenizer: &Tokenizer) -> Result<Outputs, TensorError> {
+        let each = self.top_of_each().unwrap_or(0);
+        let mut previous = self.previous;
+        let (mut texts, mut top_texts) = (Vec::new(), Vec::new());
+        let mut top = self.top.iter();
+        for token in &self.tokens {
+            let token = u32::try_from(*token).unwrap_or_default();
+            let text = |token| detokenizer::token_text(tokenizer, previous, token);
+            texts.push(text(token));
+            top_texts.extend(top.by_ref().take(each).map(|(token, _)| text(*token)));
+            previous = Some(token);
+        }
+        let mut outputs = vec![bytes_tensor("token_texts", &[texts.len()], &texts)?];
+        if each > 0 {
+            outputs.push(bytes_tensor("top_token_texts", &[texts.len(), each], &top_texts)?);
+        }
+        Ok(outputs)
+    }
+}
+
+/// A BYTES tensor of that shape.
+fn bytes_tensor(name: &str, shape: &[usize], texts: &[String]) -> Result<Tensor, TensorError> {
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let tensor = Tensor::from_texts(name, &texts)?;
+    Ok(Tensor {
+        shape: shape.to_vec(),
+        ..tensor
+    })
+}
+
 impl<M: Ops> Continuous for LanguageModel<M> {
     fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError> {
         self.signature().check(inputs)?;
@@ -237,6 +280,8 @@ impl<M: Ops> Continuous for LanguageModel<M> {
         let sampling = self.sampling(inputs, &prompt)?;
         let answer = PartialAnswer {
             prompt_tokens: Some(prompt.len()),
+            token_texts: inputs.iter().any(|input| input.name == "top_logprobs"),
+            previous: prompt.last().copied().filter(|_| self.engine.continues_prompt()),
             ..PartialAnswer::default()
         };
         self.engine

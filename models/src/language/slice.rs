@@ -127,7 +127,7 @@ impl<M: Ops> LanguageSlice<M> {
     fn answer(&self, logits: &[f32]) -> Result<Outputs, ModelError> {
         let mut answer = PartialAnswer::default();
         let Some(sampled) = sampling::greedy(logits) else {
-            return answer.outputs(FinishReason::NotFinite, false);
+            return answer.outputs(FinishReason::NotFinite, None);
         };
         let is_eos = self.layers.model_config().eos_token_ids.contains(&sampled.token);
         let mut text = String::new();
@@ -147,7 +147,7 @@ impl<M: Ops> LanguageSlice<M> {
             top_logprobs: Vec::new(),
             finish_reason: Some(end),
         });
-        answer.outputs(end, self.prompts.tokenizer.is_some())
+        answer.outputs(end, self.prompts.tokenizer.as_ref())
     }
 }
 

@@ -139,6 +139,24 @@ fn penalties_and_the_most_probable_tokens_are_applied_and_reported() {
         assert_eq!(top.to_i64().unwrap()[3 * index], *token, "greedy takes the first");
         assert!((logprobs[3 * index].exp() - probabilities[index]).abs() < 1e-5);
     }
+    let said = output(&plain, "token_texts").to_texts().unwrap().concat();
+    assert_eq!(said, output(&plain, "text").to_texts().unwrap().concat());
+    let top_texts = output(&plain, "top_token_texts");
+    assert_eq!(top_texts.shape, [12, 3]);
+    let first = top_texts.to_texts().unwrap().into_iter().step_by(3);
+    assert_eq!(first.collect::<String>(), said);
+    let none = ask(vec![number("top_logprobs", 0)]).unwrap();
+    let names: Vec<&str> = none.iter().map(|output| output.name.as_str()).collect();
+    assert!(
+        names.contains(&"token_texts") && !names.contains(&"top_token_texts"),
+        "{names:?}"
+    );
+    assert!(
+        ask(vec![])
+            .unwrap()
+            .iter()
+            .all(|output| output.name != "token_texts")
+    );
     let varied = tokens(
         &ask(vec![
             float("frequency_penalty", 2.0),

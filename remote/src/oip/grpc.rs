@@ -90,7 +90,7 @@ pub(super) fn prepare(metadata: &Metadata, model: &str, version: &str, inputs: &
         head: Some(CONTENT_TYPE),
         streamed: false,
         max_tokens: 0,
-        top_logprobs: 0,
+        top_logprobs: None,
         free_temperature: false,
     }
 }

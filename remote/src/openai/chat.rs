@@ -131,7 +131,7 @@ pub(super) fn text_of<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Stri
 }
 
 impl Choice {
-    fn read(self, chat: &Chat, top_logprobs: usize) -> Result<Text, CallError> {
+    fn read(self, chat: &Chat, top_logprobs: Option<usize>) -> Result<Text, CallError> {
         let content = match (self.text, self.message) {
             (Some(text), _) => text,
             (None, Some(message)) => message.content,
@@ -148,7 +148,7 @@ impl Choice {
 ///
 /// # Errors
 /// [`CallError::Malformed`], or [`CallError::Useless`] for an answer that is none of the labels or has no text.
-pub(crate) fn decode(chat: &Chat, top_logprobs: usize, body: &Bytes) -> Result<Answer, CallError> {
+pub(crate) fn decode(chat: &Chat, top_logprobs: Option<usize>, body: &Bytes) -> Result<Answer, CallError> {
     let completion: Completion = serde_json::from_slice(body).map_err(malformed)?;
     if completion.choices.is_empty()
         && let Some(error) = stated::error_in(body)
@@ -203,7 +203,7 @@ pub(super) mod tests {
     }
 
     fn read(chat: &Chat, body: &str) -> Result<Answer, CallError> {
-        decode(chat, 0, &Bytes::copy_from_slice(body.as_bytes()))
+        decode(chat, None, &Bytes::copy_from_slice(body.as_bytes()))
     }
 
     #[test]

@@ -125,7 +125,7 @@ mod tests {
             head: None,
             streamed: false,
             max_tokens: 8,
-            top_logprobs: 0,
+            top_logprobs: None,
             free_temperature,
         }
     }

@@ -36,7 +36,7 @@ pub(crate) fn prepare(model: &str, inputs: &Inputs) -> Result<Prepared, ModelErr
         head: None,
         streamed: false,
         max_tokens: 0,
-        top_logprobs: 0,
+        top_logprobs: None,
         free_temperature: false,
     })
 }

@@ -16,8 +16,8 @@ pub(super) struct Sampling {
     options: SamplingOptions,
     /// Most tokens of an answer.
     pub max_tokens: u32,
-    /// Most probable tokens that the request wants to see; 0 for none.
-    pub top_logprobs: usize,
+    /// Most probable tokens that the request wants to see beside the log-probabilities of its tokens; `None` without these.
+    pub top_logprobs: Option<usize>,
 }
 
 impl Sampling {
@@ -37,7 +37,7 @@ impl Sampling {
             .map_err(|error| bad(error.input(), error.to_string()))?;
         Ok(Self {
             max_tokens: u32::try_from(resolved.max_tokens).unwrap_or(u32::MAX),
-            top_logprobs: resolved.top_logprobs,
+            top_logprobs: options.top_logprobs,
             options,
         })
     }
@@ -83,13 +83,17 @@ impl Sampling {
         let own = chat.top_logprobs as usize;
         match chat.style {
             Style::Chat => {
-                let most = own.max(self.top_logprobs);
-                set("logprobs", (most > 0).then_some(true.into()));
+                let most = own.max(self.top_logprobs.unwrap_or(0));
+                let wanted = most > 0 || self.top_logprobs.is_some();
+                set("logprobs", wanted.then_some(true.into()));
                 set("top_logprobs", (most > 0).then_some(most.into()));
             }
             Style::Completions => {
-                let most = own.min(MAX_COMPLETION_LOGPROBS).max(self.top_logprobs);
-                set("logprobs", (most > 0).then_some(most.into()));
+                let most = own
+                    .min(MAX_COMPLETION_LOGPROBS)
+                    .max(self.top_logprobs.unwrap_or(0));
+                let wanted = most > 0 || self.top_logprobs.is_some();
+                set("logprobs", wanted.then_some(most.into()));
             }
         }
     }
@@ -160,6 +164,16 @@ mod tests {
         expected["logprobs"] = json!(7);
         expected.as_object_mut().unwrap().remove("top_logprobs");
         assert_eq!(written(&older, &inputs).unwrap(), expected);
+        let bare = Chat {
+            top_logprobs: 0,
+            ..chat.clone()
+        };
+        let asked = written(&bare, &vec![integer("top_logprobs", 0)]).unwrap();
+        assert_eq!(
+            (&asked["logprobs"], asked.get("top_logprobs")),
+            (&json!(true), None)
+        );
+        assert_eq!(written(&bare, &Vec::new()).unwrap().get("logprobs"), None);
         let least = json!({"max_tokens": 8, "temperature": 0.0, "logprobs": true, "top_logprobs": 5});
         assert_eq!(written(&chat, &Vec::new()).unwrap(), least);
     }

@@ -63,7 +63,7 @@ pub(crate) async fn read(
     http: &Http,
     answer: Response<Incoming>,
     api: &Api,
-    top_logprobs: usize,
+    top_logprobs: Option<usize>,
     parts: Parts<'_>,
 ) -> Result<Answer, CallError> {
     let Api::Chat(chat) = api else {

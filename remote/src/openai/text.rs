@@ -16,14 +16,14 @@ pub(crate) const LOGITS: &str = "logits";
 pub(super) struct Text {
     content: String,
     places: Vec<Place>,
-    /// Most probable tokens that the request wants to see.
-    top_logprobs: usize,
+    /// Most probable tokens that the request wants to see beside the log-probabilities of its tokens; `None` without these.
+    top_logprobs: Option<usize>,
     pub end: Option<String>,
 }
 
 impl Text {
     /// Creates the empty text of a request that wants to see so many most probable tokens.
-    pub(super) fn wanting(top_logprobs: usize) -> Self {
+    pub(super) fn wanting(top_logprobs: Option<usize>) -> Self {
         Self {
             top_logprobs,
             ..Self::default()
@@ -41,7 +41,7 @@ impl Text {
         logprobs: Option<Logprobs>,
     ) -> Result<(), CallError> {
         self.content.push_str(content);
-        if chat.top_logprobs > 0 || self.top_logprobs > 0 {
+        if chat.top_logprobs > 0 || self.top_logprobs.is_some() {
             for place in logprobs.map_or(Ok(Vec::new()), Logprobs::places)? {
                 place.check()?;
                 self.places.push(place);
@@ -137,7 +137,7 @@ impl Text {
             ));
             let tokens: Vec<&str> = self.places.iter().map(|place| place.token.as_str()).collect();
             outputs.push(Tensor::from_texts("token_texts", &tokens));
-            outputs.extend(most_probable(&self.places, self.top_logprobs));
+            outputs.extend(most_probable(&self.places, self.top_logprobs.unwrap_or(0)));
         }
         // Without probabilities an answer is never sure.
         outputs.push(Tensor::from_f32("confidence", &[1], &[confidence.unwrap_or(0.0)]));

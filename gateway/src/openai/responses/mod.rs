@@ -63,7 +63,7 @@ async fn respond(shared: &Shared, request: Request) -> Result<Response<Body>, Fa
         begin(shared, request, |asked: &Asked| asked.common.model.as_deref()).await?;
     let asked = asked.checked()?;
     let mut inputs = vec![Tensor::from_texts("messages", &[&asked.messages()?])?];
-    inputs.extend(asked.common.inputs(0, 0)?);
+    inputs.extend(asked.common.inputs(0, None)?);
     let request = InferRequest {
         inputs,
         ..InferRequest::default()
