@@ -48,6 +48,15 @@ pub enum FamilyError {
     /// The endpoint cannot be used.
     #[error(transparent)]
     Remote(#[from] ConnectError),
+    /// The model is not loaded by a worker.
+    #[error(
+        "`{variant}` is answered by an actor or a Python stage that attaches itself; place its replicas on a worker name that no process has, \
+         or give the variant a `dir`"
+    )]
+    Attached {
+        /// The variant.
+        variant: String,
+    },
     /// The partition is invalid.
     #[error("{0}")]
     Slice(String),
@@ -139,6 +148,8 @@ pub enum Source {
         /// Where answers are recorded and replayed from while it is measured; `None` while it serves.
         recording: Option<Recording>,
     },
+    /// An actor or a Python stage that attaches itself.
+    Attached,
     /// In this program.
     Embedded {
         /// `config.json`.
@@ -151,6 +162,7 @@ pub enum Source {
 impl Source {
     fn of(app: &App, variant: &Variant) -> Self {
         match (&variant.file, &variant.remote) {
+            _ if variant.attached => Self::Attached,
             (Some(file), _) => Self::Onnx(file.clone()),
             (None, Some(rule)) => Self::Remote {
                 rule: Box::new(rule.clone()),
@@ -241,6 +253,11 @@ pub fn cores_of_workers(app: &App) -> BTreeMap<String, NonZeroUsize> {
 }
 
 impl Member {
+    /// Whether an actor or a Python stage that attaches itself is the model.
+    pub const fn is_attached(&self) -> bool {
+        matches!(self.source, Source::Attached)
+    }
+
     /// Whether the model computes behind an endpoint.
     pub const fn is_remote(&self) -> bool {
         matches!(self.source, Source::Remote { .. })
@@ -338,6 +355,11 @@ impl Member {
                 from(Checkpoint::from_bytes(&self.name, config, weights, None)?)?
             }
             Source::Onnx(file) => load_onnx(file, choice, &options)?,
+            Source::Attached => {
+                return Err(FamilyError::Attached {
+                    variant: self.name.clone(),
+                });
+            }
             Source::Remote { .. } if slice != Slice::WHOLE => {
                 let reason = format!(
                     "`{}` is a remote variant, which has no layers to split",
@@ -370,5 +392,24 @@ impl Member {
             model = Box::new(Priced::new(model, price));
         }
         Ok(Loaded { model, info })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attached_variant_is_not_loaded() {
+        let app = "name = \"a\"\ntask = \"classification\"\n[[variants]]\nname = \"rule\"\nattached = true\n";
+        let app = App::parse(app).unwrap();
+        let family = Family::of(&app);
+        let rule = &family.members[0];
+        assert!(rule.open().is_ok(), "it has no files");
+        let refused = rule.load(DeviceChoice::Cpu).err().unwrap().to_string();
+        assert!(
+            refused.starts_with("`rule` is answered by an actor or a Python stage"),
+            "{refused}"
+        );
     }
 }

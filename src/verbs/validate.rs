@@ -117,7 +117,8 @@ fn check_variants(app: &App, load: bool) -> Vec<String> {
         let error = checked.err()?;
         Some(format!("variant `{}`: {}", member.name, in_one_line(&error)))
     };
-    members.iter().filter_map(problem).collect()
+    let members = members.iter().filter(|member| !member.is_attached());
+    members.filter_map(problem).collect()
 }
 
 /// Whether a TOML file has the tasks of a pipeline at its top, where an app has none.

@@ -167,20 +167,26 @@ impl App {
                 "{at}.cores: `core_share` limits every replica to a share of one core; leave one of them out"
             ));
         }
-        match (&variant.dir, &variant.file, &variant.remote) {
-            (Some(dir), None, None) => problems.extend(checkpoint_problem(index, variant, dir)),
-            (None, Some(file), None) if !file.is_file() => {
+        match (&variant.dir, &variant.file, &variant.remote, variant.attached) {
+            (Some(dir), None, None, false) => problems.extend(checkpoint_problem(index, variant, dir)),
+            (None, Some(file), None, false) if !file.is_file() => {
                 problems.push(format!("{at}.file: `{}` is not there", file.display()));
             }
-            (None, Some(_), None) if self.task == Task::Generation => problems.push(format!(
+            (None, Some(_), None, false) if self.task == Task::Generation => problems.push(format!(
                 "{at}.file: ONNX files of language models are not served; use `dir`, or `remote`"
             )),
-            (None, Some(_), None) => {}
-            (None, None, Some(remote)) => {
+            (None, None, Some(remote), false) => {
                 problems.extend(remote.problems(&format!("{at}.remote"), self.task));
             }
-            (None, None, None) => problems.push(format!("{at}: give one of `dir`, `file` and `remote`")),
-            _ => problems.push(format!("{at}: give only one of `dir`, `file` and `remote`")),
+            (None, Some(_), None, false) | (None, None, None, true) => {}
+            (None, None, None, false) => {
+                problems.push(format!(
+                    "{at}: give one of `dir`, `file`, `remote` and `attached`"
+                ));
+            }
+            _ => problems.push(format!(
+                "{at}: give only one of `dir`, `file`, `remote` and `attached`"
+            )),
         }
         problems
     }

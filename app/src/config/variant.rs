@@ -90,8 +90,8 @@ impl From<AggregationRule> for AggregationStrategy {
 pub struct Variant {
     /// Name, unique in the family.
     pub name: Token,
-    /// Checkpoint directory (`config.json`, `model.safetensors`), relative to this file. Exactly one of `dir`, `file` and
-    /// `remote` is given.
+    /// Checkpoint directory (`config.json`, `model.safetensors`), relative to this file. Exactly one of `dir`, `file`,
+    /// `remote` and `attached` is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
     /// ONNX file, relative to this file, run by ONNX Runtime; `config.json` and `tokenizer.json` beside it are read.
@@ -100,6 +100,10 @@ pub struct Variant {
     /// Endpoint that answers for this variant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<RemoteRule>,
+    /// Whether an actor or a Python stage that attaches itself answers for this variant. No worker loads it, and `kaskade profile` leaves it
+    /// out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub attached: bool,
     /// What a request costs in money, in one currency for the whole family [default: unknown].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<Price>,

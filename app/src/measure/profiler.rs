@@ -49,11 +49,14 @@ pub struct Profiler<'a> {
 }
 
 impl<'a> Profiler<'a> {
-    /// Begins to set up the measuring of an app: batches of powers of two up to 64, three rounds of 150 ms each, without progress.
+    /// Begins to set up the measuring of an app: batches of powers of two up to 64, three rounds of 150 ms each, without progress. Variants
+    /// that are attached are left out: their own process measures them.
     pub fn new(app: &'a App) -> Self {
+        let mut family = Family::of(app);
+        family.members.retain(|member| !member.is_attached());
         Self {
             app,
-            family: Family::of(app),
+            family,
             effort: Effort::new(STRETCH),
             quiet: true,
             judge: Judge::Labels,
@@ -135,6 +138,17 @@ impl<'a> Profiler<'a> {
     /// When the app names no validation set, a model cannot be loaded or fails on a sample, or answers of its task have no confidence.
     pub fn run(&self) -> Result<Profile, MeasureError> {
         self.check()?;
+        for variant in self
+            .app
+            .variants
+            .iter()
+            .filter(|variant| variant.attached && !self.quiet)
+        {
+            say(&format!(
+                "`{}` is left out: it is attached, so its own process measures it (`kaskade.profile` in Python)",
+                variant.name
+            ));
+        }
         let set = self.validation_set()?;
         let plan = Plan {
             app: self.app.name.as_str(),

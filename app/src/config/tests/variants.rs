@@ -147,9 +147,12 @@ fn a_variant_is_a_checkpoint_a_file_or_an_endpoint() {
         assert!(!found.concat().contains("sk-1"), "the key is shown: {found:?}");
     }
     assert_eq!(problems(&oip.replace("http:", "grpc:")), Vec::<String>::new());
+    assert_eq!(problems("attached = true"), Vec::<String>::new());
     for (variant, expected) in [
         ("", "variants[0]: give one of"),
         ("dir = \"d\"\nfile = \"f\"", "variants[0]: give only one of"),
+        ("dir = \"d\"\nattached = true", "variants[0]: give only one of"),
+        ("attached = false", "variants[0]: give one of"),
         ("file = \"no.onnx\"", "variants[0].file: `no.onnx` is not there"),
         (&remote.replace("http:", "ftp:"), "variants[0].remote.base_url"),
         (&remote.replace("http:", "grpc:"), "variants[0].remote.base_url"),
