@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn the_error_page_is_current() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/errors.md");
+        let path = Path::new(kaskade_testkit::ROOT).join("docs/reference/errors.md");
         if std::env::var_os("KASKADE_BLESS").is_some() {
             std::fs::write(&path, errors_page()).unwrap();
         }
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(
             written,
             errors_page(),
-            "docs/reference/errors.md is stale: KASKADE_BLESS=1 cargo test -p kaskade-actors error_page"
+            "docs/reference/errors.md is stale: KASKADE_BLESS=1 cargo test -p kaskade-actors-unit-tests error_page"
         );
     }
 }

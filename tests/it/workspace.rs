@@ -63,3 +63,37 @@ fn the_tests_reuse_what_the_build_of_the_program_compiled() {
         "with the tests these have other features, so name the features in the workspace's dependencies: {again:#?}"
     );
 }
+
+/// The unit tests of a crate are built by a package of their own, from the same sources.
+#[test]
+fn a_package_of_unit_tests_has_the_dependencies_of_its_crate() {
+    let read = |path: &Path| -> toml::Table {
+        let text = std::fs::read_to_string(Path::new(ROOT).join(path).join("Cargo.toml")).unwrap();
+        text.parse().unwrap()
+    };
+    let workspace = read(Path::new(""));
+    let members = workspace["workspace"]["members"].as_array().unwrap();
+    let mut compared = 0;
+    for unit in members {
+        let unit = Path::new(unit.as_str().unwrap());
+        if !unit.ends_with("tests/unit") {
+            continue;
+        }
+        let its_crate = unit.ancestors().nth(2).unwrap();
+        let (own, tested) = (read(unit), read(its_crate));
+        for table in ["dependencies", "dev-dependencies"] {
+            assert_eq!(own.get(table), tested.get(table), "{table} of {}", unit.display());
+        }
+        assert_eq!(
+            tested["lib"]["test"],
+            false.into(),
+            "{} tests twice",
+            its_crate.display()
+        );
+        let name = own["package"]["name"].as_str().unwrap();
+        let level = &workspace["profile"]["release"]["package"][name]["opt-level"];
+        assert_eq!(level, &0.into(), "{name}");
+        compared += 1;
+    }
+    assert!(compared > 3, "{compared}");
+}

@@ -391,7 +391,7 @@ fn a_file_that_is_not_there_is_named() {
 
 #[test]
 fn the_committed_schema_is_the_one_of_the_types() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/app.schema.json");
+    let file = Path::new(kaskade_testkit::ROOT).join("docs/app.schema.json");
     if std::env::var_os("UPDATE_SCHEMAS").is_some() {
         let written = serde_json::to_string_pretty(&App::schema()).unwrap() + "\n";
         std::fs::write(&file, written).unwrap();

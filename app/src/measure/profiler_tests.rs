@@ -13,7 +13,7 @@ use crate::report::in_one_line;
 fn app(task: &str, variants: &[&str], lines: &str, dir: &Path) -> App {
     let file = dir.join("lines.tsv");
     std::fs::write(&file, lines).unwrap();
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/fixtures");
+    let fixtures = Path::new(kaskade_testkit::ROOT).join("models/fixtures");
     let variants = variants.iter().enumerate().map(|(place, fixture)| {
         let dir = fixtures.join(fixture);
         format!("[[variants]]\nname = \"v{place}\"\ndir = {dir:?}\n")
@@ -115,7 +115,7 @@ fn with_records(task: &str, variants: &[(&str, &str)], data: &str, records: &[Va
     let file = dir.join("records.jsonl");
     let lines: Vec<String> = records.iter().map(Value::to_string).collect();
     std::fs::write(&file, lines.join("\n")).unwrap();
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/fixtures");
+    let fixtures = Path::new(kaskade_testkit::ROOT).join("models/fixtures");
     let variants = variants.iter().enumerate().map(|(place, (fixture, more))| {
         let dir = fixtures.join(fixture);
         format!("[[variants]]\nname = \"v{place}\"\ndir = {dir:?}\n{more}\n")

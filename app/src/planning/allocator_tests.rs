@@ -20,11 +20,7 @@ fn app() -> App {
 }
 
 fn example() -> App {
-    App::load(Path::new(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../examples/traffic/app.toml"
-    )))
-    .unwrap()
+    App::load(&Path::new(kaskade_testkit::ROOT).join("examples/traffic/app.toml")).unwrap()
 }
 
 #[test]

@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn gears_are_planned_with_the_run_times_that_workers_report() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/digits/profile.json");
+        let path = Path::new(kaskade_testkit::ROOT).join("examples/digits/profile.json");
         let profile = crate::planning::read_profile(&path).unwrap();
         let mut measured = MeasuredProfile {
             book: RunTimeBook::of_profile(&profile, RunTimeOptions::default()),

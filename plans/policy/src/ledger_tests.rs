@@ -409,36 +409,6 @@ impl<T> Ledger<T> {
     }
 }
 
-/// Run with `cargo test --release -p kaskade-policy -- --ignored --nocapture ledger_speed`.
-#[test]
-#[ignore = "a measurement"]
-#[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
-fn ledger_speed() {
-    let config = LedgerConfig {
-        max_in_flight: 200_000,
-        ..LedgerConfig::default()
-    };
-    let mut ledger = Ledger::new(config);
-    let mut ids = std::collections::VecDeque::new();
-    for now in 0..100_000 {
-        ids.push_back(ledger.admit(now, 10_000_000, [0_u8; 64]).unwrap().id);
-    }
-    let rounds = 1_000_000_u64;
-    let start = std::time::Instant::now();
-    for now in 100_000..100_000 + rounds {
-        let admitted = ledger.admit(now, 10_000_000, [0_u8; 64]).unwrap();
-        ledger.sent(admitted.id, admitted.attempt, Some("replica-1"), now);
-        ids.push_back(admitted.id);
-        let id = ids.pop_front().unwrap();
-        assert!(matches!(ledger.answered(id, 1, now), Answer::First(_)));
-        assert!(ledger.due(now).expired.is_empty());
-    }
-    println!(
-        "{:?} per request at 100,000 in flight",
-        start.elapsed() / rounds as u32
-    );
-}
-
 /// A ledger with this many requests at the replica `a`, and a budget of `floor` resends and a fifth of the admissions.
 fn at_one_replica(requests: u64, floor: u32) -> Ledger<u64> {
     let retries = crate::retry_budget::RetryBudgetConfig {

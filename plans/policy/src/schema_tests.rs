@@ -3,7 +3,7 @@
 /// Fails if `docs/<file>` is not this schema; with `UPDATE_SCHEMAS=1` it is written instead.
 pub(crate) fn committed(file: &str, schema: &schemars::Schema) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../docs")
+        .join("../../../../docs")
         .join(file);
     let current = serde_json::to_string_pretty(schema).unwrap() + "\n";
     if std::env::var_os("UPDATE_SCHEMAS").is_some() {
@@ -13,6 +13,6 @@ pub(crate) fn committed(file: &str, schema: &schemars::Schema) {
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         committed == current,
-        "docs/{file} is not the schema of the types; UPDATE_SCHEMAS=1 cargo test -p kaskade-policy writes it"
+        "docs/{file} is not the schema of the types; UPDATE_SCHEMAS=1 cargo test -p kaskade-policy-unit-tests writes it"
     );
 }
