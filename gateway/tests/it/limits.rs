@@ -78,7 +78,7 @@ fn bodies_are_compressed_both_ways_and_bounded() {
     let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
     packed.write_all(plain.as_bytes()).unwrap();
     let packed = packed.finish().unwrap();
-    let headers = [("content-encoding", "gzip"), ("accept-encoding", "gzip")];
+    let headers = [("content-encoding", "GZip"), ("accept-encoding", "gzip")];
     let answer = stand.post(INFER, &headers, &packed);
     assert_eq!(
         (answer.status, answer.header("content-encoding")),
@@ -184,8 +184,8 @@ fn a_request_needs_the_key_of_a_tenant_within_its_limits() {
             .unwrap();
         (open, gateway)
     };
-    let post = |key: &str| {
-        let value = format!("Bearer {key}");
+    let post_with = |scheme: &str, key: &str| {
+        let value = format!("{scheme} {key}");
         let headers: &[(&str, &str)] = if key.is_empty() {
             &[]
         } else {
@@ -196,9 +196,12 @@ fn a_request_needs_the_key_of_a_tenant_within_its_limits() {
             &request("POST", INFER, headers, body().as_bytes()),
         )
     };
+    let post = |key: &str| post_with("Bearer", key);
     assert_eq!(post("").status, 401);
     assert_eq!(post("secre").status, 401);
     assert_eq!(post("secret").status, 200);
+    assert_eq!(post_with("bearer", "secret").status, 200, "schemes have no case");
+    assert_eq!(post_with("Basic", "secret").status, 401);
     assert_eq!(post("slow").status, 200);
     assert_eq!(post("slow").status, 429);
 }
