@@ -80,12 +80,6 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
 async fn embed(shared: &Shared, request: Request) -> Result<Response<Body>, Failure> {
     let (call, asked): (_, Embeddings) =
         begin(shared, request, |asked: &Embeddings| asked.model.as_deref()).await?;
-    if asked.dimensions.is_some() {
-        return Err(Failure::param(
-            "dimensions",
-            "embeddings have the size that the model gives",
-        ));
-    }
     let in_base64 = match asked.encoding_format.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,
@@ -116,6 +110,13 @@ async fn embed(shared: &Shared, request: Request) -> Result<Response<Body>, Fail
     let mut data = Vec::new();
     for (index, reply) in replies.iter().enumerate() {
         let vector = embedding(reply)?;
+        if asked.dimensions.is_some_and(|wanted| wanted != vector.len()) {
+            let message = format!(
+                "embeddings have the {} dimensions that the model gives",
+                vector.len()
+            );
+            return Err(Failure::param("dimensions", message));
+        }
         let embedding = if in_base64 {
             let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
             Vector::Base64(base64::encode(&bytes))

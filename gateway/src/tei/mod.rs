@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use crate::body;
 use crate::call::Call;
 use crate::failure::{Api, Failure};
+use crate::fields::{self, or_default};
 use crate::oip::json_response;
 use crate::openai::embedding;
 use crate::shared::Shared;
@@ -56,9 +57,9 @@ enum Sequence {
 #[derive(Deserialize)]
 struct Predict {
     inputs: Sequences,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     raw_scores: bool,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     parameters: Parameters,
 }
 
@@ -73,9 +74,9 @@ struct Parameters {
 struct Rerank {
     query: String,
     texts: Vec<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     raw_scores: bool,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     return_text: bool,
 }
 
@@ -103,8 +104,7 @@ fn respond(result: Result<Value, Failure>) -> Response<Body> {
 async fn begin<T: DeserializeOwned>(shared: &Shared, request: Request) -> Result<(Call, T), Failure> {
     let (parts, body) = request.into_parts();
     let body = body::read(&parts.headers, body, &shared.limits).await?;
-    let asked = serde_json::from_slice(&body)
-        .map_err(|error| Failure::malformed(format!("the body is not valid: {error}")))?;
+    let asked = fields::read(&body)?;
     let name = parts
         .headers
         .get("x-kaskade-app")
