@@ -1,6 +1,9 @@
 //! What clients in use send beside what the specifications show.
 
-use kaskade_gateway::Limits;
+use kaskade_actors::Service;
+use kaskade_gateway::{AppOptions, Limits};
+use kaskade_models::{Inputs, Model, ModelError, Outputs, Tensor};
+use kaskade_testkit::PATIENCE;
 use serde_json::{Value, json};
 
 use crate::openai;
@@ -225,4 +228,54 @@ fn statistics_say_when_the_last_inference_was() {
     assert!(first.as_u64().unwrap() > 0);
     std::thread::sleep(std::time::Duration::from_millis(20));
     assert_eq!(last(), first, "a look at the statistics is no inference");
+}
+
+/// Embeds a text as its length and 0.
+struct Embeds;
+
+impl Model for Embeds {
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let embed = |inputs: &Inputs| {
+            let length = inputs[0].to_texts()?[0].len() as f32;
+            Ok(vec![Tensor::from_f32("embedding", &[2], &[length, 0.0])?])
+        };
+        batch.iter().map(embed).collect()
+    }
+}
+
+#[test]
+fn a_post_to_the_address_itself_predicts_or_embeds_as_the_app_does() {
+    // Hugging Face's client knows the address of a server, and no paths.
+    let stand = openai::stand();
+    let predicted = stand.post("/predict", &[], r#"{"inputs":"a"}"#).json();
+    assert_eq!(stand.post("/", &[], r#"{"inputs":"a"}"#).json(), predicted);
+    let several = stand
+        .post("/", &[], r#"{"inputs":["a","b"],"parameters":{}}"#)
+        .json();
+    assert_eq!(several.as_array().unwrap().len(), 2, "no pair: {several}");
+    let wrong = stand.post("/", &[], r#"{"inputs":7}"#);
+    assert!(wrong.status == 400 && wrong.json()["error"].as_str().unwrap().contains("`inputs`"));
+    assert!(
+        stand
+            .get("/")
+            .header("content-type")
+            .unwrap()
+            .starts_with("text/html")
+    );
+
+    let service = Service::new("app").model("embeds", || Ok::<_, String>(Embeds));
+    let stand = Stand::of(
+        service,
+        AppOptions::new("app").default_budget(PATIENCE),
+        Limits::default(),
+    );
+    let asked = json!({"inputs": ["abc", "a"], "normalize": false, "truncate": null});
+    assert_eq!(
+        stand.post("/", &[], asked.to_string()).json(),
+        json!([[3.0, 0.0], [1.0, 0.0]])
+    );
+    assert_eq!(
+        stand.post("/", &[], r#"{"inputs":"abc"}"#).json(),
+        json!([[1.0, 0.0]])
+    );
 }
