@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::base64;
+use super::choice;
 use super::completions::{Prompts, begin};
 use crate::failure::{Api, Failure};
 use crate::oip::json_response;
@@ -91,11 +92,7 @@ async fn embed(shared: &Shared, request: Request) -> Result<Response<Body>, Fail
         }
     };
     let prompts = asked.input.each("input")?;
-    let tokens = prompts
-        .iter()
-        .map(super::completions::Prompt::tokens)
-        .collect::<Option<Vec<_>>>();
-    let tokens: Option<i64> = tokens.map(|tokens| tokens.into_iter().sum());
+    let sent: Vec<Option<i64>> = prompts.iter().map(super::completions::Prompt::tokens).collect();
     let inputs = prompts
         .iter()
         .map(super::completions::Prompt::input)
@@ -129,6 +126,15 @@ async fn embed(shared: &Shared, request: Request) -> Result<Response<Body>, Fail
             embedding,
         });
     }
+    let counts = sent.into_iter().zip(&replies);
+    let tokens: Option<Vec<i64>> = counts
+        .map(|(sent, reply)| sent.or_else(|| choice::usage(reply).map(|[prompt, _]| prompt)))
+        .collect();
+    // Clients add counts up and fail at null.
+    let tokens = tokens
+        .unwrap_or_default()
+        .into_iter()
+        .fold(0, i64::saturating_add);
     let kaskade: Vec<Value> = replies.iter().map(|reply| call.description(reply)).collect();
     let body = Answer {
         object: "list",

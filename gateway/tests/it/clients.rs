@@ -230,14 +230,18 @@ fn statistics_say_when_the_last_inference_was() {
     assert_eq!(last(), first, "a look at the statistics is no inference");
 }
 
-/// Embeds a text as its length and 0.
+/// Embeds a text as its length and 0; counts the tokens of one that begins with a 1.
 struct Embeds;
 
 impl Model for Embeds {
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         let embed = |inputs: &Inputs| {
-            let length = inputs[0].to_texts()?[0].len() as f32;
-            Ok(vec![Tensor::from_f32("embedding", &[2], &[length, 0.0])?])
+            let text = inputs[0].to_texts()?[0];
+            let mut outputs = vec![Tensor::from_f32("embedding", &[2], &[text.len() as f32, 0.0])?];
+            if text.starts_with('1') {
+                outputs.push(Tensor::from_i64("usage", &[2], &[7, 0])?);
+            }
+            Ok(outputs)
         };
         batch.iter().map(embed).collect()
     }
@@ -278,4 +282,20 @@ fn a_post_to_the_address_itself_predicts_or_embeds_as_the_app_does() {
         stand.post("/", &[], r#"{"inputs":"abc"}"#).json(),
         json!([[1.0, 0.0]])
     );
+}
+
+#[test]
+fn tokens_of_embeddings_are_those_that_the_variant_counts_and_never_null() {
+    let service = Service::new("app").model("embeds", || Ok::<_, String>(Embeds));
+    let options = AppOptions::new("app").max_budget(PATIENCE);
+    let stand = Stand::of(service, options, Limits::default());
+    let count = |input: Value| {
+        let asked = json!({"model": "app", "input": input});
+        let usage = stand.post("/v1/embeddings", &[], asked.to_string()).json()["usage"].clone();
+        assert_eq!(usage["prompt_tokens"], usage["total_tokens"], "{usage}");
+        usage["prompt_tokens"].clone()
+    };
+    assert_eq!(count(json!(["1", "1 and 2"])), 14);
+    // Haystack adds up the counts of its batches.
+    assert_eq!(count(json!(["1", "2"])), 0);
 }
