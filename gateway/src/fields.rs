@@ -59,7 +59,7 @@ fn wrong_field<T: DeserializeOwned>(body: &[u8]) -> Option<(String, String)> {
         match T::deserialize(&object) {
             Ok(_) => return Some((name, reason)),
             Err(error) if missing(&error.to_string()) == Some(&name) => {
-                required.push((name.clone(), value.clone()))
+                required.push((name.clone(), value.clone()));
             }
             Err(_) => {}
         }
@@ -122,7 +122,7 @@ mod tests {
             (r#"{"text": "a", "names": [1]}"#, Some("names")),
             // Two are wrong.
             (r#"{"text": "a", "heat": "hot", "names": [1]}"#, None),
-            (r#"[]"#, None),
+            ("[]", None),
             (r#"{"text": "#, None),
         ] {
             assert_eq!(param(body).as_deref(), field, "{body}");

@@ -99,6 +99,15 @@ fn parameters_of_any_scalar_become_text() {
 }
 
 #[test]
+fn json_without_its_header_is_told_to_need_it() {
+    let body = Bytes::from_static(br#"{"inputs": []}"#);
+    let error = decode_infer(ContentType::MessagePack, &body)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("`content-type: application/json`"), "{error}");
+}
+
+#[test]
 fn parameters_that_are_null_are_missing() {
     for (parameters, known) in [
         (json!(null), &[][..]),
