@@ -2,6 +2,7 @@
 
 import asyncio
 import multiprocessing
+import tempfile
 import unittest
 from typing import Any
 
@@ -91,6 +92,19 @@ class Lives(unittest.TestCase):
                 process.join()
                 said.close()
 
+
+
+class Credentials(unittest.IsolatedAsyncioTestCase):
+    async def test_files_that_are_no_credentials_are_named(self) -> None:
+        with tempfile.NamedTemporaryFile() as empty:
+            for broker, named in [
+                (kaskade.Broker(nkey="/nonexistent/seed"), "/nonexistent/seed"),
+                (kaskade.Broker(nkey=empty.name), empty.name),
+                (kaskade.Broker(ca="/nonexistent/ca"), "cannot be read"),
+                (kaskade.Broker(ca=empty.name), "cannot be read"),
+            ]:
+                with self.assertRaisesRegex(errors.BrokerAbsent, named):
+                    await kaskade.AsyncClient.connect("fake", broker)
 
 
 @needs_nats
