@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 
-/// Largest body in which the wrong field is searched, bytes.
-const MAX_SEARCHED: usize = 1 << 20;
+/// Largest body in which the wrong field is searched, bytes: it is read once for each field.
+const MAX_SEARCHED: usize = 64 << 10;
 
 /// Most fields that are searched.
 const MAX_FIELDS: usize = 64;
@@ -25,16 +25,13 @@ pub(crate) fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de
 /// `KSK0001`, with the name of the field that is missing or has an invalid value, if one alone is wrong.
 pub(crate) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failure> {
     serde_json::from_slice(body).map_err(|error| match wrong_field::<T>(body) {
-        Some((field, reason)) => Failure::param(
-            field.clone(),
-            format!("the field `{field}` is not valid: {reason}"),
-        ),
+        Some((field, reason)) => Failure::param(field.clone(), format!("the field `{field}` {reason}")),
         None => Failure::malformed(format!("the body is not valid: {error}")),
     })
 }
 
-/// Returns the one field of an object that is wrong, and the reason. The structures that bodies are read into flatten others, whose
-/// errors name no field: without the wrong field, the object can be read.
+/// Returns the one field of an object that is wrong, and what is wrong with it. The structures that bodies are read into flatten
+/// others, whose errors name no field: without the wrong field, the object can be read.
 fn wrong_field<T: DeserializeOwned>(body: &[u8]) -> Option<(String, String)> {
     if body.len() > MAX_SEARCHED {
         return None;
@@ -49,7 +46,7 @@ fn wrong_field<T: DeserializeOwned>(body: &[u8]) -> Option<(String, String)> {
             .err()
             .is_none_or(|error| error.to_string() != reason)
         {
-            return Some((name.to_owned(), "it is missing".to_owned()));
+            return Some((name.to_owned(), "is missing".to_owned()));
         }
     }
     let names: Vec<String> = object.as_object()?.keys().take(MAX_FIELDS).cloned().collect();
@@ -57,7 +54,7 @@ fn wrong_field<T: DeserializeOwned>(body: &[u8]) -> Option<(String, String)> {
     for name in names {
         let value = object.as_object_mut()?.remove(&name)?;
         match T::deserialize(&object) {
-            Ok(_) => return Some((name, reason)),
+            Ok(_) => return Some((name, invalid(&reason))),
             Err(error) if missing(&error.to_string()) == Some(&name) => {
                 required.push((name.clone(), value.clone()));
             }
@@ -69,7 +66,11 @@ fn wrong_field<T: DeserializeOwned>(body: &[u8]) -> Option<(String, String)> {
     let [(name, value)] = <[_; 1]>::try_from(required).ok()?;
     let alone = Value::Object([(name.clone(), value)].into_iter().collect());
     let fails = T::deserialize(&alone).err()?.to_string() == reason;
-    fails.then_some((name, reason))
+    fails.then(|| (name, invalid(&reason)))
+}
+
+fn invalid(reason: &str) -> String {
+    format!("is not valid: {reason}")
 }
 
 /// Returns the field that serde's message says is missing.
