@@ -8,7 +8,7 @@ use axum::body::{Body, HttpBody as _};
 use axum::http::{HeaderMap, HeaderValue, Response, header};
 use bytes::Bytes;
 use flate2::Compression;
-use flate2::read::{GzDecoder, ZlibDecoder};
+use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use futures::{Stream, StreamExt as _};
 use kaskade_actors::{Code, Fault};
@@ -34,15 +34,37 @@ impl Coding {
         }
     }
 
+    /// Returns the coding of a request's body; `None` if it has none.
+    ///
+    /// # Errors
+    /// `KSK0001` for another one.
+    fn of_body(headers: &HeaderMap) -> Result<Option<Self>, Failure> {
+        let Some(coding) = headers.get(header::CONTENT_ENCODING) else {
+            return Ok(None);
+        };
+        // Names of codings have no case, and `x-gzip` is the older name (RFC 9110, section 8.4.1).
+        match coding.as_bytes().trim_ascii().to_ascii_lowercase().as_slice() {
+            b"identity" | b"" => Ok(None),
+            b"gzip" | b"x-gzip" => Ok(Some(Self::Gzip)),
+            b"deflate" => Ok(Some(Self::Deflate)),
+            _ => Err(Failure::malformed(
+                "content-encoding must be gzip, deflate or identity",
+            )),
+        }
+    }
+
     /// Returns the first coding of `accept-encoding` that the gateway has, unless its weight is 0.
     pub(crate) fn accepted(headers: &HeaderMap) -> Option<Self> {
         let accepted = headers.get(header::ACCEPT_ENCODING)?.to_str().ok()?;
         accepted.split(',').find_map(|item| {
             let mut parts = item.split(';').map(str::trim);
-            let coding = match parts.next()? {
-                "gzip" => Self::Gzip,
-                "deflate" => Self::Deflate,
-                _ => return None,
+            let name = parts.next()?;
+            let coding = if name.eq_ignore_ascii_case("gzip") || name.eq_ignore_ascii_case("x-gzip") {
+                Self::Gzip
+            } else if name.eq_ignore_ascii_case("deflate") {
+                Self::Deflate
+            } else {
+                return None;
             };
             let refused = parts.any(|part| matches!(part, "q=0" | "q=0.0" | "q=0.00" | "q=0.000"));
             (!refused).then_some(coding)
@@ -120,20 +142,16 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body, limits: &Limits) -> Re
     if !joined.is_empty() {
         body = joined.into();
     }
-    let coding = match headers.get(header::CONTENT_ENCODING).map(HeaderValue::as_bytes) {
-        None | Some(b"identity" | b"") => return Ok(body),
-        Some(b"gzip") => Coding::Gzip,
-        Some(b"deflate") => Coding::Deflate,
-        Some(_) => {
-            return Err(Failure::malformed(
-                "content-encoding must be gzip, deflate or identity",
-            ));
-        }
+    let Some(coding) = Coding::of_body(headers)? else {
+        return Ok(body);
     };
     let mut plain = Vec::new();
     let most = (limit as u64).saturating_add(1);
     let read = match coding {
-        Coding::Gzip => GzDecoder::new(body.as_ref()).take(most).read_to_end(&mut plain),
+        // A file may be several compressed ones behind each other (RFC 1952, section 2.2).
+        Coding::Gzip => MultiGzDecoder::new(body.as_ref())
+            .take(most)
+            .read_to_end(&mut plain),
         Coding::Deflate => ZlibDecoder::new(body.as_ref()).take(most).read_to_end(&mut plain),
     };
     read.map_err(|error| Failure::malformed(format!("the body is not valid {}: {error}", coding.name())))?;
@@ -182,6 +200,7 @@ mod tests {
         let accepted = |value| Coding::accepted(&headers(header::ACCEPT_ENCODING, value));
         assert_eq!(accepted("br, gzip;q=0.5"), Some(Coding::Gzip));
         assert_eq!(accepted("gzip;q=0, deflate"), Some(Coding::Deflate));
+        assert_eq!(accepted("br, GZIP"), Some(Coding::Gzip));
         assert_eq!(accepted("identity"), None);
     }
 
@@ -234,6 +253,13 @@ mod tests {
                 .await
                 .unwrap_err();
             assert_eq!(refused.code, "KSK0002");
+        }
+        let packed = |bytes: &[u8]| Coding::Gzip.compress(bytes).unwrap();
+        let two = [packed(b"one "), packed(b"body")].concat();
+        for name in ["gzip", "GZIP", "x-gzip"] {
+            let headers = headers(header::CONTENT_ENCODING, name);
+            let read_back = read(&headers, Body::from(two.clone()), &at_most(100)).await;
+            assert_eq!(read_back.unwrap(), "one body", "{name}");
         }
         let refused = read(&HeaderMap::new(), Body::from(plain), &at_most(99))
             .await

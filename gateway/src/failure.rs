@@ -57,7 +57,7 @@ pub(crate) struct Failure {
     /// Whether the same request may succeed after a moment.
     pub retryable: bool,
     /// The field of the body that is wrong.
-    pub param: Option<&'static str>,
+    pub param: Option<Cow<'static, str>>,
 }
 
 impl From<Fault> for Failure {
@@ -85,9 +85,9 @@ impl Failure {
     }
 
     /// A field of the body has an invalid value.
-    pub(crate) fn param(param: &'static str, message: impl Into<String>) -> Self {
+    pub(crate) fn param(param: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self {
-            param: Some(param),
+            param: Some(param.into()),
             ..Self::malformed(message)
         }
     }
@@ -97,7 +97,7 @@ impl Failure {
         let name = shortened(name);
         let message = format!("this gateway serves no app `{name}`; GET /v1/models lists its apps");
         Self {
-            param: Some("model"),
+            param: Some("model".into()),
             ..Fault::new(Code::UnknownApp, message).into()
         }
     }
@@ -105,7 +105,7 @@ impl Failure {
     /// The app's answers are of another kind than the endpoint gives.
     pub(crate) fn wrong_kind(message: impl Into<String>) -> Self {
         Self {
-            param: Some("model"),
+            param: Some("model".into()),
             ..Fault::new(Code::WrongInput, message).into()
         }
     }

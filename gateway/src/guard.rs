@@ -142,9 +142,11 @@ fn tenant(shared: &Shared, headers: &HeaderMap) -> Result<Option<usize>, Failure
     let key = headers
         .get(header::AUTHORIZATION)
         .and_then(|value| value.to_str().ok());
+    // The name of the scheme has no case (RFC 9110, section 11.1).
     let key = key
-        .and_then(|value| value.strip_prefix("Bearer "))
-        .unwrap_or_default();
+        .and_then(|value| value.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map_or("", |(_, key)| key.trim_start());
     // Every key is compared, so that the time tells nothing about which one was close.
     let mut found = None;
     for (tenant, known) in shared.tenants.iter().enumerate() {

@@ -9,6 +9,7 @@
 //! | `shared`, `guard` | what all requests share; what happens to every request before and after its handler |
 //! | `body`, `call`, `described`, `failure` | bodies and their compression; budget, trace and answer of one request; how it was answered; typed errors as HTTP statuses |
 //! | [`tls`], `cors` | connections with TLS; requests of pages of other origins |
+//! | `fields`, `path` | fields of JSON bodies; names in paths |
 //! | `trace` | spans of requests and of what they ask the app |
 //! | `health` | `/health`, `/live`, `/ready`, `/metrics` |
 //! | `oip` | `/v2`: the Open Inference Protocol with the binary tensor extension |
@@ -27,6 +28,7 @@ mod cors;
 mod dashboard;
 mod described;
 mod failure;
+mod fields;
 mod grpc;
 mod guard;
 mod health;
@@ -35,6 +37,7 @@ mod oip;
 mod openai;
 mod openapi;
 pub mod overview;
+mod path;
 pub mod server;
 mod shared;
 mod tei;

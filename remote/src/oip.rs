@@ -9,6 +9,7 @@ use bytes::Bytes;
 use hyper::Method;
 use hyper::header::HeaderName;
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, ModelError, Signature, Tensor};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -56,15 +57,17 @@ struct Port {
     shape: Vec<i64>,
 }
 
+/// Both lists are optional, and null is one way to leave them out.
 #[derive(Deserialize)]
 struct ModelMetadata {
-    inputs: Vec<Port>,
+    #[serde(default)]
+    inputs: Option<Vec<Port>>,
 }
 
 #[derive(Deserialize)]
 struct ServerMetadata {
     #[serde(default)]
-    extensions: Vec<String>,
+    extensions: Option<Vec<String>>,
 }
 
 impl Metadata {
@@ -82,21 +85,20 @@ impl Metadata {
                 .await?;
             http.read(answer).await
         };
-        let path = match version {
-            Some(version) => format!("v2/models/{model}/versions/{version}"),
-            None => format!("v2/models/{model}"),
-        };
+        let path = path_of(model, version);
         let server: ServerMetadata = serde_json::from_slice(&get("v2").await?).map_err(malformed)?;
         let model: ModelMetadata = serde_json::from_slice(&get(&path).await?).map_err(malformed)?;
-        for port in &model.inputs {
+        let inputs = model.inputs.unwrap_or_default();
+        for port in &inputs {
             Datatype::from_name(&port.datatype).map_err(malformed)?;
         }
         Ok(Self {
-            inputs: model.inputs,
+            inputs,
             wire: Wire::Rest {
                 binary: server
                     .extensions
                     .iter()
+                    .flatten()
                     .any(|name| name.starts_with("binary_tensor_data")),
                 path,
             },
@@ -192,6 +194,25 @@ impl Metadata {
             top_logprobs: None,
             free_temperature: false,
         })
+    }
+}
+
+/// Bytes of a name that a part of a path cannot hold (RFC 3986, section 3.3), and those that mean something in one.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// Returns the path of a model after the base address.
+fn path_of(model: &str, version: Option<&str>) -> String {
+    let model = utf8_percent_encode(model, ESCAPED);
+    match version {
+        Some(version) => format!(
+            "v2/models/{model}/versions/{}",
+            utf8_percent_encode(version, ESCAPED)
+        ),
+        None => format!("v2/models/{model}"),
     }
 }
 
@@ -376,6 +397,20 @@ mod tests {
             Tensor::from_texts("t", &["hi"]).unwrap(),
             Tensor::from_f32("x", &[2], &[1.0, -2.5]).unwrap(),
         ]
+    }
+
+    #[test]
+    fn names_are_parts_of_paths_and_missing_lists_are_empty() {
+        assert_eq!(path_of("digits-v1.0", None), "v2/models/digits-v1.0");
+        assert_eq!(
+            path_of("org/a model", Some("1?")),
+            "v2/models/org%2Fa%20model/versions/1%3F"
+        );
+        for body in ["{}", r#"{"name": "m", "inputs": null, "extensions": null}"#] {
+            let model: ModelMetadata = serde_json::from_str(body).unwrap();
+            let server: ServerMetadata = serde_json::from_str(body).unwrap();
+            assert!(model.inputs.is_none() && server.extensions.is_none());
+        }
     }
 
     #[test]

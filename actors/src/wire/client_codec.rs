@@ -126,7 +126,15 @@ pub(super) fn from_body<M: Message>(content_type: ContentType, body: &Bytes) -> 
 
 fn decode<M: Message>(content_type: ContentType, body: &Bytes) -> Result<M, CodecError> {
     if content_type == ContentType::MessagePack {
-        return M::decode(body);
+        return M::decode(body).map_err(|error| match error {
+            // To MessagePack, the brace is a number.
+            CodecError::Trailing { .. } if body.starts_with(b"{") => CodecError::Schema {
+                message: M::NAME,
+                reason: "it looks like JSON; send the header `content-type: application/json` with it"
+                    .to_owned(),
+            },
+            other => other,
+        });
     }
     scan::json(body, &Limits::default())?;
     serde_json::from_slice(body).map_err(|error| CodecError::Schema {

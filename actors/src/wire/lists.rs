@@ -43,7 +43,7 @@ where
 }
 
 /// Deserializes a map of names to texts; numbers and booleans become text, as the protocol's `parameters` may hold
-/// either.
+/// either. Null is an empty map, and a parameter that is null is left out: clients write fields that they do not set.
 pub(super) fn parameters<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, String>, D::Error> {
@@ -62,6 +62,7 @@ pub(super) fn parameters<'de, D: Deserializer<'de>>(
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
             let mut parameters = BTreeMap::new();
             while let Some((name, Scalar(value))) = map.next_entry()? {
+                let Some(value) = value else { continue };
                 parameters.insert(name, value);
                 if parameters.len() > MAX_PARAMETERS {
                     return Err(de::Error::invalid_length(parameters.len(), &self));
@@ -69,13 +70,17 @@ pub(super) fn parameters<'de, D: Deserializer<'de>>(
             }
             Ok(parameters)
         }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(BTreeMap::new())
+        }
     }
 
-    deserializer.deserialize_map(Parameters)
+    deserializer.deserialize_any(Parameters)
 }
 
-/// Any scalar as text.
-struct Scalar(String);
+/// Any scalar as text; null is `None`.
+struct Scalar(Option<String>);
 
 impl<'de> Deserialize<'de> for Scalar {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -88,24 +93,28 @@ impl<'de> Deserialize<'de> for Scalar {
                 f.write_str("a text, a number or a boolean")
             }
 
+            fn visit_unit<E>(self) -> Result<Scalar, E> {
+                Ok(Scalar(None))
+            }
+
             fn visit_str<E>(self, value: &str) -> Result<Scalar, E> {
-                Ok(Scalar(value.to_owned()))
+                Ok(Scalar(Some(value.to_owned())))
             }
 
             fn visit_bool<E>(self, value: bool) -> Result<Scalar, E> {
-                Ok(Scalar(value.to_string()))
+                Ok(Scalar(Some(value.to_string())))
             }
 
             fn visit_i64<E>(self, value: i64) -> Result<Scalar, E> {
-                Ok(Scalar(value.to_string()))
+                Ok(Scalar(Some(value.to_string())))
             }
 
             fn visit_u64<E>(self, value: u64) -> Result<Scalar, E> {
-                Ok(Scalar(value.to_string()))
+                Ok(Scalar(Some(value.to_string())))
             }
 
             fn visit_f64<E>(self, value: f64) -> Result<Scalar, E> {
-                Ok(Scalar(value.to_string()))
+                Ok(Scalar(Some(value.to_string())))
             }
         }
 

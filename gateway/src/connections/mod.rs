@@ -1,5 +1,6 @@
 //! Connections: accepts them, serves HTTP/1.1 and HTTP/2 on them, and closes those that send no request.
 
+mod discarded;
 mod head_timer;
 mod protocol;
 
@@ -23,6 +24,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::guard::Guarded;
 
+use discarded::Discarded;
 use head_timer::HeadTimer;
 pub(crate) use protocol::Negotiated;
 use protocol::{Protocol, Recognised};
@@ -89,7 +91,7 @@ where
     let service = service_fn(move |request: Request<Incoming>| {
         noted.store(true, Relaxed);
         // In a box, because a connection reserves room for it between requests too.
-        Box::pin(Arc::clone(&guarded).answer(request.map(Body::new)))
+        Box::pin(Arc::clone(&guarded).answer(Discarded::of(request).map(Body::new)))
     });
     let io = TokioIo::new(io);
     // In a box, because a future holds what it awaits twice if it was moved into it.

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use bytes::Bytes;
 use futures::stream;
@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use crate::failure::{Api, Failure};
 use crate::oip::json_response;
+use crate::path::Path;
 use crate::shared::{Served, Shared};
 
 const PAGE: &str = include_str!("page.html");

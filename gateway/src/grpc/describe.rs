@@ -143,7 +143,7 @@ fn statistic(name: &str, row: Row) -> ModelStatistics {
     ModelStatistics {
         name: name.to_owned(),
         version: row.version,
-        last_inference: row.last_inference,
+        last_inference: totals.newest_ms,
         inference_count: totals.runs,
         execution_count: totals.runs,
         inference_stats: Some(InferStatistics {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use bytes::{Bytes, BytesMut};
 use kaskade_actors::wire::{InferReply, InferRequest, MAX_RANK, MAX_TENSORS, TensorData, TensorElements};
@@ -21,6 +21,8 @@ use crate::body;
 use crate::call::Call;
 use crate::described::Parameters;
 use crate::failure::{Api, Failure};
+use crate::fields::{self, or_default};
+use crate::path::Path;
 use crate::shared::{Served, Shared};
 
 /// Bytes that are reserved for the JSON of an answer.
@@ -30,10 +32,10 @@ const JSON_BYTES: usize = 512;
 struct Asked {
     #[serde(default)]
     id: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     parameters: Map<String, Value>,
     inputs: Vec<Input>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     outputs: Vec<Requested>,
 }
 
@@ -42,7 +44,7 @@ struct Input {
     name: String,
     shape: Vec<u64>,
     datatype: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     parameters: Map<String, Value>,
     #[serde(default)]
     data: Option<TensorData>,
@@ -51,7 +53,7 @@ struct Input {
 #[derive(Deserialize)]
 struct Requested {
     name: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     parameters: Map<String, Value>,
 }
 
@@ -155,8 +157,7 @@ struct Read {
 
 fn read(body: &Bytes, header: Option<&[u8]>) -> Result<(Read, Wanted), Failure> {
     let (json, mut rest) = binary::split(body, header)?;
-    let asked: Asked = serde_json::from_slice(&json)
-        .map_err(|error| Failure::malformed(format!("the body is no inference request: {error}")))?;
+    let asked: Asked = fields::read(&json)?;
     if asked.inputs.len() > MAX_TENSORS {
         return Err(Failure::malformed(format!(
             "a request has at most {MAX_TENSORS} inputs"
@@ -174,7 +175,7 @@ fn read(body: &Bytes, header: Option<&[u8]>) -> Result<(Read, Wanted), Failure> 
         if output
             .parameters
             .get("classification")
-            .is_some_and(|count| *count != 0)
+            .is_some_and(|count| *count != 0 && !count.is_null())
         {
             let message = format!(
                 "output `{}` asks for `classification`, which is not supported",

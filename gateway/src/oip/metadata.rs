@@ -3,15 +3,19 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::{Request, State};
 use axum::http::{Response, StatusCode};
 use kaskade_actors::{Code, Fault};
 use kaskade_models::{Datatype, Extent};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{answer, json_response};
+use crate::body;
 use crate::failure::Failure;
+use crate::fields::{self, or_default};
 use crate::health::not_ready;
+use crate::path::Path;
 use crate::shared::{Served, Shared, TensorInfo};
 
 type Apps = State<Arc<Shared>>;
@@ -58,16 +62,35 @@ pub(super) async fn version_config(
     answer(of_version(&shared, &model, &version).map(|app| configuration(&app)))
 }
 
-pub(super) async fn index(State(shared): Apps) -> Response<Body> {
+#[derive(Deserialize, Default)]
+struct Index {
+    /// Whether only the versions that are ready are listed.
+    #[serde(default, deserialize_with = "or_default")]
+    ready: bool,
+}
+
+pub(super) async fn index(State(shared): Apps, request: Request) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    let asked = async {
+        let body = body::read(&parts.headers, body, &shared.limits).await?;
+        if body.trim_ascii().is_empty() {
+            return Ok(Index::default());
+        }
+        fields::read(&body)
+    };
+    let asked = match asked.await {
+        Ok(asked) => asked,
+        Err(failure) => return answer(Err(failure)),
+    };
     let mut rows = Vec::new();
     for app in shared.apps() {
         let live = app.watched.live();
         for version in versions(&app) {
-            let state = if live.contains_key(&version) {
-                "READY"
-            } else {
-                "UNAVAILABLE"
-            };
+            let is_live = live.contains_key(&version);
+            if asked.ready && !is_live {
+                continue;
+            }
+            let state = if is_live { "READY" } else { "UNAVAILABLE" };
             rows.push(json!({"name": app.options.name, "version": version, "state": state, "reason": ""}));
         }
     }

@@ -1,15 +1,15 @@
 //! Statistics of models, in the form of Triton's extension: requests of this gateway, by version.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::Response;
 use serde_json::{Value, json};
 
 use super::answer;
 use super::metadata::{of_version, versions};
+use crate::path::Path;
 use crate::shared::{Served, Shared};
 use crate::watch::Totals;
 
@@ -39,8 +39,6 @@ pub(super) async fn version(
 /// Counts of a version.
 pub(crate) struct Row {
     pub(crate) version: String,
-    /// Milliseconds since 1970, 0 before the first inference.
-    pub(crate) last_inference: u64,
     pub(crate) totals: Totals,
     /// Failures of the app: a failure has no version.
     pub(crate) failures: u64,
@@ -49,7 +47,6 @@ pub(crate) struct Row {
 /// Returns the counts of an app's versions, or of one.
 pub(crate) fn rows(app: &Served, only: Option<&str>) -> Vec<Row> {
     let (totals, failures) = app.watched.totals();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let versions = versions(app).into_iter();
     versions
         .filter(|version| only.is_none_or(|only| only == version))
@@ -57,11 +54,6 @@ pub(crate) fn rows(app: &Served, only: Option<&str>) -> Vec<Row> {
             let totals = totals.get(&version).copied().unwrap_or_default();
             Row {
                 version,
-                last_inference: if totals.runs > 0 {
-                    now.as_millis() as u64
-                } else {
-                    0
-                },
                 totals,
                 failures,
             }
@@ -78,11 +70,12 @@ fn of_app(app: &Served, only: Option<&str>) -> Vec<Value> {
             answers,
             wait_us,
             run_us,
+            newest_ms,
         } = row.totals;
         json!({
             "name": app.options.name,
             "version": row.version,
-            "last_inference": row.last_inference,
+            "last_inference": newest_ms,
             "inference_count": runs,
             "execution_count": runs,
             "inference_stats": {

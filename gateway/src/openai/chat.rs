@@ -35,6 +35,20 @@ struct Message {
     role: String,
     #[serde(default)]
     content: Content,
+    #[serde(default)]
+    tool_calls: Option<Vec<Value>>,
+    /// The older name of `tool_calls`.
+    #[serde(default)]
+    function_call: Option<Value>,
+}
+
+impl Message {
+    /// Whether it calls a tool or is a tool's answer, which no model here is told of.
+    fn is_of_tools(&self) -> bool {
+        matches!(self.role.as_str(), "tool" | "function")
+            || self.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty())
+            || self.function_call.as_ref().is_some_and(|call| !call.is_null())
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -126,6 +140,11 @@ fn messages(messages: Vec<Message>) -> Result<String, Failure> {
         return Err(Failure::param("messages", "send at least one message"));
     }
     let messages = messages.into_iter().map(|message| {
+        if message.is_of_tools() {
+            let reason =
+                "tools are not supported; leave messages with `tool_calls` and those of the role `tool` out";
+            return Err(Failure::param("messages", reason));
+        }
         let content = match message.content {
             Content::Text(text) => text,
             Content::Empty => String::new(),
@@ -166,11 +185,21 @@ mod tests {
         let value: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value[0], json!({"role": "system", "content": "be brief"}));
         assert_eq!(value[1], json!({"role": "user", "content": "ab"}));
-        let image = vec![Message {
-            role: "user".to_owned(),
-            content: Content::Parts(vec![json!({"type": "image_url"})]),
-        }];
-        assert_eq!(messages(image).unwrap_err().param, Some("messages"));
         assert!(messages(Vec::new()).is_err());
+    }
+
+    #[test]
+    fn messages_that_are_no_texts_are_refused() {
+        let read = |message: Value| messages(serde_json::from_value(json!([message])).unwrap());
+        for message in [
+            json!({"role": "user", "content": [{"type": "image_url"}]}),
+            json!({"role": "assistant", "content": null, "tool_calls": [{"id": "1", "type": "function"}]}),
+            json!({"role": "assistant", "content": null, "function_call": {"name": "f"}}),
+            json!({"role": "tool", "tool_call_id": "1", "content": "7"}),
+        ] {
+            assert_eq!(read(message).unwrap_err().param.as_deref(), Some("messages"));
+        }
+        let plain = json!({"role": "assistant", "content": "a", "tool_calls": null, "function_call": null, "refusal": null});
+        assert!(read(plain).is_ok());
     }
 }

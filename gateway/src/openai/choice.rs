@@ -46,7 +46,7 @@ impl Choice {
             .and_then(|found| found.to_f32().ok())
             .unwrap_or_default();
         let end = output("end").and_then(|end| Some(end.to_texts().ok()?.concat()));
-        let usage = output("usage").and_then(|usage| <[i64; 2]>::try_from(usage.to_i64().ok()?).ok());
+        let usage = usage(reply);
         let top_tokens = output("top_token_texts").or_else(|| output("top_tokens"));
         let top = match (top_tokens, output("top_logprobs")) {
             (Some(tokens), Some(logprobs)) => top(tokens, logprobs),
@@ -220,6 +220,12 @@ impl Usage {
             "kaskade": self.kaskade.first(),
         })
     }
+}
+
+/// Returns the tokens of the prompt and of the answer, if the model counts them.
+pub(super) fn usage(reply: &InferReply) -> Option<[i64; 2]> {
+    let usage = reply.outputs.iter().find(|output| output.name == "usage")?;
+    usage.to_i64().ok()?.try_into().ok()
 }
 
 /// Returns the text of a part of a streamed answer, and its number of tokens.

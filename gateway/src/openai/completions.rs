@@ -18,6 +18,7 @@ use super::sse::{self, Asked, Form, Head};
 use crate::body;
 use crate::call::Call;
 use crate::failure::{Api, Failure};
+use crate::fields;
 use crate::oip::json_response;
 use crate::shared::Shared;
 
@@ -133,8 +134,7 @@ pub(super) async fn begin<T: DeserializeOwned>(
 ) -> Result<(Call, T), Failure> {
     let (parts, body) = request.into_parts();
     let body = body::read(&parts.headers, body, &shared.limits).await?;
-    let asked: T = serde_json::from_slice(&body)
-        .map_err(|error| Failure::malformed(format!("the body is not valid: {error}")))?;
+    let asked: T = fields::read(&body)?;
     let app = shared.app_or_only(model(&asked))?;
     let fallback = app.options.max_budget;
     let call = Call::new(app, &parts.headers, &parts.extensions, fallback)?;

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::base64;
+use super::choice;
 use super::completions::{Prompts, begin};
 use crate::failure::{Api, Failure};
 use crate::oip::json_response;
@@ -80,12 +81,6 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
 async fn embed(shared: &Shared, request: Request) -> Result<Response<Body>, Failure> {
     let (call, asked): (_, Embeddings) =
         begin(shared, request, |asked: &Embeddings| asked.model.as_deref()).await?;
-    if asked.dimensions.is_some() {
-        return Err(Failure::param(
-            "dimensions",
-            "embeddings have the size that the model gives",
-        ));
-    }
     let in_base64 = match asked.encoding_format.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,
@@ -97,11 +92,7 @@ async fn embed(shared: &Shared, request: Request) -> Result<Response<Body>, Fail
         }
     };
     let prompts = asked.input.each("input")?;
-    let tokens = prompts
-        .iter()
-        .map(super::completions::Prompt::tokens)
-        .collect::<Option<Vec<_>>>();
-    let tokens: Option<i64> = tokens.map(|tokens| tokens.into_iter().sum());
+    let sent: Vec<Option<i64>> = prompts.iter().map(super::completions::Prompt::tokens).collect();
     let inputs = prompts
         .iter()
         .map(super::completions::Prompt::input)
@@ -116,6 +107,13 @@ async fn embed(shared: &Shared, request: Request) -> Result<Response<Body>, Fail
     let mut data = Vec::new();
     for (index, reply) in replies.iter().enumerate() {
         let vector = embedding(reply)?;
+        if asked.dimensions.is_some_and(|wanted| wanted != vector.len()) {
+            let message = format!(
+                "embeddings have the {} dimensions that the model gives",
+                vector.len()
+            );
+            return Err(Failure::param("dimensions", message));
+        }
         let embedding = if in_base64 {
             let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
             Vector::Base64(base64::encode(&bytes))
@@ -128,6 +126,15 @@ async fn embed(shared: &Shared, request: Request) -> Result<Response<Body>, Fail
             embedding,
         });
     }
+    let counts = sent.into_iter().zip(&replies);
+    let tokens: Option<Vec<i64>> = counts
+        .map(|(sent, reply)| sent.or_else(|| choice::usage(reply).map(|[prompt, _]| prompt)))
+        .collect();
+    // Clients add counts up and fail at null.
+    let tokens = tokens
+        .unwrap_or_default()
+        .into_iter()
+        .fold(0, i64::saturating_add);
     let kaskade: Vec<Value> = replies.iter().map(|reply| call.description(reply)).collect();
     let body = Answer {
         object: "list",

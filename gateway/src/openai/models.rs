@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::choice::unix_seconds;
 use crate::failure::Api;
 use crate::oip::json_response;
+use crate::path::Path;
 use crate::shared::{Served, Shared};
 
 pub(super) async fn all(State(shared): State<Arc<Shared>>) -> Response<Body> {

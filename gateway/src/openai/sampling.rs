@@ -15,6 +15,9 @@ pub(super) const MAX_TOP: u32 = 20;
 /// Largest number of stop texts.
 const MAX_STOPS: usize = 16;
 
+/// Reason of the refusal of a maximum of tokens below 1.
+pub(super) const NO_TOKEN: &str = "at least one token must be allowed";
+
 /// Fields of a request that chat and completions share. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -54,7 +57,7 @@ enum Stop {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct StreamOptions {
-    include_usage: bool,
+    include_usage: Option<bool>,
 }
 
 impl Common {
@@ -93,12 +96,13 @@ impl Common {
                 format!("`n` must be from 1 to {MAX_CHOICES}"),
             ));
         }
-        if self
-            .max_tokens
-            .or(self.max_completion_tokens)
-            .is_some_and(|most| most < 1)
-        {
-            return Err(Failure::param("max_tokens", "at least one token must be allowed"));
+        for (param, most) in [
+            ("max_tokens", self.max_tokens),
+            ("max_completion_tokens", self.max_completion_tokens),
+        ] {
+            if most.is_some_and(|most| most < 1) {
+                return Err(Failure::param(param, NO_TOKEN));
+            }
         }
         Ok(())
     }
@@ -125,7 +129,7 @@ impl Common {
     pub(super) fn include_usage(&self) -> bool {
         self.stream_options
             .as_ref()
-            .is_some_and(|options| options.include_usage)
+            .is_some_and(|options| options.include_usage == Some(true))
     }
 
     /// Returns the inputs that set sampling, for the choice of that index. `top` is the number of most probable tokens to report, `None`
@@ -237,8 +241,12 @@ mod tests {
             (r#"{"response_format":"json"}"#, "response_format"),
             (r#"{"n":0}"#, "n"),
             (r#"{"max_tokens":0}"#, "max_tokens"),
+            (
+                r#"{"max_tokens":5,"max_completion_tokens":0}"#,
+                "max_completion_tokens",
+            ),
         ] {
-            assert_eq!(common(json).check().unwrap_err().param, Some(param));
+            assert_eq!(common(json).check().unwrap_err().param.as_deref(), Some(param));
         }
         assert!(
             common(

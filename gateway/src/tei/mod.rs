@@ -1,4 +1,4 @@
-//! The endpoints of text-embeddings-inference: `/predict`, `/rerank`, `/embed`. They serve the gateway's only app, or the one
+//! The endpoints of text-embeddings-inference: `/predict`, `/rerank`, `/embed`, and `/` for the first and the last. They serve the gateway's only app, or the one
 //! that the header `x-kaskade-app` names.
 
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use crate::body;
 use crate::call::Call;
 use crate::failure::{Api, Failure};
+use crate::fields::{self, or_default};
 use crate::oip::json_response;
 use crate::openai::embedding;
 use crate::shared::Shared;
@@ -29,6 +30,7 @@ const MAX_TEXTS: usize = 2_048;
 /// Returns the routes.
 pub(crate) fn routes() -> Router<Arc<Shared>> {
     Router::new()
+        .route("/", post(root))
         .route("/predict", post(predict))
         .route("/rerank", post(rerank))
         .route("/embed", post(embed))
@@ -56,9 +58,9 @@ enum Sequence {
 #[derive(Deserialize)]
 struct Predict {
     inputs: Sequences,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     raw_scores: bool,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     parameters: Parameters,
 }
 
@@ -73,9 +75,9 @@ struct Parameters {
 struct Rerank {
     query: String,
     texts: Vec<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     raw_scores: bool,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     return_text: bool,
 }
 
@@ -86,11 +88,32 @@ struct Embed {
     normalize: Option<bool>,
 }
 
+/// A body of `/`, which the answer of the app tells to be one of `/predict` or of `/embed`.
+#[derive(Deserialize)]
+struct Root {
+    inputs: Texts,
+    #[serde(default, deserialize_with = "or_default")]
+    raw_scores: bool,
+    #[serde(default, deserialize_with = "or_default")]
+    parameters: Parameters,
+    #[serde(default)]
+    normalize: Option<bool>,
+}
+
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "`inputs` must be a text or a list of texts")]
 enum Texts {
     One(String),
     Many(Vec<String>),
+}
+
+impl Texts {
+    fn into_list(self) -> Vec<String> {
+        match self {
+            Self::One(text) => vec![text],
+            Self::Many(texts) => texts,
+        }
+    }
 }
 
 fn respond(result: Result<Value, Failure>) -> Response<Body> {
@@ -103,8 +126,7 @@ fn respond(result: Result<Value, Failure>) -> Response<Body> {
 async fn begin<T: DeserializeOwned>(shared: &Shared, request: Request) -> Result<(Call, T), Failure> {
     let (parts, body) = request.into_parts();
     let body = body::read(&parts.headers, body, &shared.limits).await?;
-    let asked = serde_json::from_slice(&body)
-        .map_err(|error| Failure::malformed(format!("the body is not valid: {error}")))?;
+    let asked = fields::read(&body)?;
     let name = parts
         .headers
         .get("x-kaskade-app")
@@ -202,31 +224,71 @@ async fn predict(State(shared): State<Arc<Shared>>, request: Request) -> Respons
             Sequences::Many(many) => (many, false),
         };
         let strategy = asked.parameters.aggregation_strategy.as_deref();
-        let inputs = sequences.iter().map(|sequence| {
-            let mut inputs = tensors(sequence)?;
-            if let Some(strategy) = strategy {
-                inputs.push(Tensor::from_texts(AGGREGATION_STRATEGY, &[strategy])?);
-            }
-            Ok(inputs)
-        });
+        let inputs = sequences
+            .iter()
+            .map(|sequence| with_strategy(tensors(sequence)?, strategy));
         let replies = ask_all(&call, inputs.collect::<Result<_, Failure>>()?).await?;
-        let mut answers = replies.iter().map(|reply| {
-            if let Some(entities) = entities_of(reply, strategy)? {
-                return Ok(entities);
-            }
-            let logits = scores(reply)?;
-            let scores = if asked.raw_scores {
-                logits
-            } else {
-                probabilities(&logits)
-            };
-            let mut labelled: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
-            labelled.sort_by(|one, other| other.1.total_cmp(&one.1));
-            let labelled = labelled.into_iter();
-            Ok(labelled
-                .map(|(class, score)| json!({"score": score, "label": format!("LABEL_{class}")}))
-                .collect())
+        let mut answers = replies
+            .iter()
+            .map(|reply| prediction(reply, asked.raw_scores, strategy));
+        if single {
+            return answers
+                .next()
+                .unwrap_or_else(|| Err(Failure::malformed("send a text")));
+        }
+        answers.collect::<Result<Vec<Value>, Failure>>().map(Value::from)
+    };
+    respond(answered.await)
+}
+
+fn with_strategy(mut inputs: Vec<Tensor>, strategy: Option<&str>) -> Result<Vec<Tensor>, Failure> {
+    if let Some(strategy) = strategy {
+        inputs.push(Tensor::from_texts(AGGREGATION_STRATEGY, &[strategy])?);
+    }
+    Ok(inputs)
+}
+
+/// Returns the entities of a text, or its classes with the most probable one first.
+fn prediction(reply: &InferReply, raw_scores: bool, strategy: Option<&str>) -> Result<Value, Failure> {
+    if let Some(entities) = entities_of(reply, strategy)? {
+        return Ok(entities);
+    }
+    let logits = scores(reply)?;
+    let scores = if raw_scores {
+        logits
+    } else {
+        probabilities(&logits)
+    };
+    let mut labelled: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
+    labelled.sort_by(|one, other| other.1.total_cmp(&one.1));
+    let labelled = labelled.into_iter();
+    Ok(labelled
+        .map(|(class, score)| json!({"score": score, "label": format!("LABEL_{class}")}))
+        .collect())
+}
+
+/// Answers as `/embed` if the app gives embeddings and no `logits`, and else as `/predict`. Hugging Face's `InferenceClient` sends
+/// the requests of all tasks to the address that it is given.
+async fn root(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
+    let answered = async {
+        let (call, asked): (_, Root) = begin(&shared, request).await?;
+        let single = matches!(asked.inputs, Texts::One(_));
+        let texts = asked.inputs.into_list();
+        let strategy = asked.parameters.aggregation_strategy.as_deref();
+        let inputs = texts
+            .iter()
+            .map(|text| with_strategy(vec![Tensor::from_texts("text", &[text])?], strategy));
+        let replies = ask_all(&call, inputs.collect::<Result<_, Failure>>()?).await?;
+        let embeds = replies.iter().all(|reply| {
+            let has_logits = reply.outputs.iter().any(|output| output.name == "logits");
+            !has_logits && embedding(reply).is_ok()
         });
+        if embeds {
+            return vectors(&replies, asked.normalize);
+        }
+        let mut answers = replies
+            .iter()
+            .map(|reply| prediction(reply, asked.raw_scores, strategy));
         if single {
             return answers
                 .next()
@@ -310,27 +372,29 @@ async fn rerank(State(shared): State<Arc<Shared>>, request: Request) -> Response
 async fn embed(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
     let answered = async {
         let (call, asked): (_, Embed) = begin(&shared, request).await?;
-        let texts = match asked.inputs {
-            Texts::One(text) => vec![text],
-            Texts::Many(texts) => texts,
-        };
+        let texts = asked.inputs.into_list();
         let inputs = texts
             .iter()
             .map(|text| Ok(vec![Tensor::from_texts("text", &[text])?]));
         let replies = ask_all(&call, inputs.collect::<Result<_, Failure>>()?).await?;
-        let vectors = replies.iter().map(|reply| {
-            let mut vector = embedding(reply)?;
-            let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
-            if asked.normalize.unwrap_or(true) && length > 0.0 {
-                for value in &mut vector {
-                    *value /= length;
-                }
-            }
-            Ok(vector)
-        });
-        Ok(json!(vectors.collect::<Result<Vec<_>, Failure>>()?))
+        vectors(&replies, asked.normalize)
     };
     respond(answered.await)
+}
+
+/// Returns the embeddings, of length 1 unless `normalize` is false.
+fn vectors(replies: &[InferReply], normalize: Option<bool>) -> Result<Value, Failure> {
+    let vectors = replies.iter().map(|reply| {
+        let mut vector = embedding(reply)?;
+        let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
+        if normalize.unwrap_or(true) && length > 0.0 {
+            for value in &mut vector {
+                *value /= length;
+            }
+        }
+        Ok(vector)
+    });
+    Ok(json!(vectors.collect::<Result<Vec<_>, Failure>>()?))
 }
 
 #[cfg(test)]

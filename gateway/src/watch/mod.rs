@@ -82,6 +82,8 @@ pub(crate) struct Totals {
     pub(crate) wait_us: u64,
     /// Run time of the batches, microseconds.
     pub(crate) run_us: u64,
+    /// When the newest answer of a request that it ran arrived, milliseconds since 1970.
+    pub(crate) newest_ms: u64,
 }
 
 /// The newest heartbeat of an actor.
@@ -178,10 +180,12 @@ impl Watched {
         let state = &mut *self.state();
         let plan = state.plan.as_ref().map(|(_, plan)| Arc::clone(plan));
         let wiring = plan.as_ref().and_then(|plan| wiring(plan, state.gear()));
+        let now = now_ms();
         for hop in &reply.hops {
             let variant = wiring.and_then(|wiring| variant_in(wiring, &hop.stage));
             change(&mut state.totals, variant.unwrap_or(&hop.stage), |totals| {
                 totals.runs += 1;
+                totals.newest_ms = now;
                 totals.wait_us += u64::from(hop.wait_us);
                 totals.run_us += u64::from(hop.run_us);
             });

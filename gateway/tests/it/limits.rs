@@ -78,7 +78,7 @@ fn bodies_are_compressed_both_ways_and_bounded() {
     let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
     packed.write_all(plain.as_bytes()).unwrap();
     let packed = packed.finish().unwrap();
-    let headers = [("content-encoding", "gzip"), ("accept-encoding", "gzip")];
+    let headers = [("content-encoding", "GZip"), ("accept-encoding", "gzip")];
     let answer = stand.post(INFER, &headers, &packed);
     assert_eq!(
         (answer.status, answer.header("content-encoding")),
@@ -99,6 +99,65 @@ fn bodies_are_compressed_both_ways_and_bounded() {
         stand.post(INFER, &[("content-encoding", "gzip")], "no").status,
         400
     );
+}
+
+#[test]
+fn a_refusal_is_seen_by_a_client_that_is_still_sending() {
+    let limits = Limits {
+        max_body: 1_000,
+        keys: vec![TenantKey {
+            tenant: "blue".to_owned(),
+            key: "secret".to_owned(),
+            max_in_flight: None,
+            rate: None,
+        }],
+        ..Limits::default()
+    };
+    let stand = Stand::keyed(limits, "secret");
+    // More than the buffers of both ends hold.
+    let large = vec![b' '; 48 << 20];
+    let key = ("authorization", "Bearer secret");
+    let send = |headers: &[(&str, &str)], body: &[u8]| {
+        exchange(stand.address(), &request("POST", INFER, headers, body)).status
+    };
+    assert_eq!(send(&[key], &large), 413);
+    assert_eq!(send(&[], &large), 401);
+    // A body of a length that is not known before.
+    let head = format!(
+        "POST {INFER} HTTP/1.1\r\nhost: here\r\nconnection: close\r\n{}: {}\r\ntransfer-encoding: chunked\r\n\r\n",
+        key.0, key.1
+    );
+    let chunks = [b"1000000\r\n", &large[..16 << 20], b"\r\n"].concat().repeat(3);
+    let whole = [head.as_bytes(), &chunks, b"0\r\n\r\n"].concat();
+    assert_eq!(exchange(stand.address(), &whole).status, 413);
+}
+
+#[test]
+fn a_client_that_expects_to_be_asked_for_its_body_sends_none_that_is_refused() {
+    let limits = Limits {
+        max_body: 1_000,
+        ..Limits::default()
+    };
+    let stand = Stand::cascade(limits);
+    let ask = |length: usize| {
+        let head = format!(
+            "POST {INFER} HTTP/1.1\r\nhost: here\r\nconnection: close\r\nexpect: 100-continue\r\ncontent-length: {length}\r\n\r\n"
+        );
+        let mut stream = TcpStream::connect(stand.address()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut first = [0; 12];
+        stream.read_exact(&mut first).unwrap();
+        (stream, first)
+    };
+    assert_eq!(&ask(1_001).1, b"HTTP/1.1 413");
+    let body = body();
+    let (mut stream, first) = ask(body.len());
+    assert_eq!(&first, b"HTTP/1.1 100");
+    stream.write_all(body.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("HTTP/1.1 200"), "{answer}");
 }
 
 #[test]
@@ -125,8 +184,8 @@ fn a_request_needs_the_key_of_a_tenant_within_its_limits() {
             .unwrap();
         (open, gateway)
     };
-    let post = |key: &str| {
-        let value = format!("Bearer {key}");
+    let post_with = |scheme: &str, key: &str| {
+        let value = format!("{scheme} {key}");
         let headers: &[(&str, &str)] = if key.is_empty() {
             &[]
         } else {
@@ -137,9 +196,12 @@ fn a_request_needs_the_key_of_a_tenant_within_its_limits() {
             &request("POST", INFER, headers, body().as_bytes()),
         )
     };
+    let post = |key: &str| post_with("Bearer", key);
     assert_eq!(post("").status, 401);
     assert_eq!(post("secre").status, 401);
     assert_eq!(post("secret").status, 200);
+    assert_eq!(post_with("bearer", "secret").status, 200, "schemes have no case");
+    assert_eq!(post_with("Basic", "secret").status, 401);
     assert_eq!(post("slow").status, 200);
     assert_eq!(post("slow").status, 429);
 }

@@ -7,6 +7,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod clients;
 mod connections;
 mod crowds;
 mod grpc;

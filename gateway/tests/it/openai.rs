@@ -313,7 +313,11 @@ fn models_and_errors_have_openais_form() {
             400,
             "messages",
         ),
-        (json!({"model": "app", "messages": "x"}).to_string(), 400, ""),
+        (
+            json!({"model": "app", "messages": "x"}).to_string(),
+            400,
+            "messages",
+        ),
     ];
     for (body, status, param) in cases {
         let answer = stand.post("/v1/chat/completions", &[], body);

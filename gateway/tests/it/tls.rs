@@ -166,12 +166,13 @@ fn pages_of_other_origins_are_kept_out_unless_they_are_listed() {
         (answer.status, answer.header("access-control-allow-origin")),
         (200, Some("https://app.example"))
     );
-    assert!(
-        answer
-            .header("access-control-expose-headers")
-            .unwrap()
-            .contains("x-kaskade-variant")
-    );
+    let exposed = answer.header("access-control-expose-headers").unwrap();
+    for name in ["x-kaskade-variant", "x-kaskade-cost", "x-kaskade-cost-source"] {
+        assert!(
+            exposed.split(", ").any(|found| found == name),
+            "{name}: {exposed}"
+        );
+    }
     // A refusal can be read too.
     assert_eq!(get(open.address(), &[origin]).status, 401);
     let other = get(open.address(), &[("origin", "https://evil.example"), key]);

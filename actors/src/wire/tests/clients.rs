@@ -99,6 +99,33 @@ fn parameters_of_any_scalar_become_text() {
 }
 
 #[test]
+fn json_without_its_header_is_told_to_need_it() {
+    let body = Bytes::from_static(br#"{"inputs": []}"#);
+    let error = decode_infer(ContentType::MessagePack, &body)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("`content-type: application/json`"), "{error}");
+}
+
+#[test]
+fn parameters_that_are_null_are_missing() {
+    for (parameters, known) in [
+        (json!(null), &[][..]),
+        (json!({"tenant": "blue", "user": null}), &["tenant"]),
+    ] {
+        let body = json!({"id": null, "inputs": [], "parameters": parameters});
+        let text = serde_json::to_vec(&body).unwrap().into();
+        for read in [
+            InferRequest::decode(&pack(&body)),
+            decode_infer(ContentType::Json, &text),
+        ] {
+            let names: Vec<String> = read.unwrap().parameters.into_keys().collect();
+            assert_eq!(names, known);
+        }
+    }
+}
+
+#[test]
 fn a_reply_that_json_cannot_say_is_a_bad_output() {
     let reply = |tensor| InferReply {
         outputs: vec![tensor],

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use super::choice::{Choice, Usage, unix_seconds};
 use super::completions::begin;
-use super::sampling::{Common, is_text};
+use super::sampling::{Common, NO_TOKEN, is_text};
 use crate::failure::{Api, Failure};
 use crate::oip::json_response;
 use crate::shared::Shared;
@@ -122,6 +122,9 @@ impl Asked {
         let format = self.text.as_ref().and_then(|text| text.get("format"));
         if !format.is_none_or(is_text) {
             return Err(Failure::param("text", "only the format `text` is supported"));
+        }
+        if self.max_output_tokens.is_some_and(|most| most < 1) {
+            return Err(Failure::param("max_output_tokens", NO_TOKEN));
         }
         if self.max_output_tokens.is_some() {
             self.common.set_max_tokens(self.max_output_tokens);
@@ -232,7 +235,7 @@ mod tests {
             (json!({"input": "x", "background": true}), "background"),
             (json!({"input": "x", "prompt": {"id": "p"}}), "prompt"),
             (json!({"input": "x", "tools": [{"type": "function"}]}), "tools"),
-            (json!({"input": "x", "max_output_tokens": 0}), "max_tokens"),
+            (json!({"input": "x", "max_output_tokens": 0}), "max_output_tokens"),
             (
                 json!({"input": "x", "text": {"format": {"type": "json_schema"}}}),
                 "text",
@@ -242,7 +245,10 @@ mod tests {
             (json!({"input": "x", "n": 2}), "n"),
         ] {
             assert_eq!(
-                asked(body.clone()).err().and_then(|failure| failure.param),
+                asked(body.clone())
+                    .err()
+                    .and_then(|failure| failure.param)
+                    .as_deref(),
                 Some(param),
                 "{body}"
             );
@@ -255,7 +261,7 @@ mod tests {
             json!([{"role": "user"}]),
         ] {
             let asked = asked(json!({"input": input})).unwrap();
-            assert_eq!(asked.messages().unwrap_err().param, Some("input"));
+            assert_eq!(asked.messages().unwrap_err().param.as_deref(), Some("input"));
         }
         let fine = json!({"input": "x", "previous_response_id": null, "background": false, "text": {"format": {"type": "text"}}});
         assert!(asked(fine).is_ok());

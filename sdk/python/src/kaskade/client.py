@@ -170,7 +170,7 @@ class AsyncClient:
         no id, was labelled before or is too old, or the app's plan is not certified. Raises `UnknownApp` if no process
         serves the app, `Unavailable` if the connection breaks.
         """
-        body = json.dumps({"id": check_request_id(id), "label": label}).encode()
+        body = wire.encode_feedback(check_request_id(id), label)
         token, queue = await self._open()
         try:
             headers = {"content-type": "application/json"}

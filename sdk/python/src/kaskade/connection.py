@@ -69,7 +69,10 @@ def _public_key(seed: Path) -> str:
         import nkeys
     except ImportError as error:
         raise BrokerAbsent("an nkey needs the package `nkeys`: pip install 'kaskade[nkeys]'") from error
-    public: bytes = nkeys.from_seed(seed.read_bytes().strip()).public_key
+    try:
+        public: bytes = nkeys.from_seed(seed.read_bytes().strip()).public_key
+    except nkeys.NkeysError as error:
+        raise BrokerAbsent(f"{seed} holds no seed of an nkey: {error}") from error
     return public.decode()
 
 
@@ -129,6 +132,10 @@ async def connect(broker: Broker, name: str) -> Link:
 
     Raises `BrokerAbsent` if no server answers or the credentials are refused, `BrokerTooOld` before version 2.10.
     """
+    try:
+        options = broker.options()
+    except (OSError, ValueError) as error:
+        raise BrokerAbsent(f"a file of the credentials cannot be read: {error}") from error
     nc: Any = Nats()
     link = Link(nc)
 
@@ -162,7 +169,7 @@ async def connect(broker: Broker, name: str) -> Link:
             reconnect_time_wait=0.1,
             connect_timeout=5,
             pending_size=PENDING_BYTES,
-            **broker.options(),
+            **options,
         )
     )
     try:

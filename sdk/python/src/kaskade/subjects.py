@@ -27,6 +27,8 @@ def token_from(text: str) -> str:
 
 def check_request_id(request_id: str) -> str:
     """Returns a request id if it is valid: 1 to 128 visible ASCII characters. Raises `Malformed` otherwise."""
+    if not isinstance(request_id, str):
+        raise Malformed(f"the request's id is {request_id!r}; it must be a text")
     if not 1 <= len(request_id) <= 128 or not all("!" <= character <= "~" for character in request_id):
         raise Malformed(f"header Kaskade-Request-Id is {request_id[:64]!r}; it must be 1 to 128 visible ASCII characters")
     return request_id

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from .client import Accepted, AsyncClient
 from .connection import Broker
+from .errors import Unavailable
 from .retry import RetryPolicy
 from .wire import Reply
 
@@ -27,6 +28,7 @@ class Client:
     ) -> None:
         """Connects to an app, as `AsyncClient.connect`."""
         self._loop = asyncio.new_event_loop()
+        self._ending: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, name="kaskade-client", daemon=True)
         self._thread.start()
         try:
@@ -45,7 +47,7 @@ class Client:
 
     def close(self) -> None:
         """Closes the connection and ends the thread."""
-        if self._loop.is_closed():
+        if self._loop.is_closed() or not self._thread.is_alive():
             return
         try:
             self._run(self._client.close())
@@ -86,7 +88,10 @@ class Client:
             while (reply := self._run(following())) is not None:
                 yield reply
         finally:
-            if not self._loop.is_closed():
+            if threading.current_thread() is self._thread:
+                # The generator is collected on the loop's thread, which cannot wait for itself.
+                self._ending = self._loop.create_task(end())
+            elif not self._loop.is_closed() and self._thread.is_alive():
                 self._run(end())
 
     def cancel(self, id: str) -> None:
@@ -131,6 +136,10 @@ class Client:
         )
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        # After `fork` the thread is missing in the new process, where the work would wait for ever.
+        if self._loop.is_closed() or not self._thread.is_alive():
+            work.close()
+            raise Unavailable("the client is closed, or was made in another process; make one in this process")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

@@ -115,20 +115,40 @@ def encode(name: str, value: Any) -> dict[str, Any]:
         value, wanted = value.value, value.datatype
         if wanted not in DATATYPES:
             raise Malformed(f"tensor `{name}`: {wanted} is no datatype; it is one of {sorted(DATATYPES)}")
-    array = as_array(value)
+    if not isinstance(name, str):
+        raise Malformed(f"a tensor's name is a text, not {name!r}")
+    try:
+        array = as_array(value)
+        datatype = wanted or datatype_of(array)
+        data = to_bytes(array, datatype)
+    except Malformed as error:
+        raise Malformed(f"tensor `{name}`: {error.message}") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        # Such as numpy's for lists of different lengths.
+        raise Malformed(f"tensor `{name}`: its value is no array: {error}") from None
     if array.ndim > MAX_RANK:
         raise Malformed(f"tensor `{name}` has {array.ndim} dimensions; at most {MAX_RANK} are allowed")
-    datatype = wanted or datatype_of(array)
-    return {"name": name, "shape": list(array.shape), "datatype": datatype, "data": to_bytes(array, datatype)}
+    return {"name": name, "shape": list(array.shape), "datatype": datatype, "data": data}
 
 
 def to_bytes(array: Array, datatype: str) -> bytes:
-    """Returns the data of an array in a datatype: little-endian, row-major."""
+    """Returns the data of an array in a datatype: little-endian, row-major.
+
+    Raises `Malformed` if an element does not fit an integer or boolean type.
+    """
     if datatype == "BYTES":
         return b"".join(_LENGTH.pack(len(text)) + text for text in _texts(array).ravel())
     if datatype == "BF16":
         return _to_bfloat16(array)
-    return array.astype(_DTYPES[datatype], copy=False).tobytes()
+    dtype = _DTYPES[datatype]
+    if dtype.kind == "f" or array.dtype == dtype:
+        return array.astype(dtype, copy=False).tobytes()
+    with np.errstate(invalid="ignore"):
+        converted = array.astype(dtype)
+    # numpy wraps what is too large and cuts fractions.
+    if not np.array_equal(converted, array):
+        raise Malformed(f"an element of the array of {array.dtype} does not fit {datatype}")
+    return converted.tobytes()
 
 
 def _to_bfloat16(array: Array) -> bytes:
@@ -219,8 +239,10 @@ def _split(name: str, data: bytes, count: int) -> Array:
 def encode_all(tensors: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the maps of named values.
 
-    Raises `Malformed` for more than 64 of them.
+    Raises `Malformed` for more than 64 of them, or a value that is no array.
     """
+    if not isinstance(tensors, Mapping):
+        raise Malformed(f'the inputs are values by name, such as {{"text": ["a"]}}, not {type(tensors).__name__}')
     if len(tensors) > MAX_TENSORS:
         raise Malformed(f"{len(tensors)} tensors; a message holds at most {MAX_TENSORS}")
     return [encode(name, value) for name, value in tensors.items()]

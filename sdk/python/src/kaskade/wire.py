@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import secrets
@@ -63,8 +64,8 @@ def pack(message: Mapping[str, Any]) -> bytes:
 
 def budget_header(budget: float) -> str:
     """Returns the value of `Kaskade-Budget-Us`; raises `Malformed` for more than an hour."""
-    if not 0 <= budget <= MAX_BUDGET:
-        raise Malformed(f"the budget is {budget} s; it must be between 0 and {MAX_BUDGET:.0f} s")
+    if isinstance(budget, str) or not 0 <= budget <= MAX_BUDGET:
+        raise Malformed(f"the budget is {budget!r}; it must be between 0 and {MAX_BUDGET:.0f} s")
     return str(int(budget * 1e6))
 
 
@@ -215,14 +216,32 @@ def _cost(cost: Any) -> Cost | None:
     return Cost(float(cost["amount"]), str(cost.get("source", "")))
 
 
-def encode_infer(inputs: Mapping[str, Any], request_id: str | None, parameters: Mapping[str, str] | None) -> bytes:
-    """Encodes an `InferRequest`."""
+def encode_infer(inputs: Mapping[str, Any], request_id: str | None, parameters: Mapping[str, Any] | None) -> bytes:
+    """Encodes an `InferRequest`; raises `Malformed`."""
     message: dict[str, Any] = {"inputs": tensors.encode_all(inputs)}
     if request_id is not None:
         message["id"] = request_id
     if parameters:
-        message["parameters"] = dict(parameters)
+        message["parameters"] = {str(name): _scalar(name, value) for name, value in parameters.items()}
     return pack(message)
+
+
+def _scalar(name: Any, value: Any) -> str | int | float | bool:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, (str, int, float, bool)):
+        return value
+    raise Malformed(f"the parameter `{name}` is {type(value).__name__}; it must be a text, a number or a boolean")
+
+
+def encode_feedback(request_id: str, label: Any) -> bytes:
+    """Encodes a `Feedback` as JSON; raises `Malformed` for a label that is neither the number of a class nor a text."""
+    if isinstance(label, np.generic):
+        label = label.item()
+    is_class = isinstance(label, int) and not isinstance(label, bool) and label >= 0
+    if not is_class and not isinstance(label, str):
+        raise Malformed(f"the label is {label!r}; it must be the number of a class or a text")
+    return json.dumps({"id": request_id, "label": label}).encode()
 
 
 @dataclass(frozen=True)
