@@ -77,13 +77,13 @@ pub fn frontier(family: &Family, search: &Search) -> Frontier {
     }
 }
 
-/// Returns at most this many of a list, at least 2, at even distances: the first and the last are among them.
-fn evenly<T: Copy>(list: &[T], most: usize) -> Vec<T> {
-    if list.len() <= most {
-        return list.to_vec();
+/// Returns at most this many of some points, at least 2, at even distances: the first and the last are among them.
+fn evenly<T: Copy>(points: &[T], most: usize) -> Vec<T> {
+    if points.len() <= most {
+        return points.to_vec();
     }
-    let last = list.len() - 1;
-    let steps = (0..most).filter_map(|step| list.get(step * last / (most - 1)));
+    let last = points.len() - 1;
+    let steps = (0..most).filter_map(|step| points.get(step * last / (most - 1)));
     steps.copied().collect()
 }
 
