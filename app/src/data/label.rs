@@ -380,7 +380,7 @@ mod tests {
         assert!(error.contains("names no classes"), "{error}");
     }
 
-    /// Labels from 1 were profiled as wrong answers, up to the last class, which failed after all models had run.
+    /// Labels from 1 were profiled as wrong answers, up to the last class, which failed after a model had run.
     #[test]
     fn numbers_of_classes_are_in_range_in_every_format() {
         let two = reader(Task::Classification, &["no", "yes"]);
