@@ -1,5 +1,6 @@
 //! Flags that several verbs share, and their conversion to the types of the application library.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
@@ -218,12 +219,18 @@ pub(crate) struct Overwrite {
 }
 
 impl Overwrite {
-    /// Checks that no output file exists, unless `--force` is given. Verbs call it before they do any work.
+    /// Checks that no output file exists, unless `--force` is given, and that none is named twice. Verbs call it before they do any work.
     ///
     /// # Errors
-    /// When a file exists; the message names it and the flag.
+    /// When a file exists; the message names it and the flag. When two outputs are one file.
     pub(crate) fn check<'a>(self, files: impl IntoIterator<Item = &'a Path>) -> anyhow::Result<()> {
+        let mut seen = BTreeSet::new();
         for file in files {
+            ensure!(
+                seen.insert(file),
+                "{} is named for two outputs; give each a file of its own",
+                file.display()
+            );
             ensure!(
                 self.force || file.symlink_metadata().is_err(),
                 "{} exists; name another file, or give `--force` to replace it",
@@ -274,6 +281,9 @@ mod tests {
         std::fs::write(&old, "{}").unwrap();
         let check = |force, file: &Path| Overwrite { force }.check([file]);
         assert!(check(false, &new).is_ok() && check(true, &old).is_ok());
+        // The second output replaced the first.
+        let twice = Overwrite { force: true }.check([new.as_path(), new.as_path()]);
+        assert!(twice.unwrap_err().to_string().contains("two outputs"));
         let message = check(false, &old).unwrap_err().to_string();
         assert!(
             message.contains("old.json exists") && message.contains("--force"),

@@ -1,5 +1,7 @@
 //! The models of a family: their checkpoints, and loading them onto devices.
 
+mod classes;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -17,6 +19,7 @@ use kaskade_policy::remote::price::Price;
 use kaskade_remote::{ConnectError, connect};
 use thiserror::Error;
 
+pub use self::classes::{Classes, OtherClasses};
 use crate::config::remote::RemoteRule;
 use crate::config::{App, Task, Variant};
 use crate::priced::Priced;

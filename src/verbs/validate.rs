@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use kaskade_app::config::{App, ConfigError};
-use kaskade_app::family::{Family, Member};
+use kaskade_app::family::{Classes, Family, Member};
 use kaskade_app::planning::{initial, pipelines};
 use kaskade_app::report::in_one_line;
 use kaskade_policy::plan::Plan;
@@ -108,17 +108,24 @@ fn check_app(file: &Path, load: bool) -> Vec<String> {
 /// Opens or loads every variant, and returns why some cannot be served.
 fn check_variants(app: &App, load: bool) -> Vec<String> {
     let members = Family::of(app).members;
-    let problem = |member: &Member| {
-        let checked = if load {
-            member.load(member.device).map(drop)
+    // The tasks of a pipeline have classes of their own.
+    let mut classes = app.pipeline.is_none().then(Classes::default);
+    let mut problem = |member: &Member| {
+        let reason = if load {
+            match member.load(member.device) {
+                Ok(loaded) => {
+                    let checked = classes.as_mut()?.check(&member.name, &loaded.info);
+                    checked.err()?.to_string()
+                }
+                Err(error) => in_one_line(&error),
+            }
         } else {
-            member.open()
+            in_one_line(&member.open().err()?)
         };
-        let error = checked.err()?;
-        Some(format!("variant `{}`: {}", member.name, in_one_line(&error)))
+        Some(format!("variant `{}`: {reason}", member.name))
     };
     let members = members.iter().filter(|member| !member.is_attached());
-    members.filter_map(problem).collect()
+    members.filter_map(&mut problem).collect()
 }
 
 /// Whether a TOML file has the tasks of a pipeline at its top, where an app has none.
@@ -142,7 +149,9 @@ fn check_json(file: &Path) -> (&'static str, Vec<String>) {
         Ok(text) => text,
         Err(error) => return ("file", vec![format!("cannot be read: {error}")]),
     };
-    let value: serde_json::Value = match serde_json::from_str(&text) {
+    // Some editors begin a file with a byte order mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    let value: serde_json::Value = match serde_json::from_str(text) {
         Ok(value) => value,
         Err(error) => return ("file", vec![format!("is not JSON: {error}")]),
     };
@@ -151,11 +160,11 @@ fn check_json(file: &Path) -> (&'static str, Vec<String>) {
         return ("pipeline", check_pipeline(file));
     }
     if value.get("gears").is_some() {
-        let problems = Plan::from_json(&text).err().map(|error| error.to_string());
+        let problems = Plan::from_json(text).err().map(|error| error.to_string());
         return ("plan", problems.into_iter().collect());
     }
     if value.get("samples").is_some() {
-        let problems = Profile::from_json(&text).err().map(|error| error.to_string());
+        let problems = Profile::from_json(text).err().map(|error| error.to_string());
         return ("profile", problems.into_iter().collect());
     }
     let problem = "is neither a plan (`gears`), a profile (`samples`) nor a pipeline (`tasks`); an app's file ends in .toml";

@@ -235,7 +235,8 @@ impl DataSets {
             for path in set.paths_mut() {
                 *path = match variable_of(path) {
                     None => folder.join(&path),
-                    Some(name) => match variable(name) {
+                    // An empty one names no folder.
+                    Some(name) => match variable(name).filter(|value| !value.is_empty()) {
                         None => path.clone(),
                         Some(value) => Path::new(&value).join(path.components().skip(1).collect::<PathBuf>()),
                     },
@@ -333,12 +334,14 @@ impl DataSet {
     }
 }
 
-/// Returns `NAME` of a path that begins with `$NAME`.
+/// Returns `NAME` of a path that begins with `$NAME` or `${NAME}`.
 fn variable_of(path: &Path) -> Option<&str> {
-    match path.components().next()? {
-        Component::Normal(first) => first.to_str()?.strip_prefix('$'),
-        _ => None,
-    }
+    let Component::Normal(first) = path.components().next()? else {
+        return None;
+    };
+    let name = first.to_str()?.strip_prefix('$')?;
+    let braced = name.strip_prefix('{').and_then(|name| name.strip_suffix('}'));
+    Some(braced.unwrap_or(name))
 }
 
 #[cfg(test)]
@@ -372,11 +375,15 @@ mod tests {
             ("$DATA/a/test.tsv", Some("/d"), "/d/a/test.tsv"),
             ("$DATA/test.tsv", Some("d"), "d/test.tsv"),
             ("$DATA", Some("/d/test.tsv"), "/d/test.tsv"),
+            ("${DATA}/test.tsv", Some("/d"), "/d/test.tsv"),
+            ("${DATA}/test.tsv", None, "${DATA}/test.tsv"),
+            ("$DATA/test.tsv", Some(""), "$DATA/test.tsv"),
             ("a/$DATA", Some("/d"), "/app/a/$DATA"),
         ] {
             let (resolved, sets) = resolved(file, value);
             assert_eq!(resolved, Path::new(path));
-            assert_eq!(sets.test.unwrap().unset_variable(), None, "{file}");
+            let unset = path.starts_with('$').then_some("DATA");
+            assert_eq!(sets.test.unwrap().unset_variable(), unset, "{file}");
         }
     }
 

@@ -46,7 +46,9 @@ pub enum DataError {
         found: usize,
     },
     /// A label is no number.
-    #[error("`{label}` is no label; write a number from 0")]
+    #[error(
+        "`{label}` is no label; write a number from 0. For names of classes or columns use `records`; `skip = 1` leaves a header out"
+    )]
     Label {
         /// The label.
         label: String,
@@ -74,6 +76,15 @@ pub enum DataError {
     /// A file of columns is malformed.
     #[error("it is not valid CSV")]
     Csv(#[source] csv::Error),
+    /// A text of a tab-separated file goes on in the next line.
+    #[error(
+        "a text begins with a quotation mark that ends {lines} lines later, so that these lines are one record; double the quotation marks of a \
+         text and put it between two, or write JSON lines"
+    )]
+    OpenQuote {
+        /// Further lines of the record.
+        lines: usize,
+    },
     /// The columns have no usual name.
     #[error(
         "there is no column for the {what} among {}; name it under `columns`",
@@ -113,6 +124,17 @@ pub enum DataError {
         /// The label.
         class: usize,
         /// Number of classes.
+        count: usize,
+    },
+    /// Directories are not one per class.
+    #[error(
+        "it has {found} directories of classes, and the model {count} classes without names: which is which is unknown; name the classes in \
+         the model's `id2label`, or the directories by their numbers"
+    )]
+    ClassFolders {
+        /// Directories.
+        found: usize,
+        /// Classes of the model.
         count: usize,
     },
     /// A label has another form than the task needs.
@@ -190,6 +212,9 @@ pub enum DataError {
         /// The required number.
         wanted: usize,
     },
+    /// The set has no samples.
+    #[error("there are no samples in it")]
+    NoSamples,
     /// The set has too few samples.
     #[error("there are {found} samples after the first {skip}; correct `skip` and `take`")]
     Count {

@@ -182,7 +182,7 @@ impl LabelReader {
     /// Returns a class as a label, of a format that has no others.
     ///
     /// # Errors
-    /// [`DataError::ClassesOnly`] if the answers of the model are no classes.
+    /// [`DataError::ClassesOnly`] if the answers of the model are no classes; [`DataError::LabelRange`] if it has no such class.
     pub(super) fn class_only(&self, class: usize) -> Result<Label, DataError> {
         let others = [
             Task::Generation,
@@ -193,7 +193,7 @@ impl LabelReader {
         ];
         match self.used {
             LabelUse::Ignored => Ok(Label::Unknown),
-            _ if !others.contains(&self.task) => Ok(Label::Class(class)),
+            _ if !others.contains(&self.task) => self.in_range(class).map(Label::Class),
             LabelUse::Reference => Ok(Label::Unknown),
             LabelUse::Required => Err(DataError::ClassesOnly),
         }
@@ -202,6 +202,11 @@ impl LabelReader {
     /// Whether the model names its classes.
     pub(super) fn has_names(&self) -> bool {
         !self.classes.is_empty()
+    }
+
+    /// Returns the number of classes; `None` if it is unknown.
+    pub(super) fn class_count(&self) -> Option<usize> {
+        self.count
     }
 
     /// Returns what a written label means to the model.
@@ -373,6 +378,19 @@ mod tests {
         assert_eq!(reader.read(&json!("1")).unwrap(), Label::Class(1));
         let error = reader.read(&json!("positive")).unwrap_err().to_string();
         assert!(error.contains("names no classes"), "{error}");
+    }
+
+    /// Labels from 1 were profiled as wrong answers, up to the last class, which failed after a model had run.
+    #[test]
+    fn numbers_of_classes_are_in_range_in_every_format() {
+        let two = reader(Task::Classification, &["no", "yes"]);
+        assert_eq!(two.class_only(1).unwrap(), Label::Class(1));
+        let error = two.class_only(2).unwrap_err().to_string();
+        assert!(error.contains("classes 0 to 1"), "{error}");
+        assert_eq!(
+            reader(Task::Classification, &[]).class_only(9).unwrap(),
+            Label::Class(9)
+        );
     }
 
     #[test]

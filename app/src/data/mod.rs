@@ -12,6 +12,7 @@ pub mod scenes;
 mod tagged;
 mod texts;
 
+use std::collections::HashSet;
 use std::num::NonZeroUsize;
 
 use kaskade_models::idx::LabelledImages;
@@ -130,7 +131,7 @@ impl Samples {
             inputs: Vec::new(),
             labels: Vec::new(),
         };
-        for (number, line) in (1..).zip(lines.lines()).skip(spec.skip).take(take) {
+        for (number, line) in (1..).zip(without_mark(lines).lines()).skip(spec.skip).take(take) {
             let (inputs, label) = parse_line(line, labels).map_err(|error| error.at(number))?;
             samples.inputs.push(inputs);
             samples.labels.push(label);
@@ -163,6 +164,9 @@ impl Samples {
         take: Option<NonZeroUsize>,
         signature: &Signature,
     ) -> Result<Self, DataError> {
+        if self.labels.is_empty() && skip == 0 {
+            return Err(DataError::NoSamples);
+        }
         if self.labels.is_empty() || take.is_some_and(|take| self.len() != take.get()) {
             return Err(DataError::Count {
                 found: self.len(),
@@ -176,6 +180,18 @@ impl Samples {
     /// Number of samples.
     pub fn len(&self) -> usize {
         self.labels.len()
+    }
+
+    /// Number of samples whose inputs are those of an earlier one.
+    pub fn repeats(&self) -> usize {
+        let inputs = self.inputs.iter();
+        let keys = inputs.map(|inputs| -> Vec<(&str, &[u8])> {
+            let keys = inputs
+                .iter()
+                .map(|input| (input.name.as_str(), input.data.as_ref()));
+            keys.collect()
+        });
+        self.inputs.len() - keys.collect::<HashSet<_>>().len()
     }
 
     /// Whether there are none.
@@ -195,6 +211,11 @@ impl Samples {
         }
         Ok(())
     }
+}
+
+/// Returns a text without the byte order mark that some editors begin a file with.
+fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 /// One line of a tab-separated file.
@@ -328,12 +349,20 @@ mod tests {
         let samples = read("good\t1\nis it\tyes\t0\n", "").unwrap();
         assert_eq!(samples.labels, [1, 0].map(Label::Class));
         assert_eq!(samples.inputs[1][1].to_texts().unwrap(), ["yes"]);
+        assert_eq!(samples.repeats(), 0);
+        assert_eq!(
+            read("a\t1\na\t0\nb\t1\na\tb\t1\na\t1\n", "").unwrap().repeats(),
+            2
+        );
         let last = read("a\t0\nb\t1\n", "skip = 1\ntake = 1").unwrap();
         assert_eq!(last.labels, [Label::Class(1)]);
+        let marked = read("\u{feff}good\t1\r\nbad\t0\r\n", "").unwrap();
+        assert_eq!(marked.inputs[0][0].to_texts().unwrap(), ["good"]);
         for (lines, message) in [
             ("a\t0\nlonely\n", "line 2: has 1 columns"),
-            ("a\tgood\n", "`good` is no label"),
-            ("", "0 samples"),
+            ("sentence\tlabel\n", "`label` is no label"),
+            ("sentence\tlabel\n", "`skip = 1`"),
+            ("", "no samples"),
         ] {
             let error = in_one_line(&read(lines, "").unwrap_err());
             assert!(error.contains(message), "{error}");

@@ -257,6 +257,16 @@ impl Samples {
         labels: &LabelReader,
     ) -> Result<Self, DataError> {
         let mut collector = collector(skip, take, signature, labels);
+        let by_order = !labels.has_names() && classes.iter().any(|(name, _)| name.parse::<usize>().is_err());
+        if let Some(count) = labels.class_count().filter(|count| *count != classes.len())
+            && by_order
+            && !labels.ignored()
+        {
+            return Err(DataError::ClassFolders {
+                found: classes.len(),
+                count,
+            });
+        }
         // A model without names has the classes in the order of their directories, as `datasets` numbers them.
         let label_of = |(number, (name, _)): (usize, &(String, Vec<PathBuf>))| {
             let written = if labels.has_names() || name.parse::<usize>().is_ok() {

@@ -105,6 +105,11 @@ fn separated(
         let line = record
             .position()
             .map_or(before, |position| line_at(position.line()));
+        // Many tab-separated files do not quote: there, a mark that begins a text is part of it, and the next one is lines away.
+        let lines: usize = record.iter().map(|value| value.matches('\n').count()).sum();
+        if separator == b'\t' && lines > 0 {
+            return Err(DataError::OpenQuote { lines }.at(line));
+        }
         let values = header
             .iter()
             .cloned()
@@ -164,6 +169,12 @@ mod tests {
             ("a.jsonl", b"{\n\"a\": 1}", "one JSON object per line"),
             ("a.csv", b"a,b\n1,2\n3\n", "line 3"),
             ("a.csv", b"a,b\n1,\xff\n", "line 2"),
+            // Three samples of a file without quoting were read as one.
+            (
+                "a.tsv",
+                b"text\tlabel\n\"good\t1\nbad\t0\n\"nice one\t1\n",
+                "line 2: a text begins with a quotation mark that ends 2 lines later",
+            ),
             ("a.parquet", b"PAR1", "to_json"),
             ("a.xlsx", b"", ".jsonl"),
         ] {

@@ -24,7 +24,10 @@ const SHORTEST: usize = 2;
 /// The first line that is none.
 pub(super) fn from_json_lines(lines: &str, spec: &Completions) -> Result<Vec<Completion>, DataError> {
     let take = spec.take.map_or(usize::MAX, NonZeroUsize::get);
-    let lines = (1..).zip(lines.lines()).skip(spec.skip).take(take);
+    let lines = (1..)
+        .zip(super::without_mark(lines).lines())
+        .skip(spec.skip)
+        .take(take);
     lines
         .map(|(number, line)| {
             serde_json::from_str(line).map_err(|source| DataError::Completion { number, source })
@@ -157,6 +160,13 @@ mod tests {
         let lines = "x\n{\"text\": \"2 + 2 =\", \"answer\": \"4\"}\n";
         let read = from_json_lines(lines, &spec).unwrap();
         assert_eq!((read[0].text.as_str(), read[0].answer.as_str()), ("2 + 2 =", "4"));
+        let marked = "\u{feff}{\"text\": \"a\", \"answer\": \"b\"}\r\n";
+        assert_eq!(
+            from_json_lines(marked, &toml::from_str("file = \"f\"").unwrap())
+                .unwrap()
+                .len(),
+            1
+        );
         let spec: Completions = toml::from_str("file = \"f\"").unwrap();
         let error = crate::report::in_one_line(&from_json_lines(lines, &spec).unwrap_err());
         assert!(error.starts_with("line 1"), "{error}");

@@ -11,7 +11,7 @@ use super::memory::MemoryError;
 use crate::data::DataError;
 use crate::data::reply::ReplyError;
 use crate::data::scenes::SceneError;
-use crate::family::FamilyError;
+use crate::family::{FamilyError, OtherClasses};
 use crate::serving::ServingError;
 
 /// A family or a pipeline cannot be measured.
@@ -153,6 +153,9 @@ pub enum MeasureError {
     /// A model cannot be loaded.
     #[error(transparent)]
     Family(#[from] FamilyError),
+    /// The variants have different classes.
+    #[error(transparent)]
+    Classes(#[from] OtherClasses),
     /// A labelled set cannot be used.
     #[error(transparent)]
     Data(#[from] DataError),

@@ -44,7 +44,7 @@ pub use profiler::Profiler;
 
 use crate::data::grading::Grading;
 use crate::data::{Label, LabelUse, Samples};
-use crate::family::{Family, Member};
+use crate::family::{Classes, Family, Member};
 use crate::report::progress::Progress;
 use crate::report::units;
 
@@ -113,9 +113,13 @@ pub fn profile<E: From<MeasureError>>(
     let mut texts = Vec::new();
     let mut devices: Vec<String> = Vec::new();
     let mut sources: Vec<String> = Vec::new();
+    let mut classes = Classes::default();
     for member in &family.members {
         let mut loaded = member
             .load(member.device)
+            .map_err(MeasureError::of(&member.name))?;
+        classes
+            .check(&member.name, &loaded.info)
             .map_err(MeasureError::of(&member.name))?;
         let signature = loaded.model.signature();
         if let Some(samples) = samples.take() {

@@ -20,6 +20,7 @@ use crate::data::grading::Grading;
 use crate::family::{Family, Member, Recording, Source};
 use crate::report::in_one_line;
 use crate::report::progress::{say, while_saying};
+use crate::report::units;
 
 /// Samples that are served, again and again, to measure the overhead of serving.
 const ASKED: usize = 256;
@@ -162,6 +163,7 @@ impl<'a> Profiler<'a> {
         let mut inputs = Vec::new();
         let mut profile = profile(&plan, &self.family, |loaded, used| {
             let samples = Samples::read_for(set, loaded, used)?;
+            self.remark(&samples);
             inputs = samples.inputs.iter().take(ASKED).cloned().collect();
             Ok::<_, MeasureError>(samples)
         })?;
@@ -170,6 +172,19 @@ impl<'a> Profiler<'a> {
         profile.turnaround_s = overhead.turnaround_s;
         profile.hop = profile.hop.map(|hop| hop.with_rates(&overhead.hops));
         Ok(profile)
+    }
+
+    /// Prints that samples repeat others, if a hundredth of them or more do: tests count them as independent.
+    fn remark(&self, samples: &Samples) {
+        let repeats = samples.repeats();
+        if !self.quiet && repeats * 100 >= samples.len() {
+            say(&format!(
+                "profile: {} of {} validation samples have the inputs of an earlier one; a certificate counts each of them, so keep repeats only \
+                 where requests repeat as often",
+                units::count(repeats as u64),
+                units::count(samples.len() as u64)
+            ));
+        }
     }
 
     /// Measures the overhead of serving, where a variant can be served here. A failure leaves it unknown and is printed: what was measured

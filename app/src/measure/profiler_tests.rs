@@ -84,6 +84,34 @@ fn the_answers_of_the_largest_variant_replace_the_labels_of_classes() {
     assert_eq!(profile.variants[0].validation.margins.len(), 2);
 }
 
+/// The same number stood for two classes, and the second variant seemed to be wrong where it was right.
+#[test]
+fn variants_whose_classes_have_another_order_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/fixtures/bert-classification");
+    let turned = dir.path().join("turned");
+    std::fs::create_dir(&turned).unwrap();
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(fixture.join(file), turned.join(file)).unwrap();
+    }
+    let config = std::fs::read_to_string(turned.join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&config).unwrap();
+    config["id2label"] = json!({"0": "positive", "1": "neutral", "2": "negative"});
+    std::fs::write(turned.join("config.json"), config.to_string()).unwrap();
+    let turned = turned.to_str().unwrap();
+    let app = app(
+        "classification",
+        &["bert-classification", turned],
+        "the cat sat\t0\n",
+        dir.path(),
+    );
+    let error = in_one_line(&profiler(&app).run().unwrap_err());
+    assert!(
+        error.starts_with("variant `v1`") && error.contains("in the same order"),
+        "{error}"
+    );
+}
+
 #[test]
 fn the_overhead_of_serving_is_measured() {
     let dir = tempfile::tempdir().unwrap();

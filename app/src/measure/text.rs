@@ -3,6 +3,7 @@
 use kaskade_policy::pipeline::{BatchLatency, PathAccuracy, Pipeline, Task as PipelineTask};
 use kaskade_policy::profile::Profile;
 
+use crate::report::notes;
 use crate::report::table::{Align, table};
 use crate::report::units;
 
@@ -100,8 +101,9 @@ pub fn profile(profile: &Profile) -> String {
         ],
         rows,
     );
+    let note = notes::better_than_largest(profile).map_or_else(String::new, |note| format!("\n{note}"));
     format!(
-        "{} on {}: {} validation samples, energy {}\n{table}",
+        "{} on {}: {} validation samples, energy {}\n{table}{note}",
         profile.app, profile.device, profile.samples, profile.energy_source
     )
 }

@@ -11,6 +11,7 @@ use kaskade_policy::profile::Profile;
 use crate::charts::graph::{self, Graph, Named};
 use crate::config::App;
 use crate::planning::{PlanningError, gears, initial};
+use crate::report::notes;
 use crate::report::table::{Align, table};
 use crate::report::units;
 
@@ -237,6 +238,7 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
         skips_line(planned),
         promise(planned),
     ];
+    parts.extend(notes::better_than_largest(profile));
     parts.extend(planned.dropped.iter().map(|dropped| {
         let reason = match dropped.reason {
             Reason::NoEnergyBenefit {

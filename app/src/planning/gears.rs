@@ -8,6 +8,7 @@ use crate::charts::panels::{Panel, Panels, Series, Shape};
 use crate::config::App;
 use crate::config::scalar::Size;
 use crate::planning::PlanningError;
+use crate::report::notes;
 use crate::report::table::{Align, table};
 use crate::report::units;
 
@@ -77,9 +78,10 @@ pub fn as_text(profile: &Profile, planned: &GearPlan) -> String {
             certificate.p_value,
         )
     });
+    let note = notes::better_than_largest(profile).map_or_else(String::new, |note| format!("\n{note}"));
     format!(
         "{}: {}, promises {promise}\n{gears}\nexpected, weighed by what each gear serves: {} right, p95 {}\n{} replicas on \
-         {} devices; {} submodule calls, {} simulations, {} violations resolved, {} improvements{certified}",
+         {} devices; {} submodule calls, {} simulations, {} violations resolved, {} improvements{certified}{note}",
         plan.app,
         plan.made_by,
         units::percent(planned.accuracy),

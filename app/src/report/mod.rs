@@ -1,5 +1,6 @@
 //! Output for people: tables, units, progress, files.
 
+pub mod notes;
 pub mod progress;
 pub mod table;
 pub mod units;

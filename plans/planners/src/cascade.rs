@@ -166,7 +166,9 @@ pub enum PlanError {
     #[error("the profile cannot be planned from: {0}")]
     Profile(#[from] FamilyError),
     /// The thresholds do not fit the family.
-    #[error("{found} thresholds for {expected} variants but the last, or one outside [0, 1]")]
+    #[error(
+        "{found} thresholds are given, and {expected} are needed: one in [0, 1] for each variant but the last, in their order"
+    )]
     Thresholds {
         /// The number.
         found: usize,

@@ -49,9 +49,46 @@ impl OnEnvelope {
     }
 }
 
+/// Variants at most of which subsets are formed.
+const MOST: usize = 8;
+
 /// Returns the single variants, pairs and triples of a family, and the whole family. Scores are chosen if the family is observed.
+///
+/// The time grows with the cube of the number of variants, and that for all of them together exponentially. So of more than eight
+/// variants, eight are taken ([`shortlist`]).
 pub fn members(family: &Family) -> Vec<Member> {
-    subsets(family).iter().map(Member::new).collect()
+    subsets(&shortlist(family)).iter().map(Member::new).collect()
+}
+
+/// Returns the family without the variants that promise least: of the others than the largest, seven are kept. Those that no cheaper one equals in
+/// accuracy go first, at even distances if they are too many; then the most accurate.
+fn shortlist(family: &Family) -> Family {
+    let columns = family.columns();
+    let Some((largest, others)) = columns.split_last().filter(|_| columns.len() > MOST) else {
+        return family.clone();
+    };
+    let others = (0..others.len()).collect();
+    let mut kept = pareto_front(others, |variant| Place {
+        cost: columns
+            .get(*variant)
+            .map_or(f64::INFINITY, |column| column.energy_j),
+        gain: family.right(*variant) as f64,
+    });
+    let last = kept.len().saturating_sub(1);
+    if kept.len() >= MOST {
+        let even = |step: usize| kept.get(step * last / (MOST - 2)).copied();
+        kept = (0..MOST - 1).filter_map(even).collect();
+    }
+    let mut rest: Vec<usize> = (0..columns.len() - 1)
+        .filter(|variant| !kept.contains(variant))
+        .collect();
+    rest.sort_by_key(|variant| std::cmp::Reverse(family.right(*variant)));
+    kept.extend(rest.into_iter().take((MOST - 1).saturating_sub(kept.len())));
+    let names = kept
+        .iter()
+        .filter_map(|variant| Some(columns.get(*variant)?.name.as_str()));
+    let names: Vec<&str> = names.chain([largest.name.as_str()]).collect();
+    family.of_variants(&names)
 }
 
 /// Returns the cascades of all members that no cheaper one equals in expected accuracy, by rising cost and expected accuracy.
@@ -94,4 +131,48 @@ fn subsets(family: &Family) -> Vec<Family> {
     subsets.retain(|subset| subset.columns().len() < names.len());
     subsets.push(family.clone());
     subsets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::thresholds::synthetic;
+
+    fn family(variants: u32) -> Family {
+        let skills: Vec<f64> = (0..variants)
+            .map(|variant| 0.5 + 0.1 * f64::from(variant))
+            .collect();
+        let energies: Vec<f64> = (0..variants)
+            .map(|variant| 1.5_f64.powf(f64::from(variant)))
+            .collect();
+        synthetic::family(&skills, &energies, 4.0, 400, 3)
+    }
+
+    #[test]
+    fn of_many_variants_eight_are_searched() {
+        assert_eq!(shortlist(&family(8)), family(8));
+        for variants in [9, 20, 60] {
+            let kept = shortlist(&family(variants));
+            assert_eq!(kept.columns().len(), MOST, "{variants}");
+            assert_eq!(kept.columns().last(), family(variants).columns().last());
+        }
+        // 8 + 28 + 56, and the whole.
+        assert_eq!(members(&family(20)).len(), 93);
+    }
+
+    #[test]
+    fn the_variants_that_promise_most_are_kept() {
+        let mut skills = [0.2; 12];
+        let mut energies = [5.0; 12];
+        (skills[4], energies[4]) = (1.0, 1.0);
+        (skills[9], energies[9]) = (2.0, 4.0);
+        (skills[11], energies[11]) = (2.5, 40.0);
+        let kept = shortlist(&synthetic::family(&skills, &energies, 4.0, 1_000, 3));
+        let names: Vec<&str> = kept.columns().iter().map(|column| column.name.as_str()).collect();
+        assert!(
+            ["v4", "v9", "v11"].iter().all(|name| names.contains(name)),
+            "{names:?}"
+        );
+        assert_eq!(names.len(), MOST);
+    }
 }

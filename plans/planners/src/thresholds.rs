@@ -53,7 +53,10 @@ impl Default for Search {
     }
 }
 
-/// The frontier of all cascades over this family (Algorithm 1).
+/// Points of a frontier at most. Each is evaluated on every sample, and there may be nearly as many as samples.
+const MOST_POINTS: usize = 1_000;
+
+/// The frontier of all cascades over this family (Algorithm 1), of which at most 1,000 points are kept, evenly spread.
 ///
 /// First sampled: the paper's random thresholds, refined around the best. That is a good bound from the start for the
 /// exact search, which then leaves out whatever cannot beat it, and is the result if the exact search would take too long.
@@ -66,8 +69,22 @@ pub fn frontier(family: &Family, search: &Search) -> Frontier {
         let thresholds = table.thresholds(cuts);
         evaluate(family, &threshold_exits(&thresholds)).into_point(thresholds)
     };
-    let points = front.cuts().map(point).collect();
-    Frontier { points, exact }
+    let cuts: Vec<&[u32]> = front.cuts().collect();
+    let kept = evenly(&cuts, MOST_POINTS);
+    Frontier {
+        exact: exact && kept.len() == cuts.len(),
+        points: kept.into_iter().map(point).collect(),
+    }
+}
+
+/// Returns at most this many of some points, at least 2, at even distances: the first and the last are among them.
+fn evenly<T: Copy>(points: &[T], most: usize) -> Vec<T> {
+    if points.len() <= most {
+        return points.to_vec();
+    }
+    let last = points.len() - 1;
+    let steps = (0..most).filter_map(|step| points.get(step * last / (most - 1)));
+    steps.copied().collect()
 }
 
 #[cfg(test)]

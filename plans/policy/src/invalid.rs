@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use crate::partition::ModelPart;
@@ -259,6 +261,33 @@ pub enum FileError {
     /// Well formed, and wrong.
     #[error(transparent)]
     Invalid(#[from] Invalid),
+}
+
+/// Reads a file of a format with versions. A file of another version is named as such, whatever its fields are: those that this build does not
+/// know say less.
+///
+/// # Errors
+/// [`FileError::Json`] if it is not of the format, [`FileError::Invalid`] if it is of another version.
+pub(crate) fn read<T: DeserializeOwned>(
+    text: &str,
+    expected: &'static str,
+    version: u32,
+) -> Result<T, FileError> {
+    // Some editors begin a file with a byte order mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    serde_json::from_str(text).map_err(|source| {
+        let other = serde_json::from_str::<Versioned>(text).ok();
+        match other.and_then(|file| Path::Root.version(file.version, version).err()) {
+            Some(invalid) => invalid.into(),
+            None => FileError::Json { expected, source },
+        }
+    })
+}
+
+/// The version of a file of which nothing else is known.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
 }
 
 /// The path of a value, as a list of frames on the stack: it becomes text only when something is wrong.

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::confidence::Calibration;
-use crate::invalid::FileError;
+use crate::invalid::{self, FileError};
 
 pub use crate::partition::Partition;
 pub use crate::rerouting::Dropping;
@@ -64,10 +64,7 @@ impl Plan {
     /// # Errors
     /// A [`FileError`] if the text is not JSON, has other fields than a plan, or describes an unsound one.
     pub fn from_json(text: &str) -> Result<Self, FileError> {
-        let plan: Self = serde_json::from_str(text).map_err(|source| FileError::Json {
-            expected: "plan (`kaskade plan` writes one)",
-            source,
-        })?;
+        let plan: Self = invalid::read(text, "plan (`kaskade plan` writes one)", PLAN_VERSION)?;
         plan.validate()?;
         Ok(plan)
     }

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::confidence::{Calibration, Estimator};
-use crate::invalid::FileError;
+use crate::invalid::{self, FileError};
 use crate::remote::price::CostSource;
 use crate::texts::TextComparison;
 pub use hop::{HopAtRate, HopTime};
@@ -59,10 +59,7 @@ impl Profile {
     /// # Errors
     /// A [`FileError`] if the text is not JSON, has other fields than a profile, or describes an unsound one.
     pub fn from_json(text: &str) -> Result<Self, FileError> {
-        let profile: Self = serde_json::from_str(text).map_err(|source| FileError::Json {
-            expected: "profile (`kaskade profile` writes one)",
-            source,
-        })?;
+        let profile: Self = invalid::read(text, "profile (`kaskade profile` writes one)", PROFILE_VERSION)?;
         profile.validate()?;
         Ok(profile)
     }

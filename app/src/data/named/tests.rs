@@ -166,6 +166,37 @@ fn directories_are_classes_and_alternate() {
     assert_eq!(texts.inputs[0][0].to_texts().unwrap(), ["bark"]);
 }
 
+/// The directory of a class that the split lacks shifted the numbers of those after it.
+#[test]
+fn a_missing_directory_is_no_shift_of_classes() {
+    let read = |labels: &[&str], files: &[&str]| {
+        let dir = tempfile::tempdir().unwrap();
+        for file in files {
+            write(dir.path(), file, "x");
+        }
+        let spec: Folder = toml::from_str(&format!("folder = {:?}\nsplit = 'val'", dir.path())).unwrap();
+        let labels: Vec<String> = labels.iter().map(ToString::to_string).collect();
+        let reader = LabelReader::new(Task::Classification, &labels);
+        Samples::from_folder(&spec, &signature(), &reader).map(|samples| samples.labels)
+    };
+    let unnamed = ["LABEL_0", "LABEL_1", "LABEL_2"];
+    let all = read(&unnamed, &["val/a/1.png", "val/b/1.png", "val/c/1.png"]).unwrap();
+    assert_eq!(all, [0, 1, 2].map(Label::Class));
+    let error = in_one_line(&read(&unnamed, &["val/b/1.png", "val/c/1.png"]).unwrap_err());
+    assert!(
+        error.contains("2 directories of classes, and the model 3 classes"),
+        "{error}"
+    );
+    let numbered = read(&unnamed, &["val/1/1.png", "val/2/1.png"]).unwrap();
+    assert_eq!(numbered, [1, 2].map(Label::Class));
+    let named = read(&["a", "b", "c"], &["val/b/1.png", "val/c/1.png"]).unwrap();
+    assert_eq!(named, [1, 2].map(Label::Class));
+    assert!(
+        read(&[], &["val/b/1.png"]).is_ok(),
+        "the number of classes is unknown"
+    );
+}
+
 #[test]
 fn metadata_and_files_of_a_split_are_records() {
     let metadata = "{\"file_name\": \"a/1.png\", \"label\": \"dog\"}\n";

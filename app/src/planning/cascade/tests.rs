@@ -77,6 +77,24 @@ fn a_plan_reads_well() {
     insta::assert_snapshot!("profile_text", text::profile(&profile));
 }
 
+/// "At most 1 % less accurate than the largest" says little if the largest is the worst.
+#[test]
+fn a_largest_variant_that_is_not_the_best_is_remarked() {
+    let mut profile = profile(true);
+    profile.variants.swap(0, 2);
+    let note = "note: `large` answers 98.33 % rightly, and the largest variant, `small`, 83.33 %";
+    assert!(as_text(&profile, &planned(&profile, Objective::Ap)).contains(note));
+    assert!(text::profile(&profile).contains(note));
+    // Few differences may be chance.
+    profile.variants.swap(0, 2);
+    let [_, base, large] = &mut profile.variants[..] else {
+        panic!("three variants");
+    };
+    large.validation = base.validation.clone();
+    large.validation.correct[0] = false;
+    assert!(!text::profile(&profile).contains("note"));
+}
+
 #[test]
 fn a_plan_stays_what_it_is() {
     let profile = profile(true);

@@ -139,7 +139,8 @@ pub enum CertifyError {
     /// Not even the largest variant alone is certified to be as accurate.
     #[error(
         "the largest variant alone answers {right} of {samples} certification samples rightly, which does not prove an accuracy of \
-         {accuracy}; ask for less, add a larger variant, or record more samples"
+         {accuracy}; {}",
+        remedy(better.as_ref())
     )]
     OutOfReach {
         /// Its right answers.
@@ -148,7 +149,54 @@ pub enum CertifyError {
         samples: usize,
         /// The accuracy asked for.
         accuracy: f64,
+        /// A variant that is more accurate than the largest; `None` if the largest is the most accurate.
+        better: Option<Better>,
     },
+}
+
+/// A variant that is more accurate than the largest on the selection part: what the certification part says may not be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Better {
+    /// The variant.
+    pub name: String,
+    /// Its right answers.
+    pub right: usize,
+    /// Those of the largest variant.
+    pub largest: usize,
+    /// Selection samples.
+    pub samples: usize,
+}
+
+impl Better {
+    fn of(selection: &Family) -> Option<Self> {
+        let (best, last) = (selection.best(), selection.columns().len().checked_sub(1)?);
+        let (right, largest) = (selection.right(best), selection.right(last));
+        (right > largest).then(|| Self {
+            name: selection
+                .columns()
+                .get(best)
+                .map_or_else(String::new, |column| column.name.clone()),
+            right,
+            largest,
+            samples: selection.samples(),
+        })
+    }
+}
+
+/// What to do if not even the largest variant is accurate enough.
+fn remedy(better: Option<&Better>) -> String {
+    match better {
+        None => "ask for less, add a larger variant, or record more samples".to_owned(),
+        Some(Better {
+            name,
+            right,
+            largest,
+            samples,
+        }) => format!(
+            "on the {samples} selection samples `{name}` answers {right} rightly and the largest variant {largest}: profile again without \
+             the variants after `{name}`, or make it the last one"
+        ),
+    }
 }
 
 /// Finds the cheapest cascade that can be certified.
@@ -158,17 +206,19 @@ pub enum CertifyError {
 /// # Errors
 /// [`CertifyError`]: a value out of range, too few samples, or an accuracy out of reach.
 pub fn certify(family: &Family, options: &CertifyOptions, skips: bool) -> Result<Certified, CertifyError> {
-    let (mut passed, tested, certification) = certified_sequence(family, options, skips)?;
-    let last = passed
-        .pop()
-        .ok_or_else(|| Judge::new(&certification, options).out_of_reach())?;
+    let Sequence {
+        safer,
+        last,
+        tested,
+        certification,
+    } = certified_sequence(family, options, skips)?;
     Ok(Certified {
         cascade: last.cascade,
         certificate: last.certificate,
         outcome: last.outcome,
         certification,
         tested,
-        safer: passed,
+        safer,
     })
 }
 
@@ -191,25 +241,37 @@ pub struct Passed {
 /// # Errors
 /// As [`certify`].
 pub fn certify_all(family: &Family, options: &CertifyOptions) -> Result<Vec<Passed>, CertifyError> {
-    let (passed, _, certification) = certified_sequence(family, options, false)?;
-    if passed.is_empty() {
-        return Err(Judge::new(&certification, options).out_of_reach());
-    }
-    Ok(passed)
+    let Sequence { mut safer, last, .. } = certified_sequence(family, options, false)?;
+    safer.push(last);
+    Ok(safer)
 }
 
-/// Tests the sequence up to the first failure. Returns what passed, how far it went, and the certification part.
+/// What passed of a sequence.
+struct Sequence {
+    /// All that passed but the last.
+    safer: Vec<Passed>,
+    last: Passed,
+    tested: Tested,
+    certification: Family,
+}
+
+/// Tests the sequence up to the first failure.
 fn certified_sequence(
     family: &Family,
     options: &CertifyOptions,
     skips: bool,
-) -> Result<(Vec<Passed>, Tested, Family), CertifyError> {
+) -> Result<Sequence, CertifyError> {
     check(options)?;
     let parts = parts(family.samples());
     let selection = family.of_samples(&parts.selection);
     let certification = family.of_samples(&parts.certification);
     let needed = fewest(options);
+    let judge = Judge::new(&certification, options);
     if (certification.samples() as u64) < needed {
+        // More samples of such a variant would not prove it either.
+        if judge.is_below_target() {
+            return Err(judge.out_of_reach(Better::of(&selection)));
+        }
         return Err(CertifyError::TooFewSamples {
             samples: family.samples(),
             needed: (needed as f64 / CERTIFICATION_SHARE).ceil() as usize,
@@ -223,7 +285,6 @@ fn certified_sequence(
         certification: certification.samples(),
         next_needs: None,
     };
-    let judge = Judge::new(&certification, options);
     let mut passed = Vec::new();
     for cascade in sequence {
         let outcome = cascade.outcome(&certification);
@@ -240,7 +301,15 @@ fn certified_sequence(
         });
     }
     tested.passed = passed.len();
-    Ok((passed, tested, certification))
+    let last = passed
+        .pop()
+        .ok_or_else(|| judge.out_of_reach(Better::of(&selection)))?;
+    Ok(Sequence {
+        safer: passed,
+        last,
+        tested,
+        certification,
+    })
 }
 
 fn check(options: &CertifyOptions) -> Result<(), CertifyError> {
@@ -348,7 +417,17 @@ impl<'a> Judge<'a> {
         })
     }
 
-    fn out_of_reach(&self) -> CertifyError {
+    /// Whether the largest variant alone misses a least accuracy.
+    fn is_below_target(&self) -> bool {
+        match self.options.target {
+            AccuracyTarget::MinAccuracy { accuracy } => {
+                (count(self.baseline) as f64) < accuracy * self.baseline.len() as f64
+            }
+            AccuracyTarget::MaxLoss { .. } => false,
+        }
+    }
+
+    fn out_of_reach(&self, better: Option<Better>) -> CertifyError {
         CertifyError::OutOfReach {
             right: count(self.baseline) as usize,
             samples: self.baseline.len(),
@@ -356,6 +435,7 @@ impl<'a> Judge<'a> {
                 AccuracyTarget::MinAccuracy { accuracy } => accuracy,
                 AccuracyTarget::MaxLoss { .. } => f64::NAN,
             },
+            better,
         }
     }
 }

@@ -39,6 +39,20 @@ fn without_a_difference_it_needs_little_more_than_the_binomial_test() {
     assert!((59..=85).contains(&fewest), "{fewest}");
 }
 
+/// A loss of one in a billion was tested for billions of samples, which took the memory of the machine.
+#[test]
+fn the_samples_for_a_tiny_loss_are_bounded_and_not_tried() {
+    let bound = fewest_samples(1e-9, 0.05);
+    assert!((2_995_732_000..2_995_733_000).contains(&bound), "{bound}");
+    assert!(fewest_samples(f64::MIN_POSITIVE, 0.05) > bound);
+    // Where both are known, the bound is below the number.
+    let (computed, bounded) = (fewest_samples(1e-4, 0.05), 0.05_f64.ln() / (-1e-4_f64).ln_1p());
+    assert!(
+        computed as f64 >= bounded && (computed as f64) < 1.4 * bounded,
+        "{computed} {bounded}"
+    );
+}
+
 #[test]
 fn gains_make_up_for_losses() {
     let alone = p_value(&paired(1000, 10, 0), 0.01, 0.05);

@@ -156,13 +156,14 @@ fn pareto<'a>(
     })
 }
 
-/// Returns those that are cheaper than `cost`, at equal ratios of cost, the most expensive first.
+/// Returns those that are cheaper than `cost`, at equal ratios of cost, the most expensive first. Found cascades ascend in cost.
+///
+/// The ratio is that to the cheapest cascade that costs anything: no ratio leads to one that is free.
 fn spread(mut found: Vec<Found<'_>>, cost: f64) -> Vec<Found<'_>> {
     found.retain(|one| one.forecast.cost < cost);
-    let Some(cheapest) = found.first().map(|one| one.forecast.cost) else {
-        return Vec::new();
-    };
-    let ratio = (cheapest.max(f64::MIN_POSITIVE) / cost).powf(1.0 / CANDIDATES as f64);
+    let mut costs = found.iter().map(|one| one.forecast.cost);
+    let cheapest = costs.find(|cost| *cost > 0.0).unwrap_or(cost);
+    let ratio = (cheapest / cost).powf(1.0 / CANDIDATES as f64);
     let mut limit = cost;
     let mut spread = Vec::new();
     for one in found.into_iter().rev() {

@@ -79,6 +79,52 @@ fn an_accuracy_target_is_certified_or_out_of_reach() {
     );
 }
 
+/// A larger model that is worse ended the search, with the advice to add a larger one.
+#[test]
+fn a_variant_that_is_better_than_the_largest_is_named() {
+    let family = synthetic::family(&[1.0, 3.0, 1.0], &[1.0, 4.0, 12.0], 4.0, 2_000, 5);
+    let options = CertifyOptions::new(AccuracyTarget::MinAccuracy { accuracy: 0.9 });
+    assert!(family.accuracy(1) > 0.95 && family.accuracy(2) < 0.85);
+    let refused = certify(&family, &options, true).unwrap_err().to_string();
+    assert!(
+        refused.contains("selection samples `v1` answers")
+            && refused.contains("without the variants after `v1`"),
+        "{refused}"
+    );
+    let without = certify(&family.of_variants(&["v0", "v1"]), &options, true);
+    assert!(without.is_ok());
+    // With too few samples for any proof, more of them are no advice.
+    let few = family.of_samples(&(0..60).collect::<Vec<_>>());
+    let options = CertifyOptions::new(AccuracyTarget::MinAccuracy { accuracy: 0.99 });
+    let refused = certify(&few, &options, true).unwrap_err();
+    assert!(matches!(refused, CertifyError::OutOfReach { .. }), "{refused}");
+}
+
+/// A local model costs no money beside a paid one. The ratio of the steps was that to a cost of 0: of the cascades between, none was tested.
+#[test]
+fn a_variant_that_costs_nothing_is_worth_as_much_as_one_that_costs_little() {
+    let certified = |cost: f64| {
+        let energies = [cost, 4.0, 12.0, 40.0];
+        let family = synthetic::family(&[1.0, 1.6, 2.2, 2.6], &energies, 4.0, 4_000, 1);
+        certify(&family, &max_loss(0.02), true).unwrap()
+    };
+    let (free, cheap) = (certified(0.0), certified(0.01));
+    assert!(free.tested.candidates > 20, "{:?}", free.tested);
+    assert!(
+        free.outcome.energy_j < 1.1 * cheap.outcome.energy_j,
+        "{} {}",
+        free.outcome.energy_j,
+        cheap.outcome.energy_j
+    );
+    let all_free = synthetic::family(&[1.0, 1.6], &[0.0, 0.0], 4.0, 4_000, 1);
+    assert!(
+        certify(&all_free, &max_loss(0.02), true)
+            .unwrap()
+            .cascade
+            .is_largest_alone
+    );
+}
+
 #[test]
 fn values_outside_their_range_are_named() {
     let family = family(100, 1);

@@ -188,6 +188,11 @@ fn a_latency_below_the_smallest_model_says_what_was_reached() {
     };
     assert!(*p95_us > 10 * MS);
     assert!(error.to_string().contains("looser objective"), "{error}");
+    // In milliseconds, the objective was 0.0.
+    let error = plan(&profile, &options(within(20), 5.0, 2))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("the objective 20 µs"), "{error}");
 }
 
 #[test]
@@ -211,6 +216,12 @@ fn an_accuracy_out_of_reach_says_what_was_reached() {
     assert!(
         matches!(idle, GearError::Inaccurate { violation: None, reached, .. } if reached > 0.8),
         "{idle}"
+    );
+    // Devices do not make a cascade more accurate.
+    let message = idle.to_string();
+    assert!(
+        message.ends_with("ask for less") && !message.contains("devices"),
+        "{message}"
     );
     let busy = plan(&profile, &options(accurate(0.82), 60_000.0, 1)).unwrap_err();
     assert!(

@@ -94,9 +94,9 @@ impl std::fmt::Display for Violation {
             ),
             ViolationKind::Latency { p95_us, slo_us } => write!(
                 f,
-                "the 95th percentile of latency is {:.1} ms, the objective {:.1} ms",
-                p95_us as f64 / 1e3,
-                slo_us as f64 / 1e3
+                "the 95th percentile of latency is {}, the objective {}",
+                time(p95_us),
+                time(slo_us)
             ),
         }
     }
@@ -124,11 +124,7 @@ pub enum GearError {
         remedy: Remedy,
     },
     /// The accuracy is out of reach at the cascades that the devices can carry.
-    #[error(
-        "an accuracy of {at_least:.4} cannot be met on {devices} device(s): the most accurate cascades that they carry give {reached:.4}{}; \
-         use more devices, a lower accuracy, or a lower qps_max",
-        .violation.as_ref().map_or_else(String::new, |violation| format!(", because {violation}"))
-    )]
+    #[error("an accuracy of {at_least:.4} cannot be met {}", inaccurate(*reached, *devices, violation.as_ref()))]
     Inaccurate {
         /// The objective.
         at_least: f64,
@@ -167,6 +163,28 @@ pub enum GearError {
     Plan(#[from] Invalid),
 }
 
+/// A time in a unit that shows it.
+fn time(us: u64) -> String {
+    if us < 1_000 {
+        format!("{us} µs")
+    } else {
+        format!("{:.1} ms", us as f64 / 1e3)
+    }
+}
+
+/// Why an accuracy is out of reach, and what to change: more devices help only where the load is the reason.
+fn inaccurate(reached: f64, devices: usize, violation: Option<&Violation>) -> String {
+    violation.map_or_else(
+        || format!("by any of the cascades that there are: the most accurate gives {reached:.4} on the samples; ask for less"),
+        |violation| {
+            format!(
+                "on {devices} device(s): the most accurate cascades that they carry give {reached:.4}, because {violation}; use more devices, \
+                 a lower accuracy, or a lower rate"
+            )
+        },
+    )
+}
+
 /// A change that would make a plan possible.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Remedy {
@@ -189,13 +207,13 @@ impl std::fmt::Display for Remedy {
         match self {
             Self::Devices { at_least } => write!(
                 f,
-                "use more devices (the load alone keeps {at_least} busy) or a lower qps_max"
+                "use more devices (the load alone keeps {at_least} busy) or a lower rate"
             ),
             Self::Memory => write!(f, "use more devices, devices with more memory, or smaller models"),
             Self::Objective { p95_us } => write!(
                 f,
-                "use a looser objective ({:.1} ms were reached), more devices, or a lower qps_max",
-                *p95_us as f64 / 1e3
+                "use a looser objective ({} was reached), more devices, or a lower rate",
+                time(*p95_us)
             ),
         }
     }

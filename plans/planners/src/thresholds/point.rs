@@ -25,6 +25,6 @@ pub struct Point {
 pub struct Frontier {
     /// Cascades that none other beats, ascending in energy and in accuracy. Never empty.
     pub points: Vec<Point>,
-    /// Whether this is the whole frontier, proven; otherwise it is what the search found.
+    /// Whether this is the whole frontier, proven; otherwise it is what the search found, or a part of it.
     pub exact: bool,
 }

@@ -16,6 +16,23 @@ fn family_of(columns: &[(f64, &[(f64, bool)])]) -> Family {
     Family::new(columns).unwrap()
 }
 
+/// Ten thousand samples had thousands of points, each evaluated on all of them: planning took minutes.
+#[test]
+fn a_frontier_has_a_thousand_points_at_most() {
+    let places = 0..6_000_u32;
+    let small: Vec<(f64, bool)> = places
+        .clone()
+        .map(|place| (f64::from(place) / 6_000.0, place % 2 == 1))
+        .collect();
+    let large: Vec<(f64, bool)> = places.map(|_| (0.5, true)).collect();
+    let found = frontier(&family_of(&[(1.0, &small), (10.0, &large)]), &Search::default());
+    assert_eq!(found.points.len(), MOST_POINTS);
+    assert!(!found.exact, "a part of it");
+    let accuracy = |point: Option<&Point>| point.unwrap().accuracy;
+    assert!((accuracy(found.points.first()) - 0.5).abs() < 1e-9);
+    assert!((accuracy(found.points.last()) - 1.0).abs() < 1e-9);
+}
+
 /// Every combination of every threshold that could matter.
 fn brute_force(family: &Family) -> Vec<(f64, f64)> {
     let mut lists: Vec<Vec<f64>> = vec![vec![]];

@@ -51,6 +51,21 @@ fn sound() -> Profile {
     }
 }
 
+/// A newer format has fields that this build does not know: the first of them was named, not the version.
+#[test]
+fn another_version_is_named_before_its_fields() {
+    let json = sound().to_json().unwrap();
+    let newer = json.replace("{\"version\":1,", "{\"version\":2,\"more\":[],");
+    assert_ne!(newer, json);
+    let error = Profile::from_json(&newer).unwrap_err().to_string();
+    assert!(error.starts_with("version: version 2 is not 1"), "{error}");
+    let unknown = json.replace("{\"version\":1,", "{\"version\":1,\"more\":[],");
+    let error = Profile::from_json(&unknown).unwrap_err().to_string();
+    assert!(error.contains("unknown field `more`"), "{error}");
+    assert!(Profile::from_json(&format!("\u{feff}{json}")).is_ok());
+    assert!(Profile::from_json("{\"version\": \"new\"}").is_err());
+}
+
 fn after(change: impl FnOnce(&mut Profile)) -> String {
     let mut profile = sound();
     change(&mut profile);
