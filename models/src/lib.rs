@@ -3,7 +3,7 @@
 //! | folder | holds |
 //! |---|---|
 //! | `runtime/` | tensors (Open Inference Protocol v2), the [`Model`] trait, the executor thread, limits on processor time, slices of models |
-//! | [`checkpoint`] | Hugging Face directories: configuration, weights, tokenizer file |
+//! | [`checkpoint`] | Hugging Face directories and GGUF files: configuration, weights, tokenizer file |
 //! | `data/` | labelled images ([`idx`]) and the [`manifest`] of a family |
 //! | [`images`] | image files as inputs: decoding, and `preprocessor_config.json` |
 //! | [`device`] | the device that models run on, and its memory |

@@ -74,6 +74,16 @@ pub enum QuantiseError {
         /// The key that says so.
         key: &'static str,
     },
+    /// The checkpoint is a GGUF file.
+    #[error(
+        "`{}` is a GGUF file, and Hugging Face directories are quantised; set the variant's `dtype`, which converts while loading, or \
+         use llama.cpp's llama-quantize",
+        path.display()
+    )]
+    Gguf {
+        /// The checkpoint.
+        path: PathBuf,
+    },
     /// The target exists.
     #[error("`{}` exists already; name a new directory", path.display())]
     Exists {
@@ -121,6 +131,11 @@ pub fn quantise(from: &Path, to: &Path, kind: WeightType) -> Result<Quantised, Q
     }
     // The architecture decides which matrices are transposed, so it must be a known one.
     architecture(from)?;
+    if !from.join("config.json").exists() && SentenceModules::open(from)?.is_none() {
+        return Err(QuantiseError::Gguf {
+            path: from.to_owned(),
+        });
+    }
     let mut checkpoint = Checkpoint::open(from)?;
     let config = &checkpoint.config;
     if let Some(key) = stated_key(config) {

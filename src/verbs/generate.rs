@@ -27,14 +27,14 @@ const BLOCK: usize = 16;
 /// Interval at which sampled energy sources are read.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Continues texts with a language model from a Hugging Face directory.
+/// Continues texts with a language model from a Hugging Face directory or a GGUF file.
 ///
 /// Architectures: all supported language models. All texts run in one batch. With `--device-memory`, the model may exceed the memory
 /// of the device. A single text is printed as it is generated.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Directory with `config.json`, `model.safetensors` and `tokenizer.json`.
-    #[arg(long, value_name = "DIR")]
+    /// Directory with `config.json`, `model.safetensors` and `tokenizer.json`, or a GGUF file.
+    #[arg(long, value_name = "PATH")]
     model: PathBuf,
     /// Text to continue; may be repeated. `-` reads one from standard input.
     #[arg(long, value_name = "TEXT", required = true)]

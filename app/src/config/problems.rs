@@ -195,9 +195,9 @@ impl App {
 /// Checks that a variant's directory is a checkpoint of an architecture that this build supports.
 fn checkpoint_problem(index: usize, variant: &Variant, path: &Path) -> Option<String> {
     let (name, dir) = (&variant.name, path.display());
-    if !path.join("config.json").is_file() {
+    if !kaskade_models::checkpoint::is_checkpoint(path) {
         return Some(format!(
-            "variants[{index}].dir: `{dir}` is no checkpoint directory: it has no config.json"
+            "variants[{index}].dir: `{dir}` is no checkpoint: it is no GGUF file, and no directory with config.json or a GGUF file"
         ));
     }
     match kaskade_models::architecture(path) {

@@ -1,9 +1,9 @@
-//! Files that people and programs write: an app's TOML, safetensors, `config.json`, manifests, IDX files.
+//! Files that people and programs write: an app's TOML, safetensors, GGUF, `config.json`, manifests, IDX files.
 
 use bytes::Bytes;
 use kaskade::config::App;
-use kaskade_models::checkpoint::{Config, Weights};
-use kaskade_models::generation::architecture;
+use kaskade_models::checkpoint::{Checkpoint, Config, Weights};
+use kaskade_models::generation::{architecture, read_decoder};
 use kaskade_models::idx::{Idx, LabelledImages};
 use kaskade_models::manifest::Manifest;
 use serde_json::Value;
@@ -40,6 +40,14 @@ pub fn weights(input: &[u8]) {
         }
     }
     let _ = weights.finish(&[]);
+}
+
+/// A GGUF file: refused with a reason, or a language model is read from it, or refused.
+pub fn gguf(input: &[u8]) {
+    let read = Checkpoint::from_gguf("model.gguf", Bytes::copy_from_slice(input)).and_then(read_decoder);
+    if let Err(error) = read {
+        assert!(!error.to_string().is_empty());
+    }
 }
 
 /// Names and shapes of a safetensors header.

@@ -205,6 +205,10 @@ fn files() -> io::Result<()> {
         read("examples/traffic/weights/digit-tiny/model.safetensors")?,
     )?;
     put("weights", "types.safetensors", types())?;
+    for fixture in ["llama-q4", "qwen2"] {
+        let file = read(&format!("models/fixtures/gguf/{fixture}/model.gguf"))?;
+        put("gguf", &format!("{fixture}.gguf"), file)?;
+    }
     for fixture in ["mlp", "cnn", "vit", "bert-classification", "gpt2", "llama", "t5"] {
         let config = read(&format!("models/fixtures/{fixture}/config.json"))?;
         put("hf_config", &format!("{fixture}.json"), config)?;

@@ -66,6 +66,11 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
+    /// Creates a template from its source, if there is one.
+    pub(super) fn new(source: Option<String>, special: SpecialTokens) -> Self {
+        Self { source, special }
+    }
+
     /// Reads the chat template and the special tokens of a directory.
     ///
     /// # Errors

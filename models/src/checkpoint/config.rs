@@ -39,6 +39,11 @@ impl Config {
         }
     }
 
+    /// Returns a configuration of these keys; `file` is the name of what states them in errors.
+    pub(super) fn of_keys(file: String, keys: Map<String, Value>) -> Self {
+        Self { file, keys }
+    }
+
     /// Name of the file in errors.
     pub fn file(&self) -> &str {
         &self.file

@@ -10,7 +10,7 @@ use thiserror::Error;
 pub enum LoadError {
     /// A file of the checkpoint is missing.
     #[error(
-        "`{}` does not exist; a checkpoint is a Hugging Face directory with config.json and model.safetensors{hint}",
+        "`{}` does not exist; a checkpoint is a GGUF file, or a Hugging Face directory with config.json and model.safetensors{hint}",
         path.display()
     )]
     MissingFile {
@@ -82,6 +82,14 @@ pub enum LoadError {
     /// The weights are not a well-formed safetensors file.
     #[error("`{file}` is not a valid safetensors file: {reason}; download or save it again")]
     BadWeights {
+        /// The file.
+        file: String,
+        /// The reason.
+        reason: String,
+    },
+    /// A GGUF file is malformed, or holds what is not read.
+    #[error("`{file}` cannot be read as a GGUF file: {reason}")]
+    BadGguf {
         /// The file.
         file: String,
         /// The reason.

@@ -1,10 +1,11 @@
 //! Checkpoints: Hugging Face directories (`config.json`, `model.safetensors` or its shards, optionally
-//! `tokenizer.json`, or the vocabulary or `SentencePiece` model of a known tokenizer).
+//! `tokenizer.json`, or the vocabulary or `SentencePiece` model of a known tokenizer), and GGUF files.
 
 pub(crate) mod chat_template;
 mod config;
 mod error;
 pub(crate) mod generation_config;
+mod gguf;
 pub(crate) mod quantised;
 pub(crate) mod sentence;
 mod sentencepiece;
@@ -108,11 +109,15 @@ impl Config {
 }
 
 impl Config {
-    /// Reads the `config.json` of a checkpoint; sentence-transformers may have saved it in a folder of the directory.
+    /// Reads the `config.json` of a checkpoint; sentence-transformers may have saved it in a folder of the directory. Of a GGUF file,
+    /// the configuration follows from its metadata.
     ///
     /// # Errors
     /// As [`Config::open`].
     pub(crate) fn of_directory(dir: &Path) -> Result<Self, LoadError> {
+        if let Some(files) = gguf::find(dir)? {
+            return gguf::configuration(&files);
+        }
         match SentenceModules::open(dir)? {
             Some((_, folder)) => Self::open(&dir.join(folder)),
             None => Self::open(dir),
@@ -121,11 +126,14 @@ impl Config {
 }
 
 impl Checkpoint {
-    /// Opens a directory. Reads only the header of the weights.
+    /// Opens a directory, or a GGUF file. Reads only the header of the weights.
     ///
     /// # Errors
     /// [`LoadError`] for a file that is missing, unreadable, too large or malformed.
     pub fn open(dir: &Path) -> Result<Self, LoadError> {
+        if let Some(files) = gguf::find(dir)? {
+            return gguf::open(dir, &files);
+        }
         let display = |path: &Path| path.display().to_string();
         let (sentence, folder) = SentenceModules::open(dir)?.unzip();
         let whole = dir;
@@ -177,6 +185,19 @@ impl Checkpoint {
             preprocessor: None,
         })
     }
+
+    /// Opens a GGUF file in memory; `name` replaces its path in errors.
+    ///
+    /// # Errors
+    /// [`LoadError`] for malformed bytes, and for what is not supported.
+    pub fn from_gguf(name: &str, bytes: impl Into<Bytes>) -> Result<Self, LoadError> {
+        gguf::from_bytes(name, bytes.into())
+    }
+}
+
+/// Whether a path is a checkpoint: a Hugging Face directory, a GGUF file, or a directory with one. Its content may be malformed.
+pub fn is_checkpoint(path: &Path) -> bool {
+    path.join("config.json").is_file() || !matches!(gguf::find(path), Ok(None))
 }
 
 /// Reads a configuration that a directory need not have.

@@ -18,7 +18,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 pub(crate) use self::elements::transposed;
 use self::elements::{kind_of, stored_type};
-use self::source::{Shard, Source};
+pub(super) use self::source::{Shard, Source};
 use super::LoadError;
 use super::quantised::Scheme;
 use crate::precision::WeightType;
@@ -190,6 +190,24 @@ impl Weights {
                 &whole.file,
                 format!("it lists the tensor `{name}`, which none of its files contains"),
             )),
+        }
+    }
+
+    /// Combines tensors by name, with the index of their shard; `file` is the name of the whole in errors.
+    pub(super) fn of_tensors(
+        file: String,
+        shards: Vec<Shard>,
+        remaining: BTreeMap<String, (usize, TensorInfo)>,
+    ) -> Self {
+        Self {
+            file,
+            shards,
+            taken: WeightTotals::default(),
+            requested: None,
+            stored: stored_type(remaining.values().map(|(_, info)| info)),
+            remaining,
+            scheme: None,
+            base: String::new(),
         }
     }
 

@@ -67,6 +67,8 @@ mod burn_tests;
 #[cfg(test)]
 mod encoder_tests;
 #[cfg(test)]
+mod gguf_tests;
+#[cfg(test)]
 mod learning_tests;
 #[cfg(test)]
 mod rejection_tests;

@@ -35,15 +35,42 @@ fn nearest(value: f32) -> i32 {
 }
 
 /// Returns the scale of a block, as the bits of an f16, and its weights in 0..16: `weight = scale * (number - 8)`.
+///
+/// A block that was decoded from `Q4_0` keeps its weights, also if none of its numbers was 0: other programs choose scales by the
+/// importance of the weights.
 pub(crate) fn quantise_q4_0(block: &[f32; BLOCK]) -> (u16, [u8; BLOCK]) {
     let larger = |most: f32, value: &f32| if value.abs() > most.abs() { *value } else { most };
+    let farthest = block.iter().fold(0.0, larger);
+    if let Some(exact) = exact_q4_0(block, farthest) {
+        return exact;
+    }
     // The value farthest from zero becomes 0, that is -8.
-    let scale = block.iter().fold(0.0, larger) / -8.0;
+    let scale = farthest / -8.0;
     let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
     (
         f16::from_f32(scale).to_bits(),
         block.map(|value| ((value * inverse + 8.5) as u8).min(15)),
     )
+}
+
+/// Returns scale and numbers of a block whose weights are multiples of a scale; `farthest` is the one farthest from zero.
+fn exact_q4_0(block: &[f32; BLOCK], farthest: f32) -> Option<(u16, [u8; BLOCK])> {
+    /// Bits that the product of 11 and 4 bits does not have.
+    const UNUSED: u32 = 0x1ff;
+    if farthest == 0.0 || block.iter().any(|value| value.to_bits() & UNUSED != 0) {
+        return None;
+    }
+    let steps = [-8, 7, -7, 6, -6, 5, -5, 4, -4, 3, -3, 2, -2, 1, -1];
+    steps.into_iter().find_map(|steps: i8| {
+        let rounded = f16::from_f32(farthest / f32::from(steps));
+        let scale = rounded.to_f32();
+        let is_exact = |value: &f32| {
+            let number = nearest(value / scale);
+            (-8..8).contains(&number) && (number as f32 * scale - value).abs() == 0.0
+        };
+        let numbers = || block.map(|value| (nearest(value / scale) + 8) as u8);
+        block.iter().all(is_exact).then(|| (rounded.to_bits(), numbers()))
+    })
 }
 
 /// Writes a block of `Q8_0`.
@@ -103,5 +130,27 @@ mod tests {
         }
         assert_eq!(nearest(0.5_f32.next_down()), 0);
         assert_eq!(nearest(f32::NAN), 0);
+    }
+
+    #[test]
+    fn a_decoded_block_keeps_its_weights_whatever_its_scale() {
+        use rand::{Rng, SeedableRng};
+        let rng = &mut rand_chacha::ChaCha8Rng::seed_from_u64(5);
+        for most in 1..8 {
+            for _ in 0..200 {
+                let mut bytes = [0; Q4_0_BYTES];
+                let scale = f16::from_f32(rng.random_range(-0.1..0.1));
+                let mut number = || rng.random_range(8 - most..=8 + most);
+                for pair in &mut bytes[2..] {
+                    *pair = number() | number() << 4;
+                }
+                bytes[..2].copy_from_slice(&scale.to_le_bytes());
+                let (mut decoded, mut again, mut encoded) = ([0.0; BLOCK], [0.0; BLOCK], Vec::new());
+                read_q4_0(&bytes, &mut decoded);
+                write_q4_0(&decoded, &mut encoded);
+                read_q4_0(encoded.first_chunk().unwrap(), &mut again);
+                assert_eq!(decoded.to_vec(), again.to_vec());
+            }
+        }
     }
 }

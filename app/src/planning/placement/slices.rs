@@ -21,6 +21,14 @@ pub struct Slices {
     pub hidden_bytes: f64,
 }
 
+impl Slices {
+    /// One partition.
+    const WHOLE: Self = Self {
+        layers: 1,
+        hidden_bytes: 0.0,
+    };
+}
+
 /// The fields of a `config.json` that matter here.
 #[derive(Debug, Deserialize)]
 struct Config {
@@ -39,6 +47,10 @@ struct Config {
 /// When its `config.json` cannot be read.
 pub fn of(dir: &Path) -> Result<Slices, PlanningError> {
     let file = dir.join("config.json");
+    if !file.exists() && kaskade_models::checkpoint::is_checkpoint(dir) {
+        // A GGUF file, which has a language model.
+        return Ok(Slices::WHOLE);
+    }
     let text = std::fs::read_to_string(&file).map_err(PlanningError::unreadable(&file))?;
     let config: Config = serde_json::from_str(&text).map_err(PlanningError::of(&file))?;
     Ok(config.slices())
@@ -46,15 +58,11 @@ pub fn of(dir: &Path) -> Result<Slices, PlanningError> {
 
 impl Config {
     fn slices(&self) -> Slices {
-        let whole = Slices {
-            layers: 1,
-            hidden_bytes: 0.0,
-        };
         if !CUT.contains(&self.model_type.as_str()) {
-            return whole;
+            return Slices::WHOLE;
         }
         let (Some(layers), Some(width)) = (self.num_hidden_layers, self.hidden_size) else {
-            return whole;
+            return Slices::WHOLE;
         };
         Slices {
             layers: layers.max(1),

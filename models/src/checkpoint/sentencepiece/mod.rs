@@ -105,6 +105,36 @@ pub(super) fn build(dir: &Path) -> Result<Option<(String, Vec<u8>)>, LoadError> 
     Ok(Some((file, json.to_string().into_bytes())))
 }
 
+/// Returns the merges of a BPE model: every way to split one of `pieces` in two, both of which have ids and are allowed, by falling
+/// score.
+pub(super) fn merges<'a>(
+    pieces: impl Iterator<Item = (&'a str, f64)>,
+    ids: &HashMap<&str, usize>,
+    is_allowed: impl Fn(&str, &str) -> bool,
+) -> Vec<[&'a str; 2]> {
+    let mut merges = Vec::new();
+    for (piece, score) in pieces {
+        let splits = piece.char_indices().enumerate().skip(1);
+        let mut local: Vec<_> = splits
+            .filter_map(|(length, (at, _))| {
+                let (left, right) = piece.split_at_checked(at)?;
+                if !is_allowed(left, right) {
+                    return None;
+                }
+                let order = [ids.get(left)?, ids.get(right)?];
+                let rest = right.chars().count();
+                Some((order, (score, length, rest), [left, right]))
+            })
+            .collect();
+        local.sort_by_key(|(order, _, _)| *order);
+        merges.extend(local.into_iter().map(|(_, rank, pair)| (rank, pair)));
+    }
+    merges.sort_by(|((a, left, right), _), ((b, before, after), _)| {
+        b.total_cmp(a).then((before, after).cmp(&(left, right)))
+    });
+    merges.into_iter().map(|(_, pair)| pair).collect()
+}
+
 /// Reads a `vocab.json`: the tokens, whose ids must be 0, 1, 2 and so on.
 fn tokens_by_id(path: &Path) -> Result<Vec<String>, LoadError> {
     let file = path.display().to_string();
@@ -207,33 +237,15 @@ impl Settings {
         {
             ids.entry("\t").or_insert(byte);
         }
-        let mut merges = Vec::new();
-        for (id, (piece, score)) in self.vocabulary.iter().enumerate() {
+        let pieces = self.vocabulary.iter().enumerate();
+        let pieces = pieces.filter(|(id, (piece, _))| {
             let is_piece = !self.family.is_listed() || ids.contains_key(piece.as_str());
-            if !is_piece || self.ids.get(piece) != Some(&id) {
-                continue;
-            }
-            let splits = piece.char_indices().enumerate().skip(1);
-            let mut local: Vec<_> = splits
-                .filter_map(|(length, (at, _))| {
-                    let (left, right) = piece.split_at_checked(at)?;
-                    if self.family.is_listed()
-                        && !(self.ids.contains_key(left) && self.ids.contains_key(right))
-                    {
-                        return None;
-                    }
-                    let order = [ids.get(left)?, ids.get(right)?];
-                    let rest = right.chars().count();
-                    Some((order, (*score, length, rest), [left, right]))
-                })
-                .collect();
-            local.sort_by_key(|(order, _, _)| *order);
-            merges.extend(local.into_iter().map(|(_, rank, pair)| (rank, pair)));
-        }
-        merges.sort_by(|((a, left, right), _), ((b, before, after), _)| {
-            b.total_cmp(a).then((before, after).cmp(&(left, right)))
+            is_piece && self.ids.get(piece) == Some(id)
         });
-        merges.into_iter().map(|(_, pair)| pair).collect()
+        let pieces = pieces.map(|(_, (piece, score))| (piece.as_str(), *score));
+        merges(pieces, &ids, |left, right| {
+            !self.family.is_listed() || self.ids.contains_key(left) && self.ids.contains_key(right)
+        })
     }
 
     /// Returns the tokens that texts are split at before anything else, by id.

@@ -10,23 +10,23 @@ use crate::precision::{WeightType, decode};
 
 /// One file.
 #[derive(Debug)]
-pub(super) struct Shard {
-    pub(super) file: String,
-    pub(super) source: Source,
+pub(in crate::checkpoint) struct Shard {
+    pub(in crate::checkpoint) file: String,
+    pub(in crate::checkpoint) source: Source,
     /// Offset of the tensor data, bytes from the beginning of the file.
-    pub(super) data_start: u64,
+    pub(in crate::checkpoint) data_start: u64,
 }
 
 /// Where the bytes of a file are.
 #[derive(Debug)]
-pub(super) enum Source {
+pub(in crate::checkpoint) enum Source {
     File(File),
     Memory(Bytes),
 }
 
 impl Source {
     /// Reads little-endian f32, from a file without a copy of their bytes.
-    pub(super) fn read_f32(&mut self, offset: u64, count: usize) -> Result<Vec<f32>, String> {
+    pub(in crate::checkpoint) fn read_f32(&mut self, offset: u64, count: usize) -> Result<Vec<f32>, String> {
         if let Self::File(file) = self {
             let mut values = vec![0.0_f32; count];
             file.seek(SeekFrom::Start(offset))
@@ -46,7 +46,7 @@ impl Source {
     }
 
     /// Reads this many bytes from an offset on.
-    pub(super) fn read(&mut self, offset: u64, bytes: u64) -> Result<Vec<u8>, String> {
+    pub(in crate::checkpoint) fn read(&mut self, offset: u64, bytes: u64) -> Result<Vec<u8>, String> {
         match self {
             Self::Memory(memory) => usize::try_from(offset)
                 .ok()
