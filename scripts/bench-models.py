@@ -17,7 +17,7 @@ All checkpoints are random, of stated sizes, and made in a temporary folder by t
                plain read of memory
     loading    the same model in f32 from a file in the cache: beside reading the file; needs numpy and safetensors only
 
-Every round measures each program once, in turn, so that other load affects all. A ratio above 1 means that Kaskade is
+Every round measures each program once, in turn after a pause, so that other load affects all. A ratio above 1 means that Kaskade is
 faster. Prints medians, and the range of the rounds' ratios.
 """
 
@@ -35,6 +35,9 @@ from pathlib import Path
 IMAGES = ("vit", "resnet", "convnext", "swin")
 WORDS = 30_000
 LONGEST = 120
+# Seconds before every measurement. A thread of onnxruntime spins for 20 to 25 ms of processor time after a run, which the
+# program measured next would lose from one of its cores.
+PAUSE = 0.2
 
 
 def built(bench):
@@ -68,8 +71,12 @@ class Ours:
 
 def compare(name, rounds, measure, other_name, other):
     """Runs both measurements, in units per second, in turn and prints their ratio."""
+    def rested(run):
+        time.sleep(PAUSE)
+        return run()
+
     measure(), other()
-    figures = [(measure(), other()) for _ in range(rounds)]
+    figures = [(rested(measure), rested(other)) for _ in range(rounds)]
     mine, theirs = (statistics.median(side) for side in zip(*figures))
     ratios = sorted(own / their for own, their in figures)
     print(
