@@ -193,7 +193,7 @@ fn each(
     (0..layout.count).map(take).collect()
 }
 
-/// Takes the tensors of all experts, whose rows are outputs.
+/// Takes the tensors of all experts, whose rows are outputs, or inputs if the file has that shape (Qwen3-VL).
 fn fused(
     weights: &mut Weights,
     [up, down]: [String; 2],
@@ -202,7 +202,13 @@ fn fused(
 ) -> Result<Vec<[LinearWeights; 2]>, LoadError> {
     let (count, inner, kind) = (layout.count, layout.inner, weights.weight_type());
     let mut take = |name: &str, inputs: usize, outputs: usize| {
-        weights.take_each(name, &[count, outputs, inputs], |_, weight| {
+        let (by_output, by_input) = ([count, outputs, inputs], [count, inputs, outputs]);
+        if inputs != outputs && weights.has_shape(name, &by_input) {
+            return weights.take_each(name, &by_input, |_, weight| {
+                LinearWeights::input_major(weight, Vec::new(), inputs).stored_as(kind)
+            });
+        }
+        weights.take_each(name, &by_output, |_, weight| {
             LinearWeights::tied(&weight, inputs).stored_as(kind)
         })
     };

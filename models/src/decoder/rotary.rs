@@ -127,7 +127,8 @@ pub(crate) fn rotary(
     let plain = scaling.plain();
     let mut context = None;
     let (frequencies, scale) = match kind.unwrap_or("default") {
-        "default" | "dynamic" => (plain, 1.0),
+        // The parts of an M-RoPE have equal positions in a text.
+        "default" | "dynamic" | "mrope" => (plain, 1.0),
         "linear" => {
             let factor = scaling.needed(parameters.factor, "factor")?;
             (plain.iter().map(|frequency| frequency / factor).collect(), 1.0)
