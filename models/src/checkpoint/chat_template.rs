@@ -1,9 +1,9 @@
 //! Chat templates: Jinja templates that turn messages into a prompt, as transformers' `apply_chat_template` does.
 //!
 //! The template is `chat_template.jinja`, or `chat_template` in `chat_template.json`, `processor_config.json` or
-//! `tokenizer_config.json`: a text, or a list of named templates, of which `default` is used. `strftime_now` is not defined, so
-//! that the same messages always give the same prompt. A template that reads a list of parts, as those of models that also read
-//! images do, gets the text of a message as its only part.
+//! `tokenizer_config.json`: a text, or a list of named templates, of which `default` is used. A template that reads a list of
+//! parts, as those of models that also read images do, gets the text of a message as its only part. `strftime_now` is defined
+//! only for templates that do not ask whether it is, so that others give the same prompt for the same messages on every day.
 
 use std::io::Write;
 use std::path::Path;
@@ -13,7 +13,9 @@ use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use thiserror::Error;
+use time::OffsetDateTime;
 
+use super::dates::format_date;
 use super::{Config, LoadError, MAX_CONFIG, read_capped};
 
 /// Name of the template in its environment.
@@ -140,6 +142,12 @@ impl ChatTemplate {
             Err(Error::new(ErrorKind::InvalidOperation, reason))
         });
         environment.add_filter("tojson", to_json);
+        if !source.contains("strftime_now is") {
+            environment.add_function("strftime_now", |format: String| -> Result<String, Error> {
+                let now = format_date(&format, OffsetDateTime::now_utc());
+                now.map_err(|reason| Error::new(ErrorKind::InvalidOperation, reason))
+            });
+        }
         let SpecialTokens {
             bos_token,
             eos_token,
@@ -357,6 +365,19 @@ mod tests {
         ];
         assert_eq!(render(&processor).unwrap(), "processor");
         assert!(matches!(render(&[]), Err(TemplateError::Missing)));
+    }
+
+    #[test]
+    fn a_date_is_there_for_templates_that_need_one() {
+        let render = |source: &str| {
+            ChatTemplate::new(Some(source.into()), SpecialTokens::default()).render(&[message("user", "x")])
+        };
+        let year = render("{{ strftime_now('%Y') }}").unwrap();
+        assert!(year.parse::<u32>().unwrap() >= 2025, "{year}");
+        let asks = "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}none{% endif %}";
+        assert_eq!(render(asks).unwrap(), "none");
+        let unknown = render("{{ strftime_now('%Q') }}").unwrap_err().to_string();
+        assert!(unknown.contains("%Q"), "{unknown}");
     }
 
     #[test]
