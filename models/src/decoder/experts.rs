@@ -54,6 +54,8 @@ pub(super) struct Correction {
 pub(super) enum ExpertTensors {
     /// Gate, values and down projection of each expert, by these names; or those of all experts fused.
     Each([&'static str; 3]),
+    /// As [`Self::Each`]; if fused, rows are inputs (Llama 4).
+    ByInput([&'static str; 3]),
     /// The up projections of all experts, gates first, and the down projections, by these names.
     Fused([&'static str; 2]),
     /// As [`Self::Fused`] with biases; columns are outputs, and gates and values alternate (gpt-oss).
@@ -117,10 +119,12 @@ impl ExpertWeights {
         let experts = match layout.tensors {
             ExpertTensors::Alternating => alternating(weights, all.map(at), width, layout)?,
             ExpertTensors::Fused(names) => fused(weights, names.map(at), width, layout)?,
-            ExpertTensors::Each(_) if weights.contains(&at(all[0])) => {
+            ExpertTensors::Each(_) | ExpertTensors::ByInput(_) if weights.contains(&at(all[0])) => {
                 fused(weights, all.map(at), width, layout)?
             }
-            ExpertTensors::Each(names) => each(weights, name, names, width, layout)?,
+            ExpertTensors::Each(names) | ExpertTensors::ByInput(names) => {
+                each(weights, name, names, width, layout)?
+            }
         };
         let gate = layout.shared.and_then(|shared| shared.gate);
         let shared_gate = gate.map(|gate| LinearWeights::take(weights, &at(gate), width, 1, false));
@@ -201,9 +205,10 @@ fn fused(
     layout: &ExpertLayout,
 ) -> Result<Vec<[LinearWeights; 2]>, LoadError> {
     let (count, inner, kind) = (layout.count, layout.inner, weights.weight_type());
+    let always = matches!(layout.tensors, ExpertTensors::ByInput(_));
     let mut take = |name: &str, inputs: usize, outputs: usize| {
         let (by_output, by_input) = ([count, outputs, inputs], [count, inputs, outputs]);
-        if inputs != outputs && weights.has_shape(name, &by_input) {
+        if always || inputs != outputs && weights.has_shape(name, &by_input) {
             return weights.take_each(name, &by_input, |_, weight| {
                 LinearWeights::input_major(weight, Vec::new(), inputs).stored_as(kind)
             });

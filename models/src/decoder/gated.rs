@@ -90,6 +90,8 @@ pub(super) enum HeadNormTensors {
     Rows,
     /// As layer norms without offsets, one per head (`StableLM`).
     Each,
+    /// Not at all: RMS norms without weights, of local layers only (Llama 4).
+    Local,
 }
 
 /// What the norms compute.
@@ -246,6 +248,26 @@ pub(super) fn windows(
     let rotary = None;
     let window = Some(window);
     Ok((Some(LocalAttention { window, rotary }), local_layers))
+}
+
+/// Returns which layers have rotary positions, by `no_rope_layers`, else all but every so many.
+pub(super) fn rotated_layers(config: &Config) -> Result<Vec<bool>, LoadError> {
+    let count = config.size("num_hidden_layers")?;
+    let interval = config.optional_size("no_rope_layer_interval")?.unwrap_or(4);
+    // 1 for a layer with positions.
+    let key = "no_rope_layers";
+    let listed = config.optional::<Vec<u8>>(key)?;
+    match listed.filter(|listed| !listed.is_empty()) {
+        None => Ok((1..=count).map(|layer| !layer.is_multiple_of(interval)).collect()),
+        Some(listed) if listed.len() < count => {
+            Err(config.invalid_value(key, format!("it must have an entry for all {count} layers")))
+        }
+        Some(listed) => Ok(listed
+            .into_iter()
+            .take(count)
+            .map(|rotated| rotated != 0)
+            .collect()),
+    }
 }
 
 /// Reads the weights.

@@ -194,6 +194,15 @@ impl LayerTensors<'_> {
         if kind == QueryKeyNorm::No {
             return Ok(None);
         }
+        if self.layout.head_norms.tensors == HeadNormTensors::Local {
+            let local = self.layout.local_layers.get(self.index).copied();
+            let norm = || NormWeights::plain_rms(heads.head_dim);
+            return Ok(local.unwrap_or_default().then(|| HeadNorms {
+                query: norm(),
+                key: norm(),
+                factors: None,
+            }));
+        }
         let [query, key] = self.layout.head_norms.names;
         if self.layout.head_norms.tensors == HeadNormTensors::Norm {
             let [[_, queries], [_, keys]] = [heads.queries, heads.keys].map(|count| kind.parts(count));

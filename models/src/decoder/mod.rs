@@ -30,6 +30,7 @@ mod hunyuan;
 mod latent;
 mod linear_weights;
 mod llama;
+mod llama4;
 mod ministral;
 mod mistral;
 mod mixtral;

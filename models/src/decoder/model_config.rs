@@ -42,6 +42,8 @@ pub struct ModelConfig {
     pub rotary: Option<Rotary>,
     /// Attention of the layers that see a window only; `None` if all layers see everything.
     pub local: Option<LocalAttention>,
+    /// Size of the chunks of tokens of which a token sees its own only, in the layers of [`ModelConfig::local`]; `None`: all.
+    pub chunk: Option<usize>,
     /// Soft cap of the attention's scores.
     pub score_softcap: Option<f32>,
     /// Factor of the logits; `None` is 1.
@@ -95,19 +97,23 @@ impl QueryKeyNorm {
     }
 }
 
-/// The factor of queries beyond the context of training, `1 + rate * ln(1 + floor(position / context))` (Ministral 3).
+/// The factor of queries beyond the context of training, `1 + rate * ln(1 + floor(position / context))` (Ministral 3, Llama 4).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QueryGrowth {
     /// Rate of the growth.
     pub rate: f32,
     /// Tokens of the context of training.
     pub context: usize,
+    /// Position of the first token.
+    pub from: usize,
+    /// Whether queries also grow in the layers of [`ModelConfig::local`].
+    pub is_local: bool,
 }
 
 impl QueryGrowth {
     /// Returns the factor at a position.
     pub(crate) fn at(self, position: usize) -> f32 {
-        let contexts = position / self.context.max(1);
+        let contexts = (position + self.from) / self.context.max(1);
         1.0 + self.rate * (1.0 + contexts as f32).ln()
     }
 }
@@ -155,6 +161,11 @@ impl ModelConfig {
     pub(crate) fn window_of(&self, local: bool) -> Option<usize> {
         let own = self.local.as_ref().filter(|_| local);
         own.and_then(|local| local.window)
+    }
+
+    /// Returns the size of the chunks that a layer sees; `None` for all.
+    pub(crate) fn chunk_of(&self, local: bool) -> Option<usize> {
+        self.chunk.filter(|_| local)
     }
 
     /// Applies factor and soft cap to logits, in place.

@@ -195,6 +195,12 @@ pub(super) const CLASSES: &[Multimodal] = &[
         LLAVA,
     ),
     nested("FastVlmForConditionalGeneration", "fast_vlm", "qwen2", LLAVA),
+    nested(
+        "Llama4ForConditionalGeneration",
+        "llama4",
+        "llama4_text",
+        &["vision_model.", "multi_modal_projector."],
+    ),
     nested("VoxtralForConditionalGeneration", "voxtral", "llama", AUDIO),
     nested(
         "Qwen2AudioForConditionalGeneration",

@@ -96,8 +96,16 @@ impl<M: Ops> Experts<M> {
                 count: 1,
             });
             let tokens = ops.gather(&spans.collect::<Vec<_>>(), width);
+            let (tokens, factors) = if routing.scales_inputs {
+                let places: Vec<usize> = (0..group.tokens.len()).collect();
+                let mut scaled = ops.upload(vec![0.0; places.len() * width], width);
+                ops.add_scaled(&mut scaled, &tokens, &places, &group.factors);
+                (scaled, &vec![1.0; places.len()])
+            } else {
+                (tokens, &group.factors)
+            };
             let computed = ops.feed_forward(&tokens, [up, down], model_config.activation, model_config.gated);
-            ops.add_scaled(&mut output, &computed, &group.tokens, &group.factors);
+            ops.add_scaled(&mut output, &computed, &group.tokens, factors);
         }
         if let Some(shared) = shared {
             let all: Vec<usize> = (0..rows).collect();

@@ -10,7 +10,7 @@ use crate::checkpoint::Checkpoint;
 use crate::ops::Ops;
 
 /// At least one per architecture; several where it has variants.
-pub(super) const DECODERS: [&str; 72] = [
+pub(super) const DECODERS: [&str; 73] = [
     "gpt2",
     "opt",
     "llama",
@@ -83,6 +83,7 @@ pub(super) const DECODERS: [&str; 72] = [
     "qwen2-5-vl",
     "qwen3-vl-moe",
     "smolvlm",
+    "llama4",
 ];
 
 /// A prompt and the results of transformers.

@@ -159,7 +159,8 @@ impl<M: Ops> Layer<M> {
         let mut query = self
             .queries
             .project(ctx, act, heads.queries, self.local, positions);
-        if let Some(growth) = model_config.query_growth {
+        let growth = model_config.query_growth;
+        if let Some(growth) = growth.filter(|growth| growth.is_local || !self.local) {
             let factors: Vec<f32> = positions.iter().map(|position| growth.at(*position)).collect();
             let rows: Vec<usize> = (0..positions.len()).collect();
             let zeros = vec![0.0; rows.len() * heads.query_width()];
@@ -170,6 +171,7 @@ impl<M: Ops> Layer<M> {
         let rules = ScoreRules {
             position_bias,
             window: model_config.window_of(self.local),
+            chunk: model_config.chunk_of(self.local),
             softcap: model_config.score_softcap,
             sinks: self.sinks.as_ref(),
         };
