@@ -155,7 +155,7 @@ impl ChatTemplate {
             pad_token,
         } = &self.special;
         let known = |token: &Option<String>| token.as_ref().map_or(Value::UNDEFINED, Value::from);
-        let content = |message: &Message| {
+        let body = |message: &Message| {
             if self.by_parts {
                 Value::from(vec![context! { type => "text", text => message.content }])
             } else {
@@ -164,7 +164,7 @@ impl ChatTemplate {
         };
         let messages = messages
             .iter()
-            .map(|message| context! { role => message.role, content => content(message) });
+            .map(|message| context! { role => message.role, content => body(message) });
         let messages: Vec<Value> = messages.collect();
         let context = context! {
             messages,

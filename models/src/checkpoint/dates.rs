@@ -17,7 +17,7 @@ pub(super) fn format_date(format: &str, date: OffsetDateTime) -> Result<String, 
         let (month, weekday) = (date.month().to_string(), date.weekday().to_string());
         let short = |name: &str| name.chars().take(3).collect::<String>();
         let directive = letters.next();
-        out += &match directive {
+        let written = match directive {
             Some('Y') => date.year().to_string(),
             Some('y') => format!("{:02}", date.year().rem_euclid(100)),
             Some('m') => format!("{:02}", u8::from(date.month())),
@@ -36,6 +36,7 @@ pub(super) fn format_date(format: &str, date: OffsetDateTime) -> Result<String, 
                 return Err(format!("strftime_now does not support %{other}"));
             }
         };
+        out.push_str(&written);
     }
     Ok(out)
 }

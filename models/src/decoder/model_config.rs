@@ -11,6 +11,8 @@ pub struct ModelConfig {
     pub width: usize,
     /// Attention heads.
     pub heads: Heads,
+    /// Attention heads of the layers of [`ModelConfig::local`], if they differ (Gemma 4).
+    pub local_heads: Option<Heads>,
     /// Size of the feed-forward layer.
     pub intermediate_size: usize,
     /// Vocabulary size, tokens.
@@ -82,6 +84,8 @@ pub enum QueryKeyNorm {
     EachHead,
     /// Those of each head, after they are rotated (`HunYuan`).
     RotatedHead,
+    /// Those of each head, and those of the values (Gemma 4).
+    EachHeadAndValue,
     /// Those of all heads (`OLMo` 2).
     AllHeads,
 }
@@ -91,7 +95,7 @@ impl QueryKeyNorm {
     pub(crate) fn parts(self, heads: usize) -> [usize; 2] {
         match self {
             Self::No => [0, 0],
-            Self::EachHead | Self::RotatedHead => [heads, 1],
+            Self::EachHead | Self::RotatedHead | Self::EachHeadAndValue => [heads, 1],
             Self::AllHeads => [1, heads],
         }
     }
@@ -145,9 +149,20 @@ impl ModelConfig {
         self.width
     }
 
-    /// Elements of keys and values per token and layer.
+    /// Most elements of keys and values per token and layer.
     pub fn kv_width(&self) -> usize {
-        2 * self.heads.key_width()
+        self.kv_width_of(false).max(self.kv_width_of(true))
+    }
+
+    /// Elements of keys and values per token of a layer.
+    pub(crate) fn kv_width_of(&self, local: bool) -> usize {
+        2 * self.heads_of(local).key_width()
+    }
+
+    /// Returns the attention heads of a layer.
+    pub(crate) fn heads_of(&self, local: bool) -> &Heads {
+        let own = self.local_heads.as_ref().filter(|_| local);
+        own.unwrap_or(&self.heads)
     }
 
     /// Returns the rotary positions of a layer.

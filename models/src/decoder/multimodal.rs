@@ -71,7 +71,7 @@ const TEXT_TYPES: [(&str, &str); 6] = [
     ("glm4v_moe_text", "glm4_moe"),
 ];
 
-/// Encoder and projection of LLaVA and of models like it.
+/// Encoder and projection of `LLaVA` and of models like it.
 const LLAVA: &[&str] = &["vision_tower.", "multi_modal_projector.", "image_newline"];
 /// Those of Qwen-VL and of GLM-V.
 const VISUAL: &[&str] = &["visual."];
@@ -111,6 +111,12 @@ const fn once_flat(
 /// All classes.
 pub(super) const CLASSES: &[Multimodal] = &[
     nested("Gemma3ForConditionalGeneration", "gemma3", "gemma3_text", LLAVA),
+    nested(
+        "Gemma4ForConditionalGeneration",
+        "gemma4",
+        "gemma4_text",
+        &["vision_tower.", "audio_tower.", "embed_vision.", "embed_audio."],
+    ),
     nested("Mistral3ForConditionalGeneration", "mistral3", "mistral", LLAVA),
     once_flat(
         "Qwen2VLForConditionalGeneration",
@@ -189,13 +195,6 @@ pub(super) const CLASSES: &[Multimodal] = &[
     ),
     nested("GotOcr2ForConditionalGeneration", "got_ocr2", "qwen2", LLAVA),
     nested(
-        "PerceptionLMForConditionalGeneration",
-        "perception_lm",
-        "llama",
-        LLAVA,
-    ),
-    nested("FastVlmForConditionalGeneration", "fast_vlm", "qwen2", LLAVA),
-    nested(
         "Llama4ForConditionalGeneration",
         "llama4",
         "llama4_text",
@@ -237,7 +236,7 @@ impl Multimodal {
         let text = self.stated(config)?;
         let name = self.text_type(&text)?;
         let alias = TEXT_TYPES.iter().find(|(other, _)| *other == name);
-        let known = alias.map_or(name.as_str(), |(_, known)| known);
+        let known = alias.map_or(name.as_str(), |(_, known)| *known);
         let mut families = FAMILIES.iter().filter(|family| is_decoder(family));
         families.find(|family| family.model_type == known).ok_or_else(|| {
             let reason = format!(

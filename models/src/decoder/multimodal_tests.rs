@@ -36,6 +36,7 @@ fn changed(
     Checkpoint::from_bytes(fixture, config.to_string().as_bytes(), weights, None).unwrap()
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "the form of a change")]
 fn same(name: &str) -> Option<String> {
     Some(name.to_owned())
 }

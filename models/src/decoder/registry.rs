@@ -2,7 +2,7 @@
 
 use super::families::{FAMILIES, Family, ReadFn};
 use super::multimodal::{self, Multimodal};
-use super::weights::{Decoder, LayerWeights, LinearWeights, NormWeights};
+use super::weights::{Decoder, LayerWeights, LinearWeights, NormWeights, TokenLayers};
 use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
 use crate::precision::Table;
 use crate::runtime::slice::Slice;
@@ -152,6 +152,7 @@ fn parameters(decoder: &Decoder) -> usize {
         + positions(decoder).map(Table::elements).sum::<usize>()
         + decoder.head.elements()
         + outer_norms(decoder)
+        + decoder.token_layers.as_ref().map_or(0, TokenLayers::elements)
         + layers(decoder).map(LayerWeights::elements).sum::<usize>()
 }
 
@@ -162,6 +163,10 @@ fn bytes(decoder: &Decoder) -> u64 {
         + positions(decoder).map(Table::bytes).sum::<usize>()
         + decoder.head.bytes(kind.of_embeddings())
         + size_of::<f32>() * outer_norms(decoder)
+        + decoder
+            .token_layers
+            .as_ref()
+            .map_or(0, |layers| layers.bytes(kind))
         + layers(decoder).map(|layer| layer.bytes(kind)).sum::<usize>();
     bytes as u64
 }

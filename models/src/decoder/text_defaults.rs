@@ -4,10 +4,10 @@
 use serde_json::{Map, Value, json};
 
 /// Returns the defaults of the configuration with this `model_type`; none for one whose files state everything.
+#[expect(clippy::too_many_lines, reason = "one entry per type")]
 pub(super) fn of(model_type: &str) -> Map<String, Value> {
     let defaults = match model_type {
-        "llama" => llama(),
-        "granite" => llama(),
+        "llama" | "granite" => llama(),
         "mistral" => json!({
             "vocab_size": 32_000,
             "hidden_size": 4096,
@@ -56,7 +56,6 @@ pub(super) fn of(model_type: &str) -> Map<String, Value> {
             "rope_theta": 5e5,
             "moe_intermediate_size": 1408,
             "num_experts_per_tok": 4,
-            "num_experts": 60,
             "norm_topk_prob": true,
         }),
         "gemma2" => with(
@@ -79,6 +78,23 @@ pub(super) fn of(model_type: &str) -> Map<String, Value> {
             "num_experts_per_tok": 1,
             "num_local_experts": 16,
             "attention_chunk_size": 8192,
+        }),
+        "gemma4_text" => json!({
+            "vocab_size": 262_144,
+            "hidden_size": 2304,
+            "intermediate_size": 9216,
+            "num_hidden_layers": 30,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "head_dim": 256,
+            "max_position_embeddings": 131_072,
+            "sliding_window": 512,
+            "vocab_size_per_layer_input": 262_144,
+            "hidden_size_per_layer_input": 256,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+            },
         }),
         "cohere2" => json!({
             "vocab_size": 256_000,
@@ -115,7 +131,6 @@ pub(super) fn of(model_type: &str) -> Map<String, Value> {
             "attention_bias": true,
             "moe_intermediate_size": 1408,
             "num_experts_per_tok": 8,
-            "n_routed_experts": 128,
             "n_shared_experts": 1,
         }),
         _ => json!({}),

@@ -10,7 +10,7 @@ use crate::checkpoint::Checkpoint;
 use crate::ops::Ops;
 
 /// At least one per architecture; several where it has variants.
-pub(super) const DECODERS: [&str; 73] = [
+pub(super) const DECODERS: [&str; 76] = [
     "gpt2",
     "opt",
     "llama",
@@ -84,6 +84,9 @@ pub(super) const DECODERS: [&str; 73] = [
     "qwen3-vl-moe",
     "smolvlm",
     "llama4",
+    "gemma4",
+    "gemma4-small",
+    "gemma4-moe",
 ];
 
 /// A prompt and the results of transformers.

@@ -245,6 +245,10 @@ impl Ops for Burn {
         rows.inplace(|rows| rows + other.clone());
     }
 
+    fn times(&self, rows: &mut Tensor<2>, other: &Tensor<2>) {
+        rows.inplace(|rows| rows * other.clone());
+    }
+
     fn add_scaled(&self, rows: &mut Tensor<2>, other: &Tensor<2>, at: &[usize], factors: &[f32]) {
         let indices: Vec<i64> = at.iter().map(|row| signed(*row)).collect();
         let indices = TensorData::new(indices, [at.len()]);

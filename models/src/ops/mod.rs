@@ -314,6 +314,9 @@ pub trait Ops: Send + Sync + 'static {
     /// Adds `other` to `rows`.
     fn add(&self, rows: &mut Self::Matrix, other: &Self::Matrix);
 
+    /// Multiplies every element of `rows` by that of `other`, of the same shape.
+    fn times(&self, rows: &mut Self::Matrix, other: &Self::Matrix);
+
     /// Adds each row of `other`, multiplied by its factor, to the row of `rows` with the index in `at`. No index occurs twice.
     fn add_scaled(&self, rows: &mut Self::Matrix, other: &Self::Matrix, at: &[usize], factors: &[f32]);
 
