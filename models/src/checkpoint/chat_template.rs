@@ -1,8 +1,9 @@
 //! Chat templates: Jinja templates that turn messages into a prompt, as transformers' `apply_chat_template` does.
 //!
-//! The template is `chat_template.jinja`, or `chat_template` in `chat_template.json` or `tokenizer_config.json`: a text,
-//! or a list of named templates, of which `default` is used. `strftime_now` is not defined, so that the same messages
-//! always give the same prompt.
+//! The template is `chat_template.jinja`, or `chat_template` in `chat_template.json`, `processor_config.json` or
+//! `tokenizer_config.json`: a text, or a list of named templates, of which `default` is used. A template that reads a list of
+//! parts, as those of models that also read images do, gets the text of a message as its only part. `strftime_now` is defined
+//! only for templates that do not ask whether it is, so that others give the same prompt for the same messages on every day.
 
 use std::io::Write;
 use std::path::Path;
@@ -12,13 +13,17 @@ use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use thiserror::Error;
+use time::OffsetDateTime;
 
+use super::dates::format_date;
 use super::{Config, LoadError, MAX_CONFIG, read_capped};
 
 /// Name of the template in its environment.
 const NAME: &str = "chat_template";
 /// Maximum instructions of a rendering.
 const FUEL: u64 = 2_000_000;
+/// A text that no template has.
+const PROBE: &str = "kaskade probe";
 
 /// A message of a chat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -61,16 +66,13 @@ pub struct SpecialTokens {
 #[derive(Debug, Clone, Default)]
 pub struct ChatTemplate {
     source: Option<String>,
+    /// Whether the content of a message is a list of parts.
+    by_parts: bool,
     /// The special tokens.
     pub special: SpecialTokens,
 }
 
 impl ChatTemplate {
-    /// Creates a template from its source, if there is one.
-    pub(super) fn new(source: Option<String>, special: SpecialTokens) -> Self {
-        Self { source, special }
-    }
-
     /// Reads the chat template and the special tokens of a directory.
     ///
     /// # Errors
@@ -90,15 +92,40 @@ impl ChatTemplate {
         let source = if jinja.exists() {
             Some(String::from_utf8_lossy(&read_capped(&jinja, MAX_CONFIG)?).into_owned())
         } else {
-            let files = [parsed("chat_template.json")?, tokenizer];
+            let files = [
+                parsed("chat_template.json")?,
+                parsed("processor_config.json")?,
+                tokenizer,
+            ];
             let mut sources = files.iter().flatten().map(template);
             let first = sources.find(|source| !matches!(source, Ok(None)));
             first.transpose()?.flatten()
         };
-        Ok(Self {
-            source,
-            special: special.unwrap_or_default(),
-        })
+        Ok(Self::new(source, special.unwrap_or_default()))
+    }
+
+    /// Creates a template from its source, if there is one.
+    pub(super) fn new(source: Option<String>, special: SpecialTokens) -> Self {
+        let mut template = Self {
+            source: source.map(|source| without_marks(&source)),
+            by_parts: false,
+            special,
+        };
+        template.by_parts = !template.shows_probe() && {
+            template.by_parts = true;
+            template.shows_probe()
+        };
+        template
+    }
+
+    /// Whether the text of a message is in its prompt.
+    fn shows_probe(&self) -> bool {
+        let message = Message {
+            role: "user".to_owned(),
+            content: PROBE.to_owned(),
+        };
+        self.render(&[message])
+            .is_ok_and(|rendered| rendered.contains(PROBE))
     }
 
     /// Renders the prompt for the answer to messages.
@@ -116,6 +143,12 @@ impl ChatTemplate {
             Err(Error::new(ErrorKind::InvalidOperation, reason))
         });
         environment.add_filter("tojson", to_json);
+        if !source.contains("strftime_now is") {
+            environment.add_function("strftime_now", |format: String| -> Result<String, Error> {
+                let now = format_date(&format, OffsetDateTime::now_utc());
+                now.map_err(|reason| Error::new(ErrorKind::InvalidOperation, reason))
+            });
+        }
         let SpecialTokens {
             bos_token,
             eos_token,
@@ -123,6 +156,17 @@ impl ChatTemplate {
             pad_token,
         } = &self.special;
         let known = |token: &Option<String>| token.as_ref().map_or(Value::UNDEFINED, Value::from);
+        let body = |message: &Message| {
+            if self.by_parts {
+                Value::from(vec![context! { type => "text", text => message.content }])
+            } else {
+                Value::from(message.content.as_str())
+            }
+        };
+        let messages = messages
+            .iter()
+            .map(|message| context! { role => message.role, content => body(message) });
+        let messages: Vec<Value> = messages.collect();
         let context = context! {
             messages,
             add_generation_prompt => true,
@@ -138,6 +182,29 @@ impl ChatTemplate {
             .and_then(|()| environment.get_template(NAME)?.render(context));
         rendered.map_err(|error| TemplateError::Failed(error.to_string()))
     }
+}
+
+/// Replaces the tags that mark answers for training, which transformers adds to Jinja and which render nothing.
+fn without_marks(source: &str) -> String {
+    let (mut out, mut rest) = (String::new(), source);
+    while let Some((before, tag, after)) = next_tag(rest) {
+        let name = tag.trim_matches(|letter: char| letter.is_whitespace() || "+-".contains(letter));
+        let tag = match name {
+            "generation" => tag.replace(name, "if true"),
+            "endgeneration" => tag.replace(name, "endif"),
+            _ => tag.to_owned(),
+        };
+        out.extend([before, "{%", &tag, "%}"]);
+        rest = after;
+    }
+    out + rest
+}
+
+/// Returns the text before the next tag of a template, its content, and the text after it.
+fn next_tag(source: &str) -> Option<(&str, &str, &str)> {
+    let (before, tag) = source.split_once("{%")?;
+    let (tag, after) = tag.split_once("%}")?;
+    Some((before, tag, after))
 }
 
 /// JSON as Python writes it, without escapes for HTML.
@@ -253,14 +320,12 @@ mod tests {
         let cases: Vec<Case> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
         assert!(cases.len() >= 8);
         for case in cases {
-            let template = ChatTemplate {
-                source: Some(case.template),
-                special: SpecialTokens {
-                    bos_token: Some("<s>".into()),
-                    eos_token: Some("</s>".into()),
-                    ..SpecialTokens::default()
-                },
+            let special = SpecialTokens {
+                bos_token: Some("<s>".into()),
+                eos_token: Some("</s>".into()),
+                ..SpecialTokens::default()
             };
+            let template = ChatTemplate::new(Some(case.template), special);
             let messages: Vec<Message> = case
                 .messages
                 .iter()
@@ -292,16 +357,34 @@ mod tests {
             ("chat_template.jinja", "new {{ bos_token }}"),
         ];
         assert_eq!(render(&newer).unwrap(), "new <s>");
+        let processor = [
+            ("tokenizer_config.json", text),
+            (
+                "processor_config.json",
+                r#"{"chat_template": "processor", "processor_class": "X"}"#,
+            ),
+        ];
+        assert_eq!(render(&processor).unwrap(), "processor");
         assert!(matches!(render(&[]), Err(TemplateError::Missing)));
+    }
+
+    #[test]
+    fn a_date_is_there_for_templates_that_need_one() {
+        let render = |source: &str| {
+            ChatTemplate::new(Some(source.into()), SpecialTokens::default()).render(&[message("user", "x")])
+        };
+        let year = render("{{ strftime_now('%Y') }}").unwrap();
+        assert!(year.parse::<u32>().unwrap() >= 2025, "{year}");
+        let asks = "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}none{% endif %}";
+        assert_eq!(render(asks).unwrap(), "none");
+        let unknown = render("{{ strftime_now('%Q') }}").unwrap_err().to_string();
+        assert!(unknown.contains("%Q"), "{unknown}");
     }
 
     #[test]
     fn a_template_that_fails_gives_its_reason() {
         let failed = |source: &str| {
-            let template = ChatTemplate {
-                source: Some(source.into()),
-                ..ChatTemplate::default()
-            };
+            let template = ChatTemplate::new(Some(source.into()), SpecialTokens::default());
             template.render(&[message("tool", "x")]).unwrap_err().to_string()
         };
         let raised = failed("{{ raise_exception('roles must alternate') }}");

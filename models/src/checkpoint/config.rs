@@ -16,6 +16,8 @@ const MAX_LABELS: u32 = 1 << 20;
 #[derive(Debug, Clone)]
 pub struct Config {
     file: String,
+    /// In front of the names of its keys in errors; ends with a dot unless it is empty.
+    path: String,
     keys: Map<String, Value>,
 }
 
@@ -27,7 +29,11 @@ impl Config {
     pub fn parse(file: impl Into<String>, json: &[u8]) -> Result<Self, LoadError> {
         let file = file.into();
         match serde_json::from_slice(json) {
-            Ok(Value::Object(keys)) => Ok(Self { file, keys }),
+            Ok(Value::Object(keys)) => Ok(Self {
+                file,
+                path: String::new(),
+                keys,
+            }),
             Ok(_) => Err(LoadError::BadConfig {
                 file,
                 reason: "it is JSON, but not an object".into(),
@@ -41,7 +47,11 @@ impl Config {
 
     /// Returns a configuration of these keys; `file` is the name of what states them in errors.
     pub(super) fn of_keys(file: String, keys: Map<String, Value>) -> Self {
-        Self { file, keys }
+        Self {
+            file,
+            path: String::new(),
+            keys,
+        }
     }
 
     /// Name of the file in errors.
@@ -61,8 +71,13 @@ impl Config {
     pub fn required<T: DeserializeOwned>(&self, key: &str) -> Result<T, LoadError> {
         self.optional(key)?.ok_or_else(|| LoadError::MissingKey {
             file: self.file.clone(),
-            key: key.to_owned(),
+            key: self.named(key),
         })
+    }
+
+    /// Returns the name of a key in errors.
+    fn named(&self, key: &str) -> String {
+        format!("{}{key}", self.path)
     }
 
     /// Returns the value of a key that may be missing or null.
@@ -87,8 +102,25 @@ impl Config {
     pub fn size(&self, key: &str) -> Result<usize, LoadError> {
         self.optional_size(key)?.ok_or_else(|| LoadError::MissingKey {
             file: self.file.clone(),
-            key: key.to_owned(),
+            key: self.named(key),
         })
+    }
+
+    /// Returns the object of a required key as a configuration of its own, whose errors name its keys behind `key` and a dot.
+    ///
+    /// # Errors
+    /// [`LoadError::MissingKey`], or [`LoadError::BadKey`] if it is not an object.
+    pub(crate) fn nested(&self, key: &str) -> Result<Self, LoadError> {
+        Ok(Self {
+            file: self.file.clone(),
+            path: format!("{}.", self.named(key)),
+            keys: self.required(key)?,
+        })
+    }
+
+    /// Sets the value of a key.
+    pub(crate) fn set(&mut self, key: &str, value: Value) {
+        self.keys.insert(key.to_owned(), value);
     }
 
     /// Returns the object of a key as a configuration of its own; `defaults` are the values of keys that it lacks.
@@ -102,6 +134,7 @@ impl Config {
         }
         Ok(Self {
             file: self.file.clone(),
+            path: String::new(),
             keys,
         })
     }
@@ -174,7 +207,7 @@ impl Config {
     pub(crate) fn invalid_value(&self, key: &str, reason: impl Into<String>) -> LoadError {
         LoadError::BadKey {
             file: self.file.clone(),
-            key: key.to_owned(),
+            key: self.named(key),
             value: self
                 .keys
                 .get(key)
@@ -231,6 +264,24 @@ mod tests {
             1
         );
         assert!(config.section("other", &defaults).is_err());
+    }
+
+    #[test]
+    fn keys_of_a_nested_configuration_are_named_with_their_path() {
+        let outer = config(r#"{"text_config": {"hidden_size": 0}, "other": 4}"#);
+        let nested = outer.nested("text_config").unwrap();
+        for (key, part) in [
+            ("hidden_size", "`text_config.hidden_size` = 0"),
+            ("vocab_size", "no `text_config.vocab_size`"),
+        ] {
+            let error = nested.size(key).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+        assert!(matches!(
+            outer.nested("absent"),
+            Err(LoadError::MissingKey { .. })
+        ));
+        assert!(matches!(outer.nested("other"), Err(LoadError::BadKey { .. })));
     }
 
     #[test]

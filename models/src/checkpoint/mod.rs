@@ -3,6 +3,7 @@
 
 pub(crate) mod chat_template;
 mod config;
+mod dates;
 mod error;
 pub(crate) mod generation_config;
 mod gguf;

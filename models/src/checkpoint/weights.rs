@@ -7,6 +7,7 @@
 //! shapes of the file, three projections become one matrix, and at most one tensor is held in addition to the model.
 
 mod elements;
+mod part;
 mod source;
 mod taking;
 
@@ -18,6 +19,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 pub(crate) use self::elements::transposed;
 use self::elements::{kind_of, stored_type};
+use self::part::Part;
 pub(super) use self::source::{Shard, Source};
 use super::LoadError;
 use super::quantised::Scheme;
@@ -49,6 +51,8 @@ pub struct Weights {
     scheme: Option<Box<dyn Scheme>>,
     /// Prefix of the base model's tensors, which names in the file may lack.
     base: String,
+    /// The part of the file that is read, if not all of it.
+    part: Part,
 }
 
 /// Totals of the taken weights.
@@ -133,6 +137,7 @@ impl Weights {
             stored: stored_type(remaining.values().map(|(_, info)| info)),
             scheme: None,
             base: String::new(),
+            part: Part::default(),
             file: file.clone(),
             shards: vec![Shard {
                 file,
@@ -163,6 +168,7 @@ impl Weights {
             stored: WeightType::F32,
             scheme: None,
             base: String::new(),
+            part: Part::default(),
         };
         for (place, file) in files.into_iter().enumerate() {
             let first = whole.shards.len();
@@ -208,6 +214,7 @@ impl Weights {
             remaining,
             scheme: None,
             base: String::new(),
+            part: Part::default(),
         }
     }
 
@@ -276,9 +283,10 @@ impl Weights {
         self.ignore(|name| suffixes.iter().any(|end| name.ends_with(end)));
     }
 
-    /// Drops tensors that no model needs, by their names.
+    /// Drops tensors that no model needs, by their names within the part that is read.
     pub(crate) fn ignore(&mut self, is_unused: impl Fn(&str) -> bool) {
-        self.remaining.retain(|name, _| !is_unused(name));
+        let part = &self.part;
+        self.remaining.retain(|name, _| !is_unused(part.inside(name)));
     }
 
     /// Totals of the taken weights, also if tensors remain.

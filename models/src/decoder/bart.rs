@@ -155,6 +155,7 @@ fn read(checkpoint: &mut Checkpoint, form: &Form) -> Result<Decoder, LoadError> 
             layers: encoder.layers,
             final_norm: encoder.final_norm,
         }),
+        token_layers: None,
         model_config,
     })
 }

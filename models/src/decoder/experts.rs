@@ -1,6 +1,6 @@
 //! Mixtures of experts: feed-forward layers of which each token uses a few, chosen by a router (Shazeer et al. 2017).
 
-use super::linear_weights::LinearWeights;
+use super::linear_weights::{LinearWeights, NormWeights};
 use crate::checkpoint::{Config, LoadError, Weights};
 use crate::precision::WeightType;
 
@@ -15,6 +15,10 @@ pub struct ExpertWeights {
     pub experts: Vec<[LinearWeights; 2]>,
     /// Projection to the logit of the shared expert's factor; always f32. The shared expert is the layer's feed-forward layer.
     pub shared_gate: Option<LinearWeights>,
+    /// Factor of each expert's output; empty if there are none.
+    pub scales: Vec<f32>,
+    /// Norms of experts that run beside the layer's feed-forward layer and read the hidden vectors themselves (Gemma 4).
+    pub beside: Option<[NormWeights; 4]>,
 }
 
 /// The names and sizes of a family's experts.
@@ -38,6 +42,8 @@ pub(super) struct ExpertLayout {
     pub(super) shared: Option<SharedExpert>,
     /// Which layers have experts; the others are dense.
     pub(super) layers: Vec<bool>,
+    /// Whether the experts run beside the feed-forward layer, which is then called the shared one.
+    pub(super) is_beside: bool,
 }
 
 /// The tensor of the values that are added to the experts' probabilities when they are chosen.
@@ -54,6 +60,8 @@ pub(super) struct Correction {
 pub(super) enum ExpertTensors {
     /// Gate, values and down projection of each expert, by these names; or those of all experts fused.
     Each([&'static str; 3]),
+    /// As [`Self::Each`]; if fused, rows are inputs (Llama 4).
+    ByInput([&'static str; 3]),
     /// The up projections of all experts, gates first, and the down projections, by these names.
     Fused([&'static str; 2]),
     /// As [`Self::Fused`] with biases; columns are outputs, and gates and values alternate (gpt-oss).
@@ -93,6 +101,7 @@ impl ExpertLayout {
             inner: config.size(inner)?,
             shared: None,
             layers: vec![true; config.size("num_hidden_layers")?],
+            is_beside: false,
         })
     }
 }
@@ -117,14 +126,36 @@ impl ExpertWeights {
         let experts = match layout.tensors {
             ExpertTensors::Alternating => alternating(weights, all.map(at), width, layout)?,
             ExpertTensors::Fused(names) => fused(weights, names.map(at), width, layout)?,
-            ExpertTensors::Each(_) if weights.contains(&at(all[0])) => {
+            ExpertTensors::Each(_) | ExpertTensors::ByInput(_) if weights.contains(&at(all[0])) => {
                 fused(weights, all.map(at), width, layout)?
             }
-            ExpertTensors::Each(names) => each(weights, name, names, width, layout)?,
+            ExpertTensors::Each(names) | ExpertTensors::ByInput(names) => {
+                each(weights, name, names, width, layout)?
+            }
         };
         let gate = layout.shared.and_then(|shared| shared.gate);
         let shared_gate = gate.map(|gate| LinearWeights::take(weights, &at(gate), width, 1, false));
+        let (mut scales, mut beside) = (Vec::new(), None);
+        if layout.is_beside {
+            scales = weights.take(&at("router.per_expert_scale"), &[count])?;
+            let mut router = weights.take(&at("router.scale"), &[width])?;
+            for factor in &mut router {
+                *factor /= (width as f32).sqrt();
+            }
+            let mut norm = |part: &str| NormWeights::take_rms(weights, &at(part), width);
+            beside = Some([
+                NormWeights {
+                    gamma: router,
+                    beta: None,
+                },
+                norm("pre_feedforward_layernorm_2")?,
+                norm("post_feedforward_layernorm_2")?,
+                norm("post_feedforward_layernorm_1")?,
+            ]);
+        }
         Ok(Self {
+            scales,
+            beside,
             router,
             correction,
             experts,
@@ -142,9 +173,15 @@ impl ExpertWeights {
         [&self.router].into_iter().chain(&self.shared_gate)
     }
 
+    /// Norms of experts beside the feed-forward layer.
+    pub(super) fn norms(&self) -> impl Iterator<Item = &NormWeights> {
+        self.beside.iter().flatten()
+    }
+
     /// Number of weights.
     pub(super) fn elements(&self) -> usize {
         self.correction.len()
+            + self.scales.len()
             + self
                 .typed()
                 .chain(self.exact())
@@ -156,7 +193,8 @@ impl ExpertWeights {
     pub(super) fn bytes(&self, kind: WeightType) -> usize {
         let typed: usize = self.typed().map(|linear| linear.bytes(kind)).sum();
         let exact = self.exact().map(|linear| linear.bytes(WeightType::F32));
-        typed + exact.sum::<usize>() + size_of_val(self.correction.as_slice())
+        let numbers = self.correction.len() + self.scales.len();
+        typed + exact.sum::<usize>() + size_of::<f32>() * numbers
     }
 
     /// Encodes the weights of the experts in a type.
@@ -193,7 +231,7 @@ fn each(
     (0..layout.count).map(take).collect()
 }
 
-/// Takes the tensors of all experts, whose rows are outputs.
+/// Takes the tensors of all experts, whose rows are outputs, or inputs if the file has that shape (Qwen3-VL).
 fn fused(
     weights: &mut Weights,
     [up, down]: [String; 2],
@@ -201,8 +239,15 @@ fn fused(
     layout: &ExpertLayout,
 ) -> Result<Vec<[LinearWeights; 2]>, LoadError> {
     let (count, inner, kind) = (layout.count, layout.inner, weights.weight_type());
+    let always = matches!(layout.tensors, ExpertTensors::ByInput(_));
     let mut take = |name: &str, inputs: usize, outputs: usize| {
-        weights.take_each(name, &[count, outputs, inputs], |_, weight| {
+        let (by_output, by_input) = ([count, outputs, inputs], [count, inputs, outputs]);
+        if always || inputs != outputs && weights.has_shape(name, &by_input) {
+            return weights.take_each(name, &by_input, |_, weight| {
+                LinearWeights::input_major(weight, Vec::new(), inputs).stored_as(kind)
+            });
+        }
+        weights.take_each(name, &by_output, |_, weight| {
             LinearWeights::tied(&weight, inputs).stored_as(kind)
         })
     };

@@ -3,9 +3,9 @@
 use super::head::HeadForm;
 use super::weights::Decoder;
 use super::{
-    apertus, arcee, bart, bloom, cohere, deepseek, ernie, exaone4, falcon, gemma, glm, gpt_bigcode, gpt_neo,
-    gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan, llama, ministral, mistral, mixtral, mpt,
-    nemotron, olmo, opt, phi, phi3, phimoe, qwen, seed_oss, smollm3, stablelm, starcoder2, t5,
+    apertus, arcee, bart, bloom, cohere, deepseek, ernie, exaone4, falcon, gemma, gemma4, glm, gpt_bigcode,
+    gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan, llama, llama4, ministral, mistral,
+    mixtral, mpt, nemotron, olmo, opt, phi, phi3, phimoe, qwen, seed_oss, smollm3, stablelm, starcoder2, t5,
 };
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::runtime::slice::Slice;
@@ -375,6 +375,15 @@ pub(super) const FAMILIES: &[Family] = &[
         HeadForm::SEPARATE,
         deepseek::read_3
     ),
+    Family {
+        base_model: Some("Llama4TextModel"),
+        ..unclassified!("Llama4", "llama4_text", HeadForm::SEPARATE, llama4::read)
+    },
+    Family {
+        // What tokens bring for each layer is not computed by base models.
+        base_model: None,
+        ..unclassified!("Gemma4", "gemma4_text", HeadForm::TIED, gemma4::read)
+    },
     encoder_decoder("T5ForConditionalGeneration", "t5", "", t5::read),
     encoder_decoder("MT5ForConditionalGeneration", "mt5", "", t5::read),
     Family {

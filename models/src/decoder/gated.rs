@@ -6,13 +6,14 @@ use super::experts::ExpertLayout;
 use super::gated_layer;
 use super::latent::LatentLayout;
 use super::rotary::{RotaryKeys, RotaryPositions, rotary};
-use super::weights::{Decoder, LocalAttention, ModelConfig, NormWeights};
+use super::weights::{Decoder, LayerWeights, LocalAttention, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
 use crate::ops::{Activation, Heads};
 use crate::runtime::slice::Slice;
 
 /// What a family's tensors are, beyond those of every decoder of this kind.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "which tensors a family has")]
 pub(super) struct Layout {
     /// Whether the projections to queries, keys and values have biases.
     pub(super) qkv_bias: bool,
@@ -46,6 +47,16 @@ pub(super) struct Layout {
     pub(super) final_norm: &'static str,
     /// Which layers have the attention of [`ModelConfig::local`].
     pub(super) local_layers: Vec<bool>,
+    /// Whether layers that are not local have keys also as values, before norm and rotation (Gemma 4).
+    pub(super) keys_are_values: bool,
+    /// The layer whose keys and values each layer uses; its own if there are none.
+    pub(super) kv_sources: Vec<usize>,
+    /// Size of each feed-forward layer; that of [`ModelConfig`] if there are none.
+    pub(super) inner_sizes: Vec<usize>,
+    /// Elements that tokens bring for each layer.
+    pub(super) token_width: Option<usize>,
+    /// The factor of a layer's output.
+    pub(super) output_scale: Option<&'static str>,
 }
 
 /// Parameters of a layer beside those of linear layers and norms.
@@ -90,6 +101,8 @@ pub(super) enum HeadNormTensors {
     Rows,
     /// As layer norms without offsets, one per head (`StableLM`).
     Each,
+    /// Not at all: RMS norms without weights, of local layers only (Llama 4).
+    Local,
 }
 
 /// What the norms compute.
@@ -149,6 +162,11 @@ impl Default for Layout {
             },
             final_norm: "model.norm",
             local_layers: Vec::new(),
+            keys_are_values: false,
+            kv_sources: Vec::new(),
+            inner_sizes: Vec::new(),
+            token_width: None,
+            output_scale: None,
         }
     }
 }
@@ -248,6 +266,26 @@ pub(super) fn windows(
     Ok((Some(LocalAttention { window, rotary }), local_layers))
 }
 
+/// Returns which layers have rotary positions, by `no_rope_layers`, else all but every so many.
+pub(super) fn rotated_layers(config: &Config) -> Result<Vec<bool>, LoadError> {
+    let count = config.size("num_hidden_layers")?;
+    let interval = config.optional_size("no_rope_layer_interval")?.unwrap_or(4);
+    // 1 for a layer with positions.
+    let key = "no_rope_layers";
+    let listed = config.optional::<Vec<u8>>(key)?;
+    match listed.filter(|listed| !listed.is_empty()) {
+        None => Ok((1..=count).map(|layer| !layer.is_multiple_of(interval)).collect()),
+        Some(listed) if listed.len() < count => {
+            Err(config.invalid_value(key, format!("it must have an entry for all {count} layers")))
+        }
+        Some(listed) => Ok(listed
+            .into_iter()
+            .take(count)
+            .map(|rotated| rotated != 0)
+            .collect()),
+    }
+}
+
 /// Reads the weights.
 pub(super) fn read(
     checkpoint: &mut Checkpoint,
@@ -258,9 +296,11 @@ pub(super) fn read(
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let (width, vocabulary) = (model_config.width, model_config.vocabulary);
     let embedding = weights.take("model.embed_tokens.weight", &[vocabulary, width])?;
-    let mut blocks = Vec::new();
+    let mut blocks: Vec<LayerWeights> = Vec::new();
     for index in layers(config, "num_hidden_layers", slice)? {
-        let layer = gated_layer::read(weights, &model_config, layout, index)?;
+        let source = layout.kv_sources.get(index).filter(|source| **source < index);
+        let source = source.and_then(|source| blocks.get(*source));
+        let layer = gated_layer::read(weights, &model_config, layout, (index, source))?;
         blocks.push(layer.stored_as(weights.weight_type()));
     }
     let final_norm = layout.norms.take(weights, layout.final_norm, width)?;
@@ -268,7 +308,8 @@ pub(super) fn read(
     Ok(Decoder::without_head(model_config, embedding, blocks, final_norm))
 }
 
-fn heads(config: &Config, width: usize) -> Result<Heads, LoadError> {
+/// Reads the attention heads.
+pub(super) fn heads(config: &Config, width: usize) -> Result<Heads, LoadError> {
     let queries = config.size("num_attention_heads")?;
     let keys = config.optional_size("num_key_value_heads")?.unwrap_or(queries);
     if !queries.is_multiple_of(keys) {

@@ -5,26 +5,31 @@ use super::gated::{Extra, HeadNormTensors, Layout, NormKind};
 use super::latent::LatentWeightsOf;
 use super::weights::{
     HeadNorms, LayerWeights, LinearWeights, ModelConfig, NormWeights, OutputNorms, Parallel, QueryKeyNorm,
+    TokenGate,
 };
 use crate::checkpoint::{LoadError, Weights};
 use crate::ops::Activation;
 
-/// Reads the layer with this index.
+/// Reads the layer with this index; `source` is the layer whose keys and values it reuses, if it has none of its own.
 pub(super) fn read(
     weights: &mut Weights,
     model_config: &ModelConfig,
     layout: &Layout,
-    index: usize,
+    (index, source): (usize, Option<&LayerWeights>),
 ) -> Result<LayerWeights, LoadError> {
+    let local = layout.local_layers.get(index).copied().unwrap_or_default();
     let mut tensors = LayerTensors {
         weights,
         model_config,
         layout,
         index,
+        local,
+        source,
     };
     let layer = tensors.attention()?;
     let layer = tensors.feed_forward(layer)?;
-    tensors.norms(layer)
+    let layer = tensors.norms(layer)?;
+    tensors.token_gate(layer)
 }
 
 /// The tensors of a layer.
@@ -33,6 +38,10 @@ struct LayerTensors<'a> {
     model_config: &'a ModelConfig,
     layout: &'a Layout,
     index: usize,
+    /// Whether it has the attention of [`ModelConfig::local`].
+    local: bool,
+    /// The layer whose keys and values it reuses.
+    source: Option<&'a LayerWeights>,
 }
 
 impl LayerTensors<'_> {
@@ -78,13 +87,20 @@ impl LayerTensors<'_> {
                 ..LayerWeights::default()
             });
         }
-        let heads = self.model_config.heads;
+        let heads = *self.model_config.heads_of(self.local);
         let (query, key, bias) = (heads.query_width(), heads.key_width(), layout.qkv_bias);
         let (query, key_value) = if let Some(fused) = layout.fused_projections {
             self.linear(fused, width, query + 2 * key, bias)?.split(query)
+        } else if let Some(source) = self.source {
+            let query = self.linear("self_attn.q_proj", width, query, bias)?;
+            (query, source.key_value.clone())
         } else {
             let keys = self.linear("self_attn.k_proj", width, key, bias)?;
-            let values = self.linear("self_attn.v_proj", width, key, bias)?;
+            let values = if layout.keys_are_values && !self.local {
+                keys.clone()
+            } else {
+                self.linear("self_attn.v_proj", width, key, bias)?
+            };
             let query = self.linear("self_attn.q_proj", width, query, bias)?;
             (query, keys.concat_outputs(&values))
         };
@@ -100,7 +116,33 @@ impl LayerTensors<'_> {
             key_value,
             sinks,
             output,
+            reuses_kv: self.source.is_some(),
             ..LayerWeights::default()
+        })
+    }
+
+    /// Adds what reads the tokens' inputs, and the factor of the output.
+    fn token_gate(&mut self, layer: LayerWeights) -> Result<LayerWeights, LoadError> {
+        let width = self.model_config.width;
+        let output_scale = self.layout.output_scale.map(|name| {
+            let name = self.at(name);
+            self.weights.take(&name, &[1])
+        });
+        let output_scale = output_scale.transpose()?;
+        let token_gate = self
+            .layout
+            .token_width
+            .map(|inner| -> Result<TokenGate, LoadError> {
+                Ok(TokenGate {
+                    gate: self.linear("per_layer_input_gate", width, inner, false)?,
+                    projection: self.linear("per_layer_projection", inner, width, false)?,
+                    norm: self.norm("post_per_layer_input_norm", width)?,
+                })
+            });
+        Ok(LayerWeights {
+            token_gate: token_gate.transpose()?,
+            output_scale: output_scale.and_then(|scale| scale.first().copied()),
+            ..layer
         })
     }
 
@@ -111,6 +153,7 @@ impl LayerTensors<'_> {
             self.model_config.width,
             self.model_config.intermediate_size,
         );
+        let inner = layout.inner_sizes.get(self.index).copied().unwrap_or(inner);
         let mixture = layout.experts.as_ref();
         let mixture = mixture.filter(|experts| experts.layers.get(self.index).copied().unwrap_or_default());
         let (mut up, mut down) = (Vec::new(), LinearWeights::default());
@@ -132,7 +175,9 @@ impl LayerTensors<'_> {
             down = self.linear(layout.down, inner, width, layout.feed_forward_bias)?;
         }
         let experts = mixture.map(|experts| {
+            // Experts beside the feed-forward layer are in no module of their own.
             let block = self.at(experts.block);
+            let block = block.trim_end_matches('.').to_owned();
             ExpertWeights::take(self.weights, &block, width, experts)
         });
         Ok(LayerWeights {
@@ -177,9 +222,8 @@ impl LayerTensors<'_> {
         let reads_input = config.parallel != Parallel::SharedNorm;
         let attention_norm = norm(!config.no_input_norms, names.attention)?;
         let feed_forward_norm = norm(!config.no_input_norms && reads_input, names.feed_forward)?;
-        let local = self.layout.local_layers.get(self.index);
         Ok(LayerWeights {
-            local: local.copied().unwrap_or_default(),
+            local: self.local,
             attention_norm,
             feed_forward_norm,
             attention_output_norm,
@@ -190,11 +234,38 @@ impl LayerTensors<'_> {
     }
 
     fn head_norms(&mut self) -> Result<Option<HeadNorms>, LoadError> {
-        let (kind, heads) = (self.model_config.query_key_norm, self.model_config.heads);
+        let (kind, heads) = (
+            self.model_config.query_key_norm,
+            *self.model_config.heads_of(self.local),
+        );
         if kind == QueryKeyNorm::No {
             return Ok(None);
         }
+        let plain = HeadNorms {
+            query: NormWeights::plain_rms(heads.head_dim),
+            key: NormWeights::plain_rms(heads.head_dim),
+            factors: None,
+        };
+        if self.layout.head_norms.tensors == HeadNormTensors::Local {
+            return Ok(self.local.then_some(plain));
+        }
         let [query, key] = self.layout.head_norms.names;
+        if kind == QueryKeyNorm::EachHeadAndValue {
+            let queries = self.norm(query, heads.head_dim)?.gamma.repeat(heads.queries);
+            let reused = self.source.and_then(|source| source.head_norms.as_ref());
+            let reused = reused.and_then(|norms| norms.factors.as_ref());
+            let keys = if let Some([_, keys]) = reused {
+                keys.clone()
+            } else {
+                let mut keys = self.norm(key, heads.head_dim)?.gamma.repeat(heads.keys);
+                keys.resize(2 * heads.key_width(), 1.0);
+                keys
+            };
+            return Ok(Some(HeadNorms {
+                factors: Some([queries, keys]),
+                ..plain
+            }));
+        }
         if self.layout.head_norms.tensors == HeadNormTensors::Norm {
             let [[_, queries], [_, keys]] = [heads.queries, heads.keys].map(|count| kind.parts(count));
             return Ok(Some(HeadNorms {

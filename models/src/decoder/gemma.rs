@@ -86,7 +86,7 @@ fn model_config(config: &Config, keys: RotaryKeys) -> Result<ModelConfig, LoadEr
     })
 }
 
-fn hidden_activation(config: &Config) -> Result<Activation, LoadError> {
+pub(super) fn hidden_activation(config: &Config) -> Result<Activation, LoadError> {
     let key = if config.optional::<String>("hidden_activation")?.is_some() {
         "hidden_activation"
     } else {

@@ -352,6 +352,14 @@ impl NormWeights {
         }
     }
 
+    /// An RMS norm that does not scale.
+    pub(super) fn plain_rms(width: usize) -> Self {
+        Self {
+            gamma: vec![1.0; width],
+            beta: None,
+        }
+    }
+
     /// Normalises a vector in place; without offsets by its root mean square.
     pub(super) fn apply(&self, vector: &mut [f32], epsilon: f32) {
         let count = vector.len().max(1) as f32;

@@ -41,9 +41,12 @@ fn growth(config: &Config) -> Result<Option<QueryGrowth>, LoadError> {
         stated.original_max_position_embeddings,
     ) {
         (None, _) => Ok(None),
-        (Some(rate), Some(context)) if rate.is_finite() && context > 0 => {
-            Ok(Some(QueryGrowth { rate, context }))
-        }
+        (Some(rate), Some(context)) if rate.is_finite() && context > 0 => Ok(Some(QueryGrowth {
+            rate,
+            context,
+            from: 0,
+            is_local: true,
+        })),
         _ => {
             let reason = "`llama_4_scaling_beta` needs a positive `original_max_position_embeddings`";
             Err(config.invalid_value(key, reason))

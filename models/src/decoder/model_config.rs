@@ -11,6 +11,8 @@ pub struct ModelConfig {
     pub width: usize,
     /// Attention heads.
     pub heads: Heads,
+    /// Attention heads of the layers of [`ModelConfig::local`], if they differ (Gemma 4).
+    pub local_heads: Option<Heads>,
     /// Size of the feed-forward layer.
     pub intermediate_size: usize,
     /// Vocabulary size, tokens.
@@ -42,6 +44,8 @@ pub struct ModelConfig {
     pub rotary: Option<Rotary>,
     /// Attention of the layers that see a window only; `None` if all layers see everything.
     pub local: Option<LocalAttention>,
+    /// Size of the chunks of tokens of which a token sees its own only, in the layers of [`ModelConfig::local`]; `None`: all.
+    pub chunk: Option<usize>,
     /// Soft cap of the attention's scores.
     pub score_softcap: Option<f32>,
     /// Factor of the logits; `None` is 1.
@@ -80,6 +84,8 @@ pub enum QueryKeyNorm {
     EachHead,
     /// Those of each head, after they are rotated (`HunYuan`).
     RotatedHead,
+    /// Those of each head, and those of the values (Gemma 4).
+    EachHeadAndValue,
     /// Those of all heads (`OLMo` 2).
     AllHeads,
 }
@@ -89,25 +95,29 @@ impl QueryKeyNorm {
     pub(crate) fn parts(self, heads: usize) -> [usize; 2] {
         match self {
             Self::No => [0, 0],
-            Self::EachHead | Self::RotatedHead => [heads, 1],
+            Self::EachHead | Self::RotatedHead | Self::EachHeadAndValue => [heads, 1],
             Self::AllHeads => [1, heads],
         }
     }
 }
 
-/// The factor of queries beyond the context of training, `1 + rate * ln(1 + floor(position / context))` (Ministral 3).
+/// The factor of queries beyond the context of training, `1 + rate * ln(1 + floor(position / context))` (Ministral 3, Llama 4).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QueryGrowth {
     /// Rate of the growth.
     pub rate: f32,
     /// Tokens of the context of training.
     pub context: usize,
+    /// Position of the first token.
+    pub from: usize,
+    /// Whether queries also grow in the layers of [`ModelConfig::local`].
+    pub is_local: bool,
 }
 
 impl QueryGrowth {
     /// Returns the factor at a position.
     pub(crate) fn at(self, position: usize) -> f32 {
-        let contexts = position / self.context.max(1);
+        let contexts = (position + self.from) / self.context.max(1);
         1.0 + self.rate * (1.0 + contexts as f32).ln()
     }
 }
@@ -139,9 +149,20 @@ impl ModelConfig {
         self.width
     }
 
-    /// Elements of keys and values per token and layer.
+    /// Most elements of keys and values per token and layer.
     pub fn kv_width(&self) -> usize {
-        2 * self.heads.key_width()
+        self.kv_width_of(false).max(self.kv_width_of(true))
+    }
+
+    /// Elements of keys and values per token of a layer.
+    pub(crate) fn kv_width_of(&self, local: bool) -> usize {
+        2 * self.heads_of(local).key_width()
+    }
+
+    /// Returns the attention heads of a layer.
+    pub(crate) fn heads_of(&self, local: bool) -> &Heads {
+        let own = self.local_heads.as_ref().filter(|_| local);
+        own.unwrap_or(&self.heads)
     }
 
     /// Returns the rotary positions of a layer.
@@ -155,6 +176,11 @@ impl ModelConfig {
     pub(crate) fn window_of(&self, local: bool) -> Option<usize> {
         let own = self.local.as_ref().filter(|_| local);
         own.and_then(|local| local.window)
+    }
+
+    /// Returns the size of the chunks that a layer sees; `None` for all.
+    pub(crate) fn chunk_of(&self, local: bool) -> Option<usize> {
+        self.chunk.filter(|_| local)
     }
 
     /// Applies factor and soft cap to logits, in place.

@@ -1,7 +1,8 @@
 //! The registry of language models: it finds a checkpoint's family by the names in `config.json`, and reads it.
 
 use super::families::{FAMILIES, Family, ReadFn};
-use super::weights::{Decoder, LayerWeights, LinearWeights, NormWeights};
+use super::multimodal::{self, Multimodal};
+use super::weights::{Decoder, LayerWeights, LinearWeights, NormWeights, TokenLayers};
 use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
 use crate::precision::Table;
 use crate::runtime::slice::Slice;
@@ -23,6 +24,8 @@ pub(crate) enum DecoderTask {
 #[derive(Clone, Copy)]
 pub(crate) struct Found {
     family: &'static Family,
+    /// The class around the language model, if it also reads images or sounds.
+    multimodal: Option<&'static Multimodal>,
     /// What the checkpoint answers.
     pub(crate) task: DecoderTask,
 }
@@ -30,6 +33,9 @@ pub(crate) struct Found {
 impl Found {
     /// Name of the class.
     pub(crate) fn name(&self) -> &'static str {
+        if let Some(multimodal) = self.multimodal {
+            return multimodal.class;
+        }
         let name = match self.task {
             DecoderTask::Classification => self.family.classifier,
             DecoderTask::TokenClassification => self.family.token_classifier.map(|(name, _)| name),
@@ -69,7 +75,8 @@ pub(crate) fn supported() -> Vec<&'static str> {
         ];
         names.into_iter().flatten()
     });
-    names.collect()
+    let multimodal = multimodal::CLASSES.iter().map(|multimodal| multimodal.class);
+    names.chain(multimodal).collect()
 }
 
 /// Reads a language model from a checkpoint. Every tensor of the checkpoint must be used.
@@ -145,6 +152,7 @@ fn parameters(decoder: &Decoder) -> usize {
         + positions(decoder).map(Table::elements).sum::<usize>()
         + decoder.head.elements()
         + outer_norms(decoder)
+        + decoder.token_layers.as_ref().map_or(0, TokenLayers::elements)
         + layers(decoder).map(LayerWeights::elements).sum::<usize>()
 }
 
@@ -155,6 +163,10 @@ fn bytes(decoder: &Decoder) -> u64 {
         + positions(decoder).map(Table::bytes).sum::<usize>()
         + decoder.head.bytes(kind.of_embeddings())
         + size_of::<f32>() * outer_norms(decoder)
+        + decoder
+            .token_layers
+            .as_ref()
+            .map_or(0, |layers| layers.bytes(kind))
         + layers(decoder).map(|layer| layer.bytes(kind)).sum::<usize>();
     bytes as u64
 }
@@ -167,6 +179,9 @@ pub(crate) fn read_layers(
 ) -> Result<Decoder, LoadError> {
     let family = found.family;
     checkpoint.weights.expect_base(family.base);
+    if let Some(multimodal) = found.multimodal {
+        multimodal.keep_text(checkpoint, family)?;
+    }
     let mut decoder = match family.read {
         ReadFn::Sliced(read) => {
             let mut decoder = read(checkpoint, slice)?;
@@ -223,15 +238,15 @@ pub fn architecture(config: &Config) -> Result<Option<&'static str>, LoadError> 
 /// family, which generates.
 ///
 /// # Errors
-/// [`LoadError::BadKey`] for a malformed key.
+/// [`LoadError::BadKey`] for a malformed key; [`LoadError::MissingKey`] and [`LoadError::BadKey`] if a model that also reads
+/// images has no language model of a known family.
 pub(crate) fn of_config(config: &Config) -> Result<Option<Found>, LoadError> {
     let Some(class) = config.class()? else {
-        let found = of_type(config)?.map(|family| Found {
-            family,
-            task: DecoderTask::Generation,
-        });
-        return Ok(found);
+        return of_type(config);
     };
+    if let Some(multimodal) = multimodal::of_class(&class) {
+        return inside(multimodal, config).map(Some);
+    }
     let found = FAMILIES.iter().find_map(|family| {
         let names = [
             (Some(family.generator), DecoderTask::Generation),
@@ -245,7 +260,11 @@ pub(crate) fn of_config(config: &Config) -> Result<Option<Found>, LoadError> {
         let (_, task) = names
             .into_iter()
             .find(|(name, _)| *name == Some(class.as_str()))?;
-        Some(Found { family, task })
+        Some(Found {
+            family,
+            multimodal: None,
+            task,
+        })
     });
     Ok(found)
 }
@@ -265,8 +284,8 @@ pub(crate) fn of_checkpoint(checkpoint: &Checkpoint) -> Result<Option<Found>, Lo
     if !is_embedding && !has_score {
         return Ok(by_class);
     }
-    let family = match by_class {
-        Some(found) => Some(found.family),
+    let found = match by_class {
+        Some(found) => Some(found),
         None => of_type(config)?,
     };
     let task = if is_embedding {
@@ -274,16 +293,36 @@ pub(crate) fn of_checkpoint(checkpoint: &Checkpoint) -> Result<Option<Found>, Lo
     } else {
         DecoderTask::Classification
     };
-    let has_class = |family: &&Family| match task {
-        DecoderTask::Embedding => family.base_model.is_some(),
-        _ => family.classifier.is_some(),
+    let has_class = |found: &Found| match task {
+        DecoderTask::Embedding => found.family.base_model.is_some(),
+        _ => found.family.classifier.is_some(),
     };
-    Ok(family.filter(has_class).map(|family| Found { family, task }))
+    Ok(found.filter(has_class).map(|found| Found { task, ..found }))
 }
 
-fn of_type(config: &Config) -> Result<Option<&'static Family>, LoadError> {
-    let model_type = config.optional::<String>("model_type")?;
-    Ok(model_type.and_then(|name| FAMILIES.iter().find(|family| family.model_type == name)))
+/// Finds the family that `model_type` names; it generates.
+fn of_type(config: &Config) -> Result<Option<Found>, LoadError> {
+    let Some(model_type) = config.optional::<String>("model_type")? else {
+        return Ok(None);
+    };
+    if let Some(multimodal) = multimodal::of_type(&model_type) {
+        return inside(multimodal, config).map(Some);
+    }
+    let family = FAMILIES.iter().find(|family| family.model_type == model_type);
+    Ok(family.map(|family| Found {
+        family,
+        multimodal: None,
+        task: DecoderTask::Generation,
+    }))
+}
+
+/// Finds the family of the language model of a class that also reads images or sounds.
+fn inside(multimodal: &'static Multimodal, config: &Config) -> Result<Found, LoadError> {
+    Ok(Found {
+        family: multimodal.family(config)?,
+        multimodal: Some(multimodal),
+        task: DecoderTask::Generation,
+    })
 }
 
 /// Finds the family of a checkpoint that generates text.

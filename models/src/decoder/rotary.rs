@@ -127,7 +127,9 @@ pub(crate) fn rotary(
     let plain = scaling.plain();
     let mut context = None;
     let (frequencies, scale) = match kind.unwrap_or("default") {
-        "default" | "dynamic" => (plain, 1.0),
+        // The parts of an M-RoPE have equal positions in a text.
+        "default" | "dynamic" | "mrope" => (plain, 1.0),
+        "proportional" => (scaling.proportional(head_dim), 1.0),
         "linear" => {
             let factor = scaling.needed(parameters.factor, "factor")?;
             (plain.iter().map(|frequency| frequency / factor).collect(), 1.0)
@@ -140,7 +142,8 @@ pub(crate) fn rotary(
             (frequencies, scale)
         }
         _ => {
-            let reason = "the types default, linear, dynamic, llama3, yarn and longrope are supported";
+            let reason =
+                "the types default, linear, dynamic, llama3, proportional, yarn and longrope are supported";
             return Err(config.invalid_value(key, reason));
         }
     };
@@ -204,6 +207,19 @@ impl Scaling<'_> {
         (0..self.rotated / 2)
             .map(|pair| 1.0 / self.base.powf(2.0 * pair as f64 / rotated))
             .collect()
+    }
+
+    /// The frequencies of a whole head, of which only the first rotated pairs turn (Gemma 4).
+    fn proportional(&self, head_dim: usize) -> Vec<f64> {
+        let factor = self.parameters.factor.unwrap_or(1.0);
+        let frequency = |pair: usize| {
+            if pair < self.rotated / 2 {
+                1.0 / (self.base.powf(2.0 * pair as f64 / head_dim as f64) * factor)
+            } else {
+                0.0
+            }
+        };
+        (0..head_dim / 2).map(frequency).collect()
     }
 
     fn needed(&self, value: Option<f64>, name: &str) -> Result<f64, LoadError> {

@@ -16,6 +16,8 @@ pub struct Routing {
     pub groups: Option<ExpertGroups>,
     /// Factor of the probabilities of the chosen experts.
     pub factor: f32,
+    /// Whether the experts' inputs are scaled instead of their outputs (Llama 4).
+    pub scales_inputs: bool,
 }
 
 /// What makes probabilities of a router's scores.
@@ -50,6 +52,7 @@ impl Default for Routing {
             normalised: false,
             groups: None,
             factor: 1.0,
+            scales_inputs: false,
         }
     }
 }

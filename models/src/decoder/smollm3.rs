@@ -16,19 +16,6 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         ..RotaryKeys::default()
     };
     let base = gated::model_config(config, keys)?;
-    let layers = config.size("num_hidden_layers")?;
-    let interval = config.optional_size("no_rope_layer_interval")?.unwrap_or(4);
-    // 1 for a layer with positions.
-    let key = "no_rope_layers";
-    let rotated: Vec<bool> = match config.optional::<Vec<u8>>(key)? {
-        None => (1..=layers)
-            .map(|layer| !layer.is_multiple_of(interval))
-            .collect(),
-        Some(listed) if listed.len() < layers => {
-            return Err(config.invalid_value(key, format!("it must have an entry for all {layers} layers")));
-        }
-        Some(listed) => listed.into_iter().map(|rotated| rotated != 0).collect(),
-    };
     let model_config = ModelConfig {
         local: Some(LocalAttention {
             window: None,
@@ -38,7 +25,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         ..base
     };
     let layout = Layout {
-        local_layers: rotated,
+        local_layers: gated::rotated_layers(config)?,
         ..Layout::with_biases(config)?
     };
     gated::read(checkpoint, slice, model_config, &layout)

@@ -49,6 +49,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
         final_norm: NormWeights::take_rms(weights, "decoder.final_layer_norm", width)?,
         head: head(config, weights, &embedding, &model_config)?,
         encoder: Some(encoder),
+        token_layers: None,
         positions: None,
         embedding_norm: None,
         weight_type: weights.weight_type(),

@@ -8,6 +8,7 @@ pub(crate) use super::linear_weights::{LinearWeights, NormWeights};
 pub(crate) use super::model_config::{
     LocalAttention, ModelConfig, OutputNorms, Parallel, QueryGrowth, QueryKeyNorm,
 };
+pub(crate) use super::token_inputs::{TokenGate, TokenLayers};
 use crate::ops::{Activation, RelativeBias};
 use crate::precision::{Table, WeightType};
 
@@ -67,6 +68,13 @@ pub struct LayerWeights {
     pub activation: Option<Activation>,
     /// Experts of which each token uses a few.
     pub experts: Option<ExpertWeights>,
+    /// How the layer reads what tokens bring for it.
+    pub token_gate: Option<TokenGate>,
+    /// Factor of the layer's output; `None` is 1.
+    pub output_scale: Option<f32>,
+    /// Whether keys and values are those of the last layer before it that computes its own and is local or not, as it is; the
+    /// projection is a copy of that layer's.
+    pub reuses_kv: bool,
     /// Cross-attention to the encoder's output, between attention and feed-forward layer.
     pub cross: Option<CrossWeights>,
 }
@@ -131,6 +139,8 @@ pub struct Decoder {
     pub head: LinearWeights,
     /// Encoder of the prompt; `None` for decoder-only models.
     pub encoder: Option<Encoder>,
+    /// What tokens bring for each layer, if they do.
+    pub token_layers: Option<TokenLayers>,
 }
 
 impl LayerWeights {
@@ -142,7 +152,14 @@ impl LayerWeights {
         let outputs = outputs.chain(&self.feed_forward_output_norm);
         let latents = self.latents().map(|latent| &latent.norm);
         let cross = self.cross.iter().map(|cross| &cross.norm);
-        norms.chain(heads).chain(outputs).chain(latents).chain(cross)
+        let gate = self.token_gate.iter().map(|gate| &gate.norm);
+        let gate = gate.chain(self.experts.iter().flat_map(ExpertWeights::norms));
+        norms
+            .chain(heads)
+            .chain(outputs)
+            .chain(latents)
+            .chain(cross)
+            .chain(gate)
     }
 
     fn latents(&self) -> impl Iterator<Item = &LatentWeights> {
@@ -161,7 +178,8 @@ impl LayerWeights {
         let cross = cross.flat_map(|cross| [&cross.query, &cross.key_value, &cross.output]);
         let linears = [&self.query, &self.key_value, &self.output, &self.up, &self.down];
         let latents = self.latents().map(|latent| &latent.projection);
-        linears.into_iter().chain(latents).chain(cross)
+        let gate = self.token_gate.iter().flat_map(TokenGate::linears);
+        linears.into_iter().chain(latents).chain(cross).chain(gate)
     }
 
     /// Encodes the weights of the linear layers in a type.
@@ -181,6 +199,7 @@ impl LayerWeights {
             up: of(self.up),
             down: of(self.down),
             experts: self.experts.map(|experts| experts.stored_as(kind)),
+            token_gate: self.token_gate.map(|gate| gate.stored_as(kind)),
             cross: self.cross.map(|cross| CrossWeights {
                 query: of(cross.query),
                 key_value: of(cross.key_value),
@@ -264,6 +283,7 @@ impl Decoder {
             final_norm,
             head: LinearWeights::default(),
             encoder: None,
+            token_layers: None,
             model_config,
         }
     }
@@ -291,6 +311,7 @@ impl Decoder {
             final_norm: NormWeights::random(rng, width, !learned),
             head: LinearWeights::random(rng, width, model_config.vocabulary, false),
             encoder: None,
+            token_layers: None,
             model_config,
         }
     }
@@ -432,6 +453,7 @@ impl Decoder {
             encoder.inputs.positions = table(encoder.inputs.positions.take());
         }
         self.head = self.head.stored_as(kind.of_embeddings());
+        self.token_layers = self.token_layers.map(|layers| layers.stored_as(kind));
         self.layers = self
             .layers
             .into_iter()

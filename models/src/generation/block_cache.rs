@@ -65,6 +65,8 @@ struct HostBlocks {
 #[derive(Debug)]
 pub(super) struct HostCache {
     layers: Vec<RwLock<HostBlocks>>,
+    /// Which layers are local.
+    local: Vec<bool>,
     widths: EntryWidths,
 }
 
@@ -77,6 +79,8 @@ struct DeviceBlocks<M: Ops> {
 /// The pools on the device.
 pub(super) struct DeviceCache<M: Ops> {
     layers: Vec<DeviceBlocks<M>>,
+    /// Which layers are local.
+    local: Vec<bool>,
     widths: EntryWidths,
 }
 
@@ -84,7 +88,8 @@ pub(super) struct DeviceCache<M: Ops> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EntryWidths {
     act: usize,
-    kv: usize,
+    /// Of layers that are not local, and of those that are.
+    kv: [usize; 2],
     block_tokens: usize,
 }
 
@@ -92,39 +97,47 @@ impl EntryWidths {
     pub(super) fn new(model_config: &ModelConfig, block_tokens: usize) -> Self {
         Self {
             act: model_config.act_width(),
-            kv: model_config.kv_width(),
+            kv: [false, true].map(|local| model_config.kv_width_of(local)),
             block_tokens,
         }
     }
 
-    /// Elements per token.
-    pub(super) fn of(self, kind: Kind) -> usize {
+    /// Elements per token in a layer.
+    pub(super) fn of(self, kind: Kind, local: bool) -> usize {
+        let [others, own] = self.kv;
         match kind {
             Kind::Act => self.act,
-            Kind::Kv => self.kv,
+            Kind::Kv if local => own,
+            Kind::Kv => others,
         }
     }
 
-    /// Bytes of a block in one layer.
+    /// Most bytes of a block in one layer.
     pub(super) fn block_bytes(self, kind: Kind) -> u64 {
-        (self.of(kind) * self.block_tokens * size_of::<f32>()) as u64
-    }
-
-    fn elements(self, kind: Kind, number: usize, tokens: Range<usize>) -> Range<usize> {
-        let (width, first) = (self.of(kind), number * self.block_tokens);
-        (first + tokens.start) * width..(first + tokens.end) * width
+        let widest = self.of(kind, false).max(self.of(kind, true));
+        (widest * self.block_tokens * size_of::<f32>()) as u64
     }
 }
 
+/// Returns the places of a block's entries in a pool whose entries have this width.
+fn elements(width: usize, first: usize, tokens: Range<usize>) -> Range<usize> {
+    (first + tokens.start) * width..(first + tokens.end) * width
+}
+
 impl HostCache {
-    pub(super) fn new(layers: usize, capacity: Capacity, widths: EntryWidths) -> Self {
-        let zeros = |kind, blocks: usize| vec![0.0; blocks * widths.of(kind) * widths.block_tokens];
-        let blocks = || HostBlocks {
-            act: zeros(Kind::Act, capacity.host.act),
-            kv: zeros(Kind::Kv, capacity.host.kv),
+    /// Creates the pools of layers, of which some are `local`.
+    pub(super) fn new(local: &[bool], capacity: Capacity, widths: EntryWidths) -> Self {
+        let blocks = |local: &bool| {
+            let zeros =
+                |kind, blocks: usize| vec![0.0; blocks * widths.of(kind, *local) * widths.block_tokens];
+            RwLock::new(HostBlocks {
+                act: zeros(Kind::Act, capacity.host.act),
+                kv: zeros(Kind::Kv, capacity.host.kv),
+            })
         };
         Self {
-            layers: (0..layers).map(|_| RwLock::new(blocks())).collect(),
+            layers: local.iter().map(blocks).collect(),
+            local: local.to_vec(),
             widths,
         }
     }
@@ -133,9 +146,15 @@ impl HostCache {
         self.widths
     }
 
+    /// Elements per token in a layer.
+    pub(super) fn width(&self, kind: Kind, layer: usize) -> usize {
+        self.widths
+            .of(kind, self.local.get(layer).copied().unwrap_or_default())
+    }
+
     /// Bytes of a block slice in one layer.
-    pub(super) fn slice_bytes(&self, slice: &BlockSlice) -> u64 {
-        (self.widths.of(slice.block.kind) * slice.tokens * size_of::<f32>()) as u64
+    pub(super) fn slice_bytes(&self, layer: usize, slice: &BlockSlice) -> u64 {
+        (self.width(slice.block.kind, layer) * slice.tokens * size_of::<f32>()) as u64
     }
 
     /// Copies a layer's slices of one kind into the memory of `copy`, in order.
@@ -147,6 +166,7 @@ impl HostCache {
         mut copy: Vec<f32>,
     ) -> Vec<f32> {
         let wanted = slices.iter().filter(|slice| slice.block.kind == kind);
+        let width = self.width(kind, layer);
         copy.clear();
         let Some(layer) = self.layers.get(layer) else {
             return copy;
@@ -158,7 +178,7 @@ impl HostCache {
         };
         for slice in wanted {
             let tokens = slice.from..slice.from + slice.tokens;
-            let range = self.widths.elements(kind, slice.block.number, tokens);
+            let range = elements(width, slice.block.number * self.widths.block_tokens, tokens);
             copy.extend_from_slice(pool.get(range).unwrap_or_default());
         }
         copy
@@ -166,11 +186,12 @@ impl HostCache {
 
     /// Writes entries into a block, starting at token `at`.
     fn write(&self, layer: usize, block: Block, at: usize, values: &[f32]) {
+        let width = self.width(block.kind, layer);
         let Some(layer) = self.layers.get(layer) else {
             return;
         };
-        let tokens = values.len() / self.widths.of(block.kind).max(1);
-        let range = self.widths.elements(block.kind, block.number, at..at + tokens);
+        let tokens = values.len() / width.max(1);
+        let range = elements(width, block.number * self.widths.block_tokens, at..at + tokens);
         let mut blocks = layer.write().unwrap_or_else(PoisonError::into_inner);
         let pool = match block.kind {
             Kind::Act => &mut blocks.act,
@@ -183,14 +204,16 @@ impl HostCache {
 }
 
 impl<M: Ops> DeviceCache<M> {
-    pub(super) fn new(layers: usize, capacity: Capacity, widths: EntryWidths) -> Self {
+    /// Creates the pools of layers, of which some are `local`.
+    pub(super) fn new(local: &[bool], capacity: Capacity, widths: EntryWidths) -> Self {
         let empty = |count: usize| std::iter::repeat_with(|| None).take(count).collect();
         let blocks = || DeviceBlocks {
             act: empty(capacity.device.act),
             kv: empty(capacity.device.kv),
         };
         Self {
-            layers: (0..layers).map(|_| blocks()).collect(),
+            layers: local.iter().map(|_| blocks()).collect(),
+            local: local.to_vec(),
             widths,
         }
     }
@@ -206,7 +229,8 @@ impl<M: Ops> DeviceCache<M> {
     }
 
     fn write(&mut self, ops: &M, layer: usize, block: Block, at: usize, source: Span<'_, M::Matrix>) {
-        let width = self.widths.of(block.kind);
+        let local = self.local.get(layer).copied().unwrap_or_default();
+        let width = self.widths.of(block.kind, local);
         let tokens = self.widths.block_tokens;
         let slot = self.layers.get_mut(layer).and_then(|blocks| {
             let pool = match block.kind {
@@ -262,7 +286,7 @@ pub(super) fn store<M: Ops>(
         match block.place {
             Place::Device => device.write(ops, layer, block, at, source),
             Place::Host => {
-                let width = host.widths.of(block.kind);
+                let width = host.width(block.kind, layer);
                 let values = ops.values(matrix)?;
                 let rows = source.from * width..(source.from + count) * width;
                 host.write(layer, block, at, values.get(rows).unwrap_or_default());

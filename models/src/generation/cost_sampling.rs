@@ -142,7 +142,7 @@ impl<M: Ops> Engine<M> {
         let ctx = self.ctx();
         let (ops, model_config) = (ctx.ops, ctx.model_config);
         let mut x = ops.upload(vec![0.1; requests * model_config.width], model_config.width);
-        let width = model_config.kv_width();
+        let width = model_config.kv_width_of(layer.local);
         let kvs = [(); COPIES].map(|()| ops.upload(vec![0.1; requests * tokens * width], width));
         let mut rotation = kvs.iter().cycle();
         let positions = vec![tokens.min(model_config.context.saturating_sub(1)); requests];

@@ -63,6 +63,7 @@ impl<M: Ops> DeviceEncoder<M> {
             ops,
             model_config,
             position_bias: self.position_bias.as_ref(),
+            token_input: None,
         };
         let positions: Vec<usize> = counts.iter().flat_map(|count| 0..*count).collect();
         let new_kv = layer.project(ctx, x, &positions);

@@ -15,6 +15,7 @@ use super::link::Link;
 use super::output_head::OutputHead;
 use super::sampling::SampledToken;
 use super::sequence::Sequence;
+use super::token_layers::DeviceTokenLayers;
 use super::transfer::Buffer;
 use crate::decoder::weights::{Decoder, ModelConfig};
 use crate::ops::{Ops, RelativeBias};
@@ -87,6 +88,10 @@ pub struct Engine<M: Ops> {
     /// The encoder's layers, followed by the decoder's.
     pub(super) placements: Vec<LayerPlacement<M>>,
     pub(super) encoder: Option<DeviceEncoder<M>>,
+    /// What tokens bring for each layer, if they do.
+    pub(super) token_layers: Option<DeviceTokenLayers<M>>,
+    /// Whether layers reuse keys and values of earlier ones.
+    pub(super) reuses_kv: bool,
     /// Position bias of the decoder, if positions are relative.
     pub(super) position_bias: Option<M::Matrix>,
     /// The decoder's first layer, if it is streamed and was loaded at the end of the last step.
@@ -124,6 +129,8 @@ impl<M: Ops> Engine<M> {
         let epsilon = decoder.model_config.epsilon;
         let layers = std::mem::take(&mut decoder.layers);
         let count = layers.len();
+        let local: Vec<bool> = layers.iter().map(|layer| layer.local).collect();
+        let reuses_kv = layers.iter().any(|layer| layer.reuses_kv);
         let mut encoder = decoder.encoder.take();
         let read = encoder
             .as_mut()
@@ -146,11 +153,14 @@ impl<M: Ops> Engine<M> {
         });
         let placements: Vec<LayerPlacement<M>> = placements.collect();
         let head = OutputHead::take(&ops, &mut decoder);
+        let token_layers = decoder.token_layers.take();
+        let token_layers = token_layers.map(|layers| DeviceTokenLayers::new(&ops, layers, epsilon, kind));
         let position_bias = decoder.model_config.relative_bias.as_ref();
         let gains_bytes = position_bias.map_or(0, |position_bias| {
             size_of_val(position_bias.values.as_slice()) as u64
         });
         device_memory.resident += head.bytes + gains_bytes + encoder.as_ref().map_or(0, DeviceEncoder::bytes);
+        device_memory.resident += token_layers.as_ref().map_or(0, |layers| layers.bytes);
         device_memory.check(config.device_bytes)?;
         let norm = decoder.final_norm.clone();
         let widths = EntryWidths::new(&decoder.model_config, config.block_tokens.max(1));
@@ -159,6 +169,8 @@ impl<M: Ops> Engine<M> {
             |position_bias: &RelativeBias| ops.upload(position_bias.values.clone(), position_bias.width());
         Ok(Self {
             position_bias: position_bias.map(upload),
+            token_layers,
+            reuses_kv,
             final_norm: ops.norm(norm.gamma, norm.beta, epsilon),
             head,
             prefetched: None,
@@ -172,8 +184,8 @@ impl<M: Ops> Engine<M> {
             encoder,
             policy: config.planned.map(Policy::new),
             space: space(&config),
-            host: HostCache::new(count, config.capacity, widths),
-            device: DeviceCache::new(count, config.capacity, widths),
+            host: HostCache::new(&local, config.capacity, widths),
+            device: DeviceCache::new(&local, config.capacity, widths),
             buffers: Vec::new(),
             links: [link(), link()],
             sequences: BTreeMap::new(),
@@ -199,6 +211,7 @@ impl<M: Ops> Engine<M> {
             ops: &self.ops,
             model_config: &self.decoder.model_config,
             position_bias: self.position_bias.as_ref(),
+            token_input: None,
         }
     }
 

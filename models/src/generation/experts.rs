@@ -2,7 +2,7 @@
 
 use super::host_layer::LinearShape;
 use crate::decoder::routing::Routing;
-use crate::decoder::weights::{ExpertWeights, LinearWeights, ModelConfig};
+use crate::decoder::weights::{ExpertWeights, LinearWeights, ModelConfig, NormWeights};
 use crate::ops::{Ops, OpsError, Span};
 use crate::precision::WeightType;
 
@@ -14,6 +14,21 @@ pub(super) struct Experts<M: Ops> {
     /// Up and down projection of each.
     projections: Vec<[M::Linear; 2]>,
     shared_gate: Option<M::Linear>,
+    /// Factor of each expert's output; empty if there are none.
+    scales: Vec<f32>,
+    beside: Option<BesideNorms<M>>,
+}
+
+/// Norms of experts that run beside the feed-forward layer.
+struct BesideNorms<M: Ops> {
+    /// Of the router's input.
+    router: M::Norm,
+    /// Of the experts' input.
+    input: M::Norm,
+    /// Of their output.
+    output: M::Norm,
+    /// Of the feed-forward layer's output.
+    dense: M::Norm,
 }
 
 /// Sizes of the linear layers of a layer's experts, in the order of transfer.
@@ -23,6 +38,8 @@ pub(super) struct ExpertShape {
     correction: Vec<f32>,
     experts: Vec<[LinearShape; 2]>,
     shared_gate: Option<LinearShape>,
+    scales: Vec<f32>,
+    beside: Option<([NormWeights; 4], f32)>,
 }
 
 /// Tokens that use an expert.
@@ -37,7 +54,7 @@ impl ExpertShape {
     /// Stores the linear layers; the experts get weights of this type, router and gate stay f32.
     pub(super) fn new(
         weights: ExpertWeights,
-        kind: WeightType,
+        (kind, epsilon): (WeightType, f32),
         store: &mut impl FnMut(LinearWeights, WeightType) -> LinearShape,
     ) -> Self {
         let router = store(weights.router, WeightType::F32);
@@ -49,11 +66,17 @@ impl ExpertShape {
             correction: weights.correction,
             experts,
             shared_gate,
+            scales: weights.scales,
+            beside: weights.beside.map(|norms| (norms, epsilon)),
         }
     }
 
     /// Builds the linear layers on the device, in the order in which they were stored.
-    pub(super) fn experts<M: Ops>(&self, linear: &mut impl FnMut(LinearShape) -> M::Linear) -> Experts<M> {
+    pub(super) fn experts<M: Ops>(
+        &self,
+        ops: &M,
+        linear: &mut impl FnMut(LinearShape) -> M::Linear,
+    ) -> Experts<M> {
         let router = linear(self.router);
         let experts = self.experts.iter();
         let projections = experts.map(|parts| parts.map(&mut *linear)).collect();
@@ -62,12 +85,24 @@ impl ExpertShape {
             correction: self.correction.clone(),
             projections,
             shared_gate: self.shared_gate.map(linear),
+            scales: self.scales.clone(),
+            beside: self.beside.clone().map(|(norms, epsilon)| {
+                let [router, input, output, dense] =
+                    norms.map(|NormWeights { gamma, beta }| ops.norm(gamma, beta, epsilon));
+                BesideNorms {
+                    router,
+                    input,
+                    output,
+                    dense,
+                }
+            }),
         }
     }
 }
 
 impl<M: Ops> Experts<M> {
-    /// Computes the layer's output for the rows `input`. `shared` is the output of the shared expert, if there is one.
+    /// Computes the layer's output for the rows `input`, the normalised hidden vectors `x`. `shared` is the output of the shared
+    /// expert, if there is one.
     ///
     /// # Errors
     /// [`OpsError`] if the device fails.
@@ -75,15 +110,38 @@ impl<M: Ops> Experts<M> {
         &self,
         ops: &M,
         model_config: &ModelConfig,
-        input: &M::Matrix,
+        [x, input]: [&M::Matrix; 2],
+        shared: Option<M::Matrix>,
+    ) -> Result<M::Matrix, OpsError> {
+        let Some(norms) = &self.beside else {
+            return self.chosen(ops, model_config, [input, input], shared);
+        };
+        let [scored, read] = [&norms.router, &norms.input].map(|norm| ops.normalise(x, norm));
+        let chosen = self.chosen(ops, model_config, [&scored, &read], None)?;
+        let mut output = ops.normalise(&chosen, &norms.output);
+        if let Some(dense) = shared {
+            ops.add(&mut output, &ops.normalise(&dense, &norms.dense));
+        }
+        Ok(output)
+    }
+
+    /// Computes the experts that the router chooses by the rows `rated`, on the rows `input`, and adds the shared one.
+    fn chosen(
+        &self,
+        ops: &M,
+        model_config: &ModelConfig,
+        [rated, input]: [&M::Matrix; 2],
         shared: Option<M::Matrix>,
     ) -> Result<M::Matrix, OpsError> {
         let (width, routing) = (model_config.width, model_config.routing.unwrap_or_default());
         let count = self.projections.len();
-        let scores = ops.multiply(input, &self.router);
+        let scores = ops.multiply(rated, &self.router);
         let scores = ops.values(&scores)?;
         let rows = scores.len() / count.max(1);
-        let groups = groups(&scores, &self.correction, count, routing);
+        let mut groups = groups(&scores, &self.correction, count, routing);
+        for (group, scale) in groups.iter_mut().zip(&self.scales) {
+            group.factors.iter_mut().for_each(|factor| *factor *= scale);
+        }
         let mut output = ops.upload(vec![0.0; rows * width], width);
         // Always in the order of the experts, so that a token's sum does not depend on the batch.
         for ([up, down], group) in self.projections.iter().zip(&groups) {
@@ -96,8 +154,18 @@ impl<M: Ops> Experts<M> {
                 count: 1,
             });
             let tokens = ops.gather(&spans.collect::<Vec<_>>(), width);
+            let count = group.tokens.len();
+            let ones = vec![1.0; if routing.scales_inputs { count } else { 0 }];
+            let (tokens, factors) = if routing.scales_inputs {
+                let places: Vec<usize> = (0..count).collect();
+                let mut scaled = ops.upload(vec![0.0; count * width], width);
+                ops.add_scaled(&mut scaled, &tokens, &places, &group.factors);
+                (scaled, &ones)
+            } else {
+                (tokens, &group.factors)
+            };
             let computed = ops.feed_forward(&tokens, [up, down], model_config.activation, model_config.gated);
-            ops.add_scaled(&mut output, &computed, &group.tokens, &group.factors);
+            ops.add_scaled(&mut output, &computed, &group.tokens, factors);
         }
         if let Some(shared) = shared {
             let all: Vec<usize> = (0..rows).collect();

@@ -10,7 +10,7 @@ use crate::checkpoint::Checkpoint;
 use crate::ops::Ops;
 
 /// At least one per architecture; several where it has variants.
-pub(super) const DECODERS: [&str; 67] = [
+pub(super) const DECODERS: [&str; 76] = [
     "gpt2",
     "opt",
     "llama",
@@ -78,6 +78,15 @@ pub(super) const DECODERS: [&str; 67] = [
     "mistral-awq",
     "llama-nf4",
     "phi3-int8",
+    "gemma3-vision",
+    "mistral3",
+    "qwen2-5-vl",
+    "qwen3-vl-moe",
+    "smolvlm",
+    "llama4",
+    "gemma4",
+    "gemma4-small",
+    "gemma4-moe",
 ];
 
 /// A prompt and the results of transformers.

@@ -33,6 +33,11 @@ pub(super) struct MiniBatch<M: Ops> {
     pub(super) source: Option<M::Matrix>,
     /// Block slices to transfer.
     pub(super) loaded: Vec<BlockSlice>,
+    /// What the new tokens bring for each of the decoder's layers; empty if they bring nothing.
+    pub(super) token_inputs: Vec<M::Matrix>,
+    /// Keys and values of the last layers that computed their own: the last that is not local, and the last that is. Only if
+    /// later layers reuse them.
+    pub(super) kept: [Option<NewKv<M>>; 2],
 }
 
 /// Result of a pass.
@@ -53,6 +58,8 @@ pub(super) struct ForwardPass<'a, M: Ops> {
     pub(super) encoder: Option<&'a DeviceEncoder<M>>,
     /// Position bias of the decoder.
     pub(super) position_bias: Option<&'a M::Matrix>,
+    /// Whether layers of the decoder reuse keys and values of earlier ones.
+    pub(super) reuses_kv: bool,
     pub(super) host: &'a HostCache,
     pub(super) space: &'a BlockSpace,
     /// Links to the device, and back.
@@ -73,7 +80,8 @@ struct TransferReceiver<M: Ops> {
 
 /// New cache entries of a mini-batch in a layer.
 struct LayerOutput<M: Ops> {
-    new_kv: NewKv<M>,
+    /// `None` if they are those that the mini-batch keeps.
+    new_kv: Option<NewKv<M>>,
     /// Keys and values of prompts that the encoder has read in this pass.
     source: Option<M::Matrix>,
 }
@@ -208,7 +216,13 @@ impl<M: Ops> ForwardPass<'_, M> {
                 if let Some(staged) = staged {
                     let _ = arrivals.free_blocks.send(staged.free(self.ops));
                 }
-                stored += self.store(device, index, batch, &output)?;
+                stored += self.store(device, (index, layer.local), batch, &output)?;
+                if self.reuses_kv
+                    && let Some(new_kv) = output.new_kv
+                    && let Some(kept) = batch.kept.get_mut(usize::from(layer.local))
+                {
+                    *kept = Some(new_kv);
+                }
             }
             if matches!(placement, LayerPlacement::Streamed(_)) {
                 let _ = arrivals.free_weights.send(());
@@ -248,6 +262,8 @@ impl<M: Ops> ForwardPass<'_, M> {
             entries,
             x,
             positions,
+            token_inputs,
+            kept,
             ..
         } = batch;
         let (ops, model_config) = (self.ops, self.model_config);
@@ -255,6 +271,7 @@ impl<M: Ops> ForwardPass<'_, M> {
             ops,
             model_config,
             position_bias: self.position_bias,
+            token_input: token_inputs.get(index),
         };
         let context = CachedContext {
             entries,
@@ -262,7 +279,15 @@ impl<M: Ops> ForwardPass<'_, M> {
             device,
             layer: index,
         };
-        let new_kv = layer.project(ctx, x, positions);
+        let kept = kept.get(usize::from(layer.local)).and_then(Option::as_ref);
+        let kept = kept.filter(|_| layer.reuses_kv);
+        let (mut own, read) = (None, kept.map(|_| layer.input(ctx, x, positions)));
+        let new_kv = match kept {
+            Some(kept) => kept,
+            None => &*own.insert(layer.project(ctx, x, positions)),
+        };
+        // Queries are those of the layer's own input.
+        let act = read.as_ref().unwrap_or(&new_kv.act);
         let generated = context.generate(
             ops,
             model_config.act_width(),
@@ -280,10 +305,10 @@ impl<M: Ops> ForwardPass<'_, M> {
             source = context.prompt_kv(ops, model_config, cross, encoded);
             cross_spans = context.prompts(source.as_ref(), encoded.is_some());
         }
-        layer.forward(ctx, x, positions, &new_kv.act, &self_spans, &cross_spans)?;
+        layer.forward(ctx, x, positions, act, &self_spans, &cross_spans)?;
         drop((self_spans, cross_spans));
         Ok(LayerOutput {
-            new_kv,
+            new_kv: own,
             source: source.filter(|_| encoded.is_some()),
         })
     }
@@ -292,10 +317,14 @@ impl<M: Ops> ForwardPass<'_, M> {
     fn store(
         &self,
         device: &mut DeviceCache<M>,
-        index: usize,
+        (index, local): (usize, bool),
         batch: &MiniBatch<M>,
         output: &LayerOutput<M>,
     ) -> Result<u64, EngineError> {
+        let kept = batch.kept.get(usize::from(local)).and_then(Option::as_ref);
+        let Some(new_kv) = output.new_kv.as_ref().or(kept) else {
+            return Ok(0);
+        };
         let began = Instant::now();
         let mut bytes = 0;
         let mut put = |entry: &BatchEntry, places: Range<usize>, from: &mut usize, rows| {
@@ -306,12 +335,7 @@ impl<M: Ops> ForwardPass<'_, M> {
         };
         let (mut from, mut from_source) = (0, 0);
         for entry in &batch.entries {
-            put(
-                entry,
-                entry.places(),
-                &mut from,
-                [&output.new_kv.act, &output.new_kv.kv],
-            )?;
+            put(entry, entry.places(), &mut from, [&new_kv.act, &new_kv.kv])?;
             if let (Some(encoded), Some(kv)) = (&batch.source, &output.source) {
                 put(entry, 0..entry.encoded(), &mut from_source, [encoded, kv])?;
             }

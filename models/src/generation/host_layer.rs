@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use super::cross_attention::CrossAttention;
 use super::experts::ExpertShape;
-use super::layer::{Layer, Projection};
-use crate::decoder::weights::{CrossWeights, LatentWeights, LayerWeights, LinearWeights, NormWeights};
+use super::layer::{DeviceTokenGate, Layer, Projection};
+use crate::decoder::weights::{
+    CrossWeights, LatentWeights, LayerWeights, LinearWeights, NormWeights, TokenGate,
+};
 use crate::ops::{Activation, Ops, PreparedWeight, from_words, to_words};
 use crate::precision::WeightType;
 
@@ -35,8 +37,11 @@ struct Shape {
     experts: Option<ExpertShape>,
     /// The cross-attention's linear layers, if there is one.
     cross: Option<[LinearShape; 3]>,
+    /// The linear layers of what reads the tokens' inputs, if there is one.
+    token_gate: Option<[LinearShape; 2]>,
+    reuses_kv: bool,
     /// Which norms exist, and whether they have offsets. The last two are those of latent vectors.
-    norms: [Option<bool>; 11],
+    norms: [Option<bool>; 13],
     epsilon: f32,
 }
 
@@ -89,6 +94,13 @@ impl HostLayer {
             tensors: Vec::new(),
         };
         let (cross_norm, cross) = weights.cross.map(parts).unzip();
+        let split_gate = |gate: TokenGate| (gate.norm, [gate.gate, gate.projection]);
+        let (token_norm, token_gate) = weights.token_gate.map(split_gate).unzip();
+        let width = weights.output.outputs;
+        let output_scale = weights.output_scale.map(|scale| NormWeights {
+            gamma: vec![scale; width],
+            beta: None,
+        });
         let (query_norm, key_norm, factors) = match weights.head_norms {
             Some(norms) => (Some(norms.query), Some(norms.key), norms.factors),
             None => (None, None, None),
@@ -109,6 +121,8 @@ impl HostLayer {
             weights.feed_forward_output_norm,
             weights.feed_forward_norm,
             cross_norm,
+            token_norm,
+            output_scale,
             query_latent_norm,
             key_value_latent_norm,
         ];
@@ -124,9 +138,13 @@ impl HostLayer {
         let dense = (weights.down.outputs > 0).then_some([weights.up, weights.down]);
         let dense = dense.map(|linears| linears.map(|linear| store.linear(linear, kind)));
         let cross = cross.map(|linears| linears.map(|linear| store.linear(linear, kind)));
+        let token_gate = token_gate.map(|linears| linears.map(|linear| store.linear(linear, kind)));
         let experts = weights.experts;
-        let experts = experts
-            .map(|experts| ExpertShape::new(experts, kind, &mut |linear, kind| store.linear(linear, kind)));
+        let experts = experts.map(|experts| {
+            ExpertShape::new(experts, (kind, epsilon), &mut |linear, kind| {
+                store.linear(linear, kind)
+            })
+        });
         Self {
             tensors: store.tensors,
             shape: Arc::new(Shape {
@@ -138,6 +156,8 @@ impl HostLayer {
                 has_sinks,
                 experts,
                 cross,
+                token_gate,
+                reuses_kv: weights.reuses_kv,
                 norms,
                 epsilon,
             }),
@@ -170,6 +190,8 @@ impl HostLayer {
             has_sinks,
             ref experts,
             cross,
+            token_gate,
+            reuses_kv,
             norms,
             epsilon,
         } = *self.shape;
@@ -190,6 +212,8 @@ impl HostLayer {
             feed_forward_output_norm,
             feed_forward_norm,
             cross_norm,
+            token_norm,
+            output_scale,
         ] = norms.map(|shifts| norm(shifts, epsilon));
         let latent_norms = [query_latent_norm, key_value_latent_norm];
         let [query_latent_norm, key_value_latent_norm] =
@@ -216,7 +240,15 @@ impl HostLayer {
                 output,
             }
         });
-        let experts = experts.as_ref().map(|shape| shape.experts(&mut linear));
+        let token_gate = token_norm.zip(token_gate).map(|(norm, linears)| {
+            let [gate, projection] = linears.map(&mut linear);
+            DeviceTokenGate {
+                gate,
+                projection,
+                norm,
+            }
+        });
+        let experts = experts.as_ref().map(|shape| shape.experts(ops, &mut linear));
         Layer {
             local,
             attention_norm,
@@ -241,6 +273,9 @@ impl HostLayer {
             experts,
             feed_forward_output_norm,
             cross,
+            token_gate,
+            output_scale,
+            reuses_kv,
         }
     }
 

@@ -3,7 +3,7 @@
 use super::cross_attention::CrossAttention;
 use super::experts::Experts;
 use crate::decoder::weights::{ModelConfig, OutputNorms, Parallel, QueryKeyNorm};
-use crate::ops::{Activation, AttentionSpans, Ops, OpsError, ScoreRules, Span};
+use crate::ops::{Activation, AttentionSpans, Heads, Ops, OpsError, ScoreRules, Span};
 
 /// Context shared by all layers: operations, model configuration, position bias.
 pub(super) struct LayerContext<'a, M: Ops> {
@@ -11,6 +11,8 @@ pub(super) struct LayerContext<'a, M: Ops> {
     pub(super) model_config: &'a ModelConfig,
     /// Position bias, if positions are relative.
     pub(super) position_bias: Option<&'a M::Matrix>,
+    /// What the tokens bring for the layer, if they do.
+    pub(super) token_input: Option<&'a M::Matrix>,
 }
 
 impl<M: Ops> Clone for LayerContext<'_, M> {
@@ -38,6 +40,18 @@ pub(super) struct Layer<M: Ops> {
     pub(super) experts: Option<Experts<M>>,
     pub(super) feed_forward_output_norm: Option<M::Norm>,
     pub(super) cross: Option<CrossAttention<M>>,
+    pub(super) token_gate: Option<DeviceTokenGate<M>>,
+    /// Factors of the layer's output.
+    pub(super) output_scale: Option<M::Norm>,
+    /// Whether keys and values are those of an earlier layer.
+    pub(super) reuses_kv: bool,
+}
+
+/// How a layer reads what tokens bring for it.
+pub(super) struct DeviceTokenGate<M: Ops> {
+    pub(super) gate: M::Linear,
+    pub(super) projection: M::Linear,
+    pub(super) norm: M::Norm,
 }
 
 /// A projection to queries, or to keys and values.
@@ -52,19 +66,26 @@ pub(super) struct Projection<M: Ops> {
 }
 
 impl<M: Ops> Projection<M> {
-    /// Projects the attention's input to rows that begin with `heads` heads of queries or keys, which are normalised and
+    /// Projects the attention's input to rows that begin with the heads of queries, or of `keys`, which are normalised and
     /// rotated.
     fn project(
         &self,
         ctx: LayerContext<'_, M>,
         input: &M::Matrix,
-        heads: usize,
+        keys: bool,
         local: bool,
         positions: &[usize],
     ) -> M::Matrix {
         let LayerContext {
             ops, model_config, ..
         } = ctx;
+        let Heads {
+            queries,
+            keys: count,
+            head_dim,
+            ..
+        } = *model_config.heads_of(local);
+        let heads = if keys { count } else { queries };
         let mut rows = match &self.latent {
             Some((projection, norm)) => {
                 let mut latent = ops.multiply(input, projection);
@@ -76,7 +97,8 @@ impl<M: Ops> Projection<M> {
         let normalise = |rows: &mut M::Matrix| {
             if let Some(norm) = &self.norm {
                 let [parts, _] = model_config.query_key_norm.parts(heads);
-                ops.normalise_heads(rows, parts, norm);
+                let values = keys && model_config.query_key_norm == QueryKeyNorm::EachHeadAndValue;
+                ops.normalise_heads(rows, if values { 2 * parts } else { parts }, norm);
             }
             if let Some(factors) = &self.factors {
                 ops.scale(rows, factors);
@@ -90,7 +112,7 @@ impl<M: Ops> Projection<M> {
             rows = ops.activate(rows, Activation::Clamp(clip), false);
         }
         if let Some(rotary) = model_config.rotary_of(local) {
-            ops.rotate(&mut rows, heads, model_config.heads.head_dim, rotary, positions);
+            ops.rotate(&mut rows, heads, head_dim, rotary, positions);
         }
         if after {
             normalise(&mut rows);
@@ -115,13 +137,12 @@ impl<M: Ops> Layer<M> {
         acts: &M::Matrix,
         positions: &[usize],
     ) -> M::Matrix {
-        let keys = ctx.model_config.heads.keys;
-        self.keys_values.project(ctx, acts, keys, self.local, positions)
+        self.keys_values.project(ctx, acts, true, self.local, positions)
     }
 
-    /// Computes the cache entries of a mini-batch's new tokens.
-    pub(super) fn project(&self, ctx: LayerContext<'_, M>, x: &M::Matrix, positions: &[usize]) -> NewKv<M> {
-        let act = if let Some(norm) = &self.attention_norm {
+    /// Computes the input of the projections for a mini-batch's new tokens.
+    pub(super) fn input(&self, ctx: LayerContext<'_, M>, x: &M::Matrix, positions: &[usize]) -> M::Matrix {
+        if let Some(norm) = &self.attention_norm {
             ctx.ops.normalise(x, norm)
         } else {
             let all = Span {
@@ -130,7 +151,12 @@ impl<M: Ops> Layer<M> {
                 count: positions.len(),
             };
             ctx.ops.gather(&[all], ctx.model_config.width)
-        };
+        }
+    }
+
+    /// Computes the cache entries of a mini-batch's new tokens.
+    pub(super) fn project(&self, ctx: LayerContext<'_, M>, x: &M::Matrix, positions: &[usize]) -> NewKv<M> {
+        let act = self.input(ctx, x, positions);
         let kv = self.generate(ctx, &act, positions);
         NewKv { act, kv }
     }
@@ -154,12 +180,12 @@ impl<M: Ops> Layer<M> {
             ops,
             model_config,
             position_bias,
+            token_input,
         } = ctx;
-        let heads = &model_config.heads;
-        let mut query = self
-            .queries
-            .project(ctx, act, heads.queries, self.local, positions);
-        if let Some(growth) = model_config.query_growth {
+        let heads = model_config.heads_of(self.local);
+        let mut query = self.queries.project(ctx, act, false, self.local, positions);
+        let growth = model_config.query_growth;
+        if let Some(growth) = growth.filter(|growth| growth.is_local || !self.local) {
             let factors: Vec<f32> = positions.iter().map(|position| growth.at(*position)).collect();
             let rows: Vec<usize> = (0..positions.len()).collect();
             let zeros = vec![0.0; rows.len() * heads.query_width()];
@@ -170,6 +196,7 @@ impl<M: Ops> Layer<M> {
         let rules = ScoreRules {
             position_bias,
             window: model_config.window_of(self.local),
+            chunk: model_config.chunk_of(self.local),
             softcap: model_config.score_softcap,
             sinks: self.sinks.as_ref(),
         };
@@ -202,11 +229,21 @@ impl<M: Ops> Layer<M> {
             ops.feed_forward(input, [up, down], activation, model_config.gated)
         });
         let output = match &self.experts {
-            Some(experts) => Some(experts.forward(ops, model_config, input, dense)?),
+            Some(experts) => Some(experts.forward(ops, model_config, [&*x, input], dense)?),
             None => dense,
         };
         if let Some(output) = output {
             add(x, output, self.feed_forward_output_norm.as_ref());
+        }
+        if let Some((token_gate, input)) = self.token_gate.as_ref().zip(token_input) {
+            let gate = ops.multiply(x, &token_gate.gate);
+            let mut gated = ops.activate(gate, model_config.activation, false);
+            ops.times(&mut gated, input);
+            let read = ops.multiply(&gated, &token_gate.projection);
+            ops.add(x, &ops.normalise(&read, &token_gate.norm));
+        }
+        if let Some(scale) = &self.output_scale {
+            ops.scale(x, scale);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use super::config::{block_bytes, split_for};
 use super::cost_sampling::Workload;
 use super::engine::Engine;
 use super::error::EngineError;
-use crate::decoder::weights::{Decoder, Encoder, TokenInputs};
+use crate::decoder::weights::{Decoder, Encoder, TokenInputs, TokenLayers};
 use crate::ops::Ops;
 use crate::precision::Table;
 
@@ -106,6 +106,12 @@ fn largest_layer(decoder: &Decoder) -> Decoder {
         layers: largest.cloned().into_iter().collect(),
         final_norm: decoder.final_norm.clone(),
         head: decoder.head.clone(),
+        token_layers: decoder.token_layers.as_ref().map(|layers| TokenLayers {
+            table: Table::default(),
+            projection: layers.projection.clone(),
+            norm: layers.norm.clone(),
+            ..*layers
+        }),
         encoder: decoder.encoder.as_ref().map(|encoder| Encoder {
             layers: Vec::new(),
             inputs: TokenInputs::default(),

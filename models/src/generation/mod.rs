@@ -18,6 +18,7 @@
 //! | `sampling`, `sampling_options`, `penalties` | the next token, and its parameters |
 //! | `detokenizer` | tokens as text |
 //! | `output_head` | the projection to logits, which may hold the embedding |
+//! | `token_layers` | what tokens bring for each layer |
 //! | `slice` | a slice of a decoder's layers, for models over several workers |
 
 mod block_cache;
@@ -45,6 +46,7 @@ mod sampling_options;
 mod sequence;
 pub(crate) mod slice;
 mod step;
+mod token_layers;
 mod token_rules;
 mod transfer;
 

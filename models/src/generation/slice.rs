@@ -143,6 +143,7 @@ impl<M: Ops> DecoderSlice<M> {
             ops: &self.ops,
             model_config: &self.decoder.model_config,
             position_bias: self.position_bias.as_ref(),
+            token_input: None,
         };
         let positions: Vec<usize> = lengths.iter().flat_map(|length| 0..*length).collect();
         for layer in &self.layers {

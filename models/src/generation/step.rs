@@ -46,7 +46,7 @@ impl<M: Ops> Engine<M> {
             .into_iter()
             .filter_map(|request| self.entry_of(request, prefill))
             .collect();
-        let mut batches = self.mini_batches(entries);
+        let mut batches = self.mini_batches(entries)?;
         report.mini_batches = batches.len();
         if !batches.is_empty() {
             let prediction = self.predict(&batches);
@@ -149,7 +149,7 @@ impl<M: Ops> Engine<M> {
             new,
             slices: Vec::new(),
         };
-        let mut batches = [self.mini_batch(vec![entry], |_| tokens)];
+        let mut batches = [self.mini_batch(vec![entry], |_| tokens)?];
         self.run_layers(&mut batches, &mut Traffic::default())?;
         let mut rows = Vec::new();
         for batch in &batches {
@@ -180,7 +180,7 @@ impl<M: Ops> Engine<M> {
         })
     }
 
-    fn mini_batches(&self, entries: Vec<BatchEntry>) -> Vec<MiniBatch<M>> {
+    fn mini_batches(&self, entries: Vec<BatchEntry>) -> Result<Vec<MiniBatch<M>>, OpsError> {
         let groups = if !self.config.mini_batches {
             vec![(0..entries.len()).collect()]
         } else if entries.iter().any(|entry| entry.cached > 0) {
@@ -215,21 +215,34 @@ impl<M: Ops> Engine<M> {
     }
 
     /// Builds a mini-batch with the embedded tokens of its requests.
-    fn mini_batch<'a>(&self, entries: Vec<BatchEntry>, text: impl Fn(u64) -> &'a [u32]) -> MiniBatch<M> {
+    fn mini_batch<'a>(
+        &self,
+        entries: Vec<BatchEntry>,
+        text: impl Fn(u64) -> &'a [u32],
+    ) -> Result<MiniBatch<M>, OpsError> {
         let (mut vectors, mut positions, mut source) = (Vec::new(), Vec::new(), Vec::new());
+        let mut new_tokens = Vec::new();
         for entry in &entries {
             let (tokens, places) = (text(entry.request), entry.places());
             let first = places.start - entry.source;
             let new = tokens.get(places).unwrap_or_default();
             vectors.extend(self.embed(new, first));
+            new_tokens.extend_from_slice(new);
             positions.extend(first..first + new.len());
             let prompt = tokens.get(..entry.encoded()).unwrap_or_default();
             source.extend(self.embed_prompt(prompt));
         }
         let loaded = entries.iter().flat_map(|entry| &entry.slices);
         let upload = |vectors| self.ops.upload(vectors, self.decoder.model_config.width);
-        MiniBatch {
-            x: upload(vectors),
+        let x = upload(vectors);
+        let token_inputs = match &self.token_layers {
+            Some(layers) => layers.inputs(&self.ops, &new_tokens, &x)?,
+            None => Vec::new(),
+        };
+        Ok(MiniBatch {
+            x,
+            token_inputs,
+            kept: [None, None],
             positions,
             source: (!source.is_empty()).then(|| upload(source)),
             loaded: loaded
@@ -237,7 +250,7 @@ impl<M: Ops> Engine<M> {
                 .copied()
                 .collect(),
             entries,
-        }
+        })
     }
 
     fn embed(&self, tokens: &[u32], first: usize) -> Vec<f32> {
@@ -265,6 +278,7 @@ impl<M: Ops> Engine<M> {
             placements: &self.placements,
             encoder: self.encoder.as_ref(),
             position_bias: self.position_bias.as_ref(),
+            reuses_kv: self.reuses_kv,
             host: &self.host,
             space: &self.space,
             links: &self.links,

@@ -118,6 +118,8 @@ pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
             model_config.query_growth = Some(QueryGrowth {
                 rate: 0.3,
                 context: 6,
+                from: 0,
+                is_local: true,
             });
             (model_config.no_input_norms, model_config.output_norms) = (true, OutputNorms::Sums);
             return Decoder::random(model_config, layers, seed).with_random_latents(seed + 1);

@@ -146,13 +146,13 @@ pub(super) fn stage<M: Ops>(
 ) -> StagedBlocks<M> {
     let mut bring = |kind: Kind, memory: Vec<f32>| {
         let wanted = slices.iter().filter(|slice| slice.block.kind == kind);
-        let bytes: u64 = wanted.map(|slice| host.slice_bytes(slice)).sum();
+        let bytes: u64 = wanted.map(|slice| host.slice_bytes(layer, slice)).sum();
         match kind {
             Kind::Act => traffic.act += bytes,
             Kind::Kv => traffic.kv += bytes,
         }
         link.transfer(bytes, || {
-            ops.upload(host.copy(layer, kind, slices, memory), host.widths().of(kind))
+            ops.upload(host.copy(layer, kind, slices, memory), host.width(kind, layer))
         })
     };
     // Activations first: computing can start on them, while keys and values are needed later.

@@ -93,6 +93,13 @@ fn chained_slices_equal_the_whole_model() {
         "deepseek-v3-fp8",
         "qwen2-gptq",
         "llama-nf4",
+        "gemma3-vision",
+        "mistral3",
+        "qwen2-5-vl",
+        "qwen3-vl-moe",
+        "smolvlm",
+        "llama4",
+        "gemma4",
     ] {
         let requests = [
             asking(&[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]),

@@ -136,8 +136,7 @@ impl<'a> Attend<'a> {
         };
         pieces.push(new_kv.matrix.span(new_kv.from, first + count));
         let position = before + first;
-        let window = self.rules.window.unwrap_or(usize::MAX);
-        let range = |position: usize| (position + 1).saturating_sub(window)..position + 1;
+        let range = |position: usize| self.rules.first_visible(position)..position + 1;
         let from = range(position).start;
         let mut hidden = from * 2 * self.heads.key_width();
         for piece in &mut pieces {

@@ -105,6 +105,7 @@ fn blocks_change_no_bit(heads: &Heads, window: Option<usize>) {
     let sinks = Cpu.upload(numbers(heads.queries, 4), 1);
     let rules = ScoreRules {
         window,
+        chunk: None,
         softcap: Some(5.0),
         position_bias: Some(&position_bias),
         sinks: Some(&sinks),

@@ -110,12 +110,13 @@ impl Burn {
             let gained = self.position_bias(table, first, new, tokens);
             scores = scores + gained.reshape([keys, shared, new, tokens]);
         }
-        let window = rules.window.unwrap_or(usize::MAX);
-        if request.new_kv.is_some() && (new > 1 || tokens > window) {
+        let sees_part = rules.first_visible(tokens.saturating_sub(1)) > 0;
+        if request.new_kv.is_some() && (new > 1 || sees_part) {
             let hidden: Vec<bool> = (0..new)
                 .map(|row| tokens - new + row)
                 .flat_map(|query| {
-                    (0..tokens).map(move |key| key > query || query.saturating_sub(key) >= window)
+                    let first = rules.first_visible(query);
+                    (0..tokens).map(move |key| key > query || key < first)
                 })
                 .collect();
             let hidden: Tensor<4, Bool> =
@@ -242,6 +243,10 @@ impl Ops for Burn {
 
     fn add(&self, rows: &mut Tensor<2>, other: &Tensor<2>) {
         rows.inplace(|rows| rows + other.clone());
+    }
+
+    fn times(&self, rows: &mut Tensor<2>, other: &Tensor<2>) {
+        rows.inplace(|rows| rows * other.clone());
     }
 
     fn add_scaled(&self, rows: &mut Tensor<2>, other: &Tensor<2>, at: &[usize], factors: &[f32]) {

@@ -173,6 +173,18 @@ impl Ops for Cpu {
         parts.for_each(|(rows, other)| sum_into(rows, other));
     }
 
+    fn times(&self, rows: &mut Rows, other: &Rows) {
+        let parts = rows
+            .values
+            .par_chunks_mut(CHUNK)
+            .zip(other.values.par_chunks(CHUNK));
+        parts.for_each(|(rows, other)| {
+            for (value, factor) in rows.iter_mut().zip(other) {
+                *value *= factor;
+            }
+        });
+    }
+
     fn add_scaled(&self, rows: &mut Rows, other: &Rows, at: &[usize], factors: &[f32]) {
         let width = rows.width;
         let scaled = other

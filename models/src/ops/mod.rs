@@ -146,6 +146,8 @@ pub struct ScoreRules<'a, X> {
     pub position_bias: Option<&'a X>,
     /// Number of last tokens that a token sees, itself included; `None`: all.
     pub window: Option<usize>,
+    /// Size of the chunks of tokens, of which a token sees its own only; `None`: all.
+    pub chunk: Option<usize>,
     /// Soft cap: a score `s` becomes `cap * tanh(s / cap)` (Gemma 2).
     pub softcap: Option<f32>,
     /// One score per query head, `[heads, 1]`, that takes part in the softmax without a value (gpt-oss).
@@ -157,9 +159,20 @@ impl<X> Default for ScoreRules<'_, X> {
         Self {
             position_bias: None,
             window: None,
+            chunk: None,
             softcap: None,
             sinks: None,
         }
+    }
+}
+
+impl<X> ScoreRules<'_, X> {
+    /// Returns the position of the first token that the one at `position` sees.
+    pub(crate) fn first_visible(&self, position: usize) -> usize {
+        let window = self.window.unwrap_or(usize::MAX);
+        let chunk = self.chunk.unwrap_or(usize::MAX).max(1);
+        let last = (position + 1).saturating_sub(window);
+        last.max(position - position % chunk)
     }
 }
 
@@ -300,6 +313,9 @@ pub trait Ops: Send + Sync + 'static {
 
     /// Adds `other` to `rows`.
     fn add(&self, rows: &mut Self::Matrix, other: &Self::Matrix);
+
+    /// Multiplies every element of `rows` by that of `other`, of the same shape.
+    fn times(&self, rows: &mut Self::Matrix, other: &Self::Matrix);
 
     /// Adds each row of `other`, multiplied by its factor, to the row of `rows` with the index in `at`. No index occurs twice.
     fn add_scaled(&self, rows: &mut Self::Matrix, other: &Self::Matrix, at: &[usize], factors: &[f32]);

@@ -32,6 +32,8 @@ fn results(value: f32) -> Vec<(&'static str, Rows)> {
     let rows = 64;
     let mut sum = with_value(rows, WIDTH, 0.0);
     Cpu.add(&mut sum, &with_value(rows, WIDTH, value));
+    let mut product = with_value(rows, WIDTH, 1.0);
+    Cpu.times(&mut product, &with_value(rows, WIDTH, value));
     let mut scaled = with_value(rows, WIDTH, value);
     Cpu.scale(&mut scaled, &Cpu.norm(vec![0.5; WIDTH], None, 1e-5));
     let mut mixed = with_value(rows, WIDTH, 0.0);

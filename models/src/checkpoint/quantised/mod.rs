@@ -19,6 +19,7 @@ mod stored;
 use std::fmt::Debug;
 
 use safetensors::Dtype;
+use serde_json::Value;
 
 pub(crate) use self::own::Quantisation;
 pub(super) use self::stored::{Fault, Stored, StoredTensor};
@@ -29,6 +30,9 @@ use crate::precision::WeightType;
 pub(crate) const KEY: &str = "quantization_config";
 /// The key that old versions of compressed-tensors wrote.
 const OLD_KEY: &str = "compression_config";
+
+/// The section of a language model within a configuration; some files state there how its weights are quantised.
+const TEXT: &str = "text_config";
 
 /// A tensor's role, and the name that it has for a weight.
 pub(super) type Part = (&'static str, String);
@@ -71,8 +75,8 @@ pub(super) trait Scheme: Debug + Send + Sync {
 /// # Errors
 /// [`LoadError::BadKey`] and [`LoadError::MissingKey`], naming the key within the scheme's settings.
 pub(super) fn read(config: &Config) -> Result<Option<Box<dyn Scheme>>, LoadError> {
-    let Some(key) = stated_key(config) else {
-        return Ok(None);
+    let Some(key) = own_key(config) else {
+        return text_part(config).map_or(Ok(None), |text| read(&text));
     };
     let settings = config.section(key, &[])?;
     let method = settings.optional::<String>("quant_method")?;
@@ -110,6 +114,16 @@ pub(crate) fn check(config: &Config) -> Result<(), LoadError> {
 
 /// Returns the key that states how weights are quantised, if there is one.
 pub(crate) fn stated_key(config: &Config) -> Option<&'static str> {
+    own_key(config).or_else(|| own_key(&text_part(config)?))
+}
+
+/// Returns the configuration of the language model within a configuration, if there is one.
+fn text_part(config: &Config) -> Option<Config> {
+    let is_there = config.keys().get(TEXT).is_some_and(Value::is_object);
+    is_there.then(|| config.nested(TEXT).ok()).flatten()
+}
+
+fn own_key(config: &Config) -> Option<&'static str> {
     let is_stated = |key: &&str| config.keys().get(*key).is_some_and(|value| !value.is_null());
     [KEY, OLD_KEY].into_iter().find(is_stated)
 }

@@ -33,15 +33,17 @@ impl Portion {
 }
 
 impl Weights {
-    /// Finds the tensors that hold a weight and are not taken yet: of its name, without the base model's prefix, or by the old
-    /// TensorFlow name of a norm.
+    /// Finds the tensors that hold a weight and are not taken yet: of its name, without the base model's prefix, behind the prefix
+    /// of the part that is read, or by the old TensorFlow name of a norm.
     pub(super) fn place(&self, name: &str) -> Option<Place> {
         let names = [Some(name), name.strip_prefix(&self.base)];
-        names.into_iter().flatten().find_map(|name| {
-            if let Some(parts) = self.quantised_parts(name) {
-                return Some(Place::Quantised(name.to_owned(), parts));
+        let mut names = names.into_iter().flatten().flat_map(|name| self.part.names(name));
+        names.find_map(|name| {
+            if let Some(parts) = self.quantised_parts(&name) {
+                return Some(Place::Quantised(name, parts));
             }
-            let names = [Some(name.to_owned()), legacy_name(name)];
+            let legacy = legacy_name(&name);
+            let names = [Some(name), legacy];
             let mut names = names.into_iter().flatten();
             names
                 .find(|name| self.remaining.contains_key(name))
@@ -97,6 +99,15 @@ impl Weights {
         }
         self.remove(&place, elements);
         Ok(parts)
+    }
+
+    /// Whether a weight is a tensor of this shape, as the file states it.
+    pub(crate) fn has_shape(&self, name: &str, shape: &[usize]) -> bool {
+        let Some(Place::Plain(name) | Place::Quantised(name, _)) = self.place(name) else {
+            return false;
+        };
+        let found = self.remaining.get(&name);
+        found.is_some_and(|(_, info)| info.shape == shape)
     }
 
     /// Reads a tensor as [`Weights::take`] does, without taking it: another layer takes it.
@@ -175,7 +186,7 @@ impl Weights {
     fn found(&self, name: &str, shape: &[usize]) -> Result<Place, LoadError> {
         self.place(name).ok_or_else(|| LoadError::MissingTensor {
             file: self.file.clone(),
-            name: name.to_owned(),
+            name: self.part.expected(name, &self.base),
             expected: shape.to_vec(),
         })
     }

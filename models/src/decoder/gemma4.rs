@@ -1,0 +1,249 @@
+//! Gemma 4 (Gemma Team 2026), text only: Gemma 3 with other heads in layers that see everything, normalised values, unscaled
+//! scores and a factor of every layer's output. The small models also bring an input of every layer with each token, and their
+//! last layers reuse keys and values of earlier ones.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::experts::{ExpertLayout, SharedExpert};
+use super::gated::{self, Layout, NormNames};
+use super::gemma::hidden_activation;
+use super::rotary::{RotaryKeys, rotary};
+use super::routing::Routing;
+use super::weights::{
+    Decoder, LinearWeights, LocalAttention, ModelConfig, NormWeights, OutputNorms, QueryKeyNorm, TokenLayers,
+};
+use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::ops::Heads;
+use crate::precision::Table;
+use crate::runtime::slice::Slice;
+
+/// Layers in a period of the published models, of which the last sees everything.
+const PERIOD: usize = 6;
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    refuse_unsupported(config)?;
+    let count = config.size("num_hidden_layers")?;
+    let (local, mut local_layers) = gated::windows(config, |index| !(index + 1).is_multiple_of(PERIOD))?;
+    if let Some(last) = local_layers.last_mut() {
+        *last = false;
+    }
+    local_layers.resize(count, false);
+    let sources = sources(config, &local_layers)?;
+    let token_width = config
+        .optional::<usize>("hidden_size_per_layer_input")?
+        .filter(|width| *width > 0);
+    let reuses_kv = sources.iter().enumerate().any(|(index, source)| index != *source);
+    if slice != Slice::WHOLE && (reuses_kv || token_width.is_some()) {
+        return Err(LoadError::NotSliced {
+            architecture: "Gemma4ForCausalLM",
+            of: slice.of(),
+        });
+    }
+    let mut model_config = model_config(config, local, &local_layers)?;
+    let inner = model_config.intermediate_size;
+    let experts = experts(config, inner)?;
+    if let Some(experts) = &experts {
+        model_config.routing = Some(Routing::by_key(config, "top_k_experts", experts.count, true)?);
+    }
+    let is_wide = config.optional("use_double_wide_mlp")?.unwrap_or(false);
+    let inner_of = |(index, source): (usize, &usize)| {
+        if is_wide && index != *source {
+            2 * inner
+        } else {
+            inner
+        }
+    };
+    let base = Layout::with_biases(config)?;
+    let layout = Layout {
+        norm_names: NormNames {
+            feed_forward: "pre_feedforward_layernorm",
+            ..base.norm_names
+        },
+        keys_are_values: config.optional("attention_k_eq_v")?.unwrap_or(false),
+        inner_sizes: sources.iter().enumerate().map(inner_of).collect(),
+        token_width,
+        experts,
+        output_scale: Some("layer_scalar"),
+        kv_sources: sources,
+        local_layers,
+        feed_forward_bias: false,
+        ..base
+    };
+    drop_reused(checkpoint, &layout.kv_sources);
+    let mut decoder = gated::read(checkpoint, slice, model_config, &layout)?;
+    if let Some(width) = token_width {
+        decoder.token_layers = Some(token_layers(
+            checkpoint,
+            decoder.model_config.width,
+            width * count,
+            width,
+        )?);
+    }
+    Ok(decoder)
+}
+
+/// Returns the experts beside every feed-forward layer, of size `inner`, if there are any.
+fn experts(config: &Config, inner: usize) -> Result<Option<ExpertLayout>, LoadError> {
+    if !config.optional("enable_moe_block")?.unwrap_or(false) {
+        return Ok(None);
+    }
+    Ok(Some(ExpertLayout {
+        block: "",
+        router: "router.proj",
+        shared: Some(SharedExpert {
+            block: "mlp",
+            inner,
+            bias: false,
+            gate: None,
+        }),
+        is_beside: true,
+        ..ExpertLayout::everywhere(config, "moe_intermediate_size")?
+    }))
+}
+
+fn refuse_unsupported(config: &Config) -> Result<(), LoadError> {
+    let key = "use_bidirectional_attention";
+    match config.optional::<Value>(key)? {
+        Some(Value::String(kind)) if kind == "all" => {
+            Err(config.invalid_value(key, "attention to later tokens is not supported"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns for each layer the one whose keys and values it uses: its own, or those of the last layer of its type before
+/// `num_kv_shared_layers`.
+fn sources(config: &Config, local: &[bool]) -> Result<Vec<usize>, LoadError> {
+    let key = "num_kv_shared_layers";
+    let shared = config.optional::<usize>(key)?.unwrap_or(0);
+    let first = local.len().saturating_sub(shared);
+    let last_of = |kind: bool| {
+        let own = local.iter().take(first);
+        own.enumerate()
+            .rev()
+            .find(|(_, own)| **own == kind)
+            .map(|(index, _)| index)
+    };
+    let sources = local.iter().enumerate().map(|(index, kind)| {
+        if index < first {
+            Some(index)
+        } else {
+            last_of(*kind)
+        }
+    });
+    sources.collect::<Option<Vec<usize>>>().ok_or_else(|| {
+        config.invalid_value(key, "a layer of every type must compute its own keys and values")
+    })
+}
+
+fn model_config(
+    config: &Config,
+    local: Option<LocalAttention>,
+    local_layers: &[bool],
+) -> Result<ModelConfig, LoadError> {
+    let keys = |layer_type| RotaryKeys {
+        layer_type: Some(layer_type),
+        ..RotaryKeys::default()
+    };
+    let near = Heads {
+        scale: 1.0,
+        ..gated::heads(config, config.size("hidden_size")?)?
+    };
+    let far = far_heads(config, near, local_layers)?;
+    let near_positions = rotary(config, near.head_dim, keys("sliding_attention"))?;
+    let far_positions = rotary(config, far.head_dim, keys("full_attention"))?;
+    let base = gated::with_positions(config, far, far_positions)?;
+    Ok(ModelConfig {
+        activation: hidden_activation(config)?,
+        local: local.map(|local| LocalAttention {
+            rotary: Some(near_positions.rotary),
+            ..local
+        }),
+        local_heads: Some(near),
+        query_key_norm: QueryKeyNorm::EachHeadAndValue,
+        output_norms: OutputNorms::Outputs,
+        logit_softcap: config.optional("final_logit_softcapping")?,
+        embedding_scale: Some((base.width as f32).sqrt()),
+        ..base
+    })
+}
+
+/// How the layers that see everything differ, as newer files state it by layer.
+#[derive(Debug, PartialEq, serde::Deserialize)]
+struct LayerHeads {
+    head_dim: Option<usize>,
+    num_key_value_heads: Option<usize>,
+}
+
+/// Returns the heads of layers that see everything.
+fn far_heads(config: &Config, near: Heads, local_layers: &[bool]) -> Result<Heads, LoadError> {
+    let key = "per_layer_config";
+    let by_layer = config.optional::<BTreeMap<usize, LayerHeads>>(key)?;
+    let (key, head_dim, keys) = if let Some(by_layer) = by_layer {
+        let expected = (0..).zip(local_layers).filter(|(_, local)| !**local);
+        let mut pairs = by_layer.values().zip(by_layer.values().skip(1));
+        let all_equal = pairs.all(|(one, other)| one == other);
+        if !by_layer.keys().copied().eq(expected.map(|(index, _)| index)) || !all_equal {
+            let reason = "it must state the same heads for all layers of full_attention, and for no others";
+            return Err(config.invalid_value(key, reason));
+        }
+        let heads = by_layer.into_values().next();
+        let (head_dim, keys) =
+            heads.map_or((None, None), |heads| (heads.head_dim, heads.num_key_value_heads));
+        (key, head_dim.unwrap_or(near.head_dim), keys)
+    } else {
+        let shared = config.optional("attention_k_eq_v")?.unwrap_or(false);
+        let keys = config.optional::<usize>("num_global_key_value_heads")?;
+        let head_dim = config.optional::<usize>("global_head_dim")?.unwrap_or(512);
+        ("global_head_dim", head_dim, keys.filter(|_| shared))
+    };
+    let keys = keys.unwrap_or(near.keys);
+    if head_dim == 0 || head_dim > near.head_dim * 64 || !head_dim.is_multiple_of(2) {
+        return Err(config.invalid_value(key, "heads must have an even number of elements"));
+    }
+    if keys == 0 || !near.queries.is_multiple_of(keys) {
+        let reason = format!("heads of keys must divide the {} heads of queries", near.queries);
+        return Err(config.invalid_value(key, reason));
+    }
+    Ok(Heads {
+        keys,
+        head_dim,
+        ..near
+    })
+}
+
+/// Drops the tensors of keys and values that files have for layers which reuse those of others.
+fn drop_reused(checkpoint: &mut Checkpoint, sources: &[usize]) {
+    for (index, source) in sources.iter().enumerate() {
+        if index != *source {
+            let block = format!("layers.{index}.self_attn.");
+            checkpoint.weights.ignore(|name| {
+                let name = name.strip_prefix("model.").unwrap_or(name);
+                let part = name.strip_prefix(&block);
+                part.is_some_and(|part| part.starts_with("k_") || part.starts_with("v_"))
+            });
+        }
+    }
+}
+
+fn token_layers(
+    checkpoint: &mut Checkpoint,
+    width: usize,
+    all: usize,
+    token_width: usize,
+) -> Result<TokenLayers, LoadError> {
+    let rows = checkpoint.config.size("vocab_size_per_layer_input")?;
+    let weights = &mut checkpoint.weights;
+    let table = weights.take("model.embed_tokens_per_layer.weight", &[rows, all])?;
+    Ok(TokenLayers {
+        width: token_width,
+        table: Table::new(table, all),
+        table_scale: (token_width as f32).sqrt(),
+        projection: LinearWeights::take(weights, "model.per_layer_model_projection", width, all, false)?,
+        projection_scale: 1.0 / (width as f32).sqrt(),
+        norm: NormWeights::take_rms(weights, "model.per_layer_projection_norm", token_width)?,
+    })
+}

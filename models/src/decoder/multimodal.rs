@@ -1,0 +1,318 @@
+//! Classes whose checkpoints hold a language model beside encoders of images, videos or sounds. Their language model is read like
+//! any other: its configuration is a section of `config.json`, its tensors have a prefix, and those of the encoders are not read.
+
+use serde_json::Value;
+
+use super::families::{FAMILIES, Family, ReadFn};
+use super::text_defaults;
+use crate::checkpoint::{Checkpoint, Config, LoadError};
+
+/// A class of models that also read images, videos or sounds.
+pub(super) struct Multimodal {
+    /// Its name.
+    pub(super) class: &'static str,
+    /// `model_type` of its `config.json`.
+    pub(super) model_type: &'static str,
+    /// Where `config.json` has the configuration of its language model.
+    section: Section,
+    /// `model_type` of its language model, unless that configuration states one.
+    text_type: &'static str,
+    /// Beginnings of the names of the tensors of its other modules, without `model.`.
+    others: &'static [&'static str],
+}
+
+/// Where `config.json` has the configuration of a language model.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Section {
+    /// Under [`KEY`].
+    Nested,
+    /// Under [`KEY`], or at the outermost level in files of older versions of transformers.
+    NestedOrFlat,
+}
+
+/// The key of the language model's configuration.
+const KEY: &str = "text_config";
+
+/// Prefixes of the language model's tensors: of the files of transformers 5, of those of transformers 4, and likewise of Idefics.
+/// Older files of Qwen-VL have none.
+const PREFIXES: [&str; 4] = [
+    "model.language_model.",
+    "language_model.",
+    "model.text_model.",
+    "text_model.",
+];
+
+/// Keys that files may have at the outermost level in place of the language model's configuration.
+const SHARED_KEYS: [&str; 5] = [
+    "vocab_size",
+    "bos_token_id",
+    "pad_token_id",
+    "dtype",
+    "torch_dtype",
+];
+
+/// Tokens that end an answer: those of the outermost level come first, because the nested ones are often only the default of
+/// their class.
+const ENDS: &str = "eos_token_id";
+
+/// Whether the head shares the embedding.
+const TIED: &str = "tie_word_embeddings";
+
+/// The head, if it does not.
+const HEAD: &str = "lm_head.weight";
+
+/// Values of `model_type` that name a language model of a known family.
+const TEXT_TYPES: [(&str, &str); 6] = [
+    ("qwen2_vl_text", "qwen2"),
+    ("qwen2_5_vl_text", "qwen2"),
+    ("qwen3_vl_text", "qwen3"),
+    ("qwen3_vl_moe_text", "qwen3_moe"),
+    ("glm4v_text", "glm4"),
+    ("glm4v_moe_text", "glm4_moe"),
+];
+
+/// Encoder and projection of `LLaVA` and of models like it.
+const LLAVA: &[&str] = &["vision_tower.", "multi_modal_projector.", "image_newline"];
+/// Those of Qwen-VL and of GLM-V.
+const VISUAL: &[&str] = &["visual."];
+/// Those of Idefics.
+const IDEFICS: &[&str] = &["vision_model.", "connector."];
+/// Those of models that read sounds.
+const AUDIO: &[&str] = &["audio_tower.", "multi_modal_projector."];
+
+const fn nested(
+    class: &'static str,
+    model_type: &'static str,
+    text_type: &'static str,
+    others: &'static [&'static str],
+) -> Multimodal {
+    Multimodal {
+        class,
+        model_type,
+        section: Section::Nested,
+        text_type,
+        others,
+    }
+}
+
+/// A class whose older files have no nested configuration.
+const fn once_flat(
+    class: &'static str,
+    model_type: &'static str,
+    text_type: &'static str,
+    others: &'static [&'static str],
+) -> Multimodal {
+    Multimodal {
+        section: Section::NestedOrFlat,
+        ..nested(class, model_type, text_type, others)
+    }
+}
+
+/// All classes.
+pub(super) const CLASSES: &[Multimodal] = &[
+    nested("Gemma3ForConditionalGeneration", "gemma3", "gemma3_text", LLAVA),
+    nested(
+        "Gemma4ForConditionalGeneration",
+        "gemma4",
+        "gemma4_text",
+        &["vision_tower.", "audio_tower.", "embed_vision.", "embed_audio."],
+    ),
+    nested("Mistral3ForConditionalGeneration", "mistral3", "mistral", LLAVA),
+    once_flat(
+        "Qwen2VLForConditionalGeneration",
+        "qwen2_vl",
+        "qwen2_vl_text",
+        VISUAL,
+    ),
+    once_flat(
+        "Qwen2_5_VLForConditionalGeneration",
+        "qwen2_5_vl",
+        "qwen2_5_vl_text",
+        VISUAL,
+    ),
+    nested(
+        "Qwen3VLForConditionalGeneration",
+        "qwen3_vl",
+        "qwen3_vl_text",
+        VISUAL,
+    ),
+    nested(
+        "Qwen3VLMoeForConditionalGeneration",
+        "qwen3_vl_moe",
+        "qwen3_vl_moe_text",
+        VISUAL,
+    ),
+    nested("LlavaForConditionalGeneration", "llava", "llama", LLAVA),
+    nested("LlavaNextForConditionalGeneration", "llava_next", "llama", LLAVA),
+    nested(
+        "LlavaNextVideoForConditionalGeneration",
+        "llava_next_video",
+        "llama",
+        LLAVA,
+    ),
+    nested(
+        "LlavaOnevisionForConditionalGeneration",
+        "llava_onevision",
+        "qwen2",
+        LLAVA,
+    ),
+    nested("VipLlavaForConditionalGeneration", "vipllava", "llama", LLAVA),
+    nested(
+        "VideoLlavaForConditionalGeneration",
+        "video_llava",
+        "llama",
+        &["video_tower.", "image_tower.", "multi_modal_projector."],
+    ),
+    nested("Idefics2ForConditionalGeneration", "idefics2", "mistral", IDEFICS),
+    nested("Idefics3ForConditionalGeneration", "idefics3", "llama", IDEFICS),
+    nested("SmolVLMForConditionalGeneration", "smolvlm", "llama", IDEFICS),
+    nested("InternVLForConditionalGeneration", "internvl", "qwen2", LLAVA),
+    nested("Glm4vForConditionalGeneration", "glm4v", "glm4v_text", VISUAL),
+    nested(
+        "Glm4vMoeForConditionalGeneration",
+        "glm4v_moe",
+        "glm4v_moe_text",
+        VISUAL,
+    ),
+    nested("Glm46VForConditionalGeneration", "glm46v", "glm4v_text", VISUAL),
+    nested(
+        "Cohere2VisionForConditionalGeneration",
+        "cohere2_vision",
+        "cohere2",
+        LLAVA,
+    ),
+    nested(
+        "AyaVisionForConditionalGeneration",
+        "aya_vision",
+        "cohere2",
+        LLAVA,
+    ),
+    nested(
+        "DeepseekVLForConditionalGeneration",
+        "deepseek_vl",
+        "llama",
+        &["vision_model.", "aligner."],
+    ),
+    nested("GotOcr2ForConditionalGeneration", "got_ocr2", "qwen2", LLAVA),
+    nested(
+        "Llama4ForConditionalGeneration",
+        "llama4",
+        "llama4_text",
+        &["vision_model.", "multi_modal_projector."],
+    ),
+    nested("VoxtralForConditionalGeneration", "voxtral", "llama", AUDIO),
+    nested(
+        "Qwen2AudioForConditionalGeneration",
+        "qwen2_audio",
+        "qwen2",
+        AUDIO,
+    ),
+    nested(
+        "AudioFlamingo3ForConditionalGeneration",
+        "audioflamingo3",
+        "qwen2",
+        AUDIO,
+    ),
+];
+
+/// Returns the class of this name.
+pub(super) fn of_class(name: &str) -> Option<&'static Multimodal> {
+    CLASSES.iter().find(|multimodal| multimodal.class == name)
+}
+
+/// Returns the first class of this `model_type`.
+pub(super) fn of_type(model_type: &str) -> Option<&'static Multimodal> {
+    CLASSES
+        .iter()
+        .find(|multimodal| multimodal.model_type == model_type)
+}
+
+impl Multimodal {
+    /// Returns the family of its language model.
+    ///
+    /// # Errors
+    /// [`LoadError::MissingKey`] without a configuration of a language model; [`LoadError::BadKey`] if that is of no known family.
+    pub(super) fn family(&self, config: &Config) -> Result<&'static Family, LoadError> {
+        let text = self.stated(config)?;
+        let name = self.text_type(&text)?;
+        let alias = TEXT_TYPES.iter().find(|(other, _)| *other == name);
+        let known = alias.map_or(name.as_str(), |(_, known)| *known);
+        let mut families = FAMILIES.iter().filter(|family| is_decoder(family));
+        families.find(|family| family.model_type == known).ok_or_else(|| {
+            let reason = format!(
+                "this build does not support it as the language model of a `{}`",
+                self.class
+            );
+            text.invalid_value("model_type", reason)
+        })
+    }
+
+    /// Keeps the language model of a checkpoint: its configuration and its tensors; `family` is that of
+    /// [`Multimodal::family`].
+    ///
+    /// # Errors
+    /// [`LoadError::MissingKey`] and [`LoadError::BadKey`], naming the key.
+    pub(super) fn keep_text(&self, checkpoint: &mut Checkpoint, family: &Family) -> Result<(), LoadError> {
+        let weights = &mut checkpoint.weights;
+        weights.expect_base(family.base);
+        weights.keep_part(&PREFIXES, family.base, self.others);
+        let has_head = weights.contains(HEAD);
+        checkpoint.config = self.text_config(&checkpoint.config, has_head)?;
+        Ok(())
+    }
+
+    /// Returns the language model's configuration as the file states it.
+    fn stated(&self, config: &Config) -> Result<Config, LoadError> {
+        if self.section == Section::NestedOrFlat && given(config, KEY).is_none() {
+            return Ok(config.clone());
+        }
+        config.nested(KEY)
+    }
+
+    /// Returns the `model_type` of a language model's configuration.
+    fn text_type(&self, text: &Config) -> Result<String, LoadError> {
+        let stated = text.optional::<String>("model_type")?;
+        // A flat configuration states that of the whole.
+        let stated = stated.filter(|stated| stated != self.model_type);
+        Ok(stated.unwrap_or_else(|| self.text_type.to_owned()))
+    }
+
+    /// Returns the language model's configuration with what it leaves to the outermost level and to the defaults of its class.
+    /// The file decides whether the head shares the embedding, because the two levels often disagree.
+    fn text_config(&self, config: &Config, has_head: bool) -> Result<Config, LoadError> {
+        let mut text = self.stated(config)?;
+        let inner = text.optional::<bool>(TIED)?.unwrap_or_default();
+        let is_tied = inner || config.optional::<bool>(TIED)?.unwrap_or_default();
+        if has_head || is_tied {
+            text.set(TIED, Value::Bool(!has_head));
+        }
+        for key in SHARED_KEYS {
+            if let (None, Some(value)) = (given(&text, key), given(config, key)) {
+                text.set(key, value.clone());
+            }
+        }
+        if let Some(ends) = given(config, ENDS) {
+            text.set(ENDS, ends.clone());
+        }
+        for (key, value) in text_defaults::of(&self.text_type(&text)?) {
+            if !text.keys().contains_key(&key) {
+                text.set(&key, value);
+            }
+        }
+        Ok(text)
+    }
+}
+
+/// Returns the value of a key that is not null.
+fn given<'a>(config: &'a Config, key: &str) -> Option<&'a Value> {
+    config.keys().get(key).filter(|value| !value.is_null())
+}
+
+/// Whether a family has no encoder of its own.
+fn is_decoder(family: &Family) -> bool {
+    matches!(family.read, ReadFn::Sliced(_))
+}
+
+#[cfg(test)]
+#[path = "multimodal_tests.rs"]
+mod tests;
