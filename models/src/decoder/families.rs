@@ -5,7 +5,8 @@ use super::weights::Decoder;
 use super::{
     apertus, arcee, bart, bloom, cohere, deepseek, ernie, exaone4, falcon, gemma, glm, gpt_bigcode, gpt_neo,
     gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan, llama, ministral, mistral, mixtral, mpt,
-    nemotron, olmo, opt, phi, phi3, phimoe, qwen, seed_oss, smollm3, stablelm, starcoder2, t5,
+    nemotron, olmo, opt, phi, phi3, phimoe, qwen, recurrent_families, seed_oss, smollm3, stablelm,
+    starcoder2, t5,
 };
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::runtime::slice::Slice;
@@ -375,6 +376,8 @@ pub(super) const FAMILIES: &[Family] = &[
         HeadForm::SEPARATE,
         deepseek::read_3
     ),
+    recurrent_families::LFM2,
+    recurrent_families::LFM2_MOE,
     encoder_decoder("T5ForConditionalGeneration", "t5", "", t5::read),
     encoder_decoder("MT5ForConditionalGeneration", "mt5", "", t5::read),
     Family {

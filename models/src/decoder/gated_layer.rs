@@ -22,7 +22,7 @@ pub(super) fn read(
         layout,
         index,
     };
-    let layer = tensors.attention()?;
+    let layer = tensors.mixer()?;
     let layer = tensors.feed_forward(layer)?;
     tensors.norms(layer)
 }
@@ -55,6 +55,29 @@ impl LayerTensors<'_> {
         let name = self.at(name);
         let norm = self.layout.norms.take(self.weights, &name, width)?;
         Ok(norm.plus(self.layout.norm_offset))
+    }
+
+    /// Whether the layer has an attention.
+    fn attends(&self) -> bool {
+        let recurrent = self.layout.recurrent.as_ref();
+        let is_recurrent = recurrent.and_then(|recurrent| recurrent.layers.get(self.index));
+        !is_recurrent.copied().unwrap_or_default()
+    }
+
+    /// Reads the attention, or the recurrent mixer in its place.
+    fn mixer(&mut self) -> Result<LayerWeights, LoadError> {
+        if self.attends() {
+            return self.attention();
+        }
+        let recurrent = self.layout.recurrent.as_ref();
+        let recurrent = recurrent.map(|recurrent| {
+            let name = self.at(recurrent.module);
+            recurrent.form.take(self.weights, &name, self.model_config)
+        });
+        Ok(LayerWeights {
+            recurrent: recurrent.transpose()?,
+            ..LayerWeights::default()
+        })
     }
 
     fn attention(&mut self) -> Result<LayerWeights, LoadError> {
@@ -191,7 +214,7 @@ impl LayerTensors<'_> {
 
     fn head_norms(&mut self) -> Result<Option<HeadNorms>, LoadError> {
         let (kind, heads) = (self.model_config.query_key_norm, self.model_config.heads);
-        if kind == QueryKeyNorm::No {
+        if kind == QueryKeyNorm::No || !self.attends() {
             return Ok(None);
         }
         let [query, key] = self.layout.head_norms.names;

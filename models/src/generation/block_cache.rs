@@ -117,14 +117,18 @@ impl EntryWidths {
 }
 
 impl HostCache {
-    pub(super) fn new(layers: usize, capacity: Capacity, widths: EntryWidths) -> Self {
+    /// Creates the pools; layers that are not `cached` have none.
+    pub(super) fn new(cached: &[bool], capacity: Capacity, widths: EntryWidths) -> Self {
         let zeros = |kind, blocks: usize| vec![0.0; blocks * widths.of(kind) * widths.block_tokens];
         let blocks = || HostBlocks {
             act: zeros(Kind::Act, capacity.host.act),
             kv: zeros(Kind::Kv, capacity.host.kv),
         };
+        let layers = cached
+            .iter()
+            .map(|cached| if *cached { blocks() } else { HostBlocks::default() });
         Self {
-            layers: (0..layers).map(|_| RwLock::new(blocks())).collect(),
+            layers: layers.map(RwLock::new).collect(),
             widths,
         }
     }
@@ -183,14 +187,15 @@ impl HostCache {
 }
 
 impl<M: Ops> DeviceCache<M> {
-    pub(super) fn new(layers: usize, capacity: Capacity, widths: EntryWidths) -> Self {
+    /// Creates the pools; layers that are not `cached` have none.
+    pub(super) fn new(cached: &[bool], capacity: Capacity, widths: EntryWidths) -> Self {
         let empty = |count: usize| std::iter::repeat_with(|| None).take(count).collect();
-        let blocks = || DeviceBlocks {
-            act: empty(capacity.device.act),
-            kv: empty(capacity.device.kv),
+        let blocks = |cached: &bool| DeviceBlocks {
+            act: empty(if *cached { capacity.device.act } else { 0 }),
+            kv: empty(if *cached { capacity.device.kv } else { 0 }),
         };
         Self {
-            layers: (0..layers).map(|_| blocks()).collect(),
+            layers: cached.iter().map(blocks).collect(),
             widths,
         }
     }

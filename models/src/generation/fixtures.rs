@@ -1,5 +1,6 @@
 //! Small random checkpoints saved by transformers, with their expected results:
-//! `models/fixtures/make_generative_fixtures.py`, and quantised ones: `make_quantised_fixtures.py`.
+//! `models/fixtures/make_generative_fixtures.py`, those with recurrent layers: `make_recurrent_fixtures.py`, and quantised ones:
+//! `make_quantised_fixtures.py`.
 
 use std::path::PathBuf;
 
@@ -10,7 +11,7 @@ use crate::checkpoint::Checkpoint;
 use crate::ops::Ops;
 
 /// At least one per architecture; several where it has variants.
-pub(super) const DECODERS: [&str; 67] = [
+pub(super) const DECODERS: [&str; 69] = [
     "gpt2",
     "opt",
     "llama",
@@ -78,6 +79,8 @@ pub(super) const DECODERS: [&str; 67] = [
     "mistral-awq",
     "llama-nf4",
     "phi3-int8",
+    "lfm2",
+    "lfm2-moe",
 ];
 
 /// A prompt and the results of transformers.

@@ -13,8 +13,9 @@ use super::cached_context::{BatchEntry, CachedContext};
 use super::encoder::DeviceEncoder;
 use super::engine::LayerPlacement;
 use super::error::EngineError;
-use super::layer::{Layer, LayerContext, NewKv};
+use super::layer::{Layer, LayerContext, NewKv, Past};
 use super::link::Link;
+use super::recurrent::RecurrentState;
 use super::transfer::{Buffer, Buffers, StagedBlocks, TransferJob, Transferred, copy};
 use crate::decoder::weights::ModelConfig;
 use crate::ops::{AttentionSpans, Ops, OpsError, Span};
@@ -33,6 +34,8 @@ pub(super) struct MiniBatch<M: Ops> {
     pub(super) source: Option<M::Matrix>,
     /// Block slices to transfer.
     pub(super) loaded: Vec<BlockSlice>,
+    /// States of the recurrences, one per request; a pass advances them by the new tokens.
+    pub(super) states: Vec<RecurrentState>,
 }
 
 /// Result of a pass.
@@ -167,7 +170,14 @@ impl<M: Ops> ForwardPass<'_, M> {
         for layer in first..layers {
             let next = if layer + 1 == layers { decoder } else { layer + 1 };
             for (part, slices) in loaded.iter().enumerate() {
-                if let Some(layer) = layer.checked_sub(decoder).filter(|_| !slices.is_empty()) {
+                let cached = self
+                    .placements
+                    .get(layer)
+                    .is_some_and(LayerPlacement::has_attention);
+                if let Some(layer) = layer
+                    .checked_sub(decoder)
+                    .filter(|_| cached && !slices.is_empty())
+                {
                     jobs.push(TransferJob::Blocks { layer, slices });
                 }
                 jobs.extend(weights(next, part, loaded.len()));
@@ -199,7 +209,7 @@ impl<M: Ops> ForwardPass<'_, M> {
                     self.read((index, layer), batch)?;
                     continue;
                 };
-                let staged = if loaded.is_empty() {
+                let staged = if loaded.is_empty() || layer.attention.is_none() {
                     None
                 } else {
                     Some(arrivals.blocks()?)
@@ -248,6 +258,7 @@ impl<M: Ops> ForwardPass<'_, M> {
             entries,
             x,
             positions,
+            states,
             ..
         } = batch;
         let (ops, model_config) = (self.ops, self.model_config);
@@ -263,16 +274,16 @@ impl<M: Ops> ForwardPass<'_, M> {
             layer: index,
         };
         let new_kv = layer.project(ctx, x, positions);
-        let generated = context.generate(
-            ops,
-            model_config.act_width(),
-            Segment::Target,
-            |acts, positions| layer.generate(ctx, acts, positions),
-        );
+        let generated = layer.attention.as_ref().and_then(|attention| {
+            let width = model_config.act_width();
+            context.generate(ops, width, Segment::Target, |acts, positions| {
+                attention.generate(ctx, acts, positions)
+            })
+        });
         let self_spans = attended(
             entries,
             context.spans(Segment::Target, generated.as_ref()),
-            &new_kv.kv,
+            new_kv.kv.as_ref(),
         );
         let encoded = batch.source.as_ref();
         let (mut source, mut cross_spans) = (None, Vec::new());
@@ -280,7 +291,12 @@ impl<M: Ops> ForwardPass<'_, M> {
             source = context.prompt_kv(ops, model_config, cross, encoded);
             cross_spans = context.prompts(source.as_ref(), encoded.is_some());
         }
-        layer.forward(ctx, x, positions, &new_kv.act, &self_spans, &cross_spans)?;
+        let past = Past {
+            self_spans: &self_spans,
+            prompts: &cross_spans,
+            states: states.iter_mut().filter_map(|state| state.layer(index)).collect(),
+        };
+        layer.forward(ctx, x, positions, &new_kv.act, past)?;
         drop((self_spans, cross_spans));
         Ok(LayerOutput {
             new_kv,
@@ -296,6 +312,9 @@ impl<M: Ops> ForwardPass<'_, M> {
         batch: &MiniBatch<M>,
         output: &LayerOutput<M>,
     ) -> Result<u64, EngineError> {
+        let Some(new_kv) = &output.new_kv.kv else {
+            return Ok(0);
+        };
         let began = Instant::now();
         let mut bytes = 0;
         let mut put = |entry: &BatchEntry, places: Range<usize>, from: &mut usize, rows| {
@@ -306,12 +325,7 @@ impl<M: Ops> ForwardPass<'_, M> {
         };
         let (mut from, mut from_source) = (0, 0);
         for entry in &batch.entries {
-            put(
-                entry,
-                entry.places(),
-                &mut from,
-                [&output.new_kv.act, &output.new_kv.kv],
-            )?;
+            put(entry, entry.places(), &mut from, [&output.new_kv.act, new_kv])?;
             if let (Some(encoded), Some(kv)) = (&batch.source, &output.source) {
                 put(entry, 0..entry.encoded(), &mut from_source, [encoded, kv])?;
             }
@@ -322,26 +336,26 @@ impl<M: Ops> ForwardPass<'_, M> {
     }
 }
 
-/// Returns the spans of the self-attention per request: cached tokens, followed by the new ones.
+/// Returns the spans of the self-attention per request: cached tokens, followed by the new ones, if they have keys.
 fn attended<'b, X>(
     entries: &[BatchEntry],
     cached: Vec<Vec<Span<'b, X>>>,
-    new_kv: &'b X,
+    new_kv: Option<&'b X>,
 ) -> Vec<AttentionSpans<'b, X>> {
     let mut next = 0;
     let entries = entries.iter().zip(cached);
     entries
         .map(|(entry, cached)| {
             next += entry.new;
-            let new_kv = Span {
-                matrix: new_kv,
+            let new_kv = new_kv.map(|matrix| Span {
+                matrix,
                 from: next - entry.new,
                 count: entry.new,
-            };
+            });
             AttentionSpans {
                 queries: entry.new,
                 cached,
-                new_kv: Some(new_kv),
+                new_kv,
             }
         })
         .collect()

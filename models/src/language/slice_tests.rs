@@ -93,6 +93,8 @@ fn chained_slices_equal_the_whole_model() {
         "deepseek-v3-fp8",
         "qwen2-gptq",
         "llama-nf4",
+        "lfm2",
+        "lfm2-moe",
     ] {
         let requests = [
             asking(&[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]),
