@@ -7,7 +7,7 @@ use super::gated_layer;
 use super::latent::LatentLayout;
 use super::recurrent::RecurrentLayout;
 use super::rotary::{RotaryKeys, RotaryPositions, rotary};
-use super::weights::{Decoder, LocalAttention, ModelConfig, NormWeights};
+use super::weights::{Decoder, LayerWeights, LocalAttention, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
 use crate::ops::{Activation, Heads};
 use crate::runtime::slice::Slice;
@@ -25,7 +25,7 @@ pub(super) struct Layout {
     pub(super) fused_projections: Option<&'static str>,
     /// Sizes of the latent vectors that keys and values are computed from (`DeepSeek`).
     pub(super) latent: Option<LatentLayout>,
-    /// Recurrent mixers of some layers, which have no attention.
+    /// Recurrent mixers of some layers.
     pub(super) recurrent: Option<RecurrentLayout>,
     /// Further parameters of a layer.
     pub(super) extra: Extra,
@@ -60,6 +60,8 @@ pub(super) enum Extra {
     Sinks,
     /// Coefficients of the activation, which is xIELU (Apertus).
     Activation,
+    /// Gates of the attention's output; those of a head follow its queries in the query projection (Qwen 3.5).
+    OutputGate,
 }
 
 /// Names of the norms of a layer, of which a family has some.
@@ -298,12 +300,24 @@ pub(super) fn read(
     model_config: ModelConfig,
     layout: &Layout,
 ) -> Result<Decoder, LoadError> {
+    read_adapted(checkpoint, slice, model_config, layout, |layer, _| layer)
+}
+
+/// Reads the weights, and lets `adapt` change those of every layer.
+pub(super) fn read_adapted(
+    checkpoint: &mut Checkpoint,
+    slice: Slice,
+    model_config: ModelConfig,
+    layout: &Layout,
+    adapt: impl Fn(LayerWeights, &ModelConfig) -> LayerWeights,
+) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let (width, vocabulary) = (model_config.width, model_config.vocabulary);
     let embedding = weights.take("model.embed_tokens.weight", &[vocabulary, width])?;
     let mut blocks = Vec::new();
     for index in layers(config, "num_hidden_layers", slice)? {
         let layer = gated_layer::read(weights, &model_config, layout, index)?;
+        let layer = adapt(layer, &model_config);
         blocks.push(layer.stored_as(weights.weight_type()));
     }
     let final_norm = layout.norms.take(weights, layout.final_norm, width)?;
@@ -311,7 +325,8 @@ pub(super) fn read(
     Ok(Decoder::without_head(model_config, embedding, blocks, final_norm))
 }
 
-fn heads(config: &Config, width: usize) -> Result<Heads, LoadError> {
+/// Reads the heads of attentions.
+pub(super) fn heads(config: &Config, width: usize) -> Result<Heads, LoadError> {
     let queries = config.size("num_attention_heads")?;
     let keys = config.optional_size("num_key_value_heads")?.unwrap_or(queries);
     if !queries.is_multiple_of(keys) {

@@ -64,13 +64,12 @@ fn feed_forward_size(config: &Config) -> Result<usize, LoadError> {
 
 fn layout(config: &Config) -> Result<Layout, LoadError> {
     let count = config.size("num_hidden_layers")?;
-    let layers = match config.optional::<Vec<String>>("layer_types")? {
-        Some(_) => gated::layers_of_type(config, "layer_types", &["conv"], &["full_attention"])?,
-        None => {
-            let attention = config.optional::<Vec<usize>>("full_attn_idxs")?;
-            let attention = attention.unwrap_or_else(|| (0..count).collect());
-            (0..count).map(|index| !attention.contains(&index)).collect()
-        }
+    let layers = if config.optional::<Vec<String>>("layer_types")?.is_some() {
+        gated::layers_of_type(config, "layer_types", &["conv"], &["full_attention"])?
+    } else {
+        let attention = config.optional::<Vec<usize>>("full_attn_idxs")?;
+        let attention = attention.unwrap_or_else(|| (0..count).collect());
+        (0..count).map(|index| !attention.contains(&index)).collect()
     };
     Ok(Layout {
         output: "self_attn.out_proj",
@@ -88,6 +87,7 @@ fn layout(config: &Config) -> Result<Layout, LoadError> {
         final_norm: "model.embedding_norm",
         recurrent: Some(RecurrentLayout {
             layers,
+            beside_attention: false,
             module: "conv",
             form: RecurrentForm::ShortConvolution {
                 kernel: config.optional_size("conv_L_cache")?.unwrap_or(3),

@@ -11,7 +11,7 @@ use crate::checkpoint::Checkpoint;
 use crate::ops::Ops;
 
 /// At least one per architecture; several where it has variants.
-pub(super) const DECODERS: [&str; 69] = [
+pub(super) const DECODERS: [&str; 79] = [
     "gpt2",
     "opt",
     "llama",
@@ -81,6 +81,16 @@ pub(super) const DECODERS: [&str; 69] = [
     "phi3-int8",
     "lfm2",
     "lfm2-moe",
+    "qwen3-next",
+    "qwen3-5",
+    "granite-hybrid",
+    "falcon-h1",
+    "nemotron-h",
+    "mamba",
+    "mamba2",
+    "jamba",
+    "bamba",
+    "qwen3-5-moe",
 ];
 
 /// A prompt and the results of transformers.

@@ -6,8 +6,9 @@
 use std::sync::Arc;
 
 use super::host_layer::LinearShape;
+use crate::decoder::recurrent::Gates;
 use crate::decoder::weights::{LayerWeights, LinearWeights, RecurrentWeights};
-use crate::ops::recurrent::Recurrence;
+use crate::ops::recurrent::{Recurrence, Scan};
 use crate::ops::{Ops, OpsError};
 use crate::precision::WeightType;
 
@@ -44,8 +45,8 @@ pub(super) fn state_sizes(layers: &[LayerWeights]) -> Vec<usize> {
 /// A layer's recurrent mixer.
 pub(super) struct RecurrentMixer<M: Ops> {
     input: M::Linear,
-    /// Projection to the gates, always f32.
-    gates: Option<M::Linear>,
+    /// Projections to the gates: of the layer's input, or two in turn of the convolved tokens.
+    gates: Vec<M::Linear>,
     output: M::Linear,
     recurrence: Arc<Recurrence>,
 }
@@ -54,7 +55,7 @@ pub(super) struct RecurrentMixer<M: Ops> {
 #[derive(Debug)]
 pub(super) struct RecurrentShape {
     input: LinearShape,
-    gates: Option<LinearShape>,
+    gates: Vec<LinearShape>,
     output: LinearShape,
     recurrence: Arc<Recurrence>,
 }
@@ -66,9 +67,17 @@ impl RecurrentShape {
         kind: WeightType,
         store: &mut impl FnMut(LinearWeights, WeightType) -> LinearShape,
     ) -> Self {
+        let gates = match weights.gates {
+            Gates::No => Vec::new(),
+            Gates::OfInput(gates) => vec![gates],
+            Gates::Selected { selection, steps } => vec![selection, steps],
+        };
         Self {
             input: store(weights.input, kind),
-            gates: weights.gates.map(|gates| store(gates, WeightType::F32)),
+            gates: gates
+                .into_iter()
+                .map(|gates| store(gates, WeightType::F32))
+                .collect(),
             output: store(weights.output, kind),
             recurrence: Arc::new(weights.recurrence),
         }
@@ -81,7 +90,7 @@ impl RecurrentShape {
     ) -> RecurrentMixer<M> {
         RecurrentMixer {
             input: linear(self.input),
-            gates: self.gates.map(&mut *linear),
+            gates: self.gates.iter().map(|shape| linear(*shape)).collect(),
             output: linear(self.output),
             recurrence: Arc::clone(&self.recurrence),
         }
@@ -106,13 +115,32 @@ impl<M: Ops> RecurrentMixer<M> {
         states: &mut [&mut [f32]],
     ) -> Result<M::Matrix, OpsError> {
         let projected = ops.multiply(act, &self.input);
-        let gates = self.gates.as_ref().map(|gates| ops.multiply(act, gates));
         let projected = ops.values(&projected)?;
-        let gates = gates.as_ref().map(|gates| ops.values(gates)).transpose()?;
+        let convolved = self.recurrence.convolve(&projected, counts, states);
+        let gates = self.gates(ops, act, &convolved)?;
         let mixed = self
             .recurrence
-            .run(&projected, gates.as_deref().unwrap_or_default(), counts, states);
+            .scan(&projected, convolved, &gates, counts, states);
         let mixed = ops.upload(mixed, self.recurrence.width());
         Ok(ops.multiply(&mixed, &self.output))
+    }
+
+    /// Computes the gates of the recurrence for the rows `act`, which are convolved to `convolved`.
+    fn gates(&self, ops: &M, act: &M::Matrix, convolved: &[f32]) -> Result<Vec<f32>, OpsError> {
+        match (self.gates.as_slice(), &self.recurrence.scan) {
+            ([selection, steps], Scan::Selective(space, _)) => {
+                let rows = ops.upload(convolved.to_vec(), space.channels);
+                let selected = ops.multiply(&rows, selection);
+                let selected = ops.values(&selected)?;
+                let inputs = ops.upload(space.step_inputs(&selected), space.rank);
+                let steps = ops.multiply(&inputs, steps);
+                Ok(space.with_steps(&ops.values(&steps)?, &selected))
+            }
+            ([gates], _) => {
+                let gates = ops.multiply(act, gates);
+                Ok(ops.values(&gates)?.into_owned())
+            }
+            _ => Ok(Vec::new()),
+        }
     }
 }

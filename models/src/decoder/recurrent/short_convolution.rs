@@ -1,6 +1,6 @@
 //! The gated short convolution of LFM2.
 
-use super::RecurrentWeights;
+use super::{Gates, RecurrentWeights};
 use crate::checkpoint::{LoadError, Weights};
 use crate::decoder::linear_weights::LinearWeights;
 use crate::ops::recurrent::{Recurrence, Scan};
@@ -15,7 +15,7 @@ pub(super) fn take(
     let at = |part: &str| format!("{name}.{part}");
     Ok(RecurrentWeights {
         input: LinearWeights::take(weights, &at("in_proj"), width, 3 * width, bias)?,
-        gates: None,
+        gates: Gates::No,
         recurrence: Recurrence {
             convolution: super::convolution(weights, &at("conv"), [width, kernel], bias, None)?,
             scan: Scan::Gates,
