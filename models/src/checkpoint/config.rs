@@ -28,7 +28,10 @@ impl Config {
     /// [`LoadError::BadConfig`] if they are not a JSON object.
     pub fn parse(file: impl Into<String>, json: &[u8]) -> Result<Self, LoadError> {
         let file = file.into();
-        match serde_json::from_slice(json) {
+        // Older versions of transformers wrote numbers that JSON does not have.
+        let parsed = serde_json::from_slice(json)
+            .or_else(|error| serde_json::from_slice(&without_special_numbers(json)).map_err(|_| error));
+        match parsed {
             Ok(Value::Object(keys)) => Ok(Self {
                 file,
                 path: String::new(),
@@ -217,6 +220,33 @@ impl Config {
     }
 }
 
+/// Replaces `Infinity`, `-Infinity` and `NaN` outside of texts by `null`.
+fn without_special_numbers(json: &[u8]) -> Vec<u8> {
+    let (mut out, mut rest, mut in_text) = (Vec::with_capacity(json.len()), json, false);
+    while let Some((first, after)) = rest.split_first() {
+        let special = ["-Infinity", "Infinity", "NaN"];
+        let special = special.iter().find_map(|name| rest.strip_prefix(name.as_bytes()));
+        if let Some(after) = special.filter(|_| !in_text) {
+            out.extend_from_slice(b"null");
+            rest = after;
+            continue;
+        }
+        out.push(*first);
+        rest = after;
+        match first {
+            b'"' => in_text = !in_text,
+            b'\\' if in_text => {
+                if let Some((escaped, after)) = rest.split_first() {
+                    out.push(*escaped);
+                    rest = after;
+                }
+            }
+            _ => {}
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -282,6 +312,15 @@ mod tests {
             Err(LoadError::MissingKey { .. })
         ));
         assert!(matches!(outer.nested("other"), Err(LoadError::BadKey { .. })));
+    }
+
+    #[test]
+    fn numbers_that_json_lacks_are_missing() {
+        let config = config(r#"{"limits": [0.0, Infinity, -Infinity], "a\"NaN": "NaN", "b": NaN}"#);
+        let limits: Vec<Option<f64>> = config.required("limits").unwrap();
+        assert_eq!(limits, [Some(0.0), None, None]);
+        assert_eq!(config.required::<String>("a\"NaN").unwrap(), "NaN");
+        assert_eq!(config.optional::<f64>("b").unwrap(), None);
     }
 
     #[test]

@@ -85,7 +85,7 @@ fn read(
         experts: Some(ExpertLayout {
             correction,
             shared: (shared > 0).then_some(SharedExpert {
-                block: "mlp.shared_experts",
+                block: Some("mlp.shared_experts"),
                 inner: shared * inner,
                 bias,
                 gate: None,

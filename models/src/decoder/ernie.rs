@@ -50,7 +50,7 @@ fn experts(config: &Config) -> Result<ExpertLayout, LoadError> {
             is_row: true,
         }),
         shared: (shared > 0).then_some(SharedExpert {
-            block: "mlp.shared_experts",
+            block: Some("mlp.shared_experts"),
             inner: shared * base.inner,
             bias: config.optional("use_bias")?.unwrap_or(false),
             gate: None,

@@ -71,8 +71,8 @@ pub(super) enum ExpertTensors {
 /// An expert that every token uses.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SharedExpert {
-    /// Its module.
-    pub(super) block: &'static str,
+    /// Its module; `None` if it is named like the feed-forward layer of other layers.
+    pub(super) block: Option<&'static str>,
     /// Its size.
     pub(super) inner: usize,
     /// Whether its layers have biases.

@@ -36,7 +36,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         let fused = LinearWeights::take(weights, &at("self_attention.query_key_value"), width, fused, bias)?;
         // Each group has its queries, one key and one value.
         let (query, key_value) = fused
-            .by_group(heads.head_dim, heads.keys, heads.queries / heads.keys)
+            .by_group(heads.head_dim, heads.queries / heads.keys)
             .split(heads.query_width());
         let (first, second) = match model_config.parallel {
             Parallel::OwnNorm => ("ln_attn", Some("ln_mlp")),

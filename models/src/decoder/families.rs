@@ -5,7 +5,8 @@ use super::weights::Decoder;
 use super::{
     apertus, arcee, bart, bloom, cohere, deepseek, ernie, exaone4, falcon, gemma, gemma4, glm, gpt_bigcode,
     gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan, llama, llama4, ministral, mistral,
-    mixtral, mpt, nemotron, olmo, opt, phi, phi3, phimoe, qwen, seed_oss, smollm3, stablelm, starcoder2, t5,
+    mixtral, mpt, nemotron, olmo, opt, phi, phi3, phimoe, qwen, recurrent_families, seed_oss, smollm3,
+    stablelm, starcoder2, t5,
 };
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::runtime::slice::Slice;
@@ -384,6 +385,19 @@ pub(super) const FAMILIES: &[Family] = &[
         base_model: None,
         ..unclassified!("Gemma4", "gemma4_text", HeadForm::TIED, gemma4::read)
     },
+    recurrent_families::LFM2,
+    recurrent_families::LFM2_MOE,
+    recurrent_families::QWEN_3_NEXT,
+    recurrent_families::QWEN_3_5,
+    recurrent_families::QWEN_3_5_MOE,
+    recurrent_families::GRANITE_HYBRID,
+    recurrent_families::BAMBA,
+    recurrent_families::FALCON_H1,
+    recurrent_families::NEMOTRON_H,
+    recurrent_families::MAMBA,
+    recurrent_families::MAMBA_2,
+    recurrent_families::FALCON_MAMBA,
+    recurrent_families::JAMBA,
     encoder_decoder("T5ForConditionalGeneration", "t5", "", t5::read),
     encoder_decoder("MT5ForConditionalGeneration", "mt5", "", t5::read),
     Family {

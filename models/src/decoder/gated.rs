@@ -5,6 +5,7 @@ use super::config_values::{activation, eos_token_ids, epsilon, layers};
 use super::experts::ExpertLayout;
 use super::gated_layer;
 use super::latent::LatentLayout;
+use super::recurrent::RecurrentLayout;
 use super::rotary::{RotaryKeys, RotaryPositions, rotary};
 use super::weights::{Decoder, LayerWeights, LocalAttention, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
@@ -25,6 +26,8 @@ pub(super) struct Layout {
     pub(super) fused_projections: Option<&'static str>,
     /// Sizes of the latent vectors that keys and values are computed from (`DeepSeek`).
     pub(super) latent: Option<LatentLayout>,
+    /// Recurrent mixers of some layers.
+    pub(super) recurrent: Option<RecurrentLayout>,
     /// Further parameters of a layer.
     pub(super) extra: Extra,
     /// Output projection.
@@ -68,6 +71,8 @@ pub(super) enum Extra {
     Sinks,
     /// Coefficients of the activation, which is xIELU (Apertus).
     Activation,
+    /// Gates of the attention's output; those of a head follow its queries in the query projection (Qwen 3.5).
+    OutputGate,
 }
 
 /// Names of the norms of a layer, of which a family has some.
@@ -143,6 +148,7 @@ impl Default for Layout {
             feed_forward_bias: false,
             fused_projections: None,
             latent: None,
+            recurrent: None,
             extra: Extra::No,
             output: "self_attn.o_proj",
             up: &["mlp.gate_proj", "mlp.up_proj"],
@@ -214,17 +220,45 @@ pub(super) fn with_positions(
     )
 }
 
+/// As [`activated`], with a feed-forward layer whose size `intermediate_size` does not state.
+pub(super) fn sized(
+    config: &Config,
+    intermediate_size: usize,
+    activation: Activation,
+    keys: RotaryKeys,
+) -> Result<ModelConfig, LoadError> {
+    let heads = heads(config, config.size("hidden_size")?)?;
+    let positions = rotary(config, heads.head_dim, keys)?;
+    with_size(config, heads, positions, activation, intermediate_size)
+}
+
 fn shared(
     config: &Config,
     heads: Heads,
     positions: RotaryPositions,
     activation: Activation,
 ) -> Result<ModelConfig, LoadError> {
+    with_size(
+        config,
+        heads,
+        positions,
+        activation,
+        config.size("intermediate_size")?,
+    )
+}
+
+fn with_size(
+    config: &Config,
+    heads: Heads,
+    positions: RotaryPositions,
+    activation: Activation,
+    intermediate_size: usize,
+) -> Result<ModelConfig, LoadError> {
     let context = config.size("max_position_embeddings")?;
     Ok(ModelConfig {
         width: config.size("hidden_size")?,
         heads,
-        intermediate_size: config.size("intermediate_size")?,
+        intermediate_size,
         vocabulary: config.size("vocab_size")?,
         context: positions.context.map_or(context, |trained| context.min(trained)),
         epsilon: epsilon(config, "rms_norm_eps", 1e-6)?,
@@ -245,21 +279,9 @@ pub(super) fn windows(
     let Some(window) = config.optional_size("sliding_window")? else {
         return Ok((None, Vec::new()));
     };
-    let key = "layer_types";
-    let count = config.size("num_hidden_layers")?;
-    let local_layers = match config.optional::<Vec<String>>(key)? {
-        None => (0..count).map(local).collect(),
-        Some(types) if types.len() != count => {
-            return Err(config.invalid_value(key, format!("it must name the type of all {count} layers")));
-        }
-        Some(types) => {
-            let parsed = types.iter().map(|name| match name.as_str() {
-                "sliding_attention" => Ok(true),
-                "full_attention" => Ok(false),
-                _ => Err(config.invalid_value(key, "full_attention and sliding_attention are supported")),
-            });
-            parsed.collect::<Result<Vec<bool>, _>>()?
-        }
+    let local_layers = match config.optional::<Vec<String>>("layer_types")? {
+        None => (0..config.size("num_hidden_layers")?).map(local).collect(),
+        Some(_) => layers_of_type(config, "layer_types", &["sliding_attention"], &["full_attention"])?,
     };
     let rotary = None;
     let window = Some(window);
@@ -286,12 +308,46 @@ pub(super) fn rotated_layers(config: &Config) -> Result<Vec<bool>, LoadError> {
     }
 }
 
+/// Returns which layers have one of the types `wanted` by the list `key`; the others must have one of `others`.
+pub(super) fn layers_of_type(
+    config: &Config,
+    key: &str,
+    wanted: &[&str],
+    others: &[&str],
+) -> Result<Vec<bool>, LoadError> {
+    let count = config.size("num_hidden_layers")?;
+    let types = config.required::<Vec<String>>(key)?;
+    if types.len() != count {
+        return Err(config.invalid_value(key, format!("it must name the type of all {count} layers")));
+    }
+    let is_one = |known: &[&str], name: &String| known.contains(&name.as_str());
+    if types
+        .iter()
+        .any(|name| !is_one(wanted, name) && !is_one(others, name))
+    {
+        let reason = format!("{} are supported", [others, wanted].concat().join(" and "));
+        return Err(config.invalid_value(key, reason));
+    }
+    Ok(types.iter().map(|name| is_one(wanted, name)).collect())
+}
+
 /// Reads the weights.
 pub(super) fn read(
     checkpoint: &mut Checkpoint,
     slice: Slice,
     model_config: ModelConfig,
     layout: &Layout,
+) -> Result<Decoder, LoadError> {
+    read_adapted(checkpoint, slice, model_config, layout, |layer, _| layer)
+}
+
+/// Reads the weights, and lets `adapt` change those of every layer.
+pub(super) fn read_adapted(
+    checkpoint: &mut Checkpoint,
+    slice: Slice,
+    model_config: ModelConfig,
+    layout: &Layout,
+    adapt: impl Fn(LayerWeights, &ModelConfig) -> LayerWeights,
 ) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let (width, vocabulary) = (model_config.width, model_config.vocabulary);
@@ -301,6 +357,7 @@ pub(super) fn read(
         let source = layout.kv_sources.get(index).filter(|source| **source < index);
         let source = source.and_then(|source| blocks.get(*source));
         let layer = gated_layer::read(weights, &model_config, layout, (index, source))?;
+        let layer = adapt(layer, &model_config);
         blocks.push(layer.stored_as(weights.weight_type()));
     }
     let final_norm = layout.norms.take(weights, layout.final_norm, width)?;

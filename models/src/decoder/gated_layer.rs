@@ -1,8 +1,9 @@
 //! A layer of a decoder of the Llama kind: its tensors, as the family's [`Layout`] names them.
 
-use super::experts::ExpertWeights;
+use super::experts::{ExpertWeights, SharedExpert};
 use super::gated::{Extra, HeadNormTensors, Layout, NormKind};
 use super::latent::LatentWeightsOf;
+use super::recurrent::RecurrentLayout;
 use super::weights::{
     HeadNorms, LayerWeights, LinearWeights, ModelConfig, NormWeights, OutputNorms, Parallel, QueryKeyNorm,
     TokenGate,
@@ -26,7 +27,7 @@ pub(super) fn read(
         local,
         source,
     };
-    let layer = tensors.attention()?;
+    let layer = tensors.mixer()?;
     let layer = tensors.feed_forward(layer)?;
     let layer = tensors.norms(layer)?;
     tensors.token_gate(layer)
@@ -66,6 +67,35 @@ impl LayerTensors<'_> {
         Ok(norm.plus(self.layout.norm_offset))
     }
 
+    /// The recurrent mixer, if the layer has one.
+    fn recurrent(&self) -> Option<&RecurrentLayout> {
+        let recurrent = self.layout.recurrent.as_ref();
+        recurrent.filter(|recurrent| recurrent.layers.get(self.index).copied().unwrap_or_default())
+    }
+
+    /// Whether the layer has an attention.
+    fn attends(&self) -> bool {
+        self.recurrent()
+            .is_none_or(|recurrent| recurrent.beside_attention)
+    }
+
+    /// Reads attention and recurrent mixer.
+    fn mixer(&mut self) -> Result<LayerWeights, LoadError> {
+        let layer = if self.attends() {
+            self.attention()?
+        } else {
+            LayerWeights::default()
+        };
+        let named = self
+            .recurrent()
+            .map(|layout| (self.at(layout.module), layout.form.clone()));
+        let recurrent = named.map(|(name, form)| form.take(self.weights, &name, self.model_config));
+        Ok(LayerWeights {
+            recurrent: recurrent.transpose()?,
+            ..layer
+        })
+    }
+
     fn attention(&mut self) -> Result<LayerWeights, LoadError> {
         let (layout, width) = (self.layout, self.model_config.width);
         if let Some(latent) = layout.latent {
@@ -89,6 +119,7 @@ impl LayerTensors<'_> {
         }
         let heads = *self.model_config.heads_of(self.local);
         let (query, key, bias) = (heads.query_width(), heads.key_width(), layout.qkv_bias);
+        let gated = layout.extra == Extra::OutputGate;
         let (query, key_value) = if let Some(fused) = layout.fused_projections {
             self.linear(fused, width, query + 2 * key, bias)?.split(query)
         } else if let Some(source) = self.source {
@@ -101,8 +132,15 @@ impl LayerTensors<'_> {
             } else {
                 self.linear("self_attn.v_proj", width, key, bias)?
             };
-            let query = self.linear("self_attn.q_proj", width, query, bias)?;
+            let all = if gated { 2 * query } else { query };
+            let query = self.linear("self_attn.q_proj", width, all, bias)?;
             (query, keys.concat_outputs(&values))
+        };
+        let (query, gate) = if gated {
+            let (query, gate) = query.by_part(heads.head_dim, 2).split(heads.query_width());
+            (query, Some(gate))
+        } else {
+            (query, None)
         };
         let output = self.linear(layout.output, query.outputs, width, layout.output_bias)?;
         let sinks = if layout.extra == Extra::Sinks {
@@ -115,6 +153,7 @@ impl LayerTensors<'_> {
             query,
             key_value,
             sinks,
+            gate,
             output,
             reuses_kv: self.source.is_some(),
             ..LayerWeights::default()
@@ -157,16 +196,19 @@ impl LayerTensors<'_> {
         let mixture = layout.experts.as_ref();
         let mixture = mixture.filter(|experts| experts.layers.get(self.index).copied().unwrap_or_default());
         let (mut up, mut down) = (Vec::new(), LinearWeights::default());
-        if let Some(experts) = mixture {
-            if let Some(shared) = experts.shared {
-                for part in ["gate_proj", "up_proj"] {
-                    let name = format!("{}.{part}", shared.block);
-                    up.push(self.linear(&name, width, shared.inner, shared.bias)?);
-                }
-                let name = format!("{}.down_proj", shared.block);
-                down = self.linear(&name, shared.inner, width, shared.bias)?;
+        let shared = mixture.map(|experts| experts.shared);
+        if let Some(Some(SharedExpert {
+            block: Some(block),
+            inner,
+            bias,
+            ..
+        })) = shared
+        {
+            for part in ["gate_proj", "up_proj"] {
+                up.push(self.linear(&format!("{block}.{part}"), width, inner, bias)?);
             }
-        } else {
+            down = self.linear(&format!("{block}.down_proj"), inner, width, bias)?;
+        } else if shared.is_none_or(|shared| shared.is_some()) {
             let parts = if self.model_config.gated { 2 } else { 1 };
             let each = parts * inner / layout.up.len().max(1);
             for name in layout.up {
@@ -238,7 +280,7 @@ impl LayerTensors<'_> {
             self.model_config.query_key_norm,
             *self.model_config.heads_of(self.local),
         );
-        if kind == QueryKeyNorm::No {
+        if kind == QueryKeyNorm::No || !self.attends() {
             return Ok(None);
         }
         let plain = HeadNorms {

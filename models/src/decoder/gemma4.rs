@@ -94,7 +94,7 @@ fn experts(config: &Config, inner: usize) -> Result<Option<ExpertLayout>, LoadEr
         block: "",
         router: "router.proj",
         shared: Some(SharedExpert {
-            block: "mlp",
+            block: Some("mlp"),
             inner,
             bias: false,
             gate: None,

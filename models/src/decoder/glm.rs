@@ -47,7 +47,7 @@ pub(super) fn read_4_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<De
     let experts = ExpertLayout {
         correction: Some(SCORED),
         shared: Some(SharedExpert {
-            block: "mlp.shared_experts",
+            block: Some("mlp.shared_experts"),
             inner: inner * config.optional_size("n_shared_experts")?.unwrap_or(1),
             bias: false,
             gate: None,

@@ -1,7 +1,11 @@
-//! Granite 3 and 4 (IBM 2024): Llama with factors of embeddings, scores, residuals and logits, also with mixtures of experts.
+//! Granite 3 and 4 (IBM 2024, 2025): Llama with factors of embeddings, scores, residuals and logits, also with mixtures of experts,
+//! and with mixers of Mamba 2 in place of most attentions.
 
-use super::experts::{ExpertLayout, ExpertTensors};
+use super::config_values::epsilon;
+use super::experts::{ExpertLayout, ExpertTensors, SharedExpert};
 use super::gated::{self, Layout};
+use super::recurrent::mamba2::{Mamba2, Mamba2Keys};
+use super::recurrent::{self, RecurrentForm, RecurrentLayout};
 use super::rotary::RotaryKeys;
 use super::routing::Routing;
 use super::weights::{Decoder, ModelConfig};
@@ -17,12 +21,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
 
 pub(super) fn read_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
-    let experts = ExpertLayout {
-        block: "block_sparse_moe",
-        router: "router.layer",
-        tensors: ExpertTensors::Fused(["input_linear.weight", "output_linear.weight"]),
-        ..ExpertLayout::everywhere(config, "intermediate_size")?
-    };
+    let experts = fused_experts(ExpertLayout::everywhere(config, "intermediate_size")?);
     let model_config = ModelConfig {
         routing: Some(Routing::read(config, experts.count, true)?),
         ..model_config(config)?
@@ -32,6 +31,75 @@ pub(super) fn read_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Deco
         ..Layout::with_biases(config)?
     };
     gated::read(checkpoint, slice, model_config, &layout)
+}
+
+pub(super) fn read_hybrid(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let base = model_config(config)?;
+    let count = config.optional::<usize>("num_local_experts")?.unwrap_or_default();
+    let experts = (count > 0).then(|| hybrid_experts(config, count));
+    let routing = (count > 0).then(|| Routing::read(config, count, true));
+    let rotated = config.optional::<String>("position_embedding_type")?;
+    let layers = recurrent_layers(config)?;
+    let form = || -> Result<RecurrentForm, LoadError> {
+        let inner = recurrent::expanded(config, "mamba_expand", base.width)?;
+        let epsilon = epsilon(config, "rms_norm_eps", 1e-6)?;
+        let form = Mamba2::read(config, Mamba2Keys::HYBRID, inner, epsilon)?;
+        Ok(RecurrentForm::Mamba2(form))
+    };
+    let form = layers.contains(&true).then(form).transpose()?;
+    let layout = Layout {
+        up: &["shared_mlp.input_linear"],
+        down: "shared_mlp.output_linear",
+        experts: experts.transpose()?,
+        recurrent: form.map(|form| RecurrentLayout {
+            layers,
+            beside_attention: false,
+            module: "mamba",
+            form,
+        }),
+        ..Layout::with_biases(config)?
+    };
+    let model_config = ModelConfig {
+        rotary: base.rotary.filter(|_| rotated.as_deref() == Some("rope")),
+        intermediate_size: config.size("shared_intermediate_size")?,
+        routing: routing.transpose()?,
+        ..base
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
+
+/// Returns which layers have a mixer of Mamba 2; all of them if the configuration names no types.
+fn recurrent_layers(config: &Config) -> Result<Vec<bool>, LoadError> {
+    let key = config.present_key(["layer_types", "layers_block_type"]);
+    if config.optional::<Vec<String>>(key)?.is_none() {
+        return Ok(vec![true; config.size("num_hidden_layers")?]);
+    }
+    let [recurrent, attention] = [["mamba", "linear_attention"], ["attention", "full_attention"]];
+    gated::layers_of_type(config, key, &recurrent, &attention)
+}
+
+/// Experts beside a shared one, which has the names of a dense layer.
+fn hybrid_experts(config: &Config, count: usize) -> Result<ExpertLayout, LoadError> {
+    let shared = SharedExpert {
+        block: None,
+        inner: config.size("shared_intermediate_size")?,
+        bias: false,
+        gate: None,
+    };
+    Ok(ExpertLayout {
+        shared: Some(shared),
+        ..fused_experts(ExpertLayout::counted(config, count, "intermediate_size")?)
+    })
+}
+
+fn fused_experts(experts: ExpertLayout) -> ExpertLayout {
+    ExpertLayout {
+        block: "block_sparse_moe",
+        router: "router.layer",
+        tensors: ExpertTensors::Fused(["input_linear.weight", "output_linear.weight"]),
+        ..experts
+    }
 }
 
 fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {

@@ -256,26 +256,45 @@ impl LinearWeights {
     /// Reorders outputs of `groups` groups, each of which has `queries` queries, a key and a value of `size` outputs, so that
     /// queries, keys and values are contiguous: so the new architecture of Falcon stores them.
     #[must_use]
-    pub(super) fn by_group(self, size: usize, groups: usize, queries: usize) -> Self {
-        let each = (queries + 2) * size;
-        let reorder = |row: &[f32]| -> Vec<f32> {
-            let parts = [
-                0..queries * size,
-                queries * size..(queries + 1) * size,
-                (queries + 1) * size..each,
-            ];
-            let of = |part: std::ops::Range<usize>| {
-                let groups = row.chunks(each.max(1)).take(groups);
-                groups.flat_map(move |group| group.get(part.clone()).unwrap_or_default())
-            };
-            parts.into_iter().flat_map(of).copied().collect()
+    pub(super) fn by_group(self, size: usize, queries: usize) -> Self {
+        self.by_parts(&[queries * size, size, size])
+    }
+
+    /// Reorders outputs of groups, each of which has parts of these sizes, so that each part is contiguous.
+    #[must_use]
+    pub(super) fn by_parts(self, sizes: &[usize]) -> Self {
+        let each = sizes.iter().sum::<usize>().max(1);
+        let reorder = |row: &[f32], to: &mut Vec<f32>| {
+            let mut from = 0;
+            for size in sizes {
+                for group in row.chunks(each) {
+                    to.extend_from_slice(group.get(from..from + size).unwrap_or_default());
+                }
+                from += size;
+            }
         };
-        let rows = self.weight.chunks(self.outputs.max(1));
-        Self {
-            weight: rows.flat_map(reorder).collect(),
-            bias: reorder(&self.bias),
-            ..self
+        let mut weight = Vec::with_capacity(self.weight.len());
+        for row in self.weight.chunks(self.outputs.max(1)) {
+            reorder(row, &mut weight);
         }
+        let mut bias = Vec::with_capacity(self.bias.len());
+        reorder(&self.bias, &mut bias);
+        Self { weight, bias, ..self }
+    }
+
+    /// Multiplies the weights by a factor of the inputs, and every output by a factor of its own.
+    #[must_use]
+    pub(super) fn scaled(mut self, input: f32, output: impl Fn(usize) -> f32) -> Self {
+        let factors: Vec<f32> = (0..self.outputs).map(output).collect();
+        for row in self.weight.chunks_mut(self.outputs.max(1)) {
+            for (weight, factor) in row.iter_mut().zip(&factors) {
+                *weight *= input * factor;
+            }
+        }
+        for (bias, factor) in self.bias.iter_mut().zip(&factors) {
+            *bias *= factor;
+        }
+        self
     }
 
     pub(super) fn random(rng: &mut ChaCha8Rng, inputs: usize, outputs: usize, biased: bool) -> Self {

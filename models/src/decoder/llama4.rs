@@ -69,7 +69,7 @@ fn experts(config: &Config) -> Result<ExpertLayout, LoadError> {
         router: "router",
         tensors: ExpertTensors::ByInput(["gate_proj", "up_proj", "down_proj"]),
         shared: Some(SharedExpert {
-            block: "feed_forward.shared_expert",
+            block: Some("feed_forward.shared_expert"),
             inner: base.inner,
             bias: false,
             gate: None,

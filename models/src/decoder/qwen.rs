@@ -61,15 +61,7 @@ fn third(
 pub(super) fn read_2_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let (local, local_layers) = windows(config)?;
-    let experts = ExpertLayout {
-        shared: Some(SharedExpert {
-            block: "mlp.shared_expert",
-            inner: config.size("shared_expert_intermediate_size")?,
-            bias: false,
-            gate: Some("shared_expert_gate"),
-        }),
-        ..experts(config)?
-    };
+    let experts = with_shared_expert(config)?;
     let model_config = ModelConfig {
         local,
         routing: Some(routing(config, &experts)?),
@@ -82,6 +74,19 @@ pub(super) fn read_2_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<De
         ..Layout::default()
     };
     gated::read(checkpoint, slice, model_config, &layout)
+}
+
+/// Returns the experts of a model with a shared one, which has a gate.
+pub(super) fn with_shared_expert(config: &Config) -> Result<ExpertLayout, LoadError> {
+    Ok(ExpertLayout {
+        shared: Some(SharedExpert {
+            block: Some("mlp.shared_expert"),
+            inner: config.size("shared_expert_intermediate_size")?,
+            bias: false,
+            gate: Some("shared_expert_gate"),
+        }),
+        ..experts(config)?
+    })
 }
 
 /// Experts are in every `decoder_sparse_step`-th layer that `mlp_only_layers` does not name.

@@ -8,6 +8,7 @@ pub(crate) use super::linear_weights::{LinearWeights, NormWeights};
 pub(crate) use super::model_config::{
     LocalAttention, ModelConfig, OutputNorms, Parallel, QueryGrowth, QueryKeyNorm,
 };
+pub(crate) use super::recurrent::RecurrentWeights;
 pub(crate) use super::token_inputs::{TokenGate, TokenLayers};
 use crate::ops::{Activation, RelativeBias};
 use crate::precision::{Table, WeightType};
@@ -47,7 +48,7 @@ pub struct LayerWeights {
     pub feed_forward_output_norm: Option<NormWeights>,
     /// Latent vector that the query projection reads; `None` if it reads the attention's input.
     pub query_latent: Option<LatentWeights>,
-    /// Query projection.
+    /// Query projection; empty if the layer has no attention.
     pub query: LinearWeights,
     /// Latent vector that the projections of keys and values read; `None` if they read the attention's input.
     pub key_value_latent: Option<LatentWeights>,
@@ -55,8 +56,12 @@ pub struct LayerWeights {
     pub key_value: LinearWeights,
     /// One score per query head that takes part in the softmax without a value; empty if there is none.
     pub sinks: Vec<f32>,
+    /// Projection of the attention's input to the gates of its heads' elements; their sigmoid multiplies them.
+    pub gate: Option<LinearWeights>,
     /// Output projection.
     pub output: LinearWeights,
+    /// Recurrent mixer in place of the attention, or beside it.
+    pub recurrent: Option<RecurrentWeights>,
     /// Norm before the feed-forward layer; `None` if it has the attention's input, or reads the hidden vectors themselves.
     pub feed_forward_norm: Option<NormWeights>,
     /// Up projection; if gated, the gate followed by the values. Empty, like the down projection, if the layer has only
@@ -179,7 +184,12 @@ impl LayerWeights {
         let linears = [&self.query, &self.key_value, &self.output, &self.up, &self.down];
         let latents = self.latents().map(|latent| &latent.projection);
         let gate = self.token_gate.iter().flat_map(TokenGate::linears);
-        linears.into_iter().chain(latents).chain(cross).chain(gate)
+        linears
+            .into_iter()
+            .chain(&self.gate)
+            .chain(latents)
+            .chain(cross)
+            .chain(gate)
     }
 
     /// Encodes the weights of the linear layers in a type.
@@ -195,7 +205,9 @@ impl LayerWeights {
             query: of(self.query),
             key_value_latent: self.key_value_latent.map(latent),
             key_value: of(self.key_value),
+            gate: self.gate.map(of),
             output: of(self.output),
+            recurrent: self.recurrent.map(|recurrent| recurrent.stored_as(kind)),
             up: of(self.up),
             down: of(self.down),
             experts: self.experts.map(|experts| experts.stored_as(kind)),
@@ -214,6 +226,7 @@ impl LayerWeights {
     pub(crate) fn elements(&self) -> usize {
         self.exact()
             + self.linears().map(LinearWeights::elements).sum::<usize>()
+            + self.recurrent.as_ref().map_or(0, RecurrentWeights::elements)
             + self.experts.as_ref().map_or(0, ExpertWeights::elements)
     }
 
@@ -221,9 +234,23 @@ impl LayerWeights {
     pub(crate) fn bytes(&self, kind: WeightType) -> usize {
         let experts = self.experts.as_ref();
         let experts = experts.map_or(0, |experts| experts.bytes(kind));
+        let recurrent = self.recurrent.as_ref();
+        let recurrent = recurrent.map_or(0, |recurrent| recurrent.bytes(kind));
         size_of::<f32>() * self.exact()
             + experts
+            + recurrent
             + self.linears().map(|linear| linear.bytes(kind)).sum::<usize>()
+    }
+
+    /// Whether the layer has an attention, whose tokens are cached.
+    pub(crate) fn has_attention(&self) -> bool {
+        self.query.outputs > 0
+    }
+
+    /// Number of elements of the state that the layer keeps of a sequence.
+    pub(crate) fn state_elements(&self) -> usize {
+        let recurrent = self.recurrent.as_ref();
+        recurrent.map_or(0, |recurrent| recurrent.recurrence.state_elements())
     }
 
     /// Every second layer is local, from the first on.
@@ -390,6 +417,17 @@ impl Decoder {
     /// Number of layers, those of the encoder included.
     pub fn depth(&self) -> usize {
         self.layers.len() + self.encoder.as_ref().map_or(0, |encoder| encoder.layers.len())
+    }
+
+    /// Number of layers with an attention, whose tokens are cached.
+    pub fn attention_layers(&self) -> usize {
+        self.layers.iter().filter(|layer| layer.has_attention()).count()
+    }
+
+    /// Memory of the recurrent states of a request, bytes.
+    pub fn state_bytes(&self) -> u64 {
+        let elements: usize = self.layers.iter().map(LayerWeights::state_elements).sum();
+        (elements * size_of::<f32>()) as u64
     }
 
     /// Embeds tokens, the first of which has position `first`: one row each. The caller must reject tokens beyond the

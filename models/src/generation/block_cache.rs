@@ -8,7 +8,7 @@ use std::sync::{PoisonError, RwLock};
 
 use kaskade_policy::hybrid_cache::{Block, Capacity, Kind, Place};
 
-use crate::decoder::weights::ModelConfig;
+use crate::decoder::weights::{LayerWeights, ModelConfig};
 use crate::ops::{Ops, OpsError, Span};
 
 /// Part of a request's tokens. The block table begins with the source, if there is one.
@@ -59,6 +59,24 @@ fn cut(table: &[Block], block_tokens: usize, tokens: Range<usize>, part: Segment
 struct HostBlocks {
     act: Vec<f32>,
     kv: Vec<f32>,
+}
+
+/// What a layer has in the cache.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LayerEntries {
+    /// Whether it has entries: whether it has an attention.
+    pub(super) cached: bool,
+    /// Whether they have the width of local layers.
+    pub(super) local: bool,
+}
+
+impl From<&LayerWeights> for LayerEntries {
+    fn from(layer: &LayerWeights) -> Self {
+        Self {
+            cached: layer.has_attention(),
+            local: layer.local,
+        }
+    }
 }
 
 /// The pools in host memory.
@@ -125,19 +143,22 @@ fn elements(width: usize, first: usize, tokens: Range<usize>) -> Range<usize> {
 }
 
 impl HostCache {
-    /// Creates the pools of layers, of which some are `local`.
-    pub(super) fn new(local: &[bool], capacity: Capacity, widths: EntryWidths) -> Self {
-        let blocks = |local: &bool| {
+    /// Creates the pools; layers without an attention have none.
+    pub(super) fn new(layers: &[LayerEntries], capacity: Capacity, widths: EntryWidths) -> Self {
+        let blocks = |layer: &LayerEntries| {
+            if !layer.cached {
+                return HostBlocks::default();
+            }
             let zeros =
-                |kind, blocks: usize| vec![0.0; blocks * widths.of(kind, *local) * widths.block_tokens];
-            RwLock::new(HostBlocks {
+                |kind, blocks: usize| vec![0.0; blocks * widths.of(kind, layer.local) * widths.block_tokens];
+            HostBlocks {
                 act: zeros(Kind::Act, capacity.host.act),
                 kv: zeros(Kind::Kv, capacity.host.kv),
-            })
+            }
         };
         Self {
-            layers: local.iter().map(blocks).collect(),
-            local: local.to_vec(),
+            layers: layers.iter().map(|layer| RwLock::new(blocks(layer))).collect(),
+            local: layers.iter().map(|layer| layer.local).collect(),
             widths,
         }
     }
@@ -204,16 +225,16 @@ impl HostCache {
 }
 
 impl<M: Ops> DeviceCache<M> {
-    /// Creates the pools of layers, of which some are `local`.
-    pub(super) fn new(local: &[bool], capacity: Capacity, widths: EntryWidths) -> Self {
+    /// Creates the pools; layers without an attention have none.
+    pub(super) fn new(layers: &[LayerEntries], capacity: Capacity, widths: EntryWidths) -> Self {
         let empty = |count: usize| std::iter::repeat_with(|| None).take(count).collect();
-        let blocks = || DeviceBlocks {
-            act: empty(capacity.device.act),
-            kv: empty(capacity.device.kv),
+        let blocks = |layer: &LayerEntries| DeviceBlocks {
+            act: empty(if layer.cached { capacity.device.act } else { 0 }),
+            kv: empty(if layer.cached { capacity.device.kv } else { 0 }),
         };
         Self {
-            layers: local.iter().map(|_| blocks()).collect(),
-            local: local.to_vec(),
+            layers: layers.iter().map(blocks).collect(),
+            local: layers.iter().map(|layer| layer.local).collect(),
             widths,
         }
     }

@@ -156,7 +156,7 @@ pub fn split_for(caching: Caching, blocks: usize, memory: &Memory, costs: &Costs
     }
 }
 
-/// Bytes of a block of a kind in all `layers` layers.
+/// Bytes of a block of a kind in all `layers` layers with an attention.
 pub fn block_bytes(model_config: &ModelConfig, layers: usize, block_tokens: usize, kind: Kind) -> u64 {
     EntryWidths::new(model_config, block_tokens).block_bytes(kind) * layers as u64
 }

@@ -10,8 +10,9 @@ use kaskade_policy::hybrid_cache::{Costs, Kind, Sample, Split, fit};
 
 use super::engine::{Engine, LayerPlacement};
 use super::error::EngineError;
-use super::layer::Layer;
+use super::layer::{Layer, Past};
 use super::link::Link;
+use super::recurrent::RecurrentMixer;
 use super::sampling::greedy;
 use crate::ops::{AttentionSpans, Ops, Span};
 
@@ -64,7 +65,10 @@ impl<M: Ops> Engine<M> {
         let mini_batch = load.mini_batch.clamp(1, load.requests.max(1));
         let mini_batches = load.requests.div_ceil(mini_batch).max(1);
         let uploaded;
-        let layer = match self.placements.get(self.placements.len() - self.layers()) {
+        let mut decoder = self.placements.iter().skip(self.placements.len() - self.layers());
+        // Costs are those of layers with a cache, if there are any.
+        let first = decoder.clone().next();
+        let layer = match decoder.find(|placement| placement.has_attention()).or(first) {
             Some(LayerPlacement::Resident(layer)) => layer,
             Some(LayerPlacement::Streamed(stored)) => {
                 uploaded = stored.resident(&self.ops);
@@ -142,28 +146,36 @@ impl<M: Ops> Engine<M> {
         let ctx = self.ctx();
         let (ops, model_config) = (ctx.ops, ctx.model_config);
         let mut x = ops.upload(vec![0.1; requests * model_config.width], model_config.width);
-        let width = model_config.kv_width_of(layer.local);
+        let width = model_config.kv_width_of(layer.is_local());
         let kvs = [(); COPIES].map(|()| ops.upload(vec![0.1; requests * tokens * width], width));
         let mut rotation = kvs.iter().cycle();
         let positions = vec![tokens.min(model_config.context.saturating_sub(1)); requests];
         // With cross-attention half of the tokens count as the prompt; the total number of keys stays the same.
         let prompt = layer.cross.as_ref().map_or(0, |_| tokens / 2);
+        let recurrent = layer.recurrent.as_ref();
+        let state = vec![0.0; recurrent.map_or(0, RecurrentMixer::state_elements)];
+        let mut states = vec![state; recurrent.map_or(0, |_| requests)];
         let mut failed = None;
         let seconds = median_s(|| {
             let new_kv = layer.project(ctx, &x, &positions);
             let kv = rotation.next();
             let self_spans = (0..requests).map(|request| {
-                let new = Span {
-                    matrix: &new_kv.kv,
+                let new = new_kv.kv.as_ref().map(|matrix| Span {
+                    matrix,
                     from: request,
                     count: 1,
-                };
-                attended(kv, request * tokens + prompt, tokens - prompt, Some(new))
+                });
+                attended(kv, request * tokens + prompt, tokens - prompt, new)
             });
             let self_spans: Vec<AttentionSpans<'_, M::Matrix>> = self_spans.collect();
             let prompts = (0..requests).map(|request| attended(kv, request * tokens, prompt, None));
             let prompts: Vec<AttentionSpans<'_, M::Matrix>> = prompts.collect();
-            let computed = layer.forward(ctx, &mut x, &positions, &new_kv.act, &self_spans, &prompts);
+            let past = Past {
+                self_spans: &self_spans,
+                prompts: &prompts,
+                states: states.iter_mut().map(Vec::as_mut_slice).collect(),
+            };
+            let computed = layer.forward(ctx, &mut x, &positions, &new_kv.act, past);
             failed = computed.err().or(failed.take());
         });
         failed.map_or(Ok(seconds), |error| Err(error.into()))

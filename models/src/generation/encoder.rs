@@ -3,7 +3,7 @@
 //! Its layers precede the decoder's in the list of layers: a pass that prefills goes through all layers, any other
 //! through the decoder's only. They are resident or streamed by the same rule and use the same two buffers.
 
-use super::layer::{Layer, LayerContext};
+use super::layer::{Layer, LayerContext, Past};
 use crate::decoder::weights::{Encoder, ModelConfig, TokenInputs};
 use crate::ops::{AttentionSpans, Ops, OpsError, RelativeBias, Span};
 
@@ -70,19 +70,24 @@ impl<M: Ops> DeviceEncoder<M> {
         let mut next = 0;
         let self_spans = counts.iter().map(|count| {
             next += count;
-            let whole = Span {
-                matrix: &new_kv.kv,
+            let whole = new_kv.kv.as_ref().map(|matrix| Span {
+                matrix,
                 from: next - count,
                 count: *count,
-            };
+            });
             AttentionSpans {
                 queries: *count,
-                cached: vec![whole],
+                cached: whole.into_iter().collect(),
                 new_kv: None,
             }
         });
         let self_spans: Vec<AttentionSpans<'_, M::Matrix>> = self_spans.collect();
-        layer.forward(ctx, x, &positions, &new_kv.act, &self_spans, &[])?;
+        let past = Past {
+            self_spans: &self_spans,
+            prompts: &[],
+            states: Vec::new(),
+        };
+        layer.forward(ctx, x, &positions, &new_kv.act, past)?;
         if index + 1 == self.layers {
             *x = ops.normalise(x, &self.norm);
         }

@@ -6,18 +6,19 @@ use std::sync::Arc;
 use kaskade_policy::hybrid_cache::{BlockSpace, Costs, Limits, Policy, Scheduler, Traffic};
 use tokenizers::Tokenizer;
 
-use super::block_cache::{DeviceCache, EntryWidths, HostCache};
+use super::block_cache::{DeviceCache, EntryWidths, HostCache, LayerEntries};
 use super::config::{Caching, DeviceMemory, EngineConfig, OutOfMemory};
 use super::encoder::DeviceEncoder;
 use super::host_layer::HostLayer;
 use super::layer::{Layer, LayerContext};
 use super::link::Link;
 use super::output_head::OutputHead;
+use super::recurrent::state_sizes;
 use super::sampling::SampledToken;
 use super::sequence::Sequence;
 use super::token_layers::DeviceTokenLayers;
 use super::transfer::Buffer;
-use crate::decoder::weights::{Decoder, ModelConfig};
+use crate::decoder::weights::{Decoder, LayerWeights, ModelConfig};
 use crate::ops::{Ops, RelativeBias};
 
 /// What a step did for a request.
@@ -80,6 +81,16 @@ pub(super) enum LayerPlacement<M: Ops> {
     Streamed(HostLayer),
 }
 
+impl<M: Ops> LayerPlacement<M> {
+    /// Whether the layer has an attention, whose tokens are cached.
+    pub(super) fn has_attention(&self) -> bool {
+        match self {
+            Self::Resident(layer) => layer.attention.is_some(),
+            Self::Streamed(stored) => stored.has_attention(),
+        }
+    }
+}
+
 /// A model with its cache and its requests.
 pub struct Engine<M: Ops> {
     pub(super) ops: M,
@@ -112,6 +123,8 @@ pub struct Engine<M: Ops> {
     /// Links to the device, and back.
     pub(super) links: [Arc<Link>; 2],
     pub(super) sequences: BTreeMap<u64, Sequence>,
+    /// Sizes of the states of the decoder's layers, elements; empty if no layer has a recurrence.
+    pub(super) state_sizes: Vec<usize>,
     pub(super) cancelled: BTreeSet<u64>,
 }
 
@@ -128,8 +141,10 @@ impl<M: Ops> Engine<M> {
     ) -> Result<Self, OutOfMemory> {
         let epsilon = decoder.model_config.epsilon;
         let layers = std::mem::take(&mut decoder.layers);
+        let state_sizes = state_sizes(&layers);
+        let cached: Vec<bool> = layers.iter().map(LayerWeights::has_attention).collect();
         let count = layers.len();
-        let local: Vec<bool> = layers.iter().map(|layer| layer.local).collect();
+        let entries: Vec<LayerEntries> = layers.iter().map(LayerEntries::from).collect();
         let reuses_kv = layers.iter().any(|layer| layer.reuses_kv);
         let mut encoder = decoder.encoder.take();
         let read = encoder
@@ -140,7 +155,7 @@ impl<M: Ops> Engine<M> {
         let streamed = (read.len() + count).saturating_sub(config.resident_layers);
         let kind = decoder.weight_type;
         let stored = |weights| HostLayer::new(&ops, weights, epsilon, kind);
-        let mut device_memory = DeviceMemory::of(&decoder.model_config, count, &config);
+        let mut device_memory = DeviceMemory::of(&decoder.model_config, &cached, &config);
         let layers = read.into_iter().chain(layers);
         let placements = layers.map(stored).enumerate().map(|(index, stored)| {
             if index < streamed {
@@ -184,11 +199,12 @@ impl<M: Ops> Engine<M> {
             encoder,
             policy: config.planned.map(Policy::new),
             space: space(&config),
-            host: HostCache::new(&local, config.capacity, widths),
-            device: DeviceCache::new(&local, config.capacity, widths),
+            host: HostCache::new(&entries, config.capacity, widths),
+            device: DeviceCache::new(&entries, config.capacity, widths),
             buffers: Vec::new(),
             links: [link(), link()],
             sequences: BTreeMap::new(),
+            state_sizes,
             cancelled: BTreeSet::new(),
             decoder,
             config,
@@ -201,7 +217,7 @@ impl<M: Ops> Engine<M> {
         &self.decoder.model_config
     }
 
-    /// Number of the decoder's layers, which are the layers of the cache.
+    /// Number of the decoder's layers.
     pub fn layers(&self) -> usize {
         self.placements.len() - self.encoder.as_ref().map_or(0, |encoder| encoder.layers)
     }
@@ -272,6 +288,15 @@ impl<M: Ops> Engine<M> {
             .sum()
     }
 
+    /// Bytes of the largest streamed layer.
+    pub(super) fn largest_layer_bytes(&self) -> u64 {
+        let streamed = self.placements.iter().map(|placement| match placement {
+            LayerPlacement::Streamed(stored) => stored.bytes(),
+            LayerPlacement::Resident(_) => 0,
+        });
+        streamed.max().unwrap_or_default()
+    }
+
     /// Bytes of the head: decoding reads it once per step, in addition to the layers.
     pub fn head_bytes(&self) -> u64 {
         self.head.bytes
@@ -306,9 +331,10 @@ impl<M: Ops> Engine<M> {
 }
 
 impl DeviceMemory {
-    /// Counts buffers and cache blocks; weights are added as they are placed.
-    fn of(model_config: &ModelConfig, layers: usize, config: &EngineConfig) -> Self {
+    /// Counts buffers and cache blocks; weights are added as they are placed. `cached` says which layers have blocks.
+    fn of(model_config: &ModelConfig, cached: &[bool], config: &EngineConfig) -> Self {
         use kaskade_policy::hybrid_cache::{BlockCounts, Kind};
+        let layers = cached.iter().filter(|cached| **cached).count();
         let widths = EntryWidths::new(model_config, config.block_tokens.max(1));
         let bytes = |mix: BlockCounts| {
             mix.act as u64 * widths.block_bytes(Kind::Act) + mix.kv as u64 * widths.block_bytes(Kind::Kv)

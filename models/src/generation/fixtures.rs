@@ -1,5 +1,6 @@
 //! Small random checkpoints saved by transformers, with their expected results:
-//! `models/fixtures/make_generative_fixtures.py`, and quantised ones: `make_quantised_fixtures.py`.
+//! `models/fixtures/make_generative_fixtures.py`, those with recurrent layers: `make_recurrent_fixtures.py`, and quantised ones:
+//! `make_quantised_fixtures.py`.
 
 use std::path::PathBuf;
 
@@ -10,7 +11,7 @@ use crate::checkpoint::Checkpoint;
 use crate::ops::Ops;
 
 /// At least one per architecture; several where it has variants.
-pub(super) const DECODERS: [&str; 76] = [
+pub(super) const DECODERS: [&str; 88] = [
     "gpt2",
     "opt",
     "llama",
@@ -87,6 +88,18 @@ pub(super) const DECODERS: [&str; 76] = [
     "gemma4",
     "gemma4-small",
     "gemma4-moe",
+    "lfm2",
+    "lfm2-moe",
+    "qwen3-next",
+    "qwen3-5",
+    "granite-hybrid",
+    "falcon-h1",
+    "nemotron-h",
+    "mamba",
+    "mamba2",
+    "jamba",
+    "bamba",
+    "qwen3-5-moe",
 ];
 
 /// A prompt and the results of transformers.

@@ -13,8 +13,9 @@ use super::cached_context::{BatchEntry, CachedContext};
 use super::encoder::DeviceEncoder;
 use super::engine::LayerPlacement;
 use super::error::EngineError;
-use super::layer::{Layer, LayerContext, NewKv};
+use super::layer::{Layer, LayerContext, NewKv, Past};
 use super::link::Link;
+use super::recurrent::RecurrentState;
 use super::transfer::{Buffer, Buffers, StagedBlocks, TransferJob, Transferred, copy};
 use crate::decoder::weights::ModelConfig;
 use crate::ops::{AttentionSpans, Ops, OpsError, Span};
@@ -38,6 +39,8 @@ pub(super) struct MiniBatch<M: Ops> {
     /// Keys and values of the last layers that computed their own: the last that is not local, and the last that is. Only if
     /// later layers reuse them.
     pub(super) kept: [Option<NewKv<M>>; 2],
+    /// States of the recurrences, one per request; a pass advances them by the new tokens.
+    pub(super) states: Vec<RecurrentState>,
 }
 
 /// Result of a pass.
@@ -175,7 +178,14 @@ impl<M: Ops> ForwardPass<'_, M> {
         for layer in first..layers {
             let next = if layer + 1 == layers { decoder } else { layer + 1 };
             for (part, slices) in loaded.iter().enumerate() {
-                if let Some(layer) = layer.checked_sub(decoder).filter(|_| !slices.is_empty()) {
+                let cached = self
+                    .placements
+                    .get(layer)
+                    .is_some_and(LayerPlacement::has_attention);
+                if let Some(layer) = layer
+                    .checked_sub(decoder)
+                    .filter(|_| cached && !slices.is_empty())
+                {
                     jobs.push(TransferJob::Blocks { layer, slices });
                 }
                 jobs.extend(weights(next, part, loaded.len()));
@@ -207,7 +217,7 @@ impl<M: Ops> ForwardPass<'_, M> {
                     self.read((index, layer), batch)?;
                     continue;
                 };
-                let staged = if loaded.is_empty() {
+                let staged = if loaded.is_empty() || layer.attention.is_none() {
                     None
                 } else {
                     Some(arrivals.blocks()?)
@@ -216,10 +226,10 @@ impl<M: Ops> ForwardPass<'_, M> {
                 if let Some(staged) = staged {
                     let _ = arrivals.free_blocks.send(staged.free(self.ops));
                 }
-                stored += self.store(device, (index, layer.local), batch, &output)?;
+                stored += self.store(device, (index, layer.is_local()), batch, &output)?;
                 if self.reuses_kv
-                    && let Some(new_kv) = output.new_kv
-                    && let Some(kept) = batch.kept.get_mut(usize::from(layer.local))
+                    && let Some(new_kv) = output.new_kv.filter(|new_kv| new_kv.kv.is_some())
+                    && let Some(kept) = batch.kept.get_mut(usize::from(layer.is_local()))
                 {
                     *kept = Some(new_kv);
                 }
@@ -264,6 +274,7 @@ impl<M: Ops> ForwardPass<'_, M> {
             positions,
             token_inputs,
             kept,
+            states,
             ..
         } = batch;
         let (ops, model_config) = (self.ops, self.model_config);
@@ -279,7 +290,7 @@ impl<M: Ops> ForwardPass<'_, M> {
             device,
             layer: index,
         };
-        let kept = kept.get(usize::from(layer.local)).and_then(Option::as_ref);
+        let kept = kept.get(usize::from(layer.is_local())).and_then(Option::as_ref);
         let kept = kept.filter(|_| layer.reuses_kv);
         let (mut own, read) = (None, kept.map(|_| layer.input(ctx, x, positions)));
         let new_kv = match kept {
@@ -288,16 +299,16 @@ impl<M: Ops> ForwardPass<'_, M> {
         };
         // Queries are those of the layer's own input.
         let act = read.as_ref().unwrap_or(&new_kv.act);
-        let generated = context.generate(
-            ops,
-            model_config.act_width(),
-            Segment::Target,
-            |acts, positions| layer.generate(ctx, acts, positions),
-        );
+        let generated = layer.attention.as_ref().and_then(|attention| {
+            let width = model_config.act_width();
+            context.generate(ops, width, Segment::Target, |acts, positions| {
+                attention.generate(ctx, acts, positions)
+            })
+        });
         let self_spans = attended(
             entries,
             context.spans(Segment::Target, generated.as_ref()),
-            &new_kv.kv,
+            new_kv.kv.as_ref(),
         );
         let encoded = batch.source.as_ref();
         let (mut source, mut cross_spans) = (None, Vec::new());
@@ -305,7 +316,12 @@ impl<M: Ops> ForwardPass<'_, M> {
             source = context.prompt_kv(ops, model_config, cross, encoded);
             cross_spans = context.prompts(source.as_ref(), encoded.is_some());
         }
-        layer.forward(ctx, x, positions, act, &self_spans, &cross_spans)?;
+        let past = Past {
+            self_spans: &self_spans,
+            prompts: &cross_spans,
+            states: states.iter_mut().filter_map(|state| state.layer(index)).collect(),
+        };
+        layer.forward(ctx, x, positions, act, past)?;
         drop((self_spans, cross_spans));
         Ok(LayerOutput {
             new_kv: own,
@@ -325,6 +341,9 @@ impl<M: Ops> ForwardPass<'_, M> {
         let Some(new_kv) = output.new_kv.as_ref().or(kept) else {
             return Ok(0);
         };
+        let Some(kv) = &new_kv.kv else {
+            return Ok(0);
+        };
         let began = Instant::now();
         let mut bytes = 0;
         let mut put = |entry: &BatchEntry, places: Range<usize>, from: &mut usize, rows| {
@@ -335,7 +354,7 @@ impl<M: Ops> ForwardPass<'_, M> {
         };
         let (mut from, mut from_source) = (0, 0);
         for entry in &batch.entries {
-            put(entry, entry.places(), &mut from, [&new_kv.act, &new_kv.kv])?;
+            put(entry, entry.places(), &mut from, [&new_kv.act, kv])?;
             if let (Some(encoded), Some(kv)) = (&batch.source, &output.source) {
                 put(entry, 0..entry.encoded(), &mut from_source, [encoded, kv])?;
             }
@@ -346,26 +365,26 @@ impl<M: Ops> ForwardPass<'_, M> {
     }
 }
 
-/// Returns the spans of the self-attention per request: cached tokens, followed by the new ones.
+/// Returns the spans of the self-attention per request: cached tokens, followed by the new ones, if they have keys.
 fn attended<'b, X>(
     entries: &[BatchEntry],
     cached: Vec<Vec<Span<'b, X>>>,
-    new_kv: &'b X,
+    new_kv: Option<&'b X>,
 ) -> Vec<AttentionSpans<'b, X>> {
     let mut next = 0;
     let entries = entries.iter().zip(cached);
     entries
         .map(|(entry, cached)| {
             next += entry.new;
-            let new_kv = Span {
-                matrix: new_kv,
+            let new_kv = new_kv.map(|matrix| Span {
+                matrix,
                 from: next - entry.new,
                 count: entry.new,
-            };
+            });
             AttentionSpans {
                 queries: entry.new,
                 cached,
-                new_kv: Some(new_kv),
+                new_kv,
             }
         })
         .collect()

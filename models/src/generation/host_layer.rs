@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::cross_attention::CrossAttention;
 use super::experts::ExpertShape;
-use super::layer::{DeviceTokenGate, Layer, Projection};
+use super::layer::{DeviceTokenGate, Layer};
+use super::recurrent::RecurrentShape;
+use super::self_attention::{Projection, SelfAttention};
 use crate::decoder::weights::{
     CrossWeights, LatentWeights, LayerWeights, LinearWeights, NormWeights, TokenGate,
 };
@@ -26,8 +28,11 @@ pub(super) struct HostLayer {
 #[derive(Debug)]
 struct Shape {
     local: bool,
-    /// Query, key and value, and output projection.
-    linears: [LinearShape; 3],
+    /// Query, key and value, and output projection, if there is an attention.
+    linears: Option<[LinearShape; 3]>,
+    /// Projection to the gates of the attention.
+    gate: Option<LinearShape>,
+    recurrent: Option<RecurrentShape>,
     /// Projections to the latent vectors of queries, and of keys and values.
     latents: [Option<LinearShape>; 2],
     /// The feed-forward layer's linear layers.
@@ -133,8 +138,13 @@ impl HostLayer {
         }
         let latents = [query_latent, key_value_latent];
         let latents = latents.map(|linear| linear.map(|linear| store.linear(linear, kind)));
-        let linears = [weights.query, weights.key_value, weights.output];
-        let linears = linears.map(|linear| store.linear(linear, kind));
+        let linears =
+            (weights.query.outputs > 0).then_some([weights.query, weights.key_value, weights.output]);
+        let linears = linears.map(|linears| linears.map(|linear| store.linear(linear, kind)));
+        let gate = weights.gate.map(|gate| store.linear(gate, kind));
+        let recurrent = weights.recurrent.map(|recurrent| {
+            RecurrentShape::new(recurrent, kind, &mut |linear, kind| store.linear(linear, kind))
+        });
         let dense = (weights.down.outputs > 0).then_some([weights.up, weights.down]);
         let dense = dense.map(|linears| linears.map(|linear| store.linear(linear, kind)));
         let cross = cross.map(|linears| linears.map(|linear| store.linear(linear, kind)));
@@ -150,6 +160,8 @@ impl HostLayer {
             shape: Arc::new(Shape {
                 local: weights.local,
                 linears,
+                gate,
+                recurrent,
                 latents,
                 dense,
                 activation: weights.activation,
@@ -172,6 +184,11 @@ impl HostLayer {
             .sum()
     }
 
+    /// Whether the layer has an attention, whose tokens are cached.
+    pub(super) fn has_attention(&self) -> bool {
+        self.shape.linears.is_some()
+    }
+
     /// The tensors in the order of transfer.
     pub(super) fn tensors(&self) -> &[Arc<[u32]>] {
         &self.tensors
@@ -184,6 +201,8 @@ impl HostLayer {
         let Shape {
             local,
             linears,
+            gate,
+            ref recurrent,
             latents,
             dense,
             activation,
@@ -229,7 +248,9 @@ impl HostLayer {
             ops.linear(weight, from_words(next()), inputs, outputs)
         };
         let [query_latent, key_value_latent] = latents.map(|shape| shape.map(&mut linear));
-        let [query, key_value, output] = linears.map(&mut linear);
+        let linears = linears.map(|linears| linears.map(&mut linear));
+        let gate = gate.map(&mut linear);
+        let recurrent = recurrent.as_ref().map(|shape| shape.mixer(&mut linear));
         let dense = dense.map(|linears| linears.map(&mut linear));
         let cross = cross_norm.zip(cross).map(|(norm, linears)| {
             let [query, key_value, output] = linears.map(&mut linear);
@@ -249,9 +270,8 @@ impl HostLayer {
             }
         });
         let experts = experts.as_ref().map(|shape| shape.experts(ops, &mut linear));
-        Layer {
+        let attention = linears.map(|[query, key_value, output]| SelfAttention {
             local,
-            attention_norm,
             queries: Projection {
                 latent: query_latent.zip(query_latent_norm),
                 linear: query,
@@ -265,7 +285,13 @@ impl HostLayer {
                 factors: key_factors,
             },
             sinks,
+            gate,
             output,
+        });
+        Layer {
+            attention_norm,
+            attention,
+            recurrent,
             attention_output_norm,
             feed_forward_norm,
             dense,

@@ -2,8 +2,10 @@
 
 use super::cross_attention::CrossAttention;
 use super::experts::Experts;
-use crate::decoder::weights::{ModelConfig, OutputNorms, Parallel, QueryKeyNorm};
-use crate::ops::{Activation, AttentionSpans, Heads, Ops, OpsError, ScoreRules, Span};
+use super::recurrent::RecurrentMixer;
+use super::self_attention::SelfAttention;
+use crate::decoder::weights::{ModelConfig, OutputNorms, Parallel};
+use crate::ops::{Activation, AttentionSpans, Ops, OpsError, Span};
 
 /// Context shared by all layers: operations, model configuration, position bias.
 pub(super) struct LayerContext<'a, M: Ops> {
@@ -23,17 +25,14 @@ impl<M: Ops> Clone for LayerContext<'_, M> {
 
 impl<M: Ops> Copy for LayerContext<'_, M> {}
 
-/// A layer on the device.
+/// A layer on the device. Its tokens are mixed by an attention, by a recurrence, by the sum of both, or not at all.
 pub(super) struct Layer<M: Ops> {
-    pub(super) local: bool,
     pub(super) attention_norm: Option<M::Norm>,
-    pub(super) queries: Projection<M>,
-    pub(super) keys_values: Projection<M>,
-    pub(super) sinks: Option<M::Matrix>,
-    pub(super) output: M::Linear,
+    pub(super) attention: Option<SelfAttention<M>>,
+    pub(super) recurrent: Option<RecurrentMixer<M>>,
     pub(super) attention_output_norm: Option<M::Norm>,
     pub(super) feed_forward_norm: Option<M::Norm>,
-    /// Up and down projection, unless the layer has only experts that are chosen.
+    /// Up and down projection, unless the layer has only experts that are chosen, or no feed-forward layer.
     pub(super) dense: Option<[M::Linear; 2]>,
     /// Activation of the feed-forward layer, if the layer has its own.
     pub(super) activation: Option<Activation>,
@@ -54,90 +53,39 @@ pub(super) struct DeviceTokenGate<M: Ops> {
     pub(super) norm: M::Norm,
 }
 
-/// A projection to queries, or to keys and values.
-pub(super) struct Projection<M: Ops> {
-    /// Projection to a latent vector, and the norm of its first elements.
-    pub(super) latent: Option<(M::Linear, M::Norm)>,
-    pub(super) linear: M::Linear,
-    /// Norm of the heads of queries or keys.
-    pub(super) norm: Option<M::Norm>,
-    /// Factors that follow it.
-    pub(super) factors: Option<M::Norm>,
-}
-
-impl<M: Ops> Projection<M> {
-    /// Projects the attention's input to rows that begin with the heads of queries, or of `keys`, which are normalised and
-    /// rotated.
-    fn project(
-        &self,
-        ctx: LayerContext<'_, M>,
-        input: &M::Matrix,
-        keys: bool,
-        local: bool,
-        positions: &[usize],
-    ) -> M::Matrix {
-        let LayerContext {
-            ops, model_config, ..
-        } = ctx;
-        let Heads {
-            queries,
-            keys: count,
-            head_dim,
-            ..
-        } = *model_config.heads_of(local);
-        let heads = if keys { count } else { queries };
-        let mut rows = match &self.latent {
-            Some((projection, norm)) => {
-                let mut latent = ops.multiply(input, projection);
-                ops.normalise_heads(&mut latent, 1, norm);
-                ops.multiply(&latent, &self.linear)
-            }
-            None => ops.multiply(input, &self.linear),
-        };
-        let normalise = |rows: &mut M::Matrix| {
-            if let Some(norm) = &self.norm {
-                let [parts, _] = model_config.query_key_norm.parts(heads);
-                let values = keys && model_config.query_key_norm == QueryKeyNorm::EachHeadAndValue;
-                ops.normalise_heads(rows, if values { 2 * parts } else { parts }, norm);
-            }
-            if let Some(factors) = &self.factors {
-                ops.scale(rows, factors);
-            }
-        };
-        let after = model_config.query_key_norm == QueryKeyNorm::RotatedHead;
-        if !after {
-            normalise(&mut rows);
-        }
-        if let Some(clip) = model_config.clip {
-            rows = ops.activate(rows, Activation::Clamp(clip), false);
-        }
-        if let Some(rotary) = model_config.rotary_of(local) {
-            ops.rotate(&mut rows, heads, head_dim, rotary, positions);
-        }
-        if after {
-            normalise(&mut rows);
-        }
-        rows
-    }
-}
-
 /// Cache entries of new tokens.
 pub(super) struct NewKv<M: Ops> {
     /// Inputs of the projections, which ACT blocks hold.
     pub(super) act: M::Matrix,
-    /// Keys, rotated by their positions, and values.
-    pub(super) kv: M::Matrix,
+    /// Keys, rotated by their positions, and values; `None` for a layer without attention.
+    pub(super) kv: Option<M::Matrix>,
+}
+
+/// What a layer's new tokens read of the tokens before them, one entry per request.
+pub(super) struct Past<'a, M: Ops> {
+    /// Keys and values of the self-attention, and the number of new tokens.
+    pub(super) self_spans: &'a [AttentionSpans<'a, M::Matrix>],
+    /// Those of the cross-attention, which is skipped if there are none.
+    pub(super) prompts: &'a [AttentionSpans<'a, M::Matrix>],
+    /// The recurrence's states, which the layer advances by the new tokens; none for a layer without one.
+    pub(super) states: Vec<&'a mut [f32]>,
 }
 
 impl<M: Ops> Layer<M> {
-    /// KV Gen (equation 7): computes keys and values from activations, by the projection alone.
+    /// Whether its attention is local.
+    pub(super) fn is_local(&self) -> bool {
+        self.attention.as_ref().is_some_and(|attention| attention.local)
+    }
+
+    /// Computes keys and values from activations ([`SelfAttention::generate`]); `None` without attention.
     pub(super) fn generate(
         &self,
         ctx: LayerContext<'_, M>,
         acts: &M::Matrix,
         positions: &[usize],
-    ) -> M::Matrix {
-        self.keys_values.project(ctx, acts, true, self.local, positions)
+    ) -> Option<M::Matrix> {
+        let attention = self.attention.as_ref()?;
+        Some(attention.generate(ctx, acts, positions))
     }
 
     /// Computes the input of the projections for a mini-batch's new tokens.
@@ -161,47 +109,47 @@ impl<M: Ops> Layer<M> {
         NewKv { act, kv }
     }
 
+    /// Computes what the tokens get from each other: the sum of attention and recurrence.
+    fn mix(
+        &self,
+        ctx: LayerContext<'_, M>,
+        positions: &[usize],
+        act: &M::Matrix,
+        past: &mut Past<'_, M>,
+    ) -> Result<Option<M::Matrix>, OpsError> {
+        let attention = self.attention.as_ref();
+        let attended = attention.map(|attention| attention.attend(ctx, act, positions, past.self_spans));
+        let Some(recurrent) = &self.recurrent else {
+            return Ok(attended);
+        };
+        let counts: Vec<usize> = past.self_spans.iter().map(|spans| spans.queries).collect();
+        let mut mixed = recurrent.forward(ctx.ops, act, &counts, &mut past.states)?;
+        if let Some(attended) = attended {
+            ctx.ops.add(&mut mixed, &attended);
+        }
+        Ok(Some(mixed))
+    }
+
     /// Computes the rest of the layer (equations 2 to 6) on the hidden vectors `x` of the new tokens, in place. `act`
-    /// is the result of [`Layer::project`]; `self_spans` are the keys and values of the self-attention, per request,
-    /// `prompts` those of the cross-attention, which is skipped if there are none.
+    /// is the result of [`Layer::project`].
     ///
     /// # Errors
-    /// [`OpsError`] if the device fails; only layers with experts wait for it.
+    /// [`OpsError`] if the device fails; only layers with experts or a recurrence wait for it.
     pub(super) fn forward(
         &self,
         ctx: LayerContext<'_, M>,
         x: &mut M::Matrix,
         positions: &[usize],
         act: &M::Matrix,
-        self_spans: &[AttentionSpans<'_, M::Matrix>],
-        prompts: &[AttentionSpans<'_, M::Matrix>],
+        mut past: Past<'_, M>,
     ) -> Result<(), OpsError> {
         let LayerContext {
             ops,
             model_config,
-            position_bias,
             token_input,
+            ..
         } = ctx;
-        let heads = model_config.heads_of(self.local);
-        let mut query = self.queries.project(ctx, act, false, self.local, positions);
-        let growth = model_config.query_growth;
-        if let Some(growth) = growth.filter(|growth| growth.is_local || !self.local) {
-            let factors: Vec<f32> = positions.iter().map(|position| growth.at(*position)).collect();
-            let rows: Vec<usize> = (0..positions.len()).collect();
-            let zeros = vec![0.0; rows.len() * heads.query_width()];
-            let mut grown = ops.upload(zeros, heads.query_width());
-            ops.add_scaled(&mut grown, &query, &rows, &factors);
-            query = grown;
-        }
-        let rules = ScoreRules {
-            position_bias,
-            window: model_config.window_of(self.local),
-            chunk: model_config.chunk_of(self.local),
-            softcap: model_config.score_softcap,
-            sinks: self.sinks.as_ref(),
-        };
-        let attended = ops.attend(&query, self_spans, heads, rules);
-        let attended = ops.multiply(&attended, &self.output);
+        let mixed = self.mix(ctx, positions, act, &mut past)?;
         let norm = self.feed_forward_norm.as_ref();
         // A parallel feed-forward layer reads the input of the attention.
         let beside = norm.filter(|_| model_config.parallel == Parallel::OwnNorm);
@@ -214,9 +162,11 @@ impl<M: Ops> Layer<M> {
             Some(norm) => ops.add(x, &ops.normalise(&output, norm)),
             None => ops.add(x, &output),
         };
-        add(x, attended, self.attention_output_norm.as_ref());
-        if let Some(cross) = self.cross.as_ref().filter(|_| !prompts.is_empty()) {
-            cross.forward(ops, model_config, x, prompts);
+        if let Some(mixed) = mixed {
+            add(x, mixed, self.attention_output_norm.as_ref());
+        }
+        if let Some(cross) = self.cross.as_ref().filter(|_| !past.prompts.is_empty()) {
+            cross.forward(ops, model_config, x, past.prompts);
         }
         let normed = beside.or_else(|| norm.map(|norm| ops.normalise(x, norm)));
         let input = match &normed {

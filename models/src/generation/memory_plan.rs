@@ -72,15 +72,15 @@ impl EngineConfig {
             ..whole
         };
         // Resident layers may use the memory that an engine with all layers streamed leaves.
-        let probe = Engine::new(ops, largest_layer(decoder), None, config.clone())?;
+        let probe = Engine::new(ops, largest_layers(decoder), None, config.clone())?;
         let left = budget.saturating_sub(probe.device_memory().total());
-        let resident = usize::try_from(left / probe.streamed_bytes().max(1)).unwrap_or(usize::MAX);
+        let resident = usize::try_from(left / probe.largest_layer_bytes().max(1)).unwrap_or(usize::MAX);
         // An encoder's layers are not larger than those of its decoder.
         config.resident_layers = resident.min(decoder.depth());
         // Host memory is sized for any mixture; only the mixture is planned.
         config.capacity.host = either;
         let (act, unmeasured) = match memory_limits.caching {
-            Caching::Hybrid => mixture(&mut config, &probe, decoder.layers.len(), memory_limits)?,
+            Caching::Hybrid => mixture(&mut config, &probe, decoder.attention_layers(), memory_limits)?,
             Caching::Act => (1.0, None),
             Caching::Kv | Caching::Tokens => (0.0, None),
         };
@@ -89,10 +89,14 @@ impl EngineConfig {
     }
 }
 
-/// Copies the largest layer only: layers are alike, or some have experts, and a full copy would double the host memory.
-fn largest_layer(decoder: &Decoder) -> Decoder {
+/// Copies the largest layer only, and the largest one with an attention, whose costs are measured: layers are alike, or some
+/// have experts, and a full copy would double the host memory.
+fn largest_layers(decoder: &Decoder) -> Decoder {
     let kind = decoder.weight_type;
     let largest = decoder.layers.iter().max_by_key(|layer| layer.bytes(kind));
+    let cached = decoder.layers.iter().filter(|layer| layer.has_attention());
+    let cached = cached.max_by_key(|layer| layer.bytes(kind));
+    let cached = cached.filter(|_| largest.is_some_and(|layer| !layer.has_attention()));
     Decoder {
         model_config: decoder.model_config.clone(),
         embedding: if decoder.head.shared {
@@ -103,7 +107,7 @@ fn largest_layer(decoder: &Decoder) -> Decoder {
         weight_type: decoder.weight_type,
         embedding_norm: None,
         positions: None,
-        layers: largest.cloned().into_iter().collect(),
+        layers: largest.into_iter().chain(cached).cloned().collect(),
         final_norm: decoder.final_norm.clone(),
         head: decoder.head.clone(),
         token_layers: decoder.token_layers.as_ref().map(|layers| TokenLayers {

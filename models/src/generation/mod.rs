@@ -11,6 +11,7 @@
 //! |---|---|
 //! | `engine`, `requests`, `step` | the engine's state, submission and cancellation, one step |
 //! | `forward_pass`, `layer`, `host_layer` | a pass through all layers, and one layer, on the device and in host memory |
+//! | `self_attention`, `recurrent` | what mixes the tokens in a layer, and the states of recurrences |
 //! | `encoder`, `cross_attention` | the encoder of an encoder-decoder, and the decoder's attention to it |
 //! | `block_cache`, `cached_context` | storage of blocks, and the cached tokens of a mini-batch |
 //! | `transfer`, `link` | the transfer thread, and the link to the device, which can be throttled on the CPU |
@@ -40,9 +41,11 @@ mod link;
 mod memory_plan;
 mod output_head;
 mod penalties;
+mod recurrent;
 mod requests;
 pub(crate) mod sampling;
 mod sampling_options;
+mod self_attention;
 mod sequence;
 pub(crate) mod slice;
 mod step;
@@ -72,6 +75,8 @@ mod encoder_tests;
 mod gguf_tests;
 #[cfg(test)]
 mod learning_tests;
+#[cfg(test)]
+mod recurrent_tests;
 #[cfg(test)]
 mod rejection_tests;
 #[cfg(test)]

@@ -42,6 +42,7 @@ impl<M: Ops> Engine<M> {
             prompt: tokens.len(),
             tokens,
             source,
+            state: None,
             sampler: Sampler::new(sampling.seed),
             sampling,
             answer: Detokenizer::default(),

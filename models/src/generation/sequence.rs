@@ -1,6 +1,7 @@
 //! State of a request in the engine.
 
 use super::detokenizer::Detokenizer;
+use super::recurrent::RecurrentState;
 use super::sampling::{Sampler, Sampling};
 
 /// A waiting or running request.
@@ -12,6 +13,8 @@ pub(super) struct Sequence {
     pub(super) source: usize,
     /// Tokens before the first generated one.
     pub(super) prompt: usize,
+    /// States of the recurrences after all tokens but the last; `None` if they must be computed from all tokens.
+    pub(super) state: Option<RecurrentState>,
     pub(super) sampling: Sampling,
     pub(super) sampler: Sampler,
     pub(super) answer: Detokenizer,

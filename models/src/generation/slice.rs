@@ -5,8 +5,9 @@
 
 use super::encoder::DeviceEncoder;
 use super::host_layer::HostLayer;
-use super::layer::{Layer, LayerContext};
+use super::layer::{Layer, LayerContext, Past};
 use super::output_head::OutputHead;
+use super::recurrent::RecurrentMixer;
 use crate::decoder::weights::{Decoder, ModelConfig};
 use crate::ops::{AttentionSpans, Ops, OpsError, Span};
 
@@ -177,15 +178,23 @@ impl<M: Ops> DecoderSlice<M> {
                 AttentionSpans {
                     queries: *count,
                     cached: Vec::new(),
-                    new_kv: Some(Span {
-                        matrix: &new_kv.kv,
+                    new_kv: new_kv.kv.as_ref().map(|matrix| Span {
+                        matrix,
                         from,
                         count: *count,
                     }),
                 }
             });
             let self_spans: Vec<AttentionSpans<'_, M::Matrix>> = self_spans.collect();
-            layer.forward(ctx, &mut x, &positions, &new_kv.act, &self_spans, &prompts)?;
+            let recurrent = layer.recurrent.as_ref();
+            let size = recurrent.map_or(0, RecurrentMixer::state_elements);
+            let mut states = vec![vec![0.0; size]; recurrent.map_or(0, |_| lengths.len())];
+            let past = Past {
+                self_spans: &self_spans,
+                prompts: &prompts,
+                states: states.iter_mut().map(Vec::as_mut_slice).collect(),
+            };
+            layer.forward(ctx, &mut x, &positions, &new_kv.act, past)?;
         }
         Ok(x)
     }

@@ -14,6 +14,7 @@ use super::engine::{Engine, Event, FinishReason, StepReport};
 use super::error::EngineError;
 use super::forward_pass::{ForwardPass, MiniBatch};
 use super::penalties::top_logprobs;
+use super::recurrent::RecurrentState;
 use super::sampling::SampledToken;
 use super::token_rules::TextSoFar;
 use crate::ops::{Ops, OpsError, Span};
@@ -40,6 +41,11 @@ impl<M: Ops> Engine<M> {
         let step = self.scheduler.step(&mut self.space);
         report.prefilled = step.prefill.len();
         report.preempted = step.preempted.len();
+        for request in &step.preempted {
+            if let Some(sequence) = self.sequences.get_mut(request) {
+                sequence.state = None;
+            }
+        }
         let prefill = !step.prefill.is_empty();
         let requests = if prefill { step.prefill } else { step.decode };
         let entries = requests
@@ -48,13 +54,14 @@ impl<M: Ops> Engine<M> {
             .collect();
         let mut batches = self.mini_batches(entries)?;
         report.mini_batches = batches.len();
+        self.take_states(&mut batches);
         if !batches.is_empty() {
             let prediction = self.predict(&batches);
             report.predicted_s = prediction.map(|prediction| prediction.step_s);
             let [to_device, _] = &self.links;
             let busy_before_s = to_device.busy_s();
             let waited = self.run_layers(&mut batches, &mut report.traffic)?;
-            let answers = self.answer(&batches)?;
+            let answers = self.answer(&mut batches)?;
             report.events.extend(answers);
             let [to_device, back] = &self.links;
             let drained = Instant::now();
@@ -161,7 +168,9 @@ impl<M: Ops> Engine<M> {
     fn entry_of(&self, request: u64, prefill: bool) -> Option<BatchEntry> {
         let sequence = self.sequences.get(&request)?;
         let (tokens, source) = (sequence.tokens.len(), sequence.source);
-        let cached = if prefill || self.config.caching == Caching::Tokens {
+        // States are lost with a preemption or a step that failed.
+        let lost = !self.state_sizes.is_empty() && sequence.state.is_none();
+        let cached = if prefill || lost || self.config.caching == Caching::Tokens {
             0
         } else {
             tokens.saturating_sub(1)
@@ -232,6 +241,11 @@ impl<M: Ops> Engine<M> {
             let prompt = tokens.get(..entry.encoded()).unwrap_or_default();
             source.extend(self.embed_prompt(prompt));
         }
+        let states = entries.iter().map(|entry| match entry.cached {
+            0 => RecurrentState::zeros(&self.state_sizes),
+            _ => RecurrentState::default(),
+        });
+        let states = states.collect();
         let loaded = entries.iter().flat_map(|entry| &entry.slices);
         let upload = |vectors| self.ops.upload(vectors, self.decoder.model_config.width);
         let x = upload(vectors);
@@ -249,8 +263,37 @@ impl<M: Ops> Engine<M> {
                 .filter(|slice| slice.block.place == Place::Host)
                 .copied()
                 .collect(),
+            states,
             entries,
         })
+    }
+
+    /// Moves the states after the cached tokens to the mini-batches. A step that fails loses them, so that they are computed
+    /// again.
+    fn take_states(&mut self, batches: &mut [MiniBatch<M>]) {
+        for batch in batches {
+            for (entry, state) in batch.entries.iter().zip(&mut batch.states) {
+                let sequence = self.sequences.get_mut(&entry.request);
+                let taken = sequence.and_then(|sequence| sequence.state.take());
+                if let Some(taken) = taken.filter(|_| entry.cached > 0) {
+                    *state = taken;
+                }
+            }
+        }
+    }
+
+    /// Moves the states after the new tokens to their requests.
+    fn keep_states(&mut self, batches: &mut [MiniBatch<M>]) {
+        if self.state_sizes.is_empty() || self.config.caching == Caching::Tokens {
+            return;
+        }
+        for batch in batches {
+            for (entry, state) in batch.entries.iter().zip(batch.states.drain(..)) {
+                if let Some(sequence) = self.sequences.get_mut(&entry.request) {
+                    sequence.state = Some(state);
+                }
+            }
+        }
     }
 
     fn embed(&self, tokens: &[u32], first: usize) -> Vec<f32> {
@@ -309,9 +352,9 @@ impl<M: Ops> Engine<M> {
     }
 
     /// Samples one token for every request of a step, from its last row.
-    fn answer(&mut self, batches: &[MiniBatch<M>]) -> Result<Vec<Event>, EngineError> {
+    fn answer(&mut self, batches: &mut [MiniBatch<M>]) -> Result<Vec<Event>, EngineError> {
         let (mut requests, mut last_rows) = (Vec::new(), Vec::new());
-        for batch in batches {
+        for batch in &*batches {
             let mut next = 0;
             for entry in &batch.entries {
                 next += entry.new;
@@ -324,6 +367,7 @@ impl<M: Ops> Engine<M> {
             }
         }
         let rows = self.logits(&self.ops.gather(&last_rows, self.decoder.model_config.width))?;
+        self.keep_states(batches);
         let answers = requests.into_iter().zip(rows);
         Ok(answers
             .filter_map(|(request, logits)| self.extend(request, &logits))

@@ -50,15 +50,20 @@ pub(super) fn model_config(rotary: bool, gated: bool, keys: usize) -> ModelConfi
 /// A random model by number: four decoders, two encoder-decoders, and six more decoders, after GPT-NeoX, Qwen 3 with a
 /// window, Gemma with everything that both of its versions have, `OLMo` 2 with positions in every second layer, BLOOM, and one
 /// with latent vectors, sinks, clipped and growing queries, norms after the rotation and norms of sums; last an
-/// encoder-decoder after BART.
+/// encoder-decoder after BART, and four decoders with recurrent layers.
 pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
     let [rotary, gated] = [
         !matches!(number, 0 | 4 | 12),
         matches!(number, 1 | 3 | 5 | 7 | 8 | 9 | 11),
     ];
-    let mut model_config = model_config(rotary, gated, [4, 2, 4, 1, 4, 4, 4, 2, 1, 2, 4, 2, 4][number]);
+    let mut model_config = model_config(
+        rotary,
+        gated,
+        [4, 2, 4, 1, 4, 4, 4, 2, 1, 2, 4, 2, 4][number % 13],
+    );
     match number {
         0..4 => return Decoder::random(model_config, layers, seed),
+        13.. => return recurrent(model_config, number - 13, layers, seed),
         6 => {
             model_config.parallel = Parallel::OwnNorm;
             return Decoder::random(model_config, layers, seed);
@@ -152,6 +157,10 @@ pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
         values: (0..4 * 11).map(|place| (place * 7 % 13) as f32 / 5.0).collect(),
     });
     Decoder::random(model_config, layers, seed).with_random_encoder(2, 24, seed + 1)
+}
+
+fn recurrent(model_config: ModelConfig, kind: usize, layers: usize, seed: u64) -> Decoder {
+    Decoder::random(model_config, layers, seed).with_random_recurrences(kind, seed + 1)
 }
 
 pub(super) fn greedy(max_tokens: usize) -> Sampling {
@@ -333,7 +342,7 @@ proptest! {
     fn every_way_of_running_gives_the_same_tokens(
         way in ways(),
         prompts in prop::collection::vec(prop::collection::vec(0..50_u32, 1..20), 1..7),
-        number in 0..13_usize,
+        number in 0..17_usize,
         answer in 1..20_usize,
     ) {
         let decoder = family(number, 3, 5);

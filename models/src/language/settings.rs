@@ -49,11 +49,14 @@ pub(super) fn configure<M: Ops>(
     let block = resident.block_tokens;
     let block_bytes = crate::generation::config::block_bytes(
         &decoder.model_config,
-        decoder.layers.len(),
+        decoder.attention_layers(),
         block,
         kaskade_policy::hybrid_cache::Kind::Kv,
     );
-    let blocks = usize::try_from(generation.cache_bytes / block_bytes.max(1)).unwrap_or(usize::MAX);
+    let requests = running_requests(decoder, generation)?;
+    let states_bytes = decoder.state_bytes() * requests as u64;
+    let left = generation.cache_bytes.saturating_sub(states_bytes);
+    let blocks = usize::try_from(left / block_bytes.max(1)).unwrap_or(usize::MAX);
     let held = blocks.saturating_mul(block);
     let stated = generation.max_model_len;
     if held < stated.unwrap_or(1) {
@@ -62,8 +65,7 @@ pub(super) fn configure<M: Ops>(
             |tokens| format!("max_model_len = {tokens}"),
         );
         return Err(format!(
-            "a cache of {} bytes holds {held} tokens ({block_bytes} bytes for every {block}), too few for {wanted}",
-            generation.cache_bytes
+            "a cache of {left} bytes holds {held} tokens ({block_bytes} bytes for every {block}), too few for {wanted}"
         ));
     }
     let limit = stated.unwrap_or(usize::MAX).min(held);
@@ -76,7 +78,6 @@ pub(super) fn configure<M: Ops>(
         }
     };
     decoder.model_config.context = decoder.model_config.context.min(limit);
-    let requests = generation.requests.max(1);
     let context = decoder
         .longest_prompt()
         .saturating_add(answer)
@@ -91,4 +92,25 @@ pub(super) fn configure<M: Ops>(
     };
     let plan = EngineConfig::plan(ops, decoder, &memory_limits);
     plan.map(|plan| plan.config).map_err(|error| error.to_string())
+}
+
+/// Returns the maximum of running requests: as many as the settings say, but recurrent states may take half of the cache's
+/// memory, or all of it if no layer has keys and values. One request may take more than half.
+fn running_requests(decoder: &Decoder, generation: &Generation) -> Result<usize, String> {
+    let (stated, state, cache) = (
+        generation.requests.max(1),
+        decoder.state_bytes(),
+        generation.cache_bytes,
+    );
+    let share = if decoder.attention_layers() > 0 { 2 } else { 1 };
+    let Some(held) = (cache / share).checked_div(state) else {
+        return Ok(stated);
+    };
+    if state > cache {
+        return Err(format!(
+            "the recurrent states of one request take {state} bytes and the cache has {cache}; set `cache` to {} bytes at least",
+            share * state
+        ));
+    }
+    Ok(stated.min(usize::try_from(held).unwrap_or(usize::MAX).max(1)))
 }

@@ -39,6 +39,22 @@ fn tokens(outputs: &Outputs) -> Vec<i64> {
     output.to_i64().unwrap()
 }
 
+/// Models with recurrent layers.
+const RECURRENT: [&str; 12] = [
+    "lfm2",
+    "lfm2-moe",
+    "qwen3-next",
+    "qwen3-5",
+    "granite-hybrid",
+    "falcon-h1",
+    "nemotron-h",
+    "mamba",
+    "mamba2",
+    "jamba",
+    "bamba",
+    "qwen3-5-moe",
+];
+
 #[test]
 fn chained_slices_equal_the_whole_model() {
     for name in [
@@ -100,7 +116,10 @@ fn chained_slices_equal_the_whole_model() {
         "smolvlm",
         "llama4",
         "gemma4",
-    ] {
+    ]
+    .into_iter()
+    .chain(RECURRENT)
+    {
         let requests = [
             asking(&[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]),
             asking(&[7]),

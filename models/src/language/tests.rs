@@ -66,6 +66,32 @@ fn the_cache_is_a_bound() {
 }
 
 #[test]
+fn recurrent_states_count_in_the_cache() {
+    let load = |generation: &Generation| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/lfm2");
+        LanguageModel::new(Cpu, Checkpoint::open(&folder).unwrap(), generation)
+    };
+    // Three tokens of two layers, 32 wide; keys and values of 16 tokens in one layer, 16 wide each.
+    let (state, block) = (2 * 3 * 32 * 4, 16 * 2 * 16 * 4);
+    let cache_bytes = 8 * state;
+    let (model, _) = load(&Generation {
+        cache_bytes,
+        ..Generation::default()
+    })
+    .unwrap();
+    assert_eq!(model.engine.config().requests, 4);
+    let blocks = usize::try_from((cache_bytes - 4 * state) / block).unwrap();
+    assert_eq!(model.engine.blocks(), (blocks, blocks));
+    let small = load(&Generation {
+        cache_bytes: state - 1,
+        ..Generation::default()
+    });
+    let error = small.err().unwrap().to_string();
+    let wanted = format!("set `cache` to {} bytes at least", 2 * state);
+    assert!(error.contains(&wanted), "{error}");
+}
+
+#[test]
 fn requests_beyond_max_model_len_are_refused() {
     let mut model = model(|generation| generation.max_model_len = Some(20));
     let ids = |count: usize| Tensor::from_i64("input_ids", &[count], &vec![3; count]).unwrap();

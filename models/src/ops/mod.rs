@@ -21,6 +21,7 @@ mod not_finite_tests;
 mod packed;
 mod pooling;
 mod quantised;
+pub mod recurrent;
 mod rows;
 mod self_attention;
 mod softmax;

@@ -1,0 +1,51 @@
+//! Bamba (IBM 2024): mixers of Mamba 2, and attention in some layers.
+
+use super::gated::{self, Layout, NormNames};
+use super::recurrent::mamba2::{Mamba2, Mamba2Keys};
+use super::recurrent::{self, RecurrentForm, RecurrentLayout};
+use super::rotary::RotaryKeys;
+use super::weights::Decoder;
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::runtime::slice::Slice;
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let keys = RotaryKeys {
+        partial: 0.5,
+        ..RotaryKeys::default()
+    };
+    let model_config = gated::model_config(config, keys)?;
+    let inner = recurrent::expanded(config, "mamba_expand", model_config.width)?;
+    let attention = config.optional::<Vec<usize>>("attn_layer_indices")?;
+    let attention = attention.unwrap_or_default();
+    let layers = 0..config.size("num_hidden_layers")?;
+    let layout = Layout {
+        recurrent: Some(RecurrentLayout {
+            layers: layers.map(|index| !attention.contains(&index)).collect(),
+            beside_attention: false,
+            module: "mamba",
+            form: RecurrentForm::Mamba2(Mamba2::read(
+                config,
+                Mamba2Keys::HYBRID,
+                inner,
+                model_config.epsilon,
+            )?),
+        }),
+        ..hybrid_names(Layout::with_biases(config)?)
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
+
+/// The names of feed-forward layers and norms that Bamba, Falcon H1 and Jamba share.
+pub(super) fn hybrid_names(layout: Layout) -> Layout {
+    Layout {
+        up: &["feed_forward.gate_proj", "feed_forward.up_proj"],
+        down: "feed_forward.down_proj",
+        norm_names: NormNames {
+            feed_forward: "pre_ff_layernorm",
+            ..layout.norm_names
+        },
+        final_norm: "model.final_layernorm",
+        ..layout
+    }
+}

@@ -1,0 +1,116 @@
+//! LFM2 (Liquid AI 2025): gated short convolutions, and attention in some layers; also with mixtures of experts.
+
+use super::config_values::{activation, epsilon};
+use super::experts::{Correction, ExpertLayout, ExpertTensors};
+use super::gated::{self, HeadNormLayout, HeadNormTensors, Layout, NormNames};
+use super::recurrent::{RecurrentForm, RecurrentLayout};
+use super::rotary::RotaryKeys;
+use super::routing::{Routing, Scoring};
+use super::weights::{Decoder, ModelConfig, QueryKeyNorm};
+use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::runtime::slice::Slice;
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let model_config = model_config(config, feed_forward_size(config)?)?;
+    gated::read(checkpoint, slice, model_config, &layout(config)?)
+}
+
+pub(super) fn read_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let experts = experts(config)?;
+    let normalised = config.optional("norm_topk_prob")?.unwrap_or(true);
+    let model_config = ModelConfig {
+        routing: Some(Routing {
+            scoring: Scoring::Sigmoid,
+            factor: config.optional("routed_scaling_factor")?.unwrap_or(1.0),
+            ..Routing::read(config, experts.count, normalised)?
+        }),
+        ..model_config(config, config.size("intermediate_size")?)?
+    };
+    let layout = Layout {
+        experts: Some(experts),
+        ..layout(config)?
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
+
+fn model_config(config: &Config, intermediate_size: usize) -> Result<ModelConfig, LoadError> {
+    // Files of Liquid AI name it so.
+    super::config_values::require(config, "tie_embedding", true, "set `tie_word_embeddings` instead")?;
+    let keys = RotaryKeys {
+        theta: 1_000_000.0,
+        ..RotaryKeys::default()
+    };
+    let activation = activation(config, "hidden_act", "silu")?;
+    Ok(ModelConfig {
+        epsilon: epsilon(config, "norm_eps", 1e-5)?,
+        query_key_norm: QueryKeyNorm::EachHead,
+        ..gated::sized(config, intermediate_size, activation, keys)?
+    })
+}
+
+/// Returns the size of the feed-forward layers, which the configuration states before it is adjusted.
+fn feed_forward_size(config: &Config) -> Result<usize, LoadError> {
+    let stated = config.size(config.present_key(["block_ff_dim", "intermediate_size"]))?;
+    if !config.optional("block_auto_adjust_ff_dim")?.unwrap_or(true) {
+        return Ok(stated);
+    }
+    let adjusted = 2 * stated / 3;
+    let factor = config.optional::<f64>("block_ffn_dim_multiplier")?.unwrap_or(1.0);
+    let multiple = config.optional_size("block_multiple_of")?.unwrap_or(256);
+    Ok(((factor * adjusted as f64) as usize).next_multiple_of(multiple))
+}
+
+fn layout(config: &Config) -> Result<Layout, LoadError> {
+    let count = config.size("num_hidden_layers")?;
+    let layers = if config.optional::<Vec<String>>("layer_types")?.is_some() {
+        gated::layers_of_type(config, "layer_types", &["conv"], &["full_attention"])?
+    } else {
+        let attention = config.optional::<Vec<usize>>("full_attn_idxs")?;
+        let attention = attention.unwrap_or_else(|| (0..count).collect());
+        (0..count).map(|index| !attention.contains(&index)).collect()
+    };
+    Ok(Layout {
+        output: "self_attn.out_proj",
+        up: &["feed_forward.w1", "feed_forward.w3"],
+        down: "feed_forward.w2",
+        norm_names: NormNames {
+            attention: "operator_norm",
+            feed_forward: "ffn_norm",
+            ..Layout::default().norm_names
+        },
+        head_norms: HeadNormLayout {
+            names: ["self_attn.q_layernorm", "self_attn.k_layernorm"],
+            tensors: HeadNormTensors::Norm,
+        },
+        final_norm: "model.embedding_norm",
+        recurrent: Some(RecurrentLayout {
+            layers,
+            beside_attention: false,
+            module: "conv",
+            form: RecurrentForm::ShortConvolution {
+                kernel: config.optional_size("conv_L_cache")?.unwrap_or(3),
+                bias: config.optional("conv_bias")?.unwrap_or(false),
+            },
+        }),
+        ..Layout::default()
+    })
+}
+
+fn experts(config: &Config) -> Result<ExpertLayout, LoadError> {
+    let layout = ExpertLayout::everywhere(config, "moe_intermediate_size")?;
+    let dense = config.optional::<usize>("num_dense_layers")?.unwrap_or(2);
+    let has_bias = config.optional("use_expert_bias")?.unwrap_or(true);
+    let correction = Correction {
+        name: "expert_bias",
+        is_row: false,
+    };
+    Ok(ExpertLayout {
+        block: "feed_forward",
+        correction: has_bias.then_some(correction),
+        tensors: ExpertTensors::Each(["w1", "w3", "w2"]),
+        layers: (0..layout.layers.len()).map(|index| index >= dense).collect(),
+        ..layout
+    })
+}

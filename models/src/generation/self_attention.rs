@@ -1,0 +1,136 @@
+//! The self-attention of a layer on the device.
+
+use super::layer::LayerContext;
+use crate::decoder::weights::QueryKeyNorm;
+use crate::ops::{Activation, AttentionSpans, Heads, Ops, ScoreRules};
+
+/// A layer's self-attention on the device.
+pub(super) struct SelfAttention<M: Ops> {
+    /// Whether it sees a window only, or has rotary positions of its own.
+    pub(super) local: bool,
+    pub(super) queries: Projection<M>,
+    pub(super) keys_values: Projection<M>,
+    pub(super) sinks: Option<M::Matrix>,
+    /// Projection to the gates of the heads' elements, whose sigmoid multiplies them.
+    pub(super) gate: Option<M::Linear>,
+    pub(super) output: M::Linear,
+}
+
+/// A projection to queries, or to keys and values.
+pub(super) struct Projection<M: Ops> {
+    /// Projection to a latent vector, and the norm of its first elements.
+    pub(super) latent: Option<(M::Linear, M::Norm)>,
+    pub(super) linear: M::Linear,
+    /// Norm of the heads of queries or keys.
+    pub(super) norm: Option<M::Norm>,
+    /// Factors that follow it.
+    pub(super) factors: Option<M::Norm>,
+}
+
+impl<M: Ops> Projection<M> {
+    /// Projects the attention's input to rows that begin with the heads of queries, or of `keys`, which are normalised and
+    /// rotated.
+    fn project(
+        &self,
+        ctx: LayerContext<'_, M>,
+        input: &M::Matrix,
+        keys: bool,
+        local: bool,
+        positions: &[usize],
+    ) -> M::Matrix {
+        let LayerContext {
+            ops, model_config, ..
+        } = ctx;
+        let Heads {
+            queries,
+            keys: count,
+            head_dim,
+            ..
+        } = *model_config.heads_of(local);
+        let heads = if keys { count } else { queries };
+        let mut rows = match &self.latent {
+            Some((projection, norm)) => {
+                let mut latent = ops.multiply(input, projection);
+                ops.normalise_heads(&mut latent, 1, norm);
+                ops.multiply(&latent, &self.linear)
+            }
+            None => ops.multiply(input, &self.linear),
+        };
+        let normalise = |rows: &mut M::Matrix| {
+            if let Some(norm) = &self.norm {
+                let [parts, _] = model_config.query_key_norm.parts(heads);
+                let values = keys && model_config.query_key_norm == QueryKeyNorm::EachHeadAndValue;
+                ops.normalise_heads(rows, if values { 2 * parts } else { parts }, norm);
+            }
+            if let Some(factors) = &self.factors {
+                ops.scale(rows, factors);
+            }
+        };
+        let after = model_config.query_key_norm == QueryKeyNorm::RotatedHead;
+        if !after {
+            normalise(&mut rows);
+        }
+        if let Some(clip) = model_config.clip {
+            rows = ops.activate(rows, Activation::Clamp(clip), false);
+        }
+        if let Some(rotary) = model_config.rotary_of(local) {
+            ops.rotate(&mut rows, heads, head_dim, rotary, positions);
+        }
+        if after {
+            normalise(&mut rows);
+        }
+        rows
+    }
+}
+
+impl<M: Ops> SelfAttention<M> {
+    /// KV Gen (equation 7): computes keys and values from activations, by the projection alone.
+    pub(super) fn generate(
+        &self,
+        ctx: LayerContext<'_, M>,
+        acts: &M::Matrix,
+        positions: &[usize],
+    ) -> M::Matrix {
+        self.keys_values.project(ctx, acts, true, self.local, positions)
+    }
+
+    /// Computes the attention of the new tokens, whose inputs are `act`.
+    pub(super) fn attend(
+        &self,
+        ctx: LayerContext<'_, M>,
+        act: &M::Matrix,
+        positions: &[usize],
+        spans: &[AttentionSpans<'_, M::Matrix>],
+    ) -> M::Matrix {
+        let LayerContext {
+            ops,
+            model_config,
+            position_bias,
+            ..
+        } = ctx;
+        let heads = model_config.heads_of(self.local);
+        let mut query = self.queries.project(ctx, act, false, self.local, positions);
+        let growth = model_config.query_growth;
+        if let Some(growth) = growth.filter(|growth| growth.is_local || !self.local) {
+            let factors: Vec<f32> = positions.iter().map(|position| growth.at(*position)).collect();
+            let rows: Vec<usize> = (0..positions.len()).collect();
+            let zeros = vec![0.0; rows.len() * heads.query_width()];
+            let mut grown = ops.upload(zeros, heads.query_width());
+            ops.add_scaled(&mut grown, &query, &rows, &factors);
+            query = grown;
+        }
+        let rules = ScoreRules {
+            position_bias,
+            window: model_config.window_of(self.local),
+            chunk: model_config.chunk_of(self.local),
+            softcap: model_config.score_softcap,
+            sinks: self.sinks.as_ref(),
+        };
+        let mut attended = ops.attend(&query, spans, heads, rules);
+        if let Some(gate) = &self.gate {
+            let gates = ops.activate(ops.multiply(act, gate), Activation::Sigmoid, false);
+            ops.scale_images(&mut attended, 1, &gates);
+        }
+        ops.multiply(&attended, &self.output)
+    }
+}
