@@ -142,6 +142,19 @@ pub(super) const CLASSES: &[Multimodal] = &[
         "qwen3_vl_moe_text",
         VISUAL,
     ),
+    nested(
+        "Qwen3_5ForConditionalGeneration",
+        "qwen3_5",
+        "qwen3_5_text",
+        VISUAL,
+    ),
+    nested(
+        "Qwen3_5MoeForConditionalGeneration",
+        "qwen3_5_moe",
+        "qwen3_5_moe_text",
+        VISUAL,
+    ),
+    nested("Lfm2VlForConditionalGeneration", "lfm2_vl", "lfm2", LLAVA),
     nested("LlavaForConditionalGeneration", "llava", "llama", LLAVA),
     nested("LlavaNextForConditionalGeneration", "llava_next", "llama", LLAVA),
     nested(

@@ -78,7 +78,7 @@ fn a_configuration_without_language_model_is_refused() {
         matches!(&error, LoadError::BadKey { key, .. } if key == "text_config"),
         "{error}"
     );
-    for name in ["mamba", "t5"] {
+    for name in ["rwkv", "t5"] {
         let error = refused(
             "mistral3",
             |config| config["text_config"]["model_type"] = json!(name),
