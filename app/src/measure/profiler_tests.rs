@@ -88,7 +88,7 @@ fn the_answers_of_the_largest_variant_replace_the_labels_of_classes() {
 #[test]
 fn variants_whose_classes_have_another_order_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/fixtures/bert-classification");
+    let fixture = Path::new(kaskade_testkit::ROOT).join("models/fixtures/bert-classification");
     let turned = dir.path().join("turned");
     std::fs::create_dir(&turned).unwrap();
     for file in ["config.json", "model.safetensors", "tokenizer.json"] {
