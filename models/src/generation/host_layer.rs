@@ -252,23 +252,10 @@ impl HostLayer {
         let gate = gate.map(&mut linear);
         let recurrent = recurrent.as_ref().map(|shape| shape.mixer(&mut linear));
         let dense = dense.map(|linears| linears.map(&mut linear));
-        let cross = cross_norm.zip(cross).map(|(norm, linears)| {
-            let [query, key_value, output] = linears.map(&mut linear);
-            CrossAttention {
-                norm,
-                query,
-                key_value,
-                output,
-            }
-        });
-        let token_gate = token_norm.zip(token_gate).map(|(norm, linears)| {
-            let [gate, projection] = linears.map(&mut linear);
-            DeviceTokenGate {
-                gate,
-                projection,
-                norm,
-            }
-        });
+        let cross = cross_norm.zip(cross);
+        let cross = cross.map(|(norm, linears)| cross_attention(norm, linears.map(&mut linear)));
+        let token_gate = token_norm.zip(token_gate);
+        let token_gate = token_gate.map(|(norm, linears)| device_gate(norm, linears.map(&mut linear)));
         let experts = experts.as_ref().map(|shape| shape.experts(ops, &mut linear));
         let attention = linears.map(|[query, key_value, output]| SelfAttention {
             local,
@@ -308,6 +295,24 @@ impl HostLayer {
     /// Builds the layer on the device from its own tensors, to stay there.
     pub(super) fn resident<M: Ops>(&self, ops: &M) -> Layer<M> {
         self.layer(ops, self.tensors.iter().map(|tensor| tensor.to_vec()).collect())
+    }
+}
+
+/// Builds a cross-attention on the device, as [`parts`] splits it.
+fn cross_attention<M: Ops>(norm: M::Norm, [query, key_value, output]: [M::Linear; 3]) -> CrossAttention<M> {
+    CrossAttention {
+        norm,
+        query,
+        key_value,
+        output,
+    }
+}
+
+fn device_gate<M: Ops>(norm: M::Norm, [gate, projection]: [M::Linear; 2]) -> DeviceTokenGate<M> {
+    DeviceTokenGate {
+        gate,
+        projection,
+        norm,
     }
 }
 
