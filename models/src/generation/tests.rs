@@ -135,15 +135,8 @@ pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
             let decoder = Decoder::random(model_config, layers, seed);
             let mut decoder = decoder.with_random_encoder(2, 24, seed + 1);
             if let Some(encoder) = &mut decoder.encoder {
-                let rows = (0..24 * 20).map(|place| (place * 7 % 13) as f32 / 9.0);
                 encoder.relative_bias = None;
-                encoder.inputs = TokenInputs {
-                    norm: Some(NormWeights {
-                        gamma: vec![1.5; 20],
-                        beta: Some(vec![0.2; 20]),
-                    }),
-                    positions: Some(Table::new(rows.collect(), 20)),
-                };
+                encoder.inputs = learned_positions();
             }
             return decoder;
         }
@@ -157,6 +150,18 @@ pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
         values: (0..4 * 11).map(|place| (place * 7 % 13) as f32 / 5.0).collect(),
     });
     Decoder::random(model_config, layers, seed).with_random_encoder(2, 24, seed + 1)
+}
+
+/// Learned positions and a norm of an encoder's inputs.
+fn learned_positions() -> TokenInputs {
+    let rows = (0..24 * 20).map(|place| (place * 7 % 13) as f32 / 9.0);
+    TokenInputs {
+        norm: Some(NormWeights {
+            gamma: vec![1.5; 20],
+            beta: Some(vec![0.2; 20]),
+        }),
+        positions: Some(Table::new(rows.collect(), 20)),
+    }
 }
 
 fn recurrent(model_config: ModelConfig, kind: usize, layers: usize, seed: u64) -> Decoder {
