@@ -55,7 +55,7 @@ const MOST: usize = 8;
 /// Returns the single variants, pairs and triples of a family, and the whole family. Scores are chosen if the family is observed.
 ///
 /// The time grows with the cube of the number of variants, and that for all of them together exponentially. So of more than eight
-/// variants, eight are taken ([`shortlist`]).
+/// variants, eight are taken.
 pub fn members(family: &Family) -> Vec<Member> {
     subsets(&shortlist(family)).iter().map(Member::new).collect()
 }
