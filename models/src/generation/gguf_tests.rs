@@ -140,6 +140,11 @@ fn gguf_files_are_checkpoints_that_are_not_quantised_again() {
     assert!(crate::checkpoint::is_checkpoint(&folder.join("model.gguf")));
     assert!(crate::checkpoint::is_checkpoint(&folder));
     assert!(!crate::checkpoint::is_checkpoint(&folder.join("expected.json")));
+    let missing = Checkpoint::open(&folder.join("none.gguf")).err().unwrap();
+    assert!(
+        missing.to_string().contains("none.gguf` does not exist"),
+        "{missing}"
+    );
     assert_eq!(crate::architecture(&folder).unwrap(), "LlamaForCausalLM");
     let to = tempfile::tempdir().unwrap();
     let refused = crate::quantise(&folder, &to.path().join("to"), WeightType::Q8_0).unwrap_err();

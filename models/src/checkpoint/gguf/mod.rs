@@ -51,7 +51,8 @@ const MAX_FILES: usize = 1000;
 /// # Errors
 /// [`LoadError::BadGguf`] if a directory has several models, [`LoadError::Io`] if it cannot be read.
 pub(super) fn find(path: &Path) -> Result<Option<Vec<PathBuf>>, LoadError> {
-    if path.is_file() {
+    if path.is_file() || !path.exists() {
+        // A file that is missing is named when it is opened.
         return Ok(is_gguf(path).then(|| with_parts(path)));
     }
     let has = |name: &str| path.join(name).exists();

@@ -45,7 +45,7 @@ impl<'a> Reader<'a> {
     /// Returns the next `count` bytes. The error is the reason.
     fn bytes(&mut self, count: u64) -> Result<&[u8], String> {
         if count > self.remaining() {
-            return Err("it ends within its header".into());
+            return Err("it ends within its header; the file may be incomplete".into());
         }
         let buffered = (self.buffer.len() - self.taken) as u64;
         if buffered < count {
@@ -61,7 +61,7 @@ impl<'a> Reader<'a> {
         self.taken += count as usize;
         self.buffer
             .get(from..self.taken)
-            .ok_or_else(|| "it ends within its header".into())
+            .ok_or_else(|| "it ends within its header; the file may be incomplete".into())
     }
 
     /// Returns the next bytes of a number.
@@ -69,7 +69,7 @@ impl<'a> Reader<'a> {
         let bytes = self.bytes(N as u64)?;
         bytes
             .try_into()
-            .map_err(|_| "it ends within its header".to_owned())
+            .map_err(|_| "it ends within its header; the file may be incomplete".to_owned())
     }
 
     /// Returns the next u32.
@@ -99,7 +99,7 @@ impl<'a> Reader<'a> {
         let (position, count) = (self.position(), self.u64()?);
         if count > self.remaining() / least.max(1) {
             return Err(format!(
-                "byte {position} states {count} entries; the {} bytes after it cannot hold them",
+                "byte {position} states {count} entries; the {} bytes after it cannot hold them; the file may be incomplete",
                 self.remaining()
             ));
         }
