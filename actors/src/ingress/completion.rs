@@ -6,7 +6,8 @@ use kaskade_models::Tensor;
 use kaskade_policy::ledger::{Answer, Failure};
 use kaskade_policy::plan::Child;
 
-use super::in_flight::{InFlight, Ingress, may_retry};
+use super::actor::{Ingress, may_retry};
+use super::in_flight::InFlight;
 use crate::{
     dispatch::deferral,
     dispatch::exits::{self, RouteDecision},

@@ -8,7 +8,7 @@ use futures::StreamExt;
 use kaskade_policy::confidence::deferral::number_of_text;
 use kaskade_policy::watch::Answer;
 
-use super::in_flight::Ingress;
+use super::actor::Ingress;
 use crate::{
     actor::{Addr, Context, Handler, Message},
     subjects,

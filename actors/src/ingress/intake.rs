@@ -13,10 +13,12 @@ use tokio::{
     task::JoinHandle,
 };
 
+use super::actor::Ingress;
+use super::client::{Client, To};
+use super::config::IngressConfig;
 use super::feedback;
 use super::held::Held;
-use super::in_flight::{Client, Inbound, Ingress, IngressConfig, To};
-use super::messages::{Cancel, Reconnected, Undeliverable};
+use super::messages::{Cancel, Inbound, Reconnected, Undeliverable};
 use super::refusal::{ENDED, Refusal, TOO_MANY_BYTES, TOO_MANY_REQUESTS};
 use super::reply;
 use crate::{

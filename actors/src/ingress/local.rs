@@ -7,12 +7,14 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use crate::actor::{Addr, Message};
-use tokio::sync::{mpsc, oneshot, watch};
+use crate::actor::Addr;
+use tokio::sync::{oneshot, watch};
 
+use super::actor::Ingress;
+use super::client::{LocalClient, Parts};
 use super::held::Held;
-use super::in_flight::{Ingress, To};
 use super::intake::Capacity;
+use super::messages::{Asked, Dropped};
 use super::refusal::{TOO_MANY_BYTES, TOO_MANY_REQUESTS};
 use crate::{
     bus::publisher::HEADROOM,
@@ -53,41 +55,6 @@ impl fmt::Debug for LocalIntake {
             .field("ingresses", &self.0.entries.len())
             .finish_non_exhaustive()
     }
-}
-
-/// Where parts of a streamed answer go. In boxes, because a channel reserves room for 32 of them in every stream.
-pub(crate) type Parts = mpsc::UnboundedSender<Box<InferReply>>;
-
-/// A request of a client in this process.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub(super) struct Asked {
-    pub(super) request: Arc<InferRequest>,
-    pub(super) options: RequestOptions,
-    pub(super) to: LocalClient,
-}
-
-/// Where the reply to a client in this process goes.
-pub(super) struct LocalClient {
-    pub(super) reply: oneshot::Sender<Result<InferReply, Fault>>,
-    /// Where parts of a streamed answer go, all of them before the reply.
-    pub(super) parts: Option<Parts>,
-    pub(super) held: Held,
-}
-
-impl LocalClient {
-    /// Answers with a fault. A client that no longer waits needs no answer.
-    pub(super) fn refuse(self, fault: &Fault) {
-        drop(self.held);
-        let _ = self.reply.send(Err(fault.clone()));
-    }
-}
-
-/// The client in this process that sent requests of this id has dropped one of them.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub(super) struct Dropped {
-    pub(super) id: String,
 }
 
 /// A request that an ingress of this process has. Dropping it before its reply cancels the request.
@@ -190,12 +157,5 @@ impl LocalIntake {
         let (last, from_first) = entries.split_at_checked(first)?;
         let mut in_turn = from_first.iter().chain(last);
         in_turn.find(|entry| entry.ingress.connected())
-    }
-}
-
-impl To {
-    /// Whether it is a client in this process that no longer waits.
-    pub(super) fn is_dropped(&self) -> bool {
-        matches!(self, Self::Local(client) if client.reply.is_closed())
     }
 }

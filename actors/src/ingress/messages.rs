@@ -1,6 +1,35 @@
-//! The messages that an ingress handles, besides requests and results.
+//! The messages that an ingress handles, besides results.
 
+use std::sync::Arc;
+
+use super::client::LocalClient;
+use super::held::Held;
 use crate::actor::Message;
+use crate::wire::{InferRequest, RequestOptions};
+
+/// A request as received.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct Inbound {
+    pub(super) message: async_nats::Message,
+    pub(super) held: Held,
+}
+
+/// A request of a client in this process.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct Asked {
+    pub(super) request: Arc<InferRequest>,
+    pub(super) options: RequestOptions,
+    pub(super) to: LocalClient,
+}
+
+/// The client in this process that sent requests of this id has dropped one of them.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct Dropped {
+    pub(super) id: String,
+}
 
 /// The broker reports that no subscriber serves the subject to which this dispatch of a request was sent.
 #[derive(Message)]

@@ -8,13 +8,14 @@
 //! | `intake` | subscriptions: requests, results, cancellations |
 //! | `local` | requests of clients in the same process |
 //! | `request` | reading and checking a client's request |
-//! | `in_flight` | the state of an ingress and of each request |
+//! | `actor`, `config` | the actor, and how it sends requests; its configuration |
+//! | `in_flight`, `client` | the state of each request, and where its reply goes |
 //! | `held` | the permits and bytes that requests hold |
-//! | `messages` | what an ingress handles besides requests and results |
+//! | `messages` | what an ingress handles besides results |
 //! | `check` | what results of stages must satisfy |
 //! | `client_ids` | requests by the ids that clients gave them |
 //! | `completion` | from the results of stages to the reply |
-//! | `audits` | audits of a share of the requests, after their replies |
+//! | `audits`, `auditing` | audits of a share of the requests, after their replies |
 //! | `feedback` | labels that arrive later |
 //! | `retained` | the inputs of a request, for each of its dispatches |
 //! | `refusal` | refusals under overload, encoded once |
@@ -24,10 +25,14 @@
 //! | `tally` | votes of an ensemble |
 //! | [`durable`] | durable requests on JetStream |
 
+mod actor;
+mod auditing;
 mod audits;
 pub mod check;
+pub(crate) mod client;
 mod client_ids;
 mod completion;
+mod config;
 pub mod durable;
 mod epochs;
 mod feedback;
@@ -50,13 +55,15 @@ use crate::actor::{Actor, AsyncContext, Context, Handler};
 use kaskade_policy::gather::Gather;
 use kaskade_policy::ledger::{Admitted, Answer};
 
+pub use actor::Ingress;
+use actor::may_retry;
+use client::To;
+pub use config::IngressConfig;
 use durable::Submitted;
-use in_flight::{InFlight, Inbound, To, may_retry};
-pub use in_flight::{Ingress, IngressConfig};
+use in_flight::InFlight;
 pub use intake::{Capacity, Identity, IntakeParts, open};
 pub use local::LocalIntake;
-use local::{Asked, Dropped};
-use messages::{Cancel, Reconnected, Undeliverable};
+use messages::{Asked, Cancel, Dropped, Inbound, Reconnected, Undeliverable};
 pub use messages::{FailInFlight, LeftReplicas, LostReplicas};
 use refusal::TOO_MANY_WAIT;
 use reply::refuse_at_once;

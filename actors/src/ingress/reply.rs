@@ -4,8 +4,10 @@ use async_nats::HeaderMap;
 use kaskade_models::Tensor;
 use kaskade_policy::gather::Branch;
 
+use super::actor::Ingress;
+use super::client::{Client, To};
 use super::held::Held;
-use super::in_flight::{Client, InFlight, Ingress, To};
+use super::in_flight::InFlight;
 use super::refusal::Refusal;
 use crate::{
     bus::publisher::HEADROOM,

@@ -5,8 +5,10 @@ use std::{sync::Arc, time::Duration};
 use async_nats::{Message, Subject};
 use kaskade_policy::stream_offset::{OptimisticOffset, StreamOffset};
 
+use super::client::{Client, To};
+use super::config::IngressConfig;
 use super::held::Held;
-use super::in_flight::{Client, IngressConfig, Reading, To};
+use super::in_flight::Reading;
 use super::refusal::TOO_MANY_BYTES;
 use super::retained::RetainedInputs;
 use crate::{

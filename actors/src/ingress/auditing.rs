@@ -1,0 +1,290 @@
+//! How an ingress audits: it counts answers, sends an audit's requests to stages, and counts what they answer.
+
+use std::sync::Arc;
+
+use kaskade_models::Tensor;
+use kaskade_policy::gather::Branch;
+use kaskade_policy::plan::Edge;
+use kaskade_policy::watch::{Answer, Audit, LabelCounts, RecentReply, Room};
+
+use super::actor::Ingress;
+use super::audits::{BUDGET_US, Chosen, LARGEST, MARK, Open, PROBE, Part, place_of};
+use super::in_flight::InFlight;
+use crate::{
+    dispatch::{
+        answer::comparable,
+        deferral,
+        exits::{self, RouteDecision},
+    },
+    wire::headers::Trace,
+    wire::{Done, DoneResult, Hop, StageRequest},
+};
+
+impl Ingress {
+    /// Counts an answer by its stages, remembers it for labels, and decides whether it is audited.
+    pub(super) fn note_answer(&mut self, entry: &InFlight, done: &Done, degraded: bool) -> Option<Chosen> {
+        let version = &entry.version;
+        let place = version.plan.place_of(entry.gear)?;
+        // Drawn before it is known which variant has answered.
+        let room = Room {
+            in_flight: self.ledger.len(),
+            max_in_flight: self.config.max_in_flight,
+            open: self.audits.open.len(),
+        };
+        let is_chosen = self
+            .audits
+            .sampler
+            .chooses(self.audits.watched.is_in_doubt(), room);
+        let DoneResult::Outputs {
+            outputs, confidence, ..
+        } = &done.result
+        else {
+            return None;
+        };
+        // What a lost stage or an ensemble answers is not the cascade's answer.
+        if degraded || version.gear(entry.gear)?.wiring.members().count() > 1 {
+            return None;
+        }
+        let list = version.plan.certified.as_ref()?;
+        let expected = &list.cascades.get(place)?.stages;
+        self.audits.watched.count(version.epoch, |counts| {
+            let Some(counts) = counts.at(place) else { return };
+            for (index, hop) in done.hops.iter().enumerate() {
+                let found = expected.iter().position(|stage| stage.stage == hop.stage);
+                let deferred = index + 1 < done.hops.len();
+                let confidence = if deferred { Some(0.0) } else { *confidence };
+                if let (Some(stage), Some(confidence)) = (found, confidence)
+                    && let Some(expected) = expected.get(stage)
+                {
+                    counts.count(stage, expected.category(deferred, confidence));
+                }
+            }
+        });
+        let live = comparable(outputs, list.texts)?;
+        let variant = version.stage(entry.gear, &done.stage)?.variant.as_str();
+        let chosen = if is_chosen {
+            Audit::of(&version.plan, entry.gear, variant)
+        } else {
+            None
+        };
+        self.remember(entry, place, variant, live.clone(), chosen);
+        chosen.map(|audit| Chosen {
+            audit,
+            version: Arc::clone(version),
+            inputs: entry.inputs.again(),
+            client: entry.client.id.clone(),
+            live,
+        })
+    }
+
+    fn remember(
+        &mut self,
+        entry: &InFlight,
+        place: usize,
+        variant: &str,
+        live: Answer,
+        chosen: Option<Audit>,
+    ) {
+        let Some(id) = &entry.client.id else { return };
+        let is_largest = chosen.is_some_and(|audit| audit.largest.is_none());
+        let reply = RecentReply {
+            epoch: entry.version.epoch,
+            place,
+            variant: variant.to_owned(),
+            largest: is_largest.then(|| live.clone()),
+            answer: live,
+        };
+        self.audits.recent.keep(id, reply);
+    }
+
+    /// Sends an audit's requests; counts at once an audit that asks nothing.
+    pub(super) fn begin_audit(&mut self, chosen: Chosen, now: u64) {
+        let Chosen {
+            audit,
+            version,
+            inputs,
+            client,
+            live,
+        } = chosen;
+        let part = |gear: Option<u32>| Part {
+            gear: gear.unwrap_or_default(),
+            waits: gear.is_some(),
+            ..Part::default()
+        };
+        let number = self.audits.next;
+        self.audits.next += 1;
+        let open = Open {
+            parts: [part(audit.largest), part(audit.probe.map(|(_, gear)| gear))],
+            audit,
+            version,
+            inputs,
+            client,
+            live,
+            deadline: now.saturating_add(BUDGET_US),
+        };
+        let entries: Vec<(usize, Option<Edge>)> = [LARGEST, PROBE]
+            .into_iter()
+            .filter_map(|part| Some((part, open.parts.get(part).filter(|part| part.waits)?)))
+            .map(|(part, asked)| {
+                let gear = open.version.gear(asked.gear);
+                (part, gear.map(|gear| gear.wiring.entry.clone()))
+            })
+            .collect();
+        self.audits.open.insert(number, open);
+        for (part, entry) in entries {
+            match entry {
+                Some(edge) => self.ask(number, part, &edge, Vec::new(), None),
+                None => self.end_part(number, part, None),
+            }
+        }
+        self.close_audit(number);
+    }
+
+    /// Sends a request of an audit that has passed `hops` along an edge, with these inputs or the client's.
+    fn ask(&mut self, number: u64, part: usize, edge: &Edge, hops: Vec<Hop>, inputs: Option<Vec<Tensor>>) {
+        let Some(open) = self.audits.open.get_mut(&number) else {
+            return;
+        };
+        let inputs = inputs.map_or_else(|| open.inputs.get(), Ok);
+        let (Some(asked), Ok(inputs)) = (open.parts.get_mut(part), inputs) else {
+            return self.end_part(number, part, None);
+        };
+        asked.dispatches += 1;
+        asked.stage.clone_from(&edge.stage);
+        let id = MARK | (number << 1) | part as u64;
+        let request = StageRequest {
+            id,
+            ingress: self.id.clone(),
+            attempt: 0,
+            token: self.key.issue(id, 0, asked.dispatches),
+            branch: Branch::ROOT,
+            epoch: open.version.epoch,
+            gear: asked.gear,
+            stage: String::new(),
+            hops,
+            stream: false,
+            settle: false,
+            via_ingress: false,
+            optimistic: false,
+            inputs,
+        };
+        let (version, deadline) = (Arc::clone(&open.version), open.deadline);
+        self.dispatcher
+            .dispatch(&self.id, &version, edge, request, deadline, Trace::start());
+    }
+
+    /// Handles a result of an audit's request.
+    pub(super) fn audit_ended(&mut self, mut done: Done) {
+        let (number, part) = place_of(done.id);
+        let Some(open) = self.audits.open.get(&number) else {
+            return;
+        };
+        let Some(asked) = open.parts.get(part).filter(|part| part.waits) else {
+            return;
+        };
+        if done.stage.is_empty() {
+            done.stage.clone_from(&asked.stage);
+        }
+        let texts = open.version.plan.certified.as_ref().and_then(|list| list.texts);
+        match done.result {
+            DoneResult::Part { .. } => {}
+            DoneResult::Fault(_) => self.end_part(number, part, None),
+            DoneResult::Outputs {
+                outputs,
+                routed: true,
+                ..
+            } => self.end_part(number, part, comparable(&outputs, texts)),
+            DoneResult::Outputs {
+                outputs, confidence, ..
+            } => {
+                let (version, gear) = (Arc::clone(&open.version), asked.gear);
+                let confidence = match (confidence, version.stage(gear, &done.stage)) {
+                    (None, Some(stage)) if !version.has_next_partition(gear, &done.stage) => {
+                        exits::confidence(&version, &stage.variant, &outputs).unwrap_or(None)
+                    }
+                    (given, _) => given,
+                };
+                let confidence = deferral::score_for_stage(
+                    &version,
+                    gear,
+                    &done.stage,
+                    &mut done.hops,
+                    confidence,
+                    &outputs,
+                );
+                let hops = done.hops;
+                match exits::decide(&version, gear, &done.stage, confidence, false) {
+                    Ok(RouteDecision::Reply) => self.end_part(number, part, comparable(&outputs, texts)),
+                    Ok(RouteDecision::Forward(edge)) => self.ask(number, part, edge, hops, None),
+                    Ok(RouteDecision::Continue(edge)) => self.ask(number, part, edge, hops, Some(outputs)),
+                    Ok(RouteDecision::FanOut(_)) | Err(_) => self.end_part(number, part, None),
+                }
+            }
+        }
+        self.close_audit(number);
+    }
+
+    /// Ends the part of an audit whose request could not be delivered.
+    pub(super) fn audit_failed(&mut self, id: u64) {
+        let (number, part) = place_of(id);
+        self.end_part(number, part, None);
+        self.close_audit(number);
+    }
+
+    fn end_part(&mut self, number: u64, part: usize, answer: Option<Answer>) {
+        let open = self.audits.open.get_mut(&number);
+        if let Some(part) = open.and_then(|open| open.parts.get_mut(part)) {
+            part.waits = false;
+            part.answer = answer;
+        }
+    }
+
+    /// Counts an audit if every part has ended.
+    fn close_audit(&mut self, number: u64) {
+        let waits = |open: &Open| open.parts.iter().any(|part| part.waits);
+        if self.audits.open.get(&number).is_none_or(waits) {
+            return;
+        }
+        if let Some(open) = self.audits.open.remove(&number) {
+            self.count_audit(&open);
+        }
+    }
+
+    fn count_audit(&mut self, open: &Open) {
+        let [largest, probe] = &open.parts;
+        let answer = if open.audit.largest.is_none() {
+            Some(&open.live)
+        } else {
+            largest.answer.as_ref()
+        };
+        self.audits.watched.count(open.version.epoch, |counts| {
+            open.audit
+                .count(counts, &open.live, answer, probe.answer.as_ref());
+        });
+        self.metrics
+            .watch(|metrics| metrics.audited(answer.map(|answer| answer.accepts(&open.live))));
+        if let (Some(id), Some(answer)) = (&open.client, answer) {
+            self.audits.recent.audited(id, answer.clone());
+        }
+    }
+
+    /// Counts what a label says about a reply.
+    pub(super) fn count_labels(&self, reply: &RecentReply, labels: &LabelCounts) {
+        self.audits.watched.count(reply.epoch, |counts| {
+            if let Some(counts) = counts.at(reply.place) {
+                counts.labels.add(labels);
+            }
+        });
+    }
+
+    /// Ends the audits whose time is over.
+    pub(super) fn sweep_audits(&mut self, now: u64) {
+        let late = self.audits.open.iter().filter(|(_, open)| open.deadline <= now);
+        let late: Vec<u64> = late.map(|(number, _)| *number).collect();
+        for number in late {
+            if let Some(open) = self.audits.open.remove(&number) {
+                self.count_audit(&open);
+            }
+        }
+    }
+}

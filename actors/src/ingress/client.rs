@@ -1,0 +1,52 @@
+//! The clients of requests: where a reply goes, and in which format.
+
+use async_nats::Subject;
+use tokio::sync::{mpsc, oneshot};
+
+use super::durable::Submission;
+use super::held::Held;
+use crate::error::Fault;
+use crate::wire::{ContentType, InferReply};
+
+/// Where the reply goes, and in which format.
+pub(super) struct Client {
+    pub(super) to: To,
+    pub(super) content_type: ContentType,
+    pub(super) id: Option<String>,
+}
+
+/// The recipient of the reply, and the permit that the request holds until then.
+pub(super) enum To {
+    /// A client's inbox; `None` if it gave no reply subject.
+    Inbox { inbox: Option<Subject>, held: Held },
+    /// The stream of durable requests.
+    Stream(Box<Submission>),
+    /// A client in this process.
+    Local(LocalClient),
+}
+
+impl To {
+    /// Whether it is a client in this process that no longer waits.
+    pub(super) fn is_dropped(&self) -> bool {
+        matches!(self, Self::Local(client) if client.reply.is_closed())
+    }
+}
+
+/// Where parts of a streamed answer go. In boxes, because a channel reserves room for 32 of them in every stream.
+pub(crate) type Parts = mpsc::UnboundedSender<Box<InferReply>>;
+
+/// Where the reply to a client in this process goes.
+pub(super) struct LocalClient {
+    pub(super) reply: oneshot::Sender<Result<InferReply, Fault>>,
+    /// Where parts of a streamed answer go, all of them before the reply.
+    pub(super) parts: Option<Parts>,
+    pub(super) held: Held,
+}
+
+impl LocalClient {
+    /// Answers with a fault. A client that no longer waits needs no answer.
+    pub(super) fn refuse(self, fault: &Fault) {
+        drop(self.held);
+        let _ = self.reply.send(Err(fault.clone()));
+    }
+}

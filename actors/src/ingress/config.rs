@@ -1,0 +1,53 @@
+//! The configuration of an ingress.
+
+use std::time::Duration;
+
+use kaskade_policy::drift::DriftConfig;
+use kaskade_policy::shifting::ShiftConfig;
+use kaskade_policy::watch::AuditSettings;
+
+use super::durable::DurableConfig;
+
+/// Configuration of an ingress.
+#[derive(Debug, Clone)]
+pub struct IngressConfig {
+    /// Requests in flight in all ingresses of a process; beyond that, clients are refused immediately.
+    pub max_in_flight: usize,
+    /// Bytes of the inputs of requests in flight; beyond that, clients are refused immediately, and durable requests wait
+    /// in their stream.
+    pub max_in_flight_bytes: usize,
+    /// Budget of a request without one.
+    pub default_budget: Duration,
+    /// Largest budget; longer ones are reduced to it.
+    pub max_budget: Duration,
+    /// Attempts per request, including the first. The pauses between them together must exceed the time in which the
+    /// failure detector notices a lost replica: until then others still send to it.
+    pub max_attempts: u32,
+    /// How durable requests are handled; `None` refuses them.
+    pub durable: Option<DurableConfig>,
+    /// Configuration of load counting and gear shifts.
+    pub shift: ShiftConfig,
+    /// Configuration of drift detection.
+    pub drift: DriftConfig,
+    /// Share of the requests that is audited, if the plan has a certified list.
+    pub audit: AuditSettings,
+    /// Replies that each ingress remembers for labels that arrive later, if the plan has a certified list.
+    pub recent_replies: usize,
+}
+
+impl Default for IngressConfig {
+    fn default() -> Self {
+        Self {
+            max_in_flight: 4096,
+            max_in_flight_bytes: 1 << 30,
+            default_budget: Duration::from_secs(5),
+            max_budget: Duration::from_mins(2),
+            max_attempts: 16,
+            durable: None,
+            shift: ShiftConfig::default(),
+            drift: DriftConfig::default(),
+            audit: AuditSettings::OFF,
+            recent_replies: 10_000,
+        }
+    }
+}
