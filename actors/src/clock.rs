@@ -1,6 +1,6 @@
 //! The clock that actors read: monotonic microseconds since it was started. Policies get its readings as arguments.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A monotonic clock. Copies share one origin, so their readings can be compared; readings of different processes
 /// cannot.
@@ -20,10 +20,5 @@ impl Clock {
     /// Returns the microseconds since its start.
     pub fn now(&self) -> u64 {
         u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX)
-    }
-
-    /// Converts a reading to an instant, for timers.
-    pub fn instant(&self, reading: u64) -> Instant {
-        self.origin + Duration::from_micros(reading)
     }
 }

@@ -254,24 +254,6 @@ impl From<ModelError> for Fault {
     }
 }
 
-/// Returns the page of all codes, as in `docs/reference/errors.md`.
-pub fn errors_page() -> String {
-    let entries = Code::ALL.iter().map(|code| {
-        let retry = if code.retryable() { "yes" } else { "no" };
-        format!(
-            "\n## {} {code:?}\n\n**{}** Service error {}. Retry: {retry}.\n\n{}\n",
-            code.id(),
-            code.title(),
-            code.status(),
-            code.explain().replace('\n', "\n\n"),
-        )
-    });
-    std::iter::once(ERRORS_HEAD.to_owned()).chain(entries).collect()
-}
-
-const ERRORS_HEAD: &str = "# Error codes\n\nGenerated from `actors/src/error.rs`; `kaskade explain KSK0001` prints one. \"Retry\" \
-says whether the same request, sent again after a moment, may succeed.\n";
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -316,6 +298,24 @@ mod tests {
         let map: Fault = serde_json::from_str(r#"{"message":"no"}"#).unwrap();
         assert_eq!(map, Fault::new(Code::ModelFailed, "no"));
     }
+
+    /// Returns the page of all codes, as in `docs/reference/errors.md`.
+    fn errors_page() -> String {
+        let entries = Code::ALL.iter().map(|code| {
+            let retry = if code.retryable() { "yes" } else { "no" };
+            format!(
+                "\n## {} {code:?}\n\n**{}** Service error {}. Retry: {retry}.\n\n{}\n",
+                code.id(),
+                code.title(),
+                code.status(),
+                code.explain().replace('\n', "\n\n"),
+            )
+        });
+        std::iter::once(ERRORS_HEAD.to_owned()).chain(entries).collect()
+    }
+
+    const ERRORS_HEAD: &str = "# Error codes\n\nGenerated from `actors/src/error.rs`; `kaskade explain KSK0001` prints one. \"Retry\" \
+says whether the same request, sent again after a moment, may succeed.\n";
 
     #[test]
     fn the_error_page_is_current() {

@@ -262,7 +262,7 @@ impl Member {
     }
 
     /// Whether the model computes behind an endpoint.
-    pub const fn is_remote(&self) -> bool {
+    pub(crate) const fn is_remote(&self) -> bool {
         matches!(self.source, Source::Remote { .. })
     }
 

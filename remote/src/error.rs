@@ -92,7 +92,7 @@ impl CallError {
 
     /// Whether it says that the endpoint itself is not in order, for the circuit breaker. An endpoint that asks for a pause
     /// or finds a request invalid is.
-    pub const fn is_endpoint_failure(&self) -> bool {
+    pub(crate) const fn is_endpoint_failure(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Timeout { .. } | Self::Broken { .. } | Self::Malformed { .. } => {
                 true
@@ -127,7 +127,7 @@ impl CallError {
     }
 
     /// The pause that the endpoint asks for.
-    pub const fn retry_after(&self) -> Option<Duration> {
+    pub(crate) const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Status { retry_after, .. } | Self::Grpc { retry_after, .. } => *retry_after,
             _ => None,

@@ -78,7 +78,7 @@ impl Secret {
     }
 
     /// Returns a text of another party without the key, which it may repeat.
-    pub fn redact(&self, text: &str) -> String {
+    pub(crate) fn redact(&self, text: &str) -> String {
         text.replace(&self.0, SHOWN)
     }
 

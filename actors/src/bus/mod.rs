@@ -85,7 +85,7 @@ impl Bus {
     ///
     /// # Errors
     /// As [`Bus::connect`].
-    pub async fn connect_with_control(config: BusConfig) -> Result<Self, BusError> {
+    pub(crate) async fn connect_with_control(config: BusConfig) -> Result<Self, BusError> {
         let (url, embedded) = connect::locate_broker(&config, &SHARED)?;
         let second = BusConfig {
             name: format!("{}/control", config.name),
@@ -174,7 +174,7 @@ impl Bus {
 
     /// Returns whether the broker has JetStream. The bus asks once, and only on demand: a client that only sends
     /// requests may lack the permission to ask.
-    pub async fn has_jetstream(&self) -> bool {
+    pub(crate) async fn has_jetstream(&self) -> bool {
         let ask = || async {
             self.0.embedded.is_none() && jetstream::has_jetstream(&self.0.client, self.0.timeout).await
         };

@@ -7,7 +7,7 @@ use kaskade_policy::remote::price::{Cost, CostSource};
 pub const COST: &str = "cost";
 
 /// Name of the output with the source of the amount, BYTES `[1]`: `priced`, `measured` or `modelled`; `priced` without it.
-pub const COST_SOURCE: &str = "cost_source";
+pub(crate) const COST_SOURCE: &str = "cost_source";
 
 /// Returns the cost that the outputs of a model state. `None` if they state none, or no amount of money.
 pub(crate) fn stated(outputs: &[Tensor]) -> Option<Cost> {

@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::actor::{self, Recipient, ToEnvelope};
+use crate::actor::Recipient;
 use async_nats::{Message, Subject};
 use bytes::Bytes;
 use kaskade_policy::gather::Branch;
@@ -190,14 +190,4 @@ fn refuse(dispatcher: &Dispatcher, replica: &str, subject: &Subject, reply: Opti
     if let Ok(payload) = done.encode() {
         dispatcher.publish(reply, None, None, payload);
     }
-}
-
-/// Starts an actor on a thread of its own, so that a handler that blocks or panics does not affect other actors.
-pub fn spawn_apart<A>(make: impl FnOnce() -> A + Send + 'static) -> actor::Addr<A>
-where
-    A: actor::Actor<Context = actor::Context<A>>,
-    A::Context: ToEnvelope<A, Delivery>,
-    A: actor::Handler<Delivery>,
-{
-    A::start_in_arbiter(&actor::Arbiter::new().handle(), move |_| make())
 }

@@ -38,7 +38,7 @@ impl Histogram {
     }
 
     /// Creates an empty histogram of batch sizes.
-    pub fn of_sizes() -> Self {
+    pub(crate) fn of_sizes() -> Self {
         Self::new(&SIZES)
     }
 

@@ -112,7 +112,7 @@ impl PlanVersion {
     /// without a replica, the stage that the edge names.
     ///
     /// [`Wiring::stage_for`]: kaskade_policy::plan::Wiring::stage_for
-    pub fn stage_at(&self, gear: u32, edge: &Edge, replica: Option<&str>) -> Option<&Stage> {
+    pub(crate) fn stage_at(&self, gear: u32, edge: &Edge, replica: Option<&str>) -> Option<&Stage> {
         let wiring = &self.gear(gear)?.wiring;
         match replica.and_then(|id| self.variants.get(id)) {
             Some(variant) => wiring.stage_for(edge, variant),
@@ -135,7 +135,7 @@ impl PlanVersion {
     }
 
     /// Returns whether a request that comes along that edge may be forwarded to another stage.
-    pub fn may_be_forwarded(&self, gear: u32, edge: &Edge) -> bool {
+    pub(crate) fn may_be_forwarded(&self, gear: u32, edge: &Edge) -> bool {
         let Some(gear) = self.gear(gear) else { return false };
         let stages = &gear.wiring.stages;
         let named = stages.iter().find(|stage| stage.name == edge.stage);
@@ -146,7 +146,7 @@ impl PlanVersion {
     }
 
     /// Returns the task that an edge leads to; the stage's name if it serves no task.
-    pub fn task_of<'a>(&'a self, gear: u32, edge: &'a Edge) -> &'a str {
+    pub(crate) fn task_of<'a>(&'a self, gear: u32, edge: &'a Edge) -> &'a str {
         let task = self
             .stage(gear, &edge.stage)
             .and_then(|stage| stage.task.as_deref());
@@ -164,13 +164,13 @@ impl PlanVersion {
     }
 
     /// Returns whether a stage's results go to the next partition of its model.
-    pub fn has_next_partition(&self, gear: u32, stage: &str) -> bool {
+    pub(crate) fn has_next_partition(&self, gear: u32, stage: &str) -> bool {
         let found = self.stage(gear, stage);
         found.is_some_and(|stage| matches!(stage.exit, Exit::Next { .. }))
     }
 
     /// Returns the replicas that the plan places on that worker.
-    pub fn placed_on<'a>(&'a self, worker: &'a str) -> impl Iterator<Item = &'a Replica> {
+    pub(crate) fn placed_on<'a>(&'a self, worker: &'a str) -> impl Iterator<Item = &'a Replica> {
         let placed = self.plan.placement.iter();
         placed.filter(move |replica| replica.worker == worker)
     }
@@ -185,7 +185,7 @@ impl PlanVersion {
 
     /// Returns the names of the stages that the replica runs, over all gears, without duplicates: those of its
     /// variant and partition.
-    pub fn stages_of(&self, replica: &Replica) -> Vec<String> {
+    pub(crate) fn stages_of(&self, replica: &Replica) -> Vec<String> {
         let mut names: Vec<String> = self
             .plan
             .every_gear()
@@ -297,7 +297,7 @@ impl PlanVersions {
     }
 
     /// Returns whether a plan that is kept places replicas on that worker.
-    pub fn is_worker(&self, worker: &str) -> bool {
+    pub(crate) fn is_worker(&self, worker: &str) -> bool {
         self.any_placed(|replica| replica.worker == worker)
     }
 

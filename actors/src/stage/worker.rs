@@ -180,13 +180,6 @@ impl Worker {
         (worker, watch)
     }
 
-    /// Sets how long a past epoch is kept if no ingress says that it is drained.
-    #[must_use]
-    pub fn keeping_epochs_for(mut self, time: Duration) -> Self {
-        self.retention = Retention::new(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
-        self
-    }
-
     /// Spreads its replicas over these shards of the process, of which there is at least one.
     #[must_use]
     pub(crate) fn on_shards(mut self, shards: Vec<Shared>) -> Self {

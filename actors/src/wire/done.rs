@@ -63,7 +63,7 @@ pub enum DoneResult {
 
 impl Done {
     /// Returns whether it belongs to a pipeline's request: a branch below the root, or a root that fanned out.
-    pub fn is_of_a_pipeline(&self) -> bool {
+    pub(crate) fn is_of_a_pipeline(&self) -> bool {
         !self.branch.is_root() || !self.children().is_empty()
     }
 

@@ -52,14 +52,14 @@ pub const MAX_BUDGET: Duration = Duration::from_hours(1);
 const MAX_ERROR_TEXT: usize = 512;
 
 /// Returns the headers of a padding message.
-pub fn for_padding() -> HeaderMap {
+pub(crate) fn for_padding() -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(PADDING.clone(), "1");
     headers
 }
 
 /// Returns whether a message is padding.
-pub fn is_padding(headers: Option<&HeaderMap>) -> bool {
+pub(crate) fn is_padding(headers: Option<&HeaderMap>) -> bool {
     headers.is_some_and(|headers| headers.get(PADDING.clone()).is_some())
 }
 
@@ -127,7 +127,7 @@ pub fn for_hop(budget: Duration, trace: &Trace) -> HeaderMap {
 }
 
 /// Returns the headers of one hop between stages, without the budget: it is added when the message is written.
-pub fn for_trace(trace: &Trace) -> HeaderMap {
+pub(crate) fn for_trace(trace: &Trace) -> HeaderMap {
     let mut headers = HeaderMap::new();
     trace.put(&mut headers);
     headers
@@ -149,7 +149,7 @@ pub fn for_fault(content_type: ContentType, fault: &Fault) -> HeaderMap {
 
 /// Returns the headers of a dead letter after that many deliveries: the request's own, without those of the stream,
 /// and the reason.
-pub fn for_dead_letter(submitted: &HeaderMap, fault: &Fault, deliveries: u32) -> HeaderMap {
+pub(crate) fn for_dead_letter(submitted: &HeaderMap, fault: &Fault, deliveries: u32) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, values) in submitted.iter() {
         if !AsRef::<str>::as_ref(name).starts_with("Nats-") {
@@ -187,7 +187,7 @@ pub fn push(headers: &HeaderMap) -> Option<Subject> {
 }
 
 /// Sets the subject to which a durable request's result is also sent.
-pub fn put_push(headers: &mut HeaderMap, subject: &Subject) {
+pub(crate) fn put_push(headers: &mut HeaderMap, subject: &Subject) {
     headers.insert(PUSH.clone(), subject.as_str());
 }
 
@@ -222,7 +222,7 @@ pub fn content_type(headers: Option<&HeaderMap>) -> Result<ContentType, Fault> {
 }
 
 /// Sets the encoding of the body.
-pub fn put_content_type(headers: &mut HeaderMap, content_type: ContentType) {
+pub(crate) fn put_content_type(headers: &mut HeaderMap, content_type: ContentType) {
     headers.insert(CONTENT_TYPE.clone(), content_type.name());
 }
 

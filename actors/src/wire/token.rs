@@ -36,7 +36,7 @@ impl Token {
 
     /// Returns the token of a branch of the request whose token this is.
     #[must_use]
-    pub fn of_branch(self, branch: &Branch) -> Self {
+    pub(crate) fn of_branch(self, branch: &Branch) -> Self {
         if branch.is_root() {
             return self;
         }
@@ -115,7 +115,7 @@ impl TokenKey {
     }
 
     /// Issues the token of the dispatch with this number, of this attempt of a request.
-    pub fn issue(&self, id: u64, attempt: u32, dispatch: u32) -> Token {
+    pub(crate) fn issue(&self, id: u64, attempt: u32, dispatch: u32) -> Token {
         let mut hash = Sha256::new();
         hash.update(self.0);
         hash.update(id.to_le_bytes());
@@ -130,7 +130,7 @@ impl TokenKey {
     }
 
     /// Returns whether the token was issued for this attempt, or derived from one that was.
-    pub fn issued(&self, id: u64, attempt: u32, token: Token) -> bool {
+    pub(crate) fn issued(&self, id: u64, attempt: u32, token: Token) -> bool {
         self.issue(id, attempt, token.dispatch).proof == token.proof
     }
 

@@ -309,7 +309,7 @@ impl DataSets {
 
 impl DataSet {
     /// Returns the environment variable that names the folder of this set, if it is not set.
-    pub fn unset_variable(&self) -> Option<&str> {
+    pub(crate) fn unset_variable(&self) -> Option<&str> {
         match self {
             Self::Idx(idx) => variable_of(&idx.images).or(variable_of(&idx.labels)),
             Self::Records(set) => variable_of(&set.file),

@@ -205,7 +205,7 @@ impl App {
     }
 
     /// Returns the device of a variant's replicas on a worker: the worker's, or else the variant's, or else the app's.
-    pub fn device_on(&self, worker: &Worker, variant: &Variant) -> DeviceChoice {
+    pub(crate) fn device_on(&self, worker: &Worker, variant: &Variant) -> DeviceChoice {
         worker.device.unwrap_or_else(|| self.device_of(variant))
     }
 

@@ -61,7 +61,7 @@ impl LatencyObjective {
     }
 
     /// Returns a limit for the 95th percentile that implies this objective, or `None` for a higher quantile.
-    pub const fn implied_by_p95(self) -> Option<Span> {
+    pub(crate) const fn implied_by_p95(self) -> Option<Span> {
         match self {
             Self::P50(limit) | Self::P90(limit) | Self::P95(limit) => Some(limit),
             Self::P99(_) => None,

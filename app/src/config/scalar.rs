@@ -138,7 +138,7 @@ pub struct Size(u64);
 
 impl Size {
     /// One mebibyte, the default payload limit of a nats-server.
-    pub const MEBIBYTE: Self = Self(1 << 20);
+    pub(crate) const MEBIBYTE: Self = Self(1 << 20);
 
     /// Returns `count` mebibytes.
     pub const fn mebibytes(count: u64) -> Self {
@@ -203,7 +203,7 @@ pub struct Watts(f64);
 
 impl Watts {
     /// Ten watts, about a core.
-    pub const TEN: Self = Self(10.0);
+    pub(crate) const TEN: Self = Self(10.0);
 
     /// The power, watts.
     pub const fn get(self) -> f64 {
@@ -241,7 +241,7 @@ impl Positive {
     pub const ONE: Self = Self(1.0);
 
     /// 255, the largest byte.
-    pub const BYTE: Self = Self(255.0);
+    pub(crate) const BYTE: Self = Self(255.0);
     /// 1.3, the default headroom of the allocator.
     pub const ROOMY: Self = Self(1.3);
 

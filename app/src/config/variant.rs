@@ -53,7 +53,7 @@ impl Task {
     }
 
     /// Whether answers have a confidence, which a cascade needs.
-    pub const fn has_confidence(self) -> bool {
+    pub(crate) const fn has_confidence(self) -> bool {
         !matches!(self, Self::Embedding | Self::Reranking)
     }
 }

@@ -47,7 +47,7 @@ impl Samples {
     ///
     /// # Errors
     /// As [`Samples::read`].
-    pub fn read_for(set: &DataSet, loaded: &Loaded, used: LabelUse) -> Result<Self, DataError> {
+    pub(crate) fn read_for(set: &DataSet, loaded: &Loaded, used: LabelUse) -> Result<Self, DataError> {
         let labels = &LabelReader::of(loaded, used);
         let signature = &loaded.model.signature();
         if let Some(name) = set.unset_variable() {

@@ -10,7 +10,7 @@ const SURE: f64 = 2.0;
 
 /// Returns that a variant is more accurate than the largest one, if it clearly is: losses are bounded against the largest, whose accuracy
 /// a user takes for the best one.
-pub fn better_than_largest(profile: &Profile) -> Option<String> {
+pub(crate) fn better_than_largest(profile: &Profile) -> Option<String> {
     let largest = profile.variants.last()?;
     let right = |correct: &[bool]| correct.iter().filter(|right| **right).count();
     let earlier = profile.variants.iter().rev().skip(1);

@@ -84,7 +84,7 @@ pub fn prefixed(value: f64, unit: &str) -> String {
 }
 
 /// The sources of a family's costs in money, each once.
-pub fn money_sources(profile: &Profile) -> String {
+pub(crate) fn money_sources(profile: &Profile) -> String {
     let mut sources: Vec<CostSource> = profile
         .variants
         .iter()

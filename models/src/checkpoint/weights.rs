@@ -219,7 +219,7 @@ impl Weights {
     }
 
     /// Type that linear layers and embeddings get: the requested one, else that of the file.
-    pub fn weight_type(&self) -> WeightType {
+    pub(crate) fn weight_type(&self) -> WeightType {
         let quantised = self.scheme.as_ref().map(|scheme| scheme.weight_type());
         self.requested.or(quantised).unwrap_or(self.stored)
     }

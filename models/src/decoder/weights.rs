@@ -420,12 +420,12 @@ impl Decoder {
     }
 
     /// Number of layers with an attention, whose tokens are cached.
-    pub fn attention_layers(&self) -> usize {
+    pub(crate) fn attention_layers(&self) -> usize {
         self.layers.iter().filter(|layer| layer.has_attention()).count()
     }
 
     /// Memory of the recurrent states of a request, bytes.
-    pub fn state_bytes(&self) -> u64 {
+    pub(crate) fn state_bytes(&self) -> u64 {
         let elements: usize = self.layers.iter().map(LayerWeights::state_elements).sum();
         (elements * size_of::<f32>()) as u64
     }

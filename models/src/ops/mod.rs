@@ -205,7 +205,7 @@ pub struct Convolution {
 
 impl Convolution {
     /// A window whose centre moves over all pixels of images, with a border of half the window.
-    pub fn centred([height, width, channels]: [usize; 3], kernel: usize, stride: usize) -> Self {
+    pub(crate) fn centred([height, width, channels]: [usize; 3], kernel: usize, stride: usize) -> Self {
         Self {
             height,
             width,

@@ -57,7 +57,7 @@ impl WeightType {
     }
 
     /// Whether weights share a scale by blocks.
-    pub const fn is_quantised(self) -> bool {
+    pub(crate) const fn is_quantised(self) -> bool {
         matches!(self, Self::Q8_0 | Self::Q4_0)
     }
 
@@ -73,7 +73,7 @@ impl WeightType {
 
     /// The type of embeddings and of the head of a language model whose layers have this type.
     #[must_use]
-    pub const fn of_embeddings(self) -> Self {
+    pub(crate) const fn of_embeddings(self) -> Self {
         match self {
             Self::Q4_0 => Self::Q8_0,
             other => other,

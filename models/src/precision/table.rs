@@ -89,7 +89,7 @@ impl Table {
     }
 
     /// Appends a row to `out`. A row beyond the table is zeros.
-    pub fn push_row(&self, index: usize, out: &mut Vec<f32>) {
+    pub(crate) fn push_row(&self, index: usize, out: &mut Vec<f32>) {
         let from = out.len();
         out.resize(from + self.width, 0.0);
         if let Some(out) = out.get_mut(from..) {

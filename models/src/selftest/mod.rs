@@ -42,7 +42,7 @@ pub use torch::{TorchFigure, TorchReport};
 pub use transfers::{Direction, Transfer};
 
 /// Version of the report's format.
-pub const SELFTEST_VERSION: u32 = 1;
+pub(crate) const SELFTEST_VERSION: u32 = 1;
 
 /// Options of the self-test.
 #[derive(Debug, Clone, PartialEq)]

@@ -40,7 +40,8 @@ pub use options::{AllocateOptions, AllocationPolicy};
 use paths::Paths;
 use scale::Scaler;
 use scaled::Scaled;
-pub use standby::{StandbyOptions, allocate_with_standby};
+pub use standby::StandbyOptions;
+pub(crate) use standby::allocate_with_standby;
 
 /// Allocates workers to a pipeline, repeatedly, for a [manager](crate::manager::Manager). [`Allocator`] is Loki's.
 pub trait Allocate: std::fmt::Debug + Send {

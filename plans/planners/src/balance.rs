@@ -10,7 +10,7 @@
 //! One rule is added. A configuration's workers are whole, so the best variants have a little more capacity than planned, and
 //! Algorithm 1 would fill it. But a better detector finds more, so that sends more downstream than the plan has room for,
 //! and the workers there fall behind. So the planned loads are filled first, and the excess is spread in proportion to the excess;
-//! at the planned demand no worker is overloaded. [`Balancer::by_capacity_alone`] is the paper's algorithm to the letter.
+//! at the planned demand no worker is overloaded.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ pub struct Instances {
 
 impl Instances {
     /// What all of them can serve, requests/s.
-    pub fn capacity_qps(&self) -> f64 {
+    pub(crate) fn capacity_qps(&self) -> f64 {
         f64::from(self.count) * self.qps
     }
 }
@@ -154,8 +154,8 @@ impl Balancer {
     }
 
     /// Forgets the planned loads: Algorithm 1 to the letter.
-    #[must_use]
-    pub fn by_capacity_alone(mut self) -> Self {
+    #[cfg(test)]
+    pub(crate) fn by_capacity_alone(mut self) -> Self {
         for host in &mut self.hosts {
             host.planned = 0.0;
         }
@@ -163,7 +163,7 @@ impl Balancer {
     }
 
     /// The largest demand at the root, requests/s, for which every task has capacity by the tables of that demand.
-    pub fn capacity_qps(&self) -> f64 {
+    pub(crate) fn capacity_qps(&self) -> f64 {
         let root = self.order.first().and_then(|root| self.tasks.get(*root));
         let roots = root.into_iter().flatten();
         let roots = roots.filter_map(|place| self.hosts.get(*place));

@@ -135,7 +135,7 @@ fn all_judged(samples: &[Labelled<'_>]) -> bool {
 ///
 /// # Errors
 /// A [`ConfidenceError`] naming the sample, if one is unusable or the set is empty.
-pub fn fit_temperature(samples: &[Labelled<'_>]) -> Result<TemperatureFit, ConfidenceError> {
+pub(crate) fn fit_temperature(samples: &[Labelled<'_>]) -> Result<TemperatureFit, ConfidenceError> {
     let choices = choices(samples)?;
     if choices.is_empty() {
         return Err(ConfidenceError::Empty);

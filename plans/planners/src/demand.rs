@@ -141,7 +141,7 @@ impl DemandEstimator {
 
     /// The demand to allocate for, requests/s: the moving average, or its trend continued where it rises faster than chance explains. The
     /// floor where nothing is known.
-    pub fn estimate_qps(&self) -> f64 {
+    pub(crate) fn estimate_qps(&self) -> f64 {
         let average = self.average_qps();
         if self.options.forecast_us == 0 {
             return average;
@@ -150,7 +150,7 @@ impl DemandEstimator {
     }
 
     /// The demand to route for, requests/s: at least the estimate, and what arrives at present where the average does not explain it.
-    pub fn present_qps(&self) -> f64 {
+    pub(crate) fn present_qps(&self) -> f64 {
         let (average, estimate) = (self.average_qps(), self.estimate_qps());
         if self.options.forecast_us == 0 {
             return estimate;
@@ -204,13 +204,13 @@ impl DemandEstimator {
     }
 
     /// Whether it was not planned so lately that noise would make workers change variants all the time.
-    pub fn has_settled(&self, now: u64) -> bool {
+    pub(crate) fn has_settled(&self, now: u64) -> bool {
         let settled = |at: u64| now.saturating_sub(at) >= self.options.least_us;
         self.planned.is_none_or(|(at, _)| settled(at))
     }
 
     /// Whether it was not planned in the last half of the minimum time: what has no capacity at all is planned for that soon.
-    pub fn may_hurry(&self, now: u64) -> bool {
+    pub(crate) fn may_hurry(&self, now: u64) -> bool {
         self.planned
             .is_none_or(|(at, _)| now.saturating_sub(at) >= self.options.least_us / 2)
     }

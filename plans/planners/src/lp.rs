@@ -29,7 +29,7 @@ impl Program {
     /// # Errors
     /// An [`LpError`] if there is no optimum, if none was found in time, or if the solver is missing, hangs or returns an invalid solution. The
     /// caller can fall back on the embedded solver.
-    pub fn minimise_by(&self, solver: Solver, limits: &Limits) -> Result<Solution, LpError> {
+    pub(crate) fn minimise_by(&self, solver: Solver, limits: &Limits) -> Result<Solution, LpError> {
         match solver {
             Solver::Embedded => embedded::solve(self, limits),
             Solver::Highs => {

@@ -36,7 +36,7 @@ pub fn pareto_front<T>(mut points: Vec<T>, place: impl Fn(&T) -> Place) -> Vec<T
 }
 
 /// Returns the points of the Pareto front that lie above every line between two others, ascending in cost and gain.
-pub fn upper_hull<T>(points: Vec<T>, place: impl Fn(&T) -> Place) -> Vec<T> {
+pub(crate) fn upper_hull<T>(points: Vec<T>, place: impl Fn(&T) -> Place) -> Vec<T> {
     let mut hull: Vec<T> = Vec::new();
     for point in pareto_front(points, &place) {
         while let [.., before, last] = hull.as_slice() {

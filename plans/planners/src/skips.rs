@@ -46,7 +46,7 @@ pub struct Pruned {
 }
 
 /// The energy that a variant spares its successor, less its own, per request (Algorithm 2). `None` for the last.
-pub fn energy_benefit(family: &Family, reach: &[f64], variant: usize) -> Option<f64> {
+pub(crate) fn energy_benefit(family: &Family, reach: &[f64], variant: usize) -> Option<f64> {
     let (rho, rho_next) = (reach.get(variant)?, reach.get(variant + 1)?);
     let (own, next) = (family.columns().get(variant)?, family.columns().get(variant + 1)?);
     Some((rho - rho_next) * next.energy_j - rho * own.energy_j)
@@ -56,7 +56,7 @@ pub fn energy_benefit(family: &Family, reach: &[f64], variant: usize) -> Option<
 ///
 /// `search` finds the frontier of a family, `choose` the point on it that is wanted, if there is one. The benefit is that of the
 /// thresholds before the drop; a drop after which the wanted point is gone or costs more is taken back, and the variant stays.
-pub fn prune(
+pub(crate) fn prune(
     family: &Family,
     found: &Frontier,
     search: impl Fn(&Family) -> Frontier,
@@ -166,7 +166,7 @@ pub struct Skips {
 
 /// Tries skip connections: the lowest confidences go to the largest variant, those just under the threshold to the next
 /// (Algorithm 2, step 5). Takes the split of least energy that is accepted, if it needs less than the plain cascade.
-pub fn add_skips(family: &Family, thresholds: &[f64], accepts: impl Fn(&Outcome) -> bool) -> Skips {
+pub(crate) fn add_skips(family: &Family, thresholds: &[f64], accepts: impl Fn(&Outcome) -> bool) -> Skips {
     let plain = threshold_exits(thresholds);
     let outcome = evaluate(family, &plain);
     let mut taken = Skips {

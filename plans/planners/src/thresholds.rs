@@ -27,7 +27,8 @@ mod table;
 
 pub use evaluate::{Band, Exits, Outcome, evaluate, threshold_exits};
 pub use family::{Column, CostBasis, Family, FamilyError, Minimise};
-pub use named::{Baseline, NonInferiorityTest, Paired, accuracy_preserving, alone, energy_optimising};
+pub use named::{Baseline, NonInferiorityTest, Paired, alone};
+pub(crate) use named::{accuracy_preserving, energy_optimising};
 pub use point::{FORWARD_ALL, Frontier, Point};
 
 use pareto_front::ParetoFront;

@@ -119,12 +119,13 @@ impl Admission {
     }
 
     /// Answers per second while busy, if that was measured.
-    pub fn rate_per_s(&self) -> Option<f64> {
+    #[cfg(test)]
+    pub(crate) fn rate_per_s(&self) -> Option<f64> {
         self.rate.map(|per_us| per_us * 1e6)
     }
 
     /// Expected time to answer the last of this many requests, microseconds (Little's law).
-    pub fn expected_us(&self, in_flight: usize) -> Option<f64> {
+    pub(crate) fn expected_us(&self, in_flight: usize) -> Option<f64> {
         self.rate.map(|rate| in_flight as f64 / rate)
     }
 

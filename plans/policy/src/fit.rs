@@ -51,7 +51,7 @@ impl LinearFit {
 }
 
 /// Latency of a batch, seconds, as a line over its size.
-pub fn latency_fit(costs: &[BatchCost]) -> Option<LinearFit> {
+pub(crate) fn latency_fit(costs: &[BatchCost]) -> Option<LinearFit> {
     LinearFit::of(costs.iter().map(|cost| (f64::from(cost.batch), cost.latency_s)))
 }
 

@@ -15,7 +15,7 @@ use thiserror::Error;
 pub const MAX_BRANCHES: usize = 4096;
 
 /// Most levels of a pipeline's tree.
-pub const MAX_LEVELS: usize = 16;
+pub(crate) const MAX_LEVELS: usize = 16;
 
 /// Where in a request's tree a result belongs: the root is empty, `classify.3` the fourth request that went to the task
 /// `classify`, `classify.3/colour.0` the first that came of that.

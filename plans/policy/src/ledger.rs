@@ -441,7 +441,8 @@ impl<T> Ledger<T> {
     }
 
     /// What is left of its budget, microseconds: what the next attempt may use.
-    pub fn remaining_us(&self, id: u64, now: u64) -> Option<u64> {
+    #[cfg(test)]
+    pub(crate) fn remaining_us(&self, id: u64, now: u64) -> Option<u64> {
         self.entries
             .get(&id)
             .map(|entry| entry.deadline.saturating_sub(now))

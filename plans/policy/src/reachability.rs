@@ -38,7 +38,7 @@ impl Reachability {
 
     /// The view of a process that follows ingresses: it may send to every replica but the avoided ones. `informed_by`
     /// are the ingresses that told which replicas live.
-    pub fn all_but(avoided: HashSet<Arc<str>>, informed_by: HashSet<Arc<str>>) -> Self {
+    pub(crate) fn all_but(avoided: HashSet<Arc<str>>, informed_by: HashSet<Arc<str>>) -> Self {
         Self {
             heard: None,
             avoided,

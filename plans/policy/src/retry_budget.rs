@@ -83,7 +83,7 @@ impl RetryBudget {
     }
 
     /// Returns the earliest time at which [`RetryBudget::take`] may succeed, microseconds: `now` if it does now.
-    pub fn next_at(&mut self, now: u64) -> u64 {
+    pub(crate) fn next_at(&mut self, now: u64) -> u64 {
         let left = {
             self.part(now);
             f64::from(self.config.floor) + self.config.share * self.admitted as f64 - self.resent as f64

@@ -7,7 +7,7 @@ mod local;
 use thiserror::Error;
 
 use crate::plan::{Band, Child, Edge, Exit, Target};
-pub use local::{LocalLoad, local_replica, prefer_local, prefer_local_alone};
+pub use local::{LocalLoad, local_replica, prefer_local};
 
 /// What to do with a result.
 #[derive(Debug, Clone, Copy, PartialEq)]

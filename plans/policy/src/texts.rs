@@ -63,7 +63,7 @@ const MAX_WORDS: usize = 4_096;
 
 /// Returns the F1 score of two bags of words, in [0, 1], as the evaluation of `SQuAD` computes it: in lower case, without ASCII punctuation
 /// and the articles `a`, `an` and `the`. Two texts without words are equal.
-pub fn token_f1(reference: &str, answer: &str) -> f64 {
+pub(crate) fn token_f1(reference: &str, answer: &str) -> f64 {
     let (reference, answer) = (squad_words(reference), squad_words(answer));
     bag_f1(&reference, &answer)
 }

@@ -123,7 +123,7 @@ impl Report {
     }
 
     /// Time that devices had a running replica, summed over the devices, seconds: what an autoscaled service is billed for.
-    pub fn device_seconds(&self) -> f64 {
+    pub(crate) fn device_seconds(&self) -> f64 {
         self.devices.iter().map(|device| device.up_us as f64 / 1e6).sum()
     }
 

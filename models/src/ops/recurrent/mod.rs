@@ -92,7 +92,7 @@ impl Recurrence {
     }
 
     /// Number of elements of a sequence's state.
-    pub fn state_elements(&self) -> usize {
+    pub(crate) fn state_elements(&self) -> usize {
         let heads = self.heads();
         self.convolution.state_elements() + heads.count * heads.state
     }
@@ -109,7 +109,7 @@ impl Recurrence {
     }
 
     /// Elements of a projected token.
-    pub fn projected_width(&self) -> usize {
+    pub(crate) fn projected_width(&self) -> usize {
         match &self.scan {
             Scan::Gates => 3 * self.convolution.channels,
             _ => self.convolution.channels + self.width(),
@@ -127,7 +127,12 @@ impl Recurrence {
 
     /// Convolves the tokens of sequences with `counts` tokens, one row of `projected` each, and advances that part of their
     /// states, which begin as zeros.
-    pub fn convolve(&self, projected: &[f32], counts: &[usize], states: &mut [&mut [f32]]) -> Vec<f32> {
+    pub(crate) fn convolve(
+        &self,
+        projected: &[f32],
+        counts: &[usize],
+        states: &mut [&mut [f32]],
+    ) -> Vec<f32> {
         let (width, channels) = (self.projected_width(), self.convolution.channels);
         let mut out = Vec::with_capacity(projected.len() / width.max(1) * channels);
         for (tokens, state) in sequences(counts).into_iter().zip(states) {

@@ -70,7 +70,7 @@ impl Selective {
 
     /// Returns what the steps are projected from, `[tokens, rank]`: the first elements of the rows `selected`, which the
     /// convolved rows are projected to.
-    pub fn step_inputs(&self, selected: &[f32]) -> Vec<f32> {
+    pub(crate) fn step_inputs(&self, selected: &[f32]) -> Vec<f32> {
         let mut inputs = Vec::with_capacity(selected.len());
         for row in selected.chunks_exact((self.rank + 2 * self.state_size).max(1)) {
             self.push(&mut inputs, row, 0, 0, self.rank);
@@ -79,7 +79,7 @@ impl Selective {
     }
 
     /// Returns rows of gates of projected steps and of the rest of the rows `selected`.
-    pub fn with_steps(&self, steps: &[f32], selected: &[f32]) -> Vec<f32> {
+    pub(crate) fn with_steps(&self, steps: &[f32], selected: &[f32]) -> Vec<f32> {
         let rows = selected.chunks_exact((self.rank + 2 * self.state_size).max(1));
         let mut gates = Vec::with_capacity(rows.len() * self.gates());
         for (steps, row) in steps.chunks_exact(self.channels.max(1)).zip(rows) {

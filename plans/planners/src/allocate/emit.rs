@@ -74,7 +74,7 @@ impl Allocation {
     ///
     /// # Errors
     /// As [`plan`](Self::plan).
-    pub fn plan_balanced(
+    pub(crate) fn plan_balanced(
         &self,
         pipeline: &Pipeline,
         balanced: &Balanced,

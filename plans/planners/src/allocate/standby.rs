@@ -50,7 +50,7 @@ impl Default for StandbyOptions {
 ///
 /// # Errors
 /// As [`Allocate::allocate`].
-pub fn allocate_with_standby(
+pub(crate) fn allocate_with_standby(
     allocator: &dyn Allocate,
     pipeline: &Pipeline,
     (demand_qps, workers): (f64, u32),

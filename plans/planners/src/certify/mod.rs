@@ -78,7 +78,7 @@ impl CertifyOptions {
 
 /// Share of the validation samples in the certification part. Selecting a cascade needs fewer samples than proving it; the study in
 /// `examples/guarantee_study.rs` compares shares.
-pub const CERTIFICATION_SHARE: f64 = 0.6;
+pub(crate) const CERTIFICATION_SHARE: f64 = 0.6;
 
 /// A certified cascade.
 #[derive(Debug, Clone, PartialEq)]
@@ -240,7 +240,7 @@ pub struct Passed {
 ///
 /// # Errors
 /// As [`certify`].
-pub fn certify_all(family: &Family, options: &CertifyOptions) -> Result<Vec<Passed>, CertifyError> {
+pub(crate) fn certify_all(family: &Family, options: &CertifyOptions) -> Result<Vec<Passed>, CertifyError> {
     let Sequence { mut safer, last, .. } = certified_sequence(family, options, false)?;
     safer.push(last);
     Ok(safer)

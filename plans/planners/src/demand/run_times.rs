@@ -117,7 +117,7 @@ impl RunTimeBook {
     }
 
     /// Whether any variant's run times have changed enough to plan anew.
-    pub fn is_news(&self) -> bool {
+    pub(crate) fn is_news(&self) -> bool {
         let common = self.common();
         let mut variants = self.variants.values();
         variants.any(|measured| measured.news(common, &self.options).is_some())

@@ -11,7 +11,7 @@ use kaskade_policy::plan::{Gear, Slo};
 use kaskade_policy::profile::{HopAtRate, HopTime, LatencySpread, Profile};
 
 /// Longest cascade: the load balancer examines every set of a cascade's models.
-pub const LONGEST_CASCADE: usize = 8;
+pub(crate) const LONGEST_CASCADE: usize = 8;
 
 /// How common each range of load is thought to be (appendix C.2): its share of time. [`Weighing`] says what means of a plan are over. The
 /// planner computes in which gear a load is served: a shifter that counts few requests is often in a higher one than the load's own.
@@ -103,7 +103,7 @@ impl Weighing {
 pub struct CascadeSearch {
     /// Thresholds that every variant can choose from: quantiles of its confidences.
     pub thresholds: u32,
-    /// Most stages of a cascade, at most [`LONGEST_CASCADE`].
+    /// Most stages of a cascade, at most `LONGEST_CASCADE` (8).
     pub max_stages: u32,
     /// Most cascades that the ranges choose from.
     pub max_cascades: u32,

@@ -32,7 +32,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// The point of these thresholds.
-    pub fn into_point(self, thresholds: Vec<f64>) -> Point {
+    pub(crate) fn into_point(self, thresholds: Vec<f64>) -> Point {
         Point {
             thresholds,
             accuracy: self.accuracy,

@@ -130,20 +130,12 @@ impl Family {
         })
     }
 
-    /// The family of a profile at a batch size: joules per request, or seconds where the joules of any variant are unknown,
-    /// since a sum of both would mean nothing.
+    /// The family of a profile at a batch size, with the costs that are to be minimised: for energy joules per request, or seconds
+    /// where the joules of any variant are unknown, since a sum of both would mean nothing.
     ///
     /// # Errors
-    /// A [`FamilyError`] if the profile is unsound.
-    pub fn from_profile(profile: &Profile, batch: u32) -> Result<(Self, CostBasis), FamilyError> {
-        Self::minimising(profile, batch, Minimise::Energy)
-    }
-
-    /// The family of a profile at a batch size, with the costs that are to be minimised.
-    ///
-    /// # Errors
-    /// As [`Family::from_profile`]; [`FamilyError::NoMoney`] if the cost of a variant in money is to be minimised and unknown.
-    pub fn minimising(
+    /// A [`FamilyError`] if the profile is unsound; [`FamilyError::NoMoney`] if the cost of a variant in money is to be minimised and unknown.
+    pub(crate) fn minimising(
         profile: &Profile,
         batch: u32,
         minimise: Minimise,
@@ -176,7 +168,7 @@ impl Family {
     ///
     /// # Errors
     /// A [`FamilyError`] if the profile is unsound.
-    pub fn by_latency(profile: &Profile, batch: u32) -> Result<Self, FamilyError> {
+    pub(crate) fn by_latency(profile: &Profile, batch: u32) -> Result<Self, FamilyError> {
         profile.validate()?;
         let seconds = profile.variants.iter().map(|variant| {
             per_request(&variant.costs, batch, |cost| Some(cost.latency_s)).unwrap_or(f64::NAN)
@@ -226,7 +218,7 @@ impl Family {
     }
 
     /// The second most accurate variant; the only one of a family of one.
-    pub fn second_best(&self) -> usize {
+    pub(crate) fn second_best(&self) -> usize {
         let ranked = self.ranked();
         ranked.get(1).or(ranked.first()).copied().unwrap_or(0)
     }
@@ -264,7 +256,7 @@ impl Family {
 
     /// Returns the family of some of its variants, in the family's order.
     #[must_use]
-    pub fn of_variants(&self, names: &[&str]) -> Self {
+    pub(crate) fn of_variants(&self, names: &[&str]) -> Self {
         let is_kept = |column: &Column| names.contains(&column.name.as_str());
         let kept = self.columns.iter().filter(|column| is_kept(column));
         let observed =

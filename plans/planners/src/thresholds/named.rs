@@ -120,7 +120,7 @@ impl Paired {
 
 /// The accuracy-preserving point: the least energy that is as accurate as the best variant and passes the test. If there is none,
 /// the best variant alone; `None` if the family no longer has it.
-pub fn accuracy_preserving(
+pub(crate) fn accuracy_preserving(
     family: &Family,
     frontier: &Frontier,
     best: &Baseline,
@@ -152,7 +152,7 @@ const STEPS: usize = 32;
 /// The energy-optimising point: the knee of the accuracy-energy curve below the accuracy-preserving point, where it bends most
 /// (its second derivative, on axes from 0 to 1), among cascades that keep up with the second-best variant. `None` if there
 /// are none; the accuracy-preserving point then serves.
-pub fn energy_optimising(
+pub(crate) fn energy_optimising(
     family: &Family,
     frontier: &Frontier,
     floor: &Baseline,

@@ -83,7 +83,7 @@ impl Family {
     }
 
     /// Whether deferral scores can be fitted: the answers are known, not only whether they were right.
-    pub fn is_observed(&self) -> bool {
+    pub(crate) fn is_observed(&self) -> bool {
         self.observations.is_some()
     }
 

@@ -11,7 +11,7 @@ use crate::plan::Plan;
 
 /// How long stages of the current epoch must be without a replica before an epoch that lacks the same stages is admitted,
 /// microseconds: longer than a worker takes to come back.
-pub const WITHOUT_REPLICA_US: u64 = 3_000_000;
+pub(crate) const WITHOUT_REPLICA_US: u64 = 3_000_000;
 
 /// What a worker, or a custom actor, reports about itself.
 #[derive(Debug, Clone, Copy)]
@@ -138,7 +138,7 @@ impl Gate {
     }
 
     /// Whether every live worker that the plan places replicas on reports the epoch in place.
-    pub fn is_in_place(&self, epoch: u64, plan: &Plan, now: u64) -> bool {
+    pub(crate) fn is_in_place(&self, epoch: u64, plan: &Plan, now: u64) -> bool {
         let mut placed = plan
             .placement
             .iter()

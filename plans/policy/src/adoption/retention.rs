@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// An ingress that was silent for so long is not waited for, microseconds: three of its periods.
-pub const INGRESS_SILENCE_US: u64 = 3_000_000;
+pub(crate) const INGRESS_SILENCE_US: u64 = 3_000_000;
 
 /// The epochs of one worker.
 #[derive(Debug, Clone)]

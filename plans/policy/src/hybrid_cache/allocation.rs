@@ -114,7 +114,7 @@ pub struct Split {
 
 impl Split {
     /// A layer's time: the device and the link work side by side.
-    pub fn layer_s(&self) -> f64 {
+    pub(crate) fn layer_s(&self) -> f64 {
         self.compute_s.max(self.load_s)
     }
 

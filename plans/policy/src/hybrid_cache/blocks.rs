@@ -236,7 +236,7 @@ impl BlockSpace {
     }
 
     /// Blocks that so many tokens take.
-    pub fn blocks_for(&self, tokens: usize) -> usize {
+    pub(crate) fn blocks_for(&self, tokens: usize) -> usize {
         match self.shares {
             Some(_) => tokens.div_ceil(self.block_tokens),
             None => 0,
@@ -262,7 +262,8 @@ impl BlockSpace {
     }
 
     /// Requests that hold blocks.
-    pub fn holders(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn holders(&self) -> usize {
         self.tables.len()
     }
 

@@ -111,7 +111,7 @@ pub fn seconds(line: &LinearFit, blocks: usize) -> f64 {
 }
 
 /// So many blocks as take so many seconds, a fraction; infinite where blocks cost nothing.
-pub fn blocks_in(line: &LinearFit, seconds: f64) -> f64 {
+pub(crate) fn blocks_in(line: &LinearFit, seconds: f64) -> f64 {
     let left = (seconds - line.intercept).max(0.0);
     if line.slope > 0.0 {
         left / line.slope

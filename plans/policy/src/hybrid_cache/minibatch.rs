@@ -28,7 +28,7 @@ impl Demand {
 ///
 /// The paper's `balance` is `T_kv_gen / T_load_kv`. The load of ACT blocks counts here too. A mini-batch that needs neither is in
 /// balance.
-pub fn imbalance(demand: &Demand, costs: &Costs) -> f64 {
+pub(crate) fn imbalance(demand: &Demand, costs: &Costs) -> f64 {
     let compute = cost::seconds(&costs.kv_gen, demand.loaded.act + demand.on_device);
     let load =
         cost::seconds(&costs.load_kv, demand.loaded.kv) + cost::seconds(&costs.load_act, demand.loaded.act);

@@ -94,7 +94,7 @@ impl Stage {
     }
 
     /// Whether both serve the same task, or are the same stage.
-    pub fn is_sibling(&self, other: &Self) -> bool {
+    pub(crate) fn is_sibling(&self, other: &Self) -> bool {
         if self.task.is_some() {
             self.task == other.task
         } else {

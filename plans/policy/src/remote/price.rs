@@ -107,7 +107,7 @@ impl Price {
     }
 
     /// Whether the cost of a request depends on its tokens.
-    pub fn needs_usage(&self) -> bool {
+    pub(crate) fn needs_usage(&self) -> bool {
         self.input_tokens > 0.0 || self.output_tokens > 0.0
     }
 

@@ -22,8 +22,8 @@ pub struct LocalLoad {
 
 /// Picks the replica in the sender's own process that gets a request on an edge without shares, among those that serve the edge's stage:
 /// the least busy one with room in its next batch ([`prefer_local`]). If none has room and the plan places no replica of the stage in
-/// another process, as `alone` tells, it is the least busy one at which fewer than 16 batches wait ([`prefer_local_alone`]). The first of
-/// equally busy ones; `None` leaves the choice to the queue group.
+/// another process, as `alone` tells, it is the least busy one at which fewer than 16 batches wait. The first of equally busy ones;
+/// `None` leaves the choice to the queue group.
 pub fn local_replica<R>(
     replicas: impl Iterator<Item = (R, LocalLoad)> + Clone,
     alone: impl FnOnce() -> bool,
@@ -47,7 +47,7 @@ const BATCHES_ALONE: usize = 16;
 /// Whether a request goes to the replica in the sender's own process if the plan places no replica of its stage elsewhere: also while
 /// a batch waits there, because the queue group would give it to the same replica. Beyond 16 batches it goes to the
 /// queue group, so that an actor outside the plan gets a part of the work.
-pub fn prefer_local_alone(local_queue: usize, max_batch: u32) -> bool {
+fn prefer_local_alone(local_queue: usize, max_batch: u32) -> bool {
     local_queue < BATCHES_ALONE.saturating_mul(max_batch as usize)
 }
 

@@ -40,7 +40,6 @@ pub use coin::Coin;
 pub use counts::{AuditCounts, CascadeCounts, Counts, LabelCounts, MAX_CATEGORIES, MAX_STAGES};
 pub use labels::{RecentReplies, RecentReply};
 pub use mean_test::{Counted, MeanTest, mean_interval};
-pub use profiled_rate::rate_range;
 pub use sampling::{Audit, AuditSettings, Room, Sampler};
 
 /// Which cascade was accused or acquitted, and by what.

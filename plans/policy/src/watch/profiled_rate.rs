@@ -2,7 +2,7 @@
 
 /// Returns the range of a rate of which `count` of `samples` were observed, each end with confidence `1 - alpha`: by Chernoff's bound,
 /// `samples * KL(count / samples, rate) <= ln(1 / alpha)`.
-pub fn rate_range(count: u64, samples: u64, alpha: f64) -> [f64; 2] {
+pub(crate) fn rate_range(count: u64, samples: u64, alpha: f64) -> [f64; 2] {
     if samples == 0 {
         return [0.0, 1.0];
     }

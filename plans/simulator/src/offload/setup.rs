@@ -120,7 +120,7 @@ pub struct Setup {
 
 impl Setup {
     /// Time to generate one token for all requests, waiting ones included, seconds.
-    pub fn token_s(&self) -> f64 {
+    pub(crate) fn token_s(&self) -> f64 {
         self.waves as f64 * self.step_s
     }
 

@@ -78,12 +78,12 @@ impl Shape {
     }
 
     /// Weights that make keys and values out of activations: what KV Gen multiplies by (equation 7).
-    pub fn kv_gen_weights(&self) -> u64 {
+    pub(crate) fn kv_gen_weights(&self) -> u64 {
         (2 * self.width * self.kv_width) as u64
     }
 
     /// Weights of a layer: queries, keys and values, the output projection and the feed-forward network.
-    pub fn layer_weights(&self) -> u64 {
+    pub(crate) fn layer_weights(&self) -> u64 {
         let matrices = if self.gated { 3 } else { 2 };
         self.kv_gen_weights() + (2 * self.width * self.width + matrices * self.width * self.inner) as u64
     }
