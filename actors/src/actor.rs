@@ -2,7 +2,7 @@
 //!
 //! actix is in passive maintenance, so the crate relies on actors, addresses, recipients and arbiters only.
 
-pub(crate) use actix::dev::{MessageResponse, OneshotSender, ToEnvelope};
+pub(crate) use actix::dev::{MessageResponse, OneshotSender};
 pub(crate) use actix::{
     Actor, Addr, Arbiter, ArbiterHandle, AsyncContext, Context, Handler, Message, MessageResult, Recipient,
     ResponseFuture, SpawnHandle, System, WeakRecipient, spawn,

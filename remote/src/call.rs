@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use hyper::Method;
-use hyper::header::HeaderName;
+use hyper::body::Incoming;
+use hyper::{Method, Response};
 use kaskade_models::{Datatype, ModelError, Outputs, Tensor};
 use kaskade_policy::remote::breaker::{Breaker, Permission};
 use kaskade_policy::remote::price::{Price, Spending, Usage};
@@ -17,44 +17,10 @@ use crate::cache::{Cache, Recorded};
 use crate::endpoint::{Api, Judge};
 use crate::error::CallError;
 use crate::http::Http;
+use crate::oip::grpc;
 use crate::openai::dialect::{self, Dialect};
+use crate::prepared::{Answer, Parts, Prepared};
 use crate::{oip, openai};
-
-/// A request, written for the endpoint's protocol.
-#[derive(Debug, Clone)]
-pub(crate) struct Prepared {
-    /// Path after the base address.
-    pub path: String,
-    /// Type of the body.
-    pub content_type: &'static str,
-    /// Headers of the protocol.
-    pub headers: Vec<(HeaderName, String)>,
-    /// The body.
-    pub body: Bytes,
-    /// The header of the answer that reading it takes.
-    pub head: Option<HeaderName>,
-    /// Whether the answer comes in parts.
-    pub streamed: bool,
-    /// Most tokens of the answer.
-    pub max_tokens: u32,
-    /// Most probable tokens that the request wants to see beside the log-probabilities of its tokens; `None` without these.
-    pub top_logprobs: Option<usize>,
-    /// Whether the temperature may be left out, because the request states none.
-    pub free_temperature: bool,
-}
-
-/// An answer that has been read.
-#[derive(Debug, Clone)]
-pub(crate) struct Answer {
-    pub outputs: Outputs,
-    /// Tokens, if the endpoint counts them.
-    pub usage: Option<Usage>,
-    /// Calls that it took: one, and one for every sample of an endpoint that gives one at a time.
-    pub calls: u32,
-}
-
-/// Receives the parts of a streamed answer.
-pub(crate) type Parts<'a> = &'a mut (dyn FnMut(Outputs) + Send);
 
 /// A model that is called: where it is, what is asked, and what a call costs.
 pub(crate) struct Party {
@@ -66,6 +32,14 @@ pub(crate) struct Party {
 }
 
 impl Party {
+    /// Reads an answer to its end; over gRPC, the message in it.
+    async fn read(&self, answer: Response<Incoming>) -> Result<Bytes, CallError> {
+        if self.http.is_grpc() {
+            return grpc::read(&self.http, answer).await;
+        }
+        self.http.read(answer).await
+    }
+
     fn decode(&self, request: &Prepared, head: &str, body: &Bytes) -> Result<Answer, CallError> {
         let answer = match &self.api {
             Api::Chat(chat) => openai::chat::decode(chat, request.top_logprobs, body),
@@ -245,7 +219,7 @@ impl Caller {
             .and_then(|value| value.to_str().ok())
             .unwrap_or_default()
             .to_owned();
-        let mut read = called.http.read(answer).await?;
+        let mut read = called.read(answer).await?;
         let missing = openai::samples::missing(&called.api, &read);
         if missing > 0 {
             let (others, failed) = self.more_samples(called, request, body, missing).await;
@@ -291,7 +265,7 @@ impl Caller {
                 .http
                 .send(method, path, request.content_type, &request.headers, body);
             let sample = match asked.await {
-                Ok(answer) => called.http.read(answer).await,
+                Ok(answer) => called.read(answer).await,
                 Err(error) => Err(error),
             };
             match sample {

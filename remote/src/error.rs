@@ -6,8 +6,10 @@ use kaskade_models::ModelError;
 use kaskade_policy::remote::price::LimitReached;
 use thiserror::Error;
 
-use crate::http::MAX_MESSAGE;
 use crate::secret::SecretError;
+
+/// Longest message of an endpoint that an error repeats, characters.
+pub(crate) const MAX_MESSAGE: usize = 400;
 
 /// Why a call failed. No message contains the key.
 #[derive(Debug, Clone, PartialEq, Error)]

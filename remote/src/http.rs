@@ -19,16 +19,12 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde_json::Value;
 
 use crate::connector::Connector;
-use crate::error::{CallError, ConnectError};
-use crate::oip::grpc;
+use crate::error::{CallError, ConnectError, MAX_MESSAGE};
 use crate::secret::Secret;
 use crate::tls;
 
 /// Largest answer, bytes.
-const MAX_ANSWER: usize = 64 << 20;
-
-/// Longest message of an endpoint that an error repeats, characters.
-pub(crate) const MAX_MESSAGE: usize = 400;
+pub(crate) const MAX_ANSWER: usize = 64 << 20;
 
 /// Idle connections are closed after this time: most servers keep them somewhat longer.
 const IDLE: Duration = Duration::from_secs(20);
@@ -204,14 +200,11 @@ impl Http {
         Err(self.refusal(path, answer).await)
     }
 
-    /// Reads an answer to its end; over gRPC, the message in it.
+    /// Reads an answer to its end.
     ///
     /// # Errors
-    /// [`CallError::Broken`], or [`CallError::Malformed`] if it is larger than allowed; [`CallError::Grpc`].
+    /// [`CallError::Broken`], or [`CallError::Malformed`] if it is larger than allowed.
     pub(crate) async fn read(&self, answer: Response<Incoming>) -> Result<Bytes, CallError> {
-        if self.grpc {
-            return grpc::read(self, answer, MAX_ANSWER).await;
-        }
         self.read_body(answer.into_body(), MAX_ANSWER).await
     }
 

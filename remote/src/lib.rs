@@ -7,6 +7,7 @@
 //! | `http` | requests over connections that are kept and reused |
 //! | `connector`, `tls` | the way to an endpoint: proxies, certificates |
 //! | `call` | one request: its place among others, circuit breaker, retries, deadline |
+//! | `prepared` | a request as written for an endpoint, and its answer as read |
 //! | `health` | an endpoint that is down makes its model unavailable |
 //! | `model` | the `Model`: requests join and leave while others wait for their answers |
 //! | `openai/` | the OpenAI API: chat completions, completions and embeddings; judges |
@@ -26,6 +27,7 @@ mod http;
 mod model;
 mod oip;
 mod openai;
+mod prepared;
 pub mod secret;
 mod tls;
 

@@ -20,11 +20,12 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::AbortHandle;
 
 use crate::cache::Cache;
-use crate::call::{Caller, Party, Prepared};
+use crate::call::{Caller, Party};
 use crate::endpoint::{Api, Chat, ChatTask, Confidence, Endpoint, Judge};
 use crate::error::{CallError, ConnectError};
 use crate::http::Http;
 use crate::openai::dialect::Dialect;
+use crate::prepared::Prepared;
 use crate::{health, oip, openai};
 
 /// Longest step. Its end lets the caller cancel what is late.

@@ -13,9 +13,9 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::call::{Answer, Prepared};
 use crate::error::CallError;
 use crate::http::Http;
+use crate::prepared::{Answer, Prepared};
 
 /// Length of the JSON before binary tensors.
 const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");

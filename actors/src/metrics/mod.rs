@@ -15,12 +15,12 @@ mod text;
 pub(crate) mod watch;
 
 use dashmap::DashMap;
-use kaskade_policy::remote::price::{Cost, CostSource};
+use kaskade_policy::remote::price::Cost;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Code, Fault},
-    wire::{EnergyReport, FanOuts, Runs, Tokens},
+    wire::{EnergyReport, FanOuts, Runs, Spent, Tokens},
 };
 
 use histogram::Histogram;
@@ -119,30 +119,6 @@ pub struct VariantCount {
     /// What those cost in money.
     #[serde(default)]
     pub spent: Spent,
-}
-
-/// Money, as whole billionths, so that sums over threads do not depend on their order.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Spent {
-    /// Billionths of the currency of the app's prices.
-    pub billionths: u64,
-    /// The least certain source of any part; `None` if nothing is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<CostSource>,
-}
-
-impl Spent {
-    /// Adds a cost.
-    pub fn add(&mut self, cost: Cost) {
-        let billionths = (cost.amount.max(0.0) * 1e9).round() as u64;
-        self.billionths = self.billionths.saturating_add(billionths);
-        self.source = self.source.max(Some(cost.source));
-    }
-
-    /// Returns the amount in the currency of the app's prices; `None` if nothing is known.
-    pub fn amount(&self) -> Option<f64> {
-        self.source.map(|_| self.billionths as f64 / 1e9)
-    }
 }
 
 /// A snapshot of the counters.

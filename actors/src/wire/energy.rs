@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use kaskade_policy::remote::price::{Cost, CostSource};
 use serde::{Deserialize, Serialize};
 
 use super::Message;
-use crate::metrics::Spent;
 
 /// Energy used by a process, and the work done with it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -61,6 +61,30 @@ pub struct ModelEnergy {
 
 impl Message for EnergyReport {
     const NAME: &'static str = "EnergyReport";
+}
+
+/// Money, as whole billionths, so that sums over threads do not depend on their order.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spent {
+    /// Billionths of the currency of the app's prices.
+    pub billionths: u64,
+    /// The least certain source of any part; `None` if nothing is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<CostSource>,
+}
+
+impl Spent {
+    /// Adds a cost.
+    pub fn add(&mut self, cost: Cost) {
+        let billionths = (cost.amount.max(0.0) * 1e9).round() as u64;
+        self.billionths = self.billionths.saturating_add(billionths);
+        self.source = self.source.max(Some(cost.source));
+    }
+
+    /// Returns the amount in the currency of the app's prices; `None` if nothing is known.
+    pub fn amount(&self) -> Option<f64> {
+        self.source.map(|_| self.billionths as f64 / 1e9)
+    }
 }
 
 /// Token counts and times of a language model.

@@ -29,7 +29,7 @@ pub use control::{
     DriftNotice, GearShift, LoadCount, Observation, PlanNotice, PlanReport, PlanRequest, ShiftReport,
 };
 pub use done::{Done, DoneResult};
-pub use energy::{EnergyReport, ModelEnergy, Tokens};
+pub use energy::{EnergyReport, ModelEnergy, Spent, Tokens};
 pub use heartbeat::{Beat, FanOuts, IngressState, ReplicaBeat, Runs};
 pub use lists::MAX_PARAMETERS;
 pub use options::RequestOptions;

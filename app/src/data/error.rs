@@ -7,7 +7,7 @@ use kaskade_models::idx::IdxError;
 use kaskade_models::{InputSpec, ModelError, TensorError};
 use thiserror::Error;
 
-use super::scenes::SceneError;
+use super::scene_error::SceneError;
 use crate::config::records::FormatError;
 
 /// A labelled set cannot be read, or is not what a model takes.

@@ -8,6 +8,7 @@ mod named;
 mod ranked;
 mod records;
 pub mod reply;
+mod scene_error;
 pub mod scenes;
 mod tagged;
 mod texts;

@@ -1,6 +1,6 @@
 //! Errors of loading a checkpoint.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
@@ -212,6 +212,16 @@ pub enum LoadError {
         /// The reason.
         reason: String,
     },
+}
+
+impl LoadError {
+    /// Returns the error of an ONNX file that cannot be used.
+    pub(crate) fn bad_onnx(file: &Path, reason: impl Into<String>) -> Self {
+        Self::BadOnnx {
+            file: file.to_owned(),
+            reason: reason.into(),
+        }
+    }
 }
 
 fn count(names: &[String]) -> String {

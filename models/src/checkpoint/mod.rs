@@ -5,6 +5,7 @@ pub(crate) mod chat_template;
 mod config;
 mod dates;
 mod error;
+mod files;
 pub(crate) mod generation_config;
 mod gguf;
 pub(crate) mod quantised;
@@ -15,8 +16,6 @@ mod token_rules;
 pub(crate) mod weights;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use bytes::Bytes;
@@ -24,18 +23,12 @@ use bytes::Bytes;
 pub use chat_template::ChatTemplate;
 pub use config::Config;
 pub use error::LoadError;
+use files::{MAX_CONFIG, MAX_INDEX, MAX_TOKENIZER, open, open_weights, optional_config, read_capped};
 pub use generation_config::GenerationConfig;
 pub use sentence::SentenceModules;
 pub use token_rules::TokenRules;
 pub(crate) use weights::transposed;
 pub use weights::{WeightTotals, Weights};
-
-/// Configurations have a few kilobytes; ten thousand label names still fit.
-const MAX_CONFIG: u64 = 4 << 20;
-/// The index of a sharded checkpoint: one line per tensor.
-const MAX_INDEX: u64 = 64 << 20;
-/// Tokenizers of the largest vocabularies have some tens of megabytes.
-const MAX_TOKENIZER: u64 = 256 << 20;
 
 /// A checkpoint with parsed configuration; weights are read when they are taken.
 #[derive(Debug)]
@@ -201,15 +194,6 @@ pub fn is_checkpoint(path: &Path) -> bool {
     path.join("config.json").is_file() || !matches!(gguf::find(path), Ok(None))
 }
 
-/// Reads a configuration that a directory need not have.
-fn optional_config(dir: &Path, name: &str) -> Result<Option<Config>, LoadError> {
-    let path = dir.join(name);
-    if !path.exists() {
-        return Ok(None);
-    }
-    Config::parse(path.display().to_string(), &read_capped(&path, MAX_CONFIG)?).map(Some)
-}
-
 /// Opens `model.safetensors`, or the shards of `model.safetensors.index.json` if there is no such file.
 fn whole_or_sharded(dir: &Path, whole: &Path) -> Result<Weights, LoadError> {
     let display = |path: &Path| path.display().to_string();
@@ -242,65 +226,4 @@ fn whole_or_sharded(dir: &Path, whole: &Path) -> Result<Weights, LoadError> {
         })
         .collect::<Result<Vec<_>, _>>()?;
     Weights::from_shards(display(&index), shards, &shard_of_tensor.collect())
-}
-
-fn open_weights(dir: &Path, path: &Path) -> Result<File, LoadError> {
-    open(path).map_err(|error| match error {
-        LoadError::MissingFile { path, .. } => LoadError::MissingFile {
-            path,
-            hint: weights_hint(dir),
-        },
-        other => other,
-    })
-}
-
-/// Returns a hint if a directory without `model.safetensors` has weights in another format.
-fn weights_hint(dir: &Path) -> &'static str {
-    let has = |name: &str| dir.join(name).exists();
-    if has("pytorch_model.bin") || has("pytorch_model.bin.index.json") {
-        "; this one is in PyTorch's pickle format, which can run code: convert it with transformers, by `from_pretrained(FOLDER)` of \
-         its class and `save_pretrained(FOLDER)`"
-    } else if has("tf_model.h5") || has("flax_model.msgpack") {
-        "; this one is saved by TensorFlow or Flax: convert it with transformers 4, by `from_pretrained(FOLDER, from_tf=True)` or \
-         `from_flax=True` and `save_pretrained(FOLDER)`"
-    } else if has("adapter_config.json") {
-        "; this one is an adapter (LoRA): merge it into its base model with peft, by `merge_and_unload()` and `save_pretrained(FOLDER)`"
-    } else if has("consolidated.safetensors") {
-        "; this one has the weights under the names of Mistral's own format: download the files of transformers"
-    } else {
-        ""
-    }
-}
-
-fn open(path: &Path) -> Result<File, LoadError> {
-    File::open(path).map_err(|source| match source.kind() {
-        ErrorKind::NotFound => LoadError::MissingFile {
-            path: path.to_owned(),
-            hint: "",
-        },
-        _ => LoadError::Io {
-            path: path.to_owned(),
-            source,
-        },
-    })
-}
-
-fn read_capped(path: &Path, limit: u64) -> Result<Vec<u8>, LoadError> {
-    let mut bytes = Vec::new();
-    // Reading one byte over the limit detects files that are too large, also those that grow or have no length.
-    open(path)?
-        .take(limit + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|source| LoadError::Io {
-            path: path.to_owned(),
-            source,
-        })?;
-    if bytes.len() as u64 > limit {
-        return Err(LoadError::TooLarge {
-            file: path.display().to_string(),
-            bytes: path.metadata().map_or(limit + 1, |metadata| metadata.len()),
-            limit,
-        });
-    }
-    Ok(bytes)
 }

@@ -3,7 +3,8 @@
 //! Its layers precede the decoder's in the list of layers: a pass that prefills goes through all layers, any other
 //! through the decoder's only. They are resident or streamed by the same rule and use the same two buffers.
 
-use super::layer::{Layer, LayerContext, Past};
+use super::layer::{Layer, Past};
+use super::layer_context::LayerContext;
 use crate::decoder::weights::{Encoder, ModelConfig, TokenInputs};
 use crate::ops::{AttentionSpans, Ops, OpsError, RelativeBias, Span};
 

@@ -1,6 +1,6 @@
 //! A layer's experts on the device, and their computation: one product per expert for all tokens that use it.
 
-use super::host_layer::LinearShape;
+use super::linear_shape::LinearShape;
 use crate::decoder::routing::Routing;
 use crate::decoder::weights::{ExpertWeights, LinearWeights, ModelConfig, NormWeights};
 use crate::ops::{Ops, OpsError, Span};

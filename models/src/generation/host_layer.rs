@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::cross_attention::CrossAttention;
 use super::experts::ExpertShape;
 use super::layer::{DeviceTokenGate, Layer};
+use super::linear_shape::LinearShape;
 use super::recurrent::RecurrentShape;
 use super::self_attention::{Projection, SelfAttention};
 use crate::decoder::weights::{
@@ -48,14 +49,6 @@ struct Shape {
     /// Which norms exist, and whether they have offsets. The last two are those of latent vectors.
     norms: [Option<bool>; 13],
     epsilon: f32,
-}
-
-/// Size of a linear layer, and the type of its weight.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct LinearShape {
-    inputs: usize,
-    outputs: usize,
-    kind: WeightType,
 }
 
 /// Stores tensors in the order of transfer.

@@ -2,28 +2,11 @@
 
 use super::cross_attention::CrossAttention;
 use super::experts::Experts;
+use super::layer_context::LayerContext;
 use super::recurrent::RecurrentMixer;
 use super::self_attention::SelfAttention;
-use crate::decoder::weights::{ModelConfig, OutputNorms, Parallel};
+use crate::decoder::weights::{OutputNorms, Parallel};
 use crate::ops::{Activation, AttentionSpans, Ops, OpsError, Span};
-
-/// Context shared by all layers: operations, model configuration, position bias.
-pub(super) struct LayerContext<'a, M: Ops> {
-    pub(super) ops: &'a M,
-    pub(super) model_config: &'a ModelConfig,
-    /// Position bias, if positions are relative.
-    pub(super) position_bias: Option<&'a M::Matrix>,
-    /// What the tokens bring for the layer, if they do.
-    pub(super) token_input: Option<&'a M::Matrix>,
-}
-
-impl<M: Ops> Clone for LayerContext<'_, M> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<M: Ops> Copy for LayerContext<'_, M> {}
 
 /// A layer on the device. Its tokens are mixed by an attention, by a recurrence, by the sum of both, or not at all.
 pub(super) struct Layer<M: Ops> {

@@ -37,6 +37,8 @@ mod fixtures;
 mod forward_pass;
 mod host_layer;
 mod layer;
+mod layer_context;
+mod linear_shape;
 mod link;
 mod memory_plan;
 mod output_head;

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::host_layer::LinearShape;
+use super::linear_shape::LinearShape;
 use crate::decoder::recurrent::Gates;
 use crate::decoder::weights::{LayerWeights, LinearWeights, RecurrentWeights};
 use crate::ops::recurrent::{Recurrence, Scan};

@@ -1,6 +1,6 @@
 //! The self-attention of a layer on the device.
 
-use super::layer::LayerContext;
+use super::layer_context::LayerContext;
 use crate::decoder::weights::QueryKeyNorm;
 use crate::ops::{Activation, AttentionSpans, Heads, Ops, ScoreRules};
 

@@ -5,7 +5,8 @@
 
 use super::encoder::DeviceEncoder;
 use super::host_layer::HostLayer;
-use super::layer::{Layer, LayerContext, Past};
+use super::layer::{Layer, Past};
+use super::layer_context::LayerContext;
 use super::output_head::OutputHead;
 use super::recurrent::RecurrentMixer;
 use crate::decoder::weights::{Decoder, ModelConfig};

@@ -15,8 +15,10 @@
 
 pub mod fixtures;
 mod memory;
+mod options;
 mod parity;
 mod random;
+mod section;
 mod shapes;
 mod throughput;
 mod torch;
@@ -24,16 +26,18 @@ mod torch;
 mod transfer_times;
 mod transfers;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::device::{self, Device, DeviceChoice, DeviceInfo, panic_message};
-use crate::power::{EnergySample, PowerConfig, PowerMeter};
+use section::guarded;
+
+use crate::device::{self, Device, DeviceInfo};
+use crate::power::{EnergySample, PowerMeter};
 
 pub use self::memory::MemoryReport;
+pub use self::options::{SelftestExtent, SelftestOptions};
+pub use self::section::Section;
 pub use crate::device::memory::ProcessMemory;
 pub use parity::{Agreement, ParityReport, ParityRow};
 pub use shapes::{Network, Shape};
@@ -43,48 +47,6 @@ pub use transfers::{Direction, Transfer};
 
 /// Version of the report's format.
 pub(crate) const SELFTEST_VERSION: u32 = 1;
-
-/// Options of the self-test.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SelftestOptions {
-    /// The device.
-    pub device: DeviceChoice,
-    /// Extent of the suite.
-    pub extent: SelftestExtent,
-    /// Time to spend on each shape and batch size, besides loading and warming up.
-    pub budget: Duration,
-    /// Time for all shapes; those not reached by then are skipped and reported as such. `None`: no limit.
-    pub limit: Option<Duration>,
-    /// The Python to measure torch with; `None` skips torch.
-    pub python: Option<PathBuf>,
-    /// Allowed energy sources.
-    pub power: PowerConfig,
-}
-
-/// Extent of the suite.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SelftestExtent {
-    /// Seconds on a CPU: parity, the smallest network at two batch sizes, small transfers.
-    Quick,
-    /// Every network and every batch size on a GPU; on a CPU the batch sizes 1, 8 and 32.
-    Standard,
-    /// Every network and every batch size on any device.
-    Full,
-}
-
-impl Default for SelftestOptions {
-    /// The standard suite on the CPU, one second per shape, compared with the `python3` of the PATH.
-    fn default() -> Self {
-        Self {
-            device: DeviceChoice::Cpu,
-            extent: SelftestExtent::Standard,
-            budget: Duration::from_secs(1),
-            limit: None,
-            python: Some("python3".into()),
-            power: PowerConfig::default(),
-        }
-    }
-}
 
 /// Report of the self-test.
 #[derive(Debug, Clone, Serialize)]
@@ -112,33 +74,6 @@ pub struct SelftestReport {
     pub memory: Section<MemoryReport>,
     /// Energy of the whole run.
     pub energy: Section<EnergyReport>,
-}
-
-/// A part of the report.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Section<T> {
-    /// The section ran.
-    Done(T),
-    /// The section failed with this error or panic.
-    Failed(String),
-    /// The section does not apply, for this reason.
-    Skipped(String),
-}
-
-impl<T> Section<T> {
-    /// Whether it failed.
-    pub fn failed(&self) -> bool {
-        matches!(self, Self::Failed(_))
-    }
-
-    /// The result, if it ran.
-    pub fn done(&self) -> Option<&T> {
-        match self {
-            Self::Done(result) => Some(result),
-            Self::Failed(_) | Self::Skipped(_) => None,
-        }
-    }
 }
 
 /// The device that was tested.
@@ -266,19 +201,13 @@ fn energy(meter: &mut PowerMeter) -> EnergyReport {
     }
 }
 
-/// Runs a section; an error or a panic becomes its failure.
-fn guarded<T>(section: impl FnOnce() -> Result<T, String>) -> Section<T> {
-    // A panic leaves only state of the back end inconsistent, which it reports at the next call.
-    match catch_unwind(AssertUnwindSafe(section)) {
-        Ok(Ok(result)) => Section::Done(result),
-        Ok(Err(reason)) => Section::Failed(reason),
-        Err(payload) => Section::Failed(format!("it panicked: {}", panic_message(payload.as_ref()))),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::device::DeviceChoice;
+    use crate::power::PowerConfig;
 
     fn quick() -> SelftestOptions {
         SelftestOptions {

@@ -6,8 +6,8 @@
 
 use serde::Serialize;
 
+use super::section::{Section, guarded};
 use super::shapes::{BERT_SMALL, Shape, VIT_TINY};
-use super::{Section, guarded};
 use crate::device::{Device, DeviceChoice};
 use crate::runtime::model::{Inputs, Model, Outputs};
 use crate::selftest::fixtures;

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use super::options::{SelftestExtent, SelftestOptions};
+use super::section::{Section, guarded};
 use super::shapes::{BERT_BASE, BERT_SMALL, BERT_TINY, Shape, VIT_BASE, VIT_TINY};
 use super::torch::{Torch, TorchFigure, TorchPoint, TorchReport};
-use super::{Section, SelftestExtent, SelftestOptions, guarded};
 use crate::device::memory::{of_process, reset_peak};
 use crate::device::{Device, DeviceChoice};
 use crate::power::PowerMeter;

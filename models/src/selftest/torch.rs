@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Section;
+use super::section::Section;
 use super::shapes::{Family, Shape};
 use crate::device::DeviceChoice;
 

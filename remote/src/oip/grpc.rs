@@ -16,9 +16,9 @@ use kaskade_oip::{codec, status, tensors};
 use prost::Message;
 
 use super::{Metadata, Port, Wire, malformed, without_batch};
-use crate::call::{Answer, Prepared};
-use crate::error::CallError;
-use crate::http::{Http, MAX_MESSAGE, retry_after};
+use crate::error::{CallError, MAX_MESSAGE};
+use crate::http::{Http, MAX_ANSWER, retry_after};
+use crate::prepared::{Answer, Prepared};
 
 /// Type of the bodies.
 pub(crate) const TYPE: &str = "application/grpc";
@@ -45,7 +45,7 @@ pub(super) async fn fetch(http: &Http, model: &str, version: Option<&str>) -> Re
     let answer = http
         .send(Method::POST, &path, TYPE, &headers, framed(&asked))
         .await?;
-    let metadata: ModelMetadataResponse = codec::decode(http.read(answer).await?).map_err(malformed)?;
+    let metadata: ModelMetadataResponse = codec::decode(read(http, answer).await?).map_err(malformed)?;
     let inputs = metadata.inputs.into_iter().map(|input| {
         Datatype::from_name(&input.datatype).map_err(malformed)?;
         Ok(Port {
@@ -139,14 +139,14 @@ fn unframed(mut body: Bytes) -> Result<Bytes, CallError> {
 ///
 /// # Errors
 /// [`CallError::Grpc`] for a status other than `OK`; [`CallError::Broken`] without a status.
-pub(crate) async fn read(http: &Http, answer: Response<Incoming>, limit: usize) -> Result<Bytes, CallError> {
+pub(crate) async fn read(http: &Http, answer: Response<Incoming>) -> Result<Bytes, CallError> {
     let (head, body) = answer.into_parts();
     if let Some(error) = refusal(http, &head.headers) {
         return Err(error);
     }
-    let whole = Limited::new(body, limit).collect().await.map_err(|error| {
+    let whole = Limited::new(body, MAX_ANSWER).collect().await.map_err(|error| {
         if error.is::<LengthLimitError>() {
-            return malformed(format!("it is longer than {limit} bytes"));
+            return malformed(format!("it is longer than {MAX_ANSWER} bytes"));
         }
         CallError::Broken {
             reason: http.redact(&error.to_string()),

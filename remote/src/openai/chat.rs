@@ -12,9 +12,9 @@ use super::prompt::Asked;
 use super::sampling::Sampling;
 use super::text::{self, Text};
 use super::{UsageField, malformed, or_default, stated, usage};
-use crate::call::{Answer, Prepared};
 use crate::endpoint::{Chat, ChatTask, Confidence, Style};
 use crate::error::CallError;
+use crate::prepared::{Answer, Prepared};
 
 /// Most tokens of a prompt that is sent as tokens.
 const MAX_PROMPT_TOKENS: usize = 1 << 20;

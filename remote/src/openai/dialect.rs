@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use crate::call::Prepared;
 use crate::endpoint::OMITTABLE;
 use crate::error::CallError;
+use crate::prepared::Prepared;
 
 const OLD_LIMIT: &str = "max_tokens";
 const NEW_LIMIT: &str = "max_completion_tokens";

@@ -6,8 +6,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{UsageField, malformed, or_default, stated, usage};
-use crate::call::{Answer, Prepared};
 use crate::error::CallError;
+use crate::prepared::{Answer, Prepared};
 
 /// `text` BYTES `[1]`.
 pub(crate) fn signature() -> Signature {

@@ -4,9 +4,9 @@ use kaskade_models::{ModelError, Outputs, Tensor};
 
 use super::chat;
 use super::text::LOGITS;
-use crate::call::Prepared;
 use crate::endpoint::{ANSWER, Chat, ChatTask, Judge, TEXT};
 use crate::error::CallError;
+use crate::prepared::Prepared;
 
 /// Excess of a judged label over the probability of a guess: a judge that says no makes an answer unsure, and not another one.
 const ABOVE_GUESS: f32 = 1e-3;

@@ -14,10 +14,10 @@ use super::chat::{self, text_of};
 use super::logprobs::Logprobs;
 use super::text::Text;
 use super::{UsageField, malformed, or_default, stated, usage};
-use crate::call::{Answer, Parts};
 use crate::endpoint::{Api, Chat};
 use crate::error::CallError;
 use crate::http::Http;
+use crate::prepared::{Answer, Parts};
 
 /// Longest line of a stream, bytes.
 const MAX_LINE: usize = 4 << 20;

@@ -23,7 +23,8 @@ use kaskade_app::config::scalar::Span;
 use kaskade_app::serving;
 
 use self::feed::Feed;
-use self::terminal::{Key, Terminal};
+use self::screen::Key;
+use self::terminal::Terminal;
 use self::view::View;
 use super::target::{Target, TargetArgs};
 use crate::args::Broker;

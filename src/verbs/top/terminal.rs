@@ -11,24 +11,11 @@ use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::screen::{self, Place};
+use super::screen::{self, Key, Place};
 use super::view::View;
 
 /// Longest wait for a key, so that the thread that reads them ends with the terminal.
 const WAIT: Duration = Duration::from_millis(100);
-
-/// What the user wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Key {
-    Leave,
-    NextPage,
-    PreviousPage,
-    Page(usize),
-    /// Move by this many lines.
-    Scroll(isize),
-    /// The size of the terminal has changed.
-    Redraw,
-}
 
 /// An open terminal.
 pub(super) struct Terminal {

@@ -9,7 +9,6 @@ use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use super::bad_onnx;
 use crate::checkpoint::{LoadError, WeightTotals};
 
 const GRAPH: u64 = 7;
@@ -55,9 +54,9 @@ pub(super) fn contents(file: &Path) -> Result<Contents, LoadError> {
     let length = opened.metadata().map_err(unreadable)?.len();
     match read(BufReader::new(opened), length) {
         Ok(Some(contents)) => Ok(contents),
-        Ok(None) => Err(bad_onnx(file, "it has no graph")),
+        Ok(None) => Err(LoadError::bad_onnx(file, "it has no graph")),
         Err(error) if matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof) => {
-            Err(bad_onnx(file, error.to_string()))
+            Err(LoadError::bad_onnx(file, error.to_string()))
         }
         Err(error) => Err(unreadable(error)),
     }

@@ -9,9 +9,6 @@ use crate::checkpoint::{Config, LoadError};
 use crate::runtime::model::{ModelError, Outputs};
 use crate::runtime::tensor::Tensor;
 
-/// Keys of a file's metadata that may hold the names, as JSON: a list, or a map from numbers.
-pub(super) const METADATA: [&str; 4] = ["id2label", "labels", "classes", "class_names"];
-
 /// Name of the output with the name of the best class.
 pub(super) const LABEL: &str = "label";
 

@@ -94,10 +94,3 @@ pub fn load_onnx(path: &Path, device: DeviceChoice, options: &LoadOptions) -> Re
         info,
     })
 }
-
-fn bad_onnx(file: &Path, reason: impl Into<String>) -> LoadError {
-    LoadError::BadOnnx {
-        file: file.to_owned(),
-        reason: reason.into(),
-    }
-}

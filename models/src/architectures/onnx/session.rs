@@ -7,12 +7,14 @@ use ort::ep::ExecutionProviderDispatch;
 use ort::session::{Session, SessionInputValue};
 use ort::value::{DynValue, Outlet, TensorElementType, ValueType};
 
-use super::labels::METADATA;
-use super::{bad_onnx, library};
+use super::library;
 use crate::checkpoint::LoadError;
 use crate::device::DeviceChoice;
 use crate::runtime::model::ModelError;
 use crate::runtime::tensor::{Datatype, Tensor};
+
+/// Keys of a file's metadata that may hold the names, as JSON: a list, or a map from numbers.
+const METADATA: [&str; 4] = ["id2label", "labels", "classes", "class_names"];
 
 /// A loaded graph.
 pub(super) struct Graph {
@@ -53,7 +55,7 @@ impl Graph {
     /// the Open Inference Protocol lacks here.
     pub(super) fn load(file: &Path, device: DeviceChoice) -> Result<Self, LoadError> {
         let environment = library::environment()?;
-        let refused = |error: &dyn std::fmt::Display| bad_onnx(file, error.to_string());
+        let refused = |error: &dyn std::fmt::Display| LoadError::bad_onnx(file, error.to_string());
         let mut builder = Session::builder(environment).map_err(|error| refused(&error))?;
         if let Some(provider) = provider(device) {
             let providers = builder.with_execution_providers([provider]);
@@ -122,13 +124,13 @@ impl Port {
                 }
                 _ => "",
             };
-            return Err(bad_onnx(
+            return Err(LoadError::bad_onnx(
                 file,
                 format!("`{name}` is no tensor, but {}{hint}", outlet.dtype()),
             ));
         };
         let datatype = datatype(*ty).ok_or_else(|| {
-            bad_onnx(
+            LoadError::bad_onnx(
                 file,
                 format!("`{name}` has elements of type {ty}, which is not served"),
             )

@@ -86,14 +86,3 @@ pub(super) fn is_cache_scale(name: &str) -> bool {
         .iter()
         .any(|end| name.ends_with(end))
 }
-
-/// Returns the value of an E4M3 without infinities (Micikevicius et al. 2022): a sign, four bits of exponent, three of mantissa.
-pub(super) fn e4m3(byte: u8) -> f32 {
-    /// 2^120, the difference of the exponents' biases.
-    const BIAS: f32 = f32::from_bits((120 + 127) << 23);
-    let magnitude = match byte & 127 {
-        127 => f32::NAN,
-        bits => f32::from_bits(u32::from(bits) << 20) * BIAS,
-    };
-    if byte < 128 { magnitude } else { -magnitude }
-}

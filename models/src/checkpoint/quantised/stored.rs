@@ -3,8 +3,6 @@
 use half::{bf16, f16};
 use safetensors::Dtype;
 
-use super::fp8::e4m3;
-
 /// Why tensors do not hold a weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::checkpoint) enum Fault {
@@ -150,4 +148,15 @@ pub(super) fn exponential(byte: u8) -> f32 {
 fn elements<const N: usize, T>(bytes: &[u8], read: impl Fn([u8; N]) -> T) -> Vec<T> {
     let (elements, _) = bytes.as_chunks::<N>();
     elements.iter().map(|element| read(*element)).collect()
+}
+
+/// Returns the value of an E4M3 without infinities (Micikevicius et al. 2022): a sign, four bits of exponent, three of mantissa.
+pub(super) fn e4m3(byte: u8) -> f32 {
+    /// 2^120, the difference of the exponents' biases.
+    const BIAS: f32 = f32::from_bits((120 + 127) << 23);
+    let magnitude = match byte & 127 {
+        127 => f32::NAN,
+        bits => f32::from_bits(u32::from(bits) << 20) * BIAS,
+    };
+    if byte < 128 { magnitude } else { -magnitude }
 }

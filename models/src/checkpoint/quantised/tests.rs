@@ -1,3 +1,4 @@
+use safetensors::Dtype;
 use std::collections::HashMap;
 
 use proptest::prelude::*;
@@ -5,9 +6,9 @@ use safetensors::tensor::{TensorView, serialize};
 use serde_json::{Value, json};
 
 use super::blocks::Blocks;
-use super::fp8::e4m3;
+use super::stored::e4m3;
 use super::stored::exponential;
-use super::{Dtype, Scheme, Stored, StoredTensor, beside, packed, read};
+use super::{Scheme, Stored, StoredTensor, beside, packed, read};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::precision::WeightType;
 

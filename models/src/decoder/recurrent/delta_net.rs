@@ -1,6 +1,6 @@
 //! The gated `DeltaNet` of Qwen3-Next and Qwen 3.5.
 
-use super::{Gates, RecurrentWeights};
+use super::weights::{self as mixer, Gates, RecurrentWeights};
 use crate::checkpoint::{LoadError, Weights};
 use crate::decoder::linear_weights::LinearWeights;
 use crate::decoder::weights::ModelConfig;
@@ -61,13 +61,13 @@ impl DeltaNet {
         let output = linear("out_proj", values, width)?;
         let channels = [2 * keys + values, self.kernel];
         let activation = Some(self.activation);
-        let convolution = super::convolution(weights, &at("conv1d"), channels, false, activation)?;
+        let convolution = mixer::convolution(weights, &at("conv1d"), channels, false, activation)?;
         let rule = DeltaRule {
             key_heads: self.key_heads,
             value_heads: self.value_heads,
             key_dim: self.key_dim,
             value_dim: self.value_dim,
-            rates: super::rates(weights, &at("A_log"), &[self.value_heads])?,
+            rates: mixer::rates(weights, &at("A_log"), &[self.value_heads])?,
             step_bias: weights.take(&at("dt_bias"), &[self.value_heads])?,
         };
         let gate = OutputGate {

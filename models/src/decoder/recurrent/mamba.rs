@@ -1,6 +1,6 @@
 //! The mixer of Mamba 1, also in hybrids with attention.
 
-use super::{Gates, RecurrentWeights};
+use super::weights::{self as mixer, Gates, RecurrentWeights};
 use crate::checkpoint::{Config, LoadError, Weights};
 use crate::decoder::config_values::activation;
 use crate::decoder::linear_weights::LinearWeights;
@@ -83,7 +83,7 @@ impl Mamba {
             _ => config.size(keys.rank)?,
         };
         Ok(Self {
-            channels: super::expanded(config, keys.expand, width)?,
+            channels: mixer::expanded(config, keys.expand, width)?,
             state_size: config.size(keys.state_size)?,
             rank,
             kernel: config.size(keys.kernel)?,
@@ -112,7 +112,7 @@ impl Mamba {
         let sizes = [channels, self.kernel];
         let activation = Some(self.activation);
         let convolution =
-            super::convolution(weights, &at("conv1d"), sizes, self.convolution_bias, activation)?;
+            mixer::convolution(weights, &at("conv1d"), sizes, self.convolution_bias, activation)?;
         let (norms, epsilon) = match self.norms {
             StepNorms::No => (None, 0.0),
             StepNorms::Plain(epsilon) => (Some([rank, state, state].map(|size| vec![1.0; size])), epsilon),
@@ -132,7 +132,7 @@ impl Mamba {
             rank,
             norms,
             epsilon,
-            rates: super::rates(weights, &at("A_log"), &[channels, state])?,
+            rates: mixer::rates(weights, &at("A_log"), &[channels, state])?,
             skip: weights.take(&at("D"), &[channels])?,
         };
         Ok(RecurrentWeights {

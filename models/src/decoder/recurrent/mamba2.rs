@@ -1,6 +1,6 @@
 //! The mixer of Mamba 2, also in hybrids with attention.
 
-use super::{Gates, RecurrentWeights};
+use super::weights::{self as mixer, Gates, RecurrentWeights};
 use crate::checkpoint::{Config, LoadError, Weights};
 use crate::decoder::config_values::activation;
 use crate::decoder::linear_weights::LinearWeights;
@@ -139,7 +139,7 @@ impl Mamba2 {
         let (input, steps) = rest.split(channels);
         let activation = Some(self.activation);
         let [channels, kernel] = [channels, self.kernel];
-        let convolution = super::convolution(
+        let convolution = mixer::convolution(
             weights,
             &at("conv1d"),
             [channels, kernel],
@@ -151,7 +151,7 @@ impl Mamba2 {
             head_dim: self.head_dim,
             groups: self.groups,
             state_size: self.state_size,
-            rates: super::rates(weights, &at("A_log"), &[self.heads])?,
+            rates: mixer::rates(weights, &at("A_log"), &[self.heads])?,
             step_bias: weights.take(&at("dt_bias"), &[self.heads])?,
             step_limits: self.step_limits,
             skip: weights.take(&at("D"), &[self.heads])?,

@@ -1,6 +1,6 @@
 //! The gated short convolution of LFM2.
 
-use super::{Gates, RecurrentWeights};
+use super::weights::{self as mixer, Gates, RecurrentWeights};
 use crate::checkpoint::{LoadError, Weights};
 use crate::decoder::linear_weights::LinearWeights;
 use crate::ops::recurrent::{Recurrence, Scan};
@@ -17,7 +17,7 @@ pub(super) fn take(
         input: LinearWeights::take(weights, &at("in_proj"), width, 3 * width, bias)?,
         gates: Gates::No,
         recurrence: Recurrence {
-            convolution: super::convolution(weights, &at("conv"), [width, kernel], bias, None)?,
+            convolution: mixer::convolution(weights, &at("conv"), [width, kernel], bias, None)?,
             scan: Scan::Gates,
         },
         output: LinearWeights::take(weights, &at("out_proj"), width, width, bias)?,

@@ -3,7 +3,7 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::{Heads, softplus};
+use super::heads::{Heads, softplus};
 use crate::ops::elementwise::sigmoid_of;
 
 /// Added to the squared length of queries and keys.

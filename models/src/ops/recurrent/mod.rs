@@ -6,6 +6,7 @@
 
 mod convolution;
 mod delta_rule;
+mod heads;
 mod output_gate;
 mod selective;
 mod state_space;
@@ -17,6 +18,8 @@ pub use selective::Selective;
 pub use state_space::StateSpace;
 
 use rayon::prelude::*;
+
+use heads::Heads;
 
 /// Least tokens of a task, summed over its heads.
 const TOKENS_PER_TASK: usize = 8;
@@ -50,14 +53,6 @@ pub enum Scan {
 struct Tokens {
     from: usize,
     count: usize,
-}
-
-/// Number of heads, elements of a head's state, and elements of a head's result.
-#[derive(Debug, Clone, Copy, Default)]
-struct Heads {
-    count: usize,
-    state: usize,
-    size: usize,
 }
 
 impl Tokens {
@@ -248,13 +243,6 @@ impl Recurrence {
         }
         out
     }
-}
-
-/// `ln(1 + exp(x))`; NaN stays NaN.
-#[inline]
-fn softplus(x: f32) -> f32 {
-    // Beyond it, as in torch, the result is x within its precision.
-    if x > 20.0 { x } else { x.exp().ln_1p() }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::{Heads, softplus};
+use super::heads::{Heads, softplus};
 use crate::ops::elementwise::exp_of_negative;
 
 /// Most channels that are computed together.

@@ -3,7 +3,7 @@
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::{Heads, softplus};
+use super::heads::{Heads, softplus};
 
 /// A state space. Convolved rows are `[values | input vectors | output vectors]`, rows of gates have one step per head, before its
 /// activation.

@@ -12,8 +12,20 @@ use ratatui::style::{Color, Style, Stylize as _};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders};
 
-use super::terminal::Key;
 use super::view::{Liveness, View};
+
+/// What the user wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Key {
+    Leave,
+    NextPage,
+    PreviousPage,
+    Page(usize),
+    /// Move by this many lines.
+    Scroll(isize),
+    /// The size of the terminal has changed.
+    Redraw,
+}
 
 /// The pages, in order.
 const PAGES: [&str; 5] = ["app", "replicas", "processes", "errors", "certificates"];

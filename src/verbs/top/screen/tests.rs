@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kaskade_actors::metrics::Spent;
+use kaskade_actors::wire::Spent;
 use kaskade_actors::wire::{
     Beat, CascadeStanding, CertificateNotice, EnergyReport, Found, GearShift, IngressState, ModelEnergy,
     ReplicaBeat, ShiftReport, WatchReport,
@@ -13,7 +13,6 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
 use super::super::feed::{IngressStats, Told};
-use super::super::terminal::Key;
 use super::super::view::View;
 use super::*;
 

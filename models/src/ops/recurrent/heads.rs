@@ -1,0 +1,16 @@
+//! What the recurrences with heads share.
+
+/// Number of heads, elements of a head's state, and elements of a head's result.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Heads {
+    pub(super) count: usize,
+    pub(super) state: usize,
+    pub(super) size: usize,
+}
+
+/// `ln(1 + exp(x))`; NaN stays NaN.
+#[inline]
+pub(super) fn softplus(x: f32) -> f32 {
+    // Beyond it, as in torch, the result is x within its precision.
+    if x > 20.0 { x } else { x.exp().ln_1p() }
+}
