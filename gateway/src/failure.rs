@@ -8,41 +8,14 @@ use axum::http::{HeaderValue, Method, Response, StatusCode, header};
 use kaskade_actors::{Code, Fault};
 use serde_json::json;
 
-use crate::grpc;
+use crate::api::Api;
+use crate::grpc_status;
 
 /// Pause that a client should make before it sends a refused request again, milliseconds.
 pub(crate) const RETRY_AFTER_MS: u32 = 100;
 
 /// Most characters of what a client sent that a message repeats.
 const MAX_ECHO: usize = 100;
-
-/// An API, which has its own form of an error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Api {
-    /// `{"error": text}`.
-    Oip,
-    /// `{"error": {message, type, param, code}}`.
-    OpenAi,
-    /// `{"error": text, "error_type": text}`.
-    Tei,
-    /// A status of gRPC, in headers.
-    Grpc,
-}
-
-impl Api {
-    /// Returns the API of a path.
-    pub(crate) fn of(path: &str) -> Self {
-        if path.starts_with("/v1/") {
-            Self::OpenAi
-        } else if ["/predict", "/rerank", "/embed", "/info"].contains(&path) {
-            Self::Tei
-        } else if grpc::is_method(path) {
-            Self::Grpc
-        } else {
-            Self::Oip
-        }
-    }
-}
 
 /// Why a request has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -193,7 +166,7 @@ impl Failure {
     /// Returns the response in the form of the API.
     pub(crate) fn response(&self, api: Api) -> Response<Body> {
         let body = match api {
-            Api::Grpc => return grpc::status::of(self).into_http(),
+            Api::Grpc => return grpc_status::of(self).into_http(),
             Api::Oip => json!({"error": self.to_string()}),
             Api::OpenAi => self.openai(),
             Api::Tei => json!({"error": self.to_string(), "error_type": self.kind()}),
@@ -243,10 +216,6 @@ mod tests {
 
     #[test]
     fn every_api_has_its_own_form() {
-        assert_eq!(Api::of("/v2/models/a/infer"), Api::Oip);
-        assert_eq!(Api::of("/v1/chat/completions"), Api::OpenAi);
-        assert_eq!(Api::of("/predict"), Api::Tei);
-        assert_eq!(Api::of("/inference.GRPCInferenceService/ModelInfer"), Api::Grpc);
         let failure = Failure::param("model", "no");
         assert_eq!(failure.openai()["error"]["param"], "model");
         assert_eq!(failure.openai()["error"]["type"], "invalid_request_error");

@@ -1,7 +1,7 @@
 //! What happens to every request before and after its handler: id, key, limits, compression, log line.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Router;
@@ -12,13 +12,12 @@ use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use kaskade_actors::ids;
 use kaskade_actors::wire::headers::check_request_id;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 
+use crate::api::{Api, is_grpc_probe};
 use crate::body::{Coding, compressed};
-use crate::config::TenantKey;
 use crate::cors;
-use crate::failure::{Api, Failure};
-use crate::grpc;
+use crate::failure::Failure;
 use crate::shared::Shared;
 use crate::trace::HttpSpan;
 
@@ -58,82 +57,6 @@ impl Permits {
     }
 }
 
-/// A tenant with a key.
-pub(crate) struct Tenant {
-    name: String,
-    key: String,
-    permits: Option<Arc<Semaphore>>,
-    rate: Option<Mutex<Bucket>>,
-}
-
-/// Tokens that refill at a rate, at most one second's worth.
-struct Bucket {
-    rate: f64,
-    tokens: f64,
-    at: Instant,
-}
-
-impl Bucket {
-    fn take(&mut self, now: Instant) -> bool {
-        let passed = now.saturating_duration_since(self.at).as_secs_f64();
-        self.at = now;
-        self.tokens = (self.tokens + passed * self.rate).min(self.rate.max(1.0));
-        let taken = self.tokens >= 1.0;
-        if taken {
-            self.tokens -= 1.0;
-        }
-        taken
-    }
-}
-
-impl Tenant {
-    pub(crate) fn new(key: &TenantKey) -> Self {
-        let bucket = |rate: f64| {
-            Mutex::new(Bucket {
-                rate,
-                tokens: rate.max(1.0),
-                at: Instant::now(),
-            })
-        };
-        Self {
-            name: key.tenant.clone(),
-            key: key.key.clone(),
-            permits: key
-                .max_in_flight
-                .map(|most| Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)))),
-            rate: key.rate.map(bucket),
-        }
-    }
-
-    /// Takes a permit and a token of its rate.
-    fn admit(&self) -> Result<Option<OwnedSemaphorePermit>, Failure> {
-        let permit = match &self.permits {
-            None => None,
-            Some(permits) => Some(Arc::clone(permits).try_acquire_owned().map_err(|_| {
-                Failure::full("the tenant has its maximum of requests in progress; try again after one ends")
-            })?),
-        };
-        if let Some(rate) = &self.rate
-            && !rate
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take(Instant::now())
-        {
-            return Err(Failure::full("the tenant's rate of requests is exceeded"));
-        }
-        Ok(permit)
-    }
-}
-
-/// Compares two texts in a time that depends on their lengths only.
-fn same(one: &str, other: &str) -> bool {
-    let differing = one
-        .bytes()
-        .zip(other.bytes())
-        .fold(0, |all, (a, b)| all | (a ^ b));
-    one.len() == other.len() && std::hint::black_box(differing) == 0
-}
-
 /// Returns the position of the tenant whose key the request carries.
 fn tenant(shared: &Shared, headers: &HeaderMap) -> Result<Option<usize>, Failure> {
     if shared.tenants.is_empty() {
@@ -150,7 +73,7 @@ fn tenant(shared: &Shared, headers: &HeaderMap) -> Result<Option<usize>, Failure
     // Every key is compared, so that the time tells nothing about which one was close.
     let mut found = None;
     for (tenant, known) in shared.tenants.iter().enumerate() {
-        if same(&known.key, key) {
+        if known.has_key(key) {
             found = Some(tenant);
         }
     }
@@ -162,7 +85,7 @@ fn is_open(path: &str) -> bool {
     matches!(
         path,
         "/health" | "/live" | "/ready" | "/metrics" | "/v2/health/live" | "/v2/health/ready"
-    ) || grpc::is_probe(path)
+    ) || is_grpc_probe(path)
 }
 
 /// The routes behind the guard.
@@ -248,31 +171,5 @@ fn admit(
     };
     let permits = Permits::take(shared, tenant)?;
     let tenant = tenant.and_then(|tenant| shared.tenants.get(tenant));
-    Ok((permits, tenant.map(|tenant| tenant.name.clone())))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn keys_are_compared_whole() {
-        assert!(same("secret", "secret"));
-        assert!(!same("secret", "secreT") && !same("secret", "secre") && !same("secret", ""));
-    }
-
-    #[test]
-    fn a_bucket_refills_at_its_rate() {
-        let begun = Instant::now();
-        let mut bucket = Bucket {
-            rate: 2.0,
-            tokens: 2.0,
-            at: begun,
-        };
-        assert!(bucket.take(begun) && bucket.take(begun) && !bucket.take(begun));
-        let later = begun + Duration::from_millis(600);
-        assert!(bucket.take(later) && !bucket.take(later));
-    }
+    Ok((permits, tenant.map(|tenant| tenant.name().to_owned())))
 }

@@ -6,8 +6,10 @@
 //! | [`config`] | [`Limits`] of a gateway and [`AppOptions`] of an app that it serves |
 //! | [`server`] | [`Gateway`]: the listener, its routes, and the graceful shutdown |
 //! | `connections` | connections: HTTP/1.1 and HTTP/2, and those that send nothing |
-//! | `shared`, `guard` | what all requests share; what happens to every request before and after its handler |
-//! | `body`, `call`, `described`, `failure` | bodies and their compression; budget, trace and answer of one request; how it was answered; typed errors as HTTP statuses |
+//! | `shared`, `tenant`, `times` | what all requests share; keys and the limits of who sends them; latencies |
+//! | `guard` | what happens to every request before and after its handler |
+//! | `api` | which API a path belongs to |
+//! | `body`, `call`, `described`, `failure`, `grpc_status` | bodies and their compression; budget, trace and answer of one request; how it was answered; typed errors as statuses of HTTP and gRPC |
 //! | [`tls`], `cors` | connections with TLS; requests of pages of other origins |
 //! | `fields`, `path` | fields of JSON bodies; names in paths |
 //! | `trace` | spans of requests and of what they ask the app |
@@ -20,6 +22,7 @@
 //! | [`overview`], `watch` | rates, power and queues of a running app; the task that follows an app on the bus |
 //! | `dashboard` | `/`: the page and the events that feed it |
 
+mod api;
 mod body;
 mod call;
 pub mod config;
@@ -30,6 +33,7 @@ mod described;
 mod failure;
 mod fields;
 mod grpc;
+mod grpc_status;
 mod guard;
 mod health;
 mod metric_names;
@@ -41,6 +45,8 @@ mod path;
 pub mod server;
 mod shared;
 mod tei;
+mod tenant;
+mod times;
 pub mod tls;
 mod trace;
 mod watch;

@@ -6,7 +6,8 @@ use axum::http::Response;
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 
-use crate::failure::{Api, Failure};
+use crate::api::Api;
+use crate::failure::Failure;
 
 /// The names in the path of a request, percent-decoded.
 pub(crate) struct Path<T>(pub(crate) T);

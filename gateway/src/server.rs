@@ -24,8 +24,9 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
+use crate::api::Api;
 use crate::config::{AppOptions, Limits};
-use crate::failure::{Api, Failure};
+use crate::failure::Failure;
 use crate::guard::Guarded;
 use crate::shared::{Served, Shared};
 use crate::tls::{TlsError, TlsListener, acceptor};
@@ -176,7 +177,7 @@ async fn connect(shared: &Shared, options: AppOptions, bus: BusConfig) -> Result
     let client = Client::new(&bus, app.clone()).beside(options.local.clone());
     let served = shared.add(Served::new(options, client, bus.clone(), watched));
     // A user without the observer's permissions still serves requests; the dashboard stays empty.
-    if let Err(error) = follow(&bus, &app, &served).await {
+    if let Err(error) = follow(&bus, &app, &served.watched, Arc::clone(&served.times)).await {
         tracing::warn!(%error, "the gateway cannot follow the app; the dashboard stays empty");
     }
     Ok(())

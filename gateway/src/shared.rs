@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use kaskade_actors::Client;
 use kaskade_actors::bus::Bus;
-use kaskade_actors::metrics::histogram::Histogram;
 use kaskade_actors::ops::health::Health;
 use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_models::{Datatype, Tensor};
@@ -14,7 +13,8 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::config::{AppOptions, Limits};
 use crate::failure::Failure;
-use crate::guard::Tenant;
+use crate::tenant::Tenant;
+use crate::times::Times;
 use crate::watch::Watched;
 
 /// What all requests share.
@@ -89,30 +89,9 @@ pub(crate) struct Served {
     pub(crate) client: Client,
     pub(crate) bus: Bus,
     pub(crate) watched: Arc<Watched>,
-    pub(crate) times: Times,
+    pub(crate) times: Arc<Times>,
     learned: RwLock<Learned>,
     pub(crate) since: Instant,
-}
-
-/// Histograms of an app's requests, seconds.
-#[derive(Debug)]
-pub(crate) struct Times {
-    /// From the request to the complete answer.
-    pub(crate) request: Histogram,
-    /// From a streamed request to its first token.
-    pub(crate) first_token: Histogram,
-    /// Between two tokens of a streamed answer, its mean.
-    pub(crate) per_token: Histogram,
-}
-
-impl Default for Times {
-    fn default() -> Self {
-        Self {
-            request: Histogram::of_times(),
-            first_token: Histogram::of_times(),
-            per_token: Histogram::of_times(),
-        }
-    }
 }
 
 /// The tensors that answered requests had.
@@ -139,7 +118,7 @@ impl Served {
             client,
             bus,
             watched,
-            times: Times::default(),
+            times: Arc::default(),
             learned: RwLock::default(),
             since: Instant::now(),
         }

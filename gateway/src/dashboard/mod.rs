@@ -11,7 +11,8 @@ use futures::stream;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::failure::{Api, Failure};
+use crate::api::Api;
+use crate::failure::Failure;
 use crate::oip::json_response;
 use crate::path::Path;
 use crate::shared::{Served, Shared};

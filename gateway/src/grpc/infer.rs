@@ -20,9 +20,10 @@ use serde_json::Value;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{named, status};
+use super::named;
 use crate::call::Call;
 use crate::failure::Failure;
+use crate::grpc_status;
 use crate::guard::Permits;
 use crate::oip::infer::{alone, timeout};
 use crate::oip::metadata::of_version;
@@ -38,7 +39,7 @@ pub(super) async fn one(
 ) -> Result<Response<ModelInferResponse>, Status> {
     let (metadata, extensions, asked) = request.into_parts();
     let answered = infer(shared, &metadata.into_headers(), &extensions, asked).await;
-    let (call, reply, answer) = answered.map_err(|failure| status::of(&failure))?;
+    let (call, reply, answer) = answered.map_err(|failure| grpc_status::of(&failure))?;
     let mut response = Response::new(answer);
     let mut described = HeaderMap::new();
     call.describe(&reply, &mut described);

@@ -3,7 +3,6 @@
 
 mod describe;
 mod infer;
-pub(crate) mod status;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,6 +22,7 @@ use tonic::codec::CompressionEncoding;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::failure::Failure;
+use crate::grpc_status;
 use crate::health::{not_live, not_ready};
 use crate::oip::EXTENSIONS;
 use crate::shared::Shared;
@@ -41,27 +41,15 @@ pub(crate) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
     Router::new().route_service(&format!("/{SERVICE}/{{method}}"), service)
 }
 
-/// Whether a path is one of the service's methods.
-pub(crate) fn is_method(path: &str) -> bool {
-    method(path).is_some()
-}
-
-/// Whether a path is a method that answers without a key and without a permit.
-pub(crate) fn is_probe(path: &str) -> bool {
-    matches!(method(path), Some("ServerLive" | "ServerReady"))
-}
-
-fn method(path: &str) -> Option<&str> {
-    path.strip_prefix('/')?.strip_prefix(SERVICE)?.strip_prefix('/')
-}
-
 /// The service.
 struct Service {
     shared: Arc<Shared>,
 }
 
 fn answer<T>(result: Result<T, Failure>) -> Result<Response<T>, Status> {
-    result.map(Response::new).map_err(|failure| status::of(&failure))
+    result
+        .map(Response::new)
+        .map_err(|failure| grpc_status::of(&failure))
 }
 
 /// Returns a version, if the request names one.
@@ -160,19 +148,5 @@ impl GrpcInferenceService for Service {
         request: Request<RepositoryIndexRequest>,
     ) -> Result<Response<RepositoryIndexResponse>, Status> {
         answer(Ok(describe::index(&self.shared, request.into_inner().ready)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn methods_are_told_from_other_paths() {
-        assert!(is_method("/inference.GRPCInferenceService/ModelInfer"));
-        assert!(!is_method("/inference.GRPCInferenceServices/ModelInfer"));
-        assert!(!is_method("/v2/models/app/infer"));
-        assert!(is_probe("/inference.GRPCInferenceService/ServerReady"));
-        assert!(!is_probe("/inference.GRPCInferenceService/ModelReady"));
     }
 }

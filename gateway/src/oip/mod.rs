@@ -15,7 +15,8 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::routing::{get, post};
 use serde_json::{Value, json};
 
-use crate::failure::{Api, Failure};
+use crate::api::Api;
+use crate::failure::Failure;
 use crate::health::{not_live, not_ready};
 use crate::shared::Shared;
 

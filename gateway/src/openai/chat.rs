@@ -14,7 +14,8 @@ use super::choice::{Choice, Usage, fingerprint, unix_seconds};
 use super::completions::{answers, begin};
 use super::sampling::{Common, MAX_TOP};
 use super::sse::{self, Asked, Form, Head};
-use crate::failure::{Api, Failure};
+use crate::api::Api;
+use crate::failure::Failure;
 use crate::oip::json_response;
 use crate::shared::Shared;
 

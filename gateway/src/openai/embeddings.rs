@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 use super::base64;
 use super::choice;
 use super::completions::{Prompts, begin};
-use crate::failure::{Api, Failure};
+use crate::api::Api;
+use crate::failure::Failure;
 use crate::oip::json_response;
 use crate::shared::Shared;
 

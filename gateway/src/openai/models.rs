@@ -8,7 +8,7 @@ use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::choice::unix_seconds;
-use crate::failure::Api;
+use crate::api::Api;
 use crate::oip::json_response;
 use crate::path::Path;
 use crate::shared::{Served, Shared};

@@ -16,9 +16,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::api::Api;
 use crate::body;
 use crate::call::Call;
-use crate::failure::{Api, Failure};
+use crate::failure::Failure;
 use crate::fields::{self, or_default};
 use crate::oip::json_response;
 use crate::openai::embedding;

@@ -11,7 +11,7 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use kaskade_actors::bus::{Bus, BusError};
 use kaskade_actors::metrics::Snapshot as Counters;
-use kaskade_actors::metrics::histogram::Counts as Times;
+use kaskade_actors::metrics::histogram;
 use kaskade_actors::plan::store;
 use kaskade_actors::wire::{
     Beat, EnergyReport, GearShift, IngressState, Message as _, ShiftReport, WatchReport,
@@ -20,7 +20,7 @@ use kaskade_actors::{App, ids, subjects};
 
 use super::{HISTORY, Point, Shift, WINDOW, Watched, Ways, now_ms};
 use crate::overview::Counts;
-use crate::shared::Served;
+use crate::times::Times;
 
 /// Heartbeats of one actor are decoded at most this often; actors send ten per second.
 const DECODE: Duration = Duration::from_millis(500);
@@ -41,11 +41,16 @@ enum News {
     Stats(Message),
 }
 
-/// Subscribes to what an app publishes, and follows it until the bus closes.
+/// Subscribes to what an app publishes, and follows it until the bus closes. `times` are those of the app's requests here.
 ///
 /// # Errors
 /// When a subscription fails.
-pub(crate) async fn follow(bus: &Bus, app: &App, served: &Arc<Served>) -> Result<(), BusError> {
+pub(crate) async fn follow(
+    bus: &Bus,
+    app: &App,
+    watched: &Arc<Watched>,
+    times: Arc<Times>,
+) -> Result<(), BusError> {
     let inbox = bus.client().new_inbox();
     let [_, question, _] = subjects::discovery("STATS", app.name(), &ids::unique_token())?;
     let streams: Vec<BoxStream<'static, News>> = vec![
@@ -73,20 +78,20 @@ pub(crate) async fn follow(bus: &Bus, app: &App, served: &Arc<Served>) -> Result
             .boxed(),
     ];
     let mut news = futures::stream::select_all(streams);
-    tokio::spawn(plans(bus.clone(), app.clone(), Arc::clone(&served.watched)));
-    let (bus, served) = (bus.clone(), Arc::clone(served));
+    tokio::spawn(plans(bus.clone(), app.clone(), Arc::clone(watched)));
+    let (bus, watched) = (bus.clone(), Arc::clone(watched));
     tokio::spawn(async move {
         let mut decoded: HashMap<String, Instant> = HashMap::new();
         let mut second = tokio::time::interval(Duration::from_secs(1));
-        let mut times = Times::default();
+        let mut before = histogram::Counts::default();
         loop {
             tokio::select! {
                 told = news.next() => match told {
-                    Some(told) => take(&served.watched, &mut decoded, &told),
+                    Some(told) => take(&watched, &mut decoded, &told),
                     None => return,
                 },
                 _ = second.tick() => {
-                    times = tick(&served, &times);
+                    before = tick(&watched, &times, &before);
                     let reply = Some(inbox.as_str().into());
                     if let Err(error) = bus.publish(question.clone(), reply, None, Bytes::new()).await {
                         tracing::debug!(%error, "asking the ingresses for their counters failed");
@@ -202,10 +207,9 @@ fn stats(watched: &Watched, payload: &[u8]) {
 }
 
 /// Closes a second: computes the overview, adds a point of history, sends an update. Returns the times until now.
-fn tick(served: &Served, before: &Times) -> Times {
-    let times = served.times.request.read();
-    let last = times.since(before);
-    let watched = &served.watched;
+fn tick(watched: &Watched, times: &Times, before: &histogram::Counts) -> histogram::Counts {
+    let until_now = times.request.read();
+    let last = until_now.since(before);
     let mut state = watched.state();
     let now = state.begun.elapsed();
     let look = state.overview.look(&watched.app, now);
@@ -238,5 +242,5 @@ fn tick(served: &Served, before: &Times) -> Times {
     if state.ways.len() > WINDOW {
         state.ways.pop_front();
     }
-    times
+    until_now
 }

@@ -1,0 +1,67 @@
+//! The APIs that the gateway speaks, told by the paths of requests.
+
+use kaskade_oip::SERVICE;
+
+/// An API, which has its own form of an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Api {
+    /// `{"error": text}`.
+    Oip,
+    /// `{"error": {message, type, param, code}}`.
+    OpenAi,
+    /// `{"error": text, "error_type": text}`.
+    Tei,
+    /// A status of gRPC, in headers.
+    Grpc,
+}
+
+impl Api {
+    /// Returns the API of a path.
+    pub(crate) fn of(path: &str) -> Self {
+        if path.starts_with("/v1/") {
+            Self::OpenAi
+        } else if ["/predict", "/rerank", "/embed", "/info"].contains(&path) {
+            Self::Tei
+        } else if is_method(path) {
+            Self::Grpc
+        } else {
+            Self::Oip
+        }
+    }
+}
+
+/// Whether a path is one of the service's methods.
+fn is_method(path: &str) -> bool {
+    method(path).is_some()
+}
+
+/// Whether a path is a method that answers without a key and without a permit.
+pub(crate) fn is_grpc_probe(path: &str) -> bool {
+    matches!(method(path), Some("ServerLive" | "ServerReady"))
+}
+
+fn method(path: &str) -> Option<&str> {
+    path.strip_prefix('/')?.strip_prefix(SERVICE)?.strip_prefix('/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_path_belongs_to_an_api() {
+        assert_eq!(Api::of("/v2/models/a/infer"), Api::Oip);
+        assert_eq!(Api::of("/v1/chat/completions"), Api::OpenAi);
+        assert_eq!(Api::of("/predict"), Api::Tei);
+        assert_eq!(Api::of("/inference.GRPCInferenceService/ModelInfer"), Api::Grpc);
+    }
+
+    #[test]
+    fn methods_are_told_from_other_paths() {
+        assert!(is_method("/inference.GRPCInferenceService/ModelInfer"));
+        assert!(!is_method("/inference.GRPCInferenceServices/ModelInfer"));
+        assert!(!is_method("/v2/models/app/infer"));
+        assert!(is_grpc_probe("/inference.GRPCInferenceService/ServerReady"));
+        assert!(!is_grpc_probe("/inference.GRPCInferenceService/ModelReady"));
+    }
+}
