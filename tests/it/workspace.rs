@@ -97,3 +97,11 @@ fn a_package_of_unit_tests_has_the_dependencies_of_its_crate() {
     }
     assert!(compared > 3, "{compared}");
 }
+
+/// Files that import each other can only be read together.
+#[test]
+fn files_import_each_other_in_small_circles_of_one_folder_only() {
+    let script = Path::new(ROOT).join("scripts/import-circles.py");
+    let output = Command::new("python3").arg(script).output().unwrap();
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+}
