@@ -9,7 +9,7 @@
 //! | `shared`, `guard` | what all requests share; what happens to every request before and after its handler |
 //! | `body`, `call`, `described`, `failure` | bodies and their compression; budget, trace and answer of one request; how it was answered; typed errors as HTTP statuses |
 //! | [`tls`], `cors` | connections with TLS; requests of pages of other origins |
-//! | `fields`, `path` | fields of JSON bodies; names in paths |
+//! | `fields`, `path`, `header_names` | fields of JSON bodies; names in paths; names of headers |
 //! | `trace` | spans of requests and of what they ask the app |
 //! | `health` | `/health`, `/live`, `/ready`, `/metrics` |
 //! | `oip` | `/v2`: the Open Inference Protocol with the binary tensor extension |
@@ -31,6 +31,7 @@ mod failure;
 mod fields;
 mod grpc;
 mod guard;
+mod header_names;
 mod health;
 mod metric_names;
 mod oip;
