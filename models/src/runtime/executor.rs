@@ -22,7 +22,6 @@ use crate::device::panic_message;
 use crate::runtime::model::{
     Availability, Inputs, Model, ModelError, Outputs, Progress, Reader, Signature, Waker, check_outputs,
 };
-use clocks::CpuClocks;
 use in_flight::InFlight;
 
 /// A model on its own thread. It runs one batch at a time or, if the model is
@@ -63,11 +62,6 @@ pub struct BatchResult {
     pub inputs: Vec<Inputs>,
     /// Wall time of the model's run, microseconds.
     pub run_us: u64,
-    /// CPU time of the model's thread during the run, microseconds. Excludes worker threads that it uses.
-    pub thread_cpu_us: u64,
-    /// CPU time of the whole process during the run, microseconds: includes the model's worker threads and all other
-    /// work of the process.
-    pub process_cpu_us: u64,
 }
 
 /// Why a batch was not accepted. The variants return the batch unchanged.
@@ -370,22 +364,17 @@ fn run_halving(model: &mut dyn Model, batch: &[Inputs]) -> Vec<Result<Outputs, M
 }
 
 fn run(model: &mut dyn Model, batch: Vec<Inputs>) -> BatchResult {
-    let (started, clocks) = (Instant::now(), CpuClocks::now());
+    let started = Instant::now();
     let outputs = if batch.is_empty() {
         Vec::new()
     } else {
         run_halving(model, &batch)
     };
-    let (run_us, cpu) = (
-        started.elapsed().as_micros() as u64,
-        CpuClocks::now().since(clocks),
-    );
+    let run_us = started.elapsed().as_micros() as u64;
     BatchResult {
         outputs,
         inputs: batch,
         run_us,
-        thread_cpu_us: cpu.thread_us,
-        process_cpu_us: cpu.process_us,
     }
 }
 

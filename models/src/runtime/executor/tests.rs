@@ -186,8 +186,8 @@ fn time_is_measured() {
     struct Spin;
     impl Model for Spin {
         fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
-            let clocks = CpuClocks::now();
-            while CpuClocks::now().since(clocks).thread_us < 3_000 {}
+            let used = clocks::thread_us();
+            while clocks::thread_us() - used < 3_000 {}
             batch.iter().cloned().map(Ok).collect()
         }
     }
@@ -196,9 +196,7 @@ fn time_is_measured() {
     executor
         .run(vec![number(0.0)], move |result| send.send(result).unwrap())
         .unwrap();
-    let result = receive.recv().unwrap();
-    assert!(result.thread_cpu_us >= 3_000 && result.run_us >= 3_000);
-    assert!(result.process_cpu_us >= result.thread_cpu_us);
+    assert!(receive.recv().unwrap().run_us >= 3_000);
 }
 
 /// A continuous model whose steps wait until they are released; its reader does not wait for them.
