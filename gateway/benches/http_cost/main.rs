@@ -33,6 +33,10 @@ use kaskade_models::{Inputs, Model, ModelError, Outputs, Tensor};
 
 use apps::{BATCHING, Echo, Trivial, bus, cascade, inline};
 
+/// That of the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Budget of a request.
