@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::http::{Extensions, HeaderMap};
+use axum::http::{Extensions, HeaderMap, HeaderName};
 use kaskade_actors::wire::headers::Trace;
 use kaskade_actors::wire::{InferReply, InferRequest, RequestOptions};
 use kaskade_actors::{Fault, ids};
@@ -13,6 +13,7 @@ use crate::config::Streaming;
 use crate::described::Described;
 use crate::failure::Failure;
 use crate::guard::Permits;
+use crate::header_names;
 use crate::shared::Served;
 use crate::trace::{AskSpan, of_headers};
 use crate::watch::Joules;
@@ -171,12 +172,12 @@ impl Call {
 
 /// Returns the budget that the headers state: `x-kaskade-budget-ms`, or the timeout that OpenAI's clients announce.
 fn budget(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
-    let number = |name: &str| {
+    let number = |name: &HeaderName| {
         headers
             .get(name)
             .map(|value| value.to_str().ok().and_then(|text| text.parse().ok()))
     };
-    if let Some(milliseconds) = number("x-kaskade-budget-ms") {
+    if let Some(milliseconds) = number(&header_names::BUDGET) {
         let seconds = milliseconds
             .map(|value: f64| value / 1e3)
             .filter(|value| *value > 0.0);
@@ -185,16 +186,14 @@ fn budget(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
             Failure::malformed("header x-kaskade-budget-ms must be a number of milliseconds above zero")
         });
     }
-    let announced = ["x-stainless-read-timeout", "x-stainless-timeout"]
-        .into_iter()
-        .find_map(number);
+    let announced = header_names::TIMEOUTS.iter().find_map(number);
     let seconds = announced.flatten().filter(|value: &f64| *value > 0.0);
     Ok(seconds.and_then(|value| Duration::try_from_secs_f64(value).ok()))
 }
 
 /// Returns the deadline of a gRPC call: at most eight digits and a unit.
 fn grpc_timeout(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
-    let Some(value) = headers.get("grpc-timeout") else {
+    let Some(value) = headers.get(&header_names::GRPC_TIMEOUT) else {
         return Ok(None);
     };
     let parse = |text: &str| {
@@ -225,7 +224,7 @@ mod tests {
     fn deadlines_of_grpc_are_read() {
         let of = |value: &'static str| {
             grpc_timeout(&HeaderMap::from_iter([(
-                axum::http::HeaderName::from_static("grpc-timeout"),
+                HeaderName::from_static("grpc-timeout"),
                 axum::http::HeaderValue::from_static(value),
             )]))
         };
@@ -248,7 +247,7 @@ mod tests {
     fn budgets_come_from_headers() {
         let of = |name: &'static str, value: &'static str| {
             budget(&HeaderMap::from_iter([(
-                axum::http::HeaderName::from_static(name),
+                HeaderName::from_static(name),
                 axum::http::HeaderValue::from_static(value),
             )]))
         };

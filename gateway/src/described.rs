@@ -1,11 +1,12 @@
 //! How a request was answered, for the headers and the body of its response.
 
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use kaskade_actors::wire::InferReply;
 use kaskade_policy::remote::price::Cost;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::header_names;
 use crate::watch::Joules;
 
 /// How a request was answered.
@@ -51,7 +52,7 @@ impl<'a> Described<'a> {
 
     /// Sets the headers. A part of a streamed answer does not know all of them.
     pub(crate) fn headers(&self, headers: &mut HeaderMap) {
-        let mut put = |name: &'static str, value: Result<HeaderValue, _>| {
+        let mut put = |name: &'static HeaderName, value: Result<HeaderValue, _>| {
             if let Ok(value) = value
                 && !value.is_empty()
             {
@@ -59,22 +60,22 @@ impl<'a> Described<'a> {
             }
         };
         let text = HeaderValue::from_str;
-        put("x-kaskade-variant", text(&self.reply.variant));
-        put("x-kaskade-stage", text(&self.reply.stage));
-        put("x-kaskade-hops", text(&self.hops));
+        put(&header_names::VARIANT, text(&self.reply.variant));
+        put(&header_names::STAGE, text(&self.reply.stage));
+        put(&header_names::HOPS, text(&self.hops));
         if let Some(confidence) = self.reply.confidence {
-            put("x-kaskade-confidence", text(&confidence.to_string()));
+            put(&header_names::CONFIDENCE, text(&confidence.to_string()));
         }
         if self.reply.degraded {
-            put("x-kaskade-degraded", Ok(HeaderValue::from_static("true")));
+            put(&header_names::DEGRADED, Ok(HeaderValue::from_static("true")));
         }
         if let Some(joules) = &self.joules {
-            put("x-kaskade-joules", text(&joules.joules.to_string()));
-            put("x-kaskade-joules-source", text(&joules.source));
+            put(&header_names::JOULES, text(&joules.joules.to_string()));
+            put(&header_names::JOULES_SOURCE, text(&joules.source));
         }
         if let Some(cost) = self.cost {
-            put("x-kaskade-cost", text(&cost.amount.to_string()));
-            put("x-kaskade-cost-source", text(cost.source.name()));
+            put(&header_names::COST, text(&cost.amount.to_string()));
+            put(&header_names::COST_SOURCE, text(cost.source.name()));
         }
     }
 

@@ -18,6 +18,7 @@ use crate::api::{Api, is_grpc_probe};
 use crate::body::{Coding, compressed};
 use crate::cors;
 use crate::failure::Failure;
+use crate::header_names;
 use crate::shared::Shared;
 use crate::trace::HttpSpan;
 
@@ -141,7 +142,7 @@ impl Guarded {
             "http request"
         );
         if let Ok(id) = HeaderValue::try_from(id) {
-            response.headers_mut().insert("x-request-id", id);
+            response.headers_mut().insert(&header_names::REQUEST_ID, id);
         }
         Ok(match coding {
             Some(coding) => compressed(response, coding, shared.limits.compress_from).await,
@@ -152,7 +153,9 @@ impl Guarded {
 
 /// Returns the client's id of the request, or a new one.
 fn request_id(headers: &HeaderMap) -> String {
-    let given = headers.get("x-request-id").and_then(|id| id.to_str().ok());
+    let given = headers
+        .get(&header_names::REQUEST_ID)
+        .and_then(|id| id.to_str().ok());
     let given = given.filter(|id| check_request_id(id).is_ok());
     given.map_or_else(ids::unique_token, ToOwned::to_owned)
 }

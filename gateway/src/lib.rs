@@ -11,7 +11,7 @@
 //! | `api` | which API a path belongs to |
 //! | `body`, `call`, `described`, `failure`, `grpc_status` | bodies and their compression; budget, trace and answer of one request; how it was answered; typed errors as statuses of HTTP and gRPC |
 //! | [`tls`], `cors` | connections with TLS; requests of pages of other origins |
-//! | `fields`, `path` | fields of JSON bodies; names in paths |
+//! | `fields`, `path`, `header_names` | fields of JSON bodies; names in paths; names of headers |
 //! | `trace` | spans of requests and of what they ask the app |
 //! | `health` | `/health`, `/live`, `/ready`, `/metrics` |
 //! | `oip` | `/v2`: the Open Inference Protocol with the binary tensor extension |
@@ -35,6 +35,7 @@ mod fields;
 mod grpc;
 mod grpc_status;
 mod guard;
+mod header_names;
 mod health;
 mod metric_names;
 mod oip;

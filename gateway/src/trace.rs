@@ -9,6 +9,7 @@ use kaskade_actors::wire::headers::Trace;
 use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_telemetry::{Kind, Span, Value, is_on, record, unix_nanos};
 
+use crate::header_names;
 use crate::watch::Joules;
 
 /// The span of an HTTP request.
@@ -22,7 +23,7 @@ pub(crate) struct HttpSpan {
 
 /// Returns the trace context that a request carries.
 pub(crate) fn of_headers(headers: &HeaderMap) -> Option<Trace> {
-    let trace = headers.get("traceparent")?;
+    let trace = headers.get(&header_names::TRACE_PARENT)?;
     Trace::parse(trace.to_str().ok()?)
 }
 

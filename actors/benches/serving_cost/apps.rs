@@ -17,6 +17,12 @@ pub(crate) const BATCHING: Batching = Batching {
     max_wait_us: 2_000,
 };
 
+/// Whether the models run inline. They take a few microseconds, so they do, unless their own threads are to be measured: then the
+/// variable `KASKADE_BENCH_THREADS` is set.
+pub(crate) fn inline() -> bool {
+    std::env::var_os("KASKADE_BENCH_THREADS").is_none()
+}
+
 /// tanh(x W), arg max; confident for draws below its share.
 pub(crate) struct Trivial {
     weights: Vec<f32>,
@@ -66,6 +72,10 @@ impl Model for Trivial {
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         batch.iter().map(|inputs| self.one(inputs)).collect()
     }
+
+    fn runs_inline(&self) -> bool {
+        inline()
+    }
 }
 
 /// Returns its input, to measure the cost of a hop by size.
@@ -74,6 +84,10 @@ pub(crate) struct Echo;
 impl Model for Echo {
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         batch.iter().map(|inputs| Ok(inputs.clone())).collect()
+    }
+
+    fn runs_inline(&self) -> bool {
+        inline()
     }
 }
 

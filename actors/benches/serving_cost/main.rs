@@ -25,6 +25,10 @@ use kaskade_actors::Service;
 
 use apps::{BATCHING, Echo, Trivial, bus, cascade};
 
+/// That of the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Serves the three apps until a line is read.

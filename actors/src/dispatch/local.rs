@@ -76,18 +76,20 @@ impl LocalReplica {
 /// Replicas of this process by stage.
 #[derive(Default)]
 pub(super) struct LocalReplicas {
-    by_stage: DashMap<String, Vec<LocalReplica>>,
-    by_id: DashMap<String, Vec<LocalReplica>>,
+    by_stage: DashMap<String, Vec<Arc<LocalReplica>>>,
+    by_id: DashMap<String, Vec<Arc<LocalReplica>>>,
     /// Rotates the choice among equally busy replicas.
     turn: AtomicUsize,
 }
 
 impl LocalReplicas {
     pub(super) fn register(&self, stage: &str, replica: LocalReplica) {
+        // Shared, because a clone of a mailbox allocates, and every request takes one.
+        let replica = Arc::new(replica);
         self.by_id
             .entry(replica.id.clone())
             .or_default()
-            .push(replica.clone());
+            .push(Arc::clone(&replica));
         self.by_stage.entry(stage.to_owned()).or_default().push(replica);
     }
 
@@ -115,8 +117,8 @@ impl LocalReplicas {
     }
 
     /// Returns the running replica that a plan places so.
-    pub(super) fn of(&self, placed: &Replica) -> Option<LocalReplica> {
-        let is_it = |local: &&LocalReplica| local.placed.as_deref() == Some(placed);
+    pub(super) fn of(&self, placed: &Replica) -> Option<Arc<LocalReplica>> {
+        let is_it = |local: &&Arc<LocalReplica>| local.placed.as_deref() == Some(placed);
         self.by_stage
             .iter()
             .find_map(|replicas| replicas.iter().find(is_it).cloned())
@@ -127,7 +129,7 @@ impl LocalReplicas {
         &self,
         stage: &str,
         passes: impl Fn(&LocalReplica) -> bool,
-    ) -> Option<LocalReplica> {
+    ) -> Option<Arc<LocalReplica>> {
         let replicas = self.by_stage.get(stage)?;
         let candidates = self.in_turn(&replicas).filter(|replica| passes(replica));
         candidates.min_by_key(|replica| replica.taken()).cloned()
@@ -140,7 +142,7 @@ impl LocalReplicas {
         stage: &str,
         passes: impl Fn(&LocalReplica) -> bool,
         alone: impl FnOnce() -> bool,
-    ) -> Option<LocalReplica> {
+    ) -> Option<Arc<LocalReplica>> {
         let replicas = self.by_stage.get(stage)?;
         let candidates = self.in_turn(&replicas).filter(|replica| passes(replica));
         routing::local_replica(candidates.map(|replica| (replica, replica.load())), alone).cloned()
@@ -149,8 +151,8 @@ impl LocalReplicas {
     /// Returns the replicas, another one first each time.
     fn in_turn<'a>(
         &self,
-        replicas: &'a [LocalReplica],
-    ) -> impl Iterator<Item = &'a LocalReplica> + Clone + use<'a> {
+        replicas: &'a [Arc<LocalReplica>],
+    ) -> impl Iterator<Item = &'a Arc<LocalReplica>> + Clone + use<'a> {
         let first = self.turn.fetch_add(1, Ordering::Relaxed) % replicas.len().max(1);
         let (last, from_first) = replicas.split_at_checked(first).unwrap_or_default();
         from_first.iter().chain(last)
@@ -200,7 +202,7 @@ mod tests {
             let replicas = LocalReplicas::default();
             replicas.register("stage", a.clone());
             replicas.register("stage", b.clone());
-            let choose = || replicas.least_busy("stage", |_| true).unwrap().id;
+            let choose = || replicas.least_busy("stage", |_| true).unwrap().id.clone();
             assert_ne!(choose(), choose(), "equally busy replicas take turns");
             // A running batch counts although no request waits.
             let running = Arc::clone(&a.permits).try_acquire_owned().unwrap();

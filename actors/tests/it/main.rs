@@ -21,6 +21,7 @@ mod ensembles;
 mod foreign;
 mod gears;
 mod health;
+mod inline;
 mod leaving;
 mod local;
 mod pipelines;

@@ -31,7 +31,11 @@ use kaskade_actors::Service;
 use kaskade_gateway::{AppOptions, Gateway, Limits};
 use kaskade_models::{Inputs, Model, ModelError, Outputs, Tensor};
 
-use apps::{BATCHING, Echo, Trivial, bus, cascade};
+use apps::{BATCHING, Echo, Trivial, bus, cascade, inline};
+
+/// That of the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -50,6 +54,10 @@ impl Model for Label {
             ])
         };
         batch.iter().map(|_| answer()).collect()
+    }
+
+    fn runs_inline(&self) -> bool {
+        inline()
     }
 }
 

@@ -3,9 +3,7 @@
 use bytes::Bytes;
 
 use crate::failure::Failure;
-
-/// Length of the JSON at the beginning of a body with binary tensors.
-pub(super) const HEADER_LENGTH: &str = "inference-header-content-length";
+use crate::header_names::HEADER_LENGTH;
 
 /// Splits a body into its JSON and the bytes of its binary tensors.
 ///

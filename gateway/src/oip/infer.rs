@@ -14,7 +14,7 @@ use kaskade_models::{Datatype, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::binary::{self, HEADER_LENGTH};
+use super::binary;
 use super::json_response;
 use super::metadata::of_version;
 use crate::api::Api;
@@ -23,6 +23,7 @@ use crate::call::Call;
 use crate::described::Parameters;
 use crate::failure::Failure;
 use crate::fields::{self, or_default};
+use crate::header_names::HEADER_LENGTH;
 use crate::path::Path;
 use crate::shared::{Served, Shared};
 
@@ -135,7 +136,10 @@ pub(crate) fn alone(app: Arc<Served>, version: &str) -> Result<Arc<Served>, Fail
 async fn infer(shared: &Shared, app: Arc<Served>, request: Request) -> Result<Response<Body>, Failure> {
     let (parts, body) = request.into_parts();
     let body = body::read(&parts.headers, body, &shared.limits).await?;
-    let (asked, mut wanted) = read(&body, parts.headers.get(HEADER_LENGTH).map(HeaderValue::as_bytes))?;
+    let (asked, mut wanted) = read(
+        &body,
+        parts.headers.get(&HEADER_LENGTH).map(HeaderValue::as_bytes),
+    )?;
     let timeout = timeout(&asked.parameters)?.unwrap_or(app.options.default_budget);
     let call = Call::new(app, &parts.headers, &parts.extensions, timeout)?;
     wanted.id.clone_from(&asked.id);
@@ -335,7 +339,7 @@ fn write(call: &Call, reply: &InferReply, wanted: &Wanted) -> Result<Response<Bo
     let mut response = json_response(StatusCode::OK, body);
     if any_binary {
         let headers = response.headers_mut();
-        headers.insert(HEADER_LENGTH, HeaderValue::from(length));
+        headers.insert(&HEADER_LENGTH, HeaderValue::from(length));
         headers.insert(
             header::CONTENT_TYPE,
             HeaderValue::from_static("application/octet-stream"),

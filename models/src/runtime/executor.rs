@@ -2,10 +2,12 @@
 //!
 //! A model blocks for as long as a batch takes, may not be movable between threads once its device is initialised, and
 //! may panic in third-party code. The executor therefore builds, runs and drops the model on one dedicated thread, and
-//! checks every output before it returns it.
+//! checks every output before it returns it. A model that asks for it ([`Model::runs_inline`]) runs on the thread of the
+//! caller instead, for as long as its batches are short.
 
 mod clocks;
 mod in_flight;
+mod inline;
 mod reading;
 
 use std::fmt;
@@ -22,8 +24,8 @@ use crate::device::panic_message;
 use crate::runtime::model::{
     Availability, Inputs, Model, ModelError, Outputs, Progress, Reader, Signature, Waker, check_outputs,
 };
-use clocks::CpuClocks;
 use in_flight::InFlight;
+use inline::{Elsewhere, Inline, Ran};
 
 /// A model on its own thread. It runs one batch at a time or, if the model is
 /// [`Continuous`](crate::runtime::model::Continuous), requests that join and leave between its steps. Dropping it waits
@@ -34,6 +36,8 @@ pub struct Executor {
     /// Takes requests to the reading thread, which passes them on; `None` if the model's own thread reads them.
     reading: Option<Sender<Command>>,
     thread: Option<JoinHandle<()>>,
+    /// Runs batches here, as long as it has the model.
+    inline: Inline,
     busy: Arc<AtomicBool>,
     signature: Signature,
     continuous: bool,
@@ -63,11 +67,6 @@ pub struct BatchResult {
     pub inputs: Vec<Inputs>,
     /// Wall time of the model's run, microseconds.
     pub run_us: u64,
-    /// CPU time of the model's thread during the run, microseconds. Excludes worker threads that it uses.
-    pub thread_cpu_us: u64,
-    /// CPU time of the whole process during the run, microseconds: includes the model's worker threads and all other
-    /// work of the process.
-    pub process_cpu_us: u64,
 }
 
 /// Why a batch was not accepted. The variants return the batch unchanged.
@@ -100,6 +99,8 @@ pub enum SpawnError<E> {
 
 /// Commands to the model's thread.
 enum Command {
+    /// Runs this model from here on.
+    Model(Box<dyn Model>),
     Batch {
         batch: Vec<Inputs>,
         done: Box<dyn FnOnce(BatchResult) + Send>,
@@ -120,6 +121,8 @@ struct Traits {
     waker: Option<Waker>,
     availability: Option<Availability>,
     reader: Option<Reader>,
+    /// The model, if its batches run on the thread of the caller.
+    inline: Option<Box<dyn Model>>,
 }
 
 impl Executor {
@@ -140,14 +143,8 @@ impl Executor {
                 let busy = Arc::clone(&busy);
                 move || match build(model) {
                     Err(error) => drop(report.send(Err(error))),
-                    Ok(mut model) => {
-                        let traits = Traits {
-                            signature: model.signature(),
-                            continuous: model.continuous().is_some(),
-                            waker: model.continuous().and_then(|model| model.waker()),
-                            availability: model.availability(),
-                            reader: model.continuous().and_then(|model| model.reader()),
-                        };
+                    Ok(model) => {
+                        let (traits, model) = traits(model);
                         // The receiver is gone if the process is shutting down.
                         if report.send(Ok(traits)).is_ok() {
                             serve(model, &queue, &busy);
@@ -170,6 +167,7 @@ impl Executor {
             commands: Some(commands),
             reading,
             thread: Some(thread),
+            inline: Inline::new(traits.inline),
             busy,
             signature: traits.signature,
             continuous: traits.continuous,
@@ -223,7 +221,7 @@ impl Executor {
         // A request is cancelled on the same way as it came, so that neither overtakes the other.
         let way = match command {
             Command::Submit { .. } | Command::Cancel(_) => self.reading.as_ref().or(self.commands.as_ref()),
-            Command::Batch { .. } | Command::Listen(_) => self.commands.as_ref(),
+            Command::Batch { .. } | Command::Listen(_) | Command::Model(_) => self.commands.as_ref(),
         };
         let sent = way.is_some_and(|commands| commands.send(command).is_ok());
         self.wake();
@@ -241,6 +239,7 @@ impl Executor {
     pub fn end(&mut self) -> Ending {
         self.commands = None;
         self.reading = None;
+        self.inline.end();
         self.wake();
         Ending(self.thread.take())
     }
@@ -250,8 +249,14 @@ impl Executor {
         self.busy.load(Ordering::Acquire)
     }
 
+    /// Whether batches run on the thread of the caller.
+    pub fn is_inline(&self) -> bool {
+        self.inline.has_model()
+    }
+
     /// Submits a batch and returns at once. `done` runs on the model's thread after the executor is free for the next
-    /// batch; it blocks that thread, so it should only forward the result.
+    /// batch; it blocks that thread, so it should only forward the result. If the model runs inline, the batch has ended and
+    /// `done` was called, on this thread, when this returns.
     ///
     /// # Errors
     /// [`RunError`] with the batch; `done` is then not called.
@@ -266,6 +271,22 @@ impl Executor {
         if self.busy.swap(true, Ordering::AcqRel) {
             return Err(RunError::Busy(batch));
         }
+        let batch = match self.inline.run(batch) {
+            Ok(Ran { result, model }) => {
+                if let Some(model) = model {
+                    tracing::warn!(
+                        run_us = result.run_us,
+                        "the batches of a model that runs inline take long; it gets a thread of its own"
+                    );
+                    // Without a receiver the thread has ended, which the next batch finds out.
+                    let _ = commands.send(Command::Model(model));
+                }
+                self.busy.store(false, Ordering::Release);
+                call_receiver(|| done(result));
+                return Ok(());
+            }
+            Err(batch) => batch,
+        };
         let done = Box::new(done);
         commands.send(Command::Batch { batch, done }).map_err(|returned| {
             self.busy.store(false, Ordering::Release);
@@ -318,6 +339,23 @@ fn build<E>(model: impl FnOnce() -> Result<Box<dyn Model>, E>) -> Result<Box<dyn
     }
 }
 
+/// Returns the traits of a model, and what its thread runs: the model, or a stand-in if it runs on the thread of its caller.
+fn traits(mut model: Box<dyn Model>) -> (Traits, Box<dyn Model>) {
+    let mut traits = Traits {
+        signature: model.signature(),
+        continuous: model.continuous().is_some(),
+        waker: model.continuous().and_then(|model| model.waker()),
+        availability: model.availability(),
+        reader: model.continuous().and_then(|model| model.reader()),
+        inline: None,
+    };
+    if traits.continuous || !model.runs_inline() {
+        return (traits, model);
+    }
+    traits.inline = Some(model);
+    (traits, Box::new(Elsewhere))
+}
+
 fn serve(mut model: Box<dyn Model>, queue: &Receiver<Command>, busy: &AtomicBool) {
     let mut in_flight = InFlight::default();
     while let Some(command) = in_flight.next(queue) {
@@ -327,6 +365,7 @@ fn serve(mut model: Box<dyn Model>, queue: &Receiver<Command>, busy: &AtomicBool
                 busy.store(false, Ordering::Release);
                 call_receiver(|| done(result));
             }
+            Some(Command::Model(handed_over)) => model = handed_over,
             Some(Command::Listen(listener)) => in_flight.listener = Some(listener),
             Some(Command::Submit {
                 number,
@@ -370,22 +409,17 @@ fn run_halving(model: &mut dyn Model, batch: &[Inputs]) -> Vec<Result<Outputs, M
 }
 
 fn run(model: &mut dyn Model, batch: Vec<Inputs>) -> BatchResult {
-    let (started, clocks) = (Instant::now(), CpuClocks::now());
+    let started = Instant::now();
     let outputs = if batch.is_empty() {
         Vec::new()
     } else {
         run_halving(model, &batch)
     };
-    let (run_us, cpu) = (
-        started.elapsed().as_micros() as u64,
-        CpuClocks::now().since(clocks),
-    );
+    let run_us = started.elapsed().as_micros() as u64;
     BatchResult {
         outputs,
         inputs: batch,
         run_us,
-        thread_cpu_us: cpu.thread_us,
-        process_cpu_us: cpu.process_us,
     }
 }
 

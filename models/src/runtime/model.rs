@@ -16,7 +16,8 @@ pub type Outputs = Vec<Tensor>;
 
 /// A model that answers requests, one batch at a time.
 ///
-/// The executor runs it on a dedicated thread, so it may block. It never receives an empty batch.
+/// The executor runs it on a dedicated thread, so it may block, unless it [runs inline](Self::runs_inline). It never receives an
+/// empty batch.
 pub trait Model: Send {
     /// The inputs that a request must have. They are checked before a request is queued, so `run` receives only inputs
     /// that match. An empty signature accepts anything.
@@ -27,6 +28,14 @@ pub trait Model: Send {
     /// Runs one batch and returns one result per request, in the same order. A request that cannot be answered fails
     /// alone.
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>>;
+
+    /// Returns whether batches run on the thread that routes their results, instead of a thread of their own: for a model that
+    /// never waits for anything, and whose batches take less time than a switch between threads, some tens of microseconds.
+    /// Everything else on that thread waits meanwhile, so a model whose batches take longer than 1 ms three times in a row is
+    /// given a thread of its own. A model that batches continuously always has one.
+    fn runs_inline(&self) -> bool {
+        false
+    }
 
     /// Returns the interface for continuous batching, or `None` if the model only runs whole batches.
     fn continuous(&mut self) -> Option<&mut dyn Continuous> {

@@ -204,7 +204,7 @@ impl Dispatcher {
         let local = &self.0.process.local;
         if let Some(replica) = local.instead_of_group(&edge.stage, serves, alone) {
             self.deliver_locally(&replica, request, deadline, trace);
-            return Some(replica.id);
+            return Some(replica.id.clone());
         }
         if let Some(one) = self.replica_past_lost(from, version, edge, request.gear) {
             self.to_replica(version, edge, &one, request, deadline, trace);

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use super::clocks::CpuClocks;
+use super::clocks::thread_us;
 use super::{Command, Listener, Stepped, call_receiver, failed, panicked};
 use crate::device::panic_message;
 use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Progress, check_outputs};
@@ -56,7 +56,7 @@ impl InFlight {
     }
 
     pub(super) fn step(&mut self, model: &mut dyn Model) {
-        let (started, clocks) = (Instant::now(), CpuClocks::now());
+        let (started, used) = (Instant::now(), thread_us());
         let stepped = catch_unwind(AssertUnwindSafe(|| {
             let model = model.continuous()?;
             Some((model.waker().is_some(), model.step()))
@@ -67,7 +67,7 @@ impl InFlight {
             Err(panic) => (false, Err(panic)),
         };
         let run_us = if waits {
-            CpuClocks::now().since(clocks).thread_us
+            thread_us().saturating_sub(used)
         } else {
             started.elapsed().as_micros() as u64
         };

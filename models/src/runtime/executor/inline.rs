@@ -1,0 +1,108 @@
+//! Batches that run on the thread of the caller, because a switch to another thread would take longer than they do.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::{BatchResult, failed, run};
+use crate::runtime::model::{Inputs, Model, ModelError, Outputs};
+
+/// Run time above which a batch should not run on the thread of its caller, microseconds.
+const LONG: u64 = Duration::from_millis(1).as_micros() as u64;
+
+/// Long batches in a row after which the model gets a thread of its own. The system may interrupt a single one.
+const LONG_IN_A_ROW: u32 = 3;
+
+/// A model whose batches run on the thread of the caller, while they are short.
+pub(super) struct Inline(Mutex<State>);
+
+struct State {
+    /// `None` if the model has a thread of its own.
+    model: Option<Box<dyn Model>>,
+    long: LongBatches,
+}
+
+/// Counts the last batches while they are long.
+#[derive(Default)]
+struct LongBatches(u32);
+
+impl LongBatches {
+    /// Counts a batch. Returns whether the model should get a thread of its own.
+    fn add(&mut self, run_us: u64) -> bool {
+        self.0 = if run_us > LONG { self.0 + 1 } else { 0 };
+        self.0 >= LONG_IN_A_ROW
+    }
+}
+
+/// A batch that has run, and the model if it must get a thread of its own from here on.
+pub(super) struct Ran {
+    pub(super) result: BatchResult,
+    pub(super) model: Option<Box<dyn Model>>,
+}
+
+impl Inline {
+    /// Runs batches of this model; of none if the model has a thread of its own.
+    pub(super) fn new(model: Option<Box<dyn Model>>) -> Self {
+        Self(Mutex::new(State {
+            model,
+            long: LongBatches::default(),
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Panics of the model are caught within.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether batches run here.
+    pub(super) fn has_model(&self) -> bool {
+        self.state().model.is_some()
+    }
+
+    /// Runs a batch.
+    ///
+    /// # Errors
+    /// The batch, if the model has a thread of its own.
+    pub(super) fn run(&self, batch: Vec<Inputs>) -> Result<Ran, Vec<Inputs>> {
+        let mut state = self.state();
+        let Some(model) = &mut state.model else {
+            return Err(batch);
+        };
+        let result = run(model.as_mut(), batch);
+        let model = if state.long.add(result.run_us) {
+            state.model.take()
+        } else {
+            None
+        };
+        Ok(Ran { result, model })
+    }
+
+    /// Drops the model.
+    pub(super) fn end(&self) {
+        let model = self.state().model.take();
+        drop(model);
+    }
+}
+
+/// What the thread of a model runs while the model runs on another one. It gets no batches.
+pub(super) struct Elsewhere;
+
+impl Model for Elsewhere {
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let elsewhere = || Err(failed("it runs on the thread of its caller".to_owned()));
+        batch.iter().map(|_| elsewhere()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_long_batches_in_a_row_count() {
+        let mut long = LongBatches::default();
+        for run_us in [LONG + 1, LONG + 1, LONG, LONG + 1, 0, u64::MAX, LONG + 1] {
+            assert!(!long.add(run_us), "{run_us}");
+        }
+        assert!(long.add(LONG + 1));
+    }
+}
