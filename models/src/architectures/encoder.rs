@@ -380,33 +380,34 @@ impl<O: Ops> Block<O> {
         sequences: &[&[bool]],
         bias: Option<&Bias<'_, O::Matrix>>,
     ) -> O::Matrix {
-        if self.norms_first {
-            let normalised = self.attention_norm.as_ref().map(|norm| ops.normalise(x, norm));
-            let mut attended = self.attend(ops, normalised.as_ref().unwrap_or(x), sequences, bias);
-            ops.add(&mut attended, x);
-            let mut fed = self.feed_forward(ops, &ops.normalise(&attended, &self.feed_forward_norm));
-            ops.add(&mut fed, &attended);
-            return fed;
-        }
-        let mut attended = self.attend(ops, x, sequences, bias);
-        ops.add(&mut attended, x);
-        let x = match &self.attention_norm {
+        let [before, after] = match &self.attention_norm {
+            Some(norm) if self.norms_first => [Some(norm), None],
+            norm => [None, norm.as_ref()],
+        };
+        let attended = self.attend(ops, x, before, sequences, bias);
+        let x = match after {
             Some(norm) => ops.normalise(&attended, norm),
             None => attended,
         };
-        let mut fed = self.feed_forward(ops, &x);
-        ops.add(&mut fed, &x);
-        ops.normalise(&fed, &self.feed_forward_norm)
+        if self.norms_first {
+            return self.feed_forward(ops, &x, Some(&self.feed_forward_norm));
+        }
+        ops.normalise(&self.feed_forward(ops, &x, None), &self.feed_forward_norm)
     }
 
+    /// Computes the attention of the rows, normalised if there is a norm, and adds the rows.
     fn attend(
         &self,
         ops: &O,
         x: &O::Matrix,
+        norm: Option<&O::Norm>,
         sequences: &[&[bool]],
         bias: Option<&Bias<'_, O::Matrix>>,
     ) -> O::Matrix {
-        let mut projected = ops.multiply(x, &self.projections);
+        let mut projected = match norm {
+            Some(norm) => ops.multiply_normalised(x, norm, &self.projections),
+            None => ops.multiply(x, &self.projections),
+        };
         if let Some(rotary) = &self.rotary {
             let positions: Vec<usize> = sequences.iter().flat_map(|mask| 0..mask.len()).collect();
             // Queries and keys are the first two thirds of a row.
@@ -438,18 +439,26 @@ impl<O: Ops> Block<O> {
             },
         };
         let attended = ops.attend_sequences(&projected, sequences, &attention);
+        let Some([factors, _]) = &self.scales else {
+            return ops.multiply_and_add(&attended, &self.output, x);
+        };
         let mut attended = ops.multiply(&attended, &self.output);
-        if let Some([factors, _]) = &self.scales {
-            ops.scale(&mut attended, factors);
-        }
+        ops.scale(&mut attended, factors);
+        ops.add(&mut attended, x);
         attended
     }
 
-    fn feed_forward(&self, ops: &O, x: &O::Matrix) -> O::Matrix {
-        let mut fed = ops.feed_forward(x, [&self.up, &self.down], self.activation, self.gated);
-        if let Some([_, factors]) = &self.scales {
-            ops.scale(&mut fed, factors);
-        }
+    /// Computes the feed-forward layer of the rows, normalised if there is a norm, and adds the rows.
+    fn feed_forward(&self, ops: &O, x: &O::Matrix, norm: Option<&O::Norm>) -> O::Matrix {
+        let layers = [&self.up, &self.down];
+        let Some([_, factors]) = &self.scales else {
+            return ops.feed_forward_residual(x, norm, layers, self.activation, self.gated);
+        };
+        let normalised = norm.map(|norm| ops.normalise(x, norm));
+        let x_or_normalised = normalised.as_ref().unwrap_or(x);
+        let mut fed = ops.feed_forward(x_or_normalised, layers, self.activation, self.gated);
+        ops.scale(&mut fed, factors);
+        ops.add(&mut fed, x);
         fed
     }
 }

@@ -7,7 +7,8 @@ use rayon::prelude::*;
 
 use super::activation::{Activate, Gate};
 use super::attention;
-use super::feed_forward;
+use super::feed_forward::{self, Residual};
+use super::fused;
 use super::gemm::{gemm, gemm_into};
 use super::packed::PreparedWeight;
 use super::rows::Rows;
@@ -116,11 +117,8 @@ impl Ops for Cpu {
 
     fn normalise(&self, rows: &Rows, norm: &CpuNorm) -> Rows {
         let mut out = rows.clone();
-        let arch = Arch::new();
         let many = (CHUNK / rows.width.max(1)).max(1) * rows.width.max(1);
-        for_each_chunk(&mut out.values, many, |rows| {
-            arch.dispatch(Normalise { rows, norm });
-        });
+        for_each_chunk(&mut out.values, many, |rows| norm.apply(rows));
         out
     }
 
@@ -231,8 +229,38 @@ impl Ops for Cpu {
         activation: Activation,
         gated: bool,
     ) -> Rows {
-        feed_forward::feed_forward(rows, [up, down], activation, gated).unwrap_or_else(|| {
+        feed_forward::feed_forward(rows, None, [up, down], (activation, gated)).unwrap_or_else(|| {
             self.multiply(&self.activate(self.multiply(rows, up), activation, gated), down)
+        })
+    }
+
+    fn multiply_normalised(&self, rows: &Rows, norm: &CpuNorm, linear: &PackedLinear) -> Rows {
+        fused::multiply(rows, Some(norm), linear, None)
+            .unwrap_or_else(|| self.multiply(&self.normalise(rows, norm), linear))
+    }
+
+    fn multiply_and_add(&self, rows: &Rows, linear: &PackedLinear, residual: &Rows) -> Rows {
+        fused::multiply(rows, None, linear, Some(residual)).unwrap_or_else(|| {
+            let mut out = self.multiply(rows, linear);
+            self.add(&mut out, residual);
+            out
+        })
+    }
+
+    fn feed_forward_residual(
+        &self,
+        rows: &Rows,
+        norm: Option<&CpuNorm>,
+        layers: [&PackedLinear; 2],
+        activation: Activation,
+        gated: bool,
+    ) -> Rows {
+        let residual = Residual { norm };
+        feed_forward::feed_forward(rows, Some(&residual), layers, (activation, gated)).unwrap_or_else(|| {
+            let normalised = norm.map(|norm| self.normalise(rows, norm));
+            let mut out = self.feed_forward(normalised.as_ref().unwrap_or(rows), layers, activation, gated);
+            self.add(&mut out, rows);
+            out
         })
     }
 
@@ -326,7 +354,8 @@ fn for_each_chunk(values: &mut [f32], size: usize, compute: impl Fn(&mut [f32]) 
     }
 }
 
-fn sum_into(rows: &mut [f32], other: &[f32]) {
+/// Adds `other` to `rows`.
+pub(super) fn sum_into(rows: &mut [f32], other: &[f32]) {
     for (value, other) in rows.iter_mut().zip(other) {
         *value += other;
     }
@@ -368,11 +397,12 @@ impl WithSimd for Normalise<'_> {
             };
             let variance = sum_of(row, |value| (value - mean) * (value - mean)) / width as f32;
             let factor = 1.0 / (variance + epsilon).sqrt();
-            for (value, gamma) in row.iter_mut().zip(gamma) {
-                *value = (*value - mean) * factor * gamma;
-            }
-            for (value, beta) in row.iter_mut().zip(beta.iter().flatten()) {
-                *value += beta;
+            let weighted = row.iter_mut().zip(gamma);
+            match beta {
+                Some(beta) => weighted.zip(beta).for_each(|((value, gamma), beta)| {
+                    *value = (*value - mean) * factor * gamma + beta;
+                }),
+                None => weighted.for_each(|(value, gamma)| *value = *value * factor * gamma),
             }
         }
     }
@@ -393,6 +423,13 @@ fn sum_of(values: &[f32], of: impl Fn(f32) -> f32) -> f32 {
         }
     }
     sums.iter().sum::<f32>() + rest.iter().map(|value| of(*value)).sum::<f32>()
+}
+
+impl CpuNorm {
+    /// Normalises rows in place, on this thread.
+    pub(super) fn apply(&self, rows: &mut [f32]) {
+        Arch::new().dispatch(Normalise { rows, norm: self });
+    }
 }
 
 impl PackedLinear {

@@ -3,52 +3,77 @@
 //! A task computes all three for its rows, so that the hidden rows, which are several times as wide as the others, stay
 //! in its core's cache, and the tasks meet once instead of three times.
 
+use std::cell::Cell;
+
 use pulp::Arch;
 use rayon::prelude::*;
 
 use super::Activation;
 use super::activation::{Activate, Gate};
-use super::cpu::PackedLinear;
+use super::cpu::{CpuNorm, PackedLinear, sum_into};
+use super::fused::with_normalised;
 use super::gemm::{FEW, is_small, rows_per_task};
 use super::rows::Rows;
 
-/// Computes `down(activation(up(rows)))`; see [`Ops::feed_forward`](super::Ops::feed_forward). The bits are those of the
-/// three operations. `None` for few rows, whose products are better split by columns.
+thread_local! {
+    /// The hidden rows of a task; a new vector would be zeroed each time.
+    static HIDDEN: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+}
+
+/// A feed-forward layer that is added to its input.
+pub(super) struct Residual<'a> {
+    /// Norm of the rows before the layer.
+    pub(super) norm: Option<&'a CpuNorm>,
+}
+
+/// Computes `down(activation(up(rows)))`; see [`Ops::feed_forward`](super::Ops::feed_forward), and with a residual
+/// [`Ops::feed_forward_residual`](super::Ops::feed_forward_residual). The bits are those of the single operations. `None`
+/// for few rows, whose products are better split by columns.
 pub(super) fn feed_forward(
     rows: &Rows,
+    residual: Option<&Residual<'_>>,
     [up, down]: [&PackedLinear; 2],
-    activation: Activation,
-    gated: bool,
+    (activation, gated): (Activation, bool),
 ) -> Option<Rows> {
     let count = rows.values.len().checked_div(up.inputs)?;
     let width = if gated { up.outputs / 2 } else { up.outputs };
-    if count < FEW || is_small(rows.values.len().saturating_mul(up.outputs)) || width != down.inputs {
+    let few = count < FEW || is_small(rows.values.len().saturating_mul(up.outputs));
+    if few || width != down.inputs || residual.is_some() && down.outputs != up.inputs {
         return None;
     }
+    let norm = residual.and_then(|residual| residual.norm);
     let mut out = vec![0.0; count * down.outputs];
     let (arch, each) = (Arch::new(), rows_per_task(count));
     out.par_chunks_mut(each * down.outputs)
         .zip(rows.values.par_chunks(each * up.inputs))
         .for_each(|(out, rows)| {
             let count = rows.len() / up.inputs;
-            let mut hidden = vec![0.0; count * up.outputs];
-            up.multiply_into(&mut hidden, rows);
+            let mut memory = HIDDEN.take();
+            if memory.len() < count * up.outputs {
+                memory.resize(count * up.outputs, 0.0);
+            }
+            let hidden = memory.get_mut(..count * up.outputs).unwrap_or_default();
+            with_normalised(rows, norm, |rows| up.multiply_into(hidden, rows));
             if gated {
                 let mut gate = vec![0.0; count * width];
                 arch.dispatch(Gate {
-                    rows: &hidden,
+                    rows: hidden,
                     out: &mut gate,
                     activation,
                     width,
                 });
-                hidden = gate;
+                down.multiply_into(out, &gate);
             } else {
                 arch.dispatch(Activate {
-                    values: &mut hidden,
+                    values: &mut *hidden,
                     activation,
                 });
+                down.multiply_into(out, hidden);
             }
-            down.multiply_into(out, &hidden);
+            HIDDEN.set(memory);
+            if residual.is_some() {
+                sum_into(out, rows);
+            }
         });
     Some(Rows {
         values: out,
@@ -89,8 +114,19 @@ mod tests {
                     let expected = Cpu.multiply(&activated, &down);
                     let actual = Cpu.feed_forward(&rows, [&up, &down], Activation::Gelu, gated);
                     assert_eq!(actual, expected, "{kind}, {gated}, {count} rows");
-                    let fused = feed_forward(&rows, [&up, &down], Activation::Gelu, gated);
+                    let form = (Activation::Gelu, gated);
+                    let fused = feed_forward(&rows, None, [&up, &down], form);
                     assert_eq!(fused.is_some(), is_fused, "{count} rows");
+
+                    let norm = Cpu.norm(numbers(inputs, 7), Some(numbers(inputs, 8)), 1e-5);
+                    for norm in [None, Some(&norm)] {
+                        let normalised = norm.map(|norm| Cpu.normalise(&rows, norm));
+                        let normalised = normalised.as_ref().unwrap_or(&rows);
+                        let mut expected = Cpu.feed_forward(normalised, [&up, &down], form.0, gated);
+                        Cpu.add(&mut expected, &rows);
+                        let actual = Cpu.feed_forward_residual(&rows, norm, [&up, &down], form.0, gated);
+                        assert_eq!(actual, expected, "{kind}, {gated}, {count} rows");
+                    }
                 }
             }
         }

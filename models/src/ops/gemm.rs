@@ -6,6 +6,8 @@
 //! has the same bits in any batch, and recomputed keys and values equal the discarded ones. Products with quantised
 //! matrices are in [`quantised`](super::quantised).
 
+mod interleave;
+
 use std::cell::Cell;
 
 use pulp::bytemuck::cast_slice;
@@ -16,6 +18,8 @@ use super::layout::{Bf16, F16, Layout, Single, convert};
 use super::packed::{PANEL, Panels};
 use super::quantised;
 use crate::precision::WeightType;
+use interleave::interleave_into;
+pub(super) use interleave::interleaved;
 
 /// Rows of a panel that are converted to f32 together, where that pays: 16 kilobytes, which stay in the first cache.
 const CONVERTED: usize = 128;
@@ -201,19 +205,9 @@ impl Gemm<'_> {
     fn groups<S: Simd, L: Layout, const VECTORS: usize, const MOST: usize>(mut self, simd: S) {
         let mut groups = Vec::new();
         let (mut rest, mut scratch) = (self.rows, std::mem::take(&mut self.scratch));
-        while !rest.is_empty() {
-            let size = match rest.len() / self.inputs {
-                12.. if MOST >= 12 => 12,
-                8.. if MOST >= 8 => 8,
-                // Two equal groups instead of six and a remainder.
-                7 | 8 => 4,
-                6.. if MOST >= 6 => 6,
-                4.. if MOST >= 4 => 4,
-                3.. if MOST >= 3 => 3,
-                2.. if MOST >= 2 => 2,
-                0 => break,
-                _ => 1,
-            };
+        while let count @ 1.. = rest.len() / self.inputs.max(1) {
+            // Equal groups: a group of one row behind full ones would wait for its sums more than it computes.
+            let size = count.div_ceil(count.div_ceil(MOST));
             let (group, left) = rest.split_at(size * self.inputs);
             let Some((interleaved, unused)) = scratch.split_at_mut_checked(group.len()) else {
                 return;
@@ -258,12 +252,17 @@ impl Gemm<'_> {
                             .get(begin * size..(begin + count) * size)
                             .unwrap_or_default();
                         match size {
-                            12 => self.kernel::<S, L, VECTORS, 12>(simd, part, group, row),
-                            8 => self.kernel::<S, L, VECTORS, 8>(simd, part, group, row),
-                            6 => self.kernel::<S, L, VECTORS, 6>(simd, part, group, row),
-                            4 => self.kernel::<S, L, VECTORS, 4>(simd, part, group, row),
-                            3 => self.kernel::<S, L, VECTORS, 3>(simd, part, group, row),
-                            2 => self.kernel::<S, L, VECTORS, 2>(simd, part, group, row),
+                            12 if MOST >= 12 => self.kernel::<S, L, VECTORS, 12>(simd, part, group, row),
+                            11 if MOST >= 11 => self.kernel::<S, L, VECTORS, 11>(simd, part, group, row),
+                            10 if MOST >= 10 => self.kernel::<S, L, VECTORS, 10>(simd, part, group, row),
+                            9 if MOST >= 9 => self.kernel::<S, L, VECTORS, 9>(simd, part, group, row),
+                            8 if MOST >= 8 => self.kernel::<S, L, VECTORS, 8>(simd, part, group, row),
+                            7 if MOST >= 7 => self.kernel::<S, L, VECTORS, 7>(simd, part, group, row),
+                            6 if MOST >= 6 => self.kernel::<S, L, VECTORS, 6>(simd, part, group, row),
+                            5 if MOST >= 5 => self.kernel::<S, L, VECTORS, 5>(simd, part, group, row),
+                            4 if MOST >= 4 => self.kernel::<S, L, VECTORS, 4>(simd, part, group, row),
+                            3 if MOST >= 3 => self.kernel::<S, L, VECTORS, 3>(simd, part, group, row),
+                            2 if MOST >= 2 => self.kernel::<S, L, VECTORS, 2>(simd, part, group, row),
                             _ => self.kernel::<S, L, VECTORS, 1>(simd, part, group, row),
                         }
                         row += size;
@@ -406,80 +405,6 @@ pub(super) fn add_bias(out: &mut [f32], sums: &[f32; PANEL], bias: &[f32], first
     }
     if let (Some(out), Some(line)) = (out.get_mut(first..first + columns), line.get(..columns)) {
         out.copy_from_slice(line);
-    }
-}
-
-/// Interleaves rows to `[inputs, rows]`, so that the kernel reads them in order.
-pub(super) fn interleaved<T: Copy + Default>(rows: &[T], inputs: usize) -> Vec<T> {
-    let mut out = vec![T::default(); rows.len()];
-    interleave_into(&mut out, rows, inputs);
-    out
-}
-
-/// Writes what [`interleaved`] returns to a slice of as many elements.
-fn interleave_into<T: Copy>(out: &mut [T], rows: &[T], inputs: usize) {
-    match rows.len() / inputs.max(1) {
-        12 => interleave_squares::<T, 12>(rows, inputs, out),
-        8 => interleave_squares::<T, 8>(rows, inputs, out),
-        6 => interleave::<T, 6>(rows, inputs, out),
-        4 => interleave_squares::<T, 4>(rows, inputs, out),
-        3 => interleave::<T, 3>(rows, inputs, out),
-        2 => interleave::<T, 2>(rows, inputs, out),
-        _ => out.copy_from_slice(rows),
-    }
-}
-
-/// Interleaves by blocks of a cache line, with the number of rows known to the compiler.
-fn interleave<T: Copy, const ROWS: usize>(rows: &[T], inputs: usize, out: &mut [T]) {
-    let (columns, _) = out.as_chunks_mut::<ROWS>();
-    for (block, columns) in columns.chunks_mut(16).enumerate() {
-        let from = block * 16;
-        for (index, row) in rows.chunks_exact(inputs).enumerate() {
-            let part = row.get(from..from + columns.len()).unwrap_or_default();
-            for (column, value) in columns.iter_mut().zip(part) {
-                if let Some(slot) = column.get_mut(index) {
-                    *slot = *value;
-                }
-            }
-        }
-    }
-}
-
-/// Interleaves a multiple of four rows: squares of four by four are transposed in registers.
-fn interleave_squares<T: Copy, const ROWS: usize>(rows: &[T], inputs: usize, out: &mut [T]) {
-    let (columns, _) = out.as_chunks_mut::<ROWS>();
-    for (index, four) in rows.chunks_exact(4 * inputs).enumerate() {
-        let mut rows = four.chunks_exact(inputs).map(|row| row.as_chunks::<4>().0);
-        let (Some(a), Some(b), Some(c), Some(d)) = (rows.next(), rows.next(), rows.next(), rows.next())
-        else {
-            return;
-        };
-        let squares = a.iter().zip(b).zip(c).zip(d);
-        for ((((a, b), c), d), columns) in squares.zip(columns.as_chunks_mut::<4>().0) {
-            let ([a0, a1, a2, a3], [b0, b1, b2, b3]) = (*a, *b);
-            let ([c0, c1, c2, c3], [d0, d1, d2, d3]) = (*c, *d);
-            let transposed = [
-                [a0, b0, c0, d0],
-                [a1, b1, c1, d1],
-                [a2, b2, c2, d2],
-                [a3, b3, c3, d3],
-            ];
-            for (column, values) in columns.iter_mut().zip(transposed) {
-                let (squares, _) = column.as_chunks_mut::<4>();
-                if let Some(square) = squares.get_mut(index) {
-                    *square = values;
-                }
-            }
-        }
-        let whole = inputs / 4 * 4;
-        for (row, values) in four.chunks_exact(inputs).enumerate() {
-            let rest = values.iter().zip(columns.iter_mut()).skip(whole);
-            for (value, column) in rest {
-                if let Some(slot) = column.get_mut(4 * index + row) {
-                    *slot = *value;
-                }
-            }
-        }
     }
 }
 

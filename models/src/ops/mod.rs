@@ -14,6 +14,7 @@ pub mod cpu;
 pub(crate) mod elementwise;
 mod encoder_attention;
 mod feed_forward;
+mod fused;
 mod gemm;
 mod layout;
 #[cfg(test)]
@@ -334,6 +335,43 @@ pub trait Ops: Send + Sync + 'static {
         gated: bool,
     ) -> Self::Matrix {
         self.multiply(&self.activate(self.multiply(rows, up), activation, gated), down)
+    }
+
+    /// Applies a linear layer to the normalised rows.
+    fn multiply_normalised(
+        &self,
+        rows: &Self::Matrix,
+        norm: &Self::Norm,
+        linear: &Self::Linear,
+    ) -> Self::Matrix {
+        self.multiply(&self.normalise(rows, norm), linear)
+    }
+
+    /// Applies a linear layer and adds `residual`, of the shape of the result.
+    fn multiply_and_add(
+        &self,
+        rows: &Self::Matrix,
+        linear: &Self::Linear,
+        residual: &Self::Matrix,
+    ) -> Self::Matrix {
+        let mut out = self.multiply(rows, linear);
+        self.add(&mut out, residual);
+        out
+    }
+
+    /// Applies [`Ops::feed_forward`] to the rows, normalised if there is a norm, and adds the rows.
+    fn feed_forward_residual(
+        &self,
+        rows: &Self::Matrix,
+        norm: Option<&Self::Norm>,
+        layers: [&Self::Linear; 2],
+        activation: Activation,
+        gated: bool,
+    ) -> Self::Matrix {
+        let normalised = norm.map(|norm| self.normalise(rows, norm));
+        let mut out = self.feed_forward(normalised.as_ref().unwrap_or(rows), layers, activation, gated);
+        self.add(&mut out, rows);
+        out
     }
 
     /// Applies the rotary embedding to the first `heads` heads of every row, by its position.

@@ -54,7 +54,7 @@ fn products_match_a_plain_sum() {
 #[test]
 fn rows_are_interleaved_column_by_column() {
     for inputs in [1, 3, 4, 7, 18, 33] {
-        for count in [1, 2, 3, 4, 6, 8, 12] {
+        for count in 1..=12 {
             let rows: Vec<usize> = (0..count * inputs).collect();
             let expected: Vec<usize> = (0..count * inputs)
                 .map(|place| place % count * inputs + place / count)
