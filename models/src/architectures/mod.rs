@@ -38,3 +38,5 @@ mod family_tests;
 mod slice_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod usage_tests;

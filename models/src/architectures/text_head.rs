@@ -10,6 +10,7 @@ use crate::runtime::batch::{BatchResults, device_failed, rows};
 use crate::runtime::loaded::Task;
 use crate::runtime::model::ModelError;
 use crate::runtime::tensor::Tensor;
+use crate::runtime::usage::usage;
 use crate::tasks::answer_span::span_outputs;
 use crate::tasks::classification::Classifier;
 use crate::tasks::embedding::{Pooling, normalised, pooled};
@@ -222,11 +223,32 @@ impl<O: Ops> Head<O> {
     /// Returns the outputs of requests. The rows of `states` are tokens, `width` wide and grouped by sequence; `requests`
     /// are the sequences of each request, `masks` which of their tokens are visible.
     ///
-    /// A token classifier answers for the visible tokens.
+    /// A token classifier answers for the visible tokens. The last output is the [`usage`].
     ///
     /// # Errors
     /// [`ModelError::Failed`] with the message of the device.
     pub(super) fn outputs(
+        &self,
+        ops: &O,
+        states: &O::Matrix,
+        width: usize,
+        masks: &[&[bool]],
+        requests: &[Vec<KnownText<'_>>],
+    ) -> Result<BatchResults, ModelError> {
+        let mut results = self.answers(ops, states, width, masks, requests)?;
+        let mut masks = masks.iter();
+        for (result, sequences) in results.iter_mut().zip(requests) {
+            let masks = masks.by_ref().take(sequences.len());
+            let visible = masks.flat_map(|mask| mask.iter()).filter(|visible| **visible);
+            let visible = visible.count();
+            if let Ok(outputs) = result {
+                outputs.push(usage(visible, 0)?);
+            }
+        }
+        Ok(results)
+    }
+
+    fn answers(
         &self,
         ops: &O,
         states: &O::Matrix,
