@@ -20,8 +20,12 @@ pub(super) struct EncoderConfig {
     pub width: usize,
     /// Number of blocks.
     pub blocks: usize,
-    /// Number of attention heads; divides the width.
+    /// Number of attention heads; divides the width of the attention.
     pub heads: usize,
+    /// Size of all queries of a token, as of all keys and all values; that of its vector unless the checkpoint says otherwise.
+    pub attention_width: usize,
+    /// Factor of the attention's scores; by default the inverse root of a head's size.
+    pub attention_scale: Option<f32>,
     /// Size of the feed-forward layer.
     pub intermediate_size: usize,
     /// Activation of the feed-forward layer.
@@ -34,6 +38,8 @@ pub(super) struct EncoderConfig {
     pub norms_first: bool,
     /// Whether the norms have a bias.
     pub norm_bias: bool,
+    /// Whether the norms divide by the root mean square, without a mean and a bias.
+    pub rms: bool,
     /// Whether the query, key and value projections have a bias.
     pub projection_bias: bool,
     /// Whether the key projection, which is a layer of its own, has a bias if the others do.
@@ -186,12 +192,15 @@ impl EncoderConfig {
             width,
             blocks: config.size(blocks)?,
             heads,
+            attention_width: width,
+            attention_scale: None,
             intermediate_size: config.size(intermediate_size)?,
             activation,
             gated: false,
             epsilon: 1e-12,
             norms_first: false,
             norm_bias: true,
+            rms: false,
             projection_bias: true,
             key_bias: true,
             output_bias: true,
@@ -248,12 +257,13 @@ impl EncoderConfig {
         distances: Option<&Distances<O>>,
     ) -> Result<Block<O>, LoadError> {
         let (width, intermediate_size) = (self.width, self.intermediate_size);
+        let attention_width = self.attention_width;
         let at = |name: &str| format!("{}.{name}", form.prefix);
         let distances = distances
             .map(|form| self.take_distances(layers, form, names, &at))
             .transpose()?;
         let prefixes: Vec<String> = names.projections.iter().map(|part| at(part)).collect();
-        let each = 3 * width / prefixes.len().max(1);
+        let each = 3 * attention_width / prefixes.len().max(1);
         let biased: Vec<bool> = (0..prefixes.len())
             .map(|part| self.projection_bias && (part != 1 || self.key_bias))
             .collect();
@@ -279,7 +289,9 @@ impl EncoderConfig {
         });
         Ok(Block {
             heads: self.heads,
-            scale: 1.0 / ((width / self.heads * summands) as f32).sqrt(),
+            scale: self
+                .attention_scale
+                .unwrap_or_else(|| 1.0 / ((attention_width / self.heads * summands) as f32).sqrt()),
             window: form.window,
             rotary: form.rotary.clone(),
             distances,
@@ -287,7 +299,7 @@ impl EncoderConfig {
                 Some(parts) => layers.by_head(&prefixes.concat(), &parts.map(&at), width, self.heads)?,
                 None => layers.concatenated_with(&prefixes, width, each, &biased)?,
             },
-            output: layers.linear_with(&at(names.output), width, width, self.output_bias)?,
+            output: layers.linear_with(&at(names.output), attention_width, width, self.output_bias)?,
             attention_norm,
             up: layers.concatenated(&ups, width, up / ups.len().max(1), self.feed_forward_bias)?,
             activation: self.activation,
@@ -308,6 +320,10 @@ impl EncoderConfig {
         layers: &mut Layers<'_, O>,
         prefix: &str,
     ) -> Result<O::Norm, LoadError> {
+        if self.rms {
+            let gamma = layers.weights.take(&format!("{prefix}.weight"), &[self.width])?;
+            return Ok(layers.ops.norm(gamma, None, self.epsilon as f32));
+        }
         layers.layer_norm_with(prefix, self.width, self.epsilon, self.norm_bias)
     }
 

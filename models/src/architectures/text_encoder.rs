@@ -18,7 +18,7 @@ use super::encoder::{Bias, Block, Distances};
 use super::layers::Layers;
 use super::text::{TextReader, Texts, Tokens};
 use super::text_beside::TextBeside;
-use super::text_form::{Embeddings, PositionScheme, Projection, TextForm};
+use super::text_form::{Embeddings, MaskDropout, PositionScheme, Projection, TextForm};
 use super::text_head::{Head, HeadKind, KnownText, TextTask};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::decoder::t5::bucket;
@@ -102,8 +102,10 @@ struct InputStage<O: Ops> {
     constant: Table,
     scheme: PositionScheme,
     width: usize,
+    scale: f32,
+    dropout: Option<MaskDropout>,
     before_norm: Option<O::Linear>,
-    norm: O::Norm,
+    norm: Option<O::Norm>,
     after_norm: Option<O::Linear>,
 }
 
@@ -371,6 +373,8 @@ impl<O: Ops> InputStage<O> {
             scheme,
             types,
             constant,
+            scale,
+            dropout,
             norm,
             projection,
         } = &form.embeddings;
@@ -391,6 +395,7 @@ impl<O: Ops> InputStage<O> {
             None => {}
         }
         let (epsilon, bias) = (form.encoder.epsilon, form.encoder.norm_bias);
+        let norm = norm.map(|norm| layers.layer_norm_with(&names.at(norm), normalised, epsilon, bias));
         Ok(Self {
             reader,
             words,
@@ -400,7 +405,9 @@ impl<O: Ops> InputStage<O> {
             scheme: *scheme,
             width: *width,
             before_norm,
-            norm: layers.layer_norm_with(&names.at(norm), normalised, epsilon, bias)?,
+            scale: *scale,
+            dropout: *dropout,
+            norm: norm.transpose()?,
             after_norm,
         })
     }
@@ -410,6 +417,7 @@ impl<O: Ops> InputStage<O> {
         let mut values = Vec::new();
         for tokens in sequences.iter().filter_map(|sequence| sequence.tokens()) {
             let mut counted = 0;
+            let factor = self.scale * self.dropout.map_or(1.0, |dropout| dropout.factor(tokens));
             for (index, (word, kind)) in tokens.ids.iter().zip(&tokens.types).enumerate() {
                 let position = match self.scheme {
                     PositionScheme::FromZero => index,
@@ -423,6 +431,11 @@ impl<O: Ops> InputStage<O> {
                 self.words
                     .push_row(usize::try_from(*word).unwrap_or_default(), &mut values);
                 let vector = values.get_mut(from..).unwrap_or_default();
+                if self.dropout.is_some_and(|dropout| dropout.mask == *word) {
+                    vector.fill(0.0);
+                } else if factor != 1.0 {
+                    vector.iter_mut().for_each(|value| *value *= factor);
+                }
                 self.types
                     .add_row(usize::try_from(*kind).unwrap_or_default(), vector);
                 self.positions.add_row(position, vector);
@@ -433,10 +446,22 @@ impl<O: Ops> InputStage<O> {
         if let Some(layer) = &self.before_norm {
             embedded = ops.multiply(&embedded, layer);
         }
-        embedded = ops.normalise(&embedded, &self.norm);
+        if let Some(norm) = &self.norm {
+            embedded = ops.normalise(&embedded, norm);
+        }
         match &self.after_norm {
             Some(layer) => ops.multiply(&embedded, layer),
             None => embedded,
         }
+    }
+}
+
+impl MaskDropout {
+    /// Returns the factor of the vectors of these tokens.
+    fn factor(self, tokens: &Tokens) -> f32 {
+        let visible = tokens.mask.iter().filter(|visible| **visible).count();
+        let masks = tokens.ids.iter().filter(|id| **id == self.mask).count();
+        let shown = 1.0 - masks as f32 / visible.max(1) as f32;
+        self.shown / shown
     }
 }

@@ -51,10 +51,24 @@ pub(super) struct Embeddings {
     pub types: &'static str,
     /// Table whose first row is added to every token, and its number of rows.
     pub constant: Option<(&'static str, usize)>,
-    /// Norm of the sum.
-    pub norm: &'static str,
+    /// Factor of the tokens' vectors.
+    pub scale: f32,
+    /// How the vectors of masked-out words are dropped, in models of proteins.
+    pub dropout: Option<MaskDropout>,
+    /// Norm of the sum, if there is one.
+    pub norm: Option<&'static str>,
     /// Layer from these vectors to those of the blocks.
     pub projection: Option<Projection>,
+}
+
+/// In training, the vectors of `<mask>` were zeros, and the others were not scaled up for it. A text has no or few masks, so
+/// its vectors are scaled to the same mean: by the share that was shown in training over the share that is shown now.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MaskDropout {
+    /// Token id of `<mask>`.
+    pub mask: i64,
+    /// Share of the tokens that training showed.
+    pub shown: f32,
 }
 
 /// A layer between embeddings and blocks of different widths.
@@ -205,7 +219,9 @@ impl TextForm {
                 scheme: PositionScheme::FromZero,
                 types: "embeddings.token_type_embeddings",
                 constant: None,
-                norm: "embeddings.LayerNorm",
+                scale: 1.0,
+                dropout: None,
+                norm: Some("embeddings.LayerNorm"),
                 projection: None,
             },
             encoder,

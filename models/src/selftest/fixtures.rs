@@ -50,7 +50,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 37] = [
+pub const ALL: [Fixture; 42] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -75,6 +75,11 @@ pub const ALL: [Fixture; 37] = [
     fixture!("ernie"),
     fixture!("nomic-bert"),
     fixture!("roformer"),
+    fixture!("megatron-bert"),
+    fixture!("rembert"),
+    fixture!("big-bird"),
+    fixture!("esm"),
+    fixture!("t5-encoder"),
     fixture!("vit"),
     fixture!("vit-msn"),
     fixture!("dinov2"),
