@@ -53,12 +53,7 @@ impl Chosen {
     /// # Errors
     /// [`DataError::NoColumn`] if there is nothing to send, or no label where one is needed.
     fn of(columns: &Columns, values: &Map<String, Value>, labels: &LabelReader) -> Result<Self, DataError> {
-        let usual = |names: &[&str]| {
-            names
-                .iter()
-                .find(|name| values.contains_key(**name))
-                .map(ToString::to_string)
-        };
+        let usual = |names: &[&str]| names.iter().find_map(|name| column(values, name));
         let missing = |what: &'static str| DataError::NoColumn {
             what,
             found: values.keys().cloned().collect(),
@@ -76,10 +71,10 @@ impl Chosen {
         });
         let pair = PAIRS
             .iter()
-            .find(|(text, pair)| values.contains_key(*text) && values.contains_key(*pair));
+            .find_map(|(text, pair)| column(values, text).zip(column(values, pair)));
         let (text, text_pair) = match (&columns.text, &columns.text_pair, pair) {
             (None, None, _) if image.is_some() => (None, None),
-            (None, None, Some((text, pair))) => (Some((*text).to_owned()), Some((*pair).to_owned())),
+            (None, None, Some((text, pair))) => (Some(text), Some(pair)),
             (text, pair, _) => (text.clone().or_else(|| usual(&TEXTS)), pair.clone()),
         };
         if text.is_none() && image.is_none() {
@@ -105,6 +100,18 @@ impl Chosen {
             inputs.push(read_image(&folder.join(text_of(values, column)?))?);
         }
         Ok(inputs)
+    }
+}
+
+/// Returns the column of this name, or the only one whose name differs in case alone: `Text`.
+fn column(values: &Map<String, Value>, name: &str) -> Option<String> {
+    if values.contains_key(name) {
+        return Some(name.to_owned());
+    }
+    let mut alike = values.keys().filter(|key| key.eq_ignore_ascii_case(name));
+    match (alike.next(), alike.next()) {
+        (Some(only), None) => Some(only.clone()),
+        _ => None,
     }
 }
 

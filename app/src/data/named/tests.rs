@@ -43,6 +43,16 @@ fn usual_columns_are_found_and_others_configured() {
         (vec!["a".to_owned()], vec!["b".to_owned()])
     );
     assert_eq!(pair.labels, [Label::Class(1)]);
+    let cased = records("a.csv", "Id,Text,LABEL\n1,a,1\n", "", Task::Classification).unwrap();
+    assert_eq!(
+        (texts(&cased, 0), &cased.labels[..]),
+        (vec!["a".to_owned()], &[Label::Class(1)][..])
+    );
+    let both = "TEXT,Text,text,label\na,b,c,1\n";
+    assert_eq!(
+        texts(&records("a.csv", both, "", Task::Classification).unwrap(), 0),
+        ["c"]
+    );
     let csv = "id,headline,topic\n1,\"x, y\",Dog\n2,z,cat\n3,w,0\n";
     let columns = "skip = 1\ntake = 2\ncolumns = { text = 'headline', label = 'topic' }";
     let samples = records("a.csv", csv, columns, Task::Classification).unwrap();
@@ -230,6 +240,11 @@ fn a_missing_split_and_parquet_say_what_to_do() {
     );
     let error = in_one_line(&folder(&[("data/validation-0.parquet", "PAR1")], "").unwrap_err());
     assert!(error.contains("to_json"), "{error}");
+    let other = in_one_line(&folder(&[("val/cat/1.png", ""), ("val/cat/2.WEBP", "")], "").unwrap_err());
+    assert!(
+        other.contains("2.WEBP") && other.contains("neither a PNG nor a JPEG"),
+        "{other}"
+    );
     let unknown = in_one_line(&folder(&[("test/bird/1.png", "")], "split = 'test'").unwrap_err());
     assert!(unknown.contains("`bird` is no class"), "{unknown}");
 }
