@@ -134,11 +134,12 @@ struct Answered {
 
 impl Answered {
     fn new(value: Value, characters: usize, replies: &[InferReply]) -> Self {
-        let tokens = replies.iter().map(|reply| Some(tokens_of(&reply.outputs)?[0]));
+        let mut counts = replies.iter().map(|reply| tokens_of(&reply.outputs));
+        let tokens = counts.try_fold(0, |sum: u64, count| Some(sum.saturating_add(count?[0])));
         Self {
             value,
             characters,
-            tokens: tokens.sum(),
+            tokens,
         }
     }
 }
