@@ -11,6 +11,14 @@ const IMAGES: [&str; 5] = ["png", "jpg", "jpeg", "jpe", "jfif"];
 const OTHER_IMAGES: [&str; 9] = ["gif", "bmp", "webp", "tif", "tiff", "avif", "heic", "ppm", "jp2"];
 const TEXT: &str = "txt";
 
+/// Files that `datasets` writes beside those of a set.
+const DESCRIPTIONS: [&str; 4] = [
+    "dataset_info.json",
+    "dataset_infos.json",
+    "dataset_dict.json",
+    "state.json",
+];
+
 /// Other names of the split `validation`.
 const VALIDATION: [&str; 4] = ["validation", "valid", "val", "dev"];
 
@@ -107,7 +115,8 @@ fn name_of(path: &Path) -> String {
 fn records(folder: &Path, of_split: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, DataError> {
     let files = entries(folder)?
         .into_iter()
-        .filter(|path| path.is_file() && of_split(&name_of(path)));
+        .filter(|path| path.is_file() && of_split(&name_of(path)))
+        .filter(|path| !DESCRIPTIONS.contains(&name_of(path).as_str()));
     let (mut readable, mut parquet) = (Vec::new(), false);
     for file in files {
         match Format::of(&file) {

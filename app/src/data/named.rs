@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::folder::{Split, alternating, is_image};
 use super::label::{Label, LabelReader};
 use super::records::{self, Record};
-use super::{DataError, Samples, ranked, tagged};
+use super::{DataError, Origins, Samples, ranked, tagged};
 use crate::config::records::{Columns, Folder, Records};
 
 /// Columns with two texts, first those that are surely a pair.
@@ -154,7 +154,12 @@ impl Collector<'_> {
     }
 
     /// Reads a record whose columns belong together, if it is not skipped: a query with passages, or a text with entities.
-    fn whole(&mut self, record: &Record, columns: &Columns) -> Result<ControlFlow<()>, DataError> {
+    fn whole(
+        &mut self,
+        record: &Record,
+        columns: &Columns,
+        file: &Path,
+    ) -> Result<ControlFlow<()>, DataError> {
         if self.skips() {
             return Ok(ControlFlow::Continue(()));
         }
@@ -163,7 +168,7 @@ impl Collector<'_> {
         } else {
             tagged::read(&record.values, columns, self.labels)?
         };
-        self.push(inputs, label)
+        self.push(inputs, label, (file, Some(record.line)))
     }
 
     /// Reads one record of a file, if it is not skipped.
@@ -171,25 +176,33 @@ impl Collector<'_> {
         &mut self,
         record: &Record,
         chosen: &Chosen,
-        folder: &Path,
+        file: &Path,
     ) -> Result<ControlFlow<()>, DataError> {
         if self.skips() {
             return Ok(ControlFlow::Continue(()));
         }
+        let folder = file.parent().unwrap_or(Path::new(""));
         let inputs = chosen.inputs(&record.values, folder)?;
         let label = match &chosen.label {
             Some(column) if !self.labels.ignored() => self.labels.read(value(&record.values, column)?)?,
             _ => Label::Unknown,
         };
-        self.push(inputs, label)
+        self.push(inputs, label, (file, Some(record.line)))
     }
 
-    fn push(&mut self, inputs: Inputs, label: Label) -> Result<ControlFlow<()>, DataError> {
+    /// Adds a sample of a file, of which one without a line is the sample.
+    fn push(
+        &mut self,
+        inputs: Inputs,
+        label: Label,
+        (file, line): (&Path, Option<usize>),
+    ) -> Result<ControlFlow<()>, DataError> {
         if !self.files && inputs.iter().any(|input| input.name == IMAGE_FILE) {
             return Err(DataError::NoImageFiles);
         }
         self.samples.inputs.push(inputs);
         self.samples.labels.push(label);
+        self.samples.origins.push(file, line);
         Ok(if self.samples.len() >= self.take {
             ControlFlow::Break(())
         } else {
@@ -231,11 +244,10 @@ impl Samples {
     ) -> Result<Self, DataError> {
         let mut collector = collector(skip, take, signature, labels);
         for file in files {
-            let folder = file.parent().unwrap_or(Path::new(""));
             let mut chosen = None;
             let read = records::each(file, |record| {
                 let collected = if labels.ranks() || labels.tags() {
-                    collector.whole(&record, columns)
+                    collector.whole(&record, columns, file)
                 } else {
                     let chosen = match &mut chosen {
                         Some(chosen) => chosen,
@@ -244,7 +256,7 @@ impl Samples {
                                 .map_err(|error| error.at(record.line))?,
                         ),
                     };
-                    collector.record(&record, chosen, folder)
+                    collector.record(&record, chosen, file)
                 };
                 collected.map_err(|error| error.at(record.line))
             });
@@ -301,7 +313,7 @@ impl Samples {
             let Some(label) = of_class.get(class) else {
                 continue;
             };
-            if collector.push(inputs, label.clone())?.is_break() {
+            if collector.push(inputs, label.clone(), (file, None))?.is_break() {
                 break;
             }
         }
@@ -319,6 +331,7 @@ fn collector<'a>(
         samples: Samples {
             inputs: Vec::new(),
             labels: Vec::new(),
+            origins: Origins::default(),
         },
         labels,
         files: signature.inputs.is_empty() || signature.inputs.iter().any(|input| input.name == IMAGE_FILE),
