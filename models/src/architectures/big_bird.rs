@@ -1,4 +1,4 @@
-//! BigBird (Zaheer et al. 2020) for texts that transformers computes with full attention: BERT with a longer context.
+//! `BigBird` (Zaheer et al. 2020) for texts that transformers computes with full attention: BERT with a longer context.
 //!
 //! Beyond them, the blocks of tokens that see each other are drawn at random, differently in every process.
 
@@ -6,7 +6,7 @@ use super::encoder::activation;
 use super::text_form::{HeadForm, TextForm};
 use crate::checkpoint::{Config, LoadError};
 
-/// Describes a BigBird model.
+/// Describes a `BigBird` model.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.

@@ -28,6 +28,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         base: "distilbert",
         blocks: encoder.numbered("transformer.layer"),
         names: NAMES,
+        bottleneck: None,
         embeddings: Embeddings {
             limits: TokenLimits {
                 vocabulary: config.size("vocab_size")?,

@@ -22,7 +22,9 @@ pub(super) struct EncoderConfig {
     pub blocks: usize,
     /// Number of attention heads; divides the width of the attention.
     pub heads: usize,
-    /// Size of all queries of a token, as of all keys and all values; that of its vector unless the checkpoint says otherwise.
+    /// Number of heads of keys and values, which divides that of the queries; the same unless queries share them.
+    pub key_value_heads: usize,
+    /// Size of all queries of a token, as of all keys and all values that are not shared; that of its vector unless the checkpoint says otherwise.
     pub attention_width: usize,
     /// Factor of the attention's scores; by default the inverse root of a head's size.
     pub attention_scale: Option<f32>,
@@ -192,6 +194,7 @@ impl EncoderConfig {
             width,
             blocks: config.size(blocks)?,
             heads,
+            key_value_heads: heads,
             attention_width: width,
             attention_scale: None,
             intermediate_size: config.size(intermediate_size)?,
@@ -229,16 +232,9 @@ impl EncoderConfig {
         distances: Option<&Distances<O>>,
         slice: Slice,
     ) -> Result<Vec<Arc<Block<O>>>, LoadError> {
-        if slice.of() > forms.len() {
-            return Err(LoadError::TooManySlices {
-                file: layers.weights.file().to_owned(),
-                blocks: forms.len(),
-                of: slice.of(),
-            });
-        }
         let mut taken: HashMap<&str, Arc<Block<O>>> = HashMap::new();
         let mut blocks = Vec::new();
-        for form in forms.get(slice.blocks(forms.len())).unwrap_or_default() {
+        for form in of_slice(forms, slice, layers.weights.file())? {
             let block = match taken.get(form.prefix.as_str()) {
                 Some(block) => block.clone(),
                 None => Arc::new(self.take_block(layers, form, names, distances)?),
@@ -297,6 +293,10 @@ impl EncoderConfig {
             distances,
             projections: match names.head_biases {
                 Some(parts) => layers.by_head(&prefixes.concat(), &parts.map(&at), width, self.heads)?,
+                None if self.key_value_heads < self.heads => {
+                    let heads = [self.heads, self.key_value_heads];
+                    layers.grouped(&prefixes, [width, attention_width], heads, &biased)?
+                }
                 None => layers.concatenated_with(&prefixes, width, each, &biased)?,
             },
             output: layers.linear_with(&at(names.output), attention_width, width, self.output_bias)?,
@@ -351,6 +351,25 @@ impl EncoderConfig {
             rows: form.rows.clone(),
         })
     }
+}
+
+/// Returns the forms of the blocks of a slice.
+///
+/// # Errors
+/// [`LoadError::TooManySlices`].
+pub(super) fn of_slice<'a>(
+    forms: &'a [BlockForm],
+    slice: Slice,
+    file: &str,
+) -> Result<&'a [BlockForm], LoadError> {
+    if slice.of() > forms.len() {
+        return Err(LoadError::TooManySlices {
+            file: file.to_owned(),
+            blocks: forms.len(),
+            of: slice.of(),
+        });
+    }
+    Ok(forms.get(slice.blocks(forms.len())).unwrap_or_default())
 }
 
 /// Reads the number that a norm adds to the variance.

@@ -2,9 +2,9 @@
 
 use super::encoder::{BlockNames, EncoderConfig, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, MaskDropout, PositionScheme, TextForm};
+use super::text_form::{Embeddings, HeadForm, MaskDropout, PositionScheme, TextForm, rotation};
 use crate::checkpoint::{Config, LoadError};
-use crate::ops::{Activation, Rotary};
+use crate::ops::Activation;
 
 const NAMES: BlockNames = BlockNames {
     attention_norm: "attention.LayerNorm",
@@ -44,18 +44,19 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
     let mut encoder = EncoderConfig::sized_with(config, keys, Activation::Gelu)?;
     encoder.epsilon = epsilon(config, "layer_norm_eps")?;
     encoder.norms_first = true;
-    let dropout = match flag("token_dropout")? {
-        true => Some(MaskDropout {
+    let mut dropout = None;
+    if flag("token_dropout")? {
+        dropout = Some(MaskDropout {
             mask: config.required("mask_token_id")?,
             shown: SHOWN,
-        }),
-        false => None,
-    };
+        });
+    }
     let context = config.size("max_position_embeddings")?;
     let mut form = TextForm {
         base: "esm",
         blocks: encoder.numbered("encoder.layer"),
         names: NAMES,
+        bottleneck: None,
         embeddings: Embeddings {
             limits: TokenLimits {
                 vocabulary: config.size("vocab_size")?,
@@ -86,12 +87,9 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         Some("rotary") => {
             let theta = config.optional::<f64>("rope_theta")?.unwrap_or(10_000.0);
             let head_dim = form.encoder.width / form.encoder.heads;
-            let frequency = |pair: usize| theta.powf(-2.0 * pair as f64 / head_dim as f64) as f32;
-            let rotary = Rotary {
-                frequencies: (0..head_dim / 2).map(frequency).collect(),
-                neighbours: false,
-                scale: 1.0,
-            };
+            let rotary = rotation(theta, head_dim).ok_or_else(|| {
+                config.invalid_value("rope_theta", "it must be positive, and the size of a head even")
+            })?;
             for block in &mut form.blocks {
                 block.rotary = Some(rotary.clone());
             }

@@ -57,6 +57,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
     };
     let head = HeadForm {
         pooling,
+        late: false,
         dense: Some(DenseForm {
             name: "head.dense",
             activation: match config.optional::<String>("classifier_activation")? {
@@ -72,6 +73,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         base: "model",
         blocks,
         names: NAMES,
+        bottleneck: None,
         embeddings: Embeddings {
             limits: TokenLimits {
                 vocabulary: config.size("vocab_size")?,

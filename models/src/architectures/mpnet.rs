@@ -33,6 +33,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         base: "mpnet",
         blocks: encoder.numbered("encoder.layer"),
         names: NAMES,
+        bottleneck: None,
         embeddings: Embeddings {
             limits: TokenLimits {
                 vocabulary: config.size("vocab_size")?,

@@ -73,6 +73,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         base: "nomic_bert",
         blocks,
         names: NAMES,
+        bottleneck: None,
         embeddings: Embeddings {
             limits: TokenLimits {
                 vocabulary: config.size("vocab_size")?,

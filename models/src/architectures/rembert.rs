@@ -1,10 +1,10 @@
-//! RemBERT (Chung et al. 2021): BERT whose embeddings are narrower than its blocks.
+//! `RemBERT` (Chung et al. 2021): BERT whose embeddings are narrower than its blocks.
 
 use super::text_form::{HeadForm, Projection, TextForm};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
-/// Describes a RemBERT model.
+/// Describes a `RemBERT` model.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.

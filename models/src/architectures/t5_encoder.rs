@@ -47,6 +47,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         width: config.size("d_model")?,
         blocks: config.size("num_layers")?,
         heads,
+        key_value_heads: heads,
         attention_width: heads.saturating_mul(config.size("d_kv")?),
         // The scale is part of the trained weights.
         attention_scale: Some(1.0),
@@ -66,6 +67,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         base: "transformer",
         blocks: encoder.numbered("encoder.block"),
         names: if gated { GATED } else { NAMES },
+        bottleneck: None,
         embeddings: Embeddings {
             limits: TokenLimits {
                 vocabulary: config.size("vocab_size")?,

@@ -3,8 +3,8 @@
 use super::text_form::TextForm;
 use super::text_head::TextTask;
 use super::{
-    albert, bert, big_bird, deberta, distilbert, electra, ernie, esm, megatron_bert, modernbert, mpnet,
-    nomic_bert, rembert, roberta, roformer, t5_encoder,
+    albert, bert, big_bird, deberta, distilbert, electra, ernie, esm, eurobert, megatron_bert, mobilebert,
+    modernbert, mpnet, nomic_bert, rembert, roberta, roformer, t5_encoder,
 };
 use crate::checkpoint::{Config, LoadError};
 
@@ -143,6 +143,12 @@ const TEXT_FAMILIES: &[TextFamily] = &[
         rembert::form,
         &["rembert.pooler.", "pooler."]
     ),
+    family!(
+        "MobileBert",
+        "mobilebert",
+        mobilebert::form,
+        &["mobilebert.pooler.", "pooler."]
+    ),
     TextFamily {
         // Question answering has a head of its own.
         classes: [
@@ -165,6 +171,17 @@ const TEXT_FAMILIES: &[TextFamily] = &[
         model_type: "esm",
         form: esm::form,
         unused: &["esm.pooler.", "pooler."],
+    },
+    TextFamily {
+        classes: [
+            Some("EuroBertForSequenceClassification"),
+            None,
+            Some("EuroBertForTokenClassification"),
+            Some("EuroBertModel"),
+        ],
+        model_type: "eurobert",
+        form: eurobert::form,
+        unused: &[],
     },
     TextFamily {
         // The sequence classifier is an encoder-decoder.

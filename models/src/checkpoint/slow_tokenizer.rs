@@ -148,8 +148,17 @@ impl Settings {
         let (class, model_type) = class_and_type(dir, config.as_ref())?;
         let class = class.as_deref().map(|class| class.trim_end_matches("Fast"));
         let kind = match (class, model_type.as_deref()) {
-            (Some("BertTokenizer" | "DistilBertTokenizer" | "ElectraTokenizer"), _)
-            | (None, Some("bert" | "distilbert" | "electra" | "ernie" | "nomic_bert")) => Kind::Bert,
+            (
+                Some("BertTokenizer" | "DistilBertTokenizer" | "ElectraTokenizer" | "MobileBertTokenizer"),
+                _,
+            )
+            | (
+                None,
+                Some(
+                    "bert" | "distilbert" | "electra" | "ernie" | "megatron-bert" | "mobilebert"
+                    | "nomic_bert",
+                ),
+            ) => Kind::Bert,
             (Some("EsmTokenizer"), _) | (None, Some("esm")) => Kind::Esm,
             (Some("GPT2Tokenizer"), _) | (None, Some("gpt2" | "gpt_neo" | "gptj")) => Kind::Gpt2,
             (Some("RobertaTokenizer" | "BartTokenizer"), _)

@@ -50,7 +50,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 42] = [
+pub const ALL: [Fixture; 44] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -77,6 +77,8 @@ pub const ALL: [Fixture; 42] = [
     fixture!("roformer"),
     fixture!("megatron-bert"),
     fixture!("rembert"),
+    fixture!("mobilebert"),
+    fixture!("eurobert"),
     fixture!("big-bird"),
     fixture!("esm"),
     fixture!("t5-encoder"),
