@@ -5,7 +5,7 @@ use std::time::Duration;
 use kaskade_actors::dispatch::cost::COST;
 use kaskade_models::{
     Availability, Continuous, Datatype, Inputs, Model, ModelError, Outputs, Progress, Signature, Tensor,
-    Waker,
+    Waker, tokens_of,
 };
 use kaskade_policy::remote::price::{Price, Usage};
 
@@ -33,12 +33,12 @@ fn price_of(price: Price, outputs: &mut Outputs) {
     }));
 }
 
-/// Tokens of an answer, if its model is a language model that counts those of the prompt.
+/// Tokens of an answer, if its model counts them.
 fn usage(outputs: &Outputs) -> Option<Usage> {
-    let named = |name: &str| outputs.iter().find(|output| output.name == name)?.to_i64().ok();
+    let [input_tokens, output_tokens] = tokens_of(outputs)?;
     Some(Usage {
-        input_tokens: u64::try_from(*named("prompt_tokens")?.first()?).ok()?,
-        output_tokens: named("tokens")?.len() as u64,
+        input_tokens,
+        output_tokens,
     })
 }
 
@@ -139,10 +139,8 @@ mod tests {
         let logits = vec![Tensor::from_f32("logits", &[1], &[0.0]).unwrap()];
         assert_eq!(cost(flat, logits.clone()), Some(0.25));
         assert_eq!(cost(by_token, logits), None);
-        let text = vec![
-            Tensor::from_i64("prompt_tokens", &[1], &[3]).unwrap(),
-            Tensor::from_i64("tokens", &[2], &[7, 8]).unwrap(),
-        ];
-        assert_eq!(cost(by_token, text), Some(7.25));
+        let usage = |counts: &[i64]| vec![Tensor::from_i64("usage", &[2], counts).unwrap()];
+        assert_eq!(cost(by_token, usage(&[3, 2])), Some(7.25), "a text");
+        assert_eq!(cost(by_token, usage(&[3, 0])), Some(3.25), "a vector");
     }
 }

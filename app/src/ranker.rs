@@ -3,7 +3,7 @@
 use kaskade_actors::dispatch::cost::COST;
 use kaskade_models::{
     Availability, Datatype, Extent, InputSpec, Inputs, Loaded, Model, ModelError, ModelInfo, Outputs,
-    Signature, Task, Tensor,
+    Signature, Task, Tensor, total_usage,
 };
 
 /// The input with the query: BYTES `[1]`.
@@ -121,6 +121,7 @@ impl Ranker {
             Tensor::from_f32("scores", &shape, &scores)?,
             Tensor::from_i64("ranking", &shape, &ranking)?,
         ];
+        outputs.extend(total_usage(answers));
         outputs.extend(total_cost(answers));
         Ok(outputs)
     }
@@ -257,7 +258,12 @@ mod tests {
                         Tensor::from_f32("score", &[1], &[score])?,
                     ]
                 } else {
-                    vec![Tensor::from_f32("embedding", &[values.len()], &values)?, cost]
+                    let usage = Tensor::from_i64("usage", &[2], &[values.len() as i64, 0])?;
+                    vec![
+                        Tensor::from_f32("embedding", &[values.len()], &values)?,
+                        usage,
+                        cost,
+                    ]
                 })
             };
             batch.iter().map(answer).collect()
@@ -316,6 +322,8 @@ mod tests {
         assert_eq!(ranking.to_i64().unwrap(), [1, 3, 0, 2]);
         let cost = first.iter().find(|output| output.name == COST).unwrap();
         assert_eq!(cost.data.as_ref(), 2.5_f64.to_le_bytes());
+        let usage = first.iter().find(|output| output.name == "usage").unwrap();
+        assert_eq!(usage.to_i64().unwrap(), [10, 0], "the query and four passages");
         for (place, message) in [(1, "at least 2"), (2, "bad"), (3, "dimensions")] {
             let error = results[place].as_ref().unwrap_err().to_string();
             assert!(error.contains(message), "{error}");

@@ -134,15 +134,22 @@ impl AskSpan {
         });
     }
 
-    /// Returns the attributes of an answer of a language model: one that counts tokens.
+    /// Returns the attributes of an answer that counts its tokens, unless it is one of a classifier: the conventions of
+    /// OpenTelemetry have no operation for those.
     fn generated(&self, app: &str, reply: &InferReply) -> Vec<(&'static str, Value)> {
+        let has = |name: &str| reply.outputs.iter().any(|output| output.name == name);
+        let operation = match (has("text") || has("tokens"), has("embedding")) {
+            (true, _) => self.operation,
+            (false, true) => "embeddings",
+            (false, false) => return Vec::new(),
+        };
         let usage = reply.outputs.iter().find(|output| output.name == "usage");
         let Some([prompt, answer]) = usage.and_then(|usage| <[i64; 2]>::try_from(usage.to_i64().ok()?).ok())
         else {
             return Vec::new();
         };
         vec![
-            ("gen_ai.operation.name", self.operation.into()),
+            ("gen_ai.operation.name", operation.into()),
             ("gen_ai.provider.name", "kaskade".into()),
             ("gen_ai.request.model", app.into()),
             ("gen_ai.response.model", reply.variant.as_str().into()),

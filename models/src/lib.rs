@@ -53,5 +53,6 @@ pub use runtime::model::{
 pub use runtime::pace::{CoreShare, Paced};
 pub use runtime::slice::Slice;
 pub use runtime::tensor::{Tensor, TensorError};
+pub use runtime::usage::{USAGE, tokens_of, total_usage};
 pub use selftest::{SelftestExtent, SelftestOptions, SelftestReport, fixtures, selftest};
 pub use tasks::entities;

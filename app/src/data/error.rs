@@ -73,6 +73,15 @@ pub enum DataError {
     /// A line of a JSON file, or a list of labels, is not JSON.
     #[error("it is not valid JSON")]
     Json(#[source] serde_json::Error),
+    /// A text has another encoding.
+    #[error("it is not UTF-8; convert it (`iconv -f WINDOWS-1252 -t UTF-8` if Excel wrote it)")]
+    NotUtf8,
+    /// A file has another encoding.
+    #[error("it is UTF-16; convert it (`iconv -f UTF-16 -t UTF-8`)")]
+    Utf16,
+    /// A file of a folder of classes is an image that is not read.
+    #[error("it is neither a PNG nor a JPEG file by its name; convert it, or remove it")]
+    OtherImage,
     /// A file of columns is malformed.
     #[error("it is not valid CSV")]
     Csv(#[source] csv::Error),

@@ -6,8 +6,18 @@ use super::DataError;
 use crate::config::records::{Folder, Format, FormatError};
 
 /// Endings of files that are samples themselves.
-const IMAGES: [&str; 3] = ["png", "jpg", "jpeg"];
+const IMAGES: [&str; 5] = ["png", "jpg", "jpeg", "jpe", "jfif"];
+/// Endings of images that are not read. To leave them out would leave out their classes, or make them rarer than they are.
+const OTHER_IMAGES: [&str; 9] = ["gif", "bmp", "webp", "tif", "tiff", "avif", "heic", "ppm", "jp2"];
 const TEXT: &str = "txt";
+
+/// Files that `datasets` writes beside those of a set.
+const DESCRIPTIONS: [&str; 4] = [
+    "dataset_info.json",
+    "dataset_infos.json",
+    "dataset_dict.json",
+    "state.json",
+];
 
 /// Other names of the split `validation`.
 const VALIDATION: [&str; 4] = ["validation", "valid", "val", "dev"];
@@ -105,7 +115,8 @@ fn name_of(path: &Path) -> String {
 fn records(folder: &Path, of_split: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, DataError> {
     let files = entries(folder)?
         .into_iter()
-        .filter(|path| path.is_file() && of_split(&name_of(path)));
+        .filter(|path| path.is_file() && of_split(&name_of(path)))
+        .filter(|path| !DESCRIPTIONS.contains(&name_of(path).as_str()));
     let (mut readable, mut parquet) = (Vec::new(), false);
     for file in files {
         match Format::of(&file) {
@@ -124,6 +135,9 @@ fn classes(folder: &Path) -> Result<Vec<(String, Vec<PathBuf>)>, DataError> {
     let mut classes = Vec::new();
     for class in entries(folder)?.into_iter().filter(|path| path.is_dir()) {
         let mut files = entries(&class)?;
+        if let Some(other) = files.iter().find(|file| has_ending(file, &OTHER_IMAGES)) {
+            return Err(DataError::of(other)(DataError::OtherImage));
+        }
         files.retain(|file| is_image(file) || is_text(file));
         if !files.is_empty() {
             classes.push((name_of(&class), files));

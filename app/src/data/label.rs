@@ -235,6 +235,7 @@ impl LabelReader {
         match written {
             Value::Number(number) => {
                 let class = number.as_u64().and_then(|class| usize::try_from(class).ok());
+                let class = class.or_else(|| number.as_f64().and_then(whole));
                 self.in_range(class.ok_or_else(form)?)
             }
             Value::String(name) => self.named(name.trim()),
@@ -246,7 +247,8 @@ impl LabelReader {
         if let Some(class) = self.classes.get(name) {
             return Ok(*class);
         }
-        if let Ok(class) = name.parse() {
+        let number = name.parse().ok();
+        if let Some(class) = number.or_else(|| name.parse().ok().and_then(whole)) {
             return self.in_range(class);
         }
         // Data sets and checkpoints often differ in case alone: `positive`, `POSITIVE`.
@@ -323,6 +325,12 @@ pub(super) fn shortened(written: &Value) -> String {
     }
 }
 
+/// Returns a class that is written with a fraction of zero, as pandas writes a column of numbers from which some are missing.
+fn whole(number: f64) -> Option<usize> {
+    let is_class = number >= 0.0 && number.fract() == 0.0 && number <= f64::from(u32::MAX);
+    is_class.then_some(number as usize)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -344,6 +352,8 @@ mod tests {
             // A name of a class goes before its number.
             (json!("1"), 2),
             (json!("0"), 0),
+            (json!(1.0), 1),
+            (json!("0.0"), 0),
         ] {
             assert_eq!(reader.read(&written).unwrap(), Label::Class(class), "{written}");
         }
@@ -352,6 +362,10 @@ mod tests {
             (json!("neutral"), "NEGATIVE, POSITIVE, 1"),
             (json!(-1), "a number from 0"),
             (json!(0.5), "a number from 0"),
+            (json!(-1.0), "a number from 0"),
+            (json!("3.0"), "has classes 0 to 2"),
+            (json!("0.5"), "NEGATIVE, POSITIVE, 1"),
+            (json!("inf"), "NEGATIVE, POSITIVE, 1"),
             (json!(null), "a number from 0"),
             (json!([0]), "a number from 0"),
         ] {

@@ -15,6 +15,7 @@ mod texts;
 
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 
 use kaskade_models::idx::LabelledImages;
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Loaded, Signature, Task, Tensor};
@@ -32,6 +33,36 @@ pub struct Samples {
     pub inputs: Vec<Inputs>,
     /// The right answer to each.
     pub labels: Vec<Label>,
+    /// Where they come from.
+    pub origins: Origins,
+}
+
+/// The files of samples; empty where nobody would look for one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Origins {
+    files: Vec<PathBuf>,
+    /// By sample: its file, and its line there.
+    places: Vec<(usize, Option<usize>)>,
+}
+
+impl Origins {
+    /// Adds the place of the next sample.
+    pub(crate) fn push(&mut self, file: &Path, line: Option<usize>) {
+        if self.files.last().is_none_or(|last| last != file) {
+            self.files.push(file.to_owned());
+        }
+        self.places.push((self.files.len().saturating_sub(1), line));
+    }
+
+    /// Returns where a sample comes from.
+    pub fn of(&self, number: usize) -> Option<String> {
+        let (file, line) = self.places.get(number)?;
+        let file = self.files.get(*file)?.display();
+        Some(match line {
+            Some(line) => format!("{file}, line {line}"),
+            None => file.to_string(),
+        })
+    }
 }
 
 impl Samples {
@@ -110,6 +141,7 @@ impl Samples {
         let mut samples = Self {
             inputs: Vec::new(),
             labels: Vec::new(),
+            origins: Origins::default(),
         };
         for (pixels, label) in images.iter().skip(spec.skip).take(take) {
             let values: Vec<f32> = pixels.iter().map(|pixel| spec.normalise.apply(*pixel)).collect();
@@ -131,6 +163,7 @@ impl Samples {
         let mut samples = Self {
             inputs: Vec::new(),
             labels: Vec::new(),
+            origins: Origins::default(),
         };
         for (number, line) in (1..).zip(without_mark(lines).lines()).skip(spec.skip).take(take) {
             let (inputs, label) = parse_line(line, labels).map_err(|error| error.at(number))?;
@@ -150,6 +183,7 @@ impl Samples {
         let mut samples = Self {
             inputs: Vec::new(),
             labels: Vec::new(),
+            origins: Origins::default(),
         };
         for Completion { text, answer } in completions {
             samples.inputs.push(vec![Tensor::from_texts("text", &[&text])?]);

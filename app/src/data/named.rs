@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::folder::{Split, alternating, is_image};
 use super::label::{Label, LabelReader};
 use super::records::{self, Record};
-use super::{DataError, Samples, ranked, tagged};
+use super::{DataError, Origins, Samples, ranked, tagged};
 use crate::config::records::{Columns, Folder, Records};
 
 /// Columns with two texts, first those that are surely a pair.
@@ -53,12 +53,7 @@ impl Chosen {
     /// # Errors
     /// [`DataError::NoColumn`] if there is nothing to send, or no label where one is needed.
     fn of(columns: &Columns, values: &Map<String, Value>, labels: &LabelReader) -> Result<Self, DataError> {
-        let usual = |names: &[&str]| {
-            names
-                .iter()
-                .find(|name| values.contains_key(**name))
-                .map(ToString::to_string)
-        };
+        let usual = |names: &[&str]| names.iter().find_map(|name| column(values, name));
         let missing = |what: &'static str| DataError::NoColumn {
             what,
             found: values.keys().cloned().collect(),
@@ -76,10 +71,10 @@ impl Chosen {
         });
         let pair = PAIRS
             .iter()
-            .find(|(text, pair)| values.contains_key(*text) && values.contains_key(*pair));
+            .find_map(|(text, pair)| column(values, text).zip(column(values, pair)));
         let (text, text_pair) = match (&columns.text, &columns.text_pair, pair) {
             (None, None, _) if image.is_some() => (None, None),
-            (None, None, Some((text, pair))) => (Some((*text).to_owned()), Some((*pair).to_owned())),
+            (None, None, Some((text, pair))) => (Some(text), Some(pair)),
             (text, pair, _) => (text.clone().or_else(|| usual(&TEXTS)), pair.clone()),
         };
         if text.is_none() && image.is_none() {
@@ -105,6 +100,18 @@ impl Chosen {
             inputs.push(read_image(&folder.join(text_of(values, column)?))?);
         }
         Ok(inputs)
+    }
+}
+
+/// Returns the column of this name, or the only one whose name differs in case alone: `Text`.
+fn column(values: &Map<String, Value>, name: &str) -> Option<String> {
+    if values.contains_key(name) {
+        return Some(name.to_owned());
+    }
+    let mut alike = values.keys().filter(|key| key.eq_ignore_ascii_case(name));
+    match (alike.next(), alike.next()) {
+        (Some(only), None) => Some(only.clone()),
+        _ => None,
     }
 }
 
@@ -147,7 +154,12 @@ impl Collector<'_> {
     }
 
     /// Reads a record whose columns belong together, if it is not skipped: a query with passages, or a text with entities.
-    fn whole(&mut self, record: &Record, columns: &Columns) -> Result<ControlFlow<()>, DataError> {
+    fn whole(
+        &mut self,
+        record: &Record,
+        columns: &Columns,
+        file: &Path,
+    ) -> Result<ControlFlow<()>, DataError> {
         if self.skips() {
             return Ok(ControlFlow::Continue(()));
         }
@@ -156,7 +168,7 @@ impl Collector<'_> {
         } else {
             tagged::read(&record.values, columns, self.labels)?
         };
-        self.push(inputs, label)
+        self.push(inputs, label, (file, Some(record.line)))
     }
 
     /// Reads one record of a file, if it is not skipped.
@@ -164,25 +176,33 @@ impl Collector<'_> {
         &mut self,
         record: &Record,
         chosen: &Chosen,
-        folder: &Path,
+        file: &Path,
     ) -> Result<ControlFlow<()>, DataError> {
         if self.skips() {
             return Ok(ControlFlow::Continue(()));
         }
+        let folder = file.parent().unwrap_or(Path::new(""));
         let inputs = chosen.inputs(&record.values, folder)?;
         let label = match &chosen.label {
             Some(column) if !self.labels.ignored() => self.labels.read(value(&record.values, column)?)?,
             _ => Label::Unknown,
         };
-        self.push(inputs, label)
+        self.push(inputs, label, (file, Some(record.line)))
     }
 
-    fn push(&mut self, inputs: Inputs, label: Label) -> Result<ControlFlow<()>, DataError> {
+    /// Adds a sample of a file, of which one without a line is the sample.
+    fn push(
+        &mut self,
+        inputs: Inputs,
+        label: Label,
+        (file, line): (&Path, Option<usize>),
+    ) -> Result<ControlFlow<()>, DataError> {
         if !self.files && inputs.iter().any(|input| input.name == IMAGE_FILE) {
             return Err(DataError::NoImageFiles);
         }
         self.samples.inputs.push(inputs);
         self.samples.labels.push(label);
+        self.samples.origins.push(file, line);
         Ok(if self.samples.len() >= self.take {
             ControlFlow::Break(())
         } else {
@@ -224,11 +244,10 @@ impl Samples {
     ) -> Result<Self, DataError> {
         let mut collector = collector(skip, take, signature, labels);
         for file in files {
-            let folder = file.parent().unwrap_or(Path::new(""));
             let mut chosen = None;
             let read = records::each(file, |record| {
                 let collected = if labels.ranks() || labels.tags() {
-                    collector.whole(&record, columns)
+                    collector.whole(&record, columns, file)
                 } else {
                     let chosen = match &mut chosen {
                         Some(chosen) => chosen,
@@ -237,7 +256,7 @@ impl Samples {
                                 .map_err(|error| error.at(record.line))?,
                         ),
                     };
-                    collector.record(&record, chosen, folder)
+                    collector.record(&record, chosen, file)
                 };
                 collected.map_err(|error| error.at(record.line))
             });
@@ -294,7 +313,7 @@ impl Samples {
             let Some(label) = of_class.get(class) else {
                 continue;
             };
-            if collector.push(inputs, label.clone())?.is_break() {
+            if collector.push(inputs, label.clone(), (file, None))?.is_break() {
                 break;
             }
         }
@@ -312,6 +331,7 @@ fn collector<'a>(
         samples: Samples {
             inputs: Vec::new(),
             labels: Vec::new(),
+            origins: Origins::default(),
         },
         labels,
         files: signature.inputs.is_empty() || signature.inputs.iter().any(|input| input.name == IMAGE_FILE),

@@ -1,7 +1,7 @@
 //! Records with named columns, read one after the other: JSON lines, CSV, TSV.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Cursor, Read};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -12,6 +12,13 @@ use crate::config::records::Format;
 
 /// Longest line of a JSON file, bytes: a longer one is no record, and would be held in memory as a whole.
 const LONGEST_LINE: u64 = 16 << 20;
+
+/// Longest header of a file of columns, bytes, of which the separator is read.
+const LONGEST_HEADER: u64 = 1 << 16;
+
+/// What separates the columns of a file that is called CSV and whose header has no comma: spreadsheets write semicolons where the comma
+/// is the decimal mark.
+const OTHER_SEPARATORS: [u8; 3] = [b';', b'\t', b'|'];
 
 /// One record.
 pub(super) struct Record {
@@ -31,14 +38,41 @@ pub(super) fn each(
 ) -> Result<ControlFlow<()>, DataError> {
     let (format, compressed) = Format::of(path)?;
     let file = File::open(path)?;
-    let reader: Box<dyn Read> = if compressed {
+    let mut reader: Box<dyn Read> = if compressed {
         Box::new(flate2::read::MultiGzDecoder::new(BufReader::new(file)))
     } else {
         Box::new(file)
     };
+    let mut head = Vec::new();
+    reader.by_ref().take(LONGEST_HEADER).read_to_end(&mut head)?;
+    if head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff") {
+        return Err(DataError::Utf16);
+    }
     match format {
-        Format::JsonLines => json_lines(BufReader::new(reader), &mut visit),
-        Format::Separated(separator) => separated(reader, separator, &mut visit),
+        Format::JsonLines => json_lines(BufReader::new(Cursor::new(head).chain(reader)), &mut visit),
+        Format::Separated(separator) => {
+            let separator = separator_of(&head, separator);
+            separated(Cursor::new(head).chain(reader), separator, &mut visit)
+        }
+    }
+}
+
+/// Returns the separator of the columns: `usual`, or another one that the header has in its place.
+fn separator_of(head: &[u8], usual: u8) -> u8 {
+    let end = head.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+    let header = head.get(..end.unwrap_or(head.len())).unwrap_or_default();
+    if usual != b',' || header.contains(&usual) {
+        return usual;
+    }
+    let mut others = OTHER_SEPARATORS.into_iter();
+    others.find(|other| header.contains(other)).unwrap_or(usual)
+}
+
+/// Names what is wrong with a file of columns.
+fn malformed(error: csv::Error) -> DataError {
+    match error.kind() {
+        csv::ErrorKind::Utf8 { .. } => DataError::NotUtf8,
+        _ => DataError::Csv(error),
     }
 }
 
@@ -69,6 +103,7 @@ fn json_lines(
             Ok(_) => return Err(DataError::NoObject.at(line)),
             // The beginning of an array or of an object over several lines.
             Err(error) if error.is_eof() && line == 1 => return Err(DataError::NoObject.at(line)),
+            Err(_) if std::str::from_utf8(json).is_err() => return Err(DataError::NotUtf8.at(line)),
             Err(error) => return Err(DataError::Json(error).at(line)),
         };
         if visit(Record { line, values })?.is_break() {
@@ -86,7 +121,7 @@ fn separated(
     let mut reader = csv::ReaderBuilder::new().delimiter(separator).from_reader(reader);
     let header: Vec<String> = reader
         .headers()
-        .map_err(|error| DataError::Csv(error).at(1))?
+        .map_err(|error| malformed(error).at(1))?
         .iter()
         .map(|name| name.trim_start_matches('\u{feff}').trim().to_owned())
         .collect();
@@ -98,7 +133,7 @@ fn separated(
         let before = line_at(reader.position().line());
         if !reader
             .read_record(&mut record)
-            .map_err(|error| DataError::Csv(error).at(before))?
+            .map_err(|error| malformed(error).at(before))?
         {
             return Ok(ControlFlow::Continue(()));
         }
@@ -151,6 +186,59 @@ mod tests {
         assert_eq!((records[0].0, records[1].0), (2, 4));
         let tsv = read("a.TSV", b"text\tlabel\na, b\t0\n").unwrap();
         assert_eq!(tsv[0].1["text"], "a, b");
+    }
+
+    #[test]
+    fn a_spreadsheet_separates_columns_as_its_country_does() {
+        for separator in [";", "\t", "|"] {
+            let csv =
+                format!("text{separator}label\r\na, b{separator}0\r\n\"c{separator}\nd\"{separator}1\r\n");
+            let csv = if separator == "\t" {
+                csv.replace("\t\n", " ")
+            } else {
+                csv
+            };
+            let records = read("a.csv", csv.as_bytes()).unwrap();
+            assert_eq!(
+                (&records[0].1["text"], &records[0].1["label"]),
+                (&"a, b".into(), &"0".into())
+            );
+            assert_eq!(records[1].1["label"], "1", "{separator}");
+        }
+        // A comma decides, whatever else a name holds.
+        let records = read("a.csv", b"text;long,label\na;b,0\n").unwrap();
+        assert_eq!(records[0].1["text;long"], "a;b");
+        // A header alone, and a file without an end of line.
+        assert_eq!(read("a.csv", b"text;label").unwrap(), []);
+    }
+
+    #[test]
+    fn another_encoding_is_named() {
+        let utf16: Vec<u8> = "\u{feff}text,label\na,0\n"
+            .encode_utf16()
+            .flat_map(u16::to_le_bytes)
+            .collect();
+        for (name, content, message) in [
+            (
+                "a.csv",
+                &b"text,label\na,0\ncaf\xe9,1\n"[..],
+                "line 3: it is not UTF-8",
+            ),
+            ("a.csv", b"t\xe9xt,label\na,0\n", "line 1: it is not UTF-8"),
+            (
+                "a.jsonl",
+                b"{\"a\": 1}\n{\"a\": \"caf\xe9\"}\n",
+                "line 2: it is not UTF-8",
+            ),
+            ("a.csv", &utf16, "UTF-16"),
+            ("a.jsonl", &utf16, "UTF-16"),
+        ] {
+            let error = in_one_line(&read(name, content).unwrap_err());
+            assert!(
+                error.contains(message) && error.contains("iconv"),
+                "{name}: {error}"
+            );
+        }
     }
 
     #[test]

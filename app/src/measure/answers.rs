@@ -57,7 +57,7 @@ pub fn calibrated(
     if set.inputs.len() != set.labels.len() {
         return Err(MeasureError::Unlabelled);
     }
-    let answered = each(model, &set.inputs, Answered::of, step)?;
+    let answered = each(model, &set.inputs, Answered::of, step).map_err(|error| error.in_set(set))?;
     let truths = match standard.program {
         Some(program) => {
             let right = judged(program, set, &answered, standard.grading)?;
@@ -139,6 +139,7 @@ fn each<T>(
                 .and_then(|outputs| Ok(read(&outputs)?));
             all.push(one.map_err(|source| MeasureError::Sample {
                 number: all.len(),
+                origin: None,
                 source: Box::new(source),
             })?);
         }
@@ -166,6 +167,7 @@ fn truths<'a>(
             .truth(label, grading)
             .map_err(|source| MeasureError::Sample {
                 number,
+                origin: set.origins.of(number),
                 source: Box::new(source),
             })
     });
@@ -340,6 +342,7 @@ impl Judgement {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::Origins;
     use crate::data::reply::LOGITS;
     use kaskade_models::{ModelError, Outputs};
 
@@ -362,6 +365,38 @@ mod tests {
         vec![Tensor::from_f32("x", &[1], &[class]).unwrap()]
     }
 
+    struct Refuses;
+
+    impl Model for Refuses {
+        fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+            let refused = || ModelError::Failed {
+                reason: "no".to_owned(),
+            };
+            batch.iter().map(|_| Err(refused())).collect()
+        }
+    }
+
+    #[test]
+    fn a_sample_that_a_model_refuses_is_named_by_its_file() {
+        let mut set = Samples {
+            inputs: vec![asking(1.0)],
+            labels: vec![Label::Class(0)],
+            origins: Origins::default(),
+        };
+        let refused = |set: &Samples| {
+            let standard = Standard::default();
+            let error = calibrated(&mut Refuses, set, Estimator::MaxSquared, &standard, |_| ()).err();
+            crate::report::in_one_line(&error.unwrap())
+        };
+        assert!(refused(&set).starts_with("sample 0: "), "{}", refused(&set));
+        set.origins.push(std::path::Path::new("a.csv"), Some(7));
+        assert!(
+            refused(&set).starts_with("sample 0 (a.csv, line 7): "),
+            "{}",
+            refused(&set)
+        );
+    }
+
     #[test]
     fn overconfidence_is_calibrated_and_no_answer_changes() {
         let requests: Vec<Inputs> = (0..200_u8).map(|n| asking(f32::from(n % 3))).collect();
@@ -369,6 +404,7 @@ mod tests {
         let set = Samples {
             inputs: requests,
             labels: (0..200).map(|n| Label::Class(right(n))).collect(),
+            origins: Origins::default(),
         };
         let mut seen = 0;
         let answers = calibrated(

@@ -8,9 +8,9 @@ use thiserror::Error;
 use super::channels::ChannelError;
 use super::judge::JudgeError;
 use super::memory::MemoryError;
-use crate::data::DataError;
 use crate::data::reply::ReplyError;
 use crate::data::scenes::SceneError;
+use crate::data::{DataError, Samples};
 use crate::family::{FamilyError, OtherClasses};
 use crate::serving::ServingError;
 
@@ -35,10 +35,12 @@ pub enum MeasureError {
         source: Box<MeasureError>,
     },
     /// A sample of the set has no usable answer.
-    #[error("sample {number}")]
+    #[error("sample {number}{}", origin.as_ref().map_or_else(String::new, |origin| format!(" ({origin})")))]
     Sample {
         /// Its number, from 0.
         number: usize,
+        /// Where it comes from.
+        origin: Option<String>,
         /// The error.
         source: Box<MeasureError>,
     },
@@ -192,6 +194,18 @@ impl From<ServingError> for MeasureError {
 }
 
 impl MeasureError {
+    /// Says where in the set a sample comes from.
+    pub(super) fn in_set(self, set: &Samples) -> Self {
+        match self {
+            Self::Sample { number, source, .. } => Self::Sample {
+                number,
+                origin: set.origins.of(number),
+                source,
+            },
+            other => other,
+        }
+    }
+
     /// Names the variant that something is wrong with.
     pub(super) fn of<E: Into<Self>>(variant: &str) -> impl FnOnce(E) -> Self {
         move |source| Self::Variant {

@@ -174,7 +174,8 @@ fn labels_of_largest(family: &Family, set: &Samples, grading: Grading) -> Result
         .map_err(MeasureError::of(&largest.name))?;
     set.check(&loaded.model.signature())
         .map_err(MeasureError::of(&largest.name))?;
-    answers::as_labels(loaded.model.as_mut(), &set.inputs, grading).map_err(named())
+    let answered = answers::as_labels(loaded.model.as_mut(), &set.inputs, grading);
+    answered.map_err(|error| error.in_set(set)).map_err(named())
 }
 
 /// Notes for every variant which answers count as the largest variant's. `None` if a variant gives no texts.
@@ -216,7 +217,7 @@ fn variant(
     let mut progress = Progress::begin(format!("profile {}", member.name), steps, plan.quiet);
     // A remote variant is asked for everything at once, and what follows replays its answers.
     let per_request = if member.is_remote() {
-        remote::record(model, &set.inputs)?
+        remote::record(model, &set.inputs).map_err(|error| error.in_set(set))?
     } else {
         member.price.and_then(|price| price.cost(None))
     };

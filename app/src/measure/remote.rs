@@ -18,6 +18,7 @@ pub(super) fn record(model: &mut dyn Model, requests: &[Inputs]) -> Result<Optio
     for (number, answer) in model.run(requests).into_iter().enumerate() {
         let outputs = answer.map_err(|source| MeasureError::Sample {
             number,
+            origin: None,
             source: Box::new(MeasureError::Refused(source)),
         })?;
         costs.push(outputs.iter().find(|output| output.name == COST).and_then(amount));

@@ -10,8 +10,8 @@ use axum::http::{Response, StatusCode};
 use axum::routing::post;
 use futures::future::try_join_all;
 use kaskade_actors::wire::{InferReply, InferRequest};
-use kaskade_models::Tensor;
 use kaskade_models::entities::{self, AGGREGATION_STRATEGY, Entity};
+use kaskade_models::{Tensor, tokens_of};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -54,6 +54,15 @@ enum Sequences {
 enum Sequence {
     Text(String),
     Array(Vec<String>),
+}
+
+impl Sequence {
+    fn texts(&self) -> &[String] {
+        match self {
+            Self::Text(text) => std::slice::from_ref(text),
+            Self::Array(texts) => texts,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -117,11 +126,42 @@ impl Texts {
     }
 }
 
-fn respond(result: Result<Value, Failure>) -> Response<Body> {
-    match result {
-        Ok(value) => json_response(StatusCode::OK, value.to_string()),
-        Err(failure) => failure.response(Api::Tei),
+/// An answer, with the headers of text-embeddings-inference that say how much was computed for it.
+struct Answered {
+    value: Value,
+    characters: usize,
+    tokens: Option<u64>,
+}
+
+impl Answered {
+    fn new(value: Value, characters: usize, replies: &[InferReply]) -> Self {
+        let mut counts = replies.iter().map(|reply| tokens_of(&reply.outputs));
+        let tokens = counts.try_fold(0, |sum: u64, count| Some(sum.saturating_add(count?[0])));
+        Self {
+            value,
+            characters,
+            tokens,
+        }
     }
+}
+
+fn respond(result: Result<Answered, Failure>) -> Response<Body> {
+    let answered = match result {
+        Ok(answered) => answered,
+        Err(failure) => return failure.response(Api::Tei),
+    };
+    let mut response = json_response(StatusCode::OK, answered.value.to_string());
+    let headers = response.headers_mut();
+    headers.insert("x-compute-characters", answered.characters.into());
+    if let Some(tokens) = answered.tokens {
+        headers.insert("x-compute-tokens", tokens.into());
+    }
+    response
+}
+
+/// Returns the number of characters of texts.
+fn characters<'a>(texts: impl IntoIterator<Item = &'a String>) -> usize {
+    texts.into_iter().map(|text| text.chars().count()).sum()
 }
 
 async fn begin<T: DeserializeOwned>(shared: &Shared, request: Request) -> Result<(Call, T), Failure> {
@@ -154,17 +194,14 @@ async fn ask_all(call: &Call, inputs: Vec<Vec<Tensor>>) -> Result<Vec<InferReply
 }
 
 fn tensors(sequence: &Sequence) -> Result<Vec<Tensor>, Failure> {
-    let pair = match sequence {
-        Sequence::Text(text) => [Some(text), None],
-        Sequence::Array(texts) => match texts.as_slice() {
-            [one] => [Some(one), None],
-            [one, two] => [Some(one), Some(two)],
-            _ => {
-                return Err(Failure::malformed(
-                    "an array in `inputs` is a text or a pair of texts",
-                ));
-            }
-        },
+    let pair = match sequence.texts() {
+        [one] => [Some(one), None],
+        [one, two] => [Some(one), Some(two)],
+        _ => {
+            return Err(Failure::malformed(
+                "an array in `inputs` is a text or a pair of texts",
+            ));
+        }
     };
     let named = ["text", "text_pair"].into_iter().zip(pair);
     let tensors = named.filter_map(|(name, text)| text.map(|text| Tensor::from_texts(name, &[text])));
@@ -229,17 +266,29 @@ async fn predict(State(shared): State<Arc<Shared>>, request: Request) -> Respons
             .iter()
             .map(|sequence| with_strategy(tensors(sequence)?, strategy));
         let replies = ask_all(&call, inputs.collect::<Result<_, Failure>>()?).await?;
-        let mut answers = replies
-            .iter()
-            .map(|reply| prediction(reply, asked.raw_scores, strategy));
-        if single {
-            return answers
-                .next()
-                .unwrap_or_else(|| Err(Failure::malformed("send a text")));
-        }
-        answers.collect::<Result<Vec<Value>, Failure>>().map(Value::from)
+        let value = predictions(&replies, single, asked.raw_scores, strategy)?;
+        let texts = sequences.iter().flat_map(Sequence::texts);
+        Ok(Answered::new(value, characters(texts), &replies))
     };
     respond(answered.await)
+}
+
+/// Returns the prediction of the only text, or the predictions of several.
+fn predictions(
+    replies: &[InferReply],
+    single: bool,
+    raw_scores: bool,
+    strategy: Option<&str>,
+) -> Result<Value, Failure> {
+    let mut answers = replies
+        .iter()
+        .map(|reply| prediction(reply, raw_scores, strategy));
+    if single {
+        return answers
+            .next()
+            .unwrap_or_else(|| Err(Failure::malformed("send a text")));
+    }
+    answers.collect::<Result<Vec<Value>, Failure>>().map(Value::from)
 }
 
 fn with_strategy(mut inputs: Vec<Tensor>, strategy: Option<&str>) -> Result<Vec<Tensor>, Failure> {
@@ -284,18 +333,12 @@ async fn root(State(shared): State<Arc<Shared>>, request: Request) -> Response<B
             let has_logits = reply.outputs.iter().any(|output| output.name == "logits");
             !has_logits && embedding(reply).is_ok()
         });
-        if embeds {
-            return vectors(&replies, asked.normalize);
-        }
-        let mut answers = replies
-            .iter()
-            .map(|reply| prediction(reply, asked.raw_scores, strategy));
-        if single {
-            return answers
-                .next()
-                .unwrap_or_else(|| Err(Failure::malformed("send a text")));
-        }
-        answers.collect::<Result<Vec<Value>, Failure>>().map(Value::from)
+        let value = if embeds {
+            vectors(&replies, asked.normalize)?
+        } else {
+            predictions(&replies, single, asked.raw_scores, strategy)?
+        };
+        Ok(Answered::new(value, characters(&texts), &replies))
     };
     respond(answered.await)
 }
@@ -306,8 +349,8 @@ fn ranks_passages(call: &Call) -> bool {
     signature.is_some_and(|signature| signature.inputs.iter().any(|input| input.name == "passages"))
 }
 
-/// Returns the scores of the texts, by one request.
-async fn ranked(call: &Call, asked: &Rerank) -> Result<Vec<f32>, Failure> {
+/// Returns the scores of the texts, by one request, and its reply.
+async fn ranked(call: &Call, asked: &Rerank) -> Result<(Vec<f32>, Vec<InferReply>), Failure> {
     if asked.texts.len() > MAX_TEXTS {
         return Err(Failure::malformed(format!("send at most {MAX_TEXTS} texts")));
     }
@@ -325,11 +368,13 @@ async fn ranked(call: &Call, asked: &Rerank) -> Result<Vec<f32>, Failure> {
     let scores = reply.outputs.iter().find(|output| output.name == name);
     let scores = scores.map(Tensor::to_f32).transpose()?;
     let scores = scores.filter(|scores| scores.len() == texts.len());
-    scores.ok_or_else(|| Failure::wrong_kind(format!("the app gives no `{name}`, one for each passage")))
+    let scores = scores
+        .ok_or_else(|| Failure::wrong_kind(format!("the app gives no `{name}`, one for each passage")))?;
+    Ok((scores, vec![reply]))
 }
 
-/// Returns the scores of the texts, by a request for each.
-async fn pairs(call: &Call, asked: &Rerank) -> Result<Vec<f32>, Failure> {
+/// Returns the scores of the texts, by a request for each, and the replies.
+async fn pairs(call: &Call, asked: &Rerank) -> Result<(Vec<f32>, Vec<InferReply>), Failure> {
     let inputs = asked.texts.iter().map(|text| {
         let query = Tensor::from_texts("text", &[&asked.query])?;
         Ok(vec![query, Tensor::from_texts("text_pair", &[text])?])
@@ -345,13 +390,14 @@ async fn pairs(call: &Call, asked: &Rerank) -> Result<Vec<f32>, Failure> {
         };
         Ok(scores.last().copied().unwrap_or_default())
     };
-    replies.iter().map(score).collect()
+    let scores = replies.iter().map(score).collect::<Result<_, Failure>>()?;
+    Ok((scores, replies))
 }
 
 async fn rerank(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
     let answered = async {
         let (call, asked): (_, Rerank) = begin(&shared, request).await?;
-        let scores = if ranks_passages(&call) {
+        let (scores, replies) = if ranks_passages(&call) {
             ranked(&call, &asked).await?
         } else {
             pairs(&call, &asked).await?
@@ -365,7 +411,10 @@ async fn rerank(State(shared): State<Arc<Shared>>, request: Request) -> Response
                 None => json!({"index": index, "score": score}),
             }
         });
-        Ok(ranks.collect::<Vec<_>>().into())
+        let value = Value::from(ranks.collect::<Vec<_>>());
+        // As text-embeddings-inference counts: the query once.
+        let texts = std::iter::once(&asked.query).chain(&asked.texts);
+        Ok(Answered::new(value, characters(texts), &replies))
     };
     respond(answered.await)
 }
@@ -378,7 +427,8 @@ async fn embed(State(shared): State<Arc<Shared>>, request: Request) -> Response<
             .iter()
             .map(|text| Ok(vec![Tensor::from_texts("text", &[text])?]));
         let replies = ask_all(&call, inputs.collect::<Result<_, Failure>>()?).await?;
-        vectors(&replies, asked.normalize)
+        let value = vectors(&replies, asked.normalize)?;
+        Ok(Answered::new(value, characters(&texts), &replies))
     };
     respond(answered.await)
 }

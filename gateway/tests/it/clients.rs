@@ -299,3 +299,55 @@ fn tokens_of_embeddings_are_those_that_the_variant_counts_and_never_null() {
     // Haystack adds up the counts of its batches.
     assert_eq!(count(json!(["1", "2"])), 0);
 }
+
+/// Scores texts and pairs, and counts 3 tokens of each text.
+struct Scores;
+
+impl Model for Scores {
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let score = |inputs: &Inputs| {
+            let tokens = 3 * i64::try_from(inputs.len()).unwrap();
+            Ok(vec![
+                Tensor::from_f32("logits", &[1], &[0.5])?,
+                Tensor::from_i64("usage", &[2], &[tokens, 0])?,
+            ])
+        };
+        batch.iter().map(score).collect()
+    }
+}
+
+#[test]
+fn headers_say_how_much_was_computed_for_texts() {
+    let options = || AppOptions::new("app").max_budget(PATIENCE);
+    let service = Service::new("app").model("scores", || Ok::<_, String>(Scores));
+    let scores = Stand::of(service, options(), Limits::default());
+    let service = Service::new("app").model("embeds", || Ok::<_, String>(Embeds));
+    let embeds = Stand::of(service, options(), Limits::default());
+    for (stand, path, asked, characters, tokens) in [
+        (&scores, "/predict", json!({"inputs": "hé"}), "2", Some("3")),
+        (
+            &scores,
+            "/predict",
+            json!({"inputs": [["a", "bc"], ["d"]]}),
+            "4",
+            Some("9"),
+        ),
+        (&scores, "/", json!({"inputs": ["a", "bc"]}), "3", Some("6")),
+        (
+            &scores,
+            "/rerank",
+            json!({"query": "ab", "texts": ["c", "d"]}),
+            "4",
+            Some("12"),
+        ),
+        (&embeds, "/embed", json!({"inputs": ["1", "1é"]}), "3", Some("14")),
+        (&embeds, "/", json!({"inputs": "1"}), "1", Some("7")),
+        // The second text's tokens are unknown, so their sum is.
+        (&embeds, "/embed", json!({"inputs": ["1", "2"]}), "2", None),
+    ] {
+        let answer = stand.post(path, &[], asked.to_string());
+        assert_eq!(answer.status, 200, "{path} {asked}");
+        let found = ["x-compute-characters", "x-compute-tokens"].map(|name| answer.header(name));
+        assert_eq!(found, [Some(characters), tokens], "{path} {asked}");
+    }
+}

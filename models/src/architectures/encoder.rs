@@ -20,8 +20,14 @@ pub(super) struct EncoderConfig {
     pub width: usize,
     /// Number of blocks.
     pub blocks: usize,
-    /// Number of attention heads; divides the width.
+    /// Number of attention heads; divides the width of the attention.
     pub heads: usize,
+    /// Number of heads of keys and values, which divides that of the queries; the same unless queries share them.
+    pub key_value_heads: usize,
+    /// Size of all queries of a token, as of all keys and all values that are not shared; that of its vector unless the checkpoint says otherwise.
+    pub attention_width: usize,
+    /// Factor of the attention's scores; by default the inverse root of a head's size.
+    pub attention_scale: Option<f32>,
     /// Size of the feed-forward layer.
     pub intermediate_size: usize,
     /// Activation of the feed-forward layer.
@@ -34,6 +40,8 @@ pub(super) struct EncoderConfig {
     pub norms_first: bool,
     /// Whether the norms have a bias.
     pub norm_bias: bool,
+    /// Whether the norms divide by the root mean square, without a mean and a bias.
+    pub rms: bool,
     /// Whether the query, key and value projections have a bias.
     pub projection_bias: bool,
     /// Whether the key projection, which is a layer of its own, has a bias if the others do.
@@ -186,12 +194,16 @@ impl EncoderConfig {
             width,
             blocks: config.size(blocks)?,
             heads,
+            key_value_heads: heads,
+            attention_width: width,
+            attention_scale: None,
             intermediate_size: config.size(intermediate_size)?,
             activation,
             gated: false,
             epsilon: 1e-12,
             norms_first: false,
             norm_bias: true,
+            rms: false,
             projection_bias: true,
             key_bias: true,
             output_bias: true,
@@ -220,16 +232,9 @@ impl EncoderConfig {
         distances: Option<&Distances<O>>,
         slice: Slice,
     ) -> Result<Vec<Arc<Block<O>>>, LoadError> {
-        if slice.of() > forms.len() {
-            return Err(LoadError::TooManySlices {
-                file: layers.weights.file().to_owned(),
-                blocks: forms.len(),
-                of: slice.of(),
-            });
-        }
         let mut taken: HashMap<&str, Arc<Block<O>>> = HashMap::new();
         let mut blocks = Vec::new();
-        for form in forms.get(slice.blocks(forms.len())).unwrap_or_default() {
+        for form in of_slice(forms, slice, layers.weights.file())? {
             let block = match taken.get(form.prefix.as_str()) {
                 Some(block) => block.clone(),
                 None => Arc::new(self.take_block(layers, form, names, distances)?),
@@ -248,12 +253,13 @@ impl EncoderConfig {
         distances: Option<&Distances<O>>,
     ) -> Result<Block<O>, LoadError> {
         let (width, intermediate_size) = (self.width, self.intermediate_size);
+        let attention_width = self.attention_width;
         let at = |name: &str| format!("{}.{name}", form.prefix);
         let distances = distances
             .map(|form| self.take_distances(layers, form, names, &at))
             .transpose()?;
         let prefixes: Vec<String> = names.projections.iter().map(|part| at(part)).collect();
-        let each = 3 * width / prefixes.len().max(1);
+        let each = 3 * attention_width / prefixes.len().max(1);
         let biased: Vec<bool> = (0..prefixes.len())
             .map(|part| self.projection_bias && (part != 1 || self.key_bias))
             .collect();
@@ -279,15 +285,21 @@ impl EncoderConfig {
         });
         Ok(Block {
             heads: self.heads,
-            scale: 1.0 / ((width / self.heads * summands) as f32).sqrt(),
+            scale: self
+                .attention_scale
+                .unwrap_or_else(|| 1.0 / ((attention_width / self.heads * summands) as f32).sqrt()),
             window: form.window,
             rotary: form.rotary.clone(),
             distances,
             projections: match names.head_biases {
                 Some(parts) => layers.by_head(&prefixes.concat(), &parts.map(&at), width, self.heads)?,
+                None if self.key_value_heads < self.heads => {
+                    let heads = [self.heads, self.key_value_heads];
+                    layers.grouped(&prefixes, [width, attention_width], heads, &biased)?
+                }
                 None => layers.concatenated_with(&prefixes, width, each, &biased)?,
             },
-            output: layers.linear_with(&at(names.output), width, width, self.output_bias)?,
+            output: layers.linear_with(&at(names.output), attention_width, width, self.output_bias)?,
             attention_norm,
             up: layers.concatenated(&ups, width, up / ups.len().max(1), self.feed_forward_bias)?,
             activation: self.activation,
@@ -308,6 +320,10 @@ impl EncoderConfig {
         layers: &mut Layers<'_, O>,
         prefix: &str,
     ) -> Result<O::Norm, LoadError> {
+        if self.rms {
+            let gamma = layers.weights.take(&format!("{prefix}.weight"), &[self.width])?;
+            return Ok(layers.ops.norm(gamma, None, self.epsilon as f32));
+        }
         layers.layer_norm_with(prefix, self.width, self.epsilon, self.norm_bias)
     }
 
@@ -335,6 +351,25 @@ impl EncoderConfig {
             rows: form.rows.clone(),
         })
     }
+}
+
+/// Returns the forms of the blocks of a slice.
+///
+/// # Errors
+/// [`LoadError::TooManySlices`].
+pub(super) fn of_slice<'a>(
+    forms: &'a [BlockForm],
+    slice: Slice,
+    file: &str,
+) -> Result<&'a [BlockForm], LoadError> {
+    if slice.of() > forms.len() {
+        return Err(LoadError::TooManySlices {
+            file: file.to_owned(),
+            blocks: forms.len(),
+            of: slice.of(),
+        });
+    }
+    Ok(forms.get(slice.blocks(forms.len())).unwrap_or_default())
 }
 
 /// Reads the number that a norm adds to the variance.

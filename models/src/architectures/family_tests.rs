@@ -12,7 +12,21 @@ use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 use crate::tasks::entities::{self, AggregationStrategy};
 
-const FAMILIES: [&str; 40] = [
+const FAMILIES: [&str; 54] = [
+    "eurobert",
+    "eurobert-mean",
+    "eurobert-token-classification",
+    "mobilebert",
+    "mobilebert-token-classification",
+    "data2vec-vision",
+    "megatron-bert",
+    "rembert",
+    "big-bird",
+    "esm",
+    "esm-absolute",
+    "esm-token-classification",
+    "t5-encoder",
+    "t5-token-classification",
     "beit",
     "beit-shared",
     "distilbert",
@@ -186,6 +200,17 @@ fn what_an_architecture_cannot_do_is_refused_by_its_key() {
         ("swin", "window_size", "8"),
         ("swin", "num_heads", "[3, 4]"),
         ("beit", "image_size", "[16, 12]"),
+        ("eurobert", "classifier_pooling", "\"last\""),
+        ("eurobert", "num_key_value_heads", "3"),
+        ("eurobert", "rope_parameters", "{\"rope_type\": \"yarn\"}"),
+        ("mobilebert", "trigram_input", "false"),
+        ("mobilebert", "normalization_type", "\"layer_norm\""),
+        ("mobilebert", "intra_bottleneck_size", "11"),
+        ("big-bird", "attention_type", "\"random\""),
+        ("esm", "is_folding_model", "true"),
+        ("esm", "position_embedding_type", "\"relative_key\""),
+        ("t5-encoder", "feed_forward_proj", "\"gated-silu\""),
+        ("t5-encoder", "relative_attention_num_buckets", "3"),
     ] {
         let mut fixture = fixture(name);
         let mut config: serde_json::Map<String, serde_json::Value> =

@@ -122,6 +122,42 @@ impl<O: Ops> Layers<'_, O> {
         Ok(self.upload(weight, bias, inputs, outputs * parts.len()))
     }
 
+    /// Takes the projections of queries, keys and values, of which groups of queries share a head of keys and values, as one layer
+    /// in which every query has its own. `biased` says which have a bias.
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub(super) fn grouped(
+        &mut self,
+        prefixes: &[String],
+        [inputs, width]: [usize; 2],
+        [heads, shared]: [usize; 2],
+        biased: &[bool],
+    ) -> Result<O::Linear, LoadError> {
+        let (head, group) = (width / heads.max(1), heads / shared.max(1));
+        let (mut weight, mut bias) = (Vec::new(), Vec::new());
+        for (part, (prefix, has_bias)) in prefixes.iter().zip(biased).enumerate() {
+            let copies = if part == 0 { 1 } else { group };
+            let outputs = width / copies.max(1);
+            let repeated = |values: Vec<f32>, row: usize| -> Vec<f32> {
+                let heads = values.chunks((head * row).max(1));
+                heads.flat_map(|head| head.repeat(copies)).collect()
+            };
+            let own = self
+                .weights
+                .take(&format!("{prefix}.weight"), &[outputs, inputs])?;
+            weight.extend(repeated(own, inputs));
+            if *has_bias {
+                let own = self.weights.take(&format!("{prefix}.bias"), &[outputs])?;
+                bias.extend(repeated(own, 1));
+            } else if biased.contains(&true) {
+                bias.resize(bias.len() + width, 0.0);
+            }
+        }
+        let outputs = width * prefixes.len();
+        Ok(self.upload(transposed(&weight, inputs), bias, inputs, outputs))
+    }
+
     /// Takes the projections of queries, keys and values from one layer `{prefix}.weight` that holds them head by head, with
     /// the biases of queries and values.
     ///

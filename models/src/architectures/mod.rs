@@ -3,30 +3,40 @@
 
 mod albert;
 mod bert;
+mod big_bird;
+mod bottleneck;
 pub mod cnn;
 mod deberta;
 mod distilbert;
 mod electra;
 mod encoder;
 mod ernie;
+mod esm;
+mod eurobert;
 pub mod grid;
 mod image;
 mod layers;
+mod megatron_bert;
 pub mod mlp;
+mod mobilebert;
 mod modernbert;
 mod mpnet;
 mod nomic_bert;
 pub(crate) mod onnx;
 mod patches;
 pub(crate) mod registry;
+mod rembert;
 mod roberta;
 mod roformer;
+mod t5_encoder;
 pub(crate) mod text;
 mod text_beside;
 mod text_decoder;
 mod text_encoder;
+mod text_families;
 mod text_form;
 mod text_head;
+mod text_input;
 mod vision;
 mod vit;
 mod vit_form;
@@ -38,3 +48,5 @@ mod family_tests;
 mod slice_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod usage_tests;

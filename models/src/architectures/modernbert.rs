@@ -57,6 +57,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
     };
     let head = HeadForm {
         pooling,
+        late: false,
         dense: Some(DenseForm {
             name: "head.dense",
             activation: match config.optional::<String>("classifier_activation")? {
@@ -72,6 +73,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         base: "model",
         blocks,
         names: NAMES,
+        bottleneck: None,
         embeddings: Embeddings {
             limits: TokenLimits {
                 vocabulary: config.size("vocab_size")?,
@@ -84,7 +86,9 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             scheme: PositionScheme::FromZero,
             types: "",
             constant: None,
-            norm: "embeddings.norm",
+            scale: 1.0,
+            dropout: None,
+            norm: Some("embeddings.norm"),
             projection: None,
         },
         encoder,

@@ -33,6 +33,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         base: "mpnet",
         blocks: encoder.numbered("encoder.layer"),
         names: NAMES,
+        bottleneck: None,
         embeddings: Embeddings {
             limits: TokenLimits {
                 vocabulary: config.size("vocab_size")?,
@@ -45,7 +46,9 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             scheme: PositionScheme::FromZero,
             types: "",
             constant: None,
-            norm: "embeddings.LayerNorm",
+            scale: 1.0,
+            dropout: None,
+            norm: Some("embeddings.LayerNorm"),
             projection: None,
         },
         encoder,

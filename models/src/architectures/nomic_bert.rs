@@ -73,6 +73,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         base: "nomic_bert",
         blocks,
         names: NAMES,
+        bottleneck: None,
         embeddings: Embeddings {
             limits: TokenLimits {
                 vocabulary: config.size("vocab_size")?,
@@ -85,7 +86,9 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             scheme: PositionScheme::FromZero,
             types: "embeddings.token_type_embeddings",
             constant: None,
-            norm: "emb_ln",
+            scale: 1.0,
+            dropout: None,
+            norm: Some("emb_ln"),
             projection: None,
         },
         encoder,

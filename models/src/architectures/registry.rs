@@ -1,6 +1,6 @@
 //! The registry of architectures: finds and loads the architecture of a checkpoint.
 //!
-//! An architecture is added with one file and one line in `TEXT_FAMILIES` or `OTHERS`; language models are in the registry of
+//! An architecture is added with one file and one line in `text_families` or `OTHERS`; language models are in the registry of
 //! `decoder/`.
 
 use std::path::Path;
@@ -9,10 +9,7 @@ use super::text_decoder;
 use super::text_encoder;
 use super::text_form::TextForm;
 use super::text_head::TextTask;
-use super::{
-    albert, bert, cnn, deberta, distilbert, electra, ernie, grid, mlp, modernbert, mpnet, nomic_bert,
-    roberta, roformer, vision, vit, vit_form,
-};
+use super::{cnn, grid, mlp, text_families, vision, vit, vit_form};
 use crate::checkpoint::{Checkpoint, Config, LoadError, SentenceModules, WeightTotals, quantised};
 use crate::decoder::registry::{self as decoders, DecoderTask};
 use crate::device::Device;
@@ -47,109 +44,6 @@ enum Build {
     Image(vit_form::Form),
 }
 
-/// A family of text encoders: the names of its classes, and its description.
-struct TextFamily {
-    /// The sequence classifier, the question answering model, the token classifier and the base model, in this order.
-    classes: [&'static str; 4],
-    model_type: &'static str,
-    form: fn(&Config) -> Result<TextForm, LoadError>,
-    /// As [`Architecture::unused`].
-    unused: &'static [&'static str],
-}
-
-impl TextFamily {
-    fn architectures(&'static self) -> impl Iterator<Item = Architecture> {
-        let tasks = [
-            (TextTask::Classification, Some("classifier.")),
-            (TextTask::QuestionAnswering, Some("qa_outputs.")),
-            // Without a class, the layer is taken for that of the sequence classifier.
-            (TextTask::TokenClassification, Some("classifier.")),
-            (TextTask::Embedding, None),
-        ];
-        self.classes
-            .into_iter()
-            .zip(tasks)
-            .map(|(name, (task, head))| Architecture {
-                name,
-                model_type: self.model_type,
-                head,
-                build: Build::Text(self.form, task),
-                unused: if task == TextTask::Classification {
-                    &[]
-                } else {
-                    self.unused
-                },
-            })
-    }
-}
-
-/// The names of a family's classes from its prefix.
-macro_rules! family {
-    ($prefix:literal, $model_type:literal, $form:path, $unused:expr) => {
-        TextFamily {
-            classes: [
-                concat!($prefix, "ForSequenceClassification"),
-                concat!($prefix, "ForQuestionAnswering"),
-                concat!($prefix, "ForTokenClassification"),
-                concat!($prefix, "Model"),
-            ],
-            model_type: $model_type,
-            form: $form,
-            unused: $unused,
-        }
-    };
-}
-
-/// Poolers that base models have, and that old versions of transformers saved for question answering and token classification.
-const TEXT_FAMILIES: &[TextFamily] = &[
-    family!("Bert", "bert", bert::form, &["bert.pooler.", "pooler."]),
-    family!("DistilBert", "distilbert", distilbert::form, &[]),
-    family!(
-        "Roberta",
-        "roberta",
-        roberta::form,
-        &["roberta.pooler.", "pooler."]
-    ),
-    family!(
-        "XLMRoberta",
-        "xlm-roberta",
-        roberta::form,
-        &["roberta.pooler.", "pooler."]
-    ),
-    family!(
-        "Camembert",
-        "camembert",
-        roberta::form,
-        &["roberta.pooler.", "pooler."]
-    ),
-    family!(
-        "Data2VecText",
-        "data2vec-text",
-        roberta::data2vec,
-        &["data2vec_text.pooler.", "pooler."]
-    ),
-    family!(
-        "RobertaPreLayerNorm",
-        "roberta-prelayernorm",
-        roberta::norms_first,
-        &["roberta_prelayernorm.pooler.", "pooler."]
-    ),
-    family!("Ernie", "ernie", ernie::form, &["ernie.pooler.", "pooler."]),
-    family!(
-        "NomicBert",
-        "nomic_bert",
-        nomic_bert::form,
-        &["nomic_bert.pooler.", "pooler."]
-    ),
-    family!("Electra", "electra", electra::form, &[]),
-    family!("RoFormer", "roformer", roformer::form, &[]),
-    family!("Albert", "albert", albert::form, &["albert.pooler.", "pooler."]),
-    family!("MPNet", "mpnet", mpnet::form, &["mpnet.pooler.", "pooler."]),
-    family!("Deberta", "deberta", deberta::first, &["pooler."]),
-    family!("DebertaV2", "deberta-v2", deberta::form, &["pooler."]),
-    family!("ModernBert", "modernbert", modernbert::form, &[]),
-];
-
 /// Describes an image classifier that is built as a whole, with the prefix of its head.
 const fn image_classifier(
     name: &'static str,
@@ -165,13 +59,20 @@ const fn image_classifier(
     }
 }
 
-const OTHERS: [Architecture; 21] = [
+const OTHERS: [Architecture; 22] = [
     Architecture {
         name: "BeitForImageClassification",
         model_type: "beit",
         head: Some("classifier."),
         build: Build::Image(vit_form::Form::BEIT),
         unused: &["beit.embeddings.mask_token"],
+    },
+    Architecture {
+        name: "Data2VecVisionForImageClassification",
+        model_type: "data2vec-vision",
+        head: Some("classifier."),
+        build: Build::Image(vit_form::Form::DATA2VEC),
+        unused: &["data2vec_vision.embeddings.mask_token"],
     },
     Architecture {
         name: "CLIPForImageClassification",
@@ -303,10 +204,14 @@ const OTHER_HEADS: [&str; 12] = [
 
 /// All architectures of this registry.
 fn architectures() -> impl Iterator<Item = Architecture> {
-    TEXT_FAMILIES
-        .iter()
-        .flat_map(TextFamily::architectures)
-        .chain(OTHERS)
+    let texts = text_families::classes().map(|class| Architecture {
+        name: class.name,
+        model_type: class.model_type,
+        head: class.head,
+        build: Build::Text(class.form, class.task),
+        unused: class.unused,
+    });
+    texts.chain(OTHERS)
 }
 
 /// Options for loading a checkpoint.

@@ -119,7 +119,7 @@ fn without_a_class_the_head_decides() {
 
 #[test]
 fn another_head_of_a_known_family_is_refused_by_name() {
-    for class in ["T5ForTokenClassification", "BertForMaskedLM"] {
+    for class in ["T5ForSequenceClassification", "BertForMaskedLM"] {
         let dir = changed("llama-classification", |config| {
             config.insert("architectures".into(), serde_json::json!([class]));
         });

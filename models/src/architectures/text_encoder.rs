@@ -14,17 +14,18 @@
 
 use std::sync::Arc;
 
+use super::bottleneck::Bottleneck;
 use super::encoder::{Bias, Block, Distances};
 use super::layers::Layers;
 use super::text::{TextReader, Texts, Tokens};
 use super::text_beside::TextBeside;
-use super::text_form::{Embeddings, PositionScheme, Projection, TextForm};
+use super::text_form::TextForm;
 use super::text_head::{Head, HeadKind, KnownText, TextTask};
+use super::text_input::InputStage;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::decoder::t5::bucket;
 use crate::device::{Device, with_ops};
 use crate::ops::Ops;
-use crate::precision::Table;
 use crate::runtime::batch::{BatchResults, device_failed, run_batch_in_parallel};
 use crate::runtime::hidden_states as states;
 use crate::runtime::loaded::Built;
@@ -85,26 +86,19 @@ struct TextEncoder<O: Ops> {
     /// Only in the first slice.
     input_stage: Option<InputStage<O>>,
     text: TextBeside,
-    blocks: Vec<Arc<Block<O>>>,
+    blocks: Blocks<O>,
     position_bias: Option<O::Matrix>,
     /// Only in the last slice.
     last_stage: Option<(Option<O::Norm>, Head<O>)>,
     device: Device,
 }
 
-/// Computes hidden states from tokens. The tables are rows in host memory; all but that of the words may be empty.
-struct InputStage<O: Ops> {
-    reader: TextReader,
-    words: Table,
-    positions: Table,
-    types: Table,
-    /// Its first row is added to every token.
-    constant: Table,
-    scheme: PositionScheme,
-    width: usize,
-    before_norm: Option<O::Linear>,
-    norm: O::Norm,
-    after_norm: Option<O::Linear>,
+/// The blocks of a slice.
+enum Blocks<O: Ops> {
+    /// As wide as the vectors between them.
+    Wide(Vec<Arc<Block<O>>>),
+    /// Narrower.
+    Narrow(Vec<Bottleneck<O>>),
 }
 
 /// One request of a slice.
@@ -209,7 +203,12 @@ impl<O: Ops> TextEncoder<O> {
                 ops: &ops,
                 weights: &mut checkpoint.weights,
             };
-            input_stage = Some(InputStage::take(&mut layers, form, names, reader)?);
+            input_stage = Some(InputStage::take(
+                &mut layers,
+                form,
+                &|name| names.at(name),
+                reader,
+            )?);
         }
         let reader = || TextReader::new(checkpoint.tokenizer.as_ref(), limits, texts);
         let text = TextBeside::of(texts, slice, reader)?;
@@ -219,9 +218,13 @@ impl<O: Ops> TextEncoder<O> {
         };
         let position_bias = position_bias(&mut layers, form, names)?;
         let distances = distances(&mut layers, form, names)?;
-        let blocks =
-            form.encoder
-                .take_blocks(&mut layers, &form.blocks, &form.names, distances.as_ref(), slice)?;
+        let blocks = match form.bottleneck {
+            Some(narrow) => Blocks::Narrow(Bottleneck::take_all(&mut layers, narrow, &form.blocks, slice)?),
+            None => {
+                let (encoder, distances) = (&form.encoder, distances.as_ref());
+                Blocks::Wide(encoder.take_blocks(&mut layers, &form.blocks, &form.names, distances, slice)?)
+            }
+        };
         let mut last_stage = None;
         if slice.is_last() {
             let norm = form
@@ -279,7 +282,8 @@ impl<O: Ops> TextEncoder<O> {
         let sequences: Vec<&Sequence> = requests.iter().flat_map(|request| &request.sequences).collect();
         let masks: Vec<&[bool]> = sequences.iter().map(|sequence| sequence.mask()).collect();
         let embedded = if let Some(input_stage) = &self.input_stage {
-            input_stage.embedded(ops, &sequences)
+            let tokens = sequences.iter().filter_map(|sequence| sequence.tokens());
+            input_stage.embedded(ops, &tokens.collect::<Vec<_>>())
         } else {
             let states = sequences.iter().map(|sequence| match sequence {
                 Sequence::States { values, .. } => values.as_slice(),
@@ -288,10 +292,14 @@ impl<O: Ops> TextEncoder<O> {
             ops.upload(states.collect::<Vec<_>>().concat(), width)
         };
         let bias = self.position_bias.as_ref().map(Bias::ByDistance);
-        let states = self
-            .blocks
-            .iter()
-            .fold(embedded, |x, block| block.forward(ops, &x, &masks, bias.as_ref()));
+        let states = match &self.blocks {
+            Blocks::Wide(blocks) => blocks
+                .iter()
+                .fold(embedded, |x, block| block.forward(ops, &x, &masks, bias.as_ref())),
+            Blocks::Narrow(blocks) => blocks
+                .iter()
+                .fold(embedded, |x, block| block.forward(ops, &x, &masks)),
+        };
         let Some((norm, head)) = &self.last_stage else {
             let lengths: Vec<usize> = masks.iter().map(|mask| mask.len()).collect();
             let states = ops.values(&states).map_err(|error| device_failed(&error))?;
@@ -354,89 +362,4 @@ fn distances<O: Ops>(
         key_bias: distances.key_bias,
         queries: distances.queries,
     }))
-}
-
-impl<O: Ops> InputStage<O> {
-    fn take(
-        layers: &mut Layers<'_, O>,
-        form: &TextForm,
-        names: &BaseNames,
-        reader: TextReader,
-    ) -> Result<Self, LoadError> {
-        let Embeddings {
-            limits,
-            width,
-            words,
-            positions,
-            scheme,
-            types,
-            constant,
-            norm,
-            projection,
-        } = &form.embeddings;
-        let mut table = |name: &str, rows| layers.table(&names.at(name), rows, *width);
-        let (words, types) = (table(words, limits.vocabulary)?, table(types, limits.types)?);
-        let constant = constant.map_or(Ok(Table::default()), |(name, rows)| table(name, rows))?;
-        let positions = positions.map_or(Ok(Table::default()), |(name, rows)| table(name, rows))?;
-        let blocks = form.encoder.width;
-        let (mut before_norm, mut after_norm, mut normalised) = (None, None, *width);
-        match projection {
-            Some(Projection::AfterNorm(name)) => {
-                after_norm = Some(layers.linear(&names.at(name), *width, blocks)?);
-            }
-            Some(Projection::BeforeNorm(name)) => {
-                before_norm = Some(layers.linear_with(&names.at(name), *width, blocks, false)?);
-                normalised = blocks;
-            }
-            None => {}
-        }
-        let (epsilon, bias) = (form.encoder.epsilon, form.encoder.norm_bias);
-        Ok(Self {
-            reader,
-            words,
-            positions,
-            types,
-            constant,
-            scheme: *scheme,
-            width: *width,
-            before_norm,
-            norm: layers.layer_norm_with(&names.at(norm), normalised, epsilon, bias)?,
-            after_norm,
-        })
-    }
-
-    fn embedded(&self, ops: &O, sequences: &[&Sequence]) -> O::Matrix {
-        let width = self.width;
-        let mut values = Vec::new();
-        for tokens in sequences.iter().filter_map(|sequence| sequence.tokens()) {
-            let mut counted = 0;
-            for (index, (word, kind)) in tokens.ids.iter().zip(&tokens.types).enumerate() {
-                let position = match self.scheme {
-                    PositionScheme::FromZero => index,
-                    PositionScheme::AfterPadding { pad } if usize::try_from(*word) == Ok(pad) => pad,
-                    PositionScheme::AfterPadding { pad } => {
-                        counted += 1;
-                        pad + counted
-                    }
-                };
-                let from = values.len();
-                self.words
-                    .push_row(usize::try_from(*word).unwrap_or_default(), &mut values);
-                let vector = values.get_mut(from..).unwrap_or_default();
-                self.types
-                    .add_row(usize::try_from(*kind).unwrap_or_default(), vector);
-                self.positions.add_row(position, vector);
-                self.constant.add_row(0, vector);
-            }
-        }
-        let mut embedded = ops.upload(values, width);
-        if let Some(layer) = &self.before_norm {
-            embedded = ops.multiply(&embedded, layer);
-        }
-        embedded = ops.normalise(&embedded, &self.norm);
-        match &self.after_norm {
-            Some(layer) => ops.multiply(&embedded, layer),
-            None => embedded,
-        }
-    }
 }

@@ -1,10 +1,11 @@
 //! Description of a text encoder: what its architecture file reads from `config.json`, and what
 //! [`TextEncoder`](super::text_encoder) needs to load and run it.
 
+use super::bottleneck::BottleneckForm;
 use super::encoder::{BlockForm, BlockNames, EncoderConfig};
 use super::text::TokenLimits;
 use crate::checkpoint::{Config, LoadError};
-use crate::ops::{Activation, DistanceRows};
+use crate::ops::{Activation, DistanceRows, Rotary};
 use crate::tasks::embedding::Pooling;
 
 /// A text encoder. Names of tensors are relative to the base model; those of heads are whole.
@@ -17,6 +18,8 @@ pub(super) struct TextForm {
     pub blocks: Vec<BlockForm>,
     /// Names in a block.
     pub names: BlockNames,
+    /// Sizes of the blocks if they are narrower than the vectors between them.
+    pub bottleneck: Option<BottleneckForm>,
     /// What becomes of tokens before the blocks.
     pub embeddings: Embeddings,
     /// Norm after the blocks.
@@ -51,10 +54,24 @@ pub(super) struct Embeddings {
     pub types: &'static str,
     /// Table whose first row is added to every token, and its number of rows.
     pub constant: Option<(&'static str, usize)>,
-    /// Norm of the sum.
-    pub norm: &'static str,
+    /// Factor of the tokens' vectors.
+    pub scale: f32,
+    /// How the vectors of masked-out words are dropped, in models of proteins.
+    pub dropout: Option<MaskDropout>,
+    /// Norm of the sum, if there is one.
+    pub norm: Option<&'static str>,
     /// Layer from these vectors to those of the blocks.
     pub projection: Option<Projection>,
+}
+
+/// In training, the vectors of `<mask>` were zeros, and the others were not scaled up for it. A text has no or few masks, so
+/// its vectors are scaled to the same mean: by the share that was shown in training over the share that is shown now.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MaskDropout {
+    /// Token id of `<mask>`.
+    pub mask: i64,
+    /// Share of the tokens that training showed.
+    pub shown: f32,
 }
 
 /// A layer between embeddings and blocks of different widths.
@@ -63,6 +80,8 @@ pub(super) enum Projection {
     AfterNorm(&'static str),
     /// Before the norm, without a bias.
     BeforeNorm(&'static str),
+    /// Over every token with its neighbours, before positions and types are added; the norm is a factor and a shift.
+    Trigrams(&'static str),
 }
 
 /// Position of each token.
@@ -105,11 +124,26 @@ pub(super) struct DistanceForm {
     pub queries: Option<&'static str>,
 }
 
+/// Returns a rotation of queries and keys by the halves of a head; `None` if `theta` is not positive or a head has no halves.
+pub(super) fn rotation(theta: f64, head_dim: usize) -> Option<Rotary> {
+    if !(theta.is_finite() && theta > 0.0) || head_dim % 2 == 1 {
+        return None;
+    }
+    let frequency = |pair: usize| theta.powf(-((2 * pair) as f64) / head_dim as f64) as f32;
+    Some(Rotary {
+        frequencies: (0..head_dim / 2).map(frequency).collect(),
+        neighbours: false,
+        scale: 1.0,
+    })
+}
+
 /// What computes the answer from the vectors of the tokens.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HeadForm {
     /// Vector that is classified.
     pub pooling: Pooling,
+    /// Whether the layer before the output layer comes before the pooling.
+    pub late: bool,
     /// Layer before the output layer.
     pub dense: Option<DenseForm>,
     /// Output layer.
@@ -146,6 +180,7 @@ impl HeadForm {
     pub(super) const fn first(name: &'static str, activation: Activation, output: &'static str) -> Self {
         Self {
             pooling: Pooling::First,
+            late: false,
             dense: Some(DenseForm::plain(name, activation)),
             output,
         }
@@ -154,6 +189,7 @@ impl HeadForm {
     /// Head of most question answering models: one layer.
     pub(super) const SPANS: Self = Self {
         pooling: Pooling::First,
+        late: false,
         dense: None,
         output: "qa_outputs",
     };
@@ -190,6 +226,7 @@ impl TextForm {
             base,
             blocks: encoder.numbered("encoder.layer"),
             names: BlockNames::BERT,
+            bottleneck: None,
             embeddings: Embeddings {
                 limits: TokenLimits {
                     vocabulary: config.size("vocab_size")?,
@@ -205,7 +242,9 @@ impl TextForm {
                 scheme: PositionScheme::FromZero,
                 types: "embeddings.token_type_embeddings",
                 constant: None,
-                norm: "embeddings.LayerNorm",
+                scale: 1.0,
+                dropout: None,
+                norm: Some("embeddings.LayerNorm"),
                 projection: None,
             },
             encoder,

@@ -10,6 +10,7 @@ use crate::runtime::batch::{BatchResults, device_failed, rows};
 use crate::runtime::loaded::Task;
 use crate::runtime::model::ModelError;
 use crate::runtime::tensor::Tensor;
+use crate::runtime::usage::usage;
 use crate::tasks::answer_span::span_outputs;
 use crate::tasks::classification::Classifier;
 use crate::tasks::embedding::{Pooling, normalised, pooled};
@@ -79,6 +80,8 @@ pub(super) struct HeadLayers<O: Ops> {
     dense: Option<(O::Linear, Activation, Option<O::Norm>)>,
     output: O::Linear,
     columns: usize,
+    /// Whether texts are pooled between the two layers.
+    late: bool,
 }
 
 impl HeadKind {
@@ -187,6 +190,7 @@ impl<O: Ops> Head<O> {
                 dense: Some((dense, Activation::Tanh, None)),
                 output: layers.linear(&format!("{name}.out_proj"), width, columns)?,
                 columns,
+                late: false,
             },
             classifier,
         })
@@ -222,11 +226,32 @@ impl<O: Ops> Head<O> {
     /// Returns the outputs of requests. The rows of `states` are tokens, `width` wide and grouped by sequence; `requests`
     /// are the sequences of each request, `masks` which of their tokens are visible.
     ///
-    /// A token classifier answers for the visible tokens.
+    /// A token classifier answers for the visible tokens. The last output is the [`usage`].
     ///
     /// # Errors
     /// [`ModelError::Failed`] with the message of the device.
     pub(super) fn outputs(
+        &self,
+        ops: &O,
+        states: &O::Matrix,
+        width: usize,
+        masks: &[&[bool]],
+        requests: &[Vec<KnownText<'_>>],
+    ) -> Result<BatchResults, ModelError> {
+        let mut results = self.answers(ops, states, width, masks, requests)?;
+        let mut masks = masks.iter();
+        for (result, sequences) in results.iter_mut().zip(requests) {
+            let masks = masks.by_ref().take(sequences.len());
+            let visible = masks.flat_map(|mask| mask.iter()).filter(|visible| **visible);
+            let visible = visible.count();
+            if let Ok(outputs) = result {
+                outputs.push(usage(visible, 0)?);
+            }
+        }
+        Ok(results)
+    }
+
+    fn answers(
         &self,
         ops: &O,
         states: &O::Matrix,
@@ -240,8 +265,14 @@ impl<O: Ops> Head<O> {
                 layers,
                 classifier,
             } => {
-                let vectors = vectors(ops, states, width, masks, *pooling)?;
-                let logits = rows(ops, &layers.logits(ops, &vectors), layers.columns)?;
+                let logits = if layers.late {
+                    let before = layers.before_output(ops, states);
+                    let states = before.as_ref().unwrap_or(states);
+                    ops.multiply(&vectors(ops, states, width, masks, *pooling)?, &layers.output)
+                } else {
+                    layers.logits(ops, &vectors(ops, states, width, masks, *pooling)?)
+                };
+                let logits = rows(ops, &logits, layers.columns)?;
                 Ok(logits.iter().map(|logits| classifier.outputs(logits)).collect())
             }
             Self::Spans(layers) => {
@@ -306,6 +337,7 @@ impl<O: Ops> HeadLayers<O> {
             dense: None,
             output: layers.linear_with(name, width, columns, bias)?,
             columns,
+            late: false,
         })
     }
 
@@ -330,18 +362,25 @@ impl<O: Ops> HeadLayers<O> {
             dense: head.dense.map(&mut dense).transpose()?,
             output: layers.linear(head.output, width, columns)?,
             columns,
+            late: head.late,
         })
     }
 
     fn logits(&self, ops: &O, x: &O::Matrix) -> O::Matrix {
-        let Some((layer, activation, norm)) = &self.dense else {
-            return ops.multiply(x, &self.output);
-        };
-        let x = ops.activate(ops.multiply(x, layer), *activation, false);
-        match norm {
-            Some(norm) => ops.multiply(&ops.normalise(&x, norm), &self.output),
-            None => ops.multiply(&x, &self.output),
+        match self.before_output(ops, x) {
+            Some(x) => ops.multiply(&x, &self.output),
+            None => ops.multiply(x, &self.output),
         }
+    }
+
+    /// Returns what the output layer reads; `None` if that is `x`.
+    fn before_output(&self, ops: &O, x: &O::Matrix) -> Option<O::Matrix> {
+        let (layer, activation, norm) = self.dense.as_ref()?;
+        let x = ops.activate(ops.multiply(x, layer), *activation, false);
+        Some(match norm {
+            Some(norm) => ops.normalise(&x, norm),
+            None => x,
+        })
     }
 }
 

@@ -147,6 +147,11 @@ impl Form {
         beit: true,
         ..Self::VIT
     };
+    /// `Data2VecVisionForImageClassification`: `BEiT` that is trained otherwise.
+    pub(super) const DATA2VEC: Self = Self {
+        base: "data2vec_vision",
+        ..Self::BEIT
+    };
     /// `DeiTForImageClassification`.
     pub(super) const DEIT: Self = Self {
         base: "deit",

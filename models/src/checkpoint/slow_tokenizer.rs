@@ -1,6 +1,6 @@
 //! Tokenizers of directories without `tokenizer.json`: those whose files are plain vocabularies.
 //!
-//! `vocab.txt` is the vocabulary of BERT's tokenizer, `vocab.json` and `merges.txt` are those of GPT-2's, and of RoBERTa's and BART's. The
+//! `vocab.txt` is the vocabulary of BERT's tokenizer or of ESM's, `vocab.json` and `merges.txt` are those of GPT-2's, and of RoBERTa's and BART's. The
 //! class is `tokenizer_class` of `tokenizer_config.json` or `config.json`, or follows from `model_type`. The result is the content of the
 //! `tokenizer.json` that transformers would write.
 
@@ -16,6 +16,8 @@ use super::{Config, LoadError, MAX_TOKENIZER, optional_config, read_capped};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Bert,
+    /// Every entry of the vocabulary is split off wherever it is: an amino acid, or a special token.
+    Esm,
     Gpt2,
     Roberta,
 }
@@ -65,7 +67,7 @@ pub(super) fn build(dir: &Path) -> Result<Option<(String, Vec<u8>)>, LoadError> 
         return Ok(None);
     };
     let (file, vocabulary, merges) = match settings.kind {
-        Kind::Bert => {
+        Kind::Bert | Kind::Esm => {
             let path = dir.join("vocab.txt");
             let lines = text(&path)?;
             let pieces = lines.lines().map(|line| line.trim_end_matches('\r'));
@@ -146,14 +148,24 @@ impl Settings {
         let (class, model_type) = class_and_type(dir, config.as_ref())?;
         let class = class.as_deref().map(|class| class.trim_end_matches("Fast"));
         let kind = match (class, model_type.as_deref()) {
-            (Some("BertTokenizer" | "DistilBertTokenizer" | "ElectraTokenizer"), _)
-            | (None, Some("bert" | "distilbert" | "electra" | "ernie" | "nomic_bert")) => Kind::Bert,
+            (
+                Some("BertTokenizer" | "DistilBertTokenizer" | "ElectraTokenizer" | "MobileBertTokenizer"),
+                _,
+            )
+            | (
+                None,
+                Some(
+                    "bert" | "distilbert" | "electra" | "ernie" | "megatron-bert" | "mobilebert"
+                    | "nomic_bert",
+                ),
+            ) => Kind::Bert,
+            (Some("EsmTokenizer"), _) | (None, Some("esm")) => Kind::Esm,
             (Some("GPT2Tokenizer"), _) | (None, Some("gpt2" | "gpt_neo" | "gptj")) => Kind::Gpt2,
             (Some("RobertaTokenizer" | "BartTokenizer"), _)
             | (None, Some("roberta" | "roberta-prelayernorm" | "data2vec-text" | "bart")) => Kind::Roberta,
             _ => return Ok(None),
         };
-        if is_pieces != (kind == Kind::Bert) {
+        if is_pieces != matches!(kind, Kind::Bert | Kind::Esm) {
             return Ok(None);
         }
         let specials = special_tokens(dir, config.as_ref(), kind.specials())?;
@@ -210,6 +222,17 @@ impl Settings {
                 }),
                 json!({"type": "WordPiece", "prefix": "##", "cleanup": true}),
             ),
+            Kind::Esm => {
+                let eos = self.special("eos_token");
+                let processor = json!({
+                    "type": "TemplateProcessing",
+                    "single": [one(cls, 0), text("A", 0), one(eos, 0)],
+                    "pair": [one(cls, 0), text("A", 0), one(eos, 0), text("B", 0), one(eos, 0)],
+                    "special_tokens": {cls: known(cls), eos: known(eos)},
+                });
+                let splitter = json!({"type": "WhitespaceSplit"});
+                (Value::Null, splitter, processor, Value::Null)
+            }
             Kind::Gpt2 => {
                 let bos = self.special("bos_token");
                 let processor = if self.flag("add_bos_token", false)? {
@@ -245,7 +268,12 @@ impl Settings {
                 "max_input_chars_per_word": 100,
                 "vocab": vocabulary,
             }),
-            _ => json!({
+            Kind::Esm => json!({
+                "type": "WordLevel",
+                "unk_token": self.special("unk_token"),
+                "vocab": vocabulary,
+            }),
+            Kind::Gpt2 | Kind::Roberta => json!({
                 "type": "BPE",
                 "continuing_subword_prefix": "",
                 "end_of_word_suffix": "",
@@ -287,6 +315,12 @@ impl Settings {
                 added.insert(id, plain(id, content, false, false));
             }
         }
+        if self.kind == Kind::Esm {
+            for (content, id) in vocabulary {
+                let id = id.as_u64().unwrap_or_default();
+                added.insert(id, plain(id, content, false, false));
+            }
+        }
         for (key, content) in &self.specials {
             let id = vocabulary.get(content).or_else(|| extra.get(content));
             if let Some(id) = id.and_then(Value::as_u64) {
@@ -316,6 +350,13 @@ impl Kind {
                 ("pad_token", "[PAD]"),
                 ("cls_token", "[CLS]"),
                 ("mask_token", "[MASK]"),
+            ],
+            Self::Esm => &[
+                ("unk_token", "<unk>"),
+                ("cls_token", "<cls>"),
+                ("pad_token", "<pad>"),
+                ("mask_token", "<mask>"),
+                ("eos_token", "<eos>"),
             ],
             Self::Gpt2 => &[
                 ("bos_token", "<|endoftext|>"),
@@ -398,6 +439,29 @@ mod tests {
         longer["added_tokens"].as_array_mut().unwrap().push(added);
         let extra = ("added_tokens.json", json!({"<x>": lines.len()}).to_string());
         assert_same(&longer, &[vocabulary, config(r#"{"model_type": "bert"}"#), extra]);
+    }
+
+    /// The ids are those of `EsmTokenizer` of transformers 5.24.
+    #[test]
+    fn a_vocabulary_of_esm_splits_at_every_amino_acid() {
+        let dir = tempfile::tempdir().unwrap();
+        let pieces =
+            "<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X B U Z O . - <null_1> <mask>";
+        std::fs::write(dir.path().join("vocab.txt"), pieces.replace(' ', "\n")).unwrap();
+        std::fs::write(dir.path().join("config.json"), r#"{"model_type": "esm"}"#).unwrap();
+        let (_, built) = build(dir.path()).unwrap().unwrap();
+        let built = Tokenizer::from_bytes(built).unwrap();
+        for (text, expected) in [
+            ("MKTAYIAKQR", vec![0, 20, 15, 11, 5, 19, 12, 5, 15, 16, 10, 2]),
+            ("M K <mask> T", vec![0, 20, 15, 32, 11, 2]),
+            ("mkt", vec![0, 3, 2]),
+            ("MKt JX-.", vec![0, 20, 15, 3, 3, 24, 30, 29, 2]),
+            (" ", vec![0, 2]),
+            ("M\u{e9}K", vec![0, 20, 3, 15, 2]),
+        ] {
+            assert_eq!(built.encode(text, true).unwrap().get_ids(), expected, "{text}");
+        }
+        assert_eq!(ids(&built, ("MK", "TA")).0, [0, 20, 15, 2, 11, 5, 2]);
     }
 
     #[test]

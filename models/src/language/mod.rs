@@ -19,6 +19,7 @@ use crate::runtime::model::{Continuous, Progress, Reader};
 use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::slice::Slice;
 use crate::runtime::tensor::{Tensor, TensorError};
+use crate::runtime::usage::usage;
 use prompt::Prompts;
 pub use settings::Generation;
 use settings::configure;
@@ -36,7 +37,7 @@ const FIRST_OF_BATCHES: u64 = 1 << 63;
 /// Outputs: `text` (BYTES `[1]`, with a tokenizer), `tokens` (INT64 `[tokens]`), `probabilities` (FP32 `[tokens]`),
 /// with `top_logprobs` (also 0) `token_texts` (BYTES `[tokens]`, with a tokenizer), above 0 `top_tokens` (INT64), `top_token_texts` (BYTES) and
 /// `top_logprobs` (FP32), `[tokens, top_logprobs]` each, `confidence` (FP32 `[1]`: the smallest [`SampledToken::confidence`](crate::generation::SampledToken::confidence) of
-/// the tokens, HybridServe §IV-A) and `end` (BYTES `[1]`: the finish reason).
+/// the tokens, HybridServe §IV-A), `end` (BYTES `[1]`: the finish reason) and [`usage`](crate::USAGE).
 pub struct LanguageModel<M: Ops> {
     engine: Engine<M>,
     prompts: Arc<Prompts>,
@@ -228,8 +229,7 @@ impl PartialAnswer {
         outputs.push(Tensor::from_f32("confidence", &[1], &[self.confidence])?);
         outputs.push(Tensor::from_texts("end", &[why])?);
         if let Some(prompt) = self.prompt_tokens {
-            let counts = [prompt, self.tokens.len()].map(|count| i64::try_from(count).unwrap_or(i64::MAX));
-            outputs.push(Tensor::from_i64("usage", &[2], &counts)?);
+            outputs.push(usage(prompt, self.tokens.len())?);
         }
         Ok(outputs)
     }

@@ -11,3 +11,4 @@ pub(crate) mod model;
 pub(crate) mod pace;
 pub(crate) mod slice;
 pub(crate) mod tensor;
+pub(crate) mod usage;

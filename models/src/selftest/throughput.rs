@@ -14,6 +14,7 @@ use crate::device::memory::{of_process, reset_peak};
 use crate::device::{Device, DeviceChoice};
 use crate::power::PowerMeter;
 use crate::runtime::model::{Inputs, Model, Outputs};
+use crate::runtime::usage::USAGE;
 
 /// A run that would take longer than this many budgets is skipped.
 const BUDGET_MULTIPLE: u32 = 10;
@@ -300,7 +301,8 @@ impl Point {
 fn all_finite(answers: Vec<Result<Outputs, crate::ModelError>>) -> Result<bool, String> {
     let mut finite = true;
     for answer in answers {
-        for output in answer.map_err(|error| error.to_string())? {
+        let outputs = answer.map_err(|error| error.to_string())?;
+        for output in outputs.iter().filter(|output| output.name != USAGE) {
             finite &= output
                 .to_f32()
                 .map_err(|error| error.to_string())?

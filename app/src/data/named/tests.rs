@@ -43,6 +43,16 @@ fn usual_columns_are_found_and_others_configured() {
         (vec!["a".to_owned()], vec!["b".to_owned()])
     );
     assert_eq!(pair.labels, [Label::Class(1)]);
+    let cased = records("a.csv", "Id,Text,LABEL\n1,a,1\n", "", Task::Classification).unwrap();
+    assert_eq!(
+        (texts(&cased, 0), &cased.labels[..]),
+        (vec!["a".to_owned()], &[Label::Class(1)][..])
+    );
+    let both = "TEXT,Text,text,label\na,b,c,1\n";
+    assert_eq!(
+        texts(&records("a.csv", both, "", Task::Classification).unwrap(), 0),
+        ["c"]
+    );
     let csv = "id,headline,topic\n1,\"x, y\",Dog\n2,z,cat\n3,w,0\n";
     let columns = "skip = 1\ntake = 2\ncolumns = { text = 'headline', label = 'topic' }";
     let samples = records("a.csv", csv, columns, Task::Classification).unwrap();
@@ -212,7 +222,25 @@ fn metadata_and_files_of_a_split_are_records() {
         ("data/validation-00001-of-00002.csv", "text,label\nb,1\n"),
         ("data/train.csv", "text,label\nc,1\n"),
     ];
-    assert_eq!(texts(&folder(&shards, "").unwrap(), 0), ["a", "b"]);
+    let both = folder(&shards, "").unwrap();
+    assert_eq!(texts(&both, 0), ["a", "b"]);
+    let origin = both.origins.of(1).unwrap();
+    assert!(
+        origin.ends_with("validation-00001-of-00002.csv, line 2"),
+        "{origin}"
+    );
+    assert_eq!(both.origins.of(2), None);
+    let files = [
+        ("val/cat/1.png", "a"),
+        ("val/dog/2.png", "b"),
+        ("val/cat/3.png", "c"),
+    ];
+    let alternating = folder(&files, "skip = 1").unwrap().origins;
+    let names = [alternating.of(0), alternating.of(1)].map(Option::unwrap);
+    assert!(
+        names[0].ends_with("dog/2.png") && names[1].ends_with("cat/3.png"),
+        "{names:?}"
+    );
     assert_eq!(
         folder(&[("dev.jsonl", "{\"text\": \"a\", \"label\": 1}")], "")
             .unwrap()
@@ -230,6 +258,18 @@ fn a_missing_split_and_parquet_say_what_to_do() {
     );
     let error = in_one_line(&folder(&[("data/validation-0.parquet", "PAR1")], "").unwrap_err());
     assert!(error.contains("to_json"), "{error}");
+    let saved = [
+        ("validation/data-0.arrow", "ARROW1"),
+        ("validation/dataset_info.json", "{}"),
+        ("validation/state.json", "{}"),
+    ];
+    let error = in_one_line(&folder(&saved, "").unwrap_err());
+    assert!(error.contains("to_json"), "{error}");
+    let other = in_one_line(&folder(&[("val/cat/1.png", ""), ("val/cat/2.WEBP", "")], "").unwrap_err());
+    assert!(
+        other.contains("2.WEBP") && other.contains("neither a PNG nor a JPEG"),
+        "{other}"
+    );
     let unknown = in_one_line(&folder(&[("test/bird/1.png", "")], "split = 'test'").unwrap_err());
     assert!(unknown.contains("`bird` is no class"), "{unknown}");
 }

@@ -11,6 +11,7 @@ use crate::checkpoint::{Config, LoadError, TokenizerFile};
 use crate::runtime::batch::BatchResults;
 use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::tensor::Tensor;
+use crate::runtime::usage::{USAGE, usage};
 
 /// Largest size of a dimension that the graph leaves open.
 const MAX_EXTENT: usize = 1 << 16;
@@ -122,7 +123,16 @@ impl OnnxModel {
             length,
             lengths: &lengths,
         };
-        split(results, requests.len(), *batching, outputs, Some(&padding))
+        let mut results = split(results, requests.len(), *batching, outputs, Some(&padding))?;
+        // A graph may have an output of this name, which means what its author says.
+        if outputs.iter().all(|port| port.name != USAGE) {
+            for (result, request) in results.iter_mut().zip(requests) {
+                if let Ok(answer) = result {
+                    answer.push(usage(request.mask.iter().filter(|visible| **visible).count(), 0)?);
+                }
+            }
+        }
+        Ok(results)
     }
 }
 

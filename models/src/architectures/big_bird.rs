@@ -1,0 +1,38 @@
+//! `BigBird` (Zaheer et al. 2020) for texts that transformers computes with full attention: BERT with a longer context.
+//!
+//! Beyond them, the blocks of tokens that see each other are drawn at random, differently in every process.
+
+use super::encoder::activation;
+use super::text_form::{HeadForm, TextForm};
+use crate::checkpoint::{Config, LoadError};
+
+/// Describes a `BigBird` model.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+    let act = activation(config, "hidden_act")?;
+    let head = HeadForm::first("classifier.dense", act, "classifier.out_proj");
+    let mut form = TextForm::like_bert(config, "bert", head)?;
+    form.encoder.projection_bias = config.optional("use_bias")?.unwrap_or(true);
+    if config.optional("rescale_embeddings")?.unwrap_or(false) {
+        form.embeddings.scale = (form.encoder.width as f32).sqrt();
+    }
+    // Of the base model, which no task here uses.
+    form.buffers = &["pooler.weight", "pooler.bias"];
+    let limits = &mut form.embeddings.limits;
+    match config.optional::<String>("attention_type")?.as_deref() {
+        Some("original_full") => {}
+        Some("block_sparse") | None => {
+            let blocks = config.optional_size("num_random_blocks")?.unwrap_or(3);
+            let block = config.optional_size("block_size")?.unwrap_or(64);
+            // Two global blocks, three neighbours, and as many random ones on either side.
+            let full = blocks.saturating_mul(2).saturating_add(5).saturating_mul(block);
+            limits.context = limits.context.min(full);
+        }
+        Some(_) => {
+            return Err(config.invalid_value("attention_type", "it must be original_full or block_sparse"));
+        }
+    }
+    Ok(form)
+}

@@ -1,0 +1,117 @@
+//! The encoder of T5 and mT5 (Raffel et al. 2020) alone: embeddings of texts (sentence-t5, GTR) and token classifiers.
+
+use super::encoder::{BlockNames, EncoderConfig, epsilon};
+use super::text::TokenLimits;
+use super::text_form::{Embeddings, HeadForm, PositionBias, PositionScheme, TextForm};
+use crate::checkpoint::{Config, LoadError};
+use crate::ops::Activation;
+
+const NAMES: BlockNames = BlockNames {
+    projections: &[
+        "layer.0.SelfAttention.q",
+        "layer.0.SelfAttention.k",
+        "layer.0.SelfAttention.v",
+    ],
+    head_biases: None,
+    output: "layer.0.SelfAttention.o",
+    attention_norm: "layer.0.layer_norm",
+    up: &["layer.1.DenseReluDense.wi"],
+    down: "layer.1.DenseReluDense.wo",
+    feed_forward_norm: "layer.1.layer_norm",
+    scales: None,
+};
+
+const GATED: BlockNames = BlockNames {
+    up: &["layer.1.DenseReluDense.wi_0", "layer.1.DenseReluDense.wi_1"],
+    ..NAMES
+};
+
+/// Tokens of a text, if the checkpoint does not say: distances have no limit.
+const CONTEXT: usize = 512;
+
+/// Describes an encoder.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+    let feed_forward = config.optional::<String>("feed_forward_proj")?;
+    let (activation, gated) = match feed_forward.as_deref() {
+        None | Some("relu") => (Activation::Relu, false),
+        Some("gated-gelu") => (Activation::GeluTanh, true),
+        Some(_) => {
+            return Err(config.invalid_value("feed_forward_proj", "relu and gated-gelu are supported"));
+        }
+    };
+    let (heads, buckets) = (config.size("num_heads")?, buckets(config)?);
+    let encoder = EncoderConfig {
+        width: config.size("d_model")?,
+        blocks: config.size("num_layers")?,
+        heads,
+        key_value_heads: heads,
+        attention_width: heads.saturating_mul(config.size("d_kv")?),
+        // The scale is part of the trained weights.
+        attention_scale: Some(1.0),
+        intermediate_size: config.size("d_ff")?,
+        activation,
+        gated,
+        epsilon: epsilon(config, "layer_norm_epsilon")?,
+        norms_first: true,
+        norm_bias: false,
+        rms: true,
+        projection_bias: false,
+        key_bias: false,
+        output_bias: false,
+        feed_forward_bias: false,
+    };
+    Ok(TextForm {
+        base: "transformer",
+        blocks: encoder.numbered("encoder.block"),
+        names: if gated { GATED } else { NAMES },
+        bottleneck: None,
+        embeddings: Embeddings {
+            limits: TokenLimits {
+                vocabulary: config.size("vocab_size")?,
+                types: 0,
+                context: config.optional_size("n_positions")?.unwrap_or(CONTEXT),
+            },
+            width: encoder.width,
+            words: "shared",
+            positions: None,
+            scheme: PositionScheme::FromZero,
+            types: "",
+            constant: None,
+            scale: 1.0,
+            dropout: None,
+            norm: None,
+            projection: None,
+        },
+        encoder,
+        final_norm: Some("encoder.final_layer_norm"),
+        buffers: &["encoder.embed_tokens.weight"],
+        position_bias: Some(buckets),
+        distances: None,
+        classifier: HeadForm::TOKENS,
+        spans: HeadForm::SPANS,
+        tokens: HeadForm::TOKENS,
+    })
+}
+
+fn buckets(config: &Config) -> Result<PositionBias, LoadError> {
+    let (key, far_key) = (
+        "relative_attention_num_buckets",
+        "relative_attention_max_distance",
+    );
+    let buckets = config.optional_size(key)?.unwrap_or(32);
+    let max_distance = config.optional_size(far_key)?.unwrap_or(128);
+    if buckets < 4 || buckets % 2 == 1 || buckets > 256 {
+        return Err(config.invalid_value(key, "it must be even and from 4 to 256"));
+    }
+    if max_distance <= buckets / 2 || max_distance > 1 << 12 {
+        return Err(config.invalid_value(far_key, format!("it must be from {} to 4096", buckets / 2 + 1)));
+    }
+    Ok(PositionBias {
+        name: "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+        buckets,
+        max_distance,
+    })
+}

@@ -1,0 +1,209 @@
+//! The families of text encoders: the names of their classes, and their descriptions.
+
+use super::text_form::TextForm;
+use super::text_head::TextTask;
+use super::{
+    albert, bert, big_bird, deberta, distilbert, electra, ernie, esm, eurobert, megatron_bert, mobilebert,
+    modernbert, mpnet, nomic_bert, rembert, roberta, roformer, t5_encoder,
+};
+use crate::checkpoint::{Config, LoadError};
+
+/// A class of a family.
+pub(super) struct TextClass {
+    /// `architectures[0]` of its `config.json`.
+    pub name: &'static str,
+    /// `model_type` of its `config.json`.
+    pub model_type: &'static str,
+    /// Prefix of a tensor that only this class of its `model_type` has; `None` for the base model.
+    pub head: Option<&'static str>,
+    /// Describes the base model and its heads.
+    pub form: fn(&Config) -> Result<TextForm, LoadError>,
+    /// What it answers.
+    pub task: TextTask,
+    /// Name prefixes of tensors that its checkpoints contain but the model does not use.
+    pub unused: &'static [&'static str],
+}
+
+/// A family: the names of its classes, and its description.
+struct TextFamily {
+    /// The sequence classifier, the question answering model, the token classifier and the base model, in this order.
+    classes: [Option<&'static str>; 4],
+    model_type: &'static str,
+    form: fn(&Config) -> Result<TextForm, LoadError>,
+    /// As [`TextClass::unused`], of all but the sequence classifier.
+    unused: &'static [&'static str],
+}
+
+/// Returns the classes of all families.
+pub(super) fn classes() -> impl Iterator<Item = TextClass> {
+    TEXT_FAMILIES.iter().flat_map(TextFamily::classes)
+}
+
+impl TextFamily {
+    fn classes(&'static self) -> impl Iterator<Item = TextClass> {
+        let tasks = [
+            (TextTask::Classification, Some("classifier.")),
+            (TextTask::QuestionAnswering, Some("qa_outputs.")),
+            // Without a class, the layer is taken for that of the sequence classifier.
+            (TextTask::TokenClassification, Some("classifier.")),
+            (TextTask::Embedding, None),
+        ];
+        let named = self.classes.into_iter().zip(tasks);
+        named.filter_map(|(name, (task, head))| {
+            Some(TextClass {
+                name: name?,
+                model_type: self.model_type,
+                head,
+                form: self.form,
+                task,
+                unused: if task == TextTask::Classification {
+                    &[]
+                } else {
+                    self.unused
+                },
+            })
+        })
+    }
+}
+
+/// The names of a family's classes from its prefix.
+macro_rules! family {
+    ($prefix:literal, $model_type:literal, $form:path, $unused:expr) => {
+        TextFamily {
+            classes: [
+                Some(concat!($prefix, "ForSequenceClassification")),
+                Some(concat!($prefix, "ForQuestionAnswering")),
+                Some(concat!($prefix, "ForTokenClassification")),
+                Some(concat!($prefix, "Model")),
+            ],
+            model_type: $model_type,
+            form: $form,
+            unused: $unused,
+        }
+    };
+}
+
+/// Poolers that base models have, and that old versions of transformers saved for question answering and token classification.
+const TEXT_FAMILIES: &[TextFamily] = &[
+    family!("Bert", "bert", bert::form, &["bert.pooler.", "pooler."]),
+    family!("DistilBert", "distilbert", distilbert::form, &[]),
+    family!(
+        "Roberta",
+        "roberta",
+        roberta::form,
+        &["roberta.pooler.", "pooler."]
+    ),
+    family!(
+        "XLMRoberta",
+        "xlm-roberta",
+        roberta::form,
+        &["roberta.pooler.", "pooler."]
+    ),
+    family!(
+        "Camembert",
+        "camembert",
+        roberta::form,
+        &["roberta.pooler.", "pooler."]
+    ),
+    family!(
+        "Data2VecText",
+        "data2vec-text",
+        roberta::data2vec,
+        &["data2vec_text.pooler.", "pooler."]
+    ),
+    family!(
+        "RobertaPreLayerNorm",
+        "roberta-prelayernorm",
+        roberta::norms_first,
+        &["roberta_prelayernorm.pooler.", "pooler."]
+    ),
+    family!("Ernie", "ernie", ernie::form, &["ernie.pooler.", "pooler."]),
+    family!(
+        "NomicBert",
+        "nomic_bert",
+        nomic_bert::form,
+        &["nomic_bert.pooler.", "pooler."]
+    ),
+    family!("Electra", "electra", electra::form, &[]),
+    family!("RoFormer", "roformer", roformer::form, &[]),
+    family!("Albert", "albert", albert::form, &["albert.pooler.", "pooler."]),
+    family!("MPNet", "mpnet", mpnet::form, &["mpnet.pooler.", "pooler."]),
+    family!("Deberta", "deberta", deberta::first, &["pooler."]),
+    family!("DebertaV2", "deberta-v2", deberta::form, &["pooler."]),
+    family!("ModernBert", "modernbert", modernbert::form, &[]),
+    family!(
+        "MegatronBert",
+        "megatron-bert",
+        megatron_bert::form,
+        &["bert.pooler.", "pooler."]
+    ),
+    family!(
+        "RemBert",
+        "rembert",
+        rembert::form,
+        &["rembert.pooler.", "pooler."]
+    ),
+    family!(
+        "MobileBert",
+        "mobilebert",
+        mobilebert::form,
+        &["mobilebert.pooler.", "pooler."]
+    ),
+    TextFamily {
+        // Question answering has a head of its own.
+        classes: [
+            Some("BigBirdForSequenceClassification"),
+            None,
+            Some("BigBirdForTokenClassification"),
+            Some("BigBirdModel"),
+        ],
+        model_type: "big_bird",
+        form: big_bird::form,
+        unused: &[],
+    },
+    TextFamily {
+        classes: [
+            Some("EsmForSequenceClassification"),
+            None,
+            Some("EsmForTokenClassification"),
+            Some("EsmModel"),
+        ],
+        model_type: "esm",
+        form: esm::form,
+        unused: &["esm.pooler.", "pooler."],
+    },
+    TextFamily {
+        classes: [
+            Some("EuroBertForSequenceClassification"),
+            None,
+            Some("EuroBertForTokenClassification"),
+            Some("EuroBertModel"),
+        ],
+        model_type: "eurobert",
+        form: eurobert::form,
+        unused: &[],
+    },
+    TextFamily {
+        // The sequence classifier is an encoder-decoder.
+        classes: [
+            None,
+            None,
+            Some("T5ForTokenClassification"),
+            Some("T5EncoderModel"),
+        ],
+        model_type: "t5",
+        form: t5_encoder::form,
+        unused: &[],
+    },
+    TextFamily {
+        classes: [
+            None,
+            None,
+            Some("MT5ForTokenClassification"),
+            Some("MT5EncoderModel"),
+        ],
+        model_type: "mt5",
+        form: t5_encoder::form,
+        unused: &[],
+    },
+];
