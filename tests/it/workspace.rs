@@ -103,5 +103,10 @@ fn a_package_of_unit_tests_has_the_dependencies_of_its_crate() {
 fn files_import_each_other_in_small_circles_of_one_folder_only() {
     let script = Path::new(ROOT).join("scripts/import-circles.py");
     let output = Command::new("python3").arg(script).output().unwrap();
-    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}{}",
+        text(&output.stdout),
+        text(&output.stderr)
+    );
 }

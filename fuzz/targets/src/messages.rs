@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use kaskade_actors::error::{Code, Fault};
-use kaskade_actors::metrics::Spent;
 use kaskade_actors::wire::{
     Abandoned, AuditReport, Beat, BranchReply, CertificateNotice, Done, DoneResult, DriftNotice,
     EnergyReport, FanOuts, Feedback, FeedbackReply, Found, GearShift, Hop, HopAnswer, InferReply,
     InferRequest, IngressState, LoadCount, Message, ModelEnergy, Observation, PlanNotice, PlanReport,
-    PlanRequest, ReplicaBeat, RightAnswer, Runs, ShiftReport, StageRequest, Tokens, WatchReport,
+    PlanRequest, ReplicaBeat, RightAnswer, Runs, ShiftReport, Spent, StageRequest, Tokens, WatchReport,
 };
 use kaskade_models::{Datatype, Tensor};
 use kaskade_policy::gather::Branch;

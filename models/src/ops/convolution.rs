@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::Convolution;
-use super::cpu::PackedLinear;
+use super::cpu_layers::PackedLinear;
 use super::gemm::{gemm, gemm_into, is_small, rows_per_task};
 use super::rows::Rows;
 

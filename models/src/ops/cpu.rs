@@ -2,14 +2,15 @@
 
 use std::borrow::Cow;
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::Arch;
 use rayon::prelude::*;
 
 use super::activation::{Activate, Gate};
 use super::attention;
+use super::cpu_layers::{CpuNorm, PackedLinear, sum_into};
 use super::feed_forward::{self, Residual};
 use super::fused;
-use super::gemm::{gemm, gemm_into};
+use super::gemm::gemm;
 use super::packed::PreparedWeight;
 use super::rows::Rows;
 use super::{
@@ -24,23 +25,6 @@ const CHUNK: usize = 1 << 14;
 /// The CPU. The bits of its matrix products do not depend on the batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cpu;
-
-/// A linear layer with packed weights.
-#[derive(Debug)]
-pub struct PackedLinear {
-    pub(super) weight: PreparedWeight,
-    pub(super) bias: Vec<f32>,
-    pub(super) inputs: usize,
-    pub(super) outputs: usize,
-}
-
-/// Weights of a norm.
-#[derive(Debug)]
-pub struct CpuNorm {
-    gamma: Vec<f32>,
-    beta: Option<Vec<f32>>,
-    epsilon: f32,
-}
 
 impl Ops for Cpu {
     type Matrix = Rows;
@@ -129,7 +113,7 @@ impl Ops for Cpu {
             for row in values.chunks_mut(width) {
                 let part = heads * norm.gamma.len();
                 if let Some(rows) = row.get_mut(..part) {
-                    arch.dispatch(Normalise { rows, norm });
+                    norm.apply_with(arch, rows);
                 }
             }
         });
@@ -354,13 +338,6 @@ fn for_each_chunk(values: &mut [f32], size: usize, compute: impl Fn(&mut [f32]) 
     }
 }
 
-/// Adds `other` to `rows`.
-pub(super) fn sum_into(rows: &mut [f32], other: &[f32]) {
-    for (value, other) in rows.iter_mut().zip(other) {
-        *value += other;
-    }
-}
-
 fn rotate_pair(head: &mut [f32], rotary: &Rotary, turns: &[(f32, f32)]) {
     for (index, (sin, cos)) in turns.iter().enumerate() {
         let (first, second) = rotary.pair(index);
@@ -371,78 +348,6 @@ fn rotate_pair(head: &mut [f32], rotary: &Rotary, turns: &[(f32, f32)]) {
                 }
             }
         }
-    }
-}
-
-struct Normalise<'a> {
-    rows: &'a mut [f32],
-    norm: &'a CpuNorm,
-}
-
-impl WithSimd for Normalise<'_> {
-    type Output = ();
-
-    #[expect(
-        clippy::inline_always,
-        reason = "only inlined code is compiled for the vector extension"
-    )]
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let CpuNorm { gamma, beta, epsilon } = self.norm;
-        let width = gamma.len().max(1);
-        for row in self.rows.chunks_mut(width) {
-            let mean = match beta {
-                Some(_) => sum_of(row, |value| value) / width as f32,
-                None => 0.0,
-            };
-            let variance = sum_of(row, |value| (value - mean) * (value - mean)) / width as f32;
-            let factor = 1.0 / (variance + epsilon).sqrt();
-            let weighted = row.iter_mut().zip(gamma);
-            match beta {
-                Some(beta) => weighted.zip(beta).for_each(|((value, gamma), beta)| {
-                    *value = (*value - mean) * factor * gamma + beta;
-                }),
-                None => weighted.for_each(|(value, gamma)| *value = *value * factor * gamma),
-            }
-        }
-    }
-}
-
-/// Sums in sixteen lanes, so that the loop is vectorised and the rounding error stays small.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
-#[inline(always)]
-fn sum_of(values: &[f32], of: impl Fn(f32) -> f32) -> f32 {
-    let (chunks, rest) = values.as_chunks::<16>();
-    let mut sums = [0.0; 16];
-    for chunk in chunks {
-        for (sum, value) in sums.iter_mut().zip(chunk) {
-            *sum += of(*value);
-        }
-    }
-    sums.iter().sum::<f32>() + rest.iter().map(|value| of(*value)).sum::<f32>()
-}
-
-impl CpuNorm {
-    /// Normalises rows in place, on this thread.
-    pub(super) fn apply(&self, rows: &mut [f32]) {
-        Arch::new().dispatch(Normalise { rows, norm: self });
-    }
-}
-
-impl PackedLinear {
-    /// Multiplies rows by the layer and adds its bias, on this thread; `out` is `[rows, outputs]`.
-    pub(super) fn multiply_into(&self, out: &mut [f32], rows: &[f32]) {
-        gemm_into(
-            out,
-            self.outputs,
-            rows,
-            self.inputs,
-            self.weight.panels(),
-            &self.bias,
-        );
     }
 }
 

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use super::Activation;
 use super::activation::{Activate, Gate};
-use super::cpu::{CpuNorm, PackedLinear, sum_into};
+use super::cpu_layers::{CpuNorm, PackedLinear, sum_into};
 use super::fused::with_normalised;
 use super::gemm::{FEW, is_small, rows_per_task};
 use super::rows::Rows;

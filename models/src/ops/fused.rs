@@ -6,7 +6,7 @@ use std::cell::Cell;
 
 use rayon::prelude::*;
 
-use super::cpu::{CpuNorm, PackedLinear, sum_into};
+use super::cpu_layers::{CpuNorm, PackedLinear, sum_into};
 use super::gemm::{FEW, is_small, rows_per_task};
 use super::rows::Rows;
 

@@ -11,6 +11,7 @@ mod block_attention;
 pub mod burn;
 mod convolution;
 pub mod cpu;
+mod cpu_layers;
 pub(crate) mod elementwise;
 mod encoder_attention;
 mod feed_forward;
