@@ -52,7 +52,7 @@ pub use models::Models;
 pub use options::{
     Ablation, BatchLimits, CascadeSearch, GearOptions, LONGEST_CASCADE, OptionError, Prior, Weighing,
 };
-pub use planner::{GearPlan, plan_gears, plan_gears_with};
+pub use planner::{GearPlan, Unaudited, plan_gears, plan_gears_with};
 pub use rearrange::join;
 pub use search::Cascade;
 pub use set::ModelSet;
