@@ -283,9 +283,14 @@ fn promise(planned: &CascadePlan) -> String {
         .certified
         .as_ref()
         .map_or(0, |list| list.cascades.len().saturating_sub(1));
+    let safer = match safer {
+        0 => String::new(),
+        1 => "; a safer one is kept, to run when audits refute this one".to_owned(),
+        _ => format!("; {safer} safer ones are kept, to run when audits refute this one"),
+    };
     format!(
         "certified with {} confidence: {proven}, by {} samples that it was not chosen on ({counted}; p = {:.4}); {} of {} cascades \
-         passed{next}; {safer} safer ones are kept, to run when audits refute this one",
+         passed{next}{safer}",
         units::percent(certificate.confidence),
         certificate.samples,
         certificate.p_value,

@@ -1,7 +1,7 @@
 //! Gear plans from a profile: the planner's options of an app, and the text output.
 
-use kaskade_planners::gears::{Cascade, DeviceSpec, GearOptions, GearPlan};
-use kaskade_policy::plan::{Gear, Guarantee, Plan, Slo};
+use kaskade_planners::gears::{Cascade, DeviceSpec, GearOptions, GearPlan, Unaudited};
+use kaskade_policy::plan::{Gear, Guarantee, MAX_CERTIFIED, Plan, Slo};
 use kaskade_policy::profile::Profile;
 
 use crate::charts::panels::{Panel, Panels, Series, Shape};
@@ -78,10 +78,13 @@ pub fn as_text(profile: &Profile, planned: &GearPlan) -> String {
             certificate.p_value,
         )
     });
+    let unaudited = planned.unaudited.map_or_else(String::new, |reason| {
+        format!("\nnot audited when it serves: {}", not_audited(profile, reason))
+    });
     let note = notes::better_than_largest(profile).map_or_else(String::new, |note| format!("\n{note}"));
     format!(
         "{}: {}, promises {promise}\n{gears}\nexpected, weighed by what each gear serves: {} right, p95 {}\n{} replicas on \
-         {} devices; {} submodule calls, {} simulations, {} violations resolved, {} improvements{certified}{note}",
+         {} devices; {} submodule calls, {} simulations, {} violations resolved, {} improvements{certified}{unaudited}{note}",
         plan.app,
         plan.made_by,
         units::percent(planned.accuracy),
@@ -93,6 +96,22 @@ pub fn as_text(profile: &Profile, planned: &GearPlan) -> String {
         planned.violations.len(),
         effort.improvements,
     )
+}
+
+/// Why a plan cannot be audited, and what to do about it.
+fn not_audited(profile: &Profile, reason: Unaudited) -> String {
+    match reason {
+        Unaudited::LargestNotPlaced => format!(
+            "no device has room for `{}`, which audits ask; give the devices more memory",
+            profile
+                .variants
+                .last()
+                .map_or("the largest variant", |variant| variant.name.as_str())
+        ),
+        Unaudited::TooManyCascades => {
+            format!("its gears run more than {MAX_CERTIFIED} certified cascades; plan with fewer `--ranges`")
+        }
+    }
 }
 
 /// What a certificate proves, in words.

@@ -50,7 +50,7 @@ pub use evaluate::{Evaluate, Outcome, Simulated};
 pub use fluid::Fluid;
 pub use models::Models;
 pub use options::{Ablation, BatchLimits, CascadeSearch, GearOptions, OptionError, Prior, Weighing};
-pub use planner::{GearPlan, plan_gears, plan_gears_with};
+pub use planner::{GearPlan, Unaudited, plan_gears, plan_gears_with};
 pub use rearrange::join;
 pub use search::Cascade;
 pub use set::ModelSet;

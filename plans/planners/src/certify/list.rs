@@ -1,7 +1,8 @@
 //! The certified list of a plan: the cascades that passed together, and what each does on the certification part.
 
 use kaskade_policy::plan::{
-    Certificate, CertifiedCascade, CertifiedList, ExpectedStage, Gear, LoadRange, Stage, Wiring,
+    Certificate, CertifiedCascade, CertifiedList, ExpectedStage, Gear, LoadRange, MAX_CERTIFIED, Stage,
+    Wiring,
 };
 use kaskade_policy::profile::Profile;
 use kaskade_policy::routing::{self, Route};
@@ -25,19 +26,24 @@ pub(crate) struct Wired {
 }
 
 /// Returns the places of at most [`STEPS`] of `count` cascades at even distances, the first and the last included, and of all that
-/// `needed` names; ascending.
+/// `needed` names; ascending. With those that are needed, the distances are so long that a list has room for all.
+///
+/// More than [`MAX_CERTIFIED`] only if `needed` and both ends are.
 pub(crate) fn steps(count: usize, needed: &[usize]) -> Vec<usize> {
     let last = count.saturating_sub(1);
-    let even = |step: usize| step * last / (STEPS - 1);
-    let mut places: Vec<usize> = if count <= STEPS {
-        (0..count).collect()
-    } else {
-        (0..STEPS).map(even).collect()
+    let with = |steps: usize| {
+        let even = (0..steps).map(|step| step * last / (steps - 1).max(1));
+        let mut places: Vec<usize> = even
+            .filter(|place| *place < count)
+            .chain(needed.iter().copied())
+            .collect();
+        places.sort_unstable();
+        places.dedup();
+        places
     };
-    places.extend(needed);
-    places.sort_unstable();
-    places.dedup();
-    places
+    let most = STEPS.min(count);
+    let room = |steps: &usize| with(*steps).len() <= MAX_CERTIFIED;
+    with((2..=most).rev().find(room).unwrap_or(2.min(most)))
 }
 
 /// Returns the list of cascades from the largest variant alone to the cheapest, and for each gear the place of its cascade.
@@ -186,6 +192,24 @@ mod tests {
         let many = steps(40, &[17]);
         assert_eq!((many.first(), many.last()), (Some(&0), Some(&39)));
         assert!(many.contains(&17) && many.len() <= STEPS + 1);
+    }
+
+    /// Eight steps and a dozen gears were more than a list takes, and there was none.
+    #[test]
+    fn steps_leave_room_for_what_is_needed() {
+        let needed: Vec<usize> = (20..34).collect();
+        let found = steps(40, &needed);
+        assert!(found.len() <= MAX_CERTIFIED, "{found:?}");
+        assert!(
+            needed.iter().chain(&[0, 39]).all(|place| found.contains(place)),
+            "{found:?}"
+        );
+        // One step to safety more if there is room.
+        assert_eq!(steps(40, &needed[1..]).len(), MAX_CERTIFIED);
+        let needed: Vec<usize> = (20..40).collect();
+        assert_eq!(steps(40, &needed).len(), 21);
+        assert_eq!(steps(1, &[0]), [0]);
+        assert_eq!(steps(2, &[1]), [0, 1]);
     }
 
     #[test]

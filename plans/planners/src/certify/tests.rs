@@ -125,6 +125,43 @@ fn a_variant_that_costs_nothing_is_worth_as_much_as_one_that_costs_little() {
     );
 }
 
+/// At a least accuracy that the largest variant just misses, the probability to certify it is summed over all outcomes, with masses that are
+/// computed by a recurrence of their own. Nothing is certified where the largest variant alone is not, so that bounds every wrong certificate there.
+#[test]
+fn a_least_accuracy_that_is_just_missed_is_certified_at_most_at_the_level() {
+    let mut closest = 0.0_f64;
+    for samples in [60_usize, 240, 720, 2_400] {
+        for accuracy in [0.8, 0.9, 0.947, 0.98] {
+            let options = CertifyOptions::new(AccuracyTarget::MinAccuracy { accuracy });
+            let passes = |right: usize| {
+                let correct: Vec<bool> = (0..samples).map(|sample| sample < right).collect();
+                let column = crate::thresholds::Column {
+                    name: "only".to_owned(),
+                    energy_j: 1.0,
+                    confidences: vec![1.0; samples],
+                    correct,
+                };
+                let family = Family::new(vec![column]).unwrap();
+                let alone = sequence::candidates(&family, options.target, samples, false);
+                let outcome = alone[0].outcome(&family);
+                Judge::new(&family, &options).test(&alone[0], &outcome).is_some()
+            };
+            // The mass of no wrong answer, then of one more each.
+            let (mut mass, mut certified) = (accuracy.powi(i32::try_from(samples).unwrap()), 0.0);
+            for wrong in 0..samples {
+                if !passes(samples - wrong) {
+                    break;
+                }
+                certified += mass;
+                mass *= (samples - wrong) as f64 / (wrong + 1) as f64 * (1.0 - accuracy) / accuracy;
+            }
+            assert!(certified <= 0.05 + 1e-9, "{samples} {accuracy}: {certified}");
+            closest = closest.max(certified);
+        }
+    }
+    assert!(closest > 0.04, "the test has no power: {closest}");
+}
+
 #[test]
 fn values_outside_their_range_are_named() {
     let family = family(100, 1);

@@ -93,6 +93,87 @@ fn every_gear_is_certified_and_keeps_the_bound() {
     );
 }
 
+/// The stated family with answers whose accuracy falls with every step to a cheaper cascade.
+fn falling(samples: usize) -> Profile {
+    let mut profile = profile(samples);
+    let count = profile.variants.len();
+    let skills: Vec<f64> = (0..count)
+        .map(|variant| 2.5 - 1.5 * (count - 1 - variant) as f64 / count as f64)
+        .collect();
+    let drawn = crate::thresholds::synthetic::family(&skills, &vec![1.0; count], 1.5, samples, 7);
+    for (variant, column) in profile.variants.iter_mut().zip(drawn.columns()) {
+        variant.validation.confidences.clone_from(&column.confidences);
+        variant.validation.correct.clone_from(&column.correct);
+    }
+    profile
+}
+
+/// With a dozen gears, the list was left out for want of room, and with it all audits.
+#[test]
+fn a_plan_of_many_gears_has_a_certified_list() {
+    let profile = falling(20_000);
+    for (ranges, share) in [(16, 7.0), (120, 4.0)] {
+        let options = GearOptions {
+            ranges,
+            prior: crate::gears::options::Prior::Uniform,
+            qps_max: share * bert().peak_qps,
+            ..options(&profile, Some(loss(0.1)))
+        };
+        let found = plan_gears_with(&profile, &options, Fluid::new(&profile), |_| {}).unwrap();
+        let gears = found.plan.gears.len();
+        assert!(gears > 12, "{gears}");
+        assert_eq!(found.unaudited, None, "{ranges} ranges, {gears} gears");
+        let list = found.plan.certified.as_ref().unwrap();
+        assert!(list.cascades.len() > 12, "{}", list.cascades.len());
+        assert_eq!(list.homes.len(), gears);
+        assert_eq!(list.cascades[0].gear.wiring.stages.len(), 1);
+    }
+}
+
+/// Where no gear ran the largest variant, nothing hosted it, and a certified plan was not audited.
+#[test]
+fn the_largest_variant_has_a_replica_for_audits() {
+    let mut profile = profile(4_000);
+    // All answer alike, so the cheapest is as good.
+    let answers = profile.variants.last().unwrap().validation.clone();
+    for variant in &mut profile.variants {
+        variant.validation = answers.clone();
+    }
+    let largest = profile.variants.last().unwrap().name.clone();
+    let options = options(&profile, Some(loss(0.05)));
+    let found = plan_gears_with(&profile, &options, Fluid::new(&profile), |_| {}).unwrap();
+    let runs =
+        |gear: &kaskade_policy::plan::Gear| gear.wiring.stages.iter().any(|stage| stage.variant == largest);
+    assert!(!found.plan.gears.iter().any(runs));
+    let replicas = found
+        .plan
+        .placement
+        .iter()
+        .filter(|replica| replica.variant == largest);
+    assert_eq!(replicas.count(), 1);
+    assert!(found.unaudited.is_none() && found.plan.certified.is_some());
+}
+
+/// Audits ask the largest variant, and it was not said that nothing hosts it.
+#[test]
+fn a_certified_plan_that_does_not_host_the_largest_variant_says_that_it_is_not_audited() {
+    let profile = profile(4_000);
+    let largest = profile.variants.last().unwrap();
+    let memory = largest
+        .costs
+        .iter()
+        .filter_map(|cost| cost.memory_bytes)
+        .min()
+        .unwrap();
+    let options = GearOptions {
+        devices: DeviceSpec::fleet(8, memory - 1),
+        ..options(&profile, Some(loss(0.05)))
+    };
+    let found = plan_gears_with(&profile, &options, Fluid::new(&profile), |_| {}).unwrap();
+    assert!(found.plan.certificate.is_some() && found.plan.certified.is_none());
+    assert_eq!(found.unaudited, Some(crate::gears::Unaudited::LargestNotPlaced));
+}
+
 #[test]
 fn certified_cascades_come_with_their_figures_on_the_certification_part() {
     let profile = profile(2_000);

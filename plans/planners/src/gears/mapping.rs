@@ -111,6 +111,26 @@ pub(super) fn replicas(groups: &[Group], model: usize) -> usize {
     hosts.map(|group| group.devices.len()).sum()
 }
 
+/// Adds one replica of a model, on a device with room that hosts the least. `None` if no device has room.
+pub(super) fn add_replica(groups: &[Group], models: &Models, model: usize) -> Option<Vec<Group>> {
+    let fits = |group: &Group| models.memory_of(group.hosted.with(model)) <= group.memory_bytes;
+    let with_room = groups.iter().enumerate().filter(|(_, group)| fits(group));
+    let (index, _) = with_room.min_by_key(|(_, group)| {
+        let hosted = models.memory_of(group.hosted);
+        (group.hosted.iter().count(), hosted)
+    })?;
+    let mut groups = groups.to_vec();
+    let group = groups.get_mut(index)?;
+    let host = Group {
+        hosted: group.hosted.with(model),
+        devices: vec![group.devices.pop()?],
+        ..*group
+    };
+    groups.retain(|group| !group.devices.is_empty());
+    join(&mut groups, host);
+    Some(groups)
+}
+
 /// Places the models that the needs contain, with at least the demanded number of replicas of each.
 pub(super) fn place(
     fleet: &Fleet,

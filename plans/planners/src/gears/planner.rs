@@ -40,7 +40,7 @@ use super::workload::Workload;
 use kaskade_policy::plan::{Certificate, LoadRange, Slo};
 use kaskade_policy::profile::Profile;
 
-pub use finish::GearPlan;
+pub use finish::{GearPlan, Unaudited};
 use scope::Scope;
 pub(super) use scope::ranges;
 
@@ -133,7 +133,19 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
     }
 
     fn run(mut self) -> Result<GearPlan, GearError> {
-        let (plan, pareto_cascades) = self.begin_everywhere()?;
+        let whole = self.scope.clone();
+        let (mut plan, mut pareto_cascades) = self.begin_everywhere()?;
+        // A plan without a certified list cannot be audited; fewer cascades lose little.
+        if let Some(fewer) = self.fewer_cascades(&plan) {
+            self.scope = Scope {
+                space: Space::of(fewer),
+                ..whole.clone()
+            };
+            if let Some(smaller) = multistart::or_none(self.begin_everywhere())? {
+                (plan, pareto_cascades) = smaller;
+            }
+            self.scope = whole;
+        }
         self.finish(&plan, pareto_cascades)
     }
 

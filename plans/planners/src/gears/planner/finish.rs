@@ -6,6 +6,7 @@ use super::{Feasible, Planner};
 use crate::certify::{Wired, certified_list, steps};
 use crate::gears::evaluate::Evaluate;
 use crate::gears::evaluation_cache::BalancedCascade;
+use crate::gears::mapping::{add_replica, replicas};
 use crate::gears::options::{Ablation, GearOptions};
 use crate::gears::search::Cascade;
 use crate::gears::set::ModelSet;
@@ -32,6 +33,19 @@ pub struct GearPlan {
     pub effort: Effort,
     /// The violations that were met and resolved, in order.
     pub violations: Vec<Violation>,
+    /// Why live answers cannot be audited, although the plan is certified: it has no certified list. `None` if it has one, or is not
+    /// certified, or runs the largest variant alone.
+    pub unaudited: Option<Unaudited>,
+}
+
+/// Why a certified plan has no certified list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unaudited {
+    /// No device has room for the largest variant, which audits ask.
+    LargestNotPlaced,
+    /// Gears run more cascades than a list holds.
+    TooManyCascades,
 }
 
 impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
@@ -42,6 +56,7 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
         pareto_cascades: Vec<Cascade>,
     ) -> Result<GearPlan, GearError> {
         self.effort.simulations = self.evaluations.simulations;
+        let found = &self.with_audits(found);
         let options = self.evaluations.options;
         let made_by = made_by(options, self.scope.ranges.len());
         let mut plan = self
@@ -69,7 +84,13 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
             }
         }
         plan.certificate = self.certificate(&found.cascades);
-        plan.certified = self.certified_list(found, &of_gears)?;
+        let unaudited = match self.certified_list(found, &of_gears)? {
+            Ok(list) => {
+                plan.certified = list;
+                None
+            }
+            Err(reason) => Some(reason),
+        };
         plan.validate()?;
         let (accuracy, p95_us) = self.metrics(found);
         Ok(GearPlan {
@@ -81,7 +102,40 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
             p95_us,
             effort: self.effort,
             violations: self.violations,
+            unaudited,
         })
+    }
+
+    /// Returns a plan with a replica of the largest variant, which audits ask also where no gear runs it; as it is if it has one, is not
+    /// certified, or no device has room.
+    fn with_audits(&self, found: &Feasible) -> Feasible {
+        let mut found = found.clone();
+        let alone = self.certified.first().map(|(cascade, _)| cascade.models());
+        let largest = alone.and_then(|models| models.iter().next());
+        if let Some(largest) = largest
+            && replicas(&found.placement, largest) == 0
+            && let Some(placement) = add_replica(&found.placement, self.models(), largest)
+        {
+            found.placement = placement;
+        }
+        found
+    }
+
+    /// Returns certified cascades, few enough for a list, at even distances among those that a plan uses; `None` if a list has room for all.
+    pub(super) fn fewer_cascades(&self, found: &Feasible) -> Option<Vec<Cascade>> {
+        let used: Vec<&Cascade> = self
+            .certified
+            .iter()
+            .enumerate()
+            .filter(|(place, (cascade, _))| *place == 0 || found.cascades.contains(cascade))
+            .map(|(_, (cascade, _))| cascade)
+            .collect();
+        let last = used.len().checked_sub(1).filter(|_| used.len() > MAX_CERTIFIED)?;
+        let even = (0..MAX_CERTIFIED).map(|step| step * last / (MAX_CERTIFIED - 1));
+        Some(
+            even.filter_map(|place| used.get(place).copied().cloned())
+                .collect(),
+        )
     }
 }
 
@@ -99,20 +153,23 @@ impl<E, P> Planner<'_, E, P> {
 
 impl<E: Evaluate, P> Planner<'_, E, P> {
     /// Returns the certified cascades that the placement can run, some steps of them and all that gears run; `of_gears` are the cascades
-    /// of the plan's gears. `None` without a guarantee, or if no device hosts the largest variant, which audits need.
+    /// of the plan's gears. `None` without a guarantee, or if the largest variant answers everything; why there is none although there
+    /// should be.
     fn certified_list(
         &self,
         found: &Feasible,
         of_gears: &[&Cascade],
-    ) -> Result<Option<CertifiedList>, GearError> {
+    ) -> Result<Result<Option<CertifiedList>, Unaudited>, GearError> {
+        let Some((largest, _)) = self.certified.first() else {
+            return Ok(Ok(None));
+        };
         let hosted = found
             .placement
             .iter()
             .fold(ModelSet::default(), |set, group| set.union(group.hosted));
         let runs = |cascade: &Cascade| cascade.models().iter().all(|model| hosted.contains(model));
-        let first = self.certified.first().filter(|(cascade, _)| runs(cascade));
-        if first.is_none() {
-            return Ok(None);
+        if !runs(largest) {
+            return Ok(Err(Unaudited::LargestNotPlaced));
         }
         let runnable: Vec<&(Cascade, Certificate)> = self
             .certified
@@ -120,18 +177,16 @@ impl<E: Evaluate, P> Planner<'_, E, P> {
             .filter(|(cascade, _)| runs(cascade))
             .collect();
         let place_of = |cascade: &Cascade| runnable.iter().position(|(known, _)| known == cascade);
-        let Some(needed) = of_gears
-            .iter()
-            .map(|cascade| place_of(cascade))
-            .collect::<Option<Vec<usize>>>()
-        else {
-            return Ok(None);
-        };
+        // The placement runs every gear's cascade, and all are certified.
+        let needed: Vec<usize> = of_gears.iter().filter_map(|cascade| place_of(cascade)).collect();
         // What is cheaper than every gear is no step towards safety.
         let cheapest = needed.iter().max().map_or(0, |place| place + 1);
         let kept = steps(cheapest, &needed);
-        if kept.len() < 2 || kept.len() > MAX_CERTIFIED {
-            return Ok(None);
+        if kept.len() < 2 {
+            return Ok(Ok(None));
+        }
+        if kept.len() > MAX_CERTIFIED {
+            return Ok(Err(Unaudited::TooManyCascades));
         }
         let mut wired = Vec::new();
         for (cascade, certificate) in kept.iter().filter_map(|place| runnable.get(*place)) {
@@ -146,7 +201,8 @@ impl<E: Evaluate, P> Planner<'_, E, P> {
             Some(home as u32)
         });
         let homes = homes.collect();
-        Ok(Some(certified_list(self.evaluations.parts.profile, wired, homes)))
+        let profile = self.evaluations.parts.profile;
+        Ok(Ok(Some(certified_list(profile, wired, homes))))
     }
 }
 
