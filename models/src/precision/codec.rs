@@ -1,32 +1,12 @@
 //! Weights as bytes, in the layout of safetensors files and of GGML's blocks.
 
 use half::{bf16, f16};
-use rayon::prelude::*;
 
 use super::WeightType;
 use super::blocks::{BLOCK, Q4_0_BYTES, Q8_0_BYTES, read_q4_0, read_q8_0, write_q4_0, write_q8_0};
 
-/// Weights per task, whole blocks; fewer stay on this thread.
-const TASK: usize = 1 << 16;
-
 /// Returns the bytes of weights, little-endian; for a quantised type, their number is a multiple of 32.
 pub(crate) fn encode(values: &[f32], kind: WeightType) -> Vec<u8> {
-    if values.len() <= TASK {
-        return encode_here(values, kind);
-    }
-    let mut bytes = vec![0; kind.bytes(values.len())];
-    let parts = bytes.par_chunks_mut(kind.bytes(TASK));
-    parts.zip(values.par_chunks(TASK)).for_each(|(bytes, values)| {
-        let encoded = encode_here(values, kind);
-        if let Some(bytes) = bytes.get_mut(..encoded.len()) {
-            bytes.copy_from_slice(&encoded);
-        }
-    });
-    bytes
-}
-
-/// Computes what [`encode`] returns, on this thread.
-fn encode_here(values: &[f32], kind: WeightType) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(kind.bytes(values.len()));
     let (blocks, _) = values.as_chunks::<BLOCK>();
     match kind {
@@ -49,16 +29,6 @@ fn encode_here(values: &[f32], kind: WeightType) -> Vec<u8> {
 
 /// Reads weights from bytes, as many as `out` has places.
 pub(crate) fn decode(bytes: &[u8], kind: WeightType, out: &mut [f32]) {
-    if out.len() <= TASK {
-        decode_here(bytes, kind, out);
-        return;
-    }
-    let parts = out.par_chunks_mut(TASK).zip(bytes.par_chunks(kind.bytes(TASK)));
-    parts.for_each(|(out, bytes)| decode_here(bytes, kind, out));
-}
-
-/// Does what [`decode`] does, on this thread.
-fn decode_here(bytes: &[u8], kind: WeightType, out: &mut [f32]) {
     match kind {
         WeightType::F32 => elements(bytes, out, f32::from_le_bytes),
         WeightType::Bf16 => elements(bytes, out, |bytes| bf16::from_le_bytes(bytes).to_f32()),
@@ -157,20 +127,6 @@ mod tests {
                     );
                 }
             }
-        }
-    }
-
-    #[test]
-    fn tasks_compute_the_bytes_of_one_thread() {
-        let values: Vec<f32> = (0..2 * TASK + 3 * BLOCK)
-            .map(|index| ((index * 37) % 1009) as f32 / 1009.0 - 0.5)
-            .collect();
-        for kind in WeightType::ALL {
-            let bytes = encode(&values, kind);
-            assert!(bytes == encode_here(&values, kind), "{kind}");
-            let mut back = vec![f32::NAN; values.len()];
-            decode_here(&bytes, kind, &mut back);
-            assert!(decoded(&bytes, kind, values.len()) == back, "{kind}");
         }
     }
 

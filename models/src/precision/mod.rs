@@ -11,7 +11,6 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use blocks::largest;
 pub(crate) use blocks::{BLOCK, Q4_0_BYTES, Q8_0_BYTES, quantise_q4_0, quantise_q8_0};
 pub(crate) use codec::{decode, encode};
 pub(crate) use half_floats::f16_to_f32;
@@ -85,6 +84,7 @@ impl WeightType {
     /// rows, and no value may become infinite.
     #[must_use]
     pub(crate) fn for_rows(self, inputs: usize, values: &[f32]) -> Self {
+        let largest = |values: &[f32]| values.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
         // Half of the distance to the next value above the largest finite one is rounded up to infinity.
         let fits = match self {
             Self::F32 => true,

@@ -49,32 +49,19 @@ pub(super) fn stored_type<'a>(tensors: impl Iterator<Item = &'a TensorInfo>) -> 
 
 /// Rows that [`transposed`] moves together: 16 f32 fill a cache line of the result.
 const BLOCK: usize = 16;
-/// Elements of a matrix that all threads transpose together.
-const PARALLEL: usize = 1 << 18;
 
 /// Returns the transpose of a row-major matrix with `columns` columns.
 pub(crate) fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
     let columns = columns.max(1);
     let rows = (values.len() / columns).max(1);
     let mut out = vec![0.0; values.len()];
-    if values.len() < PARALLEL {
-        transpose_columns(values, columns, 0, &mut out, rows);
-    } else {
-        // A task reads a cache line of every row.
-        let parts = out.par_chunks_mut(rows * BLOCK).enumerate();
-        parts.for_each(|(index, out)| transpose_columns(values, columns, index * BLOCK, out, rows));
-    }
-    out
-}
-
-/// Writes the columns of a matrix from `first` on, as many as `out` has place for.
-fn transpose_columns(values: &[f32], columns: usize, first: usize, out: &mut [f32], rows: usize) {
     for (block, lines) in values.chunks(columns * BLOCK).enumerate() {
         for (column, target) in out.chunks_mut(rows).enumerate() {
-            let column_of_block = lines.iter().skip(first + column).step_by(columns);
+            let column_of_block = lines.iter().skip(column).step_by(columns);
             for (slot, value) in target.iter_mut().skip(block * BLOCK).zip(column_of_block) {
                 *slot = *value;
             }
         }
     }
+    out
 }

@@ -62,17 +62,6 @@ fn a_matrix_is_transposed() {
 }
 
 #[test]
-fn threads_transpose_a_large_matrix() {
-    // Rows and columns that fill neither blocks nor tasks.
-    let (rows, columns) = (605, 509);
-    let values: Vec<f32> = (0..rows * columns).map(|value| value as f32).collect();
-    let expected: Vec<f32> = (0..values.len())
-        .map(|index| values[index % rows * columns + index / rows])
-        .collect();
-    assert!(transposed(&values, columns) == expected);
-}
-
-#[test]
 fn a_kernel_is_taken_pixel_by_pixel() {
     let shape = [2, 3, 1, 2];
     let numbers: Vec<f32> = (0..12).map(|number| number as f32).collect();
