@@ -218,12 +218,11 @@ impl<O: Ops> TextEncoder<O> {
         };
         let position_bias = position_bias(&mut layers, form, names)?;
         let distances = distances(&mut layers, form, names)?;
-        let blocks = match form.bottleneck {
-            Some(narrow) => Blocks::Narrow(Bottleneck::take_all(&mut layers, narrow, &form.blocks, slice)?),
-            None => {
-                let (encoder, distances) = (&form.encoder, distances.as_ref());
-                Blocks::Wide(encoder.take_blocks(&mut layers, &form.blocks, &form.names, distances, slice)?)
-            }
+        let blocks = if let Some(narrow) = form.bottleneck {
+            Blocks::Narrow(Bottleneck::take_all(&mut layers, narrow, &form.blocks, slice)?)
+        } else {
+            let (encoder, distances) = (&form.encoder, distances.as_ref());
+            Blocks::Wide(encoder.take_blocks(&mut layers, &form.blocks, &form.names, distances, slice)?)
         };
         let mut last_stage = None;
         if slice.is_last() {

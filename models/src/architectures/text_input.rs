@@ -115,7 +115,7 @@ impl<O: Ops> InputStage<O> {
                     beside.resize(beside.len() + trigrams.width, 0.0);
                 });
             }
-            return trigrams.embedded(ops, ops.upload(values, 3 * self.width), beside);
+            return trigrams.embedded(ops, &ops.upload(values, 3 * self.width), beside);
         }
         for tokens in sequences {
             let factor = self.scale * self.dropout.map_or(1.0, |dropout| dropout.factor(tokens));
@@ -209,8 +209,8 @@ impl<O: Ops> Trigrams<O> {
         })
     }
 
-    fn embedded(&self, ops: &O, words: O::Matrix, beside: Vec<f32>) -> O::Matrix {
-        let mut embedded = ops.multiply(&words, &self.layer);
+    fn embedded(&self, ops: &O, words: &O::Matrix, beside: Vec<f32>) -> O::Matrix {
+        let mut embedded = ops.multiply(words, &self.layer);
         let mut beside = ops.upload(beside, self.width);
         ops.scale(&mut beside, &self.factors);
         ops.add(&mut embedded, &beside);
