@@ -26,7 +26,7 @@ const FAMILIES: [&str; 54] = [
     "esm-absolute",
     "esm-token-classification",
     "t5-encoder",
-    "t5-token-classification",
+    "t5-tokens",
     "beit",
     "beit-shared",
     "distilbert",

@@ -81,7 +81,7 @@ pub const ALL: [Fixture; 44] = [
     fixture!("eurobert"),
     fixture!("big-bird"),
     fixture!("esm"),
-    fixture!("t5-token-classification"),
+    fixture!("t5-tokens"),
     fixture!("vit"),
     fixture!("vit-msn"),
     fixture!("dinov2"),
