@@ -258,7 +258,8 @@ mod tests {
                         Tensor::from_f32("score", &[1], &[score])?,
                     ]
                 } else {
-                    let usage = Tensor::from_i64("usage", &[2], &[values.len() as i64, 0])?;
+                    let tokens = i64::try_from(values.len()).unwrap();
+                    let usage = Tensor::from_i64("usage", &[2], &[tokens, 0])?;
                     vec![
                         Tensor::from_f32("embedding", &[values.len()], &values)?,
                         usage,
