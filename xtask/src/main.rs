@@ -15,6 +15,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+/// The allocator of the program: what the faults and the soak say about memory is said about it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Development tasks.
 #[derive(Debug, Parser)]
 enum Task {
