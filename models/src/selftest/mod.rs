@@ -51,7 +51,7 @@ pub(crate) const SELFTEST_VERSION: u32 = 1;
 /// Report of the self-test.
 #[derive(Debug, Clone, Serialize)]
 pub struct SelftestReport {
-    /// Format version, [`SELFTEST_VERSION`].
+    /// Version of the format.
     pub version: u32,
     /// Version of this program.
     pub program: &'static str,

@@ -67,11 +67,11 @@ impl Observations {
 }
 
 impl Family {
-    /// The family of a profile as [`Family::minimising`] has it, with what deferral scores read: answers, margins, entropies and
-    /// lengths of inputs.
+    /// The family of a profile at a batch size, with the costs that are to be minimised and what deferral scores read: answers, margins,
+    /// entropies and lengths of inputs.
     ///
     /// # Errors
-    /// As [`Family::minimising`].
+    /// A [`FamilyError`] if the profile is unsound; [`FamilyError::NoMoney`] if the cost of a variant in money is to be minimised and unknown.
     pub fn observing(
         profile: &Profile,
         batch: u32,
