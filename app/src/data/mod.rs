@@ -37,7 +37,7 @@ pub struct Samples {
     pub origins: Origins,
 }
 
-/// The files of samples; empty where nobody would look for one.
+/// The files of samples; empty for a set without a file per sample or line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Origins {
     files: Vec<PathBuf>,
