@@ -7,11 +7,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use kaskade::models::Checkpoint;
-use kaskade::models::device::DeviceChoice;
+#[cfg(feature = "cuda")]
+use kaskade::models::device::Device;
+use kaskade::models::device::{self, DeviceChoice};
 use kaskade::models::generation::{
-    Caching, Cpu, Decoder, Engine, EngineConfig, FinishReason, MemoryLimits, Sampling, StepReport,
+    Caching, Cpu, Decoder, Engine, EngineConfig, FinishReason, MemoryLimits, Sampling, StepReport, Tokenizer,
     read_decoder, tokenizer_of,
 };
+use kaskade::models::ops::Ops;
+#[cfg(feature = "cuda")]
+use kaskade::models::ops::burn::Burn;
 use kaskade::models::power::PowerConfig;
 use kaskade_app::config::scalar::Size;
 use kaskade_app::measure::meter::Meter;
@@ -39,6 +44,9 @@ pub(crate) struct Args {
     /// Text to continue; may be repeated. `-` reads one from standard input.
     #[arg(long, value_name = "TEXT", required = true)]
     text: Vec<String>,
+    /// Device: `cpu`, `cuda` or `cuda:1`.
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: DeviceChoice,
     #[command(flatten)]
     decoding: Decoding,
     #[command(flatten)]
@@ -161,20 +169,27 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             Ok(encoded.get_ids().to_vec())
         })
         .collect::<anyhow::Result<Vec<Vec<u32>>>>()?;
-    let prompt_tokens = encoded.iter().map(Vec::len).sum();
     let tokens: usize = encoded
         .iter()
         .map(|tokens| (tokens.len() + args.decoding.max_tokens).next_multiple_of(BLOCK))
         .sum();
-    let config = configure(args, &decoder, prompts.len(), tokens)?;
-    let mut engine = Engine::new(Cpu, decoder, Some(tokenizer), config)?;
-    for ((number, tokens), prompt) in (0..).zip(encoded).zip(&prompts) {
-        engine
-            .submit(number, tokens, args.decoding.sampling(number))
-            .with_context(|| format!("text {}: {:?}", number + 1, shortened(prompt)))?;
-    }
-    let live = prompts.len() == 1 && !args.json;
-    let generated = generate(&mut engine, &prompts, prompt_tokens, live)?;
+    let ready = Ready {
+        args,
+        decoder,
+        tokenizer,
+        encoded,
+        prompts: &prompts,
+        tokens,
+        live: prompts.len() == 1 && !args.json,
+    };
+    let live = ready.live;
+    let device = device::open(args.device)?;
+    let mut meter = Meter::of(args.device, &PowerConfig::default())?;
+    let generated = match device {
+        #[cfg(feature = "cuda")]
+        Device::Burn(device) => ready.generate(Burn { device }, &mut meter),
+        _ => ready.generate(Cpu, &mut meter),
+    }?;
     if args.json {
         return output::print_json(&generated);
     }
@@ -185,6 +200,40 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     say(&as_text(&generated));
     Ok(())
+}
+
+/// A model in host memory, and what it continues.
+struct Ready<'a> {
+    args: &'a Args,
+    decoder: Decoder,
+    tokenizer: Tokenizer,
+    /// Tokens of the texts.
+    encoded: Vec<Vec<u32>>,
+    prompts: &'a [String],
+    /// Tokens of the texts and of the longest answers.
+    tokens: usize,
+    /// Whether text is printed as it is generated.
+    live: bool,
+}
+
+impl Ready<'_> {
+    fn generate<M: Ops + Clone>(self, ops: M, meter: &mut Meter) -> anyhow::Result<Generated> {
+        let config = configure(
+            self.args,
+            ops.clone(),
+            &self.decoder,
+            self.prompts.len(),
+            self.tokens,
+        )?;
+        let mut engine = Engine::new(ops, self.decoder, Some(self.tokenizer), config)?;
+        let prompt_tokens = self.encoded.iter().map(Vec::len).sum();
+        for ((number, tokens), prompt) in (0..).zip(self.encoded).zip(self.prompts) {
+            engine
+                .submit(number, tokens, self.args.decoding.sampling(number))
+                .with_context(|| format!("text {}: {:?}", number + 1, shortened(prompt)))?;
+        }
+        generate(&mut engine, self.prompts, prompt_tokens, self.live, meter)
+    }
 }
 
 impl Decoding {
@@ -219,7 +268,13 @@ fn shortened(prompt: &str) -> String {
 }
 
 /// Plans the engine: everything on the device without a bound; with one, the layers that fit, and a cache by measured speeds.
-fn configure(args: &Args, decoder: &Decoder, requests: usize, tokens: usize) -> anyhow::Result<EngineConfig> {
+fn configure<M: Ops>(
+    args: &Args,
+    ops: M,
+    decoder: &Decoder,
+    requests: usize,
+    tokens: usize,
+) -> anyhow::Result<EngineConfig> {
     ensure!(
         args.offload.device_memory.is_some() || matches!(args.offload.cache, Cache::Hybrid | Cache::Kv),
         "without `--device-memory` everything is on the device, and only keys and values are cached; give `--device-memory`"
@@ -231,20 +286,20 @@ fn configure(args: &Args, decoder: &Decoder, requests: usize, tokens: usize) -> 
         requests,
         tokens,
     };
-    let fitted = EngineConfig::plan(Cpu, decoder, &bounds)?;
+    let fitted = EngineConfig::plan(ops, decoder, &bounds)?;
     if let Some(error) = fitted.unmeasured {
         say(&format!("half of the cache is activations: {error}"));
     }
     Ok(fitted.config)
 }
 
-fn generate(
-    engine: &mut Engine<Cpu>,
+fn generate<M: Ops>(
+    engine: &mut Engine<M>,
     prompts: &[String],
     prompt_tokens: usize,
     live: bool,
+    meter: &mut Meter,
 ) -> anyhow::Result<Generated> {
-    let mut meter = Meter::of(DeviceChoice::Cpu, &PowerConfig::default())?;
     let reading = meter.begin();
     let begun = Instant::now();
     let mut touched = begun;

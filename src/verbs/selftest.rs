@@ -1,12 +1,14 @@
 //! `kaskade selftest`: checks results and speed of a device.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use anyhow::ensure;
 use kaskade::models::device::DeviceChoice;
 use kaskade::models::power::PowerConfig;
 use kaskade::models::selftest::{
-    Measured, Section, SelftestExtent, SelftestOptions, SelftestReport, selftest,
+    Decoded, LanguageReport, Measured, Section, SelftestExtent, SelftestOptions, SelftestPart,
+    SelftestReport, selftest,
 };
 use kaskade_app::config::scalar::Span;
 use kaskade_app::report::progress::say;
@@ -27,6 +29,15 @@ pub(crate) struct Args {
     /// Tests to run.
     #[arg(long, value_enum, default_value = "standard")]
     suite: Suite,
+    /// Part to run; may be repeated [default: all].
+    #[arg(long, value_enum, value_name = "PART")]
+    part: Vec<Part>,
+    /// Network to time; may be repeated: bert-tiny, bert-small, bert-base, vit-tiny, vit-base, gpt-2, tiny-llama-1.1b [default: those of the suite].
+    #[arg(long, value_name = "NAME")]
+    network: Vec<String>,
+    /// Batch size to time; may be repeated [default: those of the suite].
+    #[arg(long, value_name = "N")]
+    batch: Vec<NonZeroUsize>,
     /// Measuring time of each shape and batch size.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     measure_for: Span,
@@ -62,6 +73,29 @@ enum Suite {
     Full,
 }
 
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Part {
+    /// Encoders and image networks against known answers.
+    Parity,
+    /// Language models against known answers, and their speed.
+    Language,
+    /// Speed of encoders and image networks.
+    Throughput,
+    /// Bandwidth to the device and back.
+    Transfers,
+}
+
+impl From<Part> for SelftestPart {
+    fn from(part: Part) -> Self {
+        match part {
+            Part::Parity => Self::Parity,
+            Part::Language => Self::Language,
+            Part::Throughput => Self::Throughput,
+            Part::Transfers => Self::Transfers,
+        }
+    }
+}
+
 /// Runs the suite; fails if the device does not pass.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     args.overwrite.check(args.out.as_deref())?;
@@ -76,6 +110,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         limit: args.limit.map(Span::duration),
         python: (!args.no_torch).then(|| args.python.clone()),
         power: PowerConfig::default(),
+        parts: args.part.iter().copied().map(SelftestPart::from).collect(),
+        networks: args.network.clone(),
+        batches: args.batch.iter().map(|batch| batch.get()).collect(),
     };
     let report = selftest(&options, &mut |line| {
         if !args.quiet {
@@ -130,6 +167,7 @@ fn as_text(report: &SelftestReport) -> String {
         ];
         format!("\n{}", table(heads, rows))
     }));
+    parts.push(section_text("language", &report.language, language_text));
     parts.push(section_text("throughput", &report.throughput, |throughput| {
         let rows = throughput.points.iter().map(|point| {
             let shape = format!("{} {}", point.shape.network.name, point.shape.extent);
@@ -191,6 +229,56 @@ fn as_text(report: &SelftestReport) -> String {
     let verdict = if report.passed { "passed" } else { "FAILED" };
     parts.push(format!("{verdict} in {}", units::seconds(report.seconds)));
     parts.join("\n")
+}
+
+/// Renders the tables of the language engine.
+fn language_text(language: &LanguageReport) -> String {
+    let rows = language.rows.iter().map(|row| {
+        let verdict = match (&row.error, row.passed) {
+            (Some(error), _) => error.clone(),
+            (None, true) => "passed".to_owned(),
+            (None, false) => "FAILED".to_owned(),
+        };
+        [
+            row.name.to_owned(),
+            row.max_abs_diff
+                .map_or_else(|| "-".to_owned(), |difference| format!("{difference:.1e}")),
+            format!("{:.0e}", row.bound),
+            format!("{} of {}", row.equal_answers, row.cases),
+            format!("{} of {}", row.equal_streamed, row.cases),
+            verdict,
+        ]
+    });
+    let heads = [
+        ("decoder", Align::Left),
+        ("largest difference", Align::Right),
+        ("allowed", Align::Right),
+        ("equal answers", Align::Right),
+        ("streamed", Align::Right),
+        ("", Align::Left),
+    ];
+    let parity = table(heads, rows);
+    let rows = language.decoding.iter().map(|point| {
+        let figure = |text: &dyn Fn(&Decoded) -> String| match &point.measured {
+            Section::Done(decoded) => text(decoded),
+            Section::Failed(reason) | Section::Skipped(reason) => reason.clone(),
+        };
+        [
+            point.network.to_owned(),
+            point.batch.to_string(),
+            figure(&|decoded| units::seconds(decoded.step_s)),
+            figure(&|decoded| format!("{:.1} /s", decoded.tokens_per_s)),
+            figure(&|decoded| format!("{:.1} GB/s", decoded.weight_bytes_per_s / 1e9)),
+        ]
+    });
+    let heads = [
+        ("decoding with", Align::Left),
+        ("batch", Align::Right),
+        ("step", Align::Right),
+        ("tokens", Align::Right),
+        ("weights read", Align::Right),
+    ];
+    format!("\n{parity}\n{}", table(heads, rows))
 }
 
 /// Renders a section, or the reason why it is missing.

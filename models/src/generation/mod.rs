@@ -68,6 +68,7 @@ pub use kaskade_policy::hybrid_cache::Traffic;
 pub use memory_plan::{MemoryLimits, MemoryPlan};
 pub use sampling::{MAX_TOP_LOGPROBS, SampledToken, Sampling, SamplingError};
 pub use sampling_options::SamplingOptions;
+pub use tokenizers::Tokenizer;
 
 #[cfg(all(test, feature = "burn"))]
 mod burn_tests;

@@ -8,12 +8,14 @@
 //! |---|---|
 //! | `device` | device, driver, memory |
 //! | `parity` | every architecture against expected answers |
+//! | `language` | the language engine against expected answers, and its speed of decoding |
 //! | `throughput` | BERT and ViT by batch size, compared with torch |
 //! | `transfers` | host to device and back, by size |
 //! | `memory` | memory of the device and of this process |
 //! | `energy` | the meter over the whole run |
 
 pub mod fixtures;
+mod language;
 mod memory;
 mod options;
 mod parity;
@@ -35,8 +37,9 @@ use section::guarded;
 use crate::device::{self, Device, DeviceInfo};
 use crate::power::{EnergySample, PowerMeter};
 
+pub use self::language::{Decoded, DecoderRow, DecodingPoint, LanguageReport};
 pub use self::memory::MemoryReport;
-pub use self::options::{SelftestExtent, SelftestOptions};
+pub use self::options::{SelftestExtent, SelftestOptions, SelftestPart};
 pub use self::section::Section;
 pub use crate::device::memory::ProcessMemory;
 pub use parity::{Agreement, ParityReport, ParityRow};
@@ -55,7 +58,7 @@ pub struct SelftestReport {
     pub version: u32,
     /// Version of this program.
     pub program: &'static str,
-    /// True if no section failed and every architecture matches.
+    /// True if no section that ran failed and every compared architecture matches.
     pub passed: bool,
     /// Duration, seconds.
     pub seconds: f64,
@@ -66,6 +69,8 @@ pub struct SelftestReport {
     pub device: Section<DeviceReport>,
     /// Results against expected answers.
     pub parity: Section<ParityReport>,
+    /// The language engine.
+    pub language: Section<LanguageReport>,
     /// Speed of networks.
     pub throughput: Section<ThroughputReport>,
     /// Speed of transfers.
@@ -122,8 +127,13 @@ fn on_device(options: &SelftestOptions, device: &Device, progress: &mut dyn FnMu
     let info = device::describe(options.device, device);
     let mut meter = PowerMeter::detect(&options.power, &info).map_err(|error| error.to_string());
     let device_report = guarded(|| Ok(describe(&info)));
-    let parity = guarded(|| Ok(parity::compare_all(options.device, device, progress)));
-    let throughput = guarded(|| {
+    let parity = options.part(SelftestPart::Parity, || {
+        Ok(parity::compare_all(options.device, device, progress))
+    });
+    let language = options.part(SelftestPart::Language, || {
+        Ok(language::measure_all(options, device, progress))
+    });
+    let throughput = options.part(SelftestPart::Throughput, || {
         Ok(throughput::measure_all(
             options,
             device,
@@ -134,14 +144,18 @@ fn on_device(options: &SelftestOptions, device: &Device, progress: &mut dyn FnMu
     let transfers = match device {
         Device::Cpu => Section::Skipped("the CPU computes in host memory: nothing is transferred".into()),
         #[cfg(feature = "burn")]
-        Device::Burn(device) => guarded(|| transfer_times::measure(device, transfer_times::SIZES, progress)),
+        Device::Burn(device) => options.part(SelftestPart::Transfers, || {
+            transfer_times::measure(device, transfer_times::SIZES, progress)
+        }),
     };
     let memory = guarded(|| Ok(memory::read(&info)));
     let energy = guarded(|| meter.map(|mut meter| energy(&mut meter)));
-    let correct = parity.done().is_some_and(ParityReport::passed);
+    let correct =
+        parity.done().is_none_or(ParityReport::passed) && language.done().is_none_or(LanguageReport::passed);
     let failed = [
         device_report.failed(),
         parity.failed(),
+        language.failed(),
         throughput.failed(),
         transfers.failed(),
         memory.failed(),
@@ -152,6 +166,7 @@ fn on_device(options: &SelftestOptions, device: &Device, progress: &mut dyn FnMu
         passed: correct && answered && !failed.contains(&true),
         device: device_report,
         parity,
+        language,
         throughput,
         transfers,
         memory,
@@ -171,6 +186,7 @@ impl SelftestReport {
             load: [None, None],
             device: Section::Failed(reason),
             parity: Section::Skipped(skipped.into()),
+            language: Section::Skipped(skipped.into()),
             throughput: Section::Skipped(skipped.into()),
             transfers: Section::Skipped(skipped.into()),
             memory: Section::Skipped(skipped.into()),
@@ -227,6 +243,18 @@ mod tests {
 
         let parity = report.parity.done().unwrap();
         assert!(parity.rows.iter().all(|row| row.passed && row.cases > 0));
+        let language = report.language.done().unwrap();
+        for row in &language.rows {
+            assert_eq!(
+                (row.cases, row.cases),
+                (row.equal_answers, row.equal_streamed),
+                "{row:?}"
+            );
+        }
+        for point in &language.decoding {
+            let decoded = point.measured.done().unwrap();
+            assert!(decoded.steps > 0 && decoded.tokens_per_s > 0.0, "{point:?}");
+        }
         let points = &report.throughput.done().unwrap().points;
         assert!(!points.is_empty());
         for point in points {

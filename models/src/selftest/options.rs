@@ -21,6 +21,57 @@ pub struct SelftestOptions {
     pub python: Option<PathBuf>,
     /// Allowed energy sources.
     pub power: PowerConfig,
+    /// The parts to run; empty: all.
+    pub parts: Vec<SelftestPart>,
+    /// Names of the networks to time; empty: those of the extent.
+    pub networks: Vec<String>,
+    /// Batch sizes to time; empty: those of the extent.
+    pub batches: Vec<usize>,
+}
+
+/// A part of the suite that can be chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SelftestPart {
+    /// Encoders and image networks against expected answers.
+    Parity,
+    /// The language engine against expected answers, and its speed.
+    Language,
+    /// Speed of encoders and image networks.
+    Throughput,
+    /// Bandwidth to the device and back.
+    Transfers,
+}
+
+impl SelftestOptions {
+    /// Runs a part if it was chosen.
+    pub(super) fn part<T>(
+        &self,
+        part: SelftestPart,
+        run: impl FnOnce() -> Result<T, String>,
+    ) -> super::Section<T> {
+        if self.parts.is_empty() || self.parts.contains(&part) {
+            super::section::guarded(run)
+        } else {
+            super::Section::Skipped("it was not chosen".into())
+        }
+    }
+
+    /// Returns whether a network was chosen.
+    pub(super) fn times(&self, network: &str) -> bool {
+        self.networks.is_empty() || self.networks.iter().any(|name| name == network)
+    }
+
+    /// Returns the chosen batch sizes in ascending order, or the given ones.
+    pub(super) fn batches(&self, usual: &[usize]) -> Vec<usize> {
+        let mut batches = if self.batches.is_empty() {
+            usual.to_vec()
+        } else {
+            self.batches.clone()
+        };
+        batches.sort_unstable();
+        batches.dedup();
+        batches
+    }
 }
 
 /// Extent of the suite.
@@ -44,6 +95,9 @@ impl Default for SelftestOptions {
             limit: None,
             python: Some("python3".into()),
             power: PowerConfig::default(),
+            parts: Vec::new(),
+            networks: Vec::new(),
+            batches: Vec::new(),
         }
     }
 }

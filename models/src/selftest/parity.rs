@@ -21,6 +21,14 @@ const GPU_BOUND: f64 = 1e-2;
 /// blocks.
 const GPU_RELATIVE_BOUND: f64 = 1e-2;
 
+/// Maximum difference of a logit on a device.
+pub(super) fn bound(choice: DeviceChoice) -> f64 {
+    match choice {
+        DeviceChoice::Cpu => PROCESSOR_BOUND,
+        DeviceChoice::Cuda(_) => GPU_BOUND,
+    }
+}
+
 /// Results of the comparisons.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ParityReport {
@@ -78,9 +86,10 @@ pub(super) fn compare_all(
     device: &Device,
     progress: &mut dyn FnMut(&str),
 ) -> ParityReport {
-    let (bound, large): (f64, &[Shape]) = match choice {
-        DeviceChoice::Cpu => (PROCESSOR_BOUND, &[]),
-        DeviceChoice::Cuda(_) => (GPU_BOUND, &[BERT_SMALL.at(64), VIT_TINY.at(224)]),
+    let bound = bound(choice);
+    let large: &[Shape] = match choice {
+        DeviceChoice::Cpu => &[],
+        DeviceChoice::Cuda(_) => &[BERT_SMALL.at(64), VIT_TINY.at(224)],
     };
     let mut rows = Vec::new();
     for fixture in &fixtures::ALL {

@@ -96,7 +96,9 @@ pub(super) fn measure_all(
     };
     let started = Instant::now();
     let mut points = Vec::new();
-    for (shape, batches) in plan(options) {
+    let plan = plan(options).into_iter();
+    for (shape, batches) in plan.filter(|(shape, _)| options.times(shape.network.name)) {
+        let batches = options.batches(&batches);
         let bench = Bench {
             shape,
             device,

@@ -1,0 +1,441 @@
+//! Checks and times the language engine: decoders against expected answers, resident and streamed, and decoding by
+//! batch size.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use kaskade_policy::hybrid_cache::{BlockCounts, Capacity, Shares};
+use serde::{Deserialize, Serialize};
+
+use super::options::{SelftestExtent, SelftestOptions};
+use super::parity::bound;
+use super::section::{Section, guarded};
+use crate::checkpoint::Checkpoint;
+use crate::decoder::registry::read_decoder;
+use crate::device::{Device, DeviceChoice, with_ops};
+use crate::generation::{Caching, Decoder, Engine, EngineConfig, ModelConfig, Sampling};
+use crate::ops::{Activation, Heads, Ops, Rotary};
+
+/// Tokens of a timed prompt.
+const PROMPT: usize = 128;
+/// A timed batch decodes at most this number of tokens per request.
+const MOST_TOKENS: usize = 256;
+/// Steps after the prompt that are not timed: a GPU compiles and tunes kernels in them.
+const WARM_STEPS: usize = 8;
+
+/// Results of the language engine.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LanguageReport {
+    /// One per decoder.
+    pub rows: Vec<DecoderRow>,
+    /// Speed of decoding.
+    pub decoding: Vec<DecodingPoint>,
+}
+
+/// A decoder against expected answers.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DecoderRow {
+    /// The checkpoint.
+    pub name: &'static str,
+    /// Compared prompts.
+    pub cases: usize,
+    /// Largest absolute difference of a logit of the last token; `None` without a comparison.
+    pub max_abs_diff: Option<f64>,
+    /// The bound.
+    pub bound: f64,
+    /// Answers whose tokens by greedy search are the expected ones, with all layers on the device.
+    pub equal_answers: usize,
+    /// The same with all layers streamed from host memory, and half of the cache as activations.
+    pub equal_streamed: usize,
+    /// Whether the logits are within the bound and, on a CPU, all answers equal.
+    pub passed: bool,
+    /// Why there was no comparison.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Speed of decoding with random weights at a batch size.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DecodingPoint {
+    /// The network.
+    pub network: &'static str,
+    /// Requests per batch.
+    pub batch: usize,
+    /// The measurement.
+    pub measured: Section<Decoded>,
+}
+
+/// Measurement of a batch that decodes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Decoded {
+    /// Time of the step that reads the prompts of 128 tokens, seconds; the first time on the device.
+    pub prompt_s: f64,
+    /// Number of timed steps.
+    pub steps: usize,
+    /// Median time of a step, seconds.
+    pub step_s: f64,
+    /// Tokens per second of all requests.
+    pub tokens_per_s: f64,
+    /// Weights that a step reads, bytes per second.
+    pub weight_bytes_per_s: f64,
+}
+
+impl LanguageReport {
+    /// Whether all comparisons passed and no measurement failed.
+    pub fn passed(&self) -> bool {
+        self.rows.iter().all(|row| row.passed) && self.decoding.iter().all(|point| !point.measured.failed())
+    }
+}
+
+/// A decoder's checkpoint and its expected answers (`models/fixtures/make_generative_fixtures.py`).
+struct DecoderFixture {
+    name: &'static str,
+    config: &'static [u8],
+    weights: &'static [u8],
+    expected: &'static [u8],
+}
+
+macro_rules! decoders {
+    ($($folder:literal),+ $(,)?) => {
+        [$(DecoderFixture {
+            name: $folder,
+            config: include_bytes!(concat!("../../fixtures/", $folder, "/config.json")),
+            weights: include_bytes!(concat!("../../fixtures/", $folder, "/model.safetensors")),
+            expected: include_bytes!(concat!("../../fixtures/", $folder, "/expected.json")),
+        }),+]
+    };
+}
+
+/// One per form of layer: positions learned, rotary and by bias, window and soft limit, experts, sinks, latent keys, an
+/// encoder, short convolutions, state spaces, delta rules, both side by side, and inputs per layer.
+static DECODERS: [DecoderFixture; 13] = decoders![
+    "gpt2",
+    "llama2",
+    "gptj",
+    "gemma2",
+    "bloom",
+    "mixtral",
+    "gpt-oss",
+    "deepseek-v2",
+    "t5",
+    "lfm2",
+    "mamba2",
+    "qwen3-next",
+    "gemma4-small",
+];
+
+#[derive(Deserialize)]
+struct Case {
+    prompt: Vec<u32>,
+    answer: Option<Vec<u32>>,
+    last_logits: Vec<f32>,
+    tokens: Vec<u32>,
+}
+
+#[derive(Deserialize)]
+struct Expected {
+    cases: Vec<Case>,
+}
+
+pub(super) fn measure_all(
+    options: &SelftestOptions,
+    device: &Device,
+    progress: &mut dyn FnMut(&str),
+) -> LanguageReport {
+    let rows = DECODERS.iter().map(|fixture| {
+        progress(&format!("parity of {}", fixture.name));
+        fixture.row(options.device, device)
+    });
+    let rows = rows.collect();
+    let mut decoding = Vec::new();
+    let plan = plan(options).into_iter();
+    for (network, batches) in plan.filter(|(network, _)| options.times(network.name)) {
+        progress(&format!("decoding with {}", network.name));
+        decoding.extend(network.measure(&options.batches(batches), device, options.budget));
+        device.release_memory();
+    }
+    LanguageReport { rows, decoding }
+}
+
+impl DecoderFixture {
+    fn row(&self, choice: DeviceChoice, device: &Device) -> DecoderRow {
+        let bound = bound(choice);
+        let compared = guarded(|| with_ops!(device, ops => self.compare(&ops)));
+        let (agreement, error) = match compared {
+            Section::Done(agreement) => (Some(agreement), None),
+            Section::Failed(reason) | Section::Skipped(reason) => (None, Some(reason)),
+        };
+        let exact = choice == DeviceChoice::Cpu;
+        DecoderRow {
+            name: self.name,
+            cases: agreement.map_or(0, |agreement| agreement.cases),
+            max_abs_diff: agreement.map(|agreement| agreement.largest),
+            bound,
+            equal_answers: agreement.map_or(0, |agreement| agreement.resident),
+            equal_streamed: agreement.map_or(0, |agreement| agreement.streamed),
+            passed: agreement.is_some_and(|agreement| agreement.passed(bound, exact)),
+            error,
+        }
+    }
+
+    fn decoder(&self) -> Result<Decoder, String> {
+        let weights = Bytes::from_static(self.weights);
+        let checkpoint = Checkpoint::from_bytes(self.name, self.config, weights, None);
+        let checkpoint = checkpoint.map_err(|error| error.to_string())?;
+        read_decoder(checkpoint).map_err(|error| error.to_string())
+    }
+
+    fn compare<M: Ops + Clone>(&self, ops: &M) -> Result<AnswerAgreement, String> {
+        let expected: Expected = serde_json::from_slice(self.expected).map_err(|error| error.to_string())?;
+        let decoder = self.decoder()?;
+        let config = EngineConfig::resident(&decoder, 1024);
+        let streamed = streamed(&config);
+        let engine = |config| {
+            let engine = Engine::new(ops.clone(), decoder.clone(), None, config);
+            engine.map_err(|error| error.to_string())
+        };
+        let mut resident = engine(config)?;
+        let mut agreement = AnswerAgreement::default();
+        for case in &expected.cases {
+            let logits = match &case.answer {
+                Some(answer) => resident.score_answer(&case.prompt, answer),
+                None => resident.score(&case.prompt),
+            };
+            let logits = logits.map_err(|error| error.to_string())?;
+            let last = logits.last().ok_or("the model returned no logits")?;
+            if last.len() != case.last_logits.len() || last.iter().any(|logit| !logit.is_finite()) {
+                return Err(
+                    "the logits cannot be compared: their number differs, or one is not finite".into(),
+                );
+            }
+            let differences = last
+                .iter()
+                .zip(&case.last_logits)
+                .map(|(actual, expected)| f64::from((actual - expected).abs()));
+            agreement.largest = differences.fold(agreement.largest, f64::max);
+        }
+        agreement.cases = expected.cases.len();
+        agreement.resident = equal_answers(&mut resident, &expected.cases)?;
+        agreement.streamed = equal_answers(&mut engine(streamed)?, &expected.cases)?;
+        Ok(agreement)
+    }
+}
+
+/// Streams all layers, with the cache in host memory: half keys and values, half activations.
+fn streamed(resident: &EngineConfig) -> EngineConfig {
+    let blocks = BlockCounts { act: 128, kv: 128 };
+    EngineConfig {
+        caching: Caching::Hybrid,
+        shares: Shares {
+            act: 0.5,
+            act_on_device: 0.0,
+            kv_on_device: 0.0,
+        },
+        capacity: Capacity {
+            device: BlockCounts::default(),
+            host: blocks,
+        },
+        resident_layers: 0,
+        buffer: blocks,
+        ..resident.clone()
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct AnswerAgreement {
+    cases: usize,
+    largest: f64,
+    resident: usize,
+    streamed: usize,
+}
+
+impl AnswerAgreement {
+    fn passed(&self, bound: f64, exact: bool) -> bool {
+        let equal = self.resident == self.cases && self.streamed == self.cases;
+        self.cases > 0 && self.largest <= bound && (equal || !exact)
+    }
+}
+
+/// Answers all prompts in one batch by greedy search; returns the number of expected answers.
+fn equal_answers<M: Ops>(engine: &mut Engine<M>, cases: &[Case]) -> Result<usize, String> {
+    for (request, case) in (0..).zip(cases) {
+        let sampling = Sampling {
+            max_tokens: case.tokens.len(),
+            ignore_eos: true,
+            ..Sampling::default()
+        };
+        let submitted = engine.submit(request, case.prompt.clone(), sampling);
+        submitted.map_err(|error| error.to_string())?;
+    }
+    let mut answers = vec![Vec::new(); cases.len()];
+    while !engine.is_idle() {
+        for event in engine.step().map_err(|error| error.to_string())?.events {
+            let answer = usize::try_from(event.request)
+                .ok()
+                .and_then(|index| answers.get_mut(index));
+            if let Some((answer, sampled)) = answer.zip(event.sampled) {
+                answer.push(sampled.token);
+            }
+        }
+    }
+    let pairs = answers.iter().zip(cases);
+    Ok(pairs.filter(|(answer, case)| **answer == case.tokens).count())
+}
+
+/// A timed network with random weights.
+#[derive(Debug, Clone)]
+struct DecoderShape {
+    name: &'static str,
+    layers: usize,
+    config: ModelConfig,
+}
+
+fn plan(options: &SelftestOptions) -> Vec<(DecoderShape, &'static [usize])> {
+    match (options.extent, options.device) {
+        (SelftestExtent::Quick, _) => vec![(tiny(), &[1, 4])],
+        (SelftestExtent::Standard, DeviceChoice::Cpu) => vec![(gpt2(), &[1, 8])],
+        (SelftestExtent::Standard, DeviceChoice::Cuda(_)) | (SelftestExtent::Full, _) => {
+            vec![(gpt2(), &[1, 8, 32]), (tiny_llama(), &[1, 8, 32])]
+        }
+    }
+}
+
+fn heads(queries: usize, keys: usize) -> Heads {
+    Heads {
+        queries,
+        keys,
+        head_dim: 64,
+        scale: 0.125,
+    }
+}
+
+/// A network of two layers, for a quick run.
+fn tiny() -> DecoderShape {
+    DecoderShape {
+        name: "gpt-2-tiny",
+        layers: 2,
+        config: ModelConfig {
+            width: 128,
+            heads: heads(2, 2),
+            intermediate_size: 512,
+            vocabulary: 1024,
+            ..gpt2().config
+        },
+    }
+}
+
+/// GPT-2's sizes (124 million weights).
+fn gpt2() -> DecoderShape {
+    DecoderShape {
+        name: "gpt-2",
+        layers: 12,
+        config: ModelConfig {
+            width: 768,
+            heads: heads(12, 12),
+            intermediate_size: 3072,
+            vocabulary: 50_257,
+            context: 1024,
+            epsilon: 1e-5,
+            activation: Activation::GeluTanh,
+            ..ModelConfig::default()
+        },
+    }
+}
+
+/// `TinyLlama`'s sizes (1.1 billion weights).
+fn tiny_llama() -> DecoderShape {
+    let pairs = 32;
+    let frequency = |pair: i16| 10_000_f32.powf(-f32::from(pair) / f32::from(pairs));
+    DecoderShape {
+        name: "tiny-llama-1.1b",
+        layers: 22,
+        config: ModelConfig {
+            width: 2048,
+            heads: heads(32, 4),
+            intermediate_size: 5632,
+            vocabulary: 32_000,
+            context: 2048,
+            epsilon: 1e-5,
+            activation: Activation::Silu,
+            gated: true,
+            rotary: Some(Rotary {
+                frequencies: (0..pairs).map(frequency).collect(),
+                scale: 1.0,
+                neighbours: false,
+            }),
+            ..ModelConfig::default()
+        },
+    }
+}
+
+impl DecoderShape {
+    fn measure(&self, batches: &[usize], device: &Device, budget: Duration) -> Vec<DecodingPoint> {
+        let measured = guarded(|| {
+            with_ops!(device, ops => {
+                let decoder = Decoder::random(self.config.clone(), self.layers, 1);
+                let most = batches.iter().max().copied().unwrap_or(1);
+                let config = EngineConfig::resident(&decoder, most * (PROMPT + MOST_TOKENS + 16));
+                let mut engine = Engine::new(ops, decoder, None, config).map_err(|error| error.to_string())?;
+                let by_batch = batches.iter().map(|batch| guarded(|| decode(&mut engine, *batch, budget)));
+                Ok(by_batch.collect::<Vec<_>>())
+            })
+        });
+        let sections = match measured {
+            Section::Done(sections) => sections,
+            Section::Failed(reason) | Section::Skipped(reason) => {
+                vec![Section::Failed(reason); batches.len()]
+            }
+        };
+        let points = batches.iter().zip(sections);
+        points
+            .map(|(batch, measured)| DecodingPoint {
+                network: self.name,
+                batch: *batch,
+                measured,
+            })
+            .collect()
+    }
+}
+
+/// Times the steps of a batch; the first ones warm up.
+fn decode<M: Ops>(engine: &mut Engine<M>, batch: usize, budget: Duration) -> Result<Decoded, String> {
+    let vocabulary = engine.model_config().vocabulary;
+    for request in 0..batch {
+        let prompt = (0..PROMPT).map(|place| u32::try_from((place * 7 + request) % vocabulary).unwrap_or(0));
+        let sampling = Sampling {
+            max_tokens: MOST_TOKENS,
+            ignore_eos: true,
+            ..Sampling::default()
+        };
+        let submitted = engine.submit(request as u64, prompt.collect(), sampling);
+        submitted.map_err(|error| error.to_string())?;
+    }
+    let began = Instant::now();
+    let (mut prompt_s, mut waiting, mut warm, mut seconds) = (0.0, batch, 0, Vec::new());
+    let mut timed_from = began;
+    while !engine.is_idle() && (seconds.is_empty() || timed_from.elapsed() < budget) {
+        let report = engine.step().map_err(|error| error.to_string())?;
+        if waiting > 0 {
+            waiting = waiting.saturating_sub(report.prefilled);
+            prompt_s += report.wall_s;
+        } else if warm < WARM_STEPS {
+            warm += 1;
+            timed_from = Instant::now();
+        } else {
+            seconds.push(report.wall_s);
+        }
+    }
+    engine.abort_all();
+    seconds.sort_by(f64::total_cmp);
+    let step_s = seconds
+        .get(seconds.len() / 2)
+        .copied()
+        .ok_or("no step was timed")?;
+    Ok(Decoded {
+        prompt_s,
+        steps: seconds.len(),
+        step_s,
+        tokens_per_s: batch as f64 / step_s,
+        weight_bytes_per_s: engine.device_memory().resident as f64 / step_s,
+    })
+}
