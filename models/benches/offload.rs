@@ -106,7 +106,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     match kaskade_models::device::open(arguments.device)? {
         #[cfg(feature = "burn")]
-        Device::Burn(device) => Bench::new(Burn { device }, arguments).run(),
+        Device::Burn(device) => Bench::new(Burn::new(device), arguments).run(),
         _ => Bench::new(Cpu, arguments).run(),
     }
 }

@@ -41,9 +41,7 @@ macro_rules! with_ops {
             }
             #[cfg(feature = "burn")]
             $crate::device::Device::Burn(device) => {
-                let $ops = $crate::ops::burn::Burn {
-                    device: device.clone(),
-                };
+                let $ops = $crate::ops::burn::Burn::new(device.clone());
                 $body
             }
         }

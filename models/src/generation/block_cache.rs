@@ -6,10 +6,10 @@
 use std::ops::Range;
 use std::sync::{PoisonError, RwLock};
 
-use kaskade_policy::hybrid_cache::{Block, Capacity, Kind, Place};
+use kaskade_policy::hybrid_cache::{Block, BlockCounts, Capacity, Kind, Place};
 
 use crate::decoder::weights::{LayerWeights, ModelConfig};
-use crate::ops::{Ops, OpsError, Span};
+use crate::ops::{Ops, OpsError};
 
 /// Part of a request's tokens. The block table begins with the source, if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,15 +88,17 @@ pub(super) struct HostCache {
     widths: EntryWidths,
 }
 
-/// Blocks of a layer on the device, created by the first write.
+/// Blocks of a layer on the device: a matrix of all blocks' tokens per kind, created by the first write.
 struct DeviceBlocks<M: Ops> {
-    act: Vec<Option<M::Matrix>>,
-    kv: Vec<Option<M::Matrix>>,
+    act: Option<M::Matrix>,
+    kv: Option<M::Matrix>,
 }
 
 /// The pools on the device.
 pub(super) struct DeviceCache<M: Ops> {
     layers: Vec<DeviceBlocks<M>>,
+    /// Blocks per layer with an attention.
+    capacity: BlockCounts,
     /// Which layers are local.
     local: Vec<bool>,
     widths: EntryWidths,
@@ -225,97 +227,108 @@ impl HostCache {
 }
 
 impl<M: Ops> DeviceCache<M> {
-    /// Creates the pools; layers without an attention have none.
+    /// Creates the pools. Layers without an attention are never written to and have none.
     pub(super) fn new(layers: &[LayerEntries], capacity: Capacity, widths: EntryWidths) -> Self {
-        let empty = |count: usize| std::iter::repeat_with(|| None).take(count).collect();
-        let blocks = |layer: &LayerEntries| DeviceBlocks {
-            act: empty(if layer.cached { capacity.device.act } else { 0 }),
-            kv: empty(if layer.cached { capacity.device.kv } else { 0 }),
-        };
+        let blocks = || DeviceBlocks { act: None, kv: None };
         Self {
-            layers: layers.iter().map(blocks).collect(),
+            layers: std::iter::repeat_with(blocks).take(layers.len()).collect(),
+            capacity: capacity.device,
             local: layers.iter().map(|layer| layer.local).collect(),
             widths,
         }
     }
 
-    /// Returns the matrix of a block, or `None` if nothing was written to it.
-    pub(super) fn block(&self, layer: usize, block: Block) -> Option<&M::Matrix> {
+    /// Returns the matrix that holds a block and the block's first row, or `None` if nothing was written to the pool.
+    pub(super) fn block(&self, layer: usize, block: Block) -> Option<(&M::Matrix, usize)> {
         let blocks = self.layers.get(layer)?;
         let pool = match block.kind {
             Kind::Act => &blocks.act,
             Kind::Kv => &blocks.kv,
         };
-        pool.get(block.number)?.as_ref()
+        Some((pool.as_ref()?, self.first_row(block)))
     }
 
-    fn write(&mut self, ops: &M, layer: usize, block: Block, at: usize, source: Span<'_, M::Matrix>) {
+    fn first_row(&self, block: Block) -> usize {
+        block.number * self.widths.block_tokens
+    }
+
+    /// Writes rows of `source` to rows of a layer's pool.
+    fn write(&mut self, ops: &M, layer: usize, kind: Kind, source: &M::Matrix, rows: &[(usize, usize)]) {
         let local = self.local.get(layer).copied().unwrap_or_default();
-        let width = self.widths.of(block.kind, local);
-        let tokens = self.widths.block_tokens;
-        let slot = self.layers.get_mut(layer).and_then(|blocks| {
-            let pool = match block.kind {
-                Kind::Act => &mut blocks.act,
-                Kind::Kv => &mut blocks.kv,
-            };
-            pool.get_mut(block.number)
-        });
-        if let Some(slot) = slot {
-            let matrix = slot.get_or_insert_with(|| ops.upload(vec![0.0; tokens * width], width));
-            ops.write(matrix, at, source);
-        }
+        let width = self.widths.of(kind, local);
+        let blocks = match kind {
+            Kind::Act => self.capacity.act,
+            Kind::Kv => self.capacity.kv,
+        };
+        let tokens = blocks * self.widths.block_tokens;
+        let Some(layer) = self.layers.get_mut(layer).filter(|_| !rows.is_empty()) else {
+            return;
+        };
+        let pool = match kind {
+            Kind::Act => &mut layer.act,
+            Kind::Kv => &mut layer.kv,
+        };
+        ops.write(pool.get_or_insert_with(|| ops.zeros(tokens, width)), source, rows);
     }
 }
 
-/// Writes the entries of new tokens to the cache: rows `from..` of `act` and `kv` belong to the tokens `positions` of a
-/// request's table. Returns the bytes written to host memory.
+/// New tokens of a request in a mini-batch.
+pub(super) struct NewTokens<'a> {
+    /// The request's blocks.
+    pub(super) table: &'a [Block],
+    /// Places of the tokens in the table.
+    pub(super) places: Range<usize>,
+}
+
+/// Writes the entries of new tokens to the cache: `act` and `kv` have a row for each token of each request. Returns the
+/// bytes written to host memory.
 ///
 /// # Errors
 /// [`OpsError`] from the device.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "source, target and content of a transfer"
-)]
 pub(super) fn store<M: Ops>(
     ops: &M,
     host: &HostCache,
     device: &mut DeviceCache<M>,
     layer: usize,
-    table: &[Block],
-    positions: Range<usize>,
-    from: usize,
+    requests: impl Iterator<Item = NewTokens<'_>>,
     [act, kv]: [&M::Matrix; 2],
 ) -> Result<u64, OpsError> {
     let block_tokens = host.widths.block_tokens;
-    let mut bytes = 0;
-    let mut next = positions.start;
-    while next < positions.end {
-        let Some(block) = table.get(next / block_tokens).copied() else {
-            break; // Nothing is cached.
-        };
-        let at = next % block_tokens;
-        let count = (block_tokens - at).min(positions.end - next);
-        let matrix = match block.kind {
-            Kind::Act => act,
-            Kind::Kv => kv,
-        };
-        let source = Span {
-            matrix,
-            from: from + next - positions.start,
-            count,
-        };
-        match block.place {
-            Place::Device => device.write(ops, layer, block, at, source),
-            Place::Host => {
-                let width = host.width(block.kind, layer);
-                let values = ops.values(matrix)?;
-                let rows = source.from * width..(source.from + count) * width;
-                host.write(layer, block, at, values.get(rows).unwrap_or_default());
-                bytes += (count * width * size_of::<f32>()) as u64;
+    // Rows of new tokens, and where they go on the device.
+    let (mut act_rows, mut kv_rows) = (Vec::new(), Vec::new());
+    let (mut bytes, mut first) = (0, 0);
+    for NewTokens { table, places } in requests {
+        let mut next = places.start;
+        while next < places.end {
+            let Some(block) = table.get(next / block_tokens).copied() else {
+                break; // Nothing is cached.
+            };
+            let at = next % block_tokens;
+            let count = (block_tokens - at).min(places.end - next);
+            let from = first + next - places.start;
+            let (matrix, rows) = match block.kind {
+                Kind::Act => (act, &mut act_rows),
+                Kind::Kv => (kv, &mut kv_rows),
+            };
+            match block.place {
+                Place::Device => {
+                    let to = device.first_row(block) + at;
+                    rows.extend((0..count).map(|token| (from + token, to + token)));
+                }
+                Place::Host => {
+                    let width = host.width(block.kind, layer);
+                    let values = ops.values(matrix)?;
+                    let rows = from * width..(from + count) * width;
+                    host.write(layer, block, at, values.get(rows).unwrap_or_default());
+                    bytes += (count * width * size_of::<f32>()) as u64;
+                }
             }
+            next += count;
         }
-        next += count;
+        first += places.len();
     }
+    device.write(ops, layer, Kind::Act, act, &act_rows);
+    device.write(ops, layer, Kind::Kv, kv, &kv_rows);
     Ok(bytes)
 }
 

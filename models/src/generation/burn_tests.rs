@@ -2,6 +2,8 @@
 
 use burn::tensor::Device;
 
+use kaskade_policy::hybrid_cache::{BlockCounts, Capacity, Shares};
+
 use super::*;
 use crate::decoder::registry;
 use crate::ops::burn::Burn;
@@ -12,9 +14,7 @@ fn logits_and_tokens_match_transformers_on_burn() {
     for name in fixtures::DECODERS {
         let decoder = registry::read_decoder(fixtures::checkpoint(name)).unwrap();
         let config = EngineConfig::resident(&decoder, 512);
-        let ops = Burn {
-            device: Device::flex(),
-        };
+        let ops = Burn::new(Device::flex());
         let mut engine = Engine::new(ops, decoder, None, config).unwrap();
         for case in fixtures::cases(name) {
             let logits = fixtures::score(&mut engine, &case);
@@ -39,6 +39,40 @@ fn logits_and_tokens_match_transformers_on_burn() {
                 );
             }
             assert_eq!(answer, case.tokens, "{name}");
+        }
+    }
+}
+
+/// Requests of different lengths decode together, with the cache on the device and in host memory.
+#[test]
+fn batches_match_transformers_on_burn() {
+    for name in fixtures::DECODERS {
+        let decoder = registry::read_decoder(fixtures::checkpoint(name)).unwrap();
+        let resident = EngineConfig::resident(&decoder, 1024);
+        let blocks = BlockCounts { act: 128, kv: 128 };
+        let streamed = EngineConfig {
+            caching: Caching::Hybrid,
+            shares: Shares {
+                act: 0.5,
+                act_on_device: 0.3,
+                kv_on_device: 0.3,
+            },
+            capacity: Capacity {
+                device: BlockCounts { act: 8, kv: 8 },
+                host: blocks,
+            },
+            resident_layers: 1,
+            buffer: blocks,
+            ..resident.clone()
+        };
+        let cases = fixtures::cases(name);
+        let prompts: Vec<Vec<u32>> = cases.iter().map(|case| case.prompt.clone()).collect();
+        for config in [resident, streamed] {
+            let ops = Burn::new(Device::flex());
+            let mut engine = Engine::new(ops, decoder.clone(), None, config).unwrap();
+            for (answer, case) in tests::generate(&mut engine, &prompts, 64).iter().zip(&cases) {
+                assert_eq!(answer, &case.tokens, "{name}");
+            }
         }
     }
 }

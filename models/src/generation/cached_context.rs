@@ -63,18 +63,18 @@ impl<'b, M: Ops> CachedContext<'b, M> {
             if slice.block.kind != Kind::Act {
                 continue;
             }
-            let (matrix, from) = match slice.block.place {
-                Place::Device => (self.on_device(slice), slice.from),
+            let count = slice.tokens;
+            let span = match slice.block.place {
+                Place::Device => self.on_device(slice),
                 Place::Host => {
-                    next += slice.tokens;
-                    (self.staged.map(|staged| &staged.act), next - slice.tokens)
+                    next += count;
+                    span(self.staged.map(|staged| &staged.act), next - count, count)
                 }
             };
             if slice.part != part {
                 continue;
             }
-            let count = slice.tokens;
-            acts.extend(matrix.map(|matrix| Span { matrix, from, count }));
+            acts.extend(span);
             positions.extend(slice.position..slice.position + count);
         }
         if acts.is_empty() {
@@ -96,20 +96,19 @@ impl<'b, M: Ops> CachedContext<'b, M> {
         let (mut next_loaded, mut next_generated) = (0, 0);
         let mut of = |slice: &BlockSlice| {
             let count = slice.tokens;
-            let (matrix, from) = match (slice.block.kind, slice.block.place) {
+            let span = match (slice.block.kind, slice.block.place) {
                 (Kind::Act, _) if slice.part != part => return None,
                 (Kind::Act, _) => {
                     next_generated += count;
-                    (generated, next_generated - count)
+                    span(generated, next_generated - count, count)
                 }
-                (Kind::Kv, Place::Device) => (self.on_device(slice), slice.from),
+                (Kind::Kv, Place::Device) => self.on_device(slice),
                 (Kind::Kv, Place::Host) => {
                     next_loaded += count;
-                    (self.staged.map(|staged| &staged.kv), next_loaded - count)
+                    span(self.staged.map(|staged| &staged.kv), next_loaded - count, count)
                 }
             };
-            let matrix = matrix.filter(|_| slice.part == part);
-            matrix.map(|matrix| Span { matrix, from, count })
+            span.filter(|_| slice.part == part)
         };
         let entries = self.entries.iter();
         entries
@@ -117,8 +116,9 @@ impl<'b, M: Ops> CachedContext<'b, M> {
             .collect()
     }
 
-    fn on_device(&self, slice: &BlockSlice) -> Option<&'b M::Matrix> {
-        self.device.block(self.layer, slice.block)
+    fn on_device(&self, slice: &BlockSlice) -> Option<Span<'b, M::Matrix>> {
+        let (matrix, first) = self.device.block(self.layer, slice.block)?;
+        span(Some(matrix), first + slice.from, slice.tokens)
     }
 
     /// Computes the keys and values of prompts that are not cached as such: of whole prompts if `encoded` is the
@@ -172,4 +172,8 @@ impl<'b, M: Ops> CachedContext<'b, M> {
             })
             .collect()
     }
+}
+
+fn span<X>(matrix: Option<&X>, from: usize, count: usize) -> Option<Span<'_, X>> {
+    matrix.map(|matrix| Span { matrix, from, count })
 }

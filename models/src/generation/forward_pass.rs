@@ -8,7 +8,7 @@ use std::time::Instant;
 use kaskade_policy::hybrid_cache::{BlockSpace, Traffic};
 
 use super::block_cache::{BlockSlice, Segment};
-use super::block_cache::{DeviceCache, HostCache, store};
+use super::block_cache::{DeviceCache, HostCache, NewTokens, store};
 use super::cached_context::{BatchEntry, CachedContext};
 use super::encoder::DeviceEncoder;
 use super::engine::LayerPlacement;
@@ -346,19 +346,16 @@ impl<M: Ops> ForwardPass<'_, M> {
             return Ok(0);
         };
         let began = Instant::now();
-        let mut bytes = 0;
-        let mut put = |entry: &BatchEntry, places: Range<usize>, from: &mut usize, rows| {
-            let (table, count) = (self.space.table(entry.request), places.len());
-            bytes += store(self.ops, self.host, device, index, table, places, *from, rows)?;
-            *from += count;
-            Ok::<(), EngineError>(())
+        let tokens = |entry: &BatchEntry, places| NewTokens {
+            table: self.space.table(entry.request),
+            places,
         };
-        let (mut from, mut from_source) = (0, 0);
-        for entry in &batch.entries {
-            put(entry, entry.places(), &mut from, [&new_kv.act, kv])?;
-            if let (Some(encoded), Some(kv)) = (&batch.source, &output.source) {
-                put(entry, 0..entry.encoded(), &mut from_source, [encoded, kv])?;
-            }
+        let entries = || batch.entries.iter();
+        let new = entries().map(|entry| tokens(entry, entry.places()));
+        let mut bytes = store(self.ops, self.host, device, index, new, [&new_kv.act, kv])?;
+        if let (Some(encoded), Some(kv)) = (&batch.source, &output.source) {
+            let prompts = entries().map(|entry| tokens(entry, 0..entry.encoded()));
+            bytes += store(self.ops, self.host, device, index, prompts, [encoded, kv])?;
         }
         let [_, back] = self.links;
         back.record_transfer(began, bytes);

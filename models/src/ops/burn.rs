@@ -14,15 +14,18 @@ use super::{
 };
 use crate::ops::elementwise::QUICK_GELU;
 use crate::precision::WeightType;
+use uploads::{Angles, Uploads};
 
+mod cached_attention;
 mod encoders;
 mod images;
+mod uploads;
 
 /// A device of burn.
 #[derive(Debug, Clone)]
 pub struct Burn {
-    /// The device.
-    pub device: Device,
+    device: Device,
+    uploads: Uploads,
 }
 
 /// A linear layer.
@@ -41,21 +44,30 @@ pub struct BurnNorm {
 }
 
 impl Burn {
+    /// The operations on a device.
+    pub fn new(device: Device) -> Self {
+        Self {
+            device,
+            uploads: Uploads::default(),
+        }
+    }
+
     fn tensor(&self, values: Vec<f32>, width: usize) -> Tensor<2> {
         let rows = values.len().checked_div(width).unwrap_or_default();
         Tensor::from_data(TensorData::new(values, [rows, width]), &self.device)
     }
 
-    /// Sines and cosines of positions, `[rows, 1, pairs]` each.
-    fn angles(&self, rotary: &Rotary, positions: &[usize]) -> (Tensor<3>, Tensor<3>) {
-        let angles = positions
-            .iter()
-            .flat_map(|position| rotary.frequencies.iter().map(|angle| *position as f32 * angle));
-        let scaled = |(sin, cos): (f32, f32)| (sin * rotary.scale, cos * rotary.scale);
-        let (sines, cosines): (Vec<f32>, Vec<f32>) = angles.map(|angle| scaled(angle.sin_cos())).unzip();
-        let shape = [positions.len(), 1, rotary.frequencies.len()];
-        let tensor = |values| Tensor::from_data(TensorData::new(values, shape), &self.device);
-        (tensor(sines), tensor(cosines))
+    fn angles(&self, rotary: &Rotary, positions: &[usize]) -> Angles {
+        self.uploads.angles(rotary, positions, || {
+            let angles = positions
+                .iter()
+                .flat_map(|position| rotary.frequencies.iter().map(|angle| *position as f32 * angle));
+            let scaled = |(sin, cos): (f32, f32)| (sin * rotary.scale, cos * rotary.scale);
+            let (sines, cosines): (Vec<f32>, Vec<f32>) = angles.map(|angle| scaled(angle.sin_cos())).unzip();
+            let shape = [positions.len(), 1, rotary.frequencies.len()];
+            let tensor = |values| Tensor::from_data(TensorData::new(values, shape), &self.device);
+            (tensor(sines), tensor(cosines))
+        })
     }
 
     /// Position bias of the scores of `new` queries from position `first` on: `[heads, new * tokens]`, from the table
@@ -169,10 +181,26 @@ impl Ops for Burn {
         Tensor::cat(spans.iter().map(rows).collect(), 0)
     }
 
-    fn write(&self, target: &mut Tensor<2>, at: usize, source: Span<'_, Tensor<2>>) {
-        let [_, width] = target.dims();
-        let range = [at..at + source.count, 0..width];
-        target.inplace(|target| target.slice_assign(range, rows(&source)));
+    fn zeros(&self, rows: usize, width: usize) -> Tensor<2> {
+        Tensor::zeros([rows, width], &self.device)
+    }
+
+    fn write(&self, target: &mut Tensor<2>, source: &Tensor<2>, rows: &[(usize, usize)]) {
+        let [count, _] = source.dims();
+        let [from, to] = self.uploads.pairs(rows, || {
+            let list = |of: fn(&(usize, usize)) -> usize| {
+                encoders::indices(rows.iter().map(of).collect(), &self.device)
+            };
+            [list(|row| row.0), list(|row| row.1)]
+        });
+        let whole = rows.len() == count && rows.iter().enumerate().all(|(index, row)| index == row.0);
+        let values = if whole {
+            source.clone()
+        } else {
+            source.clone().select(0, from)
+        };
+        let places: Tensor<2, Int> = to.reshape([rows.len(), 1]);
+        target.inplace(|target| target.scatter_nd(places, values, IndexingUpdateOp::Assign));
     }
 
     fn prepare(
@@ -347,6 +375,11 @@ impl Ops for Burn {
         heads: &Heads,
         rules: ScoreRules<'_, Tensor<2>>,
     ) -> Tensor<2> {
+        if requests.len() > 1
+            && let Some(attended) = self.attend_together(queries, requests, heads, rules)
+        {
+            return attended;
+        }
         let mut from = 0;
         let answers = requests.iter().map(|request| {
             let count = request.queries;
@@ -438,9 +471,7 @@ mod tests {
 
     #[test]
     fn gathering_nothing_gives_an_empty_matrix() {
-        let ops = Burn {
-            device: Device::flex(),
-        };
+        let ops = Burn::new(Device::flex());
         assert_eq!(ops.gather(&[], 3).dims(), [0, 3]);
         assert!(Cpu.gather(&[], 3).values.is_empty());
     }

@@ -54,11 +54,14 @@ impl Ops for Cpu {
         Rows { values, width }
     }
 
-    fn write(&self, target: &mut Rows, at: usize, source: Span<'_, Rows>) {
-        let from = at * target.width;
-        let values = source.matrix.span(source.from, source.count);
-        if let Some(slots) = target.values.get_mut(from..from + values.len()) {
-            slots.copy_from_slice(values);
+    fn write(&self, target: &mut Rows, source: &Rows, rows: &[(usize, usize)]) {
+        let width = target.width;
+        for (from, to) in rows {
+            let values = source.span(*from, 1);
+            let slots = target.values.get_mut(to * width..to * width + values.len());
+            if let Some(slots) = slots {
+                slots.copy_from_slice(values);
+            }
         }
     }
 
@@ -381,7 +384,7 @@ mod tests {
         let gathered = Cpu.gather(&[span(2, 2), span(0, 1)], 3);
         assert_eq!(gathered.values, [6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 0.0, 1.0, 2.0]);
         let mut target = Cpu.upload(vec![0.0; 9], 3);
-        Cpu.write(&mut target, 1, span(1, 1));
-        assert_eq!(target.values, [0.0, 0.0, 0.0, 3.0, 4.0, 5.0, 0.0, 0.0, 0.0]);
+        Cpu.write(&mut target, &source, &[(1, 2), (3, 0)]);
+        assert_eq!(target.values, [9.0, 10.0, 11.0, 0.0, 0.0, 0.0, 3.0, 4.0, 5.0]);
     }
 }

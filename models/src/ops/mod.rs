@@ -269,8 +269,14 @@ pub trait Ops: Send + Sync + 'static {
     /// Copies several spans into one matrix, in order; all are `width` wide.
     fn gather(&self, spans: &[Span<'_, Self::Matrix>], width: usize) -> Self::Matrix;
 
-    /// Writes a span into a matrix of the same width, starting at row `at`.
-    fn write(&self, target: &mut Self::Matrix, at: usize, source: Span<'_, Self::Matrix>);
+    /// Returns a matrix of zeros.
+    fn zeros(&self, rows: usize, width: usize) -> Self::Matrix {
+        self.upload(vec![0.0; rows * width], width)
+    }
+
+    /// Copies rows of a matrix into another one of the same width: each pair is a row of `source` and its row in `target`,
+    /// which occurs once.
+    fn write(&self, target: &mut Self::Matrix, source: &Self::Matrix, rows: &[(usize, usize)]);
 
     /// Whether [`Ops::read_output`] reads linear layers, so that an embedding and a head of the same weights are held once.
     const READS_OUTPUTS: bool = false;

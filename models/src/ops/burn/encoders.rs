@@ -219,17 +219,13 @@ mod tests {
             let attended = ops.attend_sequences(&projected, &sequences, &attention);
             ops.values(&attended).unwrap().into_owned()
         }
-        let burn = Burn {
-            device: Device::flex(),
-        };
+        let burn = Burn::new(Device::flex());
         assert!(close(&attended(&burn), &attended(&Cpu)));
     }
 
     #[test]
     fn attention_matches_the_kernels() {
-        let burn = Burn {
-            device: Device::flex(),
-        };
+        let burn = Burn::new(Device::flex());
         let width = 24;
         for masks in [
             vec![vec![true; 5]; 2],

@@ -170,9 +170,7 @@ mod tests {
 
     #[test]
     fn operations_on_images_match_the_kernels() {
-        let burn = Burn {
-            device: Device::flex(),
-        };
+        let burn = Burn::new(Device::flex());
         let centred = |kernel, stride| Convolution::centred([7, 4, 3], kernel, stride);
         for convolution in [
             centred(1, 1),
