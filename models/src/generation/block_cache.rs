@@ -285,12 +285,12 @@ pub(super) struct NewTokens<'a> {
 ///
 /// # Errors
 /// [`OpsError`] from the device.
-pub(super) fn store<M: Ops>(
+pub(super) fn store<'a, M: Ops>(
     ops: &M,
     host: &HostCache,
     device: &mut DeviceCache<M>,
     layer: usize,
-    requests: impl Iterator<Item = NewTokens<'_>>,
+    requests: impl Iterator<Item = NewTokens<'a>>,
     [act, kv]: [&M::Matrix; 2],
 ) -> Result<u64, OpsError> {
     let block_tokens = host.widths.block_tokens;

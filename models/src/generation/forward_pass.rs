@@ -1,6 +1,5 @@
 //! A forward pass of mini-batches through all layers, while the transfer thread loads what comes next.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
