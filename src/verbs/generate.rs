@@ -187,7 +187,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut meter = Meter::of(args.device, &PowerConfig::default())?;
     let generated = match device {
         #[cfg(feature = "cuda")]
-        Device::Burn(device) => ready.generate(Burn { device }, &mut meter),
+        Device::Burn(device) => ready.generate(Burn::new(device), &mut meter),
         _ => ready.generate(Cpu, &mut meter),
     }?;
     if args.json {
