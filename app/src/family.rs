@@ -12,7 +12,7 @@ use kaskade_models::device::{self, DeviceChoice};
 use kaskade_models::entities::AggregationStrategy;
 use kaskade_models::{
     Checkpoint, CoreShare, Cores, CoresError, DeviceError, Generation, LoadError, LoadOptions, Loaded,
-    OnCores, Paced, Slice, WeightType, load_checkpoint, load_onnx,
+    OnCores, Paced, Slice, WeightType, load_checkpoint, load_onnx, warm_up,
 };
 use kaskade_policy::plan::{Partition, Replica};
 use kaskade_policy::remote::price::Price;
@@ -98,6 +98,8 @@ pub struct Family {
     pub memory: BTreeMap<String, u64>,
     /// Cores that each replica of a worker may use, by worker; all of the process for others.
     pub cores: BTreeMap<String, NonZeroUsize>,
+    /// Largest batch that a GPU is warmed up for.
+    pub max_batch: usize,
 }
 
 /// One model of a family.
@@ -197,16 +199,22 @@ impl Family {
             members: members.collect(),
             memory: memory_of_workers(app),
             cores: cores_of_workers(app),
+            max_batch: app.batching.max_batch.get() as usize,
         }
     }
 
     /// Returns the loader of a worker's replicas, from this family.
     pub fn loader(self) -> Loader {
         Arc::new(move |replica| {
-            let loaded = self.load_as(replica);
-            loaded
-                .map(|loaded| loaded.model)
-                .map_err(|error| in_one_line(&error))
+            let mut model = self.load_as(replica).map_err(|error| in_one_line(&error))?.model;
+            let member = self.members.iter().find(|member| member.name == replica.variant);
+            // A replica is in place when its GPU has compiled its kernels. A remote model has none, and costs money.
+            if member.is_some_and(|member| !member.is_remote())
+                && replica.device.parse() != Ok(DeviceChoice::Cpu)
+            {
+                warm_up(model.as_mut(), self.max_batch);
+            }
+            Ok(model)
         })
     }
 

@@ -51,8 +51,10 @@ pub use runtime::model::{
     Signature, Waker, check_outputs,
 };
 pub use runtime::pace::{CoreShare, Paced};
+pub use runtime::sample_request::{SampleError, SampleSize, sample_request};
 pub use runtime::slice::Slice;
 pub use runtime::tensor::{Tensor, TensorError};
 pub use runtime::usage::{USAGE, tokens_of, total_usage};
+pub use runtime::warm_up::warm_up;
 pub use selftest::{SelftestExtent, SelftestOptions, SelftestReport, fixtures, selftest};
 pub use tasks::entities;

@@ -5,8 +5,7 @@
 
 use kaskade_models::memory::MemoryReader;
 use kaskade_models::{
-    Datatype, DeviceError, Extent, InputSpec, Inputs, Model, ModelError, Signature, Slice, Tensor,
-    TensorError, device,
+    DeviceError, Inputs, Model, ModelError, SampleError, SampleSize, Slice, device, sample_request,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -32,27 +31,16 @@ pub enum MemoryError {
     /// The model refuses a made-up request.
     #[error("the model does not answer a made-up request")]
     Refused(#[source] ModelError),
-    /// An input is of a type for which no request is made up.
-    #[error("input `{input}` is {datatype:?}; nothing is made up of that")]
-    Input {
-        /// The input.
-        input: String,
-        /// Its type.
-        datatype: Datatype,
-    },
+    /// No request can be made up.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
     /// The model cannot be loaded.
     #[error(transparent)]
     Family(#[from] FamilyError),
     /// The device cannot be opened.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// A made-up request is no tensor.
-    #[error(transparent)]
-    Tensor(#[from] TensorError),
 }
-
-/// Words of the text that a model of texts is measured with.
-const WORDS: usize = 16;
 
 /// Measurements of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -97,7 +85,7 @@ pub fn here(member: &Member, slice: Slice, batches: &[u32]) -> Result<Weighed, M
     // Memory that the process had already is not counted, so the weights are the minimum.
     let least = loaded.info.parameters * 4;
     let loaded_bytes = now()?.saturating_sub(before).max(least);
-    let request = request(&loaded.model.signature())?;
+    let request = sample_request(&loaded.model.signature(), SampleSize::LONGEST)?;
     let mut measured = Vec::new();
     for batch in batches {
         if !reader.reset() {
@@ -125,57 +113,4 @@ fn run(model: &mut dyn Model, requests: &[Inputs]) -> Result<(), MemoryError> {
         result.map_err(MemoryError::Refused)?;
     }
     Ok(())
-}
-
-/// The longest request that the model takes, of ones. Where every input may be left out, one of tokens rather than a text, whose length
-/// would depend on its tokenizer. A language model generates one token after as many as it takes.
-fn request(signature: &Signature) -> Result<Inputs, MemoryError> {
-    let named = |name: &str| signature.inputs.iter().find(|input| input.name == name);
-    if let (Some(ids), Some(_)) = (named("input_ids"), named("max_tokens")) {
-        let most = ids.shape.iter().map(|extent| match extent {
-            Extent::Exactly(size) | Extent::UpTo(size) => size - 1,
-        });
-        let most: usize = most.product();
-        return Ok(vec![
-            Tensor::from_i64("input_ids", &[most], &vec![1; most])?,
-            Tensor::from_i64("max_tokens", &[1], &[1])?,
-        ]);
-    }
-    let needed: Vec<&InputSpec> = signature.inputs.iter().filter(|input| !input.optional).collect();
-    let tokens = signature
-        .inputs
-        .iter()
-        .find(|input| input.datatype != Datatype::Bytes);
-    let either = if needed.is_empty() {
-        tokens.or(signature.inputs.first())
-    } else {
-        None
-    };
-    needed.into_iter().chain(either).map(input).collect()
-}
-
-fn input(spec: &InputSpec) -> Result<Tensor, MemoryError> {
-    let shape: Vec<usize> = spec
-        .shape
-        .iter()
-        .map(|extent| match extent {
-            Extent::Exactly(size) | Extent::UpTo(size) => *size,
-        })
-        .collect();
-    let elements = shape.iter().product();
-    let tensor = match spec.datatype {
-        Datatype::F32 => Tensor::from_f32(&spec.name, &shape, &vec![1.0; elements])?,
-        Datatype::I64 => Tensor::from_i64(&spec.name, &shape, &vec![1; elements])?,
-        Datatype::Bytes => {
-            let text = vec!["film"; WORDS].join(" ");
-            Tensor::from_texts(&spec.name, &vec![text.as_str(); elements.max(1)])?
-        }
-        datatype => {
-            return Err(MemoryError::Input {
-                input: spec.name.clone(),
-                datatype,
-            });
-        }
-    };
-    Ok(tensor)
 }

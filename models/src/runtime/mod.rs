@@ -9,6 +9,8 @@ pub(crate) mod hidden_states;
 pub(crate) mod loaded;
 pub(crate) mod model;
 pub(crate) mod pace;
+pub(crate) mod sample_request;
 pub(crate) mod slice;
 pub(crate) mod tensor;
 pub(crate) mod usage;
+pub(crate) mod warm_up;

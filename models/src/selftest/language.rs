@@ -7,7 +7,7 @@ use bytes::Bytes;
 use kaskade_policy::hybrid_cache::{BlockCounts, Capacity, Shares};
 use serde::{Deserialize, Serialize};
 
-use super::options::{SelftestExtent, SelftestOptions};
+use super::options::{NOT_REACHED, SelftestExtent, SelftestOptions};
 use super::parity::bound;
 use super::section::{Section, guarded};
 use crate::checkpoint::Checkpoint;
@@ -140,27 +140,52 @@ struct Expected {
 pub(super) fn measure_all(
     options: &SelftestOptions,
     device: &Device,
+    began: Instant,
     progress: &mut dyn FnMut(&str),
 ) -> LanguageReport {
     let rows = DECODERS.iter().map(|fixture| {
-        progress(&format!("parity of {}", fixture.name));
-        fixture.row(options.device, device)
+        let compared = if options.is_over(began) {
+            Section::Skipped(NOT_REACHED.into())
+        } else {
+            guarded(|| with_ops!(device, ops => fixture.compare(&ops)))
+        };
+        let row = fixture.row(options.device, compared);
+        progress(&format!("parity of {}: {}", row.name, in_words(&row)));
+        row
     });
     let rows = rows.collect();
     let mut decoding = Vec::new();
     let plan = plan(options).into_iter();
     for (network, batches) in plan.filter(|(network, _)| options.times(network.name)) {
+        let batches = options.batches(batches);
+        if options.is_over(began) {
+            let skipped = |_: &usize| Section::Skipped(NOT_REACHED.into());
+            decoding.extend(network.points(&batches, batches.iter().map(skipped)));
+            continue;
+        }
         progress(&format!("decoding with {}", network.name));
-        decoding.extend(network.measure(&options.batches(batches), device, options.budget));
+        decoding.extend(network.measure(&batches, device, options.budget));
         device.release_memory();
     }
     LanguageReport { rows, decoding }
 }
 
+fn in_words(row: &DecoderRow) -> String {
+    match (&row.error, row.max_abs_diff) {
+        (Some(error), _) => error.clone(),
+        (None, difference) => format!(
+            "largest difference {:.1e}, {} and streamed {} of {} answers equal",
+            difference.unwrap_or(f64::NAN),
+            row.equal_answers,
+            row.equal_streamed,
+            row.cases
+        ),
+    }
+}
+
 impl DecoderFixture {
-    fn row(&self, choice: DeviceChoice, device: &Device) -> DecoderRow {
+    fn row(&self, choice: DeviceChoice, compared: Section<AnswerAgreement>) -> DecoderRow {
         let bound = bound(choice);
-        let compared = guarded(|| with_ops!(device, ops => self.compare(&ops)));
         let (agreement, error) = match compared {
             Section::Done(agreement) => (Some(agreement), None),
             Section::Failed(reason) | Section::Skipped(reason) => (None, Some(reason)),
@@ -386,7 +411,15 @@ impl DecoderShape {
                 vec![Section::Failed(reason); batches.len()]
             }
         };
-        let points = batches.iter().zip(sections);
+        self.points(batches, sections)
+    }
+
+    fn points(
+        &self,
+        batches: &[usize],
+        measured: impl IntoIterator<Item = Section<Decoded>>,
+    ) -> Vec<DecodingPoint> {
+        let points = batches.iter().zip(measured);
         points
             .map(|(batch, measured)| DecodingPoint {
                 network: self.name,

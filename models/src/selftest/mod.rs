@@ -115,7 +115,7 @@ pub fn selftest(options: &SelftestOptions, progress: &mut dyn FnMut(&str)) -> Se
     let load = memory::load();
     progress(&format!("opening {}", options.device));
     let mut report = match guarded(|| device::open(options.device).map_err(|error| error.to_string())) {
-        Section::Done(device) => on_device(options, &device, progress),
+        Section::Done(device) => on_device(options, &device, started, progress),
         Section::Failed(reason) | Section::Skipped(reason) => SelftestReport::without_device(reason),
     };
     report.seconds = started.elapsed().as_secs_f64();
@@ -123,20 +123,26 @@ pub fn selftest(options: &SelftestOptions, progress: &mut dyn FnMut(&str)) -> Se
     report
 }
 
-fn on_device(options: &SelftestOptions, device: &Device, progress: &mut dyn FnMut(&str)) -> SelftestReport {
+fn on_device(
+    options: &SelftestOptions,
+    device: &Device,
+    began: Instant,
+    progress: &mut dyn FnMut(&str),
+) -> SelftestReport {
     let info = device::describe(options.device, device);
     let mut meter = PowerMeter::detect(&options.power, &info).map_err(|error| error.to_string());
     let device_report = guarded(|| Ok(describe(&info)));
     let parity = options.part(SelftestPart::Parity, || {
-        Ok(parity::compare_all(options.device, device, progress))
+        Ok(parity::compare_all(options, device, began, progress))
     });
     let language = options.part(SelftestPart::Language, || {
-        Ok(language::measure_all(options, device, progress))
+        Ok(language::measure_all(options, device, began, progress))
     });
     let throughput = options.part(SelftestPart::Throughput, || {
         Ok(throughput::measure_all(
             options,
             device,
+            began,
             meter.as_mut().ok(),
             progress,
         ))

@@ -1,10 +1,13 @@
 //! Options of the self-test.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::device::DeviceChoice;
 use crate::power::PowerConfig;
+
+/// Why a part has no result.
+pub(super) const NOT_REACHED: &str = "the time limit was reached before";
 
 /// Options of the self-test.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,7 +18,8 @@ pub struct SelftestOptions {
     pub extent: SelftestExtent,
     /// Time to spend on each shape and batch size, besides loading and warming up.
     pub budget: Duration,
-    /// Time for all shapes; those not reached by then are skipped and reported as such. `None`: no limit.
+    /// Time for the suite; what is not reached by then is reported as such, and the suite does not pass if that is a
+    /// comparison. `None`: no limit.
     pub limit: Option<Duration>,
     /// The Python to measure torch with; `None` skips torch.
     pub python: Option<PathBuf>,
@@ -54,6 +58,16 @@ impl SelftestOptions {
         } else {
             super::Section::Skipped("it was not chosen".into())
         }
+    }
+
+    /// Time left of the limit for a suite that began then; `None`: no limit.
+    pub(super) fn left(&self, began: Instant) -> Option<Duration> {
+        self.limit.map(|limit| limit.saturating_sub(began.elapsed()))
+    }
+
+    /// Whether the limit of a suite that began then has passed.
+    pub(super) fn is_over(&self, began: Instant) -> bool {
+        self.left(began) == Some(Duration::ZERO)
     }
 
     /// Returns whether a network was chosen.

@@ -4,8 +4,11 @@
 //! also compared with this program on the CPU, because the committed checkpoints are too small for the kernels of large
 //! matrices.
 
+use std::time::Instant;
+
 use serde::Serialize;
 
+use super::options::{NOT_REACHED, SelftestOptions};
 use super::section::{Section, guarded};
 use super::shapes::{BERT_SMALL, Shape, VIT_TINY};
 use crate::device::{Device, DeviceChoice};
@@ -82,32 +85,49 @@ impl ParityReport {
 }
 
 pub(super) fn compare_all(
-    choice: DeviceChoice,
+    options: &SelftestOptions,
     device: &Device,
+    began: Instant,
     progress: &mut dyn FnMut(&str),
 ) -> ParityReport {
-    let bound = bound(choice);
-    let large: &[Shape] = match choice {
+    let bound = bound(options.device);
+    let large: &[Shape] = match options.device {
         DeviceChoice::Cpu => &[],
         DeviceChoice::Cuda(_) => &[BERT_SMALL.at(64), VIT_TINY.at(224)],
     };
     let mut rows = Vec::new();
     for fixture in &fixtures::ALL {
-        progress(&format!("parity of {}", fixture.name));
-        let compared = guarded(|| {
-            let parity = fixture.compare(device).map_err(|error| error.to_string())?;
-            Ok((parity.cases, f64::from(parity.largest_difference)))
-        });
+        let compared = if options.is_over(began) {
+            Section::Skipped(NOT_REACHED.into())
+        } else {
+            guarded(|| {
+                let parity = fixture.compare(device).map_err(|error| error.to_string())?;
+                Ok((parity.cases, f64::from(parity.largest_difference)))
+            })
+        };
+        progress(&format!("parity of {}: {}", fixture.name, in_words(&compared)));
         rows.push(row(fixture.name, bound, compared));
     }
     let agreement = large
         .iter()
         .map(|shape| {
             progress(&format!("agreement of {shape} with the processor"));
-            agreement(*shape, guarded(|| relative_difference(*shape, device)))
+            let compared = if options.is_over(began) {
+                Section::Skipped(NOT_REACHED.into())
+            } else {
+                guarded(|| relative_difference(*shape, device))
+            };
+            agreement(*shape, compared)
         })
         .collect();
     ParityReport { rows, agreement }
+}
+
+fn in_words(compared: &Section<(usize, f64)>) -> String {
+    match compared {
+        Section::Done((_, difference)) => format!("largest difference {difference:.1e}"),
+        Section::Failed(reason) | Section::Skipped(reason) => reason.clone(),
+    }
 }
 
 fn row(name: &'static str, bound: f64, compared: Section<(usize, f64)>) -> ParityRow {

@@ -84,6 +84,7 @@ pub struct Measured {
 pub(super) fn measure_all(
     options: &SelftestOptions,
     device: &Device,
+    began: Instant,
     mut meter: Option<&mut PowerMeter>,
     progress: &mut dyn FnMut(&str),
 ) -> ThroughputReport {
@@ -94,7 +95,6 @@ pub(super) fn measure_all(
         }
         None => (Section::Skipped("no Python was specified".into()), None),
     };
-    let started = Instant::now();
     let mut points = Vec::new();
     let plan = plan(options).into_iter();
     for (shape, batches) in plan.filter(|(shape, _)| options.times(shape.network.name)) {
@@ -104,7 +104,7 @@ pub(super) fn measure_all(
             device,
             on_processor: options.device == DeviceChoice::Cpu,
             budget: options.budget,
-            left: options.limit.map(|limit| limit.saturating_sub(started.elapsed())),
+            left: options.left(began),
         };
         let rows = guarded(|| bench.by_batch(&batches, meter.as_deref_mut(), torch.as_mut(), progress));
         match rows {
@@ -375,7 +375,7 @@ mod tests {
             python: None,
             ..SelftestOptions::default()
         };
-        let report = measure_all(&options, &Device::Cpu, None, &mut |_| ());
+        let report = measure_all(&options, &Device::Cpu, Instant::now(), None, &mut |_| ());
         assert_eq!(report.points.len(), 8 * 7);
         assert!(report.answered());
         for point in report.points {

@@ -86,6 +86,7 @@ pub(crate) fn family(app: &App) -> anyhow::Result<Family> {
         members: members.collect::<anyhow::Result<_>>()?,
         memory: memory_of_workers(app),
         cores: cores_of_workers(app),
+        max_batch: app.batching.max_batch.get() as usize,
     })
 }
 
