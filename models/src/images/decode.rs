@@ -114,7 +114,10 @@ fn jpeg(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
     check_size(width, height)?;
     let (colours, channels) = match decoder.input_colorspace() {
         Some(ColorSpace::Luma) => (ColorSpace::Luma, 1),
-        Some(ColorSpace::YCbCr | ColorSpace::RGB) => (ColorSpace::RGB, 3),
+        // Inks are stored inverted, as by Adobe's programs: the decoder multiplies them by the black, which is what PIL computes.
+        Some(ColorSpace::YCbCr | ColorSpace::RGB | ColorSpace::CMYK | ColorSpace::YCCK) => {
+            (ColorSpace::RGB, 3)
+        }
         other => {
             return Err(ImageError::Colours {
                 colours: other.map_or_else(|| "unknown".to_owned(), |colours| format!("{colours:?}")),

@@ -218,7 +218,14 @@ fn unsupported_steps_and_sizes_are_refused_when_loading() {
 
 #[test]
 fn broken_files_are_refused_with_the_reason() {
-    for name in ["rgb.png", "rgb.jpg", "progressive.jpg", "grey.jpg"] {
+    for name in [
+        "rgb.png",
+        "rgb.jpg",
+        "progressive.jpg",
+        "grey.jpg",
+        "cmyk.jpg",
+        "ycck.jpg",
+    ] {
         let whole = file(name);
         assert!(decode(&whole, 3).is_ok(), "{name}");
         // Cut within the pixels: no half of an image is classified.
@@ -292,8 +299,8 @@ fn a_decompression_bomb_is_refused_by_its_header() {
 
 proptest::proptest! {
     #[test]
-    fn no_bytes_make_the_decoder_panic(name in 0..4_usize, at in 0..1_000_usize, byte: u8) {
-        let mut bytes = file(["rgb.png", "rgb.jpg", "progressive.jpg", "oriented-6.jpg"][name]);
+    fn no_bytes_make_the_decoder_panic(name in 0..6_usize, at in 0..1_000_usize, byte: u8) {
+        let mut bytes = file(["rgb.png", "rgb.jpg", "progressive.jpg", "oriented-6.jpg", "cmyk.jpg", "ycck.jpg"][name]);
         let at = at % bytes.len();
         bytes[at] = byte;
         if let Ok(pixels) = decode(&bytes, 3) {
