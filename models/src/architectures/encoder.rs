@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::global_attention::GlobalAttention;
 use super::layers::Layers;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, DistanceRows, DistanceScores, EncoderAttention, Ops, PairScores, Rotary};
@@ -50,6 +51,10 @@ pub(super) struct EncoderConfig {
     pub output_bias: bool,
     /// Whether the feed-forward layer has biases.
     pub feed_forward_bias: bool,
+    /// Whether its first layer has one if it has biases.
+    pub up_bias: bool,
+    /// Whether the first layer, if gated, is one layer with the values before the gate.
+    pub values_first: bool,
 }
 
 /// Names of a block's tensors, relative to the block's prefix.
@@ -102,6 +107,8 @@ pub(super) struct BlockForm {
     pub window: Option<usize>,
     /// Rotation of queries and keys.
     pub rotary: Option<Rotary>,
+    /// Layers of queries, keys and values by which the first token attends to all; the others then attend to it whatever the window.
+    pub global: Option<[&'static str; 3]>,
 }
 
 /// How queries and keys are projected from the vectors of distances ([`DistanceScores`]).
@@ -132,6 +139,7 @@ pub(super) struct Block<O: Ops> {
     scale: f32,
     window: Option<usize>,
     rotary: Option<Rotary>,
+    global: Option<GlobalAttention<O>>,
     distances: Option<DistanceScores<O::Matrix>>,
     projections: O::Linear,
     output: O::Linear,
@@ -208,6 +216,8 @@ impl EncoderConfig {
             key_bias: true,
             output_bias: true,
             feed_forward_bias: true,
+            up_bias: true,
+            values_first: false,
         })
     }
 
@@ -274,11 +284,16 @@ impl EncoderConfig {
         });
         let scales = scales.transpose()?;
         let ups: Vec<String> = names.up.iter().map(|part| at(part)).collect();
+        let up_bias = self.feed_forward_bias && self.up_bias;
         let attention_norm = if form.without_first_norm {
             None
         } else {
             Some(self.norm(layers, &at(names.attention_norm))?)
         };
+        let global = form.global.map(|names| {
+            let names = names.map(|name| format!("{}.{name}", form.prefix));
+            GlobalAttention::take(layers, names, width, self.heads)
+        });
         // Distances add scores, which are scaled to the same variance (He et al. 2021, section 3.1).
         let summands = distances.as_ref().map_or(1, |scores| {
             1 + usize::from(scores.keys.is_some()) + usize::from(scores.queries.is_some())
@@ -290,6 +305,7 @@ impl EncoderConfig {
                 .unwrap_or_else(|| 1.0 / ((attention_width / self.heads * summands) as f32).sqrt()),
             window: form.window,
             rotary: form.rotary.clone(),
+            global: global.transpose()?,
             distances,
             projections: match names.head_biases {
                 Some(parts) => layers.by_head(&prefixes.concat(), &parts.map(&at), width, self.heads)?,
@@ -301,7 +317,11 @@ impl EncoderConfig {
             },
             output: layers.linear_with(&at(names.output), attention_width, width, self.output_bias)?,
             attention_norm,
-            up: layers.concatenated(&ups, width, up / ups.len().max(1), self.feed_forward_bias)?,
+            up: if self.values_first {
+                layers.swapped(&ups.concat(), width, up, up_bias)?
+            } else {
+                layers.concatenated(&ups, width, up / ups.len().max(1), up_bias)?
+            },
             activation: self.activation,
             gated: self.gated,
             down: layers.linear_with(&at(names.down), intermediate_size, width, self.feed_forward_bias)?,
@@ -459,6 +479,7 @@ impl<O: Ops> Block<O> {
             heads: self.heads,
             scale: self.scale,
             window: self.window,
+            first: self.global.is_some(),
             position_bias: match bias {
                 Some(Bias::ByDistance(table)) => Some(*table),
                 _ => None,
@@ -473,7 +494,10 @@ impl<O: Ops> Block<O> {
                 _ => None,
             },
         };
-        let attended = ops.attend_sequences(&projected, sequences, &attention);
+        let mut attended = ops.attend_sequences(&projected, sequences, &attention);
+        if let Some(global) = &self.global {
+            global.replace(ops, x, sequences, &mut attended);
+        }
         let Some([factors, _]) = &self.scales else {
             return ops.multiply_and_add(&attended, &self.output, x);
         };

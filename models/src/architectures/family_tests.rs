@@ -12,7 +12,12 @@ use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 use crate::tasks::entities::{self, AggregationStrategy};
 
-const FAMILIES: [&str; 54] = [
+const FAMILIES: [&str; 59] = [
+    "longformer",
+    "longformer-token-classification",
+    "gte",
+    "gte-new",
+    "jina-embeddings-v3",
     "eurobert",
     "eurobert-mean",
     "eurobert-token-classification",

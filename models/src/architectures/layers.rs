@@ -122,6 +122,29 @@ impl<O: Ops> Layers<'_, O> {
         Ok(self.upload(weight, bias, inputs, outputs * parts.len()))
     }
 
+    /// Takes the linear layer `{prefix}` with the second half of its outputs before the first.
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub(super) fn swapped(
+        &mut self,
+        prefix: &str,
+        inputs: usize,
+        outputs: usize,
+        biased: bool,
+    ) -> Result<O::Linear, LoadError> {
+        let name = format!("{prefix}.weight");
+        let mut weight = self.weights.take(&name, &[outputs, inputs])?;
+        let half = weight.len() / 2;
+        weight.rotate_left(half);
+        let mut bias = Vec::new();
+        if biased {
+            bias = self.weights.take(&format!("{prefix}.bias"), &[outputs])?;
+            bias.rotate_left(outputs / 2);
+        }
+        Ok(self.upload(transposed(&weight, inputs), bias, inputs, outputs))
+    }
+
     /// Takes the projections of queries, keys and values, of which groups of queries share a head of keys and values, as one layer
     /// in which every query has its own. `biased` says which have a bias.
     ///

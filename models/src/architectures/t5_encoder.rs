@@ -62,6 +62,8 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         key_bias: false,
         output_bias: false,
         feed_forward_bias: false,
+        up_bias: true,
+        values_first: false,
     };
     Ok(TextForm {
         base: "transformer",

@@ -58,6 +58,16 @@ pub(super) fn build(
         block.prefix = format!("{base}{}", block.prefix);
     }
     checkpoint.weights.ignore_suffixes(form.buffers);
+    if !matches!(head, HeadKind::Classes(_)) {
+        for name in form
+            .blocks
+            .iter_mut()
+            .filter_map(|block| block.global.take())
+            .flatten()
+        {
+            checkpoint.weights.ignore(|tensor| tensor.contains(name));
+        }
+    }
     let names = BaseNames { base, max_tokens };
     let model =
         with_ops!(device, ops => TextEncoder::boxed(ops, checkpoint, device, slice, (&form, head, &names))?);

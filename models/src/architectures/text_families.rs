@@ -3,8 +3,8 @@
 use super::text_form::TextForm;
 use super::text_head::TextTask;
 use super::{
-    albert, bert, big_bird, deberta, distilbert, electra, ernie, esm, eurobert, megatron_bert, mobilebert,
-    modernbert, mpnet, nomic_bert, rembert, roberta, roformer, t5_encoder,
+    albert, bert, big_bird, deberta, distilbert, electra, ernie, esm, eurobert, gte, jina, longformer,
+    megatron_bert, mobilebert, modernbert, mpnet, nomic_bert, rembert, roberta, roformer, t5_encoder,
 };
 use crate::checkpoint::{Config, LoadError};
 
@@ -124,6 +124,13 @@ const TEXT_FAMILIES: &[TextFamily] = &[
         nomic_bert::form,
         &["nomic_bert.pooler.", "pooler."]
     ),
+    family!("New", "new", gte::published, &["new.pooler.", "pooler."]),
+    family!(
+        "JinaEmbeddingsV3",
+        "jina_embeddings_v3",
+        jina::form,
+        &["roberta.pooler.", "pooler."]
+    ),
     family!("Electra", "electra", electra::form, &[]),
     family!("RoFormer", "roformer", roformer::form, &[]),
     family!("Albert", "albert", albert::form, &["albert.pooler.", "pooler."]),
@@ -149,6 +156,29 @@ const TEXT_FAMILIES: &[TextFamily] = &[
         mobilebert::form,
         &["mobilebert.pooler.", "pooler."]
     ),
+    TextFamily {
+        // Question answering attends to all tokens of the question.
+        classes: [
+            Some("LongformerForSequenceClassification"),
+            None,
+            Some("LongformerForTokenClassification"),
+            Some("LongformerModel"),
+        ],
+        model_type: "longformer",
+        form: longformer::form,
+        unused: &["longformer.pooler.", "pooler."],
+    },
+    TextFamily {
+        classes: [
+            Some("GteForSequenceClassification"),
+            None,
+            Some("GteForTokenClassification"),
+            Some("GteModel"),
+        ],
+        model_type: "gte",
+        form: gte::form,
+        unused: &["gte.pooler.", "pooler."],
+    },
     TextFamily {
         // Question answering has a head of its own.
         classes: [

@@ -9,6 +9,8 @@ pub struct EncoderAttention<'a, X> {
     pub scale: f32,
     /// Largest distance between a token and those that it attends to; `None` without a limit.
     pub window: Option<usize>,
+    /// Whether all tokens attend to the first one of their sequence, also beyond the window.
+    pub first: bool,
     /// Table of a [`RelativeBias`](super::RelativeBias), added to the scores.
     pub position_bias: Option<&'a X>,
     /// Scores between tokens and distances, added to the scores.
@@ -35,6 +37,7 @@ impl<X> EncoderAttention<'_, X> {
             heads,
             scale: 1.0 / (head_dim as f32).sqrt(),
             window: None,
+            first: false,
             position_bias: None,
             distances: None,
             pairs: None,

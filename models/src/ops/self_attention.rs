@@ -330,10 +330,10 @@ impl Task<'_> {
                     *score += of(&of_queries, query).unwrap_or_default();
                     *score += of(&head.by_distance, place).unwrap_or_default() * attention.scale;
                 }
-                if attention
+                let outside = attention
                     .window
-                    .is_some_and(|window| key.abs_diff(position) > window)
-                {
+                    .is_some_and(|window| key.abs_diff(position) > window);
+                if outside && !(attention.first && *key == 0) {
                     *score = HIDDEN;
                 }
             }

@@ -50,7 +50,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 44] = [
+pub const ALL: [Fixture; 48] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -74,6 +74,10 @@ pub const ALL: [Fixture; 44] = [
     fixture!("roberta-prelayernorm"),
     fixture!("ernie"),
     fixture!("nomic-bert"),
+    fixture!("gte"),
+    fixture!("gte-new"),
+    fixture!("jina-embeddings-v3"),
+    fixture!("longformer"),
     fixture!("roformer"),
     fixture!("megatron-bert"),
     fixture!("rembert"),

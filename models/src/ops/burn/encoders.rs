@@ -85,7 +85,8 @@ fn added_scores(
         add(chosen.reshape(shape));
     }
     if let Some(window) = form.window {
-        let hidden = pairs().map(|(query, key)| if query.abs_diff(key) > window { HIDDEN } else { 0.0 });
+        let is_hidden = |query: usize, key| query.abs_diff(key) > window && !(form.first && key == 0);
+        let hidden = pairs().map(|(query, key)| if is_hidden(query, key) { HIDDEN } else { 0.0 });
         let hidden: Vec<f32> = hidden.collect();
         let hidden: Tensor<4> = Tensor::from_data(TensorData::new(hidden, [1, 1, tokens, tokens]), device);
         add(hidden.expand(shape));
@@ -178,7 +179,8 @@ mod tests {
                 .all(|(one, other)| (one - other).abs() < 1e-4)
     }
 
-    /// Attention of three heads: plain, within a window, with a position bias, and with distances.
+    /// Attention of three heads: plain, within a window, with a position bias, with distances, and within a window and to the
+    /// first token.
     fn related<O: Ops>(
         ops: &O,
         width: usize,
@@ -195,6 +197,7 @@ mod tests {
         let mut attention = EncoderAttention::plain(3, width / 3);
         match form {
             1 => attention.window = Some(2),
+            4 => (attention.window, attention.first) = (Some(1), true),
             2 => attention.position_bias = Some(&bias),
             3 => attention.distances = Some(&distances),
             _ => {}
@@ -234,7 +237,7 @@ mod tests {
             let tokens: usize = masks.iter().map(Vec::len).sum();
             let values = numbers(tokens * 3 * width);
             let sequences: Vec<&[bool]> = masks.iter().map(Vec::as_slice).collect();
-            for form in 0..4 {
+            for form in 0..5 {
                 let on_cpu = related(&Cpu, width, form, &values, &sequences);
                 let on_burn = related(&burn, width, form, &values, &sequences);
                 assert!(close(&on_burn, &on_cpu), "{form}");

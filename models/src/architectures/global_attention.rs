@@ -1,0 +1,83 @@
+//! Attention of the first token of every sequence to all tokens, by layers of its own (Beltagy et al. 2020, "Longformer", section
+//! 3.1).
+
+use super::layers::Layers;
+use crate::checkpoint::LoadError;
+use crate::ops::{AttentionSpans, Heads, Ops, ScoreRules, Span};
+
+/// The layers of the first tokens.
+pub(super) struct GlobalAttention<O: Ops> {
+    queries: O::Linear,
+    keys_and_values: O::Linear,
+    heads: Heads,
+    width: usize,
+}
+
+impl<O: Ops> GlobalAttention<O> {
+    /// Takes the layers of queries, keys and values.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn take(
+        layers: &mut Layers<'_, O>,
+        [query, key, value]: [String; 3],
+        width: usize,
+        heads: usize,
+    ) -> Result<Self, LoadError> {
+        let head_dim = width / heads.max(1);
+        Ok(Self {
+            queries: layers.linear(&query, width, width)?,
+            keys_and_values: layers.concatenated(&[key, value], width, width, true)?,
+            heads: Heads {
+                queries: heads,
+                keys: heads,
+                head_dim,
+                scale: 1.0 / (head_dim as f32).sqrt(),
+            },
+            width,
+        })
+    }
+
+    /// Writes what the first tokens attend to into `attended`; the rows of `x` are tokens, grouped by sequence.
+    pub(super) fn replace(&self, ops: &O, x: &O::Matrix, sequences: &[&[bool]], attended: &mut O::Matrix) {
+        let firsts = sequences.iter().scan(0, |next, mask| {
+            let first = *next;
+            *next += mask.len();
+            Some(first)
+        });
+        let firsts: Vec<usize> = firsts.collect();
+        let one = |matrix, from| Span {
+            matrix,
+            from,
+            count: 1,
+        };
+        let tokens: Vec<_> = firsts.iter().map(|first| one(x, *first)).collect();
+        let queries = ops.multiply(&ops.gather(&tokens, self.width), &self.queries);
+        let pairs = ops.multiply(x, &self.keys_and_values);
+        let requests = firsts.iter().zip(sequences).map(|(first, mask)| AttentionSpans {
+            queries: 1,
+            cached: visible(&pairs, *first, mask),
+            new_kv: None,
+        });
+        let requests: Vec<_> = requests.collect();
+        let results = ops.attend(&queries, &requests, &self.heads, ScoreRules::default());
+        for (index, first) in firsts.iter().enumerate() {
+            ops.write(attended, *first, one(&results, index));
+        }
+    }
+}
+
+/// Returns the spans of the visible tokens of a sequence that begins at row `first`.
+fn visible<'a, X>(matrix: &'a X, first: usize, mask: &[bool]) -> Vec<Span<'a, X>> {
+    let mut from = first;
+    let runs = mask.chunk_by(|one, other| one == other).map(|run| {
+        let span = Span {
+            matrix,
+            from,
+            count: run.len(),
+        };
+        from += run.len();
+        (run.first() == Some(&true)).then_some(span)
+    });
+    runs.flatten().collect()
+}

@@ -1,0 +1,42 @@
+//! Longformer (Beltagy et al. 2020): RoBERTa whose tokens attend to their neighbours and, in a sequence classifier, to the first
+//! token, which attends to all by layers of its own.
+
+use super::text_form::{HeadForm, TextForm};
+use crate::checkpoint::{Config, LoadError};
+use crate::ops::Activation;
+
+/// One number for all blocks, or one for each.
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum Windows {
+    All(usize),
+    Each(Vec<usize>),
+}
+
+/// Describes a Longformer model.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+    const WINDOW: &str = "attention_window";
+    let head = HeadForm::first("classifier.dense", Activation::Tanh, "classifier.out_proj");
+    let mut form = TextForm::like_bert(config, "longformer", head)?;
+    form.count_after_padding(config)?;
+    let windows = match config.optional::<Windows>(WINDOW)?.unwrap_or(Windows::All(512)) {
+        Windows::All(window) => vec![window; form.blocks.len()],
+        Windows::Each(windows) => windows,
+    };
+    if windows.len() != form.blocks.len() || windows.iter().any(|window| *window == 0 || window % 2 == 1) {
+        let reason = "it must be a positive even number, or one for each block";
+        return Err(config.invalid_value(WINDOW, reason));
+    }
+    for (block, window) in form.blocks.iter_mut().zip(windows) {
+        block.window = Some(window / 2);
+        block.global = Some([
+            "attention.self.query_global",
+            "attention.self.key_global",
+            "attention.self.value_global",
+        ]);
+    }
+    Ok(form)
+}
