@@ -75,7 +75,11 @@ const FAMILIES: [&str; 59] = [
 ];
 
 /// Families that cannot be sliced.
-const WHOLE: [&str; 14] = [
+const WHOLE: [&str; 18] = [
+    "mobilevit",
+    "mobilevitv2",
+    "pvt-v2",
+    "segformer",
     "resnet",
     "resnet-basic",
     "convnext",

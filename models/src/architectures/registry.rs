@@ -59,7 +59,7 @@ const fn image_classifier(
     }
 }
 
-const OTHERS: [Architecture; 22] = [
+const OTHERS: [Architecture; 26] = [
     Architecture {
         name: "BeitForImageClassification",
         model_type: "beit",
@@ -113,6 +113,22 @@ const OTHERS: [Architecture; 22] = [
         "MobileNetV2ForImageClassification",
         "mobilenet_v2",
         vision::mobilenet::build_second,
+    ),
+    image_classifier(
+        "MobileViTForImageClassification",
+        "mobilevit",
+        vision::mobilevit::build,
+    ),
+    image_classifier(
+        "MobileViTV2ForImageClassification",
+        "mobilevitv2",
+        vision::mobilevit::build_second,
+    ),
+    image_classifier("PvtV2ForImageClassification", "pvt_v2", vision::pyramid::pvt),
+    image_classifier(
+        "SegformerForImageClassification",
+        "segformer",
+        vision::pyramid::segformer,
     ),
     image_classifier("RegNetForImageClassification", "regnet", vision::regnet::build),
     image_classifier("SwinForImageClassification", "swin", vision::swin::build),

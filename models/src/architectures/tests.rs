@@ -338,14 +338,14 @@ fn an_unknown_architecture_is_rejected_with_the_supported_ones() {
     let config = config_with(
         &fixture,
         "architectures",
-        serde_json::json!(["SegformerForImageClassification"]),
+        serde_json::json!(["FocalNetForImageClassification"]),
     );
     let error = load_parts(&fixture, &config, fixture.weights.to_vec())
         .err()
         .unwrap()
         .to_string();
     assert!(
-        error.contains("`SegformerForImageClassification`") && error.contains("BertForQuestionAnswering"),
+        error.contains("`FocalNetForImageClassification`") && error.contains("BertForQuestionAnswering"),
         "{error}"
     );
     let none = load_parts(&fixture, b"{}", fixture.weights.to_vec())

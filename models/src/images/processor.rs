@@ -85,7 +85,12 @@ impl ImageProcessor {
         for channel in 0..pixels.channels {
             let bytes = 0..=u8::MAX;
             let table: Vec<f32> = bytes.map(|byte| self.value(byte, channel)).collect();
-            let of_channel = pixels.data.iter().skip(channel).step_by(pixels.channels);
+            let first = if self.settings.reversed {
+                pixels.channels - 1 - channel
+            } else {
+                channel
+            };
+            let of_channel = pixels.data.iter().skip(first).step_by(pixels.channels);
             values.extend(of_channel.filter_map(|byte| table.get(usize::from(*byte))));
         }
         values

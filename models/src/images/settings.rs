@@ -29,11 +29,17 @@ struct Defaults {
 
 /// The processor with an offset and a second division by the standard deviation.
 const EFFICIENTNET: &str = "EfficientNet";
+/// The processor that reverses the channels and does not normalise.
+const MOBILE_VIT: &str = "MobileViT";
+/// The step that only it has.
+const REVERSE: &str = "do_flip_channel_order";
 const STANDARD: [f64; 3] = [0.5; 3];
+const IMAGENET_MEAN: [f64; 3] = [0.485, 0.456, 0.406];
+const IMAGENET_STD: [f64; 3] = [0.229, 0.224, 0.225];
 const CLIP_MEAN: [f64; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
 const CLIP_STD: [f64; 3] = [0.268_629_54, 0.261_302_58, 0.275_777_11];
 
-const PROCESSORS: [Defaults; 10] = [
+const PROCESSORS: [Defaults; 13] = [
     Defaults {
         name: "ViT",
         size: Size::Exactly([224, 224]),
@@ -114,6 +120,30 @@ const PROCESSORS: [Defaults; 10] = [
         mean: STANDARD,
         std: STANDARD,
     },
+    Defaults {
+        name: MOBILE_VIT,
+        size: Size::Shortest(224),
+        crop: Some([256, 256]),
+        filter: Filter::Bicubic,
+        mean: STANDARD,
+        std: STANDARD,
+    },
+    Defaults {
+        name: "Segformer",
+        size: Size::Exactly([512, 512]),
+        crop: None,
+        filter: Filter::Bilinear,
+        mean: IMAGENET_MEAN,
+        std: IMAGENET_STD,
+    },
+    Defaults {
+        name: "Pvt",
+        size: Size::Exactly([224, 224]),
+        crop: None,
+        filter: Filter::Bicubic,
+        mean: IMAGENET_MEAN,
+        std: IMAGENET_STD,
+    },
 ];
 
 /// A size after resizing; height before width.
@@ -135,6 +165,8 @@ pub(super) struct Settings {
     pub(super) rescale: Option<f64>,
     /// Mean and standard deviation, one of all channels or one each.
     pub(super) normalise: Option<(Vec<f32>, Vec<f32>)>,
+    /// Whether the last channel comes first.
+    pub(super) reversed: bool,
 }
 
 /// A size in the forms that transformers has written.
@@ -168,7 +200,7 @@ impl Settings {
     /// [`LoadError::BadKey`] for a processor or step that is not implemented, and for invalid values.
     pub(super) fn read(config: &Config, channels: usize) -> Result<Self, LoadError> {
         let defaults = defaults(config)?;
-        refuse_unknown_steps(config)?;
+        refuse_unknown_steps(config, defaults)?;
         let does = |key: &str, default: bool| Ok(config.optional::<bool>(key)?.unwrap_or(default));
         let square = matches!(defaults.size, Size::Exactly(_)) && defaults.name != "Siglip";
         let size = size(config, "size", square)?.unwrap_or(defaults.size);
@@ -196,7 +228,7 @@ impl Settings {
         let rescale = does("do_rescale", true)?
             .then(|| Ok(config.optional::<f64>("rescale_factor")?.unwrap_or(1.0 / 255.0)))
             .transpose()?;
-        let mut normalise = if does("do_normalize", true)? {
+        let mut normalise = if defaults.name != MOBILE_VIT && does("do_normalize", true)? {
             let mean = per_channel(config, "image_mean", channels, defaults.mean)?;
             let std = per_channel(config, "image_std", channels, defaults.std)?;
             if std.iter().any(|value| *value <= 0.0) {
@@ -217,6 +249,7 @@ impl Settings {
             crop,
             rescale,
             normalise,
+            reversed: defaults.name == MOBILE_VIT && does(REVERSE, true)?,
         })
     }
 
@@ -306,12 +339,13 @@ fn defaults(config: &Config) -> Result<&'static Defaults, LoadError> {
 }
 
 /// Refuses steps that are switched on and not implemented: without them the model would get other pixels.
-fn refuse_unknown_steps(config: &Config) -> Result<(), LoadError> {
+fn refuse_unknown_steps(config: &Config, defaults: &Defaults) -> Result<(), LoadError> {
+    let is_known = |key: &str| KNOWN_STEPS.contains(&key) || (key == REVERSE && defaults.name == MOBILE_VIT);
     let unknown = config
         .keys()
         .keys()
         .map(String::as_str)
-        .find(|key| key.starts_with("do_") && !KNOWN_STEPS.contains(key))
+        .find(|key| key.starts_with("do_") && !is_known(key))
         .map(str::to_owned);
     match unknown {
         Some(key) if config.optional::<bool>(&key)?.unwrap_or(false) => Err(config.invalid_value(

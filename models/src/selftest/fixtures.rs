@@ -50,7 +50,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 48] = [
+pub const ALL: [Fixture; 52] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -104,6 +104,10 @@ pub const ALL: [Fixture; 48] = [
     fixture!("mobilenet-v1"),
     fixture!("mobilenet-v2"),
     fixture!("efficientnet"),
+    fixture!("mobilevit"),
+    fixture!("mobilevitv2"),
+    fixture!("pvt-v2"),
+    fixture!("segformer"),
     fixture!("clip"),
     fixture!("siglip"),
     fixture!("cnn"),

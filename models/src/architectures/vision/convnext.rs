@@ -2,7 +2,7 @@
 //! responses of a layer instead of scaling its output.
 
 use super::Family;
-use super::steps::{Builder, Window};
+use super::builder::{Builder, Window};
 use crate::architectures::encoder::{activation, epsilon};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::device::Device;

@@ -1,6 +1,6 @@
 //! `EfficientNet` (Tan and Le 2019): the blocks of `MobileNet` 2 with a squeeze and excitation, scaled in width and depth.
 
-use super::steps::{BatchNorm, Builder, Window};
+use super::builder::{BatchNorm, Builder, Window};
 use super::{Family, divisible};
 use crate::architectures::encoder::{activation, epsilon};
 use crate::checkpoint::{Checkpoint, Config, LoadError};

@@ -1,7 +1,7 @@
 //! `MobileNet` (Howard et al. 2017) with depthwise convolutions, and its second version (Sandler et al. 2018) with inverted
 //! residual blocks.
 
-use super::steps::{BatchNorm, Builder, Window};
+use super::builder::{BatchNorm, Builder, Window};
 use super::{Family, divisible};
 use crate::architectures::encoder::{activation, epsilon};
 use crate::checkpoint::{Checkpoint, Config, LoadError};

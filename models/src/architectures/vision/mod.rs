@@ -5,17 +5,23 @@
 //! `preprocessor_config.json`, or with that file `image_file`. The size is that of prepared images, else `image_size`, else
 //! 224. Outputs: those of [`Classifier::outputs`]. They cannot be split.
 
+mod builder;
 pub(super) mod convnext;
 pub(super) mod efficientnet;
 mod groups;
 pub(super) mod mobilenet;
+pub(super) mod mobilevit;
+pub(super) mod pyramid;
+mod reduced;
 pub(super) mod regnet;
 pub(super) mod resnet;
+mod separable;
 mod steps;
 pub(super) mod swin;
 mod windows;
 
-use self::steps::{Builder, Step};
+use self::builder::Builder;
+use self::steps::Step;
 use super::layers::Layers;
 use super::patches::side_lengths;
 use crate::checkpoint::{Checkpoint, Config, LoadError, transposed};

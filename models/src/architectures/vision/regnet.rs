@@ -2,7 +2,7 @@
 //! with a squeeze and excitation.
 
 use super::Family;
-use super::steps::{BatchNorm, Builder, Window};
+use super::builder::{BatchNorm, Builder, Window};
 use crate::architectures::encoder::activation;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::device::Device;

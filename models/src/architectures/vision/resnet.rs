@@ -1,7 +1,7 @@
 //! `ResNet` (He et al. 2016, "Deep Residual Learning for Image Recognition"), with basic and bottleneck blocks.
 
 use super::Family;
-use super::steps::{BatchNorm, Builder, Window};
+use super::builder::{BatchNorm, Builder, Window};
 use crate::architectures::encoder::activation;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::device::Device;

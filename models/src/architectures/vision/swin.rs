@@ -2,7 +2,7 @@
 //! second version (Liu et al. 2022), with attention by cosines and a bias that is computed from distances.
 
 use super::Family;
-use super::steps::{Builder, Window};
+use super::builder::{Builder, Window};
 use super::windows::{WindowAttention, Windows};
 use crate::architectures::encoder::{activation, epsilon};
 use crate::architectures::patches::side_lengths;
@@ -263,7 +263,7 @@ impl Block<'_> {
             heads,
             scale,
             cosine,
-            scores,
+            scores: Some(scores),
             projections,
             output,
         })

@@ -103,6 +103,53 @@ impl Windows {
         }
     }
 
+    /// Splits images into one sequence per pixel of a patch, which holds the pixels at that place of all patches; `None` unless
+    /// images consist of whole patches.
+    pub(super) fn strided([height, width]: [usize; 2], side: usize) -> Option<Self> {
+        if side == 0 || !height.is_multiple_of(side) || !width.is_multiple_of(side) {
+            return None;
+        }
+        let (down, across) = (height / side, width / side);
+        let (mut rows, mut back) = (Vec::new(), vec![0; height * width]);
+        for (y, x) in (0..side).flat_map(|y| (0..side).map(move |x| (y, x))) {
+            for patch in (0..down).flat_map(|row| (0..across).map(move |column| (row, column))) {
+                let row = (patch.0 * side + y) * width + patch.1 * side + x;
+                if let Some(slot) = back.get_mut(row) {
+                    *slot = rows.len();
+                }
+                rows.push(row);
+            }
+        }
+        let count = height * width;
+        Some(Self {
+            places: Places { rows, count },
+            back: Places { rows: back, count },
+            kinds: vec![0; side * side],
+            regions: vec![vec![0; down * across]],
+            pixels: down * across,
+        })
+    }
+
+    /// Number of pixels of a window.
+    pub(super) fn pixels(&self) -> usize {
+        self.pixels
+    }
+
+    /// Number of windows of an image.
+    pub(super) fn count(&self) -> usize {
+        self.kinds.len()
+    }
+
+    /// Copies images into their windows.
+    pub(super) fn split<O: Ops>(&self, ops: &O, x: &O::Matrix, images: usize) -> O::Matrix {
+        ops.select(x, &self.places.of_images(images))
+    }
+
+    /// Copies windows into their images.
+    pub(super) fn join<O: Ops>(&self, ops: &O, x: &O::Matrix, images: usize) -> O::Matrix {
+        ops.select(x, &self.back.of_images(images))
+    }
+
     /// Returns the scores of pairs of pixels ([`PairScores`]) from those of a head, query and key without a shift.
     pub(super) fn scores(&self, heads: usize, score: impl Fn(usize, usize, usize) -> f32) -> Vec<f32> {
         let mut scores = Vec::with_capacity(self.regions.len() * heads * self.pixels * self.pixels);
@@ -129,21 +176,15 @@ pub(super) struct WindowAttention<O: Ops> {
     /// Norm of every head of queries and keys, and factors of the projections.
     pub cosine: Option<(O::Norm, O::Norm)>,
     /// Scores by kind of window ([`Windows::scores`]).
-    pub scores: O::Matrix,
+    pub scores: Option<O::Matrix>,
     pub projections: O::Linear,
     pub output: O::Linear,
 }
 
 impl<O: Ops> WindowAttention<O> {
     pub(super) fn run(&self, ops: &O, x: &O::Matrix, images: usize) -> O::Matrix {
-        let Windows {
-            places,
-            back,
-            kinds,
-            pixels,
-            ..
-        } = &self.windows;
-        let x = ops.select(x, &places.of_images(images));
+        let Windows { kinds, pixels, .. } = &self.windows;
+        let x = self.windows.split(ops, x, images);
         let mut projected = ops.multiply(&x, &self.projections);
         if let Some((norm, factors)) = &self.cosine {
             ops.normalise_heads(&mut projected, 2 * self.heads, norm);
@@ -152,8 +193,8 @@ impl<O: Ops> WindowAttention<O> {
         let (mask, kinds) = (vec![true; *pixels], kinds.repeat(images));
         let attention = EncoderAttention {
             scale: self.scale,
-            pairs: Some(PairScores {
-                values: &self.scores,
+            pairs: self.scores.as_ref().map(|values| PairScores {
+                values,
                 kinds: &kinds,
                 tokens: *pixels,
             }),
@@ -161,6 +202,6 @@ impl<O: Ops> WindowAttention<O> {
         };
         let sequences = vec![mask.as_slice(); kinds.len()];
         let attended = ops.attend_sequences(&projected, &sequences, &attention);
-        ops.multiply(&ops.select(&attended, &back.of_images(images)), &self.output)
+        ops.multiply(&self.windows.join(ops, &attended, images), &self.output)
     }
 }
