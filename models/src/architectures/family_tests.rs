@@ -12,7 +12,8 @@ use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 use crate::tasks::entities::{self, AggregationStrategy};
 
-const FAMILIES: [&str; 59] = [
+const FAMILIES: [&str; 60] = [
+    "jina-bert",
     "longformer",
     "longformer-token-classification",
     "gte",

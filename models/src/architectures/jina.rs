@@ -1,8 +1,10 @@
-//! Jina Embeddings v3 (Sturua et al. 2024): XLM-RoBERTa with rotary positions instead of a table, without the adapters of tasks.
+//! Jina Embeddings v2 (Günther et al. 2023): BERT with a bias by distance instead of positions, and gated feed-forward layers.
+//! Version 3 (Sturua et al. 2024): XLM-RoBERTa with rotary positions instead of a table, without the adapters of tasks.
 
 use super::encoder::BlockNames;
-use super::text_form::{HeadForm, TextForm};
+use super::text_form::{HeadForm, PositionBias, TextForm};
 use crate::checkpoint::{Config, LoadError};
+use crate::decoder::alibi::bloom_slopes;
 use crate::decoder::rotary::{RotaryKeys, rotary};
 use crate::ops::Activation;
 
@@ -16,6 +18,55 @@ const NAMES: BlockNames = BlockNames {
     feed_forward_norm: "norm2",
     scales: None,
 };
+
+const GATED_NAMES: BlockNames = BlockNames {
+    up: &["mlp.gated_layers"],
+    down: "mlp.wo",
+    feed_forward_norm: "mlp.layernorm",
+    ..BlockNames::BERT
+};
+/// Largest distance with a bias of its own, tokens.
+const MAX_DISTANCE: usize = 1 << 16;
+/// Key of the kind of positions.
+const POSITIONS: &str = "position_embedding_type";
+
+/// Whether a BERT has a bias by distance.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn is_biased(config: &Config) -> Result<bool, LoadError> {
+    Ok(config.optional::<String>(POSITIONS)?.as_deref() == Some("alibi"))
+}
+
+/// Describes a Jina Embeddings v2 model.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn biased(config: &Config) -> Result<TextForm, LoadError> {
+    const GATE: &str = "feed_forward_type";
+    if !is_biased(config)? {
+        return Err(config.invalid_value(POSITIONS, "only alibi is supported"));
+    }
+    let activation = match config.required::<String>(GATE)?.as_str() {
+        "geglu" => Activation::Gelu,
+        "reglu" => Activation::Relu,
+        _ => return Err(config.invalid_value(GATE, "geglu and reglu are supported")),
+    };
+    let mut without = config.clone();
+    without.set(POSITIONS, serde_json::Value::Null);
+    let head = HeadForm::first("bert.pooler.dense", Activation::Tanh, "classifier");
+    let mut form = TextForm::like_bert(&without, "bert", head)?;
+    form.names = GATED_NAMES;
+    form.encoder.activation = activation;
+    (form.encoder.gated, form.encoder.up_bias) = (true, false);
+    form.embeddings.positions = None;
+    form.position_bias = Some(PositionBias::Slopes {
+        slopes: bloom_slopes(form.encoder.heads),
+        // Beyond, the probability is zero at any slope, and the table would only be longer.
+        max_distance: form.embeddings.limits.context.min(MAX_DISTANCE),
+    });
+    Ok(form)
+}
 
 /// Describes a Jina Embeddings v3 model.
 ///

@@ -54,7 +54,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         encoder,
         final_norm: None,
         buffers: &[],
-        position_bias: Some(PositionBias {
+        position_bias: Some(PositionBias::Buckets {
             name: "encoder.relative_attention_bias",
             buckets,
             max_distance: 128,

@@ -111,7 +111,7 @@ fn buckets(config: &Config) -> Result<PositionBias, LoadError> {
     if max_distance <= buckets / 2 || max_distance > 1 << 12 {
         return Err(config.invalid_value(far_key, format!("it must be from {} to 4096", buckets / 2 + 1)));
     }
-    Ok(PositionBias {
+    Ok(PositionBias::Buckets {
         name: "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
         buckets,
         max_distance,

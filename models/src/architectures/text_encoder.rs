@@ -19,7 +19,7 @@ use super::encoder::{Bias, Block, Distances};
 use super::layers::Layers;
 use super::text::{TextReader, Texts, Tokens};
 use super::text_beside::TextBeside;
-use super::text_form::TextForm;
+use super::text_form::{PositionBias, TextForm};
 use super::text_head::{Head, HeadKind, KnownText, TextTask};
 use super::text_input::InputStage;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
@@ -325,27 +325,41 @@ impl<O: Ops> TextEncoder<O> {
     }
 }
 
-/// Takes the table of the position bias, expanded from buckets to distances.
+/// Takes the table of the position bias, expanded to distances.
 fn position_bias<O: Ops>(
     layers: &mut Layers<'_, O>,
     form: &TextForm,
     names: &BaseNames,
 ) -> Result<Option<O::Matrix>, LoadError> {
-    let Some(bias) = &form.position_bias else {
-        return Ok(None);
-    };
     let heads = form.encoder.heads;
-    let table = layers
-        .weights
-        .take(&format!("{}.weight", names.at(bias.name)), &[bias.buckets, heads])?;
-    let (half, center) = (bias.buckets / 2, bias.max_distance);
-    let row = |place: usize| {
-        bucket(place.abs_diff(center), half, bias.max_distance) + if place > center { half } else { 0 }
+    let (values, center) = match &form.position_bias {
+        None => return Ok(None),
+        Some(PositionBias::Slopes { slopes, max_distance }) => {
+            let center = *max_distance;
+            let row = |slope: &f32| {
+                let slope = -slope;
+                (0..=2 * center).map(move |place| slope * place.abs_diff(center) as f32)
+            };
+            (slopes.iter().flat_map(row).collect(), center)
+        }
+        Some(PositionBias::Buckets {
+            name,
+            buckets,
+            max_distance,
+        }) => {
+            let name = format!("{}.weight", names.at(name));
+            let table = layers.weights.take(&name, &[*buckets, heads])?;
+            let (half, center) = (buckets / 2, *max_distance);
+            let row = |place: usize| {
+                bucket(place.abs_diff(center), half, center) + if place > center { half } else { 0 }
+            };
+            let places = (0..heads).flat_map(|head| (0..=2 * center).map(move |place| (head, place)));
+            let values =
+                places.map(|(head, place)| table.get(row(place) * heads + head).copied().unwrap_or_default());
+            (values.collect::<Vec<f32>>(), center)
+        }
     };
-    let places = (0..heads).flat_map(|head| (0..=2 * center).map(move |place| (head, place)));
-    let values =
-        places.map(|(head, place)| table.get(row(place) * heads + head).copied().unwrap_or_default());
-    Ok(Some(layers.ops.upload(values.collect(), 2 * center + 1)))
+    Ok(Some(layers.ops.upload(values, 2 * center + 1)))
 }
 
 /// Takes the vectors of the distances.

@@ -125,6 +125,7 @@ const TEXT_FAMILIES: &[TextFamily] = &[
         &["nomic_bert.pooler.", "pooler."]
     ),
     family!("New", "new", gte::published, &["new.pooler.", "pooler."]),
+    family!("JinaBert", "bert", jina::biased, &["bert.pooler.", "pooler."]),
     family!(
         "JinaEmbeddingsV3",
         "jina_embeddings_v3",

@@ -96,14 +96,24 @@ pub(super) enum PositionScheme {
     },
 }
 
-/// A bias by distance, stored by buckets as in T5.
-pub(super) struct PositionBias {
-    /// Table `[buckets, heads]`.
-    pub name: &'static str,
-    /// Number of buckets, for both directions.
-    pub buckets: usize,
-    /// Distance from which on all share a bucket.
-    pub max_distance: usize,
+/// A bias by distance.
+pub(super) enum PositionBias {
+    /// Stored by buckets, as in T5.
+    Buckets {
+        /// Table `[buckets, heads]`.
+        name: &'static str,
+        /// Number of buckets, for both directions.
+        buckets: usize,
+        /// Distance from which on all share a bucket.
+        max_distance: usize,
+    },
+    /// Falls with the distance (Press et al. 2022, "`ALiBi`").
+    Slopes {
+        /// How much each head's bias falls from one token to the next.
+        slopes: Vec<f32>,
+        /// Largest distance.
+        max_distance: usize,
+    },
 }
 
 /// Vectors of distances for disentangled attention.

@@ -17,7 +17,7 @@ pub(super) fn alibi(slopes: &[f32], context: usize) -> RelativeBias {
 
 /// Returns the slopes of BLOOM: a geometric sequence, for another number of heads than a power of two followed by every
 /// second one of a sequence twice as long.
-pub(super) fn bloom_slopes(heads: usize) -> Vec<f32> {
+pub(crate) fn bloom_slopes(heads: usize) -> Vec<f32> {
     let power = 1 << heads.max(1).ilog2();
     let sequence = |count: usize| {
         let base = 2_f64.powf(-8.0 / count as f64);

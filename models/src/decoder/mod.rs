@@ -1,6 +1,6 @@
 //! Configuration and weights of language models, and one file per architecture that reads them from a checkpoint.
 
-mod alibi;
+pub(crate) mod alibi;
 mod apertus;
 mod arcee;
 mod bamba;

@@ -50,7 +50,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 52] = [
+pub const ALL: [Fixture; 53] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -76,6 +76,7 @@ pub const ALL: [Fixture; 52] = [
     fixture!("nomic-bert"),
     fixture!("gte"),
     fixture!("gte-new"),
+    fixture!("jina-bert"),
     fixture!("jina-embeddings-v3"),
     fixture!("longformer"),
     fixture!("roformer"),
