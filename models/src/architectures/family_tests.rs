@@ -12,8 +12,9 @@ use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 use crate::tasks::entities::{self, AggregationStrategy};
 
-const FAMILIES: [&str; 60] = [
+const FAMILIES: [&str; 61] = [
     "jina-bert",
+    "timm-vit",
     "longformer",
     "longformer-token-classification",
     "gte",
@@ -76,7 +77,10 @@ const FAMILIES: [&str; 60] = [
 ];
 
 /// Families that cannot be sliced.
-const WHOLE: [&str; 18] = [
+const WHOLE: [&str; 21] = [
+    "timm-resnet",
+    "timm-bottleneck",
+    "timm-convnext",
     "mobilevit",
     "mobilevitv2",
     "pvt-v2",
@@ -371,6 +375,26 @@ fn positions_follow_the_size_of_prepared_images() {
         parity.cases == 3 && parity.largest_difference < 1e-4,
         "{parity:?}"
     );
+}
+
+#[test]
+fn a_directory_of_timm_is_that_of_a_class_of_transformers() {
+    for (name, class) in [
+        ("timm-resnet", "ResNetForImageClassification"),
+        ("timm-convnext", "ConvNextForImageClassification"),
+        ("timm-vit", "ViTForImageClassification"),
+    ] {
+        assert_eq!(architecture(&folder(name)).unwrap(), class);
+        let loaded = load(&folder(name), &Device::Cpu, &LoadOptions::default()).unwrap();
+        assert_eq!(loaded.info.architecture, class);
+        assert_eq!(loaded.info.labels, ["sport", "science", "trade"]);
+        // Images are prepared as `pretrained_cfg` says.
+        let inputs = loaded.model.signature().inputs.into_iter();
+        assert!(
+            inputs.map(|input| input.name).eq(["pixel_values", "image_file"]),
+            "{name}"
+        );
+    }
 }
 
 #[test]

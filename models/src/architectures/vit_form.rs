@@ -1,6 +1,7 @@
 //! Descriptions of ViT and models like it: ViT-MSN, DeiT, `DINOv2`, `BEiT`, and the image encoders of CLIP and `SigLIP`.
 
 use super::encoder::{BlockNames, EncoderConfig, activation, epsilon};
+use crate::checkpoint::timm::PACKED;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -13,6 +14,11 @@ const BLOCK_NAMES: BlockNames = BlockNames {
     attention_norm: "layernorm_before",
     feed_forward_norm: "layernorm_after",
     ..BlockNames::BERT
+};
+
+const PACKED_NAMES: BlockNames = BlockNames {
+    projections: &["attention.qkv"],
+    ..BLOCK_NAMES
 };
 
 const DINO_NAMES: BlockNames = BlockNames {
@@ -240,6 +246,8 @@ impl Form {
         if !self.dino {
             let names = if self.clip.is_some() {
                 CLIP_NAMES
+            } else if config.optional(PACKED)?.unwrap_or(false) {
+                PACKED_NAMES
             } else {
                 BLOCK_NAMES
             };

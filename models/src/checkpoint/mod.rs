@@ -12,6 +12,7 @@ pub(crate) mod quantised;
 pub(crate) mod sentence;
 mod sentencepiece;
 mod slow_tokenizer;
+pub(crate) mod timm;
 mod token_rules;
 pub(crate) mod weights;
 
@@ -112,10 +113,12 @@ impl Config {
         if let Some(files) = gguf::find(dir)? {
             return gguf::configuration(&files);
         }
-        match SentenceModules::open(dir)? {
-            Some((_, folder)) => Self::open(&dir.join(folder)),
-            None => Self::open(dir),
-        }
+        let mut config = match SentenceModules::open(dir)? {
+            Some((_, folder)) => Self::open(&dir.join(folder))?,
+            None => Self::open(dir)?,
+        };
+        timm::translate(&mut config)?;
+        Ok(config)
     }
 }
 
@@ -132,9 +135,17 @@ impl Checkpoint {
         let (sentence, folder) = SentenceModules::open(dir)?.unzip();
         let whole = dir;
         let dir = &folder.map_or_else(|| dir.to_owned(), |folder| dir.join(folder));
-        let config = Config::open(dir)?;
+        let mut config = Config::open(dir)?;
+        timm::translate(&mut config)?;
         let mut weights = whole_or_sharded(dir, &dir.join("model.safetensors"))?;
         weights.quantised_as(quantised::read(&config)?);
+        if let Some(renamed) = timm::renamed(&config) {
+            weights.rename(renamed);
+        }
+        let preprocessor = match optional_config(dir, "preprocessor_config.json")? {
+            None => timm::preprocessor(&config)?,
+            stated => stated,
+        };
         Ok(Self {
             sentence,
             name: whole
@@ -147,7 +158,7 @@ impl Checkpoint {
             weights,
             tokenizer: TokenizerFile::beside(dir)?,
             chat: ChatTemplate::open(dir)?,
-            preprocessor: optional_config(dir, "preprocessor_config.json")?,
+            preprocessor,
         })
     }
 
@@ -161,12 +172,17 @@ impl Checkpoint {
         weights: impl Into<Bytes>,
         tokenizer: Option<Bytes>,
     ) -> Result<Self, LoadError> {
-        let config = Config::parse(format!("{name}/config.json"), config)?;
+        let mut config = Config::parse(format!("{name}/config.json"), config)?;
+        timm::translate(&mut config)?;
         let mut weights = Weights::from_bytes(format!("{name}/model.safetensors"), weights.into())?;
         weights.quantised_as(quantised::read(&config)?);
+        if let Some(renamed) = timm::renamed(&config) {
+            weights.rename(renamed);
+        }
         Ok(Self {
             name: name.to_owned(),
             generation: GenerationConfig::of_config(&config)?,
+            preprocessor: timm::preprocessor(&config)?,
             config,
             weights,
             tokenizer: tokenizer.map(|json| TokenizerFile {
@@ -176,7 +192,6 @@ impl Checkpoint {
             }),
             chat: ChatTemplate::default(),
             sentence: None,
-            preprocessor: None,
         })
     }
 

@@ -278,6 +278,12 @@ impl Weights {
         tensors.collect()
     }
 
+    /// Gives tensors other names.
+    pub(super) fn rename(&mut self, renamed: impl Fn(&str) -> String) {
+        let tensors = std::mem::take(&mut self.remaining).into_iter();
+        self.remaining = tensors.map(|(name, tensor)| (renamed(&name), tensor)).collect();
+    }
+
     /// Drops tensors that no model needs, whose names end with one of `suffixes`.
     pub(crate) fn ignore_suffixes(&mut self, suffixes: &[&str]) {
         self.ignore(|name| suffixes.iter().any(|end| name.ends_with(end)));

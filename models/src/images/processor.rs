@@ -65,7 +65,7 @@ impl ImageProcessor {
         };
         let pixels = match self.settings.crop {
             None => pixels,
-            Some(sides) => centre_crop(&pixels, sides),
+            Some(sides) => centre_crop(&pixels, sides, self.settings.rounded),
         };
         let [expected_height, expected_width] = self.model;
         if [pixels.height, pixels.width] != self.model {
@@ -126,9 +126,13 @@ fn resized(size: Size, [height, width]: [usize; 2]) -> [usize; 2] {
 }
 
 /// Cuts out the middle; what lies outside the image is zero.
-fn centre_crop(pixels: &Pixels, [height, width]: [usize; 2]) -> Pixels {
-    // Of an odd difference, the smaller half is cut off before, and the larger half added before, as in transformers.
-    let cut = |old: usize, new: usize| old.saturating_sub(new) / 2;
+fn centre_crop(pixels: &Pixels, [height, width]: [usize; 2], rounded: bool) -> Pixels {
+    // Of an odd difference, the smaller half is cut off before, and the larger half added before, as in transformers; torchvision
+    // cuts off the even half.
+    let cut = |old: usize, new: usize| {
+        let difference = old.saturating_sub(new);
+        difference / 2 + usize::from(rounded && difference % 4 == 3)
+    };
     let added = |old: usize, new: usize| new.saturating_sub(old).div_ceil(2);
     let (top, left) = (cut(pixels.height, height), cut(pixels.width, width));
     let (above, before) = (added(pixels.height, height), added(pixels.width, width));

@@ -31,7 +31,9 @@ struct Defaults {
 const EFFICIENTNET: &str = "EfficientNet";
 /// The processor that reverses the channels and does not normalise.
 const MOBILE_VIT: &str = "MobileViT";
-/// The step that only it has.
+/// The processor of timm's models, whose steps are those of torchvision.
+const TIMM: &str = "TimmWrapper";
+/// The step that only `MobileViT` has.
 const REVERSE: &str = "do_flip_channel_order";
 const STANDARD: [f64; 3] = [0.5; 3];
 const IMAGENET_MEAN: [f64; 3] = [0.485, 0.456, 0.406];
@@ -39,7 +41,7 @@ const IMAGENET_STD: [f64; 3] = [0.229, 0.224, 0.225];
 const CLIP_MEAN: [f64; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
 const CLIP_STD: [f64; 3] = [0.268_629_54, 0.261_302_58, 0.275_777_11];
 
-const PROCESSORS: [Defaults; 13] = [
+const PROCESSORS: [Defaults; 14] = [
     Defaults {
         name: "ViT",
         size: Size::Exactly([224, 224]),
@@ -129,6 +131,14 @@ const PROCESSORS: [Defaults; 13] = [
         std: STANDARD,
     },
     Defaults {
+        name: TIMM,
+        size: Size::Shortest(256),
+        crop: Some([224, 224]),
+        filter: Filter::Bicubic,
+        mean: IMAGENET_MEAN,
+        std: IMAGENET_STD,
+    },
+    Defaults {
         name: "Segformer",
         size: Size::Exactly([512, 512]),
         crop: None,
@@ -167,6 +177,8 @@ pub(super) struct Settings {
     pub(super) normalise: Option<(Vec<f32>, Vec<f32>)>,
     /// Whether the last channel comes first.
     pub(super) reversed: bool,
+    /// Whether the half of an odd difference that a crop cuts off before is rounded to the even number.
+    pub(super) rounded: bool,
 }
 
 /// A size in the forms that transformers has written.
@@ -249,6 +261,7 @@ impl Settings {
             crop,
             rescale,
             normalise,
+            rounded: defaults.name == TIMM,
             reversed: defaults.name == MOBILE_VIT && does(REVERSE, true)?,
         })
     }

@@ -1,0 +1,508 @@
+//! Checkpoints of timm (Wightman 2019) as they are published, and as transformers saves them (`TimmWrapperForImageClassification`).
+//!
+//! Their `config.json` names an `architecture`, such as `resnet50`, which states the sizes, and has in `pretrained_cfg` how images are
+//! prepared. Both are translated into the keys of transformers' class of the same network, and so are the names of the tensors; errors
+//! have these names.
+
+use serde_json::{Map, Value, json};
+
+use super::{Config, LoadError};
+
+/// Key of the name that states the sizes.
+const ARCHITECTURE: &str = "architecture";
+/// Key of how images are prepared.
+const PREPARATION: &str = "pretrained_cfg";
+/// `model_type` where transformers saves them.
+const MODEL_TYPE: &str = "timm_wrapper";
+/// Key that says that queries, keys and values of a ViT are one layer.
+pub(crate) const PACKED: &str = "packed_projections";
+/// Prefix that transformers puts before the names.
+const PREFIX: &str = "timm_model.";
+/// Arguments of all architectures: what other keys state too, and rates of training.
+const COMMON: [&str; 5] = [
+    "num_classes",
+    "in_chans",
+    "global_pool",
+    "drop_rate",
+    "drop_path_rate",
+];
+/// Limit of the width and depth that `model_args` states.
+const MAX_SIZE: usize = 1 << 16;
+
+/// `ResNet`: the blocks of every stage, and whether they are bottlenecks.
+const RESNETS: [(&str, [usize; 4], bool); 6] = [
+    ("resnet18", [2, 2, 2, 2], false),
+    ("resnet26", [2, 2, 2, 2], true),
+    ("resnet34", [3, 4, 6, 3], false),
+    ("resnet50", [3, 4, 6, 3], true),
+    ("resnet101", [3, 4, 23, 3], true),
+    ("resnet152", [3, 8, 36, 3], true),
+];
+/// `ConvNeXt`: the blocks of every stage, and the channels of the first one.
+const CONVNEXTS: [(&str, [usize; 4], usize); 5] = [
+    ("convnext_tiny", [3, 3, 9, 3], 96),
+    ("convnext_small", [3, 3, 27, 3], 96),
+    ("convnext_base", [3, 3, 27, 3], 128),
+    ("convnext_large", [3, 3, 27, 3], 192),
+    ("convnext_xlarge", [3, 3, 27, 3], 256),
+];
+/// ViT and `DeiT`: width, blocks and heads.
+const TRANSFORMERS: [(&str, [usize; 3]); 5] = [
+    ("tiny", [192, 12, 3]),
+    ("small", [384, 12, 6]),
+    ("base", [768, 12, 12]),
+    ("large", [1024, 24, 16]),
+    ("huge", [1280, 32, 16]),
+];
+
+/// A name that states sizes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Named {
+    ResNet {
+        depths: [usize; 4],
+        bottleneck: bool,
+    },
+    ConvNext {
+        depths: [usize; 4],
+        width: usize,
+    },
+    Vit {
+        sizes: [usize; 3],
+        patch: usize,
+        image: usize,
+    },
+}
+
+/// Translates the configuration of a timm model; others stay.
+///
+/// # Errors
+/// [`LoadError::BadKey`] for an architecture or a setting that is not supported.
+pub(super) fn translate(config: &mut Config) -> Result<(), LoadError> {
+    if !is_timm(config)? {
+        return Ok(());
+    }
+    let named = named(config)?;
+    let [channels, height, width] = input_size(config)?;
+    let arguments = config.section("model_args", &[])?;
+    let channels = arguments.optional_size("in_chans")?.unwrap_or(channels);
+    let expected = if matches!(named, Named::Vit { .. }) {
+        "token"
+    } else {
+        "avg"
+    };
+    for place in [&*config, &arguments] {
+        if place
+            .optional::<String>("global_pool")?
+            .is_some_and(|pool| pool != expected)
+        {
+            return Err(place.invalid_value("global_pool", format!("only {expected} is supported")));
+        }
+    }
+    let known: &[&str] = match named {
+        Named::ResNet { .. } => &["layers", "channels"],
+        Named::ConvNext { .. } => &["depths", "dims"],
+        Named::Vit { .. } => &[
+            "embed_dim",
+            "depth",
+            "num_heads",
+            "mlp_ratio",
+            "img_size",
+            "patch_size",
+        ],
+    };
+    let mut stated = arguments.keys().keys().map(String::as_str);
+    if let Some(other) = stated.find(|key| !known.contains(key) && !COMMON.contains(key)) {
+        let reason = format!("`{other}` is not supported; {} are", known.join(", "));
+        return Err(config.invalid_value("model_args", reason));
+    }
+    let mut keys = match named {
+        Named::ResNet { depths, bottleneck } => {
+            let channels = sizes(&arguments, "channels", &[64, 128, 256, 512])?;
+            let factor = if bottleneck { 4 } else { 1 };
+            let widths: Vec<usize> = channels.iter().map(|channels| channels * factor).collect();
+            json!({
+                "model_type": "resnet",
+                "architectures": ["ResNetForImageClassification"],
+                "embedding_size": 64,
+                "hidden_sizes": widths,
+                "depths": sizes(&arguments, "layers", &depths)?,
+                "layer_type": if bottleneck { "bottleneck" } else { "basic" },
+                "hidden_act": "relu",
+            })
+        }
+        Named::ConvNext { depths, width } => json!({
+            "model_type": "convnext",
+            "architectures": ["ConvNextForImageClassification"],
+            "hidden_sizes": sizes(&arguments, "dims", &[width, 2 * width, 4 * width, 8 * width])?,
+            "depths": sizes(&arguments, "depths", &depths)?,
+            "patch_size": 4,
+            "hidden_act": "gelu",
+            "layer_norm_eps": 1e-6,
+            "layer_scale_init_value": 1e-6,
+        }),
+        Named::Vit { sizes, patch, image } => {
+            let [width, depth, heads] = sizes;
+            let size = |key, default| Ok::<_, LoadError>(arguments.optional_size(key)?.unwrap_or(default));
+            let width = size("embed_dim", width)?;
+            let image = arguments.optional::<Value>("img_size")?.unwrap_or(image.into());
+            let ratio = arguments.optional::<f64>("mlp_ratio")?.unwrap_or(4.0);
+            if !(ratio > 0.0 && ratio <= 64.0) {
+                return Err(config.invalid_value("model_args", "`mlp_ratio` must be above 0 and at most 64"));
+            }
+            json!({
+                "model_type": "vit",
+                "architectures": ["ViTForImageClassification"],
+                PACKED: true,
+                "hidden_size": width,
+                "num_hidden_layers": size("depth", depth)?,
+                "num_attention_heads": size("num_heads", heads)?,
+                "intermediate_size": (width as f64 * ratio) as usize,
+                "patch_size": size("patch_size", patch)?,
+                "image_size": image,
+                "hidden_act": "gelu",
+                "layer_norm_eps": 1e-6,
+            })
+        }
+    };
+    if let (Some(keys), false) = (keys.as_object_mut(), matches!(named, Named::Vit { .. })) {
+        keys.insert("image_size".into(), json!([height, width]));
+    }
+    for (key, value) in keys.as_object().into_iter().flatten() {
+        config.set(key, value.clone());
+    }
+    config.set("num_channels", channels.into());
+    name_labels(config)
+}
+
+/// Whether a configuration is one of timm.
+fn is_timm(config: &Config) -> Result<bool, LoadError> {
+    if !config.keys().contains_key(ARCHITECTURE) {
+        return Ok(false);
+    }
+    Ok(match config.optional::<String>("model_type")? {
+        Some(model_type) => model_type == MODEL_TYPE,
+        None => config.keys().contains_key(PREPARATION),
+    })
+}
+
+fn named(config: &Config) -> Result<Named, LoadError> {
+    let name: String = config.required(ARCHITECTURE)?;
+    if let Some((_, depths, bottleneck)) = RESNETS.into_iter().find(|(known, ..)| *known == name) {
+        return Ok(Named::ResNet { depths, bottleneck });
+    }
+    if let Some((_, depths, width)) = CONVNEXTS.into_iter().find(|(known, ..)| *known == name) {
+        return Ok(Named::ConvNext { depths, width });
+    }
+    vit(&name).ok_or_else(|| {
+        let known = RESNETS.iter().map(|(known, ..)| *known);
+        let known: Vec<&str> = known.chain(CONVNEXTS.iter().map(|(known, ..)| *known)).collect();
+        let reason = format!(
+            "of timm's architectures {}, vit_SIZE_patchN_SIDE and deit_SIZE_patchN_SIDE are supported",
+            known.join(", ")
+        );
+        config.invalid_value(ARCHITECTURE, reason)
+    })
+}
+
+/// Reads a name such as `vit_base_patch16_224`.
+fn vit(name: &str) -> Option<Named> {
+    let rest = name.strip_prefix("vit_").or_else(|| name.strip_prefix("deit_"))?;
+    let (size, rest) = rest.split_once("_patch")?;
+    let (patch, image) = rest.split_once('_')?;
+    let (_, sizes) = TRANSFORMERS.into_iter().find(|(known, _)| *known == size)?;
+    let number = |digits: &str| {
+        digits
+            .parse()
+            .ok()
+            .filter(|number| (1..=MAX_SIZE).contains(number))
+    };
+    Some(Named::Vit {
+        sizes,
+        patch: number(patch)?,
+        image: number(image)?,
+    })
+}
+
+/// Reads four sizes of `model_args`, each at least 1.
+fn sizes(arguments: &Config, key: &str, default: &[usize; 4]) -> Result<Vec<usize>, LoadError> {
+    let sizes = arguments
+        .optional::<Vec<usize>>(key)?
+        .unwrap_or_else(|| default.to_vec());
+    if sizes.len() == default.len() && sizes.iter().all(|size| (1..=MAX_SIZE).contains(size)) {
+        return Ok(sizes);
+    }
+    Err(arguments.invalid_value(key, format!("it must have {} sizes", default.len())))
+}
+
+/// Channels, height and width of the images.
+fn input_size(config: &Config) -> Result<[usize; 3], LoadError> {
+    let preparation = config.section(PREPARATION, &[])?;
+    let size = preparation.optional("input_size")?.unwrap_or([3, 224, 224]);
+    if size.iter().all(|extent| (1..=MAX_SIZE).contains(extent)) {
+        return Ok(size);
+    }
+    Err(config.invalid_value(
+        PREPARATION,
+        format!("`input_size` must have extents from 1 to {MAX_SIZE}"),
+    ))
+}
+
+/// States the classes as transformers does.
+fn name_labels(config: &mut Config) -> Result<(), LoadError> {
+    if config.optional::<Value>("id2label")?.is_some() {
+        return Ok(());
+    }
+    if let Some(names) = config.optional::<Vec<String>>("label_names")? {
+        let named = names.into_iter().enumerate();
+        let named: Map<String, Value> = named
+            .map(|(index, name)| (index.to_string(), name.into()))
+            .collect();
+        config.set("id2label", named.into());
+    } else if let Some(count) = config.optional::<u32>("num_classes")? {
+        if count == 0 {
+            return Err(config.invalid_value("num_classes", "a model without a classifier is not supported"));
+        }
+        config.set("num_labels", count.into());
+    }
+    Ok(())
+}
+
+/// Returns how images are prepared, in the keys of transformers; `None` of another model.
+///
+/// # Errors
+/// [`LoadError::BadKey`] for a step that is not supported.
+pub(super) fn preprocessor(config: &Config) -> Result<Option<Config>, LoadError> {
+    let stated = config.keys().contains_key(PREPARATION);
+    if !stated || !config.keys().contains_key(ARCHITECTURE) {
+        return Ok(None);
+    }
+    let preparation = config.section(PREPARATION, &[])?;
+    let [_, height, width] = input_size(config)?;
+    let share = preparation.optional::<f64>("crop_pct")?.unwrap_or(0.875);
+    if !(share > 0.0 && share <= 1.0) {
+        return Err(config.invalid_value(PREPARATION, "`crop_pct` must be above 0 and at most 1"));
+    }
+    let larger = |side: usize| (side as f64 / share) as usize;
+    let mode = preparation.optional::<String>("crop_mode")?;
+    let size = match mode.as_deref() {
+        None | Some("center") if height == width => json!({"shortest_edge": larger(height)}),
+        Some("squash") => json!({"height": larger(height), "width": larger(width)}),
+        _ => {
+            let reason = "the `crop_mode` center of square images, and squash, are supported";
+            return Err(config.invalid_value(PREPARATION, reason));
+        }
+    };
+    let filter = preparation.optional::<String>("interpolation")?;
+    let filters = ["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"];
+    let filter = filter.as_deref().unwrap_or("bicubic");
+    let Some(filter) = filters.iter().position(|known| *known == filter) else {
+        let reason = format!("the `interpolation` must be one of {}", filters.join(", "));
+        return Err(config.invalid_value(PREPARATION, reason));
+    };
+    let mut keys = Map::new();
+    keys.insert("image_processor_type".into(), "TimmWrapperImageProcessor".into());
+    keys.insert("size".into(), size);
+    keys.insert("crop_size".into(), json!({"height": height, "width": width}));
+    keys.insert("resample".into(), filter.into());
+    for (ours, key) in [("image_mean", "mean"), ("image_std", "std")] {
+        if let Some(value) = preparation.optional::<Value>(key)? {
+            keys.insert(ours.into(), value);
+        }
+    }
+    Ok(Some(Config::of_keys(config.file().to_owned(), keys)))
+}
+
+/// Returns the name that transformers gives a tensor of a timm model.
+pub(super) fn renamed(config: &Config) -> Option<fn(&str) -> String> {
+    if !config.keys().contains_key(ARCHITECTURE) {
+        return None;
+    }
+    let model_type = config.keys().get("model_type").and_then(Value::as_str)?;
+    match model_type {
+        "resnet" => Some(of_resnet),
+        "convnext" => Some(of_convnext),
+        "vit" => Some(of_vit),
+        _ => None,
+    }
+}
+
+/// Returns the parts of a name without the prefix of transformers, and that name.
+fn parts(name: &str) -> (Vec<&str>, &str) {
+    let name = name.strip_prefix(PREFIX).unwrap_or(name);
+    (name.split('.').collect(), name)
+}
+
+fn of_resnet(name: &str) -> String {
+    let (parts, name) = parts(name);
+    let embedder = "resnet.embedder.embedder";
+    match parts.as_slice() {
+        ["conv1", end] => format!("{embedder}.convolution.{end}"),
+        ["bn1", end] => format!("{embedder}.normalization.{end}"),
+        ["fc", end] => format!("classifier.1.{end}"),
+        [stage, block, rest @ ..] => {
+            let number =
+                |part: &str, prefix| part.strip_prefix(prefix)?.parse::<usize>().ok()?.checked_sub(1);
+            let Some(stage) = number(stage, "layer") else {
+                return name.to_owned();
+            };
+            let block = format!("resnet.encoder.stages.{stage}.layers.{block}");
+            match rest {
+                ["downsample", "0", end] => format!("{block}.shortcut.convolution.{end}"),
+                ["downsample", "1", end] => format!("{block}.shortcut.normalization.{end}"),
+                [layer, end] => match (number(layer, "conv"), number(layer, "bn")) {
+                    (Some(place), _) => format!("{block}.layer.{place}.convolution.{end}"),
+                    (_, Some(place)) => format!("{block}.layer.{place}.normalization.{end}"),
+                    _ => name.to_owned(),
+                },
+                _ => name.to_owned(),
+            }
+        }
+        _ => name.to_owned(),
+    }
+}
+
+fn of_convnext(name: &str) -> String {
+    let (parts, name) = parts(name);
+    match parts.as_slice() {
+        ["stem", "0", end] => format!("convnext.embeddings.patch_embeddings.{end}"),
+        ["stem", "1", end] => format!("convnext.embeddings.layernorm.{end}"),
+        ["head", "norm", end] => format!("convnext.layernorm.{end}"),
+        ["head", "fc", end] => format!("classifier.{end}"),
+        ["stages", stage, "downsample", place, end] => {
+            format!("convnext.encoder.stages.{stage}.downsampling_layer.{place}.{end}")
+        }
+        ["stages", stage, "blocks", block, rest @ ..] => {
+            let block = format!("convnext.encoder.stages.{stage}.layers.{block}");
+            match rest {
+                ["gamma"] => format!("{block}.layer_scale_parameter"),
+                ["conv_dw", end] => format!("{block}.dwconv.{end}"),
+                ["norm", end] => format!("{block}.layernorm.{end}"),
+                ["mlp", "fc1", end] => format!("{block}.pwconv1.{end}"),
+                ["mlp", "fc2", end] => format!("{block}.pwconv2.{end}"),
+                _ => name.to_owned(),
+            }
+        }
+        _ => name.to_owned(),
+    }
+}
+
+fn of_vit(name: &str) -> String {
+    let (parts, name) = parts(name);
+    match parts.as_slice() {
+        ["cls_token"] => "vit.embeddings.cls_token".to_owned(),
+        ["pos_embed"] => "vit.embeddings.position_embeddings".to_owned(),
+        ["patch_embed", "proj", end] => format!("vit.embeddings.patch_embeddings.projection.{end}"),
+        ["norm", end] => format!("vit.layernorm.{end}"),
+        ["head", end] => format!("classifier.{end}"),
+        ["blocks", block, rest @ ..] => {
+            let block = format!("vit.encoder.layer.{block}");
+            match rest {
+                ["norm1", end] => format!("{block}.layernorm_before.{end}"),
+                ["norm2", end] => format!("{block}.layernorm_after.{end}"),
+                ["attn", "qkv", end] => format!("{block}.attention.qkv.{end}"),
+                ["attn", "proj", end] => format!("{block}.attention.output.dense.{end}"),
+                ["mlp", "fc1", end] => format!("{block}.intermediate.dense.{end}"),
+                ["mlp", "fc2", end] => format!("{block}.output.dense.{end}"),
+                _ => name.to_owned(),
+            }
+        }
+        _ => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(keys: &Value) -> Config {
+        Config::parse("config.json", keys.to_string().as_bytes()).unwrap()
+    }
+
+    /// The file of `timm/resnet50.a1_in1k`, with fewer classes.
+    fn published() -> Value {
+        json!({
+            "architecture": "resnet50", "num_classes": 7, "num_features": 2048, "global_pool": "avg",
+            "model_args": {"num_classes": 7, "in_chans": 3},
+            "pretrained_cfg": {
+                "tag": "a1_in1k", "input_size": [3, 224, 224], "test_input_size": [3, 288, 288], "fixed_input_size": false,
+                "interpolation": "bicubic", "crop_pct": 0.95, "test_crop_pct": 1.0, "crop_mode": "center",
+                "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "num_classes": 7, "pool_size": [7, 7],
+                "first_conv": "conv1", "classifier": "fc",
+            },
+        })
+    }
+
+    #[test]
+    fn a_published_file_is_translated() {
+        let mut found = config(&published());
+        translate(&mut found).unwrap();
+        assert_eq!(
+            found.class().unwrap().as_deref(),
+            Some("ResNetForImageClassification")
+        );
+        let widths: Vec<usize> = found.required("hidden_sizes").unwrap();
+        assert_eq!(widths, [256, 512, 1024, 2048]);
+        assert_eq!(found.labels().unwrap().len(), 7);
+        let prepared = preprocessor(&found).unwrap().unwrap();
+        assert_eq!(prepared.keys()["size"], json!({"shortest_edge": 235}));
+        assert_eq!(prepared.keys()["resample"], json!(3));
+        let name = renamed(&found).unwrap();
+        for (of_timm, expected) in [
+            (
+                "layer3.5.bn2.running_mean",
+                "resnet.encoder.stages.2.layers.5.layer.1.normalization.running_mean",
+            ),
+            ("timm_model.fc.bias", "classifier.1.bias"),
+            ("layer0.0.conv1.weight", "layer0.0.conv1.weight"),
+            ("maxpool", "maxpool"),
+        ] {
+            assert_eq!(name(of_timm), expected);
+        }
+    }
+
+    #[test]
+    fn names_state_sizes() {
+        let expected = Named::Vit {
+            sizes: [384, 12, 6],
+            patch: 32,
+            image: 384,
+        };
+        assert_eq!(vit("vit_small_patch32_384"), Some(expected));
+        assert_eq!(vit("deit_small_patch32_384"), Some(expected));
+        for other in [
+            "vit_base_patch16_clip_224",
+            "vit_base_patch0_224",
+            "vit_giant_patch14_224",
+            "vit_base_patch16_224_miil",
+            "vit",
+        ] {
+            assert_eq!(vit(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_supported_is_refused_by_its_key() {
+        for (key, value, reason) in [
+            ("architecture", json!("resnet50d"), "resnet18"),
+            ("global_pool", json!("catavgmax"), "only avg"),
+            ("model_args", json!({"cardinality": 32}), "`cardinality`"),
+            ("model_args", json!({"layers": [1, 2]}), "4 sizes"),
+            ("num_classes", json!(0), "without a classifier"),
+            ("pretrained_cfg", json!({"input_size": [3, 0, 224]}), "from 1 to"),
+            ("pretrained_cfg", json!({"crop_pct": 1.5}), "at most 1"),
+            ("pretrained_cfg", json!({"crop_mode": "border"}), "squash"),
+            ("pretrained_cfg", json!({"interpolation": "random"}), "nearest"),
+        ] {
+            let mut keys = published();
+            keys[key] = value.clone();
+            let mut found = config(&keys);
+            let error = translate(&mut found).and_then(|()| preprocessor(&found).map(|_| ()));
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains(reason), "{key} {value}: {error}");
+        }
+        // Another model's file with a key of this name.
+        let mut other = config(&json!({"model_type": "bert", "architecture": "x"}));
+        translate(&mut other).unwrap();
+        assert!(renamed(&other).is_none() && preprocessor(&other).unwrap().is_none());
+    }
+}
