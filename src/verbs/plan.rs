@@ -8,6 +8,7 @@ use kaskade_app::charts::graph;
 use kaskade_app::config::App;
 use kaskade_app::planning::{self, read_profile};
 use kaskade_app::report;
+use kaskade_app::report::progress::while_saying;
 use kaskade_planners::cascade::{CascadePlan, Objective};
 use kaskade_planners::thresholds::{Minimise, NonInferiorityTest};
 use serde::Serialize;
@@ -169,7 +170,8 @@ pub(crate) fn cascade(args: &Cascade) -> anyhow::Result<()> {
     if args.no_guard {
         search = search.guard(NonInferiorityTest::None);
     }
-    let planned = search.plan()?;
+    let label = format!("planning a cascade from {} samples", profile.samples);
+    let planned = while_saying(&label, args.json, || search.plan())?;
     report::write_file(&args.out, &planned.plan.to_json()?)?;
     let mut files = vec![args.out.as_path()];
     if let Some(path) = &args.svg {

@@ -36,8 +36,8 @@ fn profile(skills: &[f64], energies: &[f64], samples: usize, seed: u64) -> Profi
             entropies: Vec::new(),
             agrees: Vec::new(),
             predictions: vec![0; samples],
-            confidences: column.confidences.clone(),
-            correct: column.correct.clone(),
+            confidences: column.confidences.to_vec(),
+            correct: column.correct.to_vec(),
         },
     };
     Profile {

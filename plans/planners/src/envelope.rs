@@ -3,12 +3,14 @@
 //! A cascade of all variants runs every cheap one on the way to the largest. Where one does not pay, a smaller family is better: "Is
 //! Escalation Worth It?" (arXiv 2605.06350) finds that the envelope of two-model cascades beats long chains.
 
+use std::collections::BTreeMap;
+
 use kaskade_policy::confidence::deferral::DeferralScore;
 
 use crate::deferral;
 use crate::forecast::{Against, Forecast, forecasts};
 use crate::pareto::{Place, pareto_front};
-use crate::thresholds::{Family, Outcome, Point, evaluate, threshold_exits};
+use crate::thresholds::{Family, Outcome, Point, Scoring, evaluate, threshold_exits};
 
 /// A subset of a family, with the values of its scores in place of confidences.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,16 +19,6 @@ pub struct Member {
     pub family: Family,
     /// The scores, one per variant but the last; `None` for the calibrated confidence.
     pub scores: Vec<Option<DeferralScore>>,
-}
-
-impl Member {
-    fn new(subset: &Family) -> Self {
-        let scores = deferral::scores(subset);
-        Self {
-            family: subset.scored(&scores),
-            scores,
-        }
-    }
 }
 
 /// A cascade on the envelope.
@@ -57,7 +49,44 @@ const MOST: usize = 8;
 /// The time grows with the cube of the number of variants, and that for all of them together exponentially. So of more than eight
 /// variants, eight are taken.
 pub fn members(family: &Family) -> Vec<Member> {
-    subsets(&shortlist(family)).iter().map(Member::new).collect()
+    let family = shortlist(family);
+    let mut chosen = Chosen::default();
+    let mut scoring = Scoring::new(&family);
+    let member = |subset: Family| {
+        let names: Vec<&str> = subset
+            .columns()
+            .iter()
+            .map(|column| column.name.as_str())
+            .collect();
+        let scores = chosen.scores(&subset, &names);
+        Member {
+            family: scoring.scored(&names, &scores),
+            scores,
+        }
+    };
+    subsets(&family).into_iter().map(member).collect()
+}
+
+/// The scores that were chosen, by the stages up to theirs and the last one: subsets that share these share the score.
+#[derive(Default)]
+struct Chosen {
+    scores: BTreeMap<(Vec<String>, String), Option<DeferralScore>>,
+}
+
+impl Chosen {
+    fn scores(&mut self, subset: &Family, names: &[&str]) -> Vec<Option<DeferralScore>> {
+        let Some((last, gates)) = names.split_last() else {
+            return Vec::new();
+        };
+        let score = |variant: usize| {
+            let path = names.iter().take(variant + 1).map(|name| (*name).to_owned());
+            let known = self.scores.entry((path.collect(), (*last).to_owned()));
+            known
+                .or_insert_with(|| deferral::score_at(subset, variant))
+                .clone()
+        };
+        (0..gates.len()).map(score).collect()
+    }
 }
 
 /// Returns the family without the variants that promise least: of the others than the largest, seven are kept. Those that no cheaper one equals in

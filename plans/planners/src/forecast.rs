@@ -5,6 +5,8 @@
 //! samples where it answers. Curves have four numbers per variant in place of one per sample, so that what they say of a cascade hardly
 //! depends on which cascade it is. Where many losses are seen, their count corrects the curves, which ignore what a sample has passed before.
 
+use std::sync::Arc;
+
 use crate::deferral::Curve;
 use crate::thresholds::{Column, Family, between};
 
@@ -53,14 +55,20 @@ pub(crate) fn forecasts(family: &Family, against: Against<'_>) -> Vec<Forecast> 
         samples: family.samples() as f64,
         found: Vec::new(),
     };
-    search.visit(0, (0..family.samples()).collect(), &Beginning::default());
+    if let Some(first) = gates.first() {
+        search.visit(0, &first.order, Beginning::default());
+    }
     search.found
 }
 
 /// A variant: by sample its confidence, and what its answer loses and gains.
 struct Gate {
     cost: f64,
-    confidences: Vec<f64>,
+    confidences: Arc<[f64]>,
+    /// All samples, the surest first, equally sure ones ascending.
+    order: Vec<u32>,
+    /// By sample: its place in that order.
+    places: Vec<u32>,
     lost: Vec<Event>,
     gained: Vec<Event>,
 }
@@ -92,38 +100,86 @@ struct Beginning {
     gained: Event,
 }
 
+impl Beginning {
+    /// Adds what the answers of a gate to some samples lose and gain.
+    fn add(&mut self, gate: &Gate, samples: &[u32]) {
+        for sample in samples {
+            self.lost.add(at(&gate.lost, *sample));
+        }
+        if !gate.gained.is_empty() {
+            for sample in samples {
+                self.gained.add(at(&gate.gained, *sample));
+            }
+        }
+    }
+}
+
 impl Gate {
     fn new(family: &Family, variant: usize, against: Against<'_>) -> Self {
         let column = family.columns().get(variant);
-        let confidences = column.map_or(&[][..], |column| &column.confidences);
+        let confidences = column.map_or_else(Arc::default, |column| column.confidences.clone());
         let correct = column.map_or(&[][..], |column| &column.correct);
         let (lost, gained) = match against {
             Against::Truth => {
                 let wrong: Vec<bool> = correct.iter().map(|right| !right).collect();
-                (events(confidences, &wrong), Vec::new())
+                (events(&confidences, &wrong), Vec::new())
             }
             // It loses nothing against itself.
             Against::Largest(largest) if column.is_some_and(|column| column.name == largest.name) => {
                 (Vec::new(), Vec::new())
             }
             Against::Largest(largest) => {
-                let pairs = || correct.iter().zip(&largest.correct);
+                let pairs = || correct.iter().zip(largest.correct.iter());
                 let lost: Vec<bool> = pairs().map(|(right, largest)| !right && *largest).collect();
                 let gained: Vec<bool> = pairs().map(|(right, largest)| *right && !largest).collect();
-                (events(confidences, &lost), events(confidences, &gained))
+                (events(&confidences, &lost), events(&confidences, &gained))
             }
         };
+        let mut order: Vec<u32> = (0..confidences.len() as u32).collect();
+        let confidence = |sample: u32| at(&confidences, sample);
+        order.sort_unstable_by(|one, other| {
+            let surer = confidence(*other).total_cmp(&confidence(*one));
+            surer.then(one.cmp(other))
+        });
+        let mut places = vec![0; order.len()];
+        for (place, sample) in (0..).zip(&order) {
+            if let Some(slot) = places.get_mut(*sample as usize) {
+                *slot = place;
+            }
+        }
         Self {
             cost: column.map_or(0.0, |column| column.energy_j),
-            confidences: confidences.to_vec(),
+            confidences,
+            order,
+            places,
             lost,
             gained,
         }
     }
+
+    fn confidence(&self, sample: u32) -> f64 {
+        at(&self.confidences, sample)
+    }
+
+    fn place(&self, sample: u32) -> u32 {
+        at(&self.places, sample)
+    }
+
+    /// Returns some samples in the order of this gate.
+    fn ordered(&self, samples: &[u32]) -> Vec<u32> {
+        let mut is_one = vec![false; self.order.len()];
+        for sample in samples {
+            if let Some(slot) = is_one.get_mut(*sample as usize) {
+                *slot = true;
+            }
+        }
+        let ordered = self.order.iter().filter(|sample| at(&is_one, **sample));
+        ordered.copied().collect()
+    }
 }
 
-fn at<T: Copy + Default>(values: &[T], sample: usize) -> T {
-    values.get(sample).copied().unwrap_or_default()
+fn at<T: Copy + Default>(values: &[T], sample: u32) -> T {
+    values.get(sample as usize).copied().unwrap_or_default()
 }
 
 /// Returns an event with its chance at each confidence.
@@ -157,50 +213,76 @@ struct SharesSearch<'a> {
 }
 
 impl SharesSearch<'_> {
-    /// Tries the shares of a gate on the samples that reach it, after a beginning.
-    fn visit(&mut self, place: usize, mut alive: Vec<usize>, before: &Beginning) {
+    /// Tries the shares of a gate on the samples that reach it, after a beginning. They are in the order of the gate.
+    fn visit(&mut self, place: usize, alive: &[u32], mut now: Beginning) {
         let gates = self.gates;
         let Some(gate) = gates.get(place) else { return };
-        let mut now = before.clone();
         now.cost += gate.cost * alive.len() as f64 / self.samples;
-        if place + 1 == gates.len() {
-            for sample in alive {
-                now.lost.add(at(&gate.lost, sample));
-                now.gained.add(at(&gate.gained, sample));
-            }
-            self.found.push(Forecast {
-                thresholds: now.thresholds,
-                cost: now.cost,
-                lost: now.lost.corrected() / self.samples,
-                gained: now.gained.corrected() / self.samples,
-            });
+        let Some(next) = gates.get(place + 1) else {
+            now.add(gate, alive);
+            self.found.push(self.end(now));
             return;
-        }
-        let confidence = |sample: &usize| at(&gate.confidences, *sample);
-        // The surest first.
-        alive.sort_by(|one, other| confidence(other).total_cmp(&confidence(one)).then(one.cmp(other)));
-        let shares = if place + 2 == gates.len() {
-            LAST_SHARES
-        } else {
-            self.shares
         };
-        let mut next = 1;
-        for (left, sample) in (1..).zip(&alive) {
-            now.lost.add(at(&gate.lost, *sample));
-            now.gained.add(at(&gate.gained, *sample));
-            let Some(after) = alive.get(left) else { break };
-            let (below, above) = (confidence(after), confidence(sample));
-            // No threshold parts equal confidences.
-            if left * shares < next * alive.len() || below >= above {
-                continue;
+        let is_last = place + 2 == gates.len();
+        let splits = splits(gate, alive, if is_last { LAST_SHARES } else { self.shares });
+        // What the last variant loses and gains of the samples after each split; the last split comes first.
+        let mut rests = Vec::new();
+        let mut rest = if is_last { Vec::new() } else { next.ordered(alive) };
+        if is_last {
+            let mut sum = Beginning::default();
+            let mut end = alive.len();
+            for (left, _) in splits.iter().rev() {
+                sum.add(next, alive.get(*left..end).unwrap_or_default());
+                rests.push((sum.lost, sum.gained));
+                end = *left;
             }
-            next = left * shares / alive.len() + 1;
+        }
+        let mut begin = 0;
+        for (left, threshold) in splits {
+            let leaving = alive.get(begin..left).unwrap_or_default();
+            begin = left;
+            now.add(gate, leaving);
             let mut beginning = now.clone();
-            beginning.thresholds.push(between(below, above));
-            let rest = alive.get(left..).unwrap_or_default().to_vec();
-            self.visit(place + 1, rest, &beginning);
+            beginning.thresholds.push(threshold);
+            if let Some((lost, gained)) = rests.pop() {
+                beginning.cost += next.cost * (alive.len() - left) as f64 / self.samples;
+                beginning.lost.add(lost);
+                beginning.gained.add(gained);
+                self.found.push(self.end(beginning));
+            } else if let Some(last) = leaving.last() {
+                rest.retain(|sample| gate.place(*sample) > gate.place(*last));
+                self.visit(place + 1, &rest, beginning);
+            }
         }
     }
+
+    fn end(&self, cascade: Beginning) -> Forecast {
+        Forecast {
+            thresholds: cascade.thresholds,
+            cost: cascade.cost,
+            lost: cascade.lost.corrected() / self.samples,
+            gained: cascade.gained.corrected() / self.samples,
+        }
+    }
+}
+
+/// Returns how many samples leave at a gate, and the threshold of which they do: at even shares of those that reach it, which are in the order of the
+/// gate. No threshold parts equal confidences.
+fn splits(gate: &Gate, alive: &[u32], shares: usize) -> Vec<(usize, f64)> {
+    let mut splits = Vec::with_capacity(shares);
+    let mut next = 1;
+    for (left, pair) in (1..).zip(alive.windows(2)) {
+        let [sample, after] = pair else { break };
+        if left * shares < next * alive.len() {
+            continue;
+        }
+        let (below, above) = (gate.confidence(*after), gate.confidence(*sample));
+        if below < above {
+            next = left * shares / alive.len() + 1;
+            splits.push((left, between(below, above)));
+        }
+    }
+    splits
 }
 
 #[cfg(test)]

@@ -42,8 +42,8 @@ fn equal_confidences_are_not_parted_and_an_event_never_seen_may_happen() {
     let column = |name: &str, confidences: Vec<f64>| Column {
         name: name.to_owned(),
         energy_j: 1.0,
-        correct: vec![true; confidences.len()],
-        confidences,
+        correct: vec![true; confidences.len()].into(),
+        confidences: confidences.into(),
     };
     let family = Family::new(vec![
         column("a", vec![0.5, 0.5, 0.9, 0.9]),

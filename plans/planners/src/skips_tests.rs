@@ -80,7 +80,7 @@ fn a_variant_behind_one_that_answers_everything_is_never_reached() {
             .iter()
             .map(|right| if *right { 0.9 } else { 0.1 })
             .collect(),
-        correct: correct.to_vec(),
+        correct: correct.into(),
     };
     let family = Family::new(vec![
         column("tiny", 1.0, &[true, true, false, false]),

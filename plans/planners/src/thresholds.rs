@@ -29,9 +29,15 @@ pub use evaluate::{Band, Exits, Outcome, evaluate, threshold_exits};
 pub use family::{Column, CostBasis, Family, FamilyError, Minimise};
 pub use named::{Baseline, NonInferiorityTest, Paired, alone};
 pub(crate) use named::{accuracy_preserving, energy_optimising};
+pub(crate) use observations::{Features, Scoring};
 pub use point::{FORWARD_ALL, Frontier, Point};
 
-use pareto_front::ParetoFront;
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+
+use evaluate::Counts;
+use pareto_front::{Kept, ParetoFront};
 use table::Table;
 pub(crate) use table::between;
 
@@ -54,28 +60,49 @@ impl Default for Search {
     }
 }
 
-/// Points of a frontier at most. Each is evaluated on every sample, and there may be nearly as many as samples.
+/// Points of a frontier at most: there may be nearly as many as samples.
 const MOST_POINTS: usize = 1_000;
 
 /// The frontier of all cascades over this family (Algorithm 1), of which at most 1,000 points are kept, evenly spread.
 ///
 /// First sampled: the paper's random thresholds, refined around the best. That is a good bound from the start for the
 /// exact search, which then leaves out whatever cannot beat it, and is the result if the exact search would take too long.
+///
+/// Of more than 20,000 samples, the random thresholds are tried on 20,000, and those of the frontier that is found there are refined on all.
 pub fn frontier(family: &Family, search: &Search) -> Frontier {
     let table = Table::new(family);
-    let mut front = ParetoFront::new(family.samples());
-    sampled::search(&table, search.seed, &mut front);
+    let gates = table.gates.len();
+    let mut front = ParetoFront::new(family.samples(), gates);
+    if family.samples() > sampled::MOST_SAMPLES {
+        let few = Table::new(&family.of_samples(&drawn(family.samples(), sampled::MOST_SAMPLES)));
+        let mut rough = ParetoFront::new(few.samples, gates);
+        sampled::search(&few, search.seed, &mut rough);
+        let cuts = rough.cascades().map(|kept| table.cuts(&few.thresholds(kept)));
+        sampled::search_from(&table, &cuts.collect::<Vec<_>>(), search.seed, &mut front);
+    } else {
+        sampled::search(&table, search.seed, &mut front);
+    }
     let exact = exact::search(&table, search.exact_steps, &mut front);
-    let point = |cuts| {
-        let thresholds = table.thresholds(cuts);
-        evaluate(family, &threshold_exits(&thresholds)).into_point(thresholds)
+    let point = |kept: Kept<'_>| {
+        let counts = Counts::of_plain(table.samples, kept.right, kept.forwarded);
+        let outcome = counts.outcome(family, Vec::new());
+        outcome.into_point(table.thresholds(kept))
     };
-    let cuts: Vec<&[u32]> = front.cuts().collect();
-    let kept = evenly(&cuts, MOST_POINTS);
+    let cascades: Vec<Kept<'_>> = front.cascades().collect();
+    let kept = evenly(&cascades, MOST_POINTS);
     Frontier {
-        exact: exact && kept.len() == cuts.len(),
+        exact: exact && kept.len() == cascades.len(),
         points: kept.into_iter().map(point).collect(),
     }
+}
+
+/// Returns the places of `most` of that many samples, drawn at random and always the same, ascending.
+pub(crate) fn drawn(samples: usize, most: usize) -> Vec<usize> {
+    let mut rng = ChaCha8Rng::seed_from_u64(0xd4a3);
+    let mut places: Vec<usize> = (0..samples).collect();
+    let mut drawn = places.partial_shuffle(&mut rng, most).0.to_vec();
+    drawn.sort_unstable();
+    drawn
 }
 
 /// Returns at most this many of some points, at least 2, at even distances: the first and the last are among them.

@@ -13,6 +13,7 @@ use crate::invalid::{self, FileError};
 use crate::remote::price::CostSource;
 use crate::texts::TextComparison;
 pub use hop::{HopAtRate, HopTime};
+pub use scored::StageConfidences;
 pub use spread::LatencySpread;
 
 /// Version of the profile format that this build writes and reads.

@@ -49,22 +49,13 @@ pub(crate) fn steps(count: usize, needed: &[usize]) -> Vec<usize> {
 /// Returns the list of cascades from the largest variant alone to the cheapest, and for each gear the place of its cascade.
 pub(crate) fn certified_list(profile: &Profile, wired: Vec<Wired>, homes: Vec<u32>) -> CertifiedList {
     let samples = parts(profile.samples).certification;
+    let has_answers = has_answers(profile);
     let cascades = wired.into_iter().enumerate().map(|(place, wired)| {
-        let walks: Vec<Walk<'_>> = samples
-            .iter()
-            .map(|sample| walk(profile, &wired.wiring, *sample))
-            .collect();
-        let differing = walks.iter().zip(&samples);
-        let differing =
-            differing.filter(|(walk, sample)| !walk.agrees_with(largest_answer(profile, **sample)));
+        let walked = walk(profile, &wired.wiring, &samples);
+        let stages = wired.wiring.stages.iter().zip(walked.stages);
         CertifiedCascade {
-            differs: has_answers(profile).then(|| differing.count() as u64),
-            stages: wired
-                .wiring
-                .stages
-                .iter()
-                .map(|stage| expected(stage, &walks))
-                .collect(),
+            differs: has_answers.then_some(walked.differing),
+            stages: stages.map(|(stage, passed)| expected(stage, &passed)).collect(),
             gear: Gear {
                 name: format!("certified{place}"),
                 load: LoadRange::ALL,
@@ -81,48 +72,57 @@ pub(crate) fn certified_list(profile: &Profile, wired: Vec<Wired>, homes: Vec<u3
     }
 }
 
-/// The way of one sample through a cascade: the stages, what their bands compared, and whether each deferred; and the answer.
-struct Walk<'a> {
-    steps: Vec<(&'a str, f64, bool)>,
-    answer: Option<u32>,
-    /// Whether the answer counts as the largest variant's; `None` if answers are compared by their numbers.
-    agrees: Option<bool>,
+/// The way of samples through a cascade.
+struct Walked {
+    /// By stage, of the samples that reach it: what its bands compared, and whether it deferred.
+    stages: Vec<Vec<(f64, bool)>>,
+    /// Samples whose answer does not count as the largest variant's.
+    differing: u64,
 }
 
-impl Walk<'_> {
-    fn agrees_with(&self, largest: Option<u32>) -> bool {
-        self.agrees.unwrap_or(self.answer == largest)
-    }
-}
-
-fn walk<'a>(profile: &Profile, wiring: &'a Wiring, sample: usize) -> Walk<'a> {
-    let mut walk = Walk {
-        steps: Vec::new(),
-        answer: None,
-        agrees: None,
+fn walk(profile: &Profile, wiring: &Wiring, samples: &[usize]) -> Walked {
+    let place = |name: &str| wiring.stages.iter().position(|stage| stage.name == name);
+    let stages: Vec<_> = wiring
+        .stages
+        .iter()
+        .map(|stage| {
+            let variant = profile
+                .variants
+                .iter()
+                .find(|variant| variant.name == stage.variant);
+            (stage, variant, profile.stage_confidences(&wiring.stages, stage))
+        })
+        .collect();
+    let mut walked = Walked {
+        stages: vec![Vec::new(); stages.len()],
+        differing: 0,
     };
-    let mut next = Some(wiring.entry.stage.as_str());
-    while let Some(stage) = next.and_then(|name| wiring.stages.iter().find(|stage| stage.name == name)) {
-        let variant = profile
-            .variants
-            .iter()
-            .find(|variant| variant.name == stage.variant);
-        let Some(answers) = variant.map(|variant| &variant.validation) else {
-            break;
-        };
-        let confidence = profile
-            .confidence_at(&wiring.stages, stage, sample)
-            .unwrap_or(0.0);
-        walk.answer = answers.predictions.get(sample).copied();
-        walk.agrees = answers.agrees.get(sample).copied();
-        // Edges lead to later stages only, so the walk ends.
-        next = match routing::route(&stage.exit, Some(confidence)) {
-            Ok(Route::Forward(edge)) => Some(edge.stage.as_str()),
-            _ => None,
-        };
-        walk.steps.push((&stage.name, confidence, next.is_some()));
+    let entry = place(&wiring.entry.stage);
+    for sample in samples {
+        let (mut answer, mut agrees) = (None, None);
+        let mut next = entry;
+        while let Some(at) = next
+            && let Some((stage, Some(variant), confidences)) = stages.get(at)
+            && let Some(passed) = walked.stages.get_mut(at)
+        {
+            let confidence = confidences
+                .as_ref()
+                .and_then(|stage| stage.at(*sample))
+                .unwrap_or(0.0);
+            answer = variant.validation.predictions.get(*sample).copied();
+            agrees = variant.validation.agrees.get(*sample).copied();
+            // Edges lead to later stages only, so the walk ends.
+            next = match routing::route(&stage.exit, Some(confidence)) {
+                Ok(Route::Forward(edge)) => place(&edge.stage),
+                _ => None,
+            };
+            passed.push((confidence, next.is_some()));
+        }
+        // Where the profile does not say whether answers agree, they are compared by their numbers.
+        let agrees = agrees.unwrap_or_else(|| answer == largest_answer(profile, *sample));
+        walked.differing += u64::from(!agrees);
     }
-    walk
+    walked
 }
 
 fn largest_answer(profile: &Profile, sample: usize) -> Option<u32> {
@@ -137,12 +137,8 @@ fn has_answers(profile: &Profile) -> bool {
     answers.any(|answer| *answer != 0)
 }
 
-fn expected(stage: &Stage, walks: &[Walk<'_>]) -> ExpectedStage {
-    let steps = walks.iter().flat_map(|walk| &walk.steps);
-    let here: Vec<(f64, bool)> = steps
-        .filter(|(name, ..)| *name == stage.name)
-        .map(|(_, confidence, deferred)| (*confidence, *deferred))
-        .collect();
+/// `here` are the samples that reach the stage: what its bands compared, and whether it deferred.
+fn expected(stage: &Stage, here: &[(f64, bool)]) -> ExpectedStage {
     let mut exits: Vec<f64> = here
         .iter()
         .filter(|(_, deferred)| !deferred)

@@ -34,7 +34,7 @@ pub use self::held_out::HeldOut;
 pub(crate) use self::held_out::held_out;
 pub(crate) use self::list::{Wired, certified_list, steps};
 pub use self::sequence::Candidate;
-use crate::thresholds::{Family, Outcome, Paired};
+use crate::thresholds::{Family, Outcome, Paired, Scoring};
 
 /// What is to be certified.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -286,8 +286,9 @@ fn certified_sequence(
         next_needs: None,
     };
     let mut passed = Vec::new();
+    let mut scoring = Scoring::new(&certification);
     for cascade in sequence {
-        let outcome = cascade.outcome(&certification);
+        let outcome = cascade.outcome_with(&mut scoring);
         let Some(certificate) = judge.test(&cascade, &outcome) else {
             // Fewer than there are means that this draw was unlucky; more samples would not be the advice.
             tested.next_needs =
@@ -380,7 +381,7 @@ impl<'a> Judge<'a> {
         Self {
             options,
             largest: largest.map_or("", |column| column.name.as_str()),
-            baseline: largest.map_or(&[], |column| column.correct.as_slice()),
+            baseline: largest.map_or(&[], |column| &*column.correct),
         }
     }
 

@@ -134,12 +134,11 @@ fn a_least_accuracy_that_is_just_missed_is_certified_at_most_at_the_level() {
         for accuracy in [0.8, 0.9, 0.947, 0.98] {
             let options = CertifyOptions::new(AccuracyTarget::MinAccuracy { accuracy });
             let passes = |right: usize| {
-                let correct: Vec<bool> = (0..samples).map(|sample| sample < right).collect();
                 let column = crate::thresholds::Column {
                     name: "only".to_owned(),
                     energy_j: 1.0,
-                    confidences: vec![1.0; samples],
-                    correct,
+                    confidences: vec![1.0; samples].into(),
+                    correct: (0..samples).map(|sample| sample < right).collect(),
                 };
                 let family = Family::new(vec![column]).unwrap();
                 let alone = sequence::candidates(&family, options.target, samples, false);

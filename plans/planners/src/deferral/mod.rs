@@ -23,7 +23,7 @@ use serde::Serialize;
 use self::regression::Column;
 pub(crate) use self::regression::Curve;
 use self::samples::{Row, Rows, ranks};
-use crate::thresholds::Family;
+use crate::thresholds::{Family, drawn};
 
 /// Parts of the cross-validation.
 const FOLDS: usize = 5;
@@ -33,6 +33,9 @@ const SURE: f64 = 2.0;
 
 /// The fewest samples with which anything is fitted.
 const FEWEST: usize = 100;
+
+/// The most samples that scores are fitted and compared on. With as many, the weights of a few dozen terms are known to a few per cent.
+const MOST: usize = 10_000;
 
 /// The most classes of which each gets a term of its own, and the most earlier stages that are read.
 const CLASSES: usize = 16;
@@ -105,12 +108,20 @@ pub fn choose(family: &Family) -> Vec<Choice> {
     (0..gates).map(|variant| at_stage(family, variant)).collect()
 }
 
+/// Returns the score of a choice at one variant, which is not the last. It depends on this variant, on those before it and on the last.
+pub(crate) fn score_at(family: &Family, variant: usize) -> Option<DeferralScore> {
+    at_stage(family, variant).score
+}
+
 /// Returns the scores of a choice, one per variant but the last.
 pub fn scores(family: &Family) -> Vec<Option<DeferralScore>> {
     choose(family).into_iter().map(|choice| choice.score).collect()
 }
 
 fn at_stage(family: &Family, variant: usize) -> Choice {
+    if family.samples() > MOST {
+        return at_stage(&family.of_samples(&drawn(family.samples(), MOST)), variant);
+    }
     let rows = Rows::at(family, variant).filter(|_| family.is_observed() && family.samples() >= FEWEST);
     let Some(rows) = rows else {
         return Choice::default();

@@ -1,8 +1,12 @@
 //! The samples of one stage, as the fits and the choice read them.
 
-use kaskade_policy::confidence::deferral::{Feature, value};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
 
-use crate::thresholds::Family;
+use kaskade_policy::confidence::deferral::{DeferralScore, Feature};
+
+use crate::thresholds::{Family, Features};
 
 /// One sample at a stage.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +35,8 @@ pub(super) struct Rows<'a> {
     family: &'a Family,
     variant: usize,
     each: Vec<Row>,
+    /// Of all samples of the family, for these rows and those that are filtered from them.
+    features: Rc<RefCell<Features<'a>>>,
 }
 
 impl<'a> Rows<'a> {
@@ -44,9 +50,10 @@ impl<'a> Rows<'a> {
                 *weight *= 1.0 - rank;
             }
         }
-        let samples = column.confidences.iter().zip(&column.correct).zip(&last.correct);
+        let answers = column.correct.iter().zip(last.correct.iter());
+        let samples = column.confidences.iter().zip(answers);
         let rows = samples.zip(weights).enumerate();
-        let rows = rows.map(|(sample, (((confidence, right), right_last), weight))| Row {
+        let rows = rows.map(|(sample, ((confidence, (right, right_last)), weight))| Row {
             sample,
             confidence: *confidence,
             right: *right,
@@ -55,6 +62,7 @@ impl<'a> Rows<'a> {
         });
         Some(Self {
             each: rows.collect(),
+            features: Rc::new(RefCell::new(Features::new(family, variant))),
             family,
             variant,
         })
@@ -70,6 +78,7 @@ impl<'a> Rows<'a> {
                 .filter(|(place, _)| keep(*place))
                 .map(|(_, row)| *row)
                 .collect(),
+            features: self.features.clone(),
         }
     }
 
@@ -81,25 +90,23 @@ impl<'a> Rows<'a> {
         self.each.len()
     }
 
-    /// The value of a feature at every row; `None` if one lacks it.
+    /// The value of a feature at every row; `None` if a sample of the family lacks it.
     pub(super) fn feature(&self, feature: &Feature) -> Option<Vec<f64>> {
-        let values = self.each.iter().map(|row| {
-            let evidence = self.family.evidence(self.variant, row.sample)?;
-            value(feature, &evidence, |stage| self.family.judged(stage, row.sample))
-        });
+        let values = self.features.borrow_mut().of(feature)?;
+        let values = self.each.iter().map(|row| values.get(row.sample).copied());
         values.collect()
     }
 
     /// The classes that the stage answers with, most frequent first.
     pub(super) fn answers(&self) -> Vec<u32> {
-        let mut counts = std::collections::BTreeMap::<u32, usize>::new();
+        let mut counts = HashMap::<u32, usize>::new();
         for row in &self.each {
             if let Some(evidence) = self.family.evidence(self.variant, row.sample) {
                 *counts.entry(evidence.judged.answer).or_default() += 1;
             }
         }
         let mut answers: Vec<(u32, usize)> = counts.into_iter().collect();
-        answers.sort_by_key(|(answer, count)| (std::cmp::Reverse(*count), *answer));
+        answers.sort_unstable_by_key(|(answer, count)| (std::cmp::Reverse(*count), *answer));
         answers.into_iter().map(|(answer, _)| answer).collect()
     }
 
@@ -109,15 +116,11 @@ impl<'a> Rows<'a> {
         columns.map(|column| column.name.as_str()).collect()
     }
 
-    /// The values of a score at every row.
-    pub(super) fn scores(&self, score: &kaskade_policy::confidence::deferral::DeferralScore) -> Vec<f64> {
-        let values = self.each.iter().map(|row| {
-            let evidence = self.family.evidence(self.variant, row.sample);
-            evidence.map_or(row.confidence, |evidence| {
-                score.evaluate(&evidence, |stage| self.family.judged(stage, row.sample))
-            })
-        });
-        values.collect()
+    /// The values of a score at every row; the confidences if the family is not observed.
+    pub(super) fn scores(&self, score: &DeferralScore) -> Vec<f64> {
+        let samples = self.each.iter().map(|row| row.sample);
+        let scores = self.features.borrow_mut().scores(score, samples);
+        scores.unwrap_or_else(|| self.each.iter().map(|row| row.confidence).collect())
     }
 }
 

@@ -59,6 +59,17 @@ fn a_class_that_the_confidence_is_blind_to_is_learned() {
     assert!(by_score > by_confidence + 100, "{by_score} {by_confidence}");
 }
 
+/// Fits to 80,000 samples took most of the time of a certificate.
+#[test]
+fn scores_are_fitted_on_some_of_many_samples() {
+    let family = family(&profile(MOST + 5_000, true, 1));
+    let some = family.of_samples(&drawn(family.samples(), MOST));
+    assert_eq!(some.samples(), MOST);
+    let chosen = choose(&family);
+    assert!(chosen[0].score.is_some());
+    assert_eq!(chosen, choose(&some));
+}
+
 #[test]
 fn a_confidence_that_says_all_is_kept() {
     let kept = (0..20).filter(|seed| {

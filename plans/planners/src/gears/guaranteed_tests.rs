@@ -40,8 +40,8 @@ fn accuracy(profile: &Profile, plan: &Plan, gear: usize) -> f64 {
         crate::thresholds::Column {
             name: variant.name.clone(),
             energy_j: 1.0,
-            confidences: variant.validation.confidences.clone(),
-            correct: variant.validation.correct.clone(),
+            confidences: variant.validation.confidences.as_slice().into(),
+            correct: variant.validation.correct.as_slice().into(),
         }
     });
     let thresholds = stages.iter().filter_map(|stage| match &stage.exit {
@@ -102,8 +102,8 @@ fn falling(samples: usize) -> Profile {
         .collect();
     let drawn = crate::thresholds::synthetic::family(&skills, &vec![1.0; count], 1.5, samples, 7);
     for (variant, column) in profile.variants.iter_mut().zip(drawn.columns()) {
-        variant.validation.confidences.clone_from(&column.confidences);
-        variant.validation.correct.clone_from(&column.correct);
+        variant.validation.confidences = column.confidences.to_vec();
+        variant.validation.correct = column.correct.to_vec();
     }
     profile
 }

@@ -39,8 +39,8 @@ fn bit_sets_and_evaluation_agree() {
             FamilyColumn {
                 name: variant.name.clone(),
                 energy_j: 1.0,
-                confidences: variant.validation.confidences.clone(),
-                correct: variant.validation.correct.clone(),
+                confidences: variant.validation.confidences.as_slice().into(),
+                correct: variant.validation.correct.as_slice().into(),
             }
         });
         let family = Family::new(columns.collect()).unwrap();

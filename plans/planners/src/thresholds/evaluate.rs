@@ -64,52 +64,97 @@ pub fn threshold_exits(thresholds: &[f64]) -> Exits {
 
 /// Sends every validation sample through the cascade. It enters at the first variant; a band that leads back or to nowhere replies.
 pub fn evaluate(family: &Family, exits: &[Vec<Band>]) -> Outcome {
-    let variants = family.columns().len();
-    let mut reach = vec![0_usize; variants];
-    let mut answered = vec![0_usize; variants];
-    let mut correct = Vec::with_capacity(family.samples());
-    for sample in 0..family.samples() {
-        let mut at = 0;
-        while let Some(seen) = reach.get_mut(at) {
-            *seen += 1;
-            match next(family, exits, at, sample) {
-                Some(next) => at = next,
-                None => break,
+    let columns = family.columns();
+    let mut correct = vec![false; family.samples()];
+    let mut counts = Counts::new(columns.len());
+    // By variant: the samples that reach it. Bands lead to later variants only.
+    let mut arriving: Vec<Vec<u32>> = vec![Vec::new(); columns.len()];
+    if let Some(first) = arriving.first_mut() {
+        first.extend(0..family.samples() as u32);
+    }
+    for (at, column) in columns.iter().enumerate() {
+        let (here, later) = arriving.split_at_mut(at + 1);
+        let here = here.last_mut().map(std::mem::take).unwrap_or_default();
+        let bands = exits.get(at).map_or(&[][..], Vec::as_slice);
+        let mut answered = 0;
+        for sample in &here {
+            let place = *sample as usize;
+            let next = column
+                .confidences
+                .get(place)
+                .and_then(|confidence| target(bands, *confidence));
+            if let Some(later) = next.and_then(|to| later.get_mut(to.checked_sub(at + 1)?)) {
+                later.push(*sample);
+                continue;
+            }
+            answered += 1;
+            if let (Some(slot), Some(right)) = (correct.get_mut(place), column.correct.get(place)) {
+                *slot = *right;
             }
         }
-        if let Some(answers) = answered.get_mut(at) {
-            *answers += 1;
+        if let (Some(reach), Some(answers)) = (counts.reach.get_mut(at), counts.answered.get_mut(at)) {
+            (*reach, *answers) = (here.len(), answered);
         }
-        let right = family
-            .columns()
-            .get(at)
-            .and_then(|column| column.correct.get(sample));
-        correct.push(right.copied().unwrap_or(false));
     }
-    let samples = family.samples() as f64;
-    let share = |counts: &[usize]| {
-        counts
-            .iter()
-            .map(|count| *count as f64 / samples)
-            .collect::<Vec<f64>>()
-    };
-    let reach = share(&reach);
-    let energy = |(rho, column): (&f64, &super::Column)| rho * column.energy_j;
-    Outcome {
-        accuracy: count(&correct) as f64 / samples,
-        energy_j: reach.iter().zip(family.columns()).map(energy).sum(),
-        answered: share(&answered),
-        reach,
-        correct,
-    }
+    counts.right = count(&correct);
+    counts.outcome(family, correct)
 }
 
-fn next(family: &Family, exits: &[Vec<Band>], at: usize, sample: usize) -> Option<usize> {
-    let confidence = *family.columns().get(at)?.confidences.get(sample)?;
-    let bands = exits.get(at)?;
-    let band = bands
-        .partition_point(|band| band.from <= confidence)
-        .checked_sub(1)?;
-    let to = bands.get(band)?.to?;
-    (to > at && to < family.columns().len()).then_some(to)
+/// Where a confidence leads.
+#[inline]
+fn target(bands: &[Band], confidence: f64) -> Option<usize> {
+    let above = match bands {
+        // Most variants have one threshold.
+        [low, high] => usize::from(low.from <= confidence) + usize::from(high.from <= confidence),
+        _ => bands.partition_point(|band| band.from <= confidence),
+    };
+    bands.get(above.checked_sub(1)?)?.to
+}
+
+/// The samples that a cascade answers rightly, and by variant those that run and that are answered by it.
+pub(super) struct Counts {
+    pub(super) right: usize,
+    pub(super) reach: Vec<usize>,
+    pub(super) answered: Vec<usize>,
+}
+
+impl Counts {
+    fn new(variants: usize) -> Self {
+        Self {
+            right: 0,
+            reach: vec![0; variants],
+            answered: vec![0; variants],
+        }
+    }
+
+    /// Those of a plain cascade, of which is known how many samples each variant but the last forwards.
+    pub(super) fn of_plain(samples: usize, right: u32, forwarded: &[u32]) -> Self {
+        let reach: Vec<usize> = std::iter::once(samples)
+            .chain(forwarded.iter().map(|samples| *samples as usize))
+            .collect();
+        let later = reach.iter().skip(1).chain([&0]);
+        Self {
+            right: right as usize,
+            answered: reach.iter().zip(later).map(|(here, next)| here - next).collect(),
+            reach,
+        }
+    }
+
+    /// The shares of the samples and the cost.
+    pub(super) fn outcome(self, family: &Family, correct: Vec<bool>) -> Outcome {
+        let samples = family.samples() as f64;
+        let share = |counts: Vec<usize>| -> Vec<f64> {
+            let shares = counts.into_iter().map(|count| count as f64 / samples);
+            shares.collect()
+        };
+        let reach = share(self.reach);
+        let energy = |(rho, column): (&f64, &super::Column)| rho * column.energy_j;
+        Outcome {
+            accuracy: self.right as f64 / samples,
+            energy_j: reach.iter().zip(family.columns()).map(energy).sum(),
+            answered: share(self.answered),
+            reach,
+            correct,
+        }
+    }
 }

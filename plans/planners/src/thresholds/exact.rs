@@ -13,7 +13,7 @@
     reason = "lists hold positions of the gate they belong to; this is the innermost loop of the planner"
 )]
 
-use super::pareto_front::ParetoFront;
+use super::pareto_front::{Kept, ParetoFront};
 use super::table::{Gate, Table};
 
 /// Puts the whole frontier into the front, unless that takes more steps than this. Returns whether it did.
@@ -22,6 +22,7 @@ pub(super) fn search(table: &Table, most_steps: u64, front: &mut ParetoFront) ->
         table,
         front,
         cuts: vec![0; table.gates.len()],
+        forwarded: vec![0; table.gates.len()],
         steps_left: most_steps,
     };
     let mut lists: Vec<Vec<u32>> = table
@@ -70,6 +71,8 @@ struct Walk<'a> {
     table: &'a Table,
     front: &'a mut ParetoFront,
     cuts: Vec<u32>,
+    /// By gate: how many samples it forwards.
+    forwarded: Vec<u32>,
     steps_left: u64,
 }
 
@@ -90,6 +93,7 @@ impl Walk<'_> {
         self.spend(list.len())?;
         let mut right = reached.right;
         self.cuts[index..].fill(0);
+        self.forwarded[index..].fill(0);
         self.offer(right, cost);
         let Some(top) = list
             .iter()
@@ -120,6 +124,7 @@ impl Walk<'_> {
             if useful && ends_group(gate, list, place) {
                 useful = false;
                 self.cuts[index] = position + 1;
+                self.forwarded[index] = place as u32 + 1;
                 let forwarded = Reached {
                     right: right + right_next,
                     rescuable: hopeful - right_next,
@@ -145,6 +150,7 @@ impl Walk<'_> {
             if useful && ends_group(gate, list, place) {
                 useful = false;
                 self.cuts[index] = position + 1;
+                self.forwarded[index] = place as u32 + 1;
                 self.offer(right, cost_uncut + (place + 1) as f64 * self.table.last_energy);
             }
         }
@@ -170,7 +176,12 @@ impl Walk<'_> {
 
     fn offer(&mut self, right: u32, cost: f64) {
         let energy = cost / self.table.samples as f64;
-        self.front.offer(right, energy, &self.cuts);
+        let cascade = Kept {
+            right,
+            cuts: &self.cuts,
+            forwarded: &self.forwarded,
+        };
+        self.front.offer(energy, cascade);
     }
 }
 

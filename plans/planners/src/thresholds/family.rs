@@ -1,5 +1,7 @@
 //! The part of a profile that the searches use.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use thiserror::Error;
 
@@ -9,7 +11,7 @@ use kaskade_policy::profile::{Profile, VariantProfile};
 
 use super::observations::Observations;
 
-/// One variant over the validation set.
+/// One variant over the validation set. Copies share the samples.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Column {
     /// Its name.
@@ -17,9 +19,9 @@ pub struct Column {
     /// Cost of one request, `e_i`, in the family's [`CostBasis`].
     pub energy_j: f64,
     /// Confidence per sample, in [0, 1].
-    pub confidences: Vec<f64>,
+    pub confidences: Arc<[f64]>,
     /// Whether it was right, per sample.
-    pub correct: Vec<bool>,
+    pub correct: Arc<[bool]>,
 }
 
 /// The unit of a family's costs.
@@ -184,8 +186,8 @@ impl Family {
             .map(|(variant, energy_j)| Column {
                 name: variant.name.clone(),
                 energy_j,
-                confidences: variant.validation.confidences.clone(),
-                correct: variant.validation.correct.clone(),
+                confidences: variant.validation.confidences.as_slice().into(),
+                correct: variant.validation.correct.as_slice().into(),
             });
         Self::new(columns.collect())
     }
@@ -246,7 +248,7 @@ impl Family {
     }
 
     /// Replaces the confidences of a variant, if there are as many.
-    pub(super) fn set_confidences(&mut self, variant: usize, confidences: Vec<f64>) {
+    pub(super) fn set_confidences(&mut self, variant: usize, confidences: Arc<[f64]>) {
         if let Some(column) = self.columns.get_mut(variant)
             && column.confidences.len() == confidences.len()
         {
@@ -281,7 +283,7 @@ impl Family {
     }
 }
 
-pub(super) fn pick<T: Copy>(values: &[T], places: &[usize]) -> Vec<T> {
+pub(super) fn pick<T: Copy, C: FromIterator<T>>(values: &[T], places: &[usize]) -> C {
     places
         .iter()
         .filter_map(|place| values.get(*place).copied())

@@ -4,6 +4,8 @@
 //! samples: the cheapest cascade that matches the best variant there usually misses it on other data. The study in
 //! this folder measures by how much. The safety margin reduces the loss.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use super::evaluate::{Outcome, evaluate, threshold_exits};
@@ -58,7 +60,7 @@ pub struct Baseline {
     /// The variant.
     pub name: String,
     /// Its right and wrong answers.
-    pub correct: Vec<bool>,
+    pub correct: Arc<[bool]>,
 }
 
 impl Baseline {
@@ -67,7 +69,7 @@ impl Baseline {
         let column = family.columns().get(variant);
         Self {
             name: column.map_or_else(String::new, |column| column.name.clone()),
-            correct: column.map_or_else(Vec::new, |column| column.correct.clone()),
+            correct: column.map_or_else(Arc::default, |column| column.correct.clone()),
         }
     }
 
@@ -90,16 +92,16 @@ pub struct Paired {
 impl Paired {
     /// Compares two columns of right and wrong answers.
     pub fn new(first: &[bool], second: &[bool]) -> Self {
-        let count = |wanted: (bool, bool)| {
-            first
-                .iter()
-                .zip(second)
-                .filter(|(a, b)| (**a, **b) == wanted)
-                .count()
-        };
+        let pairs = first.iter().zip(second);
+        let (gained, lost) = pairs.fold((0, 0), |(gained, lost), (first, second)| {
+            (
+                gained + usize::from(*first && !*second),
+                lost + usize::from(!*first && *second),
+            )
+        });
         Self {
-            gained: count((true, false)),
-            lost: count((false, true)),
+            gained,
+            lost,
             samples: first.len().min(second.len()),
         }
     }

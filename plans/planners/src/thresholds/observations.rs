@@ -1,24 +1,27 @@
 //! What deferral scores may read of validation samples, besides confidences.
 
-use kaskade_policy::confidence::deferral::{ClassSpread, DeferralScore, Evidence, Judged};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kaskade_policy::confidence::deferral::{ClassSpread, DeferralScore, Evidence, Feature, Judged, value};
 use kaskade_policy::profile::Profile;
 
 use super::family::{CostBasis, Family, FamilyError, Minimise};
 
-/// Observations of every variant of a family, in its order.
+/// Observations of every variant of a family, in its order. Copies share the samples.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Observations {
     variants: Vec<OfVariant>,
     /// By sample; empty if unknown.
-    input_bytes: Vec<u32>,
+    input_bytes: Arc<[u32]>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 struct OfVariant {
     /// By sample: a number for the answer.
-    answers: Vec<u32>,
+    answers: Arc<[u32]>,
     /// By sample; empty for answers that are no classes.
-    spreads: Vec<ClassSpread>,
+    spreads: Arc<[ClassSpread]>,
 }
 
 impl Observations {
@@ -27,7 +30,7 @@ impl Observations {
             let validation = &variant.validation;
             let spreads = validation.margins.iter().zip(&validation.entropies);
             OfVariant {
-                answers: validation.predictions.clone(),
+                answers: validation.predictions.as_slice().into(),
                 spreads: spreads
                     .map(|(margin, entropy)| ClassSpread {
                         margin: *margin,
@@ -38,7 +41,7 @@ impl Observations {
         });
         Self {
             variants: variants.collect(),
-            input_bytes: profile.input_bytes.clone(),
+            input_bytes: profile.input_bytes.as_slice().into(),
         }
     }
 
@@ -111,29 +114,114 @@ impl Family {
         })
     }
 
-    /// The answer of a variant, by name, to a sample.
-    pub(crate) fn judged(&self, name: &str, sample: usize) -> Option<Judged> {
-        let variant = self.columns().iter().position(|column| column.name == name)?;
-        self.evidence(variant, sample).map(|evidence| evidence.judged)
+    /// The value of a feature at a variant, by sample; `None` if the family is not observed or a sample lacks it.
+    pub(crate) fn feature(&self, variant: usize, feature: &Feature) -> Option<Arc<[f64]>> {
+        let earlier = feature.earlier();
+        let earlier = earlier.and_then(|name| self.columns().iter().position(|column| column.name == name));
+        let judged = |sample| Some(self.evidence(earlier?, sample)?.judged);
+        let values = (0..self.samples()).map(|sample| {
+            let evidence = self.evidence(variant, sample)?;
+            value(feature, &evidence, |_| judged(sample))
+        });
+        values.collect()
     }
 
     /// The family with the values of scores, one per variant, in place of confidences; where there is none, the confidences stay. It is
     /// no longer observed, because a score of scores has no meaning. Unchanged if the family is not observed.
     #[must_use]
     pub fn scored(&self, scores: &[Option<DeferralScore>]) -> Self {
-        let mut replaced = self.unobserved();
-        if !self.is_observed() {
-            return replaced;
+        let names: Vec<&str> = self.columns().iter().map(|column| column.name.as_str()).collect();
+        Scoring::new(self).scored(&names, scores)
+    }
+}
+
+/// The values of scores on the samples of a family. Cascades that share a stage share its values.
+pub(crate) struct Scoring<'a> {
+    family: &'a Family,
+    known: Vec<(String, DeferralScore, Arc<[f64]>)>,
+}
+
+impl<'a> Scoring<'a> {
+    pub(crate) fn new(family: &'a Family) -> Self {
+        Self {
+            family,
+            known: Vec::new(),
         }
+    }
+
+    /// The family of some variants, in the family's order, with the values of scores in place of confidences, as [`Family::scored`]. Scores read
+    /// only these variants.
+    pub(crate) fn scored(&mut self, names: &[&str], scores: &[Option<DeferralScore>]) -> Family {
+        let mut replaced = self.family.of_variants(names);
+        replaced.observations = None;
         for (variant, score) in scores.iter().enumerate() {
-            let Some(score) = score else { continue };
-            let values = (0..self.samples()).filter_map(|sample| {
-                let evidence = self.evidence(variant, sample)?;
-                Some(score.evaluate(&evidence, |stage| self.judged(stage, sample)))
-            });
-            let values = values.collect();
-            replaced.set_confidences(variant, values);
+            let column = replaced.columns().get(variant);
+            if let (Some(score), Some(column)) = (score, column)
+                && let Some(values) = self.values(&column.name.clone(), score)
+            {
+                replaced.set_confidences(variant, values);
+            }
         }
         replaced
+    }
+
+    fn values(&mut self, name: &str, score: &DeferralScore) -> Option<Arc<[f64]>> {
+        let mut known = self.known.iter();
+        if let Some((.., values)) = known.find(|(other, known, _)| other == name && known == score) {
+            return Some(values.clone());
+        }
+        let columns = self.family.columns();
+        let variant = columns.iter().position(|column| column.name == name)?;
+        let values = Features::new(self.family, variant).scores(score, 0..self.family.samples())?;
+        let values: Arc<[f64]> = values.into();
+        self.known.push((name.to_owned(), score.clone(), values.clone()));
+        Some(values)
+    }
+}
+
+/// The features of a variant's results by sample, each computed once.
+pub(crate) struct Features<'a> {
+    family: &'a Family,
+    variant: usize,
+    known: BTreeMap<Feature, Option<Arc<[f64]>>>,
+}
+
+impl<'a> Features<'a> {
+    pub(crate) fn new(family: &'a Family, variant: usize) -> Self {
+        Self {
+            family,
+            variant,
+            known: BTreeMap::new(),
+        }
+    }
+
+    /// The value of a feature by sample; `None` if a sample lacks it.
+    pub(crate) fn of(&mut self, feature: &Feature) -> Option<Arc<[f64]>> {
+        if let Some(known) = self.known.get(feature) {
+            return known.clone();
+        }
+        let values = self.family.feature(self.variant, feature);
+        self.known.insert(feature.clone(), values.clone());
+        values
+    }
+
+    /// The values of a score at some samples, each below the number of samples; `None` if the family is not observed.
+    pub(crate) fn scores(
+        &mut self,
+        score: &DeferralScore,
+        samples: impl Iterator<Item = usize>,
+    ) -> Option<Vec<f64>> {
+        if !self.family.is_observed() {
+            return None;
+        }
+        let terms: Vec<Option<Arc<[f64]>>> = score.terms().map(|term| self.of(&term.feature)).collect();
+        let confidences = &self.family.columns().get(self.variant)?.confidences;
+        let values = samples.map(|sample| {
+            let confidence = *confidences.get(sample)?;
+            Some(score.evaluate_terms(confidence, |place, _| {
+                terms.get(place)?.as_ref()?.get(sample).copied()
+            }))
+        });
+        values.collect()
     }
 }

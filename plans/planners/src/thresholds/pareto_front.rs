@@ -9,7 +9,9 @@ const SAME: f64 = 1.0 - 1e-12;
 /// is one comparison.
 pub(super) struct ParetoFront {
     least: Vec<Least>,
-    cuts: Vec<Vec<u32>>,
+    gates: usize,
+    /// [`Kept`] of all cascades that were ever on the front, one after the other.
+    kept: Vec<u32>,
 }
 
 #[derive(Clone, Copy)]
@@ -18,15 +20,27 @@ struct Least {
     owner: usize,
 }
 
+/// A cascade on the front.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kept<'a> {
+    /// Right answers.
+    pub(super) right: u32,
+    /// One per gate: how many positions from the bottom it forwards.
+    pub(super) cuts: &'a [u32],
+    /// One per gate: how many samples it forwards.
+    pub(super) forwarded: &'a [u32],
+}
+
 impl ParetoFront {
-    pub(super) fn new(samples: usize) -> Self {
+    pub(super) fn new(samples: usize, gates: usize) -> Self {
         let none = Least {
             energy: f64::INFINITY,
             owner: usize::MAX,
         };
         Self {
             least: vec![none; samples + 1],
-            cuts: Vec::new(),
+            gates,
+            kept: Vec::new(),
         }
     }
 
@@ -38,18 +52,20 @@ impl ParetoFront {
             .is_some_and(|least| energy >= least.energy * SAME)
     }
 
-    /// Adds the cascade if no other beats it.
+    /// Adds the cascade if no other beats it. There are as many cuts and forwarded samples as gates.
     #[inline]
-    pub(super) fn offer(&mut self, right: u32, energy: f64, cuts: &[u32]) {
-        if !self.beats(right, energy) {
-            self.insert(right, energy, cuts);
+    pub(super) fn offer(&mut self, energy: f64, cascade: Kept<'_>) {
+        if !self.beats(cascade.right, energy) {
+            self.insert(energy, cascade);
         }
     }
 
-    fn insert(&mut self, right: u32, energy: f64, cuts: &[u32]) {
-        let owner = self.cuts.len();
-        self.cuts.push(cuts.to_vec());
-        for least in self.least.iter_mut().take(right as usize + 1).rev() {
+    fn insert(&mut self, energy: f64, cascade: Kept<'_>) {
+        let owner = self.kept.len() / self.stride();
+        self.kept.push(cascade.right);
+        self.kept.extend_from_slice(cascade.cuts);
+        self.kept.extend_from_slice(cascade.forwarded);
+        for least in self.least.iter_mut().take(cascade.right as usize + 1).rev() {
             // At equal energy the more accurate point is kept.
             if energy > least.energy / SAME {
                 break;
@@ -58,20 +74,32 @@ impl ParetoFront {
         }
     }
 
+    fn stride(&self) -> usize {
+        1 + 2 * self.gates
+    }
+
     /// The owners of frontier points, ascending in accuracy and energy.
     pub(super) fn owners(&self) -> Vec<usize> {
         let mut owners: Vec<usize> = self.least.iter().map(|least| least.owner).collect();
         owners.dedup();
-        owners.retain(|owner| *owner < self.cuts.len());
+        owners.retain(|owner| *owner != usize::MAX);
         owners
     }
 
-    pub(super) fn cuts_of(&self, owner: usize) -> Option<&[u32]> {
-        self.cuts.get(owner).map(Vec::as_slice)
+    pub(super) fn of_owner(&self, owner: usize) -> Option<Kept<'_>> {
+        let begin = owner.checked_mul(self.stride())?;
+        let row = self.kept.get(begin..begin.checked_add(self.stride())?)?;
+        let (right, row) = row.split_first()?;
+        let (cuts, forwarded) = row.split_at_checked(self.gates)?;
+        Some(Kept {
+            right: *right,
+            cuts,
+            forwarded,
+        })
     }
 
-    /// The cuts of the frontier's cascades, ascending in accuracy and energy.
-    pub(super) fn cuts(&self) -> impl Iterator<Item = &[u32]> {
-        self.owners().into_iter().filter_map(|owner| self.cuts_of(owner))
+    /// The frontier's cascades, ascending in accuracy and energy.
+    pub(super) fn cascades(&self) -> impl Iterator<Item = Kept<'_>> {
+        self.owners().into_iter().filter_map(|owner| self.of_owner(owner))
     }
 }

@@ -15,19 +15,27 @@ use std::collections::BTreeSet;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::pareto_front::ParetoFront;
+use super::pareto_front::{Kept, ParetoFront};
 use super::table::Table;
 
+/// The most samples that random cascades are tried on.
+pub(super) const MOST_SAMPLES: usize = 20_000;
 /// Random cascades at the start, each walked along every gate.
 const DRAWS: usize = 48;
 /// Frontier points refined per round, spread evenly over it.
 const REFINED: usize = 48;
 /// Rounds of refinement at most.
 const ROUNDS: usize = 8;
+/// The same two for cascades that were found on some of the samples: there are more samples, so lines take longer.
+const SPREAD_FROM: usize = 24;
+const ROUNDS_FROM: usize = 6;
+/// Besides, of the frontier points that are as accurate as the best variant, as many of the cheapest are refined per round: one of these will be the
+/// accuracy-preserving point.
+const PRESERVING: usize = 16;
 /// A neighbour's cuts are off by at most this share of the samples (the paper's epsilon).
 const EPSILON: f64 = 0.05;
 
-/// Adds its cascades to the front.
+/// Adds random cascades to the front, and refines it.
 pub(super) fn search(table: &Table, seed: u64, front: &mut ParetoFront) {
     let gates = table.gates.len();
     if gates == 0 {
@@ -35,38 +43,46 @@ pub(super) fn search(table: &Table, seed: u64, front: &mut ParetoFront) {
     }
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut lines = Lines::new(table);
-    let samples = table.samples as u32;
-    for first in 0..gates {
-        // Gates that forward everything up to here and then nothing: the variants alone, and all pairs along the lines.
-        let cuts: Vec<u32> = (0..gates)
-            .map(|gate| if gate < first { samples } else { 0 })
-            .collect();
-        lines.through(&cuts, front);
-    }
+    lines.through_pairs(front);
     for _ in 0..DRAWS {
+        let samples = table.samples as u32;
         let cuts: Vec<u32> = (0..gates).map(|_| rng.random_range(0..=samples)).collect();
         lines.through(&cuts, front);
     }
-    let mut refined = BTreeSet::new();
-    for _ in 0..ROUNDS {
-        let fresh: Vec<usize> = front
-            .owners()
-            .into_iter()
-            .filter(|owner| !refined.contains(owner))
-            .collect();
-        if fresh.is_empty() {
-            return;
-        }
-        for owner in fresh.iter().step_by(fresh.len().div_ceil(REFINED)) {
-            refined.insert(*owner);
-            let Some(cuts) = front.cuts_of(*owner).map(<[u32]>::to_vec) else {
-                continue;
-            };
-            lines.through(&cuts, front);
-            let neighbour = table.snapped(&neighbour(&cuts, samples, &mut rng));
-            lines.along(rng.random_range(0..gates), &neighbour, front);
-        }
+    let effort = Effort {
+        rounds: ROUNDS,
+        spread: REFINED,
+        preserving: 0,
+    };
+    lines.refine(effort, &mut rng, front);
+}
+
+/// Adds cascades that were found on some of the samples to the front, ascending in accuracy, and refines it.
+pub(super) fn search_from(table: &Table, cascades: &[Vec<u32>], seed: u64, front: &mut ParetoFront) {
+    if table.gates.is_empty() {
+        return;
     }
+    let mut lines = Lines::new(table);
+    lines.through_pairs(front);
+    for cuts in super::evenly(&cascades.iter().collect::<Vec<_>>(), REFINED) {
+        lines.through(cuts, front);
+    }
+    let effort = Effort {
+        rounds: ROUNDS_FROM,
+        spread: SPREAD_FROM,
+        preserving: PRESERVING,
+    };
+    lines.refine(effort, &mut ChaCha8Rng::seed_from_u64(seed), front);
+}
+
+/// How much a refinement does.
+#[derive(Clone, Copy)]
+struct Effort {
+    rounds: usize,
+    /// Frontier points per round, at even distances.
+    spread: usize,
+    /// The cheapest frontier points that are as accurate as the best variant, per round.
+    preserving: usize,
 }
 
 fn neighbour(cuts: &[u32], samples: u32, rng: &mut ChaCha8Rng) -> Vec<u32> {
@@ -78,27 +94,69 @@ fn neighbour(cuts: &[u32], samples: u32, rng: &mut ChaCha8Rng) -> Vec<u32> {
     cuts.iter().map(&mut moved).collect()
 }
 
-/// The outcome of a sample at and after the gate of a line.
-#[derive(Clone, Copy, Default)]
-struct Fate {
-    reaches: bool,
-    /// Whether forwarding it ends in a right answer.
-    right: bool,
-    /// Cost of forwarding it.
-    cost: f64,
-}
-
 /// Walks one gate through all its cuts while the others stand still.
 struct Lines<'a> {
     table: &'a Table,
-    fates: Vec<Fate>,
+    /// By sample: what forwarding it at the line's gate leads to. The lowest bit says whether that is a right answer, the others how many
+    /// further variants it runs. A sample that does not reach the gate runs none, and has the bit of the gate's variant.
+    fates: Vec<u16>,
+    /// By sample: 1 if it reaches the line's gate, else 0.
+    reaches: Vec<u32>,
 }
 
 impl<'a> Lines<'a> {
     fn new(table: &'a Table) -> Self {
         Self {
             table,
-            fates: vec![Fate::default(); table.samples],
+            fates: vec![0; table.samples],
+            reaches: vec![0; table.samples],
+        }
+    }
+
+    /// Along gates that forward everything up to theirs and then nothing: the variants alone, and all pairs.
+    fn through_pairs(&mut self, front: &mut ParetoFront) {
+        let (gates, samples) = (self.table.gates.len(), self.table.samples as u32);
+        for first in 0..gates {
+            let cuts: Vec<u32> = (0..gates)
+                .map(|gate| if gate < first { samples } else { 0 })
+                .collect();
+            self.through(&cuts, front);
+        }
+    }
+
+    /// Along all gates of frontier points, and along one of a random neighbour of each, until nothing new is found.
+    fn refine(&mut self, effort: Effort, rng: &mut ChaCha8Rng, front: &mut ParetoFront) {
+        let (gates, samples) = (self.table.gates.len(), self.table.samples as u32);
+        let best = self.table.best_right();
+        let mut refined = BTreeSet::new();
+        for _ in 0..effort.rounds {
+            let fresh: Vec<usize> = front
+                .owners()
+                .into_iter()
+                .filter(|owner| !refined.contains(owner))
+                .collect();
+            if fresh.is_empty() {
+                return;
+            }
+            let preserves = |owner: &&usize| front.of_owner(**owner).is_some_and(|kept| kept.right >= best);
+            let mut picked: Vec<usize> = fresh
+                .iter()
+                .filter(preserves)
+                .take(effort.preserving)
+                .copied()
+                .collect();
+            picked.extend(fresh.iter().step_by(fresh.len().div_ceil(effort.spread)));
+            for owner in &picked {
+                if !refined.insert(*owner) {
+                    continue;
+                }
+                let Some(cuts) = front.of_owner(*owner).map(|kept| kept.cuts.to_vec()) else {
+                    continue;
+                };
+                self.through(&cuts, front);
+                let neighbour = self.table.snapped(&neighbour(&cuts, samples, rng));
+                self.along(rng.random_range(0..gates), &neighbour, front);
+            }
         }
     }
 
@@ -112,64 +170,110 @@ impl<'a> Lines<'a> {
     /// The cuts must be snapped.
     fn along(&mut self, index: usize, cuts: &[u32], front: &mut ParetoFront) {
         let gate = &self.table.gates[index];
-        let mut right = 0_u32;
-        let mut cost = 0.0;
-        for sample in 0..self.table.samples {
-            let fate = self.fate(index, cuts, sample, &mut right, &mut cost);
-            self.fates[sample] = fate;
-        }
-        let samples = self.table.samples as f64;
-        let mut cuts = cuts.to_vec();
-        cuts[index] = 0;
-        front.offer(right, cost / samples, &cuts);
+        let mut line = self.start(index, cuts);
+        line.offer(self.table, front);
+        // By number of further variants that a forwarded sample runs.
+        let mut runs = vec![0_u32; self.table.gates.len() - index + 1];
         let mut useful = false;
         for (place, spot) in gate.ranked.iter().enumerate() {
             let fate = self.fates[spot.sample as usize];
-            if fate.reaches {
-                right = right + u32::from(fate.right) - u32::from(spot.right);
-                cost += fate.cost;
-                useful |= fate.right && !spot.right;
-            }
+            let (gets, had) = (u32::from(fate & 1), u32::from(spot.right));
+            runs[(fate >> 1) as usize] += 1;
+            line.right = line.right + gets - had;
+            useful |= gets > had;
             let parts = gate
                 .ranked
                 .get(place + 1)
                 .is_none_or(|next| next.group != spot.group);
             if useful && parts {
                 useful = false;
-                cuts[index] = place as u32 + 1;
-                front.offer(right, cost / samples, &cuts);
+                line.cuts[index] = place as u32 + 1;
+                let mut forwarded = 0;
+                for (slot, runs) in line.forwarded[index..].iter_mut().zip(&runs[1..]).rev() {
+                    forwarded += runs;
+                    *slot = forwarded;
+                }
+                line.offer(self.table, front);
             }
         }
     }
 
-    /// Follows a sample. Adds what it costs, and whether it is answered rightly, with the line's gate forwarding nothing.
-    fn fate(&self, index: usize, cuts: &[u32], sample: usize, right: &mut u32, cost: &mut f64) -> Fate {
+    /// The cascade whose gate forwards nothing; also finds what forwarding leads to.
+    fn start(&mut self, index: usize, cuts: &[u32]) -> Line {
         let gates = &self.table.gates;
-        for (gate, cut) in gates.iter().zip(cuts).take(index) {
-            *cost += gate.energy;
-            let position = gate.position[sample];
-            if position >= *cut {
-                *right += u32::from(gate.ranked[position as usize].right);
-                return Fate::default();
+        let runs_all = (gates.len() - index) as u16;
+        for (fate, right) in self.fates.iter_mut().zip(self.table.last_right.iter()) {
+            *fate = runs_all << 1 | u16::from(*right);
+        }
+        let later = gates.iter().zip(cuts).skip(index + 1);
+        for ((gate, cut), runs) in later.zip(1_u16..).collect::<Vec<_>>().into_iter().rev() {
+            let samples = self.fates.iter_mut().zip(&gate.position).zip(gate.right.iter());
+            for ((fate, position), right) in samples {
+                let stops = runs << 1 | u16::from(*right);
+                *fate = if position >= cut { stops } else { *fate };
             }
+        }
+        let mut line = Line {
+            index,
+            right: 0,
+            cuts: cuts.to_vec(),
+            forwarded: vec![0; gates.len()],
+            cost: 0.0,
+        };
+        line.cuts[index] = 0;
+        let mut reaching = self.table.samples as u32;
+        self.reaches.fill(1);
+        for (place, (gate, cut)) in gates.iter().zip(cuts).take(index).enumerate() {
+            line.cost += f64::from(reaching) * gate.energy;
+            reaching = 0;
+            let samples = self.reaches.iter_mut().zip(&gate.position).zip(gate.right.iter());
+            for ((reaches, position), right) in samples {
+                let goes = *reaches & u32::from(position < cut);
+                line.right += (*reaches - goes) & u32::from(*right);
+                reaching += goes;
+                *reaches = goes;
+            }
+            line.forwarded[place] = reaching;
         }
         let gate = &gates[index];
-        *cost += gate.energy;
-        *right += u32::from(gate.ranked[gate.position[sample] as usize].right);
-        let mut fate = Fate {
-            reaches: true,
-            ..Fate::default()
-        };
-        for (gate, cut) in gates.iter().zip(cuts).skip(index + 1) {
-            fate.cost += gate.energy;
-            let position = gate.position[sample];
-            if position >= *cut {
-                fate.right = gate.ranked[position as usize].right;
-                return fate;
-            }
+        line.cost += f64::from(reaching) * gate.energy;
+        let samples = self.fates.iter_mut().zip(&self.reaches).zip(gate.right.iter());
+        for ((fate, reaches), right) in samples {
+            line.right += reaches & u32::from(*right);
+            *fate = if *reaches == 1 { *fate } else { u16::from(*right) };
         }
-        fate.cost += self.table.last_energy;
-        fate.right = self.table.last_right[sample];
-        fate
+        line
+    }
+}
+
+/// A cascade on a line.
+struct Line {
+    /// The gate of the line.
+    index: usize,
+    right: u32,
+    cuts: Vec<u32>,
+    /// By gate: how many samples it forwards.
+    forwarded: Vec<u32>,
+    /// Cost of the variants up to that of the line's gate, not yet divided by the samples.
+    cost: f64,
+}
+
+impl Line {
+    #[inline]
+    fn offer(&self, table: &Table, front: &mut ParetoFront) {
+        let next = table.gates.iter().skip(self.index + 1).map(|gate| gate.energy);
+        let energies = next.chain([table.last_energy]);
+        let forwarded = self.forwarded.iter().skip(self.index);
+        let cost = forwarded
+            .zip(energies)
+            .fold(self.cost, |cost, (samples, energy)| {
+                cost + f64::from(*samples) * energy
+            });
+        let cascade = Kept {
+            right: self.right,
+            cuts: &self.cuts,
+            forwarded: &self.forwarded,
+        };
+        front.offer(cost / table.samples as f64, cascade);
     }
 }

@@ -17,25 +17,25 @@ fn sigmoid(x: f64) -> f64 {
 /// `skills[i]` and `energies[i]` are those of variant `i`; `sharpness` is how well the confidence separates right from wrong.
 pub(crate) fn family(skills: &[f64], energies: &[f64], sharpness: f64, samples: usize, seed: u64) -> Family {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let mut columns: Vec<Column> = energies
-        .iter()
-        .enumerate()
-        .map(|(index, energy)| Column {
-            name: format!("v{index}"),
-            energy_j: *energy,
-            confidences: Vec::new(),
-            correct: Vec::new(),
-        })
-        .collect();
+    let mut answers = vec![(Vec::new(), Vec::new()); energies.len()];
     for _ in 0..samples {
         let difficulty = normal(&mut rng);
-        for (column, skill) in columns.iter_mut().zip(skills) {
+        for ((confidences, correct), skill) in answers.iter_mut().zip(skills) {
             let logit = sharpness * (skill - difficulty + 0.5 * normal(&mut rng));
-            column.correct.push(rng.random::<f64>() < sigmoid(logit));
-            column
-                .confidences
-                .push(sigmoid(logit + 0.5 * normal(&mut rng)).powi(2));
+            correct.push(rng.random::<f64>() < sigmoid(logit));
+            confidences.push(sigmoid(logit + 0.5 * normal(&mut rng)).powi(2));
         }
     }
-    Family::new(columns).unwrap()
+    let columns =
+        answers
+            .into_iter()
+            .zip(energies)
+            .enumerate()
+            .map(|(index, ((confidences, correct), energy))| Column {
+                name: format!("v{index}"),
+                energy_j: *energy,
+                confidences: confidences.into(),
+                correct: correct.into(),
+            });
+    Family::new(columns.collect()).unwrap()
 }

@@ -5,7 +5,10 @@
     reason = "positions and samples are permutations of 0..samples that this module makes; the searches visit them a billion times"
 )]
 
+use std::sync::Arc;
+
 use super::family::Family;
+use super::pareto_front::Kept;
 use super::point::FORWARD_ALL;
 
 /// A sample's place in the order of confidence at a gate.
@@ -40,8 +43,10 @@ pub(super) struct Gate {
     pub(super) ranked: Vec<RankedSample>,
     /// By sample: its position in `ranked`.
     pub(super) position: Vec<u32>,
+    /// By sample: whether its variant is right.
+    pub(super) right: Arc<[bool]>,
     /// By sample.
-    confidence: Vec<f64>,
+    confidence: Arc<[f64]>,
 }
 
 pub(super) struct Table {
@@ -49,7 +54,7 @@ pub(super) struct Table {
     /// Cost of one request at the last variant.
     pub(super) last_energy: f64,
     /// By sample: whether the last variant is right.
-    pub(super) last_right: Vec<bool>,
+    pub(super) last_right: Arc<[bool]>,
     pub(super) samples: usize,
 }
 
@@ -58,22 +63,17 @@ impl Table {
         let samples = family.samples();
         let mut columns = family.columns().to_vec();
         let last = columns.pop();
-        let last_right = last.as_ref().map_or_else(Vec::new, |last| last.correct.clone());
+        let last_right = last
+            .as_ref()
+            .map_or_else(Arc::default, |last| last.correct.clone());
         let mut gates: Vec<Gate> = Vec::new();
-        let mut later_correct = last_right.clone();
+        let mut later_correct = last_right.to_vec();
         for column in columns.into_iter().rev() {
             let next = gates.last();
-            let right_next: Vec<bool> = match next {
-                None => last_right.clone(),
-                Some(next) => next
-                    .position
-                    .iter()
-                    .map(|place| next.ranked[*place as usize].right)
-                    .collect(),
-            };
+            let right_next = next.map_or_else(|| last_right.clone(), |next| next.right.clone());
             let gate = Gate::new(column, &later_correct, &right_next, next);
-            for (sample, later_correct) in later_correct.iter_mut().enumerate() {
-                *later_correct |= gate.ranked[gate.position[sample] as usize].right;
+            for (later_correct, right) in later_correct.iter_mut().zip(gate.right.iter()) {
+                *later_correct |= right;
             }
             gates.push(gate);
         }
@@ -84,6 +84,17 @@ impl Table {
             last_right,
             samples,
         }
+    }
+
+    /// Right answers of the best variant.
+    pub(super) fn best_right(&self) -> u32 {
+        let variants = self
+            .gates
+            .iter()
+            .map(|gate| &gate.right)
+            .chain([&self.last_right]);
+        let right = variants.map(|right| super::family::count(right) as u32);
+        right.max().unwrap_or(0)
     }
 
     /// The cuts, each raised until it parts no samples of equal confidence.
@@ -98,23 +109,38 @@ impl Table {
         self.gates.iter().zip(cuts).map(snap).collect()
     }
 
-    /// Returns the thresholds of some cuts. A cut is the number of positions from the bottom that a gate forwards; its threshold
-    /// is midway between the confidences on its two sides, among the samples that reach the gate, and is as short a decimal as that
-    /// allows.
-    pub(super) fn thresholds(&self, cuts: &[u32]) -> Vec<f64> {
-        (0..self.gates.len())
-            .map(|gate| self.threshold(gate, cuts))
-            .collect()
+    /// Returns the cuts of some thresholds: by gate, how many samples have a confidence below its threshold.
+    pub(super) fn cuts(&self, thresholds: &[f64]) -> Vec<u32> {
+        let cut = |(gate, threshold): (&Gate, &f64)| {
+            let below = |spot: &RankedSample| gate.confidence[spot.sample as usize] < *threshold;
+            gate.ranked.partition_point(below) as u32
+        };
+        self.gates.iter().zip(thresholds).map(cut).collect()
     }
 
-    fn threshold(&self, index: usize, cuts: &[u32]) -> f64 {
+    /// Returns the thresholds of a cascade. A cut is the number of positions from the bottom that a gate forwards; its threshold
+    /// is midway between the confidences on its two sides, among the samples that reach the gate, and is as short a decimal as that
+    /// allows.
+    pub(super) fn thresholds(&self, cascade: Kept<'_>) -> Vec<f64> {
+        let mut reaching = self.samples as u32;
+        let threshold = |(gate, forwarded): (usize, &u32)| {
+            let before = std::mem::replace(&mut reaching, *forwarded);
+            self.threshold(gate, cascade.cuts, before, *forwarded)
+        };
+        cascade.forwarded.iter().enumerate().map(threshold).collect()
+    }
+
+    fn threshold(&self, index: usize, cuts: &[u32], reaching: u32, forwarded: u32) -> f64 {
+        if forwarded == 0 {
+            return 0.0;
+        }
         let gate = &self.gates[index];
         let (low, high) = gate.ranked.split_at(cuts[index] as usize);
         let confidence = |spot: &RankedSample| gate.confidence[spot.sample as usize];
         let reaches = |spot: &&RankedSample| self.stop(&cuts[..index], spot.sample as usize) == index;
         let below = low.iter().rev().find(reaches).map(confidence);
-        let above = high.iter().find(reaches).map(confidence);
-        match (below, above) {
+        let above = (forwarded < reaching).then(|| high.iter().find(reaches).map(confidence));
+        match (below, above.flatten()) {
             (None, _) => 0.0,
             (Some(below), Some(above)) => between(below, above),
             (Some(below), None) if below < 1.0 => between(below, 1.0),
@@ -164,6 +190,7 @@ impl Gate {
             energy: column.energy_j,
             ranked,
             position,
+            right: column.correct,
             confidence: column.confidences,
         }
     }

@@ -37,7 +37,7 @@ fn a_frontier_has_a_thousand_points_at_most() {
 fn brute_force(family: &Family) -> Vec<(f64, f64)> {
     let mut lists: Vec<Vec<f64>> = vec![vec![]];
     for column in family.columns().iter().take(family.columns().len() - 1) {
-        let mut cuts: Vec<f64> = column.confidences.clone();
+        let mut cuts: Vec<f64> = column.confidences.to_vec();
         cuts.extend([0.0, FORWARD_ALL]);
         lists = lists
             .iter()
@@ -93,11 +93,11 @@ proptest! {
 
     #[test]
     fn the_exact_frontier_is_the_one_of_all_cascades(family in arbitrary(1..=4, 1..9)) {
-        let mut front = ParetoFront::new(family.samples());
+        let mut front = ParetoFront::new(family.samples(), family.columns().len() - 1);
         let table = Table::new(&family);
         // Alone, without the sampled search's head start.
         prop_assert!(exact::search(&table, u64::MAX, &mut front));
-        let alone: Vec<Vec<f64>> = front.cuts().map(|cuts| table.thresholds(cuts)).collect();
+        let alone: Vec<Vec<f64>> = front.cascades().map(|kept| table.thresholds(kept)).collect();
         let found = frontier(&family, &Search::default());
         prop_assert!(found.exact);
         let expected = brute_force(&family);
@@ -123,6 +123,76 @@ proptest! {
             prop_assert!(beaten);
         }
     }
+}
+
+/// Points have the figures of their thresholds, which are counted while the search goes on.
+fn assert_evaluated(family: &Family, point: &Point) {
+    let outcome = evaluate(family, &threshold_exits(&point.thresholds));
+    let expected = outcome.into_point(point.thresholds.clone());
+    assert_eq!(*point, expected);
+}
+
+proptest! {
+    #[test]
+    fn points_have_the_figures_of_their_thresholds(family in arbitrary(1..=5, 1..12), seed in any::<u64>()) {
+        for exact_steps in [0, u64::MAX] {
+            for point in &frontier(&family, &Search { seed, exact_steps }).points {
+                assert_evaluated(&family, point);
+            }
+        }
+    }
+}
+
+/// Random cascades of 200,000 samples were tried on all of them: a frontier took ten seconds, and a plan a minute.
+#[test]
+fn the_search_on_some_of_many_samples_is_refined_on_all() {
+    let family = synthetic::family(&[1.0, 1.4, 1.8, 2.2], &[1.0, 4.0, 12.0, 40.0], 3.0, 50_000, 5);
+    let search = Search {
+        seed: 0,
+        exact_steps: 0,
+    };
+    let found = frontier(&family, &search);
+    assert!(found.points.len() > 500);
+    for point in found.points.iter().step_by(61) {
+        assert_evaluated(&family, point);
+    }
+    // What random cascades on all samples find.
+    let table = Table::new(&family);
+    let mut front = ParetoFront::new(family.samples(), 3);
+    sampled::search(&table, 0, &mut front);
+    let all: Vec<Point> = front
+        .cascades()
+        .map(|kept| {
+            let counts = Counts::of_plain(family.samples(), kept.right, kept.forwarded);
+            counts.outcome(&family, Vec::new()).into_point(Vec::new())
+        })
+        .collect();
+    let last = family.accuracy(3);
+    let first = all.first().unwrap().accuracy;
+    for step in 1..=20 {
+        let accuracy = first + (last - first) * f64::from(step) / 20.0;
+        let cheapest = |points: &[Point]| {
+            let enough = points.iter().find(|point| point.accuracy >= accuracy);
+            enough.unwrap().energy_j
+        };
+        let (some, all) = (cheapest(&found.points), cheapest(&all));
+        assert!(some < 1.03 * all, "{accuracy}: {some} {all}");
+    }
+}
+
+#[test]
+fn the_frontier_of_two_variants_is_proven_on_many_samples() {
+    let family = synthetic::family(&[1.0, 2.2], &[1.0, 10.0], 3.0, 30_000, 5);
+    let mut front = ParetoFront::new(family.samples(), 1);
+    assert!(exact::search(
+        &Table::new(&family),
+        Search::default().exact_steps,
+        &mut front
+    ));
+    let found = frontier(&family, &Search::default());
+    let proven: Vec<u32> = front.cascades().map(|kept| kept.right).collect();
+    let right = |point: &Point| (point.accuracy * 30_000.0).round() as u32;
+    assert!(found.points.iter().all(|point| proven.contains(&right(point))));
 }
 
 #[test]

@@ -224,11 +224,14 @@ pub fn value(
 }
 
 impl Linear {
-    fn log_odds(&self, evidence: &Evidence, earlier: impl Fn(&str) -> Option<Judged>) -> f64 {
-        self.terms.iter().fold(self.intercept, |sum, term| {
-            let value = value(&term.feature, evidence, &earlier);
-            sum + value.map_or(0.0, |value| term.weight * (value - term.mean))
-        })
+    /// `first` is the place of the first term among those of the score.
+    fn log_odds(&self, first: usize, value: impl Fn(usize, &Term) -> Option<f64>) -> f64 {
+        (first..)
+            .zip(&self.terms)
+            .fold(self.intercept, |sum, (place, term)| {
+                let value = value(place, term);
+                sum + value.map_or(0.0, |value| term.weight * (value - term.mean))
+            })
     }
 
     fn check(&self, path: &Path<'_>) -> Result<(), Invalid> {
@@ -266,14 +269,20 @@ impl DeferralScore {
     /// Evaluates the score, in [0, 1]. `earlier` finds the answer of a stage that the request has passed, by the stage's name; a
     /// missing one counts as average.
     pub fn evaluate(&self, evidence: &Evidence, earlier: impl Fn(&str) -> Option<Judged>) -> f64 {
-        let confidence = evidence.judged.confidence;
+        self.evaluate_terms(evidence.judged.confidence, |_, term| {
+            value(&term.feature, evidence, &earlier)
+        })
+    }
+
+    /// Evaluates the score from the values of its features, in [0, 1]. `value` gets the place of a term in [`terms`](Self::terms), and the term.
+    pub fn evaluate_terms(&self, confidence: f64, value: impl Fn(usize, &Term) -> Option<f64>) -> f64 {
         let score = match self {
             Self::Platt { slope, intercept } => sigmoid(intercept + slope * log_odds(confidence)),
             Self::Isotonic { knots } => interpolate(knots, confidence),
-            Self::Logistic { right } => sigmoid(right.log_odds(evidence, earlier)),
+            Self::Logistic { right } => sigmoid(right.log_odds(0, value)),
             Self::Benefit { rescue, harm } => {
-                let rescue = sigmoid(rescue.log_odds(evidence, &earlier));
-                f64::midpoint(1.0, sigmoid(harm.log_odds(evidence, &earlier)) - rescue)
+                let kept = sigmoid(harm.log_odds(rescue.terms.len(), &value));
+                f64::midpoint(1.0, kept - sigmoid(rescue.log_odds(0, value)))
             }
         };
         score.clamp(0.0, 1.0)
