@@ -155,7 +155,11 @@ impl Shifter {
         if is_second {
             self.certificates.tick(&version, leads);
         }
+        // A late timer makes a long tick; scale the count to a tick of the configured length.
+        let counted = (arrivals as f64 * self.config.tick_us as f64 / elapsed as f64).round() as u64;
         if !leads {
+            // It knows the load when it comes to lead.
+            self.policy.count(counted);
             // A gear of the certified list says nothing about the load.
             if (gear as usize) < version.plan.gears.len() {
                 self.policy.set_gear(gear);
@@ -163,8 +167,6 @@ impl Shifter {
             self.wanted = gear;
             return;
         }
-        // A late timer makes a long tick; scale the count to a tick of the configured length.
-        let counted = (arrivals as f64 * self.config.tick_us as f64 / elapsed as f64).round() as u64;
         let first_queue = self.first_queue(&version, gear, now);
         self.policy.tick(now, counted, first_queue as usize);
         let to = self.certificates.limited(&version.plan, self.policy.gear());

@@ -1,8 +1,15 @@
 //! The gear for a measured load (CascadeServe §5).
 //!
 //! Load is counted in short ticks, and the count of a tick is noisy: at 50 requests/s a tick of 100 ms has 5 ± 2 requests, and a
-//! service that used single ticks would shift constantly. So the load is the mean of the last few ticks. If the newest tick alone
-//! is significantly higher, it is the load: averaging a sudden rise would let the queue grow.
+//! service that used single ticks would shift constantly. The mean of a fixed number of ticks has the same problem at low loads:
+//! half a second of 40 requests/s is 20 ± 4.5 requests, and because a shift up is immediate and a shift down is not, the service
+//! would spend most of its time in gears of higher loads. So the load is the mean of as many recent ticks as hold enough
+//! requests, within bounds.
+//!
+//! A long mean would be late when the load changes. So the shifter also tests, at every tick, whether the newest ticks differ
+//! significantly from the ones before, by the likelihood ratio of one Poisson rate against two. If they do, it forgets the ones
+//! before. A rise counts from its first tick, because averaging it would let the queue grow. A fall counts when it has lasted for
+//! the shortest mean, so that the pauses between bursts are part of the load.
 //!
 //! Shifting up has no minimum interval. Shifting down waits for the queue of the first stage to be served (the paper's `alpha`),
 //! and for some time since the last shift up, which bounds the shifts of an oscillating load.
@@ -16,14 +23,19 @@ use crate::plan::Gear;
 pub struct ShiftConfig {
     /// Length of a tick, microseconds; the paper's producer counts every 100 ms.
     pub tick_us: u64,
-    /// Ticks whose mean is the load. At least one.
+    /// Fewest ticks whose mean is the load. At least one.
     pub window: usize,
+    /// Requests whose mean rate is the load: with fewer requests in the window, the mean is over more ticks.
+    pub sample: u64,
+    /// Most ticks whose mean is the load.
+    pub longest: usize,
     /// No shift down while the load, requests/s, is below `alpha` times the length of the first queue: while the backlog is
     /// more than `1 / alpha` seconds of arrivals. Per second.
     pub alpha: f64,
     /// No shift down for this long after a shift up, microseconds.
     pub hold_us: u64,
-    /// How many standard deviations of a Poisson count the newest tick must lie above the mean to count by itself.
+    /// How many standard deviations the newest ticks must differ from the ones before to be the load by themselves: the root of
+    /// twice the logarithm of the likelihood ratio.
     pub jump: f64,
     /// Factor that multiplies a measured load before the lookup: the linear map of a measured distribution of loads
     /// onto the planned one, for accuracy objectives (appendix C.2). 1 for others.
@@ -35,11 +47,39 @@ impl Default for ShiftConfig {
         Self {
             tick_us: 100_000,
             window: 5,
+            sample: 200,
+            longest: 50,
             alpha: 20.0,
             hold_us: 2_000_000,
             jump: 4.0,
             scale: 1.0,
         }
+    }
+}
+
+/// Requests that came in a number of ticks.
+#[derive(Debug, Clone, Copy, Default)]
+struct Count {
+    requests: f64,
+    ticks: f64,
+}
+
+impl Count {
+    /// Logarithm of the likelihood ratio that a part of `all` had a rate of its own against one Poisson rate for all.
+    fn evidence_of_change(self, all: Self) -> f64 {
+        let rest = Self {
+            requests: all.requests - self.requests,
+            ticks: all.ticks - self.ticks,
+        };
+        let of = |part: Self| {
+            let expected = all.requests * part.ticks / all.ticks;
+            if part.requests > 0.0 {
+                part.requests * (part.requests / expected).ln()
+            } else {
+                0.0
+            }
+        };
+        of(self) + of(rest)
     }
 }
 
@@ -49,6 +89,7 @@ pub struct Shifter {
     config: ShiftConfig,
     /// Where each gear's load begins, requests/s, ascending.
     from_qps: Vec<f64>,
+    /// Counts of the ticks whose mean is the load, the newest last.
     ticks: VecDeque<u64>,
     gear: u32,
     last_up: Option<u64>,
@@ -97,24 +138,14 @@ impl Shifter {
 
     /// The measured load, requests/s.
     pub fn qps(&self) -> f64 {
-        let (Some(newest), counted) = (self.ticks.back(), self.ticks.len()) else {
-            return 0.0;
-        };
-        let mean = self.ticks.iter().sum::<u64>() as f64 / counted as f64;
-        let newest = *newest as f64;
-        // One request where none was expected is not a sudden rise: the deviation of a count is at least 1.
-        let jumped = newest > mean + self.config.jump * mean.sqrt().max(1.0);
-        let count = if jumped { newest } else { mean };
-        count / (self.config.tick_us.max(1) as f64 / 1e6)
+        let counted = self.counted();
+        counted.requests / counted.ticks.max(1.0) / (self.config.tick_us.max(1) as f64 / 1e6)
     }
 
     /// Takes the count of the tick that ends at `now` (microseconds) and the length of the first stage's queues; gives the
     /// gear to shift to, if any.
     pub fn tick(&mut self, now: u64, arrivals: u64, first_queue: usize) -> Option<u32> {
-        self.ticks.push_back(arrivals);
-        while self.ticks.len() > self.config.window.max(1) {
-            self.ticks.pop_front();
-        }
+        self.count(arrivals);
         let qps = self.qps();
         let wanted = self.gear_for(qps * self.config.scale);
         let up = wanted > self.gear;
@@ -126,6 +157,54 @@ impl Shifter {
         }
         self.gear = wanted;
         Some(wanted)
+    }
+
+    /// Takes the count of a tick without a decision: for a shifter that does not lead yet.
+    pub fn count(&mut self, arrivals: u64) {
+        self.ticks.push_back(arrivals);
+        if let Some(newest) = self.change() {
+            self.ticks.drain(..self.ticks.len().saturating_sub(newest));
+        }
+        let mut requests = self.counted().requests;
+        while self.ticks.len() > self.config.window.max(1) {
+            let oldest = self.ticks.front().map_or(0.0, |oldest| *oldest as f64);
+            if requests - oldest < self.config.sample as f64 && self.ticks.len() <= self.config.longest {
+                break;
+            }
+            requests -= oldest;
+            self.ticks.pop_front();
+        }
+    }
+
+    fn counted(&self) -> Count {
+        Count {
+            requests: self.ticks.iter().map(|arrivals| *arrivals as f64).sum(),
+            ticks: self.ticks.len() as f64,
+        }
+    }
+
+    /// The number of newest ticks whose rate differs most from that of the ones before, if one differs significantly.
+    fn change(&self) -> Option<usize> {
+        let all = self.counted();
+        let mut newest = Count::default();
+        let mut change = None;
+        let mut most = self.config.jump.powi(2) / 2.0;
+        for (ticks, arrivals) in (1..self.ticks.len()).zip(self.ticks.iter().rev()) {
+            newest.requests += *arrivals as f64;
+            newest.ticks += 1.0;
+            let excess = newest.requests * all.ticks - all.requests * newest.ticks;
+            // The evidence is at most this bound, Pearson's statistic, which takes no logarithm.
+            let bound = excess.powi(2) / (all.requests * newest.ticks * (all.ticks - newest.ticks));
+            if (excess < 0.0 && ticks < self.config.window) || bound.is_nan() || bound <= most {
+                continue;
+            }
+            let evidence = newest.evidence_of_change(all);
+            if evidence > most {
+                most = evidence;
+                change = Some(ticks);
+            }
+        }
+        change
     }
 
     /// The gear whose range holds this load, requests/s; the last one beyond all ranges.
@@ -145,6 +224,8 @@ impl Shifter {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use rand::{Rng as _, SeedableRng as _};
+    use rand_chacha::ChaCha8Rng;
 
     use super::*;
     use crate::plan::{Edge, LoadRange, Wiring};
@@ -177,6 +258,105 @@ mod tests {
         (from..from + ticks)
             .filter_map(|tick| shifter.tick(tick * TICK, count, queue))
             .collect()
+    }
+
+    /// The count of a tick of a Poisson process, by its interarrival times.
+    fn poisson(qps: f64, rng: &mut ChaCha8Rng) -> u64 {
+        let gaps = std::iter::repeat_with(|| -(1.0 - rng.random::<f64>()).ln() / qps);
+        let arrivals = gaps.scan(0.0, |at, gap| {
+            *at += gap;
+            Some(*at)
+        });
+        arrivals.take_while(|at| *at < TICK as f64 / 1e6).count() as u64
+    }
+
+    /// Share of an hour that a Poisson load spends in each gear.
+    fn time_in_gears(bounds: &[f64], qps: f64) -> Vec<f64> {
+        const TICKS: u64 = 36_000;
+        let (mut shifter, mut rng) = (shifter(bounds), ChaCha8Rng::seed_from_u64(1));
+        let mut time = vec![0.0; bounds.len()];
+        for tick in 1..=TICKS {
+            shifter.tick(tick * TICK, poisson(qps, &mut rng), 0);
+            time[shifter.gear() as usize] += 1.0 / TICKS as f64;
+        }
+        time
+    }
+
+    /// Ticks until a Poisson load that changed from `before` to `after` is in the gear beyond the bound: mean, and 95th percentile of
+    /// 400 changes.
+    fn delay(before: f64, after: f64, bound: f64) -> (f64, u64) {
+        let mut rng = ChaCha8Rng::seed_from_u64(2);
+        let mut delays: Vec<u64> = (0..400)
+            .map(|_| {
+                let mut shifter = shifter(&[0.0, bound]);
+                for tick in 1..=120 {
+                    shifter.tick(tick * TICK, poisson(before, &mut rng), 0);
+                }
+                let to = u32::from(after > bound);
+                shifter.set_gear(1 - to);
+                shifter.last_up = None;
+                let noticed = |tick: &u64| {
+                    shifter.tick(tick * TICK, poisson(after, &mut rng), 0);
+                    shifter.gear() == to
+                };
+                (121_u64..).find(noticed).unwrap() - 120
+            })
+            .collect();
+        delays.sort_unstable();
+        (delays.iter().sum::<u64>() as f64 / 400.0, delays[380])
+    }
+
+    #[test]
+    fn few_requests_are_served_in_the_gear_of_their_load() {
+        for qps in [10.0, 20.0, 40.0, 100.0, 200.0, 1000.0] {
+            // Gears of four equal ranges of load, and the load in the middle of the second.
+            let bounds = [0.0, 1.0, 2.0, 3.0].map(|range| range * qps / 1.5);
+            let time = time_in_gears(&bounds, qps);
+            assert!(time[1] > 0.95, "{qps} requests/s: {time:?}");
+        }
+    }
+
+    #[test]
+    fn a_large_jump_of_few_requests_is_noticed_within_half_a_second() {
+        for (qps, mean, late) in [(20.0, 3.0, 5), (40.0, 2.0, 3), (100.0, 1.2, 2), (1000.0, 1.0, 1)] {
+            let found = delay(qps, 4.0 * qps, 2.0 * qps);
+            assert!(
+                found.0 <= mean && found.1 <= late,
+                "{qps} requests/s: {found:?} ticks"
+            );
+        }
+    }
+
+    #[test]
+    fn a_doubled_load_is_noticed() {
+        for (qps, mean, late) in [
+            (40.0, 8.0, 18),
+            (100.0, 3.5, 7),
+            (200.0, 2.5, 5),
+            (1000.0, 1.0, 1),
+        ] {
+            let found = delay(qps, 2.0 * qps, 1.5 * qps);
+            assert!(
+                found.0 <= mean && found.1 <= late,
+                "{qps} requests/s: {found:?} ticks"
+            );
+        }
+    }
+
+    #[test]
+    fn a_fall_is_noticed() {
+        for (qps, mean, late) in [
+            (40.0, 8.0, 12),
+            (100.0, 5.0, 6),
+            (200.0, 5.0, 5),
+            (1000.0, 4.0, 5),
+        ] {
+            let found = delay(qps, qps / 4.0, qps / 2.0);
+            assert!(
+                found.0 <= mean && found.1 <= late,
+                "{qps} requests/s: {found:?} ticks"
+            );
+        }
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! The gear that serves each load, as a shifter chooses it (CascadeServe §5).
 //!
 //! A plan assigns a gear to a load, but the service does not know its load: a [`Shifter`] estimates it from arrivals, a few requests a tick
-//! with large models. It shifts up at once and down later, so a gear is in force at lower loads
-//! than its own, for as long as the count was high by chance and two seconds more. At 40 requests/s that is most of the time: a
-//! range of load that never comes may serve a quarter of the requests, while the most common one serves a tenth. Weighed by
-//! its load's frequency, such a gear costs nothing, and a plan with a very inaccurate gear there seems good.
+//! with large models. It shifts up at once and down later, so a gear is in force at lower loads than its own, for as long as the count was
+//! high by chance and two seconds more. At 40 requests/s and ranges of 6 requests/s that is more than a quarter of the time: a range of load
+//! that never comes may serve as much. Weighed by its load's frequency, such a gear costs nothing, and a plan with a very inaccurate gear
+//! there seems good.
 //!
 //! So a range weighs as much as its gear serves. That is found out by running the policy itself on counts drawn for loads drawn from
 //! the distribution. Queues are taken to be empty (the policy shifts down later if they are not), and every range to have a separate
@@ -154,7 +154,7 @@ mod tests {
         let common = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0];
         let above = |qps_max: f64| shares(&common, qps_max, 0)[7..].iter().sum::<f64>();
         let (few, many) = (above(60.0), above(60_000.0));
-        assert!(few > 0.5, "{few}");
+        assert!((0.2..0.4).contains(&few), "{few}");
         assert!(many < 0.1, "{many}");
     }
 
@@ -169,6 +169,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn nothing_is_lost(
             weights in prop::collection::vec(0.0..1.0_f64, 1..40),

@@ -54,7 +54,9 @@ impl World {
             ingress.policy.adopt(&plan.gears);
             ingress.policy.set_scale(1.0);
         }
+        let count = (arrivals as f64 * TICK_US as f64 / elapsed as f64).round() as u64;
         if !everyone && !ingress.load.leads(&ingress.id, now) {
+            ingress.policy.count(count);
             return ingress.policy.set_gear(gear);
         }
         let wiring = plan.gears.get(gear as usize).map(|gear| &gear.wiring);
@@ -66,7 +68,6 @@ impl World {
             first.map(|stage| stage.variant.as_str())
         });
         let first_queue = entry.map_or(0, |stage| ingress.first_queue(stage, now));
-        let count = (arrivals as f64 * TICK_US as f64 / elapsed as f64).round() as u64;
         let shifted = ingress.policy.tick(now, count, first_queue);
         ingress.ticks += 1;
         let again = ingress.ticks.is_multiple_of(SAY_AGAIN) && plan.gears.len() > 1;
