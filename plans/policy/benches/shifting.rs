@@ -7,7 +7,11 @@
     clippy::disallowed_methods,
     reason = "it measures time; the policy does not read it"
 )]
-#![expect(clippy::unwrap_used, reason = "it stops at what is unexpected")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "it stops at what is unexpected"
+)]
 
 use std::f64::consts::TAU;
 use std::time::Instant;
@@ -67,7 +71,13 @@ fn main() {
             );
         }
         for half in [1, 5] {
-            let square = move |second: u64| if second / half % 2 == 0 { 0.4 } else { 1.6 };
+            let square = move |second: u64| {
+                if (second / half).is_multiple_of(2) {
+                    0.4
+                } else {
+                    1.6
+                }
+            };
             print(
                 &format!("0.4 and 1.6, {half} s each"),
                 ranges,
