@@ -61,9 +61,8 @@ impl<O: Ops> GlobalAttention<O> {
         });
         let requests: Vec<_> = requests.collect();
         let results = ops.attend(&queries, &requests, &self.heads, ScoreRules::default());
-        for (index, first) in firsts.iter().enumerate() {
-            ops.write(attended, *first, one(&results, index));
-        }
+        let rows: Vec<(usize, usize)> = firsts.iter().copied().enumerate().collect();
+        ops.write(attended, &results, &rows);
     }
 }
 

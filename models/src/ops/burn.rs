@@ -14,11 +14,14 @@ use super::{
 };
 use crate::ops::elementwise::QUICK_GELU;
 use crate::precision::WeightType;
+use indices::{indices, signed};
 use uploads::{Angles, Uploads};
 
 mod cached_attention;
 mod encoders;
 mod images;
+mod indices;
+mod layout;
 mod uploads;
 
 /// A device of burn.
@@ -147,10 +150,6 @@ impl Burn {
     }
 }
 
-fn signed(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
-}
-
 fn rows(span: &Span<'_, Tensor<2>>) -> Tensor<2> {
     let [_, width] = span.matrix.dims();
     span.matrix
@@ -188,9 +187,8 @@ impl Ops for Burn {
     fn write(&self, target: &mut Tensor<2>, source: &Tensor<2>, rows: &[(usize, usize)]) {
         let [count, _] = source.dims();
         let [from, to] = self.uploads.pairs(rows, || {
-            let list = |of: fn(&(usize, usize)) -> usize| {
-                encoders::indices(rows.iter().map(of).collect(), &self.device)
-            };
+            let list =
+                |of: fn(&(usize, usize)) -> usize| indices(rows.iter().map(of).collect(), &self.device);
             [list(|row| row.0), list(|row| row.1)]
         });
         let whole = rows.len() == count && rows.iter().enumerate().all(|(index, row)| index == row.0);
@@ -455,7 +453,7 @@ impl Ops for Burn {
             matrix.clone()
         };
         let rows = rows.iter().map(|row| (*row).min(count)).collect();
-        source.select(0, encoders::indices(rows, &self.device))
+        source.select(0, indices(rows, &self.device))
     }
 
     fn with_width(&self, matrix: Tensor<2>, width: usize) -> Tensor<2> {

@@ -4,7 +4,8 @@ use burn::tensor::module::attention;
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
-use super::{EncoderAttention, signed};
+use super::EncoderAttention;
+use super::indices::indices;
 
 /// Added to the score of a pair of tokens outside the window: finite, as on the CPU.
 const HIDDEN: f32 = -1e30;
@@ -130,12 +131,6 @@ fn padded_rows(sequences: &[&[bool]], longest: usize) -> Vec<usize> {
         next += mask.len();
     }
     rows
-}
-
-pub(super) fn indices(rows: Vec<usize>, device: &Device) -> Tensor<1, Int> {
-    let rows: Vec<i64> = rows.into_iter().map(signed).collect();
-    let count = rows.len();
-    Tensor::from_data(TensorData::new(rows, [count]), device)
 }
 
 /// Returns the mask of hidden keys, `[batch, heads, queries, keys]`; `None` if all are visible.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::{Int, Tensor};
 
-use super::cached_attention::{Extents, Layout};
+use super::layout::{Extents, Layout};
 use crate::ops::Rotary;
 
 /// Entries that are kept of each kind: a pass has those of local layers and of others, for a few mini-batches.

@@ -26,6 +26,7 @@ impl Bench {
             members: vec![member.clone()],
             memory: std::collections::BTreeMap::new(),
             cores: std::collections::BTreeMap::new(),
+            max_batch: 1,
         };
         let single_s = self
             .profile

@@ -21,6 +21,14 @@ use super::world::World;
 /// Length of the shifter's tick, microseconds.
 pub(crate) const TICK_US: u64 = 100_000;
 
+/// A run has few requests: the load is the mean of half a second, so that gears shift often.
+fn shift_config() -> ShiftConfig {
+    ShiftConfig {
+        sample: 0,
+        ..ShiftConfig::default()
+    }
+}
+
 /// A sweep of a ledger that never empties is given up this long after everything else.
 const PATIENCE_US: u64 = 3_000_000;
 
@@ -71,7 +79,7 @@ impl Ingress {
             admission: Admission::new(AdmissionConfig::default()),
             arrivals: 0,
             load,
-            policy: shifting::Shifter::new(&[], ShiftConfig::default()),
+            policy: shifting::Shifter::new(&[], shift_config()),
             epoch: 0,
             last_tick: now,
             ticks: 0,
