@@ -180,7 +180,7 @@ fn delay(config: ShiftConfig, before: f64, after: f64, bound: f64) -> (f64, u64)
             );
             shifter.gear() == to
         };
-        delays.push((1..).find(noticed).unwrap());
+        delays.push((1..1_000_000).find(noticed).unwrap());
     }
     delays.sort_unstable();
     (delays.iter().sum::<u64>() as f64 / 1e3, delays[950])

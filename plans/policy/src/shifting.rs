@@ -299,7 +299,7 @@ mod tests {
                     shifter.tick(tick * TICK, poisson(after, &mut rng), 0);
                     shifter.gear() == to
                 };
-                (121_u64..).find(noticed).unwrap() - 120
+                (121_u64..100_000).find(noticed).unwrap() - 120
             })
             .collect();
         delays.sort_unstable();
