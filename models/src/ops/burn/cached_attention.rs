@@ -184,6 +184,35 @@ mod tests {
     }
 
     #[test]
+    fn a_request_that_is_not_finite_changes_no_other() {
+        let burn = Burn::new(Device::flex());
+        let heads = Heads {
+            queries: 1,
+            keys: 1,
+            head_dim: 2,
+            scale: 1.0,
+        };
+        let kv = burn.upload([vec![f32::NAN; 4], numbers(12, 1)].concat(), 4);
+        let input = burn.upload(numbers(4, 2), 2);
+        let request = |from, count| AttentionSpans {
+            queries: 1,
+            cached: vec![Span {
+                matrix: &kv,
+                from,
+                count,
+            }],
+            new_kv: None,
+        };
+        // The second request is shorter, so that it is padded.
+        for requests in [[request(0, 2), request(2, 1)], [request(0, 1), request(1, 1)]] {
+            let attended = burn.attend(&input, &requests, &heads, ScoreRules::default());
+            let values = burn.values(&attended).unwrap();
+            assert!(values[..2].iter().all(|value| value.is_nan()), "{values:?}");
+            assert!(values[2..].iter().all(|value| value.is_finite()), "{values:?}");
+        }
+    }
+
+    #[test]
     fn requests_together_match_the_kernels() {
         let burn = Burn::new(Device::flex());
         for queries in [[1, 1, 1, 1], [3, 1, 5, 2], [2, 2, 2, 2]] {

@@ -122,12 +122,13 @@ fn added_scores(
     sum
 }
 
-/// Row of every token of the padded sequences; the padding repeats the first row, which the mask hides.
+/// Row of every token of the padded sequences. The padding repeats a sequence's own first row: the mask hides it, but a value
+/// that is not finite is not finite when it is multiplied by zero.
 fn padded_rows(sequences: &[&[bool]], longest: usize) -> Vec<usize> {
     let (mut next, mut rows) = (0, Vec::with_capacity(sequences.len() * longest));
     for (index, mask) in sequences.iter().enumerate() {
         rows.extend(next..next + mask.len());
-        rows.resize((index + 1) * longest, 0);
+        rows.resize((index + 1) * longest, next);
         next += mask.len();
     }
     rows
@@ -219,6 +220,17 @@ mod tests {
         }
         let burn = Burn::new(Device::flex());
         assert!(close(&attended(&burn), &attended(&Cpu)));
+    }
+
+    #[test]
+    fn a_sequence_that_is_not_finite_changes_no_other() {
+        let burn = Burn::new(Device::flex());
+        let projected = burn.upload([vec![f32::NAN; 12], numbers(36)].concat(), 12);
+        let sequences: [&[bool]; 2] = [&[true; 3], &[true]];
+        let attended = burn.attend_sequences(&projected, &sequences, &EncoderAttention::plain(1, 4));
+        let values = burn.values(&attended).unwrap();
+        assert!(values[..4].iter().all(|value| value.is_nan()), "{values:?}");
+        assert!(values[12..].iter().all(|value| value.is_finite()), "{values:?}");
     }
 
     #[test]

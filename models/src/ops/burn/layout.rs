@@ -130,7 +130,9 @@ impl Extents {
                     *next += count;
                 }
             }
-            padded.resize((index + 1) * tokens, 0);
+            // Hidden, but a value that is not finite is not finite when it is multiplied by zero.
+            let own = padded.get(index * tokens).copied().unwrap_or_default();
+            padded.resize((index + 1) * tokens, own);
         }
         let in_order = padded.iter().enumerate().all(|(place, row)| place == *row);
         let uniform = self.requests.iter().all(|request| request.queries == queries);
