@@ -4,10 +4,11 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use anyhow::ensure;
+use clap::builder::PossibleValuesParser;
 use kaskade::models::device::DeviceChoice;
 use kaskade::models::power::PowerConfig;
 use kaskade::models::selftest::{
-    Decoded, LanguageReport, Measured, Section, SelftestExtent, SelftestOptions, SelftestPart,
+    Decoded, LanguageReport, Measured, NETWORKS, Section, SelftestExtent, SelftestOptions, SelftestPart,
     SelftestReport, selftest,
 };
 use kaskade_app::config::scalar::Span;
@@ -32,8 +33,8 @@ pub(crate) struct Args {
     /// Part to run; may be repeated [default: all].
     #[arg(long, value_enum, value_name = "PART")]
     part: Vec<Part>,
-    /// Network to time; may be repeated: bert-tiny, bert-small, bert-base, vit-tiny, vit-base, gpt-2, tiny-llama-1.1b [default: those of the suite].
-    #[arg(long, value_name = "NAME")]
+    /// Network to time; may be repeated [default: those of the suite].
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(NETWORKS))]
     network: Vec<String>,
     /// Batch size to time; may be repeated [default: those of the suite].
     #[arg(long, value_name = "N")]

@@ -325,6 +325,11 @@ fn plan(options: &SelftestOptions) -> Vec<(DecoderShape, &'static [usize])> {
     }
 }
 
+#[cfg(test)]
+pub(super) fn networks(options: &SelftestOptions) -> Vec<&'static str> {
+    plan(options).iter().map(|(network, _)| network.name).collect()
+}
+
 fn heads(queries: usize, keys: usize) -> Heads {
     Heads {
         queries,

@@ -39,7 +39,7 @@ use crate::power::{EnergySample, PowerMeter};
 
 pub use self::language::{Decoded, DecoderRow, DecodingPoint, LanguageReport};
 pub use self::memory::MemoryReport;
-pub use self::options::{SelftestExtent, SelftestOptions, SelftestPart};
+pub use self::options::{NETWORKS, SelftestExtent, SelftestOptions, SelftestPart};
 pub use self::section::Section;
 pub use crate::device::memory::ProcessMemory;
 pub use parity::{Agreement, ParityReport, ParityRow};
@@ -285,6 +285,19 @@ mod tests {
         );
         assert!(json["transfers"]["skipped"].is_string());
         assert!(json["energy"]["done"]["source"].is_string());
+    }
+
+    /// A network that the full suite times without being named could not be chosen.
+    #[test]
+    fn every_timed_network_is_named() {
+        let full = SelftestOptions {
+            extent: SelftestExtent::Full,
+            ..SelftestOptions::default()
+        };
+        let mut timed = throughput::networks(&full);
+        timed.extend(language::networks(&full));
+        timed.dedup();
+        assert_eq!(timed, NETWORKS);
     }
 
     #[test]

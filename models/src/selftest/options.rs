@@ -6,6 +6,17 @@ use std::time::{Duration, Instant};
 use crate::device::DeviceChoice;
 use crate::power::PowerConfig;
 
+/// The networks that are timed, as [`SelftestOptions::networks`] names them.
+pub const NETWORKS: [&str; 7] = [
+    "bert-tiny",
+    "bert-small",
+    "bert-base",
+    "vit-tiny",
+    "vit-base",
+    "gpt-2",
+    "tiny-llama-1.1b",
+];
+
 /// Why a part has no result.
 pub(super) const NOT_REACHED: &str = "the time limit was reached before";
 

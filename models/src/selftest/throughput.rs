@@ -146,6 +146,14 @@ fn plan(options: &SelftestOptions) -> Vec<(Shape, Vec<usize>)> {
         .collect()
 }
 
+#[cfg(test)]
+pub(super) fn networks(options: &SelftestOptions) -> Vec<&'static str> {
+    plan(options)
+        .iter()
+        .map(|(shape, _)| shape.network.name)
+        .collect()
+}
+
 struct Bench<'a> {
     shape: Shape,
     device: &'a Device,
