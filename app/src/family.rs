@@ -11,7 +11,7 @@ use kaskade_actors::stage::worker::Loader;
 use kaskade_models::device::{self, DeviceChoice};
 use kaskade_models::entities::AggregationStrategy;
 use kaskade_models::{
-    Checkpoint, CoreShare, Cores, CoresError, DeviceError, Generation, LoadError, LoadOptions, Loaded,
+    Checkpoint, CoreShare, Cores, CoresError, DeviceError, Generation, LoadError, LoadOptions, Loaded, Model,
     OnCores, Paced, Slice, WeightType, load_checkpoint, load_onnx, warm_up,
 };
 use kaskade_policy::plan::{Partition, Replica};
@@ -206,23 +206,25 @@ impl Family {
     /// Returns the loader of a worker's replicas, from this family.
     pub fn loader(self) -> Loader {
         Arc::new(move |replica| {
-            let mut model = self.load_as(replica).map_err(|error| in_one_line(&error))?.model;
-            let member = self.members.iter().find(|member| member.name == replica.variant);
-            // A replica is in place when its GPU has compiled its kernels. A remote model has none, and costs money.
-            if member.is_some_and(|member| !member.is_remote())
-                && replica.device.parse() != Ok(DeviceChoice::Cpu)
-            {
-                warm_up(model.as_mut(), self.max_batch);
-            }
-            Ok(model)
+            let model = self.load_warm(replica);
+            model.map_err(|error| in_one_line(&error))
         })
     }
 
-    fn load_as(&self, replica: &Replica) -> Result<Loaded, FamilyError> {
+    /// Loads a replica and warms its device up. A remote model has no device here, and made-up requests would cost money.
+    fn load_warm(&self, replica: &Replica) -> Result<Box<dyn Model>, FamilyError> {
         let member = self.members.iter().find(|member| member.name == replica.variant);
         let member = member.ok_or_else(|| FamilyError::NoVariant {
             variant: replica.variant.clone(),
         })?;
+        let mut model = self.load_as(member, replica)?.model;
+        if !member.is_remote() && replica.device.parse() != Ok(DeviceChoice::Cpu) {
+            warm_up(model.as_mut(), self.max_batch);
+        }
+        Ok(model)
+    }
+
+    fn load_as(&self, member: &Member, replica: &Replica) -> Result<Loaded, FamilyError> {
         let member = &member.on_at_most(self.cores.get(&replica.worker).copied());
         let slice = match replica.partition {
             Some(Partition { index, of }) => Slice::new(index as usize, of as usize)
