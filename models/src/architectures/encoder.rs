@@ -418,9 +418,10 @@ pub(super) fn activation(config: &Config, key: &str) -> Result<Activation, LoadE
         "quick_gelu" => Ok(Activation::QuickGelu),
         "relu6" => Ok(Activation::Relu6),
         "sigmoid" => Ok(Activation::Sigmoid),
+        "hard_swish" | "hardswish" => Ok(Activation::HardSwish),
         _ => Err(config.invalid_value(
             key,
-            "gelu, gelu_new, gelu_pytorch_tanh, quick_gelu, relu, relu6, sigmoid, silu and tanh are supported",
+            "gelu, gelu_new, gelu_pytorch_tanh, hardswish, quick_gelu, relu, relu6, sigmoid, silu and tanh are supported",
         )),
     }
 }

@@ -77,10 +77,12 @@ const FAMILIES: [&str; 61] = [
 ];
 
 /// Families that cannot be sliced.
-const WHOLE: [&str; 21] = [
+const WHOLE: [&str; 23] = [
     "timm-resnet",
     "timm-bottleneck",
     "timm-convnext",
+    "timm-mobilenetv3",
+    "timm-efficientnet",
     "mobilevit",
     "mobilevitv2",
     "pvt-v2",

@@ -59,7 +59,7 @@ const fn image_classifier(
     }
 }
 
-const OTHERS: [Architecture; 26] = [
+const OTHERS: [Architecture; 27] = [
     Architecture {
         name: "BeitForImageClassification",
         model_type: "beit",
@@ -179,6 +179,11 @@ const OTHERS: [Architecture; 26] = [
         build: Build::Image(vit_form::Form::DEIT_WITH_TEACHER),
         unused: &["deit.pooler."],
     },
+    image_classifier(
+        vision::blocks::MODEL_TYPE,
+        vision::blocks::MODEL_TYPE,
+        vision::blocks::build,
+    ),
     Architecture {
         name: cnn::MODEL_TYPE,
         model_type: cnn::MODEL_TYPE,

@@ -3,7 +3,7 @@
 use pulp::{Simd, WithSimd};
 
 use super::elementwise::{
-    QUICK_GELU, clamp_of, gelu_of, gelu_tanh_of, relu_of, relu6_of, sigmoid_of, xielu_of,
+    QUICK_GELU, clamp_of, gelu_of, gelu_tanh_of, hard_sigmoid_of, relu_of, relu6_of, sigmoid_of, xielu_of,
 };
 
 /// Activation of a layer.
@@ -26,6 +26,10 @@ pub enum Activation {
     Sigmoid,
     /// GELU by the sigmoid: `x / (1 + exp(-1.702 x))`.
     QuickGelu,
+    /// The sigmoid by straight lines: `relu6(x + 3) / 6` (Howard et al. 2019, section 5.2).
+    HardSigmoid,
+    /// `x` times its [`Activation::HardSigmoid`].
+    HardSwish,
     /// The square of the rectified linear unit.
     SquaredRelu,
     /// xIELU (Huang and Schlag 2024): a parabola above zero, an integrated ELU below.
@@ -74,6 +78,8 @@ impl WithSimd for Activate<'_> {
             Activation::Relu6 => values.for_each(|value| *value = relu6_of(*value)),
             Activation::Sigmoid => values.for_each(|value| *value = sigmoid_of(*value)),
             Activation::QuickGelu => values.for_each(|value| *value *= sigmoid_of(QUICK_GELU * *value)),
+            Activation::HardSigmoid => values.for_each(|value| *value = hard_sigmoid_of(*value)),
+            Activation::HardSwish => values.for_each(|value| *value *= hard_sigmoid_of(*value)),
             Activation::SquaredRelu => values.for_each(|value| {
                 let positive = relu_of(*value);
                 *value = positive * positive;
@@ -153,6 +159,8 @@ mod tests {
         of(Activation::Relu6, &|x| x.clamp(0.0, 6.0));
         of(Activation::Sigmoid, &|x| 1.0 / (1.0 + (-x).exp()));
         of(Activation::QuickGelu, &|x| x / (1.0 + (-1.702 * x).exp()));
+        of(Activation::HardSigmoid, &|x| (x + 3.0).clamp(0.0, 6.0) / 6.0);
+        of(Activation::HardSwish, &|x| x * (x + 3.0).clamp(0.0, 6.0) / 6.0);
         of(Activation::SquaredRelu, &|x| x.max(0.0).powi(2));
         of(Activation::Clamp(2.5), &|x| x.clamp(-2.5, 2.5));
         let (above, below, slope) = (0.7, 1.3, 0.5);
@@ -192,6 +200,8 @@ mod tests {
             Activation::Relu6,
             Activation::Sigmoid,
             Activation::QuickGelu,
+            Activation::HardSigmoid,
+            Activation::HardSwish,
             Activation::SquaredRelu,
             Activation::Xielu {
                 above: 1.0,

@@ -304,6 +304,8 @@ impl Ops for Burn {
             Activation::Relu6 => relu(x).clamp_max(6.0),
             Activation::Sigmoid => sigmoid(x),
             Activation::QuickGelu => x.clone() * sigmoid(x * QUICK_GELU),
+            Activation::HardSigmoid => relu(x + 3.0).clamp_max(6.0) / 6.0,
+            Activation::HardSwish => x.clone() * (relu(x + 3.0).clamp_max(6.0) / 6.0),
         };
         if !gated {
             return of(rows);

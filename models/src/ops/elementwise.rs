@@ -92,6 +92,16 @@ pub(crate) fn relu6_of(x: f32) -> f32 {
     if x > 6.0 { 6.0 } else { x }
 }
 
+/// The sigmoid by straight lines, `relu6(x + 3) / 6`; NaN stays NaN.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+pub(crate) fn hard_sigmoid_of(x: f32) -> f32 {
+    relu6_of(x + 3.0) / 6.0
+}
+
 /// `exp(-y)` for `y >= 0`, NaN for NaN, by `2^n * exp(r)` with `|r| <= ln(2) / 2`.
 #[inline(always)]
 pub(crate) fn exp_of_negative(y: f32) -> f32 {
@@ -148,6 +158,7 @@ mod tests {
             sigmoid_of,
             relu_of,
             relu6_of,
+            hard_sigmoid_of,
             exp_of_negative,
         ] {
             assert!(of(f32::NAN).is_nan());

@@ -50,7 +50,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 53] = [
+pub const ALL: [Fixture; 55] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -105,6 +105,8 @@ pub const ALL: [Fixture; 53] = [
     fixture!("mobilenet-v1"),
     fixture!("mobilenet-v2"),
     fixture!("efficientnet"),
+    fixture!("timm-efficientnet"),
+    fixture!("timm-mobilenetv3"),
     fixture!("mobilevit"),
     fixture!("mobilevitv2"),
     fixture!("pvt-v2"),

@@ -5,6 +5,7 @@
 //! `preprocessor_config.json`, or with that file `image_file`. The size is that of prepared images, else `image_size`, else
 //! 224. Outputs: those of [`Classifier::outputs`]. They cannot be split.
 
+pub(super) mod blocks;
 mod builder;
 pub(super) mod convnext;
 pub(super) mod efficientnet;

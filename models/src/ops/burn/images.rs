@@ -149,12 +149,19 @@ mod tests {
             ),
         );
         let limited = ops.select(&squeezed, &(0..2 * pixels).collect::<Vec<_>>());
+        let hard = [Activation::HardSigmoid, Activation::HardSwish].map(|activation| {
+            let copy = ops.select(&squeezed, &(0..2 * pixels).collect::<Vec<_>>());
+            ops.activate(copy, activation, false)
+        });
+        let [hard_sigmoid, hard_swish] = hard;
         let quick = ops.select(&images, &(0..2 * pixels).collect::<Vec<_>>());
         let results = [
             scaled,
             ops.activate(squeezed, Activation::Sigmoid, false),
             ops.activate(limited, Activation::Relu6, false),
             ops.activate(quick, Activation::QuickGelu, false),
+            hard_sigmoid,
+            hard_swish,
             ops.convolve(&images, convolution, &linear),
             ops.convolve_channels(&images, convolution, &weights),
             ops.pool_largest(&images, convolution),

@@ -1,0 +1,410 @@
+//! Networks of mobile blocks as timm builds them: `MobileNet` 2 and 3 (Howard et al. 2019), `EfficientNet` and its second version
+//! (Tan and Le 2019, 2021). `config.json` lists the blocks in timm's notation: `ir_r2_k5_s2_e6_c40_se0.25` are two inverted residual
+//! blocks with windows of 5 pixels, a stride of 2, an expansion by 6, 40 channels and a squeeze to a quarter.
+
+use super::Family;
+use super::builder::{BatchNorm, Builder, Window};
+use crate::architectures::encoder::{activation, epsilon};
+use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::device::Device;
+use crate::ops::{Activation, Ops};
+use crate::runtime::loaded::Built;
+
+/// `model_type` and class of these networks in a configuration.
+pub(in crate::architectures) const MODEL_TYPE: &str = crate::checkpoint::timm::BLOCKS;
+/// What divides numbers of channels.
+const DIVISOR: usize = 8;
+/// Limit of the factors of width and depth, and of expansions.
+const MAX_FACTOR: f64 = 64.0;
+/// Limit of the channels, repeats and sizes that a block states.
+const MAX_SIZE: usize = 1 << 14;
+
+/// Builds a classifier.
+///
+/// # Errors
+/// [`LoadError`], naming the key or tensor.
+pub(in crate::architectures) fn build(
+    checkpoint: &mut Checkpoint,
+    device: &Device,
+) -> Result<Built, LoadError> {
+    super::build::<Blocks>(checkpoint, device)
+}
+
+struct Blocks;
+
+impl Family for Blocks {
+    const BASE: &'static str = "timm_model";
+    const CLASSIFIER: &'static str = "timm_model.classifier";
+
+    fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
+        let form = Form::read(config)?;
+        let at = |name: &str| format!("{}.{name}", Self::BASE);
+        let stem = config.size("stem_size")?;
+        let stem = if form.fixed_stem { stem } else { form.scaled(stem) };
+        form.convolve(builder, [&at("conv_stem"), &at("bn1")], stem, [3, 2])?;
+        builder.activate(form.activation);
+        for (stage, blocks) in form.stages.iter().enumerate() {
+            for (index, block) in blocks.iter().enumerate() {
+                let name = at(&format!("blocks.{stage}.{index}"));
+                // Only the first block of a stage has its stride.
+                let stride = if index == 0 { block.stride } else { 1 };
+                form.add(builder, &name, block, stride)?;
+            }
+        }
+        let features = config.size("num_features")?;
+        if form.late_head {
+            builder.mean();
+            builder.convolve(&at("conv_head"), None, features, Window::patches(1))?;
+            builder.activate(form.activation);
+        } else {
+            // They grow with the width, and do not shrink.
+            let grow = config.optional("scale_features")?.unwrap_or(false);
+            let features = if grow {
+                form.scaled(features).max(features)
+            } else {
+                features
+            };
+            form.convolve(builder, [&at("conv_head"), &at("bn2")], features, [1, 1])?;
+            builder.activate(form.activation);
+            builder.mean();
+        }
+        Ok(())
+    }
+}
+
+/// What `config.json` states.
+struct Form {
+    /// Blocks of every stage.
+    stages: Vec<Vec<Block>>,
+    activation: Activation,
+    epsilon: f64,
+    /// Factor of the numbers of channels, and the share that rounding must keep.
+    width: f64,
+    least_share: f64,
+    fixed_stem: bool,
+    /// Whether borders are those of TensorFlow.
+    tensorflow: bool,
+    /// Whether the last convolution reads the mean of the pixels, with a bias; otherwise every pixel, with a norm (`MobileNet` 3).
+    late_head: bool,
+}
+
+/// A block.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Block {
+    kind: Kind,
+    kernel: usize,
+    stride: usize,
+    expansion: f64,
+    channels: usize,
+    /// Share of the channels that a squeeze has; 0 without one.
+    squeeze: f64,
+    /// Activation, if it is not that of the network.
+    activation: Option<Activation>,
+    /// Whether a convolution's input is added to its result.
+    skips: bool,
+}
+
+/// What a block consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A depthwise convolution and a projection.
+    Separable,
+    /// An expansion, a depthwise convolution and a projection.
+    Inverted,
+    /// A convolution that expands, and a projection.
+    Fused,
+    /// A convolution.
+    Plain,
+}
+
+impl Block {
+    /// Parses timm's notation; also returns how often the block is repeated.
+    fn parse(notation: &str) -> Option<(Self, usize)> {
+        let (kind, options) = notation.split_once('_')?;
+        let mut block = Self {
+            kind: match kind {
+                "ds" => Kind::Separable,
+                "ir" => Kind::Inverted,
+                "er" => Kind::Fused,
+                "cn" => Kind::Plain,
+                _ => return None,
+            },
+            kernel: 1,
+            stride: 1,
+            expansion: 1.0,
+            channels: 0,
+            squeeze: 0.0,
+            activation: None,
+            skips: kind != "cn",
+        };
+        let mut repeats = 1;
+        for option in options.split('_') {
+            match option {
+                "skip" => block.skips = true,
+                "noskip" => block.skips = false,
+                "nre" => block.activation = Some(Activation::Relu),
+                _ => {
+                    let digits = option.find(|letter: char| letter.is_ascii_digit())?;
+                    let (key, value) = option.split_at_checked(digits)?;
+                    let size = || value.parse().ok().filter(|size| (1..=MAX_SIZE).contains(size));
+                    let factor = || {
+                        value
+                            .parse()
+                            .ok()
+                            .filter(|factor| *factor > 0.0 && *factor <= MAX_FACTOR)
+                    };
+                    match key {
+                        "r" => repeats = size()?,
+                        "k" => block.kernel = size().filter(|kernel| kernel % 2 == 1)?,
+                        "s" => block.stride = size().filter(|stride| *stride <= 2)?,
+                        "e" => block.expansion = factor()?,
+                        "c" => block.channels = size()?,
+                        "se" => block.squeeze = factor()?,
+                        _ => return None,
+                    }
+                }
+            }
+        }
+        (block.channels > 0).then_some((block, repeats))
+    }
+}
+
+impl Form {
+    fn read(config: &Config) -> Result<Self, LoadError> {
+        let factor = |key: &str, absent: f64| {
+            let value = config.optional(key)?.unwrap_or(absent);
+            if (0.0..=MAX_FACTOR).contains(&value) {
+                Ok(value)
+            } else {
+                Err(config.invalid_value(key, format!("it must be from 0 to {MAX_FACTOR}")))
+            }
+        };
+        let depth = factor("depth_multiplier", 1.0)?;
+        let listed = config.required::<Vec<Vec<String>>>("block_args")?;
+        let is_fixed = |stage: usize| {
+            let fixed = config.optional("fix_first_last")?.unwrap_or(false);
+            Ok::<bool, LoadError>(fixed && (stage == 0 || stage + 1 == listed.len()))
+        };
+        let mut stages = Vec::new();
+        for (stage, notations) in listed.iter().enumerate() {
+            let parsed = notations.iter().map(|notation| Block::parse(notation));
+            let Some(blocks) = parsed.collect::<Option<Vec<_>>>() else {
+                return Err(config.invalid_value("block_args", "it has a block that is not known"));
+            };
+            stages.push(repeated(&blocks, if is_fixed(stage)? { 1.0 } else { depth }));
+        }
+        Ok(Self {
+            stages,
+            activation: activation(config, "hidden_act")?,
+            epsilon: epsilon(config, "batch_norm_eps")?,
+            width: factor("channel_multiplier", 1.0)?,
+            least_share: factor("round_limit", 0.9)?,
+            fixed_stem: config.optional("fix_stem")?.unwrap_or(false),
+            tensorflow: config.optional("tf_padding")?.unwrap_or(false),
+            late_head: config.optional("late_head")?.unwrap_or(false),
+        })
+    }
+
+    /// Returns a number of channels times the factor of width.
+    fn scaled(&self, channels: usize) -> usize {
+        divisible(channels as f64 * self.width, self.least_share)
+    }
+
+    fn window<O: Ops>(&self, builder: &Builder<'_, '_, O>, [kernel, stride]: [usize; 2]) -> Window {
+        if self.tensorflow {
+            builder.same_window(kernel, stride)
+        } else {
+            Window::centred(kernel, stride)
+        }
+    }
+
+    /// Adds a convolution with a batch norm, by their names; `window` is its kernel and its stride.
+    fn convolve<O: Ops>(
+        &self,
+        builder: &mut Builder<'_, '_, O>,
+        [name, norm]: [&str; 2],
+        outputs: usize,
+        window: [usize; 2],
+    ) -> Result<(), LoadError> {
+        let norm = BatchNorm {
+            name: norm,
+            epsilon: self.epsilon,
+        };
+        let window = self.window(builder, window);
+        builder.convolve(name, Some(norm), outputs, window)
+    }
+
+    /// Adds a block.
+    fn add<O: Ops>(
+        &self,
+        builder: &mut Builder<'_, '_, O>,
+        name: &str,
+        block: &Block,
+        stride: usize,
+    ) -> Result<(), LoadError> {
+        if block.skips && stride == 1 && builder.channels() == self.scaled(block.channels) {
+            builder.add(|builder| self.branch(builder, name, block, stride), |_| Ok(()))
+        } else {
+            self.branch(builder, name, block, stride)
+        }
+    }
+
+    fn branch<O: Ops>(
+        &self,
+        builder: &mut Builder<'_, '_, O>,
+        name: &str,
+        block: &Block,
+        stride: usize,
+    ) -> Result<(), LoadError> {
+        let at = |part: &str| format!("{name}.{part}");
+        let activation = block.activation.unwrap_or(self.activation);
+        let expanded = divisible(builder.channels() as f64 * block.expansion, 0.9);
+        let outputs = self.scaled(block.channels);
+        let window = [block.kernel, stride];
+        let mut norms = ["bn1", "bn2", "bn3"].map(at).into_iter();
+        let mut norm = || norms.next().unwrap_or_default();
+        match block.kind {
+            Kind::Plain => {
+                self.convolve(builder, [&at("conv"), &norm()], outputs, window)?;
+                builder.activate(activation);
+                return Ok(());
+            }
+            Kind::Fused => {
+                self.convolve(builder, [&at("conv_exp"), &norm()], expanded, window)?;
+                builder.activate(activation);
+            }
+            Kind::Inverted => {
+                self.convolve(builder, [&at("conv_pw"), &norm()], expanded, [1, 1])?;
+                builder.activate(activation);
+            }
+            Kind::Separable => {}
+        }
+        if let Kind::Separable | Kind::Inverted = block.kind {
+            let norm = BatchNorm {
+                name: &norm(),
+                epsilon: self.epsilon,
+            };
+            let window = self.window(builder, window);
+            builder.convolve_channels(&at("conv_dw"), Some(norm), window)?;
+            builder.activate(activation);
+        }
+        if block.squeeze > 0.0 {
+            self.squeeze(builder, &at("se"), block, activation)?;
+        }
+        let projection = if block.kind == Kind::Separable {
+            at("conv_pw")
+        } else {
+            at("conv_pwl")
+        };
+        self.convolve(builder, [&projection, &norm()], outputs, [1, 1])
+    }
+
+    /// Adds a squeeze and excitation: that of `MobileNet` 3 is by straight lines and by the expanded channels, the others by the
+    /// block's input.
+    fn squeeze<O: Ops>(
+        &self,
+        builder: &mut Builder<'_, '_, O>,
+        name: &str,
+        block: &Block,
+        activation: Activation,
+    ) -> Result<(), LoadError> {
+        let channels = builder.channels();
+        let (squeezed, activation, gate) = if self.late_head {
+            let squeezed = divisible(channels as f64 * block.squeeze, 0.9);
+            (squeezed, Activation::Relu, Activation::HardSigmoid)
+        } else {
+            // As in Python, halves are rounded to even.
+            let squeezed = (channels as f64 * (block.squeeze / block.expansion)).round_ties_even();
+            ((squeezed as usize).max(1), activation, Activation::Sigmoid)
+        };
+        builder.excite(|builder| {
+            let pixel = Window::patches(1);
+            builder.convolve(&format!("{name}.conv_reduce"), None, squeezed, pixel)?;
+            builder.activate(activation);
+            builder.convolve(&format!("{name}.conv_expand"), None, channels, pixel)?;
+            builder.activate(gate);
+            Ok(())
+        })
+    }
+}
+
+/// Rounds a number of channels to a multiple of [`DIVISOR`], at least that, and at least `share` of the number.
+fn divisible(channels: f64, share: f64) -> usize {
+    let divisor = DIVISOR as f64;
+    let rounded = ((channels + divisor / 2.0) as usize / DIVISOR * DIVISOR).max(DIVISOR);
+    if (rounded as f64) < share * channels {
+        rounded + DIVISOR
+    } else {
+        rounded
+    }
+}
+
+/// Repeats the blocks of a stage, whose total grows by the factor of depth; later blocks grow first.
+fn repeated(blocks: &[(Block, usize)], depth: f64) -> Vec<Block> {
+    let mut total: usize = blocks.iter().map(|(_, repeats)| repeats).sum();
+    let mut scaled = (total as f64 * depth).ceil();
+    let mut counts = Vec::new();
+    for (_, repeats) in blocks.iter().rev() {
+        let share = (*repeats as f64 / total as f64 * scaled)
+            .round_ties_even()
+            .max(1.0);
+        counts.push(share as usize);
+        total = total.saturating_sub(*repeats);
+        scaled -= share;
+    }
+    let counted = blocks.iter().zip(counts.into_iter().rev());
+    counted
+        .flat_map(|((block, _), count)| std::iter::repeat_n(*block, count))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_notation_of_blocks_is_parsed() {
+        let (block, repeats) = Block::parse("ir_r3_k5_s2_e3_c40_se0.25_nre").unwrap();
+        assert_eq!(repeats, 3);
+        let expected = Block {
+            kind: Kind::Inverted,
+            kernel: 5,
+            stride: 2,
+            expansion: 3.0,
+            channels: 40,
+            squeeze: 0.25,
+            activation: Some(Activation::Relu),
+            skips: true,
+        };
+        assert_eq!(block, expected);
+        assert!(!Block::parse("cn_r1_k1_s1_c96").unwrap().0.skips);
+        for unknown in [
+            "ir",
+            "uir_r1_k3_s1_c8",
+            "ir_r1_k4_s1_c8",
+            "ir_r1_k3_s3_c8",
+            "ir_r1_k3",
+            "ir_d2_c8",
+            "ir_é1",
+        ] {
+            assert!(Block::parse(unknown).is_none(), "{unknown}");
+        }
+    }
+
+    /// As timm's `_scale_stage_depth` does it.
+    #[test]
+    fn later_blocks_of_a_stage_grow_first() {
+        let parsed =
+            ["ir_r1_k3_c80", "ir_r1_k5_c80", "ir_r2_k7_c80"].map(|block| Block::parse(block).unwrap());
+        let kernels: Vec<usize> = repeated(&parsed, 1.2).iter().map(|block| block.kernel).collect();
+        assert_eq!(kernels, [3, 5, 5, 7, 7]);
+        assert_eq!(repeated(&parsed, 1.0).len(), 4);
+    }
+
+    #[test]
+    fn channels_are_rounded_as_in_timm() {
+        let rounded = [3.0, 12.0, 18.0, 100.0].map(|channels| divisible(channels, 0.9));
+        assert_eq!(rounded, [8, 16, 24, 104]);
+        assert_eq!(divisible(18.0, 0.0), 16);
+    }
+}
