@@ -2,13 +2,16 @@
 
 use super::encoder::{BlockNames, activation};
 use super::text_form::{DistanceForm, HeadForm, Projection, TextForm};
+use super::token_convolution::ConvolutionForm;
 use crate::checkpoint::{Config, LoadError};
-use crate::ops::DistanceRows;
+use crate::ops::{Activation, DistanceRows};
 
 const NAMES: BlockNames = BlockNames {
     projections: &[QUERY, KEY, "attention.self.value_proj"],
     ..BlockNames::BERT
 };
+/// Limit of the tokens that a window of the convolution covers.
+const MAX_KERNEL: usize = 63;
 const QUERY: &str = "attention.self.query_proj";
 const KEY: &str = "attention.self.key_proj";
 
@@ -26,7 +29,7 @@ pub(super) fn first(config: &Config) -> Result<TextForm, LoadError> {
     if config.optional::<bool>("talking_head")?.unwrap_or(false) {
         return Err(config.invalid_value("talking_head", "projections between heads are not supported"));
     }
-    let mut form = form(config)?;
+    let mut form = without_convolution(config)?;
     form.names = FIRST_NAMES;
     if let Some(distances) = &mut form.distances {
         distances.keys = distances.keys.map(|_| "attention.self.pos_proj");
@@ -43,13 +46,38 @@ pub(super) fn first(config: &Config) -> Result<TextForm, LoadError> {
 /// # Errors
 /// [`LoadError`], naming the key.
 pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
-    if config.optional::<usize>("conv_kernel_size")?.unwrap_or(0) > 0 {
-        return Err(config.invalid_value("conv_kernel_size", "the convolution is not supported"));
+    let mut form = without_convolution(config)?;
+    let width = form.encoder.width;
+    if let (Some(first), kernel @ 1..) = (
+        form.blocks.first_mut(),
+        config.optional::<usize>("conv_kernel_size")?.unwrap_or(0),
+    ) {
+        if kernel % 2 == 0 || kernel > MAX_KERNEL {
+            let reason = format!("it must be odd, and at most {MAX_KERNEL}");
+            return Err(config.invalid_value("conv_kernel_size", reason));
+        }
+        let groups = config.optional_size("conv_groups")?.unwrap_or(1);
+        if !width.is_multiple_of(groups) {
+            return Err(config.invalid_value("conv_groups", format!("it must divide hidden_size = {width}")));
+        }
+        first.convolution = Some(ConvolutionForm {
+            name: "encoder.conv".into(),
+            kernel,
+            groups,
+            activation: match config.optional::<String>("conv_act")? {
+                Some(_) => activation(config, "conv_act")?,
+                None => Activation::Tanh,
+            },
+        });
     }
+    Ok(form)
+}
+
+fn without_convolution(config: &Config) -> Result<TextForm, LoadError> {
     let head_size = config.optional_size("attention_head_size")?;
     let pooler = match config.optional::<String>("pooler_hidden_act")? {
         Some(_) => activation(config, "pooler_hidden_act")?,
-        None => crate::ops::Activation::Gelu,
+        None => Activation::Gelu,
     };
     let head = HeadForm::first("pooler.dense", pooler, "classifier");
     let mut form = TextForm::like_bert(config, "deberta", head)?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::global_attention::GlobalAttention;
 use super::layers::Layers;
+use super::token_convolution::{ConvolutionForm, TokenConvolution};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, DistanceRows, DistanceScores, EncoderAttention, Ops, PairScores, Rotary};
 use crate::runtime::slice::Slice;
@@ -109,6 +110,8 @@ pub(super) struct BlockForm {
     pub rotary: Option<Rotary>,
     /// Layers of queries, keys and values by which the first token attends to all; the others then attend to it whatever the window.
     pub global: Option<[&'static str; 3]>,
+    /// Convolution of its input that is added to its result.
+    pub convolution: Option<ConvolutionForm>,
 }
 
 /// How queries and keys are projected from the vectors of distances ([`DistanceScores`]).
@@ -140,6 +143,7 @@ pub(super) struct Block<O: Ops> {
     window: Option<usize>,
     rotary: Option<Rotary>,
     global: Option<GlobalAttention<O>>,
+    convolution: Option<TokenConvolution<O>>,
     distances: Option<DistanceScores<O::Matrix>>,
     projections: O::Linear,
     output: O::Linear,
@@ -294,6 +298,10 @@ impl EncoderConfig {
             let names = names.map(|name| format!("{}.{name}", form.prefix));
             GlobalAttention::take(layers, names, width, self.heads)
         });
+        let convolution = form
+            .convolution
+            .as_ref()
+            .map(|form| TokenConvolution::take(layers, form, width, self.epsilon));
         // Distances add scores, which are scaled to the same variance (He et al. 2021, section 3.1).
         let summands = distances.as_ref().map_or(1, |scores| {
             1 + usize::from(scores.keys.is_some()) + usize::from(scores.queries.is_some())
@@ -306,6 +314,7 @@ impl EncoderConfig {
             window: form.window,
             rotary: form.rotary.clone(),
             global: global.transpose()?,
+            convolution: convolution.transpose()?,
             distances,
             projections: match names.head_biases {
                 Some(parts) => layers.by_head(&prefixes.concat(), &parts.map(&at), width, self.heads)?,
@@ -430,6 +439,21 @@ impl<O: Ops> Block<O> {
     /// Computes the block. The rows of `x` are tokens, grouped by sequence; `sequences` says which are visible
     /// ([`Ops::attend_sequences`]).
     pub(super) fn forward(
+        &self,
+        ops: &O,
+        x: &O::Matrix,
+        sequences: &[&[bool]],
+        bias: Option<&Bias<'_, O::Matrix>>,
+    ) -> O::Matrix {
+        let result = self.transformed(ops, x, sequences, bias);
+        match &self.convolution {
+            Some(convolution) => convolution.add_to(ops, x, &result, sequences),
+            None => result,
+        }
+    }
+
+    /// Computes attention and feed-forward layer.
+    fn transformed(
         &self,
         ops: &O,
         x: &O::Matrix,

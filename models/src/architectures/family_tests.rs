@@ -12,7 +12,7 @@ use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 use crate::tasks::entities::{self, AggregationStrategy};
 
-const FAMILIES: [&str; 61] = [
+const FAMILIES: [&str; 62] = [
     "jina-bert",
     "timm-vit",
     "longformer",
@@ -49,6 +49,7 @@ const FAMILIES: [&str; 61] = [
     "deberta",
     "deberta-v2",
     "deberta-v3",
+    "deberta-v2-convolution",
     "modernbert",
     "modernbert-mean",
     "modernbert-question-answering",
@@ -201,7 +202,8 @@ fn families_that_cannot_be_sliced_say_so() {
 #[test]
 fn what_an_architecture_cannot_do_is_refused_by_its_key() {
     for (name, key, value) in [
-        ("deberta-v3", "conv_kernel_size", "3"),
+        ("deberta-v2-convolution", "conv_kernel_size", "4"),
+        ("deberta-v2-convolution", "conv_groups", "3"),
         ("deberta", "talking_head", "true"),
         ("deberta", "relative_attention", "false"),
         ("deberta-v3", "position_buckets", "1"),

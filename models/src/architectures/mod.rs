@@ -41,6 +41,7 @@ mod text_families;
 mod text_form;
 mod text_head;
 mod text_input;
+mod token_convolution;
 mod vision;
 mod vit;
 mod vit_form;

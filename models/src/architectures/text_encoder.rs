@@ -56,6 +56,9 @@ pub(super) fn build(
     checkpoint.weights.expect_base(&base);
     for block in &mut form.blocks {
         block.prefix = format!("{base}{}", block.prefix);
+        if let Some(convolution) = &mut block.convolution {
+            convolution.name = format!("{base}{}", convolution.name);
+        }
     }
     checkpoint.weights.ignore_suffixes(form.buffers);
     if !matches!(head, HeadKind::Classes(_)) {

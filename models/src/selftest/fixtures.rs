@@ -50,7 +50,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 55] = [
+pub const ALL: [Fixture; 56] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -70,6 +70,7 @@ pub const ALL: [Fixture; 55] = [
     fixture!("mpnet"),
     fixture!("deberta"),
     fixture!("deberta-v2"),
+    fixture!("deberta-v2-convolution"),
     fixture!("modernbert"),
     fixture!("roberta-prelayernorm"),
     fixture!("ernie"),
