@@ -12,7 +12,7 @@ use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 use crate::tasks::entities::{self, AggregationStrategy};
 
-const FAMILIES: [&str; 62] = [
+const FAMILIES: [&str; 63] = [
     "jina-bert",
     "timm-vit",
     "longformer",
@@ -50,6 +50,7 @@ const FAMILIES: [&str; 62] = [
     "deberta-v2",
     "deberta-v3",
     "deberta-v2-convolution",
+    "dpr",
     "modernbert",
     "modernbert-mean",
     "modernbert-question-answering",
@@ -204,6 +205,7 @@ fn what_an_architecture_cannot_do_is_refused_by_its_key() {
     for (name, key, value) in [
         ("deberta-v2-convolution", "conv_kernel_size", "4"),
         ("deberta-v2-convolution", "conv_groups", "3"),
+        ("dpr", "projection_dim", "8"),
         ("deberta", "talking_head", "true"),
         ("deberta", "relative_attention", "false"),
         ("deberta-v3", "position_buckets", "1"),

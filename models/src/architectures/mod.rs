@@ -8,6 +8,7 @@ mod bottleneck;
 pub mod cnn;
 mod deberta;
 mod distilbert;
+mod dpr;
 mod electra;
 mod encoder;
 mod ernie;

@@ -3,10 +3,12 @@
 use super::text_form::TextForm;
 use super::text_head::TextTask;
 use super::{
-    albert, bert, big_bird, deberta, distilbert, electra, ernie, esm, eurobert, gte, jina, longformer,
-    megatron_bert, mobilebert, modernbert, mpnet, nomic_bert, rembert, roberta, roformer, t5_encoder,
+    albert, bert, big_bird, deberta, distilbert, dpr, electra, ernie, esm, eurobert, gte, jina,
+    longformer, megatron_bert, mobilebert, modernbert, mpnet, nomic_bert, rembert, roberta, roformer,
+    t5_encoder,
 };
 use crate::checkpoint::{Config, LoadError};
+use crate::tasks::embedding::Pooling;
 
 /// A class of a family.
 pub(super) struct TextClass {
@@ -36,8 +38,29 @@ struct TextFamily {
 
 /// Returns the classes of all families.
 pub(super) fn classes() -> impl Iterator<Item = TextClass> {
-    TEXT_FAMILIES.iter().flat_map(TextFamily::classes)
+    let families = TEXT_FAMILIES.iter().flat_map(TextFamily::classes);
+    families.chain(DENSE_RETRIEVERS)
 }
+
+/// The encoders of DPR, which have no other tasks.
+const DENSE_RETRIEVERS: [TextClass; 2] = [
+    TextClass {
+        name: "DPRQuestionEncoder",
+        model_type: "dpr",
+        head: Some("question_encoder."),
+        form: dpr::questions,
+        task: TextTask::Embedding(Pooling::First),
+        unused: &["question_encoder.bert_model.pooler."],
+    },
+    TextClass {
+        name: "DPRContextEncoder",
+        model_type: "dpr",
+        head: Some("ctx_encoder."),
+        form: dpr::passages,
+        task: TextTask::Embedding(Pooling::First),
+        unused: &["ctx_encoder.bert_model.pooler."],
+    },
+];
 
 impl TextFamily {
     fn classes(&'static self) -> impl Iterator<Item = TextClass> {
@@ -46,7 +69,7 @@ impl TextFamily {
             (TextTask::QuestionAnswering, Some("qa_outputs.")),
             // Without a class, the layer is taken for that of the sequence classifier.
             (TextTask::TokenClassification, Some("classifier.")),
-            (TextTask::Embedding, None),
+            (TextTask::Embedding(Pooling::Mean), None),
         ];
         let named = self.classes.into_iter().zip(tasks);
         named.filter_map(|(name, (task, head))| {

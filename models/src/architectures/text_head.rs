@@ -26,8 +26,8 @@ pub(super) enum TextTask {
     QuestionAnswering,
     /// A label for every token of a text.
     TokenClassification,
-    /// A vector of a text.
-    Embedding,
+    /// A vector of a text: by this pooling, unless modules of sentence-transformers say otherwise.
+    Embedding(Pooling),
 }
 
 /// The task with what the configuration says about it.
@@ -38,7 +38,7 @@ pub(super) enum HeadKind {
     Spans,
     /// Labels of the tokens.
     Tokens(Labeller),
-    /// A vector; the modules of sentence-transformers, or the mean of the tokens without them.
+    /// A vector; the modules of sentence-transformers, or the pooling of the class without them.
     Embedding(SentenceModules),
 }
 
@@ -102,7 +102,13 @@ impl HeadKind {
                 Err(config.invalid_value("id2label", "a span needs two labels, its start and its end"))
             }
             TextTask::QuestionAnswering => Ok(Self::Spans),
-            TextTask::Embedding => Ok(Self::Embedding(modules.unwrap_or_default())),
+            TextTask::Embedding(pooling) => {
+                let alone = || SentenceModules {
+                    pooling,
+                    ..SentenceModules::default()
+                };
+                Ok(Self::Embedding(modules.unwrap_or_else(alone)))
+            }
         }
     }
 

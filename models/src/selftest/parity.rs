@@ -242,7 +242,9 @@ mod tests {
             .find_map(|head| class.strip_suffix(head))
             .unwrap_or(class);
         match body {
-            "XLMRoberta" | "Camembert" | "Data2VecText" => "Roberta".to_owned(),
+            "XLMRoberta" | "Camembert" | "Data2VecText" | "IBert" => "Roberta".to_owned(),
+            "XLMRobertaXL" => "RobertaPreLayerNorm".to_owned(),
+            "DPRQuestionEncoder" | "DPRContextEncoder" => "Bert".to_owned(),
             "Data2VecVisionForImageClassification" => "BeitForImageClassification".to_owned(),
             "T5" | "MT5" | "MT5Encoder" => "T5Encoder".to_owned(),
             other => other.to_owned(),
