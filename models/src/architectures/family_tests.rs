@@ -12,7 +12,7 @@ use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 use crate::tasks::entities::{self, AggregationStrategy};
 
-const FAMILIES: [&str; 63] = [
+const FAMILIES: [&str; 64] = [
     "jina-bert",
     "timm-vit",
     "longformer",
@@ -50,6 +50,7 @@ const FAMILIES: [&str; 63] = [
     "deberta-v2",
     "deberta-v3",
     "deberta-v2-convolution",
+    "xlm-roberta-xl",
     "dpr",
     "modernbert",
     "modernbert-mean",

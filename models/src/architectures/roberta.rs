@@ -1,7 +1,7 @@
 //! RoBERTa (Liu et al. 2019): BERT whose positions begin after the token id of the padding, and with one token type.
 //!
-//! XLM-RoBERTa and CamemBERT differ in their tokenizers, data2vec in its training, RoBERTa-PreLayerNorm in the places of its
-//! norms.
+//! XLM-RoBERTa and CamemBERT differ in their tokenizers, data2vec in its training, RoBERTa-PreLayerNorm and
+//! XLM-RoBERTa-XL in the places of their norms.
 
 use super::encoder::BlockNames;
 use super::text_form::{HeadForm, TextForm};
@@ -11,6 +11,12 @@ use crate::ops::Activation;
 const NORMS_FIRST: BlockNames = BlockNames {
     attention_norm: "attention.LayerNorm",
     feed_forward_norm: "intermediate.LayerNorm",
+    ..BlockNames::BERT
+};
+
+const EXTRA_LARGE: BlockNames = BlockNames {
+    attention_norm: "attention.self_attn_layer_norm",
+    feed_forward_norm: "LayerNorm",
     ..BlockNames::BERT
 };
 
@@ -42,7 +48,24 @@ pub(super) fn norms_first(config: &Config) -> Result<TextForm, LoadError> {
     Ok(form)
 }
 
-fn with_base(config: &Config, base: &'static str) -> Result<TextForm, LoadError> {
+/// Describes an XLM-RoBERTa-XL model (Goyal et al. 2021): norms before the layers, none of the embeddings.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn extra_large(config: &Config) -> Result<TextForm, LoadError> {
+    let mut form = with_base(config, "roberta")?;
+    form.names = EXTRA_LARGE;
+    form.encoder.norms_first = true;
+    form.embeddings.norm = None;
+    form.final_norm = Some("encoder.LayerNorm");
+    Ok(form)
+}
+
+/// Describes a RoBERTa model whose tensors have this prefix.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn with_base(config: &Config, base: &'static str) -> Result<TextForm, LoadError> {
     let head = HeadForm::first("classifier.dense", Activation::Tanh, "classifier.out_proj");
     let mut form = TextForm::like_bert(config, base, head)?;
     form.count_after_padding(config)?;

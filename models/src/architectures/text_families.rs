@@ -140,6 +140,12 @@ const TEXT_FAMILIES: &[TextFamily] = &[
         roberta::norms_first,
         &["roberta_prelayernorm.pooler.", "pooler."]
     ),
+    family!(
+        "XLMRobertaXL",
+        "xlm-roberta-xl",
+        roberta::extra_large,
+        &["roberta.pooler.", "pooler."]
+    ),
     family!("Ernie", "ernie", ernie::form, &["ernie.pooler.", "pooler."]),
     family!(
         "NomicBert",
