@@ -12,7 +12,7 @@ use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 use crate::tasks::entities::{self, AggregationStrategy};
 
-const FAMILIES: [&str; 64] = [
+const FAMILIES: [&str; 65] = [
     "jina-bert",
     "timm-vit",
     "longformer",
@@ -51,6 +51,7 @@ const FAMILIES: [&str; 64] = [
     "deberta-v3",
     "deberta-v2-convolution",
     "xlm-roberta-xl",
+    "i-bert",
     "dpr",
     "modernbert",
     "modernbert-mean",
@@ -207,6 +208,8 @@ fn what_an_architecture_cannot_do_is_refused_by_its_key() {
         ("deberta-v2-convolution", "conv_kernel_size", "4"),
         ("deberta-v2-convolution", "conv_groups", "3"),
         ("dpr", "projection_dim", "8"),
+        ("i-bert", "quant_mode", "true"),
+        ("i-bert", "hidden_act", "\"relu\""),
         ("deberta", "talking_head", "true"),
         ("deberta", "relative_attention", "false"),
         ("deberta-v3", "position_buckets", "1"),

@@ -17,6 +17,7 @@ mod eurobert;
 mod global_attention;
 pub mod grid;
 mod gte;
+mod ibert;
 mod image;
 mod jina;
 mod layers;

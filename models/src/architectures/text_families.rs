@@ -3,7 +3,7 @@
 use super::text_form::TextForm;
 use super::text_head::TextTask;
 use super::{
-    albert, bert, big_bird, deberta, distilbert, dpr, electra, ernie, esm, eurobert, gte, jina,
+    albert, bert, big_bird, deberta, distilbert, dpr, electra, ernie, esm, eurobert, gte, ibert, jina,
     longformer, megatron_bert, mobilebert, modernbert, mpnet, nomic_bert, rembert, roberta, roformer,
     t5_encoder,
 };
@@ -146,6 +146,7 @@ const TEXT_FAMILIES: &[TextFamily] = &[
         roberta::extra_large,
         &["roberta.pooler.", "pooler."]
     ),
+    family!("IBert", "ibert", ibert::form, &["ibert.pooler.", "pooler."]),
     family!("Ernie", "ernie", ernie::form, &["ernie.pooler.", "pooler."]),
     family!(
         "NomicBert",
