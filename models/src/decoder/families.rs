@@ -264,6 +264,16 @@ pub(super) const FAMILIES: &[Family] = &[
         gpt_neox::read
     ),
     family!("GPTJ", "gptj", "transformer.", HeadForm::BIASED, gptj::read),
+    Family {
+        classifier: None,
+        ..family!(
+            "CodeGen",
+            "codegen",
+            "transformer.",
+            HeadForm::BIASED,
+            gptj::read_codegen
+        )
+    },
     token_family!("score", "Glm", "glm", "model.", HeadForm::SEPARATE, glm::read_1),
     token_family!("score", "Glm4", "glm4", "model.", HeadForm::SEPARATE, glm::read_4),
     unclassified!("Glm4Moe", "glm4_moe", HeadForm::SEPARATE, glm::read_4_moe),

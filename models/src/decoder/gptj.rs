@@ -1,12 +1,62 @@
-//! GPT-J (Wang and Komatsuzaki 2021): parallel attention and feed-forward layers, rotary positions over part of a head.
+//! GPT-J (Wang and Komatsuzaki 2021): parallel attention and feed-forward layers, rotary positions over part of a head. `CodeGen`
+//! (Nijkamp et al. 2022) has its projections in one layer.
 
 use super::config_values::{activation, attention_heads, eos_token_ids, epsilon, layers};
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights, Parallel};
-use crate::checkpoint::{Checkpoint, LoadError};
+use crate::checkpoint::{Checkpoint, LoadError, Weights};
 use crate::ops::Rotary;
 use crate::runtime::slice::Slice;
 
+/// Parts that the projections of `CodeGen` were trained in, each with its queries, values and keys.
+const PARTS: usize = 4;
+
 pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    read_with(checkpoint, slice, separate)
+}
+
+pub(super) fn read_codegen(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let heads = checkpoint.config.size("n_head")?;
+    if !heads.is_multiple_of(PARTS) {
+        let reason = format!("it must be a multiple of {PARTS}, the parts of the projections");
+        return Err(checkpoint.config.invalid_value("n_head", reason));
+    }
+    checkpoint.weights.ignore_suffixes(&[".attn.causal_mask"]);
+    read_with(checkpoint, slice, in_parts)
+}
+
+/// Takes the queries, and the keys and values, of the layer with this prefix and width.
+type Projections = fn(&mut Weights, &str, usize) -> Result<(LinearWeights, LinearWeights), LoadError>;
+
+fn separate(
+    weights: &mut Weights,
+    prefix: &str,
+    width: usize,
+) -> Result<(LinearWeights, LinearWeights), LoadError> {
+    let mut square =
+        |name: &str| LinearWeights::take(weights, &format!("{prefix}.attn.{name}"), width, width, false);
+    Ok((
+        square("q_proj")?,
+        square("k_proj")?.concat_outputs(&square("v_proj")?),
+    ))
+}
+
+fn in_parts(
+    weights: &mut Weights,
+    prefix: &str,
+    width: usize,
+) -> Result<(LinearWeights, LinearWeights), LoadError> {
+    let name = format!("{prefix}.attn.qkv_proj");
+    let fused = LinearWeights::take(weights, &name, width, 3 * width, false)?;
+    let (query, rest) = fused.by_part(width / PARTS, 3).split(width);
+    let (value, key) = rest.split(width);
+    Ok((query, key.concat_outputs(&value)))
+}
+
+fn read_with(
+    checkpoint: &mut Checkpoint,
+    slice: Slice,
+    projections: Projections,
+) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let width = config.size("n_embd")?;
     let heads = attention_heads(config, "n_head", width)?;
@@ -37,16 +87,12 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     let mut blocks = Vec::new();
     for index in layers(config, "n_layer", slice)? {
         let at = |name: &str| format!("transformer.h.{index}.{name}");
-        let mut square = |name: &str| LinearWeights::take(weights, &at(name), width, width, false);
-        let query = square("attn.q_proj")?;
-        let key = square("attn.k_proj")?;
-        let value = square("attn.v_proj")?;
-        let output = square("attn.out_proj")?;
+        let (query, key_value) = projections(weights, &format!("transformer.h.{index}"), width)?;
         let layer = LayerWeights {
             attention_norm: Some(NormWeights::take(weights, &at("ln_1"), width)?),
             query,
-            key_value: key.concat_outputs(&value),
-            output,
+            key_value,
+            output: LinearWeights::take(weights, &at("attn.out_proj"), width, width, false)?,
             up: LinearWeights::take(
                 weights,
                 &at("mlp.fc_in"),

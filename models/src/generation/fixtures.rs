@@ -11,7 +11,7 @@ use crate::checkpoint::Checkpoint;
 use crate::ops::Ops;
 
 /// At least one per architecture; several where it has variants.
-pub(super) const DECODERS: [&str; 88] = [
+pub(super) const DECODERS: [&str; 89] = [
     "gpt2",
     "opt",
     "llama",
@@ -52,6 +52,7 @@ pub(super) const DECODERS: [&str; 88] = [
     "cohere-norms",
     "olmo-clipped",
     "glm4",
+    "codegen",
     "nemotron",
     "hunyuan",
     "apertus",

@@ -40,7 +40,7 @@ fn tokens(outputs: &Outputs) -> Vec<i64> {
 }
 
 /// Models of which every layer has an attention.
-const ATTENDING: [&str; 58] = [
+const ATTENDING: [&str; 59] = [
     "gpt2",
     "opt",
     "llama",
@@ -77,6 +77,7 @@ const ATTENDING: [&str; 58] = [
     "cohere-norms",
     "olmo-clipped",
     "glm4",
+    "codegen",
     "nemotron",
     "hunyuan",
     "apertus",
