@@ -5,8 +5,8 @@ use super::weights::Decoder;
 use super::{
     apertus, arcee, bart, bloom, cohere, deepseek, ernie, exaone4, falcon, gemma, gemma4, glm, gpt_bigcode,
     gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan, llama, llama4, ministral, mistral,
-    mixtral, mpt, nemotron, olmo, opt, phi, phi3, phimoe, qwen, recurrent_families, seed_oss, smollm3,
-    stablelm, starcoder2, t5,
+    mixtral, mpt, nemotron, olmo, openai_gpt, opt, phi, phi3, phimoe, qwen, recurrent_families, seed_oss,
+    smollm3, stablelm, starcoder2, t5,
 };
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::runtime::slice::Slice;
@@ -274,6 +274,14 @@ pub(super) const FAMILIES: &[Family] = &[
             gptj::read_codegen
         )
     },
+    family!(
+        "OpenAIGPT",
+        "OpenAIGPTLMHeadModel",
+        "openai-gpt",
+        "transformer.",
+        HeadForm::TIED,
+        openai_gpt::read
+    ),
     token_family!("score", "Glm", "glm", "model.", HeadForm::SEPARATE, glm::read_1),
     token_family!("score", "Glm4", "glm4", "model.", HeadForm::SEPARATE, glm::read_4),
     unclassified!("Glm4Moe", "glm4_moe", HeadForm::SEPARATE, glm::read_4_moe),

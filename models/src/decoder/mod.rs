@@ -46,6 +46,7 @@ mod multimodal;
 mod nemotron;
 mod nemotron_h;
 mod olmo;
+mod openai_gpt;
 mod opt;
 mod phi;
 mod phi3;

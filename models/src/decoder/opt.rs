@@ -109,7 +109,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
 
 /// Takes the norm of the last layer's sum, which is the final norm. Slices without the last layer keep theirs, because only the
 /// last slice has a final norm.
-fn last_norm(blocks: &mut [LayerWeights], slice: Slice, width: usize) -> NormWeights {
+pub(super) fn last_norm(blocks: &mut [LayerWeights], slice: Slice, width: usize) -> NormWeights {
     let last = blocks.last_mut().filter(|_| slice.is_last());
     let norm = last.and_then(|layer| layer.feed_forward_output_norm.take());
     norm.unwrap_or_else(|| NormWeights::plain(width))

@@ -11,7 +11,7 @@ use crate::checkpoint::Checkpoint;
 use crate::ops::Ops;
 
 /// At least one per architecture; several where it has variants.
-pub(super) const DECODERS: [&str; 89] = [
+pub(super) const DECODERS: [&str; 90] = [
     "gpt2",
     "opt",
     "llama",
@@ -53,6 +53,7 @@ pub(super) const DECODERS: [&str; 89] = [
     "olmo-clipped",
     "glm4",
     "codegen",
+    "openai-gpt",
     "nemotron",
     "hunyuan",
     "apertus",

@@ -40,7 +40,7 @@ fn tokens(outputs: &Outputs) -> Vec<i64> {
 }
 
 /// Models of which every layer has an attention.
-const ATTENDING: [&str; 59] = [
+const ATTENDING: [&str; 60] = [
     "gpt2",
     "opt",
     "llama",
@@ -78,6 +78,7 @@ const ATTENDING: [&str; 59] = [
     "olmo-clipped",
     "glm4",
     "codegen",
+    "openai-gpt",
     "nemotron",
     "hunyuan",
     "apertus",
