@@ -336,14 +336,17 @@ fn positions(
         }
         Positions::AfterPadding => {
             let first = config.optional::<usize>("pad_token_id")?.unwrap_or(1) + 1;
-            let half = width / 2;
-            let step = 10_000_f64.ln() / (half.max(2) - 1) as f64;
-            let frequency = |index: usize| (-(index as f64) * step).exp();
             weights.ignore_suffixes(&["embed_positions.weights"]);
-            let values = sinusoidal(first..first + context, width, half, frequency);
-            Ok(Table::computed(values, width))
+            Ok(Table::computed(by_halves(first..first + context, width), width))
         }
     }
+}
+
+/// Computes the sines and cosines of positions as in tensor2tensor.
+pub(super) fn by_halves(positions: std::ops::Range<usize>, width: usize) -> Vec<f32> {
+    let half = width / 2;
+    let step = 10_000_f64.ln() / (half.max(2) - 1) as f64;
+    sinusoidal(positions, width, half, |index| (-(index as f64) * step).exp())
 }
 
 /// Computes the sines of positions, `sines` of them, followed by the cosines.

@@ -6,7 +6,7 @@ use super::{
     apertus, arcee, bart, bloom, cohere, deepseek, ernie, exaone4, falcon, gemma, gemma4, glm, gpt_bigcode,
     gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan, llama, llama4, ministral, mistral,
     mixtral, mpt, nemotron, olmo, openai_gpt, opt, phi, phi3, phimoe, qwen, recurrent_families, seed_oss,
-    smollm3, stablelm, starcoder2, t5,
+    smollm3, stablelm, starcoder2, t5, xglm,
 };
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::runtime::slice::Slice;
@@ -282,6 +282,7 @@ pub(super) const FAMILIES: &[Family] = &[
         HeadForm::TIED,
         openai_gpt::read
     ),
+    unclassified!("XGLM", "xglm", HeadForm::TIED, xglm::read),
     token_family!("score", "Glm", "glm", "model.", HeadForm::SEPARATE, glm::read_1),
     token_family!("score", "Glm4", "glm4", "model.", HeadForm::SEPARATE, glm::read_4),
     unclassified!("Glm4Moe", "glm4_moe", HeadForm::SEPARATE, glm::read_4_moe),

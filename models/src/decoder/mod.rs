@@ -66,3 +66,4 @@ pub(crate) mod t5;
 mod text_defaults;
 mod token_inputs;
 pub(crate) mod weights;
+mod xglm;

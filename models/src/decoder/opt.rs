@@ -64,36 +64,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     positions.drain(..OFFSET * width);
     let mut blocks = Vec::new();
     for index in layers(config, "num_hidden_layers", slice)? {
-        let at = |name: &str| at(&format!("layers.{index}.{name}"));
-        let mut square = |name: &str| LinearWeights::take(weights, &at(name), width, width, true);
-        let query = square("self_attn.q_proj")?;
-        let key = square("self_attn.k_proj")?;
-        let value = square("self_attn.v_proj")?;
-        let output = square("self_attn.out_proj")?;
-        let attention_norm = Some(NormWeights::take(weights, &at("self_attn_layer_norm"), width)?);
-        let feed_forward_norm = Some(NormWeights::take(weights, &at("final_layer_norm"), width)?);
-        let norms = if before {
-            LayerWeights {
-                attention_norm,
-                feed_forward_norm,
-                ..LayerWeights::default()
-            }
-        } else {
-            LayerWeights {
-                attention_output_norm: attention_norm,
-                feed_forward_output_norm: feed_forward_norm,
-                ..LayerWeights::default()
-            }
-        };
-        let layer = LayerWeights {
-            query,
-            key_value: key.concat_outputs(&value),
-            output,
-            up: LinearWeights::take(weights, &at("fc1"), width, model_config.intermediate_size, true)?,
-            down: LinearWeights::take(weights, &at("fc2"), model_config.intermediate_size, width, true)?,
-            ..norms
-        };
-        blocks.push(layer.stored_as(weights.weight_type()));
+        blocks.push(layer(weights, &model_config, &at(&format!("layers.{index}")))?);
     }
     let final_norm = if before {
         NormWeights::take(weights, &at("final_layer_norm"), width)?
@@ -105,6 +76,45 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         head,
         ..Decoder::without_head(model_config, embedding, blocks, final_norm)
     })
+}
+
+/// Takes the layer of this prefix; its norms follow the sums if the configuration says so.
+pub(super) fn layer(
+    weights: &mut Weights,
+    model_config: &ModelConfig,
+    prefix: &str,
+) -> Result<LayerWeights, LoadError> {
+    let (width, inner) = (model_config.width, model_config.intermediate_size);
+    let at = |name: &str| format!("{prefix}.{name}");
+    let mut square = |name: &str| LinearWeights::take(weights, &at(name), width, width, true);
+    let query = square("self_attn.q_proj")?;
+    let key = square("self_attn.k_proj")?;
+    let value = square("self_attn.v_proj")?;
+    let output = square("self_attn.out_proj")?;
+    let attention_norm = Some(NormWeights::take(weights, &at("self_attn_layer_norm"), width)?);
+    let feed_forward_norm = Some(NormWeights::take(weights, &at("final_layer_norm"), width)?);
+    let norms = if model_config.output_norms == OutputNorms::Sums {
+        LayerWeights {
+            attention_output_norm: attention_norm,
+            feed_forward_output_norm: feed_forward_norm,
+            ..LayerWeights::default()
+        }
+    } else {
+        LayerWeights {
+            attention_norm,
+            feed_forward_norm,
+            ..LayerWeights::default()
+        }
+    };
+    let layer = LayerWeights {
+        query,
+        key_value: key.concat_outputs(&value),
+        output,
+        up: LinearWeights::take(weights, &at("fc1"), width, inner, true)?,
+        down: LinearWeights::take(weights, &at("fc2"), inner, width, true)?,
+        ..norms
+    };
+    Ok(layer.stored_as(weights.weight_type()))
 }
 
 /// Takes the norm of the last layer's sum, which is the final norm. Slices without the last layer keep theirs, because only the

@@ -11,7 +11,7 @@ use crate::checkpoint::Checkpoint;
 use crate::ops::Ops;
 
 /// At least one per architecture; several where it has variants.
-pub(super) const DECODERS: [&str; 90] = [
+pub(super) const DECODERS: [&str; 91] = [
     "gpt2",
     "opt",
     "llama",
@@ -54,6 +54,7 @@ pub(super) const DECODERS: [&str; 90] = [
     "glm4",
     "codegen",
     "openai-gpt",
+    "xglm",
     "nemotron",
     "hunyuan",
     "apertus",

@@ -40,7 +40,7 @@ fn tokens(outputs: &Outputs) -> Vec<i64> {
 }
 
 /// Models of which every layer has an attention.
-const ATTENDING: [&str; 60] = [
+const ATTENDING: [&str; 61] = [
     "gpt2",
     "opt",
     "llama",
@@ -79,6 +79,7 @@ const ATTENDING: [&str; 60] = [
     "glm4",
     "codegen",
     "openai-gpt",
+    "xglm",
     "nemotron",
     "hunyuan",
     "apertus",
