@@ -283,6 +283,7 @@ pub(super) const FAMILIES: &[Family] = &[
         openai_gpt::read
     ),
     unclassified!("XGLM", "xglm", HeadForm::TIED, xglm::read),
+    unclassified!("VaultGemma", "vaultgemma", HeadForm::TIED, gemma::read_vault),
     token_family!("score", "Glm", "glm", "model.", HeadForm::SEPARATE, glm::read_1),
     token_family!("score", "Glm4", "glm4", "model.", HeadForm::SEPARATE, glm::read_4),
     unclassified!("Glm4Moe", "glm4_moe", HeadForm::SEPARATE, glm::read_4_moe),

@@ -38,6 +38,18 @@ pub(super) fn read_2(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
     gated::read(checkpoint, slice, model_config, &layout(local_layers))
 }
 
+/// `VaultGemma` (Sinha et al. 2025): version 2 without the norms of the outputs.
+pub(super) fn read_vault(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let (local, local_layers) = gated::windows(config, |index| index.is_multiple_of(2))?;
+    let model_config = ModelConfig {
+        local,
+        output_norms: OutputNorms::No,
+        ..model_config(config, RotaryKeys::default())?
+    };
+    gated::read(checkpoint, slice, model_config, &layout(local_layers))
+}
+
 pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let both = "attention to later tokens is not supported";

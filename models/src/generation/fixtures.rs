@@ -11,7 +11,7 @@ use crate::checkpoint::Checkpoint;
 use crate::ops::Ops;
 
 /// At least one per architecture; several where it has variants.
-pub(super) const DECODERS: [&str; 91] = [
+pub(super) const DECODERS: [&str; 92] = [
     "gpt2",
     "opt",
     "llama",
@@ -55,6 +55,7 @@ pub(super) const DECODERS: [&str; 91] = [
     "codegen",
     "openai-gpt",
     "xglm",
+    "vaultgemma",
     "nemotron",
     "hunyuan",
     "apertus",

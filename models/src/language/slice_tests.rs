@@ -40,7 +40,7 @@ fn tokens(outputs: &Outputs) -> Vec<i64> {
 }
 
 /// Models of which every layer has an attention.
-const ATTENDING: [&str; 61] = [
+const ATTENDING: [&str; 62] = [
     "gpt2",
     "opt",
     "llama",
@@ -80,6 +80,7 @@ const ATTENDING: [&str; 61] = [
     "codegen",
     "openai-gpt",
     "xglm",
+    "vaultgemma",
     "nemotron",
     "hunyuan",
     "apertus",
