@@ -1,5 +1,5 @@
 //! `DeepSeek` V2 and V3 (`DeepSeek`-AI 2024): keys and values from latent vectors, mixtures of experts beside shared ones. Version
-//! 2 chooses experts by their softmax, version 3 by sigmoids with a correction and within groups.
+//! 2 chooses experts by their softmax, version 3 by sigmoids with a correction and within groups, as GLM-4.7-Flash does.
 
 use super::experts::{Correction, ExpertLayout, SharedExpert};
 use super::gated::{self, Layout};
@@ -32,14 +32,29 @@ pub(super) fn read_2(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
         factor: factor(config, 1.0)?,
         ..Routing::read(config, count, false)?
     };
-    read(checkpoint, slice, routing, None)
+    let sparse = sparse_layers(config, config.size("num_hidden_layers")?, 0)?;
+    read(checkpoint, slice, routing, None, sparse)
 }
 
 pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     drop_further_layers(checkpoint)?;
     let config = &checkpoint.config;
     let routing = sigmoid_routing(config, config.size("n_routed_experts")?)?;
-    read(checkpoint, slice, routing, Some(SCORED))
+    let sparse = sparse_layers(config, config.size("num_hidden_layers")?, 0)?;
+    read(checkpoint, slice, routing, Some(SCORED), sparse)
+}
+
+/// GLM-4.7-Flash, which lists the layers that have experts.
+pub(super) fn read_glm_lite(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    drop_further_layers(checkpoint)?;
+    let config = &checkpoint.config;
+    let routing = sigmoid_routing(config, config.size("n_routed_experts")?)?;
+    let key = "mlp_layer_types";
+    let sparse = match config.optional::<Vec<String>>(key)? {
+        Some(_) => gated::layers_of_type(config, key, &["sparse"], &["dense"])?,
+        None => sparse_layers(config, config.size("num_hidden_layers")?, 1)?,
+    };
+    read(checkpoint, slice, routing, Some(SCORED), sparse)
 }
 
 fn read(
@@ -47,6 +62,7 @@ fn read(
     slice: Slice,
     routing: Routing,
     correction: Option<Correction>,
+    sparse: Vec<bool>,
 ) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let latent = LatentLayout {
@@ -90,7 +106,7 @@ fn read(
                 bias,
                 gate: None,
             }),
-            layers: sparse_layers(config, experts.layers.len(), 0)?,
+            layers: sparse,
             ..experts
         }),
         ..Layout::default()

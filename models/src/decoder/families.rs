@@ -284,6 +284,12 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
     unclassified!("XGLM", "xglm", HeadForm::TIED, xglm::read),
     unclassified!("VaultGemma", "vaultgemma", HeadForm::TIED, gemma::read_vault),
+    unclassified!(
+        "Glm4MoeLite",
+        "glm4_moe_lite",
+        HeadForm::SEPARATE,
+        deepseek::read_glm_lite
+    ),
     token_family!("score", "Glm", "glm", "model.", HeadForm::SEPARATE, glm::read_1),
     token_family!("score", "Glm4", "glm4", "model.", HeadForm::SEPARATE, glm::read_4),
     unclassified!("Glm4Moe", "glm4_moe", HeadForm::SEPARATE, glm::read_4_moe),

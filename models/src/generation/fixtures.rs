@@ -11,7 +11,7 @@ use crate::checkpoint::Checkpoint;
 use crate::ops::Ops;
 
 /// At least one per architecture; several where it has variants.
-pub(super) const DECODERS: [&str; 92] = [
+pub(super) const DECODERS: [&str; 93] = [
     "gpt2",
     "opt",
     "llama",
@@ -52,6 +52,7 @@ pub(super) const DECODERS: [&str; 92] = [
     "cohere-norms",
     "olmo-clipped",
     "glm4",
+    "glm4-moe-lite",
     "codegen",
     "openai-gpt",
     "xglm",

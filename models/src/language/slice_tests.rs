@@ -40,7 +40,7 @@ fn tokens(outputs: &Outputs) -> Vec<i64> {
 }
 
 /// Models of which every layer has an attention.
-const ATTENDING: [&str; 62] = [
+const ATTENDING: [&str; 63] = [
     "gpt2",
     "opt",
     "llama",
@@ -77,6 +77,7 @@ const ATTENDING: [&str; 62] = [
     "cohere-norms",
     "olmo-clipped",
     "glm4",
+    "glm4-moe-lite",
     "codegen",
     "openai-gpt",
     "xglm",
