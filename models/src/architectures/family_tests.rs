@@ -233,7 +233,7 @@ fn what_an_architecture_cannot_do_is_refused_by_its_key() {
         ("big-bird", "attention_type", "\"random\""),
         ("esm", "is_folding_model", "true"),
         ("esm", "position_embedding_type", "\"relative_key\""),
-        ("t5-encoder", "feed_forward_proj", "\"gated-silu\""),
+        ("t5-encoder", "dense_act_fn", "\"tanh\""),
         ("t5-encoder", "relative_attention_num_buckets", "3"),
     ] {
         let mut fixture = fixture(name);
@@ -244,6 +244,38 @@ fn what_an_architecture_cannot_do_is_refused_by_its_key() {
         let error = fixture.compare(&Device::Cpu).unwrap_err().to_string();
         assert!(error.contains("config.json` has `"), "{name} {key}: {error}");
     }
+}
+
+/// As transformers does it: the activation stated by itself replaces that of `feed_forward_proj`.
+#[test]
+fn the_activation_of_t5_may_be_stated_by_itself() {
+    let answers = |keys: serde_json::Value| {
+        let mut fixture = fixture("t5-encoder");
+        let mut config: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_slice(fixture.config).unwrap();
+        for key in ["feed_forward_proj", "dense_act_fn", "is_gated_act"] {
+            config.remove(key);
+        }
+        config.extend(keys.as_object().unwrap().clone());
+        fixture.config = serde_json::to_vec(&config).unwrap().leak();
+        let requests: Vec<Inputs> = fixture
+            .cases()
+            .unwrap()
+            .into_iter()
+            .map(|case| case.inputs)
+            .collect();
+        let loaded = load_checkpoint(
+            fixture.checkpoint().unwrap(),
+            &Device::Cpu,
+            &LoadOptions::default(),
+        );
+        loaded.unwrap().model.run(&requests).remove(0).unwrap()
+    };
+    let stated = answers(serde_json::json!({"feed_forward_proj": "relu", "dense_act_fn": "gelu"}));
+    assert_eq!(stated, answers(serde_json::json!({"feed_forward_proj": "gelu"})));
+    assert_ne!(stated, answers(serde_json::json!({})));
+    let old = answers(serde_json::json!({"feed_forward_proj": "gated-relu", "is_gated_act": false}));
+    assert_eq!(old, answers(serde_json::json!({})));
 }
 
 #[test]

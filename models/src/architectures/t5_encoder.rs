@@ -4,7 +4,7 @@ use super::encoder::{BlockNames, EncoderConfig, epsilon};
 use super::text::TokenLimits;
 use super::text_form::{Embeddings, HeadForm, PositionBias, PositionScheme, TextForm};
 use crate::checkpoint::{Config, LoadError};
-use crate::ops::Activation;
+use crate::decoder::t5::feed_forward;
 
 const NAMES: BlockNames = BlockNames {
     projections: &[
@@ -34,14 +34,7 @@ const CONTEXT: usize = 512;
 /// # Errors
 /// [`LoadError`], naming the key.
 pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
-    let feed_forward = config.optional::<String>("feed_forward_proj")?;
-    let (activation, gated) = match feed_forward.as_deref() {
-        None | Some("relu") => (Activation::Relu, false),
-        Some("gated-gelu") => (Activation::GeluTanh, true),
-        Some(_) => {
-            return Err(config.invalid_value("feed_forward_proj", "relu and gated-gelu are supported"));
-        }
-    };
+    let (activation, gated) = feed_forward(config)?;
     let (heads, buckets) = (config.size("num_heads")?, buckets(config)?);
     let encoder = EncoderConfig {
         width: config.size("d_model")?,

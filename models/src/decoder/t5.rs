@@ -83,22 +83,26 @@ fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {
 }
 
 /// Reads `feed_forward_proj`: an activation, with the prefix `gated-` if gated. `gated-gelu` means the tanh
-/// approximation, as version 1.1 was trained.
-fn feed_forward(config: &Config) -> Result<(Activation, bool), LoadError> {
+/// approximation, as version 1.1 was trained. As in transformers, `dense_act_fn` and `is_gated_act` replace what it says.
+pub(crate) fn feed_forward(config: &Config) -> Result<(Activation, bool), LoadError> {
     let key = "feed_forward_proj";
     let name = config.optional::<String>(key)?.unwrap_or_else(|| "relu".into());
-    if name == "gated-gelu" {
-        return Ok((Activation::GeluTanh, true));
-    }
-    let (gated, name) = match name.strip_prefix("gated-") {
+    let (gated, named) = match name.strip_prefix("gated-") {
+        Some("gelu") => (true, "gelu_new"),
         Some(name) => (true, name),
         None => (false, name.as_str()),
     };
-    match parse_activation(name) {
+    let gated = config.optional("is_gated_act")?.unwrap_or(gated);
+    let stated = config.optional::<String>("dense_act_fn")?;
+    let (key, named) = match &stated {
+        Some(stated) => ("dense_act_fn", stated.as_str()),
+        None => (key, named),
+    };
+    match parse_activation(named) {
         Some(activation) => Ok((activation, gated)),
         None => Err(config.invalid_value(
             key,
-            "relu, gelu, gelu_new and silu are supported, also with the prefix gated-",
+            "relu, gelu, gelu_new and silu are supported, in feed_forward_proj also with the prefix gated-",
         )),
     }
 }

@@ -57,14 +57,14 @@ const WRONG: [Wrong; 29] = [
     ),
     wrong(
         T5,
-        "proj\": \"relu\"",
-        "proj\": \"tanh\"",
+        "act_fn\": \"relu\"",
+        "act_fn\": \"tanh\"",
         "also with the prefix gated-",
     ),
     wrong(
         T5,
-        "proj\": \"relu\"",
-        "proj\": \"gated-relu\"",
+        "is_gated_act\": false",
+        "is_gated_act\": true",
         "DenseReluDense.wi_0.weight`",
     ),
     wrong(
