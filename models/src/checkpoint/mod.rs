@@ -14,6 +14,7 @@ mod sentencepiece;
 mod slow_tokenizer;
 pub(crate) mod timm;
 mod token_rules;
+mod tokenizer_settings;
 pub(crate) mod weights;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -72,7 +73,8 @@ impl TokenizerFile {
     pub(crate) fn beside(dir: &Path) -> Result<Option<Self>, LoadError> {
         let path = dir.join("tokenizer.json");
         let (file, json) = if path.exists() {
-            (path.display().to_string(), read_capped(&path, MAX_TOKENIZER)?)
+            let json = tokenizer_settings::applied(dir, read_capped(&path, MAX_TOKENIZER)?)?;
+            (path.display().to_string(), json)
         } else if let Some(built) = slow_tokenizer::build(dir)? {
             built
         } else if let Some(built) = sentencepiece::build(dir)? {
