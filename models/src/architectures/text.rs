@@ -7,6 +7,7 @@ use tokenizers::{
     Encoding, PostProcessor, Tokenizer, TruncationDirection, TruncationParams, TruncationStrategy,
 };
 
+use crate::checkpoint::sentence::Preparation;
 use crate::checkpoint::{LoadError, TokenizerFile};
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, NO_TOKENIZER, Signature};
 use crate::runtime::tensor::{Datatype, Tensor};
@@ -26,6 +27,8 @@ pub(super) struct TextReader {
     texts: Texts,
     /// Whether the tokenizer's token types are used.
     typed: bool,
+    /// What becomes of a text before it is tokenized.
+    preparation: Preparation,
     /// Whether the model answers by itself, so that it can combine the windows of a context.
     pub whole: bool,
 }
@@ -126,6 +129,7 @@ impl TextReader {
             limits,
             texts,
             typed: limits.types > 0 && file.is_none_or(|file| file.types),
+            preparation: file.map(|file| file.preparation.clone()).unwrap_or_default(),
             whole: true,
         })
     }
@@ -249,7 +253,8 @@ impl TextReader {
         let Some(tokenizer) = &self.tokenizer else {
             return Err(bad("text", NO_TOKENIZER));
         };
-        let first = only_text(text)?;
+        let first = self.preparation.applied(only_text(text)?);
+        let first = first.as_ref();
         let second = pair.map(only_text).transpose()?;
         let encodings = match second {
             None if self.texts == Texts::QuestionAndContext => {

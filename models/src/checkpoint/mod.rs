@@ -62,6 +62,8 @@ pub struct TokenizerFile {
     pub json: Bytes,
     /// Whether the model gets the token types: `model_input_names` of `tokenizer_config.json` may leave them out.
     pub types: bool,
+    /// What becomes of a text before it is tokenized.
+    pub(crate) preparation: sentence::Preparation,
 }
 
 impl TokenizerFile {
@@ -90,6 +92,7 @@ impl TokenizerFile {
             file,
             json: json.into(),
             types: names.is_none_or(|names| names.iter().any(|name| name == "token_type_ids")),
+            preparation: sentence::Preparation::default(),
         }))
     }
 }
@@ -135,6 +138,10 @@ impl Checkpoint {
         }
         let display = |path: &Path| path.display().to_string();
         let (sentence, folder) = SentenceModules::open(dir)?.unzip();
+        let preparation = sentence
+            .as_ref()
+            .map(|modules: &SentenceModules| modules.preparation.clone());
+        let preparation = preparation.unwrap_or_default();
         let whole = dir;
         let dir = &folder.map_or_else(|| dir.to_owned(), |folder| dir.join(folder));
         let mut config = Config::open(dir)?;
@@ -158,7 +165,7 @@ impl Checkpoint {
             generation: GenerationConfig::open(dir, &config)?,
             config,
             weights,
-            tokenizer: TokenizerFile::beside(dir)?,
+            tokenizer: TokenizerFile::beside(dir)?.map(|file| TokenizerFile { preparation, ..file }),
             chat: ChatTemplate::open(dir)?,
             preprocessor,
         })
@@ -191,6 +198,7 @@ impl Checkpoint {
                 file: format!("{name}/tokenizer.json"),
                 json,
                 types: true,
+                preparation: sentence::Preparation::default(),
             }),
             chat: ChatTemplate::default(),
             sentence: None,

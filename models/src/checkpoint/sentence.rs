@@ -1,10 +1,12 @@
 //! Directories of sentence-transformers: `modules.json` names the modules after the encoder, with a folder for each.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
 
-use super::{Config, LoadError, MAX_CONFIG, Weights, open_weights, read_capped};
+use super::{Config, LoadError, MAX_CONFIG, Weights, open_weights, optional_config, read_capped};
 use crate::ops::Activation;
 use crate::tasks::embedding::Pooling;
 
@@ -19,6 +21,39 @@ pub struct SentenceModules {
     pub(crate) normalise: bool,
     /// Maximum length of a text, tokens; `None` for the model's context.
     pub(crate) max_tokens: Option<usize>,
+    /// What becomes of a text before it is tokenized.
+    pub(crate) preparation: Preparation,
+}
+
+/// What becomes of a text before it is tokenized.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Preparation {
+    /// Whether spaces at its ends are dropped.
+    pub strip: bool,
+    /// Whether it is written in lower case.
+    pub lower: bool,
+    /// Put in front of it.
+    pub prompt: String,
+}
+
+impl Preparation {
+    /// Returns the text to tokenize.
+    pub(crate) fn applied<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let mut text = Cow::Borrowed(text);
+        if !self.prompt.is_empty() {
+            text = format!("{}{text}", self.prompt).into();
+        }
+        if self.strip {
+            text = match text {
+                Cow::Borrowed(text) => text.trim().into(),
+                Cow::Owned(text) => text.trim().to_owned().into(),
+            };
+        }
+        if self.lower {
+            text = text.to_lowercase().into();
+        }
+        text
+    }
 }
 
 /// A linear layer with its activation.
@@ -42,6 +77,7 @@ impl Default for SentenceModules {
             dense: Vec::new(),
             normalise: false,
             max_tokens: None,
+            preparation: Preparation::default(),
         }
     }
 }
@@ -72,6 +108,8 @@ impl SentenceModules {
         let json = read_capped(&file, MAX_CONFIG)?;
         let modules: Vec<Module> = serde_json::from_slice(&json).map_err(|error| bad(error.to_string()))?;
         let (mut read, mut encoder) = (Self::default(), None);
+        read.preparation.strip = true;
+        read.preparation.prompt = default_prompt(dir)?;
         for Module { path, kind } in modules {
             // Only folders of this directory are allowed.
             if path.contains(['/', '\\']) || path == ".." {
@@ -80,10 +118,10 @@ impl SentenceModules {
             let folder = dir.join(&path);
             match kind.rsplit('.').next().unwrap_or_default() {
                 "Transformer" => {
-                    read.max_tokens = max_tokens(&folder)?;
+                    (read.max_tokens, read.preparation.lower) = encoder_settings(&folder)?;
                     encoder = Some(path);
                 }
-                "Pooling" => read.pooling = pooling(&folder)?,
+                "Pooling" => read.pooling = pooling(&folder, &read.preparation.prompt)?,
                 "Dense" => read.dense.push(dense(&folder)?),
                 "Normalize" => read.normalise = true,
                 _ => return Err(bad(format!("the module `{kind}` is not supported"))),
@@ -94,17 +132,49 @@ impl SentenceModules {
     }
 }
 
-fn max_tokens(folder: &Path) -> Result<Option<usize>, LoadError> {
-    let file = folder.join("sentence_bert_config.json");
-    if !file.exists() {
-        return Ok(None);
+/// Reads the maximum length of a text, which is else that of the tokenizer, and whether texts are written in lower case.
+fn encoder_settings(folder: &Path) -> Result<(Option<usize>, bool), LoadError> {
+    let settings = optional_config(folder, "sentence_bert_config.json")?;
+    let (mut longest, mut lower) = (None, false);
+    if let Some(settings) = settings {
+        longest = settings.optional_size("max_seq_length")?;
+        lower = settings.optional("do_lower_case")?.unwrap_or(false);
     }
-    Config::parse(file.display().to_string(), &read_capped(&file, MAX_CONFIG)?)?
-        .optional_size("max_seq_length")
+    if longest.is_none()
+        && let Some(tokenizer) = optional_config(folder, "tokenizer_config.json")?
+    {
+        // Without a limit it is a huge number, also as a float.
+        let stated = tokenizer
+            .keys()
+            .get("model_max_length")
+            .and_then(serde_json::Value::as_u64);
+        longest = stated
+            .and_then(|stated| usize::try_from(stated).ok())
+            .filter(|stated| *stated > 0);
+    }
+    Ok((longest, lower))
 }
 
-fn pooling(folder: &Path) -> Result<Pooling, LoadError> {
+/// Returns the prompt that is put in front of every text, by its name in `config_sentence_transformers.json`.
+fn default_prompt(dir: &Path) -> Result<String, LoadError> {
+    let Some(config) = optional_config(dir, "config_sentence_transformers.json")? else {
+        return Ok(String::new());
+    };
+    let key = "default_prompt_name";
+    let Some(name) = config.optional::<String>(key)? else {
+        return Ok(String::new());
+    };
+    let prompts = config.optional::<BTreeMap<String, String>>("prompts")?;
+    let prompt = prompts.and_then(|mut prompts| prompts.remove(&name));
+    prompt.ok_or_else(|| config.invalid_value(key, "`prompts` has no prompt of this name"))
+}
+
+fn pooling(folder: &Path, prompt: &str) -> Result<Pooling, LoadError> {
     let config = Config::open(folder)?;
+    let key = "include_prompt";
+    if !prompt.is_empty() && !config.optional(key)?.unwrap_or(true) {
+        return Err(config.invalid_value(key, "a default prompt that pooling leaves out is not supported"));
+    }
     let modes = [
         ("cls", "pooling_mode_cls_token", Pooling::First),
         ("mean", "pooling_mode_mean_tokens", Pooling::Mean),
@@ -155,4 +225,20 @@ fn dense(folder: &Path) -> Result<SentenceDense, LoadError> {
         },
         weights: Weights::from_file(file.display().to_string(), open_weights(folder, &file)?)?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_prepared_as_sentence_transformers_does_it() {
+        let mut preparation = Preparation::default();
+        assert_eq!(preparation.applied(" The Sea "), " The Sea ");
+        preparation.strip = true;
+        assert_eq!(preparation.applied(" The Sea "), "The Sea");
+        preparation.lower = true;
+        preparation.prompt = "Query: ".into();
+        assert_eq!(preparation.applied(" The Sea "), "query:  the sea");
+    }
 }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::metadata::Metadata;
 use super::pre_tokenizers::{PreTokenizer, byte_level};
 use crate::checkpoint::chat_template::SpecialTokens;
+use crate::checkpoint::sentence::Preparation;
 use crate::checkpoint::{LoadError, TokenizerFile, sentencepiece};
 
 const MODEL: &str = "tokenizer.ggml.model";
@@ -135,6 +136,7 @@ impl<'a> Vocabulary<'a> {
             file: self.metadata.file.clone(),
             json: json.to_string().into(),
             types: true,
+            preparation: Preparation::default(),
         }))
     }
 
