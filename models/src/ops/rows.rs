@@ -8,10 +8,9 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Returns the values of a range of rows.
+    /// Returns the values of a range of rows; none if the matrix does not have all of them.
     pub(super) fn span(&self, from: usize, count: usize) -> &[f32] {
-        self.values
-            .get(from * self.width..(from + count) * self.width)
-            .unwrap_or_default()
+        let [start, end] = [from, from.saturating_add(count)].map(|row| row.saturating_mul(self.width));
+        self.values.get(start..end).unwrap_or_default()
     }
 }
