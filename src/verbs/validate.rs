@@ -20,8 +20,11 @@ use crate::output;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Files to check: TOML of apps, JSON of plans and profiles, either of pipelines.
-    #[arg(required = true)]
+    #[arg(required_unless_present = "apps")]
     files: Vec<PathBuf>,
+    /// TOML file of an app to check, whatever its name ends in.
+    #[arg(long = "app", id = "apps", value_name = "FILE")]
+    apps: Vec<PathBuf>,
     /// Load every variant of the apps too, one after the other: finds what only loading shows, such as missing tensors and
     /// settings of a checkpoint that are not supported.
     #[arg(long)]
@@ -41,7 +44,12 @@ struct Finding {
 
 /// Checks and prints every file, and fails if one has a problem.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let findings: Vec<Finding> = args.files.iter().map(|file| check(file, args.load)).collect();
+    let files = args.files.iter().map(|file| check(file, args.load));
+    let apps = args
+        .apps
+        .iter()
+        .map(|file| finding(file, ("app", check_app(file, args.load))));
+    let findings: Vec<Finding> = files.chain(apps).collect();
     if args.json {
         output::print_json(&findings)?;
     } else {
@@ -72,13 +80,17 @@ fn as_text(finding: &Finding) -> String {
 }
 
 fn check(file: &Path, load: bool) -> Finding {
-    let (kind, problems) = if file.extension().is_none_or(|extension| extension != "toml") {
+    let checked = if file.extension().is_none_or(|extension| extension != "toml") {
         check_json(file)
     } else if is_toml_pipeline(file) {
         ("pipeline", check_pipeline(file))
     } else {
         ("app", check_app(file, load))
     };
+    finding(file, checked)
+}
+
+fn finding(file: &Path, (kind, problems): (&'static str, Vec<String>)) -> Finding {
     Finding {
         file: file.to_owned(),
         kind,

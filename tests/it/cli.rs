@@ -78,6 +78,24 @@ fn validate_lists_every_problem_of_every_file() {
     assert!(text(&output.stderr).contains("5 of 5 files cannot be used"));
 }
 
+/// Every other command names an app's file so, and a file that has no ending `.toml` was read as JSON.
+#[test]
+fn validate_takes_the_file_of_an_app_as_other_commands_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let small = here().join("models/fixtures/bert-classification");
+    let app = format!(
+        "name = \"reviews\"\nplan = {{ single = \"small\" }}\n[[variants]]\nname = \"small\"\ndir = {small:?}\n"
+    );
+    std::fs::write(folder.path().join("app.conf"), app).unwrap();
+    std::fs::write(folder.path().join("poem.json"), "{}").unwrap();
+    let output = kaskade(folder.path(), &["validate", "--app", "app.conf"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout).trim(), "app.conf: a valid app");
+    let output = kaskade(folder.path(), &["validate", "poem.json", "--app", "app.conf"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("1 of 2 files cannot be used"));
+}
+
 #[test]
 fn validate_refuses_an_architecture_that_is_not_supported() {
     let folder = tempfile::tempdir().unwrap();
