@@ -10,7 +10,7 @@ pub const COST: &str = "cost";
 pub(crate) const COST_SOURCE: &str = "cost_source";
 
 /// Returns the cost that the outputs of a model state. `None` if they state none, or no amount of money.
-pub(crate) fn stated(outputs: &[Tensor]) -> Option<Cost> {
+pub fn stated(outputs: &[Tensor]) -> Option<Cost> {
     let output = |name: &str| outputs.iter().find(|output| output.name == name);
     let amount = output(COST).filter(|cost| cost.datatype == Datatype::F64)?;
     let source = match output(COST_SOURCE) {

@@ -1,12 +1,14 @@
 //! The answers of a model on a labelled set, with their confidence.
 
 use kaskade_actors::dispatch::answer::answer_number;
+use kaskade_actors::dispatch::cost;
 use kaskade_models::{Datatype, Inputs, Model, Tensor};
 use kaskade_planners::calibration::{Label as Truth, Labelled, calibrate_on};
 use kaskade_planners::certify::parts;
 use kaskade_policy::confidence::deferral::ClassSpread;
 use kaskade_policy::confidence::{Calibration, Estimator, Scores};
-use kaskade_policy::profile::{BeforeAfter, Validation};
+use kaskade_policy::profile::{BeforeAfter, Money, Validation};
+use kaskade_policy::remote::price::Cost;
 use serde_json::{Map, Value, json};
 
 use super::MeasureError;
@@ -31,6 +33,8 @@ pub struct Answers {
     pub validation: Validation,
     /// Their texts; absent for answers that are no texts.
     pub texts: Option<Vec<String>>,
+    /// Mean of what they cost, if each states it.
+    pub money: Option<Money>,
 }
 
 /// What makes an answer right.
@@ -87,6 +91,7 @@ pub fn calibrated(
     let spreads: Option<Vec<ClassSpread>> = answered.iter().map(spread).collect();
     let spreads = spreads.unwrap_or_default();
     Ok(Answers {
+        money: mean_cost(answered.iter().map(|answered| answered.cost)),
         texts: answered
             .iter()
             .map(|answered| answered.judgement.text())
@@ -101,6 +106,15 @@ pub fn calibrated(
             confidences: calibrated.confidences,
             correct: calibrated.correct,
         },
+    })
+}
+
+/// Mean of costs; `None` if one is unknown, or if there is none.
+fn mean_cost(costs: impl ExactSizeIterator<Item = Option<Cost>>) -> Option<Money> {
+    let count = costs.len();
+    Cost::total(costs).map(|total| Money {
+        per_request: total.amount / count as f64,
+        source: total.source,
     })
 }
 
@@ -221,6 +235,8 @@ struct Answered {
     number: u32,
     /// The answer for a judge.
     said: Value,
+    /// What the answer cost in money, if it states that.
+    cost: Option<Cost>,
 }
 
 /// What an answer is compared by, and the score of its confidence.
@@ -245,6 +261,7 @@ impl Answered {
             said: judgement.said(outputs),
             judgement,
             number: answer_number(outputs).unwrap_or_default(),
+            cost: cost::stated(outputs),
         })
     }
 }
@@ -439,6 +456,15 @@ mod tests {
                 .zip(0..)
                 .all(|(answer, n)| *answer == n % 3)
         );
+    }
+
+    #[test]
+    fn the_mean_cost_is_known_only_if_every_cost_is() {
+        let mean = |costs: &[Option<f64>]| mean_cost(costs.iter().map(|cost| cost.map(Cost::priced)));
+        let known = mean(&[Some(1.0), Some(2.0)]).unwrap();
+        assert!((known.per_request - 1.5).abs() < 1e-12, "{known:?}");
+        assert_eq!(mean(&[Some(1.0), None]), None);
+        assert_eq!(mean(&[]), None);
     }
 
     fn truth(outputs: &[Tensor], label: &Label) -> Result<Truth<'static>, MeasureError> {

@@ -10,7 +10,7 @@
 //! | [`memory`] | memory of a model on its device by batch size |
 //! | [`meter`] | stretches of work and their energy |
 //! | [`profiler`] | [`Profiler`]: measures an app as configured |
-//! | `remote` | answers of remote variants, recorded once, and their cost in money |
+//! | `remote` | answers of remote variants, recorded once |
 //! | [`served`] | the overhead of serving: messages, and the time between two batches |
 //! | [`text`] | profiles as text for people |
 //! | [`tree`] | a pipeline: costs and multiplicative factors of its variants, accuracy of its paths |
@@ -36,8 +36,7 @@ use judge::JudgeProgram;
 use kaskade_models::power::PowerConfig;
 use kaskade_models::{Loaded, Model, ModelInfo};
 use kaskade_policy::confidence::Estimator;
-use kaskade_policy::profile::{Money, PROFILE_VERSION, Profile, VariantProfile};
-use kaskade_policy::remote::price::CostSource;
+use kaskade_policy::profile::{PROFILE_VERSION, Profile, VariantProfile};
 use kaskade_policy::texts::TextComparison;
 use meter::Meter;
 pub use profiler::Profiler;
@@ -216,11 +215,9 @@ fn variant(
     let steps = set.len() as u64 + plan.effort.steps();
     let mut progress = Progress::begin(format!("profile {}", member.name), steps, plan.quiet);
     // A remote variant is asked for everything at once, and what follows replays its answers.
-    let per_request = if member.is_remote() {
-        remote::record(model, &set.inputs).map_err(|error| error.in_set(set))?
-    } else {
-        member.price.and_then(|price| price.cost(None))
-    };
+    if member.is_remote() {
+        remote::record(model, &set.inputs).map_err(|error| error.in_set(set))?;
+    }
     let standard = Standard {
         grading: plan.grading,
         program: plan.judge.program(),
@@ -230,6 +227,7 @@ fn variant(
         ece,
         validation,
         texts,
+        money,
     } = answers::calibrated(model, set, plan.estimator, &standard, |done| {
         progress.advance(done);
     })?;
@@ -249,10 +247,7 @@ fn variant(
     let measured = VariantProfile {
         name: member.name.clone(),
         parameters: info.parameters,
-        money: per_request.map(|per_request| Money {
-            per_request,
-            source: CostSource::Priced,
-        }),
+        money,
         costs,
         calibration,
         ece,

@@ -346,3 +346,25 @@ for line in sys.stdin:
     let error = in_one_line(&profiler(&app).run().unwrap_err());
     assert!(error.contains("label"), "{error}");
 }
+
+/// Replies stated what their tokens cost, and the profile knew nothing of it.
+#[test]
+fn a_local_variant_priced_by_its_tokens_has_a_cost() {
+    let dir = tempfile::tempdir().unwrap();
+    let priced = "price = { request = 0.5, input_tokens = 1000000.0 }";
+    let app = with_records(
+        "classification",
+        &[("bert-classification", priced), ("bert-classification", "")],
+        "",
+        &[
+            json!({"text": "the cat sat", "label": 0}),
+            json!({"text": "a dog", "label": 1}),
+        ],
+        dir.path(),
+    );
+    let profile = profiler(&app).run().unwrap();
+    // Three words and two, between two special tokens.
+    let money = profile.variants[0].money.unwrap();
+    assert!((money.per_request - 5.0).abs() < 1e-9, "{money:?}");
+    assert_eq!(profile.variants[1].money, None);
+}
