@@ -229,6 +229,16 @@ impl Samples {
         self.inputs.len() - keys.collect::<HashSet<_>>().len()
     }
 
+    /// Returns the class that all of several samples have, if it is one.
+    pub(crate) fn only_class(&self) -> Option<usize> {
+        let (first, others) = self.labels.split_first()?;
+        let Label::Class(class) = first else {
+            return None;
+        };
+        let alone = !others.is_empty() && others.iter().all(|label| label == first);
+        alone.then_some(*class)
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()

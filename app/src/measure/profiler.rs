@@ -174,16 +174,10 @@ impl<'a> Profiler<'a> {
         Ok(profile)
     }
 
-    /// Prints that samples repeat others, if a hundredth of them or more do: tests count them as independent.
+    /// Prints what makes the samples poor ones to choose thresholds on.
     fn remark(&self, samples: &Samples) {
-        let repeats = samples.repeats();
-        if !self.quiet && repeats * 100 >= samples.len() {
-            say(&format!(
-                "profile: {} of {} validation samples have the inputs of an earlier one; a certificate counts each of them, so keep repeats only \
-                 where requests repeat as often",
-                units::count(repeats as u64),
-                units::count(samples.len() as u64)
-            ));
+        if !self.quiet {
+            remarks(samples).iter().for_each(|remark| say(remark));
         }
     }
 
@@ -253,6 +247,27 @@ impl<'a> Profiler<'a> {
             .as_ref()
             .ok_or(MeasureError::NoValidationSet)
     }
+}
+
+/// Returns what makes samples poor ones to choose thresholds on: a hundredth of them or more repeat others, which tests count as
+/// independent, or all have the same class.
+fn remarks(samples: &Samples) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let (all, repeats) = (units::count(samples.len() as u64), samples.repeats());
+    if repeats * 100 >= samples.len() {
+        remarks.push(format!(
+            "profile: {} of {all} validation samples have the inputs of an earlier one; a certificate counts each of them, so keep repeats only \
+             where requests repeat as often",
+            units::count(repeats as u64),
+        ));
+    }
+    if let Some(class) = samples.only_class() {
+        remarks.push(format!(
+            "profile: all {all} validation samples have the class {class}; thresholds that are chosen on them say nothing of other classes. If \
+             the file is sorted by class, shuffle it before `skip` and `take` choose a part of it"
+        ));
+    }
+    remarks
 }
 
 /// Measures the time of a message of the mean size of the samples.

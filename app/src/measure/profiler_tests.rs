@@ -1,3 +1,4 @@
+use kaskade_models::Tensor;
 use kaskade_planners::cascade::Objective;
 use kaskade_planners::certify::{AccuracyTarget, CertifyOptions};
 use kaskade_policy::confidence::Estimator;
@@ -5,6 +6,7 @@ use kaskade_policy::texts::Metric;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::data::{Label, Origins};
 use crate::measure::judge::JudgeProgram;
 use crate::planning;
 use crate::report::in_one_line;
@@ -367,4 +369,27 @@ fn a_local_variant_priced_by_its_tokens_has_a_cost() {
     let money = profile.variants[0].money.unwrap();
     assert!((money.per_request - 5.0).abs() < 1e-9, "{money:?}");
     assert_eq!(profile.variants[1].money, None);
+}
+
+/// A sorted file of which a part is taken, for instance.
+#[test]
+fn samples_of_one_class_are_remarked() {
+    let set = |classes: &[usize]| Samples {
+        inputs: classes
+            .iter()
+            .zip(0_i64..)
+            .map(|(_, place)| vec![Tensor::from_i64("x", &[1], &[place]).unwrap()])
+            .collect(),
+        labels: classes.iter().map(|class| Label::Class(*class)).collect(),
+        origins: Origins::default(),
+    };
+    let said = remarks(&set(&[3; 20]));
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(
+        said[0].contains("all 20 validation samples have the class 3"),
+        "{said:?}"
+    );
+    assert_eq!(remarks(&set(&[3, 3, 4])), Vec::<String>::new());
+    // One sample is too few for more than its number says.
+    assert_eq!(remarks(&set(&[3])), Vec::<String>::new());
 }
