@@ -150,6 +150,11 @@ fn bad_figures_are_refused_with_their_path() {
             |p| p.tasks[0].variants[0].multiplicative_factor = -1.0,
             "tasks[0].variants[0].multiplicative_factor",
         ),
+        // The plan of it was refused, by a field of the plan.
+        (
+            |p| p.tasks[0].variants[0].multiplicative_factor = 1e6,
+            "tasks[0].variants[0].multiplicative_factor",
+        ),
         (
             |p| {
                 p.tasks[0].variants[0].branch_ratios.clear();

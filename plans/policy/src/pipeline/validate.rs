@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{PathAccuracy, Pipeline, ProfiledPath, Task, TaskVariant, Tree};
+use crate::gather::MAX_BRANCHES;
 use crate::invalid::{Invalid, Path, Problem};
 
 impl Pipeline {
@@ -41,8 +42,8 @@ impl Pipeline {
 
     fn variant_is_sound(&self, path: &Path<'_>, task: &Task, variant: &TaskVariant) -> Result<(), Invalid> {
         path.field("accuracy").unit_interval(variant.accuracy)?;
-        path.field("multiplicative_factor")
-            .not_negative(variant.multiplicative_factor)?;
+        let factor = path.field("multiplicative_factor");
+        factor.not_negative(variant.multiplicative_factor)?;
         let latency = path.field("latency");
         latency.not_empty(&variant.latency)?;
         for (index, sample) in variant.latency.iter().enumerate() {
@@ -61,6 +62,12 @@ impl Pipeline {
             let ratio = variant.branch_ratios.get(child);
             let at = ratios.key(child);
             at.unit_interval(ratio.copied().unwrap_or(f64::NAN))?;
+            // A plan refuses more, and its fields are not what the user wrote.
+            factor.within(
+                variant.multiplicative_factor,
+                variant.multiplicity(child) <= MAX_BRANCHES as f64,
+                "a factor of at most 4096 requests to each child, as many branches as are gathered",
+            )?;
         }
         let stray = |child: &&String| !task.children.contains(*child);
         match variant.branch_ratios.keys().find(stray) {
