@@ -148,7 +148,7 @@ fn written_at(past: &Past) -> String {
 
 /// Writes a plan and waits for it.
 pub(crate) fn apply(args: &Apply) -> anyhow::Result<()> {
-    let app = args.app_file.as_deref().map(App::load).transpose()?;
+    let app = args.app_file.as_deref().map(App::load_to_plan).transpose()?;
     let text = std::fs::read_to_string(&args.file)
         .with_context(|| format!("{} cannot be read", args.file.display()))?;
     let plan = Plan::from_json(&text).with_context(|| format!("{}", args.file.display()))?;

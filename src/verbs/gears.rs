@@ -120,7 +120,7 @@ struct Report<'a> {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     args.overwrite
         .check(once(args.out.as_path()).chain(args.svg.as_deref()))?;
-    let app = args.app.as_deref().map(App::load).transpose()?;
+    let app = args.app.as_deref().map(App::load_to_plan).transpose()?;
     let profile = read_profile(&args.profile)?;
     let options = options(args, &profile, app.as_ref())?;
     let planned = plan(&profile, &options, args)?;

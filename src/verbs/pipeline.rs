@@ -66,7 +66,7 @@ struct Report<'a> {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     args.overwrite
         .check(once(args.out.as_path()).chain(args.svg.as_deref()))?;
-    let app = args.app.as_deref().map(App::load).transpose()?;
+    let app = args.app.as_deref().map(App::load_to_plan).transpose()?;
     let pipeline = args.pipeline.read(app.as_ref())?;
     let slots = slots(args, app.as_ref())?;
     let workers = u32::try_from(slots.len()).unwrap_or(u32::MAX);

@@ -233,7 +233,7 @@ struct Report<'a> {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     args.overwrite
         .check(once(args.out.as_path()).chain(args.svg.as_deref()))?;
-    let app = args.hardware.app.as_deref().map(App::load).transpose()?;
+    let app = args.hardware.app.as_deref().map(App::load_to_plan).transpose()?;
     let profile = read_profile(&args.profile)?;
     let options = options(args, app.as_ref())?;
     let (cascade, constructed) = progress::timed(|| cascade(args, app.as_ref(), &profile));

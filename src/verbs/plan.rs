@@ -149,7 +149,7 @@ impl Cascade {
 pub(crate) fn cascade(args: &Cascade) -> anyhow::Result<()> {
     args.overwrite
         .check(once(args.out.as_path()).chain(args.svg.as_deref()))?;
-    let app = args.app.as_deref().map(App::load).transpose()?;
+    let app = args.app.as_deref().map(App::load_to_plan).transpose()?;
     let profile = read_profile(&args.profile)?;
     ensure!(
         args.thresholds.is_empty() || args.objective == Some(Aim::Thresholds),

@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let file = args.app.as_deref().context("`--app` is required")?;
     args.overwrite.check([args.out.as_path()])?;
-    let app = App::load(file)?;
+    let app = App::load_to_plan(file)?;
     let profiler = Profiler::new(&app)
         .batches(args.batches.iter().copied())
         .rounds(args.rounds)

@@ -50,7 +50,7 @@ fn slice(text: &str) -> Result<Slice, String> {
 
 /// Measures and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let app = App::load(&args.app)?;
+    let app = App::load_to_plan(&args.app)?;
     let family = Family::of(&app);
     let mut batches = args.batches.clone();
     batches.sort_unstable();

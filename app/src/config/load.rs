@@ -20,8 +20,19 @@ impl App {
         app.without(problems, path)
     }
 
-    /// Loads an app as [`App::load`] does, but does not require the files of its data sets: a process that serves reads none
-    /// of them.
+    /// Loads an app as [`App::load`] does, but does not require the plan and the profiles that it names: profiling and planning write
+    /// them.
+    ///
+    /// # Errors
+    /// As [`App::load`].
+    pub fn load_to_plan(path: &Path) -> Result<Self, ConfigError> {
+        let app = Self::read(path)?;
+        let problems = app.planning_problems();
+        app.without(problems, path)
+    }
+
+    /// Loads an app as [`App::load`] does, but does not require the files of its data sets, which a process that serves does not read,
+    /// nor its plan, which may be stored.
     ///
     /// # Errors
     /// As [`App::load`].

@@ -265,17 +265,11 @@ impl PipelineRule {
                 }
             }
         }
-        let missing = self.profile.as_ref().filter(|path| !path.is_file());
-        match (missing, &self.profile, self.planner) {
-            (Some(path), _, Some(_)) => problems.push(format!(
-                "pipeline.profile: `{}` is not there; `kaskade profile` writes one",
-                path.display()
-            )),
-            (_, None, Some(_)) => problems.push(
+        if self.profile.is_none() && self.planner.is_some() {
+            problems.push(
                 "pipeline.profile: is missing; the planner needs the profile that `kaskade profile` writes"
                     .to_owned(),
-            ),
-            _ => {}
+            );
         }
         problems.extend(self.planner.iter().flat_map(AllocatorRule::problems));
         if app.planner.is_some() {

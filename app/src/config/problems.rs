@@ -11,7 +11,6 @@ use kaskade_policy::texts::Metric;
 use super::App;
 use super::durable::DurableRule;
 use super::pipeline::run_time_problems;
-use super::planner::PlannerRule;
 use super::scalar::Token;
 use super::variant::{PlanSource, Task, Variant};
 
@@ -23,13 +22,51 @@ const MAX_CORES: usize = 1024;
 impl App {
     /// Returns all contradictions between values and all unusable files that they name, each with the value's path first.
     pub fn problems(&self) -> Vec<String> {
-        let mut problems = self.serving_problems();
+        let mut problems = self.planning_problems();
+        problems.extend(self.missing_profiles());
+        if let PlanSource::File(path) = &self.plan
+            && !path.is_file()
+        {
+            problems.push(format!(
+                "plan.file: `{}` is not there; `kaskade plan` writes one",
+                path.display()
+            ));
+        }
+        problems
+    }
+
+    /// As [`App::problems`], without missing files of data sets and without a missing plan: a stored plan, or one of a flag, may be served.
+    pub(super) fn serving_problems(&self) -> Vec<String> {
+        let mut problems = self.contradictions();
+        problems.extend(self.missing_profiles());
+        problems
+    }
+
+    /// As [`App::problems`], without missing plans and profiles: they are what profiling and planning write.
+    pub(super) fn planning_problems(&self) -> Vec<String> {
+        let mut problems = self.contradictions();
         problems.extend(self.data.missing_files());
         problems
     }
 
-    /// As [`App::problems`], without missing files of data sets.
-    pub(super) fn serving_problems(&self) -> Vec<String> {
+    /// Returns a problem for every profile that a planner needs and that is not there.
+    fn missing_profiles(&self) -> impl Iterator<Item = String> {
+        let of_gears = self.planner.as_ref().map(|rule| ("planner", &rule.profile));
+        let pipeline = self.pipeline.as_ref();
+        let pipeline = pipeline.and_then(|rule| rule.planner.and(rule.profile.as_ref()));
+        let of_pipeline = pipeline.map(|profile| ("pipeline", profile));
+        let profiles = of_gears.into_iter().chain(of_pipeline);
+        let missing = profiles.filter(|(_, profile)| !profile.is_file());
+        missing.map(|(at, profile)| {
+            format!(
+                "{at}.profile: `{}` is not there; `kaskade profile` writes one",
+                profile.display()
+            )
+        })
+    }
+
+    /// Returns all contradictions between values, and the unusable files that Kaskade does not write itself.
+    fn contradictions(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.variants.is_empty() {
             problems
@@ -90,18 +127,13 @@ impl App {
                     .to_owned(),
             );
         }
-        match &self.plan {
-            PlanSource::Single(name) if !self.variants.iter().any(|variant| variant.name == *name) => {
-                problems.push(format!("plan.single: `{name}` is none of the variants"));
-            }
-            PlanSource::File(path) if !path.is_file() => problems.push(format!(
-                "plan.file: `{}` is not there; `kaskade plan` writes one",
-                path.display()
-            )),
-            _ => {}
+        if let PlanSource::Single(name) = &self.plan
+            && !self.variants.iter().any(|variant| variant.name == *name)
+        {
+            problems.push(format!("plan.single: `{name}` is none of the variants"));
         }
         if let Some(planner) = &self.planner {
-            problems.extend(planner_problems(planner));
+            problems.extend(run_time_problems(&planner.run_times, "planner"));
         }
         if let Some(pipeline) = &self.pipeline {
             problems.extend(pipeline.problems(self));
@@ -209,17 +241,6 @@ fn checkpoint_problem(index: usize, variant: &Variant, path: &Path) -> Option<St
         )),
         Err(error) => Some(format!("variants[{index}].dir: variant `{name}`: {error}")),
     }
-}
-
-fn planner_problems(planner: &PlannerRule) -> impl Iterator<Item = String> {
-    let absent = (!planner.profile.is_file()).then(|| {
-        format!(
-            "planner.profile: `{}` is not there; `kaskade profile` writes one",
-            planner.profile.display()
-        )
-    });
-    let run_times = run_time_problems(&planner.run_times, "planner");
-    absent.into_iter().chain(run_times)
 }
 
 /// Returns a problem for every repeated name.

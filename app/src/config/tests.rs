@@ -404,3 +404,32 @@ fn the_committed_schema_is_the_one_of_the_types() {
         "docs/app.schema.json is stale: run `kaskade schema app > docs/app.schema.json`, or this test with UPDATE_SCHEMAS=1"
     );
 }
+
+/// What `kaskade profile` and `kaskade plan` write was to be there before they would write it.
+#[test]
+fn an_app_is_planned_before_its_plan_and_profiles_exist() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("app.toml");
+    let model = Path::new(kaskade_testkit::ROOT).join("models/fixtures/bert-classification");
+    let app = format!(
+        "name = \"reviews\"\ntask = \"classification\"\nplan = {{ file = \"plan.json\" }}\n[[variants]]\nname = \"small\"\ndir = {model:?}\n\
+         [planner]\nprofile = \"profile.json\"\n"
+    );
+    std::fs::write(&file, app).unwrap();
+    App::load_to_plan(&file).unwrap();
+    let problems = |loaded: Result<App, ConfigError>| match loaded.unwrap_err() {
+        ConfigError::Inconsistent { problems, .. } => problems,
+        other => panic!("{other}"),
+    };
+    let [profile, plan] = <[String; 2]>::try_from(problems(App::load(&file))).unwrap();
+    assert!(
+        profile.starts_with("planner.profile:") && profile.contains("`kaskade profile`"),
+        "{profile}"
+    );
+    assert!(
+        plan.starts_with("plan.file:") && plan.contains("`kaskade plan`"),
+        "{plan}"
+    );
+    // A process may serve the stored plan.
+    assert_eq!(problems(App::load_to_serve(&file)), [profile]);
+}

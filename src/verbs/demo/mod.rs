@@ -122,7 +122,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let files = FILES.map(|(_, name)| args.out.join(name));
     args.overwrite.check(files.iter().map(PathBuf::as_path))?;
     let (app, family) = if let Some(path) = &args.app {
-        let app = App::load(path)?;
+        let app = App::load_to_plan(path)?;
         let family = Family::of(&app);
         (app, family)
     } else {
