@@ -1,6 +1,6 @@
 //! `kaskade feedback`: tells an app the right answers to requests that it has answered.
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use futures::StreamExt as _;
 use kaskade_actors::wire::{Feedback, FeedbackReply, RightAnswer};
 use kaskade_app::config::scalar::Span;
@@ -24,7 +24,7 @@ pub(crate) struct Args {
     /// The id that the request was given.
     #[arg(long, requires = "label")]
     id: Option<String>,
-    /// The right answer: the number of a class, or a text.
+    /// The right answer: the number of a class or its name, or a text.
     #[arg(long, requires = "id")]
     label: Option<String>,
     /// Time after which a request counts as unknown.
@@ -44,6 +44,9 @@ struct Tally {
     wrong: u64,
     audited: u64,
     unknown: u64,
+    refused: u64,
+    /// Why one label was refused.
+    reason: Option<String>,
 }
 
 /// Sends the labels, and prints what became of them.
@@ -74,17 +77,33 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         anyhow::Ok(tally)
     })?;
     if args.json {
-        return output::print_json(&json!({
+        output::print_json(&json!({
             "right": tally.right, "wrong": tally.wrong, "audited": tally.audited, "unknown": tally.unknown,
-        }));
+            "refused": tally.refused,
+        }))?;
+    } else {
+        output::print(&tally.as_text())?;
     }
-    output::print(&tally.as_text())
+    match tally.reason {
+        Some(reason) => bail!(
+            "{} labels cannot be compared with the answers, such as: {reason}",
+            tally.refused
+        ),
+        None => Ok(()),
+    }
 }
 
 impl Tally {
     fn add(&mut self, reply: Option<&FeedbackReply>) {
         match reply {
             None => self.unknown += 1,
+            Some(FeedbackReply {
+                refused: Some(reason),
+                ..
+            }) => {
+                self.refused += 1;
+                self.reason.get_or_insert_with(|| reason.clone());
+            }
             Some(reply) => {
                 self.right += u64::from(reply.right);
                 self.wrong += u64::from(!reply.right);
@@ -118,7 +137,7 @@ fn read(lines: impl std::io::BufRead) -> anyhow::Result<Vec<Feedback>> {
         }
         let label = serde_json::from_str(&line).with_context(|| {
             format!(
-                "line {number} is no label; write `{{\"id\": \"...\", \"label\": 7}}`, or a text as the label"
+                "line {number} is no label; write `{{\"id\": \"...\", \"label\": 7}}`, or a text or the name of a class as the label"
             )
         })?;
         labels.push(label);
@@ -167,6 +186,14 @@ mod tests {
             right: true,
             ..FeedbackReply::default()
         }));
+        let refused = |reason: &str| FeedbackReply {
+            refused: Some(reason.to_owned()),
+            ..FeedbackReply::default()
+        };
+        tally.add(Some(&refused("3 is none of the 3 classes")));
+        tally.add(Some(&refused("4 is none of the 3 classes")));
+        assert_eq!(tally.refused, 2);
+        assert_eq!(tally.reason.as_deref(), Some("3 is none of the 3 classes"));
         let text = tally.as_text();
         assert!(
             text.contains("1 right, 0 wrong") && text.contains("1 unknown"),

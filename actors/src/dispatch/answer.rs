@@ -10,6 +10,11 @@ use kaskade_policy::watch::Answer;
 /// Returns a number for an answer, the same for the same answer, as profiles, scores of stages and audits use it: the class; a hash of a
 /// text, of a span, of entities or of several classes. `None` if answers of this kind cannot be compared, such as embeddings.
 pub fn answer_number(outputs: &[Tensor]) -> Option<u32> {
+    other_than_class(outputs).or_else(|| largest(outputs, "logits"))
+}
+
+/// Returns the number of an answer that is no class.
+fn other_than_class(outputs: &[Tensor]) -> Option<u32> {
     if let Some(text) = text(outputs, "text") {
         return Some(number_of_text(text.trim()));
     }
@@ -19,10 +24,15 @@ pub fn answer_number(outputs: &[Tensor]) -> Option<u32> {
     if let (Some(start), Some(end)) = (largest(outputs, "start_logits"), largest(outputs, "end_logits")) {
         return Some(number_of_text(&format!("{start} {end}")));
     }
-    if let Some(classes) = several(outputs) {
-        return Some(number_of_text(&classes));
-    }
-    largest(outputs, "logits")
+    several(outputs).map(|classes| number_of_text(&classes))
+}
+
+/// Returns the class of an answer, with the name that the model gives it.
+fn class(outputs: &[Tensor]) -> Option<Answer> {
+    let logits = outputs.iter().find(|output| output.name == "logits")?;
+    let of: usize = logits.shape.iter().product();
+    let number = largest(outputs, "logits")?;
+    Some(Answer::class(number.into(), of as u64, text(outputs, "label")))
 }
 
 /// Returns an answer as audits and labels compare it: with a comparison of texts, those of language models, of spans and of token
@@ -35,7 +45,10 @@ pub(crate) fn comparable(outputs: &[Tensor], texts: Option<TextComparison>) -> O
     };
     match texts.and_then(|by| Some((by, found()?))) {
         Some((by, text)) => Some(Answer::text(&text, by)),
-        None => answer_number(outputs).map(|number| Answer::Number(number.into())),
+        None => match other_than_class(outputs) {
+            Some(number) => Some(Answer::Number(number.into())),
+            None => class(outputs),
+        },
     }
 }
 
@@ -117,7 +130,12 @@ mod tests {
         assert!(!one.accepts(&other));
         // A class has no text.
         let class = comparable(&[floats("logits", &[0.1, 3.0])], Some(by)).unwrap();
-        assert_eq!(class, Answer::Number(1));
+        assert_eq!(class, Answer::class(1, 2, None));
+        let named = [
+            floats("logits", &[0.1, 3.0]),
+            Tensor::from_texts("label", &["sea"]).unwrap(),
+        ];
+        assert_eq!(comparable(&named, None), Some(Answer::class(1, 2, Some("sea"))));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use async_nats::{Message as NatsMessage, Subject};
 use futures::StreamExt;
 use kaskade_policy::confidence::deferral::number_of_text;
-use kaskade_policy::watch::Answer;
+use kaskade_policy::watch::{Answer, Class, RecentReply};
 
 use super::actor::Ingress;
 use crate::{
@@ -45,13 +45,63 @@ fn read(message: &NatsMessage) -> Result<Labelled, String> {
     })
 }
 
-/// Returns a label in the form in which that answer is compared.
-fn right_answer(label: &RightAnswer, answer: &Answer) -> Answer {
-    match (label, answer) {
-        (RightAnswer::Class(class), _) => Answer::Number(*class),
-        (RightAnswer::Text(text), Answer::Text { by, .. }) => Answer::text(text, *by),
-        (RightAnswer::Text(text), Answer::Number(_)) => Answer::Number(number_of_text(text.trim()).into()),
+/// Returns a label in the form in which the answers to a request are compared.
+///
+/// # Errors
+/// Why it is no answer of their kind.
+fn right_answer(label: &RightAnswer, reply: &RecentReply) -> Result<Answer, String> {
+    match (label, &reply.answer) {
+        (RightAnswer::Class(number), Answer::Class(class)) => numbered(*number, class.of),
+        (RightAnswer::Text(text), Answer::Class(class)) => named(text.trim(), class, reply),
+        (RightAnswer::Text(text), answer) => Ok(of_text(text, answer)),
+        // The answer `42` of a language model, for instance.
+        (RightAnswer::Class(number), answer) => Ok(of_text(&number.to_string(), answer)),
     }
+}
+
+fn of_text(text: &str, answer: &Answer) -> Answer {
+    match answer {
+        Answer::Text { by, .. } => Answer::text(text, *by),
+        Answer::Class(_) | Answer::Number(_) => Answer::Number(number_of_text(text.trim()).into()),
+    }
+}
+
+fn numbered(number: u64, of: u64) -> Result<Answer, String> {
+    if number < of {
+        return Ok(Answer::class(number, of, None));
+    }
+    let last = of.saturating_sub(1);
+    Err(format!(
+        "{number} is none of the {of} classes, which are 0 to {last}"
+    ))
+}
+
+/// Returns the class of a name, whose letter case only counts between classes that differ by it; a text that is no name is a number. Of
+/// the names, only those of the answers are known here.
+fn named(name: &str, class: &Class, reply: &RecentReply) -> Result<Answer, String> {
+    let answers = || {
+        [Some(&reply.answer), reply.largest.as_ref()]
+            .into_iter()
+            .flatten()
+    };
+    let find = |is: &dyn Fn(&str) -> bool| {
+        let has = |answer: &&Answer| matches!(answer, Answer::Class(class) if class.name.as_deref().is_some_and(is));
+        answers().find(has).cloned()
+    };
+    let alike = || find(&|known| known.eq_ignore_ascii_case(name));
+    if let Some(answer) = find(&|known| known == name).or_else(alike) {
+        return Ok(answer);
+    }
+    if let Ok(number) = name.parse() {
+        return numbered(number, class.of);
+    }
+    if class.name.is_none() {
+        return Err(format!(
+            "`{name}` is no number of a class, and the answer's class has no name; send a number from 0"
+        ));
+    }
+    // A class that is none of the answers.
+    Ok(Answer::Number(number_of_text(name).into()))
 }
 
 impl Handler<Labelled> for Ingress {
@@ -63,22 +113,94 @@ impl Handler<Labelled> for Ingress {
             content_type,
             reply,
         } = labelled;
-        let Some(recent) = self.audits.recent.take(&feedback.id) else {
+        let Some(recent) = self.audits.recent.get(&feedback.id) else {
             return;
         };
-        let right = right_answer(&feedback.label, &recent.answer);
-        let counts = recent.judged(&right);
-        self.metrics.watch(|metrics| metrics.labelled(counts.right > 0));
-        self.count_labels(&recent, &counts);
-        let told = FeedbackReply {
-            id: feedback.id,
-            right: counts.right > 0,
-            variant: recent.variant,
+        let mut told = FeedbackReply {
+            variant: recent.variant.clone(),
             audited: recent.largest.is_some(),
+            ..FeedbackReply::default()
         };
+        match right_answer(&feedback.label, recent) {
+            Ok(right) => {
+                let counts = recent.judged(&right);
+                told.right = counts.right > 0;
+                self.metrics.watch(|metrics| metrics.labelled(told.right));
+                if let Some(recent) = self.audits.recent.take(&feedback.id) {
+                    self.count_labels(&recent, &counts);
+                }
+            }
+            Err(reason) => told.refused = Some(reason),
+        }
+        told.id = feedback.id;
         if let (Some(reply), Some(payload)) = (reply, told.encoded(content_type)) {
             let headers = (content_type == ContentType::Json).then(|| headers::for_body(ContentType::Json));
             self.dispatcher.publish(reply, None, headers, payload);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(answer: Answer, largest: Option<Answer>) -> RecentReply {
+        RecentReply {
+            epoch: 1,
+            place: 1,
+            variant: "small".to_owned(),
+            answer,
+            largest,
+        }
+    }
+
+    fn text(text: &str) -> RightAnswer {
+        RightAnswer::Text(text.to_owned())
+    }
+
+    /// Whether the answer and the largest variant's are right.
+    fn judged(label: &RightAnswer, reply: &RecentReply) -> Result<[bool; 2], String> {
+        let right = right_answer(label, reply)?;
+        let largest = reply.largest.as_ref();
+        Ok([
+            right.accepts(&reply.answer),
+            largest.is_some_and(|answer| right.accepts(answer)),
+        ])
+    }
+
+    /// Every answer counted as wrong if a label was a name, although data sets and replies have names.
+    #[test]
+    fn a_class_is_labelled_by_its_name_or_its_number() {
+        let class = |number, name: &str| Answer::class(number, 3, Some(name));
+        let audited = reply(class(1, "sea"), Some(class(2, "7")));
+        assert_eq!(judged(&text(" Sea "), &audited), Ok([true, false]));
+        assert_eq!(judged(&text("1"), &audited), Ok([true, false]));
+        assert_eq!(judged(&RightAnswer::Class(1), &audited), Ok([true, false]));
+        // A text that is a name and a number is a name.
+        assert_eq!(judged(&text("7"), &audited), Ok([false, true]));
+        assert_eq!(judged(&text("land"), &audited), Ok([false, false]));
+    }
+
+    #[test]
+    fn a_label_that_cannot_be_a_class_is_refused() {
+        let unnamed = reply(Answer::class(1, 3, None), None);
+        assert_eq!(judged(&RightAnswer::Class(2), &unnamed), Ok([false, false]));
+        for (label, said) in [
+            (text("sea"), "no number of a class"),
+            (text("3"), "none of the 3 classes"),
+            (RightAnswer::Class(3), "which are 0 to 2"),
+        ] {
+            let reason = judged(&label, &unnamed).unwrap_err();
+            assert!(reason.contains(said), "{reason}");
+        }
+    }
+
+    /// `--label 42` is read as a number, and was compared with the hash of the answer.
+    #[test]
+    fn a_number_may_be_the_text_of_an_answer() {
+        let number = |text| Answer::Number(number_of_text(text).into());
+        let answered = reply(number("42"), None);
+        assert_eq!(judged(&RightAnswer::Class(42), &answered), Ok([true, false]));
+        assert_eq!(judged(&RightAnswer::Class(41), &answered), Ok([false, false]));
     }
 }

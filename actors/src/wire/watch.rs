@@ -25,9 +25,9 @@ pub struct Feedback {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum RightAnswer {
-    /// A class.
+    /// The number of a class, from 0, or a text that is a number.
     Class(u64),
-    /// A text.
+    /// A text, or the name of a class.
     Text(String),
 }
 
@@ -68,6 +68,9 @@ pub struct FeedbackReply {
     /// Whether the request was audited, so that the label also tells whether accuracy was lost against the largest variant.
     #[serde(default)]
     pub audited: bool,
+    /// Why the label cannot be compared with the answer; it was not counted then, and another one may follow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 impl Message for FeedbackReply {
@@ -275,6 +278,7 @@ mod tests {
             right: true,
             variant: "small".to_owned(),
             audited: false,
+            refused: Some("3 is none of the 3 classes".to_owned()),
         };
         for content_type in [ContentType::MessagePack, ContentType::Json] {
             let body = reply.encoded(content_type).unwrap();

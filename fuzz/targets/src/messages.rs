@@ -274,6 +274,7 @@ fn feedback_reply() -> FeedbackReply {
         right: true,
         variant: "digits-large".to_owned(),
         audited: true,
+        refused: Some("7 is none of the 3 classes".to_owned()),
     }
 }
 

@@ -1,11 +1,13 @@
 """What callers get wrong ends in a typed error at once, and nothing hangs."""
 
 import asyncio
+import json
 import multiprocessing
 import tempfile
 import unittest
 from typing import Any
 
+import nats
 import numpy as np
 
 import kaskade
@@ -128,6 +130,23 @@ class Collected(unittest.IsolatedAsyncioTestCase):
         with NatsServer(NATS) as server:
             async with ingress(server.url, serve):
                 await asyncio.to_thread(ask, server.url)
+
+
+@needs_nats
+class Labels(unittest.IsolatedAsyncioTestCase):
+    async def test_a_label_that_cannot_be_compared_is_an_error(self) -> None:
+        async def refuse(message: Any) -> None:
+            await message.respond(json.dumps({"id": "a", "right": False, "refused": "`sea` is no class"}).encode())
+
+        with NatsServer(NATS) as server:
+            connection = await nats.connect(server.url)
+            await connection.subscribe("kaskade.fake.feedback", cb=refuse)
+            await connection.flush()
+            client = await kaskade.AsyncClient.connect("fake", server.url)
+            with self.assertRaisesRegex(errors.WrongInput, "sea"):
+                await client.feedback("a", "sea", timeout=10.0)
+            await client.close()
+            await connection.close()
 
 
 if __name__ == "__main__":

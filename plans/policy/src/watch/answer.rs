@@ -10,7 +10,9 @@ const MAX_BYTES: usize = 16 << 10;
 /// An answer to a request, or a right one.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
-    /// The number of a class, or of a text that must be the same.
+    /// A class.
+    Class(Class),
+    /// The number of a text that must be the same.
     Number(u64),
     /// A text that is compared by a metric.
     Text {
@@ -21,13 +23,31 @@ pub enum Answer {
     },
 }
 
+/// The class of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Class {
+    /// Its number, from 0.
+    pub number: u64,
+    /// How many classes there are.
+    pub of: u64,
+    /// Its name, if the model names its classes.
+    pub name: Option<Arc<str>>,
+}
+
 impl Answer {
+    /// Returns the answer of a class; a name is cut off after 16 KiB.
+    pub fn class(number: u64, of: u64, name: Option<&str>) -> Self {
+        Self::Class(Class {
+            number,
+            of,
+            name: name.map(|name| cut(name).into()),
+        })
+    }
+
     /// Returns the answer of a text, without space around it and cut off after 16 KiB.
     pub fn text(text: &str, by: TextComparison) -> Self {
-        let text = text.trim();
-        let text = text.get(..text.floor_char_boundary(MAX_BYTES)).unwrap_or(text);
         Self::Text {
-            text: text.into(),
+            text: cut(text.trim()).into(),
             by,
         }
     }
@@ -35,11 +55,17 @@ impl Answer {
     /// Returns whether an answer counts as this one.
     pub fn accepts(&self, other: &Self) -> bool {
         match (self, other) {
+            (Self::Class(one), Self::Class(other)) => one.number == other.number,
             (Self::Number(one), Self::Number(other)) => one == other,
             (Self::Text { text: one, by }, Self::Text { text: other, .. }) => by.accepts(one, other),
             _ => false,
         }
     }
+}
+
+/// Cuts a text off after [`MAX_BYTES`].
+fn cut(text: &str) -> &str {
+    text.get(..text.floor_char_boundary(MAX_BYTES)).unwrap_or(text)
 }
 
 #[cfg(test)]
@@ -58,6 +84,9 @@ mod tests {
         assert!(!one.accepts(&Answer::text("a ship", by)));
         assert!(Answer::Number(7).accepts(&Answer::Number(7)));
         assert!(!Answer::Number(7).accepts(&Answer::Number(8)) && !Answer::Number(7).accepts(&one));
+        // The number of a text is no class.
+        let class = |name| Answer::class(7, 9, name);
+        assert!(class(None).accepts(&class(Some("seven"))) && !class(None).accepts(&Answer::Number(7)));
         let Answer::Text { text, .. } = Answer::text(&"ä".repeat(MAX_BYTES), by) else {
             panic!("a text");
         };

@@ -87,6 +87,11 @@ impl RecentReplies {
         }
     }
 
+    /// Returns the reply that a label is about.
+    pub fn get(&self, id: &str) -> Option<&RecentReply> {
+        self.replies.get(id).map(|(_, reply)| reply)
+    }
+
     /// Takes the reply that a label is about; a second label of the same request finds none.
     pub fn take(&mut self, id: &str) -> Option<RecentReply> {
         self.replies.remove(id).map(|(_, reply)| reply)

@@ -35,7 +35,7 @@ mod sampling;
 use crate::plan::{CertifiedList, Guarantee};
 use cascade::CascadeWatch;
 
-pub use answer::Answer;
+pub use answer::{Answer, Class};
 pub use coin::Coin;
 pub use counts::{AuditCounts, CascadeCounts, Counts, LabelCounts, MAX_CATEGORIES, MAX_STAGES};
 pub use labels::{RecentReplies, RecentReply};

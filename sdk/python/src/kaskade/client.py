@@ -28,6 +28,7 @@ from .errors import (
     TooLarge,
     Unavailable,
     UnknownApp,
+    WrongInput,
 )
 from .retry import Loss, RetryPolicy
 from .subjects import App, check_request_id
@@ -164,11 +165,11 @@ class AsyncClient:
                 await self.cancel(request_id)
 
     async def feedback(self, id: str, label: int | str, timeout: float = 1.0) -> bool | None:
-        """Tells the right answer to a request that was answered before: the number of a class, or a text.
+        """Tells the right answer to a request that was answered before: the number of a class or its name, or a text.
 
         Returns whether the answer was right; `None` if no ingress remembers the request within `timeout` seconds: it had
-        no id, was labelled before or is too old, or the app's plan is not certified. Raises `UnknownApp` if no process
-        serves the app, `Unavailable` if the connection breaks.
+        no id, was labelled before or is too old, or the app's plan is not certified. Raises `WrongInput` if the label cannot
+        be compared with the answer, `UnknownApp` if no process serves the app, `Unavailable` if the connection breaks.
         """
         body = wire.encode_feedback(check_request_id(id), label)
         token, queue = await self._open()
@@ -186,7 +187,10 @@ class AsyncClient:
             raise Unavailable("sending a label: the connection broke before the reply")
         if _no_responders(message):
             raise self._no_responders()
-        return bool(json.loads(message.data)["right"])
+        told = json.loads(message.data)
+        if told.get("refused"):
+            raise WrongInput(f"the label of `{id}`: {told['refused']}")
+        return bool(told["right"])
 
     async def submit(
         self,
