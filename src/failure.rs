@@ -175,6 +175,7 @@ fn of_bus(error: &BusError) -> Class {
         BusError::Timeout { .. } | BusError::Failed { .. } => (Code::Unavailable, true),
         // The same address, credentials or message are refused again.
         BusError::BadUrl { .. }
+        | BusError::Untrusted { .. }
         | BusError::Refused { .. }
         | BusError::Credentials { .. }
         | BusError::Embedded(_) => (Code::BrokerAbsent, false),

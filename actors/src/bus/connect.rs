@@ -90,6 +90,11 @@ pub(super) async fn connect(
                 url: without_credentials(url),
                 reason: error.to_string(),
             },
+            // The client reports it as a failed read.
+            _ if error.to_string().contains("certificate") => BusError::Untrusted {
+                url: without_credentials(url),
+                reason: error.to_string(),
+            },
             _ => absent(error.to_string()),
         }),
     }

@@ -29,6 +29,17 @@ pub enum BusError {
         /// Reason that the client reports.
         reason: String,
     },
+    /// The server's certificate is not accepted.
+    #[error(
+        "the certificate of the NATS server at {url} is not accepted: {reason}; name the certificate of the authority that signed it \
+         (`--nats-ca`), and a host that it is made for"
+    )]
+    Untrusted {
+        /// The address, without credentials.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The server refuses the connection.
     #[error("the NATS server at {url} refuses the connection: {reason}; check the credentials")]
     Refused {
@@ -109,6 +120,7 @@ impl From<BusError> for Fault {
             BusError::Timeout { .. } | BusError::Failed { .. } => Code::Unavailable,
             BusError::BadUrl { .. }
             | BusError::Unreachable { .. }
+            | BusError::Untrusted { .. }
             | BusError::Refused { .. }
             | BusError::Credentials { .. }
             | BusError::Embedded(_) => Code::BrokerAbsent,

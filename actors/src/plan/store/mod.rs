@@ -188,7 +188,8 @@ impl fmt::Debug for Plans {
 pub enum StoreError {
     /// The broker has no JetStream, which key-value buckets require.
     #[error(
-        "the broker at {url} has no JetStream, which a plan store shared by several processes requires; start `nats-server -js`, \
+        "the broker at {url} has no JetStream that this user may ask, which a plan store shared by several processes requires; start \
+         `nats-server -js`, connect as another user (`--nkey`), \
          or keep the plan in one process's memory"
     )]
     NeedsJetStream {
