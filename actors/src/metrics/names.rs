@@ -35,7 +35,7 @@ pub const FAN_OUTS: &str = "kaskade_fan_out_requests_total";
 /// Child requests of fan-outs, by variant and task.
 pub const FAN_OUT_CHILDREN: &str = "kaskade_fan_out_children_requests_total";
 /// Time the model thread was busy, by variant.
-pub const VARIANT_BUSY: &str = "kaskade_variant_busy_microseconds_total";
+pub const VARIANT_BUSY: &str = "kaskade_variant_busy_seconds_total";
 /// Cost of requests in money, millionths of the app's currency, by variant and source.
 pub const VARIANT_COST: &str = "kaskade_variant_cost_millionths_total";
 /// Requests whose cost in money is known, by variant.

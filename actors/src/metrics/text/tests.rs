@@ -76,7 +76,7 @@ fn counters_have_their_labels_and_values() {
         "kaskade_first_tokens_total{app=\"digits\",variant=\"gpt\"} 1",
         "kaskade_time_to_first_token_seconds_sum{app=\"digits\",variant=\"gpt\"} 0.003",
         "kaskade_time_per_output_token_seconds_sum{app=\"digits\",variant=\"gpt\"} 0.002",
-        "kaskade_variant_busy_microseconds_total{app=\"digits\",variant=\"small\"} 700",
+        "kaskade_variant_busy_seconds_total{app=\"digits\",variant=\"small\"} 0.0007",
         "kaskade_fan_out_children_requests_total{app=\"digits\",variant=\"find\\\"er\",task=\"tell\"} 3",
         "kaskade_energy_joules_total{app=\"digits\",source=\"modelled\"} 2.5",
         "kaskade_energy_per_request_joules{app=\"digits\",source=\"modelled\"} 0.625",
