@@ -7,9 +7,9 @@ use anyhow::ensure;
 use kaskade_actors::bus::BusConfig;
 use kaskade_actors::ops::probes::Probes;
 use kaskade_actors::shutdown::{self, Shutdown};
-use kaskade_app::config::App;
 use kaskade_app::config::data::DataSet;
 use kaskade_app::config::scalar::Address;
+use kaskade_app::config::{App, Task};
 use kaskade_app::planning::initial;
 use kaskade_app::report::progress::say;
 use kaskade_app::serving::service::worker_of;
@@ -159,12 +159,20 @@ fn running(service: &Service) -> String {
 /// Returns the command that sends a request to the app.
 fn how_to_ask(app: &App, url: &str) -> String {
     let sets = [&app.data.test, &app.data.validation];
-    let images = sets
+    let tensors = sets
         .into_iter()
         .flatten()
         .any(|set| matches!(set, DataSet::Idx(_) | DataSet::Scenes(_)));
-    let inputs = if images {
+    let dir = app.variants.iter().find_map(|variant| variant.dir.as_deref());
+    let has = |name: &str| dir.is_some_and(|dir| dir.join(name).is_file());
+    // A model of images and texts has both files, and takes a text alone.
+    let images = has("preprocessor_config.json") && !has("tokenizer.json");
+    let inputs = if tensors {
         "--tensors request.json"
+    } else if images {
+        "--image photo.jpg"
+    } else if app.task == Task::Ranking {
+        "--query \"some text\" --passage \"one text\" --passage \"another text\""
     } else {
         "--text \"some text\""
     };
@@ -234,4 +242,25 @@ fn gateway_alone(
     gateway.stop();
     say("stopped");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_app_is_asked_for_what_its_models_take() {
+        let dir = tempfile::tempdir().unwrap();
+        let asked = |task: &str| {
+            let variant = format!("[[variants]]\nname = \"one\"\ndir = {:?}\n", dir.path());
+            let app = App::parse(&format!("name = \"a\"\ntask = \"{task}\"\n{variant}")).unwrap();
+            how_to_ask(&app, "nats://127.0.0.1:4222")
+        };
+        assert!(asked("classification").contains("infer a --text"));
+        assert!(asked("ranking").contains("--query"));
+        std::fs::write(dir.path().join("preprocessor_config.json"), "{}").unwrap();
+        assert!(asked("classification").contains("infer a --image"));
+        std::fs::write(dir.path().join("tokenizer.json"), "{}").unwrap();
+        assert!(asked("classification").contains("infer a --text"));
+    }
 }
