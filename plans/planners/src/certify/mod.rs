@@ -139,7 +139,8 @@ pub enum CertifyError {
     /// Not even the largest variant alone is certified to be as accurate.
     #[error(
         "the largest variant alone answers {right} of {samples} certification samples rightly, which does not prove an accuracy of \
-         {accuracy}; {}",
+         {:.2} %; {}",
+        accuracy * 100.0,
         remedy(better.as_ref())
     )]
     OutOfReach {
