@@ -1,0 +1,43 @@
+//! What follows a convolution in the same pass over its result.
+
+use super::{Activation, Ops};
+
+/// What is done with the result of a convolution: first the sum, then the activation.
+#[derive(Debug)]
+pub struct Epilogue<'a, M> {
+    /// Added to the result; of the same shape.
+    pub residual: Option<&'a M>,
+    /// Activation of the sum.
+    pub activation: Option<Activation>,
+}
+
+impl<M> Default for Epilogue<'_, M> {
+    fn default() -> Self {
+        Self {
+            residual: None,
+            activation: None,
+        }
+    }
+}
+
+impl<M> From<Activation> for Epilogue<'_, M> {
+    fn from(activation: Activation) -> Self {
+        Self {
+            residual: None,
+            activation: Some(activation),
+        }
+    }
+}
+
+impl<M> Epilogue<'_, M> {
+    /// Applies it to a finished result.
+    pub(crate) fn apply<O: Ops<Matrix = M>>(&self, ops: &O, mut rows: M) -> M {
+        if let Some(residual) = self.residual {
+            ops.add(&mut rows, residual);
+        }
+        match self.activation {
+            Some(activation) => ops.activate(rows, activation, false),
+            None => rows,
+        }
+    }
+}
