@@ -28,7 +28,7 @@ use crate::checkpoint::weights::transposed;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::device::{Device, with_ops};
 use crate::images::ImageInput;
-use crate::ops::{Activation, Convolution, Ops};
+use crate::ops::{Activation, Convolution, Epilogue, Ops};
 use crate::runtime::batch::rows;
 use crate::runtime::loaded::{Built, Task};
 use crate::runtime::model::ModelError;
@@ -158,14 +158,15 @@ impl<O: Ops> Stage<O> {
     }
 
     fn forward(&self, ops: &O, images: &O::Matrix) -> O::Matrix {
-        let relu = |x| ops.activate(x, Activation::Relu, false);
         let (entry, first) = &self.entry;
-        let entered = relu(ops.convolve(images, entry, first));
+        let entered = ops.convolve_with(images, entry, first, Activation::Relu.into());
         self.blocks.iter().fold(entered, |x, [conv1, conv2]| {
-            let inner = relu(ops.convolve(&x, &self.inner, conv1));
-            let mut change = ops.convolve(&inner, &self.inner, conv2);
-            ops.add(&mut change, &x);
-            relu(change)
+            let inner = ops.convolve_with(&x, &self.inner, conv1, Activation::Relu.into());
+            let sum = Epilogue {
+                residual: Some(&x),
+                activation: Some(Activation::Relu),
+            };
+            ops.convolve_with(&inner, &self.inner, conv2, sum)
         })
     }
 }

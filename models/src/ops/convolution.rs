@@ -1,26 +1,29 @@
 //! Convolutions on the CPU: windows are copied to rows, which a packed matrix multiplies.
 
+use std::cell::Cell;
+
+use pulp::Arch;
 use rayon::prelude::*;
 
-use super::Convolution;
-use super::cpu_layers::PackedLinear;
-use super::gemm::{gemm, gemm_into, is_small, rows_per_task};
+use super::activation::Activate;
+use super::cpu::Cpu;
+use super::cpu_layers::{PackedLinear, sum_into};
+use super::gemm::{FEW, gemm, is_small, rows_per_task};
 use super::rows::Rows;
+use super::{Convolution, Epilogue};
 
-pub(super) fn convolve(images: &Rows, convolution: &Convolution, linear: &PackedLinear) -> Rows {
-    if convolution.is_by_pixel() {
-        let panels = linear.weight.panels();
-        return Rows {
-            values: gemm(
-                &images.values,
-                linear.inputs,
-                panels,
-                &linear.bias,
-                linear.outputs,
-            ),
-            width: linear.outputs,
-        };
-    }
+thread_local! {
+    /// The windows of a task; a new vector would be mapped and zeroed by the system each time.
+    static WINDOWS: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+}
+
+/// Multiplies every window by a linear layer; see [`Ops::convolve_with`](super::Ops::convolve_with).
+pub(super) fn convolve(
+    images: &Rows,
+    convolution: &Convolution,
+    linear: &PackedLinear,
+    epilogue: Epilogue<'_, Rows>,
+) -> Rows {
     let Convolution {
         height,
         width,
@@ -32,25 +35,44 @@ pub(super) fn convolve(images: &Rows, convolution: &Convolution, linear: &Packed
     let [down, across] = convolution.result();
     let count = images.values.len() / image * down * across;
     let (inputs, outputs) = (convolution.window(), linear.outputs);
+    let by_pixel = convolution.is_by_pixel();
+    if by_pixel && count < FEW {
+        // So few rows are split by columns.
+        let panels = linear.weight.panels();
+        let values = gemm(&images.values, inputs, panels, &linear.bias, outputs);
+        let width = outputs;
+        return epilogue.apply(&Cpu, Rows { values, width });
+    }
+    let arch = Arch::new();
     let mut out = vec![0.0; count * outputs];
-    // The windows of a task stay in the cache until they are multiplied.
+    // The windows and the results of a task stay in the cache until it ends.
     let compute = |first: usize, out: &mut [f32]| {
         let pixels = out.len() / outputs.max(1);
-        let mut windows = Vec::with_capacity(pixels * inputs);
-        for pixel in first..first + pixels {
-            let (index, row) = (pixel / (down * across), pixel / across % down);
-            let values = images.values.get(index * image..(index + 1) * image);
-            let corner = [row, pixel % across].map(|place| place * stride);
-            add_window(&mut windows, values.unwrap_or_default(), convolution, corner);
+        if by_pixel {
+            let rows = images.values.get(first * inputs..(first + pixels) * inputs);
+            linear.multiply_into(out, rows.unwrap_or_default());
+        } else {
+            let mut windows = WINDOWS.take();
+            windows.clear();
+            windows.reserve(pixels * inputs);
+            for pixel in first..first + pixels {
+                let (index, row) = (pixel / (down * across), pixel / across % down);
+                let values = images.values.get(index * image..(index + 1) * image);
+                let corner = [row, pixel % across].map(|place| place * stride);
+                add_window(&mut windows, values.unwrap_or_default(), convolution, corner);
+            }
+            linear.multiply_into(out, &windows);
+            WINDOWS.set(windows);
         }
-        gemm_into(
-            out,
-            outputs,
-            &windows,
-            inputs,
-            linear.weight.panels(),
-            &linear.bias,
-        );
+        if let Some(residual) = epilogue.residual {
+            sum_into(out, residual.span(first, pixels));
+        }
+        if let Some(activation) = epilogue.activation {
+            arch.dispatch(Activate {
+                values: out,
+                activation,
+            });
+        }
     };
     if is_small(count.saturating_mul(inputs).saturating_mul(outputs)) {
         compute(0, &mut out);
@@ -94,8 +116,8 @@ fn add_window(windows: &mut Vec<f32>, image: &[f32], convolution: &Convolution, 
 #[cfg(test)]
 mod tests {
     use super::super::Ops;
-    use super::super::cpu::Cpu;
     use super::*;
+    use crate::ops::Activation;
     use crate::precision::WeightType;
 
     fn numbers(count: usize, seed: usize) -> Vec<f32> {
@@ -199,6 +221,40 @@ mod tests {
                     );
                 }
             }
+        }
+    }
+
+    #[test]
+    fn the_bits_of_an_epilogue_are_those_of_the_single_operations() {
+        for (batch, convolution, outputs) in forms() {
+            let Convolution {
+                height,
+                width,
+                channels,
+                ..
+            } = convolution;
+            let inputs = convolution.window();
+            let linear = Cpu.linear(
+                Cpu.prepare(numbers(inputs * outputs, 2), inputs, outputs, WeightType::F32),
+                numbers(outputs, 3),
+                inputs,
+                outputs,
+            );
+            let images = Cpu.upload(numbers(batch * height * width * channels, 1), channels);
+            let mut sum = Cpu.convolve(&images, &convolution, &linear);
+            let residual = Cpu.upload(numbers(sum.values.len(), 4), outputs);
+            let activated = Cpu.activate(sum.clone(), Activation::Gelu, false);
+            assert_eq!(
+                Cpu.convolve_with(&images, &convolution, &linear, Activation::Gelu.into()),
+                activated
+            );
+            Cpu.add(&mut sum, &residual);
+            let both = Epilogue {
+                residual: Some(&residual),
+                activation: Some(Activation::Relu),
+            };
+            let expected = Cpu.activate(sum, Activation::Relu, false);
+            assert_eq!(Cpu.convolve_with(&images, &convolution, &linear, both), expected);
         }
     }
 

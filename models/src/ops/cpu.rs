@@ -14,7 +14,8 @@ use super::gemm::gemm;
 use super::packed::PreparedWeight;
 use super::rows::Rows;
 use super::{
-    Activation, AttentionSpans, Convolution, EncoderAttention, Heads, Ops, OpsError, Rotary, ScoreRules, Span,
+    Activation, AttentionSpans, Convolution, EncoderAttention, Epilogue, Heads, Ops, OpsError, Rotary,
+    ScoreRules, Span,
 };
 use super::{convolution, pooling, self_attention};
 use crate::precision::WeightType;
@@ -289,7 +290,17 @@ impl Ops for Cpu {
     }
 
     fn convolve(&self, images: &Rows, convolution: &Convolution, linear: &PackedLinear) -> Rows {
-        convolution::convolve(images, convolution, linear)
+        convolution::convolve(images, convolution, linear, Epilogue::default())
+    }
+
+    fn convolve_with(
+        &self,
+        images: &Rows,
+        convolution: &Convolution,
+        linear: &PackedLinear,
+        epilogue: Epilogue<'_, Rows>,
+    ) -> Rows {
+        convolution::convolve(images, convolution, linear, epilogue)
     }
 
     fn convolve_channels(&self, images: &Rows, convolution: &Convolution, weights: &Rows) -> Rows {

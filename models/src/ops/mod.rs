@@ -14,6 +14,7 @@ pub mod cpu;
 mod cpu_layers;
 pub(crate) mod elementwise;
 mod encoder_attention;
+mod epilogue;
 mod feed_forward;
 mod fused;
 mod gemm;
@@ -34,6 +35,7 @@ use thiserror::Error;
 
 pub use activation::Activation;
 pub use encoder_attention::{DistanceRows, DistanceScores, EncoderAttention, PairScores};
+pub use epilogue::Epilogue;
 pub use packed::PreparedWeight;
 pub(crate) use packed::{from_words, to_words};
 pub(crate) use softmax::probabilities;
@@ -420,6 +422,20 @@ pub trait Ops: Send + Sync + 'static {
         convolution: &Convolution,
         linear: &Self::Linear,
     ) -> Self::Matrix;
+
+    /// As [`Self::convolve`], with an epilogue. The bits are those of the single operations.
+    fn convolve_with(
+        &self,
+        images: &Self::Matrix,
+        convolution: &Convolution,
+        linear: &Self::Linear,
+        epilogue: Epilogue<'_, Self::Matrix>,
+    ) -> Self::Matrix
+    where
+        Self: Sized,
+    {
+        epilogue.apply(self, self.convolve(images, convolution, linear))
+    }
 
     /// Multiplies every channel of the windows by weights of its own (a depthwise convolution). `weights` is
     /// `[kernel * kernel + 1, channels]`: a row per pixel of the window, and the bias.

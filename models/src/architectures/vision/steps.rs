@@ -4,7 +4,7 @@ use super::groups::GroupedConvolution;
 use super::reduced::ReducedAttention;
 use super::separable::SeparableAttention;
 use super::windows::{Places, WindowAttention};
-use crate::ops::{Activation, Convolution, Ops, Span};
+use crate::ops::{Activation, Convolution, Epilogue, Ops, Span};
 
 /// A layer, and what changes its result in place.
 pub(super) struct Step<O: Ops> {
@@ -47,17 +47,49 @@ pub(super) enum Change<O: Ops> {
 
 /// Computes steps one after the other; `None` without steps.
 pub(super) fn run<O: Ops>(ops: &O, steps: &[Step<O>], x: &O::Matrix, images: usize) -> Option<O::Matrix> {
-    steps.iter().fold(None, |result, step| {
-        let result = step.layer.run(ops, result.as_ref().unwrap_or(x), images);
-        let changed = step.changes.iter();
-        Some(changed.fold(result, |x, change| change.run(ops, x, images)))
-    })
+    run_with(ops, steps, x, images, Epilogue::default())
+}
+
+/// Computes steps one after the other, with an epilogue of the last; `None` without steps.
+fn run_with<O: Ops>(
+    ops: &O,
+    steps: &[Step<O>],
+    x: &O::Matrix,
+    images: usize,
+    epilogue: Epilogue<'_, O::Matrix>,
+) -> Option<O::Matrix> {
+    let (last, before) = steps.split_last()?;
+    let entered = before.iter().fold(None, |result, step| {
+        let input = result.as_ref().unwrap_or(x);
+        Some(step.run(ops, input, images, Epilogue::default()))
+    });
+    Some(last.run(ops, entered.as_ref().unwrap_or(x), images, epilogue))
+}
+
+impl<O: Ops> Step<O> {
+    fn run(&self, ops: &O, x: &O::Matrix, images: usize, epilogue: Epilogue<'_, O::Matrix>) -> O::Matrix {
+        let Some((first, rest)) = self.changes.split_first() else {
+            return self.layer.run(ops, x, images, epilogue);
+        };
+        let result = match first {
+            Change::Activate(activation) => self.layer.run(ops, x, images, (*activation).into()),
+            change => change.run(ops, self.layer.run(ops, x, images, Epilogue::default()), images),
+        };
+        let changed = rest.iter().fold(result, |x, change| change.run(ops, x, images));
+        epilogue.apply(ops, changed)
+    }
 }
 
 impl<O: Ops> Layer<O> {
-    fn run(&self, ops: &O, x: &O::Matrix, images: usize) -> O::Matrix {
-        match self {
-            Self::Convolve(convolution, linear) => ops.convolve(x, convolution, linear),
+    fn run(&self, ops: &O, x: &O::Matrix, images: usize, epilogue: Epilogue<'_, O::Matrix>) -> O::Matrix {
+        let result = match self {
+            Self::Convolve(convolution, linear) => {
+                return ops.convolve_with(x, convolution, linear, epilogue);
+            }
+            Self::Add(branch, shortcut) if epilogue.residual.is_none() => {
+                return sum(ops, [branch, shortcut], x, images, epilogue.activation);
+            }
+            Self::Add(branch, shortcut) => sum(ops, [branch, shortcut], x, images, None),
             Self::ConvolveChannels(convolution, weights) => ops.convolve_channels(x, convolution, weights),
             Self::ConvolveGroups(convolution) => convolution.run(ops, x, images),
             Self::PoolLargest(convolution) => ops.pool_largest(x, convolution),
@@ -73,15 +105,27 @@ impl<O: Ops> Layer<O> {
                 let whole = ops.with_width(ops.mean(x, 1), *values);
                 ops.with_width(ops.normalise(&whole, norm), *channels)
             }
-            Self::Add(branch, shortcut) => {
-                // The mean of one row is the row: a branch without steps is a copy.
-                let mut sum = run(ops, branch, x, images).unwrap_or_else(|| ops.mean(x, 1));
-                let other = run(ops, shortcut, x, images);
-                ops.add(&mut sum, other.as_ref().unwrap_or(x));
-                sum
-            }
-        }
+        };
+        epilogue.apply(ops, result)
     }
+}
+
+/// Adds two branches from the same input and activates the sum, where the last step of the first branch can, in its pass.
+fn sum<O: Ops>(
+    ops: &O,
+    [branch, shortcut]: [&[Step<O>]; 2],
+    x: &O::Matrix,
+    images: usize,
+    activation: Option<Activation>,
+) -> O::Matrix {
+    let other = run(ops, shortcut, x, images);
+    let epilogue = || Epilogue {
+        residual: Some(other.as_ref().unwrap_or(x)),
+        activation,
+    };
+    let sum = run_with(ops, branch, x, images, epilogue());
+    // The mean of one row is the row: a branch without steps is a copy.
+    sum.unwrap_or_else(|| epilogue().apply(ops, ops.mean(x, 1)))
 }
 
 impl<O: Ops> Change<O> {
