@@ -76,6 +76,21 @@ class ClientTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual([name for name, _ in seen], ["mine"] * 3)
         self.assertTrue(BUDGET * 1e6 >= seen[0][1] > seen[1][1] > seen[2][1])
 
+    async def test_an_overloaded_app_gets_most_requests_once(self) -> None:
+        seen = []
+
+        async def serve(message: Any) -> None:
+            seen.append(message)
+            await fault(message, "KSK0006")
+
+        async with ingress(self.server.url, serve):
+            client = await self.client()
+            asked = [client.infer({"x": [1.0]}, budget=4.0) for _ in range(400)]
+            outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        self.assertTrue(all(isinstance(outcome, errors.KaskadeError) for outcome in outcomes))
+        # The allowance, and what the time of the requests adds.
+        self.assertLessEqual(len(seen), 400 + 200 + 4 * 20)
+
     async def test_other_faults_are_raised_at_once(self) -> None:
         seen = []
 

@@ -11,7 +11,7 @@ from kaskade import RetryPolicy, errors, subjects, wire
 from kaskade.batching import Batching, BatchQueue
 from kaskade.chunks import Assembler, AssemblyError, Chunk, cut
 from kaskade.leaving import Senders
-from kaskade.retry import Loss
+from kaskade.retry import Allowance, Loss
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -135,6 +135,16 @@ class Retries(unittest.TestCase):
         self.assertEqual(self.pause(full, draw=0.0), 0.05)
         self.assertIsNone(self.pause(full, left=0.05), "the pause would end after the budget")
         self.assertIsNone(self.pause(Loss.CONNECTION, left=0.0))
+
+    def test_refused_requests_are_sent_again_as_far_as_answers_and_time_allow(self) -> None:
+        allowance = Allowance()
+        # Ten seconds of overload with a thousand refusals per second.
+        taken = sum(allowance.take(number / 1_000) for number in range(10_000))
+        self.assertLessEqual(taken, 200 + 10 * 20)
+        self.assertGreater(taken, 390)
+        for _ in range(8):
+            allowance.answered()
+        self.assertGreaterEqual(sum(allowance.take(10.0) for _ in range(10)), 2)
 
     def test_an_app_that_never_answered_is_unknown_at_once(self) -> None:
         missing = errors.UnknownApp("")

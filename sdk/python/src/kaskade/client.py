@@ -30,7 +30,7 @@ from .errors import (
     UnknownApp,
     WrongInput,
 )
-from .retry import Loss, RetryPolicy
+from .retry import Allowance, Loss, RetryPolicy
 from .subjects import App, check_request_id
 from .wire import Reply
 
@@ -63,6 +63,7 @@ class AsyncClient:
         self.app = App(app)
         self.budget = budget
         self.retry = retry or RetryPolicy()
+        self._allowance = Allowance()
         self._link = link
         self._served = False
         self._closed = False
@@ -353,6 +354,8 @@ class AsyncClient:
             pause = None
             if parts == 0 and not self._closed:
                 pause = self.retry.pause(failure, attempt, elapsed, budget - elapsed, self._served, random.random())
+            if isinstance(failure, Overloaded) and pause is not None and not self._allowance.take(time.monotonic()):
+                pause = None
             if pause is None:
                 if isinstance(failure, KaskadeError):
                     raise failure
@@ -395,7 +398,10 @@ class AsyncClient:
         error = wire.read_fault(message.headers)
         if error is not None:
             raise error
-        return wire.decode_reply(message.data)
+        reply = wire.decode_reply(message.data)
+        if reply.part is None:
+            self._allowance.answered()
+        return reply
 
     def _checked(self, body: bytes) -> bytes:
         limit = self._link.payload_limit

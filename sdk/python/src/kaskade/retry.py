@@ -15,6 +15,35 @@ class Loss(Enum):
     """The connection broke: the request or its reply may be lost."""
 
 
+@dataclass
+class Allowance:
+    """The resends that refusals for want of capacity may take. Answers and time fill it, so that in an overload most
+    requests are sent once."""
+
+    most: float = 200.0
+    """Resends that may be saved up."""
+    per_answer: float = 0.25
+    """Resends that each answered request adds."""
+    per_second: float = 20.0
+    """Resends that each second adds."""
+    _spent: float = 0.0
+    _now: float | None = None
+
+    def answered(self) -> None:
+        """Notes an answer."""
+        self._spent = max(self._spent - self.per_answer, 0.0)
+
+    def take(self, now: float) -> bool:
+        """Takes a resend at `now`, seconds on a monotonic clock; `False` if none is left."""
+        passed = 0.0 if self._now is None else max(now - self._now, 0.0)
+        self._now = now
+        self._spent = max(self._spent - passed * self.per_second, 0.0)
+        if self._spent + 1.0 > self.most:
+            return False
+        self._spent += 1.0
+        return True
+
+
 @dataclass(frozen=True)
 class RetryPolicy:
     """Pauses and limits of retries. Every retry has the same request id and what is left of the budget."""
