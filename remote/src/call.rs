@@ -286,15 +286,20 @@ impl Caller {
     /// Takes a permission of the circuit breaker.
     pub(crate) fn admit(&self) -> Result<Outcome<'_>, CallError> {
         let now = self.now();
-        match lock(&self.breaker).admit(now) {
-            Permission::Send | Permission::Probe => Ok(Outcome {
-                caller: self,
-                reported: false,
-            }),
-            Permission::Refused { until } => Err(CallError::BreakerOpen {
-                pause: Duration::from_micros(until.saturating_sub(now)),
-            }),
-        }
+        let is_probe = match lock(&self.breaker).admit(now) {
+            Permission::Send => false,
+            Permission::Probe => true,
+            Permission::Refused { until } => {
+                return Err(CallError::BreakerOpen {
+                    pause: Duration::from_micros(until.saturating_sub(now)),
+                });
+            }
+        };
+        Ok(Outcome {
+            caller: self,
+            is_probe,
+            reported: false,
+        })
     }
 
     /// Returns how long no request is sent; `None` while requests are sent.
@@ -362,11 +367,23 @@ impl Drop for Reserved<'_> {
 /// Reports the outcome of a call to the circuit breaker, also if the call is cancelled.
 pub(crate) struct Outcome<'a> {
     caller: &'a Caller,
+    /// Whether the breaker waits for it.
+    is_probe: bool,
     reported: bool,
 }
 
 impl Outcome<'_> {
+    /// Leaves the probe to the next request.
+    pub(crate) fn leave(mut self) {
+        self.reported = true;
+        lock(&self.caller.breaker).abandoned();
+    }
+
     pub(crate) fn ended<T>(mut self, outcome: &Result<T, CallError>) {
+        if matches!(outcome, Err(CallError::SpendLimit(_))) {
+            // Nothing was sent.
+            return;
+        }
         self.reported = true;
         let changed = &self.caller.breaker_changed;
         let now = self.caller.now();
@@ -374,7 +391,10 @@ impl Outcome<'_> {
         match outcome {
             Err(error) if error.is_endpoint_failure() => {
                 let was_closed = breaker.is_closed();
-                breaker.failed(now);
+                // While it is open, only the probe says something new.
+                if self.is_probe || was_closed {
+                    breaker.failed(now);
+                }
                 if was_closed && !breaker.is_closed() {
                     tracing::warn!(%error, "the circuit breaker opened");
                 }
@@ -382,7 +402,6 @@ impl Outcome<'_> {
                     changed.notify_one();
                 }
             }
-            Err(CallError::SpendLimit(_)) => breaker.abandoned(),
             _ => {
                 if !breaker.is_closed() {
                     changed.notify_one();
@@ -395,8 +414,10 @@ impl Outcome<'_> {
 
 impl Drop for Outcome<'_> {
     fn drop(&mut self) {
-        if !self.reported {
+        if self.is_probe && !self.reported {
             lock(&self.caller.breaker).abandoned();
+            // What follows the endpoint's health may have waited for this outcome.
+            self.caller.breaker_changed.notify_one();
         }
     }
 }

@@ -40,7 +40,7 @@ pub(crate) async fn follow(caller: Arc<Caller>, availability: Availability) {
             Err(error) if error.is_endpoint_failure() => probe.ended::<()>(&Err(error)),
             _ => {
                 // The probe is left to a request.
-                drop(probe);
+                probe.leave();
                 availability.set(true);
                 caller.breaker_changed.notified().await;
             }
