@@ -16,7 +16,7 @@ use super::text::Text;
 use super::{UsageField, malformed, or_default, stated, usage};
 use crate::endpoint::{Api, Chat};
 use crate::error::CallError;
-use crate::http::Http;
+use crate::http::{Http, MAX_ANSWER};
 use crate::prepared::{Answer, Parts};
 
 /// Longest line of a stream, bytes.
@@ -168,6 +168,8 @@ struct Lines {
     bytes: Vec<u8>,
     /// Bytes that are known to hold no end of a line.
     searched: usize,
+    /// Bytes of the stream so far.
+    added: usize,
 }
 
 impl Lines {
@@ -176,6 +178,10 @@ impl Lines {
             return Err(malformed(format!(
                 "a line of the stream is longer than {MAX_LINE} bytes"
             )));
+        }
+        self.added += data.len();
+        if self.added > MAX_ANSWER {
+            return Err(malformed(format!("it is longer than {MAX_ANSWER} bytes")));
         }
         self.bytes.extend_from_slice(data);
         Ok(())
@@ -222,5 +228,19 @@ mod tests {
             }
             assert_eq!(found, [&b"{\"a\": 1}"[..], b"[DONE]"], "{size}");
         }
+    }
+
+    #[test]
+    fn a_stream_is_no_longer_than_another_answer() {
+        let mut line = vec![b' '; MAX_LINE];
+        line[MAX_LINE - 1] = b'\n';
+        let mut lines = Lines::default();
+        let mut add = || {
+            let added = lines.add(&line);
+            while lines.next().is_some() {}
+            added
+        };
+        assert!((0..MAX_ANSWER / MAX_LINE).all(|_| add().is_ok()));
+        assert!(add().is_err());
     }
 }
