@@ -172,7 +172,9 @@ impl Caller {
             let failed = FailedCall {
                 repeated,
                 retryable: error.retryable(),
-                retry_after_us: error.retry_after().map(|pause| pause.as_micros() as u64),
+                retry_after_us: error
+                    .retry_after()
+                    .map(|pause| u64::try_from(pause.as_micros()).unwrap_or(u64::MAX)),
                 streamed,
             };
             let Some(pause) = retry::pause(
@@ -197,7 +199,7 @@ impl Caller {
         body: &Bytes,
         parts: Parts<'_>,
     ) -> Result<Answer, CallError> {
-        let reserved = self.reserve(called, request)?;
+        let mut reserved = self.reserve(called, request)?;
         let begun = Instant::now();
         let answer = called.http.send(
             Method::POST,
@@ -206,10 +208,20 @@ impl Caller {
             &request.headers,
             body.clone(),
         );
-        let answer = answer.await?;
+        let answer = reserved.unless_refused(answer.await)?;
         if request.streamed {
-            let answer =
-                openai::stream::read(&called.http, answer, &called.api, request.top_logprobs, parts).await;
+            let mut begun = false;
+            let mut noted = |part: Outputs| {
+                begun = true;
+                parts(part);
+            };
+            let wanted = request.top_logprobs;
+            let answer = openai::stream::read(&called.http, answer, &called.api, wanted, &mut noted).await;
+            let answer = if begun {
+                answer
+            } else {
+                reserved.unless_refused(answer)
+            };
             let answer = answer.map_err(|error| error.redacted(|text| called.http.redact(text)))?;
             reserved.settle(called.cost(&answer));
             return Ok(answer);
@@ -219,7 +231,7 @@ impl Caller {
             .and_then(|value| value.to_str().ok())
             .unwrap_or_default()
             .to_owned();
-        let mut read = called.read(answer).await?;
+        let mut read = reserved.unless_refused(called.read(answer).await)?;
         let missing = openai::samples::missing(&called.api, &read);
         if missing > 0 {
             let (others, failed) = self.more_samples(called, request, body, missing).await;
@@ -234,7 +246,10 @@ impl Caller {
             read = joined?;
         }
         let body = read;
-        let answer = called.decode(request, &head, &body)?;
+        // What an answer of no use states is paid as well.
+        let (usage, calls) = openai::samples::counted(&body);
+        reserved.settle(called.cost_of(usage, calls));
+        let answer = reserved.unless_refused(called.decode(request, &head, &body))?;
         reserved.settle(called.cost(&answer));
         if let Some(cache) = &self.cache {
             let recorded = Recorded {
@@ -318,6 +333,7 @@ impl Caller {
             return Ok(Reserved {
                 spending: None,
                 most: 0.0,
+                cost: None,
             });
         };
         // A token is at least one byte. An endpoint that gives one sample at a time is paid for every prompt.
@@ -338,28 +354,44 @@ impl Caller {
         Ok(Reserved {
             spending: Some(spending),
             most,
+            cost: Some(most),
         })
     }
 }
 
-/// Money that a call may cost. A call that fails is taken to have cost nothing; one without a known cost, the most.
+/// Money that a call may cost. Only a refusal is known to cost nothing: a call that breaks off, is given up or has an answer of no
+/// use costs what the answer states, and the most if that is not known.
 struct Reserved<'a> {
     spending: Option<&'a Mutex<(Spending, f64)>>,
     most: f64,
+    /// What is paid, as far as is known; `None` for a refused call.
+    cost: Option<f64>,
 }
 
 impl Reserved<'_> {
-    fn settle(self, cost: Option<f64>) {
-        if let Some(spending) = self.spending {
-            lock(spending).0.spend(cost.unwrap_or(self.most));
+    /// Notes what the call costs, if that is known.
+    fn settle(&mut self, cost: Option<f64>) {
+        self.cost = Some(cost.unwrap_or(self.most));
+    }
+
+    /// Notes whether the endpoint refused the call, or was not reached.
+    fn unless_refused<T>(&mut self, outcome: Result<T, CallError>) -> Result<T, CallError> {
+        if outcome.as_ref().is_err_and(CallError::is_refusal) {
+            self.cost = None;
         }
+        outcome
     }
 }
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
         if let Some(spending) = self.spending {
-            lock(spending).1 -= self.most;
+            let mut state = lock(spending);
+            let (spent, reserved) = &mut *state;
+            *reserved -= self.most;
+            if let Some(cost) = self.cost {
+                spent.spend(cost);
+            }
         }
     }
 }

@@ -106,6 +106,14 @@ impl CallError {
         }
     }
 
+    /// Whether it says that the endpoint did not take the call, so that it costs nothing.
+    pub(crate) const fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::Connect { .. } | Self::Status { .. } | Self::Grpc { .. }
+        )
+    }
+
     /// Returns the error with what the endpoint said rewritten, so that it shows no key, and cut.
     pub(crate) fn redacted(self, redact: impl Fn(&str) -> String) -> Self {
         match self {

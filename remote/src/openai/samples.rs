@@ -43,17 +43,21 @@ pub(crate) fn missing(api: &Api, body: &Bytes) -> u32 {
     }
 }
 
-/// Returns the tokens of a joined answer, if they are counted, and its calls.
-pub(crate) fn counted(joined: &Bytes) -> (Option<Usage>, u32) {
+/// Returns the tokens of an answer, if they are counted, and its calls.
+pub(crate) fn counted(answer: &Bytes) -> (Option<Usage>, u32) {
     #[derive(Deserialize)]
     struct Counts {
         #[serde(default, deserialize_with = "super::usage")]
         usage: Option<UsageField>,
-        #[serde(rename = "kaskade_calls")]
+        #[serde(rename = "kaskade_calls", default = "one")]
         calls: u32,
     }
 
-    let read = serde_json::from_slice::<Counts>(joined);
+    const fn one() -> u32 {
+        1
+    }
+
+    let read = serde_json::from_slice::<Counts>(answer);
     read.map_or((None, 1), |read| {
         (read.usage.and_then(UsageField::counted), read.calls)
     })

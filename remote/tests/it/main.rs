@@ -22,7 +22,7 @@ use kaskade_policy::remote::breaker::BreakerConfig;
 use kaskade_policy::remote::price::Price;
 use kaskade_policy::remote::retry::RetryConfig;
 use kaskade_remote::{Api, Chat, ChatTask, Confidence, Endpoint, Fields, Secret, Style, connect};
-use kaskade_testkit::endpoint::{self as fixture, Does, Server, ok};
+use kaskade_testkit::endpoint::{self as fixture, Does, Ends, Server, ok};
 use kaskade_testkit::wait_until;
 
 const KEY: &str = "sk-this-is-the-key";
@@ -449,6 +449,51 @@ fn recorded_answers_are_not_paid_again_and_the_limit_holds() {
         let content = std::fs::read(file.unwrap().path()).unwrap();
         assert!(!String::from_utf8_lossy(&content).contains(KEY));
     }
+}
+
+/// Only a refusal is free: an endpoint is paid for answers of no use, for one that breaks off and for one that comes too late.
+#[test]
+fn calls_that_fail_count_for_the_limit_of_spending() {
+    let useless = good().replace("\"good\"", "\"who knows\"");
+    let answers = [
+        (ok(&useless), 5.0),
+        (ok("<html>out of order</html>"), 100.0),
+        (
+            Does::Raw(
+                vec![b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhal".to_vec()],
+                Ends::Closed,
+            ),
+            100.0,
+        ),
+        (Does::Hang, 100.0),
+    ];
+    for (answer, least) in answers {
+        let said = answer.clone();
+        let server = Server::start(move |_, _| said.clone());
+        let mut limited = endpoint(&server, classify());
+        limited.timeout = Duration::from_millis(200);
+        limited.retry.retries = 0;
+        limited.concurrency = 1.try_into().unwrap();
+        // A call may cost some 150.
+        limited.spend_limit = Some(400.0);
+        let requests: Vec<Inputs> = (0..80).map(|number| text(&number.to_string())).collect();
+        let answers = model(&limited).model.run(&requests);
+        let paid = server.calls() as f64;
+        assert!(paid >= 1.0 && paid * least <= 400.0, "{answer:?}: {paid}");
+        assert!(answers.iter().any(|answer| {
+            answer
+                .as_ref()
+                .is_err_and(|error| error.to_string().contains("limit of spending"))
+        }));
+    }
+    let server = Server::start(|_, _| Does::Answer(429, String::new(), Vec::new()));
+    let mut limited = endpoint(&server, classify());
+    limited.retry.retries = 0;
+    limited.concurrency = 1.try_into().unwrap();
+    limited.spend_limit = Some(400.0);
+    let requests: Vec<Inputs> = (0..20).map(|number| text(&number.to_string())).collect();
+    model(&limited).model.run(&requests);
+    assert_eq!(server.calls(), 20, "a refusal costs nothing");
 }
 
 #[test]
