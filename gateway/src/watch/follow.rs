@@ -91,6 +91,7 @@ pub(crate) async fn follow(
                     None => return,
                 },
                 _ = second.tick() => {
+                    decoded.retain(|_, at| at.elapsed() < DECODE);
                     before = tick(&watched, &times, &before);
                     let reply = Some(inbox.as_str().into());
                     if let Err(error) = bus.publish(question.clone(), reply, None, Bytes::new()).await {
@@ -228,9 +229,7 @@ fn tick(watched: &Watched, times: &Times, before: &histogram::Counts) -> histogr
     if state.history.len() > HISTORY {
         state.history.pop_front();
     }
-    state
-        .actors
-        .retain(|_, heard| heard.at.elapsed() < super::FORGOTTEN);
+    state.forget_silent();
     // Nothing is written while nothing reads it.
     if watched.updates.receiver_count() > 0 {
         let (number, update) = state.next_update(&watched.app);

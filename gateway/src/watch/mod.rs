@@ -54,8 +54,8 @@ struct State {
     look: Option<Look>,
     plan: Option<(u64, Arc<Plan>)>,
     actors: BTreeMap<String, Heard>,
-    /// Replicas to avoid, by ingress.
-    unavailable: BTreeMap<String, BTreeSet<String>>,
+    /// Replicas to avoid, by ingress, and when it said so.
+    unavailable: BTreeMap<String, (Instant, BTreeSet<String>)>,
     history: VecDeque<Point>,
     errors: VecDeque<Problem>,
     shifts: VecDeque<Shift>,
@@ -299,7 +299,8 @@ fn change<T: Default>(values: &mut BTreeMap<String, T>, name: &str, change: impl
     }
 }
 
-/// Time without a heartbeat after which a replica counts as silent; actors send several per second.
+/// Time without a heartbeat after which a replica counts as silent; actors send several per second, and ingresses their state
+/// once.
 const SILENT: Duration = Duration::from_secs(3);
 
 impl State {
@@ -336,8 +337,15 @@ impl State {
             self.unavailable.remove(&state.ingress);
         } else {
             let unavailable = state.unavailable.into_iter().collect();
-            self.unavailable.insert(state.ingress, unavailable);
+            self.unavailable
+                .insert(state.ingress, (Instant::now(), unavailable));
         }
+    }
+
+    /// Forgets the actors and the ingresses that have been silent for long: one that was killed says no farewell.
+    fn forget_silent(&mut self) {
+        self.actors.retain(|_, heard| heard.at.elapsed() < FORGOTTEN);
+        self.unavailable.retain(|_, (at, _)| at.elapsed() < SILENT);
     }
 
     /// Returns the counts by way of the last seconds.

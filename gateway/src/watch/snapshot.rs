@@ -33,6 +33,15 @@ impl Row {
 pub(super) struct Listed {
     rows: Vec<Row>,
     more: usize,
+    /// The ingresses, which send states and not heartbeats.
+    ingresses: usize,
+}
+
+impl Listed {
+    /// All of them as JSON.
+    fn all(&self) -> Value {
+        json!({"rows": self.rows, "more": self.more, "ingresses": self.ingresses})
+    }
 }
 
 impl State {
@@ -45,7 +54,7 @@ impl State {
         if let Some(fields) = all.as_object_mut() {
             let history: Vec<_> = self.history.iter().collect();
             fields.insert("history".to_owned(), json!(history));
-            fields.insert("replicas".to_owned(), self.listed(&self.listed));
+            fields.insert("replicas".to_owned(), self.listed.all());
         }
         (self.update, all.to_string())
     }
@@ -56,6 +65,7 @@ impl State {
         let before = std::mem::replace(&mut self.listed, now);
         let now = &self.listed;
         let same = now.more == before.more
+            && now.ingresses == before.ingresses
             && now.rows.len() == before.rows.len()
             && now
                 .rows
@@ -73,7 +83,7 @@ impl State {
                     .collect();
                 fields.insert("changed".to_owned(), rows.into());
             } else {
-                fields.insert("replicas".to_owned(), self.listed(now));
+                fields.insert("replicas".to_owned(), now.all());
             }
         }
         self.update += 1;
@@ -98,13 +108,6 @@ impl State {
             "mean_confidence": (ways.confidence.1 > 0).then(|| ways.confidence.0 / ways.confidence.1 as f64),
             "exits": ways.exits,
         })
-    }
-
-    /// The replicas as JSON.
-    fn listed(&self, listed: &Listed) -> Value {
-        // Ingresses send states, not heartbeats.
-        let ingresses = self.unavailable.len();
-        json!({"rows": listed.rows, "more": listed.more, "ingresses": ingresses})
     }
 
     fn plan(&self, ways: &Ways) -> Value {
@@ -133,8 +136,11 @@ impl State {
     }
 
     fn replicas(&self) -> Listed {
-        let unavailable: BTreeSet<&String> = self.unavailable.values().flatten().collect();
-        let mut listed = Listed::default();
+        let unavailable: BTreeSet<&String> = self.unavailable.values().flat_map(|(_, names)| names).collect();
+        let mut listed = Listed {
+            ingresses: self.unavailable.len(),
+            ..Listed::default()
+        };
         for heard in self.actors.values() {
             let silent = heard.at.elapsed() >= SILENT;
             for replica in &heard.beat.replicas {

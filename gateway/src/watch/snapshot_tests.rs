@@ -1,6 +1,6 @@
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use kaskade_actors::wire::{Beat, ReplicaBeat};
+use kaskade_actors::wire::{Beat, IngressState, ReplicaBeat};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::super::{HISTORY, Point, Watched};
@@ -88,6 +88,44 @@ fn updates_apply_to_the_snapshot_and_to_each_other() {
     let update: Value = serde_json::from_str(&update).unwrap();
     assert_eq!(update["replicas"]["rows"].as_array().unwrap().len(), 1_001);
     assert!(update.get("changed").is_none());
+}
+
+#[test]
+fn an_ingress_that_was_killed_is_forgotten_with_the_replicas_that_it_avoided() {
+    let watched = Watched::new("a");
+    watched.state().beat(Beat {
+        actor: "w".to_owned(),
+        replicas: vec![ReplicaBeat {
+            id: "r".to_owned(),
+            ..ReplicaBeat::default()
+        }],
+        ..Beat::default()
+    });
+    for (ingress, avoided) in [("killed", vec!["r".to_owned()]), ("well", Vec::new())] {
+        watched.state().ingress(IngressState {
+            ingress: ingress.to_owned(),
+            unavailable: avoided,
+            ..IngressState::default()
+        });
+    }
+    let shown = |text: &str| {
+        let all: Value = serde_json::from_str(text).unwrap();
+        (
+            all["replicas"]["rows"][0][3].clone(),
+            all["replicas"]["ingresses"].clone(),
+        )
+    };
+    assert_eq!(
+        shown(&watched.state().next_update("a").1),
+        (json!("unavailable"), json!(2))
+    );
+    let long_ago = Instant::now().checked_sub(2 * SILENT).unwrap();
+    watched.state().unavailable.get_mut("killed").unwrap().0 = long_ago;
+    watched.state().forget_silent();
+    assert_eq!(
+        shown(&watched.state().next_update("a").1),
+        (json!("live"), json!(1))
+    );
 }
 
 /// Bounds per second and reader: 32 kB if every replica changes, 4 kB if few do, and 5 % of a core.
