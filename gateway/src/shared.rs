@@ -7,7 +7,7 @@ use std::time::Instant;
 use kaskade_actors::Client;
 use kaskade_actors::bus::Bus;
 use kaskade_actors::ops::health::Health;
-use kaskade_actors::wire::{InferReply, InferRequest};
+use kaskade_actors::wire::{InferReply, InferRequest, MAX_TENSORS};
 use kaskade_models::{Datatype, Tensor};
 use tokio::sync::{Semaphore, watch};
 
@@ -179,10 +179,13 @@ fn infos(tensors: &[Tensor]) -> Vec<TensorInfo> {
     infos.collect()
 }
 
-/// Adds new tensors; widens the shapes of known ones.
+/// Adds new tensors, up to the most that a request may have; widens the shapes of known ones. An app that takes any name would
+/// otherwise be taught new ones for ever.
 fn merge(known: &mut Vec<TensorInfo>, seen: &[TensorInfo]) {
     for new in seen {
+        let is_full = known.len() >= MAX_TENSORS;
         match known.iter_mut().find(|old| old.name == new.name) {
+            None if is_full => {}
             None => known.push(new.clone()),
             Some(old) if old.shape.len() == new.shape.len() => {
                 for (extent, now) in old.shape.iter_mut().zip(&new.shape) {
@@ -199,6 +202,20 @@ fn merge(known: &mut Vec<TensorInfo>, seen: &[TensorInfo]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_that_clients_make_up_are_not_learned_for_ever() {
+        let mut known = Vec::new();
+        for number in 0..1_000 {
+            let info = TensorInfo {
+                name: format!("x{number}"),
+                datatype: Datatype::F32,
+                shape: vec![1],
+            };
+            merge(&mut known, &[info]);
+        }
+        assert_eq!(known.len(), MAX_TENSORS);
+    }
 
     #[test]
     fn shapes_are_widened_where_they_differ() {
