@@ -1,8 +1,9 @@
-//! Connections: accepts them, serves HTTP/1.1 and HTTP/2 on them, and closes those that send no request.
+//! Connections: accepts them, serves HTTP/1.1 and HTTP/2 on them, and closes those that send no request or take no answer.
 
 mod discarded;
 mod head_timer;
 mod protocol;
+mod write_timer;
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -28,6 +29,7 @@ use discarded::Discarded;
 use head_timer::HeadTimer;
 pub(crate) use protocol::Negotiated;
 use protocol::{Protocol, Recognised};
+use write_timer::WriteTimer;
 
 /// How connections are served.
 struct Settings {
@@ -40,7 +42,7 @@ struct Settings {
 /// Serves every connection of a listener until `stopping` turns true; then waits until the requests in progress have ended.
 ///
 /// A connection is closed if `head_pause` passes without the complete head of a request: before the first one, and on HTTP/1.1
-/// also between two.
+/// also between two. It is closed, too, if the client takes nothing of an answer for `body_pause`, or on HTTP/2 answers no ping.
 pub(crate) async fn serve<L: Listener<Io: Negotiated>>(
     mut listener: L,
     guarded: Arc<Guarded>,
@@ -49,7 +51,12 @@ pub(crate) async fn serve<L: Listener<Io: Negotiated>>(
 ) {
     let (mut http1, mut http2) = (http1::Builder::new(), http2::Builder::new(TokioExecutor::new()));
     http1.header_read_timeout(head_pause);
-    http2.timer(TokioTimer::new());
+    // Also between requests, or connections of clients that vanished would stay for ever.
+    let body_pause = guarded.shared.limits.body_pause;
+    http2
+        .timer(TokioTimer::new())
+        .keep_alive_interval(body_pause)
+        .keep_alive_timeout(body_pause);
     let settings = Arc::new(Settings {
         http1,
         http2,
@@ -93,7 +100,8 @@ where
         // In a box, because a connection reserves room for it between requests too.
         Box::pin(Arc::clone(&guarded).answer(Discarded::of(request).map(Body::new)))
     });
-    let io = TokioIo::new(io);
+    let body_pause = settings.guarded.shared.limits.body_pause;
+    let io = TokioIo::new(WriteTimer::new(io, body_pause));
     // In a box, because a future holds what it awaits twice if it was moved into it.
     let served: Pin<Box<dyn Connection + Send>> = match protocol {
         Ok(Protocol::Http1) => {

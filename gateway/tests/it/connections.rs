@@ -75,6 +75,24 @@ fn a_part_of_a_preface_is_closed_after_the_pause_and_other_bytes_are_refused() {
 }
 
 #[test]
+fn a_connection_over_http2_ends_when_its_client_answers_no_ping() {
+    let limits = Limits {
+        body_pause: Duration::from_millis(200),
+        ..Limits::default()
+    };
+    let gateway = Gateway::listen("127.0.0.1:0".parse().unwrap(), limits).unwrap();
+    // GET /live; then the client is as silent as one behind a router that has forgotten it.
+    let headers = b"\x82\x86\x04\x05/live\x01\x04here";
+    let frame = [&[0, 0, headers.len() as u8, 1, 5, 0, 0, 0, 1], headers.as_slice()].concat();
+    let mut stream = connect(&gateway);
+    stream.write_all(&[HTTP2, &frame].concat()).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert!(!answer.is_empty());
+    gateway.stop();
+}
+
+#[test]
 fn heads_of_hundreds_of_kilobytes_are_read() {
     let gateway = gateway(PATIENCE);
     let long = "a".repeat(4_000);

@@ -79,6 +79,30 @@ fn a_reader_that_does_not_read_stalls_no_other() {
 }
 
 #[test]
+fn a_client_that_reads_nothing_of_its_stream_frees_its_place() {
+    let limits = Limits {
+        max_in_flight: 1,
+        body_pause: Duration::from_millis(300),
+        ..Limits::default()
+    };
+    let (stand, in_model) = streaming::stand_within(limits, 200_000, Duration::ZERO, Streaming::AfterCertain);
+    let asked = json!({"prompt": "x", "stream": true}).to_string();
+    let mut idle = TcpStream::connect(stand.address()).unwrap();
+    idle.write_all(&request("POST", "/v1/completions", &[], asked.as_bytes()))
+        .unwrap();
+    wait_until("the model has the request", PATIENCE, || {
+        in_model.load(Ordering::SeqCst) == 1
+    });
+    // A body that cannot be read, so that no other request begins.
+    let ask = || stand.post("/v1/completions", &[], "{").status;
+    assert_eq!(ask(), 429, "the place is taken");
+    wait_until("the place is free", PATIENCE, || ask() == 400);
+    wait_until("the request is cancelled", PATIENCE, || {
+        in_model.load(Ordering::SeqCst) == 0
+    });
+}
+
+#[test]
 fn several_gateways_share_an_app_over_a_nats_server_and_keep_nothing() {
     let server = NatsServer::start(NatsOptions::jetstream());
     let bus = BusConfig::new("app").url(server.url());

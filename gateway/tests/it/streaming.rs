@@ -93,6 +93,15 @@ impl Continuous for Letters {
 }
 
 pub(crate) fn stand(count: usize, pause: Duration, streaming: Streaming) -> (Stand, Arc<AtomicUsize>) {
+    stand_within(Limits::default(), count, pause, streaming)
+}
+
+pub(crate) fn stand_within(
+    limits: Limits,
+    count: usize,
+    pause: Duration,
+    streaming: Streaming,
+) -> (Stand, Arc<AtomicUsize>) {
     let in_model = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&in_model);
     let service = Service::new("app").model("letters", move || {
@@ -106,7 +115,7 @@ pub(crate) fn stand(count: usize, pause: Duration, streaming: Streaming) -> (Sta
         })
     });
     let options = AppOptions::new("app").max_budget(PATIENCE).streaming(streaming);
-    (Stand::of(service, options, Limits::default()), in_model)
+    (Stand::of(service, options, limits), in_model)
 }
 
 fn asked() -> String {
