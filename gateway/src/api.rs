@@ -40,6 +40,11 @@ pub(crate) fn is_grpc_probe(path: &str) -> bool {
     matches!(method(path), Some("ServerLive" | "ServerReady"))
 }
 
+/// Whether a path is a method whose requests are a stream.
+pub(crate) fn is_grpc_stream(path: &str) -> bool {
+    method(path) == Some("ModelStreamInfer")
+}
+
 fn method(path: &str) -> Option<&str> {
     path.strip_prefix('/')?.strip_prefix(SERVICE)?.strip_prefix('/')
 }

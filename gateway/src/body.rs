@@ -12,7 +12,7 @@ use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use futures::{Stream, StreamExt as _};
 use kaskade_actors::{Code, Fault};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use crate::config::Limits;
 use crate::failure::Failure;
@@ -87,6 +87,10 @@ impl Coding {
     }
 }
 
+/// Bytes of a body that must arrive within a pause, unless it ends: a client that sends a byte now and then would hold its place
+/// for as long as it likes.
+pub(crate) const PACE: usize = 16 << 10;
+
 /// Returns the next piece if it has arrived, and `None` within if the body has ended. Most bodies arrive with their head, but only
 /// the connection's next poll brings them; a timer would cost more than that.
 async fn arrived<S: Stream + Unpin>(pieces: &mut S) -> Option<Option<S::Item>> {
@@ -106,7 +110,7 @@ async fn arrived<S: Stream + Unpin>(pieces: &mut S) -> Option<Option<S::Item>> {
 /// Reads a request's body, decompressed, within the limits of the gateway.
 ///
 /// # Errors
-/// `KSK0002` for one that is too large, 408 for one that stops arriving, `KSK0001` for one that ends early or has another coding.
+/// `KSK0002` for one that is too large, `KSK0006` for one that finds no room beside others, 408 for one that stops arriving, `KSK0001` for one that ends early or has another coding.
 pub(crate) async fn read(headers: &HeaderMap, body: Body, limits: &Limits) -> Result<Bytes, Failure> {
     let limit = limits.max_body;
     let too_large = || {
@@ -118,16 +122,27 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body, limits: &Limits) -> Re
     }
     let mut pieces = body.into_data_stream();
     let (mut body, mut joined) = (Bytes::new(), Vec::new());
+    // When the next bytes must have arrived; set by the first wait for them.
+    let (mut due, mut missing) = (None, PACE);
     // A body of a known length has ended with its last byte.
     while !pieces.is_end_stream() {
         let piece = match arrived(&mut pieces).await {
             Some(piece) => piece,
-            None => timeout(limits.body_pause, pieces.next())
-                .await
-                .map_err(|_| Failure::stalled(limits.body_pause))?,
+            None => {
+                let due = *due.get_or_insert_with(|| Instant::now() + limits.body_pause);
+                let piece = timeout_at(due, pieces.next()).await;
+                piece.map_err(|_| Failure::stalled(limits.body_pause))?
+            }
         };
         let Some(piece) = piece else { break };
-        let piece = piece.map_err(|error| Failure::malformed(format!("the body ended early: {error}")))?;
+        let piece = piece.map_err(|error| match error.into_inner().downcast::<Failure>() {
+            Ok(failure) => *failure,
+            Err(error) => Failure::malformed(format!("the body ended early: {error}")),
+        })?;
+        missing = missing.saturating_sub(piece.len());
+        if missing == 0 {
+            (due, missing) = (None, PACE);
+        }
         if body.is_empty() && joined.is_empty() {
             // Most bodies arrive in one piece, which is not copied.
             body = piece;
@@ -236,6 +251,21 @@ mod tests {
             .await
             .unwrap_err();
         assert_eq!((refused.status.as_u16(), refused.retryable), (408, true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_must_arrive_at_a_pace() {
+        let asked = async |size: usize, pieces: usize| {
+            let piece = move |_| async move {
+                tokio::time::sleep(Limits::default().body_pause / 2).await;
+                Ok::<_, std::io::Error>(Bytes::from(vec![b' '; size]))
+            };
+            let body = stream::iter(0..pieces).then(piece);
+            let body = Body::from_stream(body);
+            read(&HeaderMap::new(), body, &at_most(1 << 20)).await
+        };
+        assert_eq!(asked(PACE, 60).await.unwrap().len(), 60 * PACE, "slow and steady");
+        assert_eq!(asked(1, 1_000).await.unwrap_err().status.as_u16(), 408);
     }
 
     #[tokio::test]

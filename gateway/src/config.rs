@@ -30,12 +30,14 @@ pub struct Limits {
     pub max_in_flight: usize,
     /// Maximum bytes of a request's body, after decompression.
     pub max_body: usize,
+    /// Maximum bytes of the bodies of all requests in progress, as they arrive; more are refused with 429. At least `max_body`.
+    pub max_bodies: usize,
     /// Longest time from the start of a connection, or on HTTP/1.1 from the end of an answer, to the complete head of the next
     /// request; the connection is then closed. Balancers keep idle connections for up to 60 s.
     pub head_pause: Duration,
-    /// Longest pause in which nothing of a body arrives; the request is then refused with 408 and no longer in progress.
-    /// Also the longest pause in which a client takes nothing of an answer, or on HTTP/2 answers no ping; the connection is then
-    /// closed.
+    /// Longest time in which less than 16 KiB of a body arrive, if it does not end; the request is then refused with 408 and no
+    /// longer in progress. Also the
+    /// longest pause in which a client takes nothing of an answer, or on HTTP/2 answers no ping; the connection is then closed.
     pub body_pause: Duration,
     /// Responses from this size are compressed if the client accepts it, bytes.
     pub compress_from: usize,
@@ -78,6 +80,7 @@ impl Default for Limits {
             threads: None,
             max_in_flight: 4_096,
             max_body: 64 << 20,
+            max_bodies: 1 << 30,
             head_pause: Duration::from_secs(75),
             body_pause: Duration::from_secs(30),
             compress_from: 4 << 10,

@@ -9,6 +9,7 @@ use kaskade_actors::{Code, Fault};
 use serde_json::json;
 
 use crate::api::Api;
+use crate::body::PACE;
 use crate::grpc_status;
 
 /// Pause that a client should make before it sends a refused request again, milliseconds.
@@ -112,13 +113,14 @@ impl Failure {
         }
     }
 
-    /// The client stopped sending its body.
+    /// The client stopped sending its body, or sends it too slowly.
     pub(crate) fn stalled(after: Duration) -> Self {
         Self {
             status: StatusCode::REQUEST_TIMEOUT,
             code: "body_timeout",
             message: format!(
-                "the body is not complete, and nothing of it has arrived for {} ms",
+                "the body is not complete, and less than {} KiB of it arrived within {} ms",
+                PACE >> 10,
                 after.as_millis()
             ),
             retryable: true,

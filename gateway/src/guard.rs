@@ -1,11 +1,11 @@
 //! What happens to every request before and after its handler: id, key, limits, compression, log line.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, Response, header};
 use hyper::service::Service as _;
@@ -14,7 +14,8 @@ use kaskade_actors::ids;
 use kaskade_actors::wire::headers::check_request_id;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::api::{Api, is_grpc_probe};
+use crate::api::{Api, is_grpc_probe, is_grpc_stream};
+use crate::arriving::Arriving;
 use crate::body::{Coding, compressed};
 use crate::cors;
 use crate::failure::Failure;
@@ -25,12 +26,28 @@ use crate::trace::HttpSpan;
 /// The permits of a request; held until its answer, or its stream, has ended.
 #[derive(Clone)]
 pub(crate) struct Permits {
-    _held: Arc<(OwnedSemaphorePermit, Option<OwnedSemaphorePermit>)>,
+    held: Arc<Held>,
     /// Position of the tenant, if requests need a key.
     tenant: Option<usize>,
 }
 
+struct Held {
+    _request: OwnedSemaphorePermit,
+    _of_tenant: Option<OwnedSemaphorePermit>,
+    /// Of the bytes of its body.
+    bytes: Mutex<Option<OwnedSemaphorePermit>>,
+}
+
 impl Permits {
+    /// Holds the permits of further bytes of the body.
+    pub(crate) fn hold(&self, further: OwnedSemaphorePermit) {
+        let mut bytes = self.held.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *bytes {
+            Some(bytes) => bytes.merge(further),
+            None => *bytes = Some(further),
+        }
+    }
+
     /// Takes the permits of another request of the same client, which comes over the same stream.
     ///
     /// # Errors
@@ -52,7 +69,11 @@ impl Permits {
             ))
         })?;
         Ok(Self {
-            _held: Arc::new((permit, of_tenant)),
+            held: Arc::new(Held {
+                _request: permit,
+                _of_tenant: of_tenant,
+                bytes: Mutex::new(None),
+            }),
             tenant,
         })
     }
@@ -114,15 +135,19 @@ impl Guarded {
         let id = request_id(request.headers());
         let span = HttpSpan::begin(request.headers());
         request.extensions_mut().insert(span.trace);
-        let mut of_tenant = None;
+        let (mut of_tenant, mut counted) = (None, None);
         let admitted = if is_open(path) {
             Ok(())
         } else {
             admit(shared, request.headers(), path, &method).map(|(permits, tenant)| {
                 of_tenant = tenant;
-                request.extensions_mut().insert(permits);
+                request.extensions_mut().insert(permits.clone());
+                counted = Some(permits);
             })
         };
+        if let Some(permits) = counted.filter(|_| !request.body().is_end_stream()) {
+            request = count(shared, request, permits);
+        }
         let mut response = match admitted {
             Ok(()) => self.routes.call(request).await?,
             Err(failure) => failure.response(Api::of(path)),
@@ -149,6 +174,16 @@ impl Guarded {
             None => response,
         })
     }
+}
+
+/// Counts the bytes of a request's body as they arrive. Messages of a stream count not: they are let go one by one.
+fn count(shared: &Shared, request: Request, permits: Permits) -> Request {
+    let path = request.uri().path();
+    if is_grpc_stream(path) {
+        return request;
+    }
+    let pause = (Api::of(path) == Api::Grpc).then_some(shared.limits.body_pause);
+    request.map(|body| Body::new(Arriving::new(body, Arc::clone(&shared.bodies), permits, pause)))
 }
 
 /// Returns the client's id of the request, or a new one.

@@ -23,6 +23,7 @@
 //! | `dashboard` | `/`: the page and the events that feed it |
 
 mod api;
+mod arriving;
 mod body;
 mod call;
 pub mod config;

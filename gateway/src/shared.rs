@@ -23,6 +23,8 @@ pub(crate) struct Shared {
     pub(crate) tenants: Vec<Tenant>,
     /// One permit per request in progress.
     pub(crate) permits: Arc<Semaphore>,
+    /// One permit per byte of the bodies of requests in progress.
+    pub(crate) bodies: Arc<Semaphore>,
     /// True once the gateway drains.
     pub(crate) stopping: watch::Sender<bool>,
     /// Health of the process's node, if it has one.
@@ -34,6 +36,10 @@ impl Shared {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
             permits: Arc::new(Semaphore::new(limits.max_in_flight.min(Semaphore::MAX_PERMITS))),
+            // One body always finds room.
+            bodies: Arc::new(Semaphore::new(
+                limits.max_bodies.max(limits.max_body).min(Semaphore::MAX_PERMITS),
+            )),
             tenants: limits.keys.iter().map(Tenant::new).collect(),
             stopping: watch::Sender::new(false),
             health: watch::Sender::new(None),

@@ -20,6 +20,8 @@ pub struct GatewayRule {
     pub max_in_flight: NonZeroU32,
     /// Maximum size of a request's body, after decompression.
     pub max_body: Size,
+    /// Maximum size of the bodies of all requests in progress, as they arrive; more are refused.
+    pub max_bodies: Size,
     /// Certificate and key of the listener [default: connections are not encrypted].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsRule>,
@@ -37,6 +39,7 @@ impl Default for GatewayRule {
             streaming: Streaming::default(),
             max_in_flight: NonZeroU32::MIN.saturating_add(4_095),
             max_body: Size::mebibytes(64),
+            max_bodies: Size::mebibytes(1024),
             tls: None,
             cors: Vec::new(),
             keys: BTreeMap::new(),

@@ -25,6 +25,7 @@ fn limits(app: &App) -> Result<Limits, ServingError> {
     Ok(Limits {
         max_in_flight: size(rule.max_in_flight),
         max_body: usize::try_from(rule.max_body.bytes()).unwrap_or(usize::MAX),
+        max_bodies: usize::try_from(rule.max_bodies.bytes()).unwrap_or(usize::MAX),
         grace: app.ingress.drain.duration(),
         tls: rule.tls.as_ref().map(|tls| TlsFiles {
             certificate: tls.certificate.clone(),

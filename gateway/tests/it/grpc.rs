@@ -12,6 +12,7 @@ use kaskade_actors::Service;
 use kaskade_gateway::config::TenantKey;
 use kaskade_gateway::{AppOptions, Limits, Streaming};
 use kaskade_models::Tensor;
+use kaskade_oip::codec::CappedCodec;
 use kaskade_oip::proto::grpc_inference_service_client::GrpcInferenceServiceClient;
 use kaskade_oip::proto::infer_parameter::ParameterChoice;
 use kaskade_oip::proto::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
@@ -25,6 +26,7 @@ use kaskade_policy::remote::retry::RetryConfig;
 use kaskade_remote::{Api, Endpoint, Secret};
 use kaskade_testkit::{PATIENCE, wait_until};
 use serde_json::json;
+use tonic::codegen::http::uri::PathAndQuery;
 use tonic::{Code, Request};
 
 use crate::streaming;
@@ -194,6 +196,36 @@ fn the_server_and_its_models_describe_themselves() {
         let index = client.repository_index(RepositoryIndexRequest::default()).await;
         assert_eq!(index.unwrap().into_inner().models[0].state, "READY");
     });
+}
+
+#[test]
+fn a_message_that_never_arrives_frees_its_place() {
+    let limits = Limits {
+        max_in_flight: 1,
+        body_pause: Duration::from_millis(200),
+        ..Limits::default()
+    };
+    let stand = Stand::cascade(limits);
+    let http = Client::builder(TokioExecutor::new())
+        .http2_only(true)
+        .build_http();
+    let origin = format!("http://{}", stand.address()).parse().unwrap();
+    let mut client = tonic::client::Grpc::with_origin(http, origin);
+    let silent = Request::new(futures::stream::pending::<ModelInferRequest>());
+    let path = PathAndQuery::from_static("/inference.GRPCInferenceService/ModelInfer");
+    let codec = CappedCodec::<ModelInferRequest, ModelInferResponse>::default();
+    let refused = runtime().block_on(async {
+        client.ready().await.unwrap();
+        let asking = client.client_streaming(silent, path, codec);
+        tokio::time::timeout(PATIENCE, asking).await.expect("an answer")
+    });
+    let refused = refused.unwrap_err();
+    assert_eq!(
+        refused.metadata().get("x-kaskade-fault").unwrap(),
+        "body_timeout",
+        "{refused}"
+    );
+    assert_eq!(stand.get("/v2").status, 200);
 }
 
 #[test]

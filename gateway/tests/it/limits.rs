@@ -102,6 +102,43 @@ fn bodies_are_compressed_both_ways_and_bounded() {
 }
 
 #[test]
+fn bodies_take_no_more_memory_than_allowed_while_they_arrive() {
+    let limits = Limits {
+        max_body: 1_000_000,
+        max_bodies: 1_000_000,
+        ..Limits::default()
+    };
+    let stand = Stand::cascade(limits);
+    let begin = || {
+        let mut client = TcpStream::connect(stand.address()).unwrap();
+        let head = format!("POST {INFER} HTTP/1.1\r\nhost: here\r\ncontent-length: 1000000\r\n\r\n");
+        client.write_all(head.as_bytes()).unwrap();
+        client.write_all(&vec![b' '; 900_000]).unwrap();
+        client
+    };
+    let mut first = begin();
+    let padded = body() + &" ".repeat(200_000);
+    let ask = || stand.post(INFER, &[], &padded);
+    wait_until("the first body takes the room", PATIENCE, || {
+        let refused = ask();
+        if refused.status == 429 {
+            assert_eq!(refused.header("x-kaskade-fault"), Some("KSK0006"));
+            return true;
+        }
+        // The first may have been refused, because the other came while it arrived.
+        first = begin();
+        false
+    });
+    assert_eq!(
+        stand.post(INFER, &[], body()).status,
+        200,
+        "a small one finds room"
+    );
+    drop(first);
+    wait_until("its room is free again", PATIENCE, || ask().status == 200);
+}
+
+#[test]
 fn a_refusal_is_seen_by_a_client_that_is_still_sending() {
     let limits = Limits {
         max_body: 1_000,
