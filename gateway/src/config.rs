@@ -36,8 +36,8 @@ pub struct Limits {
     /// request; the connection is then closed. Balancers keep idle connections for up to 60 s.
     pub head_pause: Duration,
     /// Longest time in which less than 16 KiB of a body arrive, if it does not end; the request is then refused with 408 and no
-    /// longer in progress. Also the
-    /// longest pause in which a client takes nothing of an answer, or on HTTP/2 answers no ping; the connection is then closed.
+    /// longer in progress. Also the longest pause in which a client takes nothing of an answer, or on HTTP/2 answers no ping; the
+    /// connection is then closed.
     pub body_pause: Duration,
     /// Responses from this size are compressed if the client accepts it, bytes.
     pub compress_from: usize,
