@@ -176,7 +176,7 @@ impl Guarded {
     }
 }
 
-/// Counts the bytes of a request's body as they arrive. Messages of a stream count not: they are let go one by one.
+/// Counts the bytes of a request's body as they arrive. Messages of a stream do not count: they are let go one by one.
 fn count(shared: &Shared, request: Request, permits: Permits) -> Request {
     let path = request.uri().path();
     if is_grpc_stream(path) {
