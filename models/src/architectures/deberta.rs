@@ -96,6 +96,14 @@ fn without_convolution(config: &Config) -> Result<TextForm, LoadError> {
     }
     if config.optional::<bool>("relative_attention")?.unwrap_or(false) {
         form.distances = Some(distances(config, form.embeddings.limits.context)?);
+    } else {
+        // As in transformers, scores are scaled for all kinds that the configuration names, also where none is added.
+        let kinds = kinds(config)?;
+        let named = ["c2p", "p2c"]
+            .into_iter()
+            .filter(|kind| kinds.iter().any(|known| known.trim() == *kind));
+        let summands = 1 + named.count();
+        form.encoder.attention_scale = Some(1.0 / ((width / heads * summands) as f32).sqrt());
     }
     Ok(form)
 }
@@ -163,4 +171,24 @@ fn bucket(distance: isize, buckets: usize, longest: usize) -> isize {
     let share = (far as f32 / middle as f32).ln() / octaves.ln();
     let bucket = (share * (middle - 1) as f32).ceil() as isize + isize::try_from(middle).unwrap_or_default();
     bucket * distance.signum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scores_are_scaled_for_kinds_that_are_not_added() {
+        let scale = |kinds: &str| {
+            let keys = format!(
+                r#"{{"vocab_size": 9, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8,
+                "max_position_embeddings": 8, "type_vocab_size": 0, "layer_norm_eps": 1e-7, "hidden_act": "gelu", "pos_att_type": {kinds}}}"#
+            );
+            let config = Config::parse("config.json", keys.as_bytes()).unwrap();
+            form(&config).unwrap().encoder.attention_scale.unwrap()
+        };
+        for (kinds, size) in [("[]", 8.0), (r#""c2p""#, 16.0), (r#"["p2c", "c2p"]"#, 24.0_f32)] {
+            assert!((scale(kinds) - 1.0 / size.sqrt()).abs() < 1e-6, "{kinds}");
+        }
+    }
 }
