@@ -11,6 +11,14 @@ pub struct Epilogue<'a, M> {
     pub activation: Option<Activation>,
 }
 
+impl<M> Clone for Epilogue<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for Epilogue<'_, M> {}
+
 impl<M> Default for Epilogue<'_, M> {
     fn default() -> Self {
         Self {

@@ -119,13 +119,13 @@ fn sum<O: Ops>(
     activation: Option<Activation>,
 ) -> O::Matrix {
     let other = run(ops, shortcut, x, images);
-    let epilogue = || Epilogue {
+    let epilogue = Epilogue {
         residual: Some(other.as_ref().unwrap_or(x)),
         activation,
     };
-    let sum = run_with(ops, branch, x, images, epilogue());
+    let sum = run_with(ops, branch, x, images, epilogue);
     // The mean of one row is the row: a branch without steps is a copy.
-    sum.unwrap_or_else(|| epilogue().apply(ops, ops.mean(x, 1)))
+    sum.unwrap_or_else(|| epilogue.apply(ops, ops.mean(x, 1)))
 }
 
 impl<O: Ops> Change<O> {
