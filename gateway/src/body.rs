@@ -126,13 +126,12 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body, limits: &Limits) -> Re
     let (mut due, mut missing) = (None, PACE);
     // A body of a known length has ended with its last byte.
     while !pieces.is_end_stream() {
-        let piece = match arrived(&mut pieces).await {
-            Some(piece) => piece,
-            None => {
-                let due = *due.get_or_insert_with(|| Instant::now() + limits.body_pause);
-                let piece = timeout_at(due, pieces.next()).await;
-                piece.map_err(|_| Failure::stalled(limits.body_pause))?
-            }
+        let piece = if let Some(piece) = arrived(&mut pieces).await {
+            piece
+        } else {
+            let due = *due.get_or_insert_with(|| Instant::now() + limits.body_pause);
+            let piece = timeout_at(due, pieces.next()).await;
+            piece.map_err(|_| Failure::stalled(limits.body_pause))?
         };
         let Some(piece) = piece else { break };
         let piece = piece.map_err(|error| match error.into_inner().downcast::<Failure>() {

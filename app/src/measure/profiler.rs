@@ -177,7 +177,9 @@ impl<'a> Profiler<'a> {
     /// Prints what makes the samples poor ones to choose thresholds on.
     fn remark(&self, samples: &Samples) {
         if !self.quiet {
-            remarks(samples).iter().for_each(|remark| say(remark));
+            for remark in remarks(samples) {
+                say(&remark);
+            }
         }
     }
 
