@@ -186,7 +186,7 @@ fn infos(tensors: &[Tensor]) -> Vec<TensorInfo> {
 }
 
 /// Adds new tensors, up to the most that a request may have; widens the shapes of known ones. An app that takes any name would
-/// otherwise be taught new ones for ever.
+/// otherwise make the list longer with every request.
 fn merge(known: &mut Vec<TensorInfo>, seen: &[TensorInfo]) {
     for new in seen {
         let is_full = known.len() >= MAX_TENSORS;
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_clients_make_up_are_not_learned_for_ever() {
+    fn names_that_clients_make_up_are_learned_up_to_a_limit() {
         let mut known = Vec::new();
         for number in 0..1_000 {
             let info = TensorInfo {

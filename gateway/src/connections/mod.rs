@@ -51,7 +51,7 @@ pub(crate) async fn serve<L: Listener<Io: Negotiated>>(
 ) {
     let (mut http1, mut http2) = (http1::Builder::new(), http2::Builder::new(TokioExecutor::new()));
     http1.header_read_timeout(head_pause);
-    // Also between requests, or connections of clients that vanished would stay for ever.
+    // Also between requests, or connections of clients that vanished would stay open.
     let body_pause = guarded.shared.limits.body_pause;
     http2
         .timer(TokioTimer::new())

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 /// A connection whose writes fail once the client has taken nothing for a while. Otherwise a client that stops reading keeps its
-/// request in progress for ever.
+/// request in progress until it leaves.
 pub(super) struct WriteTimer<Io> {
     io: Io,
     pause: Duration,
