@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use kaskade::models::Checkpoint;
+use kaskade::models::{Checkpoint, WeightType};
 #[cfg(feature = "cuda")]
 use kaskade::models::device::Device;
 use kaskade::models::device::{self, DeviceChoice};
@@ -47,6 +47,9 @@ pub(crate) struct Args {
     /// Device: `cpu`, `cuda` or `cuda:1`.
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
+    /// Type of its weights: `f32`, `bf16`, `f16`, on the CPU also `q8_0` or `q4_0` [default: as stored].
+    #[arg(long, value_name = "TYPE")]
+    dtype: Option<WeightType>,
     #[command(flatten)]
     decoding: Decoding,
     #[command(flatten)]
@@ -156,6 +159,11 @@ struct Answer {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let prompts = prompts(&args.text)?;
     let mut checkpoint = Checkpoint::open(&args.model).with_context(|| args.model.display().to_string())?;
+    if args.device == DeviceChoice::Cpu {
+        checkpoint.weights.request(args.dtype);
+    } else if let Err(dtype) = checkpoint.weights.request_unquantised(args.dtype) {
+        bail!("`--dtype {dtype}` needs the device `cpu`; choose f32, bf16 or f16");
+    }
     let tokenizer = tokenizer_of(&mut checkpoint);
     // An unsupported architecture is reported before a missing tokenizer.
     let decoder = read_decoder(checkpoint)?;

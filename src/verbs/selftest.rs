@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use anyhow::ensure;
 use clap::builder::PossibleValuesParser;
 use kaskade::models::device::DeviceChoice;
+use kaskade::models::WeightType;
 use kaskade::models::power::PowerConfig;
 use kaskade::models::selftest::{
     Decoded, LanguageReport, Measured, NETWORKS, Section, SelftestExtent, SelftestOptions, SelftestPart,
-    SelftestReport, selftest,
+    SelftestReport, families, selftest,
 };
 use kaskade_app::config::scalar::Span;
 use kaskade_app::report::progress::say;
@@ -39,6 +40,12 @@ pub(crate) struct Args {
     /// Batch size to time; may be repeated [default: those of the suite].
     #[arg(long, value_name = "N")]
     batch: Vec<NonZeroUsize>,
+    /// Type of the weights of timed networks; torch computes in the same type.
+    #[arg(long, value_name = "TYPE", default_value_t = WeightType::F32)]
+    dtype: WeightType,
+    /// Checkpoint to compare; may be repeated [default: all].
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(families()), hide_possible_values = true)]
+    family: Vec<String>,
     /// Measuring time of each shape and batch size.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     measure_for: Span,
@@ -114,6 +121,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         parts: args.part.iter().copied().map(SelftestPart::from).collect(),
         networks: args.network.clone(),
         batches: args.batch.iter().map(|batch| batch.get()).collect(),
+        dtype: args.dtype,
+        families: args.family.clone(),
     };
     let report = selftest(&options, &mut |line| {
         if !args.quiet {

@@ -167,11 +167,11 @@ impl App {
                 "{at}.dtype: only checkpoints of `dir` have weights to convert; leave it out"
             ));
         }
-        if variant.dtype.is_some_and(|dtype| dtype != WeightType::F32)
+        if variant.dtype.is_some_and(WeightType::is_quantised)
             && self.device_of(variant) != DeviceChoice::Cpu
         {
             problems.push(format!(
-                "{at}.dtype: other types than f32 need the device `cpu`; leave it out"
+                "{at}.dtype: q8_0 and q4_0 need the device `cpu`; choose f32, bf16 or f16, or leave it out"
             ));
         }
         if variant.cores.is_some() && variant.dir.is_none() {

@@ -244,7 +244,7 @@ pub struct LoadOptions {
     pub slice: Slice,
     /// Settings for language models.
     pub generation: Generation,
-    /// Type of the weights of linear layers and embeddings; `None`: as stored on the CPU, f32 on other devices.
+    /// Type of the weights of linear layers and embeddings; `None`: as stored, on a GPU bf16 for quantised ones.
     pub dtype: Option<WeightType>,
     /// How a token classifier finds entities, unless a request says otherwise.
     pub aggregation_strategy: AggregationStrategy,
@@ -290,11 +290,15 @@ pub fn load_checkpoint(
     options: &LoadOptions,
 ) -> Result<Loaded, LoadError> {
     let name = options.name.clone().unwrap_or_else(|| checkpoint.name.clone());
-    let requested = weight_type(device, options.dtype).map_err(|reason| LoadError::NotServed {
-        name: name.clone(),
-        reason,
-    })?;
-    checkpoint.weights.request(requested);
+    if *device == Device::Cpu {
+        checkpoint.weights.request(options.dtype);
+    } else {
+        let requested = checkpoint.weights.request_unquantised(options.dtype);
+        requested.map_err(|dtype| LoadError::NotServed {
+            name: name.clone(),
+            reason: format!("`dtype = \"{dtype}\"` needs the CPU; this device has f32, bf16 and f16"),
+        })?;
+    }
     if let Some(found) = decoders::of_checkpoint(&checkpoint)? {
         let architecture = found.name();
         if found.task != DecoderTask::Generation {
@@ -335,22 +339,6 @@ pub fn load_checkpoint(
         checkpoint.weights.totals()
     };
     Ok(describe(built, name, entry.name, totals))
-}
-
-/// Returns the type to request of a checkpoint: only the CPU has kernels for others than f32.
-///
-/// # Errors
-/// The reason why a type cannot be had.
-fn weight_type(device: &Device, dtype: Option<WeightType>) -> Result<Option<WeightType>, String> {
-    if *device == Device::Cpu {
-        return Ok(dtype);
-    }
-    match dtype {
-        None | Some(WeightType::F32) => Ok(Some(WeightType::F32)),
-        Some(dtype) => Err(format!(
-            "`dtype = \"{dtype}\"` needs the CPU; this device computes with f32"
-        )),
-    }
 }
 
 fn describe(built: Built, name: String, architecture: &str, totals: WeightTotals) -> Loaded {

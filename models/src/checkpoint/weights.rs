@@ -234,6 +234,20 @@ impl Weights {
         self.requested = kind;
     }
 
+    /// Requests a type for a device that has no kernels for quantised weights; `None` keeps that of the file, or bf16 if it is
+    /// a quantised one.
+    ///
+    /// # Errors
+    /// A quantised type was requested; the error names it.
+    pub fn request_unquantised(&mut self, kind: Option<WeightType>) -> Result<(), WeightType> {
+        match kind {
+            Some(kind) if kind.is_quantised() => return Err(kind),
+            None if self.weight_type().is_quantised() => self.request(Some(WeightType::Bf16)),
+            kind => self.request(kind),
+        }
+        Ok(())
+    }
+
     /// States how the weights in the file are quantised.
     pub(super) fn quantised_as(&mut self, scheme: Option<Box<dyn Scheme>>) {
         self.scheme = scheme;

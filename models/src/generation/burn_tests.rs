@@ -7,12 +7,19 @@ use kaskade_policy::hybrid_cache::{BlockCounts, Capacity, Shares};
 use super::*;
 use crate::decoder::registry;
 use crate::ops::burn::Burn;
+use crate::precision::WeightType;
+
+fn decoder(name: &str, kind: WeightType) -> Decoder {
+    let mut checkpoint = fixtures::checkpoint(name);
+    checkpoint.weights.request(Some(kind));
+    registry::read_decoder(checkpoint).unwrap()
+}
 
 /// burn's CPU back end gives the results of the CPU kernels; a GPU runs the same code.
 #[test]
 fn logits_and_tokens_match_transformers_on_burn() {
     for name in fixtures::DECODERS {
-        let decoder = registry::read_decoder(fixtures::checkpoint(name)).unwrap();
+        let decoder = decoder(name, WeightType::F32);
         let config = EngineConfig::resident(&decoder, 512);
         let ops = Burn::new(Device::flex());
         let mut engine = Engine::new(ops, decoder, None, config).unwrap();
@@ -47,7 +54,7 @@ fn logits_and_tokens_match_transformers_on_burn() {
 #[test]
 fn batches_match_transformers_on_burn() {
     for name in fixtures::DECODERS {
-        let decoder = registry::read_decoder(fixtures::checkpoint(name)).unwrap();
+        let decoder = decoder(name, WeightType::F32);
         let resident = EngineConfig::resident(&decoder, 1024);
         let blocks = BlockCounts { act: 128, kv: 128 };
         let streamed = EngineConfig {
@@ -73,6 +80,33 @@ fn batches_match_transformers_on_burn() {
             for (answer, case) in tests::generate(&mut engine, &prompts, 64).iter().zip(&cases) {
                 assert_eq!(answer, &case.tokens, "{name}");
             }
+        }
+    }
+}
+
+/// Weights of 16 bits are multiplied as such; a mixture may choose another expert where two are almost equal.
+#[test]
+fn weights_of_sixteen_bits_give_about_the_same_logits_on_burn() {
+    for name in fixtures::DECODERS {
+        let case = fixtures::cases(name).remove(0);
+        let logits = |kind| {
+            let decoder = decoder(name, kind);
+            let mixed = decoder.model_config.routing.is_some();
+            let config = EngineConfig::resident(&decoder, 512);
+            let mut engine = Engine::new(Burn::new(Device::flex()), decoder, None, config).unwrap();
+            (fixtures::score(&mut engine, &case).concat(), engine.device_memory().resident, mixed)
+        };
+        let (exact, whole, mixed) = logits(WeightType::F32);
+        let range = exact.iter().fold(0.0_f32, |most, logit| most.max(logit.abs()));
+        for (kind, most) in [(WeightType::Bf16, 0.05), (WeightType::F16, 0.01)] {
+            let (converted, half, _) = logits(kind);
+            let pairs = converted.iter().zip(&exact);
+            let mut differences: Vec<f32> = pairs.map(|(one, other)| (one - other).abs()).collect();
+            differences.sort_by(f32::total_cmp);
+            let at = if mixed { differences.len() / 2 } else { differences.len() - 1 };
+            let largest = differences[at];
+            assert!(largest > 0.0 && largest < most * range, "{name} in {kind}: {largest} of {range}");
+            assert!(half < whole, "{name} in {kind}: {half} of {whole} bytes");
         }
     }
 }

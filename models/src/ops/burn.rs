@@ -1,12 +1,14 @@
 //! The operations by burn's tensors, on any device of burn.
 //!
 //! Matrix products pad and batch as the device's library decides, so the last bits of a row may depend on the other
-//! rows. Greedy tokens differ from those of the CPU kernels only if two logits are almost equal.
+//! rows. Greedy tokens differ from those of the CPU kernels only if two logits are almost equal. A product with weights of
+//! bf16 or f16 rounds its inputs and its results to that type, as torch does; sums inside it are f32, and so is everything
+//! between products.
 
 use std::borrow::Cow;
 
 use burn::tensor::activation::{gelu, gelu_approximate, relu, sigmoid, silu, softmax, tanh};
-use burn::tensor::{Bool, Device, IndexingUpdateOp, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Bytes, DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
 
 use super::{
     Activation, AttentionSpans, Convolution, EncoderAttention, Heads, Ops, OpsError, PreparedWeight, Rotary,
@@ -44,6 +46,15 @@ pub struct BurnNorm {
     gamma: Tensor<2>,
     beta: Option<Tensor<2>>,
     epsilon: f32,
+}
+
+/// The type of burn for weights of 16 bits; `None` for others.
+fn half_type(kind: WeightType) -> Option<DType> {
+    match kind {
+        WeightType::Bf16 => Some(DType::BF16),
+        WeightType::F16 => Some(DType::F16),
+        WeightType::F32 | WeightType::Q8_0 | WeightType::Q4_0 => None,
+    }
 }
 
 impl Burn {
@@ -204,16 +215,24 @@ impl Ops for Burn {
     fn prepare(
         &self,
         weight: Vec<f32>,
-        _inputs: usize,
+        inputs: usize,
         _outputs: usize,
-        _kind: WeightType,
+        kind: WeightType,
     ) -> PreparedWeight {
-        PreparedWeight::f32(weight)
+        PreparedWeight::row_major(weight, inputs, kind)
     }
 
-    fn linear(&self, prepared: PreparedWeight, bias: Vec<f32>, _inputs: usize, outputs: usize) -> BurnLinear {
+    fn linear(&self, prepared: PreparedWeight, bias: Vec<f32>, inputs: usize, outputs: usize) -> BurnLinear {
+        let weight = match half_type(prepared.kind) {
+            None => self.tensor(from_words(prepared.words), outputs),
+            Some(dtype) => {
+                let bytes = Bytes::from_elems(prepared.words);
+                let data = TensorData::from_bytes(bytes, [inputs, outputs], dtype);
+                Tensor::from_data(data, (&self.device, dtype))
+            }
+        };
         BurnLinear {
-            weight: self.tensor(from_words(prepared.words), outputs),
+            weight,
             bias: (!bias.is_empty()).then(|| self.tensor(bias, outputs)),
         }
     }
@@ -256,7 +275,11 @@ impl Ops for Burn {
     }
 
     fn multiply(&self, rows: &Tensor<2>, linear: &BurnLinear) -> Tensor<2> {
-        let product = rows.clone().matmul(linear.weight.clone());
+        let weight = linear.weight.clone();
+        let product = match weight.dtype() {
+            DType::F32 => rows.clone().matmul(weight),
+            dtype => rows.clone().cast(dtype).matmul(weight).cast(DType::F32),
+        };
         match &linear.bias {
             Some(bias) => product + bias.clone(),
             None => product,
@@ -468,6 +491,43 @@ impl Ops for Burn {
 mod tests {
     use super::super::cpu::Cpu;
     use super::*;
+
+    /// Inputs and results are rounded to the type of the weights, and nothing else is.
+    #[test]
+    fn weights_of_sixteen_bits_stay_so_and_multiply() {
+        let (inputs, outputs) = (6, 5);
+        let numbers = |count: usize, seed: usize| -> Vec<f32> {
+            let number = |index| ((index + seed) * 7919 % 1000) as f32 / 500.0 - 1.0;
+            (0..count).map(number).collect()
+        };
+        let (weight, bias, rows) = (numbers(inputs * outputs, 1), numbers(outputs, 2), numbers(4 * inputs, 3));
+        let ops = Burn::new(Device::flex());
+        let product = |kind| {
+            let prepared = ops.prepare(weight.clone(), inputs, outputs, kind);
+            assert_eq!((prepared.kind, prepared.words.len() * 4), (kind, kind.bytes(inputs * outputs)));
+            let linear = ops.linear(prepared, bias.clone(), inputs, outputs);
+            assert_eq!(linear.weight.dtype(), half_type(kind).unwrap_or(DType::F32));
+            let product = ops.multiply(&ops.upload(rows.clone(), inputs), &linear);
+            assert_eq!(product.dtype(), DType::F32);
+            ops.values(&product).unwrap().into_owned()
+        };
+        let exact = product(WeightType::F32);
+        for (kind, most) in [(WeightType::Bf16, 0.03), (WeightType::F16, 0.004)] {
+            let differences = product(kind).into_iter().zip(&exact);
+            let largest = differences.map(|(one, other)| (one - other).abs()).fold(0.0, f32::max);
+            assert!(largest > 0.0 && largest < most, "{kind}: {largest}");
+        }
+    }
+
+    /// The device has no kernels for blocks, and words hold pairs.
+    #[test]
+    fn other_weights_are_f32() {
+        let ops = Burn::new(Device::flex());
+        let kind = |kind, inputs| ops.prepare(vec![0.5; inputs], inputs, 1, kind).kind;
+        assert_eq!(kind(WeightType::Q8_0, 64), WeightType::F32);
+        assert_eq!(kind(WeightType::Bf16, 3), WeightType::F32);
+        assert_eq!(kind(WeightType::Bf16, 4), WeightType::Bf16);
+    }
 
     #[test]
     fn gathering_nothing_gives_an_empty_matrix() {

@@ -42,6 +42,29 @@ impl PreparedWeight {
         }
     }
 
+    /// Stores a row-major matrix in `kind` for devices of burn, two numbers of 16 bits per word, the first in the lower
+    /// half. Other types, an odd number of elements, and what `kind` cannot represent stay f32.
+    #[cfg(feature = "burn")]
+    pub(crate) fn row_major(weight: Vec<f32>, inputs: usize, kind: WeightType) -> Self {
+        let convert: fn(f32) -> u16 = match kind.for_rows(inputs, &weight) {
+            WeightType::Bf16 => |value| half::bf16::from_f32(value).to_bits(),
+            WeightType::F16 => |value| half::f16::from_f32(value).to_bits(),
+            WeightType::F32 | WeightType::Q8_0 | WeightType::Q4_0 => return Self::f32(weight),
+        };
+        let (pairs, rest) = weight.as_chunks();
+        if !rest.is_empty() {
+            return Self::f32(weight);
+        }
+        let word = |pair: &[f32; 2]| {
+            let [low, high] = pair.map(|value| u32::from(convert(value)));
+            low | high << 16
+        };
+        Self {
+            kind,
+            words: pairs.par_iter().map(word).collect(),
+        }
+    }
+
     /// Packs a row-major matrix `[inputs, outputs]` into panels of `kind`, or of f32 if `kind` cannot represent it.
     pub(crate) fn pack(weight: &[f32], inputs: usize, outputs: usize, kind: WeightType) -> Self {
         let kind = kind.for_rows(inputs, weight);

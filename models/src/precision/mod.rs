@@ -57,7 +57,7 @@ impl WeightType {
     }
 
     /// Whether weights share a scale by blocks.
-    pub(crate) const fn is_quantised(self) -> bool {
+    pub const fn is_quantised(self) -> bool {
         matches!(self, Self::Q8_0 | Self::Q4_0)
     }
 

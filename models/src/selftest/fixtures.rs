@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::architectures::registry::{LoadOptions, load_checkpoint};
 use crate::checkpoint::{Checkpoint, LoadError};
+use crate::precision::WeightType;
 use crate::runtime::model::{Inputs, ModelError, Outputs};
 use crate::runtime::tensor::{Datatype, Tensor, TensorError};
 use crate::runtime::usage::USAGE;
@@ -261,7 +262,12 @@ impl Fixture {
     /// # Errors
     /// [`FixtureError`] if it does not load or answer, or an answer has another text, position, name or shape.
     pub fn compare(&self, device: &Device) -> Result<Parity, FixtureError> {
-        let mut model = load_checkpoint(self.checkpoint()?, device, &LoadOptions::default())?.model;
+        // The expected answers are those in f32, and only the CPU computes so with weights of other types.
+        let options = LoadOptions {
+            dtype: (*device != Device::Cpu).then_some(WeightType::F32),
+            ..LoadOptions::default()
+        };
+        let mut model = load_checkpoint(self.checkpoint()?, device, &options)?.model;
         self.compare_model(model.as_mut())
     }
 

@@ -15,6 +15,7 @@ use crate::decoder::registry::read_decoder;
 use crate::device::{Device, DeviceChoice, with_ops};
 use crate::generation::{Caching, Decoder, Engine, EngineConfig, ModelConfig, Sampling};
 use crate::ops::{Activation, Heads, Ops, Rotary};
+use crate::precision::WeightType;
 
 /// Tokens of a timed prompt.
 const PROMPT: usize = 128;
@@ -124,6 +125,11 @@ static DECODERS: [DecoderFixture; 13] = decoders![
     "gemma4-small",
 ];
 
+/// Names of the compared decoders.
+pub(super) fn names() -> impl Iterator<Item = &'static str> + Clone {
+    DECODERS.iter().map(|fixture| fixture.name)
+}
+
 #[derive(Deserialize)]
 struct Case {
     prompt: Vec<u32>,
@@ -143,7 +149,8 @@ pub(super) fn measure_all(
     began: Instant,
     progress: &mut dyn FnMut(&str),
 ) -> LanguageReport {
-    let rows = DECODERS.iter().map(|fixture| {
+    let chosen = DECODERS.iter().filter(|fixture| options.compares(fixture.name));
+    let rows = chosen.map(|fixture| {
         let compared = if options.is_over(began) {
             Section::Skipped(NOT_REACHED.into())
         } else {
@@ -164,7 +171,7 @@ pub(super) fn measure_all(
             continue;
         }
         progress(&format!("decoding with {}", network.name));
-        decoding.extend(network.measure(&batches, device, options.budget));
+        decoding.extend(network.measure(&batches, device, options));
         device.release_memory();
     }
     LanguageReport { rows, decoding }
@@ -206,7 +213,9 @@ impl DecoderFixture {
     fn decoder(&self) -> Result<Decoder, String> {
         let weights = Bytes::from_static(self.weights);
         let checkpoint = Checkpoint::from_bytes(self.name, self.config, weights, None);
-        let checkpoint = checkpoint.map_err(|error| error.to_string())?;
+        let mut checkpoint = checkpoint.map_err(|error| error.to_string())?;
+        // The expected answers are those in f32.
+        checkpoint.weights.request(Some(WeightType::F32));
         read_decoder(checkpoint).map_err(|error| error.to_string())
     }
 
@@ -399,14 +408,14 @@ fn tiny_llama() -> DecoderShape {
 }
 
 impl DecoderShape {
-    fn measure(&self, batches: &[usize], device: &Device, budget: Duration) -> Vec<DecodingPoint> {
+    fn measure(&self, batches: &[usize], device: &Device, options: &SelftestOptions) -> Vec<DecodingPoint> {
         let measured = guarded(|| {
             with_ops!(device, ops => {
-                let decoder = Decoder::random(self.config.clone(), self.layers, 1);
+                let decoder = Decoder::random(self.config.clone(), self.layers, 1).stored_as(options.dtype);
                 let most = batches.iter().max().copied().unwrap_or(1);
                 let config = EngineConfig::resident(&decoder, most * (PROMPT + MOST_TOKENS + 16));
                 let mut engine = Engine::new(ops, decoder, None, config).map_err(|error| error.to_string())?;
-                let by_batch = batches.iter().map(|batch| guarded(|| decode(&mut engine, *batch, budget)));
+                let by_batch = batches.iter().map(|batch| guarded(|| decode(&mut engine, *batch, options.budget)));
                 Ok(by_batch.collect::<Vec<_>>())
             })
         });

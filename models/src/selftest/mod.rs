@@ -39,7 +39,7 @@ use crate::power::{EnergySample, PowerMeter};
 
 pub use self::language::{Decoded, DecoderRow, DecodingPoint, LanguageReport};
 pub use self::memory::MemoryReport;
-pub use self::options::{NETWORKS, SelftestExtent, SelftestOptions, SelftestPart};
+pub use self::options::{NETWORKS, SelftestExtent, SelftestOptions, SelftestPart, families};
 pub use self::section::Section;
 pub use crate::device::memory::ProcessMemory;
 pub use parity::{Agreement, ParityReport, ParityRow};

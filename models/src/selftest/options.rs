@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::device::DeviceChoice;
 use crate::power::PowerConfig;
+use crate::precision::WeightType;
 
 /// The networks that are timed, as [`SelftestOptions::networks`] names them.
 pub const NETWORKS: [&str; 7] = [
@@ -16,6 +17,12 @@ pub const NETWORKS: [&str; 7] = [
     "gpt-2",
     "tiny-llama-1.1b",
 ];
+
+/// The checkpoints that are compared, as [`SelftestOptions::families`] names them.
+pub fn families() -> impl Iterator<Item = &'static str> + Clone {
+    let encoders = super::fixtures::ALL.iter().map(|fixture| fixture.name);
+    encoders.chain(super::language::names())
+}
 
 /// Why a part has no result.
 pub(super) const NOT_REACHED: &str = "the time limit was reached before";
@@ -42,6 +49,10 @@ pub struct SelftestOptions {
     pub networks: Vec<String>,
     /// Batch sizes to time; empty: those of the extent.
     pub batches: Vec<usize>,
+    /// Type of the weights of timed networks; torch computes in the same type.
+    pub dtype: WeightType,
+    /// Names of the checkpoints to compare, encoders and decoders; empty: all.
+    pub families: Vec<String>,
 }
 
 /// A part of the suite that can be chosen.
@@ -79,6 +90,11 @@ impl SelftestOptions {
     /// Whether the limit of a suite that began then has passed.
     pub(super) fn is_over(&self, began: Instant) -> bool {
         self.left(began) == Some(Duration::ZERO)
+    }
+
+    /// Returns whether a checkpoint is to be compared.
+    pub(super) fn compares(&self, family: &str) -> bool {
+        self.families.is_empty() || self.families.iter().any(|name| name == family)
     }
 
     /// Returns whether a network was chosen.
@@ -123,6 +139,8 @@ impl Default for SelftestOptions {
             parts: Vec::new(),
             networks: Vec::new(),
             batches: Vec::new(),
+            dtype: WeightType::F32,
+            families: Vec::new(),
         }
     }
 }

@@ -9,6 +9,7 @@ use super::random::{Filled, Uniform, safetensors};
 use crate::architectures::registry::{LoadOptions, load_checkpoint};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::device::Device;
+use crate::precision::WeightType;
 use crate::runtime::model::{Inputs, Model};
 use crate::runtime::tensor::{Tensor, TensorError};
 
@@ -88,12 +89,16 @@ impl Network {
 }
 
 impl Shape {
-    /// Loads the network on a device with random weights that are the same each time.
-    pub(super) fn load(self, device: &Device) -> Result<Box<dyn Model>, LoadError> {
+    /// Loads the network on a device with random weights that are the same each time, and are of a type.
+    pub(super) fn load(self, device: &Device, dtype: WeightType) -> Result<Box<dyn Model>, LoadError> {
         let weights = safetensors(&self.tensors(), SEED);
         let config = self.config().to_string();
         let checkpoint = Checkpoint::from_bytes(self.network.name, config.as_bytes(), weights, None)?;
-        Ok(load_checkpoint(checkpoint, device, &LoadOptions::default())?.model)
+        let options = LoadOptions {
+            dtype: Some(dtype),
+            ..LoadOptions::default()
+        };
+        Ok(load_checkpoint(checkpoint, device, &options)?.model)
     }
 
     /// Returns a batch of random requests.
@@ -281,7 +286,7 @@ mod tests {
     fn every_network_loads_strictly_and_answers() {
         let device = Device::Cpu;
         for (shape, labels) in [(BERT_TINY.at(16), 2), (VIT_TINY.at(32), 1000)] {
-            let mut model = shape.load(&device).unwrap();
+            let mut model = shape.load(&device, WeightType::F32).unwrap();
             let requests = shape.requests(2).unwrap();
             assert_ne!(requests[0], requests[1]);
             let answers: Vec<_> = model.run(&requests).into_iter().map(Result::unwrap).collect();

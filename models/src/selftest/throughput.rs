@@ -13,6 +13,7 @@ use super::torch::{Torch, TorchFigure, TorchPoint, TorchReport};
 use crate::device::memory::{of_process, reset_peak};
 use crate::device::{Device, DeviceChoice};
 use crate::power::PowerMeter;
+use crate::precision::WeightType;
 use crate::runtime::model::{Inputs, Model, Outputs};
 use crate::runtime::usage::USAGE;
 
@@ -104,6 +105,7 @@ pub(super) fn measure_all(
             device,
             on_processor: options.device == DeviceChoice::Cpu,
             budget: options.budget,
+            dtype: options.dtype,
             left: options.left(began),
         };
         let rows = guarded(|| bench.by_batch(&batches, meter.as_deref_mut(), torch.as_mut(), progress));
@@ -159,6 +161,7 @@ struct Bench<'a> {
     device: &'a Device,
     on_processor: bool,
     budget: Duration,
+    dtype: WeightType,
     /// Time left for this and all other shapes.
     left: Option<Duration>,
 }
@@ -181,7 +184,8 @@ impl Bench<'_> {
                 .collect());
         }
         progress(&format!("loading {shape}"));
-        let mut model = shape.load(self.device).map_err(|error| error.to_string())?;
+        let model = shape.load(self.device, self.dtype);
+        let mut model = model.map_err(|error| error.to_string())?;
         let mut per_item = None;
         let mut points = Vec::new();
         for batch in batches.iter().copied() {
@@ -202,7 +206,7 @@ impl Bench<'_> {
             if let Section::Done(measured) = row.measured {
                 per_item = Some(measured.median_s / batch as f64);
                 if let Some(torch) = torch.as_deref_mut() {
-                    row.compare(measured, torch.measure(&TorchPoint::new(shape, batch)));
+                    row.compare(measured, torch.measure(&TorchPoint::new(shape, batch, self.dtype)));
                 }
             }
             points.push(row);

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::section::Section;
 use super::shapes::{Family, Shape};
 use crate::device::DeviceChoice;
+use crate::precision::WeightType;
 
 const PROGRAM: &str = include_str!("torch_baseline.py");
 /// Importing torch from a cold disk takes a minute.
@@ -61,6 +62,7 @@ pub(super) struct TorchPoint {
     inner: usize,
     extent: usize,
     batch: usize,
+    dtype: WeightType,
 }
 
 /// A line of its answer.
@@ -74,7 +76,7 @@ enum Line {
 }
 
 impl TorchPoint {
-    pub(super) fn new(shape: Shape, batch: usize) -> Self {
+    pub(super) fn new(shape: Shape, batch: usize, dtype: WeightType) -> Self {
         let network = shape.network;
         Self {
             family: network.family,
@@ -84,6 +86,7 @@ impl TorchPoint {
             inner: network.inner,
             extent: shape.extent,
             batch,
+            dtype,
         }
     }
 }
@@ -212,7 +215,7 @@ mod tests {
     const FIGURE: &str = r#"{"figure": {"median_s": 0.25, "threads": 2}}"#;
 
     fn point() -> TorchPoint {
-        TorchPoint::new(BERT_TINY.at(16), 1)
+        TorchPoint::new(BERT_TINY.at(16), 1, WeightType::F32)
     }
 
     fn talk(script: &str, patience: Duration) -> (Section<TorchReport>, Option<Torch>) {

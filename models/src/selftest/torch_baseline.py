@@ -2,7 +2,7 @@
 answers each with one line.
 
 Uses the modules of transformers if it is installed, because most servers use them, else plain modules of the same sizes.
-Times inputs in host memory to logits in host memory in single precision, like the self-test.
+Times inputs in host memory to logits in host memory, like the self-test, in the type that a measurement names.
 """
 
 import json
@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 
+TYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 LABELS = {"bert": 2, "vit": 1000}
 VOCABULARY, CONTEXT, PATCH = 30522, 512, 16
 
@@ -93,7 +94,7 @@ def plain_network(point):
 def median_of(forward, inputs, device, budget):
     def run():
         began = time.perf_counter()
-        forward(inputs.to(device)).cpu()
+        forward(inputs.to(device)).float().cpu()
         return time.perf_counter() - began
 
     for _ in range(1 if device == "cpu" else 3):
@@ -144,13 +145,16 @@ def main():
             shape = {name: value for name, value in point.items() if name != "batch"}
             if shape != key:
                 network, forward = build(point)
-                network.eval().to(device)
+                if point["dtype"] not in TYPES:
+                    raise ValueError(f"torch has no {point['dtype']}")
+                dtype = getattr(torch, TYPES[point["dtype"]])
+                network.eval().to(device, dtype)
                 key = shape
             side, batch = point["extent"], point["batch"]
             if point["family"] == "bert":
                 inputs = torch.randint(0, VOCABULARY, (batch, side))
             else:
-                inputs = torch.rand(batch, 3, side, side)
+                inputs = torch.rand(batch, 3, side, side, dtype=dtype)
             with torch.inference_mode():
                 seconds, threads = best_of(forward, inputs, device, opening["budget_s"], cores)
             say(figure=dict(median_s=seconds, threads=threads))
