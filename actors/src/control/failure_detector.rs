@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_nats::connection::State;
+use kaskade_policy::liveness::FORGOTTEN_US;
 
-use crate::{bus::Bus, dispatch::dispatcher::Dispatcher, ingress::Ingresses, wire::Beat};
+use crate::{
+    bus::Bus, dispatch::dispatcher::Dispatcher, ingress::Ingresses, plan::versions::PlanVersions, wire::Beat,
+};
 
 /// Updates the dispatcher's liveness, and reports lost replicas to the ingresses. [`super::heartbeats`] feeds it.
 pub(crate) struct FailureDetector {
@@ -13,9 +16,24 @@ pub(crate) struct FailureDetector {
     ingresses: Ingresses,
     /// Replicas that have left since the last check, and before it.
     left: [Vec<String>; 2],
-    /// Replicas by the worker whose last heartbeat listed them.
-    hosts: BTreeMap<String, BTreeSet<String>>,
+    /// The workers, by name.
+    hosts: BTreeMap<String, Host>,
+    /// When the silent were forgotten last, microseconds.
+    forgotten_at: u64,
 }
+
+/// A worker's last heartbeat.
+#[derive(Default)]
+struct Host {
+    replicas: BTreeSet<String>,
+    /// When it arrived, microseconds.
+    heard_at: u64,
+}
+
+/// Silence after which what a worker listed no longer counts as there, microseconds.
+const SILENT_US: u64 = 1_000_000;
+/// Interval at which workers and replicas that were silent for long are forgotten, microseconds.
+const FORGETS_EVERY_US: u64 = 1_000_000;
 
 impl FailureDetector {
     pub(crate) fn new(bus: &Bus, dispatcher: &Dispatcher, ingresses: &Ingresses) -> Self {
@@ -25,6 +43,7 @@ impl FailureDetector {
             ingresses: ingresses.clone(),
             left: Default::default(),
             hosts: BTreeMap::new(),
+            forgotten_at: 0,
         }
     }
 
@@ -33,12 +52,20 @@ impl FailureDetector {
     pub(crate) fn hear(&mut self, beat: &Beat) {
         let now = self.dispatcher.clock().now();
         let named: BTreeSet<String> = beat.replicas.iter().map(|replica| replica.id.clone()).collect();
+        let host = Host {
+            replicas: named.clone(),
+            heard_at: now,
+        };
         let before = self
             .hosts
-            .insert(beat.actor.clone(), named.clone())
-            .unwrap_or_default();
+            .insert(beat.actor.clone(), host)
+            .unwrap_or_default()
+            .replicas;
         // Two epochs may give one id to replicas of two workers: while another lists it, it is there.
-        let gone = |replica: &&String| !self.hosts.values().any(|listed| listed.contains(*replica));
+        let is_listed = |host: &Host, replica: &String| {
+            host.heard_at + SILENT_US >= now && host.replicas.contains(replica)
+        };
+        let gone = |replica: &&String| !self.hosts.values().any(|host| is_listed(host, replica));
         let left: Vec<String> = before.difference(&named).filter(gone).cloned().collect();
         let restarted = self.dispatcher.liveness(|liveness| {
             for replica in &left {
@@ -51,7 +78,7 @@ impl FailureDetector {
                     liveness.beat(&replica.id, now);
                 }
             }
-            liveness.restarted(&beat.actor, beat.instance, beat.sequence)
+            liveness.restarted(&beat.actor, beat.instance, beat.sequence, now)
         });
         if restarted {
             self.tell(&before.into_iter().collect::<Vec<_>>());
@@ -63,7 +90,7 @@ impl FailureDetector {
     }
 
     /// Looks for replicas that fell silent.
-    pub(crate) fn look(&mut self) {
+    pub(crate) fn look(&mut self, plans: &PlanVersions) {
         // Without a connection no heartbeat arrives; that is no evidence of a failure.
         if self.bus.client().connection_state() != State::Connected {
             return;
@@ -77,6 +104,20 @@ impl FailureDetector {
         if !due.is_empty() {
             self.ingresses.left(&due);
         }
+        if now >= self.forgotten_at + FORGETS_EVERY_US {
+            self.forgotten_at = now;
+            self.forget_silent(now, plans);
+        }
+    }
+
+    /// Forgets workers, and replicas that no plan in force places, after a minute of silence.
+    fn forget_silent(&mut self, now: u64, plans: &PlanVersions) {
+        self.hosts.retain(|_, host| host.heard_at + FORGOTTEN_US >= now);
+        let versions = plans.all();
+        let placed = versions.iter().flat_map(|version| &version.plan.placement);
+        let placed: BTreeSet<&str> = placed.map(|replica| replica.id.as_str()).collect();
+        self.dispatcher
+            .liveness(|liveness| liveness.forget_lost(now, |name| placed.contains(name)));
     }
 
     fn tell(&self, lost: &[String]) {
@@ -98,7 +139,6 @@ mod tests {
     use crate::clock::Clock;
     use crate::control::heartbeats::Heartbeats;
     use crate::ingress::{LeftReplicas, LostReplicas};
-    use crate::plan::versions::PlanVersions;
     use crate::subjects::App;
     use crate::wire::{Message as _, ReplicaBeat};
     use kaskade_policy::liveness::BEAT_PERIOD_US;
@@ -166,6 +206,39 @@ mod tests {
         });
     }
 
+    /// Stages in other languages have a new name at every start: killed ones would fill the memory of every ingress.
+    #[test]
+    fn a_killed_stage_is_forgotten_after_a_minute() {
+        System::new().block_on(async {
+            let embedded = Embedded::start(kaskade_broker::BrokerConfig::default()).unwrap();
+            let bus = Bus::connect(BusConfig::new("forgets").embedded(&embedded))
+                .await
+                .unwrap();
+            let dispatcher = Dispatcher::new(&bus, App::new("forgets").unwrap(), Clock::start());
+            let mut detector = FailureDetector::new(&bus, &dispatcher, &Ingresses::default());
+            let plans = PlanVersions::new("forgets");
+            for actor in ["alive", "killed"] {
+                detector.hear(&Beat {
+                    actor: actor.to_owned(),
+                    replicas: vec![ReplicaBeat {
+                        id: format!("{actor}-replica"),
+                        ..ReplicaBeat::default()
+                    }],
+                    ..Beat::default()
+                });
+            }
+            dispatcher.liveness(|liveness| assert!(liveness.declare_lost("killed-replica")));
+            let later = dispatcher.clock().now() + FORGOTTEN_US;
+            detector.hosts.get_mut("alive").unwrap().heard_at = later;
+            detector.forget_silent(later + 1, &plans);
+            assert_eq!(detector.hosts.keys().collect::<Vec<_>>(), ["alive"]);
+            dispatcher.liveness(|liveness| {
+                assert!(liveness.alive("alive-replica"));
+                assert!(!liveness.lost("killed-replica"), "it is forgotten");
+            });
+        });
+    }
+
     #[test]
     fn a_replica_that_cannot_answer_is_avoided_and_not_lost() {
         System::new().block_on(async {
@@ -189,7 +262,7 @@ mod tests {
                     sequence,
                     ..Beat::default()
                 });
-                detector.look();
+                detector.look(&PlanVersions::new("unavailable"));
                 dispatcher.liveness(|liveness| {
                     let view = liveness.reachability();
                     assert!(liveness.alive("large") && !liveness.lost("large"));

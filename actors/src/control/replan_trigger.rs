@@ -147,6 +147,8 @@ impl LiveWorkers {
         for lost in self.0.newly_lost(now) {
             tracing::debug!(worker = lost, "a worker fell silent");
         }
+        // A worker that returns is heard as a new one.
+        self.0.forget_lost(now, |_| false);
     }
 
     fn alive(&self) -> Vec<String> {
@@ -198,7 +200,7 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
-    use kaskade_policy::liveness::DETECTION_US;
+    use kaskade_policy::liveness::{DETECTION_US, FORGOTTEN_US};
 
     use super::*;
 
@@ -240,6 +242,10 @@ mod tests {
         assert_eq!(workers.alive(), ["a", "b"]);
         workers.look(DETECTION_US + LOOK_PERIOD_US);
         assert_eq!(workers.alive(), ["b"]);
+        for now in (DETECTION_US..=FORGOTTEN_US + DETECTION_US).step_by(LOOK_PERIOD_US as usize) {
+            workers.look(now);
+        }
+        assert!(!workers.0.lost("a"), "it is forgotten");
     }
 
     #[test]

@@ -103,7 +103,9 @@ fn rows(output: &Tensor, name: &str) -> Result<Vec<Tensor>, Fault> {
                 ..row
             })
         };
-        return texts.chunks(each.max(1)).take(count).map(row).collect();
+        // Rows may be empty, so that there are no texts to split.
+        let of_row = |place: usize| texts.get(place * each..(place + 1) * each).unwrap_or_default();
+        return (0..count).map(|place| row(of_row(place))).collect();
     }
     let size = output.data.len().checked_div(count).unwrap_or(0);
     let row = |place: usize| Tensor {
@@ -183,6 +185,27 @@ mod tests {
             parts.counts(),
             BTreeMap::from([("digits".into(), 0), ("marks".into(), 0)])
         );
+    }
+
+    /// Each request of the child task keeps its other inputs.
+    #[test]
+    fn rows_without_texts_are_rows() {
+        let texts = Tensor {
+            shape: vec![2, 0],
+            ..Tensor::from_texts("digits/words", &[]).unwrap()
+        };
+        let parts = apart(vec![tensor("digits/image", &[2, 3]), texts]).unwrap();
+        let requests = &parts.children["digits"];
+        assert_eq!(requests.len(), 2);
+        for request in requests {
+            let shapes = request
+                .iter()
+                .map(|input| (input.name.as_str(), input.shape.as_slice()));
+            assert_eq!(
+                shapes.collect::<Vec<_>>(),
+                [("image", &[3][..]), ("words", &[0][..])]
+            );
+        }
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use async_nats::Subject;
-use kaskade_policy::adoption::EPOCHS_KEPT;
 use kaskade_policy::liveness::BEAT_PERIOD_US;
 use kaskade_policy::reachability::STATE_PERIOD_US;
 use tokio::{
@@ -108,11 +107,7 @@ impl Task {
 
     fn said(&self) -> Said {
         let now = self.dispatcher.clock().now();
-        let newest = self.plans.newest().map_or(0, |version| version.epoch);
-        let oldest = newest.saturating_sub(EPOCHS_KEPT as u64);
-        let versions: Vec<_> = (oldest..=newest)
-            .filter_map(|epoch| self.plans.at(epoch))
-            .collect();
+        let versions = self.plans.all();
         let placed = versions.iter().flat_map(|version| &version.plan.placement);
         let placed = placed.map(|replica| replica.id.as_str());
         self.dispatcher.liveness(|liveness| Said {

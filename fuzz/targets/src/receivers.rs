@@ -170,7 +170,7 @@ pub fn beat(bytes: &Bytes) {
         }
     }
     assert!(
-        !liveness.restarted(&beat.actor, beat.instance, beat.sequence),
+        !liveness.restarted(&beat.actor, beat.instance, beat.sequence, 0),
         "the first heartbeat of an actor says that it restarted"
     );
     let listed = |name: &str| beat.replicas.iter().any(|replica| replica.id == name);

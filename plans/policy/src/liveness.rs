@@ -21,6 +21,10 @@ pub const MISSED_BEATS: u64 = 3;
 /// Silence after which an actor counts as lost, microseconds.
 pub const DETECTION_US: u64 = MISSED_BEATS * BEAT_PERIOD_US;
 
+/// Silence after which a lost actor that no plan names is forgotten, microseconds. Its name may never return: every start of a
+/// stage may have a new one.
+pub const FORGOTTEN_US: u64 = 60_000_000;
+
 /// How often a process looks for silent actors, microseconds: half a heartbeat period.
 pub const LOOK_PERIOD_US: u64 = BEAT_PERIOD_US / 2;
 
@@ -31,8 +35,8 @@ const LATE_LOOK_US: u64 = 2 * LOOK_PERIOD_US;
 #[derive(Debug, Clone, Default)]
 pub struct Liveness {
     seen: BTreeMap<Arc<str>, Seen>,
-    /// By process, the number of its newest beat.
-    counts: BTreeMap<String, (u64, u64)>,
+    /// The newest beat of each process.
+    processes: BTreeMap<String, Process>,
     /// The replicas that could not be loaded where the admitted plan places them.
     unloadable: BTreeSet<Arc<str>>,
     /// Counts the changes of what [`Liveness::reachability`] returns.
@@ -46,6 +50,15 @@ struct Seen {
     at: u64,
     lost: bool,
     leaving: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Process {
+    instance: u64,
+    /// Number of its newest beat.
+    number: u64,
+    /// When that arrived, in the time in which the observer runs.
+    at: u64,
 }
 
 /// When the observer looked for silence.
@@ -90,17 +103,22 @@ impl Liveness {
         changed
     }
 
-    /// Notes the number of a process's beat, which counts from its start, and the instance that sent it. True if the process has
+    /// Notes the number of a process's beat at `now` (µs), which counts from its start, and the instance that sent it. True if the process has
     /// started again since its last one: whatever it had is lost, although it was never silent for long. The number alone does
     /// not show it if the process died before it had sent more beats than the one after it.
     ///
     /// A late beat of the process before it is taken for another start; that costs a resend and loses nothing.
-    pub fn restarted(&mut self, process: &str, instance: u64, number: u64) -> bool {
-        if let Some(last) = self.counts.get_mut(process) {
-            let (known, count) = std::mem::replace(last, (instance, number));
-            return instance != known || number < count;
+    pub fn restarted(&mut self, process: &str, instance: u64, number: u64, now: u64) -> bool {
+        let newest = Process {
+            instance,
+            number,
+            at: self.running(now),
+        };
+        if let Some(last) = self.processes.get_mut(process) {
+            let last = std::mem::replace(last, newest);
+            return instance != last.instance || number < last.number;
         }
-        self.counts.insert(process.to_owned(), (instance, number));
+        self.processes.insert(process.to_owned(), newest);
         false
     }
 
@@ -182,6 +200,17 @@ impl Liveness {
         self.revision += u64::from(self.seen.remove(name).is_some());
     }
 
+    /// Forgets the lost that have been silent for [`FORGOTTEN_US`] at `now` (µs) and that no plan places, and processes that
+    /// have been silent as long.
+    pub fn forget_lost(&mut self, now: u64, is_placed: impl Fn(&str) -> bool) {
+        let oldest = self.running(now).saturating_sub(FORGOTTEN_US);
+        let known = self.seen.len();
+        self.seen
+            .retain(|name, seen| !seen.lost || seen.at >= oldest || is_placed(name));
+        self.revision += u64::from(self.seen.len() != known);
+        self.processes.retain(|_, process| process.at >= oldest);
+    }
+
     /// Whether `name` beats.
     pub fn alive(&self, name: &str) -> bool {
         self.seen.get(name).is_some_and(|seen| !seen.lost)
@@ -241,21 +270,23 @@ mod tests {
 
     use super::*;
 
+    const SECOND: u64 = 1_000_000;
+
     #[test]
     fn who_starts_again_between_two_beats_has_lost_what_it_had() {
         let mut liveness = Liveness::default();
-        assert!(!liveness.restarted("w1", 1, 7), "no earlier heartbeat");
-        assert!(!liveness.restarted("w1", 1, 8));
-        assert!(liveness.restarted("w1", 1, 0), "it lost its connection");
-        assert!(!liveness.restarted("w1", 1, 1));
+        assert!(!liveness.restarted("w1", 1, 7, 0), "no earlier heartbeat");
+        assert!(!liveness.restarted("w1", 1, 8, 0));
+        assert!(liveness.restarted("w1", 1, 0, 0), "it lost its connection");
+        assert!(!liveness.restarted("w1", 1, 1, 0));
         assert!(
-            liveness.restarted("w1", 2, 1),
+            liveness.restarted("w1", 2, 1, 0),
             "it died before it had sent more beats than the next"
         );
-        assert!(!liveness.restarted("w1", 2, 2));
-        assert!(!liveness.restarted("w2", 0, 0));
+        assert!(!liveness.restarted("w1", 2, 2, 0));
+        assert!(!liveness.restarted("w2", 0, 0, 0));
         assert!(
-            !liveness.restarted("w2", 0, 0),
+            !liveness.restarted("w2", 0, 0, 0),
             "an uncounted process never restarts"
         );
     }
@@ -305,6 +336,46 @@ mod tests {
         assert!(!changed(&mut |liveness| liveness.beat_leaving("a", 4)));
         assert!(changed(&mut |liveness| liveness.forget("a")));
         assert!(!changed(&mut |liveness| liveness.forget("a")));
+    }
+
+    /// Stages that start under new names again and again must not fill the memory of every process.
+    #[test]
+    fn the_lost_are_forgotten_unless_a_plan_places_them() {
+        let mut liveness = Liveness::default();
+        for name in ["placed", "killed", "alive"] {
+            liveness.beat(name, 0);
+            assert!(!liveness.restarted(name, 1, 1, 0));
+        }
+        looks(&mut liveness, 0, FORGOTTEN_US - LOOK_PERIOD_US);
+        liveness.beat("alive", FORGOTTEN_US);
+        liveness.restarted("alive", 1, 2, FORGOTTEN_US);
+        let forget = |liveness: &mut Liveness, now| {
+            liveness.forget_lost(now, |name| name == "placed");
+            let known = ["placed", "killed", "alive"].map(|name| liveness.alive(name) || liveness.lost(name));
+            (known, liveness.revision())
+        };
+        let (known, before) = forget(&mut liveness, FORGOTTEN_US);
+        assert_eq!(known, [true; 3], "a minute has not passed");
+        let (known, after) = forget(&mut liveness, FORGOTTEN_US + 1);
+        assert_eq!(known, [true, false, true]);
+        assert_eq!(after, before + 1);
+        assert_eq!(forget(&mut liveness, FORGOTTEN_US + 1).1, after);
+        assert!(liveness.reachability().is_avoided("placed"));
+        assert!(!liveness.unavailable([], FORGOTTEN_US + 1).contains("killed"));
+        assert_eq!(liveness.processes.len(), 1);
+        assert!(!liveness.restarted("killed", 2, 0, FORGOTTEN_US + 2), "it is new");
+    }
+
+    /// A stall of the observer is no silence.
+    #[test]
+    fn a_long_stall_forgets_nobody() {
+        let mut liveness = Liveness::default();
+        looks(&mut liveness, 0, SECOND);
+        liveness.beat("a", SECOND);
+        liveness.declare_lost("a");
+        liveness.newly_lost(100 * SECOND);
+        liveness.forget_lost(100 * SECOND, |_| false);
+        assert!(liveness.lost("a"));
     }
 
     #[test]
