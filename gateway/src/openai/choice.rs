@@ -181,7 +181,8 @@ impl Usage {
         if first {
             // Choices of one prompt share it.
             self.prompt = if self.counted {
-                self.prompt.zip(prompt).map(|(sum, more)| sum + more)
+                let both = self.prompt.zip(prompt);
+                both.map(|(sum, more)| sum.saturating_add(more))
             } else {
                 prompt
             };
