@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::ensure;
 use clap::builder::PossibleValuesParser;
-use kaskade::models::device::DeviceChoice;
 use kaskade::models::WeightType;
+use kaskade::models::device::DeviceChoice;
 use kaskade::models::power::PowerConfig;
 use kaskade::models::selftest::{
     Decoded, LanguageReport, Measured, NETWORKS, Section, SelftestExtent, SelftestOptions, SelftestPart,

@@ -135,6 +135,8 @@ pub struct Parity {
     pub cases: usize,
     /// Largest absolute difference of a logit from the expected one.
     pub largest_difference: f32,
+    /// Largest absolute value of an expected logit.
+    pub largest_expected: f32,
     /// Largest absolute difference of a logit between a request alone and in the padded batch.
     pub largest_padding_difference: f32,
 }
@@ -286,6 +288,11 @@ impl Fixture {
         let mut parity = Parity {
             cases: cases.len(),
             largest_difference: 0.0,
+            largest_expected: cases
+                .iter()
+                .flat_map(|case| &case.outputs)
+                .map(largest)
+                .fold(0.0, f32::max),
             largest_padding_difference: 0.0,
         };
         for (case, ((expected, together), alone)) in cases.iter().zip(&together).zip(&alone).enumerate() {
@@ -309,6 +316,12 @@ impl Fixture {
         }
         Ok(parity)
     }
+}
+
+/// Returns the largest absolute value of a tensor of floats; 0 of others.
+fn largest(tensor: &Tensor) -> f32 {
+    let values = tensor.to_f32().unwrap_or_default();
+    values.into_iter().map(f32::abs).fold(0.0, f32::max)
 }
 
 /// Returns the outputs that transformers has too: it does not count tokens.

@@ -192,12 +192,15 @@ fn in_words(row: &DecoderRow) -> String {
 
 impl DecoderFixture {
     fn row(&self, choice: DeviceChoice, compared: Section<AnswerAgreement>) -> DecoderRow {
-        let bound = bound(choice);
         let (agreement, error) = match compared {
             Section::Done(agreement) => (Some(agreement), None),
             Section::Failed(reason) | Section::Skipped(reason) => (None, Some(reason)),
         };
         let exact = choice == DeviceChoice::Cpu;
+        let bound = bound(
+            choice,
+            agreement.map_or(0.0, |agreement| agreement.largest_expected),
+        );
         DecoderRow {
             name: self.name,
             cases: agreement.map_or(0, |agreement| agreement.cases),
@@ -247,6 +250,8 @@ impl DecoderFixture {
                 .zip(&case.last_logits)
                 .map(|(actual, expected)| f64::from((actual - expected).abs()));
             agreement.largest = differences.fold(agreement.largest, f64::max);
+            let expected = case.last_logits.iter().map(|logit| f64::from(logit.abs()));
+            agreement.largest_expected = expected.fold(agreement.largest_expected, f64::max);
         }
         agreement.cases = expected.cases.len();
         agreement.resident = equal_answers(&mut resident, &expected.cases)?;
@@ -279,6 +284,7 @@ fn streamed(resident: &EngineConfig) -> EngineConfig {
 struct AnswerAgreement {
     cases: usize,
     largest: f64,
+    largest_expected: f64,
     resident: usize,
     streamed: usize,
 }

@@ -206,7 +206,10 @@ impl Bench<'_> {
             if let Section::Done(measured) = row.measured {
                 per_item = Some(measured.median_s / batch as f64);
                 if let Some(torch) = torch.as_deref_mut() {
-                    row.compare(measured, torch.measure(&TorchPoint::new(shape, batch, self.dtype)));
+                    row.compare(
+                        measured,
+                        torch.measure(&TorchPoint::new(shape, batch, self.dtype)),
+                    );
                 }
             }
             points.push(row);
@@ -367,6 +370,7 @@ mod tests {
             shape: BERT_TINY.at(16),
             device: &Device::Cpu,
             on_processor: true,
+            dtype: WeightType::F32,
             budget: Duration::from_nanos(1),
             left: None,
         };
