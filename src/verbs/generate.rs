@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use kaskade::models::{Checkpoint, WeightType};
 #[cfg(feature = "cuda")]
 use kaskade::models::device::Device;
 use kaskade::models::device::{self, DeviceChoice};
@@ -18,6 +17,7 @@ use kaskade::models::ops::Ops;
 #[cfg(feature = "cuda")]
 use kaskade::models::ops::burn::Burn;
 use kaskade::models::power::PowerConfig;
+use kaskade::models::{Checkpoint, WeightType};
 use kaskade_app::config::scalar::Size;
 use kaskade_app::measure::meter::Meter;
 use kaskade_app::report::progress::say;

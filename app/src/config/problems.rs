@@ -167,8 +167,7 @@ impl App {
                 "{at}.dtype: only checkpoints of `dir` have weights to convert; leave it out"
             ));
         }
-        if variant.dtype.is_some_and(WeightType::is_quantised)
-            && self.device_of(variant) != DeviceChoice::Cpu
+        if variant.dtype.is_some_and(WeightType::is_quantised) && self.device_of(variant) != DeviceChoice::Cpu
         {
             problems.push(format!(
                 "{at}.dtype: q8_0 and q4_0 need the device `cpu`; choose f32, bf16 or f16, or leave it out"

@@ -111,7 +111,7 @@ pub struct Variant {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub device: Option<DeviceChoice>,
-    /// Type of its weights on the CPU: `f32`, `bf16`, `f16`, `q8_0` or `q4_0` [default: as stored]. The same directory in
+    /// Type of its weights: `f32`, `bf16`, `f16`, on the CPU also `q8_0` or `q4_0` [default: as stored]. The same directory in
     /// another type is a variant of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]

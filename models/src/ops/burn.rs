@@ -3,7 +3,8 @@
 //! Matrix products pad and batch as the device's library decides, so the last bits of a row may depend on the other
 //! rows. Greedy tokens differ from those of the CPU kernels only if two logits are almost equal. A product with weights of
 //! bf16 or f16 rounds its inputs and its results to that type, as torch does; sums inside it are f32, and so is everything
-//! between products.
+//! between products. On GPUs, `kernels` has what a chain of burn's operations would be too slow for; a product with few rows
+//! rounds nothing there.
 
 use std::borrow::Cow;
 
@@ -23,6 +24,10 @@ mod cached_attention;
 mod encoders;
 mod images;
 mod indices;
+#[cfg(feature = "gpu")]
+mod kernels;
+#[cfg(all(test, feature = "wgpu"))]
+mod kernels_tests;
 mod layout;
 mod uploads;
 
@@ -31,6 +36,9 @@ mod uploads;
 pub struct Burn {
     device: Device,
     uploads: Uploads,
+    /// The kernels of our own that the device runs.
+    #[cfg(feature = "gpu")]
+    kernels: Option<kernels::Runs>,
 }
 
 /// A linear layer.
@@ -61,6 +69,8 @@ impl Burn {
     /// The operations on a device.
     pub fn new(device: Device) -> Self {
         Self {
+            #[cfg(feature = "gpu")]
+            kernels: kernels::of_device(&device),
             device,
             uploads: Uploads::default(),
         }
@@ -212,13 +222,7 @@ impl Ops for Burn {
         target.inplace(|target| target.scatter_nd(places, values, IndexingUpdateOp::Assign));
     }
 
-    fn prepare(
-        &self,
-        weight: Vec<f32>,
-        inputs: usize,
-        _outputs: usize,
-        kind: WeightType,
-    ) -> PreparedWeight {
+    fn prepare(&self, weight: Vec<f32>, inputs: usize, _outputs: usize, kind: WeightType) -> PreparedWeight {
         PreparedWeight::row_major(weight, inputs, kind)
     }
 
@@ -247,6 +251,10 @@ impl Ops for Burn {
     }
 
     fn normalise(&self, rows: &Tensor<2>, norm: &BurnNorm) -> Tensor<2> {
+        #[cfg(feature = "gpu")]
+        if self.kernels.is_some() {
+            return kernels::normalised(rows, &norm.gamma, norm.beta.as_ref(), norm.epsilon);
+        }
         let centred = match norm.beta {
             Some(_) => rows.clone() - rows.clone().mean_dim(1),
             None => rows.clone(),
@@ -275,6 +283,12 @@ impl Ops for Burn {
     }
 
     fn multiply(&self, rows: &Tensor<2>, linear: &BurnLinear) -> Tensor<2> {
+        #[cfg(feature = "gpu")]
+        if let Some(runs) = self.kernels
+            && let Some(product) = kernels::product(runs, rows, &linear.weight, linear.bias.as_ref())
+        {
+            return product;
+        }
         let weight = linear.weight.clone();
         let product = match weight.dtype() {
             DType::F32 => rows.clone().matmul(weight),
@@ -307,6 +321,12 @@ impl Ops for Burn {
     }
 
     fn activate(&self, rows: Tensor<2>, activation: Activation, gated: bool) -> Tensor<2> {
+        #[cfg(feature = "gpu")]
+        if self.kernels.is_some()
+            && let Some(code) = kernels::code_of(activation)
+        {
+            return kernels::activated(rows, code, gated);
+        }
         let of = |x: Tensor<2>| match activation {
             Activation::Relu => relu(x),
             Activation::Gelu => gelu(x),
@@ -356,6 +376,12 @@ impl Ops for Burn {
             return;
         }
         let (sines, cosines) = self.angles(rotary, positions);
+        #[cfg(feature = "gpu")]
+        if self.kernels.is_some() {
+            let turned = kernels::rotated(rows, &(sines, cosines), [heads, head_dim], rotary.neighbours);
+            rows.inplace(|_| turned);
+            return;
+        }
         let x: Tensor<3> = rows
             .clone()
             .slice([0..count, 0..turned])
@@ -398,9 +424,12 @@ impl Ops for Burn {
         heads: &Heads,
         rules: ScoreRules<'_, Tensor<2>>,
     ) -> Tensor<2> {
-        if requests.len() > 1
-            && let Some(attended) = self.attend_together(queries, requests, heads, rules)
-        {
+        // A kernel is faster for a single request too.
+        #[cfg(feature = "gpu")]
+        let together = self.kernels.is_some() || requests.len() > 1;
+        #[cfg(not(feature = "gpu"))]
+        let together = requests.len() > 1;
+        if together && let Some(attended) = self.attend_together(queries, requests, heads, rules) {
             return attended;
         }
         let mut from = 0;
@@ -500,11 +529,18 @@ mod tests {
             let number = |index| ((index + seed) * 7919 % 1000) as f32 / 500.0 - 1.0;
             (0..count).map(number).collect()
         };
-        let (weight, bias, rows) = (numbers(inputs * outputs, 1), numbers(outputs, 2), numbers(4 * inputs, 3));
+        let (weight, bias, rows) = (
+            numbers(inputs * outputs, 1),
+            numbers(outputs, 2),
+            numbers(4 * inputs, 3),
+        );
         let ops = Burn::new(Device::flex());
         let product = |kind| {
             let prepared = ops.prepare(weight.clone(), inputs, outputs, kind);
-            assert_eq!((prepared.kind, prepared.words.len() * 4), (kind, kind.bytes(inputs * outputs)));
+            assert_eq!(
+                (prepared.kind, prepared.words.len() * 4),
+                (kind, kind.bytes(inputs * outputs))
+            );
             let linear = ops.linear(prepared, bias.clone(), inputs, outputs);
             assert_eq!(linear.weight.dtype(), half_type(kind).unwrap_or(DType::F32));
             let product = ops.multiply(&ops.upload(rows.clone(), inputs), &linear);
@@ -514,7 +550,9 @@ mod tests {
         let exact = product(WeightType::F32);
         for (kind, most) in [(WeightType::Bf16, 0.03), (WeightType::F16, 0.004)] {
             let differences = product(kind).into_iter().zip(&exact);
-            let largest = differences.map(|(one, other)| (one - other).abs()).fold(0.0, f32::max);
+            let largest = differences
+                .map(|(one, other)| (one - other).abs())
+                .fold(0.0, f32::max);
             assert!(largest > 0.0 && largest < most, "{kind}: {largest}");
         }
     }

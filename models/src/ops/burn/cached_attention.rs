@@ -6,6 +6,8 @@ use std::sync::Arc;
 use burn::tensor::activation::{softmax, tanh};
 use burn::tensor::{Bool, Tensor};
 
+#[cfg(feature = "gpu")]
+use super::kernels::{self, AttentionExtent};
 use super::layout::{Extents, Layout};
 use super::{AttentionSpans, Burn, Heads, ScoreRules};
 
@@ -36,6 +38,27 @@ impl Burn {
         let shared = count / keys.max(1);
         let lines = padded_lines(&matrices, &layout);
         let [_, width] = lines.dims();
+        #[cfg(feature = "gpu")]
+        if self.kernels.is_some()
+            && rules.softcap.is_none()
+            && rules.position_bias.is_none()
+            && rules.sinks.is_none()
+        {
+            let extent = AttentionExtent {
+                padded: [batch, new, tokens],
+                heads: [count, keys],
+                head_dim,
+                scale,
+            };
+            if extent.has_kernel() {
+                let queries = match &layout.queries {
+                    Some(rows) => queries.clone().select(0, rows.clone()),
+                    None => queries.clone(),
+                };
+                let attended = kernels::attended(queries, lines, layout.ranges.clone(), extent);
+                return Some(own_rows(attended, &layout));
+            }
+        }
         let half = |from: usize| -> Tensor<4> {
             let columns = lines.clone().slice([0..batch * tokens, from..from + width / 2]);
             columns
@@ -85,10 +108,15 @@ impl Burn {
             .reshape([batch, keys, shared, new, head_dim])
             .permute([0, 3, 1, 2, 4]);
         let attended: Tensor<2> = attended.reshape([batch * new, count * head_dim]);
-        Some(match &layout.own {
-            Some(rows) => attended.select(0, rows.clone()),
-            None => attended,
-        })
+        Some(own_rows(attended, &layout))
+    }
+}
+
+/// Leaves out the padded queries.
+fn own_rows(attended: Tensor<2>, layout: &Layout) -> Tensor<2> {
+    match &layout.own {
+        Some(rows) => attended.select(0, rows.clone()),
+        None => attended,
     }
 }
 
@@ -209,6 +237,23 @@ mod tests {
             let values = burn.values(&attended).unwrap();
             assert!(values[..2].iter().all(|value| value.is_nan()), "{values:?}");
             assert!(values[2..].iter().all(|value| value.is_finite()), "{values:?}");
+        }
+    }
+
+    #[cfg(feature = "wgpu")]
+    #[test]
+    fn requests_match_on_wgpu() {
+        let burn = Burn::new(Device::wgpu(burn::tensor::DeviceKind::DefaultDevice));
+        for queries in [[1, 1, 1, 1], [3, 1, 5, 2], [20, 2, 2, 2]] {
+            for form in 0..7 {
+                let (ours, expected) = (attended(&burn, queries, form), attended(&Cpu, queries, form));
+                let pairs = ours.iter().zip(&expected);
+                let largest = pairs.map(|(one, other)| (one - other).abs()).fold(0.0, f32::max);
+                assert!(
+                    ours.len() == expected.len() && largest < 1e-4,
+                    "{queries:?}, form {form}: {largest}"
+                );
+            }
         }
     }
 

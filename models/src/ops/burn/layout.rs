@@ -44,6 +44,9 @@ pub(super) struct Layout {
     pub(super) own: Option<Tensor<1, Int>>,
     /// Hidden tokens, `[batch, 1, 1, queries, tokens]`; `None` if all are visible.
     pub(super) hidden: Option<Tensor<5, Bool>>,
+    /// The first and the last token that each query sees, `[batch * queries * 2]`.
+    #[cfg(feature = "gpu")]
+    pub(super) ranges: Tensor<1, Int>,
     /// Columns of the table of a position bias, `[batch * queries * tokens]`.
     pub(super) distances: Option<Tensor<1, Int>>,
 }
@@ -149,6 +152,8 @@ impl Extents {
             queries: (!uniform).then(|| indices(of_queries, device)),
             own: (!uniform).then(|| indices(own, device)),
             hidden: self.hidden([queries, tokens], device),
+            #[cfg(feature = "gpu")]
+            ranges: indices(self.ranges(queries).flatten().collect(), device),
             distances: self
                 .bias
                 .map(|width| self.distances(width, [queries, tokens], device)),
@@ -166,16 +171,15 @@ impl Extents {
         }
     }
 
-    fn hidden(&self, [queries, tokens]: [usize; 2], device: &Device) -> Option<Tensor<5, Bool>> {
+    /// The first and the last token that each query sees.
+    fn ranges(&self, queries: usize) -> impl Iterator<Item = [usize; 2]> {
         let rules: ScoreRules<'_, ()> = ScoreRules {
             window: self.window,
             chunk: self.chunk,
             ..ScoreRules::default()
         };
-        let mut hidden = vec![true; self.requests.len() * queries * tokens];
-        let mut rows = hidden.chunks_mut(tokens.max(1));
-        for request in &self.requests {
-            for (query, row) in (0..queries).zip(&mut rows) {
+        self.requests.iter().flat_map(move |request| {
+            (0..queries).map(move |query| {
                 let [position, last] = Self::sees(request, query);
                 // Windows and chunks are those of tokens that come after the cached ones.
                 let first = if request.causal {
@@ -183,9 +187,17 @@ impl Extents {
                 } else {
                     0
                 };
-                if let Some(visible) = row.get_mut(first..=last) {
-                    visible.fill(false);
-                }
+                [first, last]
+            })
+        })
+    }
+
+    fn hidden(&self, [queries, tokens]: [usize; 2], device: &Device) -> Option<Tensor<5, Bool>> {
+        let mut hidden = vec![true; self.requests.len() * queries * tokens];
+        let rows = hidden.chunks_mut(tokens.max(1));
+        for (row, [first, last]) in rows.zip(self.ranges(queries)) {
+            if let Some(visible) = row.get_mut(first..=last) {
+                visible.fill(false);
             }
         }
         let shape = [self.requests.len(), 1, 1, queries, tokens];
