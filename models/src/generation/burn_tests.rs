@@ -98,39 +98,31 @@ fn batches_match_transformers_on_burn() {
     }
 }
 
-/// Weights of 16 bits are multiplied as such, which rounds inputs and results too; a mixture may choose another expert where two
-/// are almost equal.
+/// Weights of 16 bits are multiplied as such, which rounds inputs and results too. The median counts: a mixture may choose another
+/// expert where two are almost equal, and rounding adds up in recurrent layers.
 #[test]
 fn weights_of_sixteen_bits_give_about_the_same_logits_on_burn() {
     for name in fixtures::DECODERS {
         let case = fixtures::cases(name).remove(0);
         let logits = |kind| {
             let decoder = decoder(name, kind).unwrap();
-            let mixed = decoder.model_config.routing.is_some();
             let config = EngineConfig::resident(&decoder, 512);
             let mut engine = Engine::new(Burn::new(Device::flex()), decoder, None, config).unwrap();
-            (
-                fixtures::score(&mut engine, &case).concat(),
-                engine.device_memory().resident,
-                mixed,
-            )
+            let logits = fixtures::score(&mut engine, &case).concat();
+            (logits, engine.device_memory().resident)
         };
-        let (exact, whole, mixed) = logits(WeightType::F32);
+        let (exact, whole) = logits(WeightType::F32);
         let range = exact.iter().fold(0.0_f32, |most, logit| most.max(logit.abs()));
-        for (kind, most) in [(WeightType::Bf16, 0.1), (WeightType::F16, 0.0125)] {
-            let (converted, half, _) = logits(kind);
+        for (kind, most) in [(WeightType::Bf16, 0.015), (WeightType::F16, 0.003)] {
+            let (converted, half) = logits(kind);
             let pairs = converted.iter().zip(&exact);
             let mut differences: Vec<f32> = pairs.map(|(one, other)| (one - other).abs()).collect();
             differences.sort_by(f32::total_cmp);
-            let at = if mixed {
-                differences.len() / 2
-            } else {
-                differences.len() - 1
-            };
-            let largest = differences[at];
+            let median = differences[differences.len() / 2];
+            println!("{name} in {kind}: {}", median / range);
             assert!(
-                largest > 0.0 && largest < most * range,
-                "{name} in {kind}: {largest} of {range}"
+                median > 0.0 && median < most * range,
+                "{name} in {kind}: {median} of {range}"
             );
             assert!(half < whole, "{name} in {kind}: {half} of {whole} bytes");
         }
