@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_nats::connection::State;
-use kaskade_policy::liveness::FORGOTTEN_US;
 
 use crate::{
     bus::Bus, dispatch::dispatcher::Dispatcher, ingress::Ingresses, plan::versions::PlanVersions, wire::Beat,
@@ -16,22 +15,12 @@ pub(crate) struct FailureDetector {
     ingresses: Ingresses,
     /// Replicas that have left since the last check, and before it.
     left: [Vec<String>; 2],
-    /// The workers, by name.
-    hosts: BTreeMap<String, Host>,
+    /// Replicas by the worker whose last heartbeat listed them.
+    hosts: BTreeMap<String, BTreeSet<String>>,
     /// When the silent were forgotten last, microseconds.
     forgotten_at: u64,
 }
 
-/// A worker's last heartbeat.
-#[derive(Default)]
-struct Host {
-    replicas: BTreeSet<String>,
-    /// When it arrived, microseconds.
-    heard_at: u64,
-}
-
-/// Silence after which what a worker listed no longer counts as there, microseconds.
-const SILENT_US: u64 = 1_000_000;
 /// Interval at which workers and replicas that were silent for long are forgotten, microseconds.
 const FORGETS_EVERY_US: u64 = 1_000_000;
 
@@ -52,20 +41,12 @@ impl FailureDetector {
     pub(crate) fn hear(&mut self, beat: &Beat) {
         let now = self.dispatcher.clock().now();
         let named: BTreeSet<String> = beat.replicas.iter().map(|replica| replica.id.clone()).collect();
-        let host = Host {
-            replicas: named.clone(),
-            heard_at: now,
-        };
         let before = self
             .hosts
-            .insert(beat.actor.clone(), host)
-            .unwrap_or_default()
-            .replicas;
+            .insert(beat.actor.clone(), named.clone())
+            .unwrap_or_default();
         // Two epochs may give one id to replicas of two workers: while another lists it, it is there.
-        let is_listed = |host: &Host, replica: &String| {
-            host.heard_at + SILENT_US >= now && host.replicas.contains(replica)
-        };
-        let gone = |replica: &&String| !self.hosts.values().any(|host| is_listed(host, replica));
+        let gone = |replica: &&String| !self.hosts.values().any(|listed| listed.contains(*replica));
         let left: Vec<String> = before.difference(&named).filter(gone).cloned().collect();
         let restarted = self.dispatcher.liveness(|liveness| {
             for replica in &left {
@@ -112,12 +93,13 @@ impl FailureDetector {
 
     /// Forgets workers, and replicas that no plan in force places, after a minute of silence.
     fn forget_silent(&mut self, now: u64, plans: &PlanVersions) {
-        self.hosts.retain(|_, host| host.heard_at + FORGOTTEN_US >= now);
         let versions = plans.all();
         let placed = versions.iter().flat_map(|version| &version.plan.placement);
         let placed: BTreeSet<&str> = placed.map(|replica| replica.id.as_str()).collect();
-        self.dispatcher
-            .liveness(|liveness| liveness.forget_lost(now, |name| placed.contains(name)));
+        self.dispatcher.liveness(|liveness| {
+            liveness.forget_lost(now, |name| placed.contains(name));
+            self.hosts.retain(|worker, _| liveness.knows_process(worker));
+        });
     }
 
     fn tell(&self, lost: &[String]) {
@@ -141,7 +123,7 @@ mod tests {
     use crate::ingress::{LeftReplicas, LostReplicas};
     use crate::subjects::App;
     use crate::wire::{Message as _, ReplicaBeat};
-    use kaskade_policy::liveness::BEAT_PERIOD_US;
+    use kaskade_policy::liveness::{BEAT_PERIOD_US, FORGOTTEN_US, LOOK_PERIOD_US};
 
     use super::*;
 
@@ -227,10 +209,12 @@ mod tests {
                     ..Beat::default()
                 });
             }
-            dispatcher.liveness(|liveness| assert!(liveness.declare_lost("killed-replica")));
-            let later = dispatcher.clock().now() + FORGOTTEN_US;
-            detector.hosts.get_mut("alive").unwrap().heard_at = later;
-            detector.forget_silent(later + 1, &plans);
+            let later = dispatcher.clock().now() + FORGOTTEN_US + LOOK_PERIOD_US;
+            dispatcher.liveness(|liveness| {
+                assert!(liveness.declare_lost("killed-replica"));
+                assert!(!liveness.restarted("alive", 0, 0, later));
+            });
+            detector.forget_silent(later, &plans);
             assert_eq!(detector.hosts.keys().collect::<Vec<_>>(), ["alive"]);
             dispatcher.liveness(|liveness| {
                 assert!(liveness.alive("alive-replica"));

@@ -211,6 +211,11 @@ impl Liveness {
         self.processes.retain(|_, process| process.at >= oldest);
     }
 
+    /// Whether a beat of the process was noted, and it is not forgotten.
+    pub fn knows_process(&self, process: &str) -> bool {
+        self.processes.contains_key(process)
+    }
+
     /// Whether `name` beats.
     pub fn alive(&self, name: &str) -> bool {
         self.seen.get(name).is_some_and(|seen| !seen.lost)
@@ -362,7 +367,7 @@ mod tests {
         assert_eq!(forget(&mut liveness, FORGOTTEN_US + 1).1, after);
         assert!(liveness.reachability().is_avoided("placed"));
         assert!(!liveness.unavailable([], FORGOTTEN_US + 1).contains("killed"));
-        assert_eq!(liveness.processes.len(), 1);
+        assert!(liveness.knows_process("alive") && !liveness.knows_process("killed"));
         assert!(!liveness.restarted("killed", 2, 0, FORGOTTEN_US + 2), "it is new");
     }
 
@@ -372,10 +377,11 @@ mod tests {
         let mut liveness = Liveness::default();
         looks(&mut liveness, 0, SECOND);
         liveness.beat("a", SECOND);
+        liveness.restarted("w", 1, 1, SECOND);
         liveness.declare_lost("a");
         liveness.newly_lost(100 * SECOND);
         liveness.forget_lost(100 * SECOND, |_| false);
-        assert!(liveness.lost("a"));
+        assert!(liveness.lost("a") && liveness.knows_process("w"));
     }
 
     #[test]
