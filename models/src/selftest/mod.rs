@@ -132,9 +132,13 @@ fn on_device(
     let info = device::describe(options.device, device);
     let mut meter = PowerMeter::detect(&options.power, &info).map_err(|error| error.to_string());
     let device_report = guarded(|| Ok(describe(&info)));
-    let parity = options.part(SelftestPart::Parity, || {
-        Ok(parity::compare_all(options, device, began, progress))
-    });
+    let parity = if fixtures::ALL.iter().any(|fixture| options.compares(fixture.name)) {
+        options.part(SelftestPart::Parity, || {
+            Ok(parity::compare_all(options, device, began, progress))
+        })
+    } else {
+        Section::Skipped("no encoder was chosen".into())
+    };
     let language = options.part(SelftestPart::Language, || {
         Ok(language::measure_all(options, device, began, progress))
     });
@@ -285,6 +289,32 @@ mod tests {
         );
         assert!(json["transfers"]["skipped"].is_string());
         assert!(json["energy"]["done"]["source"].is_string());
+    }
+
+    /// A choice of decoders leaves nothing to compare among the encoders, which is no failure.
+    #[test]
+    fn only_chosen_checkpoints_are_compared() {
+        let compared = |families: &[&str]| {
+            let options = SelftestOptions {
+                parts: vec![SelftestPart::Parity, SelftestPart::Language],
+                networks: vec!["bert-tiny".into()],
+                families: families.iter().map(|name| (*name).to_owned()).collect(),
+                ..quick()
+            };
+            let report = selftest(&options, &mut |_| ());
+            assert!(report.passed, "{report:#?}");
+            let encoders = report.parity.done().map(|parity| parity.rows.len());
+            (
+                encoders,
+                report.language.done().map(|language| language.rows.len()),
+            )
+        };
+        assert_eq!(compared(&["gpt2"]), (None, Some(1)));
+        assert_eq!(compared(&["vit", "t5", "bloom"]), (Some(1), Some(2)));
+        assert_eq!(
+            families().count(),
+            fixtures::ALL.len() + language::names().count()
+        );
     }
 
     /// A network that the full suite times without being named could not be chosen.
