@@ -8,8 +8,8 @@
 
 use std::borrow::Cow;
 
-use burn::tensor::activation::{gelu, gelu_approximate, relu, sigmoid, silu, softmax, tanh};
-use burn::tensor::{Bool, Bytes, DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
+use burn::tensor::activation::{gelu, gelu_approximate, relu, sigmoid, silu, tanh};
+use burn::tensor::{Bytes, DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
 
 use super::{
     Activation, AttentionSpans, Convolution, EncoderAttention, Heads, Ops, OpsError, PreparedWeight, Rotary,
@@ -29,6 +29,8 @@ mod kernels;
 #[cfg(all(test, feature = "wgpu"))]
 mod kernels_tests;
 mod layout;
+#[cfg(test)]
+mod tests;
 mod uploads;
 
 /// A device of burn.
@@ -36,9 +38,9 @@ mod uploads;
 pub struct Burn {
     device: Device,
     uploads: Uploads,
-    /// The kernels of our own that the device runs.
+    /// What our kernels can do on the device; `None` if it has none.
     #[cfg(feature = "gpu")]
-    kernels: Option<kernels::Runs>,
+    kernels: Option<kernels::Capabilities>,
 }
 
 /// A linear layer.
@@ -92,82 +94,6 @@ impl Burn {
             let tensor = |values| Tensor::from_data(TensorData::new(values, shape), &self.device);
             (tensor(sines), tensor(cosines))
         })
-    }
-
-    /// Position bias of the scores of `new` queries from position `first` on: `[heads, new * tokens]`, from the table
-    /// `[heads, 2 * max_distance + 1]`. Distances are computed on the device, so that no matrix of this size is
-    /// uploaded.
-    fn position_bias(&self, table: &Tensor<2>, first: usize, new: usize, tokens: usize) -> Tensor<2> {
-        let [_, width] = table.dims();
-        let max_distance = signed(width / 2);
-        let range = |from: usize, count: usize| -> Tensor<1, Int> {
-            Tensor::arange(signed(from)..signed(from + count), &self.device)
-        };
-        let keys: Tensor<2, Int> = range(0, tokens).reshape([1, tokens]);
-        let queries: Tensor<2, Int> = range(first, new).reshape([new, 1]);
-        let distances = keys.expand([new, tokens]) - queries.expand([new, tokens]);
-        let places: Tensor<1, Int> =
-            (distances.clamp(-max_distance, max_distance) + max_distance).reshape([new * tokens]);
-        table.clone().select(1, places)
-    }
-
-    fn attend_one(
-        &self,
-        queries: Tensor<2>,
-        request: &AttentionSpans<'_, Tensor<2>>,
-        heads: &Heads,
-        rules: ScoreRules<'_, Tensor<2>>,
-    ) -> Tensor<2> {
-        let Heads {
-            queries: count,
-            keys,
-            head_dim,
-            scale,
-        } = *heads;
-        let new = request.queries;
-        let spans: Vec<Tensor<2>> = request.cached.iter().chain(&request.new_kv).map(rows).collect();
-        let lines = Tensor::cat(spans, 0);
-        let [tokens, width] = lines.dims();
-        let half = |from: usize| -> Tensor<4> {
-            let columns = lines.clone().slice([0..tokens, from..from + width / 2]);
-            columns.reshape([tokens, keys, 1, head_dim]).permute([1, 2, 0, 3])
-        };
-        // Query heads that share keys are adjacent, so the product broadcasts the keys.
-        let shared = count / keys.max(1);
-        let queries = queries
-            .reshape([new, keys, shared, head_dim])
-            .permute([1, 2, 0, 3]);
-        let mut scores = queries.matmul(half(0).swap_dims(2, 3)) * scale;
-        if let Some(cap) = rules.softcap {
-            scores = tanh(scores / cap) * cap;
-        }
-        if let Some(table) = rules.position_bias {
-            let first = request.new_kv.map_or(0, |_| tokens - new);
-            let gained = self.position_bias(table, first, new, tokens);
-            scores = scores + gained.reshape([keys, shared, new, tokens]);
-        }
-        let sees_part = rules.first_visible(tokens.saturating_sub(1)) > 0;
-        if request.new_kv.is_some() && (new > 1 || sees_part) {
-            let hidden: Vec<bool> = (0..new)
-                .map(|row| tokens - new + row)
-                .flat_map(|query| {
-                    let first = rules.first_visible(query);
-                    (0..tokens).map(move |key| key > query || key < first)
-                })
-                .collect();
-            let hidden: Tensor<4, Bool> =
-                Tensor::from_data(TensorData::new(hidden, [1, 1, new, tokens]), &self.device);
-            scores = scores.mask_fill(hidden.expand([keys, shared, new, tokens]), f32::NEG_INFINITY);
-        }
-        let probabilities = if let Some(sinks) = rules.sinks {
-            let sinks: Tensor<4> = sinks.clone().reshape([keys, shared, 1, 1]);
-            let all = Tensor::cat(vec![scores, sinks.expand([keys, shared, new, 1])], 3);
-            softmax(all, 3).slice([0..keys, 0..shared, 0..new, 0..tokens])
-        } else {
-            softmax(scores, 3)
-        };
-        let attended = probabilities.matmul(half(width / 2));
-        attended.permute([2, 0, 1, 3]).reshape([new, count * head_dim])
     }
 }
 
@@ -284,8 +210,8 @@ impl Ops for Burn {
 
     fn multiply(&self, rows: &Tensor<2>, linear: &BurnLinear) -> Tensor<2> {
         #[cfg(feature = "gpu")]
-        if let Some(runs) = self.kernels
-            && let Some(product) = kernels::product(runs, rows, &linear.weight, linear.bias.as_ref())
+        if let Some(can) = self.kernels
+            && let Some(product) = kernels::product(can, rows, &linear.weight, linear.bias.as_ref())
         {
             return product;
         }
@@ -513,64 +439,5 @@ impl Ops for Burn {
     fn with_width(&self, matrix: Tensor<2>, width: usize) -> Tensor<2> {
         let [rows, columns] = matrix.dims();
         matrix.reshape([(rows * columns).checked_div(width).unwrap_or_default(), width])
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::cpu::Cpu;
-    use super::*;
-
-    /// Inputs and results are rounded to the type of the weights, and nothing else is.
-    #[test]
-    fn weights_of_sixteen_bits_stay_so_and_multiply() {
-        let (inputs, outputs) = (6, 5);
-        let numbers = |count: usize, seed: usize| -> Vec<f32> {
-            let number = |index| ((index + seed) * 7919 % 1000) as f32 / 500.0 - 1.0;
-            (0..count).map(number).collect()
-        };
-        let (weight, bias, rows) = (
-            numbers(inputs * outputs, 1),
-            numbers(outputs, 2),
-            numbers(4 * inputs, 3),
-        );
-        let ops = Burn::new(Device::flex());
-        let product = |kind| {
-            let prepared = ops.prepare(weight.clone(), inputs, outputs, kind);
-            assert_eq!(
-                (prepared.kind, prepared.words.len() * 4),
-                (kind, kind.bytes(inputs * outputs))
-            );
-            let linear = ops.linear(prepared, bias.clone(), inputs, outputs);
-            assert_eq!(linear.weight.dtype(), half_type(kind).unwrap_or(DType::F32));
-            let product = ops.multiply(&ops.upload(rows.clone(), inputs), &linear);
-            assert_eq!(product.dtype(), DType::F32);
-            ops.values(&product).unwrap().into_owned()
-        };
-        let exact = product(WeightType::F32);
-        for (kind, most) in [(WeightType::Bf16, 0.03), (WeightType::F16, 0.004)] {
-            let differences = product(kind).into_iter().zip(&exact);
-            let largest = differences
-                .map(|(one, other)| (one - other).abs())
-                .fold(0.0, f32::max);
-            assert!(largest > 0.0 && largest < most, "{kind}: {largest}");
-        }
-    }
-
-    /// The device has no kernels for blocks, and words hold pairs.
-    #[test]
-    fn other_weights_are_f32() {
-        let ops = Burn::new(Device::flex());
-        let kind = |kind, inputs| ops.prepare(vec![0.5; inputs], inputs, 1, kind).kind;
-        assert_eq!(kind(WeightType::Q8_0, 64), WeightType::F32);
-        assert_eq!(kind(WeightType::Bf16, 3), WeightType::F32);
-        assert_eq!(kind(WeightType::Bf16, 4), WeightType::Bf16);
-    }
-
-    #[test]
-    fn gathering_nothing_gives_an_empty_matrix() {
-        let ops = Burn::new(Device::flex());
-        assert_eq!(ops.gather(&[], 3).dims(), [0, 3]);
-        assert!(Cpu.gather(&[], 3).values.is_empty());
     }
 }

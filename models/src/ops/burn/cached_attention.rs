@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use burn::tensor::activation::{softmax, tanh};
-use burn::tensor::{Bool, Tensor};
+use burn::tensor::{Bool, Int, Tensor, TensorData};
 
+use super::indices::signed;
 #[cfg(feature = "gpu")]
 use super::kernels::{self, AttentionExtent};
 use super::layout::{Extents, Layout};
-use super::{AttentionSpans, Burn, Heads, ScoreRules};
+use super::{AttentionSpans, Burn, Heads, ScoreRules, rows};
 
 impl Burn {
     /// Attention of several requests in one call; `None` if too much of it would be padding.
@@ -55,7 +56,8 @@ impl Burn {
                     Some(rows) => queries.clone().select(0, rows.clone()),
                     None => queries.clone(),
                 };
-                let attended = kernels::attended(queries, lines, layout.ranges.clone(), extent);
+                let attended =
+                    kernels::attended(queries, lines, layout.ranges(&extents, &self.device), extent);
                 return Some(own_rows(attended, &layout));
             }
         }
@@ -88,7 +90,7 @@ impl Burn {
                 .permute([2, 0, 1, 3, 4]);
             scores = scores + gained.reshape(joined);
         }
-        if let Some(hidden) = &layout.hidden {
+        if let Some(hidden) = layout.hidden(&extents, &self.device) {
             let hidden: Tensor<4, Bool> = hidden.clone().expand(shape).reshape(joined);
             scores = scores.mask_fill(hidden, f32::NEG_INFINITY);
         }
@@ -109,6 +111,83 @@ impl Burn {
             .permute([0, 3, 1, 2, 4]);
         let attended: Tensor<2> = attended.reshape([batch * new, count * head_dim]);
         Some(own_rows(attended, &layout))
+    }
+
+    /// Position bias of the scores of `new` queries from position `first` on: `[heads, new * tokens]`, from the table
+    /// `[heads, 2 * max_distance + 1]`. Distances are computed on the device, so that no matrix of this size is
+    /// uploaded.
+    fn position_bias(&self, table: &Tensor<2>, first: usize, new: usize, tokens: usize) -> Tensor<2> {
+        let [_, width] = table.dims();
+        let max_distance = signed(width / 2);
+        let range = |from: usize, count: usize| -> Tensor<1, Int> {
+            Tensor::arange(signed(from)..signed(from + count), &self.device)
+        };
+        let keys: Tensor<2, Int> = range(0, tokens).reshape([1, tokens]);
+        let queries: Tensor<2, Int> = range(first, new).reshape([new, 1]);
+        let distances = keys.expand([new, tokens]) - queries.expand([new, tokens]);
+        let places: Tensor<1, Int> =
+            (distances.clamp(-max_distance, max_distance) + max_distance).reshape([new * tokens]);
+        table.clone().select(1, places)
+    }
+
+    /// Attention of one request.
+    pub(super) fn attend_one(
+        &self,
+        queries: Tensor<2>,
+        request: &AttentionSpans<'_, Tensor<2>>,
+        heads: &Heads,
+        rules: ScoreRules<'_, Tensor<2>>,
+    ) -> Tensor<2> {
+        let Heads {
+            queries: count,
+            keys,
+            head_dim,
+            scale,
+        } = *heads;
+        let new = request.queries;
+        let spans: Vec<Tensor<2>> = request.cached.iter().chain(&request.new_kv).map(rows).collect();
+        let lines = Tensor::cat(spans, 0);
+        let [tokens, width] = lines.dims();
+        let half = |from: usize| -> Tensor<4> {
+            let columns = lines.clone().slice([0..tokens, from..from + width / 2]);
+            columns.reshape([tokens, keys, 1, head_dim]).permute([1, 2, 0, 3])
+        };
+        // Query heads that share keys are adjacent, so the product broadcasts the keys.
+        let shared = count / keys.max(1);
+        let queries = queries
+            .reshape([new, keys, shared, head_dim])
+            .permute([1, 2, 0, 3]);
+        let mut scores = queries.matmul(half(0).swap_dims(2, 3)) * scale;
+        if let Some(cap) = rules.softcap {
+            scores = tanh(scores / cap) * cap;
+        }
+        if let Some(table) = rules.position_bias {
+            let first = request.new_kv.map_or(0, |_| tokens - new);
+            let gained = self.position_bias(table, first, new, tokens);
+            scores = scores + gained.reshape([keys, shared, new, tokens]);
+        }
+        let sees_part = rules.first_visible(tokens.saturating_sub(1)) > 0;
+        if request.new_kv.is_some() && (new > 1 || sees_part) {
+            let hidden: Vec<bool> = (0..new)
+                .map(|row| tokens - new + row)
+                .flat_map(|query| {
+                    let first = rules.first_visible(query);
+                    (0..tokens).map(move |key| key > query || key < first)
+                })
+                .collect();
+            let hidden: Tensor<4, Bool> =
+                Tensor::from_data(TensorData::new(hidden, [1, 1, new, tokens]), &self.device);
+            scores = scores.mask_fill(hidden.expand([keys, shared, new, tokens]), f32::NEG_INFINITY);
+        }
+        let probabilities = if let Some(sinks) = rules.sinks {
+            let sinks: Tensor<4> = sinks.clone().reshape([keys, shared, 1, 1]);
+            let all = Tensor::cat(vec![scores, sinks.expand([keys, shared, new, 1])], 3);
+            softmax(all, 3).slice([0..keys, 0..shared, 0..new, 0..tokens])
+        } else {
+            softmax(scores, 3)
+        };
+        let attended = probabilities.matmul(half(width / 2));
+        attended.permute([2, 0, 1, 3]).reshape([new, count * head_dim])
     }
 }
 

@@ -1,5 +1,7 @@
 //! Where the keys and values of a batch's requests are, and what their queries see.
 
+use std::sync::OnceLock;
+
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
 use super::indices::indices;
@@ -42,13 +44,31 @@ pub(super) struct Layout {
     pub(super) queries: Option<Tensor<1, Int>>,
     /// For every query its padded row.
     pub(super) own: Option<Tensor<1, Int>>,
-    /// Hidden tokens, `[batch, 1, 1, queries, tokens]`; `None` if all are visible.
-    pub(super) hidden: Option<Tensor<5, Bool>>,
-    /// The first and the last token that each query sees, `[batch * queries * 2]`.
+    /// Hidden tokens, if something asked for them: a kernel needs the ranges only.
+    hidden: OnceLock<Option<Tensor<5, Bool>>>,
+    /// The ranges of visible tokens, if a kernel asked for them.
     #[cfg(feature = "gpu")]
-    pub(super) ranges: Tensor<1, Int>,
+    ranges: OnceLock<Tensor<1, Int>>,
     /// Columns of the table of a position bias, `[batch * queries * tokens]`.
     pub(super) distances: Option<Tensor<1, Int>>,
+}
+
+impl Layout {
+    /// Hidden tokens, `[batch, 1, 1, queries, tokens]`; `None` if all are visible.
+    pub(super) fn hidden(&self, extents: &Extents, device: &Device) -> Option<&Tensor<5, Bool>> {
+        let hidden = self
+            .hidden
+            .get_or_init(|| extents.hidden(extents.longest(), device));
+        hidden.as_ref()
+    }
+
+    /// The first and the last token that each query sees, `[batch * queries * 2]`.
+    #[cfg(feature = "gpu")]
+    pub(super) fn ranges(&self, extents: &Extents, device: &Device) -> Tensor<1, Int> {
+        let [queries, _] = extents.longest();
+        let ranges = || indices(extents.ranges(queries).flatten().collect(), device);
+        self.ranges.get_or_init(ranges).clone()
+    }
 }
 
 impl Extents {
@@ -151,9 +171,9 @@ impl Extents {
             padded: (!in_order).then(|| indices(padded, device)),
             queries: (!uniform).then(|| indices(of_queries, device)),
             own: (!uniform).then(|| indices(own, device)),
-            hidden: self.hidden([queries, tokens], device),
+            hidden: OnceLock::new(),
             #[cfg(feature = "gpu")]
-            ranges: indices(self.ranges(queries).flatten().collect(), device),
+            ranges: OnceLock::new(),
             distances: self
                 .bias
                 .map(|width| self.distances(width, [queries, tokens], device)),

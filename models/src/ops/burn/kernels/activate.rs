@@ -5,7 +5,7 @@ use std::f32::consts::FRAC_1_SQRT_2;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::{extents, matrix_like};
+use super::{extents, new_matrix};
 use crate::ops::Activation;
 
 const UNITS: usize = 256;
@@ -28,7 +28,7 @@ pub(in crate::ops::burn) fn code_of(activation: Activation) -> Option<u32> {
 pub(super) fn launch(x: &CubeTensor, code: u32, gated: bool) -> CubeTensor {
     let [count, width, stride] = extents(x);
     let columns = if gated { width / 2 } else { width };
-    let out = matrix_like(x, count, columns);
+    let out = new_matrix(x, count, columns);
     if count * columns == 0 {
         return out;
     }

@@ -4,7 +4,8 @@ use burn::backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::{extents, matrix_like};
+use super::reduce::{largest_of_units, sum_of_units};
+use super::{extents, new_matrix};
 
 const UNITS: usize = 256;
 /// Scores that a cube holds.
@@ -46,7 +47,7 @@ pub(super) fn launch(
     } = extent;
     let [_, _, query_stride] = extents(queries);
     let [_, width, line_stride] = extents(lines);
-    let out = matrix_like(queries, batch * new, heads * head_dim);
+    let out = new_matrix(queries, batch * new, heads * head_dim);
     attention::launch(
         &queries.client,
         CubeCount::Static((batch * new) as u32, heads as u32, 1),
@@ -116,19 +117,7 @@ fn attention<I: Int>(
         largest = f32::max(largest, score);
         token += UNITS;
     }
-    partial[unit] = largest;
-    #[unroll]
-    for step in 1..comptime!(UNITS.ilog2() as usize + 1) {
-        let half = comptime!(UNITS >> step);
-        sync_cube();
-        if unit < half {
-            let both = f32::max(partial[unit], partial[unit + half]);
-            partial[unit] = both;
-        }
-    }
-    sync_cube();
-    let largest = partial[0];
-    sync_cube();
+    let largest = largest_of_units(largest, &mut partial, UNITS);
 
     let count = last - first + 1;
     let mut sum = 0.0f32;
@@ -139,19 +128,7 @@ fn attention<I: Int>(
         sum += weight;
         place += UNITS;
     }
-    partial[unit] = sum;
-    #[unroll]
-    for step in 1..comptime!(UNITS.ilog2() as usize + 1) {
-        let half = comptime!(UNITS >> step);
-        sync_cube();
-        if unit < half {
-            let both = partial[unit] + partial[unit + half];
-            partial[unit] = both;
-        }
-    }
-    sync_cube();
-    let sum = partial[0];
-    sync_cube();
+    let sum = sum_of_units(sum, &mut partial, UNITS);
 
     // Each group of threads adds a part of the tokens' values.
     let groups = UNITS / head_dim;

@@ -16,7 +16,7 @@ use cubek::matmul::routine::BlueprintStrategy::Inferred;
 use cubek::matmul::strategy::Strategy;
 use cubek::std::InputBinding;
 
-use super::{extents, matrix_like};
+use super::{extents, new_matrix};
 
 /// Elements to which the rows of all three matrices must be aligned for bulk copies.
 const ALIGNED: usize = 16;
@@ -30,7 +30,7 @@ static HAS_BULK_COPIES: AtomicBool = AtomicBool::new(true);
 pub(super) fn launch(rows: CubeTensor, weight: &CubeTensor, bulk: bool) -> CubeTensor {
     let [count, inputs, _] = extents(&rows);
     let [_, outputs, _] = extents(weight);
-    let out = matrix_like(&rows, count, outputs);
+    let out = new_matrix(&rows, count, outputs);
     let rows = if rows.dtype == weight.dtype {
         rows
     } else {

@@ -28,6 +28,7 @@ mod attend;
 mod large;
 mod normalise;
 mod product;
+mod reduce;
 mod rotate;
 
 pub(super) use activate::code_of;
@@ -80,11 +81,11 @@ pub(super) trait Kernels: Backend {
 
 impl Kernels for Cube {
     fn product(rows: CubeTensor, weight: CubeTensor, bias: CubeTensor, biased: bool) -> CubeTensor {
-        product::launch(&in_rows(rows), &in_rows(weight), &in_rows(bias), biased)
+        product::launch(&row_major(rows), &row_major(weight), &row_major(bias), biased)
     }
 
     fn large_product(rows: CubeTensor, weight: CubeTensor, bulk: bool) -> CubeTensor {
-        large::launch(in_rows(rows), &weight, bulk)
+        large::launch(row_major(rows), &weight, bulk)
     }
 
     fn normalised(
@@ -94,7 +95,13 @@ impl Kernels for Cube {
         epsilon: f32,
         centred: bool,
     ) -> CubeTensor {
-        normalise::launch(&in_rows(x), &in_rows(gamma), &in_rows(beta), epsilon, centred)
+        normalise::launch(
+            &row_major(x),
+            &row_major(gamma),
+            &row_major(beta),
+            epsilon,
+            centred,
+        )
     }
 
     fn rotated(
@@ -106,11 +113,11 @@ impl Kernels for Cube {
         neighbours: bool,
     ) -> CubeTensor {
         let (sines, cosines) = (into_contiguous(sines), into_contiguous(cosines));
-        rotate::launch(&in_rows(x), &sines, &cosines, [heads, head_dim], neighbours)
+        rotate::launch(&row_major(x), &sines, &cosines, [heads, head_dim], neighbours)
     }
 
     fn activated(x: CubeTensor, code: u32, gated: bool) -> CubeTensor {
-        activate::launch(&in_rows(x), code, gated)
+        activate::launch(&row_major(x), code, gated)
     }
 
     fn attended(
@@ -120,8 +127,8 @@ impl Kernels for Cube {
         extent: AttentionExtent,
     ) -> CubeTensor {
         attend::launch(
-            &in_rows(queries),
-            &in_rows(lines),
+            &row_major(queries),
+            &row_major(lines),
             &into_contiguous(ranges),
             extent,
         )
@@ -129,7 +136,7 @@ impl Kernels for Cube {
 }
 
 /// Makes the elements of each row of a matrix adjacent; rows may be apart.
-fn in_rows(matrix: CubeTensor) -> CubeTensor {
+fn row_major(matrix: CubeTensor) -> CubeTensor {
     let strides = matrix.meta.strides();
     if strides.last() == Some(&1) && !matrix.meta.is_tiled() {
         matrix
@@ -144,7 +151,8 @@ fn extents(matrix: &CubeTensor) -> [usize; 3] {
     [shape[0], shape[1], matrix.meta.strides()[0]]
 }
 
-fn matrix_like(of: &CubeTensor, rows: usize, width: usize) -> CubeTensor {
+/// Returns an uninitialised matrix of f32 on the device of another.
+fn new_matrix(of: &CubeTensor, rows: usize, width: usize) -> CubeTensor {
     empty_device_contiguous_dtype(
         of.client.clone(),
         of.device.clone(),
@@ -153,26 +161,26 @@ fn matrix_like(of: &CubeTensor, rows: usize, width: usize) -> CubeTensor {
     )
 }
 
-/// The kernels that a device runs.
+/// What a device with kernels can do.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Runs {
+pub(super) struct Capabilities {
     /// Whether it multiplies by bulk copies.
     bulk: bool,
 }
 
-/// The kernels that a device runs; `None` if it is no GPU.
-pub(super) fn of_device(device: &Device) -> Option<Runs> {
+/// What a device can do; `None` if it has no kernels.
+pub(super) fn of_device(device: &Device) -> Option<Capabilities> {
     static CHECKED: Mutex<Vec<(Device, bool)>> = Mutex::new(Vec::new());
     if !matches!(device.as_dispatch(), DispatchDevice::Cube(_)) {
         return None;
     }
     let mut checked = CHECKED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, bulk)) = checked.iter().find(|(known, _)| known == device) {
-        return Some(Runs { bulk: *bulk });
+        return Some(Capabilities { bulk: *bulk });
     }
     let bulk = multiplies_by_bulk_copies(device);
     checked.push((device.clone(), bulk));
-    Some(Runs { bulk })
+    Some(Capabilities { bulk })
 }
 
 /// Multiplies matrices by bulk copies and by the simplest product, and compares: a compiler's mistake must not reach an answer.
@@ -211,7 +219,7 @@ fn large_product(rows: &Tensor<2>, weight: &Tensor<2>, bulk: bool) -> Tensor<2> 
 
 /// Rows times a weight of any float, plus a bias; `None` without rows.
 pub(super) fn product(
-    runs: Runs,
+    can: Capabilities,
     rows: &Tensor<2>,
     weight: &Tensor<2>,
     bias: Option<&Tensor<2>>,
@@ -221,7 +229,7 @@ pub(super) fn product(
         return None;
     }
     if count > product::MOST_ROWS {
-        let product = large_product(rows, weight, runs.bulk);
+        let product = large_product(rows, weight, can.bulk);
         return Some(match bias {
             Some(bias) => product + bias.clone(),
             None => product,

@@ -3,7 +3,8 @@
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::{extents, matrix_like};
+use super::reduce::sum_of_units;
+use super::{extents, new_matrix};
 
 pub(super) fn launch(
     x: &CubeTensor,
@@ -13,7 +14,7 @@ pub(super) fn launch(
     centred: bool,
 ) -> CubeTensor {
     let [count, width, stride] = extents(x);
-    let out = matrix_like(x, count, width);
+    let out = new_matrix(x, count, width);
     if count == 0 || width == 0 {
         return out;
     }
@@ -59,19 +60,7 @@ fn norm(
             sum += x[from + at];
             at += units;
         }
-        shared[unit] = sum;
-        #[unroll]
-        for step in 1..comptime!(units.ilog2() as usize + 1) {
-            let half = comptime!(units >> step);
-            sync_cube();
-            if unit < half {
-                let both = shared[unit] + shared[unit + half];
-                shared[unit] = both;
-            }
-        }
-        sync_cube();
-        mean = shared[0] / f32::cast_from(width as u32);
-        sync_cube();
+        mean = sum_of_units(sum, &mut shared, units) / f32::cast_from(width as u32);
     }
     let mut squares = 0.0f32;
     let mut at = unit;
@@ -80,18 +69,8 @@ fn norm(
         squares += value * value;
         at += units;
     }
-    shared[unit] = squares;
-    #[unroll]
-    for step in 1..comptime!(units.ilog2() as usize + 1) {
-        let half = comptime!(units >> step);
-        sync_cube();
-        if unit < half {
-            let both = shared[unit] + shared[unit + half];
-            shared[unit] = both;
-        }
-    }
-    sync_cube();
-    let deviation = f32::sqrt(shared[0] / f32::cast_from(width as u32) + epsilon);
+    let squares = sum_of_units(squares, &mut shared, units);
+    let deviation = f32::sqrt(squares / f32::cast_from(width as u32) + epsilon);
     let mut at = unit;
     while at < width {
         let mut value = (x[from + at] - mean) / deviation * gamma[at];

@@ -4,7 +4,7 @@ use burn::backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::{extents, matrix_like};
+use super::{extents, new_matrix};
 
 /// Rows that a thread keeps sums of.
 pub(super) const MOST_ROWS: usize = 8;
@@ -16,7 +16,7 @@ const MOST_PARTS: usize = 64;
 pub(super) fn launch(rows: &CubeTensor, weight: &CubeTensor, bias: &CubeTensor, biased: bool) -> CubeTensor {
     let [count, inputs, row_stride] = extents(rows);
     let [_, outputs, weight_stride] = extents(weight);
-    let out = matrix_like(rows, count, outputs);
+    let out = new_matrix(rows, count, outputs);
     let units = rows.client.properties().hardware.max_units_per_cube as usize;
     let parts = (units / COLUMNS).clamp(MOST_ROWS, MOST_PARTS);
     few_rows::launch(

@@ -3,7 +3,7 @@
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::{extents, matrix_like};
+use super::{extents, new_matrix};
 
 const UNITS: usize = 256;
 
@@ -16,7 +16,7 @@ pub(super) fn launch(
 ) -> CubeTensor {
     let [count, width, stride] = extents(x);
     let pairs = sines.meta.shape()[2];
-    let out = matrix_like(x, count, width);
+    let out = new_matrix(x, count, width);
     let cubes = (count * width).div_ceil(UNITS) as u32;
     rotation::launch(
         &x.client,

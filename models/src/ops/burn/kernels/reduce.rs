@@ -1,0 +1,45 @@
+//! Sums and largest values over the threads of a cube.
+
+use cubecl::prelude::*;
+
+/// Returns the sum of the values of all `units` threads, a power of two, to each of them.
+#[cube]
+pub(super) fn sum_of_units(value: f32, shared: &mut Shared<[f32]>, #[comptime] units: usize) -> f32 {
+    let unit = UNIT_POS_X as usize;
+    shared[unit] = value;
+    // Unrolled: drivers in software do not take barriers in loops.
+    #[unroll]
+    for step in 1..comptime!(units.ilog2() as usize + 1) {
+        let half = comptime!(units >> step);
+        sync_cube();
+        if unit < half {
+            let both = shared[unit] + shared[unit + half];
+            shared[unit] = both;
+        }
+    }
+    sync_cube();
+    let sum = shared[0];
+    // The memory may be written again.
+    sync_cube();
+    sum
+}
+
+/// Returns the largest of the values of all `units` threads, a power of two, to each of them.
+#[cube]
+pub(super) fn largest_of_units(value: f32, shared: &mut Shared<[f32]>, #[comptime] units: usize) -> f32 {
+    let unit = UNIT_POS_X as usize;
+    shared[unit] = value;
+    #[unroll]
+    for step in 1..comptime!(units.ilog2() as usize + 1) {
+        let half = comptime!(units >> step);
+        sync_cube();
+        if unit < half {
+            let larger = f32::max(shared[unit], shared[unit + half]);
+            shared[unit] = larger;
+        }
+    }
+    sync_cube();
+    let largest = shared[0];
+    sync_cube();
+    largest
+}
