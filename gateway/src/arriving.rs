@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep};
 use crate::body::PACE;
 use crate::failure::Failure;
 use crate::grpc_status;
-use crate::guard::Permits;
+use crate::permits::Permits;
 
 /// The body of a request whose bytes are counted until the request has ended.
 pub(crate) struct Arriving {

@@ -71,6 +71,25 @@ impl Coding {
         })
     }
 
+    /// Decompresses a body of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// `KSK0001` for one that is damaged, `KSK0002` for one that becomes too large.
+    fn decompress(self, body: &[u8], limit: usize) -> Result<Bytes, Failure> {
+        let mut plain = Vec::new();
+        let most = (limit as u64).saturating_add(1);
+        let read = match self {
+            // A file may be several compressed ones behind each other (RFC 1952, section 2.2).
+            Self::Gzip => MultiGzDecoder::new(body).take(most).read_to_end(&mut plain),
+            Self::Deflate => ZlibDecoder::new(body).take(most).read_to_end(&mut plain),
+        };
+        read.map_err(|error| Failure::malformed(format!("the body is not valid {}: {error}", self.name())))?;
+        if plain.len() > limit {
+            return Err(too_large(limit));
+        }
+        Ok(plain.into())
+    }
+
     fn compress(self, bytes: &[u8]) -> std::io::Result<Vec<u8>> {
         match self {
             Self::Gzip => {
@@ -86,6 +105,9 @@ impl Coding {
         }
     }
 }
+
+/// Bytes from which a body is decoded on a thread of its own; JSON of that size takes milliseconds.
+const LARGE: usize = 256 << 10;
 
 /// Bytes of a body that must arrive within a pause, unless it ends: a client that sends a byte now and then would hold its place
 /// for as long as it likes.
@@ -107,18 +129,19 @@ async fn arrived<S: Stream + Unpin>(pieces: &mut S) -> Option<Option<S::Item>> {
     .await
 }
 
+fn too_large(limit: usize) -> Failure {
+    let message = format!("the body has more than {limit} bytes, the limit of this gateway");
+    Fault::new(Code::TooLarge, message).into()
+}
+
 /// Reads a request's body, decompressed, within the limits of the gateway.
 ///
 /// # Errors
 /// `KSK0002` for one that is too large, `KSK0006` for one that finds no room beside others, 408 for one that stops arriving, `KSK0001` for one that ends early or has another coding.
 pub(crate) async fn read(headers: &HeaderMap, body: Body, limits: &Limits) -> Result<Bytes, Failure> {
     let limit = limits.max_body;
-    let too_large = || {
-        let message = format!("the body has more than {limit} bytes, the limit of this gateway");
-        Failure::from(Fault::new(Code::TooLarge, message))
-    };
     if body.size_hint().lower() > limit as u64 {
-        return Err(too_large());
+        return Err(too_large(limit));
     }
     let mut pieces = body.into_data_stream();
     let (mut body, mut joined) = (Bytes::new(), Vec::new());
@@ -150,7 +173,7 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body, limits: &Limits) -> Re
             joined.extend_from_slice(&piece);
         }
         if body.len().max(joined.len()) > limit {
-            return Err(too_large());
+            return Err(too_large(limit));
         }
     }
     if !joined.is_empty() {
@@ -159,20 +182,30 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body, limits: &Limits) -> Re
     let Some(coding) = Coding::of_body(headers)? else {
         return Ok(body);
     };
-    let mut plain = Vec::new();
-    let most = (limit as u64).saturating_add(1);
-    let read = match coding {
-        // A file may be several compressed ones behind each other (RFC 1952, section 2.2).
-        Coding::Gzip => MultiGzDecoder::new(body.as_ref())
-            .take(most)
-            .read_to_end(&mut plain),
-        Coding::Deflate => ZlibDecoder::new(body.as_ref()).take(most).read_to_end(&mut plain),
-    };
-    read.map_err(|error| Failure::malformed(format!("the body is not valid {}: {error}", coding.name())))?;
-    if plain.len() > limit {
-        return Err(too_large());
+    // A few bytes may stand for many.
+    beside(move || coding.decompress(&body, limit)).await
+}
+
+/// Decodes a body: here, or on a thread of its own if it is large, because this one would serve no other connection meanwhile.
+///
+/// # Errors
+/// Those of `decode`.
+pub(crate) async fn decode<T: Send + 'static>(
+    body: Bytes,
+    decode: impl FnOnce(&Bytes) -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    if body.len() < LARGE {
+        return decode(&body);
     }
-    Ok(plain.into())
+    beside(move || decode(&body)).await
+}
+
+/// Runs work that takes long on a thread of its own.
+async fn beside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Fault::new(Code::Internal, format!("a body was not processed: {error}")))?
 }
 
 /// Compresses a complete response of at least `from` bytes; leaves a stream as it is.
@@ -186,8 +219,10 @@ pub(crate) async fn compressed(response: Response<Body>, coding: Coding, from: u
     let Ok(plain) = axum::body::to_bytes(body, usize::MAX).await else {
         return Response::from_parts(parts, Body::empty());
     };
-    let Ok(compressed) = coding.compress(&plain) else {
-        return Response::from_parts(parts, Body::from(plain));
+    let copy = plain.clone();
+    let compressed = decode(plain, move |plain| Ok(coding.compress(plain).ok())).await;
+    let Ok(Some(compressed)) = compressed else {
+        return Response::from_parts(parts, Body::from(copy));
     };
     parts.headers.remove(header::CONTENT_LENGTH);
     parts
@@ -294,6 +329,18 @@ mod tests {
             .await
             .unwrap_err();
         assert_eq!(refused.status.as_u16(), 413);
+    }
+
+    #[tokio::test]
+    async fn a_large_body_is_decoded_while_other_connections_are_served() {
+        let (send, other) = std::sync::mpsc::channel();
+        let body = Bytes::from(vec![b' '; LARGE]);
+        // The runtime of the test has one thread, which sends only if it does not wait for the body.
+        let decoded = decode(body, move |_| {
+            Ok(other.recv_timeout(std::time::Duration::from_secs(10)).is_ok())
+        });
+        let (decoded, sent) = tokio::join!(decoded, async move { send.send(()) });
+        assert!(decoded.unwrap() && sent.is_ok());
     }
 
     #[tokio::test]

@@ -1,9 +1,12 @@
 //! One request of a client to an app: its budget, its trace, and the requests of the app that it becomes.
 
+use std::future::ready;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::http::{Extensions, HeaderMap, HeaderName};
+use futures::StreamExt as _;
 use kaskade_actors::wire::headers::Trace;
 use kaskade_actors::wire::{InferReply, InferRequest, RequestOptions};
 use kaskade_actors::{Fault, ids};
@@ -12,9 +15,10 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::config::Streaming;
 use crate::described::Described;
 use crate::failure::Failure;
-use crate::guard::Permits;
 use crate::header_names;
+use crate::permits::Permits;
 use crate::shared::Served;
+use crate::together::together;
 use crate::trace::{AskSpan, of_headers};
 use crate::watch::Joules;
 
@@ -22,7 +26,7 @@ use crate::watch::Joules;
 #[derive(Clone)]
 pub(crate) struct Call {
     pub(crate) app: Arc<Served>,
-    /// Budget of each request of the app.
+    /// Budget of the whole request, from `begun`.
     pub(crate) budget: Duration,
     pub(crate) begun: Instant,
     trace: Trace,
@@ -70,7 +74,8 @@ impl Call {
         RequestOptions {
             // Ids are shared by all clients of an app, so the gateway makes its own.
             id: ids::unique_token(),
-            budget: self.budget,
+            // A part of a request that had to wait has what is left of it.
+            budget: self.budget.saturating_sub(self.begun.elapsed()),
             trace: span.trace,
         }
     }
@@ -88,46 +93,77 @@ impl Call {
         Ok(reply)
     }
 
-    /// Sends a request for a choice. Its number comes with the pieces of its answer. Closing the receiver cancels the request.
-    pub(crate) fn stream(&self, mut request: InferRequest, choice: usize, pieces: Pieces) {
-        if self.app.options.streaming == Streaming::Optimistic {
-            let parameters = &mut request.parameters;
-            parameters.insert("stream".to_owned(), "optimistic".to_owned());
+    /// Sends requests together, as far as the limits allow, and returns their answers in the same order. The first failure cancels the
+    /// others.
+    ///
+    /// # Errors
+    /// The first fault of the app.
+    pub(crate) async fn ask_all(&self, requests: Vec<InferRequest>) -> Result<Vec<InferReply>, Failure> {
+        let mut replies = Vec::new();
+        replies.resize_with(requests.len(), InferReply::default);
+        let tasks = requests.into_iter().map(|request| self.ask(request));
+        let mut answers = pin!(together(self.permits.clone(), tasks));
+        while let Some((number, answer)) = answers.next().await {
+            let answer = answer?;
+            if let Some(reply) = replies.get_mut(number) {
+                *reply = answer;
+            }
         }
-        self.stream_certain(request, choice, pieces);
+        Ok(replies)
+    }
+
+    /// Sends a request for each choice, as far as the limits allow. The numbers of the choices come with the pieces of their answers.
+    /// Closing the receiver cancels the requests.
+    pub(crate) fn stream(&self, mut requests: Vec<InferRequest>, pieces: Pieces) {
+        if self.app.options.streaming == Streaming::Optimistic {
+            for request in &mut requests {
+                let parameters = &mut request.parameters;
+                parameters.insert("stream".to_owned(), "optimistic".to_owned());
+            }
+        }
+        self.stream_certain(requests, pieces);
     }
 
     /// As [`Call::stream`]; nothing that comes is ever replaced, whatever the app's policy.
-    pub(crate) fn stream_certain(&self, request: InferRequest, choice: usize, pieces: Pieces) {
+    pub(crate) fn stream_certain(&self, requests: Vec<InferRequest>, pieces: Pieces) {
+        // Holds the permits until the streams have ended.
         let call = self.clone();
         tokio::spawn(async move {
-            // Holds the permits until the stream has ended.
-            let _permits = call.permits.clone();
-            let span = AskSpan::begin(&call.trace, &request);
-            let mut first: Option<(Instant, u32)> = None;
-            let mut tokens = 0;
-            let parts = |part: InferReply| {
-                tokens = part.part.unwrap_or_default() + 1;
-                first.get_or_insert_with(|| {
-                    call.app.times.first_token.add(call.begun.elapsed());
-                    (Instant::now(), tokens)
-                });
-                let _ = pieces.send(Box::new((choice, Piece::Part(part))));
-            };
-            let options = call.options(&span);
-            let result = tokio::select! {
-                result = call.app.client.request_streamed(request, &options, parts) => result,
-                // Dropping the request cancels it.
-                () = pieces.closed() => return,
-            };
-            if let Some((at, from)) = first
-                && tokens > from
-            {
-                call.app.times.per_token.add(at.elapsed() / (tokens - from));
-            }
-            let result = call.note(result, &span);
-            let _ = pieces.send(Box::new((choice, Piece::End(result))));
+            let choices = requests.into_iter().enumerate();
+            let tasks = choices.map(|(choice, request)| call.stream_one(request, choice, &pieces));
+            let all = together(call.permits.clone(), tasks);
+            all.for_each(|_| ready(())).await;
         });
+    }
+
+    async fn stream_one(&self, request: InferRequest, choice: usize, pieces: &Pieces) {
+        if pieces.is_closed() {
+            return;
+        }
+        let span = AskSpan::begin(&self.trace, &request);
+        let mut first: Option<(Instant, u32)> = None;
+        let mut tokens = 0;
+        let parts = |part: InferReply| {
+            tokens = part.part.unwrap_or_default() + 1;
+            first.get_or_insert_with(|| {
+                self.app.times.first_token.add(self.begun.elapsed());
+                (Instant::now(), tokens)
+            });
+            let _ = pieces.send(Box::new((choice, Piece::Part(part))));
+        };
+        let options = self.options(&span);
+        let result = tokio::select! {
+            result = self.app.client.request_streamed(request, &options, parts) => result,
+            // Dropping the request cancels it.
+            () = pieces.closed() => return,
+        };
+        if let Some((at, from)) = first
+            && tokens > from
+        {
+            self.app.times.per_token.add(at.elapsed() / (tokens - from));
+        }
+        let result = self.note(result, &span);
+        let _ = pieces.send(Box::new((choice, Piece::End(result))));
     }
 
     fn note(&self, result: Result<InferReply, Fault>, span: &AskSpan) -> Result<InferReply, Failure> {

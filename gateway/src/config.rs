@@ -26,7 +26,8 @@ pub enum Streaming {
 pub struct Limits {
     /// Threads that serve connections; `None`: half of the cores, because ingresses and models need the others.
     pub threads: Option<NonZeroUsize>,
-    /// Maximum requests in progress, streams included; more are refused with 429.
+    /// Maximum requests in progress, streams and each text or choice of a request included; more are refused with 429. The parts of
+    /// one request take at most an eighth, and the others wait.
     pub max_in_flight: usize,
     /// Maximum bytes of a request's body, after decompression.
     pub max_body: usize,
@@ -60,7 +61,8 @@ pub struct TenantKey {
     pub key: String,
     /// Maximum requests of the tenant in progress; `None`: no limit beside the gateway's.
     pub max_in_flight: Option<usize>,
-    /// Maximum requests of the tenant per second, with a burst of one second; `None`: no limit.
+    /// Maximum requests of the tenant per second, each text or choice of a request included, with a burst of one second; `None`: no
+    /// limit.
     pub rate: Option<f64>,
 }
 

@@ -1,7 +1,7 @@
 //! What happens to every request before and after its handler: id, key, limits, compression, log line.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Router;
@@ -12,7 +12,6 @@ use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use kaskade_actors::ids;
 use kaskade_actors::wire::headers::check_request_id;
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::api::{Api, is_grpc_probe, is_grpc_stream};
 use crate::arriving::Arriving;
@@ -20,67 +19,13 @@ use crate::body::{Coding, compressed};
 use crate::cors;
 use crate::failure::Failure;
 use crate::header_names;
+use crate::permits::Permits;
 use crate::shared::Shared;
+use crate::tenant::Tenant;
 use crate::trace::HttpSpan;
 
-/// The permits of a request; held until its answer, or its stream, has ended.
-#[derive(Clone)]
-pub(crate) struct Permits {
-    held: Arc<Held>,
-    /// Position of the tenant, if requests need a key.
-    tenant: Option<usize>,
-}
-
-struct Held {
-    _request: OwnedSemaphorePermit,
-    _of_tenant: Option<OwnedSemaphorePermit>,
-    /// Of the bytes of its body.
-    bytes: Mutex<Option<OwnedSemaphorePermit>>,
-}
-
-impl Permits {
-    /// Holds the permits of further bytes of the body.
-    pub(crate) fn hold(&self, further: OwnedSemaphorePermit) {
-        let mut bytes = self.held.bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *bytes {
-            Some(bytes) => bytes.merge(further),
-            None => *bytes = Some(further),
-        }
-    }
-
-    /// Takes the permits of another request of the same client, which comes over the same stream.
-    ///
-    /// # Errors
-    /// `KSK0006` if a limit of the gateway or of the tenant is reached.
-    pub(crate) fn another(&self, shared: &Shared) -> Result<Self, Failure> {
-        Self::take(shared, self.tenant)
-    }
-
-    fn take(shared: &Shared, tenant: Option<usize>) -> Result<Self, Failure> {
-        let of_tenant = match tenant.and_then(|tenant| shared.tenants.get(tenant)) {
-            Some(tenant) => tenant.admit()?,
-            None => None,
-        };
-        let permit = Arc::clone(&shared.permits).try_acquire_owned();
-        let permit = permit.map_err(|_| {
-            let most = shared.limits.max_in_flight;
-            Failure::full(format!(
-                "the gateway has its maximum of {most} requests in progress"
-            ))
-        })?;
-        Ok(Self {
-            held: Arc::new(Held {
-                _request: permit,
-                _of_tenant: of_tenant,
-                bytes: Mutex::new(None),
-            }),
-            tenant,
-        })
-    }
-}
-
-/// Returns the position of the tenant whose key the request carries.
-fn tenant(shared: &Shared, headers: &HeaderMap) -> Result<Option<usize>, Failure> {
+/// Returns the tenant whose key the request carries.
+fn tenant<'a>(shared: &'a Shared, headers: &HeaderMap) -> Result<Option<&'a Arc<Tenant>>, Failure> {
     if shared.tenants.is_empty() {
         return Ok(None);
     }
@@ -94,8 +39,8 @@ fn tenant(shared: &Shared, headers: &HeaderMap) -> Result<Option<usize>, Failure
         .map_or("", |(_, key)| key.trim_start());
     // Every key is compared, so that the time tells nothing about which one was close.
     let mut found = None;
-    for (tenant, known) in shared.tenants.iter().enumerate() {
-        if known.has_key(key) {
+    for tenant in &shared.tenants {
+        if tenant.has_key(key) {
             found = Some(tenant);
         }
     }
@@ -207,7 +152,6 @@ fn admit(
     } else {
         tenant(shared, headers)?
     };
-    let permits = Permits::take(shared, tenant)?;
-    let tenant = tenant.and_then(|tenant| shared.tenants.get(tenant));
+    let permits = Permits::take(&shared.in_progress, tenant)?;
     Ok((permits, tenant.map(|tenant| tenant.name().to_owned())))
 }

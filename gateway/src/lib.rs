@@ -8,6 +8,7 @@
 //! | `connections` | connections: HTTP/1.1 and HTTP/2, and those that send nothing |
 //! | `shared`, `tenant`, `times` | what all requests share; keys and the limits of who sends them; latencies |
 //! | `guard` | what happens to every request before and after its handler |
+//! | `permits`, `together` | permits of requests in progress; the parts of a request, which run together as far as its limits allow |
 //! | `api` | which API a path belongs to |
 //! | `body`, `call`, `described`, `failure`, `grpc_status` | bodies and their compression; budget, trace and answer of one request; how it was answered; typed errors as statuses of HTTP and gRPC |
 //! | [`tls`], `cors` | connections with TLS; requests of pages of other origins |
@@ -44,12 +45,14 @@ mod openai;
 mod openapi;
 pub mod overview;
 mod path;
+mod permits;
 pub mod server;
 mod shared;
 mod tei;
 mod tenant;
 mod times;
 pub mod tls;
+mod together;
 mod trace;
 mod watch;
 

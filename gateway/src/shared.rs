@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::config::{AppOptions, Limits};
 use crate::failure::Failure;
+use crate::permits::InProgress;
 use crate::tenant::Tenant;
 use crate::times::Times;
 use crate::watch::Watched;
@@ -20,9 +21,9 @@ use crate::watch::Watched;
 /// What all requests share.
 pub(crate) struct Shared {
     pub(crate) limits: Limits,
-    pub(crate) tenants: Vec<Tenant>,
-    /// One permit per request in progress.
-    pub(crate) permits: Arc<Semaphore>,
+    pub(crate) tenants: Vec<Arc<Tenant>>,
+    /// The permits of requests in progress.
+    pub(crate) in_progress: Arc<InProgress>,
     /// One permit per byte of the bodies of requests in progress.
     pub(crate) bodies: Arc<Semaphore>,
     /// True once the gateway drains.
@@ -35,12 +36,12 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
-            permits: Arc::new(Semaphore::new(limits.max_in_flight.min(Semaphore::MAX_PERMITS))),
+            in_progress: Arc::new(InProgress::new(limits.max_in_flight)),
             // One body always finds room.
             bodies: Arc::new(Semaphore::new(
                 limits.max_bodies.max(limits.max_body).min(Semaphore::MAX_PERMITS),
             )),
-            tenants: limits.keys.iter().map(Tenant::new).collect(),
+            tenants: limits.keys.iter().map(|key| Arc::new(Tenant::new(key))).collect(),
             stopping: watch::Sender::new(false),
             health: watch::Sender::new(None),
             apps: RwLock::default(),

@@ -1,6 +1,6 @@
 //! Tenants: keys, and the limits of who sends them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -19,6 +19,7 @@ pub(crate) struct Tenant {
 /// Tokens that refill at a rate, at most one second's worth.
 struct Bucket {
     rate: f64,
+    /// Below zero if a request had more parts than there were tokens.
     tokens: f64,
     at: Instant,
 }
@@ -33,6 +34,14 @@ impl Bucket {
             self.tokens -= 1.0;
         }
         taken
+    }
+
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "requests have at most thousands of parts"
+    )]
+    fn owe(&mut self, tokens: usize) {
+        self.tokens -= tokens as f64;
     }
 }
 
@@ -70,21 +79,39 @@ impl Tenant {
     /// # Errors
     /// `KSK0006` if it has its maximum of requests in progress, or sends them too fast.
     pub(crate) fn admit(&self) -> Result<Option<OwnedSemaphorePermit>, Failure> {
-        let permit = match &self.permits {
-            None => None,
-            Some(permits) => Some(Arc::clone(permits).try_acquire_owned().map_err(|_| {
-                Failure::full("the tenant has its maximum of requests in progress; try again after one ends")
-            })?),
-        };
-        if let Some(rate) = &self.rate
-            && !rate
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take(Instant::now())
+        let permit = self.permit()?;
+        if self
+            .bucket()
+            .is_some_and(|mut bucket| !bucket.take(Instant::now()))
         {
             return Err(Failure::full("the tenant's rate of requests is exceeded"));
         }
         Ok(permit)
+    }
+
+    /// Takes a permit; `None` if the number of its requests in progress has no limit.
+    ///
+    /// # Errors
+    /// `KSK0006` if it has its maximum of requests in progress.
+    pub(crate) fn permit(&self) -> Result<Option<OwnedSemaphorePermit>, Failure> {
+        let Some(permits) = &self.permits else {
+            return Ok(None);
+        };
+        Arc::clone(permits).try_acquire_owned().map(Some).map_err(|_| {
+            Failure::full("the tenant has its maximum of requests in progress; try again after one ends")
+        })
+    }
+
+    /// Counts the further parts of an admitted request: later requests wait until its rate has made up for them.
+    pub(crate) fn count(&self, further: usize) {
+        if let Some(mut bucket) = self.bucket() {
+            bucket.owe(further);
+        }
+    }
+
+    fn bucket(&self) -> Option<MutexGuard<'_, Bucket>> {
+        let rate = self.rate.as_ref()?;
+        Some(rate.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -120,5 +147,11 @@ mod tests {
         assert!(bucket.take(begun) && bucket.take(begun) && !bucket.take(begun));
         let later = begun + Duration::from_millis(600);
         assert!(bucket.take(later) && !bucket.take(later));
+        // A request of five parts is paid for by the time after it.
+        let full = begun + Duration::from_secs(10);
+        assert!(bucket.take(full));
+        bucket.owe(4);
+        assert!(!bucket.take(full + Duration::from_millis(1_900)));
+        assert!(bucket.take(full + Duration::from_millis(2_100)));
     }
 }

@@ -16,7 +16,7 @@ use super::scalar::{Size, Token};
 pub struct GatewayRule {
     /// When the tokens of a language model are sent to a client that streams.
     pub streaming: Streaming,
-    /// Maximum requests in progress, streams included; more are refused.
+    /// Maximum requests in progress, streams and each text or choice of a request included; more are refused.
     pub max_in_flight: NonZeroU32,
     /// Maximum size of a request's body, after decompression.
     pub max_body: Size,
@@ -111,7 +111,7 @@ pub struct TenantRule {
     /// Maximum requests of the tenant in progress [default: the gateway's].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_in_flight: Option<NonZeroU32>,
-    /// Maximum requests of the tenant per second, with a burst of one second [default: unlimited].
+    /// Maximum requests of the tenant per second, each text or choice of a request included, with a burst of one second [default: unlimited].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_per_s: Option<u32>,
 }

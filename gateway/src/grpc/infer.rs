@@ -24,9 +24,9 @@ use super::named;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::grpc_status;
-use crate::guard::Permits;
 use crate::oip::infer::{alone, timeout};
 use crate::oip::metadata::of_version;
+use crate::permits::Permits;
 use crate::shared::Shared;
 
 /// Requests of one stream that are under way at once.
@@ -104,7 +104,7 @@ async fn in_stream(
         extensions.insert(trace);
     }
     if let Some(permits) = permits {
-        extensions.insert(permits.another(shared)?);
+        extensions.insert(permits.another()?);
     }
     let (_, _, answer) = infer(shared, headers, &extensions, asked).await?;
     Ok(ModelStreamInferResponse {

@@ -136,10 +136,9 @@ pub(crate) fn alone(app: Arc<Served>, version: &str) -> Result<Arc<Served>, Fail
 async fn infer(shared: &Shared, app: Arc<Served>, request: Request) -> Result<Response<Body>, Failure> {
     let (parts, body) = request.into_parts();
     let body = body::read(&parts.headers, body, &shared.limits).await?;
-    let (asked, mut wanted) = read(
-        &body,
-        parts.headers.get(&HEADER_LENGTH).map(HeaderValue::as_bytes),
-    )?;
+    let header = parts.headers.get(&HEADER_LENGTH).cloned();
+    let read = move |body: &Bytes| read(body, header.as_ref().map(HeaderValue::as_bytes));
+    let (asked, mut wanted) = body::decode(body, read).await?;
     let timeout = timeout(&asked.parameters)?.unwrap_or(app.options.default_budget);
     let call = Call::new(app, &parts.headers, &parts.extensions, timeout)?;
     wanted.id.clone_from(&asked.id);

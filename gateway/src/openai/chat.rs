@@ -105,7 +105,7 @@ async fn chat(shared: &Shared, request: Request) -> Result<Response<Body>, Failu
     if asked.common.stream.unwrap_or(false) {
         return sse::respond(call, head, requests).await;
     }
-    let replies = answers(&call, &requests).await?;
+    let replies = answers(&call, &mut requests).await?;
     let mut usage = Usage::default();
     let mut choices = Vec::new();
     for (index, (asked, reply)) in requests.iter().zip(&replies).enumerate() {

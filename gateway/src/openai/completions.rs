@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::Response;
-use futures::future::try_join_all;
 use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_models::Tensor;
 use serde::Deserialize;
@@ -128,14 +127,14 @@ impl Prompt {
 }
 
 /// Reads a body and finds its app.
-pub(super) async fn begin<T: DeserializeOwned>(
+pub(super) async fn begin<T: DeserializeOwned + Send + 'static>(
     shared: &Shared,
     request: Request,
     model: impl FnOnce(&T) -> Option<&str>,
 ) -> Result<(Call, T), Failure> {
     let (parts, body) = request.into_parts();
     let body = body::read(&parts.headers, body, &shared.limits).await?;
-    let asked: T = fields::read(&body)?;
+    let asked: T = body::decode(body, |body| fields::read(body)).await?;
     let app = shared.app_or_only(model(&asked))?;
     let fallback = app.options.max_budget;
     let call = Call::new(app, &parts.headers, &parts.extensions, fallback)?;
@@ -143,8 +142,9 @@ pub(super) async fn begin<T: DeserializeOwned>(
 }
 
 /// Sends the requests together and waits for all answers; the first failure cancels the others.
-pub(super) async fn answers(call: &Call, asked: &[Asked]) -> Result<Vec<InferReply>, Failure> {
-    try_join_all(asked.iter().map(|asked| call.ask(asked.request.clone()))).await
+pub(super) async fn answers(call: &Call, asked: &mut [Asked]) -> Result<Vec<InferReply>, Failure> {
+    let requests = asked.iter_mut().map(|asked| std::mem::take(&mut asked.request));
+    call.ask_all(requests.collect()).await
 }
 
 pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
@@ -205,7 +205,7 @@ async fn complete(shared: &Shared, request: Request) -> Result<Response<Body>, F
     if asked.common.stream.unwrap_or(false) {
         return sse::respond(call, head, requests).await;
     }
-    let replies = answers(&call, &requests).await?;
+    let replies = answers(&call, &mut requests).await?;
     let mut usage = Usage::default();
     let mut choices = Vec::new();
     for (index, (asked, reply)) in requests.iter().zip(&replies).enumerate() {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{Response, StatusCode};
-use futures::future::try_join_all;
 use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_actors::{Code, Fault};
 use kaskade_models::Tensor;
@@ -98,13 +97,11 @@ async fn embed(shared: &Shared, request: Request) -> Result<Response<Body>, Fail
         .iter()
         .map(super::completions::Prompt::input)
         .collect::<Result<Vec<_>, _>>()?;
-    let replies = try_join_all(inputs.into_iter().map(|input| {
-        call.ask(InferRequest {
-            inputs: vec![input],
-            ..InferRequest::default()
-        })
-    }))
-    .await?;
+    let requests = inputs.into_iter().map(|input| InferRequest {
+        inputs: vec![input],
+        ..InferRequest::default()
+    });
+    let replies = call.ask_all(requests.collect()).await?;
     let mut data = Vec::new();
     for (index, reply) in replies.iter().enumerate() {
         let vector = embedding(reply)?;

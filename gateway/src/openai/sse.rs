@@ -75,8 +75,9 @@ pub(super) async fn respond(call: Call, head: Head, asked: Vec<Asked>) -> Result
     let (sender, pieces) = unbounded_channel();
     let mut choices = Vec::new();
     let mut echoes = Vec::new();
+    let mut requests = Vec::new();
     for (index, asked) in asked.into_iter().enumerate() {
-        call.stream(asked.request, index, sender.clone());
+        requests.push(asked.request);
         if !asked.echo.is_empty() {
             echoes.push((index, asked.echo));
         }
@@ -88,7 +89,7 @@ pub(super) async fn respond(call: Call, head: Head, asked: Vec<Asked>) -> Result
             begun: false,
         });
     }
-    drop(sender);
+    call.stream(requests, sender);
     let mut events = Events {
         open: choices.len(),
         call,

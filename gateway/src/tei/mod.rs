@@ -8,7 +8,6 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{Response, StatusCode};
 use axum::routing::post;
-use futures::future::try_join_all;
 use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_models::entities::{self, AGGREGATION_STRATEGY, Entity};
 use kaskade_models::{Tensor, tokens_of};
@@ -164,10 +163,13 @@ fn characters<'a>(texts: impl IntoIterator<Item = &'a String>) -> usize {
     texts.into_iter().map(|text| text.chars().count()).sum()
 }
 
-async fn begin<T: DeserializeOwned>(shared: &Shared, request: Request) -> Result<(Call, T), Failure> {
+async fn begin<T: DeserializeOwned + Send + 'static>(
+    shared: &Shared,
+    request: Request,
+) -> Result<(Call, T), Failure> {
     let (parts, body) = request.into_parts();
     let body = body::read(&parts.headers, body, &shared.limits).await?;
-    let asked = fields::read(&body)?;
+    let asked = body::decode(body, |body| fields::read(body)).await?;
     let name = parts
         .headers
         .get("x-kaskade-app")
@@ -184,13 +186,11 @@ async fn ask_all(call: &Call, inputs: Vec<Vec<Tensor>>) -> Result<Vec<InferReply
     if inputs.is_empty() || inputs.len() > MAX_TEXTS {
         return Err(Failure::malformed(format!("send from 1 to {MAX_TEXTS} texts")));
     }
-    let requests = inputs.into_iter().map(|inputs| {
-        call.ask(InferRequest {
-            inputs,
-            ..InferRequest::default()
-        })
+    let requests = inputs.into_iter().map(|inputs| InferRequest {
+        inputs,
+        ..InferRequest::default()
     });
-    try_join_all(requests).await
+    call.ask_all(requests.collect()).await
 }
 
 fn tensors(sequence: &Sequence) -> Result<Vec<Tensor>, Failure> {

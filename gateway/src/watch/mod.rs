@@ -22,6 +22,9 @@ pub(crate) use follow::follow;
 /// Errors that are kept.
 const ERRORS: usize = 50;
 
+/// Most stages or variants that are counted.
+const NAMES: usize = 256;
+
 /// Seconds of history.
 const HISTORY: usize = 300;
 
@@ -291,10 +294,13 @@ fn variant_in<'a>(wiring: &'a Wiring, stage: &str) -> Option<&'a str> {
     found.map(|found| found.variant.as_str())
 }
 
-/// Changes the value of a name; copies the name only if it is new.
+/// Changes the value of a name; copies the name only if it is new. Replies state names of stages, and a stage may make them up, so
+/// that further names are not counted beyond a limit.
 fn change<T: Default>(values: &mut BTreeMap<String, T>, name: &str, change: impl FnOnce(&mut T)) {
+    let is_full = values.len() >= NAMES;
     match values.get_mut(name) {
         Some(value) => change(value),
+        None if is_full => {}
         None => change(values.entry(name.to_owned()).or_default()),
     }
 }

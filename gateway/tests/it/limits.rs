@@ -2,14 +2,18 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use kaskade_actors::Service;
+use kaskade_actors::bus::BusConfig;
 use kaskade_gateway::config::TenantKey;
-use kaskade_gateway::{AppOptions, Limits};
+use kaskade_gateway::{AppOptions, Gateway, Limits};
+use kaskade_models::{Inputs, Model, ModelError, Outputs, Tensor};
 use kaskade_testkit::{PATIENCE, wait_until};
 use serde_json::json;
 
@@ -241,6 +245,70 @@ fn a_request_needs_the_key_of_a_tenant_within_its_limits() {
     assert_eq!(post_with("Basic", "secret").status, 401);
     assert_eq!(post("slow").status, 200);
     assert_eq!(post("slow").status, 429);
+}
+
+/// Answers with a text, and notes the largest batch that it got.
+struct Widest(Arc<AtomicUsize>);
+
+impl Model for Widest {
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        self.0.fetch_max(batch.len(), Ordering::SeqCst);
+        thread::sleep(Duration::from_millis(20));
+        let text = || Ok(vec![Tensor::from_texts("text", &["a"])?]);
+        batch.iter().map(|_| text()).collect()
+    }
+}
+
+#[test]
+fn every_prompt_of_a_request_counts_for_the_limits() {
+    let widest = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&widest);
+    let service = Service::new("app").model("wide", move || Ok::<_, String>(Widest(Arc::clone(&counted))));
+    let limits = Limits {
+        max_in_flight: 100,
+        keys: vec![
+            TenantKey {
+                tenant: "two".to_owned(),
+                key: "two".to_owned(),
+                max_in_flight: Some(2),
+                rate: None,
+            },
+            TenantKey {
+                tenant: "slow".to_owned(),
+                key: "slow".to_owned(),
+                max_in_flight: None,
+                rate: Some(4.0),
+            },
+        ],
+        ..Limits::default()
+    };
+    let open = Stand::of(service, AppOptions::new("app"), Limits::default());
+    let gateway = Gateway::listen("127.0.0.1:0".parse().unwrap(), limits).unwrap();
+    let bus = BusConfig::new("app").url(open.node.bus().url());
+    gateway
+        .serve(AppOptions::new("app").default_budget(PATIENCE), bus)
+        .unwrap();
+    let ask = |key: &str, prompts: usize, stream: bool| {
+        let prompts: Vec<String> = (0..prompts).map(|number| number.to_string()).collect();
+        let asked = json!({"prompt": prompts, "stream": stream}).to_string();
+        let key = format!("Bearer {key}");
+        let headers = [("authorization", key.as_str())];
+        exchange(
+            gateway.address(),
+            &request("POST", "/v1/completions", &headers, asked.as_bytes()),
+        )
+    };
+    let answer = ask("two", 7, false);
+    assert_eq!(answer.json()["choices"].as_array().unwrap().len(), 7);
+    let streamed = ask("two", 7, true);
+    let text = String::from_utf8(streamed.body).unwrap();
+    assert_eq!(text.matches(r#""finish_reason":"stop""#).count(), 7, "{text}");
+    assert_eq!(widest.load(Ordering::SeqCst), 2, "the tenant has two permits");
+    // Without a limit of the tenant, an eighth of the gateway's.
+    assert_eq!(ask("slow", 40, false).status, 200);
+    assert!(widest.load(Ordering::SeqCst) <= 12);
+    // The rate has to make up for 40 prompts.
+    assert_eq!(ask("slow", 1, false).status, 429);
 }
 
 #[test]

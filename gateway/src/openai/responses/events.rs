@@ -39,7 +39,7 @@ pub(super) async fn respond(
     request: InferRequest,
 ) -> Result<Response<Body>, Failure> {
     let (sender, pieces) = unbounded_channel();
-    call.stream_certain(request, 0, sender);
+    call.stream_certain(vec![request], sender);
     let mut feed = Feed::new(pieces);
     let first = match feed.next().await? {
         (_, Piece::End(Err(failure))) => return Err(failure),
