@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_nats::{Event, ServerError};
 use tokio::sync::watch;
 
+use super::jetstream;
+
 /// State of the connection to the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
@@ -36,6 +38,8 @@ pub struct ConnectionHealth {
     disconnects: AtomicU64,
     errors: AtomicU64,
     link: watch::Sender<Link>,
+    /// True once the server has refused the question for JetStream.
+    jetstream_denied: watch::Sender<bool>,
     observer: Option<Observer>,
 }
 
@@ -58,6 +62,7 @@ impl ConnectionHealth {
             disconnects: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             link: watch::Sender::new(Link::Down),
+            jetstream_denied: watch::Sender::new(false),
             observer,
         }
     }
@@ -81,6 +86,13 @@ impl ConnectionHealth {
         *self.link.borrow() == Link::Up
     }
 
+    /// Waits until the server refuses the question for JetStream, because the user may not publish it.
+    pub(super) async fn jetstream_is_denied(&self) {
+        let mut denied = self.jetstream_denied.subscribe();
+        // The sender lives as long as `self`.
+        let _ = denied.wait_for(|denied| *denied).await;
+    }
+
     pub(super) fn observe(&self, event: &Event) {
         match event {
             Event::Connected => self.set(Link::Up),
@@ -100,6 +112,11 @@ impl ConnectionHealth {
             Event::ServerError(_) | Event::ClientError(_) => {
                 self.errors.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(%event, "error on the connection to the broker");
+                // The server names the subject only in its text, and sends no reply.
+                let text = event.to_string();
+                if text.contains("Permissions Violation for Publish") && text.contains(jetstream::ACCOUNT) {
+                    self.jetstream_denied.send_replace(true);
+                }
             }
             Event::LameDuckMode | Event::Draining => {
                 tracing::info!(%event, "event of the connection to the broker");

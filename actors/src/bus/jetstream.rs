@@ -5,10 +5,22 @@ use std::time::Duration;
 use async_nats::Client;
 use async_nats::jetstream::{ErrorCode, context::AccountErrorKind};
 
+use super::connection::ConnectionHealth;
+
+/// The subject of the question for an account's JetStream.
+pub(super) const ACCOUNT: &str = "$JS.API.INFO";
+
 /// Asks the account instead of reading the greeting: in a cluster the server connected to need not have JetStream
 /// itself, and an account may lack it on a server that does. A cluster that has just started does not answer, or
-/// answers "not available", until its servers have elected a leader; this function waits for that.
-pub(super) async fn has_jetstream(client: &Client, timeout: Duration) -> bool {
+/// answers "not available", until its servers have elected a leader; this function waits for that. A user who may not ask has none.
+pub(super) async fn has_jetstream(client: &Client, health: &ConnectionHealth, timeout: Duration) -> bool {
+    tokio::select! {
+        found = ask(client, timeout) => found,
+        () = health.jetstream_is_denied() => false,
+    }
+}
+
+async fn ask(client: &Client, timeout: Duration) -> bool {
     let mut jetstream = async_nats::jetstream::new(client.clone());
     jetstream.set_timeout(timeout);
     let begun = tokio::time::Instant::now();

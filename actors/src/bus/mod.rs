@@ -176,7 +176,13 @@ impl Bus {
     /// requests may lack the permission to ask.
     pub(crate) async fn has_jetstream(&self) -> bool {
         let ask = || async {
-            self.0.embedded.is_none() && jetstream::has_jetstream(&self.0.client, self.0.timeout).await
+            let Inner {
+                client,
+                health,
+                timeout,
+                ..
+            } = &*self.0;
+            self.0.embedded.is_none() && jetstream::has_jetstream(client, health, *timeout).await
         };
         *self.0.jetstream.get_or_init(ask).await
     }

@@ -435,3 +435,17 @@ async fn jetstream_is_found_where_it_is() {
             .await
     );
 }
+
+#[tokio::test]
+async fn a_user_who_may_not_ask_for_jetstream_is_told_at_once() {
+    let options = NatsOptions {
+        config: r#"authorization { users = [{ user: a, password: b, permissions: { publish: { deny: "$JS.>" } } }] }"#
+            .to_owned(),
+        ..NatsOptions::jetstream()
+    };
+    let server = NatsServer::start(options);
+    let url = server.url().replace("nats://", "nats://a:b@");
+    let bus = Bus::connect(config().url(url)).await.unwrap();
+    let asked = tokio::time::timeout(Duration::from_secs(10), bus.has_jetstream());
+    assert_eq!(asked.await, Ok(false));
+}
