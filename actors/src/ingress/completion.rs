@@ -283,6 +283,10 @@ impl Ingress {
         match self.ledger.answered(done.id, done.attempt, now) {
             Answer::First(entry) => {
                 self.served(done.attempt, now);
+                if done.attempt > 1 {
+                    // An earlier attempt may still generate.
+                    self.abandon(&[done.id]);
+                }
                 let audit = self.note_answer(&entry, &done, degraded);
                 self.reply_with(entry, done, degraded);
                 if let Some(audit) = audit {
@@ -329,7 +333,9 @@ impl Ingress {
 
     /// Ends a request without its regular answer: with the branches that finished, the vote of the members that
     /// answered, or the fault.
-    pub(super) fn close(&self, entry: InFlight, fault: &Fault) {
+    pub(super) fn close(&mut self, entry: InFlight, fault: &Fault) {
+        // Not a service: a refusal that counted would make a refusing stage look fast.
+        self.admission.ended();
         if entry.gather.begun() {
             return self.reply_with_branches(entry, Some(fault));
         }
@@ -360,11 +366,7 @@ impl Ingress {
         match self.ledger.failed(id, attempt, may_retry(fault), now) {
             // The sweep resends it once it is due.
             Failure::Retry { .. } => {}
-            Failure::Terminal(entry) => {
-                // Not a service: a refusal that counted would make a refusing stage look fast.
-                self.admission.ended();
-                self.close(entry, fault);
-            }
+            Failure::Terminal(entry) => self.close(entry, fault),
             Failure::Stale => self.metrics.stale(),
         }
     }

@@ -91,11 +91,8 @@ impl Ingress {
         }
         let due = self.ledger.due(now);
         for (_, entry) in due.expired {
-            self.admission.ended();
-            self.close(
-                entry,
-                &Fault::new(Code::Expired, "no stage answered within the budget"),
-            );
+            let message = "no stage answered within the budget";
+            self.close(entry, &Fault::new(Code::Expired, message));
         }
         for (_, entry) in due.exhausted {
             let message = "every attempt was lost with its replica";

@@ -300,9 +300,11 @@ impl Handler<SetBatching> for Batcher {
 impl Handler<LeaseGranted> for Batcher {
     type Result = ();
 
-    fn handle(&mut self, _: LeaseGranted, ctx: &mut Context<Self>) {
-        self.granted = true;
-        self.pump(ctx);
+    fn handle(&mut self, granted: LeaseGranted, ctx: &mut Context<Self>) {
+        if self.lease.as_ref().is_some_and(|lease| lease.has(&granted)) {
+            self.granted = true;
+            self.pump(ctx);
+        }
     }
 }
 
@@ -312,7 +314,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::actor::System;
+    use crate::actor::{Addr, System};
     use crate::bus::{Bus, BusConfig};
     use crate::dispatch::dispatcher::Dispatcher;
     use crate::subjects::App;
@@ -331,46 +333,102 @@ mod tests {
         }
     }
 
+    const BATCHING: Batching = Batching {
+        min_queue: 1,
+        max_batch: 8,
+        max_wait_us: 0,
+    };
+
+    /// Starts a batcher whose model reports the sizes of its batches.
+    fn start(dispatcher: &Dispatcher) -> (Addr<Batcher>, mpsc::UnboundedReceiver<usize>) {
+        let (sizes, size) = mpsc::unbounded_channel();
+        let load = move || Ok::<_, String>(Box::new(Counting(sizes)) as Box<dyn Model>);
+        let executor = Executor::spawn("model", load).unwrap();
+        let (plans, metrics) = (PlanVersions::new(APP), Arc::<Metrics>::default());
+        let batcher = Batcher::new(BatcherParts {
+            replica: "r".to_owned(),
+            batching: BATCHING,
+            capacity: 16,
+            executor,
+            router: Router::new("model", plans.clone(), Arc::clone(&metrics)),
+            plans,
+            clock: dispatcher.clock(),
+            depth: Arc::default(),
+            running: Arc::default(),
+            metrics,
+            supervisor: dispatcher.supervisor().clone(),
+        });
+        (batcher.start(), size)
+    }
+
+    async fn dispatcher() -> Dispatcher {
+        let bus = Bus::connect(BusConfig::new(APP)).await.unwrap();
+        Dispatcher::new(&bus, App::new(APP).unwrap(), Clock::start())
+    }
+
+    fn deliver(batcher: &Addr<Batcher>, dispatcher: &Dispatcher, id: u64) {
+        let request = StageRequest {
+            id,
+            inputs: vec![Tensor::from_f32("x", &[1], &[0.5]).unwrap()],
+            ..StageRequest::default()
+        };
+        let deadline = dispatcher.clock().now() + 10_000_000;
+        let delivery = Delivery::new(request, deadline, Trace::start(), dispatcher.clone(), "r", None);
+        batcher.do_send(delivery);
+    }
+
     #[test]
     fn deliveries_that_arrive_together_are_one_batch() {
         System::new().block_on(async {
-            let bus = Bus::connect(BusConfig::new(APP)).await.unwrap();
-            let dispatcher = Dispatcher::new(&bus, App::new(APP).unwrap(), Clock::start());
-            let (sizes, mut size) = mpsc::unbounded_channel();
-            let load = move || Ok::<_, String>(Box::new(Counting(sizes)) as Box<dyn Model>);
-            let executor = Executor::spawn("model", load).unwrap();
-            let (plans, metrics) = (PlanVersions::new(APP), Arc::<Metrics>::default());
-            let batching = Batching {
-                min_queue: 1,
-                max_batch: 8,
-                max_wait_us: 0,
-            };
-            let batcher = Batcher::new(BatcherParts {
-                replica: "r".to_owned(),
-                batching,
-                capacity: 16,
-                executor,
-                router: Router::new("model", plans.clone(), Arc::clone(&metrics)),
-                plans,
-                clock: dispatcher.clock(),
-                depth: Arc::default(),
-                running: Arc::default(),
-                metrics,
-                supervisor: dispatcher.supervisor().clone(),
-            });
-            let batcher = batcher.start();
-            let deadline = dispatcher.clock().now() + 10_000_000;
+            let dispatcher = dispatcher().await;
+            let (batcher, mut size) = start(&dispatcher);
             for id in 1..=5 {
-                let request = StageRequest {
-                    id,
-                    inputs: vec![Tensor::from_f32("x", &[1], &[0.5]).unwrap()],
-                    ..StageRequest::default()
-                };
-                let delivery =
-                    Delivery::new(request, deadline, Trace::start(), dispatcher.clone(), "r", None);
-                batcher.do_send(delivery);
+                deliver(&batcher, &dispatcher, id);
             }
             assert_eq!(size.recv().await, Some(5));
+        });
+    }
+
+    /// Holds the leases of devices.
+    struct Holder;
+
+    impl Actor for Holder {
+        type Context = Context<Self>;
+    }
+
+    impl Handler<LeaseGranted> for Holder {
+        type Result = ();
+
+        fn handle(&mut self, _: LeaseGranted, _: &mut Context<Self>) {}
+    }
+
+    #[test]
+    fn a_grant_of_the_device_before_is_no_grant_of_this_one() {
+        System::new().block_on(async {
+            let dispatcher = dispatcher().await;
+            let (batcher, mut size) = start(&dispatcher);
+            let holder = Holder.start();
+            let held = || {
+                let device = Device::default();
+                let lease = device.clone().register(holder.downgrade().recipient());
+                assert!(lease.request(0));
+                (device, lease)
+            };
+            let ((before, lease_before), (device, lease)) = (held(), held());
+            let on = |device: Device| SetBatching {
+                batching: BATCHING,
+                device: Some(device),
+            };
+            batcher.send(on(before)).await.unwrap();
+            deliver(&batcher, &dispatcher, 1);
+            batcher.send(Pump).await.unwrap();
+            // The grant is behind the change of the device in the mailbox.
+            batcher.do_send(on(device));
+            assert!(!lease_before.release());
+            batcher.send(Pump).await.unwrap();
+            assert!(size.try_recv().is_err(), "another replica runs on the device");
+            assert!(!lease.release());
+            assert_eq!(size.recv().await, Some(1));
         });
     }
 }

@@ -12,7 +12,10 @@ use kaskade_policy::device_queue::DeviceQueue;
 /// The replica has the lease of its device until it releases it.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(crate) struct LeaseGranted;
+pub(crate) struct LeaseGranted {
+    device: Device,
+    member: u32,
+}
 
 /// One device of a worker. Clones refer to the same device.
 #[derive(Clone, Default)]
@@ -49,11 +52,14 @@ impl Device {
 }
 
 impl Line {
-    /// Tells a batcher that it has the lease.
-    fn grant(&self, member: u32) {
+    /// Tells a batcher that it has the lease of the device.
+    fn grant(&self, device: &Device, member: u32) {
         // A batcher that is gone has cancelled its registration, or cancels it in `stopped`; both pass the lease on.
         if let Some(batcher) = self.batchers.get(&member).and_then(WeakRecipient::upgrade) {
-            batcher.do_send(LeaseGranted);
+            batcher.do_send(LeaseGranted {
+                device: device.clone(),
+                member,
+            });
         }
     }
 }
@@ -70,6 +76,11 @@ impl Lease {
         &self.device
     }
 
+    /// Whether that was granted to this registration, and not to an earlier one of the same batcher.
+    pub(crate) fn has(&self, granted: &LeaseGranted) -> bool {
+        self.member == granted.member && self.device == granted.device
+    }
+
     /// Requests the lease for a queue that is due at `now`, microseconds. Returns true if it is granted immediately;
     /// otherwise [`LeaseGranted`] follows.
     pub(crate) fn request(&self, now: u64) -> bool {
@@ -82,7 +93,7 @@ impl Lease {
         match line.queue.release(self.member) {
             Some(next) if next == self.member => true,
             Some(next) => {
-                line.grant(next);
+                line.grant(&self.device, next);
                 false
             }
             None => false,
@@ -94,7 +105,7 @@ impl Lease {
         let mut line = self.device.lock();
         line.batchers.remove(&self.member);
         if let Some(next) = line.queue.cancel(self.member) {
-            line.grant(next);
+            line.grant(&self.device, next);
         }
     }
 }

@@ -447,6 +447,10 @@ fn a_notice_about_an_old_attempt_blames_no_replica() {
         for _ in 0..20 {
             publish_notice(&served, &old).await;
         }
+        let mut abandoned = nats
+            .subscribe(format!("kaskade.{}.abandon", served.app))
+            .await
+            .unwrap();
         publish(
             &served,
             second.reply.unwrap().to_string(),
@@ -454,6 +458,8 @@ fn a_notice_about_an_old_attempt_blames_no_replica() {
         )
         .await;
         assert!(asked.await.unwrap().is_ok());
+        // A replica that still works at the first attempt is told to stop.
+        timeout(PATIENCE, abandoned.next()).await.unwrap().unwrap();
         assert_eq!(
             served.node.metrics().read().retried,
             1,
