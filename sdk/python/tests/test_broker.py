@@ -144,6 +144,30 @@ class ClientTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(first.headers[wire.REQUEST_ID], second.headers[wire.REQUEST_ID])
         self.assertGreater(int(first.headers[wire.BUDGET]), int(second.headers[wire.BUDGET]))
 
+    async def test_a_request_that_an_ingress_took_with_it_is_sent_again(self) -> None:
+        seen: list[tuple[str, int]] = []
+
+        async def serve(message: Any) -> None:
+            seen.append((message.headers[wire.REQUEST_ID], int(message.headers[wire.BUDGET])))
+            if len(seen) != 2:
+                await message.respond(answer())
+
+        async with ingress(self.server.url, serve):
+            client = await self.client()
+            await client.infer({}, id="usual")
+            began = time.monotonic()
+            await client.infer({}, id="lost")
+            self.assertLess(time.monotonic() - began, BUDGET / 2)
+        self.assertEqual([name for name, _ in seen], ["usual", "lost", "lost"])
+        self.assertGreater(seen[1][1], seen[2][1])
+        silent: asyncio.Queue[Any] = asyncio.Queue()
+        async with ingress(self.server.url, silent.put):
+            once = await self.client(retry=kaskade.RetryPolicy(attempts=1))
+            once._latency.answered(0.001)
+            with self.assertRaises(errors.NoReply):
+                await once.infer({}, budget=0.6)
+        self.assertEqual(silent.qsize(), 1, "retries are disabled")
+
     async def test_a_closed_client_ends_its_requests(self) -> None:
         seen: asyncio.Queue[Any] = asyncio.Queue()
         async with ingress(self.server.url, seen.put):

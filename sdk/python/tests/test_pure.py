@@ -11,7 +11,7 @@ from kaskade import RetryPolicy, errors, subjects, wire
 from kaskade.batching import Batching, BatchQueue
 from kaskade.chunks import Assembler, AssemblyError, Chunk, cut
 from kaskade.leaving import Senders
-from kaskade.retry import Allowance, Loss
+from kaskade.retry import Allowance, Latency, Loss
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -145,6 +145,19 @@ class Retries(unittest.TestCase):
         for _ in range(8):
             allowance.answered()
         self.assertGreaterEqual(sum(allowance.take(10.0) for _ in range(10)), 2)
+
+    def test_silence_is_measured_by_the_latency_of_the_app(self) -> None:
+        latency = Latency()
+        self.assertIsNone(latency.silence(0, 60.0), "the first request may be slow")
+        latency.answered(0.005)
+        self.assertEqual([latency.silence(0, 60.0), latency.silence(2, 60.0)], [0.25, 1.0])
+        latency.answered(2.0)
+        self.assertEqual(latency.silence(0, 60.0), 8.0)
+        self.assertEqual(latency.silence(0, 10.0), 5.0, "half of the budget is for another attempt")
+        self.assertEqual(latency.silence(0, 3.0), 2.5, "a request that takes most of its budget is not sent twice")
+        for _ in range(1_000):
+            latency.answered(0.005)
+        self.assertEqual(latency.silence(0, 60.0), 0.25)
 
     def test_an_app_that_never_answered_is_unknown_at_once(self) -> None:
         missing = errors.UnknownApp("")

@@ -30,12 +30,14 @@ from .errors import (
     UnknownApp,
     WrongInput,
 )
-from .retry import Allowance, Loss, RetryPolicy
+from .retry import Allowance, Latency, Loss, RetryPolicy
 from .subjects import App, check_request_id
 from .wire import Reply
 
 REPLY_MARGIN = 0.5
 """Time beyond its budget that a client waits for the reply to travel back, seconds."""
+ALLOWANCE_PAUSE = 0.1
+"""Pause until a silent request that may not be sent again now asks again, seconds."""
 ACK_PATIENCE = 5.0
 """Timeout of the stream's acknowledgement, seconds."""
 
@@ -55,8 +57,8 @@ class AsyncClient:
     """A client of one app, for asyncio. `connect` makes one; it is an asynchronous context manager.
 
     A request is sent again with the same id, within its budget, when its connection breaks before the reply, when the
-    app is busy or short of replicas (retryable errors), and when the app's ingresses have moved to another server. The
-    model may run twice; the caller gets one answer.
+    app is busy or short of replicas (retryable errors), when the app's ingresses have moved to another server, and, unless
+    it is streamed, when the app is silent for much longer than usual. The model may run twice; the caller gets one answer.
     """
 
     def __init__(self, link: Link, app: str, budget: float = 2.0, retry: RetryPolicy | None = None) -> None:
@@ -64,6 +66,7 @@ class AsyncClient:
         self.budget = budget
         self.retry = retry or RetryPolicy()
         self._allowance = Allowance()
+        self._latency = Latency()
         self._link = link
         self._served = False
         self._closed = False
@@ -338,7 +341,7 @@ class AsyncClient:
             attempt += 1
             failure: KaskadeError | Loss
             try:
-                async with aclosing(self._attempt(body, request_id, trace, began + budget)) as replies:
+                async with aclosing(self._attempt(body, request_id, trace, began + budget, streaming)) as replies:
                     async for reply in replies:
                         parts += 1
                         yield reply
@@ -362,22 +365,35 @@ class AsyncClient:
                 raise Unavailable("the connection to the broker broke before the answer")
             await asyncio.sleep(pause)
 
-    async def _attempt(self, body: bytes, request_id: str, trace: str, deadline: float) -> AsyncGenerator[Reply, None]:
-        """Yields the replies of one attempt; ends without a final one if the connection breaks."""
+    async def _attempt(
+        self, body: bytes, request_id: str, trace: str, deadline: float, streaming: bool
+    ) -> AsyncGenerator[Reply, None]:
+        """Yields the replies of one attempt; ends without a final one if the connection breaks. It sends the request again if
+        the app is silent; the first answer counts."""
         token, queue = await self._open()
         try:
             # While the connection is down nothing is sent, so that nothing is sent twice when it is back.
             await asyncio.wait_for(self._link.up.wait(), max(deadline - time.monotonic(), 0.0))
-            left = max(deadline - time.monotonic(), 0.0)
-            headers = {
-                wire.REQUEST_ID: request_id,
-                wire.BUDGET: wire.budget_header(left),
-                wire.TRACEPARENT: trace,
-            }
-            await self._publish(self.app.infer, body, f"{self._inbox}.{token}", headers)
+            resends = 0
+            sent, silence = await self._send(body, request_id, trace, token, deadline, resends)
             while True:
-                wait = deadline + REPLY_MARGIN - time.monotonic()
-                message = await asyncio.wait_for(queue.get(), max(wait, 0.0))
+                now = time.monotonic()
+                wait = deadline + REPLY_MARGIN - now
+                again = None if streaming or silence is None else sent + silence - now
+                try:
+                    message = await asyncio.wait_for(queue.get(), max(min(wait, wait if again is None else again), 0.0))
+                except asyncio.TimeoutError:
+                    now = time.monotonic()
+                    if again is None or now >= deadline:
+                        raise
+                    if resends + 1 >= self.retry.attempts:
+                        silence = None
+                    elif self._allowance.take(now) and self._link.up.is_set():
+                        resends += 1
+                        sent, silence = await self._send(body, request_id, trace, token, deadline, resends)
+                    else:
+                        silence = now - sent + ALLOWANCE_PAUSE
+                    continue
                 if message is Loss.CONNECTION:
                     return
                 if isinstance(message, KaskadeError):
@@ -385,6 +401,8 @@ class AsyncClient:
                 if _no_responders(message):
                     raise self._no_responders()
                 reply = self._read(message)
+                if reply.part is None and not streaming:
+                    self._latency.answered(time.monotonic() - sent)
                 yield reply
                 if reply.part is None:
                     return
@@ -392,6 +410,20 @@ class AsyncClient:
             raise NoReply("no reply arrived within the budget") from None
         finally:
             self._waiting.pop(token, None)
+
+    async def _send(
+        self, body: bytes, request_id: str, trace: str, token: str, deadline: float, resends: int
+    ) -> tuple[float, float | None]:
+        """Sends a request. Returns when, and the silence after which it counts as lost."""
+        now = time.monotonic()
+        left = max(deadline - now, 0.0)
+        headers = {
+            wire.REQUEST_ID: request_id,
+            wire.BUDGET: wire.budget_header(left),
+            wire.TRACEPARENT: trace,
+        }
+        await self._publish(self.app.infer, body, f"{self._inbox}.{token}", headers)
+        return now, self._latency.silence(resends, left)
 
     def _read(self, message: Any) -> Reply:
         self._served = True

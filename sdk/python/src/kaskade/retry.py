@@ -17,7 +17,7 @@ class Loss(Enum):
 
 @dataclass
 class Allowance:
-    """The resends that refusals for want of capacity may take. Answers and time fill it, so that in an overload most
+    """The resends that refusals for want of capacity and silence may take. Answers and time fill it, so that in an overload most
     requests are sent once."""
 
     most: float = 200.0
@@ -42,6 +42,36 @@ class Allowance:
             return False
         self._spent += 1.0
         return True
+
+
+@dataclass
+class Latency:
+    """The longest recent latency of the app, and with it the silence after which a request counts as lost. The Rust client has
+    the same (`plans/policy/src/client_retry.rs`)."""
+
+    factor: float = 4.0
+    """The silence, in multiples of the longest recent latency."""
+    late_factor: float = 1.25
+    """The shortest silence, in multiples of it, once half of the budget is over."""
+    shortest: float = 0.25
+    """Shortest silence, seconds."""
+    decay: float = 0.02
+    """Part by which the longest recent latency shrinks with each faster answer."""
+    _longest: float | None = None
+
+    def answered(self, latency: float) -> None:
+        """Notes an answer, `latency` seconds after its request was sent."""
+        before = latency if self._longest is None else self._longest
+        self._longest = max(latency, before + (latency - before) * self.decay)
+
+    def silence(self, resends: int, left: float) -> float | None:
+        """Returns the silence after which a request counts as lost that has been sent again `resends` times and has `left`
+        of its budget, seconds; `None` before the first answer. It doubles with each resend and is at most half of what is
+        left, unless recent requests took as long."""
+        if self._longest is None:
+            return None
+        longest = max(left / 2, self._longest * self.late_factor, self.shortest)
+        return float(min(max(self._longest * self.factor, self.shortest) * 2.0 ** min(resends, 30), longest))
 
 
 @dataclass(frozen=True)
