@@ -8,7 +8,10 @@ pub(crate) mod grpc;
 use bytes::Bytes;
 use hyper::Method;
 use hyper::header::HeaderName;
-use kaskade_models::{Datatype, Extent, InputSpec, Inputs, ModelError, Signature, Tensor};
+use kaskade_models::{
+    Datatype, Extent, InputSpec, Inputs, ModelError, Outputs, Signature, Tensor, USAGE, tokens_of,
+};
+use kaskade_policy::remote::price::Usage;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -292,9 +295,9 @@ pub(crate) fn decode(head: &str, body: &Bytes) -> Result<Answer, CallError> {
         return Err(malformed("its JSON is longer than the answer"));
     }
     let (json, mut binary) = (body.slice(..length), body.slice(length..));
-    let answer: InferAnswer = serde_json::from_slice(&json).map_err(malformed)?;
-    let mut outputs = Vec::with_capacity(answer.outputs.len());
-    for output in answer.outputs {
+    let read: InferAnswer = serde_json::from_slice(&json).map_err(malformed)?;
+    let mut outputs = Vec::with_capacity(read.outputs.len());
+    for output in read.outputs {
         let datatype = Datatype::from_name(&output.datatype).map_err(malformed)?;
         let size = output
             .parameters
@@ -317,11 +320,24 @@ pub(crate) fn decode(head: &str, body: &Bytes) -> Result<Answer, CallError> {
         };
         outputs.push(tensor.checked().map_err(malformed)?);
     }
-    Ok(Answer {
+    Ok(answer(outputs))
+}
+
+/// Returns an answer with these outputs. The protocol counts no tokens; a model may, in an output `usage`.
+fn answer(mut outputs: Outputs) -> Answer {
+    let counted = tokens_of(&outputs);
+    if counted.is_some() {
+        // Every answer with counted tokens gets the output again.
+        outputs.retain(|output| output.name != USAGE);
+    }
+    Answer {
         outputs,
-        usage: None,
+        usage: counted.map(|[input_tokens, output_tokens]| Usage {
+            input_tokens,
+            output_tokens,
+        }),
         calls: 1,
-    })
+    }
 }
 
 fn without_batch(mut shape: Vec<usize>) -> Vec<usize> {
@@ -463,6 +479,13 @@ mod tests {
         let whole = [&json[..], &2.0_f32.to_le_bytes()].concat();
         let answer = read(&json.len().to_string(), &whole).unwrap();
         assert_eq!(answer.outputs[0].to_f32().unwrap(), [2.0]);
+        assert_eq!(answer.usage, None);
+        let counted =
+            br#"{"outputs": [{"name": "usage", "shape": [1, 2], "datatype": "INT64", "data": [7, 3]}]}"#;
+        let answer = read("", counted).unwrap();
+        let usage = answer.usage.unwrap();
+        assert_eq!((usage.input_tokens, usage.output_tokens), (7, 3));
+        assert!(answer.outputs.is_empty());
         for (head, body) in [
             ("", &json[..]),
             ("9999", &whole[..]),

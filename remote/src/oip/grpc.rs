@@ -15,7 +15,7 @@ use kaskade_oip::proto::{
 use kaskade_oip::{codec, status, tensors};
 use prost::Message;
 
-use super::{Metadata, Port, Wire, malformed, without_batch};
+use super::{Metadata, Port, Wire, answer, malformed, without_batch};
 use crate::error::{CallError, MAX_MESSAGE};
 use crate::http::{Http, MAX_ANSWER, retry_after};
 use crate::prepared::{Answer, Prepared};
@@ -97,17 +97,13 @@ pub(super) fn prepare(metadata: &Metadata, model: &str, version: &str, inputs: &
 
 /// Reads the message of an answer.
 pub(super) fn decode(message: &Bytes) -> Result<Answer, CallError> {
-    let answer: ModelInferResponse = codec::decode(message.clone()).map_err(malformed)?;
-    let outputs = tensors::outputs(answer.outputs, answer.raw_output_contents).map_err(malformed)?;
+    let response: ModelInferResponse = codec::decode(message.clone()).map_err(malformed)?;
+    let outputs = tensors::outputs(response.outputs, response.raw_output_contents).map_err(malformed)?;
     let outputs = outputs.into_iter().map(|output| Tensor {
         shape: without_batch(output.shape),
         ..output
     });
-    Ok(Answer {
-        outputs: outputs.collect(),
-        usage: None,
-        calls: 1,
-    })
+    Ok(answer(outputs.collect()))
 }
 
 /// Returns a message with its prefix.
