@@ -278,6 +278,8 @@ impl<M: Ops> Continuous for LanguageModel<M> {
         self.signature().check(inputs)?;
         let prompt = self.prompts.tokens(inputs)?;
         let sampling = self.sampling(inputs, &prompt)?;
+        // The answer is too long if the prompt alone has room.
+        let fits = !prompt.is_empty() && self.engine.longest_answer(prompt.len()) > 0;
         let answer = PartialAnswer {
             prompt_tokens: Some(prompt.len()),
             token_texts: inputs.iter().any(|input| input.name == "top_logprobs"),
@@ -287,6 +289,7 @@ impl<M: Ops> Continuous for LanguageModel<M> {
         self.engine
             .submit(number, prompt, sampling)
             .map_err(|error| match error {
+                EngineError::Refused(_) if fits => bad_input("max_tokens", error.to_string()),
                 EngineError::Refused(_) | EngineError::Prompt { .. } | EngineError::Token { .. } => {
                     bad_input(
                         inputs.first().map_or("text", |input| input.name.as_str()),

@@ -75,6 +75,20 @@ fn a_kernel_is_taken_pixel_by_pixel() {
 }
 
 #[test]
+fn quantised_weights_are_refused_where_nothing_computes_with_them() {
+    let mut weights = weights(small()).unwrap();
+    let refused = weights.request_unquantised(Some(WeightType::Q8_0));
+    assert_eq!(refused, Err(WeightType::Q8_0));
+    for (asked, found) in [
+        (Some(WeightType::Bf16), WeightType::Bf16),
+        (None, WeightType::F32),
+    ] {
+        weights.request_unquantised(asked).unwrap();
+        assert_eq!(weights.weight_type(), found);
+    }
+}
+
+#[test]
 fn half_precision_is_widened() {
     let f16 = half::f16::from_f32(0.1).to_le_bytes().to_vec();
     let bf16 = half::bf16::from_f32(0.1).to_le_bytes().to_vec();
