@@ -61,6 +61,10 @@ fn gears_are_planned_checked_and_simulated() {
         again["latency"], found["latency"],
         "the same seed gives the same report"
     );
+    let much = ["simulate", "--plan", "plan.json", "--profile", &profile];
+    let much = [&much[..], &["--rate", "1e9", "--duration", "10m"]].concat();
+    let said = refusal(&kaskade(folder.path(), &much));
+    assert!(said.contains("600000000000 requests in 600 s"), "{said}");
 }
 
 #[test]

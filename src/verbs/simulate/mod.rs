@@ -29,6 +29,12 @@ const DEFAULT_HOP_US: u64 = 100;
 /// Transfer time from the client to the first queue and back if no message was measured, microseconds.
 const DEFAULT_ENTRY_HOP_US: u64 = 400;
 
+/// Most requests of a simulated load.
+const MAX_REQUESTS: f64 = 2e8;
+
+/// Longest simulated load, seconds: a year.
+const MAX_SECONDS: usize = 366 * 86_400;
+
 /// Simulates a plan under load.
 ///
 /// The simulator models queues, batches, devices, cascades and gear shifts with the policies of serving and the measured latencies
@@ -192,12 +198,23 @@ fn measured(args: &Args, is_pipeline: bool) -> anyhow::Result<Measured> {
 
 fn load(args: &Args) -> anyhow::Result<Trace> {
     if let Some(trace) = args.trace.read()? {
+        check_length(trace.rates().iter().sum(), trace.seconds(), "`--trace`")?;
         return Ok(trace);
     }
     let rate = args.rate.context("give a load: `--rate` or `--trace`")?;
     let seconds = args.duration.duration().as_secs_f64().round() as usize;
     ensure!(seconds > 0, "`--duration` is shorter than a second");
+    check_length(rate * seconds as f64, seconds, "`--rate` times `--duration`")?;
     Ok(Trace::constant(rate, seconds)?)
+}
+
+/// Refuses a load that would take hours and all memory.
+fn check_length(requests: f64, seconds: usize, what: &str) -> anyhow::Result<()> {
+    ensure!(
+        requests <= MAX_REQUESTS && seconds <= MAX_SECONDS,
+        "{what} has {requests:.0} requests in {seconds} s; simulate at most {MAX_REQUESTS:.0} in {MAX_SECONDS} s"
+    );
+    Ok(())
 }
 
 fn simulate(

@@ -64,6 +64,24 @@ fn problems_of(variant: &str) -> Vec<String> {
 }
 
 #[test]
+fn a_gpu_has_no_quantised_weights() {
+    let on = |device: &str, dtype: &str| {
+        let worker = format!("[[workers]]\nname = \"local\"\ndevice = \"{device}\"\n");
+        let text =
+            format!("name = \"a\"\n{worker}[[variants]]\nname = \"v\"\ndir = \"v\"\ndtype = \"{dtype}\"\n");
+        let app = App::parse(&text).unwrap();
+        let problems = app.problems().into_iter();
+        problems
+            .filter(|problem| problem.contains("dtype"))
+            .collect::<String>()
+    };
+    assert!(on("cuda:0", "q8_0").contains("need the device `cpu`"));
+    for (device, dtype) in [("cuda:0", "bf16"), ("cuda:0", "f32"), ("cpu", "q8_0")] {
+        assert_eq!(on(device, dtype), "", "{device} {dtype}");
+    }
+}
+
+#[test]
 fn fields_of_requests_are_for_chats() {
     let remote = "remote = { kind = \"openai\", base_url = \"http://127.0.0.1:1/v1\", model = \"m\", labels = [\"no\", \"yes\"] }";
     let oip = "remote = { kind = \"oip\", base_url = \"http://127.0.0.1:1\", model = \"m\" }";
