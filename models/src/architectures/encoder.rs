@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::global_attention::GlobalAttention;
 use super::layers::Layers;
+use super::position_bias::PositionBias;
 use super::token_convolution::{ConvolutionForm, TokenConvolution};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, DistanceRows, DistanceScores, EncoderAttention, Ops, PairScores, Rotary};
@@ -112,6 +113,8 @@ pub(super) struct BlockForm {
     pub global: Option<[&'static str; 3]>,
     /// Convolution of its input that is added to its result.
     pub convolution: Option<ConvolutionForm>,
+    /// Position bias of this block alone.
+    pub position_bias: Option<PositionBias>,
 }
 
 /// How queries and keys are projected from the vectors of distances ([`DistanceScores`]).
@@ -144,6 +147,7 @@ pub(super) struct Block<O: Ops> {
     rotary: Option<Rotary>,
     global: Option<GlobalAttention<O>>,
     convolution: Option<TokenConvolution<O>>,
+    position_bias: Option<O::Matrix>,
     distances: Option<DistanceScores<O::Matrix>>,
     projections: O::Linear,
     output: O::Linear,
@@ -302,6 +306,8 @@ impl EncoderConfig {
             .convolution
             .as_ref()
             .map(|form| TokenConvolution::take(layers, form, width, self.epsilon));
+        let position_bias = form.position_bias.as_ref();
+        let position_bias = position_bias.map(|bias| bias.take(layers, self.heads, &at));
         // Distances add scores, which are scaled to the same variance (He et al. 2021, section 3.1).
         let summands = distances.as_ref().map_or(1, |scores| {
             1 + usize::from(scores.keys.is_some()) + usize::from(scores.queries.is_some())
@@ -315,6 +321,7 @@ impl EncoderConfig {
             rotary: form.rotary.clone(),
             global: global.transpose()?,
             convolution: convolution.transpose()?,
+            position_bias: position_bias.transpose()?,
             distances,
             projections: match names.head_biases {
                 Some(parts) => layers.by_head(&prefixes.concat(), &parts.map(&at), width, self.heads)?,
@@ -507,7 +514,7 @@ impl<O: Ops> Block<O> {
             first: self.global.is_some(),
             position_bias: match bias {
                 Some(Bias::ByDistance(table)) => Some(*table),
-                _ => None,
+                _ => self.position_bias.as_ref(),
             },
             distances: self.distances.as_ref(),
             pairs: match bias {

@@ -12,7 +12,7 @@ use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 use crate::tasks::entities::{self, AggregationStrategy};
 
-const FAMILIES: [&str; 65] = [
+const FAMILIES: [&str; 67] = [
     "jina-bert",
     "timm-vit",
     "longformer",
@@ -34,6 +34,8 @@ const FAMILIES: [&str; 65] = [
     "esm-token-classification",
     "t5-encoder",
     "t5-tokens",
+    "umt5-encoder",
+    "umt5-tokens",
     "beit",
     "beit-shared",
     "distilbert",

@@ -30,6 +30,7 @@ mod mpnet;
 mod nomic_bert;
 pub(crate) mod onnx;
 mod patches;
+mod position_bias;
 pub(crate) mod registry;
 mod rembert;
 mod roberta;

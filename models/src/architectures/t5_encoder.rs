@@ -1,4 +1,5 @@
-//! The encoder of T5 and mT5 (Raffel et al. 2020) alone: embeddings of texts (sentence-t5, GTR) and token classifiers.
+//! The encoder of T5, mT5 (Raffel et al. 2020) and UMT5 (Chung et al. 2023) alone: embeddings of texts (sentence-t5, GTR) and token
+//! classifiers.
 
 use super::encoder::{BlockNames, EncoderConfig, epsilon};
 use super::text::TokenLimits;
@@ -89,6 +90,27 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,
     })
+}
+
+/// Describes an encoder of UMT5, whose blocks have a position bias each.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn umt5(config: &Config) -> Result<TextForm, LoadError> {
+    let mut form = form(config)?;
+    if let Some(PositionBias::Buckets {
+        buckets, max_distance, ..
+    }) = form.position_bias.take()
+    {
+        for block in &mut form.blocks {
+            block.position_bias = Some(PositionBias::Buckets {
+                name: "layer.0.SelfAttention.relative_attention_bias",
+                buckets,
+                max_distance,
+            });
+        }
+    }
+    Ok(form)
 }
 
 fn buckets(config: &Config) -> Result<PositionBias, LoadError> {

@@ -19,11 +19,10 @@ use super::encoder::{Bias, Block, Distances};
 use super::layers::Layers;
 use super::text::{TextReader, Texts, Tokens};
 use super::text_beside::TextBeside;
-use super::text_form::{PositionBias, TextForm};
+use super::text_form::TextForm;
 use super::text_head::{Head, HeadKind, KnownText, TextTask};
 use super::text_input::InputStage;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::decoder::t5::bucket;
 use crate::device::{Device, with_ops};
 use crate::ops::Ops;
 use crate::runtime::batch::{BatchResults, device_failed, run_batch_in_parallel};
@@ -229,7 +228,10 @@ impl<O: Ops> TextEncoder<O> {
             ops: &ops,
             weights: &mut checkpoint.weights,
         };
-        let position_bias = position_bias(&mut layers, form, names)?;
+        let heads = form.encoder.heads;
+        let position_bias = form.position_bias.as_ref();
+        let position_bias = position_bias.map(|bias| bias.take(&mut layers, heads, &|name| names.at(name)));
+        let position_bias = position_bias.transpose()?;
         let distances = distances(&mut layers, form, names)?;
         let blocks = if let Some(narrow) = form.bottleneck {
             Blocks::Narrow(Bottleneck::take_all(&mut layers, narrow, &form.blocks, slice)?)
@@ -326,43 +328,6 @@ impl<O: Ops> TextEncoder<O> {
         let known: Vec<_> = requests.iter().map(Request::known).collect();
         head.outputs(ops, &states, width, &masks, &known)
     }
-}
-
-/// Takes the table of the position bias, expanded to distances.
-fn position_bias<O: Ops>(
-    layers: &mut Layers<'_, O>,
-    form: &TextForm,
-    names: &BaseNames,
-) -> Result<Option<O::Matrix>, LoadError> {
-    let heads = form.encoder.heads;
-    let (values, center) = match &form.position_bias {
-        None => return Ok(None),
-        Some(PositionBias::Slopes { slopes, max_distance }) => {
-            let center = *max_distance;
-            let row = |slope: &f32| {
-                let slope = -slope;
-                (0..=2 * center).map(move |place| slope * place.abs_diff(center) as f32)
-            };
-            (slopes.iter().flat_map(row).collect(), center)
-        }
-        Some(PositionBias::Buckets {
-            name,
-            buckets,
-            max_distance,
-        }) => {
-            let name = format!("{}.weight", names.at(name));
-            let table = layers.weights.take(&name, &[*buckets, heads])?;
-            let (half, center) = (buckets / 2, *max_distance);
-            let row = |place: usize| {
-                bucket(place.abs_diff(center), half, center) + if place > center { half } else { 0 }
-            };
-            let places = (0..heads).flat_map(|head| (0..=2 * center).map(move |place| (head, place)));
-            let values =
-                places.map(|(head, place)| table.get(row(place) * heads + head).copied().unwrap_or_default());
-            (values.collect::<Vec<f32>>(), center)
-        }
-    };
-    Ok(Some(layers.ops.upload(values, 2 * center + 1)))
 }
 
 /// Takes the vectors of the distances.

@@ -267,4 +267,15 @@ const TEXT_FAMILIES: &[TextFamily] = &[
         form: t5_encoder::form,
         unused: &[],
     },
+    TextFamily {
+        classes: [
+            None,
+            None,
+            Some("UMT5ForTokenClassification"),
+            Some("UMT5EncoderModel"),
+        ],
+        model_type: "umt5",
+        form: t5_encoder::umt5,
+        unused: &[],
+    },
 ];

@@ -3,6 +3,7 @@
 
 use super::bottleneck::BottleneckForm;
 use super::encoder::{BlockForm, BlockNames, EncoderConfig};
+pub(super) use super::position_bias::PositionBias;
 use super::text::TokenLimits;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, DistanceRows, Rotary};
@@ -93,26 +94,6 @@ pub(super) enum PositionScheme {
     AfterPadding {
         /// Token id of the padding.
         pad: usize,
-    },
-}
-
-/// A bias by distance.
-pub(super) enum PositionBias {
-    /// Stored by buckets, as in T5.
-    Buckets {
-        /// Table `[buckets, heads]`.
-        name: &'static str,
-        /// Number of buckets, for both directions.
-        buckets: usize,
-        /// Distance from which on all share a bucket.
-        max_distance: usize,
-    },
-    /// Falls with the distance (Press et al. 2022, "`ALiBi`").
-    Slopes {
-        /// How much each head's bias falls from one token to the next.
-        slopes: Vec<f32>,
-        /// Largest distance.
-        max_distance: usize,
     },
 }
 

@@ -426,6 +426,7 @@ pub(super) const FAMILIES: &[Family] = &[
     recurrent_families::JAMBA,
     encoder_decoder("T5ForConditionalGeneration", "t5", "", t5::read),
     encoder_decoder("MT5ForConditionalGeneration", "mt5", "", t5::read),
+    encoder_decoder("UMT5ForConditionalGeneration", "umt5", "", t5::read_umt5),
     Family {
         // There is no base model: it would give the decoder's states.
         classifier: Some("BartForSequenceClassification"),

@@ -1,6 +1,6 @@
 //! T5 (Raffel et al. 2020): an encoder for the prompt and a decoder for the answer, relative positions, RMS norms,
 //! unscaled scores. The original uses `ReLU` and a head tied to the embedding; version 1.1 and FLAN use a gated
-//! feed-forward layer and a separate head.
+//! feed-forward layer and a separate head. In UMT5 (Chung et al. 2023) every layer has relative positions of its own.
 
 use super::config_values::{eos_token_ids, epsilon, parse_activation, start_token};
 use super::weights::{
@@ -16,6 +16,16 @@ const DEFAULT_CONTEXT: usize = 512;
 const MAX_DISTANCE: usize = 1 << 16;
 
 pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
+    read_with(checkpoint, false)
+}
+
+/// Reads UMT5.
+pub(super) fn read_umt5(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
+    read_with(checkpoint, true)
+}
+
+/// Reads a model; `by_layer` says whether every layer has relative positions of its own.
+fn read_with(checkpoint: &mut Checkpoint, by_layer: bool) -> Result<Decoder, LoadError> {
     // Without a start token, answers begin with the padding token, as T5 was trained.
     let start_token = start_token(checkpoint, checkpoint.config.optional("pad_token_id")?)?;
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
@@ -24,21 +34,30 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
     let encoder_layers = config.size("num_layers")?;
     let layers = config.optional("num_decoder_layers")?.unwrap_or(encoder_layers);
     let embedding = weights.take("shared.weight", &[model_config.vocabulary, width])?;
-    let relative_bias = buckets(config, &model_config, weights, "encoder", true)?;
-    model_config.relative_bias = Some(buckets(config, &model_config, weights, "decoder", false)?);
+    let mut relative_bias = None;
+    if !by_layer {
+        relative_bias = Some(buckets(config, &model_config, weights, "encoder.block.0")?);
+        model_config.relative_bias = Some(buckets(config, &model_config, weights, "decoder.block.0")?);
+    }
+    let mut layer = |name: &str, crosses: bool| {
+        let relative_bias = by_layer.then(|| buckets(config, &model_config, weights, name));
+        Ok::<_, LoadError>(LayerWeights {
+            relative_bias: relative_bias.transpose()?,
+            ..layer(weights, &model_config, name, crosses)?
+        })
+    };
+    let read = (0..encoder_layers).map(|index| layer(&format!("encoder.block.{index}"), false));
+    let encoder_layers = read.collect::<Result<_, _>>()?;
+    let read = (0..layers).map(|index| layer(&format!("decoder.block.{index}"), true));
+    let layers = read.collect::<Result<_, _>>()?;
     let encoder = Encoder {
         context: config.optional("n_positions")?.unwrap_or(DEFAULT_CONTEXT),
         start_token,
-        relative_bias: Some(relative_bias),
+        relative_bias,
         inputs: TokenInputs::default(),
-        layers: (0..encoder_layers)
-            .map(|index| layer(weights, &model_config, &format!("encoder.block.{index}"), false))
-            .collect::<Result<_, _>>()?,
+        layers: encoder_layers,
         final_norm: NormWeights::take_rms(weights, "encoder.final_layer_norm", width)?,
     };
-    let layers = (0..layers)
-        .map(|index| layer(weights, &model_config, &format!("decoder.block.{index}"), true))
-        .collect::<Result<_, _>>()?;
     // Old versions of transformers saved the shared embedding twice, and an unused bias.
     weights.ignore_suffixes(&[
         "encoder.embed_tokens.weight",
@@ -107,13 +126,12 @@ pub(crate) fn feed_forward(config: &Config) -> Result<(Activation, bool), LoadEr
     }
 }
 
-/// Expands the bias of the distance buckets, stored in the first block for all, into a table by distance.
+/// Expands the bias of the distance buckets of a block into a table by distance.
 fn buckets(
     config: &Config,
     model_config: &ModelConfig,
     weights: &mut Weights,
-    side: &str,
-    both_ways: bool,
+    block: &str,
 ) -> Result<RelativeBias, LoadError> {
     let (count_key, far_key) = (
         "relative_attention_num_buckets",
@@ -131,7 +149,8 @@ fn buckets(
         );
         return Err(config.invalid_value(far_key, reason));
     }
-    let name = format!("{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
+    let both_ways = block.starts_with("encoder");
+    let name = format!("{block}.layer.0.SelfAttention.relative_attention_bias.weight");
     let table = weights.take(&name, &[count, model_config.heads.queries])?;
     let bias = |head: usize, place: usize| {
         let distance = place.abs_diff(max_distance);

@@ -56,6 +56,8 @@ pub struct LayerWeights {
     pub key_value: LinearWeights,
     /// One score per query head that takes part in the softmax without a value; empty if there is none.
     pub sinks: Vec<f32>,
+    /// Relative positions of this layer; `None`: those of [`ModelConfig::relative_bias`], if any.
+    pub relative_bias: Option<RelativeBias>,
     /// Projection of the attention's input to the gates of its heads' elements; their sigmoid multiplies them.
     pub gate: Option<LinearWeights>,
     /// Output projection.
@@ -175,7 +177,10 @@ impl LayerWeights {
     fn exact(&self) -> usize {
         let factors = self.head_norms.iter().filter_map(|norms| norms.factors.as_ref());
         let factors = factors.flatten().map(Vec::len);
-        self.norms().map(NormWeights::elements).sum::<usize>() + factors.sum::<usize>() + self.sinks.len()
+        let biases = self.relative_bias.iter().map(|bias| bias.values.len());
+        self.norms().map(NormWeights::elements).sum::<usize>()
+            + factors.chain(biases).sum::<usize>()
+            + self.sinks.len()
     }
 
     fn linears(&self) -> impl Iterator<Item = &LinearWeights> {

@@ -11,7 +11,7 @@ use crate::checkpoint::Checkpoint;
 use crate::ops::Ops;
 
 /// At least one per architecture; several where it has variants.
-pub(super) const DECODERS: [&str; 93] = [
+pub(super) const DECODERS: [&str; 94] = [
     "gpt2",
     "opt",
     "llama",
@@ -70,6 +70,7 @@ pub(super) const DECODERS: [&str; 93] = [
     "deepseek-v3",
     "t5",
     "t5-v1_1",
+    "umt5",
     "bart",
     "mbart",
     "pegasus",

@@ -40,6 +40,8 @@ struct Shape {
     dense: Option<[LinearShape; 2]>,
     activation: Option<Activation>,
     has_sinks: bool,
+    /// Size of a row of the layer's own relative positions, if it has them.
+    bias_width: Option<usize>,
     experts: Option<ExpertShape>,
     /// The cross-attention's linear layers, if there is one.
     cross: Option<[LinearShape; 3]>,
@@ -129,6 +131,11 @@ impl HostLayer {
         if has_sinks {
             store.tensors.push(to_words(weights.sinks).into());
         }
+        let bias_width = weights.relative_bias.map(|bias| {
+            let width = bias.width();
+            store.tensors.push(to_words(bias.values).into());
+            width
+        });
         let latents = [query_latent, key_value_latent];
         let latents = latents.map(|linear| linear.map(|linear| store.linear(linear, kind)));
         let linears =
@@ -159,6 +166,7 @@ impl HostLayer {
                 dense,
                 activation: weights.activation,
                 has_sinks,
+                bias_width,
                 experts,
                 cross,
                 token_gate,
@@ -200,6 +208,7 @@ impl HostLayer {
             dense,
             activation,
             has_sinks,
+            bias_width,
             ref experts,
             cross,
             token_gate,
@@ -231,6 +240,7 @@ impl HostLayer {
         let [query_latent_norm, key_value_latent_norm] =
             latent_norms.map(|shifts| norm(shifts, LATENT_EPSILON));
         let sinks = has_sinks.then(|| ops.upload(from_words(next()), 1));
+        let position_bias = bias_width.map(|width| ops.upload(from_words(next()), width));
         let mut linear = |shape| {
             let LinearShape {
                 inputs,
@@ -265,6 +275,7 @@ impl HostLayer {
                 factors: key_factors,
             },
             sinks,
+            position_bias,
             gate,
             output,
         });

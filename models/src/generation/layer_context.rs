@@ -7,7 +7,7 @@ use crate::ops::Ops;
 pub(super) struct LayerContext<'a, M: Ops> {
     pub(super) ops: &'a M,
     pub(super) model_config: &'a ModelConfig,
-    /// Position bias, if positions are relative.
+    /// Position bias, if positions are relative and layers have none of their own.
     pub(super) position_bias: Option<&'a M::Matrix>,
     /// What the tokens bring for the layer, if they do.
     pub(super) token_input: Option<&'a M::Matrix>,

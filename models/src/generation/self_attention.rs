@@ -11,6 +11,8 @@ pub(super) struct SelfAttention<M: Ops> {
     pub(super) queries: Projection<M>,
     pub(super) keys_values: Projection<M>,
     pub(super) sinks: Option<M::Matrix>,
+    /// Position bias of this layer alone.
+    pub(super) position_bias: Option<M::Matrix>,
     /// Projection to the gates of the heads' elements, whose sigmoid multiplies them.
     pub(super) gate: Option<M::Linear>,
     pub(super) output: M::Linear,
@@ -120,7 +122,7 @@ impl<M: Ops> SelfAttention<M> {
             query = grown;
         }
         let rules = ScoreRules {
-            position_bias,
+            position_bias: self.position_bias.as_ref().or(position_bias),
             window: model_config.window_of(self.local),
             chunk: model_config.chunk_of(self.local),
             softcap: model_config.score_softcap,

@@ -51,7 +51,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 56] = [
+pub const ALL: [Fixture; 57] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -89,6 +89,7 @@ pub const ALL: [Fixture; 56] = [
     fixture!("big-bird"),
     fixture!("esm"),
     fixture!("t5-tokens"),
+    fixture!("umt5-tokens"),
     fixture!("vit"),
     fixture!("vit-msn"),
     fixture!("dinov2"),

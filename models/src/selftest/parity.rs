@@ -266,6 +266,7 @@ mod tests {
             "DPRQuestionEncoder" | "DPRContextEncoder" => "Bert".to_owned(),
             "Data2VecVisionForImageClassification" => "BeitForImageClassification".to_owned(),
             "T5" | "MT5" | "MT5Encoder" => "T5Encoder".to_owned(),
+            "UMT5" => "UMT5Encoder".to_owned(),
             other => other.to_owned(),
         }
     }

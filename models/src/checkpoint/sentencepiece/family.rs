@@ -33,7 +33,7 @@ impl Family {
     pub(super) fn of(class: Option<&str>, model_type: Option<&str>) -> Option<Self> {
         let class = class.map(|class| class.trim_end_matches("Fast"));
         match (class, model_type) {
-            (Some("T5Tokenizer" | "MT5Tokenizer"), _) | (None, Some("t5" | "mt5")) => Some(Self::T5),
+            (Some("T5Tokenizer" | "MT5Tokenizer"), _) | (None, Some("t5" | "mt5" | "umt5")) => Some(Self::T5),
             (Some("AlbertTokenizer"), _) | (None, Some("albert")) => Some(Self::Albert),
             (Some("XLMRobertaTokenizer"), _) | (None, Some("xlm-roberta")) => Some(Self::XlmRoberta),
             (Some("CamembertTokenizer"), _) | (None, Some("camembert")) => Some(Self::Camembert),
