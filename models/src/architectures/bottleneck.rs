@@ -231,6 +231,7 @@ impl<O: Ops> Bottleneck<O> {
             position_bias: None,
             distances: None,
             pairs: None,
+            kinds: None,
         };
         let projected = ops.multiply(x, &self.projections);
         let attended = ops.attend_sequences(&projected, sequences, &attention);

@@ -1,7 +1,7 @@
 //! DeBERTa v1 to v3 (He et al. 2021): disentangled attention, in which tokens and distances have separate vectors.
 
 use super::encoder::{BlockNames, activation};
-use super::text_form::{DistanceForm, HeadForm, Projection, TextForm};
+use super::text_form::{DistanceForm, DistanceVectors, HeadForm, Projection, TextForm};
 use super::token_convolution::ConvolutionForm;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, DistanceRows};
@@ -132,8 +132,11 @@ fn distances(config: &Config, context: usize) -> Result<DistanceForm, LoadError>
     let shared = config.optional::<bool>("share_att_key")?.unwrap_or(false);
     let layer = |kind: &str, own, other| uses(kind).then_some(if shared { own } else { other });
     Ok(DistanceForm {
-        name: "encoder.rel_embeddings",
-        count: 2 * span,
+        vectors: DistanceVectors::Table {
+            name: "encoder.rel_embeddings",
+            count: 2 * span,
+            norm: norm.contains("layer_norm").then_some("encoder.LayerNorm"),
+        },
         rows: DistanceRows::new(context, |distance| {
             let bucket = match buckets {
                 Some(buckets) => bucket(distance, buckets, longest),
@@ -142,7 +145,6 @@ fn distances(config: &Config, context: usize) -> Result<DistanceForm, LoadError>
             let row = bucket.saturating_add_unsigned(span);
             usize::try_from(row).unwrap_or_default().min(2 * span - 1)
         }),
-        norm: norm.contains("layer_norm").then_some("encoder.LayerNorm"),
         keys: layer("c2p", KEY, "attention.self.pos_key_proj"),
         key_bias: true,
         queries: layer("p2c", QUERY, "attention.self.pos_query_proj"),

@@ -51,6 +51,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         buffers: &[],
         position_bias: None,
         distances: None,
+        segments: false,
         classifier: HeadForm::first("pre_classifier", Activation::Relu, "classifier"),
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,

@@ -4,12 +4,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::global_attention::GlobalAttention;
+use super::block_attention::BlockAttention;
+use super::fourier::Fourier;
 use super::layers::Layers;
+use super::linear_form::LinearForms;
 use super::position_bias::PositionBias;
 use super::token_convolution::{ConvolutionForm, TokenConvolution};
 use crate::checkpoint::{Config, LoadError};
-use crate::ops::{Activation, DistanceRows, DistanceScores, EncoderAttention, Ops, PairScores, Rotary};
+use crate::ops::{Activation, DistanceRows, Ops, Rotary};
 use crate::runtime::slice::Slice;
 
 /// Sizes and form of an encoder.
@@ -57,6 +59,27 @@ pub(super) struct EncoderConfig {
     pub up_bias: bool,
     /// Whether the first layer, if gated, is one layer with the values before the gate.
     pub values_first: bool,
+    /// What lets tokens read each other.
+    pub mixing: Mixing,
+    /// How the file stores the weights of linear layers.
+    pub forms: LinearForms,
+}
+
+/// What lets the tokens of a block read each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Mixing {
+    /// Attention.
+    #[default]
+    Attention,
+    /// Attention whose queries have a bias each for keys, distances and segments (`XLNet`).
+    Relative,
+    /// Attention beside convolutions of this many tokens (`ConvBERT`).
+    Convolutions {
+        /// Tokens that a window covers; odd.
+        kernel: usize,
+    },
+    /// Fourier transforms (`FNet`).
+    Fourier,
 }
 
 /// Names of a block's tensors, relative to the block's prefix.
@@ -134,32 +157,32 @@ pub(super) struct Distances<O: Ops> {
 /// What is added to the scores of an attention.
 pub(super) enum Bias<'a, X> {
     /// The table of a [`RelativeBias`](crate::ops::RelativeBias).
-    ByDistance(&'a X),
+    Distances(&'a X),
     /// Scores of all pairs of this many tokens, `[heads, tokens * tokens]`.
-    ByPair(&'a X, usize),
+    Pairs(&'a X, usize),
+    /// Scores of tokens of different kinds, which the blocks compute; the kinds of the tokens of every sequence.
+    Kinds(&'a [&'a [i64]]),
 }
 
-/// One block: attention and a feed-forward layer, each with a norm and a residual connection.
+/// One block: attention or another mixer of tokens, and a feed-forward layer, each with a norm and a residual connection.
 pub(super) struct Block<O: Ops> {
-    heads: usize,
-    scale: f32,
-    window: Option<usize>,
-    rotary: Option<Rotary>,
-    global: Option<GlobalAttention<O>>,
+    mixer: Mixer<O>,
     convolution: Option<TokenConvolution<O>>,
-    position_bias: Option<O::Matrix>,
-    distances: Option<DistanceScores<O::Matrix>>,
-    projections: O::Linear,
-    output: O::Linear,
     attention_norm: Option<O::Norm>,
     up: O::Linear,
     activation: Activation,
     gated: bool,
     down: O::Linear,
     feed_forward_norm: O::Norm,
-    /// Factors of what attention and feed-forward layer add.
-    scales: Option<[O::Norm; 2]>,
+    /// Factors of what the feed-forward layer adds.
+    factors: Option<O::Norm>,
     norms_first: bool,
+}
+
+/// What lets the tokens of a block read each other.
+enum Mixer<O: Ops> {
+    Attention(Box<BlockAttention<O>>),
+    Fourier(Fourier<O>),
 }
 
 impl EncoderConfig {
@@ -226,6 +249,8 @@ impl EncoderConfig {
             feed_forward_bias: true,
             up_bias: true,
             values_first: false,
+            mixing: Mixing::Attention,
+            forms: LinearForms::default(),
         })
     }
 
@@ -271,26 +296,19 @@ impl EncoderConfig {
         distances: Option<&Distances<O>>,
     ) -> Result<Block<O>, LoadError> {
         let (width, intermediate_size) = (self.width, self.intermediate_size);
-        let attention_width = self.attention_width;
         let at = |name: &str| format!("{}.{name}", form.prefix);
-        let distances = distances
-            .map(|form| self.take_distances(layers, form, names, &at))
-            .transpose()?;
-        let prefixes: Vec<String> = names.projections.iter().map(|part| at(part)).collect();
-        let each = 3 * attention_width / prefixes.len().max(1);
-        let biased: Vec<bool> = (0..prefixes.len())
-            .map(|part| self.projection_bias && (part != 1 || self.key_bias))
-            .collect();
+        let mixer = match self.mixing {
+            Mixing::Fourier => Mixer::Fourier(Fourier::new(layers.ops, width)),
+            _ => Mixer::Attention(Box::new(self.take_attention(layers, form, names, distances)?)),
+        };
         let up = if self.gated {
             2 * intermediate_size
         } else {
             intermediate_size
         };
-        let scales = names.scales.map(|scales| {
-            let [attention, feed_forward] = scales.map(|name| layers.factors(&at(name), width));
-            Ok::<_, LoadError>([attention?, feed_forward?])
-        });
-        let scales = scales.transpose()?;
+        let factors = names
+            .scales
+            .map(|[_, factors]| layers.factors(&at(factors), width));
         let ups: Vec<String> = names.up.iter().map(|part| at(part)).collect();
         let up_bias = self.feed_forward_bias && self.up_bias;
         let attention_norm = if form.without_first_norm {
@@ -298,51 +316,30 @@ impl EncoderConfig {
         } else {
             Some(self.norm(layers, &at(names.attention_norm))?)
         };
-        let global = form.global.map(|names| {
-            let names = names.map(|name| format!("{}.{name}", form.prefix));
-            GlobalAttention::take(layers, names, width, self.heads)
-        });
         let convolution = form
             .convolution
             .as_ref()
             .map(|form| TokenConvolution::take(layers, form, width, self.epsilon));
-        let position_bias = form.position_bias.as_ref();
-        let position_bias = position_bias.map(|bias| bias.take(layers, self.heads, &at));
-        // Distances add scores, which are scaled to the same variance (He et al. 2021, section 3.1).
-        let summands = distances.as_ref().map_or(1, |scores| {
-            1 + usize::from(scores.keys.is_some()) + usize::from(scores.queries.is_some())
-        });
         Ok(Block {
-            heads: self.heads,
-            scale: self
-                .attention_scale
-                .unwrap_or_else(|| 1.0 / ((attention_width / self.heads * summands) as f32).sqrt()),
-            window: form.window,
-            rotary: form.rotary.clone(),
-            global: global.transpose()?,
+            mixer,
             convolution: convolution.transpose()?,
-            position_bias: position_bias.transpose()?,
-            distances,
-            projections: match names.head_biases {
-                Some(parts) => layers.by_head(&prefixes.concat(), &parts.map(&at), width, self.heads)?,
-                None if self.key_value_heads < self.heads => {
-                    let heads = [self.heads, self.key_value_heads];
-                    layers.grouped(&prefixes, [width, attention_width], heads, &biased)?
-                }
-                None => layers.concatenated_with(&prefixes, width, each, &biased)?,
-            },
-            output: layers.linear_with(&at(names.output), attention_width, width, self.output_bias)?,
             attention_norm,
             up: if self.values_first {
                 layers.swapped(&ups.concat(), width, up, up_bias)?
             } else {
-                layers.concatenated(&ups, width, up / ups.len().max(1), up_bias)?
+                let (forms, biased) = (vec![self.forms.up; ups.len()], vec![up_bias; ups.len()]);
+                layers.concatenated_of(&ups, &forms, [width, up / ups.len().max(1)], &biased)?
             },
             activation: self.activation,
             gated: self.gated,
-            down: layers.linear_with(&at(names.down), intermediate_size, width, self.feed_forward_bias)?,
+            down: layers.linear_of(
+                &at(names.down),
+                self.forms.down,
+                [intermediate_size, width],
+                self.feed_forward_bias,
+            )?,
             feed_forward_norm: self.norm(layers, &at(names.feed_forward_norm))?,
-            scales,
+            factors: factors.transpose()?,
             norms_first: self.norms_first,
         })
     }
@@ -361,31 +358,6 @@ impl EncoderConfig {
             return Ok(layers.ops.norm(gamma, None, self.epsilon as f32));
         }
         layers.layer_norm_with(prefix, self.width, self.epsilon, self.norm_bias)
-    }
-
-    /// Projects the vectors of the distances by the layers of a block. These may be the block's own projections, which
-    /// are therefore copied.
-    fn take_distances<O: Ops>(
-        &self,
-        layers: &mut Layers<'_, O>,
-        form: &Distances<O>,
-        names: &BlockNames,
-        at: &impl Fn(&str) -> String,
-    ) -> Result<DistanceScores<O::Matrix>, LoadError> {
-        let mut project = |name: Option<&str>, biased: bool| -> Result<Option<O::Matrix>, LoadError> {
-            let Some(name) = name else { return Ok(None) };
-            let layer = if names.projections.contains(&name) {
-                layers.shared_linear(&at(name), self.width, self.width)?
-            } else {
-                layers.linear_with(&at(name), self.width, self.width, biased)?
-            };
-            Ok(Some(layers.ops.multiply(&form.vectors, &layer)))
-        };
-        Ok(DistanceScores {
-            keys: project(form.keys, form.key_bias)?,
-            queries: project(form.queries, true)?,
-            rows: form.rows.clone(),
-        })
     }
 }
 
@@ -471,7 +443,10 @@ impl<O: Ops> Block<O> {
             Some(norm) if self.norms_first => [Some(norm), None],
             norm => [None, norm.as_ref()],
         };
-        let attended = self.attend(ops, x, before, sequences, bias);
+        let attended = match &self.mixer {
+            Mixer::Attention(attention) => attention.add_to(ops, x, before, sequences, bias),
+            Mixer::Fourier(fourier) => fourier.add_to(ops, x, sequences),
+        };
         let x = match after {
             Some(norm) => ops.normalise(&attended, norm),
             None => attended,
@@ -482,67 +457,10 @@ impl<O: Ops> Block<O> {
         ops.normalise(&self.feed_forward(ops, &x, None), &self.feed_forward_norm)
     }
 
-    /// Computes the attention of the rows, normalised if there is a norm, and adds the rows.
-    fn attend(
-        &self,
-        ops: &O,
-        x: &O::Matrix,
-        norm: Option<&O::Norm>,
-        sequences: &[&[bool]],
-        bias: Option<&Bias<'_, O::Matrix>>,
-    ) -> O::Matrix {
-        let mut projected = match norm {
-            Some(norm) => ops.multiply_normalised(x, norm, &self.projections),
-            None => ops.multiply(x, &self.projections),
-        };
-        if let Some(rotary) = &self.rotary {
-            let positions: Vec<usize> = sequences.iter().flat_map(|mask| 0..mask.len()).collect();
-            // Queries and keys are the first two thirds of a row.
-            ops.rotate(
-                &mut projected,
-                2 * self.heads,
-                2 * rotary.frequencies.len(),
-                rotary,
-                &positions,
-            );
-        }
-        let kinds = vec![0; sequences.len()];
-        let attention = EncoderAttention {
-            heads: self.heads,
-            scale: self.scale,
-            window: self.window,
-            first: self.global.is_some(),
-            position_bias: match bias {
-                Some(Bias::ByDistance(table)) => Some(*table),
-                _ => self.position_bias.as_ref(),
-            },
-            distances: self.distances.as_ref(),
-            pairs: match bias {
-                Some(Bias::ByPair(values, tokens)) => Some(PairScores {
-                    values: *values,
-                    kinds: &kinds,
-                    tokens: *tokens,
-                }),
-                _ => None,
-            },
-        };
-        let mut attended = ops.attend_sequences(&projected, sequences, &attention);
-        if let Some(global) = &self.global {
-            global.replace(ops, x, sequences, &mut attended);
-        }
-        let Some([factors, _]) = &self.scales else {
-            return ops.multiply_and_add(&attended, &self.output, x);
-        };
-        let mut attended = ops.multiply(&attended, &self.output);
-        ops.scale(&mut attended, factors);
-        ops.add(&mut attended, x);
-        attended
-    }
-
     /// Computes the feed-forward layer of the rows, normalised if there is a norm, and adds the rows.
     fn feed_forward(&self, ops: &O, x: &O::Matrix, norm: Option<&O::Norm>) -> O::Matrix {
         let layers = [&self.up, &self.down];
-        let Some([_, factors]) = &self.scales else {
+        let Some(factors) = &self.factors else {
             return ops.feed_forward_residual(x, norm, layers, self.activation, self.gated);
         };
         let normalised = norm.map(|norm| ops.normalise(x, norm));

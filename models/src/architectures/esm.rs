@@ -79,6 +79,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         buffers: UNUSED,
         position_bias: None,
         distances: None,
+        segments: false,
         classifier: HeadForm::first("classifier.dense", Activation::Tanh, "classifier.out_proj"),
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,

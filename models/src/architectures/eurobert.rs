@@ -91,6 +91,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         buffers: &[],
         position_bias: None,
         distances: None,
+        segments: false,
         classifier: head,
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,

@@ -12,7 +12,7 @@ use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 use crate::tasks::entities::{self, AggregationStrategy};
 
-const FAMILIES: [&str; 67] = [
+const FAMILIES: [&str; 76] = [
     "jina-bert",
     "timm-vit",
     "longformer",
@@ -36,6 +36,15 @@ const FAMILIES: [&str; 67] = [
     "t5-tokens",
     "umt5-encoder",
     "umt5-tokens",
+    "squeezebert",
+    "convbert",
+    "convbert-question-answering",
+    "xlnet",
+    "xlnet-question-answering",
+    "xlnet-token-classification",
+    "luke",
+    "fnet",
+    "fnet-question-answering",
     "beit",
     "beit-shared",
     "distilbert",
@@ -237,6 +246,18 @@ fn what_an_architecture_cannot_do_is_refused_by_its_key() {
         ("esm", "position_embedding_type", "\"relative_key\""),
         ("t5-encoder", "dense_act_fn", "\"tanh\""),
         ("t5-encoder", "relative_attention_num_buckets", "3"),
+        ("squeezebert", "embedding_size", "10"),
+        ("squeezebert", "q_groups", "3"),
+        ("convbert", "conv_kernel_size", "4"),
+        ("convbert", "num_groups", "3"),
+        ("convbert", "is_decoder", "true"),
+        ("fnet", "use_tpu_fourier_optimizations", "true"),
+        ("xlnet", "attn_type", "\"uni\""),
+        ("xlnet", "bi_data", "true"),
+        ("xlnet", "d_head", "4"),
+        ("xlnet", "summary_type", "\"attn\""),
+        ("xlnet", "summary_use_proj", "false"),
+        ("xlnet", "summary_activation", "null"),
     ] {
         let mut fixture = fixture(name);
         let mut config: serde_json::Map<String, serde_json::Value> =

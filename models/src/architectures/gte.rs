@@ -103,6 +103,7 @@ fn described(
         buffers: &["inv_freq"],
         position_bias: None,
         distances: None,
+        segments: false,
         classifier,
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,

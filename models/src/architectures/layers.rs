@@ -1,5 +1,6 @@
 //! Layers from a checkpoint, by the names that torch gives their tensors.
 
+use super::linear_form::LinearForm;
 use crate::checkpoint::{LoadError, Weights, transposed};
 use crate::ops::Ops;
 use crate::precision::{Table, WeightType};
@@ -95,22 +96,45 @@ impl<O: Ops> Layers<'_, O> {
         outputs: usize,
         biased: &[bool],
     ) -> Result<O::Linear, LoadError> {
+        self.concatenated_of(prefixes, &[], [inputs, outputs], biased)
+    }
+
+    /// Takes linear layers as [`Layers::concatenated_with`] does; `forms` says how the file stores them, the rest are whole.
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub(super) fn concatenated_of(
+        &mut self,
+        prefixes: &[String],
+        forms: &[LinearForm],
+        [inputs, outputs]: [usize; 2],
+        biased: &[bool],
+    ) -> Result<O::Linear, LoadError> {
         let (mut parts, mut bias): (Vec<Vec<f32>>, Vec<f32>) =
             (Vec::with_capacity(prefixes.len()), Vec::new());
-        for (prefix, has_bias) in prefixes.iter().zip(biased) {
-            parts.push(
-                self.weights
-                    .take_transposed(&format!("{prefix}.weight"), inputs, outputs)?,
-            );
+        for (part, (prefix, has_bias)) in prefixes.iter().zip(biased).enumerate() {
+            let form = forms.get(part).copied().unwrap_or_default();
+            parts.push(self.take_weight(prefix, form, inputs, outputs)?);
             if *has_bias {
                 bias.extend(self.weights.take(&format!("{prefix}.bias"), &[outputs])?);
             } else if biased.contains(&true) {
                 bias.resize(bias.len() + outputs, 0.0);
             }
         }
+        Ok(self.side_by_side(parts, bias, inputs, outputs))
+    }
+
+    /// Uploads the weights of linear layers of the same size, `[inputs, outputs]` each, as one layer.
+    pub(super) fn side_by_side(
+        &mut self,
+        mut parts: Vec<Vec<f32>>,
+        bias: Vec<f32>,
+        inputs: usize,
+        outputs: usize,
+    ) -> O::Linear {
         if parts.len() == 1 {
             let weight = parts.pop().unwrap_or_default();
-            return Ok(self.upload(weight, bias, inputs, outputs));
+            return self.upload(weight, bias, inputs, outputs);
         }
         let mut weight = Vec::with_capacity(parts.iter().map(Vec::len).sum());
         for row in 0..inputs {
@@ -119,7 +143,7 @@ impl<O: Ops> Layers<'_, O> {
                 weight.extend_from_slice(columns.unwrap_or_default());
             }
         }
-        Ok(self.upload(weight, bias, inputs, outputs * parts.len()))
+        self.upload(weight, bias, inputs, outputs * parts.len())
     }
 
     /// Takes the linear layer `{prefix}` with the second half of its outputs before the first.

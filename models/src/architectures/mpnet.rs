@@ -60,6 +60,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             max_distance: 128,
         }),
         distances: None,
+        segments: false,
         classifier: HeadForm::first("classifier.dense", Activation::Tanh, "classifier.out_proj"),
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,

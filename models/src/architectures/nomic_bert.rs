@@ -96,6 +96,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         buffers: &[],
         position_bias: None,
         distances: None,
+        segments: false,
         classifier: HeadForm::first("nomic_bert.pooler.dense", Activation::Tanh, "classifier"),
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,

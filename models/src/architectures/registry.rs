@@ -208,7 +208,7 @@ const OTHERS: [Architecture; 27] = [
 ];
 
 /// Prefixes of tensors of heads that this build does not compute, or that a directory of sentence-transformers does not use.
-const OTHER_HEADS: [&str; 12] = [
+const OTHER_HEADS: [&str; 15] = [
     "classifier.",
     "cls.",
     "decoder.",
@@ -217,9 +217,12 @@ const OTHER_HEADS: [&str; 12] = [
     "generator_predictions.",
     "head.",
     "lm_head.",
+    "lm_loss.",
     "lm_predictions.",
+    "logits_proj.",
     "predictions.",
     "qa_outputs.",
+    "sequence_summary.",
     "vocab_",
 ];
 

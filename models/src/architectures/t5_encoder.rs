@@ -1,7 +1,8 @@
 //! The encoder of T5, mT5 (Raffel et al. 2020) and UMT5 (Chung et al. 2023) alone: embeddings of texts (sentence-t5, GTR) and token
 //! classifiers.
 
-use super::encoder::{BlockNames, EncoderConfig, epsilon};
+use super::encoder::{BlockNames, EncoderConfig, Mixing, epsilon};
+use super::linear_form::LinearForms;
 use super::text::TokenLimits;
 use super::text_form::{Embeddings, HeadForm, PositionBias, PositionScheme, TextForm};
 use crate::checkpoint::{Config, LoadError};
@@ -58,6 +59,8 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         feed_forward_bias: false,
         up_bias: true,
         values_first: false,
+        mixing: Mixing::Attention,
+        forms: LinearForms::default(),
     };
     Ok(TextForm {
         base: "transformer",
@@ -86,6 +89,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         buffers: &["encoder.embed_tokens.weight"],
         position_bias: Some(buckets),
         distances: None,
+        segments: false,
         classifier: HeadForm::TOKENS,
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,
@@ -99,7 +103,9 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
 pub(super) fn umt5(config: &Config) -> Result<TextForm, LoadError> {
     let mut form = form(config)?;
     if let Some(PositionBias::Buckets {
-        buckets, max_distance, ..
+        buckets,
+        max_distance,
+        ..
     }) = form.position_bias.take()
     {
         for block in &mut form.blocks {

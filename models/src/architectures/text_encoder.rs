@@ -9,7 +9,7 @@
 //! `embedding` FP32 `[width]`.
 //!
 //! As slices, all but the last return `hidden_states` FP32 `[sequence, width]` and `attention_mask` INT64 `[sequence]`,
-//! which all but the first take. A slice has only the first window of a context, and the last one no text for an answer:
+//! which all but the first take, and `token_type_ids` if scores depend on them. A slice has only the first window of a context, and the last one no text for an answer:
 //! it returns logits only. Those of a token classifier also hand on the text.
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::encoder::{Bias, Block, Distances};
 use super::layers::Layers;
 use super::text::{TextReader, Texts, Tokens};
 use super::text_beside::TextBeside;
-use super::text_form::TextForm;
+use super::text_form::{DistanceVectors, TextForm, waves};
 use super::text_head::{Head, HeadKind, KnownText, TextTask};
 use super::text_input::InputStage;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
@@ -28,9 +28,9 @@ use crate::ops::Ops;
 use crate::runtime::batch::{BatchResults, device_failed, run_batch_in_parallel};
 use crate::runtime::hidden_states as states;
 use crate::runtime::loaded::Built;
-use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
+use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::slice::Slice;
-use crate::runtime::tensor;
+use crate::runtime::tensor::{self, Datatype};
 use crate::tasks::entities::AggregationStrategy;
 use crate::tasks::labelling::TokenText;
 
@@ -98,6 +98,8 @@ struct TextEncoder<O: Ops> {
     /// Only in the first slice.
     input_stage: Option<InputStage<O>>,
     text: TextBeside,
+    /// Whether scores depend on the segments of tokens.
+    segments: bool,
     blocks: Blocks<O>,
     position_bias: Option<O::Matrix>,
     /// Only in the last slice.
@@ -143,8 +145,12 @@ impl Request {
 enum Sequence {
     /// Tokens, for the first slice.
     Tokens(Box<Tokens>),
-    /// Hidden states of the previous slice with their attention mask.
-    States { values: Vec<f32>, mask: Vec<bool> },
+    /// Hidden states of the previous slice with their attention mask, and the segments of the tokens if scores depend on them.
+    States {
+        values: Vec<f32>,
+        mask: Vec<bool>,
+        segments: Vec<i64>,
+    },
 }
 
 impl Sequence {
@@ -152,6 +158,13 @@ impl Sequence {
         match self {
             Self::Tokens(tokens) => &tokens.mask,
             Self::States { mask, .. } => mask,
+        }
+    }
+
+    fn segments(&self) -> &[i64] {
+        match self {
+            Self::Tokens(tokens) => &tokens.types,
+            Self::States { segments, .. } => segments,
         }
     }
 
@@ -169,6 +182,11 @@ impl<O: Ops> Model for TextEncoder<O> {
             return input_stage.reader.signature();
         }
         let mut signature = states::signature(Extent::UpTo(self.context), self.width, true);
+        if self.segments {
+            let length = vec![Extent::UpTo(self.context)];
+            let segments = InputSpec::required(states::TOKEN_TYPE_IDS, Datatype::I64, length);
+            signature.inputs.push(segments);
+        }
         signature.inputs.extend(self.text.inputs());
         signature
     }
@@ -252,6 +270,7 @@ impl<O: Ops> TextEncoder<O> {
             context: form.embeddings.limits.context,
             input_stage,
             text,
+            segments: form.segments,
             blocks,
             position_bias,
             last_stage,
@@ -260,9 +279,18 @@ impl<O: Ops> TextEncoder<O> {
     }
 
     fn read(&self, inputs: &Inputs, signature: &Signature) -> Result<Request, ModelError> {
-        let handed_on = self.text.handed_on(inputs);
+        let mut handed_on = self.text.handed_on(inputs);
         if let Some(input_stage) = &self.input_stage {
-            let windows = input_stage.reader.read(inputs)?.into_iter();
+            let windows = input_stage.reader.read(inputs)?;
+            if let Some(types) = windows
+                .first()
+                .map(|first| &first.types)
+                .filter(|_| self.segments)
+            {
+                let segments = tensor::Tensor::from_i64(states::TOKEN_TYPE_IDS, &[types.len()], types)?;
+                handed_on.push(segments);
+            }
+            let windows = windows.into_iter();
             return Ok(Request {
                 sequences: windows.map(|tokens| Sequence::Tokens(Box::new(tokens))).collect(),
                 text: None,
@@ -271,21 +299,33 @@ impl<O: Ops> TextEncoder<O> {
         }
         signature.check(inputs)?;
         let values = states::values(inputs)?;
-        let mask = inputs.iter().find(|input| input.name == states::ATTENTION_MASK);
-        let mask = mask.map(tensor::Tensor::to_i64).transpose()?.unwrap_or_default();
+        let input = |name: &str| inputs.iter().find(|input| input.name == name);
+        let mask = input(states::ATTENTION_MASK).map(tensor::Tensor::to_i64);
+        let mask = mask.transpose()?.unwrap_or_default();
         let mask: Vec<bool> = mask.into_iter().map(|mask| mask != 0).collect();
-        let bad = |reason: &str| ModelError::BadInput {
-            name: states::ATTENTION_MASK.into(),
+        let own = input(states::TOKEN_TYPE_IDS).filter(|_| self.segments);
+        let segments = own.map(tensor::Tensor::to_i64).transpose()?.unwrap_or_default();
+        handed_on.extend(own.cloned());
+        let bad = |name: &str, reason: &str| ModelError::BadInput {
+            name: name.into(),
             reason: reason.into(),
         };
+        let other_length = "its length differs from that of the hidden states";
         if values.len() != mask.len() * self.width {
-            return Err(bad("its length differs from that of the hidden states"));
+            return Err(bad(states::ATTENTION_MASK, other_length));
+        }
+        if self.segments && segments.len() != mask.len() {
+            return Err(bad(states::TOKEN_TYPE_IDS, other_length));
         }
         if !mask.contains(&true) {
-            return Err(bad("it masks every token"));
+            return Err(bad(states::ATTENTION_MASK, "it masks every token"));
         }
         Ok(Request {
-            sequences: vec![Sequence::States { values, mask }],
+            sequences: vec![Sequence::States {
+                values,
+                mask,
+                segments,
+            }],
             text: self.text.read(inputs)?,
             handed_on,
         })
@@ -305,7 +345,11 @@ impl<O: Ops> TextEncoder<O> {
             });
             ops.upload(states.collect::<Vec<_>>().concat(), width)
         };
-        let bias = self.position_bias.as_ref().map(Bias::ByDistance);
+        let segments: Vec<&[i64]> = sequences.iter().map(|sequence| sequence.segments()).collect();
+        let bias = match &self.position_bias {
+            Some(table) => Some(Bias::Distances(table)),
+            None => self.segments.then_some(Bias::Kinds(&segments)),
+        };
         let states = match &self.blocks {
             Blocks::Wide(blocks) => blocks
                 .iter()
@@ -339,13 +383,21 @@ fn distances<O: Ops>(
     let (Some(distances), width) = (&form.distances, form.encoder.width) else {
         return Ok(None);
     };
-    let name = format!("{}.weight", names.at(distances.name));
-    let vectors = layers.weights.take(&name, &[distances.count, width])?;
-    let mut vectors = layers.ops.upload(vectors, width);
-    if let Some(norm) = distances.norm {
-        let norm = form.encoder.norm(layers, &names.at(norm))?;
-        vectors = layers.ops.normalise(&vectors, &norm);
-    }
+    let vectors = match distances.vectors {
+        DistanceVectors::Table { name, count, norm } => {
+            let name = format!("{}.weight", names.at(name));
+            let vectors = layers.weights.take(&name, &[count, width])?;
+            let vectors = layers.ops.upload(vectors, width);
+            match norm {
+                Some(norm) => {
+                    let norm = form.encoder.norm(layers, &names.at(norm))?;
+                    layers.ops.normalise(&vectors, &norm)
+                }
+                None => vectors,
+            }
+        }
+        DistanceVectors::Waves(longest, clamp) => layers.ops.upload(waves(longest, clamp, width), width),
+    };
     Ok(Some(Distances {
         rows: distances.rows.clone(),
         vectors,

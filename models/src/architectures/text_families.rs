@@ -3,9 +3,9 @@
 use super::text_form::TextForm;
 use super::text_head::TextTask;
 use super::{
-    albert, bert, big_bird, deberta, distilbert, dpr, electra, ernie, esm, eurobert, gte, ibert, jina,
-    longformer, megatron_bert, mobilebert, modernbert, mpnet, nomic_bert, rembert, roberta, roformer,
-    t5_encoder,
+    albert, bert, big_bird, convbert, deberta, distilbert, dpr, electra, ernie, esm, eurobert, fnet, gte,
+    ibert, jina, longformer, luke, megatron_bert, mobilebert, modernbert, mpnet, nomic_bert, rembert,
+    roberta, roformer, squeezebert, t5_encoder, xlnet,
 };
 use crate::checkpoint::{Config, LoadError};
 use crate::tasks::embedding::Pooling;
@@ -39,8 +39,44 @@ struct TextFamily {
 /// Returns the classes of all families.
 pub(super) fn classes() -> impl Iterator<Item = TextClass> {
     let families = TEXT_FAMILIES.iter().flat_map(TextFamily::classes);
-    families.chain(DENSE_RETRIEVERS)
+    families.chain(DENSE_RETRIEVERS).chain(XLNET)
 }
+
+/// The classes of `XLNet`, whose heads have other names.
+const XLNET: [TextClass; 4] = [
+    TextClass {
+        name: "XLNetForSequenceClassification",
+        model_type: "xlnet",
+        head: Some("logits_proj."),
+        form: xlnet::form,
+        task: TextTask::Classification,
+        unused: &["transformer.mask_emb"],
+    },
+    TextClass {
+        name: "XLNetForQuestionAnsweringSimple",
+        model_type: "xlnet",
+        head: Some("qa_outputs."),
+        form: xlnet::form,
+        task: TextTask::QuestionAnswering,
+        unused: &["transformer.mask_emb"],
+    },
+    TextClass {
+        name: "XLNetForTokenClassification",
+        model_type: "xlnet",
+        head: Some("classifier."),
+        form: xlnet::form,
+        task: TextTask::TokenClassification,
+        unused: &["transformer.mask_emb"],
+    },
+    TextClass {
+        name: "XLNetModel",
+        model_type: "xlnet",
+        head: None,
+        form: xlnet::form,
+        task: TextTask::Embedding(Pooling::Mean),
+        unused: &["transformer.mask_emb", "mask_emb"],
+    },
+];
 
 /// The encoders of DPR, which have no other tasks.
 const DENSE_RETRIEVERS: [TextClass; 2] = [
@@ -168,6 +204,15 @@ const TEXT_FAMILIES: &[TextFamily] = &[
     family!("MPNet", "mpnet", mpnet::form, &["mpnet.pooler.", "pooler."]),
     family!("Deberta", "deberta", deberta::first, &["pooler."]),
     family!("DebertaV2", "deberta-v2", deberta::form, &["pooler."]),
+    family!(
+        "SqueezeBert",
+        "squeezebert",
+        squeezebert::form,
+        &["transformer.pooler.", "pooler."]
+    ),
+    family!("Luke", "luke", luke::form, &["luke.pooler.", "pooler."]),
+    family!("ConvBert", "convbert", convbert::form, &[]),
+    family!("FNet", "fnet", fnet::form, &["fnet.pooler.", "pooler."]),
     family!("ModernBert", "modernbert", modernbert::form, &[]),
     family!(
         "MegatronBert",

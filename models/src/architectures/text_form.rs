@@ -31,6 +31,8 @@ pub(super) struct TextForm {
     pub position_bias: Option<PositionBias>,
     /// Vectors of distances that the blocks share.
     pub distances: Option<DistanceForm>,
+    /// Whether scores depend on the segments of tokens, which are their types; slices hand them on.
+    pub segments: bool,
     /// Head of a sequence classifier.
     pub classifier: HeadForm,
     /// Head of a question answering model.
@@ -51,7 +53,7 @@ pub(super) struct Embeddings {
     pub positions: Option<(&'static str, usize)>,
     /// Position of the tokens.
     pub scheme: PositionScheme,
-    /// Table of the token types, if there are any.
+    /// Table of the token types, if there are any; empty if they are not added.
     pub types: &'static str,
     /// Table whose first row is added to every token, and its number of rows.
     pub constant: Option<(&'static str, usize)>,
@@ -99,20 +101,51 @@ pub(super) enum PositionScheme {
 
 /// Vectors of distances for disentangled attention.
 pub(super) struct DistanceForm {
-    /// Table of the vectors.
-    pub name: &'static str,
-    /// Number of its rows.
-    pub count: usize,
+    /// The vectors.
+    pub vectors: DistanceVectors,
     /// Row of a distance.
     pub rows: DistanceRows,
-    /// Norm of the vectors.
-    pub norm: Option<&'static str>,
     /// Layer in a block that gives the keys of distances.
     pub keys: Option<&'static str>,
     /// Whether that layer has a bias.
     pub key_bias: bool,
     /// Layer in a block that gives their queries.
     pub queries: Option<&'static str>,
+}
+
+/// Where the vectors of distances are from.
+pub(super) enum DistanceVectors {
+    /// A table of the file.
+    Table {
+        /// Its name.
+        name: &'static str,
+        /// Number of its rows.
+        count: usize,
+        /// Norm of the vectors.
+        norm: Option<&'static str>,
+    },
+    /// Sines and cosines of distances up to this one, in tokens; those beyond the second number count as that.
+    Waves(usize, usize),
+}
+
+/// Returns the sines, and after them the cosines, of the distances from `-longest` to `longest` at falling frequencies, a row of
+/// `width` for each; distances beyond `clamp` count as that.
+pub(super) fn waves(longest: usize, clamp: usize, width: usize) -> Vec<f32> {
+    let frequency = |pair: usize| (1e4_f32).powf((2 * pair) as f32 / width as f32).recip();
+    let frequencies: Vec<f32> = (0..width / 2).map(frequency).collect();
+    let row = |place: usize| {
+        let distance = place.abs_diff(longest).min(clamp) as f32;
+        let angle = move |frequency: &f32| {
+            let angle = distance * frequency;
+            if place < longest { -angle } else { angle }
+        };
+        let angles: Vec<f32> = frequencies.iter().map(angle).collect();
+        let sines = angles.iter().map(|angle| angle.sin());
+        sines
+            .chain(angles.iter().map(|angle| angle.cos()))
+            .collect::<Vec<f32>>()
+    };
+    (0..=2 * longest).flat_map(row).collect()
 }
 
 /// Returns a rotation of queries and keys by the halves of a head; `None` if `theta` is not positive or a head has no halves.
@@ -211,7 +244,20 @@ impl TextForm {
         if config.optional::<bool>("is_decoder")?.unwrap_or(false) {
             return Err(config.invalid_value("is_decoder", "only encoders are supported"));
         }
-        let encoder = EncoderConfig::read(config)?;
+        Self::around(config, base, EncoderConfig::read(config)?, classifier)
+    }
+
+    /// Describes an architecture whose embeddings are those of BERT, around an encoder, with the prefix `base`; `classifier` is its
+    /// head.
+    ///
+    /// # Errors
+    /// [`LoadError`] for a key that is missing or invalid.
+    pub(super) fn around(
+        config: &Config,
+        base: &'static str,
+        encoder: EncoderConfig,
+        classifier: HeadForm,
+    ) -> Result<Self, LoadError> {
         let context = config.size("max_position_embeddings")?;
         Ok(Self {
             base,
@@ -243,6 +289,7 @@ impl TextForm {
             buffers: &[],
             position_bias: None,
             distances: None,
+            segments: false,
             classifier,
             spans: HeadForm::SPANS,
             tokens: HeadForm::TOKENS,

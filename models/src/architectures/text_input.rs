@@ -63,7 +63,7 @@ impl<O: Ops> InputStage<O> {
         let beside = if is_trigram { form.encoder.width } else { *width };
         let words = layers.table(&at(words), limits.vocabulary, *width)?;
         let mut table = |name: &str, rows| layers.table(&at(name), rows, beside);
-        let types = table(types, limits.types)?;
+        let types = table(types, if types.is_empty() { 0 } else { limits.types })?;
         let constant = constant.map_or(Ok(Table::default()), |(name, rows)| table(name, rows))?;
         let positions = positions.map_or(Ok(Table::default()), |(name, rows)| table(name, rows))?;
         let blocks = form.encoder.width;

@@ -303,7 +303,7 @@ impl<O: Ops> Vit<O> {
         let mask = vec![true; tokens];
         let sequences = vec![mask.as_slice(); requests.len()];
         let states = self.blocks.iter().fold(embedded, |x, (block, scores)| {
-            let scores = scores.as_deref().map(|scores| Bias::ByPair(scores, tokens));
+            let scores = scores.as_deref().map(|scores| Bias::Pairs(scores, tokens));
             block.forward(ops, &x, &sequences, scores.as_ref())
         });
         let Some(head) = &self.head else {

@@ -149,20 +149,29 @@ impl Settings {
         let class = class.as_deref().map(|class| class.trim_end_matches("Fast"));
         let kind = match (class, model_type.as_deref()) {
             (
-                Some("BertTokenizer" | "DistilBertTokenizer" | "ElectraTokenizer" | "MobileBertTokenizer"),
+                Some(
+                    "BertTokenizer"
+                    | "ConvBertTokenizer"
+                    | "DistilBertTokenizer"
+                    | "ElectraTokenizer"
+                    | "MobileBertTokenizer"
+                    | "SqueezeBertTokenizer",
+                ),
                 _,
             )
             | (
                 None,
                 Some(
-                    "bert" | "distilbert" | "electra" | "ernie" | "megatron-bert" | "mobilebert"
-                    | "nomic_bert",
+                    "bert" | "convbert" | "distilbert" | "electra" | "ernie" | "megatron-bert" | "mobilebert"
+                    | "nomic_bert" | "squeezebert",
                 ),
             ) => Kind::Bert,
             (Some("EsmTokenizer"), _) | (None, Some("esm")) => Kind::Esm,
             (Some("GPT2Tokenizer"), _) | (None, Some("gpt2" | "gpt_neo" | "gptj")) => Kind::Gpt2,
-            (Some("RobertaTokenizer" | "BartTokenizer"), _)
-            | (None, Some("roberta" | "roberta-prelayernorm" | "data2vec-text" | "bart")) => Kind::Roberta,
+            (Some("RobertaTokenizer" | "BartTokenizer" | "LukeTokenizer"), _)
+            | (None, Some("roberta" | "roberta-prelayernorm" | "data2vec-text" | "bart" | "luke")) => {
+                Kind::Roberta
+            }
             _ => return Ok(None),
         };
         if is_pieces != matches!(kind, Kind::Bert | Kind::Esm) {

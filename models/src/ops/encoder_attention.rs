@@ -17,6 +17,17 @@ pub struct EncoderAttention<'a, X> {
     pub distances: Option<&'a DistanceScores<X>>,
     /// Scores of all pairs of tokens, added to the scores.
     pub pairs: Option<PairScores<'a, X>>,
+    /// Scores of tokens and those of another kind, added to the scores.
+    pub kinds: Option<KindScores<'a, X>>,
+}
+
+/// Scores by query, for the keys of another kind than its own (Yang et al. 2019, "`XLNet`", section 2.5).
+#[derive(Debug)]
+pub struct KindScores<'a, X> {
+    /// `[tokens, heads]`: the rows are those of the projections.
+    pub values: &'a X,
+    /// Kinds of the tokens of every sequence.
+    pub kinds: &'a [&'a [i64]],
 }
 
 /// Scores by query and key, for sequences of equal length.
@@ -41,6 +52,7 @@ impl<X> EncoderAttention<'_, X> {
             position_bias: None,
             distances: None,
             pairs: None,
+            kinds: None,
         }
     }
 
@@ -82,6 +94,11 @@ impl DistanceRows {
         let longest = self.rows.len() / 2;
         let place = (longest + query).saturating_sub(key).min(2 * longest);
         self.rows.get(place).copied().unwrap_or_default()
+    }
+
+    /// Number of distances.
+    pub fn count(&self) -> usize {
+        self.rows.len()
     }
 
     /// Returns the first and the last row that a sequence of this length uses.

@@ -34,7 +34,7 @@ use std::borrow::Cow;
 use thiserror::Error;
 
 pub use activation::Activation;
-pub use encoder_attention::{DistanceRows, DistanceScores, EncoderAttention, PairScores};
+pub use encoder_attention::{DistanceRows, DistanceScores, EncoderAttention, KindScores, PairScores};
 pub use epilogue::Epilogue;
 pub use packed::PreparedWeight;
 pub(crate) use packed::{from_words, to_words};

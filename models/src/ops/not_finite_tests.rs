@@ -134,15 +134,23 @@ fn no_form_of_encoder_attention_swallows_not_a_number() {
         keys: Some(with_value(7, WIDTH, 0.0)),
         queries: Some(with_value(7, WIDTH, 0.0)),
     };
+    let by_kind = with_value(64, 2, 0.0);
+    let kinds: [&[i64]; 2] = [&[0; 40], &[1; 24]];
     for column in [0, WIDTH, 2 * WIDTH] {
         let mut projected = with_value(64, 3 * WIDTH, 0.0);
         projected.values[50 * 3 * WIDTH + column] = f32::NAN;
-        for form in 0..4 {
+        for form in 0..5 {
             let mut attention = EncoderAttention::plain(2, WIDTH / 2);
             match form {
                 1 => attention.window = Some(2),
                 2 => attention.position_bias = Some(&bias),
                 3 => attention.distances = Some(&distances),
+                4 => {
+                    attention.kinds = Some(KindScores {
+                        values: &by_kind,
+                        kinds: &kinds,
+                    });
+                }
                 _ => {}
             }
             let out = Cpu.attend_sequences(&projected, &masks, &attention);
@@ -153,6 +161,19 @@ fn no_form_of_encoder_attention_swallows_not_a_number() {
             );
         }
     }
+}
+
+#[test]
+fn no_score_of_kinds_that_is_not_a_number_is_swallowed() {
+    let (values, projected) = (with_value(8, 2, f32::NAN), with_value(8, 3 * WIDTH, 0.0));
+    let mut attention = EncoderAttention::plain(2, WIDTH / 2);
+    attention.kinds = Some(KindScores {
+        values: &values,
+        kinds: &[&[0, 0, 0, 0, 1, 1, 1, 1]],
+    });
+    let out = Cpu.attend_sequences(&projected, &[&[true; 8]], &attention);
+    let last = &out.values[7 * WIDTH..];
+    assert!(last.iter().any(|value| value.is_nan()), "{last:?}");
 }
 
 #[test]

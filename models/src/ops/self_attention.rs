@@ -6,11 +6,11 @@
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::EncoderAttention;
 use super::gemm::{gemm_into, is_small, rows_per_task};
 use super::packed::{PANEL, Panels, pack};
 use super::rows::Rows;
 use super::softmax::softmax;
+use super::{EncoderAttention, KindScores};
 
 /// Score of a hidden pair of tokens: finite, so that a token that sees nothing has a finite result.
 const HIDDEN: f32 = -1e30;
@@ -249,6 +249,7 @@ impl Task<'_> {
                 &[],
             );
             self.add_pairs(&mut scores, index, tokens, shared);
+            self.add_kinds(&mut scores, index, tokens, shared);
             if shared.attention.depends_on_distance() {
                 self.relate(&mut scores, &queries, (index, head), tokens, shared);
             }
@@ -284,6 +285,27 @@ impl Task<'_> {
         for (scores, row) in scores.chunks_exact_mut(tokens.len().max(1)).zip(rows) {
             for (score, key) in scores.iter_mut().zip(tokens) {
                 *score += row.get(*key).copied().unwrap_or_default();
+            }
+        }
+    }
+
+    /// Adds to the scores of a head those of tokens of different kinds.
+    fn add_kinds(&self, scores: &mut [f32], head: usize, tokens: &[usize], shared: &Shared<'_>) {
+        let Some(KindScores { values, kinds }) = &shared.attention.kinds else {
+            return;
+        };
+        let before: usize = kinds.iter().take(self.sequence).map(|kinds| kinds.len()).sum();
+        let kinds = kinds.get(self.sequence).copied().unwrap_or_default();
+        let lines = scores.chunks_exact_mut(tokens.len().max(1)).enumerate();
+        for (query, scores) in lines {
+            let position = self.first + query;
+            let own = kinds.get(position);
+            let value = values.span(before + position, 1).get(head);
+            let value = value.copied().unwrap_or_default();
+            for (score, key) in scores.iter_mut().zip(tokens) {
+                if kinds.get(*key) != own {
+                    *score += value;
+                }
             }
         }
     }

@@ -9,6 +9,8 @@ use crate::runtime::tensor::{self, Datatype};
 pub(crate) const HIDDEN_STATES: &str = "hidden_states";
 /// Name of the mask tensor.
 pub(crate) const ATTENTION_MASK: &str = "attention_mask";
+/// Name of the tensor of segments.
+pub(crate) const TOKEN_TYPE_IDS: &str = "token_type_ids";
 
 /// The signature of every slice but the first.
 pub(crate) fn signature(sequence: Extent, width: usize, masked: bool) -> Signature {

@@ -51,7 +51,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 57] = [
+pub const ALL: [Fixture; 61] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -90,6 +90,10 @@ pub const ALL: [Fixture; 57] = [
     fixture!("esm"),
     fixture!("t5-tokens"),
     fixture!("umt5-tokens"),
+    fixture!("squeezebert"),
+    fixture!("convbert"),
+    fixture!("xlnet"),
+    fixture!("fnet"),
     fixture!("vit"),
     fixture!("vit-msn"),
     fixture!("dinov2"),

@@ -252,6 +252,7 @@ mod tests {
     fn form(class: &str) -> String {
         let heads = [
             "ForSequenceClassification",
+            "ForQuestionAnsweringSimple",
             "ForQuestionAnswering",
             "ForTokenClassification",
             "Model",
@@ -261,7 +262,7 @@ mod tests {
             .find_map(|head| class.strip_suffix(head))
             .unwrap_or(class);
         match body {
-            "XLMRoberta" | "Camembert" | "Data2VecText" | "IBert" => "Roberta".to_owned(),
+            "XLMRoberta" | "Camembert" | "Data2VecText" | "IBert" | "Luke" => "Roberta".to_owned(),
             "XLMRobertaXL" => "RobertaPreLayerNorm".to_owned(),
             "DPRQuestionEncoder" | "DPRContextEncoder" => "Bert".to_owned(),
             "Data2VecVisionForImageClassification" => "BeitForImageClassification".to_owned(),

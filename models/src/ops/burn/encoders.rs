@@ -42,6 +42,21 @@ pub(super) fn attend_sequences(
         ..AttentionModuleOptions::default()
     };
     let bias = added_scores(form, &part(0), &part(1), device);
+    let kinds = form.kinds.as_ref().map(|kinds| {
+        let values = if uniform {
+            kinds.values.clone()
+        } else {
+            kinds
+                .values
+                .clone()
+                .select(0, indices(padded_rows(sequences, longest), device))
+        };
+        scores_of_kinds(values, kinds.kinds, [batch, heads, longest], device)
+    });
+    let bias = match (bias, kinds) {
+        (Some(bias), Some(kinds)) => Some(bias + kinds),
+        (bias, kinds) => bias.or(kinds),
+    };
     let attended = attention(part(0), part(1), part(2), hidden, bias, options)
         .swap_dims(1, 2)
         .reshape([batch * longest, width]);
@@ -122,6 +137,34 @@ fn added_scores(
     sum
 }
 
+/// Returns the scores of queries and the keys of another kind, `[batch, heads, queries, keys]`; `values` has the rows of the padded
+/// sequences.
+fn scores_of_kinds(
+    values: Tensor<2>,
+    kinds: &[&[i64]],
+    [batch, heads, longest]: [usize; 3],
+    device: &Device,
+) -> Tensor<4> {
+    let differ = kinds.iter().flat_map(|kinds| {
+        let pairs = (0..longest).flat_map(|query| (0..longest).map(move |key| (query, key)));
+        pairs.map(|(query, key)| {
+            if kinds.get(query) == kinds.get(key) {
+                0.0
+            } else {
+                1.0
+            }
+        })
+    });
+    let differ: Vec<f32> = differ.collect();
+    let differ: Tensor<4> = Tensor::from_data(TensorData::new(differ, [batch, 1, longest, longest]), device);
+    let values = values
+        .reshape([batch, longest, heads])
+        .swap_dims(1, 2)
+        .reshape([batch, heads, longest, 1]);
+    let shape = [batch, heads, longest, longest];
+    values.expand(shape) * differ.expand(shape)
+}
+
 /// Row of every token of the padded sequences. The padding repeats a sequence's own first row: the mask hides it, but a value
 /// that is not finite is not finite when it is multiplied by zero.
 fn padded_rows(sequences: &[&[bool]], longest: usize) -> Vec<usize> {
@@ -157,7 +200,7 @@ fn hidden_keys(
 #[cfg(test)]
 mod tests {
     use super::super::super::cpu::Cpu;
-    use super::super::super::{DistanceRows, DistanceScores, Ops, PairScores};
+    use super::super::super::{DistanceRows, DistanceScores, KindScores, Ops, PairScores};
     use super::super::Burn;
     use super::*;
 
@@ -175,8 +218,8 @@ mod tests {
                 .all(|(one, other)| (one - other).abs() < 1e-4)
     }
 
-    /// Attention of three heads: plain, within a window, with a position bias, with distances, and within a window and to the
-    /// first token.
+    /// Attention of three heads: plain, within a window, with a position bias, with distances, within a window and to the first
+    /// token, and with kinds.
     fn related<O: Ops>(
         ops: &O,
         width: usize,
@@ -197,6 +240,18 @@ mod tests {
             2 => attention.position_bias = Some(&bias),
             3 => attention.distances = Some(&distances),
             _ => {}
+        }
+        let by_kind = ops.upload(numbers(values.len() / width), 3);
+        let kinds: Vec<Vec<i64>> = sequences
+            .iter()
+            .map(|mask| (0..mask.len()).map(|token| i64::from(token % 5 > 1)).collect())
+            .collect();
+        let kinds: Vec<&[i64]> = kinds.iter().map(Vec::as_slice).collect();
+        if form == 5 {
+            attention.kinds = Some(KindScores {
+                values: &by_kind,
+                kinds: &kinds,
+            });
         }
         let projected = ops.upload(values.to_vec(), 3 * width);
         let attended = ops.attend_sequences(&projected, sequences, &attention);
@@ -244,7 +299,7 @@ mod tests {
             let tokens: usize = masks.iter().map(Vec::len).sum();
             let values = numbers(tokens * 3 * width);
             let sequences: Vec<&[bool]> = masks.iter().map(Vec::as_slice).collect();
-            for form in 0..5 {
+            for form in 0..6 {
                 let on_cpu = related(&Cpu, width, form, &values, &sequences);
                 let on_burn = related(&burn, width, form, &values, &sequences);
                 assert!(close(&on_burn, &on_cpu), "{form}");

@@ -1,0 +1,232 @@
+//! The attention of a block of an encoder: projections of queries, keys and values, their attention, and the output layer.
+
+use super::dynamic_convolution::DynamicConvolution;
+use super::encoder::{Bias, BlockForm, BlockNames, Distances, EncoderConfig, Mixing};
+use super::global_attention::GlobalAttention;
+use super::layers::Layers;
+use super::linear_form::LinearForm;
+use super::relative_attention::Relative;
+use crate::checkpoint::LoadError;
+use crate::ops::{DistanceScores, EncoderAttention, KindScores, Ops, PairScores, Rotary};
+
+/// The attention of a block.
+pub(super) struct BlockAttention<O: Ops> {
+    heads: usize,
+    scale: f32,
+    window: Option<usize>,
+    rotary: Option<Rotary>,
+    global: Option<GlobalAttention<O>>,
+    position_bias: Option<O::Matrix>,
+    distances: Option<DistanceScores<O::Matrix>>,
+    /// Layer from the projections to the scores of tokens and those of another kind.
+    kinds: Option<O::Linear>,
+    /// Convolution whose results follow those of the heads.
+    convolution: Option<DynamicConvolution<O>>,
+    projections: O::Linear,
+    output: O::Linear,
+    /// Factors of what it adds.
+    factors: Option<O::Norm>,
+}
+
+impl EncoderConfig {
+    /// Takes the attention of a block.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn take_attention<O: Ops>(
+        &self,
+        layers: &mut Layers<'_, O>,
+        form: &BlockForm,
+        names: &BlockNames,
+        distances: Option<&Distances<O>>,
+    ) -> Result<BlockAttention<O>, LoadError> {
+        let (width, attention_width) = (self.width, self.attention_width);
+        let at = |name: &str| format!("{}.{name}", form.prefix);
+        let distances = distances
+            .map(|form| self.take_distances(layers, form, names, &at))
+            .transpose()?;
+        // Distances add scores, which are scaled to the same variance (He et al. 2021, section 3.1).
+        let summands = distances.as_ref().map_or(1, |scores| {
+            1 + usize::from(scores.keys.is_some()) + usize::from(scores.queries.is_some())
+        });
+        let scale = self
+            .attention_scale
+            .unwrap_or_else(|| 1.0 / ((attention_width / self.heads * summands) as f32).sqrt());
+        let global = form.global.map(|names| {
+            let names = names.map(|name| format!("{}.{name}", form.prefix));
+            GlobalAttention::take(layers, names, width, self.heads)
+        });
+        let position_bias = form.position_bias.as_ref();
+        let position_bias = position_bias.map(|bias| bias.take(layers, self.heads, &at));
+        let mut attention = BlockAttention {
+            heads: self.heads,
+            scale,
+            window: form.window,
+            rotary: form.rotary.clone(),
+            global: global.transpose()?,
+            position_bias: position_bias.transpose()?,
+            distances,
+            kinds: None,
+            convolution: None,
+            projections: self.take_projections(layers, names, &at)?,
+            output: layers.linear_of(
+                &at(names.output),
+                self.forms.output,
+                [self.mixed_width(), width],
+                self.output_bias,
+            )?,
+            factors: match names.scales {
+                Some([factors, _]) => Some(layers.factors(&at(factors), width)?),
+                None => None,
+            },
+        };
+        match (self.mixing, &attention.distances) {
+            (Mixing::Convolutions { kernel }, _) => {
+                let sizes = [width, self.heads, attention_width / self.heads];
+                attention.convolution = Some(DynamicConvolution::take(layers, &at, sizes, kernel)?);
+            }
+            (Mixing::Relative, Some(distances)) => {
+                let relative = Relative::take(layers, &at, [self.heads, attention_width], scale, distances)?;
+                attention.position_bias = Some(relative.position_bias);
+                attention.kinds = Some(relative.kinds);
+            }
+            _ => {}
+        }
+        Ok(attention)
+    }
+
+    /// Size of what the output layer of the attention reads.
+    fn mixed_width(&self) -> usize {
+        match self.mixing {
+            Mixing::Convolutions { .. } => 2 * self.attention_width,
+            _ => self.attention_width,
+        }
+    }
+
+    fn take_projections<O: Ops>(
+        &self,
+        layers: &mut Layers<'_, O>,
+        names: &BlockNames,
+        at: &impl Fn(&str) -> String,
+    ) -> Result<O::Linear, LoadError> {
+        let (width, attention_width) = (self.width, self.attention_width);
+        let prefixes: Vec<String> = names.projections.iter().map(|part| at(part)).collect();
+        let each = 3 * attention_width / prefixes.len().max(1);
+        let biased: Vec<bool> = (0..prefixes.len())
+            .map(|part| self.projection_bias && (part != 1 || self.key_bias))
+            .collect();
+        match names.head_biases {
+            Some(parts) => layers.by_head(&prefixes.concat(), &parts.map(at), width, self.heads),
+            None if self.mixing == Mixing::Relative => {
+                let mut bias = Relative::query_bias(layers, at, [self.heads, attention_width])?;
+                bias.resize(3 * attention_width, 0.0);
+                let parts = prefixes.iter().zip(self.forms.projections);
+                let parts = parts.map(|(name, form)| layers.take_weight(name, form, width, each));
+                let parts: Vec<Vec<f32>> = parts.collect::<Result<_, _>>()?;
+                Ok(layers.side_by_side(parts, bias, width, each))
+            }
+            None if self.key_value_heads < self.heads => {
+                let heads = [self.heads, self.key_value_heads];
+                layers.grouped(&prefixes, [width, attention_width], heads, &biased)
+            }
+            None => layers.concatenated_of(&prefixes, &self.forms.projections, [width, each], &biased),
+        }
+    }
+
+    /// Projects the vectors of the distances by the layers of a block. These may be the block's own projections, which
+    /// are therefore copied.
+    fn take_distances<O: Ops>(
+        &self,
+        layers: &mut Layers<'_, O>,
+        form: &Distances<O>,
+        names: &BlockNames,
+        at: &impl Fn(&str) -> String,
+    ) -> Result<DistanceScores<O::Matrix>, LoadError> {
+        let sizes = [self.width, self.attention_width];
+        let stored = match self.mixing {
+            Mixing::Relative => LinearForm::OutputHeads(self.heads),
+            _ => LinearForm::Whole,
+        };
+        let mut project = |name: Option<&str>, biased: bool| -> Result<Option<O::Matrix>, LoadError> {
+            let Some(name) = name else { return Ok(None) };
+            let layer = if names.projections.contains(&name) {
+                layers.shared_linear(&at(name), self.width, self.width)?
+            } else {
+                layers.linear_of(&at(name), stored, sizes, biased)?
+            };
+            Ok(Some(layers.ops.multiply(&form.vectors, &layer)))
+        };
+        Ok(DistanceScores {
+            keys: project(form.keys, form.key_bias)?,
+            queries: project(form.queries, true)?,
+            rows: form.rows.clone(),
+        })
+    }
+}
+
+impl<O: Ops> BlockAttention<O> {
+    /// Computes the attention of the rows, normalised if there is a norm, and adds the rows.
+    pub(super) fn add_to(
+        &self,
+        ops: &O,
+        x: &O::Matrix,
+        norm: Option<&O::Norm>,
+        sequences: &[&[bool]],
+        bias: Option<&Bias<'_, O::Matrix>>,
+    ) -> O::Matrix {
+        let mut projected = match norm {
+            Some(norm) => ops.multiply_normalised(x, norm, &self.projections),
+            None => ops.multiply(x, &self.projections),
+        };
+        if let Some(rotary) = &self.rotary {
+            let positions: Vec<usize> = sequences.iter().flat_map(|mask| 0..mask.len()).collect();
+            // Queries and keys are the first two thirds of a row.
+            ops.rotate(
+                &mut projected,
+                2 * self.heads,
+                2 * rotary.frequencies.len(),
+                rotary,
+                &positions,
+            );
+        }
+        let same = vec![0; sequences.len()];
+        let by_kind = self.kinds.as_ref().map(|layer| ops.multiply(&projected, layer));
+        let attention = EncoderAttention {
+            heads: self.heads,
+            scale: self.scale,
+            window: self.window,
+            first: self.global.is_some(),
+            position_bias: match bias {
+                Some(Bias::Distances(table)) => Some(*table),
+                _ => self.position_bias.as_ref(),
+            },
+            distances: self.distances.as_ref(),
+            pairs: match bias {
+                Some(Bias::Pairs(values, tokens)) => Some(PairScores {
+                    values: *values,
+                    kinds: &same,
+                    tokens: *tokens,
+                }),
+                _ => None,
+            },
+            kinds: match (bias, &by_kind) {
+                (Some(Bias::Kinds(kinds)), Some(values)) => Some(KindScores { values, kinds }),
+                _ => None,
+            },
+        };
+        let mut attended = ops.attend_sequences(&projected, sequences, &attention);
+        if let Some(global) = &self.global {
+            global.replace(ops, x, sequences, &mut attended);
+        }
+        if let Some(convolution) = &self.convolution {
+            attended = convolution.beside(ops, x, projected, &attended, sequences);
+        }
+        let Some(factors) = &self.factors else {
+            return ops.multiply_and_add(&attended, &self.output, x);
+        };
+        let mut attended = ops.multiply(&attended, &self.output);
+        ops.scale(&mut attended, factors);
+        ops.add(&mut attended, x);
+        attended
+    }
+}

@@ -1,0 +1,41 @@
+//! `FNet` (Lee-Thorp et al. 2021): BERT whose tokens are mixed by Fourier transforms instead of attention.
+
+use super::encoder::{BlockNames, EncoderConfig, Mixing, epsilon};
+use super::text_form::{HeadForm, Projection, TextForm};
+use crate::checkpoint::{Config, LoadError};
+use crate::ops::Activation;
+
+const NAMES: BlockNames = BlockNames {
+    attention_norm: "fourier.output.LayerNorm",
+    ..BlockNames::BERT
+};
+
+/// Describes an `FNet` model.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+    let head = HeadForm::first("fnet.pooler.dense", Activation::Tanh, "classifier");
+    if config
+        .optional::<bool>("use_tpu_fourier_optimizations")?
+        .unwrap_or(false)
+    {
+        let reason = "transforms of a fixed length are not supported";
+        return Err(config.invalid_value("use_tpu_fourier_optimizations", reason));
+    }
+    // There are no heads.
+    let keys = [
+        "hidden_size",
+        "num_hidden_layers",
+        "hidden_size",
+        "intermediate_size",
+        "hidden_act",
+    ];
+    let mut encoder = EncoderConfig::sized(config, keys)?;
+    encoder.epsilon = epsilon(config, "layer_norm_eps")?;
+    encoder.mixing = Mixing::Fourier;
+    let mut form = TextForm::around(config, "fnet", encoder, head)?;
+    form.names = NAMES;
+    form.embeddings.projection = Some(Projection::AfterNorm("embeddings.projection"));
+    Ok(form)
+}

@@ -1,0 +1,135 @@
+//! How files store the weights of linear layers: whole, or by groups of inputs and outputs, or by heads.
+
+use super::layers::Layers;
+use crate::checkpoint::{LoadError, transposed};
+use crate::ops::Ops;
+
+/// How a file stores the weight of a linear layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum LinearForm {
+    /// `{name}.weight`, `[outputs, inputs]`.
+    #[default]
+    Whole,
+    /// As a convolution over one token with this many groups, of which an output reads its own: `{name}.weight`,
+    /// `[outputs, inputs / groups, 1]`.
+    Convolution(usize),
+    /// By this many groups, of which an output reads its own: `{name}.weight`, `[groups, inputs / groups, outputs / groups]`.
+    Groups(usize),
+    /// By input, with the outputs of this many heads: `{name}`, `[inputs, heads, outputs / heads]`.
+    OutputHeads(usize),
+    /// By output, with the inputs of this many heads: `{name}`, `[outputs, heads, inputs / heads]`.
+    InputHeads(usize),
+}
+
+/// How a file stores the weights of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct LinearForms {
+    /// Projections of queries, keys and values.
+    pub projections: [LinearForm; 3],
+    /// Output of the attention.
+    pub output: LinearForm,
+    /// First layer of the feed-forward layer.
+    pub up: LinearForm,
+    /// Second layer of the feed-forward layer.
+    pub down: LinearForm,
+}
+
+impl<O: Ops> Layers<'_, O> {
+    /// Takes the weight of the linear layer `name` as `[inputs, outputs]`.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn take_weight(
+        &mut self,
+        name: &str,
+        form: LinearForm,
+        inputs: usize,
+        outputs: usize,
+    ) -> Result<Vec<f32>, LoadError> {
+        let stored = format!("{name}.weight");
+        match form {
+            LinearForm::Whole => self.weights.take_transposed(&stored, inputs, outputs),
+            LinearForm::Convolution(groups) => {
+                let each = inputs / groups.max(1);
+                let weight = self.weights.take(&stored, &[outputs, each, 1])?;
+                let by_input: Vec<f32> = weight
+                    .chunks((outputs / groups.max(1) * each).max(1))
+                    .flat_map(|group| transposed(group, each))
+                    .collect();
+                Ok(spread(&by_input, groups, inputs, outputs))
+            }
+            LinearForm::Groups(groups) => {
+                let parts = groups.max(1);
+                let weight = self
+                    .weights
+                    .take(&stored, &[groups, inputs / parts, outputs / parts])?;
+                Ok(spread(&weight, groups, inputs, outputs))
+            }
+            LinearForm::OutputHeads(heads) => {
+                self.weights.take(name, &[inputs, heads, outputs / heads.max(1)])
+            }
+            LinearForm::InputHeads(heads) => {
+                let weight = self
+                    .weights
+                    .take(name, &[outputs, heads, inputs / heads.max(1)])?;
+                Ok(transposed(&weight, inputs))
+            }
+        }
+    }
+
+    /// Takes the linear layer `name` with `{name}.bias` if `biased`.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn linear_of(
+        &mut self,
+        name: &str,
+        form: LinearForm,
+        [inputs, outputs]: [usize; 2],
+        biased: bool,
+    ) -> Result<O::Linear, LoadError> {
+        let weight = self.take_weight(name, form, inputs, outputs)?;
+        let bias = if biased {
+            self.weights.take(&format!("{name}.bias"), &[outputs])?
+        } else {
+            Vec::new()
+        };
+        Ok(self.upload(weight, bias, inputs, outputs))
+    }
+}
+
+/// Returns the weight `[inputs, outputs]` of groups of `[inputs / groups, outputs / groups]`; an input of another group has the
+/// weight 0.
+fn spread(by_group: &[f32], groups: usize, inputs: usize, outputs: usize) -> Vec<f32> {
+    let each = outputs / groups.max(1);
+    let rows = (inputs / groups.max(1)).max(1);
+    let mut weight = vec![0.0; inputs * outputs];
+    let lines = weight
+        .chunks_mut(outputs.max(1))
+        .zip(by_group.chunks(each.max(1)));
+    for (input, (line, own)) in lines.enumerate() {
+        let from = input / rows * each;
+        if let Some(slots) = line.get_mut(from..from + own.len()) {
+            slots.copy_from_slice(own);
+        }
+    }
+    weight
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_output_reads_the_inputs_of_its_group_only() {
+        let by_group = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0];
+        // Two groups of two inputs and three outputs.
+        let expected = [
+            [1.0, 2.0, 3.0, 0.0, 0.0, 0.0],
+            [4.0, 5.0, 6.0, 0.0, 0.0, 0.0],
+            [0.0, 0.0, 0.0, 7.0, 8.0, 9.0],
+            [0.0, 0.0, 0.0, 10.0, 11.0, 12.0],
+        ];
+        assert_eq!(spread(&by_group, 2, 4, 6), expected.concat());
+    }
+}
