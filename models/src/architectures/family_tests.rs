@@ -92,7 +92,7 @@ const FAMILIES: [&str; 76] = [
 ];
 
 /// Families that cannot be sliced.
-const WHOLE: [&str; 23] = [
+const WHOLE: [&str; 24] = [
     "timm-resnet",
     "timm-bottleneck",
     "timm-convnext",
@@ -116,6 +116,7 @@ const WHOLE: [&str; 23] = [
     "mobilenet-v2-torch",
     "efficientnet",
     "efficientnet-max",
+    "poolformer",
 ];
 
 fn folder(name: &str) -> PathBuf {
@@ -233,6 +234,8 @@ fn what_an_architecture_cannot_do_is_refused_by_its_key() {
         ("resnet", "layer_type", "\"wide\""),
         ("convnext", "depths", "[1]"),
         ("swin", "window_size", "8"),
+        ("poolformer", "pool_size", "2"),
+        ("poolformer", "strides", "[0, 1, 2]"),
         ("swin", "num_heads", "[3, 4]"),
         ("beit", "image_size", "[16, 12]"),
         ("eurobert", "classifier_pooling", "\"last\""),

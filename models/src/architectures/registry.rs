@@ -59,7 +59,7 @@ const fn image_classifier(
     }
 }
 
-const OTHERS: [Architecture; 27] = [
+const OTHERS: [Architecture; 28] = [
     Architecture {
         name: "BeitForImageClassification",
         model_type: "beit",
@@ -123,6 +123,11 @@ const OTHERS: [Architecture; 27] = [
         "MobileViTV2ForImageClassification",
         "mobilevitv2",
         vision::mobilevit::build_second,
+    ),
+    image_classifier(
+        "PoolFormerForImageClassification",
+        "poolformer",
+        vision::poolformer::build,
     ),
     image_classifier("PvtV2ForImageClassification", "pvt_v2", vision::pyramid::pvt),
     image_classifier(

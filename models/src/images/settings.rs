@@ -31,6 +31,8 @@ struct Defaults {
 const EFFICIENTNET: &str = "EfficientNet";
 /// The processor that reverses the channels and does not normalise.
 const MOBILE_VIT: &str = "MobileViT";
+/// The processor that resizes to more than its size, by `crop_pct`.
+const POOL_FORMER: &str = "PoolFormer";
 /// The processor of timm's models, whose steps are those of torchvision.
 const TIMM: &str = "TimmWrapper";
 /// The step that only `MobileViT` has.
@@ -41,7 +43,7 @@ const IMAGENET_STD: [f64; 3] = [0.229, 0.224, 0.225];
 const CLIP_MEAN: [f64; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
 const CLIP_STD: [f64; 3] = [0.268_629_54, 0.261_302_58, 0.275_777_11];
 
-const PROCESSORS: [Defaults; 14] = [
+const PROCESSORS: [Defaults; 15] = [
     Defaults {
         name: "ViT",
         size: Size::Exactly([224, 224]),
@@ -133,6 +135,14 @@ const PROCESSORS: [Defaults; 14] = [
     Defaults {
         name: TIMM,
         size: Size::Shortest(256),
+        crop: Some([224, 224]),
+        filter: Filter::Bicubic,
+        mean: IMAGENET_MEAN,
+        std: IMAGENET_STD,
+    },
+    Defaults {
+        name: POOL_FORMER,
+        size: Size::Shortest(224),
         crop: Some([224, 224]),
         filter: Filter::Bicubic,
         mean: IMAGENET_MEAN,
@@ -233,6 +243,11 @@ impl Settings {
             None
         };
         let filter = config.optional::<Filter>("resample")?.unwrap_or(defaults.filter);
+        let size = if defaults.name == POOL_FORMER {
+            poolformer(config, size)?
+        } else {
+            size
+        };
         let mut resize = does("do_resize", true)?.then_some((size, filter));
         if let (true, Some((Size::Shortest(side), filter))) = (defaults.name == "ConvNext", resize) {
             (resize, crop) = convnext(config, side, filter, crop)?;
@@ -312,12 +327,27 @@ fn convnext(
     if side >= 384 {
         return Ok((Some((Size::Exactly([side, side]), filter)), None));
     }
-    let share = config.optional::<f64>("crop_pct")?.unwrap_or(224.0 / 256.0);
-    if !(share > 0.0 && share <= 1.0) {
-        return Err(config.invalid_value("crop_pct", "it must be above 0 and at most 1"));
-    }
-    let larger = (side as f64 / share) as usize;
+    let larger = (side as f64 / share(config, 224.0 / 256.0)?) as usize;
     Ok((Some((Size::Shortest(larger), filter)), Some([side, side])))
+}
+
+/// The size of `PoolFormerImageProcessor`, of which a crop keeps the share `crop_pct`.
+fn poolformer(config: &Config, size: Size) -> Result<Size, LoadError> {
+    let share = share(config, 0.9)?;
+    let larger = |side: usize| (side as f64 / share) as usize;
+    Ok(match size {
+        Size::Exactly([height, width]) if height != width => Size::Exactly([larger(height), larger(width)]),
+        Size::Shortest(side) | Size::Exactly([side, _]) => Size::Shortest(larger(side)),
+    })
+}
+
+/// Reads the share of a resized image that a crop keeps.
+fn share(config: &Config, default: f64) -> Result<f64, LoadError> {
+    let share = config.optional::<f64>("crop_pct")?.unwrap_or(default);
+    if share > 0.0 && share <= 1.0 {
+        return Ok(share);
+    }
+    Err(config.invalid_value("crop_pct", "it must be above 0 and at most 1"))
 }
 
 fn defaults(config: &Config) -> Result<&'static Defaults, LoadError> {

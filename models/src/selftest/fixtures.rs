@@ -51,7 +51,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 61] = [
+pub const ALL: [Fixture; 62] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -118,6 +118,7 @@ pub const ALL: [Fixture; 61] = [
     fixture!("mobilevitv2"),
     fixture!("pvt-v2"),
     fixture!("segformer"),
+    fixture!("poolformer"),
     fixture!("clip"),
     fixture!("siglip"),
     fixture!("cnn"),

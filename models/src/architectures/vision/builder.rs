@@ -77,14 +77,16 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         channels
     }
 
-    fn push(&mut self, layer: Layer<O>) {
+    /// Adds a layer.
+    pub(super) fn push(&mut self, layer: Layer<O>) {
         self.steps.push(Step {
             layer,
             changes: Vec::new(),
         });
     }
 
-    fn change(&mut self, change: Change<O>) {
+    /// Changes the last result.
+    pub(super) fn change(&mut self, change: Change<O>) {
         if let Some(step) = self.steps.last_mut() {
             step.changes.push(change);
         }

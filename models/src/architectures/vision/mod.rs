@@ -5,6 +5,7 @@
 //! `preprocessor_config.json`, or with that file `image_file`. The size is that of prepared images, else `image_size`, else
 //! 224. Outputs: those of [`Classifier::outputs`]. They cannot be split.
 
+mod around;
 pub(super) mod blocks;
 mod builder;
 pub(super) mod convnext;
@@ -12,6 +13,7 @@ pub(super) mod efficientnet;
 mod groups;
 pub(super) mod mobilenet;
 pub(super) mod mobilevit;
+pub(super) mod poolformer;
 pub(super) mod pyramid;
 mod reduced;
 pub(super) mod regnet;

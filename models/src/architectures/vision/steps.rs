@@ -43,6 +43,8 @@ pub(super) enum Change<O: Ops> {
     Excite(usize, Vec<Step<O>>),
     /// Adds the same rows to every image: a matrix of this height and width.
     AddRows(O::Matrix, [usize; 2]),
+    /// Multiplies every image by the same rows.
+    TimesRows(O::Matrix, [usize; 2]),
 }
 
 /// Computes steps one after the other; `None` without steps.
@@ -139,15 +141,19 @@ impl<O: Ops> Change<O> {
                 let factors = run(ops, steps, &mean, images).unwrap_or(mean);
                 ops.scale_images(&mut x, *count, &factors);
             }
-            Self::AddRows(rows, [count, width]) => {
-                let rows = Span {
-                    matrix: rows,
-                    from: 0,
-                    count: *count,
-                };
-                ops.add(&mut x, &ops.gather(&vec![rows; images], *width));
-            }
+            Self::AddRows(rows, size) => ops.add(&mut x, &repeated(ops, rows, *size, images)),
+            Self::TimesRows(rows, size) => ops.times(&mut x, &repeated(ops, rows, *size, images)),
         }
         x
     }
+}
+
+/// Returns a matrix of this height and width once for every image.
+fn repeated<O: Ops>(ops: &O, matrix: &O::Matrix, [count, width]: [usize; 2], images: usize) -> O::Matrix {
+    let rows = Span {
+        matrix,
+        from: 0,
+        count,
+    };
+    ops.gather(&vec![rows; images], width)
 }
