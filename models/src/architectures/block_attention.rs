@@ -191,11 +191,12 @@ impl<O: Ops> BlockAttention<O> {
         }
         let same = vec![0; sequences.len()];
         let by_kind = self.kinds.as_ref().map(|layer| ops.multiply(&projected, layer));
+        let leading = self.global.as_ref().map(|_| leading_tokens(sequences, bias));
         let attention = EncoderAttention {
             heads: self.heads,
             scale: self.scale,
             window: self.window,
-            first: self.global.is_some(),
+            leading: leading.as_deref(),
             position_bias: match bias {
                 Some(Bias::Distances(table)) => Some(*table),
                 _ => self.position_bias.as_ref(),
@@ -216,7 +217,8 @@ impl<O: Ops> BlockAttention<O> {
         };
         let mut attended = ops.attend_sequences(&projected, sequences, &attention);
         if let Some(global) = &self.global {
-            global.replace(ops, x, sequences, &mut attended);
+            let leading = leading.as_deref().unwrap_or_default();
+            global.replace(ops, x, sequences, leading, &mut attended);
         }
         if let Some(convolution) = &self.convolution {
             attended = convolution.beside(ops, x, projected, &attended, sequences);
@@ -228,5 +230,18 @@ impl<O: Ops> BlockAttention<O> {
         ops.scale(&mut attended, factors);
         ops.add(&mut attended, x);
         attended
+    }
+}
+
+/// Returns how many first tokens of every sequence attend to all: those of the question, which are of kind 1, else one.
+fn leading_tokens<X>(sequences: &[&[bool]], bias: Option<&Bias<'_, X>>) -> Vec<usize> {
+    match bias {
+        Some(Bias::Kinds(kinds)) => {
+            let counts = kinds
+                .iter()
+                .map(|kinds| kinds.iter().take_while(|kind| **kind == 1));
+            counts.map(Iterator::count).collect()
+        }
+        _ => vec![1; sequences.len()],
     }
 }

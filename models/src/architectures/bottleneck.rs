@@ -227,7 +227,7 @@ impl<O: Ops> Bottleneck<O> {
             heads,
             scale: 1.0 / ((inner / heads.max(1)) as f32).sqrt(),
             window: None,
-            first: false,
+            leading: None,
             position_bias: None,
             distances: None,
             pairs: None,

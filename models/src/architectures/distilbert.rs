@@ -2,7 +2,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, PositionScheme, TextForm};
+use super::text_form::{Embeddings, HeadForm, PositionScheme, Segments, TextForm};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -51,7 +51,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         buffers: &[],
         position_bias: None,
         distances: None,
-        segments: false,
+        segments: Segments::Ignored,
         classifier: HeadForm::first("pre_classifier", Activation::Relu, "classifier"),
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,

@@ -2,7 +2,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, MaskDropout, PositionScheme, TextForm, rotation};
+use super::text_form::{Embeddings, HeadForm, MaskDropout, PositionScheme, Segments, TextForm, rotation};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -79,7 +79,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         buffers: UNUSED,
         position_bias: None,
         distances: None,
-        segments: false,
+        segments: Segments::Ignored,
         classifier: HeadForm::first("classifier.dense", Activation::Tanh, "classifier.out_proj"),
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,

@@ -2,7 +2,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{DenseForm, Embeddings, HeadForm, PositionScheme, TextForm, rotation};
+use super::text_form::{DenseForm, Embeddings, HeadForm, PositionScheme, Segments, TextForm, rotation};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Rotary};
 use crate::tasks::embedding::Pooling;
@@ -91,7 +91,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         buffers: &[],
         position_bias: None,
         distances: None,
-        segments: false,
+        segments: Segments::Ignored,
         classifier: head,
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,

@@ -12,11 +12,12 @@ use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 use crate::tasks::entities::{self, AggregationStrategy};
 
-const FAMILIES: [&str; 76] = [
+const FAMILIES: [&str; 77] = [
     "jina-bert",
     "timm-vit",
     "longformer",
     "longformer-token-classification",
+    "longformer-question-answering",
     "gte",
     "gte-new",
     "jina-embeddings-v3",

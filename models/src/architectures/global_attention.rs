@@ -1,4 +1,4 @@
-//! Attention of the first token of every sequence to all tokens, by layers of its own (Beltagy et al. 2020, "Longformer", section
+//! Attention of the first tokens of every sequence to all tokens, by layers of its own (Beltagy et al. 2020, "Longformer", section
 //! 3.1).
 
 use super::layers::Layers;
@@ -38,30 +38,49 @@ impl<O: Ops> GlobalAttention<O> {
         })
     }
 
-    /// Writes what the first tokens attend to into `attended`; the rows of `x` are tokens, grouped by sequence.
-    pub(super) fn replace(&self, ops: &O, x: &O::Matrix, sequences: &[&[bool]], attended: &mut O::Matrix) {
+    /// Writes what the first tokens of every sequence, as many as `leading` says, attend to into `attended`; the rows of `x` are
+    /// tokens, grouped by sequence.
+    pub(super) fn replace(
+        &self,
+        ops: &O,
+        x: &O::Matrix,
+        sequences: &[&[bool]],
+        leading: &[usize],
+        attended: &mut O::Matrix,
+    ) {
         let firsts = sequences.iter().scan(0, |next, mask| {
             let first = *next;
             *next += mask.len();
             Some(first)
         });
-        let firsts: Vec<usize> = firsts.collect();
-        let one = |matrix, from| Span {
-            matrix,
-            from,
-            count: 1,
-        };
-        let tokens: Vec<_> = firsts.iter().map(|first| one(x, *first)).collect();
-        let queries = ops.multiply(&ops.gather(&tokens, self.width), &self.queries);
+        // Sequences without leading tokens have no queries.
+        let firsts = firsts
+            .zip(sequences)
+            .zip(leading)
+            .filter(|(_, count)| **count > 0);
+        let firsts: Vec<_> = firsts.collect();
+        if firsts.is_empty() {
+            return;
+        }
+        let tokens = firsts.iter().map(|((from, _), count)| Span {
+            matrix: x,
+            from: *from,
+            count: **count,
+        });
+        let queries = ops.gather(&tokens.collect::<Vec<_>>(), self.width);
+        let queries = ops.multiply(&queries, &self.queries);
         let pairs = ops.multiply(x, &self.keys_and_values);
-        let requests = firsts.iter().zip(sequences).map(|(first, mask)| AttentionSpans {
-            queries: 1,
+        let requests = firsts.iter().map(|((first, mask), count)| AttentionSpans {
+            queries: **count,
             cached: visible(&pairs, *first, mask),
             new_kv: None,
         });
         let requests: Vec<_> = requests.collect();
         let results = ops.attend(&queries, &requests, &self.heads, ScoreRules::default());
-        let rows: Vec<(usize, usize)> = firsts.iter().copied().enumerate().collect();
+        let rows = firsts
+            .iter()
+            .flat_map(|((first, _), count)| *first..*first + **count);
+        let rows: Vec<(usize, usize)> = rows.enumerate().collect();
         ops.write(attended, &results, &rows);
     }
 }

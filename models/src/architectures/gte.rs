@@ -3,7 +3,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, PositionScheme, TextForm};
+use super::text_form::{Embeddings, HeadForm, PositionScheme, Segments, TextForm};
 use crate::checkpoint::{Config, LoadError};
 use crate::decoder::rotary::{RotaryKeys, rotary};
 use crate::ops::{Activation, Rotary};
@@ -103,7 +103,7 @@ fn described(
         buffers: &["inv_freq"],
         position_bias: None,
         distances: None,
-        segments: false,
+        segments: Segments::Ignored,
         classifier,
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,

@@ -1,7 +1,7 @@
 //! Longformer (Beltagy et al. 2020): RoBERTa whose tokens attend to their neighbours and, in a sequence classifier, to the first
-//! token, which attends to all by layers of its own.
+//! token, in question answering to those of the question, which attend to all by layers of their own.
 
-use super::text_form::{HeadForm, TextForm};
+use super::text_form::{HeadForm, Segments, TextForm};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -22,6 +22,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
     let head = HeadForm::first("classifier.dense", Activation::Tanh, "classifier.out_proj");
     let mut form = TextForm::like_bert(config, "longformer", head)?;
     form.count_after_padding(config)?;
+    form.segments = Segments::Question(config.optional("sep_token_id")?.unwrap_or(2));
     let windows = match config.optional::<Windows>(WINDOW)?.unwrap_or(Windows::All(512)) {
         Windows::All(window) => vec![window; form.blocks.len()],
         Windows::Each(windows) => windows,

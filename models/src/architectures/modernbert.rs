@@ -3,7 +3,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, activation, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{DenseForm, Embeddings, HeadForm, PositionScheme, TextForm};
+use super::text_form::{DenseForm, Embeddings, HeadForm, PositionScheme, Segments, TextForm};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Rotary;
 use crate::tasks::embedding::Pooling;
@@ -96,7 +96,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         buffers: &[],
         position_bias: None,
         distances: None,
-        segments: false,
+        segments: Segments::Ignored,
         classifier: head,
         spans: head,
         tokens: head,

@@ -2,7 +2,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, PositionBias, PositionScheme, TextForm};
+use super::text_form::{Embeddings, HeadForm, PositionBias, PositionScheme, Segments, TextForm};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -60,7 +60,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             max_distance: 128,
         }),
         distances: None,
-        segments: false,
+        segments: Segments::Ignored,
         classifier: HeadForm::first("classifier.dense", Activation::Tanh, "classifier.out_proj"),
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,

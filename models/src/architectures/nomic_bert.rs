@@ -2,7 +2,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, PositionScheme, TextForm};
+use super::text_form::{Embeddings, HeadForm, PositionScheme, Segments, TextForm};
 use crate::checkpoint::{Config, LoadError};
 use crate::decoder::rotary::{RotaryKeys, rotary};
 use crate::ops::Activation;
@@ -96,7 +96,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         buffers: &[],
         position_bias: None,
         distances: None,
-        segments: false,
+        segments: Segments::Ignored,
         classifier: HeadForm::first("nomic_bert.pooler.dense", Activation::Tanh, "classifier"),
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,

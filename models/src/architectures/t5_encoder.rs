@@ -4,7 +4,7 @@
 use super::encoder::{BlockNames, EncoderConfig, Mixing, epsilon};
 use super::linear_form::LinearForms;
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, PositionBias, PositionScheme, TextForm};
+use super::text_form::{Embeddings, HeadForm, PositionBias, PositionScheme, Segments, TextForm};
 use crate::checkpoint::{Config, LoadError};
 use crate::decoder::t5::feed_forward;
 
@@ -89,7 +89,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         buffers: &["encoder.embed_tokens.weight"],
         position_bias: Some(buckets),
         distances: None,
-        segments: false,
+        segments: Segments::Ignored,
         classifier: HeadForm::TOKENS,
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,

@@ -73,6 +73,8 @@ pub(super) struct Tokens {
     pub types: Vec<i64>,
     /// Attention mask; true for at least one token.
     pub mask: Vec<bool>,
+    /// Segments, if attention depends on them.
+    pub segments: Vec<i64>,
     /// The second text, if the tokens come from a pair of texts.
     pub second: Option<SecondText>,
     /// The text, if its tokens are labelled.
@@ -244,6 +246,7 @@ impl TextReader {
             ids: check_range(ids, self.limits.vocabulary)?,
             types: column(types, 0, self.limits.types)?,
             mask,
+            segments: Vec::new(),
             second: None,
             labelled: None,
         })
@@ -329,6 +332,7 @@ impl TextReader {
             },
             mask: vec![true; ids.len()],
             ids,
+            segments: Vec::new(),
             second: second.map(|second| SecondText {
                 text: second.to_owned(),
                 encoding,

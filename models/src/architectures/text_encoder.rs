@@ -19,7 +19,7 @@ use super::encoder::{Bias, Block, Distances};
 use super::layers::Layers;
 use super::text::{TextReader, Texts, Tokens};
 use super::text_beside::TextBeside;
-use super::text_form::{DistanceVectors, TextForm, waves};
+use super::text_form::{DistanceVectors, Segments, TextForm, waves};
 use super::text_head::{Head, HeadKind, KnownText, TextTask};
 use super::text_input::InputStage;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
@@ -60,7 +60,10 @@ pub(super) fn build(
         }
     }
     checkpoint.weights.ignore_suffixes(form.buffers);
-    if !matches!(head, HeadKind::Classes(_)) {
+    if matches!(form.segments, Segments::Question(_)) && !matches!(head, HeadKind::Spans) {
+        form.segments = Segments::Ignored;
+    }
+    if !matches!(head, HeadKind::Classes(_) | HeadKind::Spans) {
         for name in form
             .blocks
             .iter_mut()
@@ -98,8 +101,8 @@ struct TextEncoder<O: Ops> {
     /// Only in the first slice.
     input_stage: Option<InputStage<O>>,
     text: TextBeside,
-    /// Whether scores depend on the segments of tokens.
-    segments: bool,
+    /// Segments of tokens on which attention depends.
+    segments: Segments,
     blocks: Blocks<O>,
     position_bias: Option<O::Matrix>,
     /// Only in the last slice.
@@ -163,7 +166,7 @@ impl Sequence {
 
     fn segments(&self) -> &[i64] {
         match self {
-            Self::Tokens(tokens) => &tokens.types,
+            Self::Tokens(tokens) => &tokens.segments,
             Self::States { segments, .. } => segments,
         }
     }
@@ -182,7 +185,7 @@ impl<O: Ops> Model for TextEncoder<O> {
             return input_stage.reader.signature();
         }
         let mut signature = states::signature(Extent::UpTo(self.context), self.width, true);
-        if self.segments {
+        if self.segments != Segments::Ignored {
             let length = vec![Extent::UpTo(self.context)];
             let segments = InputSpec::required(states::TOKEN_TYPE_IDS, Datatype::I64, length);
             signature.inputs.push(segments);
@@ -282,13 +285,17 @@ impl<O: Ops> TextEncoder<O> {
         let mut handed_on = self.text.handed_on(inputs);
         if let Some(input_stage) = &self.input_stage {
             let windows = input_stage.reader.read(inputs)?;
-            if let Some(types) = windows
-                .first()
-                .map(|first| &first.types)
-                .filter(|_| self.segments)
-            {
-                let segments = tensor::Tensor::from_i64(states::TOKEN_TYPE_IDS, &[types.len()], types)?;
-                handed_on.push(segments);
+            let mut windows: Vec<Tokens> = windows;
+            for tokens in &mut windows {
+                tokens.segments = self.segments.of(&tokens.ids, &tokens.types);
+            }
+            if let Some(first) = windows.first().filter(|_| self.segments != Segments::Ignored) {
+                let shape = [first.segments.len()];
+                handed_on.push(tensor::Tensor::from_i64(
+                    states::TOKEN_TYPE_IDS,
+                    &shape,
+                    &first.segments,
+                )?);
             }
             let windows = windows.into_iter();
             return Ok(Request {
@@ -303,7 +310,7 @@ impl<O: Ops> TextEncoder<O> {
         let mask = input(states::ATTENTION_MASK).map(tensor::Tensor::to_i64);
         let mask = mask.transpose()?.unwrap_or_default();
         let mask: Vec<bool> = mask.into_iter().map(|mask| mask != 0).collect();
-        let own = input(states::TOKEN_TYPE_IDS).filter(|_| self.segments);
+        let own = input(states::TOKEN_TYPE_IDS).filter(|_| self.segments != Segments::Ignored);
         let segments = own.map(tensor::Tensor::to_i64).transpose()?.unwrap_or_default();
         handed_on.extend(own.cloned());
         let bad = |name: &str, reason: &str| ModelError::BadInput {
@@ -314,7 +321,7 @@ impl<O: Ops> TextEncoder<O> {
         if values.len() != mask.len() * self.width {
             return Err(bad(states::ATTENTION_MASK, other_length));
         }
-        if self.segments && segments.len() != mask.len() {
+        if self.segments != Segments::Ignored && segments.len() != mask.len() {
             return Err(bad(states::TOKEN_TYPE_IDS, other_length));
         }
         if !mask.contains(&true) {
@@ -348,7 +355,7 @@ impl<O: Ops> TextEncoder<O> {
         let segments: Vec<&[i64]> = sequences.iter().map(|sequence| sequence.segments()).collect();
         let bias = match &self.position_bias {
             Some(table) => Some(Bias::Distances(table)),
-            None => self.segments.then_some(Bias::Kinds(&segments)),
+            None => (self.segments != Segments::Ignored).then_some(Bias::Kinds(&segments)),
         };
         let states = match &self.blocks {
             Blocks::Wide(blocks) => blocks

@@ -233,10 +233,9 @@ const TEXT_FAMILIES: &[TextFamily] = &[
         &["mobilebert.pooler.", "pooler."]
     ),
     TextFamily {
-        // Question answering attends to all tokens of the question.
         classes: [
             Some("LongformerForSequenceClassification"),
-            None,
+            Some("LongformerForQuestionAnswering"),
             Some("LongformerForTokenClassification"),
             Some("LongformerModel"),
         ],

@@ -31,8 +31,8 @@ pub(super) struct TextForm {
     pub position_bias: Option<PositionBias>,
     /// Vectors of distances that the blocks share.
     pub distances: Option<DistanceForm>,
-    /// Whether scores depend on the segments of tokens, which are their types; slices hand them on.
-    pub segments: bool,
+    /// Segments of tokens on which attention depends; slices hand them on.
+    pub segments: Segments,
     /// Head of a sequence classifier.
     pub classifier: HeadForm,
     /// Head of a question answering model.
@@ -97,6 +97,32 @@ pub(super) enum PositionScheme {
         /// Token id of the padding.
         pad: usize,
     },
+}
+
+/// Segments of tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Segments {
+    /// Attention does not depend on them.
+    Ignored,
+    /// The types of the tokens.
+    Types,
+    /// Of question answering: 1 for the tokens before the first of this id, which are those of the question, 0 for the others.
+    Question(i64),
+}
+
+impl Segments {
+    /// Returns the segments of tokens, by their ids and types.
+    pub(super) fn of(self, ids: &[i64], types: &[i64]) -> Vec<i64> {
+        match self {
+            Self::Ignored => Vec::new(),
+            Self::Types => types.to_vec(),
+            Self::Question(end) => {
+                let question = ids.iter().position(|id| *id == end).unwrap_or_default();
+                let segments = (0..ids.len()).map(|place| i64::from(place < question));
+                segments.collect()
+            }
+        }
+    }
 }
 
 /// Vectors of distances for disentangled attention.
@@ -289,7 +315,7 @@ impl TextForm {
             buffers: &[],
             position_bias: None,
             distances: None,
-            segments: false,
+            segments: Segments::Ignored,
             classifier,
             spans: HeadForm::SPANS,
             tokens: HeadForm::TOKENS,

@@ -6,7 +6,7 @@ use super::encoder::{BlockNames, EncoderConfig, Mixing, activation, epsilon};
 use super::linear_form::{LinearForm, LinearForms};
 use super::text::TokenLimits;
 use super::text_form::{
-    DenseForm, DistanceForm, DistanceVectors, Embeddings, HeadForm, PositionScheme, TextForm,
+    DenseForm, DistanceForm, DistanceVectors, Embeddings, HeadForm, PositionScheme, Segments, TextForm,
 };
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, DistanceRows};
@@ -96,7 +96,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             key_bias: false,
             queries: None,
         }),
-        segments: true,
+        segments: Segments::Types,
         classifier: summary(config)?,
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,

@@ -9,8 +9,8 @@ pub struct EncoderAttention<'a, X> {
     pub scale: f32,
     /// Largest distance between a token and those that it attends to; `None` without a limit.
     pub window: Option<usize>,
-    /// Whether all tokens attend to the first one of their sequence, also beyond the window.
-    pub first: bool,
+    /// Number of first tokens of every sequence that all its tokens attend to, also beyond the window; `None`: none.
+    pub leading: Option<&'a [usize]>,
     /// Table of a [`RelativeBias`](super::RelativeBias), added to the scores.
     pub position_bias: Option<&'a X>,
     /// Scores between tokens and distances, added to the scores.
@@ -48,12 +48,18 @@ impl<X> EncoderAttention<'_, X> {
             heads,
             scale: 1.0 / (head_dim as f32).sqrt(),
             window: None,
-            first: false,
+            leading: None,
             position_bias: None,
             distances: None,
             pairs: None,
             kinds: None,
         }
+    }
+
+    /// Returns how many first tokens of a sequence all its tokens attend to.
+    pub(super) fn leading_of(&self, sequence: usize) -> usize {
+        let leading = self.leading.and_then(|leading| leading.get(sequence));
+        leading.copied().unwrap_or_default()
     }
 
     /// Whether scores depend on the distance of tokens.

@@ -338,6 +338,7 @@ impl Task<'_> {
             );
         }
         let bias = attention.position_bias.map(|table| table.span(index, 1));
+        let leading = attention.leading_of(self.sequence);
         for (query, scores) in scores.chunks_exact_mut(tokens.len().max(1)).enumerate() {
             let position = self.first + query;
             for ((place, key), score) in tokens.iter().enumerate().zip(scores) {
@@ -355,7 +356,7 @@ impl Task<'_> {
                 let outside = attention
                     .window
                     .is_some_and(|window| key.abs_diff(position) > window);
-                if outside && !(attention.first && *key == 0) {
+                if outside && *key >= leading {
                     *score = HIDDEN;
                 }
             }

@@ -101,10 +101,16 @@ fn added_scores(
         add(chosen.reshape(shape));
     }
     if let Some(window) = form.window {
-        let is_hidden = |query: usize, key| query.abs_diff(key) > window && !(form.first && key == 0);
-        let hidden = pairs().map(|(query, key)| if is_hidden(query, key) { HIDDEN } else { 0.0 });
-        let hidden: Vec<f32> = hidden.collect();
-        let hidden: Tensor<4> = Tensor::from_data(TensorData::new(hidden, [1, 1, tokens, tokens]), device);
+        // Sequences differ by their leading tokens only.
+        let masks = if form.leading.is_some() { batch } else { 1 };
+        let of_sequence = |sequence: usize| {
+            let leading = form.leading_of(sequence);
+            let is_hidden = move |query: usize, key: usize| query.abs_diff(key) > window && key >= leading;
+            pairs().map(move |(query, key)| if is_hidden(query, key) { HIDDEN } else { 0.0 })
+        };
+        let hidden: Vec<f32> = (0..masks).flat_map(of_sequence).collect();
+        let hidden = TensorData::new(hidden, [masks, 1, tokens, tokens]);
+        let hidden: Tensor<4> = Tensor::from_data(hidden, device);
         add(hidden.expand(shape));
     }
     if let Some(distances) = form.distances {
@@ -219,7 +225,7 @@ mod tests {
     }
 
     /// Attention of three heads: plain, within a window, with a position bias, with distances, within a window and to the first
-    /// token, and with kinds.
+    /// tokens, and with kinds.
     fn related<O: Ops>(
         ops: &O,
         width: usize,
@@ -236,7 +242,7 @@ mod tests {
         let mut attention = EncoderAttention::plain(3, width / 3);
         match form {
             1 => attention.window = Some(2),
-            4 => (attention.window, attention.first) = (Some(1), true),
+            4 => (attention.window, attention.leading) = (Some(1), Some(&[1, 2, 1])),
             2 => attention.position_bias = Some(&bias),
             3 => attention.distances = Some(&distances),
             _ => {}
