@@ -93,9 +93,10 @@ const FAMILIES: [&str; 77] = [
 ];
 
 /// Families that cannot be sliced.
-const WHOLE: [&str; 24] = [
+const WHOLE: [&str; 25] = [
     "timm-resnet",
     "timm-bottleneck",
+    "timm-resnet-d",
     "timm-convnext",
     "timm-mobilenetv3",
     "timm-efficientnet",

@@ -18,6 +18,8 @@ const PREPARATION: &str = "pretrained_cfg";
 const MODEL_TYPE: &str = "timm_wrapper";
 /// Key that says that queries, keys and values of a ViT are one layer.
 pub(crate) const PACKED: &str = "packed_projections";
+/// Key that says that a `ResNet` has the form D.
+pub(crate) const TWEAKED: &str = "resnet_d";
 pub(crate) use blocks::BLOCKS;
 /// Prefix that transformers puts before the names.
 const PREFIX: &str = "timm_model.";
@@ -40,6 +42,16 @@ const RESNETS: [(&str, [usize; 4], bool); 6] = [
     ("resnet50", [3, 4, 6, 3], true),
     ("resnet101", [3, 4, 23, 3], true),
     ("resnet152", [3, 8, 36, 3], true),
+];
+/// `ResNet`-D, likewise.
+const TWEAKED_RESNETS: [(&str, [usize; 4], bool); 7] = [
+    ("resnet18d", [2, 2, 2, 2], false),
+    ("resnet26d", [2, 2, 2, 2], true),
+    ("resnet34d", [3, 4, 6, 3], false),
+    ("resnet50d", [3, 4, 6, 3], true),
+    ("resnet101d", [3, 4, 23, 3], true),
+    ("resnet152d", [3, 8, 36, 3], true),
+    ("resnet200d", [3, 24, 36, 3], true),
 ];
 /// `ConvNeXt`: the blocks of every stage, and the channels of the first one.
 const CONVNEXTS: [(&str, [usize; 4], usize); 5] = [
@@ -64,6 +76,7 @@ enum Named {
     ResNet {
         depths: [usize; 4],
         bottleneck: bool,
+        tweaked: bool,
     },
     ConvNext {
         depths: [usize; 4],
@@ -125,7 +138,11 @@ pub(super) fn translate(config: &mut Config) -> Result<(), LoadError> {
     }
     let mut keys = match named {
         Named::Blocks(network) => network.keys(),
-        Named::ResNet { depths, bottleneck } => {
+        Named::ResNet {
+            depths,
+            bottleneck,
+            tweaked,
+        } => {
             let channels = sizes(&arguments, "channels", &[64, 128, 256, 512])?;
             let factor = if bottleneck { 4 } else { 1 };
             let widths: Vec<usize> = channels.iter().map(|channels| channels * factor).collect();
@@ -137,6 +154,7 @@ pub(super) fn translate(config: &mut Config) -> Result<(), LoadError> {
                 "depths": sizes(&arguments, "layers", &depths)?,
                 "layer_type": if bottleneck { "bottleneck" } else { "basic" },
                 "hidden_act": "relu",
+                TWEAKED: tweaked,
             })
         }
         Named::ConvNext { depths, width } => json!({
@@ -196,8 +214,14 @@ fn is_timm(config: &Config) -> Result<bool, LoadError> {
 
 fn named(config: &Config) -> Result<Named, LoadError> {
     let name: String = config.required(ARCHITECTURE)?;
-    if let Some((_, depths, bottleneck)) = RESNETS.into_iter().find(|(known, ..)| *known == name) {
-        return Ok(Named::ResNet { depths, bottleneck });
+    for (resnets, tweaked) in [(RESNETS.as_slice(), false), (&TWEAKED_RESNETS, true)] {
+        if let Some((_, depths, bottleneck)) = resnets.iter().find(|(known, ..)| *known == name) {
+            return Ok(Named::ResNet {
+                depths: *depths,
+                bottleneck: *bottleneck,
+                tweaked,
+            });
+        }
     }
     if let Some((_, depths, width)) = CONVNEXTS.into_iter().find(|(known, ..)| *known == name) {
         return Ok(Named::ConvNext { depths, width });
@@ -206,7 +230,7 @@ fn named(config: &Config) -> Result<Named, LoadError> {
         return Ok(Named::Blocks(network));
     }
     vit(&name).ok_or_else(|| {
-        let known = RESNETS.iter().map(|(known, ..)| *known);
+        let known = RESNETS.iter().chain(&TWEAKED_RESNETS).map(|(known, ..)| *known);
         let known: Vec<&str> = known.chain(CONVNEXTS.iter().map(|(known, ..)| *known)).collect();
         let reason = format!(
             "of timm's architectures {}, vit_SIZE_patchN_SIDE, deit_SIZE_patchN_SIDE, and {} are supported",
@@ -332,6 +356,7 @@ pub(super) fn renamed(config: &Config) -> Option<fn(&str) -> String> {
     }
     let model_type = config.keys().get("model_type").and_then(Value::as_str)?;
     match model_type {
+        "resnet" if config.keys().get(TWEAKED) == Some(&Value::Bool(true)) => Some(of_tweaked_resnet),
         "resnet" => Some(of_resnet),
         "convnext" => Some(of_convnext),
         "vit" => Some(of_vit),
@@ -371,6 +396,33 @@ fn of_resnet(name: &str) -> String {
             }
         }
         _ => name.to_owned(),
+    }
+}
+
+fn of_tweaked_resnet(name: &str) -> String {
+    let (parts, name) = parts(name);
+    let embedder = "resnet.embedder.embedder";
+    let part = |layer: &str, norm: bool| {
+        if norm {
+            format!("{layer}.normalization")
+        } else {
+            format!("{layer}.convolution")
+        }
+    };
+    match parts.as_slice() {
+        ["bn1", end] => format!("{embedder}.2.normalization.{end}"),
+        ["conv1", place, end] => match place.parse::<usize>() {
+            // Every third one is an activation.
+            Ok(place) => format!(
+                "{}.{end}",
+                part(&format!("{embedder}.{}", place / 3), place % 3 == 1)
+            ),
+            Err(_) => name.to_owned(),
+        },
+        // Means of pixels come first.
+        [stage, block, "downsample", "1", end] => of_resnet(&format!("{stage}.{block}.downsample.0.{end}")),
+        [stage, block, "downsample", "2", end] => of_resnet(&format!("{stage}.{block}.downsample.1.{end}")),
+        _ => of_resnet(name),
     }
 }
 

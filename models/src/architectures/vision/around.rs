@@ -1,13 +1,13 @@
-//! Means of the pixels around a pixel (Yu et al. 2022, "`MetaFormer`", section 3.1).
+//! Means of the pixels within windows.
 
-use super::builder::Builder;
+use super::builder::{Builder, Window};
 use super::steps::{Change, Layer};
 use crate::checkpoint::LoadError;
-use crate::ops::{Convolution, Ops};
+use crate::ops::Ops;
 
 impl<O: Ops> Builder<'_, '_, O> {
-    /// Adds the difference between the mean of the pixels in a square around a pixel and the pixel itself. Pixels beyond the image
-    /// do not count; `side` is odd.
+    /// Adds the difference between the mean of the pixels in a square around a pixel and the pixel itself (Yu et al. 2022,
+    /// "`MetaFormer`", section 3.1). Pixels beyond the image do not count; `side` is odd.
     ///
     /// # Errors
     /// None: those of branches without weights.
@@ -15,7 +15,7 @@ impl<O: Ops> Builder<'_, '_, O> {
         let channels = self.channels();
         self.add(
             |builder| {
-                builder.sum_around(side);
+                builder.pool_mean(Window::centred(side, 1));
                 Ok(())
             },
             |builder| {
@@ -28,22 +28,28 @@ impl<O: Ops> Builder<'_, '_, O> {
         )
     }
 
-    fn sum_around(&mut self, side: usize) {
+    /// Adds the mean of every channel in windows; pixels beyond the image do not count.
+    pub(super) fn pool_mean(&mut self, window: Window) {
+        let convolution = self.convolution(window);
         let ([height, width], channels) = (self.size(), self.channels());
-        let convolution = Convolution::centred([height, width, channels], side, 1);
-        let mut ones = vec![1.0; side * side * channels];
+        let [down, across] = convolution.result();
+        let [above, left, ..] = window.border;
+        let covered = |place: usize, before: usize, length: usize| {
+            let end = place * window.stride + window.kernel;
+            end.saturating_sub(before).min(length) - (place * window.stride).saturating_sub(before)
+        };
+        let mut ones = vec![1.0; convolution.window()];
         // The bias.
         ones.resize(ones.len() + channels, 0.0);
-        let covered = |place: usize, length: usize| {
-            let last = (place + side / 2).min(length.saturating_sub(1));
-            last + 1 - place.saturating_sub(side / 2)
-        };
-        let pixels = (0..height).flat_map(|row| (0..width).map(move |column| (row, column)));
-        let shares = pixels.map(|(row, column)| 1.0 / (covered(row, height) * covered(column, width)) as f32);
-        let shares: Vec<f32> = shares.flat_map(|share| vec![share; channels]).collect();
+        let pixels = (0..down).flat_map(|row| (0..across).map(move |column| (row, column)));
+        let counts = pixels.map(|(row, column)| covered(row, above, height) * covered(column, left, width));
+        let shares: Vec<f32> = counts
+            .flat_map(|count| vec![1.0 / count as f32; channels])
+            .collect();
         let ops = self.layers().ops;
         let (ones, shares) = (ops.upload(ones, channels), ops.upload(shares, channels));
+        self.shape = [down, across, channels];
         self.push(Layer::ConvolveChannels(convolution, ones));
-        self.change(Change::TimesRows(shares, [height * width, channels]));
+        self.change(Change::TimesRows(shares, [down * across, channels]));
     }
 }

@@ -52,7 +52,7 @@ impl Window {
 pub(super) struct Builder<'a, 'w, O: Ops> {
     layers: &'a mut Layers<'w, O>,
     /// Height, width and channels.
-    shape: [usize; 3],
+    pub(super) shape: [usize; 3],
     steps: Vec<Step<O>>,
 }
 
@@ -289,7 +289,8 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         Ok((weight, beta))
     }
 
-    fn convolution(&self, window: Window) -> Convolution {
+    /// Returns the convolution of the images now by a window.
+    pub(super) fn convolution(&self, window: Window) -> Convolution {
         let [height, width, channels] = self.shape;
         Convolution {
             height,

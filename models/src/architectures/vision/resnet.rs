@@ -1,8 +1,10 @@
-//! `ResNet` (He et al. 2016, "Deep Residual Learning for Image Recognition"), with basic and bottleneck blocks.
+//! `ResNet` (He et al. 2016, "Deep Residual Learning for Image Recognition"), with basic and bottleneck blocks, also in the form of
+//! `ResNet`-D (He et al. 2019, "Bag of Tricks", section 4.1).
 
 use super::Family;
 use super::builder::{BatchNorm, Builder, Window};
 use crate::architectures::encoder::activation;
+use crate::checkpoint::timm::TWEAKED;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::device::Device;
 use crate::ops::{Activation, Ops};
@@ -44,8 +46,13 @@ impl Family for ResNet {
             is_set("downsample_in_bottleneck")?,
         );
         let width = config.size("embedding_size")?;
-        convolution(builder, "resnet.embedder.embedder", width, Window::centred(7, 2))?;
-        builder.activate(activation);
+        let tweaked = is_set(TWEAKED)?;
+        if tweaked {
+            stem(builder, width, activation)?;
+        } else {
+            convolution(builder, "resnet.embedder.embedder", width, Window::centred(7, 2))?;
+            builder.activate(activation);
+        }
         builder.pool_largest(Window::centred(3, 2));
         for (stage, (outputs, depth)) in sizes.into_iter().zip(depths).enumerate() {
             for layer in 0..depth {
@@ -56,6 +63,7 @@ impl Family for ResNet {
                     stride: if strided { 2 } else { 1 },
                     bottleneck,
                     early,
+                    tweaked,
                     activation,
                 };
                 block.add(builder)?;
@@ -74,6 +82,8 @@ struct Block {
     bottleneck: bool,
     /// Whether the first convolution of a bottleneck has the stride, instead of the second.
     early: bool,
+    /// Whether the shortcut takes means of pixels instead of having a stride.
+    tweaked: bool,
     /// Activation of the sum; between the convolutions it is `ReLU`.
     activation: Activation,
 }
@@ -109,6 +119,16 @@ impl Block {
             |builder| {
                 if projected {
                     let name = format!("{}.shortcut", self.name);
+                    let mut stride = stride;
+                    if self.tweaked && stride > 1 {
+                        let [height, width] = builder.size();
+                        builder.pool_mean(Window {
+                            kernel: stride,
+                            stride,
+                            border: [0, 0, height % stride, width % stride],
+                        });
+                        stride = 1;
+                    }
                     convolution(builder, &name, outputs, Window::centred(1, stride))?;
                 }
                 Ok(())
@@ -117,6 +137,22 @@ impl Block {
         builder.activate(self.activation);
         Ok(())
     }
+}
+
+/// Adds three small convolutions in place of a large one.
+fn stem<O: Ops>(
+    builder: &mut Builder<'_, '_, O>,
+    width: usize,
+    activation: Activation,
+) -> Result<(), LoadError> {
+    let name = "resnet.embedder.embedder";
+    let sizes = [(width / 2, 2), (width / 2, 1), (width, 1)];
+    for (place, (outputs, stride)) in sizes.into_iter().enumerate() {
+        let name = format!("{name}.{place}");
+        convolution(builder, &name, outputs, Window::centred(3, stride))?;
+        builder.activate(activation);
+    }
+    Ok(())
 }
 
 /// Adds a convolution with its batch norm.
