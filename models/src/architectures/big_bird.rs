@@ -3,7 +3,7 @@
 //! Beyond them, the blocks of tokens that see each other are drawn at random, differently in every process.
 
 use super::encoder::activation;
-use super::text_form::{HeadForm, TextForm};
+use super::text_form::{HeadBlock, HeadForm, Segments, TextForm};
 use crate::checkpoint::{Config, LoadError};
 
 /// Describes a `BigBird` model.
@@ -14,6 +14,16 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
     let act = activation(config, "hidden_act")?;
     let head = HeadForm::first("classifier.dense", act, "classifier.out_proj");
     let mut form = TextForm::like_bert(config, "bert", head)?;
+    form.segments = Segments::Asked(config.optional("sep_token_id")?.unwrap_or(66));
+    form.spans = HeadForm {
+        block: Some(HeadBlock {
+            up: "qa_classifier.intermediate.dense",
+            down: "qa_classifier.output.dense",
+            norm: "qa_classifier.output.LayerNorm",
+        }),
+        output: "qa_classifier.qa_outputs",
+        ..HeadForm::SPANS
+    };
     form.encoder.projection_bias = config.optional("use_bias")?.unwrap_or(true);
     if config.optional("rescale_embeddings")?.unwrap_or(false) {
         form.embeddings.scale = (form.encoder.width as f32).sqrt();

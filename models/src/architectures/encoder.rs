@@ -182,7 +182,7 @@ pub(super) struct Block<O: Ops> {
 /// What lets the tokens of a block read each other.
 enum Mixer<O: Ops> {
     Attention(Box<BlockAttention<O>>),
-    Fourier(Fourier<O>),
+    Fourier(Arc<Fourier<O>>),
 }
 
 impl EncoderConfig {
@@ -275,12 +275,14 @@ impl EncoderConfig {
         distances: Option<&Distances<O>>,
         slice: Slice,
     ) -> Result<Vec<Arc<Block<O>>>, LoadError> {
+        let fourier = matches!(self.mixing, Mixing::Fourier);
+        let fourier = fourier.then(|| Arc::new(Fourier::new(layers.ops, self.width)));
         let mut taken: HashMap<&str, Arc<Block<O>>> = HashMap::new();
         let mut blocks = Vec::new();
         for form in of_slice(forms, slice, layers.weights.file())? {
             let block = match taken.get(form.prefix.as_str()) {
                 Some(block) => block.clone(),
-                None => Arc::new(self.take_block(layers, form, names, distances)?),
+                None => Arc::new(self.take_block(layers, form, names, distances, fourier.as_ref())?),
             };
             taken.insert(&form.prefix, block.clone());
             blocks.push(block);
@@ -294,12 +296,13 @@ impl EncoderConfig {
         form: &BlockForm,
         names: &BlockNames,
         distances: Option<&Distances<O>>,
+        fourier: Option<&Arc<Fourier<O>>>,
     ) -> Result<Block<O>, LoadError> {
         let (width, intermediate_size) = (self.width, self.intermediate_size);
         let at = |name: &str| format!("{}.{name}", form.prefix);
-        let mixer = match self.mixing {
-            Mixing::Fourier => Mixer::Fourier(Fourier::new(layers.ops, width)),
-            _ => Mixer::Attention(Box::new(self.take_attention(layers, form, names, distances)?)),
+        let mixer = match fourier {
+            Some(fourier) => Mixer::Fourier(fourier.clone()),
+            None => Mixer::Attention(Box::new(self.take_attention(layers, form, names, distances)?)),
         };
         let up = if self.gated {
             2 * intermediate_size

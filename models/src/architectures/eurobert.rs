@@ -62,6 +62,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         pooling,
         late,
         dense: Some(DenseForm::plain("dense", Activation::Gelu)),
+        block: None,
         output: "classifier",
     };
     Ok(TextForm {

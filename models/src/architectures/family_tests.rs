@@ -12,7 +12,7 @@ use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 use crate::tasks::entities::{self, AggregationStrategy};
 
-const FAMILIES: [&str; 77] = [
+const FAMILIES: [&str; 78] = [
     "jina-bert",
     "timm-vit",
     "longformer",
@@ -30,6 +30,7 @@ const FAMILIES: [&str; 77] = [
     "megatron-bert",
     "rembert",
     "big-bird",
+    "big-bird-question-answering",
     "esm",
     "esm-absolute",
     "esm-token-classification",

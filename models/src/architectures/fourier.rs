@@ -1,16 +1,23 @@
 //! Mixing of tokens by Fourier transforms (Lee-Thorp et al. 2021, "`FNet`", section 3.1): the real part of the transform over the
 //! elements of a token and over the tokens of its sequence.
 
+use std::collections::BTreeMap;
 use std::f64::consts::TAU;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::ops::{Ops, Span};
 use crate::precision::WeightType;
+
+/// Number of lengths whose transforms are kept: all blocks of a pass use the same.
+const MOST_LENGTHS: usize = 16;
 
 /// The transform over the elements of a token, on a device.
 pub(super) struct Fourier<O: Ops> {
     /// Gives the real parts of the transform, and its imaginary parts after them.
     elements: O::Linear,
     width: usize,
+    /// The transforms over the tokens of sequences, by their length.
+    lengths: Mutex<BTreeMap<usize, Arc<O::Linear>>>,
 }
 
 impl<O: Ops> Fourier<O> {
@@ -31,6 +38,7 @@ impl<O: Ops> Fourier<O> {
         Self {
             elements: ops.linear(prepared, Vec::new(), width, 2 * width),
             width,
+            lengths: Mutex::default(),
         }
     }
 
@@ -68,6 +76,18 @@ impl<O: Ops> Fourier<O> {
         let columns = (0..width).flat_map(|column| (0..2 * tokens).map(move |row| row * width + column));
         let by_element = ops.select(&parts, &columns.collect::<Vec<_>>());
         let by_element = ops.with_width(by_element, 2 * tokens);
+        let layer = self.of_length(ops, tokens);
+        let by_element = ops.with_width(ops.multiply(&by_element, &layer), 1);
+        let rows = (0..tokens).flat_map(|token| (0..width).map(move |column| column * tokens + token));
+        ops.with_width(ops.select(&by_element, &rows.collect::<Vec<_>>()), width)
+    }
+
+    /// Returns the layer that transforms this many tokens: from a token's real and imaginary part to the real part of each.
+    fn of_length(&self, ops: &O, tokens: usize) -> Arc<O::Linear> {
+        let mut lengths = self.lengths.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(layer) = lengths.get(&tokens) {
+            return layer.clone();
+        }
         let (cosines, sines) = waves(tokens);
         let row = |input: usize| {
             let (token, wave) = (input / 2, if input.is_multiple_of(2) { &cosines } else { &sines });
@@ -76,10 +96,12 @@ impl<O: Ops> Fourier<O> {
         };
         let weight: Vec<f32> = (0..2 * tokens).flat_map(row).collect();
         let prepared = ops.prepare(weight, 2 * tokens, tokens, WeightType::F32);
-        let layer = ops.linear(prepared, Vec::new(), 2 * tokens, tokens);
-        let by_element = ops.with_width(ops.multiply(&by_element, &layer), 1);
-        let rows = (0..tokens).flat_map(|token| (0..width).map(move |column| column * tokens + token));
-        ops.with_width(ops.select(&by_element, &rows.collect::<Vec<_>>()), width)
+        let layer = Arc::new(ops.linear(prepared, Vec::new(), 2 * tokens, tokens));
+        if lengths.len() == MOST_LENGTHS {
+            lengths.clear();
+        }
+        lengths.insert(tokens, layer.clone());
+        layer
     }
 }
 

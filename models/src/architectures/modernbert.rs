@@ -58,6 +58,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
     let head = HeadForm {
         pooling,
         late: false,
+        block: None,
         dense: Some(DenseForm {
             name: "head.dense",
             activation: match config.optional::<String>("classifier_activation")? {

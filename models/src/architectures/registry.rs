@@ -213,7 +213,7 @@ const OTHERS: [Architecture; 28] = [
 ];
 
 /// Prefixes of tensors of heads that this build does not compute, or that a directory of sentence-transformers does not use.
-const OTHER_HEADS: [&str; 15] = [
+const OTHER_HEADS: [&str; 16] = [
     "classifier.",
     "cls.",
     "decoder.",
@@ -226,6 +226,7 @@ const OTHER_HEADS: [&str; 15] = [
     "lm_predictions.",
     "logits_proj.",
     "predictions.",
+    "qa_classifier.",
     "qa_outputs.",
     "sequence_summary.",
     "vocab_",

@@ -247,8 +247,8 @@ impl<O: Ops> TextDecoder<O> {
         let masks: Vec<&[bool]> = masks.iter().map(Vec::as_slice).collect();
         let known = requests.iter().map(|request| {
             vec![KnownText {
-                second: None,
                 labelled: request.text.as_ref(),
+                ..KnownText::default()
             }]
         });
         head.outputs(ops, &states, width, &masks, &known.collect::<Vec<_>>())

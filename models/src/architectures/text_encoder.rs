@@ -60,7 +60,7 @@ pub(super) fn build(
         }
     }
     checkpoint.weights.ignore_suffixes(form.buffers);
-    if matches!(form.segments, Segments::Question(_)) && !matches!(head, HeadKind::Spans) {
+    if form.segments.is_of_questions() && !matches!(head, HeadKind::Spans) {
         form.segments = Segments::Ignored;
     }
     if !matches!(head, HeadKind::Classes(_) | HeadKind::Spans) {
@@ -129,16 +129,19 @@ struct Request {
 }
 
 impl Request {
-    fn known(&self) -> Vec<KnownText<'_>> {
-        let known = self.sequences.iter().map(|sequence| match sequence {
-            Sequence::Tokens(tokens) => KnownText {
-                second: tokens.second.as_ref(),
-                labelled: tokens.labelled.as_ref(),
-            },
-            Sequence::States { .. } => KnownText {
-                second: None,
-                labelled: self.text.as_ref(),
-            },
+    fn known(&self, segments: Segments) -> Vec<KnownText<'_>> {
+        let is_asked = matches!(segments, Segments::Asked(_));
+        let known = self.sequences.iter().map(|sequence| {
+            let question = sequence.segments().iter().filter(|_| is_asked);
+            let (second, labelled) = match sequence {
+                Sequence::Tokens(tokens) => (tokens.second.as_ref(), tokens.labelled.as_ref()),
+                Sequence::States { .. } => (None, self.text.as_ref()),
+            };
+            KnownText {
+                second,
+                asked: question.filter(|segment| **segment == 1).count(),
+                labelled,
+            }
         });
         known.collect()
     }
@@ -286,8 +289,12 @@ impl<O: Ops> TextEncoder<O> {
         if let Some(input_stage) = &self.input_stage {
             let windows = input_stage.reader.read(inputs)?;
             let mut windows: Vec<Tokens> = windows;
+            let typed = inputs.iter().any(|input| input.name == states::TOKEN_TYPE_IDS);
             for tokens in &mut windows {
                 tokens.segments = self.segments.of(&tokens.ids, &tokens.types);
+                if matches!(self.segments, Segments::Asked(_)) && !typed {
+                    tokens.types = tokens.segments.iter().map(|segment| 1 - segment).collect();
+                }
             }
             if let Some(first) = windows.first().filter(|_| self.segments != Segments::Ignored) {
                 let shape = [first.segments.len()];
@@ -376,7 +383,10 @@ impl<O: Ops> TextEncoder<O> {
             Some(norm) => ops.normalise(&states, norm),
             None => states,
         };
-        let known: Vec<_> = requests.iter().map(Request::known).collect();
+        let known: Vec<_> = requests
+            .iter()
+            .map(|request| request.known(self.segments))
+            .collect();
         head.outputs(ops, &states, width, &masks, &known)
     }
 }

@@ -39,8 +39,21 @@ struct TextFamily {
 /// Returns the classes of all families.
 pub(super) fn classes() -> impl Iterator<Item = TextClass> {
     let families = TEXT_FAMILIES.iter().flat_map(TextFamily::classes);
-    families.chain(DENSE_RETRIEVERS).chain(XLNET)
+    families
+        .chain(DENSE_RETRIEVERS)
+        .chain(XLNET)
+        .chain([BIG_BIRD_SPANS])
 }
+
+/// `BigBird`'s question answering, whose head has a name of its own.
+const BIG_BIRD_SPANS: TextClass = TextClass {
+    name: "BigBirdForQuestionAnswering",
+    model_type: "big_bird",
+    head: Some("qa_classifier."),
+    form: big_bird::form,
+    task: TextTask::QuestionAnswering,
+    unused: &[],
+};
 
 /// The classes of `XLNet`, whose heads have other names.
 const XLNET: [TextClass; 4] = [
@@ -255,7 +268,7 @@ const TEXT_FAMILIES: &[TextFamily] = &[
         unused: &["gte.pooler.", "pooler."],
     },
     TextFamily {
-        // Question answering has a head of its own.
+        // `BIG_BIRD_SPANS` answers questions.
         classes: [
             Some("BigBirdForSequenceClassification"),
             None,

@@ -108,6 +108,9 @@ pub(super) enum Segments {
     Types,
     /// Of question answering: 1 for the tokens before the first of this id, which are those of the question, 0 for the others.
     Question(i64),
+    /// Likewise, with the token of this id. Types that are not given are 0 for the question and 1 for the others, and no span is in
+    /// the question, the first token excepted (`BigBird`).
+    Asked(i64),
 }
 
 impl Segments {
@@ -116,12 +119,18 @@ impl Segments {
         match self {
             Self::Ignored => Vec::new(),
             Self::Types => types.to_vec(),
-            Self::Question(end) => {
+            Self::Question(end) | Self::Asked(end) => {
                 let question = ids.iter().position(|id| *id == end).unwrap_or_default();
+                let question = question + usize::from(matches!(self, Self::Asked(_)));
                 let segments = (0..ids.len()).map(|place| i64::from(place < question));
                 segments.collect()
             }
         }
+    }
+
+    /// Whether only question answering has them.
+    pub(super) fn is_of_questions(self) -> bool {
+        matches!(self, Self::Question(_) | Self::Asked(_))
     }
 }
 
@@ -196,8 +205,21 @@ pub(super) struct HeadForm {
     pub late: bool,
     /// Layer before the output layer.
     pub dense: Option<DenseForm>,
+    /// Feed-forward layer before the output layer, whose sum with its input is normalised.
+    pub block: Option<HeadBlock>,
     /// Output layer.
     pub output: &'static str,
+}
+
+/// A feed-forward layer before an output layer, as large as those of the blocks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HeadBlock {
+    /// Its first layer.
+    pub up: &'static str,
+    /// Its second layer.
+    pub down: &'static str,
+    /// Norm of the sum.
+    pub norm: &'static str,
 }
 
 /// A layer before an output layer.
@@ -232,6 +254,7 @@ impl HeadForm {
             pooling: Pooling::First,
             late: false,
             dense: Some(DenseForm::plain(name, activation)),
+            block: None,
             output,
         }
     }
@@ -241,6 +264,7 @@ impl HeadForm {
         pooling: Pooling::First,
         late: false,
         dense: None,
+        block: None,
         output: "qa_outputs",
     };
 

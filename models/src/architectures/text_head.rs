@@ -2,7 +2,7 @@
 
 use super::layers::Layers;
 use super::text::SecondText;
-use super::text_form::{DenseForm, HeadForm, TextForm};
+use super::text_form::{DenseForm, HeadBlock, HeadForm, TextForm};
 use crate::checkpoint::sentence::SentenceModules;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops, Span};
@@ -16,6 +16,9 @@ use crate::tasks::classification::Classifier;
 use crate::tasks::embedding::{Pooling, normalised, pooled};
 use crate::tasks::entities::AggregationStrategy;
 use crate::tasks::labelling::{Labeller, TokenText};
+
+/// Subtracted from the logits of tokens in which no span is, as in transformers.
+const OUTSIDE: f32 = 1e6;
 
 /// What a text encoder answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +74,8 @@ pub(super) enum Head<O: Ops> {
 pub(super) struct KnownText<'a> {
     /// The second text of a pair.
     pub second: Option<&'a SecondText>,
+    /// Number of tokens in which no span is, the first one excepted.
+    pub asked: usize,
     /// The text whose tokens are labelled.
     pub labelled: Option<&'a TokenText>,
 }
@@ -78,6 +83,8 @@ pub(super) struct KnownText<'a> {
 /// An optional layer with activation and norm, and the output layer.
 pub(super) struct HeadLayers<O: Ops> {
     dense: Option<(O::Linear, Activation, Option<O::Norm>)>,
+    /// First and second layer, activation and norm.
+    block: Option<([O::Linear; 2], Activation, O::Norm)>,
     output: O::Linear,
     columns: usize,
     /// Whether texts are pooled between the two layers.
@@ -194,6 +201,7 @@ impl<O: Ops> Head<O> {
             pooling: Pooling::Last,
             layers: HeadLayers {
                 dense: Some((dense, Activation::Tanh, None)),
+                block: None,
                 output: layers.linear(&format!("{name}.out_proj"), width, columns)?,
                 columns,
                 late: false,
@@ -287,7 +295,11 @@ impl<O: Ops> Head<O> {
                 let outputs = requests.iter().map(|sequences| {
                     let windows = sequences.iter().map(|known| {
                         let length = lengths.next().unwrap_or_default();
-                        (known.second, logits.by_ref().take(length).collect())
+                        let mut own: Vec<Vec<f32>> = logits.by_ref().take(length).collect();
+                        for logit in own.iter_mut().take(known.asked).skip(1).flatten() {
+                            *logit -= OUTSIDE;
+                        }
+                        (known.second, own)
                     });
                     span_outputs(&windows.collect::<Vec<_>>())
                 });
@@ -341,6 +353,7 @@ impl<O: Ops> HeadLayers<O> {
         let bias = layers.weights.contains(&format!("{name}.bias"));
         Ok(Self {
             dense: None,
+            block: None,
             output: layers.linear_with(name, width, columns, bias)?,
             columns,
             late: false,
@@ -364,8 +377,19 @@ impl<O: Ops> HeadLayers<O> {
             let norm = norm.map(|norm| form.encoder.norm(layers, norm)).transpose()?;
             Ok::<_, LoadError>((layer, activation, norm))
         };
+        let dense = head.dense.map(&mut dense).transpose()?;
+        let block = head.block.map(|HeadBlock { up, down, norm }| {
+            let between = form.encoder.intermediate_size;
+            let linears = [
+                layers.linear(up, width, between)?,
+                layers.linear(down, between, width)?,
+            ];
+            let norm = form.encoder.norm(layers, norm)?;
+            Ok::<_, LoadError>((linears, form.encoder.activation, norm))
+        });
         Ok(Self {
-            dense: head.dense.map(&mut dense).transpose()?,
+            dense,
+            block: block.transpose()?,
             output: layers.linear(head.output, width, columns)?,
             columns,
             late: head.late,
@@ -381,6 +405,10 @@ impl<O: Ops> HeadLayers<O> {
 
     /// Returns what the output layer reads; `None` if that is `x`.
     fn before_output(&self, ops: &O, x: &O::Matrix) -> Option<O::Matrix> {
+        if let Some(([up, down], activation, norm)) = &self.block {
+            let sum = ops.feed_forward_residual(x, None, [up, down], *activation, false);
+            return Some(ops.normalise(&sum, norm));
+        }
         let (layer, activation, norm) = self.dense.as_ref()?;
         let x = ops.activate(ops.multiply(x, layer), *activation, false);
         Some(match norm {

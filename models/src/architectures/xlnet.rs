@@ -125,6 +125,7 @@ fn summary(config: &Config) -> Result<HeadForm, LoadError> {
         },
         late: false,
         dense: Some(DenseForm::plain("sequence_summary.summary", activation)),
+        block: None,
         output: "logits_proj",
     })
 }
