@@ -94,7 +94,7 @@ const FAMILIES: [&str; 78] = [
 ];
 
 /// Families that cannot be sliced.
-const WHOLE: [&str; 25] = [
+const WHOLE: [&str; 27] = [
     "timm-resnet",
     "timm-bottleneck",
     "timm-resnet-d",
@@ -120,6 +120,8 @@ const WHOLE: [&str; 25] = [
     "efficientnet",
     "efficientnet-max",
     "poolformer",
+    "cvt",
+    "cvt-windows",
 ];
 
 fn folder(name: &str) -> PathBuf {
@@ -238,6 +240,9 @@ fn what_an_architecture_cannot_do_is_refused_by_its_key() {
         ("convnext", "depths", "[1]"),
         ("swin", "window_size", "8"),
         ("poolformer", "pool_size", "2"),
+        ("cvt", "qkv_projection_method", "[\"avg\", \"avg\", \"avg\"]"),
+        ("cvt", "cls_token", "[false, false, false]"),
+        ("cvt", "stride_q", "[2, 1, 1]"),
         ("poolformer", "strides", "[0, 1, 2]"),
         ("swin", "num_heads", "[3, 4]"),
         ("beit", "image_size", "[16, 12]"),

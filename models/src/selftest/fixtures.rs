@@ -51,7 +51,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 62] = [
+pub const ALL: [Fixture; 63] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -119,6 +119,7 @@ pub const ALL: [Fixture; 62] = [
     fixture!("pvt-v2"),
     fixture!("segformer"),
     fixture!("poolformer"),
+    fixture!("cvt"),
     fixture!("clip"),
     fixture!("siglip"),
     fixture!("cnn"),

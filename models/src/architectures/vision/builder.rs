@@ -53,7 +53,7 @@ pub(super) struct Builder<'a, 'w, O: Ops> {
     layers: &'a mut Layers<'w, O>,
     /// Height, width and channels.
     pub(super) shape: [usize; 3],
-    steps: Vec<Step<O>>,
+    pub(super) steps: Vec<Step<O>>,
 }
 
 impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {

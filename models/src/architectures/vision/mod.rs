@@ -8,7 +8,10 @@
 mod around;
 pub(super) mod blocks;
 mod builder;
+mod class_token;
 pub(super) mod convnext;
+mod convolved;
+pub(super) mod cvt;
 pub(super) mod efficientnet;
 mod groups;
 pub(super) mod mobilenet;

@@ -1,5 +1,6 @@
 //! The steps of networks on images. Matrices are `[images * height * width, channels]`.
 
+use super::convolved::ConvolvedAttention;
 use super::groups::GroupedConvolution;
 use super::reduced::ReducedAttention;
 use super::separable::SeparableAttention;
@@ -27,6 +28,11 @@ pub(super) enum Layer<O: Ops> {
     Attend(Box<WindowAttention<O>>),
     AttendSeparably(Box<SeparableAttention<O>>),
     AttendReduced(Box<ReducedAttention<O>>),
+    AttendConvolved(Box<ConvolvedAttention<O>>),
+    /// Puts a row before those of every image, a matrix of this height and width.
+    Prepend(O::Matrix, [usize; 2]),
+    /// Keeps the first row of every image, a matrix of this height and width.
+    First([usize; 2]),
     /// Norm of all values of an image at once: their number, and that of the channels.
     NormaliseImages(O::Norm, [usize; 2]),
     /// Sum of two branches; one without steps is the input itself.
@@ -102,6 +108,15 @@ impl<O: Ops> Layer<O> {
             Self::Attend(attention) => attention.run(ops, x, images),
             Self::AttendSeparably(attention) => attention.run(ops, x, images),
             Self::AttendReduced(attention) => attention.run(ops, x, images),
+            Self::AttendConvolved(attention) => attention.run(ops, x, images),
+            Self::Prepend(row, [count, width]) => {
+                let spans = (0..images).flat_map(|image| [span(row, 0, 1), span(x, image * count, *count)]);
+                ops.gather(&spans.collect::<Vec<_>>(), *width)
+            }
+            Self::First([count, width]) => {
+                let spans = (0..images).map(|image| span(x, image * count, 1));
+                ops.gather(&spans.collect::<Vec<_>>(), *width)
+            }
             Self::NormaliseImages(norm, [values, channels]) => {
                 // The mean of one row is the row: a copy.
                 let whole = ops.with_width(ops.mean(x, 1), *values);
@@ -150,10 +165,10 @@ impl<O: Ops> Change<O> {
 
 /// Returns a matrix of this height and width once for every image.
 fn repeated<O: Ops>(ops: &O, matrix: &O::Matrix, [count, width]: [usize; 2], images: usize) -> O::Matrix {
-    let rows = Span {
-        matrix,
-        from: 0,
-        count,
-    };
-    ops.gather(&vec![rows; images], width)
+    ops.gather(&vec![span(matrix, 0, count); images], width)
+}
+
+/// Returns rows of a matrix.
+pub(super) fn span<X>(matrix: &X, from: usize, count: usize) -> Span<'_, X> {
+    Span { matrix, from, count }
 }
