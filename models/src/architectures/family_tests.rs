@@ -94,7 +94,7 @@ const FAMILIES: [&str; 78] = [
 ];
 
 /// Families that cannot be sliced.
-const WHOLE: [&str; 27] = [
+const WHOLE: [&str; 29] = [
     "timm-resnet",
     "timm-bottleneck",
     "timm-resnet-d",
@@ -122,6 +122,8 @@ const WHOLE: [&str; 27] = [
     "poolformer",
     "cvt",
     "cvt-windows",
+    "bit",
+    "bit-bottleneck",
 ];
 
 fn folder(name: &str) -> PathBuf {
@@ -243,6 +245,10 @@ fn what_an_architecture_cannot_do_is_refused_by_its_key() {
         ("cvt", "qkv_projection_method", "[\"avg\", \"avg\", \"avg\"]"),
         ("cvt", "cls_token", "[false, false, false]"),
         ("cvt", "stride_q", "[2, 1, 1]"),
+        ("bit", "output_stride", "4"),
+        ("bit", "num_groups", "3"),
+        ("bit", "width_factor", "2"),
+        ("bit", "global_padding", "\"valid\""),
         ("poolformer", "strides", "[0, 1, 2]"),
         ("swin", "num_heads", "[3, 4]"),
         ("beit", "image_size", "[16, 12]"),

@@ -59,7 +59,7 @@ const fn image_classifier(
     }
 }
 
-const OTHERS: [Architecture; 29] = [
+const OTHERS: [Architecture; 30] = [
     Architecture {
         name: "BeitForImageClassification",
         model_type: "beit",
@@ -124,6 +124,7 @@ const OTHERS: [Architecture; 29] = [
         "mobilevitv2",
         vision::mobilevit::build_second,
     ),
+    image_classifier("BitForImageClassification", "bit", vision::bit::build),
     image_classifier("CvtForImageClassification", "cvt", vision::cvt::build),
     image_classifier(
         "PoolFormerForImageClassification",

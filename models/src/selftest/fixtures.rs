@@ -51,7 +51,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 63] = [
+pub const ALL: [Fixture; 64] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -120,6 +120,7 @@ pub const ALL: [Fixture; 63] = [
     fixture!("segformer"),
     fixture!("poolformer"),
     fixture!("cvt"),
+    fixture!("bit"),
     fixture!("clip"),
     fixture!("siglip"),
     fixture!("cnn"),

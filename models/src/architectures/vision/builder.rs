@@ -487,7 +487,7 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
 
 /// Returns the weight of a convolution as that of a linear layer of windows pixel by pixel, `[inputs, outputs]`, and its inputs;
 /// the file has windows channel by channel.
-fn by_pixel(mut weight: Vec<f32>, outputs: usize, kernel: usize) -> (Vec<f32>, usize) {
+pub(super) fn by_pixel(mut weight: Vec<f32>, outputs: usize, kernel: usize) -> (Vec<f32>, usize) {
     let inputs = weight.len() / outputs.max(1);
     for output in weight.chunks_mut(inputs.max(1)) {
         output.copy_from_slice(&transposed(output, kernel * kernel));

@@ -6,6 +6,7 @@
 //! 224. Outputs: those of [`Classifier::outputs`]. They cannot be split.
 
 mod around;
+pub(super) mod bit;
 pub(super) mod blocks;
 mod builder;
 mod class_token;
@@ -22,6 +23,7 @@ mod reduced;
 pub(super) mod regnet;
 pub(super) mod resnet;
 mod separable;
+mod standardised;
 mod steps;
 pub(super) mod swin;
 mod windows;

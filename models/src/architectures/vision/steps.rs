@@ -4,6 +4,7 @@ use super::convolved::ConvolvedAttention;
 use super::groups::GroupedConvolution;
 use super::reduced::ReducedAttention;
 use super::separable::SeparableAttention;
+use super::standardised::GroupNorm;
 use super::windows::{Places, WindowAttention};
 use crate::ops::{Activation, Convolution, Epilogue, Ops, Span};
 
@@ -35,6 +36,8 @@ pub(super) enum Layer<O: Ops> {
     First([usize; 2]),
     /// Norm of all values of an image at once: their number, and that of the channels.
     NormaliseImages(O::Norm, [usize; 2]),
+    /// Norm of groups of channels of an image.
+    NormaliseGroups(Box<GroupNorm<O>>),
     /// Sum of two branches; one without steps is the input itself.
     Add(Vec<Step<O>>, Vec<Step<O>>),
 }
@@ -109,6 +112,7 @@ impl<O: Ops> Layer<O> {
             Self::AttendSeparably(attention) => attention.run(ops, x, images),
             Self::AttendReduced(attention) => attention.run(ops, x, images),
             Self::AttendConvolved(attention) => attention.run(ops, x, images),
+            Self::NormaliseGroups(norm) => norm.run(ops, x, images),
             Self::Prepend(row, [count, width]) => {
                 let spans = (0..images).flat_map(|image| [span(row, 0, 1), span(x, image * count, *count)]);
                 ops.gather(&spans.collect::<Vec<_>>(), *width)

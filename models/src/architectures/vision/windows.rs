@@ -32,6 +32,23 @@ impl Places {
         }
     }
 
+    /// The pixels of an image with zeros around it: above, left, below, right.
+    pub(super) fn padded([height, width]: [usize; 2], [above, left, below, right]: [usize; 4]) -> Self {
+        let rows = (0..above + height + below).flat_map(|y| {
+            (0..left + width + right).map(move |x| {
+                let inside = |place: usize, before: usize, length: usize| {
+                    place.checked_sub(before).filter(|place| *place < length)
+                };
+                let pixel = inside(y, above, height).zip(inside(x, left, width));
+                pixel.map_or(usize::MAX, |(y, x)| y * width + x)
+            })
+        });
+        Self {
+            rows: rows.collect(),
+            count: height * width,
+        }
+    }
+
     /// Returns the rows of several images.
     pub(super) fn of_images(&self, images: usize) -> Vec<usize> {
         let rows = (0..images).flat_map(|image| {
