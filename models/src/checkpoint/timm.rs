@@ -142,21 +142,7 @@ pub(super) fn translate(config: &mut Config) -> Result<(), LoadError> {
             depths,
             bottleneck,
             tweaked,
-        } => {
-            let channels = sizes(&arguments, "channels", &[64, 128, 256, 512])?;
-            let factor = if bottleneck { 4 } else { 1 };
-            let widths: Vec<usize> = channels.iter().map(|channels| channels * factor).collect();
-            json!({
-                "model_type": "resnet",
-                "architectures": ["ResNetForImageClassification"],
-                "embedding_size": 64,
-                "hidden_sizes": widths,
-                "depths": sizes(&arguments, "layers", &depths)?,
-                "layer_type": if bottleneck { "bottleneck" } else { "basic" },
-                "hidden_act": "relu",
-                TWEAKED: tweaked,
-            })
-        }
+        } => resnet(&arguments, &depths, bottleneck, tweaked)?,
         Named::ConvNext { depths, width } => json!({
             "model_type": "convnext",
             "architectures": ["ConvNextForImageClassification"],
@@ -199,6 +185,28 @@ pub(super) fn translate(config: &mut Config) -> Result<(), LoadError> {
     }
     config.set("num_channels", channels.into());
     name_labels(config)
+}
+
+/// Returns the keys of a `ResNet`.
+fn resnet(
+    arguments: &Config,
+    depths: &[usize; 4],
+    bottleneck: bool,
+    tweaked: bool,
+) -> Result<Value, LoadError> {
+    let channels = sizes(arguments, "channels", &[64, 128, 256, 512])?;
+    let factor = if bottleneck { 4 } else { 1 };
+    let widths: Vec<usize> = channels.iter().map(|channels| channels * factor).collect();
+    Ok(json!({
+        "model_type": "resnet",
+        "architectures": ["ResNetForImageClassification"],
+        "embedding_size": 64,
+        "hidden_sizes": widths,
+        "depths": sizes(arguments, "layers", depths)?,
+        "layer_type": if bottleneck { "bottleneck" } else { "basic" },
+        "hidden_act": "relu",
+        TWEAKED: tweaked,
+    }))
 }
 
 /// Whether a configuration is one of timm.

@@ -332,10 +332,10 @@ fn convnext(
 }
 
 /// The size of `PoolFormerImageProcessor`, of which a crop keeps the share `crop_pct`.
-fn poolformer(config: &Config, size: Size) -> Result<Size, LoadError> {
+fn poolformer(config: &Config, stated: Size) -> Result<Size, LoadError> {
     let share = share(config, 0.9)?;
     let larger = |side: usize| (side as f64 / share) as usize;
-    Ok(match size {
+    Ok(match stated {
         Size::Exactly([height, width]) if height != width => Size::Exactly([larger(height), larger(width)]),
         Size::Shortest(side) | Size::Exactly([side, _]) => Size::Shortest(larger(side)),
     })

@@ -154,15 +154,15 @@ fn stages(config: &Config) -> Result<Vec<Stage>, LoadError> {
     };
     let depths = sizes("depth", 0, MAX_SIZE)?;
     let (widths, heads) = (sizes("embed_dim", 1, MAX_SIZE)?, sizes("num_heads", 1, MAX_SIZE)?);
-    let sides = |key: &str, least| sizes(key, least, MAX_SIDE);
+    let extents = |key: &str, least| sizes(key, least, MAX_SIDE);
     let patches = [
-        sides("patch_sizes", 1)?,
-        sides("patch_stride", 1)?,
-        sides("patch_padding", 0)?,
+        extents("patch_sizes", 1)?,
+        extents("patch_stride", 1)?,
+        extents("patch_padding", 0)?,
     ];
-    let kernels = sides("kernel_qkv", 1)?;
-    let queries = [sides("stride_q", 1)?, sides("padding_q", 0)?];
-    let keys = [sides("stride_kv", 1)?, sides("padding_kv", 0)?];
+    let kernels = extents("kernel_qkv", 1)?;
+    let queries = [extents("stride_q", 1)?, extents("padding_q", 0)?];
+    let keys = [extents("stride_kv", 1)?, extents("padding_kv", 0)?];
     let (biased, with_class) = (flags("qkv_bias")?, flags("cls_token")?);
     if !with_class
         .iter()
@@ -190,7 +190,7 @@ fn stages(config: &Config) -> Result<Vec<Stage>, LoadError> {
         stride: at(strides, index),
         border: [at(borders, index); 4],
     };
-    let [sides, strides, borders] = &patches;
+    let [patch, strides, borders] = &patches;
     let ratios = ratios.iter().zip(biased.into_iter().zip(with_class));
     let stages = ratios
         .enumerate()
@@ -199,7 +199,7 @@ fn stages(config: &Config) -> Result<Vec<Stage>, LoadError> {
             width: at(&widths, index),
             depth: at(&depths, index),
             heads: at(&heads, index),
-            patches: window(sides, [strides, borders], index),
+            patches: window(patch, [strides, borders], index),
             windows: [
                 window(&kernels, queries.each_ref().map(Vec::as_slice), index),
                 window(&kernels, keys.each_ref().map(Vec::as_slice), index),

@@ -14,6 +14,7 @@ pub(super) mod convnext;
 mod convolved;
 pub(super) mod cvt;
 pub(super) mod efficientnet;
+mod group_norm;
 mod groups;
 pub(super) mod mobilenet;
 pub(super) mod mobilevit;

@@ -1,45 +1,11 @@
-//! Convolutions with standardised weights (Qiao et al. 2019), norms of groups of channels (Wu and He 2018), and zeros around an image.
+//! Convolutions with standardised weights (Qiao et al. 2019), norms of groups of channels, and zeros around an image.
 
 use super::builder::{Builder, Window, by_pixel};
+use super::group_norm::GroupNorm;
 use super::steps::{Change, Layer};
 use super::windows::Places;
 use crate::checkpoint::LoadError;
 use crate::ops::Ops;
-
-/// Norm of groups of channels of an image, without factors and shifts.
-pub(super) struct GroupNorm<O: Ops> {
-    norm: O::Norm,
-    /// Pixels of an image.
-    pixels: usize,
-    channels: usize,
-    groups: usize,
-}
-
-impl<O: Ops> GroupNorm<O> {
-    /// Normalises every group of channels of every image.
-    pub(super) fn run(&self, ops: &O, x: &O::Matrix, images: usize) -> O::Matrix {
-        let Self {
-            pixels,
-            channels,
-            groups,
-            ..
-        } = *self;
-        let each = channels / groups.max(1);
-        // The mean of one row is the row: a copy.
-        let parts = ops.with_width(ops.mean(x, 1), each);
-        let places = |outer: usize, inner: usize| {
-            let rows = (0..images).flat_map(move |image| {
-                let first = image * outer * inner;
-                (0..outer).flat_map(move |one| (0..inner).map(move |other| first + other * outer + one))
-            });
-            rows.collect::<Vec<usize>>()
-        };
-        let by_group = ops.select(&parts, &places(groups, pixels));
-        let by_group = ops.normalise(&ops.with_width(by_group, pixels * each), &self.norm);
-        let by_pixel = ops.select(&ops.with_width(by_group, each), &places(pixels, groups));
-        ops.with_width(by_pixel, channels)
-    }
-}
 
 impl<O: Ops> Builder<'_, '_, O> {
     /// Adds a convolution without a bias, the weights of whose outputs are standardised.

@@ -1,10 +1,10 @@
 //! The steps of networks on images. Matrices are `[images * height * width, channels]`.
 
 use super::convolved::ConvolvedAttention;
+use super::group_norm::GroupNorm;
 use super::groups::GroupedConvolution;
 use super::reduced::ReducedAttention;
 use super::separable::SeparableAttention;
-use super::standardised::GroupNorm;
 use super::windows::{Places, WindowAttention};
 use crate::ops::{Activation, Convolution, Epilogue, Ops, Span};
 

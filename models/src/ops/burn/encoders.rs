@@ -210,6 +210,9 @@ mod tests {
     use super::super::Burn;
     use super::*;
 
+    /// Tokens that all attend to, by sequence.
+    const LEADING: &[usize] = &[1, 2, 1];
+
     fn numbers(count: usize) -> Vec<f32> {
         (0..count)
             .map(|index| (index * 7919 % 1000) as f32 / 500.0 - 1.0)
@@ -242,7 +245,7 @@ mod tests {
         let mut attention = EncoderAttention::plain(3, width / 3);
         match form {
             1 => attention.window = Some(2),
-            4 => (attention.window, attention.leading) = (Some(1), Some(&[1, 2, 1])),
+            4 => (attention.window, attention.leading) = (Some(1), Some(LEADING)),
             2 => attention.position_bias = Some(&bias),
             3 => attention.distances = Some(&distances),
             _ => {}
