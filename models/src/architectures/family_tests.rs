@@ -12,7 +12,7 @@ use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 use crate::tasks::entities::{self, AggregationStrategy};
 
-const FAMILIES: [&str; 78] = [
+const FAMILIES: [&str; 80] = [
     "jina-bert",
     "timm-vit",
     "longformer",
@@ -76,6 +76,8 @@ const FAMILIES: [&str; 78] = [
     "ernie",
     "nomic-bert",
     "vit-msn",
+    "vit-features",
+    "dinov2-features",
     "dinov2",
     "dinov2-registers",
     "clip",

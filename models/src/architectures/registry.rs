@@ -59,7 +59,23 @@ const fn image_classifier(
     }
 }
 
-const OTHERS: [Architecture; 30] = [
+/// Describes the base model of an image classifier, with the tensors that it does not use.
+const fn image_features(
+    name: &'static str,
+    model_type: &'static str,
+    form: vit_form::Form,
+    unused: &'static [&'static str],
+) -> Architecture {
+    Architecture {
+        name,
+        model_type,
+        head: None,
+        build: Build::Image(form.features()),
+        unused,
+    }
+}
+
+const OTHERS: [Architecture; 35] = [
     Architecture {
         name: "BeitForImageClassification",
         model_type: "beit",
@@ -212,6 +228,34 @@ const OTHERS: [Architecture; 30] = [
         build: Build::Whole(mlp::build),
         unused: &[],
     },
+    image_features(
+        "ViTModel",
+        "vit",
+        vit_form::Form::VIT,
+        &["vit.pooler.", "pooler."],
+    ),
+    image_features("ViTMSNModel", "vit_msn", vit_form::Form::VIT, &[]),
+    image_features(
+        "DeiTModel",
+        "deit",
+        vit_form::Form::DEIT,
+        &["deit.pooler.", "pooler."],
+    ),
+    image_features(
+        "Dinov2Model",
+        "dinov2",
+        vit_form::Form::DINO,
+        &["dinov2.embeddings.mask_token", "embeddings.mask_token"],
+    ),
+    image_features(
+        "Dinov2WithRegistersModel",
+        "dinov2_with_registers",
+        vit_form::Form::DINO_WITH_REGISTERS,
+        &[
+            "dinov2_with_registers.embeddings.mask_token",
+            "embeddings.mask_token",
+        ],
+    ),
 ];
 
 /// Prefixes of tensors of heads that this build does not compute, or that a directory of sentence-transformers does not use.

@@ -5,8 +5,8 @@
 //! Each is a [`Form`].
 //!
 //! Inputs: `pixel_values` FP32 `[channels, height, width]`, normalised according to the checkpoint's
-//! `preprocessor_config.json`, or with that file `image_file`. Outputs: those of [`Classifier::outputs`]. As slices, all but the last return `hidden_states`
-//! FP32 `[tokens, width]`, which all but the first take.
+//! `preprocessor_config.json`, or with that file `image_file`. Outputs: those of [`Classifier::outputs`], or `embedding` FP32 `[width]`
+//! of a base model. As slices, all but the last return `hidden_states` FP32 `[tokens, width]`, which all but the first take.
 
 use std::sync::Arc;
 
@@ -22,13 +22,13 @@ use crate::images::{self, ImageInput};
 use crate::ops::{Ops, Span};
 use crate::runtime::batch::{BatchResults, device_failed, rows, run_batch_in_parallel};
 use crate::runtime::hidden_states as states;
-use crate::runtime::loaded::Built;
+use crate::runtime::loaded::{Built, Task};
 use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::slice::Slice;
 use crate::runtime::tensor;
 use crate::tasks::classification::Classifier;
 
-/// Builds an image classifier, or a slice of it.
+/// Builds an image classifier, or a base model, or a slice of it.
 ///
 /// # Errors
 /// [`LoadError`], naming the key or tensor.
@@ -38,11 +38,14 @@ pub(super) fn build(
     slice: Slice,
     form: Form,
 ) -> Result<Built, LoadError> {
-    let classifier = Classifier::read(&checkpoint.config)?;
+    let classifier = match form.head {
+        HeadForm::Features => None,
+        _ => Some(Classifier::read(&checkpoint.config)?),
+    };
     checkpoint.weights.expect_base(&format!("{}.", form.base));
     Ok(Built {
-        task: classifier.task(),
-        labels: classifier.labels(),
+        task: classifier.as_ref().map_or(Task::Embedding, Classifier::task),
+        labels: classifier.as_ref().map(Classifier::labels).unwrap_or_default(),
         model: with_ops!(device, ops => Vit::boxed(ops, checkpoint, device, slice, (form, classifier))?),
     })
 }
@@ -77,9 +80,15 @@ struct InputStage<O: Ops> {
     norm: Option<O::Norm>,
 }
 
-/// Computes logits from hidden states.
+/// Computes the answer from hidden states.
 struct Head<O: Ops> {
     norm: Option<O::Norm>,
+    /// What computes logits; `None` if the first token is the answer.
+    classes: Option<Classes<O>>,
+}
+
+/// Computes logits.
+struct Classes<O: Ops> {
     /// One per classified token; one alone if the mean of the patches is classified too.
     outputs: Vec<O::Linear>,
     classifier: Classifier,
@@ -196,7 +205,7 @@ impl<O: Ops> Vit<O> {
         checkpoint: &mut Checkpoint,
         device: &Device,
         slice: Slice,
-        (form, classifier): (Form, Classifier),
+        (form, classifier): (Form, Option<Classifier>),
     ) -> Result<Box<dyn Model>, LoadError> {
         let settings = form.settings(&checkpoint.config)?;
         let (form, relative) = form.configured(&settings)?;
@@ -251,27 +260,31 @@ impl<O: Ops> Vit<O> {
         let scores = vit_positions::take(&mut layers, relative, &base, parts, patches.grid(), config.heads)?;
         let blocks = blocks.into_iter().zip(scores).collect();
         let head = if slice.is_last() {
-            let outputs = match form.head {
-                HeadForm::Tokens(names) => names
+            let classes = classifier.map(|classifier| {
+                let (names, inputs): (&[&str], _) = match form.head {
+                    HeadForm::Tokens(names) => (names, width),
+                    HeadForm::FirstAndMean => (&["classifier"], 2 * width),
+                    _ => (&["classifier"], width),
+                };
+                let outputs = names
                     .iter()
-                    .map(|name| layers.linear(name, width, classifier.len()))
-                    .collect::<Result<_, _>>()?,
-                HeadForm::FirstAndMean => vec![layers.linear("classifier", 2 * width, classifier.len())?],
-                HeadForm::Mean | HeadForm::MeanOf(_) => {
-                    vec![layers.linear("classifier", width, classifier.len())?]
-                }
-            };
+                    .map(|name| layers.linear(name, inputs, classifier.len()));
+                Ok::<_, LoadError>(Classes {
+                    outputs: outputs.collect::<Result<_, _>>()?,
+                    classifier,
+                })
+            });
+            let classes = classes.transpose()?;
             let norm = match form.head {
                 HeadForm::Mean => Some("pooler.layernorm"),
                 HeadForm::MeanOf(norm) => norm,
-                HeadForm::Tokens(_) | HeadForm::FirstAndMean => Some("layernorm"),
+                HeadForm::Tokens(_) | HeadForm::FirstAndMean | HeadForm::Features => Some("layernorm"),
             };
             let norm =
                 norm.map(|norm| layers.layer_norm(&format!("{}.{norm}", form.base), width, config.epsilon));
             Some(Head {
-                outputs,
                 norm: norm.transpose()?,
-                classifier,
+                classes,
             })
         } else {
             None
@@ -315,38 +328,51 @@ impl<O: Ops> Vit<O> {
                 None,
             ));
         };
-        if !matches!(self.form.head, HeadForm::Tokens(_)) {
-            return self.classify_mean(head, &states);
-        }
-        // Only the first tokens are classified, so only they need the final norm.
-        let mut sum: Vec<Vec<f32>> = vec![vec![0.0; head.classifier.len()]; requests.len()];
-        for (token, output) in head.outputs.iter().enumerate() {
+        // Only the first tokens are read, so only they need the final norm.
+        let normalised = |token: usize| {
             let spans = (0..requests.len()).map(|index| Span {
                 matrix: &states,
                 from: index * tokens + token,
                 count: 1,
             });
             let first = ops.gather(&spans.collect::<Vec<_>>(), width);
-            let first = match &head.norm {
+            match &head.norm {
                 Some(norm) => ops.normalise(&first, norm),
                 None => first,
-            };
-            let logits = ops.multiply(&first, output);
-            let logits = rows(ops, &logits, head.classifier.len())?;
+            }
+        };
+        let Some(Classes { outputs, classifier }) = &head.classes else {
+            let vectors = rows(ops, &normalised(0), width)?;
+            let vectors = vectors.iter().map(|vector| {
+                let vector = tensor::Tensor::from_f32("embedding", &[vector.len()], vector)?;
+                Ok(vec![vector])
+            });
+            return Ok(vectors.collect());
+        };
+        if !matches!(self.form.head, HeadForm::Tokens(_)) {
+            return self.classify_mean((head.norm.as_ref(), outputs, classifier), &states);
+        }
+        let mut sum: Vec<Vec<f32>> = vec![vec![0.0; classifier.len()]; requests.len()];
+        for (token, output) in outputs.iter().enumerate() {
+            let logits = ops.multiply(&normalised(token), output);
+            let logits = rows(ops, &logits, classifier.len())?;
             for (sum, logits) in sum.iter_mut().flatten().zip(logits.iter().flatten()) {
-                *sum += logits / head.outputs.len() as f32;
+                *sum += logits / outputs.len() as f32;
             }
         }
-        Ok(sum.iter().map(|logits| head.classifier.outputs(logits)).collect())
+        Ok(sum.iter().map(|logits| classifier.outputs(logits)).collect())
     }
 
     /// Classifies the mean of the patches of every image, which is then normalised, or the mean, or the first token and the
     /// mean, of what was normalised before.
-    fn classify_mean(&self, head: &Head<O>, states: &O::Matrix) -> Result<BatchResults, ModelError> {
+    fn classify_mean(
+        &self,
+        (norm, outputs, classifier): (Option<&O::Norm>, &[O::Linear], &Classifier),
+        states: &O::Matrix,
+    ) -> Result<BatchResults, ModelError> {
         let (ops, width) = (&self.ops, self.width);
         let takes_first = matches!(self.form.head, HeadForm::FirstAndMean);
         let norm_follows = matches!(self.form.head, HeadForm::Mean);
-        let norm = head.norm.as_ref();
         let normalised = norm
             .filter(|_| !norm_follows)
             .map(|norm| ops.normalise(states, norm));
@@ -367,7 +393,7 @@ impl<O: Ops> Vit<O> {
                 }
             }
         }
-        let Some(output) = head.outputs.first() else {
+        let Some(output) = outputs.first() else {
             return Ok(Vec::new());
         };
         let features = ops.upload(pairs, if takes_first { 2 * width } else { width });
@@ -376,11 +402,8 @@ impl<O: Ops> Vit<O> {
             None => features,
         };
         let logits = ops.multiply(&features, output);
-        let logits = rows(ops, &logits, head.classifier.len())?;
-        Ok(logits
-            .iter()
-            .map(|logits| head.classifier.outputs(logits))
-            .collect())
+        let logits = rows(ops, &logits, classifier.len())?;
+        Ok(logits.iter().map(|logits| classifier.outputs(logits)).collect())
     }
 
     fn embedded(&self, input_stage: &InputStage<O>, images: &[Vec<f32>]) -> O::Matrix {

@@ -104,6 +104,8 @@ pub(super) enum HeadForm {
     Mean,
     /// The mean of the patches, which are normalised by a norm of this name, if there is one.
     MeanOf(Option<&'static str>),
+    /// Nothing: the first token, normalised, is the answer.
+    Features,
 }
 
 impl Form {
@@ -182,6 +184,14 @@ impl Form {
         registers: Some("register_tokens"),
         ..Self::DINO
     };
+
+    /// The base model of a classifier, whose first token is the vector of an image.
+    pub(super) const fn features(self) -> Self {
+        Self {
+            head: HeadForm::Features,
+            ..self
+        }
+    }
 
     /// Returns the configuration of the image encoder: that of the checkpoint, or its `vision_config`, of which files leave out
     /// defaults.

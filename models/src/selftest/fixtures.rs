@@ -51,7 +51,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 64] = [
+pub const ALL: [Fixture; 65] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -95,6 +95,7 @@ pub const ALL: [Fixture; 64] = [
     fixture!("xlnet"),
     fixture!("fnet"),
     fixture!("vit"),
+    fixture!("vit-features"),
     fixture!("vit-msn"),
     fixture!("dinov2"),
     fixture!("dinov2-registers"),
