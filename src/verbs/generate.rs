@@ -20,7 +20,7 @@ use kaskade::models::power::PowerConfig;
 use kaskade::models::{Checkpoint, WeightType};
 use kaskade_app::config::scalar::Size;
 use kaskade_app::measure::meter::Meter;
-use kaskade_app::report::progress::say;
+use kaskade_app::report::progress::{say, while_saying};
 use kaskade_app::report::units;
 use serde::Serialize;
 
@@ -294,7 +294,16 @@ fn configure<M: Ops>(
         requests,
         tokens,
     };
-    let fitted = EngineConfig::plan(ops, decoder, &bounds)?;
+    let fitted = while_saying("measuring the device and the link to it", false, || {
+        EngineConfig::plan(ops, decoder, &bounds)
+    })?;
+    let encoder = decoder.encoder.as_ref().map_or(0, |encoder| encoder.layers.len());
+    let (layers, resident) = (encoder + decoder.layers.len(), fitted.config.resident_layers);
+    if resident < layers {
+        say(&format!(
+            "{resident} of {layers} layers stay on the device; each step transfers the others"
+        ));
+    }
     if let Some(error) = fitted.unmeasured {
         say(&format!("half of the cache is activations: {error}"));
     }
@@ -316,7 +325,7 @@ fn generate<M: Ops>(
         run.answers.entry(number).or_default().prompt.clone_from(prompt);
     }
     while !engine.is_idle() {
-        let step = engine.step()?;
+        let step = while_saying("reading the prompts", run.first.is_some(), || engine.step())?;
         run.take(&step, begun.elapsed());
         if live {
             show(&step)?;

@@ -1,9 +1,7 @@
 //! Samples the costs of a layer on this device and link, for the policy's predictions (§4.3, Figure 11).
 
 use std::hint::black_box;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use kaskade_policy::hybrid_cache::{Costs, Kind, Sample, Split, fit};
@@ -14,7 +12,7 @@ use super::layer::{Layer, Past};
 use super::link::Link;
 use super::recurrent::RecurrentMixer;
 use super::sampling::greedy;
-use crate::ops::{AttentionSpans, Ops, Span};
+use crate::ops::{AttentionSpans, HostWords, Ops, Span};
 
 /// Number of runs per size: at least the first, more while they are short; the median counts.
 const ROUNDS: std::ops::Range<usize> = 3..25;
@@ -71,7 +69,7 @@ impl<M: Ops> Engine<M> {
         let layer = match decoder.find(|placement| placement.has_attention()).or(first) {
             Some(LayerPlacement::Resident(layer)) => layer,
             Some(LayerPlacement::Streamed(stored)) => {
-                uploaded = stored.resident(&self.ops);
+                uploaded = stored.layer(&self.ops, stored.tensors().to_vec());
                 &uploaded
             }
             None => return Err(EngineError::CopyingEnded),
@@ -83,31 +81,32 @@ impl<M: Ops> Engine<M> {
             let bytes = self.host.widths().block_bytes(kind);
             let samples = sizes.map(|blocks| Sample {
                 blocks: blocks as f64,
-                seconds: load_s(link, bytes * blocks as u64),
+                // As blocks are: gathered, and transferred from there.
+                seconds: self.load_s(link, &HostWords::Owned(words(bytes * blocks as u64))),
             });
             fit(&samples)
         };
         // The link is sampled alone, the device while the link is busy, as in a step.
         let (load_kv, load_act) = (loading(Kind::Kv)?, loading(Kind::Act)?);
         let load_weights_s = self.weights_s(link);
-        let busy = LinkLoad::new(link);
-        let kv_gen = sizes.map(|blocks| Sample {
-            blocks: blocks as f64,
-            seconds: self.generate_s(layer, blocks),
-        });
-        let mut forward = Vec::new();
-        for part in [1, 2, 4] {
-            let tokens = (load.tokens * part / 4).max(1);
-            let blocks = mini_batches * (mini_batch * tokens).div_ceil(block_tokens);
-            forward.push(Sample {
+        let (kv_gen, forward, head_s) = self.while_link_is_busy(link, || -> Result<_, EngineError> {
+            let kv_gen = sizes.map(|blocks| Sample {
                 blocks: blocks as f64,
-                seconds: mini_batches as f64 * self.forward_s(layer, mini_batch, tokens)?,
+                seconds: self.generate_s(layer, blocks),
             });
-        }
+            let mut forward = Vec::new();
+            for part in [1, 2, 4] {
+                let tokens = (load.tokens * part / 4).max(1);
+                let blocks = mini_batches * (mini_batch * tokens).div_ceil(block_tokens);
+                forward.push(Sample {
+                    blocks: blocks as f64,
+                    seconds: mini_batches as f64 * self.forward_s(layer, mini_batch, tokens)?,
+                });
+            }
+            Ok((kv_gen, forward, self.head_s(load.requests)?))
+        })?;
         // The cost of the cache may be too small to measure; then the line is constant.
         let forward = fit(&forward).or_else(|_| fit(&with_mean_seconds(&forward)))?;
-        let head_s = self.head_s(load.requests)?;
-        drop(busy);
         Ok(MeasuredCosts {
             costs: Costs {
                 load_weights_s,
@@ -138,6 +137,8 @@ impl<M: Ops> Engine<M> {
             });
             let acts = ops.gather(&spans.collect::<Vec<_>>(), width);
             drop(layer.generate(ctx, &acts, &positions));
+            // A device that fails says so below, where results are read.
+            let _ = ops.finish();
         })
     }
 
@@ -176,7 +177,7 @@ impl<M: Ops> Engine<M> {
                 states: states.iter_mut().map(Vec::as_mut_slice).collect(),
             };
             let computed = layer.forward(ctx, &mut x, &positions, &new_kv.act, past);
-            failed = computed.err().or(failed.take());
+            failed = computed.and_then(|()| ops.finish()).err().or(failed.take());
         });
         failed.map_or(Ok(seconds), |error| Err(error.into()))
     }
@@ -186,7 +187,43 @@ impl<M: Ops> Engine<M> {
         let layers = self.layers().max(1) as f64;
         match self.streamed_bytes() {
             0 => 0.0,
-            bytes => load_s(link, (bytes as f64 / layers) as u64),
+            bytes => self.load_s(link, &self.ops.hold(words((bytes as f64 / layers) as u64))),
+        }
+    }
+
+    /// Time to transfer a tensor.
+    fn load_s(&self, link: &Link, source: &HostWords) -> f64 {
+        let mut target = vec![0; source.words().len()];
+        link.drain();
+        self.ops.transferring(|| {
+            median_s(|| link.transfer(source.bytes(), || self.ops.load(source, &mut target)))
+        })
+    }
+
+    /// Runs work while transfers keep the link busy.
+    fn while_link_is_busy<T>(&self, link: &Link, work: impl FnOnce() -> T) -> T {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let transfers = || self.ops.transferring(|| self.transfer_until(link, &stop));
+            let thread = std::thread::Builder::new().name("sampling".into());
+            let started = thread.spawn_scoped(scope, transfers);
+            let _stop = Stop(&stop);
+            let done = work();
+            drop(started);
+            done
+        })
+    }
+
+    fn transfer_until(&self, link: &Link, stop: &AtomicBool) {
+        let sources = [(); CHUNKS].map(|()| self.ops.hold(vec![0; CHUNK_ELEMENTS]));
+        let mut targets = vec![0; CHUNKS * CHUNK_ELEMENTS];
+        while !stop.load(Ordering::Relaxed) {
+            for (from, to) in sources.iter().zip(targets.chunks_mut(CHUNK_ELEMENTS)) {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                link.transfer(from.bytes(), || self.ops.load(from, to));
+            }
         }
     }
 
@@ -217,54 +254,18 @@ fn attended<'a, X>(
     }
 }
 
-/// A thread that keeps the link busy until it is dropped.
-struct LinkLoad {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
+/// Ends what waits for it when it is dropped, also by a panic.
+struct Stop<'a>(&'a AtomicBool);
 
-impl LinkLoad {
-    fn new(link: &Arc<Link>) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let thread = std::thread::Builder::new().name("sampling".into()).spawn({
-            let (link, stop) = (Arc::clone(link), Arc::clone(&stop));
-            let (from, mut to) = (
-                vec![0.5_f32; CHUNKS * CHUNK_ELEMENTS],
-                vec![0.0_f32; CHUNKS * CHUNK_ELEMENTS],
-            );
-            move || {
-                while !stop.load(Ordering::Relaxed) {
-                    for (from, to) in from.chunks(CHUNK_ELEMENTS).zip(to.chunks_mut(CHUNK_ELEMENTS)) {
-                        if stop.load(Ordering::Relaxed) {
-                            break;
-                        }
-                        link.transfer(size_of_val(from) as u64, || to.copy_from_slice(from));
-                    }
-                }
-            }
-        });
-        Self {
-            stop,
-            thread: thread.ok(),
-        }
-    }
-}
-
-impl Drop for LinkLoad {
+impl Drop for Stop<'_> {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// Time to transfer `bytes` bytes.
-fn load_s(link: &Link, bytes: u64) -> f64 {
-    let source = vec![0.5_f32; bytes as usize / size_of::<f32>()];
-    let mut target = source.clone();
-    link.drain();
-    median_s(|| link.transfer(bytes, || target.copy_from_slice(&source)))
+/// A tensor of that size.
+fn words(bytes: u64) -> Vec<u32> {
+    vec![0; bytes as usize / size_of::<u32>()]
 }
 
 fn median_s(mut work: impl FnMut()) -> f64 {

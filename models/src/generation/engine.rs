@@ -161,7 +161,7 @@ impl<M: Ops> Engine<M> {
         let placements = layers.map(stored).enumerate().map(|(index, stored)| {
             if index < streamed {
                 device_memory.weights = device_memory.weights.max(2 * stored.bytes());
-                LayerPlacement::Streamed(stored)
+                LayerPlacement::Streamed(stored.held(&ops))
             } else {
                 device_memory.resident += stored.bytes();
                 LayerPlacement::Resident(stored.resident(&ops))

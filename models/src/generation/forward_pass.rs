@@ -137,7 +137,8 @@ impl<M: Ops> ForwardPass<'_, M> {
         }
         std::thread::scope(|scope| {
             let copier = scope.spawn(move || {
-                let traffic = copy(self.ops, to_device, self.host, &jobs, &buffers, &done);
+                let copy = || copy(self.ops, to_device, self.host, &jobs, &buffers, &done);
+                let traffic = self.ops.transferring(copy);
                 drop(done);
                 (traffic, buffers.blocks)
             });
@@ -235,6 +236,8 @@ impl<M: Ops> ForwardPass<'_, M> {
                 }
             }
             if matches!(placement, LayerPlacement::Streamed(_)) {
+                // The device may not have computed the layer yet, whose memory the next one takes.
+                self.ops.finish()?;
                 let _ = arrivals.free_weights.send(());
             }
         }

@@ -1,7 +1,5 @@
 //! A layer's weights in host memory, as they are transferred to the device.
 
-use std::sync::Arc;
-
 use super::cross_attention::CrossAttention;
 use super::experts::ExpertShape;
 use super::layer::{DeviceTokenGate, Layer};
@@ -11,18 +9,17 @@ use super::self_attention::{Projection, SelfAttention};
 use crate::decoder::weights::{
     CrossWeights, LatentWeights, LayerWeights, LinearWeights, NormWeights, TokenGate,
 };
-use crate::ops::{Activation, Ops, PreparedWeight, from_words, to_words};
+use crate::ops::{Activation, HostWords, Ops, from_words, to_words};
 use crate::precision::WeightType;
 
 /// Added to the variance by the norms of latent vectors, whatever the other norms add.
 const LATENT_EPSILON: f32 = 1e-6;
 
-/// Weights of a layer in host memory: prepared for the device, one vector per tensor in the order in which
-/// [`HostLayer::layer`] reads them. The elements are words: f32, or parts of smaller numbers.
+/// Weights of a layer in host memory: prepared for the device, in the order in which [`HostLayer::layer`] reads them.
 #[derive(Debug)]
 pub(super) struct HostLayer {
-    tensors: Vec<Arc<[u32]>>,
-    shape: Arc<Shape>,
+    tensors: Vec<HostWords>,
+    shape: Shape,
 }
 
 /// Structure of a layer: sizes of the linear layers, and which norms and biases exist.
@@ -56,15 +53,19 @@ struct Shape {
 /// Stores tensors in the order of transfer.
 struct Store<'a, M: Ops> {
     ops: &'a M,
-    tensors: Vec<Arc<[u32]>>,
+    tensors: Vec<HostWords>,
 }
 
 impl<M: Ops> Store<'_, M> {
     fn norm(&mut self, NormWeights { gamma, beta }: NormWeights) -> bool {
         let shifts = beta.is_some();
-        self.tensors.push(to_words(gamma).into());
-        self.tensors.extend(beta.map(|beta| Arc::from(to_words(beta))));
+        self.floats(gamma);
+        beta.map(|beta| self.floats(beta));
         shifts
+    }
+
+    fn floats(&mut self, values: Vec<f32>) {
+        self.tensors.push(HostWords::Owned(to_words(values)));
     }
 
     fn linear(&mut self, linear: LinearWeights, kind: WeightType) -> LinearShape {
@@ -76,8 +77,8 @@ impl<M: Ops> Store<'_, M> {
             ..
         } = linear.decoded();
         let prepared = self.ops.prepare(weight, inputs, outputs, kind);
-        self.tensors.push(prepared.words.into());
-        self.tensors.push(to_words(bias).into());
+        self.tensors.push(HostWords::Owned(prepared.words));
+        self.floats(bias);
         LinearShape {
             inputs,
             outputs,
@@ -129,11 +130,11 @@ impl HostLayer {
         let norms = norms.map(|norm| norm.map(|norm| store.norm(norm)));
         let has_sinks = !weights.sinks.is_empty();
         if has_sinks {
-            store.tensors.push(to_words(weights.sinks).into());
+            store.floats(weights.sinks);
         }
         let bias_width = weights.relative_bias.map(|bias| {
             let width = bias.width();
-            store.tensors.push(to_words(bias.values).into());
+            store.floats(bias.values);
             width
         });
         let latents = [query_latent, key_value_latent];
@@ -157,7 +158,7 @@ impl HostLayer {
         });
         Self {
             tensors: store.tensors,
-            shape: Arc::new(Shape {
+            shape: Shape {
                 local: weights.local,
                 linears,
                 gate,
@@ -173,16 +174,22 @@ impl HostLayer {
                 reuses_kv: weights.reuses_kv,
                 norms,
                 epsilon,
-            }),
+            },
+        }
+    }
+
+    /// Keeps the tensors in the host memory that the device copies from fastest.
+    pub(super) fn held<M: Ops>(self, ops: &M) -> Self {
+        let tensors = self.tensors.into_iter();
+        Self {
+            tensors: tensors.map(|tensor| ops.hold(tensor.into_vec())).collect(),
+            ..self
         }
     }
 
     /// Size in bytes.
     pub(super) fn bytes(&self) -> u64 {
-        self.tensors
-            .iter()
-            .map(|tensor| size_of_val::<[u32]>(tensor) as u64)
-            .sum()
+        self.tensors.iter().map(HostWords::bytes).sum()
     }
 
     /// Whether the layer has an attention, whose tokens are cached.
@@ -191,115 +198,122 @@ impl HostLayer {
     }
 
     /// The tensors in the order of transfer.
-    pub(super) fn tensors(&self) -> &[Arc<[u32]>] {
+    pub(super) fn tensors(&self) -> &[HostWords] {
         &self.tensors
     }
 
-    /// Builds the layer on the device from a copy of its tensors.
-    pub(super) fn layer<M: Ops>(&self, ops: &M, tensors: Vec<Vec<u32>>) -> Layer<M> {
-        let mut tensors = tensors.into_iter();
-        let mut next = || tensors.next().unwrap_or_default();
-        let Shape {
-            local,
-            linears,
-            gate,
-            ref recurrent,
-            latents,
-            dense,
-            activation,
-            has_sinks,
-            bias_width,
-            ref experts,
-            cross,
-            token_gate,
-            reuses_kv,
-            norms,
-            epsilon,
-        } = *self.shape;
-        let mut norm = |shifts: Option<bool>, epsilon: f32| -> Option<M::Norm> {
-            let shifts = shifts?;
-            let gamma = from_words(next());
-            let beta = shifts.then(|| from_words(next()));
-            Some(ops.norm(gamma, beta, epsilon))
-        };
-        let [norms @ .., query_latent_norm, key_value_latent_norm] = norms;
-        let [
-            attention_norm,
-            query_norm,
-            key_norm,
-            query_factors,
-            key_factors,
-            attention_output_norm,
-            feed_forward_output_norm,
-            feed_forward_norm,
-            cross_norm,
-            token_norm,
-            output_scale,
-        ] = norms.map(|shifts| norm(shifts, epsilon));
-        let latent_norms = [query_latent_norm, key_value_latent_norm];
-        let [query_latent_norm, key_value_latent_norm] =
-            latent_norms.map(|shifts| norm(shifts, LATENT_EPSILON));
-        let sinks = has_sinks.then(|| ops.upload(from_words(next()), 1));
-        let position_bias = bias_width.map(|width| ops.upload(from_words(next()), width));
-        let mut linear = |shape| {
-            let LinearShape {
-                inputs,
-                outputs,
-                kind,
-            } = shape;
-            let weight = PreparedWeight { kind, words: next() };
-            ops.linear(weight, from_words(next()), inputs, outputs)
-        };
-        let [query_latent, key_value_latent] = latents.map(|shape| shape.map(&mut linear));
-        let linears = linears.map(|linears| linears.map(&mut linear));
-        let gate = gate.map(&mut linear);
-        let recurrent = recurrent.as_ref().map(|shape| shape.mixer(&mut linear));
-        let dense = dense.map(|linears| linears.map(&mut linear));
-        let cross = cross_norm.zip(cross);
-        let cross = cross.map(|(norm, linears)| cross_attention(norm, linears.map(&mut linear)));
-        let token_gate = token_norm.zip(token_gate);
-        let token_gate = token_gate.map(|(norm, linears)| device_gate(norm, linears.map(&mut linear)));
-        let experts = experts.as_ref().map(|shape| shape.experts(ops, &mut linear));
-        let attention = linears.map(|[query, key_value, output]| SelfAttention {
-            local,
-            queries: Projection {
-                latent: query_latent.zip(query_latent_norm),
-                linear: query,
-                norm: query_norm,
-                factors: query_factors,
-            },
-            keys_values: Projection {
-                latent: key_value_latent.zip(key_value_latent_norm),
-                linear: key_value,
-                norm: key_norm,
-                factors: key_factors,
-            },
-            sinks,
-            position_bias,
-            gate,
-            output,
-        });
-        Layer {
-            attention_norm,
-            attention,
-            recurrent,
-            attention_output_norm,
-            feed_forward_norm,
-            dense,
-            activation,
-            experts,
-            feed_forward_output_norm,
-            cross,
-            token_gate,
-            output_scale,
-            reuses_kv,
-        }
+    /// Builds the layer on the device from its tensors, or copies of them.
+    pub(super) fn layer<M: Ops>(&self, ops: &M, tensors: Vec<HostWords>) -> Layer<M> {
+        build(ops, &self.shape, tensors)
     }
 
-    /// Builds the layer on the device from its own tensors, to stay there.
-    pub(super) fn resident<M: Ops>(&self, ops: &M) -> Layer<M> {
-        self.layer(ops, self.tensors.iter().map(|tensor| tensor.to_vec()).collect())
+    /// Builds the layer on the device, to stay there.
+    pub(super) fn resident<M: Ops>(self, ops: &M) -> Layer<M> {
+        build(ops, &self.shape, self.tensors)
     }
+}
+
+fn build<M: Ops>(ops: &M, shape: &Shape, tensors: Vec<HostWords>) -> Layer<M> {
+    let mut tensors = tensors.into_iter();
+    let mut next = || tensors.next().unwrap_or(HostWords::Owned(Vec::new()));
+    let Shape {
+        local,
+        linears,
+        gate,
+        ref recurrent,
+        latents,
+        dense,
+        activation,
+        has_sinks,
+        bias_width,
+        ref experts,
+        cross,
+        token_gate,
+        reuses_kv,
+        norms,
+        epsilon,
+    } = *shape;
+    let mut norm = |shifts: Option<bool>, epsilon: f32| -> Option<M::Norm> {
+        let shifts = shifts?;
+        let gamma = floats(next());
+        let beta = shifts.then(|| floats(next()));
+        Some(ops.norm(gamma, beta, epsilon))
+    };
+    let [norms @ .., query_latent_norm, key_value_latent_norm] = norms;
+    let [
+        attention_norm,
+        query_norm,
+        key_norm,
+        query_factors,
+        key_factors,
+        attention_output_norm,
+        feed_forward_output_norm,
+        feed_forward_norm,
+        cross_norm,
+        token_norm,
+        output_scale,
+    ] = norms.map(|shifts| norm(shifts, epsilon));
+    let latent_norms = [query_latent_norm, key_value_latent_norm];
+    let [query_latent_norm, key_value_latent_norm] = latent_norms.map(|shifts| norm(shifts, LATENT_EPSILON));
+    let sinks = has_sinks.then(|| ops.upload(floats(next()), 1));
+    let position_bias = bias_width.map(|width| ops.upload(floats(next()), width));
+    let mut linear = |shape| {
+        let LinearShape {
+            inputs,
+            outputs,
+            kind,
+        } = shape;
+        let weight = (kind, next());
+        ops.linear_of(weight, floats(next()), inputs, outputs)
+    };
+    let [query_latent, key_value_latent] = latents.map(|shape| shape.map(&mut linear));
+    let linears = linears.map(|linears| linears.map(&mut linear));
+    let gate = gate.map(&mut linear);
+    let recurrent = recurrent.as_ref().map(|shape| shape.mixer(&mut linear));
+    let dense = dense.map(|linears| linears.map(&mut linear));
+    let cross = cross_norm.zip(cross);
+    let cross = cross.map(|(norm, linears)| cross_attention(norm, linears.map(&mut linear)));
+    let token_gate = token_norm.zip(token_gate);
+    let token_gate = token_gate.map(|(norm, linears)| device_gate(norm, linears.map(&mut linear)));
+    let experts = experts.as_ref().map(|shape| shape.experts(ops, &mut linear));
+    let attention = linears.map(|[query, key_value, output]| SelfAttention {
+        local,
+        queries: Projection {
+            latent: query_latent.zip(query_latent_norm),
+            linear: query,
+            norm: query_norm,
+            factors: query_factors,
+        },
+        keys_values: Projection {
+            latent: key_value_latent.zip(key_value_latent_norm),
+            linear: key_value,
+            norm: key_norm,
+            factors: key_factors,
+        },
+        sinks,
+        position_bias,
+        gate,
+        output,
+    });
+    Layer {
+        attention_norm,
+        attention,
+        recurrent,
+        attention_output_norm,
+        feed_forward_norm,
+        dense,
+        activation,
+        experts,
+        feed_forward_output_norm,
+        cross,
+        token_gate,
+        output_scale,
+        reuses_kv,
+    }
+}
+
+fn floats(words: HostWords) -> Vec<f32> {
+    from_words(words.into_vec())
 }
 
 /// Builds a cross-attention on the device, as [`parts`] splits it.

@@ -14,7 +14,7 @@ use super::block_cache::HostCache;
 use super::host_layer::HostLayer;
 use super::layer::Layer;
 use super::link::Link;
-use crate::ops::Ops;
+use crate::ops::{HostWords, Ops};
 
 /// A transfer.
 #[derive(Debug, Clone)]
@@ -75,7 +75,7 @@ pub(super) fn copy<M: Ops>(
     done: &Sender<Transferred<M>>,
 ) -> Traffic {
     let mut traffic = Traffic::default();
-    let mut parts: Vec<Vec<u32>> = Vec::new();
+    let mut parts = Vec::new();
     for job in jobs {
         let loaded = match job {
             TransferJob::Weights {
@@ -90,16 +90,11 @@ pub(super) fn copy<M: Ops>(
                     }
                     parts = Vec::new();
                 }
-                let (from, to) = (
-                    stored.bytes() * *part as u64 / *of as u64,
-                    stored.bytes() * (*part as u64 + 1) / *of as u64,
-                );
-                link.transfer(to - from, || copy_weights(stored, &mut parts, to));
-                traffic.weights += to - from;
-                if part + 1 < *of {
+                let Some(weights) = part_of_layer(ops, link, stored, (*part, *of), &mut parts) else {
                     continue;
-                }
-                Transferred::Weights(*layer, stored.layer(ops, std::mem::take(&mut parts)))
+                };
+                traffic.weights += stored.bytes();
+                Transferred::Weights(*layer, weights)
             }
             TransferJob::Blocks { layer, slices } => {
                 let Ok(buffer) = buffers.blocks.recv() else {
@@ -115,11 +110,45 @@ pub(super) fn copy<M: Ops>(
     traffic
 }
 
+/// Transfers part `part` of `of` of a layer's weights. Returns the layer after the last one. A device with memory of its own copies the
+/// whole layer then, from where it is.
+fn part_of_layer<M: Ops>(
+    ops: &M,
+    link: &Link,
+    stored: &HostLayer,
+    (part, of): (usize, usize),
+    parts: &mut Vec<Vec<u32>>,
+) -> Option<Layer<M>> {
+    let is_last = part + 1 == of;
+    if M::OWN_MEMORY {
+        return is_last.then(|| {
+            link.transfer(stored.bytes(), || {
+                let layer = stored.layer(ops, stored.tensors().to_vec());
+                wait(ops);
+                layer
+            })
+        });
+    }
+    let until = |part: usize| stored.bytes() * part as u64 / of as u64;
+    let (from, to) = (until(part), until(part + 1));
+    link.transfer(to - from, || copy_weights(stored, parts, to));
+    is_last.then(|| {
+        let tensors = std::mem::take(parts).into_iter();
+        stored.layer(ops, tensors.map(HostWords::Owned).collect())
+    })
+}
+
+/// Waits until a transfer has ended, so that its time is known. A device that fails says so when something is computed.
+fn wait<M: Ops>(ops: &M) {
+    let _ = ops.finish();
+}
+
 /// Copies a layer's tensors up to its first `until` bytes.
 fn copy_weights(stored: &HostLayer, parts: &mut Vec<Vec<u32>>, until: u64) {
     let until = until as usize / size_of::<u32>();
     let mut before = 0;
     for (index, tensor) in stored.tensors().iter().enumerate() {
+        let tensor = tensor.words();
         if parts.len() == index {
             parts.push(Vec::with_capacity(tensor.len()));
         }
@@ -152,7 +181,9 @@ pub(super) fn stage<M: Ops>(
             Kind::Kv => traffic.kv += bytes,
         }
         link.transfer(bytes, || {
-            ops.upload(host.copy(layer, kind, slices, memory), host.width(kind, layer))
+            let staged = ops.upload(host.copy(layer, kind, slices, memory), host.width(kind, layer));
+            wait(ops);
+            staged
         })
     };
     // Activations first: computing can start on them, while keys and values are needed later.

@@ -9,11 +9,11 @@
 use std::borrow::Cow;
 
 use burn::tensor::activation::{gelu, gelu_approximate, relu, sigmoid, silu, tanh};
-use burn::tensor::{Bytes, DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
+use burn::tensor::{Bytes, DType, Device, IndexingUpdateOp, Int, StreamId, Tensor, TensorData};
 
 use super::{
-    Activation, AttentionSpans, Convolution, EncoderAttention, Heads, Ops, OpsError, PreparedWeight, Rotary,
-    ScoreRules, Span, from_words,
+    Activation, AttentionSpans, Convolution, EncoderAttention, Heads, HostWords, Ops, OpsError,
+    PreparedWeight, Rotary, ScoreRules, Span,
 };
 use crate::ops::elementwise::QUICK_GELU;
 use crate::precision::WeightType;
@@ -38,10 +38,15 @@ mod uploads;
 pub struct Burn {
     device: Device,
     uploads: Uploads,
+    /// Where transfers run. A device has memory of its own for each stream, so that all threads use the same one.
+    transfers: StreamId,
     /// What our kernels can do on the device; `None` if it has none.
     #[cfg(feature = "gpu")]
     kernels: Option<kernels::Capabilities>,
 }
+
+/// Words from which a tensor is held in memory of the device's driver; biases and norms are smaller.
+const HELD: usize = 1 << 14;
 
 /// A linear layer.
 #[derive(Debug)]
@@ -75,6 +80,7 @@ impl Burn {
             kernels: kernels::of_device(&device),
             device,
             uploads: Uploads::default(),
+            transfers: StreamId::allocate(),
         }
     }
 
@@ -153,18 +159,62 @@ impl Ops for Burn {
     }
 
     fn linear(&self, prepared: PreparedWeight, bias: Vec<f32>, inputs: usize, outputs: usize) -> BurnLinear {
-        let weight = match half_type(prepared.kind) {
-            None => self.tensor(from_words(prepared.words), outputs),
-            Some(dtype) => {
-                let bytes = Bytes::from_elems(prepared.words);
-                let data = TensorData::from_bytes(bytes, [inputs, outputs], dtype);
-                Tensor::from_data(data, (&self.device, dtype))
-            }
+        let words = HostWords::Owned(prepared.words);
+        self.linear_of((prepared.kind, words), bias, inputs, outputs)
+    }
+
+    const OWN_MEMORY: bool = true;
+
+    fn hold(&self, words: Vec<u32>) -> HostWords {
+        let count = words.len();
+        if count < HELD {
+            return HostWords::Shared(words.into());
+        }
+        let mut data = TensorData::from_bytes(Bytes::from_elems(words), [count], DType::U32);
+        self.device.staging(std::iter::once(&mut data));
+        HostWords::Pinned(data.into_bytes().shared())
+    }
+
+    fn linear_of(
+        &self,
+        (kind, words): (WeightType, HostWords),
+        bias: Vec<f32>,
+        inputs: usize,
+        outputs: usize,
+    ) -> BurnLinear {
+        let bytes = match words {
+            HostWords::Pinned(bytes) => bytes,
+            words => Bytes::from_elems(words.into_vec()),
         };
+        let dtype = half_type(kind).unwrap_or(DType::F32);
+        let data = TensorData::from_bytes(bytes, [inputs, outputs], dtype);
+        let weight = Tensor::from_data(data, (&self.device, dtype));
         BurnLinear {
             weight,
             bias: (!bias.is_empty()).then(|| self.tensor(bias, outputs)),
         }
+    }
+
+    fn load(&self, from: &HostWords, _to: &mut [u32]) {
+        let bytes = match from {
+            HostWords::Pinned(bytes) => bytes.clone(),
+            words => Bytes::from_elems(words.words().into_owned()),
+        };
+        let count = bytes.len() / size_of::<f32>();
+        let data = TensorData::from_bytes(bytes, [count], DType::F32);
+        drop(Tensor::<1>::from_data(data, &self.device));
+        // A device that fails says so in the next result.
+        let _ = self.finish();
+    }
+
+    fn transferring<T>(&self, transfers: impl FnOnce() -> T) -> T {
+        self.transfers.executes(transfers)
+    }
+
+    fn finish(&self) -> Result<(), OpsError> {
+        self.device.sync().map_err(|error| OpsError {
+            reason: error.to_string(),
+        })
     }
 
     fn norm(&self, gamma: Vec<f32>, beta: Option<Vec<f32>>, epsilon: f32) -> BurnNorm {

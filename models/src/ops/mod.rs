@@ -18,6 +18,7 @@ mod epilogue;
 mod feed_forward;
 mod fused;
 mod gemm;
+mod host_words;
 mod layout;
 #[cfg(test)]
 mod not_finite_tests;
@@ -36,6 +37,7 @@ use thiserror::Error;
 pub use activation::Activation;
 pub use encoder_attention::{DistanceRows, DistanceScores, EncoderAttention, KindScores, PairScores};
 pub use epilogue::Epilogue;
+pub use host_words::HostWords;
 pub use packed::PreparedWeight;
 pub(crate) use packed::{from_words, to_words};
 pub(crate) use softmax::probabilities;
@@ -306,6 +308,45 @@ pub trait Ops: Send + Sync + 'static {
     /// Creates a linear layer from a prepared weight; the bias has `outputs` elements or none.
     fn linear(&self, prepared: PreparedWeight, bias: Vec<f32>, inputs: usize, outputs: usize)
     -> Self::Linear;
+
+    /// Whether the device has memory of its own, into which it copies by itself.
+    const OWN_MEMORY: bool = false;
+
+    /// Keeps a tensor in the host memory that the device copies from fastest.
+    fn hold(&self, words: Vec<u32>) -> HostWords {
+        HostWords::Shared(words.into())
+    }
+
+    /// Creates a linear layer as [`Ops::linear`] does, from a weight in host memory.
+    fn linear_of(
+        &self,
+        (kind, words): (WeightType, HostWords),
+        bias: Vec<f32>,
+        inputs: usize,
+        outputs: usize,
+    ) -> Self::Linear {
+        let words = words.into_vec();
+        self.linear(PreparedWeight { kind, words }, bias, inputs, outputs)
+    }
+
+    /// Copies a tensor to the device and drops it there; `to` stands for the memory of a device that has none of its own. For
+    /// measurements.
+    fn load(&self, from: &HostWords, to: &mut [u32]) {
+        to.copy_from_slice(&from.words());
+    }
+
+    /// Runs transfers to the device, beside what other threads compute on it.
+    fn transferring<T>(&self, transfers: impl FnOnce() -> T) -> T {
+        transfers()
+    }
+
+    /// Waits until the device has done what this thread has asked for.
+    ///
+    /// # Errors
+    /// [`OpsError`] with the message of the device.
+    fn finish(&self) -> Result<(), OpsError> {
+        Ok(())
+    }
 
     /// Creates a layer norm, or an RMS norm if `beta` is `None`.
     fn norm(&self, gamma: Vec<f32>, beta: Option<Vec<f32>>, epsilon: f32) -> Self::Norm;

@@ -39,6 +39,47 @@ fn weights_of_sixteen_bits_stay_so_and_multiply() {
     }
 }
 
+/// A streamed layer is made of the same memory at every step.
+#[test]
+fn a_held_weight_makes_the_same_layer_again_and_again() {
+    let (inputs, outputs) = (2 * HELD, 3);
+    let ops = Burn::new(Device::flex());
+    let weight: Vec<f32> = (0..inputs * outputs)
+        .map(|index| (index % 97) as f32 / 97.0 - 0.5)
+        .collect();
+    let rows = ops.upload(vec![0.5; inputs], inputs);
+    let product = |linear: &BurnLinear| ops.values(&ops.multiply(&rows, linear)).unwrap().into_owned();
+    for kind in [WeightType::F32, WeightType::Bf16] {
+        let prepared = ops.prepare(weight.clone(), inputs, outputs, kind);
+        let held = ops.hold(prepared.words.clone());
+        assert!(matches!(held, HostWords::Pinned(_)));
+        assert_eq!(held.words(), prepared.words);
+        let once = product(&ops.linear(prepared, vec![1.0; outputs], inputs, outputs));
+        for _ in 0..2 {
+            let linear = ops.linear_of((kind, held.clone()), vec![1.0; outputs], inputs, outputs);
+            assert_eq!(linear.weight.dtype(), half_type(kind).unwrap_or(DType::F32));
+            assert_eq!(product(&linear), once);
+        }
+    }
+    let small = ops.hold(vec![7; 3]);
+    assert_eq!(small.words().as_ref(), [7; 3]);
+    assert!(matches!(small, HostWords::Shared(_)));
+}
+
+/// Memory of a device is kept by stream: transfers of any thread are on one.
+#[test]
+fn transfers_share_a_stream_that_is_not_the_callers() {
+    let ops = Burn::new(Device::flex());
+    let streams = [(); 2].map(|()| {
+        let ops = ops.clone();
+        let spawned = std::thread::spawn(move || ops.transferring(StreamId::current));
+        spawned.join().unwrap()
+    });
+    assert_eq!(streams[0], streams[1]);
+    assert_eq!(streams[0], ops.transferring(StreamId::current));
+    assert_ne!(streams[0], StreamId::current());
+}
+
 /// The device has no kernels for blocks, and words hold pairs.
 #[test]
 fn other_weights_are_f32() {
