@@ -100,21 +100,21 @@ fn validate_takes_the_file_of_an_app_as_other_commands_do() {
 fn validate_refuses_an_architecture_that_is_not_supported() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-    std::fs::create_dir(folder.path().join("xlnet")).unwrap();
+    std::fs::create_dir(folder.path().join("funnel")).unwrap();
     write(
-        "xlnet/config.json",
-        r#"{"architectures": ["XLNetForSequenceClassification"], "model_type": "xlnet", "d_model": 768}"#,
+        "funnel/config.json",
+        r#"{"architectures": ["FunnelForSequenceClassification"], "model_type": "funnel", "d_model": 768}"#,
     );
     write(
         "app.toml",
-        "name = \"reviews\"\n[[variants]]\nname = \"small\"\ndir = \"xlnet\"\n",
+        "name = \"reviews\"\n[[variants]]\nname = \"small\"\ndir = \"funnel\"\n",
     );
     let output = kaskade(folder.path(), &["validate", "app.toml"]);
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stdout);
     for part in [
         "app.toml: variants[0].dir: variant `small`",
-        "`XLNetForSequenceClassification`, which this build cannot serve",
+        "`FunnelForSequenceClassification`, which this build cannot serve",
         "BertForSequenceClassification",
     ] {
         assert!(said.contains(part), "{part}: {said}");

@@ -167,8 +167,14 @@ impl App {
                 "{at}.dtype: only checkpoints of `dir` have weights to convert; leave it out"
             ));
         }
-        if variant.dtype.is_some_and(WeightType::is_quantised) && self.device_of(variant) != DeviceChoice::Cpu
-        {
+        // A plan may place it on any worker.
+        let mut devices = self.workers.iter().map(|worker| self.device_on(worker, variant));
+        let runs_on_cpu = if self.workers.is_empty() {
+            self.device_of(variant) == DeviceChoice::Cpu
+        } else {
+            devices.any(|device| device == DeviceChoice::Cpu)
+        };
+        if variant.dtype.is_some_and(WeightType::is_quantised) && !runs_on_cpu {
             problems.push(format!(
                 "{at}.dtype: q8_0 and q4_0 need the device `cpu`; choose f32, bf16 or f16, or leave it out"
             ));

@@ -313,7 +313,7 @@ fn serving_needs_no_files_of_data_sets() {
 fn a_checkpoint_of_an_unsupported_architecture_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-    for name in ["bert", "xlnet", "broken"] {
+    for name in ["bert", "funnel", "broken"] {
         std::fs::create_dir(folder.path().join(name)).unwrap();
     }
     write(
@@ -321,11 +321,11 @@ fn a_checkpoint_of_an_unsupported_architecture_is_refused() {
         r#"{"architectures": ["BertForSequenceClassification"], "model_type": "bert"}"#,
     );
     write(
-        "xlnet/config.json",
-        r#"{"architectures": ["XLNetForSequenceClassification"], "model_type": "xlnet"}"#,
+        "funnel/config.json",
+        r#"{"architectures": ["FunnelForSequenceClassification"], "model_type": "funnel"}"#,
     );
     write("broken/config.json", "[]");
-    let variants = ["bert", "xlnet", "broken"]
+    let variants = ["bert", "funnel", "broken"]
         .map(|name| format!("[[variants]]\nname = \"{name}-base\"\ndir = \"{name}\"\n"));
     write("app.toml", &format!("name = \"reviews\"\n{}", variants.concat()));
     let Err(ConfigError::Inconsistent { problems, .. }) = App::load(&folder.path().join("app.toml")) else {
@@ -335,8 +335,8 @@ fn a_checkpoint_of_an_unsupported_architecture_is_refused() {
         panic!("{problems:?}")
     };
     for part in [
-        "variants[1].dir: variant `xlnet-base`",
-        "`XLNetForSequenceClassification`, which this build cannot serve",
+        "variants[1].dir: variant `funnel-base`",
+        "`FunnelForSequenceClassification`, which this build cannot serve",
         "it supports BertForSequenceClassification,",
         "LlamaForCausalLM",
     ] {

@@ -65,19 +65,29 @@ fn problems_of(variant: &str) -> Vec<String> {
 
 #[test]
 fn a_gpu_has_no_quantised_weights() {
-    let on = |device: &str, dtype: &str| {
-        let worker = format!("[[workers]]\nname = \"local\"\ndevice = \"{device}\"\n");
+    let on = |devices: &[&str], dtype: &str| {
+        let workers = devices.iter().enumerate();
+        let workers = workers
+            .map(|(number, device)| format!("[[workers]]\nname = \"w{number}\"\ndevice = \"{device}\"\n"));
+        let workers: String = workers.collect();
         let text =
-            format!("name = \"a\"\n{worker}[[variants]]\nname = \"v\"\ndir = \"v\"\ndtype = \"{dtype}\"\n");
+            format!("name = \"a\"\n{workers}[[variants]]\nname = \"v\"\ndir = \"v\"\ndtype = \"{dtype}\"\n");
         let app = App::parse(&text).unwrap();
         let problems = app.problems().into_iter();
         problems
             .filter(|problem| problem.contains("dtype"))
             .collect::<String>()
     };
-    assert!(on("cuda:0", "q8_0").contains("need the device `cpu`"));
-    for (device, dtype) in [("cuda:0", "bf16"), ("cuda:0", "f32"), ("cpu", "q8_0")] {
-        assert_eq!(on(device, dtype), "", "{device} {dtype}");
+    assert!(on(&["cuda:0", "cuda:1"], "q8_0").contains("need the device `cpu`"));
+    let fine: [(&[&str], &str); 5] = [
+        (&["cuda:0"], "bf16"),
+        (&["cuda:0"], "f32"),
+        (&["cpu"], "q8_0"),
+        (&["cuda:0", "cpu"], "q8_0"),
+        (&[], "q4_0"),
+    ];
+    for (devices, dtype) in fine {
+        assert_eq!(on(devices, dtype), "", "{devices:?} {dtype}");
     }
 }
 
