@@ -64,9 +64,13 @@ fn read_with(checkpoint: &mut Checkpoint, by_layer: bool) -> Result<Decoder, Loa
         "decoder.embed_tokens.weight",
         "EncDecAttention.relative_attention_bias.weight",
     ]);
+    let mut final_norm = NormWeights::take_rms(weights, "decoder.final_layer_norm", width)?;
+    let (head, scale) = head(config, weights, &embedding, &model_config)?;
+    // The norm is f32 whatever the type of the head.
+    final_norm.gamma.iter_mut().for_each(|gamma| *gamma *= scale);
     Ok(Decoder {
-        final_norm: NormWeights::take_rms(weights, "decoder.final_layer_norm", width)?,
-        head: head(config, weights, &embedding, &model_config)?,
+        final_norm,
+        head,
         encoder: Some(encoder),
         token_layers: None,
         positions: None,
@@ -256,8 +260,7 @@ fn layer(
     Ok(layer.stored_as(weights.weight_type()))
 }
 
-/// Reads the head: a separate one, or the embedding. The original scales the head's input; here the scale is part of
-/// the weight.
+/// Reads the head, a separate one or the embedding, and the scale of its input, which the original has.
 ///
 /// Newer versions of transformers state the scale by `scale_decoder_outputs`, published checkpoints by
 /// `tie_word_embeddings`. Whether there is a separate head follows from the weights.
@@ -266,10 +269,10 @@ fn head(
     weights: &mut Weights,
     embedding: &[f32],
     model_config: &ModelConfig,
-) -> Result<LinearWeights, LoadError> {
+) -> Result<(LinearWeights, f32), LoadError> {
     let tied = config.optional("tie_word_embeddings")?.unwrap_or(true);
     let written = config.optional("scale_decoder_outputs")?;
-    let mut head = if weights.contains("lm_head.weight") || (!tied && written.is_none()) {
+    let head = if weights.contains("lm_head.weight") || (!tied && written.is_none()) {
         LinearWeights::take(
             weights,
             "lm_head",
@@ -280,11 +283,12 @@ fn head(
     } else {
         LinearWeights::tied(embedding, model_config.width)
     };
-    if written.unwrap_or(tied) {
-        let scale = 1.0 / (model_config.width as f32).sqrt();
-        head.weight.iter_mut().for_each(|weight| *weight *= scale);
-    }
-    Ok(head)
+    let scale = if written.unwrap_or(tied) {
+        1.0 / (model_config.width as f32).sqrt()
+    } else {
+        1.0
+    };
+    Ok((head, scale))
 }
 
 #[cfg(test)]

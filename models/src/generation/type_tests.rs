@@ -2,6 +2,7 @@
 
 use super::fixtures;
 use super::tests::resident;
+use crate::checkpoint::transposed;
 use crate::decoder::registry;
 use crate::precision::WeightType;
 
@@ -45,4 +46,14 @@ fn every_family_computes_with_converted_weights() {
             );
         }
     }
+}
+
+/// The scale of T5's outputs is not a power of two: a head that contained it would be rounded twice.
+#[test]
+fn a_tied_head_is_the_embedding_whatever_scales_its_input() {
+    let decoder = registry::read_decoder(fixtures::checkpoint("t5")).unwrap();
+    let (width, vocabulary) = (decoder.model_config.width, decoder.model_config.vocabulary);
+    let tied = transposed(decoder.embedding.values(), width);
+    assert_eq!(decoder.head.weight.len(), width * vocabulary);
+    assert_eq!(decoder.head.weight, tied);
 }
