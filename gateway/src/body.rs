@@ -333,14 +333,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_large_body_is_decoded_while_other_connections_are_served() {
-        let (send, other) = std::sync::mpsc::channel();
+        let (other, told) = std::sync::mpsc::channel();
         let body = Bytes::from(vec![b' '; LARGE]);
         // The runtime of the test has one thread, which sends only if it does not wait for the body.
         let decoded = decode(body, move |_| {
-            Ok(other.recv_timeout(std::time::Duration::from_secs(10)).is_ok())
+            Ok(told.recv_timeout(std::time::Duration::from_secs(10)).is_ok())
         });
-        let (decoded, sent) = tokio::join!(decoded, async move { send.send(()) });
-        assert!(decoded.unwrap() && sent.is_ok());
+        let (decoded, told) = tokio::join!(decoded, async move { other.send(()) });
+        assert!(decoded.unwrap() && told.is_ok());
     }
 
     #[tokio::test]

@@ -19,7 +19,7 @@ const LATENT_EPSILON: f32 = 1e-6;
 #[derive(Debug)]
 pub(super) struct HostLayer {
     tensors: Vec<HostWords>,
-    shape: Shape,
+    shape: Box<Shape>,
 }
 
 /// Structure of a layer: sizes of the linear layers, and which norms and biases exist.
@@ -60,7 +60,9 @@ impl<M: Ops> Store<'_, M> {
     fn norm(&mut self, NormWeights { gamma, beta }: NormWeights) -> bool {
         let shifts = beta.is_some();
         self.floats(gamma);
-        beta.map(|beta| self.floats(beta));
+        if let Some(beta) = beta {
+            self.floats(beta);
+        }
         shifts
     }
 
@@ -158,7 +160,7 @@ impl HostLayer {
         });
         Self {
             tensors: store.tensors,
-            shape: Shape {
+            shape: Box::new(Shape {
                 local: weights.local,
                 linears,
                 gate,
@@ -174,7 +176,7 @@ impl HostLayer {
                 reuses_kv: weights.reuses_kv,
                 norms,
                 epsilon,
-            },
+            }),
         }
     }
 
