@@ -184,7 +184,7 @@ fn answers_are_scored_after_a_prompt() {
 }
 
 #[test]
-fn the_head_is_scaled_as_the_configuration_states() {
+fn the_input_of_the_head_is_scaled_as_the_configuration_states() {
     let read = |name: &str, from: &str, to: &str| {
         let dir = copied(name);
         replace(&dir, "config.json", from, to);
@@ -200,7 +200,9 @@ fn the_head_is_scaled_as_the_configuration_states() {
         "\"scale_decoder_outputs\": true,",
         "\"scale_decoder_outputs\": false,",
     );
-    for (scaled, unscaled) in original.head.weight.iter().zip(&unscaled.head.weight) {
+    assert_eq!(original.head.weight, unscaled.head.weight);
+    let gammas = original.final_norm.gamma.iter().zip(&unscaled.final_norm.gamma);
+    for (scaled, unscaled) in gammas {
         assert!((scaled * 24.0_f32.sqrt() - unscaled).abs() < 1e-5);
     }
 }
