@@ -106,7 +106,7 @@ impl Coding {
     }
 }
 
-/// Bytes from which a body is decoded on a thread of its own; JSON of that size takes milliseconds.
+/// Bytes from which a body is processed on a thread of its own; JSON of that size takes milliseconds.
 const LARGE: usize = 256 << 10;
 
 /// Bytes of a body that must arrive within a pause, unless it ends: a client that sends a byte now and then would hold its place
@@ -186,18 +186,18 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body, limits: &Limits) -> Re
     beside(move || coding.decompress(&body, limit)).await
 }
 
-/// Decodes a body: here, or on a thread of its own if it is large, because this one would serve no other connection meanwhile.
+/// Processes a body: here, or on a thread of its own if it is large, because this one would serve no other connection meanwhile.
 ///
 /// # Errors
-/// Those of `decode`.
-pub(crate) async fn decode<T: Send + 'static>(
+/// Those of `work`.
+pub(crate) async fn process<T: Send + 'static>(
     body: Bytes,
-    decode: impl FnOnce(&Bytes) -> Result<T, Failure> + Send + 'static,
+    work: impl FnOnce(&Bytes) -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
     if body.len() < LARGE {
-        return decode(&body);
+        return work(&body);
     }
-    beside(move || decode(&body)).await
+    beside(move || work(&body)).await
 }
 
 /// Runs work that takes long on a thread of its own.
@@ -220,7 +220,7 @@ pub(crate) async fn compressed(response: Response<Body>, coding: Coding, from: u
         return Response::from_parts(parts, Body::empty());
     };
     let copy = plain.clone();
-    let compressed = decode(plain, move |plain| Ok(coding.compress(plain).ok())).await;
+    let compressed = process(plain, move |plain| Ok(coding.compress(plain).ok())).await;
     let Ok(Some(compressed)) = compressed else {
         return Response::from_parts(parts, Body::from(copy));
     };
@@ -336,7 +336,7 @@ mod tests {
         let (other, told) = std::sync::mpsc::channel();
         let body = Bytes::from(vec![b' '; LARGE]);
         // The runtime of the test has one thread, which sends only if it does not wait for the body.
-        let decoded = decode(body, move |_| {
+        let decoded = process(body, move |_| {
             Ok(told.recv_timeout(std::time::Duration::from_secs(10)).is_ok())
         });
         let (decoded, told) = tokio::join!(decoded, async move { other.send(()) });

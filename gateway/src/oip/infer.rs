@@ -138,7 +138,7 @@ async fn infer(shared: &Shared, app: Arc<Served>, request: Request) -> Result<Re
     let body = body::read(&parts.headers, body, &shared.limits).await?;
     let header = parts.headers.get(&HEADER_LENGTH).cloned();
     let read = move |body: &Bytes| read(body, header.as_ref().map(HeaderValue::as_bytes));
-    let (asked, mut wanted) = body::decode(body, read).await?;
+    let (asked, mut wanted) = body::process(body, read).await?;
     let timeout = timeout(&asked.parameters)?.unwrap_or(app.options.default_budget);
     let call = Call::new(app, &parts.headers, &parts.extensions, timeout)?;
     wanted.id.clone_from(&asked.id);

@@ -134,7 +134,7 @@ pub(super) async fn begin<T: DeserializeOwned + Send + 'static>(
 ) -> Result<(Call, T), Failure> {
     let (parts, body) = request.into_parts();
     let body = body::read(&parts.headers, body, &shared.limits).await?;
-    let asked: T = body::decode(body, |body| fields::read(body)).await?;
+    let asked: T = body::process(body, |body| fields::read(body)).await?;
     let app = shared.app_or_only(model(&asked))?;
     let fallback = app.options.max_budget;
     let call = Call::new(app, &parts.headers, &parts.extensions, fallback)?;

@@ -169,7 +169,7 @@ async fn begin<T: DeserializeOwned + Send + 'static>(
 ) -> Result<(Call, T), Failure> {
     let (parts, body) = request.into_parts();
     let body = body::read(&parts.headers, body, &shared.limits).await?;
-    let asked = body::decode(body, |body| fields::read(body)).await?;
+    let asked = body::process(body, |body| fields::read(body)).await?;
     let name = parts
         .headers
         .get("x-kaskade-app")

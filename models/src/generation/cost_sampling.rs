@@ -193,7 +193,7 @@ impl<M: Ops> Engine<M> {
 
     /// Time to transfer a tensor.
     fn load_s(&self, link: &Link, source: &HostWords) -> f64 {
-        let mut target = vec![0; source.words().len()];
+        let mut target = words(source.bytes());
         link.drain();
         self.ops.transferring(|| {
             median_s(|| link.transfer(source.bytes(), || self.ops.load(source, &mut target)))
