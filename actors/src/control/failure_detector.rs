@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_nats::connection::State;
+use kaskade_policy::liveness::Start;
 
 use crate::{
     bus::Bus, dispatch::dispatcher::Dispatcher, ingress::Ingresses, plan::versions::PlanVersions, wire::Beat,
@@ -48,7 +49,7 @@ impl FailureDetector {
         // Two epochs may give one id to replicas of two workers: while another lists it, it is there.
         let gone = |replica: &&String| !self.hosts.values().any(|listed| listed.contains(*replica));
         let left: Vec<String> = before.difference(&named).filter(gone).cloned().collect();
-        let restarted = self.dispatcher.liveness(|liveness| {
+        let start = self.dispatcher.liveness(|liveness| {
             for replica in &left {
                 liveness.forget(replica);
             }
@@ -59,9 +60,16 @@ impl FailureDetector {
                     liveness.beat(&replica.id, now);
                 }
             }
-            liveness.restarted(&beat.actor, beat.instance, beat.sequence, now)
+            liveness.started(&beat.actor, beat.instance, beat.sequence, now)
         });
-        if restarted {
+        if start == Start::Beside {
+            let worker = &beat.actor;
+            tracing::warn!(
+                worker,
+                "two processes serve as this worker, so what one of them loses is noticed late; stop one, or give it a name of its own"
+            );
+        }
+        if start == Start::Again {
             self.tell(&before.into_iter().collect::<Vec<_>>());
         } else if beat.leaving {
             // A worker that stays unloads only what has drained.
@@ -212,7 +220,7 @@ mod tests {
             let later = dispatcher.clock().now() + FORGOTTEN_US + LOOK_PERIOD_US;
             dispatcher.liveness(|liveness| {
                 assert!(liveness.declare_lost("killed-replica"));
-                assert!(!liveness.restarted("alive", 0, 0, later));
+                assert_eq!(liveness.started("alive", 0, 0, later), Start::Same);
             });
             detector.forget_silent(later, &plans);
             assert_eq!(detector.hosts.keys().collect::<Vec<_>>(), ["alive"]);

@@ -12,7 +12,7 @@ use kaskade_actors::wire::{
 use kaskade_models::check_outputs;
 use kaskade_policy::adoption::arrival::{Arrival, Arriving, arrival};
 use kaskade_policy::arrivals::ArrivalCounter;
-use kaskade_policy::liveness::{DETECTION_US, LOOK_PERIOD_US, Liveness};
+use kaskade_policy::liveness::{DETECTION_US, LOOK_PERIOD_US, Liveness, Start};
 use kaskade_policy::plan::{CertifiedList, Plan};
 use kaskade_policy::reachability::{IngressStates, IngressView, STATE_VALID_US};
 use kaskade_policy::watch::{Watch, WatchConfig};
@@ -170,7 +170,7 @@ pub fn beat(bytes: &Bytes) {
         }
     }
     assert!(
-        !liveness.restarted(&beat.actor, beat.instance, beat.sequence, 0),
+        liveness.started(&beat.actor, beat.instance, beat.sequence, 0) == Start::Same,
         "the first heartbeat of an actor says that it restarted"
     );
     let listed = |name: &str| beat.replicas.iter().any(|replica| replica.id == name);

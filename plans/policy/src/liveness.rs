@@ -28,6 +28,9 @@ pub const FORGOTTEN_US: u64 = 60_000_000;
 /// How often a process looks for silent actors, microseconds: half a heartbeat period.
 pub const LOOK_PERIOD_US: u64 = BEAT_PERIOD_US / 2;
 
+/// Beats of the process before that show that it is still alive: fewer may be late.
+const BEATS_BESIDE: u32 = 10;
+
 /// Time between two looks beyond which the observer counts as stalled, microseconds.
 const LATE_LOOK_US: u64 = 2 * LOOK_PERIOD_US;
 
@@ -59,6 +62,21 @@ struct Process {
     number: u64,
     /// When that arrived, in the time in which the observer runs.
     at: u64,
+    /// The instance before it.
+    before: Option<u64>,
+    /// Beats of the instance before it since its own start.
+    beside: u32,
+}
+
+/// What a process's beat shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// The process goes on.
+    Same,
+    /// It has started again since its last beat.
+    Again,
+    /// Another process with its name beats beside it. Told once.
+    Beside,
 }
 
 /// When the observer looked for silence.
@@ -103,23 +121,40 @@ impl Liveness {
         changed
     }
 
-    /// Notes the number of a process's beat at `now` (µs), which counts from its start, and the instance that sent it. True if the process has
-    /// started again since its last one: whatever it had is lost, although it was never silent for long. The number alone does
-    /// not show it if the process died before it had sent more beats than the one after it.
+    /// Notes the number of a process's beat at `now` (µs), which counts from its start, and the instance that sent it. If the process has
+    /// [started again](Start::Again) since its last one, whatever it had is lost, although it was never silent for long. The number
+    /// alone does not show it if the process died before it had sent more beats than the one after it.
     ///
-    /// A late beat of the process before it is taken for another start; that costs a resend and loses nothing.
-    pub fn restarted(&mut self, process: &str, instance: u64, number: u64, now: u64) -> bool {
-        let newest = Process {
-            instance,
-            number,
-            at: self.running(now),
+    /// Beats of the process before it are late, or that process still runs: [`Start::Beside`].
+    pub fn started(&mut self, process: &str, instance: u64, number: u64, now: u64) -> Start {
+        let at = self.running(now);
+        let Some(last) = self.processes.get_mut(process) else {
+            let first = Process {
+                instance,
+                number,
+                at,
+                before: None,
+                beside: 0,
+            };
+            self.processes.insert(process.to_owned(), first);
+            return Start::Same;
         };
-        if let Some(last) = self.processes.get_mut(process) {
-            let last = std::mem::replace(last, newest);
-            return instance != last.instance || number < last.number;
+        last.at = at;
+        if last.before == Some(instance) && instance != last.instance {
+            last.beside = last.beside.saturating_add(1);
+            return if last.beside == BEATS_BESIDE {
+                Start::Beside
+            } else {
+                Start::Same
+            };
         }
-        self.processes.insert(process.to_owned(), newest);
-        false
+        let again = instance != last.instance || number < last.number;
+        if instance != last.instance {
+            last.before = Some(last.instance);
+            last.beside = 0;
+        }
+        (last.instance, last.number) = (instance, number);
+        if again { Start::Again } else { Start::Same }
     }
 
     /// Looks for silence: names whose newest beat is over [`DETECTION_US`] old at `now` (µs) and that were not lost at
@@ -280,20 +315,46 @@ mod tests {
     #[test]
     fn who_starts_again_between_two_beats_has_lost_what_it_had() {
         let mut liveness = Liveness::default();
-        assert!(!liveness.restarted("w1", 1, 7, 0), "no earlier heartbeat");
-        assert!(!liveness.restarted("w1", 1, 8, 0));
-        assert!(liveness.restarted("w1", 1, 0, 0), "it lost its connection");
-        assert!(!liveness.restarted("w1", 1, 1, 0));
-        assert!(
-            liveness.restarted("w1", 2, 1, 0),
+        assert_eq!(
+            liveness.started("w1", 1, 7, 0),
+            Start::Same,
+            "no earlier heartbeat"
+        );
+        assert_eq!(liveness.started("w1", 1, 8, 0), Start::Same);
+        assert_eq!(
+            liveness.started("w1", 1, 0, 0),
+            Start::Again,
+            "it lost its connection"
+        );
+        assert_eq!(liveness.started("w1", 1, 1, 0), Start::Same);
+        assert_eq!(
+            liveness.started("w1", 2, 1, 0),
+            Start::Again,
             "it died before it had sent more beats than the next"
         );
-        assert!(!liveness.restarted("w1", 2, 2, 0));
-        assert!(!liveness.restarted("w2", 0, 0, 0));
-        assert!(
-            !liveness.restarted("w2", 0, 0, 0),
+        assert_eq!(liveness.started("w1", 2, 2, 0), Start::Same);
+        assert_eq!(liveness.started("w2", 0, 0, 0), Start::Same);
+        assert_eq!(
+            liveness.started("w2", 0, 0, 0),
+            Start::Same,
             "an uncounted process never restarts"
         );
+    }
+
+    #[test]
+    fn two_processes_of_one_name_are_told_once() {
+        let mut liveness = Liveness::default();
+        assert_eq!(liveness.started("w", 1, 100, 0), Start::Same);
+        assert_eq!(liveness.started("w", 2, 0, 0), Start::Again);
+        let found: Vec<Start> = (1..=60)
+            .map(|number| liveness.started("w", 1 + number % 2, 100 + number, 0))
+            .collect();
+        assert!(
+            found.iter().all(|start| *start != Start::Again),
+            "neither has started again"
+        );
+        assert_eq!(found.iter().filter(|start| **start == Start::Beside).count(), 1);
+        assert_eq!(liveness.started("w", 3, 0, 0), Start::Again);
     }
 
     #[test]
@@ -349,11 +410,11 @@ mod tests {
         let mut liveness = Liveness::default();
         for name in ["placed", "killed", "alive"] {
             liveness.beat(name, 0);
-            assert!(!liveness.restarted(name, 1, 1, 0));
+            assert_eq!(liveness.started(name, 1, 1, 0), Start::Same);
         }
         looks(&mut liveness, 0, FORGOTTEN_US - LOOK_PERIOD_US);
         liveness.beat("alive", FORGOTTEN_US);
-        liveness.restarted("alive", 1, 2, FORGOTTEN_US);
+        liveness.started("alive", 1, 2, FORGOTTEN_US);
         let forget = |liveness: &mut Liveness, now| {
             liveness.forget_lost(now, |name| name == "placed");
             let known = ["placed", "killed", "alive"].map(|name| liveness.alive(name) || liveness.lost(name));
@@ -368,7 +429,11 @@ mod tests {
         assert!(liveness.reachability().is_avoided("placed"));
         assert!(!liveness.unavailable([], FORGOTTEN_US + 1).contains("killed"));
         assert!(liveness.knows_process("alive") && !liveness.knows_process("killed"));
-        assert!(!liveness.restarted("killed", 2, 0, FORGOTTEN_US + 2), "it is new");
+        assert_eq!(
+            liveness.started("killed", 2, 0, FORGOTTEN_US + 2),
+            Start::Same,
+            "it is new"
+        );
     }
 
     /// A stall of the observer is no silence.
@@ -377,7 +442,7 @@ mod tests {
         let mut liveness = Liveness::default();
         looks(&mut liveness, 0, SECOND);
         liveness.beat("a", SECOND);
-        liveness.restarted("w", 1, 1, SECOND);
+        liveness.started("w", 1, 1, SECOND);
         liveness.declare_lost("a");
         liveness.newly_lost(100 * SECOND);
         liveness.forget_lost(100 * SECOND, |_| false);
