@@ -41,21 +41,33 @@ pub(crate) fn tokenizer(file: &TokenizerFile) -> Result<Tokenizer, LoadError> {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Detokenizer {
     tokens: Vec<u32>,
-    /// First token that is decoded together with the next one: a token's text depends on its neighbours.
+    /// First token that is decoded together with the next one: a token's text depends on its neighbours. It begins a character.
     window_start: usize,
-    /// Bytes of their text that are already part of `text`.
+    /// First token whose text is not yet part of `text`.
+    pending: usize,
+    /// Bytes of the text before it that the window has.
     decoded_bytes: usize,
     text: String,
     /// Bytes of `text` that were returned.
     emitted: usize,
+    /// Whether special tokens are part of the text.
+    special_tokens: bool,
 }
 
 impl Detokenizer {
+    /// Creates one that also writes special tokens, by their names.
+    pub(crate) fn with_special_tokens() -> Self {
+        Self {
+            special_tokens: true,
+            ..Self::default()
+        }
+    }
+
     /// Adds a token. Returns the new text, and whether a stop text ended the answer.
     pub(crate) fn push(&mut self, token: u32, tokenizer: &Tokenizer, stop: &[String]) -> (String, bool) {
         self.tokens.push(token);
-        let window = self.tokens.get(self.window_start..).unwrap_or_default();
-        let decoded = tokenizer.decode(window, true).unwrap_or_default();
+        let decode = |tokens: &[u32]| tokenizer.decode(tokens, !self.special_tokens).unwrap_or_default();
+        let decoded = decode(self.tokens.get(self.window_start..).unwrap_or_default());
         // An incomplete character is decoded as a replacement character; the next token completes it.
         if decoded.ends_with('\u{fffd}') {
             return (String::new(), false);
@@ -63,9 +75,9 @@ impl Detokenizer {
         if let Some(new) = decoded.get(self.decoded_bytes..) {
             self.text.push_str(new);
         }
-        self.window_start = self.tokens.len() - 1;
-        let last = self.tokens.get(self.window_start..).unwrap_or_default();
-        self.decoded_bytes = tokenizer.decode(last, true).unwrap_or_default().len();
+        // Tokens may be single bytes of a character, so all tokens of the newest text stay in the window.
+        self.window_start = std::mem::replace(&mut self.pending, self.tokens.len());
+        self.decoded_bytes = decode(self.tokens.get(self.window_start..).unwrap_or_default()).len();
         if let Some(end) = stop.iter().filter_map(|stop| self.text.find(stop.as_str())).min() {
             self.text.truncate(end);
             return (self.emit(end), true);
@@ -103,7 +115,7 @@ pub(crate) fn token_text(tokenizer: &Tokenizer, previous: Option<u32>, token: u3
 }
 
 /// Bytes at the end of a text that may be the beginning of `stop`.
-fn stop_prefix_len(text: &str, stop: &str) -> usize {
+pub(crate) fn stop_prefix_len(text: &str, stop: &str) -> usize {
     let eos_token_ids = stop
         .char_indices()
         .map(|(end, _)| end)
@@ -180,6 +192,28 @@ mod tests {
         let tokens = tokenizer.encode("\u{96ea}", false).unwrap().get_ids().to_vec();
         assert!(tokens.len() > 1, "three bytes");
         assert_eq!(token_text(&tokenizer, None, tokens[0]), "\u{fffd}");
+    }
+
+    #[test]
+    fn characters_of_single_bytes_follow_each_other() {
+        let bytes = (0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>"));
+        let vocabulary: serde_json::Map<String, serde_json::Value> = bytes
+            .zip(0..)
+            .map(|(token, id)| (token, serde_json::Value::from(id)))
+            .collect();
+        let json = serde_json::json!({
+            "version": "1.0",
+            "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
+            "model": {"type": "BPE", "vocab": vocabulary, "merges": [], "byte_fallback": true},
+        });
+        let tokenizer = Tokenizer::from_bytes(json.to_string()).unwrap();
+        let (mut answer, text) = (Detokenizer::default(), "Zürich 雪🙂 ok");
+        let streamed: Vec<String> = text
+            .bytes()
+            .map(|byte| answer.push(u32::from(byte), &tokenizer, &[]).0)
+            .collect();
+        assert_eq!(streamed.concat(), text);
+        assert_eq!(streamed[1..3], ["", "ü"]);
     }
 
     #[test]
