@@ -406,6 +406,7 @@ fn in_words(end: FinishReason) -> &'static str {
         FinishReason::Length => "token limit",
         FinishReason::Cancelled => "cancelled",
         FinishReason::NotFinite => "logits not finite",
+        FinishReason::Grammar => "grammar too large",
     }
 }
 

@@ -1,9 +1,11 @@
 //! Sampling defaults and memory of an app's language models.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use kaskade_models::Generation;
-use kaskade_models::generation::SamplingOptions;
+use kaskade_models::generation::{Grammar, SamplingOptions};
+use kaskade_models::language::response_format;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +44,10 @@ pub struct GenerationRule {
     pub seed: Option<u64>,
     /// Texts that end an answer; they are removed from it.
     pub stop: Vec<String>,
+    /// What answers must match, as the input `response_format` states it, such as `{ type = "choice", choice = ["yes", "no"] }`
+    /// [default: any text].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_format: Option<serde_json::Value>,
     /// Maximum running requests of a replica; others wait.
     pub requests: NonZeroU32,
     /// Memory of a replica's KV cache: a bound. Requests that it cannot hold are refused.
@@ -66,6 +72,7 @@ impl Default for GenerationRule {
             repetition_penalty: None,
             seed: None,
             stop: Vec::new(),
+            response_format: None,
             requests: NonZeroU32::MIN.saturating_add(31),
             cache: Size::mebibytes(256),
             max_model_len: None,
@@ -87,6 +94,7 @@ impl From<&GenerationRule> for Generation {
                 repetition_penalty: rule.repetition_penalty.map(|penalty| penalty.get() as f32),
                 seed: rule.seed,
                 stop: (!rule.stop.is_empty()).then(|| rule.stop.clone()),
+                grammar: rule.grammar().ok().flatten().map(Arc::new),
                 ..SamplingOptions::default()
             },
             requests: size(rule.requests.get()),
@@ -101,6 +109,15 @@ impl GenerationRule {
     /// Returns invalid sampling settings.
     pub(super) fn problems(&self) -> impl Iterator<Item = String> {
         let refused = Generation::from(self).sampling.sampling(0).check().err();
-        refused.map(|error| format!("generation: {error}")).into_iter()
+        let refused = refused.map(|error| format!("generation: {error}"));
+        let format = self.grammar().err();
+        let format = format.map(|reason| format!("generation.response_format: {reason}"));
+        refused.into_iter().chain(format)
+    }
+
+    fn grammar(&self) -> Result<Option<Grammar>, String> {
+        self.response_format
+            .as_ref()
+            .map_or(Ok(None), response_format::grammar)
     }
 }

@@ -26,12 +26,14 @@ const FUEL: u64 = 2_000_000;
 const PROBE: &str = "kaskade probe";
 
 /// A message of a chat.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant`, or what the template knows.
+    /// Who speaks: `system`, `user`, `assistant`, `tool`, or what the template knows.
     pub role: String,
     /// The text.
     pub content: String,
+    /// What else the template may read, such as `tool_calls`, `tool_call_id` and `name`.
+    pub further: serde_json::Map<String, serde_json::Value>,
 }
 
 /// Why messages gave no prompt.
@@ -43,6 +45,9 @@ pub enum TemplateError {
          send a prompt as `text`"
     )]
     Missing,
+    /// The template does not write the tools.
+    #[error("this checkpoint's chat template knows no tools; leave `tools` out")]
+    NoTools,
     /// The template is malformed, or rejects the messages.
     #[error("the chat template failed: {0}")]
     Failed(String),
@@ -66,6 +71,8 @@ pub struct SpecialTokens {
 #[derive(Debug, Clone, Default)]
 pub struct ChatTemplate {
     source: Option<String>,
+    /// The template for requests with tools, if it is another one.
+    with_tools: Option<String>,
     /// Whether the content of a message is a list of parts.
     by_parts: bool,
     /// The special tokens.
@@ -89,25 +96,31 @@ impl ChatTemplate {
         let tokenizer = parsed("tokenizer_config.json")?;
         let special = tokenizer.as_ref().map(special_tokens).transpose()?;
         let jinja = dir.join("chat_template.jinja");
-        let source = if jinja.exists() {
-            Some(String::from_utf8_lossy(&read_capped(&jinja, MAX_CONFIG)?).into_owned())
+        let [source, with_tools] = if jinja.exists() {
+            [
+                Some(String::from_utf8_lossy(&read_capped(&jinja, MAX_CONFIG)?).into_owned()),
+                None,
+            ]
         } else {
             let files = [
                 parsed("chat_template.json")?,
                 parsed("processor_config.json")?,
                 tokenizer,
             ];
-            let mut sources = files.iter().flatten().map(template);
-            let first = sources.find(|source| !matches!(source, Ok(None)));
-            first.transpose()?.flatten()
+            let mut sources = files.iter().flatten().map(templates);
+            let first = sources.find(|source| !matches!(source, Ok([None, None])));
+            first.transpose()?.unwrap_or_default()
         };
-        Ok(Self::new(source, special.unwrap_or_default()))
+        let mut template = Self::new(source, special.unwrap_or_default());
+        template.with_tools = with_tools.map(|source| without_marks(&source));
+        Ok(template)
     }
 
     /// Creates a template from its source, if there is one.
     pub(super) fn new(source: Option<String>, special: SpecialTokens) -> Self {
         let mut template = Self {
             source: source.map(|source| without_marks(&source)),
+            with_tools: None,
             by_parts: false,
             special,
         };
@@ -123,17 +136,32 @@ impl ChatTemplate {
         let message = Message {
             role: "user".to_owned(),
             content: PROBE.to_owned(),
+            ..Message::default()
         };
-        self.render(&[message])
+        self.render(&[message], &[], &serde_json::Map::new())
             .is_ok_and(|rendered| rendered.contains(PROBE))
     }
 
-    /// Renders the prompt for the answer to messages.
+    /// The template for requests with tools.
+    pub fn source_with_tools(&self) -> Option<&str> {
+        self.with_tools.as_deref().or(self.source.as_deref())
+    }
+
+    /// Renders the prompt for the answer to messages, with tools as the API of `OpenAI` has them and further variables of the template.
     ///
     /// # Errors
-    /// `TemplateError` without a template, or if it fails.
-    pub fn render(&self, messages: &[Message]) -> Result<String, TemplateError> {
-        let source = self.source.as_deref().ok_or(TemplateError::Missing)?;
+    /// `TemplateError` without a template, if it fails, or if it does not write the name of the last tool.
+    pub fn render(
+        &self,
+        messages: &[Message],
+        tools: &[serde_json::Value],
+        variables: &serde_json::Map<String, serde_json::Value>,
+    ) -> Result<String, TemplateError> {
+        let source = match tools {
+            [] => self.source.as_deref(),
+            _ => self.source_with_tools(),
+        };
+        let source = source.ok_or(TemplateError::Missing)?;
         let mut environment = Environment::new();
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
@@ -163,25 +191,59 @@ impl ChatTemplate {
                 Value::from(message.content.as_str())
             }
         };
-        let messages = messages
-            .iter()
-            .map(|message| context! { role => message.role, content => body(message) });
+        let messages = messages.iter().map(|message| {
+            let further = message.further.iter();
+            let further = further.map(|(key, value)| (key.clone(), further_value(key, value)));
+            let own = [
+                ("role".to_owned(), Value::from(message.role.as_str())),
+                ("content".to_owned(), body(message)),
+            ];
+            own.into_iter().chain(further).collect::<Value>()
+        });
         let messages: Vec<Value> = messages.collect();
         let context = context! {
             messages,
             add_generation_prompt => true,
-            tools => (),
+            tools => if tools.is_empty() { Value::from(()) } else { Value::from_serialize(tools) },
             documents => (),
             bos_token => known(bos_token),
             eos_token => known(eos_token),
             unk_token => known(unk_token),
             pad_token => known(pad_token),
+            // The first of two of one name counts.
+            ..Value::from_serialize(variables)
         };
         let rendered = environment
             .add_template(NAME, source)
             .and_then(|()| environment.get_template(NAME)?.render(context));
-        rendered.map_err(|error| TemplateError::Failed(error.to_string()))
+        let rendered = rendered.map_err(|error| TemplateError::Failed(error.to_string()))?;
+        let name = tools
+            .last()
+            .and_then(|tool| tool.pointer("/function/name")?.as_str());
+        if name.is_some_and(|name| !rendered.contains(name)) {
+            return Err(TemplateError::NoTools);
+        }
+        Ok(rendered)
     }
+}
+
+/// Returns what a template reads of a message. Arguments of calls are texts of JSON in the API of `OpenAI`, and objects for
+/// templates, as for those of transformers.
+fn further_value(key: &str, value: &serde_json::Value) -> Value {
+    if key != "tool_calls" {
+        return Value::from_serialize(value);
+    }
+    let mut calls = value.clone();
+    for call in calls.as_array_mut().into_iter().flatten() {
+        if let Some(arguments) = call.pointer_mut("/function/arguments")
+            && let Some(parsed) = arguments
+                .as_str()
+                .and_then(|text| serde_json::from_str(text).ok())
+        {
+            *arguments = parsed;
+        }
+    }
+    Value::from_serialize(&calls)
 }
 
 /// Replaces the tags that mark answers for training, which transformers adds to Jinja and which render nothing.
@@ -244,8 +306,8 @@ impl Formatter for Python {
     }
 }
 
-/// Reads `chat_template`: a text, or the one named `default` in a list.
-fn template(config: &Config) -> Result<Option<String>, LoadError> {
+/// Reads `chat_template`: a text, or those named `default` and `tool_use` in a list.
+fn templates(config: &Config) -> Result<[Option<String>; 2], LoadError> {
     #[derive(serde::Deserialize)]
     struct Named {
         name: String,
@@ -258,12 +320,13 @@ fn template(config: &Config) -> Result<Option<String>, LoadError> {
         Several(Vec<Named>),
     }
     Ok(match config.optional("chat_template")? {
-        None => None,
-        Some(Templates::One(template)) => Some(template),
-        Some(Templates::Several(named)) => named
-            .into_iter()
-            .find(|named| named.name == "default")
-            .map(|named| named.template),
+        None => [None, None],
+        Some(Templates::One(template)) => [Some(template), None],
+        Some(Templates::Several(named)) => ["default", "tool_use"].map(|name| {
+            let mut named = named.iter();
+            let found = named.find(|named| named.name == name);
+            found.map(|named| named.template.clone())
+        }),
     })
 }
 
@@ -295,6 +358,7 @@ mod tests {
         Message {
             role: role.into(),
             content: content.into(),
+            ..Message::default()
         }
     }
 
@@ -314,6 +378,11 @@ mod tests {
             name: String,
             template: String,
             messages: Vec<(String, String)>,
+            /// Messages with calls of tools, in place of the others.
+            #[serde(default)]
+            chat: Vec<serde_json::Map<String, serde_json::Value>>,
+            #[serde(default)]
+            tools: Vec<serde_json::Value>,
             rendered: String,
         }
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/chat-templates.json");
@@ -326,13 +395,23 @@ mod tests {
                 ..SpecialTokens::default()
             };
             let template = ChatTemplate::new(Some(case.template), special);
-            let messages: Vec<Message> = case
-                .messages
-                .iter()
-                .map(|(role, text)| message(role, text))
-                .collect();
+            let texts = case.messages.iter().map(|(role, text)| message(role, text));
+            let chat = case.chat.into_iter().map(|mut further| {
+                let mut text = |key: &str| match further.remove(key) {
+                    Some(serde_json::Value::String(text)) => text,
+                    _ => String::new(),
+                };
+                Message {
+                    role: text("role"),
+                    content: text("content"),
+                    further,
+                }
+            });
+            let messages: Vec<Message> = texts.chain(chat).collect();
             assert_eq!(
-                template.render(&messages).unwrap(),
+                template
+                    .render(&messages, &case.tools, &serde_json::Map::new())
+                    .unwrap(),
                 case.rendered,
                 "{}",
                 case.name
@@ -344,11 +423,11 @@ mod tests {
     fn the_template_is_found_where_transformers_writes_it() {
         let text = r#"{"chat_template": "old {{ messages[0].content }}", "bos_token": {"content": "<s>", "lstrip": false}}"#;
         let list = r#"{"chat_template": [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "list"}]}"#;
-        let hello = [message("user", "hi")];
+        let (hello, none) = ([message("user", "hi")], serde_json::Map::new());
         let render = |files: &[(&str, &str)]| {
             ChatTemplate::open(directory(files).path())
                 .unwrap()
-                .render(&hello)
+                .render(&hello, &[], &none)
         };
         assert_eq!(render(&[("tokenizer_config.json", text)]).unwrap(), "old hi");
         assert_eq!(render(&[("tokenizer_config.json", list)]).unwrap(), "list");
@@ -369,9 +448,40 @@ mod tests {
     }
 
     #[test]
+    fn tools_need_a_template_that_writes_them() {
+        let tools = [serde_json::json!({"type": "function", "function": {"name": "weather"}})];
+        let list = r#"{"chat_template": [{"name": "tool_use", "template": "{{ tools[0].function.name }}"}, {"name": "default", "template": "plain"}]}"#;
+        let template = ChatTemplate::open(directory(&[("tokenizer_config.json", list)]).path()).unwrap();
+        let (hello, none) = ([message("user", "hi")], serde_json::Map::new());
+        assert_eq!(template.render(&hello, &tools, &none).unwrap(), "weather");
+        assert_eq!(template.render(&hello, &[], &none).unwrap(), "plain");
+        let plain = ChatTemplate::new(Some("{{ messages[0].content }}".into()), SpecialTokens::default());
+        assert!(matches!(
+            plain.render(&hello, &tools, &none),
+            Err(TemplateError::NoTools)
+        ));
+    }
+
+    #[test]
+    fn variables_reach_the_template_but_replace_none_of_its_own() {
+        let source = "{% if enable_thinking is defined and enable_thinking is false %}plain{% endif %} {{ messages | length }}";
+        let template = ChatTemplate::new(Some(source.into()), SpecialTokens::default());
+        let variables = serde_json::json!({"enable_thinking": false, "messages": []});
+        let variables = variables.as_object().unwrap();
+        assert_eq!(
+            template.render(&[message("user", "x")], &[], variables).unwrap(),
+            "plain 1"
+        );
+    }
+
+    #[test]
     fn a_date_is_there_for_templates_that_need_one() {
         let render = |source: &str| {
-            ChatTemplate::new(Some(source.into()), SpecialTokens::default()).render(&[message("user", "x")])
+            ChatTemplate::new(Some(source.into()), SpecialTokens::default()).render(
+                &[message("user", "x")],
+                &[],
+                &serde_json::Map::new(),
+            )
         };
         let year = render("{{ strftime_now('%Y') }}").unwrap();
         assert!(year.parse::<u32>().unwrap() >= 2025, "{year}");
@@ -385,7 +495,10 @@ mod tests {
     fn a_template_that_fails_gives_its_reason() {
         let failed = |source: &str| {
             let template = ChatTemplate::new(Some(source.into()), SpecialTokens::default());
-            template.render(&[message("tool", "x")]).unwrap_err().to_string()
+            template
+                .render(&[message("tool", "x")], &[], &serde_json::Map::new())
+                .unwrap_err()
+                .to_string()
         };
         let raised = failed("{{ raise_exception('roles must alternate') }}");
         assert!(raised.contains("roles must alternate"), "{raised}");

@@ -22,7 +22,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 
-pub use chat_template::ChatTemplate;
+pub use chat_template::{ChatTemplate, TemplateError};
 pub use config::Config;
 pub use error::LoadError;
 use files::{MAX_CONFIG, MAX_INDEX, MAX_TOKENIZER, open, open_weights, optional_config, read_capped};

@@ -9,6 +9,7 @@ use tokenizers::Tokenizer;
 use super::block_cache::{DeviceCache, EntryWidths, HostCache, LayerEntries};
 use super::config::{Caching, DeviceMemory, EngineConfig, OutOfMemory};
 use super::encoder::DeviceEncoder;
+use super::grammar::Grammars;
 use super::host_layer::HostLayer;
 use super::layer::Layer;
 use super::layer_context::LayerContext;
@@ -50,6 +51,8 @@ pub enum FinishReason {
     Cancelled,
     /// The logits were not finite.
     NotFinite,
+    /// The answer's grammar took too much time or memory to follow.
+    Grammar,
 }
 
 /// Result of a step.
@@ -111,6 +114,7 @@ pub struct Engine<M: Ops> {
     pub(super) final_norm: M::Norm,
     pub(super) head: OutputHead<M>,
     pub(super) tokenizer: Option<Tokenizer>,
+    pub(super) grammars: Arc<Grammars>,
     pub(super) config: EngineConfig,
     pub(super) device_memory: DeviceMemory,
     pub(super) scheduler: Scheduler,
@@ -130,6 +134,11 @@ pub struct Engine<M: Ops> {
 }
 
 impl<M: Ops> Engine<M> {
+    /// The compiler of grammars, which other threads may use.
+    pub(crate) fn grammars(&self) -> Arc<Grammars> {
+        Arc::clone(&self.grammars)
+    }
+
     /// Creates an engine for a model. The tokenizer, if there is one, detokenises answers.
     ///
     /// # Errors
@@ -192,6 +201,10 @@ impl<M: Ops> Engine<M> {
             prefetched: None,
             placements,
             tokenizer,
+            grammars: Arc::new(Grammars::new(
+                decoder.model_config.vocabulary,
+                decoder.model_config.eos_token_ids.clone(),
+            )),
             device_memory,
             scheduler: Scheduler::new(limits(
                 held_context(&decoder.model_config, encoder.as_ref()),

@@ -36,9 +36,12 @@ pub enum EngineError {
         /// Maximum tokens of a prompt.
         limit: usize,
     },
-    /// Stop texts need a tokenizer.
-    #[error("stop texts need a tokenizer.json, and this checkpoint has none")]
+    /// Stop texts and grammars need a tokenizer.
+    #[error("it needs a tokenizer.json, and this checkpoint has none")]
     NoTokenizer,
+    /// The grammar cannot be followed.
+    #[error("an answer cannot follow the requested format: {0}")]
+    Grammar(String),
     /// The device failed; the step had no effect.
     #[error(transparent)]
     Ops(#[from] OpsError),

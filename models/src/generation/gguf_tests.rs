@@ -119,8 +119,15 @@ fn a_gguf_file_has_a_tokenizer_and_a_chat_template() {
     let message = crate::checkpoint::chat_template::Message {
         role: "user".into(),
         content: "hi".into(),
+        ..Default::default()
     };
-    assert_eq!(checkpoint.chat.render(&[message]).unwrap(), "hi</s>");
+    assert_eq!(
+        checkpoint
+            .chat
+            .render(&[message], &[], &serde_json::Map::new())
+            .unwrap(),
+        "hi</s>"
+    );
 }
 
 #[test]

@@ -17,6 +17,7 @@
 //! | `transfer`, `link` | the transfer thread, and the link to the device, which can be throttled on the CPU |
 //! | [`config`], `memory_plan`, `cost_sampling` | configuration, planning it from memory limits, and measuring costs |
 //! | `sampling`, `sampling_options`, `penalties` | the next token, and its parameters |
+//! | `grammar` | grammars that answers must match |
 //! | `detokenizer` | tokens as text |
 //! | `output_head` | the projection to logits, which may hold the embedding |
 //! | `token_layers` | what tokens bring for each layer |
@@ -35,6 +36,7 @@ mod experts;
 #[cfg(test)]
 mod fixtures;
 mod forward_pass;
+pub(crate) mod grammar;
 mod host_layer;
 mod layer;
 mod layer_context;
@@ -64,6 +66,7 @@ pub use cost_sampling::{MeasuredCosts, Workload};
 pub use detokenizer::tokenizer_of;
 pub use engine::{Engine, Event, FinishReason, StepReport};
 pub use error::EngineError;
+pub use grammar::Grammar;
 pub use kaskade_policy::hybrid_cache::Traffic;
 pub use memory_plan::{MemoryLimits, MemoryPlan};
 pub use sampling::{MAX_TOP_LOGPROBS, SampledToken, Sampling, SamplingError};

@@ -1,13 +1,13 @@
-//! Penalties for repeated tokens, applied to logits before a token is sampled.
+//! Penalties for repeated tokens and biases, applied to logits before a token is sampled.
 
 use std::collections::BTreeMap;
 
 use super::sampling::Sampling;
 
 /// Lowers the logits of tokens that the text has: `repetition_penalty` by a factor, for prompt and answer (Keskar et al.
-/// 2019, "CTRL"), `presence_penalty` and `frequency_penalty` by a difference, for the answer, as in the API of `OpenAI`.
-/// Returns `None` if there is nothing to change.
-pub(super) fn penalised(
+/// 2019, "CTRL"), `presence_penalty` and `frequency_penalty` by a difference, for the answer, as in the API of `OpenAI`. Adds
+/// `logit_bias`. Returns `None` if there is nothing to change.
+pub(super) fn changed_logits(
     logits: &[f32],
     sampling: &Sampling,
     prompt: &[u32],
@@ -19,7 +19,7 @@ pub(super) fn penalised(
         (repetition - 1.0).abs() > f32::EPSILON,
         presence != 0.0 || frequency != 0.0,
     );
-    if !(repeats || counts) {
+    if !(repeats || counts) && sampling.logit_bias.is_empty() {
         return None;
     }
     let mut changed = logits.to_vec();
@@ -51,6 +51,9 @@ pub(super) fn penalised(
             });
         }
     }
+    for (token, bias) in &sampling.logit_bias {
+        change(*token, &|logit| logit + bias);
+    }
     Some(changed)
 }
 
@@ -81,21 +84,27 @@ mod tests {
     #[test]
     fn penalties_follow_their_definitions() {
         let none = Sampling::default();
-        assert_eq!(penalised(&[1.0], &none, &[0], &[0]), None);
+        assert_eq!(changed_logits(&[1.0], &none, &[0], &[0]), None);
         let logits = [2.0, -2.0, 4.0, 1.0];
         let repetition = Sampling {
             repetition_penalty: 2.0,
             ..Sampling::default()
         };
-        let changed = penalised(&logits, &repetition, &[0, 0], &[1, 9]).unwrap();
+        let changed = changed_logits(&logits, &repetition, &[0, 0], &[1, 9]).unwrap();
         assert_eq!(changed, [1.0, -4.0, 4.0, 1.0]);
         let counted = Sampling {
             presence_penalty: 0.5,
             frequency_penalty: 0.25,
             ..Sampling::default()
         };
-        let changed = penalised(&logits, &counted, &[0], &[2, 2, 3]).unwrap();
+        let changed = changed_logits(&logits, &counted, &[0], &[2, 2, 3]).unwrap();
         assert_eq!(changed, [2.0, -2.0, 3.0, 0.25]);
+        let biased = Sampling {
+            logit_bias: vec![(1, 5.0), (3, -100.0), (9, 1.0)],
+            ..Sampling::default()
+        };
+        let changed = changed_logits(&logits, &biased, &[0], &[2]).unwrap();
+        assert_eq!(changed, [2.0, 3.0, 4.0, -99.0]);
     }
 
     #[test]

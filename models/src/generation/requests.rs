@@ -14,7 +14,7 @@ impl<M: Ops> Engine<M> {
     ///
     /// # Errors
     /// [`EngineError`] for a request that could never run: too long, too large for the cache, with unknown tokens,
-    /// invalid sampling parameters, or a number in use.
+    /// invalid sampling parameters, a grammar that cannot be followed, or a number in use.
     pub fn submit(&mut self, request: u64, prompt: Vec<u32>, sampling: Sampling) -> Result<(), EngineError> {
         sampling.check()?;
         if !sampling.stop.is_empty() && self.tokenizer.is_none() {
@@ -34,6 +34,12 @@ impl<M: Ops> Engine<M> {
             }
             .into());
         }
+        let constraint = sampling.grammar.as_deref().map(|grammar| {
+            let tokenizer = self.tokenizer.as_ref().ok_or(EngineError::NoTokenizer)?;
+            let constraint = self.grammars.constraint(tokenizer, grammar);
+            constraint.map_err(EngineError::Grammar)
+        });
+        let constraint = constraint.transpose()?;
         // The first token of an answer replaces its last, which is not cached.
         let answer = sampling.max_tokens - usize::from(source > 0);
         self.scheduler
@@ -44,8 +50,13 @@ impl<M: Ops> Engine<M> {
             source,
             state: None,
             sampler: Sampler::new(sampling.seed),
+            answer: if sampling.special_tokens {
+                Detokenizer::with_special_tokens()
+            } else {
+                Detokenizer::default()
+            },
             sampling,
-            answer: Detokenizer::default(),
+            constraint,
         };
         self.sequences.insert(request, sequence);
         Ok(())

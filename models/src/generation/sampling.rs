@@ -1,12 +1,15 @@
 //! Sampling of the next token.
 
+use std::sync::Arc;
+
 use kaskade_policy::confidence::{Calibration, Estimator, Scores};
 use pulp::{Arch, Simd, WithSimd};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use thiserror::Error;
 
-use super::penalties::penalised;
+use super::grammar::{AllowedTokens, Grammar};
+use super::penalties::changed_logits;
 use super::token_rules::{self, TextSoFar};
 use crate::checkpoint::TokenRules;
 use crate::ops::elementwise::exp_of_negative;
@@ -16,6 +19,8 @@ use crate::ops::elementwise::exp_of_negative;
 pub struct Sampling {
     /// Maximum tokens of the answer, at least 1.
     pub max_tokens: usize,
+    /// Minimum tokens of the answer: no end-of-sequence token comes before.
+    pub min_tokens: usize,
     /// 0 is greedy: always the most probable token. Higher values are more random.
     pub temperature: f32,
     /// Samples from this many most probable tokens; 0 means all.
@@ -38,12 +43,19 @@ pub struct Sampling {
     pub top_logprobs: usize,
     /// Whether end-of-sequence tokens do not end the answer.
     pub ignore_eos: bool,
+    /// Added to the logits of tokens, from -100 to 100.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// What the answer must match; it needs a tokenizer.
+    pub grammar: Option<Arc<Grammar>>,
+    /// Whether special tokens are part of the answer's text, by their names.
+    pub special_tokens: bool,
 }
 
 impl Default for Sampling {
     fn default() -> Self {
         Self {
             max_tokens: 64,
+            min_tokens: 0,
             temperature: 0.0,
             top_k: 0,
             top_p: 1.0,
@@ -55,6 +67,9 @@ impl Default for Sampling {
             stop: Vec::new(),
             top_logprobs: 0,
             ignore_eos: false,
+            logit_bias: Vec::new(),
+            grammar: None,
+            special_tokens: false,
         }
     }
 }
@@ -80,6 +95,9 @@ pub enum SamplingError {
     /// Too many tokens to report.
     #[error("top_logprobs {0} is invalid; at most {MAX_TOP_LOGPROBS} tokens are reported")]
     TopLogprobs(usize),
+    /// The bias of a token is not a number from -100 to 100.
+    #[error("the bias {1} of token {0} is invalid; use -100 to 100")]
+    LogitBias(u32, f32),
     /// An empty stop text would end every answer at once.
     #[error("a stop text is empty; remove it")]
     EmptyStop,
@@ -96,7 +114,8 @@ pub struct SampledToken {
     pub margin: f32,
     /// Confidence of the model in the most probable token: the square of its probability among the `CONFIDENCE_TOP_K`
     /// most probable ones (HybridServe Edinburgh §IV-A). Over the whole vocabulary the many improbable tokens would
-    /// dominate.
+    /// dominate. Under a grammar only the tokens that it allows count, because the model decides among these alone: the
+    /// confidence in the only allowed token is 1.
     pub confidence: f32,
 }
 
@@ -116,6 +135,7 @@ impl SamplingError {
             Self::MinP(_) => "min_p",
             Self::Penalty(name, _) => name,
             Self::TopLogprobs(_) => "top_logprobs",
+            Self::LogitBias(..) => "logit_bias",
             Self::EmptyStop => "stop",
         }
     }
@@ -156,6 +176,10 @@ impl Sampling {
         if self.top_logprobs > MAX_TOP_LOGPROBS {
             return Err(SamplingError::TopLogprobs(self.top_logprobs));
         }
+        let mut biases = self.logit_bias.iter();
+        if let Some((token, bias)) = biases.find(|(_, bias)| !(-100.0..=100.0).contains(bias)) {
+            return Err(SamplingError::LogitBias(*token, *bias));
+        }
         if self.stop.iter().any(String::is_empty) {
             return Err(SamplingError::EmptyStop);
         }
@@ -170,6 +194,7 @@ pub(crate) fn greedy(logits: &[f32]) -> Option<SampledToken> {
         &Sampling::default(),
         &TokenRules::default(),
         &TextSoFar::default(),
+        None,
     )
 }
 
@@ -187,27 +212,41 @@ impl Sampler {
     }
 
     /// Samples the next token from its logits, after the tokens of prompt and answer; `None` if one is not finite or
-    /// there are none. The probabilities are those without penalties and rules.
+    /// there are none. The probabilities are those without penalties, biases, rules and grammar.
     pub(super) fn sample(
         &mut self,
         logits: &[f32],
         sampling: &Sampling,
         rules: &TokenRules,
         text: &TextSoFar<'_>,
+        allowed: Option<&AllowedTokens>,
     ) -> Option<SampledToken> {
         let infinite = logits.iter().filter(|logit| !logit.is_finite());
         if infinite.count() > 0 {
             return None;
         }
-        let mut changed = penalised(logits, sampling, text.prompt, text.answer);
+        let mut changed = changed_logits(logits, sampling, text.prompt, text.answer);
         if *rules != TokenRules::default() {
             let changed = changed.get_or_insert_with(|| logits.to_vec());
             token_rules::apply(rules, changed, text, sampling.max_tokens);
         }
-        let allowed = changed.as_deref().unwrap_or(logits);
-        let preferred = self::best(allowed)?;
+        if text.answer.len() < sampling.min_tokens {
+            let values = changed.get_or_insert_with(|| logits.to_vec());
+            token_rules::forbid(values, text.ends);
+        }
+        if let Some(allowed) = allowed {
+            let values = changed.get_or_insert_with(|| logits.to_vec());
+            forbid_others(values, allowed);
+            // What the rules forbid is all that the grammar allows: the grammar decides.
+            if largest(values) == f32::NEG_INFINITY {
+                values.copy_from_slice(logits);
+                forbid_others(values, allowed);
+            }
+        }
+        let candidates = changed.as_deref().unwrap_or(logits);
+        let preferred = self::best(candidates)?;
         let token = if sampling.temperature > 0.0 {
-            self.draw(allowed, sampling).unwrap_or(preferred)
+            self.draw(candidates, sampling).unwrap_or(preferred)
         } else {
             preferred
         };
@@ -220,13 +259,22 @@ impl Sampler {
             token: u32::try_from(token).ok()?,
             probability: probability(chosen),
             margin: probability(chosen) - probability(other),
-            confidence: confidence(logits),
+            confidence: match allowed {
+                None => confidence(logits),
+                Some(allowed) => {
+                    let logits = logits.iter().enumerate();
+                    let among = logits.filter(|(token, _)| allowed.contains(*token));
+                    confidence(&among.map(|(_, logit)| *logit).collect::<Vec<f32>>())
+                }
+            },
         })
     }
 
     fn draw(&mut self, logits: &[f32], sampling: &Sampling) -> Option<usize> {
-        let mut order: Vec<usize> = (0..logits.len()).collect();
         let logit = |index: &usize| logits.get(*index).copied().unwrap_or(f32::NEG_INFINITY);
+        let mut order: Vec<usize> = (0..logits.len())
+            .filter(|index| logit(index) > f32::NEG_INFINITY)
+            .collect();
         order.sort_by(|a, b| logit(b).total_cmp(&logit(a)).then(a.cmp(b)));
         if sampling.top_k > 0 {
             order.truncate(sampling.top_k);
@@ -253,6 +301,15 @@ impl Sampler {
             left < 0.0
         });
         order.get(drawn.unwrap_or(weights.len() - 1)).copied()
+    }
+}
+
+/// Sets the logits of tokens that are not allowed to negative infinity.
+fn forbid_others(logits: &mut [f32], allowed: &AllowedTokens) {
+    for (token, logit) in logits.iter_mut().enumerate() {
+        if !allowed.contains(token) {
+            *logit = f32::NEG_INFINITY;
+        }
     }
 }
 
@@ -319,7 +376,7 @@ mod tests {
 
     fn sample(sampler: &mut Sampler, logits: &[f32], sampling: &Sampling) -> SampledToken {
         let (rules, text) = (TokenRules::default(), TextSoFar::default());
-        sampler.sample(logits, sampling, &rules, &text).unwrap()
+        sampler.sample(logits, sampling, &rules, &text, None).unwrap()
     }
 
     fn drawn(logits: &[f32], sampling: &Sampling, count: usize) -> Vec<usize> {

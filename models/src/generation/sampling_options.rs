@@ -1,5 +1,8 @@
 //! Sampling parameters of which each may be missing: of a request, an app, a checkpoint.
 
+use std::sync::Arc;
+
+use super::grammar::Grammar;
 use super::sampling::Sampling;
 use crate::checkpoint::GenerationConfig;
 
@@ -8,6 +11,8 @@ use crate::checkpoint::GenerationConfig;
 pub struct SamplingOptions {
     /// Maximum tokens of the answer.
     pub max_tokens: Option<usize>,
+    /// Minimum tokens of the answer.
+    pub min_tokens: Option<usize>,
     /// Temperature.
     pub temperature: Option<f32>,
     /// Number of most probable tokens.
@@ -30,6 +35,10 @@ pub struct SamplingOptions {
     pub top_logprobs: Option<usize>,
     /// Whether end-of-sequence tokens do not end the answer.
     pub ignore_eos: Option<bool>,
+    /// Added to the logits of tokens.
+    pub logit_bias: Option<Vec<(u32, f32)>>,
+    /// What the answer must match.
+    pub grammar: Option<Arc<Grammar>>,
 }
 
 impl SamplingOptions {
@@ -38,6 +47,7 @@ impl SamplingOptions {
     pub fn or(&self, other: &Self) -> Self {
         Self {
             max_tokens: self.max_tokens.or(other.max_tokens),
+            min_tokens: self.min_tokens.or(other.min_tokens),
             temperature: self.temperature.or(other.temperature),
             top_k: self.top_k.or(other.top_k),
             top_p: self.top_p.or(other.top_p),
@@ -49,6 +59,8 @@ impl SamplingOptions {
             stop: self.stop.clone().or_else(|| other.stop.clone()),
             top_logprobs: self.top_logprobs.or(other.top_logprobs),
             ignore_eos: self.ignore_eos.or(other.ignore_eos),
+            logit_bias: self.logit_bias.clone().or_else(|| other.logit_bias.clone()),
+            grammar: self.grammar.clone().or_else(|| other.grammar.clone()),
         }
     }
 
@@ -57,6 +69,7 @@ impl SamplingOptions {
         let greedy = Sampling::default();
         Sampling {
             max_tokens: self.max_tokens.unwrap_or(greedy.max_tokens),
+            min_tokens: self.min_tokens.unwrap_or(greedy.min_tokens),
             temperature: self.temperature.unwrap_or(greedy.temperature),
             top_k: self.top_k.unwrap_or(greedy.top_k),
             top_p: self.top_p.unwrap_or(greedy.top_p),
@@ -68,6 +81,9 @@ impl SamplingOptions {
             stop: self.stop.unwrap_or_default(),
             top_logprobs: self.top_logprobs.unwrap_or(greedy.top_logprobs),
             ignore_eos: self.ignore_eos.unwrap_or(greedy.ignore_eos),
+            logit_bias: self.logit_bias.unwrap_or_default(),
+            grammar: self.grammar,
+            special_tokens: greedy.special_tokens,
         }
     }
 }

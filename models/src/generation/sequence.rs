@@ -1,6 +1,7 @@
 //! State of a request in the engine.
 
 use super::detokenizer::Detokenizer;
+use super::grammar::Constraint;
 use super::recurrent::RecurrentState;
 use super::sampling::{Sampler, Sampling};
 
@@ -18,4 +19,6 @@ pub(super) struct Sequence {
     pub(super) sampling: Sampling,
     pub(super) sampler: Sampler,
     pub(super) answer: Detokenizer,
+    /// How far the answer has got in its grammar.
+    pub(super) constraint: Option<Constraint>,
 }

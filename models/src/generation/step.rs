@@ -13,6 +13,7 @@ use super::config::Caching;
 use super::engine::{Engine, Event, FinishReason, StepReport};
 use super::error::EngineError;
 use super::forward_pass::{ForwardPass, MiniBatch};
+use super::grammar::Constraint;
 use super::penalties::top_logprobs;
 use super::recurrent::RecurrentState;
 use super::sampling::SampledToken;
@@ -388,16 +389,30 @@ impl<M: Ops> Engine<M> {
             answer,
             ends: &model_config.eos_token_ids,
         };
-        let sampled = sequence
-            .sampler
-            .sample(logits, &sequence.sampling, &model_config.rules, &text);
+        let allowed = match sequence.constraint.as_mut().map(Constraint::allowed).transpose() {
+            Ok(allowed) => allowed,
+            Err(reason) => return Some(self.leave_grammar(request, &reason)),
+        };
+        let sampled = sequence.sampler.sample(
+            logits,
+            &sequence.sampling,
+            &model_config.rules,
+            &text,
+            allowed.as_ref(),
+        );
         let top_logprobs =
             sampled.map_or_else(Vec::new, |_| top_logprobs(logits, sequence.sampling.top_logprobs));
         let (mut text, mut finish_reason) = (String::new(), None);
         match sampled {
             None => finish_reason = Some(FinishReason::NotFinite),
             Some(SampledToken { token, .. }) => {
-                let is_eos = !sequence.sampling.ignore_eos && model_config.eos_token_ids.contains(&token);
+                let is_eos = model_config.eos_token_ids.contains(&token)
+                    && (!sequence.sampling.ignore_eos || sequence.constraint.is_some());
+                let constraint = sequence.constraint.as_mut().filter(|_| !is_eos);
+                let complete = match constraint.map(|constraint| constraint.push(token)).transpose() {
+                    Ok(complete) => complete.unwrap_or(false),
+                    Err(reason) => return Some(self.leave_grammar(request, &reason)),
+                };
                 sequence.tokens.push(token);
                 if is_eos {
                     finish_reason = Some(FinishReason::Token);
@@ -405,6 +420,9 @@ impl<M: Ops> Engine<M> {
                     let (certain, stopped) = sequence.answer.push(token, tokenizer, &sequence.sampling.stop);
                     text = certain;
                     finish_reason = stopped.then_some(FinishReason::Stop);
+                }
+                if complete {
+                    finish_reason.get_or_insert(FinishReason::Token);
                 }
                 let length = sequence.tokens.len() - sequence.prompt;
                 if finish_reason.is_none() && length >= sequence.sampling.max_tokens {
@@ -426,6 +444,19 @@ impl<M: Ops> Engine<M> {
             top_logprobs,
             finish_reason,
         })
+    }
+
+    /// Ends a request whose grammar could not be followed any further.
+    fn leave_grammar(&mut self, request: u64, reason: &str) -> Event {
+        tracing::warn!(reason, "a grammar could not be followed");
+        self.end(request);
+        Event {
+            request,
+            sampled: None,
+            text: String::new(),
+            top_logprobs: Vec::new(),
+            finish_reason: Some(FinishReason::Grammar),
+        }
     }
 }
 

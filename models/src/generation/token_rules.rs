@@ -65,6 +65,15 @@ pub(super) fn apply(rules: &TokenRules, logits: &mut [f32], text: &TextSoFar<'_>
     }
 }
 
+/// Sets the logits of tokens to negative infinity.
+pub(super) fn forbid(logits: &mut [f32], tokens: &[u32]) {
+    for token in tokens {
+        if let Some(logit) = logits.get_mut(*token as usize) {
+            *logit = f32::NEG_INFINITY;
+        }
+    }
+}
+
 fn force(logits: &mut [f32], tokens: &[u32]) {
     logits.fill(f32::NEG_INFINITY);
     for token in tokens {

@@ -2,8 +2,10 @@
 
 mod prompt;
 pub mod request;
+pub mod response_format;
 mod settings;
 mod slice;
+pub mod tools;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,6 +25,7 @@ use crate::runtime::usage::usage;
 use prompt::Prompts;
 pub use settings::Generation;
 use settings::configure;
+use tools::{CallScanner, TOOL_CALLS, ToolCall, Tools};
 
 /// Number of the first request of a batch; smaller ones are those of [`Continuous::submit`].
 const FIRST_OF_BATCHES: u64 = 1 << 63;
@@ -57,6 +60,8 @@ struct PartialAnswer {
     token_texts: bool,
     /// Token before the answer, if the answer continues the prompt.
     previous: Option<u32>,
+    /// Separates calls of tools from the text, if the request has tools.
+    scanner: Option<CallScanner>,
     text: String,
     tokens: Vec<i64>,
     probabilities: Vec<f32>,
@@ -129,10 +134,33 @@ impl<M: Ops + Clone> LanguageModel<M> {
 impl<M: Ops> LanguageModel<M> {
     /// The defaults with the overrides of the request, for a prompt. A default for the number of tokens is lowered to
     /// what the context leaves; a request's own number is not.
-    fn sampling(&self, inputs: &Inputs, prompt: &[u32]) -> Result<Sampling, ModelError> {
-        let own = request::sampling_options(inputs)?;
+    fn sampling(
+        &self,
+        inputs: &Inputs,
+        prompt: &[u32],
+        tools: Option<&Tools>,
+    ) -> Result<Sampling, ModelError> {
+        let mut own = request::sampling_options(inputs)?;
+        if let Some(grammar) = tools.and_then(Tools::grammar) {
+            own.grammar = Some(Arc::new(grammar));
+        } else if own.grammar.is_some() && tools.is_some() {
+            let reason = "a format and tools that the model may call exclude each other; set `tool_choice` to `none` or `required`";
+            return Err(bad_input(response_format::RESPONSE_FORMAT, reason));
+        }
+        let has_stops = own.stop.is_some();
+        let is_constrained = own.grammar.is_some();
         let stated = own.max_tokens.is_some();
         let mut sampling = own.or(&self.sampling).sampling(seed_of(prompt));
+        if tools.is_some() && !is_constrained {
+            // The app's own format has no calls.
+            sampling.grammar = None;
+        }
+        // An answer of a format ends by itself, and the app's stop texts may occur in it.
+        if sampling.grammar.is_some() && !has_stops {
+            sampling.stop.clear();
+        }
+        // Marks of calls may be special tokens.
+        sampling.special_tokens = tools.is_some();
         if !stated {
             let left = self.engine.longest_answer(prompt.len());
             sampling.max_tokens = sampling.max_tokens.min(left.max(1));
@@ -142,10 +170,10 @@ impl<M: Ops> LanguageModel<M> {
 
     fn take(&mut self, event: &Event) -> Option<Progress> {
         let answer = self.answers.get_mut(&event.request)?;
-        answer.add(event);
+        let text = answer.add(event);
         let mut part = Outputs::new();
         if let Some(sampled) = event.sampled {
-            part.extend(Tensor::from_texts("text", &[&event.text]).ok());
+            part.extend(Tensor::from_texts("text", &[&text]).ok());
             part.extend(Tensor::from_i64("tokens", &[1], &[i64::from(sampled.token)]).ok());
         }
         let pieces = u32::try_from(answer.tokens.len()).unwrap_or(u32::MAX);
@@ -179,10 +207,16 @@ impl<M: Ops> LanguageModel<M> {
 }
 
 impl PartialAnswer {
-    /// Adds the text and the token of an event.
-    fn add(&mut self, event: &Event) {
-        self.text.push_str(&event.text);
-        let Some(sampled) = &event.sampled else { return };
+    /// Adds the text and the token of an event. Returns the text that is no call of a tool.
+    fn add(&mut self, event: &Event) -> String {
+        let text = match &mut self.scanner {
+            Some(scanner) => scanner.push(&event.text),
+            None => event.text.clone(),
+        };
+        self.text.push_str(&text);
+        let Some(sampled) = &event.sampled else {
+            return text;
+        };
         self.top.extend(&event.top_logprobs);
         self.confidence = if self.tokens.is_empty() {
             sampled.confidence
@@ -191,9 +225,10 @@ impl PartialAnswer {
         };
         self.tokens.push(i64::from(sampled.token));
         self.probabilities.push(sampled.probability);
+        text
     }
 
-    fn outputs(self, end: FinishReason, tokenizer: Option<&Tokenizer>) -> Result<Outputs, ModelError> {
+    fn outputs(mut self, end: FinishReason, tokenizer: Option<&Tokenizer>) -> Result<Outputs, ModelError> {
         let why = match end {
             FinishReason::Token => "token",
             FinishReason::Stop => "stop",
@@ -208,11 +243,24 @@ impl PartialAnswer {
                     reason: "logits are not finite, so there is no next token".into(),
                 });
             }
+            FinishReason::Grammar => {
+                return Err(ModelError::Failed {
+                    reason:
+                        "the requested format takes too much time to follow; use a simpler schema or grammar"
+                            .into(),
+                });
+            }
         };
+        let (rest, calls) = self.scanner.take().map(CallScanner::finish).unwrap_or_default();
+        self.text.push_str(&rest);
         let count = [self.tokens.len()];
         let mut outputs = Vec::new();
         if tokenizer.is_some() {
             outputs.push(Tensor::from_texts("text", &[&self.text])?);
+        }
+        if !calls.is_empty() {
+            let calls: Vec<String> = calls.iter().map(ToolCall::json).collect();
+            outputs.push(bytes_tensor(TOOL_CALLS, &[calls.len()], &calls)?);
         }
         outputs.push(Tensor::from_i64("tokens", &count, &self.tokens)?);
         outputs.push(Tensor::from_f32("probabilities", &count, &self.probabilities)?);
@@ -277,13 +325,16 @@ impl<M: Ops> Continuous for LanguageModel<M> {
     fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError> {
         self.signature().check(inputs)?;
         let prompt = self.prompts.tokens(inputs)?;
-        let sampling = self.sampling(inputs, &prompt)?;
+        let tools = Tools::read(inputs)?;
+        let sampling = self.sampling(inputs, &prompt, tools.as_ref())?;
+        let stops = !sampling.stop.is_empty();
         // The answer is too long if the prompt alone has room.
         let fits = !prompt.is_empty() && self.engine.longest_answer(prompt.len()) > 0;
         let answer = PartialAnswer {
             prompt_tokens: Some(prompt.len()),
             token_texts: inputs.iter().any(|input| input.name == "top_logprobs"),
             previous: prompt.last().copied().filter(|_| self.engine.continues_prompt()),
+            scanner: tools.map(|tools| CallScanner::new(self.prompts.syntax(), &tools)),
             ..PartialAnswer::default()
         };
         self.engine
@@ -297,7 +348,9 @@ impl<M: Ops> Continuous for LanguageModel<M> {
                     )
                 }
                 EngineError::Sampling(ref reason) => bad_input(reason.input(), error.to_string()),
-                EngineError::NoTokenizer => bad_input("stop", error.to_string()),
+                EngineError::NoTokenizer if stops => bad_input("stop", error.to_string()),
+                EngineError::NoTokenizer => bad_input(response_format::RESPONSE_FORMAT, error.to_string()),
+                EngineError::Grammar(_) => bad_input(response_format::RESPONSE_FORMAT, error.to_string()),
                 other => failed(&other),
             })?;
         self.answers.insert(number, answer);
@@ -307,7 +360,11 @@ impl<M: Ops> Continuous for LanguageModel<M> {
     fn reader(&self) -> Option<Reader> {
         self.prompts.tokenizer.as_ref()?;
         let (prompts, longest) = (Arc::clone(&self.prompts), self.engine.longest_prompt());
-        Some(Arc::new(move |inputs| prompts.read(inputs, longest)))
+        let grammars = self.engine.grammars();
+        Some(Arc::new(move |inputs| {
+            prompts.compile(&grammars, inputs);
+            prompts.read(inputs, longest)
+        }))
     }
 
     fn cancel(&mut self, number: u64) {

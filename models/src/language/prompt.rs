@@ -4,8 +4,11 @@ use tokenizers::Tokenizer;
 
 use super::bad_input;
 use super::request::{self, only_text};
-use crate::checkpoint::{ChatTemplate, Checkpoint, LoadError};
+use super::response_format::response_format;
+use super::tools::{Syntax, TOOLS, Tools};
+use crate::checkpoint::{ChatTemplate, Checkpoint, LoadError, TemplateError};
 use crate::generation::detokenizer;
+use crate::generation::grammar::Grammars;
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, NO_TOKENIZER};
 use crate::runtime::tensor::{Datatype, Tensor};
 
@@ -58,7 +61,7 @@ impl Prompts {
                 input.to_i64()?.into_iter().map(token).collect()
             }
             "messages" => {
-                let rendered = self.rendered(input)?;
+                let rendered = self.rendered(input, inputs)?;
                 // The template writes the special tokens itself.
                 self.encode(input, &rendered, false)
             }
@@ -79,12 +82,34 @@ impl Prompts {
         Some(read)
     }
 
-    /// Renders messages, a JSON array, by the chat template.
-    fn rendered(&self, input: &Tensor) -> Result<String, ModelError> {
+    /// Compiles the grammar of a request's answer, so that the thread of the model finds it compiled. The model says what is wrong
+    /// with one that cannot be.
+    pub(super) fn compile(&self, grammars: &Grammars, inputs: &Inputs) {
+        let tools = Tools::read(inputs).ok().flatten();
+        let required = tools.and_then(|tools| tools.grammar());
+        let format = || response_format(inputs).ok().flatten();
+        if let (Some(tokenizer), Some(grammar)) = (&self.tokenizer, required.or_else(format)) {
+            let compiled = grammars.compile(tokenizer, &grammar);
+            compiled.unwrap_or_else(|reason| tracing::debug!(reason, "a grammar was not compiled"));
+        }
+    }
+
+    /// How the model writes calls of tools.
+    pub(super) fn syntax(&self) -> Syntax {
+        Syntax::of_template(self.chat.source_with_tools().unwrap_or_default())
+    }
+
+    /// Renders messages, a JSON array, and the tools of their request by the chat template.
+    fn rendered(&self, input: &Tensor, inputs: &Inputs) -> Result<String, ModelError> {
         let messages = request::messages(input)?;
+        let tools = Tools::read(inputs)?.map(|tools| tools.tools).unwrap_or_default();
+        let variables = request::template_variables(inputs)?;
         self.chat
-            .render(&messages)
-            .map_err(|error| bad_input(&input.name, error.to_string()))
+            .render(&messages, &tools, &variables)
+            .map_err(|error| match error {
+                TemplateError::NoTools => bad_input(TOOLS, error.to_string()),
+                _ => bad_input(&input.name, error.to_string()),
+            })
     }
 
     fn encode(&self, input: &Tensor, text: &str, special: bool) -> Result<Vec<u32>, ModelError> {

@@ -1,9 +1,14 @@
 //! Requests of a language model: the prompt, the messages of a chat, and sampling options. Models behind endpoints take the
 //! same inputs.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::bad_input;
+use super::response_format::{RESPONSE_FORMAT, response_format};
+use super::tools::{TOOL_CHOICE, TOOLS};
 pub use crate::checkpoint::chat_template::Message;
 use crate::generation::SamplingOptions;
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError};
@@ -15,14 +20,23 @@ const MAX_TEXT_BYTES: usize = 1 << 20;
 /// Maximum stop texts per request.
 const MAX_STOP_TEXTS: usize = 16;
 
+/// Maximum tokens with a bias per request, as in the API of `OpenAI`.
+const MAX_BIASES: usize = 1024;
+
+/// Input that holds variables of the chat template, a JSON object, such as `{"enable_thinking": false}`.
+pub const TEMPLATE_VARIABLES: &str = "chat_template_kwargs";
+
 /// Inputs that hold the prompt.
 const PROMPTS: [&str; 3] = ["text", "messages", "input_ids"];
 
-/// A message as the API of `OpenAI` has it; keys that no template needs are ignored.
+/// A message as the API of `OpenAI` has it. Templates read further keys, such as `tool_calls`, `tool_call_id` and `name`.
 #[derive(Deserialize)]
 struct RawMessage {
     role: String,
+    #[serde(default)]
     content: Option<Content>,
+    #[serde(flatten)]
+    further: Map<String, Value>,
 }
 
 /// Content of a message: a text, or parts.
@@ -48,8 +62,8 @@ pub fn prompt_inputs(context: usize) -> Vec<InputSpec> {
     vec![text("text"), text("messages"), ids]
 }
 
-/// The inputs that set sampling; `stop` needs a tokenizer.
-pub fn sampling_inputs(stop: bool) -> Vec<InputSpec> {
+/// The inputs that set sampling; `tokenizer` says whether there is one, which stop texts, formats and tools need.
+pub fn sampling_inputs(tokenizer: bool) -> Vec<InputSpec> {
     let one = |name, datatype| InputSpec::optional(name, datatype, vec![Extent::Exactly(1)]);
     let mut inputs = vec![
         one("min_p", Datatype::F32),
@@ -58,15 +72,22 @@ pub fn sampling_inputs(stop: bool) -> Vec<InputSpec> {
         one("frequency_penalty", Datatype::F32),
         one("top_logprobs", Datatype::I64),
         one("max_tokens", Datatype::I64),
+        one("min_tokens", Datatype::I64),
         one("temperature", Datatype::F32),
         one("top_k", Datatype::I64),
         one("top_p", Datatype::F32),
         one("seed", Datatype::I64),
         one("ignore_eos", Datatype::Bool),
     ];
-    if stop {
+    let biases = || vec![Extent::UpTo(MAX_BIASES)];
+    inputs.push(InputSpec::optional("logit_bias", Datatype::F32, biases()));
+    inputs.push(InputSpec::optional("logit_bias_tokens", Datatype::I64, biases()));
+    if tokenizer {
         let texts = vec![Extent::UpTo(MAX_STOP_TEXTS)];
         inputs.push(InputSpec::optional("stop", Datatype::Bytes, texts));
+        for name in [RESPONSE_FORMAT, TOOLS, TOOL_CHOICE, TEMPLATE_VARIABLES] {
+            inputs.push(one(name, Datatype::Bytes));
+        }
     }
     inputs
 }
@@ -81,6 +102,7 @@ pub fn sampling_options(inputs: &Inputs) -> Result<SamplingOptions, ModelError> 
         let float = || scalar(input, &input.to_f32()?);
         match input.name.as_str() {
             "max_tokens" => options.max_tokens = Some(non_negative(input)?),
+            "min_tokens" => options.min_tokens = Some(non_negative(input)?),
             "top_k" => options.top_k = Some(non_negative(input)?),
             "top_logprobs" => options.top_logprobs = Some(non_negative(input)?),
             "seed" => options.seed = Some(scalar(input, &input.to_i64()?)? as u64),
@@ -94,10 +116,35 @@ pub fn sampling_options(inputs: &Inputs) -> Result<SamplingOptions, ModelError> 
             "stop" => {
                 options.stop = Some(input.to_texts()?.into_iter().map(ToOwned::to_owned).collect());
             }
+            "logit_bias" => options.logit_bias = Some(logit_bias(input, inputs)?),
             _ => {}
         }
     }
+    options.grammar = response_format(inputs)?.map(Arc::new);
     Ok(options)
+}
+
+/// Returns the biases with their tokens, which are another input.
+fn logit_bias(biases: &Tensor, inputs: &Inputs) -> Result<Vec<(u32, f32)>, ModelError> {
+    let tokens = inputs.iter().find(|input| input.name == "logit_bias_tokens");
+    let tokens = tokens.map(Tensor::to_i64).transpose()?.unwrap_or_default();
+    let biases = biases.to_f32()?;
+    if tokens.len() != biases.len() {
+        let reason = format!(
+            "{} biases have {} tokens in `logit_bias_tokens`",
+            biases.len(),
+            tokens.len()
+        );
+        return Err(bad_input("logit_bias", reason));
+    }
+    let biases = tokens.into_iter().zip(biases);
+    let biases = biases.map(|(token, bias)| {
+        let token = u32::try_from(token);
+        token
+            .map(|token| (token, bias))
+            .map_err(|_| bad_input("logit_bias_tokens", "a token is negative or too large"))
+    });
+    biases.collect()
 }
 
 /// Returns the one input that holds the prompt.
@@ -131,7 +178,20 @@ pub fn only_text(input: &Tensor) -> Result<&str, ModelError> {
     Ok(input.to_texts()?.into_iter().next().unwrap_or_default())
 }
 
-/// Returns the messages of a chat, a JSON array of `{role, content}`. The parts of a content are joined.
+/// Returns the variables that a request sets for the chat template.
+///
+/// # Errors
+/// [`ModelError::BadInput`] if they are no JSON object.
+pub fn template_variables(inputs: &Inputs) -> Result<Map<String, Value>, ModelError> {
+    let Some(input) = inputs.iter().find(|input| input.name == TEMPLATE_VARIABLES) else {
+        return Ok(Map::new());
+    };
+    let variables = serde_json::from_str(only_text(input)?);
+    variables.map_err(|error| bad_input(TEMPLATE_VARIABLES, format!("it is no JSON object: {error}")))
+}
+
+/// Returns the messages of a chat, a JSON array of `{role, content}` and what else a template reads. The parts of a content are
+/// joined.
 ///
 /// # Errors
 /// [`ModelError::BadInput`] if there are none, or for a part that is no text.
@@ -160,6 +220,7 @@ pub fn messages(input: &Tensor) -> Result<Vec<Message>, ModelError> {
         Ok(Message {
             role: message.role,
             content,
+            further: message.further,
         })
     });
     messages.collect()

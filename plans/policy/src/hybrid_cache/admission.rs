@@ -34,7 +34,7 @@ pub enum Refused {
     Empty,
     /// Prompt and answer are longer than the model's context.
     #[error(
-        "{prompt} tokens of prompt and {answer} of answer exceed the context of {context}; shorten either"
+        "this model's maximum context length is {context} tokens; the prompt has {prompt} and the answer may have {answer}: shorten either"
     )]
     Context {
         /// Tokens of the prompt.

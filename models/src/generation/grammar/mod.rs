@@ -1,0 +1,188 @@
+//! Constrained decoding: an answer that must match a grammar is sampled from the tokens that continue a match. Grammars are
+//! compiled and followed by llguidance; compiled ones are kept, so that requests of one grammar share them.
+
+mod token_bytes;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use llguidance::api::{StopReason, TopLevelGrammar};
+use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+use serde_json::{Value, json};
+use tokenizers::Tokenizer;
+
+use token_bytes::token_bytes;
+
+/// Number of compiled grammars that are kept.
+const MAX_COMPILED: usize = 32;
+
+/// The token that ends nothing, for a model without an end-of-sequence token.
+const NO_END: u32 = u32::MAX;
+
+/// White space between two elements of a JSON document: one space, or a line break with an indentation. A bound, because a
+/// model that is unsure may otherwise write white space until its maximum of tokens.
+const WHITE_SPACE: &str = r"[ \t]|\r?\n[ \t]{0,20}";
+
+/// What an answer must match, as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Grammar {
+    /// A JSON document that is valid under this JSON Schema. Its keys are in the order of the schema.
+    JsonSchema(Value),
+    /// A regular expression, without look-around and references.
+    Regex(String),
+    /// One of these texts.
+    Choice(Vec<String>),
+    /// A grammar in the variant of Lark that llguidance reads.
+    Lark(String),
+}
+
+/// Compiles the grammars of a model's requests.
+pub(crate) struct Grammars {
+    /// Size of the model's vocabulary.
+    vocabulary: usize,
+    /// The end-of-sequence tokens.
+    ends: Vec<u32>,
+    factory: OnceLock<Result<ParserFactory, String>>,
+    /// Compiled grammars, the last used one first.
+    compiled: Mutex<VecDeque<(Grammar, Matcher)>>,
+}
+
+/// The grammar of a request, and how far its answer has got.
+pub(super) struct Constraint(Matcher);
+
+/// The tokens that may come next.
+pub(super) struct AllowedTokens(SimpleVob);
+
+impl Grammars {
+    pub(super) const fn new(vocabulary: usize, ends: Vec<u32>) -> Self {
+        Self {
+            vocabulary,
+            ends,
+            factory: OnceLock::new(),
+            compiled: Mutex::new(VecDeque::new()),
+        }
+    }
+
+    /// Compiles a grammar, or takes the compiled one. The first one of a model also indexes its vocabulary, which takes up to a
+    /// second.
+    ///
+    /// # Errors
+    /// The reason, for a tokenizer whose tokens have no bytes, a malformed grammar, one that no text matches, a keyword of JSON
+    /// Schema that cannot be followed, or a grammar that is too large.
+    pub(crate) fn compile(&self, tokenizer: &Tokenizer, grammar: &Grammar) -> Result<(), String> {
+        self.constraint(tokenizer, grammar).map(|_| ())
+    }
+
+    /// Begins an answer that must match a grammar.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile).
+    pub(super) fn constraint(&self, tokenizer: &Tokenizer, grammar: &Grammar) -> Result<Constraint, String> {
+        {
+            let mut compiled = self.lock();
+            if let Some(at) = compiled.iter().position(|(known, _)| known == grammar)
+                && let Some(found) = compiled.remove(at)
+            {
+                let matcher = found.1.clone();
+                compiled.push_front(found);
+                return Ok(Constraint(matcher));
+            }
+        }
+        let factory = self.factory.get_or_init(|| self.factory(tokenizer)).as_ref();
+        let parser = factory.map_err(Clone::clone)?.create_parser(top_level(grammar)?);
+        let mut matcher = Matcher::new(parser);
+        // A grammar that is malformed, or that no text matches, has no first token.
+        if let Err(error) = matcher.compute_mask() {
+            return Err(match matcher.stop_reason() {
+                StopReason::NoExtensionBias => "no text of this model's vocabulary matches it".to_owned(),
+                _ => error.to_string(),
+            });
+        }
+        let mut compiled = self.lock();
+        compiled.push_front((grammar.clone(), matcher.clone()));
+        compiled.truncate(MAX_COMPILED);
+        Ok(Constraint(matcher))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(Grammar, Matcher)>> {
+        self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn factory(&self, tokenizer: &Tokenizer) -> Result<ParserFactory, String> {
+        let tokens = token_bytes(tokenizer, self.vocabulary)?;
+        let size = u32::try_from(tokens.len()).map_err(|_| "the vocabulary is too large".to_owned())?;
+        let ends: Vec<u32> = self.ends.iter().copied().filter(|end| *end < size).collect();
+        let first_end = ends.first().copied().unwrap_or(NO_END);
+        let mut trie = TokTrie::from(&TokRxInfo::new(size, first_end), &tokens);
+        if !ends.is_empty() {
+            trie = trie.with_eos_tokens(&ends);
+        }
+        let environment: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let mut factory = ParserFactory::new_simple(&environment).map_err(|error| error.to_string())?;
+        factory.quiet();
+        factory.limits_mut().verbose_errors = false;
+        Ok(factory)
+    }
+}
+
+/// Returns a grammar as llguidance reads it.
+fn top_level(grammar: &Grammar) -> Result<TopLevelGrammar, String> {
+    Ok(match grammar {
+        Grammar::JsonSchema(schema) => {
+            if !schema.is_object() {
+                return Err("a JSON Schema must be an object".to_owned());
+            }
+            TopLevelGrammar::from_json_schema(with_options(schema.clone()))
+        }
+        Grammar::Regex(regex) => TopLevelGrammar::from_regex(regex),
+        Grammar::Choice(texts) => {
+            if texts.is_empty() {
+                return Err("it has no texts to choose from".to_owned());
+            }
+            let texts = texts.iter().map(|text| Value::from(text.as_str()).to_string());
+            let texts: Vec<String> = texts.collect();
+            TopLevelGrammar::from_lark(format!("start: {}", texts.join(" | ")))
+        }
+        Grammar::Lark(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
+    })
+}
+
+/// Sets how a JSON Schema is followed.
+pub(crate) fn with_options(mut schema: Value) -> Value {
+    if let Some(schema) = schema.as_object_mut() {
+        // `oneOf` admits what `anyOf` does: that no second branch matches cannot be followed token by token.
+        let options = json!({"whitespace_pattern": WHITE_SPACE, "coerce_one_of": true});
+        schema.insert("x-guidance".to_owned(), options);
+    }
+    schema
+}
+
+impl Constraint {
+    /// Returns the tokens that may come next; end-of-sequence tokens are among them where the answer is complete.
+    ///
+    /// # Errors
+    /// The reason, if the grammar takes too much time or memory here.
+    pub(super) fn allowed(&mut self) -> Result<AllowedTokens, String> {
+        let mask = self.0.compute_mask_or_eos();
+        mask.map(AllowedTokens).map_err(|error| error.to_string())
+    }
+
+    /// Takes the next token. Returns whether the answer is complete and nothing can follow.
+    ///
+    /// # Errors
+    /// The reason, if the token is not allowed.
+    pub(super) fn push(&mut self, token: u32) -> Result<bool, String> {
+        self.0.consume_token(token).map_err(|error| error.to_string())?;
+        Ok(self.0.is_stopped())
+    }
+}
+
+impl AllowedTokens {
+    pub(super) fn contains(&self, token: usize) -> bool {
+        token < self.0.len() && self.0.get(token)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+use super::*;
+use crate::checkpoint::TokenRules;
+use crate::generation::detokenizer::{self, Detokenizer};
+use crate::generation::fixtures;
+use crate::generation::sampling::{Sampler, Sampling};
+use crate::generation::token_rules::TextSoFar;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// The first token is the end.
+const END: u32 = 0;
+
+/// A byte-level tokenizer of all bytes.
+fn byte_level() -> Tokenizer {
+    detokenizer::tokenizer(
+        &fixtures::checkpoint("roberta-token-classification")
+            .tokenizer
+            .unwrap(),
+    )
+    .unwrap()
+}
+
+/// A tokenizer as Llama 2 has it.
+fn sentence_piece() -> Tokenizer {
+    let bytes = (0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>"));
+    let pieces = ["▁", "a", "▁good", "b", "{\"", "\":", "▁\"", "Zü", "99"].map(ToOwned::to_owned);
+    let tokens = std::iter::once("</s>".to_owned()).chain(bytes).chain(pieces);
+    let vocabulary: serde_json::Map<String, Value> = tokens
+        .zip(0..)
+        .map(|(token, id)| (token, Value::from(id)))
+        .collect();
+    let space = json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "});
+    let json = json!({
+        "version": "1.0",
+        "added_tokens": [{"id": 0, "content": "</s>", "special": true, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false}],
+        "decoder": {"type": "Sequence", "decoders": [space, {"type": "ByteFallback"}, {"type": "Fuse"}]},
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": [], "byte_fallback": true},
+    });
+    Tokenizer::from_bytes(json.to_string()).unwrap()
+}
+
+fn grammars(tokenizer: &Tokenizer) -> Grammars {
+    Grammars::new(tokenizer.get_vocab_size(true) + 5, vec![END])
+}
+
+/// The answer of a model with random logits; `None` if it does not end within 600 tokens.
+fn answer(tokenizer: &Tokenizer, grammars: &Grammars, grammar: &Grammar, seed: u64) -> Option<String> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut constraint = grammars.constraint(tokenizer, grammar).unwrap();
+    let (mut sampler, mut written, mut text) = (Sampler::new(seed), Detokenizer::default(), String::new());
+    let sampling = Sampling {
+        temperature: (seed % 2) as f32,
+        ..Sampling::default()
+    };
+    for _ in 0..600 {
+        let logits: Vec<f32> = (0..grammars.vocabulary)
+            .map(|_| rng.random_range(-4.0..4.0))
+            .collect();
+        let allowed = constraint.allowed().unwrap();
+        let (rules, so_far) = (TokenRules::default(), TextSoFar::default());
+        let sampled = sampler
+            .sample(&logits, &sampling, &rules, &so_far, Some(&allowed))
+            .unwrap();
+        assert!(allowed.contains(sampled.token as usize) && sampled.confidence <= 1.0);
+        let complete = sampled.token == END || constraint.push(sampled.token).unwrap();
+        if sampled.token != END {
+            text += &written.push(sampled.token, tokenizer, &[]).0;
+        }
+        if complete {
+            return Some(text + &written.finish());
+        }
+    }
+    None
+}
+
+#[test]
+fn answers_of_random_models_match() {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "where": {"enum": ["Paris", "Oslo", "Zürich"]},
+            "days": {"type": "integer", "minimum": 0, "maximum": 99},
+            "at": {"$ref": "#/$defs/at"},
+            "kind": {"oneOf": [{"const": "sun"}, {"type": "boolean"}]},
+        },
+        "required": ["where", "days", "at", "kind"],
+        "additionalProperties": false,
+        "$defs": {"at": {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3}},
+    });
+    let keys = ["where", "days", "at", "kind"];
+    for (name, tokenizer) in [("bytes", byte_level()), ("pieces", sentence_piece())] {
+        let grammars = grammars(&tokenizer);
+        let ask = |grammar: &Grammar, seed| answer(&tokenizer, &grammars, grammar, seed).unwrap();
+        for seed in 0..20 {
+            let text = ask(&Grammar::JsonSchema(schema.clone()), seed);
+            let value: Value =
+                serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name} {seed}: {text}: {error}"));
+            let object = value.as_object().unwrap();
+            assert!(
+                object.keys().eq(keys),
+                "{name} {text}: keys in the order of the schema"
+            );
+            assert!(
+                ["Paris", "Oslo", "Zürich"].contains(&value["where"].as_str().unwrap()),
+                "{text}"
+            );
+            assert!(
+                value["days"].as_u64().unwrap() <= 99
+                    && (1..=3).contains(&value["at"].as_array().unwrap().len()),
+                "{text}"
+            );
+            let choice = ask(&Grammar::Choice(vec!["good".into(), "not \"good\"".into()]), seed);
+            assert!(["good", "not \"good\""].contains(&choice.as_str()), "{choice}");
+            let code = ask(&Grammar::Regex("[A-Z]{2}-[0-9]{3}".into()), seed);
+            assert!(code.len() == 6 && code.as_bytes()[2] == b'-', "{code}");
+            let lark = ask(&Grammar::Lark("start: \"a\" /b{1,4}/ \"c\"".into()), seed);
+            assert!(lark.starts_with("ab") && lark.ends_with("bc"), "{lark}");
+        }
+    }
+}
+
+#[test]
+fn white_space_is_bounded() {
+    let tokenizer = byte_level();
+    let grammars = grammars(&tokenizer);
+    let space = tokenizer.token_to_id("\u{120}").unwrap();
+    let schema = Grammar::JsonSchema(
+        json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}),
+    );
+    let mut constraint = grammars.constraint(&tokenizer, &schema).unwrap();
+    assert!(!constraint.push(tokenizer.token_to_id("{").unwrap()).unwrap());
+    assert!(constraint.allowed().unwrap().contains(space as usize));
+    constraint.push(space).unwrap();
+    assert!(!constraint.allowed().unwrap().contains(space as usize));
+}
+
+#[test]
+fn what_cannot_be_followed_is_refused_with_a_reason() {
+    let tokenizer = byte_level();
+    let grammars = grammars(&tokenizer);
+    for grammar in [
+        Grammar::JsonSchema(json!(7)),
+        Grammar::JsonSchema(json!({"type": "nothing"})),
+        Grammar::JsonSchema(json!({"type": "string", "pattern": "("})),
+        Grammar::JsonSchema(json!({"$ref": "#/$defs/missing"})),
+        Grammar::JsonSchema(json!({"$ref": "https://example.com/schema.json"})),
+        Grammar::JsonSchema(json!({"type": "integer", "minimum": 5, "maximum": 4})),
+        Grammar::Regex("(".into()),
+        Grammar::Regex("(?=a)b".into()),
+        Grammar::Choice(Vec::new()),
+        Grammar::Lark("start: missing".into()),
+        Grammar::Lark(String::new()),
+    ] {
+        let refused = grammars.compile(&tokenizer, &grammar).unwrap_err();
+        assert!(
+            !refused.is_empty() && refused.len() < 1_000,
+            "{grammar:?}: {refused}"
+        );
+    }
+}
+
+#[test]
+fn compiled_grammars_are_kept_and_do_not_share_their_answers() {
+    let tokenizer = byte_level();
+    let grammars = grammars(&tokenizer);
+    for number in 0..(2 * MAX_COMPILED) {
+        grammars
+            .compile(&tokenizer, &Grammar::Choice(vec![number.to_string()]))
+            .unwrap();
+    }
+    assert_eq!(grammars.lock().len(), MAX_COMPILED);
+    let grammar = Grammar::Choice(vec!["ab".into()]);
+    let token = |text: &str| tokenizer.token_to_id(text).unwrap();
+    let mut one = grammars.constraint(&tokenizer, &grammar).unwrap();
+    one.push(token("a")).unwrap();
+    let mut other = grammars.constraint(&tokenizer, &grammar).unwrap();
+    assert!(other.allowed().unwrap().contains(token("a") as usize));
+    assert!(one.push(token("b")).unwrap(), "nothing can follow");
+    assert!(other.push(token("b")).is_err());
+}
+
+#[test]
+fn the_only_allowed_token_is_certain() {
+    let tokenizer = byte_level();
+    let grammars = grammars(&tokenizer);
+    let mut constraint = grammars
+        .constraint(&tokenizer, &Grammar::Choice(vec!["a".into()]))
+        .unwrap();
+    let allowed = constraint.allowed().unwrap();
+    let logits = vec![0.0; grammars.vocabulary];
+    let (rules, so_far) = (TokenRules::default(), TextSoFar::default());
+    let sampled = Sampler::new(0)
+        .sample(&logits, &Sampling::default(), &rules, &so_far, Some(&allowed))
+        .unwrap();
+    assert!(
+        (sampled.confidence - 1.0).abs() < 1e-6 && sampled.probability < 0.1,
+        "{sampled:?}"
+    );
+}

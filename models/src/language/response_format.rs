@@ -1,0 +1,127 @@
+//! The format that a request asks its answer to have, in the form of `response_format` of the API of `OpenAI`.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::bad_input;
+use super::request::only_text;
+use crate::generation::Grammar;
+use crate::runtime::model::{Inputs, ModelError};
+
+/// Name of the input.
+pub const RESPONSE_FORMAT: &str = "response_format";
+
+/// A format as requests write it; `regex`, `choice` and `grammar` are those of vLLM's `structured_outputs`.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Format {
+    Text,
+    JsonObject,
+    JsonSchema {
+        #[serde(default)]
+        json_schema: Option<Schema>,
+        /// Where the API of responses has it.
+        #[serde(default)]
+        schema: Option<Value>,
+    },
+    Regex {
+        regex: String,
+    },
+    Choice {
+        choice: Vec<String>,
+    },
+    Grammar {
+        grammar: String,
+    },
+}
+
+#[derive(Deserialize)]
+struct Schema {
+    #[serde(default)]
+    schema: Option<Value>,
+}
+
+/// Returns what the answer to a request must match; `None` for any text.
+///
+/// # Errors
+/// [`ModelError::BadInput`] for a format that is not known.
+pub fn response_format(inputs: &Inputs) -> Result<Option<Grammar>, ModelError> {
+    let Some(input) = inputs.iter().find(|input| input.name == RESPONSE_FORMAT) else {
+        return Ok(None);
+    };
+    let rejected = |reason: String| bad_input(RESPONSE_FORMAT, reason);
+    let format = serde_json::from_str(only_text(input)?);
+    let format: Value = format.map_err(|error| rejected(format!("it is no JSON: {error}")))?;
+    grammar(&format).map_err(rejected)
+}
+
+/// Returns what an answer of a format must match; `None` for any text.
+///
+/// # Errors
+/// The reason, for a format that is not known.
+pub fn grammar(format: &Value) -> Result<Option<Grammar>, String> {
+    let format = Format::deserialize(format).map_err(|error| {
+        format!("it is no format of the types `text`, `json_object`, `json_schema`, `regex`, `choice` or `grammar`: {error}")
+    })?;
+    Ok(match format {
+        Format::Text => None,
+        Format::JsonObject => Some(Grammar::JsonSchema(json!({"type": "object"}))),
+        Format::JsonSchema { json_schema, schema } => {
+            let schema = json_schema.and_then(|json_schema| json_schema.schema).or(schema);
+            let schema = schema.ok_or("its `schema` is missing")?;
+            Some(Grammar::JsonSchema(schema))
+        }
+        Format::Regex { regex } => Some(Grammar::Regex(regex)),
+        Format::Choice { choice } => Some(Grammar::Choice(choice)),
+        Format::Grammar { grammar } => Some(Grammar::Lark(grammar)),
+    })
+}
+
+/// Returns the format of a grammar.
+pub fn format_of(grammar: &Grammar) -> Value {
+    match grammar {
+        Grammar::JsonSchema(schema) => {
+            json!({"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}})
+        }
+        Grammar::Regex(regex) => json!({"type": "regex", "regex": regex}),
+        Grammar::Choice(choice) => json!({"type": "choice", "choice": choice}),
+        Grammar::Lark(grammar) => json!({"type": "grammar", "grammar": grammar}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::tensor::Tensor;
+
+    fn read(json: &str) -> Result<Option<Grammar>, ModelError> {
+        response_format(&vec![Tensor::from_texts(RESPONSE_FORMAT, &[json]).unwrap()])
+    }
+
+    #[test]
+    fn formats_become_grammars() {
+        assert_eq!(response_format(&Inputs::new()).unwrap(), None);
+        assert_eq!(read(r#"{"type": "text"}"#).unwrap(), None);
+        let schema = Some(Grammar::JsonSchema(json!({"type": "string"})));
+        for json in [
+            r#"{"type": "json_schema", "json_schema": {"name": "x", "strict": true, "schema": {"type": "string"}}}"#,
+            r#"{"type": "json_schema", "name": "x", "schema": {"type": "string"}}"#,
+        ] {
+            assert_eq!(read(json).unwrap(), schema);
+        }
+        let choice = read(r#"{"type": "choice", "choice": ["good", "bad"]}"#).unwrap();
+        assert_eq!(choice, Some(Grammar::Choice(vec!["good".into(), "bad".into()])));
+        for found in [schema, choice] {
+            assert_eq!(grammar(&format_of(found.as_ref().unwrap())).unwrap(), found);
+        }
+        for json in [
+            "",
+            "7",
+            r#"{"type": "xml"}"#,
+            r#"{"type": "json_schema"}"#,
+            r#"{"type": "regex"}"#,
+        ] {
+            assert!(matches!(read(json), Err(ModelError::BadInput { .. })), "{json}");
+        }
+    }
+}

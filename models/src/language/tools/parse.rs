@@ -1,0 +1,176 @@
+//! Calls of tools, read from the text of an answer.
+
+use serde_json::{Map, Value};
+
+use super::syntax::{DEEPSEEK_CALL, MISTRAL_CALLS, PYTHON_TAG, Syntax};
+use super::{ToolCall, python};
+
+/// Reads the calls of a text that begins with them; `None` if it is malformed. `signatures` are the functions with their
+/// parameters.
+pub(super) fn calls(syntax: Syntax, text: &str, signatures: &[(String, Value)]) -> Option<Vec<ToolCall>> {
+    match syntax {
+        Syntax::Marked { begin, end } => {
+            let bodies = between(text, begin, end).into_iter();
+            let calls = bodies.map(|body| marked(body, begin, signatures));
+            Some(calls.collect::<Option<Vec<_>>>()?.concat())
+        }
+        Syntax::Python { begin, end } => {
+            let bodies = between(text, begin, end).into_iter();
+            Some(bodies.map(python::calls).collect::<Option<Vec<_>>>()?.concat())
+        }
+        Syntax::Mistral => mistral(text),
+        Syntax::Deepseek => deepseek(text),
+        Syntax::Bare => {
+            let text = text.trim().trim_start_matches(PYTHON_TAG);
+            let calls = json_calls(text).or_else(|| python::calls(text))?;
+            // Without a mark, JSON is a call only if it names a function.
+            let is_known = |call: &ToolCall| signatures.iter().any(|(name, _)| *name == call.name);
+            calls.iter().all(is_known).then_some(calls)
+        }
+    }
+}
+
+/// Reads JSON objects that are calls, or lists of them, one after another; semicolons may separate them.
+pub(super) fn json_calls(text: &str) -> Option<Vec<ToolCall>> {
+    let (mut calls, mut rest) = (Vec::new(), text);
+    loop {
+        rest = rest.trim_start_matches(|letter: char| letter.is_whitespace() || letter == ';');
+        if rest.is_empty() {
+            return Some(calls);
+        }
+        let mut documents = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
+        match documents.next()?.ok()? {
+            Value::Array(several) => {
+                calls.extend(several.iter().map(json_call).collect::<Option<Vec<_>>>()?);
+            }
+            one => calls.push(json_call(&one)?),
+        }
+        rest = rest.get(documents.byte_offset()..)?;
+    }
+}
+
+fn json_call(value: &Value) -> Option<ToolCall> {
+    let function = value.get("function");
+    let object = function.filter(|function| function.is_object()).unwrap_or(value);
+    let field = |names: &[&str]| names.iter().find_map(|name| object.get(name));
+    let name = field(&["name", "tool_name", "function"])?.as_str()?;
+    let arguments = match field(&["arguments", "parameters", "args"]) {
+        None | Some(Value::Null) => Value::Object(Map::new()),
+        Some(Value::String(text)) => serde_json::from_str(text).ok()?,
+        Some(arguments) => arguments.clone(),
+    };
+    call(name, arguments)
+}
+
+/// Returns a call whose arguments are an object.
+pub(super) fn call(name: &str, arguments: Value) -> Option<ToolCall> {
+    let name = name.trim();
+    (arguments.is_object() && !name.is_empty()).then(|| ToolCall {
+        name: name.to_owned(),
+        arguments,
+    })
+}
+
+/// Returns the texts between marks; the last mark may be missing.
+fn between<'a>(text: &'a str, begin: &str, end: &str) -> Vec<&'a str> {
+    let mut bodies = Vec::new();
+    let mut rest = text;
+    while let Some((_, after)) = rest.split_once(begin) {
+        let (body, next) = after.split_once(end).unwrap_or((after, ""));
+        bodies.push(body);
+        rest = next;
+    }
+    bodies
+}
+
+/// Reads what is between the marks of a call: JSON, `<function=name>` with parameters (Qwen3-Coder), or a name with
+/// `<arg_key>` and `<arg_value>` (GLM 4.5).
+fn marked(body: &str, begin: &str, signatures: &[(String, Value)]) -> Option<Vec<ToolCall>> {
+    const FUNCTION: &str = "<function=";
+    let body = body.trim();
+    if begin == FUNCTION {
+        return Some(vec![elements(body, signatures)?]);
+    }
+    if body.starts_with(['{', '[']) {
+        return json_calls(body);
+    }
+    if body.starts_with(FUNCTION) {
+        let functions = between(body, FUNCTION, "</function>").into_iter();
+        return functions.map(|function| elements(function, signatures)).collect();
+    }
+    let name = body
+        .split(|letter: char| letter == '<' || letter.is_whitespace())
+        .next()?;
+    let keys = between(body, "<arg_key>", "</arg_key>");
+    let values = between(body, "<arg_value>", "</arg_value>");
+    if keys.len() != values.len() {
+        return None;
+    }
+    let arguments = keys.into_iter().zip(values);
+    let arguments =
+        arguments.map(|(key, value)| (key.trim().to_owned(), typed(value, name, key.trim(), signatures)));
+    Some(vec![call(name, Value::Object(arguments.collect()))?])
+}
+
+/// Reads `name>` followed by JSON, or by elements `<parameter=key>value</parameter>`.
+fn elements(body: &str, signatures: &[(String, Value)]) -> Option<ToolCall> {
+    let (name, rest) = body.split_once('>')?;
+    if rest.trim_start().starts_with('{') {
+        return call(name, serde_json::from_str(rest.trim()).ok()?);
+    }
+    let parameters = between(rest, "<parameter=", "</parameter>").into_iter();
+    let parameters = parameters.map(|parameter| {
+        let (key, value) = parameter.split_once('>')?;
+        Some((key.to_owned(), typed(value, name, key, signatures)))
+    });
+    call(name, Value::Object(parameters.collect::<Option<Map<_, _>>>()?))
+}
+
+/// Returns the text of an argument as a value of the type that the function's parameter has: line breaks around it are those of the
+/// elements.
+fn typed(text: &str, function: &str, parameter: &str, signatures: &[(String, Value)]) -> Value {
+    let text = text.strip_prefix('\n').unwrap_or(text);
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    let known = signatures.iter().find(|(name, _)| name == function);
+    let kind = known.and_then(|(_, properties)| properties.get(parameter)?.get("type"));
+    let is_text = kind.is_some_and(|kind| kind == "string");
+    let value = if is_text {
+        None
+    } else {
+        serde_json::from_str(text.trim()).ok()
+    };
+    value.unwrap_or_else(|| text.into())
+}
+
+/// `[TOOL_CALLS]` before a JSON list, or before each name, which `[ARGS]` or the arguments themselves follow.
+fn mistral(text: &str) -> Option<Vec<ToolCall>> {
+    let mut calls = Vec::new();
+    for body in text.split(MISTRAL_CALLS).skip(1) {
+        let body = body.trim();
+        if body.starts_with(['{', '[']) {
+            calls.extend(json_calls(body)?);
+        } else {
+            let (name, arguments) = body
+                .split_once("[ARGS]")
+                .or_else(|| body.split_at_checked(body.find('{')?))?;
+            // Some write the id of the call behind the name.
+            let name = name.split("[CALL_ID]").next()?;
+            calls.push(call(name, serde_json::from_str(arguments.trim()).ok()?)?);
+        }
+    }
+    Some(calls)
+}
+
+/// A name and its arguments; `function` and the marks of a block of code may be around them (DeepSeek V3 and R1).
+fn deepseek(text: &str) -> Option<Vec<ToolCall>> {
+    let [begin, separator, end] = DEEPSEEK_CALL;
+    let calls = between(text, begin, end).into_iter().map(|body| {
+        let (before, after) = body.split_once(separator)?;
+        if let Some((name, arguments)) = after.split_once("```json") {
+            let arguments = arguments.trim().trim_end_matches('`');
+            return call(name, serde_json::from_str(arguments).ok()?);
+        }
+        call(before, serde_json::from_str(after.trim()).ok()?)
+    });
+    calls.collect()
+}

@@ -1,0 +1,104 @@
+//! The ways in which models write calls of tools.
+
+/// How a model writes calls. The chat template of its checkpoint shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::language) enum Syntax {
+    /// Each call between two marks: JSON, or the parts of a call as elements (Hermes, Qwen, GLM, Granite, Phi).
+    Marked {
+        /// The mark before a call.
+        begin: &'static str,
+        /// The mark after a call, which may be missing at the end of an answer.
+        end: &'static str,
+    },
+    /// Python calls in a list between two marks (LFM2).
+    Python {
+        /// The mark before the list.
+        begin: &'static str,
+        /// The mark after the list.
+        end: &'static str,
+    },
+    /// `[TOOL_CALLS]`, then a JSON list of calls, or a name and its arguments (Mistral).
+    Mistral,
+    /// Names and arguments between marks of their own (DeepSeek).
+    Deepseek,
+    /// The whole answer is one call or several: JSON, or a list of Python calls (Llama).
+    Bare,
+}
+
+/// Marks of DeepSeek.
+pub(super) const DEEPSEEK_CALLS: &str = "<｜tool▁calls▁begin｜>";
+pub(super) const DEEPSEEK_CALL: [&str; 3] =
+    ["<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"];
+
+/// The mark of Mistral.
+pub(super) const MISTRAL_CALLS: &str = "[TOOL_CALLS]";
+
+/// A mark that Llama may write before a call.
+pub(super) const PYTHON_TAG: &str = "<|python_tag|>";
+
+impl Syntax {
+    /// Returns the syntax that a chat template shows.
+    pub(in crate::language) fn of_template(template: &str) -> Self {
+        const MARKED: [[&str; 2]; 4] = [
+            ["<tool_call>", "</tool_call>"],
+            ["<|tool_call|>", "<|/tool_call|>"],
+            ["<|START_ACTION|>", "<|END_ACTION|>"],
+            ["<function=", "</function>"],
+        ];
+        if template.contains(MISTRAL_CALLS) {
+            return Self::Mistral;
+        }
+        if template.contains(DEEPSEEK_CALLS) {
+            return Self::Deepseek;
+        }
+        let [begin, end] = ["<|tool_call_start|>", "<|tool_call_end|>"];
+        if template.contains(begin) {
+            return Self::Python { begin, end };
+        }
+        let marked = MARKED.iter().find(|[begin, _]| template.contains(begin));
+        marked.map_or(Self::Bare, |[begin, end]| Self::Marked { begin, end })
+    }
+
+    /// The text that begins calls; `None` if only the beginning of an answer can be a call.
+    pub(super) const fn begin(self) -> Option<&'static str> {
+        match self {
+            Self::Marked { begin, .. } | Self::Python { begin, .. } => Some(begin),
+            Self::Mistral => Some(MISTRAL_CALLS),
+            Self::Deepseek => Some(DEEPSEEK_CALLS),
+            Self::Bare => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_show_the_syntax() {
+        for (template, begin) in [
+            (
+                "<tools>{{ tools }}</tools> return within <tool_call></tool_call>",
+                Some("<tool_call>"),
+            ),
+            (
+                "{%- if tools %}[AVAILABLE_TOOLS]{%- endif %}[TOOL_CALLS][",
+                Some("[TOOL_CALLS]"),
+            ),
+            (
+                "List of tools: <|tool_list_start|> <|tool_call_start|>",
+                Some("<|tool_call_start|>"),
+            ),
+            (
+                "'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>'",
+                Some("<｜tool▁calls▁begin｜>"),
+            ),
+            (
+                "Respond in the format {\"name\": function name, \"parameters\": ...}",
+                None,
+            ),
+        ] {
+            assert_eq!(Syntax::of_template(template).begin(), begin);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::runtime::tensor::Tensor;
+
+const WEATHER: &str = r#"{"type": "function", "function": {"name": "weather", "description": "x",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}}}"#;
+
+fn inputs(tools: &str, choice: &str) -> Inputs {
+    let mut inputs = vec![Tensor::from_texts(TOOLS, &[tools]).unwrap()];
+    inputs.extend((!choice.is_empty()).then(|| Tensor::from_texts(TOOL_CHOICE, &[choice]).unwrap()));
+    inputs
+}
+
+fn tools(choice: &str) -> Tools {
+    Tools::read(&inputs(&format!("[{WEATHER}]"), choice))
+        .unwrap()
+        .unwrap()
+}
+
+/// Texts and calls of an answer that comes in pieces.
+fn scanned(syntax: Syntax, pieces: &[&str]) -> (String, Vec<(String, String)>) {
+    let mut scanner = CallScanner::new(syntax, &tools("auto"));
+    let mut text: String = pieces.iter().map(|piece| scanner.push(piece)).collect();
+    let (rest, calls) = scanner.finish();
+    text += &rest;
+    let calls = calls
+        .into_iter()
+        .map(|call| (call.name, call.arguments.to_string()));
+    (text, calls.collect())
+}
+
+fn syntax(mark: &str) -> Syntax {
+    Syntax::of_template(mark)
+}
+
+#[test]
+fn every_way_of_writing_calls_is_read() {
+    let paris = |days: &str| ("weather".to_owned(), format!(r#"{{"city":"Paris"{days}}}"#));
+    let (one, two) = (vec![paris("")], vec![paris(r#","days":2"#)]);
+    let hermes = syntax("<tool_call>");
+    for (syntax, answer, expected) in [
+        (
+            hermes,
+            "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>",
+            &one,
+        ),
+        // The end may be missing, and arguments may be a text of JSON.
+        (
+            hermes,
+            "<tool_call>{\"name\": \"weather\", \"arguments\": \"{\\\"city\\\": \\\"Paris\\\"}\"}",
+            &one,
+        ),
+        (
+            hermes,
+            "<tool_call>\n<function=weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>",
+            &two,
+        ),
+        (
+            hermes,
+            "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>",
+            &two,
+        ),
+        (
+            syntax("<function="),
+            "<function=weather>{\"city\": \"Paris\"}</function>",
+            &one,
+        ),
+        (
+            syntax("<|tool_call|>"),
+            "<|tool_call|>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 2}}]",
+            &two,
+        ),
+        (
+            syntax("<|START_ACTION|>"),
+            "<|START_ACTION|>[{\"tool_call_id\": \"0\", \"tool_name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}]<|END_ACTION|>",
+            &one,
+        ),
+        (
+            syntax("[TOOL_CALLS]"),
+            "[TOOL_CALLS][{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}]",
+            &one,
+        ),
+        (
+            syntax("[TOOL_CALLS]"),
+            "[TOOL_CALLS]weather[ARGS]{\"city\": \"Paris\"}",
+            &one,
+        ),
+        (
+            syntax("[TOOL_CALLS]"),
+            "[TOOL_CALLS]weather{\"city\": \"Paris\"}",
+            &one,
+        ),
+        (
+            syntax("<|tool_call_start|>"),
+            "<|tool_call_start|>[weather(city=\"Paris\", days=2)]<|tool_call_end|>",
+            &two,
+        ),
+        (
+            syntax("<｜tool▁calls▁begin｜>"),
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\": \"Paris\"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            &one,
+        ),
+        (
+            syntax("<｜tool▁calls▁begin｜>"),
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\": \"Paris\"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            &one,
+        ),
+        (
+            Syntax::Bare,
+            "{\"name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}",
+            &one,
+        ),
+        (
+            Syntax::Bare,
+            "<|python_tag|>{\"type\": \"function\", \"name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}",
+            &one,
+        ),
+        (Syntax::Bare, "[weather(city='Paris', days=2)]", &two),
+    ] {
+        assert_eq!(
+            scanned(syntax, &[answer]),
+            (String::new(), expected.clone()),
+            "{answer}"
+        );
+        let letters: Vec<String> = answer.chars().map(String::from).collect();
+        let letters: Vec<&str> = letters.iter().map(String::as_str).collect();
+        assert_eq!(
+            scanned(syntax, &letters),
+            (String::new(), expected.clone()),
+            "{answer} letter by letter"
+        );
+    }
+    let (text, calls) = scanned(
+        hermes,
+        &[
+            "I look",
+            " it up.\n",
+            "\n<tool",
+            "_call>{\"name\": \"weather\"}</tool_call><tool_call>{\"name\": \"x\"}</tool_call>",
+        ],
+    );
+    assert_eq!((text.as_str(), calls.len()), ("I look it up.", 2));
+}
+
+#[test]
+fn what_is_no_call_is_text() {
+    for (syntax, answer) in [
+        (
+            syntax("<tool_call>"),
+            "a < b, <tool, and <tool_call>{\"name\": \"weather\"",
+        ),
+        (syntax("<tool_call>"), "plain \n"),
+        (syntax("[TOOL_CALLS]"), "[TOOL_CALLS]weather of Paris"),
+        (Syntax::Bare, "{\"city\": \"Paris\"}"),
+        (Syntax::Bare, "{\"name\": \"unknown\", \"parameters\": {}}"),
+        (Syntax::Bare, "[1] is a footnote"),
+        (Syntax::Bare, "It is {\"name\": \"weather\"}"),
+    ] {
+        assert_eq!(
+            scanned(syntax, &[answer]),
+            (answer.to_owned(), Vec::new()),
+            "{answer}"
+        );
+    }
+    let mut scanner = CallScanner::new(Syntax::Bare, &tools("auto"));
+    assert_eq!(
+        scanner.push("The "),
+        "The ",
+        "a text that is no call is shown at once"
+    );
+}
+
+#[test]
+fn required_calls_are_a_list() {
+    let mut scanner = CallScanner::new(syntax("<tool_call>"), &tools("required"));
+    assert_eq!(
+        scanner.push(r#"[{"name": "weather", "arguments": {"city": "<tool_call>"}}]"#),
+        ""
+    );
+    let (text, calls) = scanner.finish();
+    assert_eq!(
+        (text.as_str(), calls[0].json().as_str()),
+        ("", r#"{"name":"weather","arguments":{"city":"<tool_call>"}}"#)
+    );
+    assert!(tools("auto").grammar().is_none());
+    for choice in [
+        "required",
+        r#"{"type": "function", "function": {"name": "weather"}}"#,
+        r#"{"type": "function", "name": "weather"}"#,
+    ] {
+        assert!(
+            matches!(tools(choice).grammar(), Some(Grammar::Lark(_))),
+            "{choice}"
+        );
+    }
+}
+
+#[test]
+fn malformed_tools_are_named() {
+    let one = format!("[{WEATHER}]");
+    for (tools, choice, name) in [
+        ("7", "", TOOLS),
+        ("[{}]", "", TOOLS),
+        (
+            r#"[{"type": "web_search", "function": {"name": "x"}}]"#,
+            "",
+            TOOLS,
+        ),
+        (
+            r#"[{"type": "function", "function": {"name": "x", "parameters": 7}}]"#,
+            "",
+            TOOLS,
+        ),
+        (&format!("[{WEATHER}, {WEATHER}]"), "", TOOLS),
+        (&one, "perhaps", TOOL_CHOICE),
+        (
+            &one,
+            r#"{"type": "function", "function": {"name": "other"}}"#,
+            TOOL_CHOICE,
+        ),
+        ("[]", "required", TOOL_CHOICE),
+    ] {
+        let error = Tools::read(&inputs(tools, choice)).unwrap_err();
+        assert!(
+            matches!(&error, ModelError::BadInput { name: named, .. } if named == name),
+            "{error}"
+        );
+    }
+    assert_eq!(Tools::read(&inputs(&one, "none")).unwrap(), None);
+    assert_eq!(Tools::read(&inputs("[]", "")).unwrap(), None);
+}
+
+proptest! {
+    /// Whatever a model writes: nothing panics, and without a call nothing is lost.
+    #[test]
+    fn no_text_is_lost(pieces in prop::collection::vec(prop::sample::select(vec![
+        "<tool_call>", "</tool_call>", "<tool", "{", "}", "\"name\": \"weather\"", "[", "]", "(", ")", "weather", "=", ",", "é", " ", "\n",
+        "[TOOL_CALLS]", "<function=", ">", "<parameter=", "<｜tool▁calls▁begin｜>", "<|python_tag|>", "\\", "'", "1",
+    ]), 0..24)) {
+        for mark in ["", "<tool_call>", "<function=", "[TOOL_CALLS]", "<｜tool▁calls▁begin｜>", "<|tool_call_start|>"] {
+            let (text, calls) = scanned(syntax(mark), &pieces);
+            if calls.is_empty() {
+                prop_assert_eq!(text, pieces.concat());
+            }
+        }
+    }
+}
