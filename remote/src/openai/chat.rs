@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::logprobs::Logprobs;
 use super::prompt::Asked;
 use super::sampling::Sampling;
+use super::structured::{self, RawCall};
 use super::text::{self, Text};
 use super::{UsageField, malformed, or_default, stated, usage};
 use crate::endpoint::{Chat, ChatTask, Confidence, Style};
@@ -47,6 +48,9 @@ pub(crate) fn prepare(chat: &Chat, inputs: &Inputs, streamed: bool) -> Result<Pr
     body.insert("model".to_owned(), chat.model.clone().into());
     body.insert(field.to_owned(), prompt);
     sampling.write(chat, &mut body);
+    if let ChatTask::Generate = chat.task {
+        structured::write(chat, inputs, &mut body)?;
+    }
     let mut choices = 1;
     if let Confidence::Agreement { samples, .. } = chat.confidence {
         choices = samples;
@@ -108,6 +112,8 @@ struct Choice {
 struct Message {
     #[serde(default, deserialize_with = "text_of")]
     content: String,
+    #[serde(default, deserialize_with = "or_default")]
+    tool_calls: Vec<RawCall>,
 }
 
 /// Reads the text of a message: a text, null, or a list of parts, of which those that are texts count.
@@ -132,12 +138,13 @@ pub(super) fn text_of<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Stri
 
 impl Choice {
     fn read(self, chat: &Chat, top_logprobs: Option<usize>) -> Result<Text, CallError> {
-        let content = match (self.text, self.message) {
-            (Some(text), _) => text,
-            (None, Some(message)) => message.content,
+        let (content, calls) = match (self.text, self.message) {
+            (Some(text), _) => (text, Vec::new()),
+            (None, Some(message)) => (message.content, message.tool_calls),
             (None, None) => return Err(malformed("a choice has no text")),
         };
         let mut text = Text::wanting(top_logprobs);
+        text.calls.add(calls)?;
         text.add(chat, &content, self.logprobs)?;
         text.end = self.finish_reason;
         Ok(text)

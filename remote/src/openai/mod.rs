@@ -10,6 +10,7 @@ pub(crate) mod samples;
 mod sampling;
 mod stated;
 pub(crate) mod stream;
+mod structured;
 mod text;
 
 use kaskade_models::ModelError;

@@ -2,7 +2,7 @@
 
 use kaskade_models::language::request::{self, Message};
 use kaskade_models::{Inputs, ModelError};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::bad;
 use crate::endpoint::{Chat, Style, TEXT};
@@ -96,9 +96,13 @@ impl Asked {
                 _ => messages.insert(0, message("system", system.clone())),
             }
         }
-        let messages = messages
-            .into_iter()
-            .map(|message| json!({"role": message.role, "content": message.content}));
+        let messages = messages.into_iter().map(|message| {
+            let mut written = message.further;
+            let content = Value::from(message.content);
+            written.insert("role".to_owned(), message.role.into());
+            written.insert("content".to_owned(), content);
+            Value::Object(written)
+        });
         Ok(messages.collect())
     }
 
@@ -150,12 +154,14 @@ fn message(role: &str, content: String) -> Message {
     Message {
         role: role.to_owned(),
         content,
+        ..Message::default()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use kaskade_models::Tensor;
+    use serde_json::json;
 
     use super::*;
     use crate::endpoint::ChatTask;

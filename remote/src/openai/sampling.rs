@@ -71,6 +71,10 @@ impl Sampling {
             set(name, value.map(|value| decimal(value).into()));
         }
         set("top_k", options.top_k.map(Into::into));
+        set(
+            "min_tokens",
+            options.min_tokens.filter(|least| *least > 0).map(Into::into),
+        );
         // It is signed on the wire.
         set("seed", options.seed.map(|seed| seed.cast_signed().into()));
         // `false` is what an endpoint does by itself, and one of OpenAI's refuses the name.
@@ -78,6 +82,14 @@ impl Sampling {
             "ignore_eos",
             options.ignore_eos.filter(|ignore| *ignore).map(Into::into),
         );
+        let biases = options.logit_bias.as_ref().filter(|biases| !biases.is_empty());
+        let biases = biases.map(|biases| {
+            let biases = biases
+                .iter()
+                .map(|(token, bias)| (token.to_string(), Value::from(decimal(*bias))));
+            Value::Object(biases.collect())
+        });
+        set("logit_bias", biases);
         let stops = options.stop.as_ref().filter(|stops| !stops.is_empty());
         set("stop", stops.map(|stops| stops.clone().into()));
         let own = chat.top_logprobs as usize;
@@ -130,6 +142,7 @@ mod tests {
     fn every_option_of_a_local_model_is_a_field() {
         let inputs = vec![
             integer("max_tokens", 7),
+            integer("min_tokens", 3),
             float("temperature", 0.7),
             float("top_p", 0.9),
             float("presence_penalty", -0.5),
@@ -146,16 +159,21 @@ mod tests {
             },
             integer("top_logprobs", 7),
             Tensor::from_texts("stop", &["\n", "END"]).unwrap(),
+            Tensor::from_i64("logit_bias_tokens", &[2], &[5, 7]).unwrap(),
+            Tensor::from_f32("logit_bias", &[2], &[-100.0, 0.5]).unwrap(),
         ];
+        // Formats and tools are written elsewhere.
+        let elsewhere = ["response_format", "tools", "tool_choice", "chat_template_kwargs"];
         let known: Vec<String> = request::sampling_inputs(true)
             .into_iter()
             .map(|spec| spec.name)
+            .filter(|name| !elsewhere.contains(&name.as_str()))
             .collect();
         assert_eq!(known.len(), inputs.len(), "{known:?}");
         let chat = chat(ChatTask::Generate);
-        let mut expected = json!({"max_tokens": 7, "temperature": 0.7, "top_p": 0.9, "presence_penalty": -0.5, "frequency_penalty": 1.1,
+        let mut expected = json!({"max_tokens": 7, "min_tokens": 3, "temperature": 0.7, "top_p": 0.9, "presence_penalty": -0.5, "frequency_penalty": 1.1,
             "min_p": 0.05, "repetition_penalty": 1.2, "top_k": 40, "seed": -3, "ignore_eos": true, "stop": ["\n", "END"],
-            "logprobs": true, "top_logprobs": 7});
+            "logit_bias": {"5": -100.0, "7": 0.5}, "logprobs": true, "top_logprobs": 7});
         assert_eq!(written(&chat, &inputs).unwrap(), expected);
         let older = Chat {
             style: Style::Completions,

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use super::chat::{self, text_of};
 use super::logprobs::Logprobs;
+use super::structured::RawCall;
 use super::text::Text;
 use super::{UsageField, malformed, or_default, stated, usage};
 use crate::endpoint::{Api, Chat};
@@ -53,6 +54,8 @@ struct StreamedChoice {
 struct Content {
     #[serde(default, deserialize_with = "text_of")]
     content: String,
+    #[serde(default, deserialize_with = "or_default")]
+    tool_calls: Vec<RawCall>,
 }
 
 /// Reads a stream to its end, and passes on the parts of its text. The request wants to see `top_logprobs` most probable tokens.
@@ -137,6 +140,7 @@ impl Stream<'_> {
         self.usage = chunk.usage.or(self.usage);
         if let Some(choice) = chunk.choices.into_iter().next() {
             let content = choice.text.unwrap_or(choice.delta.content);
+            self.text.calls.add(choice.delta.tool_calls)?;
             self.text.add(self.chat, &content, choice.logprobs)?;
             self.text.end = choice.finish_reason.or(self.text.end.take());
             if !content.is_empty() {

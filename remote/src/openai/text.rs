@@ -5,6 +5,7 @@ use kaskade_policy::remote::agreement;
 
 use super::logprobs::{Candidate, Logprobs, Place, label_of};
 use super::malformed;
+use super::structured::Calls;
 use crate::endpoint::{Chat, ChatTask};
 use crate::error::CallError;
 
@@ -19,6 +20,8 @@ pub(super) struct Text {
     /// Most probable tokens that the request wants to see beside the log-probabilities of its tokens; `None` without these.
     top_logprobs: Option<usize>,
     pub end: Option<String>,
+    /// Calls of tools.
+    pub calls: Calls,
 }
 
 impl Text {
@@ -60,7 +63,8 @@ impl Text {
 
     /// As [`Text::outputs`], with a confidence that is known otherwise.
     fn outputs_with(self, chat: &Chat, confidence: Option<f32>) -> Result<Outputs, CallError> {
-        if chat.top_logprobs > 0 && self.places.is_empty() && !self.content.is_empty() {
+        let is_text = !self.content.is_empty() && self.calls.is_empty();
+        if chat.top_logprobs > 0 && self.places.is_empty() && is_text {
             return Err(useless(
                 "the endpoint gives no log probabilities, so the answer has no confidence; set `top_logprobs = 0` for a \
                  variant that never has to decide whether to escalate",
@@ -129,6 +133,7 @@ impl Text {
         };
         let confidence = known.or_else(of_tokens);
         let mut outputs = vec![Tensor::from_texts("text", &[&self.content])];
+        outputs.extend(self.calls.output()?);
         if !probabilities.is_empty() {
             outputs.push(Tensor::from_f32(
                 "probabilities",

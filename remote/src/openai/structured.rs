@@ -1,0 +1,230 @@
+//! The format of an answer, and tools, as fields of a request to an endpoint; calls of tools, as outputs.
+
+use kaskade_models::language::request;
+use kaskade_models::language::response_format::{RESPONSE_FORMAT, format_of};
+use kaskade_models::language::tools::{TOOL_CALLS, TOOL_CHOICE, TOOLS, ToolCall, Tools};
+use kaskade_models::{Inputs, ModelError, Tensor, TensorError};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{bad, malformed};
+use crate::endpoint::{Chat, Style};
+use crate::error::CallError;
+
+/// Most calls of one answer.
+const MAX_CALLS: usize = 256;
+
+/// Writes the fields of a format and of tools. Formats that the API of `OpenAI` does not have are `structured_outputs`, which vLLM
+/// reads.
+///
+/// # Errors
+/// [`ModelError::BadInput`], naming the input.
+pub(super) fn write(chat: &Chat, inputs: &Inputs, body: &mut Map<String, Value>) -> Result<(), ModelError> {
+    let text = |name: &str| {
+        inputs
+            .iter()
+            .find(|input| input.name == name)
+            .map(request::only_text)
+            .transpose()
+    };
+    let tools = Tools::read(inputs)?;
+    let stated = text(RESPONSE_FORMAT)?
+        .map(serde_json::from_str::<Value>)
+        .transpose();
+    let stated = stated.map_err(|error| bad(RESPONSE_FORMAT, error.to_string()))?;
+    // The app's own format has no calls.
+    let own = chat.sampling.grammar.as_deref().filter(|_| tools.is_none());
+    if let Some(format) = stated.or_else(|| own.map(format_of)) {
+        match format.get("type").and_then(Value::as_str) {
+            Some(kind @ ("regex" | "choice" | "grammar")) => {
+                let value = format.get(kind).cloned().unwrap_or_default();
+                body.insert("structured_outputs".to_owned(), json!({kind: value}));
+            }
+            _ => drop(body.insert(RESPONSE_FORMAT.to_owned(), format)),
+        }
+    }
+    let variables = request::template_variables(inputs)?;
+    if !variables.is_empty() {
+        body.insert(request::TEMPLATE_VARIABLES.to_owned(), variables.into());
+    }
+    if let Some(tools) = tools {
+        if chat.style == Style::Completions {
+            return Err(bad(
+                TOOLS,
+                "an endpoint with `api = \"completions\"` takes no tools",
+            ));
+        }
+        body.insert(TOOLS.to_owned(), tools.tools.into());
+        if let Some(choice) = text(TOOL_CHOICE)? {
+            let choice = serde_json::from_str(choice).unwrap_or_else(|_| Value::from(choice));
+            body.insert(TOOL_CHOICE.to_owned(), choice);
+        }
+    }
+    Ok(())
+}
+
+/// A call of a tool, or a part of one, as an endpoint writes it.
+#[derive(Debug, Deserialize)]
+pub(super) struct RawCall {
+    /// Of a streamed call, whose parts follow each other.
+    #[serde(default)]
+    index: Option<usize>,
+    #[serde(default)]
+    function: RawFunction,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct RawFunction {
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    arguments: Option<Value>,
+}
+
+/// The calls of an answer; their arguments are texts of JSON that grow.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Calls(Vec<(String, String)>);
+
+impl Calls {
+    /// Adds calls, or parts of them.
+    ///
+    /// # Errors
+    /// [`CallError::Malformed`] for too many.
+    pub(super) fn add(&mut self, calls: Vec<RawCall>) -> Result<(), CallError> {
+        for RawCall { index, function } in calls {
+            let index = index.unwrap_or(self.0.len());
+            if index >= MAX_CALLS {
+                return Err(malformed(format!("it calls more than {MAX_CALLS} tools")));
+            }
+            if self.0.len() <= index {
+                self.0.resize_with(index + 1, Default::default);
+            }
+            let Some((name, arguments)) = self.0.get_mut(index) else {
+                continue;
+            };
+            name.push_str(&function.name.unwrap_or_default());
+            match function.arguments {
+                Some(Value::String(part)) => arguments.push_str(&part),
+                None | Some(Value::Null) => {}
+                Some(whole) => *arguments = whole.to_string(),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the output `tool_calls`; `None` without calls.
+    ///
+    /// # Errors
+    /// [`CallError::Malformed`] for arguments that are no JSON object.
+    pub(super) fn output(self) -> Result<Option<Result<Tensor, TensorError>>, CallError> {
+        let calls = self.0.into_iter().map(|(name, arguments)| {
+            let arguments = if arguments.trim().is_empty() {
+                "{}"
+            } else {
+                &arguments
+            };
+            let arguments: Map<String, Value> = serde_json::from_str(arguments).map_err(|error| {
+                malformed(format!(
+                    "the arguments of the call of `{name}` are no JSON object: {error}"
+                ))
+            })?;
+            let arguments = Value::Object(arguments);
+            Ok(ToolCall { name, arguments }.json())
+        });
+        let calls = calls.collect::<Result<Vec<String>, CallError>>()?;
+        let calls: Vec<&str> = calls.iter().map(String::as_str).collect();
+        Ok((!calls.is_empty()).then(|| Tensor::from_texts(TOOL_CALLS, &calls)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::ChatTask;
+    use crate::openai::chat::tests::chat;
+
+    fn text(name: &str, text: &str) -> Tensor {
+        Tensor::from_texts(name, &[text]).unwrap()
+    }
+
+    #[test]
+    fn formats_and_tools_are_fields() {
+        let chat = chat(ChatTask::Generate);
+        let tools = r#"[{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]"#;
+        let written = |inputs: Vec<Tensor>| {
+            let mut body = Map::new();
+            write(&chat, &inputs, &mut body).map(|()| Value::Object(body))
+        };
+        let named = r#"{"type": "function", "function": {"name": "f"}}"#;
+        assert_eq!(
+            written(vec![text(TOOLS, tools), text(TOOL_CHOICE, named)]).unwrap(),
+            json!({"tools": serde_json::from_str::<Value>(tools).unwrap(), "tool_choice": {"type": "function", "function": {"name": "f"}}})
+        );
+        let auto = written(vec![text(TOOLS, tools), text(TOOL_CHOICE, "required")]).unwrap();
+        assert_eq!(auto["tool_choice"], json!("required"));
+        let schema = r#"{"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}"#;
+        let format = serde_json::from_str::<Value>(schema).unwrap();
+        assert_eq!(
+            written(vec![text(RESPONSE_FORMAT, schema)]).unwrap(),
+            json!({"response_format": format})
+        );
+        let choice = written(vec![text(
+            RESPONSE_FORMAT,
+            r#"{"type": "choice", "choice": ["a", "b"]}"#,
+        )])
+        .unwrap();
+        assert_eq!(choice, json!({"structured_outputs": {"choice": ["a", "b"]}}));
+        let mut with_default = chat.clone();
+        with_default.sampling.grammar = Some(std::sync::Arc::new(
+            kaskade_models::generation::Grammar::Regex("a+".into()),
+        ));
+        let mut body = Map::new();
+        write(&with_default, &Vec::new(), &mut body).unwrap();
+        assert_eq!(
+            Value::Object(body),
+            json!({"structured_outputs": {"regex": "a+"}})
+        );
+        let older = Chat {
+            style: Style::Completions,
+            ..chat.clone()
+        };
+        assert!(write(&older, &vec![text(TOOLS, tools)], &mut Map::new()).is_err());
+    }
+
+    #[test]
+    fn calls_come_whole_or_in_parts() {
+        let read = |json: &[&str]| {
+            let mut calls = Calls::default();
+            for part in json {
+                calls.add(serde_json::from_str(part).unwrap())?;
+            }
+            let output = calls.output()?.unwrap().unwrap();
+            Ok::<Vec<String>, CallError>(
+                output
+                    .to_texts()
+                    .unwrap()
+                    .into_iter()
+                    .map(ToOwned::to_owned)
+                    .collect(),
+            )
+        };
+        let expected = [
+            r#"{"name":"f","arguments":{"a":1}}"#,
+            r#"{"name":"g","arguments":{}}"#,
+        ];
+        let whole = r#"[{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}}, {"function": {"name": "g"}}]"#;
+        assert_eq!(read(&[whole]).unwrap(), expected);
+        let parts = [
+            r#"[{"index": 0, "id": "1", "type": "function", "function": {"name": "f", "arguments": ""}}]"#,
+            r#"[{"index": 0, "function": {"arguments": "{\"a\":"}}]"#,
+            r#"[{"index": 0, "function": {"arguments": " 1}"}}, {"index": 1, "function": {"name": "g"}}]"#,
+        ];
+        assert_eq!(read(&parts).unwrap(), expected);
+        assert!(read(&[r#"[{"function": {"name": "f", "arguments": "{"}}]"#]).is_err());
+        assert!(read(&[r#"[{"index": 9000000, "function": {}}]"#]).is_err());
+    }
+}
