@@ -9,7 +9,7 @@ use axum::http::{Extensions, HeaderMap, HeaderName};
 use futures::StreamExt as _;
 use kaskade_actors::wire::headers::Trace;
 use kaskade_actors::wire::{InferReply, InferRequest, RequestOptions};
-use kaskade_actors::{Fault, ids};
+use kaskade_actors::{Code, Fault, ids};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::config::Streaming;
@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::header_names;
 use crate::permits::Permits;
 use crate::shared::Served;
-use crate::together::together;
+use crate::together::{Outcome, together};
 use crate::trace::{AskSpan, of_headers};
 use crate::watch::Joules;
 
@@ -85,12 +85,35 @@ impl Call {
     /// # Errors
     /// The app's fault.
     pub(crate) async fn ask(&self, request: InferRequest) -> Result<InferReply, Failure> {
+        match self.ask_part(request, false).await {
+            Outcome::Done(answer) => answer,
+            Outcome::Later(_) => Err(Failure::full("the app has no room")),
+        }
+    }
+
+    /// Sends a request and waits for its answer. With `may_wait`, a request that the app has no room for is returned.
+    async fn ask_part(
+        &self,
+        request: InferRequest,
+        may_wait: bool,
+    ) -> Outcome<InferRequest, Result<InferReply, Failure>> {
+        let again = may_wait.then(|| request.clone());
         let inputs = self.app.unknown_inputs(&request);
         let span = AskSpan::begin(&self.trace, &request);
         let result = self.app.client.request(request, &self.options(&span)).await;
-        let reply = self.note(result, &span)?;
-        self.app.learn(&inputs, &reply);
-        Ok(reply)
+        if let Some(request) = again.filter(|_| self.may_wait(result.as_ref().err())) {
+            return Outcome::Later(request);
+        }
+        let answer = self.note(result, &span);
+        if let Ok(reply) = &answer {
+            self.app.learn(&inputs, reply);
+        }
+        Outcome::Done(answer)
+    }
+
+    /// Whether a request that failed may wait until the app has room for it.
+    fn may_wait(&self, fault: Option<&Fault>) -> bool {
+        fault.is_some_and(|fault| fault.code == Code::Overloaded) && self.begun.elapsed() < self.budget
     }
 
     /// Sends requests together, as far as the limits allow, and returns their answers in the same order. The first failure cancels the
@@ -101,8 +124,10 @@ impl Call {
     pub(crate) async fn ask_all(&self, requests: Vec<InferRequest>) -> Result<Vec<InferReply>, Failure> {
         let mut replies = Vec::new();
         replies.resize_with(requests.len(), InferReply::default);
-        let tasks = requests.into_iter().map(|request| self.ask(request));
-        let mut answers = pin!(together(self.permits.clone(), tasks));
+        // A single request is refused at once, as over NATS; parts of one wait for each other.
+        let may_wait = requests.len() > 1;
+        let run = |_, request| self.ask_part(request, may_wait);
+        let mut answers = pin!(together(self.permits.clone(), requests, run));
         while let Some((number, answer)) = answers.next().await {
             let answer = answer?;
             if let Some(reply) = replies.get_mut(number) {
@@ -129,17 +154,25 @@ impl Call {
         // Holds the permits until the streams have ended.
         let call = self.clone();
         tokio::spawn(async move {
-            let choices = requests.into_iter().enumerate();
-            let tasks = choices.map(|(choice, request)| call.stream_one(request, choice, &pieces));
-            let all = together(call.permits.clone(), tasks);
+            let may_wait = requests.len() > 1;
+            let run = |choice, request| call.stream_part(request, choice, &pieces, may_wait);
+            let all = together(call.permits.clone(), requests, run);
             all.for_each(|_| ready(())).await;
         });
     }
 
-    async fn stream_one(&self, request: InferRequest, choice: usize, pieces: &Pieces) {
+    /// Sends a request for a choice. With `may_wait`, one that the app has no room for is returned.
+    async fn stream_part(
+        &self,
+        request: InferRequest,
+        choice: usize,
+        pieces: &Pieces,
+        may_wait: bool,
+    ) -> Outcome<InferRequest, ()> {
         if pieces.is_closed() {
-            return;
+            return Outcome::Done(());
         }
+        let again = may_wait.then(|| request.clone());
         let span = AskSpan::begin(&self.trace, &request);
         let mut first: Option<(Instant, u32)> = None;
         let mut tokens = 0;
@@ -155,8 +188,11 @@ impl Call {
         let result = tokio::select! {
             result = self.app.client.request_streamed(request, &options, parts) => result,
             // Dropping the request cancels it.
-            () = pieces.closed() => return,
+            () = pieces.closed() => return Outcome::Done(()),
         };
+        if let Some(request) = again.filter(|_| first.is_none() && self.may_wait(result.as_ref().err())) {
+            return Outcome::Later(request);
+        }
         if let Some((at, from)) = first
             && tokens > from
         {
@@ -164,6 +200,7 @@ impl Call {
         }
         let result = self.note(result, &span);
         let _ = pieces.send(Box::new((choice, Piece::End(result))));
+        Outcome::Done(())
     }
 
     fn note(&self, result: Result<InferReply, Fault>, span: &AskSpan) -> Result<InferReply, Failure> {
