@@ -108,6 +108,8 @@ pub struct AppOptions {
     pub streaming: Streaming,
     /// Inputs of the app's models, if they are known before the first request.
     pub signature: Option<Signature>,
+    /// Names of the classes, in the order of the logits, if they are known.
+    pub labels: Vec<String>,
     /// The ingresses of the app in this process, which requests reach without the broker.
     pub local: Option<LocalIntake>,
 }
@@ -121,6 +123,7 @@ impl AppOptions {
             max_budget: Duration::from_mins(2),
             streaming: Streaming::default(),
             signature: None,
+            labels: Vec::new(),
             local: None,
         }
     }
@@ -132,6 +135,12 @@ impl AppOptions {
             default_budget,
             ..self
         }
+    }
+
+    /// Sets the names of the classes, in the order of the logits.
+    #[must_use]
+    pub fn labels(self, labels: Vec<String>) -> Self {
+        Self { labels, ..self }
     }
 
     /// Sets the maximum budget.

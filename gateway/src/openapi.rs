@@ -227,6 +227,10 @@ fn openai() -> Vec<(&'static str, Value)> {
             post("A response to messages.", "ResponseRequest", "Resource"),
         ),
         ("/v1/embeddings", post("Embeds texts.", "Embeddings", "List")),
+        (
+            "/v1/rerank",
+            post("Ranks documents for a query.", "RerankDocuments", "Ranking"),
+        ),
     ]
 }
 
@@ -297,7 +301,14 @@ fn schemas() -> Value {
         })),
         "List": object(&["object", "data"], json!({"object": {"const": "list"}, "data": {"type": "array"}})),
         "ModelCard": object(&["id", "object"], json!({"id": text, "object": {"const": "model"}})),
-        "Chat": object(&["messages"], sampling(json!({"messages": {"type": "array", "minItems": 1, "items": message}}))),
+        "Chat": object(&["messages"], sampling(json!({
+            "messages": {"type": "array", "minItems": 1, "items": message},
+            "tools": {"type": ["array", "null"], "items": object(&["type", "function"], json!({
+                "type": {"const": "function"}, "function": object(&["name"], json!({"name": text, "parameters": {"type": "object"}})),
+            }))},
+            "tool_choice": {"enum": ["auto", "none", null]},
+            "response_format": {"anyOf": [{"type": "null"}, object(&["type"], json!({"type": {"enum": ["text", "json_object"]}}))]},
+        }))),
         "CompletionRequest": object(&["prompt"], sampling(json!({
             "prompt": {"anyOf": [text, {"type": "array", "items": text, "minItems": 1}, tokens]},
         }))),
@@ -319,9 +330,24 @@ fn schemas() -> Value {
         "Embeddings": object(&["input"], json!({
             "model": {"type": ["string", "null"]}, "input": texts, "encoding_format": {"enum": ["float", "base64", null]},
         })),
+        "RerankDocuments": object(&["query", "documents"], json!({
+            "model": {"type": ["string", "null"]}, "query": text,
+            "documents": {"type": "array", "items": text, "minItems": 1, "maxItems": 2048},
+            "top_n": {"type": ["integer", "null"], "minimum": 0}, "return_documents": {"type": ["boolean", "null"]},
+        })),
+        "Ranking": object(&["id", "model", "results", "usage"], json!({
+            "id": text, "model": text, "usage": {"type": "object"},
+            "results": {"type": "array", "items": object(&["index", "relevance_score"], json!({
+                "index": {"type": "integer"}, "relevance_score": number,
+            }))},
+        })),
         "Predict": object(&["inputs"], json!({
             "inputs": texts, "raw_scores": {"type": "boolean"},
-            "parameters": object(&[], json!({"aggregation_strategy": {"enum": ["none", "simple", "first", "average", "max", null]}})),
+            "parameters": object(&[], json!({
+                "aggregation_strategy": {"enum": ["none", "simple", "first", "average", "max", null]},
+                "top_k": {"type": ["integer", "null"], "minimum": 1},
+                "function_to_apply": {"enum": ["softmax", "sigmoid", "none", null]},
+            })),
         })),
         "Rerank": object(&["query", "texts"], json!({
             "query": text, "texts": {"type": "array", "items": text, "minItems": 1, "maxItems": 2048},

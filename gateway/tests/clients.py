@@ -2,14 +2,29 @@
 
 import queue
 import unittest
+from typing import Literal
 
 import numpy as np
 import openai
+import pydantic
 import tritonclient.grpc as grpc
 import tritonclient.http as triton
 from conformance import Conformance, Fuzzed
 from served import Chat, Served
 from tritonclient.utils import InferenceServerException
+
+class Review(pydantic.BaseModel):
+    """A format of answers."""
+
+    verdict: Literal["good", "bad"]
+    stars: Literal[1, 2, 3]
+
+
+class Weather(pydantic.BaseModel):
+    """The weather of a city."""
+
+    city: Literal["Paris", "Oslo"]
+
 
 PATIENT = {"x-kaskade-budget-ms": "60000"}
 
@@ -188,6 +203,38 @@ class OpenAiChat(unittest.TestCase):
         chunks = list(self.client.chat.completions.create(model="chat", messages=self.messages, stream=True))
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
         self.assertEqual(text, whole.choices[0].message.content)
+
+    def test_a_format_is_parsed(self):
+        asked = {"model": "chat", "messages": self.messages, "max_tokens": 100}
+        for temperature in (0, 1):
+            whole = self.client.chat.completions.parse(**asked, temperature=temperature, response_format=Review)
+            self.assertIn(whole.choices[0].message.parsed.verdict, ("good", "bad"))
+            self.assertEqual(whole.choices[0].finish_reason, "stop")
+        response = self.client.responses.parse(model="chat", input="Who is there?", text_format=Review, max_output_tokens=100)
+        self.assertIn(response.output_parsed.stars, (1, 2, 3))
+        whole = self.client.chat.completions.create(**asked, extra_body={"structured_outputs": {"choice": ["to be", "not to be"]}})
+        self.assertIn(whole.choices[0].message.content, ("to be", "not to be"))
+        with self.assertRaisesRegex(openai.APIStatusError, "response_format"):
+            self.client.chat.completions.create(**asked, response_format={"type": "xml"})
+
+    def test_tools_are_called(self):
+        tools = [openai.pydantic_function_tool(Weather)]
+        asked = {"model": "chat", "tools": tools, "tool_choice": {"type": "function", "function": {"name": "Weather"}}, "max_tokens": 100}
+        whole = self.client.chat.completions.parse(messages=self.messages, **asked)
+        self.assertEqual(whole.choices[0].finish_reason, "tool_calls")
+        call = whole.choices[0].message.tool_calls[0]
+        self.assertIn(call.function.parsed_arguments.city, ("Paris", "Oslo"))
+        with self.client.chat.completions.stream(messages=self.messages, **asked) as stream:
+            streamed = stream.get_final_completion().choices[0].message.tool_calls[0]
+        self.assertEqual(streamed.function.arguments, call.function.arguments)
+        result = {"role": "tool", "tool_call_id": call.id, "content": "sun"}
+        again = self.client.chat.completions.create(model="chat", messages=[*self.messages, whole.choices[0].message, result], tools=tools, max_tokens=4)
+        self.assertIsNone(again.choices[0].message.tool_calls)
+        response = self.client.responses.create(
+            model="chat", input="Who is there?", max_output_tokens=100, tool_choice={"type": "function", "name": "Weather"},
+            tools=[{"type": "function", "name": "Weather", "parameters": tools[0]["function"]["parameters"], "strict": True}],
+        )
+        self.assertEqual((response.output[0].type, response.output[0].name), ("function_call", "Weather"))
 
     def test_responses(self):
         whole = self.client.responses.create(model="chat", input="Who is there?")

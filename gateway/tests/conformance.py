@@ -14,8 +14,6 @@ from served import Chat, Served
 
 # Tests of llm-comply that ask for what is not served.
 CHOICES = {
-    "tool-calling": "tools are refused",
-    "chat-tool-calling": "tools are refused",
     "image-input": "messages are texts",
     "chat-image-input": "messages are texts",
     "compact-response": "responses are not stored",

@@ -25,7 +25,7 @@ max_tokens = 64
 stop = [" "]
 """
 
-TEMPLATE = "{% for message in messages[-3:] %}{{ message['role'] | upper }}:\n{{ message['content'][-60:] }}\n{% endfor %}ASSISTANT:\n"
+TEMPLATE = "{% if tools %}{% for tool in tools %}{{ tool.function.name }} {% endfor %}\n{% endif %}{% for message in messages[-3:] %}{{ message['role'] | upper }}:\n{{ message['content'][-60:] }}\n{% endfor %}ASSISTANT:\n"
 
 
 class Served:

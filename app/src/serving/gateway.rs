@@ -1,9 +1,11 @@
 //! The HTTP gateway of an app, as its file configures it.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use kaskade_gateway::config::TenantKey;
 use kaskade_gateway::{AppOptions, Gateway, Limits, TlsFiles};
+use kaskade_models::checkpoint::Config;
 
 use super::{ServingError, size};
 use crate::config::gateway::{GatewayRule, TenantRule};
@@ -64,4 +66,24 @@ pub fn options(app: &App) -> AppOptions {
         .max_budget(app.ingress.max_budget.duration())
         .streaming(streaming.into())
         .signature((app.task == Task::Ranking).then(ranker::signature))
+        .labels(labels(app))
+}
+
+/// Returns the names of an app's classes, by the first variant that states them; none if no variant does.
+fn labels(app: &App) -> Vec<String> {
+    let mut stated = app.variants.iter().filter_map(|variant| {
+        if let Some(remote) = &variant.remote {
+            return Some(remote.labels.clone());
+        }
+        let beside = || variant.file.as_deref().and_then(Path::parent);
+        let file = variant.dir.as_deref().or_else(beside)?.join("config.json");
+        let json = std::fs::read(&file).ok()?;
+        Config::parse(file.display().to_string(), &json)
+            .ok()?
+            .labels()
+            .ok()
+    });
+    let is_classifier = matches!(app.task, Task::Classification | Task::MultiLabel);
+    let named = |labels: &Vec<String>| labels.iter().any(|label| !label.starts_with("LABEL_"));
+    stated.find(named).filter(|_| is_classifier).unwrap_or_default()
 }

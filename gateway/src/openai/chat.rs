@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use super::choice::{Choice, Usage, fingerprint, unix_seconds};
 use super::completions::{answers, begin};
 use super::sampling::{Common, MAX_TOP};
-use super::sse::{self, Asked, Form, Head};
+use super::sse::{self, Asked, Form, Head, put};
+use super::structured::Call;
 use crate::api::Api;
 use crate::failure::Failure;
 use crate::oip::json_response;
@@ -38,18 +39,13 @@ struct Message {
     content: Content,
     #[serde(default)]
     tool_calls: Option<Vec<Value>>,
+    #[serde(default)]
+    tool_call_id: Option<String>,
+    #[serde(default)]
+    name: Option<String>,
     /// The older name of `tool_calls`.
     #[serde(default)]
     function_call: Option<Value>,
-}
-
-impl Message {
-    /// Whether it calls a tool or is a tool's answer, which no model here is told of.
-    fn is_of_tools(&self) -> bool {
-        matches!(self.role.as_str(), "tool" | "function")
-            || self.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty())
-            || self.function_call.as_ref().is_some_and(|call| !call.is_null())
-    }
 }
 
 #[derive(Deserialize, Default)]
@@ -101,19 +97,29 @@ async fn chat(shared: &Shared, request: Request) -> Result<Response<Body>, Failu
         model: call.app.options.name.clone(),
         logprobs,
         include_usage: asked.common.include_usage(),
+        parallel_calls: asked.common.structured.parallel(),
     };
     if asked.common.stream.unwrap_or(false) {
         return sse::respond(call, head, requests).await;
     }
+    let structured = &asked.common.structured;
     let replies = answers(&call, &mut requests).await?;
     let mut usage = Usage::default();
     let mut choices = Vec::new();
     for (index, (asked, reply)) in requests.iter().zip(&replies).enumerate() {
         let choice = Choice::read(reply)?;
         usage.add(&call, reply, &choice, None, asked.first);
+        let calls = structured.calls(choice.calls.clone());
+        let content = Some(choice.text.as_str()).filter(|text| !text.is_empty() || calls.is_empty());
+        let mut message =
+            json!({"role": "assistant", "content": content, "refusal": null, "annotations": []});
+        if !calls.is_empty() {
+            let calls: Vec<Value> = calls.iter().map(Call::chat).collect();
+            put(&mut message, "tool_calls", calls.into());
+        }
         choices.push(json!({
             "index": index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": null, "annotations": []},
+            "message": message,
             "logprobs": logprobs.then(|| choice.chat_logprobs()),
             "finish_reason": choice.finish,
         }));
@@ -135,15 +141,15 @@ async fn chat(shared: &Shared, request: Request) -> Result<Response<Body>, Failu
     Ok(response)
 }
 
-/// Returns the messages as a JSON array of `{role, content}`, content a text.
+/// Returns the messages as a JSON array of `{role, content}`, content a text, with `tool_calls`, `tool_call_id` and `name` where they
+/// have them.
 fn messages(messages: Vec<Message>) -> Result<String, Failure> {
     if messages.is_empty() {
         return Err(Failure::param("messages", "send at least one message"));
     }
     let messages = messages.into_iter().map(|message| {
-        if message.is_of_tools() {
-            let reason =
-                "tools are not supported; leave messages with `tool_calls` and those of the role `tool` out";
+        if message.role == "function" || message.function_call.is_some_and(|call| !call.is_null()) {
+            let reason = "`function_call` and the role `function` are not supported; send `tool_calls` and the role `tool`";
             return Err(Failure::param("messages", reason));
         }
         let content = match message.content {
@@ -156,7 +162,16 @@ fn messages(messages: Vec<Message>) -> Result<String, Failure> {
             "developer" => "system",
             role => role,
         };
-        Ok(json!({"role": role, "content": content}))
+        let mut written = json!({"role": role, "content": content});
+        if let Some(calls) = message.tool_calls.filter(|calls| !calls.is_empty()) {
+            put(&mut written, "tool_calls", calls.into());
+        }
+        for (field, value) in [("tool_call_id", message.tool_call_id), ("name", message.name)] {
+            if let Some(value) = value {
+                put(&mut written, field, value.into());
+            }
+        }
+        Ok(written)
     });
     let messages = messages.collect::<Result<Vec<_>, Failure>>()?;
     Ok(Value::from(messages).to_string())
@@ -184,7 +199,10 @@ mod tests {
         .unwrap();
         let text = messages(chat.messages).unwrap();
         let value: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(value[0], json!({"role": "system", "content": "be brief"}));
+        assert_eq!(
+            value[0],
+            json!({"role": "system", "content": "be brief", "name": "x"})
+        );
         assert_eq!(value[1], json!({"role": "user", "content": "ab"}));
         assert!(messages(Vec::new()).is_err());
     }
@@ -194,13 +212,20 @@ mod tests {
         let read = |message: Value| messages(serde_json::from_value(json!([message])).unwrap());
         for message in [
             json!({"role": "user", "content": [{"type": "image_url"}]}),
-            json!({"role": "assistant", "content": null, "tool_calls": [{"id": "1", "type": "function"}]}),
             json!({"role": "assistant", "content": null, "function_call": {"name": "f"}}),
-            json!({"role": "tool", "tool_call_id": "1", "content": "7"}),
+            json!({"role": "function", "name": "f", "content": "7"}),
         ] {
             assert_eq!(read(message).unwrap_err().param.as_deref(), Some("messages"));
         }
         let plain = json!({"role": "assistant", "content": "a", "tool_calls": null, "function_call": null, "refusal": null});
         assert!(read(plain).is_ok());
+        let call = json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+        for message in [
+            json!({"role": "assistant", "content": "", "tool_calls": [call]}),
+            json!({"role": "tool", "content": "7", "tool_call_id": "1"}),
+        ] {
+            let text = read(message.clone()).unwrap();
+            assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), json!([message]));
+        }
     }
 }

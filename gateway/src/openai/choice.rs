@@ -6,6 +6,7 @@ use kaskade_actors::wire::InferReply;
 use kaskade_models::Tensor;
 use serde_json::{Value, json};
 
+use super::structured;
 use crate::call::Call;
 use crate::failure::Failure;
 
@@ -20,6 +21,8 @@ pub(super) struct Choice {
     /// The most probable tokens at every place with the logarithms of their probabilities, if they were asked for.
     pub(super) top: Vec<Vec<(String, f64)>>,
     pub(super) finish: &'static str,
+    /// Calls of tools.
+    pub(super) calls: Vec<structured::Call>,
     /// Tokens of the prompt, if the model counts them.
     pub(super) prompt_tokens: Option<i64>,
     /// Tokens of the answer, if the model counts them; that of an endpoint may not list them.
@@ -52,6 +55,7 @@ impl Choice {
             (Some(tokens), Some(logprobs)) => top(tokens, logprobs),
             _ => Vec::new(),
         };
+        let calls = structured::calls(reply);
         Ok(Self {
             text,
             tokens: tokens.map(names).unwrap_or_default(),
@@ -60,11 +64,12 @@ impl Choice {
                 .into_iter()
                 .map(|probability| f64::from(probability).ln())
                 .collect(),
-            finish: if end.as_deref() == Some("length") {
-                "length"
-            } else {
-                "stop"
+            finish: match (end.as_deref(), calls.is_empty()) {
+                (Some("length"), true) => "length",
+                (_, true) => "stop",
+                (_, false) => "tool_calls",
             },
+            calls,
             prompt_tokens: usage.map(|[prompt, _]| prompt),
             completion_tokens: usage.map(|[_, answer]| answer),
         })

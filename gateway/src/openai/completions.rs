@@ -60,6 +60,18 @@ impl Completion {
                 "`best_of` is not supported; ask for more choices with `n`",
             ));
         }
+        if self
+            .common
+            .structured
+            .tools
+            .as_ref()
+            .is_some_and(|tools| !tools.is_empty())
+        {
+            return Err(Failure::param(
+                "tools",
+                "completions know no tools; ask for a chat completion",
+            ));
+        }
         if self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
             return Err(Failure::param("suffix", "a suffix is not supported"));
         }
@@ -201,6 +213,7 @@ async fn complete(shared: &Shared, request: Request) -> Result<Response<Body>, F
         model: call.app.options.name.clone(),
         logprobs,
         include_usage: asked.common.include_usage(),
+        parallel_calls: true,
     };
     if asked.common.stream.unwrap_or(false) {
         return sse::respond(call, head, requests).await;

@@ -10,6 +10,7 @@ mod models;
 mod responses;
 mod sampling;
 mod sse;
+mod structured;
 
 use std::sync::Arc;
 

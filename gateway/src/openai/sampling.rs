@@ -1,9 +1,11 @@
 //! Fields that chat and completions share, as inputs of a language model.
 
+use kaskade_models::language::request::TEMPLATE_VARIABLES;
 use kaskade_models::{Datatype, Tensor};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
+use super::structured::Structured;
 use crate::failure::Failure;
 
 /// Largest number of choices of one request.
@@ -25,6 +27,7 @@ pub(super) struct Common {
     pub(super) model: Option<String>,
     max_tokens: Option<i64>,
     max_completion_tokens: Option<i64>,
+    min_tokens: Option<i64>,
     temperature: Option<f32>,
     top_p: Option<f32>,
     top_k: Option<i64>,
@@ -38,13 +41,22 @@ pub(super) struct Common {
     n: Option<u32>,
     pub(super) stream: Option<bool>,
     stream_options: Option<StreamOptions>,
-    tools: Option<Vec<Value>>,
-    /// The older name of `tools`.
-    functions: Option<Vec<Value>>,
-    tool_choice: Option<Value>,
-    response_format: Option<Value>,
-    logit_bias: Option<Value>,
+    logit_bias: Option<Map<String, Value>>,
     modalities: Option<Vec<String>>,
+    /// Variables of the chat template.
+    chat_template_kwargs: Option<Map<String, Value>>,
+    // Fields of vLLM that are not supported and change the answer.
+    add_generation_prompt: Option<bool>,
+    continue_final_message: Option<bool>,
+    use_beam_search: Option<bool>,
+    include_stop_str_in_output: Option<bool>,
+    chat_template: Option<Value>,
+    truncate_prompt_tokens: Option<Value>,
+    stop_token_ids: Option<Vec<Value>>,
+    bad_words: Option<Vec<Value>>,
+    allowed_token_ids: Option<Vec<Value>>,
+    #[serde(flatten)]
+    pub(super) structured: Structured,
 }
 
 #[derive(Debug, Deserialize)]
@@ -66,30 +78,11 @@ impl Common {
     /// # Errors
     /// `KSK0001` with the field.
     pub(super) fn check(&self) -> Result<(), Failure> {
-        for (param, tools) in [("tools", &self.tools), ("functions", &self.functions)] {
-            if tools.as_ref().is_some_and(|tools| !tools.is_empty()) {
-                return Err(Failure::param(param, "tools are not supported"));
-            }
-        }
-        let choice = self.tool_choice.as_ref();
-        if choice.is_some_and(|choice| !matches!(choice.as_str(), Some("auto" | "none"))) {
-            let message = "tools are not supported, so none can be required; leave `tool_choice` out";
-            return Err(Failure::param("tool_choice", message));
-        }
-        let bias = self.logit_bias.as_ref();
-        if bias.is_some_and(|bias| !bias.as_object().is_some_and(serde_json::Map::is_empty)) {
-            return Err(Failure::param("logit_bias", "a bias of tokens is not supported"));
-        }
         let mut modalities = self.modalities.iter().flatten();
         if modalities.any(|modality| modality != "text") {
             return Err(Failure::param("modalities", "answers are texts"));
         }
-        if !self.response_format.as_ref().is_none_or(is_text) {
-            return Err(Failure::param(
-                "response_format",
-                "only the format `text` is supported",
-            ));
-        }
+        self.refuse_others()?;
         if !(1..=MAX_CHOICES).contains(&self.choices()) {
             return Err(Failure::param(
                 "n",
@@ -105,6 +98,45 @@ impl Common {
             }
         }
         Ok(())
+    }
+
+    /// Refuses fields of other servers that are not supported and change the answer.
+    fn refuse_others(&self) -> Result<(), Failure> {
+        let listed = |tokens: &Option<Vec<Value>>| tokens.as_ref().is_some_and(|tokens| !tokens.is_empty());
+        let refused = [
+            ("add_generation_prompt", self.add_generation_prompt == Some(false)),
+            (
+                "continue_final_message",
+                self.continue_final_message == Some(true),
+            ),
+            ("use_beam_search", self.use_beam_search == Some(true)),
+            (
+                "include_stop_str_in_output",
+                self.include_stop_str_in_output == Some(true),
+            ),
+            (
+                "chat_template",
+                self.chat_template
+                    .as_ref()
+                    .is_some_and(|template| !template.is_null()),
+            ),
+            (
+                "truncate_prompt_tokens",
+                self.truncate_prompt_tokens
+                    .as_ref()
+                    .is_some_and(|most| !most.is_null()),
+            ),
+            ("stop_token_ids", listed(&self.stop_token_ids)),
+            ("bad_words", listed(&self.bad_words)),
+            ("allowed_token_ids", listed(&self.allowed_token_ids)),
+        ];
+        let found = refused.into_iter().find(|(_, is_set)| *is_set);
+        found.map_or(Ok(()), |(param, _)| {
+            Err(Failure::param(
+                param,
+                format!("`{param}` is not supported; leave it out"),
+            ))
+        })
     }
 
     /// Number of choices.
@@ -132,11 +164,27 @@ impl Common {
             .is_some_and(|options| options.include_usage == Some(true))
     }
 
+    /// Returns the tokens with a bias, and their biases.
+    fn biases(&self) -> Result<(Vec<i64>, Vec<f32>), Failure> {
+        let biases = self.logit_bias.iter().flatten().map(|(token, bias)| {
+            let both = token.parse().ok().zip(bias.as_f64());
+            let both = both.filter(|(_, bias)| (-100.0..=100.0).contains(bias));
+            both.map(|(token, bias): (i64, f64)| (token, bias as f32))
+                .ok_or_else(|| {
+                    Failure::param(
+                        "logit_bias",
+                        format!("`{token}`: {bias} is no bias from -100 to 100 of a token's id"),
+                    )
+                })
+        });
+        biases.collect()
+    }
+
     /// Returns the inputs that set sampling, for the choice of that index. `top` is the number of most probable tokens to report, `None`
     /// without log-probabilities.
     ///
     /// # Errors
-    /// `KSK0001` for too many stop texts.
+    /// `KSK0001` for too many stop texts, and for a bias, a format or tools that cannot be read.
     pub(super) fn inputs(&self, choice: u32, top: Option<u32>) -> Result<Vec<Tensor>, Failure> {
         let mut inputs = Vec::new();
         let mut integer = |name: &str, value: Option<i64>| -> Result<(), Failure> {
@@ -146,6 +194,7 @@ impl Common {
             Ok(())
         };
         integer("max_tokens", self.max_completion_tokens.or(self.max_tokens))?;
+        integer("min_tokens", self.min_tokens.filter(|least| *least > 0))?;
         integer("top_logprobs", top.map(i64::from))?;
         integer("top_k", self.top_k.filter(|top| *top >= 0))?;
         // Choices of one seed would be the same.
@@ -189,13 +238,22 @@ impl Common {
         if !stops.is_empty() {
             inputs.push(Tensor::from_texts("stop", &stops)?);
         }
+        let (tokens, biases) = self.biases()?;
+        if !tokens.is_empty() {
+            inputs.push(Tensor::from_i64("logit_bias_tokens", &[tokens.len()], &tokens)?);
+            inputs.push(Tensor::from_f32("logit_bias", &[biases.len()], &biases)?);
+        }
+        let variables = self
+            .chat_template_kwargs
+            .as_ref()
+            .filter(|variables| !variables.is_empty());
+        if let Some(variables) = variables {
+            let variables = Value::from(variables.clone()).to_string();
+            inputs.push(Tensor::from_texts(TEMPLATE_VARIABLES, &[&variables])?);
+        }
+        inputs.extend(self.structured.inputs()?);
         Ok(inputs)
     }
-}
-
-/// Whether a format asks for plain text.
-pub(super) fn is_text(format: &Value) -> bool {
-    format.is_null() || format.get("type").and_then(Value::as_str) == Some("text")
 }
 
 #[cfg(test)]
@@ -231,14 +289,10 @@ mod tests {
     #[test]
     fn what_would_be_answered_wrongly_is_refused() {
         for (json, param) in [
-            (r#"{"tools":[{"type":"function"}]}"#, "tools"),
-            (r#"{"functions":[{"name":"f"}]}"#, "functions"),
-            (r#"{"tool_choice":"required"}"#, "tool_choice"),
-            (r#"{"tool_choice":{"type":"function"}}"#, "tool_choice"),
-            (r#"{"logit_bias":{"5":-100}}"#, "logit_bias"),
             (r#"{"modalities":["text","audio"]}"#, "modalities"),
-            (r#"{"response_format":{"type":"json_object"}}"#, "response_format"),
-            (r#"{"response_format":"json"}"#, "response_format"),
+            (r#"{"stop_token_ids":[2]}"#, "stop_token_ids"),
+            (r#"{"continue_final_message":true}"#, "continue_final_message"),
+            (r#"{"chat_template":"x"}"#, "chat_template"),
             (r#"{"n":0}"#, "n"),
             (r#"{"max_tokens":0}"#, "max_tokens"),
             (
@@ -251,10 +305,26 @@ mod tests {
         assert!(
             common(
                 r#"{"tools":[],"functions":null,"tool_choice":"auto","logit_bias":{},"modalities":["text"],
-                "response_format":{"type":"text"},"n":null}"#
+                "response_format":{"type":"text"},"n":null,"stop_token_ids":[],"use_beam_search":false,"add_generation_prompt":true}"#
             )
             .check()
             .is_ok()
         );
+    }
+
+    #[test]
+    fn biases_are_two_inputs() {
+        let inputs = common(r#"{"logit_bias":{"5":-100,"7":0.5}}"#)
+            .inputs(0, None)
+            .unwrap();
+        let find = |name: &str| inputs.iter().find(|input| input.name == name).unwrap();
+        assert_eq!(find("logit_bias_tokens").to_i64().unwrap(), [5, 7]);
+        assert_eq!(find("logit_bias").to_f32().unwrap(), [-100.0, 0.5]);
+        for bias in [r#"{"a":1}"#, r#"{"5":101}"#, r#"{"5":"x"}"#, r#"{"5":null}"#] {
+            let refused = common(&format!("{{\"logit_bias\":{bias}}}"))
+                .inputs(0, None)
+                .unwrap_err();
+            assert_eq!(refused.param.as_deref(), Some("logit_bias"), "{bias}");
+        }
     }
 }

@@ -35,6 +35,8 @@ pub(super) struct Head {
     pub(super) model: String,
     pub(super) logprobs: bool,
     pub(super) include_usage: bool,
+    /// Whether an answer may have several calls of tools.
+    pub(super) parallel_calls: bool,
 }
 
 /// A request for one choice.
@@ -224,6 +226,12 @@ impl Events {
             Form::Completion => answer.completion_logprobs(),
         });
         self.text(index, &rest, logprobs.as_ref());
+        let most = if self.head.parallel_calls { usize::MAX } else { 1 };
+        for (number, call) in answer.calls.iter().take(most).enumerate() {
+            let mut call = call.chat();
+            put(&mut call, "index", number.into());
+            self.chunk(index, &json!({"tool_calls": [call]}), None, None, None);
+        }
         self.chunk(
             index,
             &json!({}),

@@ -1,6 +1,8 @@
 //! The endpoints of text-embeddings-inference: `/predict`, `/rerank`, `/embed`, and `/` for the first and the last. They serve the gateway's only app, or the one
 //! that the header `x-kaskade-app` names.
 
+mod rerank;
+
 use std::sync::Arc;
 
 use axum::Router;
@@ -32,7 +34,9 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
     Router::new()
         .route("/", post(root))
         .route("/predict", post(predict))
-        .route("/rerank", post(rerank))
+        .route("/rerank", post(rerank::texts))
+        .route("/v1/rerank", post(rerank::documents))
+        .route("/v2/rerank", post(rerank::documents))
         .route("/embed", post(embed))
 }
 
@@ -78,16 +82,38 @@ struct Predict {
 struct Parameters {
     /// How a token classifier finds entities.
     aggregation_strategy: Option<String>,
+    /// Number of classes to name.
+    top_k: Option<usize>,
+    /// How logits become scores: `softmax`, `sigmoid` or `none`.
+    function_to_apply: Option<String>,
+    /// Of zero-shot classification, which an app with classes of its own cannot answer.
+    candidate_labels: Option<Value>,
 }
 
-#[derive(Deserialize)]
-struct Rerank {
-    query: String,
-    texts: Vec<String>,
-    #[serde(default, deserialize_with = "or_default")]
-    raw_scores: bool,
-    #[serde(default, deserialize_with = "or_default")]
-    return_text: bool,
+impl Parameters {
+    /// Refuses parameters that would be answered wrongly.
+    fn check(&self) -> Result<(), Failure> {
+        if self
+            .candidate_labels
+            .as_ref()
+            .is_some_and(|labels| !labels.is_null())
+        {
+            let message = "`candidate_labels`: the app has classes of its own; for zero-shot classification send each label as \
+                           `text_pair` of a text to an app of a model of inference, such as bart-large-mnli";
+            return Err(Failure::malformed(message));
+        }
+        match self.function_to_apply.as_deref() {
+            None | Some("softmax" | "sigmoid" | "none") => Ok(()),
+            Some(other) => Err(Failure::malformed(format!(
+                "`function_to_apply` is `{other}`; it is one of `softmax`, `sigmoid` and `none`"
+            ))),
+        }
+    }
+
+    /// How logits become scores, if the client says so.
+    fn function(&self, raw_scores: bool) -> Option<&str> {
+        self.function_to_apply.as_deref().or(raw_scores.then_some("none"))
+    }
 }
 
 #[derive(Deserialize)]
@@ -163,18 +189,20 @@ fn characters<'a>(texts: impl IntoIterator<Item = &'a String>) -> usize {
     texts.into_iter().map(|text| text.chars().count()).sum()
 }
 
+/// Reads a body and finds its app: by the header, else by what the body names, else the only one.
 async fn begin<T: DeserializeOwned + Send + 'static>(
     shared: &Shared,
     request: Request,
+    model: impl FnOnce(&T) -> Option<&str>,
 ) -> Result<(Call, T), Failure> {
     let (parts, body) = request.into_parts();
     let body = body::read(&parts.headers, body, &shared.limits).await?;
-    let asked = body::process(body, |body| fields::read(body)).await?;
+    let asked: T = body::process(body, |body| fields::read(body)).await?;
     let name = parts
         .headers
         .get("x-kaskade-app")
         .and_then(|name| name.to_str().ok());
-    let app = shared.app_or_only(name)?;
+    let app = shared.app_or_only(name.or_else(|| model(&asked)))?;
     let fallback = app.options.default_budget;
     Ok((
         Call::new(app, &parts.headers, &parts.extensions, fallback)?,
@@ -225,6 +253,10 @@ fn probabilities(logits: &[f32]) -> Vec<f32> {
     if let [one] = logits {
         return vec![1.0 / (1.0 + (-one).exp())];
     }
+    softmax(logits)
+}
+
+fn softmax(logits: &[f32]) -> Vec<f32> {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let powers: Vec<f32> = logits.iter().map(|logit| (logit - largest).exp()).collect();
     let sum: f32 = powers.iter().sum();
@@ -256,17 +288,18 @@ fn entities_of(reply: &InferReply, strategy: Option<&str>) -> Result<Option<Valu
 
 async fn predict(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
     let answered = async {
-        let (call, asked): (_, Predict) = begin(&shared, request).await?;
+        let (call, asked): (_, Predict) = begin(&shared, request, |_| None).await?;
         let (sequences, single) = match asked.inputs {
             Sequences::One(one) => (vec![one], true),
             Sequences::Many(many) => (many, false),
         };
+        asked.parameters.check()?;
         let strategy = asked.parameters.aggregation_strategy.as_deref();
         let inputs = sequences
             .iter()
             .map(|sequence| with_strategy(tensors(sequence)?, strategy));
         let replies = ask_all(&call, inputs.collect::<Result<_, Failure>>()?).await?;
-        let value = predictions(&replies, single, asked.raw_scores, strategy)?;
+        let value = predictions(&call, &replies, single, asked.raw_scores, &asked.parameters)?;
         let texts = sequences.iter().flat_map(Sequence::texts);
         Ok(Answered::new(value, characters(texts), &replies))
     };
@@ -275,14 +308,16 @@ async fn predict(State(shared): State<Arc<Shared>>, request: Request) -> Respons
 
 /// Returns the prediction of the only text, or the predictions of several.
 fn predictions(
+    call: &Call,
     replies: &[InferReply],
     single: bool,
     raw_scores: bool,
-    strategy: Option<&str>,
+    parameters: &Parameters,
 ) -> Result<Value, Failure> {
+    let labels = &call.app.options.labels;
     let mut answers = replies
         .iter()
-        .map(|reply| prediction(reply, raw_scores, strategy));
+        .map(|reply| prediction(reply, labels, raw_scores, parameters));
     if single {
         return answers
             .next()
@@ -299,31 +334,56 @@ fn with_strategy(mut inputs: Vec<Tensor>, strategy: Option<&str>) -> Result<Vec<
 }
 
 /// Returns the entities of a text, or its classes with the most probable one first.
-fn prediction(reply: &InferReply, raw_scores: bool, strategy: Option<&str>) -> Result<Value, Failure> {
-    if let Some(entities) = entities_of(reply, strategy)? {
+fn prediction(
+    reply: &InferReply,
+    labels: &[String],
+    raw_scores: bool,
+    parameters: &Parameters,
+) -> Result<Value, Failure> {
+    if let Some(entities) = entities_of(reply, parameters.aggregation_strategy.as_deref())? {
         return Ok(entities);
     }
-    let logits = scores(reply)?;
-    let scores = if raw_scores {
-        logits
-    } else {
-        probabilities(&logits)
+    let scores = class_scores(reply, parameters.function(raw_scores))?;
+    let names = Some(labels).filter(|labels| labels.len() == scores.len());
+    let name = |class: usize| {
+        let name = names.and_then(|names| names.get(class)).cloned();
+        name.unwrap_or_else(|| format!("LABEL_{class}"))
     };
     let mut labelled: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
     labelled.sort_by(|one, other| other.1.total_cmp(&one.1));
+    labelled.truncate(parameters.top_k.unwrap_or(usize::MAX));
     let labelled = labelled.into_iter();
     Ok(labelled
-        .map(|(class, score)| json!({"score": score, "label": format!("LABEL_{class}")}))
+        .map(|(class, score)| json!({"score": score, "label": name(class)}))
         .collect())
+}
+
+/// Returns the scores of the classes: logits after the function, or else the model's own probabilities, or else those of its logits.
+fn class_scores(reply: &InferReply, function: Option<&str>) -> Result<Vec<f32>, Failure> {
+    let logits = scores(reply)?;
+    let sigmoid = |logit: &f32| 1.0 / (1.0 + (-logit).exp());
+    Ok(match function {
+        Some("none") => logits,
+        Some("sigmoid") => logits.iter().map(sigmoid).collect(),
+        Some(_) => softmax(&logits),
+        None => {
+            // A classifier of several labels judges each by itself.
+            let own = reply.outputs.iter().find(|output| output.name == "probabilities");
+            let own = own.map(Tensor::to_f32).transpose()?;
+            let own = own.filter(|own| own.len() == logits.len());
+            own.unwrap_or_else(|| probabilities(&logits))
+        }
+    })
 }
 
 /// Answers as `/embed` if the app gives embeddings and no `logits`, and else as `/predict`. Hugging Face's `InferenceClient` sends
 /// the requests of all tasks to the address that it is given.
 async fn root(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
     let answered = async {
-        let (call, asked): (_, Root) = begin(&shared, request).await?;
+        let (call, asked): (_, Root) = begin(&shared, request, |_| None).await?;
         let single = matches!(asked.inputs, Texts::One(_));
         let texts = asked.inputs.into_list();
+        asked.parameters.check()?;
         let strategy = asked.parameters.aggregation_strategy.as_deref();
         let inputs = texts
             .iter()
@@ -336,92 +396,16 @@ async fn root(State(shared): State<Arc<Shared>>, request: Request) -> Response<B
         let value = if embeds {
             vectors(&replies, asked.normalize)?
         } else {
-            predictions(&replies, single, asked.raw_scores, strategy)?
+            predictions(&call, &replies, single, asked.raw_scores, &asked.parameters)?
         };
         Ok(Answered::new(value, characters(&texts), &replies))
     };
     respond(answered.await)
 }
 
-/// Whether the app takes a query with all of its passages.
-fn ranks_passages(call: &Call) -> bool {
-    let signature = call.app.options.signature.as_ref();
-    signature.is_some_and(|signature| signature.inputs.iter().any(|input| input.name == "passages"))
-}
-
-/// Returns the scores of the texts, by one request, and its reply.
-async fn ranked(call: &Call, asked: &Rerank) -> Result<(Vec<f32>, Vec<InferReply>), Failure> {
-    if asked.texts.len() > MAX_TEXTS {
-        return Err(Failure::malformed(format!("send at most {MAX_TEXTS} texts")));
-    }
-    let texts: Vec<&str> = asked.texts.iter().map(String::as_str).collect();
-    let inputs = vec![
-        Tensor::from_texts("query", &[&asked.query])?,
-        Tensor::from_texts("passages", &texts)?,
-    ];
-    let reply = call.ask(InferRequest {
-        inputs,
-        ..InferRequest::default()
-    });
-    let reply = reply.await?;
-    let name = if asked.raw_scores { "logits" } else { "scores" };
-    let scores = reply.outputs.iter().find(|output| output.name == name);
-    let scores = scores.map(Tensor::to_f32).transpose()?;
-    let scores = scores.filter(|scores| scores.len() == texts.len());
-    let scores = scores
-        .ok_or_else(|| Failure::wrong_kind(format!("the app gives no `{name}`, one for each passage")))?;
-    Ok((scores, vec![reply]))
-}
-
-/// Returns the scores of the texts, by a request for each, and the replies.
-async fn pairs(call: &Call, asked: &Rerank) -> Result<(Vec<f32>, Vec<InferReply>), Failure> {
-    let inputs = asked.texts.iter().map(|text| {
-        let query = Tensor::from_texts("text", &[&asked.query])?;
-        Ok(vec![query, Tensor::from_texts("text_pair", &[text])?])
-    });
-    let replies = ask_all(call, inputs.collect::<Result<_, Failure>>()?).await?;
-    let score = |reply: &InferReply| {
-        let logits = scores(reply)?;
-        // The last class is the relevant one; a cross-encoder has one.
-        let scores = if asked.raw_scores {
-            logits
-        } else {
-            probabilities(&logits)
-        };
-        Ok(scores.last().copied().unwrap_or_default())
-    };
-    let scores = replies.iter().map(score).collect::<Result<_, Failure>>()?;
-    Ok((scores, replies))
-}
-
-async fn rerank(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
-    let answered = async {
-        let (call, asked): (_, Rerank) = begin(&shared, request).await?;
-        let (scores, replies) = if ranks_passages(&call) {
-            ranked(&call, &asked).await?
-        } else {
-            pairs(&call, &asked).await?
-        };
-        let mut ranks: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
-        ranks.sort_by(|one, other| other.1.total_cmp(&one.1));
-        let ranks = ranks.into_iter().map(|(index, score)| {
-            let text = asked.texts.get(index).filter(|_| asked.return_text);
-            match text {
-                Some(text) => json!({"index": index, "score": score, "text": text}),
-                None => json!({"index": index, "score": score}),
-            }
-        });
-        let value = Value::from(ranks.collect::<Vec<_>>());
-        // As text-embeddings-inference counts: the query once.
-        let texts = std::iter::once(&asked.query).chain(&asked.texts);
-        Ok(Answered::new(value, characters(texts), &replies))
-    };
-    respond(answered.await)
-}
-
 async fn embed(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
     let answered = async {
-        let (call, asked): (_, Embed) = begin(&shared, request).await?;
+        let (call, asked): (_, Embed) = begin(&shared, request, |_| None).await?;
         let texts = asked.inputs.into_list();
         let inputs = texts
             .iter()
@@ -457,6 +441,43 @@ mod tests {
         assert_eq!(probabilities(&[0.0]), [0.5]);
         let two = probabilities(&[1000.0, 1000.0]);
         assert_eq!(two, [0.5, 0.5], "large logits do not overflow");
+    }
+
+    #[test]
+    fn classes_have_names_and_scores_as_asked() {
+        let reply = |outputs: Vec<Tensor>| InferReply {
+            outputs,
+            ..InferReply::default()
+        };
+        let logits = || Tensor::from_f32("logits", &[3], &[0.0, 2.0, -1.0]).unwrap();
+        let several = reply(vec![
+            logits(),
+            Tensor::from_f32("probabilities", &[3], &[0.5, 0.9, 0.25]).unwrap(),
+        ]);
+        let labels = ["a", "b", "c"].map(ToOwned::to_owned);
+        let asked = |parameters: &str| serde_json::from_str::<Parameters>(parameters).unwrap();
+        let found = prediction(&several, &labels, false, &asked(r#"{"top_k": 2}"#)).unwrap();
+        assert_eq!(
+            found,
+            json!([{"score": 0.9_f32, "label": "b"}, {"score": 0.5_f32, "label": "a"}])
+        );
+        let one = reply(vec![logits()]);
+        let found = prediction(&one, &labels[..2], true, &asked("{}")).unwrap();
+        assert_eq!(
+            found[0],
+            json!({"score": 2.0_f32, "label": "LABEL_1"}),
+            "names of other classes are not used"
+        );
+        let found = prediction(
+            &one,
+            &labels,
+            false,
+            &asked(r#"{"function_to_apply": "sigmoid"}"#),
+        )
+        .unwrap();
+        assert_eq!(found[1]["score"], json!(0.5_f32));
+        assert!(asked(r#"{"candidate_labels": ["x"]}"#).check().is_err());
+        assert!(asked(r#"{"function_to_apply": "tanh"}"#).check().is_err());
     }
 
     #[test]

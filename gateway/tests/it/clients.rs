@@ -150,25 +150,6 @@ fn a_field_of_the_wrong_type_is_named() {
 }
 
 #[test]
-fn a_conversation_with_tools_is_refused_instead_of_answered_without_them() {
-    let stand = openai::stand();
-    for message in [
-        json!({"role": "assistant", "content": null, "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}),
-        json!({"role": "tool", "tool_call_id": "1", "content": "7"}),
-    ] {
-        let asked = json!({"messages": [{"role": "user", "content": "hi"}, message]});
-        let answer = stand.post("/v1/chat/completions", &[], asked.to_string());
-        let error = answer.json()["error"].clone();
-        assert_eq!(
-            (answer.status, &error["param"]),
-            (400, &json!("messages")),
-            "{error}"
-        );
-        assert!(error["message"].as_str().unwrap().contains("tools"), "{error}");
-    }
-}
-
-#[test]
 fn a_stated_size_of_embeddings_must_be_that_of_the_model() {
     let stand = openai::stand();
     let ask = |dimensions: Value| {

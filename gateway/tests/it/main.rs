@@ -21,4 +21,5 @@ mod responses;
 mod streaming;
 mod support;
 mod tls;
+mod tools;
 mod traces;

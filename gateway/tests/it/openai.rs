@@ -40,6 +40,23 @@ impl Model for Shout {
             };
             let tokens: Vec<i64> = (0..).take(words.len()).collect();
             let probabilities = vec![0.5_f32; words.len()];
+            if found("tools").is_some() && text.starts_with("call") {
+                let calls = [
+                    r#"{"name":"weather","arguments":{"city":"Paris"}}"#,
+                    r#"{"name":"clock","arguments":{}}"#,
+                ];
+                return Ok(vec![
+                    Tensor::from_texts("text", &[""])?,
+                    Tensor::from_texts("tool_calls", &calls)?,
+                    Tensor::from_f32("confidence", &[1], &[0.9])?,
+                ]);
+            }
+            if let Some(format) = found("response_format") {
+                return Ok(vec![
+                    Tensor::from_texts("text", &format.to_texts()?)?,
+                    Tensor::from_f32("confidence", &[1], &[0.9])?,
+                ]);
+            }
             if text.starts_with("counted") {
                 return Ok(vec![
                     Tensor::from_texts("text", &["X"])?,

@@ -192,6 +192,6 @@ pub(crate) fn events(body: &[u8]) -> Vec<Value> {
     assert_eq!(lines.pop(), Some("data: [DONE]"), "{text}");
     let values = lines
         .into_iter()
-        .map(|line| serde_json::from_str(line.strip_prefix("data: ").unwrap()).unwrap());
+        .map(|line| serde_json::from_str(line.split_once("data: ").unwrap().1).unwrap());
     values.collect()
 }

@@ -13,6 +13,7 @@ use tokio::sync::mpsc::unbounded_channel;
 use super::super::choice::{Choice, Usage, part as text_of};
 use super::super::feed::{self, Answer, Feed};
 use super::super::sse::put;
+use super::super::structured::Call as ToolCall;
 use super::resource::{Resource, part, status};
 use crate::call::{Call, Piece};
 use crate::config::Streaming;
@@ -22,6 +23,8 @@ struct Events {
     call: Call,
     resource: Resource,
     feed: Feed,
+    /// Whether the output message has begun.
+    begun: bool,
     /// The text that the client has.
     sent: String,
     /// Number of the next event.
@@ -53,6 +56,7 @@ pub(super) async fn respond(
         call,
         resource,
         feed,
+        begun: false,
         sent: String::new(),
         next: 0,
     };
@@ -102,6 +106,13 @@ impl Events {
             let response = self.resource.in_progress();
             self.event(kind, json!({"response": response}));
         }
+    }
+
+    /// Begins the output message, which an answer of calls alone has not.
+    fn begin_message(&mut self) {
+        if std::mem::replace(&mut self.begun, true) {
+            return;
+        }
         let item = self.resource.message("", "in_progress");
         self.event(
             "response.output_item.added",
@@ -123,9 +134,30 @@ impl Events {
         if text.is_empty() {
             return;
         }
+        self.begin_message();
         self.sent.push_str(text);
         let delta = self.place(json!({"delta": text, "logprobs": []}));
         self.event("response.output_text.delta", delta);
+    }
+
+    /// Sends the events of a call of a tool.
+    fn call(&mut self, index: usize, call: &ToolCall) {
+        let added = json!({"output_index": index, "item": call.item("in_progress")});
+        self.event("response.output_item.added", added);
+        let done = call.item("completed");
+        let place = json!({"item_id": done.get("id"), "output_index": index});
+        for (kind, field) in [("delta", "delta"), ("done", "arguments")] {
+            let mut event = place.clone();
+            put(&mut event, field, call.arguments.as_str().into());
+            if kind == "done" {
+                put(&mut event, "name", call.name.as_str().into());
+            }
+            self.event(&format!("response.function_call_arguments.{kind}"), event);
+        }
+        self.event(
+            "response.output_item.done",
+            json!({"output_index": index, "item": done}),
+        );
     }
 
     fn end(&mut self, reply: &InferReply) -> Result<(), Failure> {
@@ -141,16 +173,22 @@ impl Events {
             ))
         })?;
         self.delta(&rest);
-        let done = self.place(json!({"text": choice.text, "logprobs": []}));
-        self.event("response.output_text.done", done);
-        let done = self.place(json!({"part": part(&choice.text)}));
-        self.event("response.content_part.done", done);
-        let status = status(&choice);
-        let item = self.resource.message(&choice.text, status);
-        self.event(
-            "response.output_item.done",
-            json!({"output_index": 0, "item": item}),
-        );
+        let (status, calls) = (status(&choice), self.resource.calls(&choice));
+        if self.begun || calls.is_empty() {
+            self.begin_message();
+            let done = self.place(json!({"text": choice.text, "logprobs": []}));
+            self.event("response.output_text.done", done);
+            let done = self.place(json!({"part": part(&choice.text)}));
+            self.event("response.content_part.done", done);
+            let item = self.resource.message(&choice.text, status);
+            self.event(
+                "response.output_item.done",
+                json!({"output_index": 0, "item": item}),
+            );
+        }
+        for (index, call) in (usize::from(self.begun)..).zip(&calls) {
+            self.call(index, call);
+        }
         let mut usage = Usage::default();
         usage.add(&self.call, reply, &choice, None, true);
         let response = self.resource.ended(&choice, &usage.responses());

@@ -16,7 +16,8 @@ use serde_json::{Map, Value, json};
 
 use super::choice::{Choice, Usage, unix_seconds};
 use super::completions::begin;
-use super::sampling::{Common, NO_TOKEN, is_text};
+use super::sampling::{Common, NO_TOKEN};
+use super::sse::put;
 use crate::api::Api;
 use crate::failure::Failure;
 use crate::oip::json_response;
@@ -69,6 +70,7 @@ async fn respond(shared: &Shared, request: Request) -> Result<Response<Body>, Fa
         inputs,
         ..InferRequest::default()
     };
+    let streamed = asked.common.stream.unwrap_or(false);
     let resource = Resource {
         id: format!("resp_{}", kaskade_actors::ids::unique_token()),
         item: format!("msg_{}", kaskade_actors::ids::unique_token()),
@@ -79,8 +81,9 @@ async fn respond(shared: &Shared, request: Request) -> Result<Response<Body>, Fa
         temperature: asked.common.temperature(),
         top_p: asked.common.top_p(),
         metadata: asked.metadata.unwrap_or_default(),
+        structured: asked.common.structured,
     };
-    if asked.common.stream.unwrap_or(false) {
+    if streamed {
         return events::respond(call, resource, request).await;
     }
     let reply = call.ask(request).await?;
@@ -120,10 +123,12 @@ impl Asked {
                 "responses are not stored here; wait for the answer, or submit a durable request over NATS",
             ));
         }
-        let format = self.text.as_ref().and_then(|text| text.get("format"));
-        if !format.is_none_or(is_text) {
-            return Err(Failure::param("text", "only the format `text` is supported"));
-        }
+        let format = self
+            .text
+            .as_mut()
+            .and_then(|text| text.get_mut("format"))
+            .map(Value::take);
+        self.common.structured.of_response(format);
         if self.max_output_tokens.is_some_and(|most| most < 1) {
             return Err(Failure::param("max_output_tokens", NO_TOKEN));
         }
@@ -137,7 +142,7 @@ impl Asked {
         Ok(self)
     }
 
-    /// Returns the conversation as a JSON array of `{role, content}`.
+    /// Returns the conversation as a JSON array of `{role, content}`, with calls of tools and their results.
     fn messages(&self) -> Result<String, Failure> {
         let mut messages = Vec::new();
         if let Some(instructions) = &self.instructions {
@@ -147,7 +152,7 @@ impl Asked {
             Input::Text(text) => messages.push(json!({"role": "user", "content": text})),
             Input::Items(items) => {
                 for item in items {
-                    messages.push(message(item)?);
+                    add(&mut messages, item)?;
                 }
             }
         }
@@ -161,21 +166,65 @@ impl Asked {
     }
 }
 
-/// Returns an input item as `{role, content}`.
+/// Adds an input item to the messages. Calls that follow each other, or a text of the assistant, are one message.
+fn add(messages: &mut Vec<Value>, item: &Value) -> Result<(), Failure> {
+    let refuse = |reason: &str| Failure::param("input", reason);
+    let text = |name: &str| {
+        let text = item.get(name).and_then(Value::as_str);
+        text.ok_or_else(|| Failure::param("input", format!("an item lacks the text `{name}`")))
+    };
+    match item.get("type").and_then(Value::as_str).unwrap_or("message") {
+        "message" => messages.push(message(item)?),
+        "function_call" => {
+            let function = json!({"name": text("name")?, "arguments": text("arguments")?});
+            let call = json!({"id": text("call_id")?, "type": "function", "function": function});
+            let last = messages
+                .last_mut()
+                .filter(|last| last.get("role").is_some_and(|role| role == "assistant"));
+            match last {
+                Some(last) => match last.get_mut("tool_calls").and_then(Value::as_array_mut) {
+                    Some(calls) => calls.push(call),
+                    None => put(last, "tool_calls", json!([call])),
+                },
+                None => messages.push(json!({"role": "assistant", "content": "", "tool_calls": [call]})),
+            }
+        }
+        "function_call_output" => {
+            let content = match item.get("output") {
+                Some(Value::String(output)) => output.clone(),
+                Some(parts @ Value::Array(_)) => content(Some(parts))?,
+                _ => return Err(refuse("the `output` of a function is a text or a list of parts")),
+            };
+            messages.push(json!({"role": "tool", "tool_call_id": text("call_id")?, "content": content}));
+        }
+        // What a model thought is no part of the conversation.
+        "reasoning" => {}
+        _ => {
+            let reason = "only items of the types `message`, `function_call`, `function_call_output` and `reasoning` are supported";
+            return Err(refuse(reason));
+        }
+    }
+    Ok(())
+}
+
+/// Returns an input message as `{role, content}`.
 fn message(item: &Value) -> Result<Value, Failure> {
     let refuse = |reason: &str| Failure::param("input", reason);
-    let kind = item.get("type").and_then(Value::as_str).unwrap_or("message");
-    if kind != "message" {
-        return Err(refuse("only items of the type `message` are supported"));
-    }
     let role = match item.get("role").and_then(Value::as_str) {
         // Chat templates know the older name.
         Some("developer") => "system",
         Some(role) => role,
         None => return Err(refuse("every message needs a `role`")),
     };
-    let content = match item.get("content") {
-        Some(Value::String(text)) => text.clone(),
+    let content = content(item.get("content"))?;
+    Ok(json!({"role": role, "content": content}))
+}
+
+/// Returns the text of a content.
+fn content(content: Option<&Value>) -> Result<String, Failure> {
+    let refuse = |reason: &str| Failure::param("input", reason);
+    match content {
+        Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Array(parts)) => {
             let texts = parts.iter().map(|part| {
                 let kind = part.get("type").and_then(Value::as_str);
@@ -185,11 +234,10 @@ fn message(item: &Value) -> Result<Value, Failure> {
                     refuse("only parts of the types `input_text` and `output_text` are supported")
                 })
             });
-            texts.collect::<Result<String, Failure>>()?
+            texts.collect()
         }
-        _ => return Err(refuse("the `content` of a message is a text or a list of parts")),
-    };
-    Ok(json!({"role": role, "content": content}))
+        _ => Err(refuse("the `content` of a message is a text or a list of parts")),
+    }
 }
 
 #[cfg(test)]
@@ -222,6 +270,22 @@ mod tests {
                 {"role": "assistant", "content": "c"},
             ])
         );
+        let call = json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+        let called = json!([
+            {"role": "user", "content": "go"},
+            {"type": "reasoning", "summary": []},
+            {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}", "status": "completed"},
+            {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "1", "output": "7"},
+        ]);
+        assert_eq!(
+            asked_of(called).as_array().unwrap()[1..],
+            [
+                json!({"role": "user", "content": "go"}),
+                json!({"role": "assistant", "content": "", "tool_calls": [call, call]}),
+                json!({"role": "tool", "tool_call_id": "1", "content": "7"}),
+            ]
+        );
         assert_eq!(asked_of(json!("hi"))[1], json!({"role": "user", "content": "hi"}));
     }
 
@@ -235,14 +299,7 @@ mod tests {
             (json!({"input": "x", "conversation": {"id": "c"}}), "conversation"),
             (json!({"input": "x", "background": true}), "background"),
             (json!({"input": "x", "prompt": {"id": "p"}}), "prompt"),
-            (json!({"input": "x", "tools": [{"type": "function"}]}), "tools"),
             (json!({"input": "x", "max_output_tokens": 0}), "max_output_tokens"),
-            (
-                json!({"input": "x", "text": {"format": {"type": "json_schema"}}}),
-                "text",
-            ),
-            (json!({"input": "x", "text": {"format": "json"}}), "text"),
-            (json!({"input": "x", "tool_choice": "required"}), "tool_choice"),
             (json!({"input": "x", "n": 2}), "n"),
         ] {
             assert_eq!(
@@ -257,6 +314,7 @@ mod tests {
         for input in [
             json!([]),
             json!([{"type": "function_call_output", "output": "x"}]),
+            json!([{"type": "item_reference", "id": "x"}]),
             json!([{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]),
             json!([{"content": "x"}]),
             json!([{"role": "user"}]),

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::choice::{Choice, unix_seconds};
 use super::super::sse::put;
+use super::super::structured::{Call, Structured};
 use crate::failure::Failure;
 
 /// What all forms of a response share.
@@ -19,6 +20,7 @@ pub(super) struct Resource {
     pub(super) temperature: Option<f32>,
     pub(super) top_p: Option<f32>,
     pub(super) metadata: Map<String, Value>,
+    pub(super) structured: Structured,
 }
 
 impl Resource {
@@ -30,7 +32,7 @@ impl Resource {
     /// Returns the response with its answer; incomplete if the answer has its maximum of tokens.
     pub(super) fn ended(&self, choice: &Choice, usage: &Value) -> Value {
         let status = status(choice);
-        let mut response = self.with(status, &[self.message(&choice.text, status)], usage);
+        let mut response = self.with(status, &self.output(choice), usage);
         if status == "incomplete" {
             put(
                 &mut response,
@@ -41,6 +43,20 @@ impl Resource {
             put(&mut response, "completed_at", unix_seconds().into());
         }
         response
+    }
+
+    /// Returns the output items: the message, if there is one, and the calls of tools.
+    fn output(&self, choice: &Choice) -> Vec<Value> {
+        let calls = self.calls(choice);
+        let message = Some(self.message(&choice.text, status(choice)));
+        let message = message.filter(|_| !choice.text.is_empty() || calls.is_empty());
+        let calls = calls.iter().map(|call| call.item("completed"));
+        message.into_iter().chain(calls).collect()
+    }
+
+    /// Returns the calls of tools.
+    pub(super) fn calls(&self, choice: &Choice) -> Vec<Call> {
+        self.structured.calls(choice.calls.clone())
     }
 
     /// Returns the response that failed.
@@ -81,11 +97,11 @@ impl Resource {
             "instructions": self.instructions,
             "output": output,
             "error": null,
-            "tools": [],
-            "tool_choice": "auto",
+            "tools": self.structured.flat_tools(),
+            "tool_choice": self.structured.tool_choice.clone().unwrap_or_else(|| "auto".into()),
             "truncation": "disabled",
-            "parallel_tool_calls": true,
-            "text": {"format": {"type": "text"}},
+            "parallel_tool_calls": self.structured.parallel(),
+            "text": {"format": self.structured.response_format()},
             "temperature": self.temperature.unwrap_or(1.0),
             "top_p": self.top_p.unwrap_or(1.0),
             "presence_penalty": 0,
