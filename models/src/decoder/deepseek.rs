@@ -114,6 +114,26 @@ fn read(
     gated::read(checkpoint, slice, model_config, &layout)
 }
 
+/// Returns experts beside shared ones; without `first_k_dense_replace`, `dense` layers have none.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn experts(config: &Config, dense: usize) -> Result<ExpertLayout, LoadError> {
+    let inner = "moe_intermediate_size";
+    let base = ExpertLayout::counted(config, config.size("n_routed_experts")?, inner)?;
+    Ok(ExpertLayout {
+        correction: Some(SCORED),
+        shared: Some(SharedExpert {
+            block: Some("mlp.shared_experts"),
+            inner: base.inner * config.optional_size("n_shared_experts")?.unwrap_or(1),
+            bias: false,
+            gate: None,
+        }),
+        layers: sparse_layers(config, base.layers.len(), dense)?,
+        ..base
+    })
+}
+
 /// Sigmoids with a correction, within groups.
 pub(super) fn sigmoid_routing(config: &Config, count: usize) -> Result<Routing, LoadError> {
     let normalised = config.optional("norm_topk_prob")?.unwrap_or(true);

@@ -3,10 +3,10 @@
 use super::head::HeadForm;
 use super::weights::Decoder;
 use super::{
-    apertus, arcee, bart, bloom, cohere, deepseek, ernie, exaone4, falcon, gemma, gemma4, glm, gpt_bigcode,
-    gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan, llama, llama4, ministral, mistral,
-    mixtral, mpt, nemotron, olmo, openai_gpt, opt, phi, phi3, phimoe, qwen, recurrent_families, seed_oss,
-    smollm3, stablelm, starcoder2, t5, xglm,
+    apertus, arcee, bart, bloom, cohere, deepseek, dots1, ernie, exaone4, falcon, gemma, gemma4, glm,
+    gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan, llama, llama4, minimax_m2,
+    ministral, mistral, mixtral, mpt, nanochat, nemotron, olmo, openai_gpt, opt, phi, phi3, phimoe, qwen,
+    recurrent_families, seed_oss, smollm3, stablelm, starcoder2, t5, xglm,
 };
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::runtime::slice::Slice;
@@ -347,6 +347,17 @@ pub(super) const FAMILIES: &[Family] = &[
         HeadForm::SEPARATE,
         hunyuan::read
     ),
+    family!(
+        "HunYuanMoEV1",
+        "hunyuan_v1_moe",
+        "model.",
+        HeadForm::SEPARATE,
+        hunyuan::read_moe
+    ),
+    unclassified!("MiniMaxM2", "minimax_m2", HeadForm::SEPARATE, minimax_m2::read),
+    unclassified!("Dots1", "dots1", HeadForm::SEPARATE, dots1::read),
+    unclassified!("NanoChat", "nanochat", HeadForm::SEPARATE, nanochat::read),
+    unclassified!("Cwm", "cwm", HeadForm::SEPARATE, llama::read_world),
     Family {
         token_classifier: Some(("ApertusForTokenClassification", "score")),
         ..unclassified!("Apertus", "apertus", HeadForm::SEPARATE, apertus::read)

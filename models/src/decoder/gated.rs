@@ -108,6 +108,8 @@ pub(super) enum HeadNormTensors {
     Each,
     /// Not at all: RMS norms without weights, of local layers only (Llama 4).
     Local,
+    /// Not at all: RMS norms without weights (nanochat).
+    Plain,
 }
 
 /// What the norms compute.
@@ -121,6 +123,8 @@ pub(super) enum NormKind {
     Unbiased,
     /// Layer norms without weights.
     Plain,
+    /// RMS norms without weights.
+    PlainRms,
 }
 
 impl NormKind {
@@ -135,6 +139,7 @@ impl NormKind {
             Self::Layer => NormWeights::take(weights, name, width),
             Self::Unbiased => NormWeights::take_unbiased(weights, name, width),
             Self::Plain => Ok(NormWeights::plain(width)),
+            Self::PlainRms => Ok(NormWeights::plain_rms(width)),
         }
     }
 }

@@ -288,8 +288,10 @@ impl LayerTensors<'_> {
             key: NormWeights::plain_rms(heads.head_dim),
             factors: None,
         };
-        if self.layout.head_norms.tensors == HeadNormTensors::Local {
-            return Ok(self.local.then_some(plain));
+        match self.layout.head_norms.tensors {
+            HeadNormTensors::Local => return Ok(self.local.then_some(plain)),
+            HeadNormTensors::Plain => return Ok(Some(plain)),
+            _ => {}
         }
         let [query, key] = self.layout.head_norms.names;
         if kind == QueryKeyNorm::EachHeadAndValue {

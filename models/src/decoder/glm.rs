@@ -1,8 +1,7 @@
 //! GLM-4 (GLM et al. 2024): adjacent rotary pairs over a part of a head. Of its second form, GLM-4-0414, the outputs are
 //! normalised too; GLM-4.5 has mixtures of experts.
 
-use super::deepseek::{self, SCORED};
-use super::experts::{ExpertLayout, SharedExpert};
+use super::deepseek;
 use super::gated::{self, Layout, NormNames};
 use super::rotary::RotaryKeys;
 use super::weights::{Decoder, ModelConfig, OutputNorms, QueryKeyNorm};
@@ -41,20 +40,7 @@ pub(super) fn read_4(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
 pub(super) fn read_4_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     deepseek::drop_further_layers(checkpoint)?;
     let config = &checkpoint.config;
-    let count = config.size("n_routed_experts")?;
-    let inner = config.size("moe_intermediate_size")?;
-    let base = ExpertLayout::counted(config, count, "moe_intermediate_size")?;
-    let experts = ExpertLayout {
-        correction: Some(SCORED),
-        shared: Some(SharedExpert {
-            block: Some("mlp.shared_experts"),
-            inner: inner * config.optional_size("n_shared_experts")?.unwrap_or(1),
-            bias: false,
-            gate: None,
-        }),
-        layers: deepseek::sparse_layers(config, base.layers.len(), 1)?,
-        ..base
-    };
+    let experts = deepseek::experts(config, 1)?;
     let norms = config.optional("use_qk_norm")?.unwrap_or(false);
     let model_config = ModelConfig {
         query_key_norm: if norms {
@@ -62,7 +48,7 @@ pub(super) fn read_4_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<De
         } else {
             QueryKeyNorm::No
         },
-        routing: Some(deepseek::sigmoid_routing(config, count)?),
+        routing: Some(deepseek::sigmoid_routing(config, experts.count)?),
         ..gated::model_config(config, KEYS)?
     };
     let layout = Layout {

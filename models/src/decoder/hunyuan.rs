@@ -1,24 +1,76 @@
-//! Hunyuan, dense (Tencent 2025): Llama with norms of the heads of queries and keys after their rotation.
+//! Hunyuan (Tencent 2025), dense and with experts: Llama with norms of the heads of queries and keys after their rotation.
 
+use super::experts::{ExpertLayout, SharedExpert};
 use super::gated::{self, HeadNormLayout, HeadNormTensors, Layout};
 use super::rotary::RotaryKeys;
+use super::routing::Routing;
 use super::weights::{Decoder, ModelConfig, QueryKeyNorm};
-use crate::checkpoint::{Checkpoint, LoadError};
+use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::runtime::slice::Slice;
 
 pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
+    let (model_config, layout) = (model_config(config)?, layout(config)?);
+    gated::read(checkpoint, slice, model_config, &layout)
+}
+
+pub(super) fn read_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let mut config = checkpoint.config.clone();
+    let count = same_in_all_layers(&mut config, "num_experts")?;
+    same_in_all_layers(&mut config, CHOSEN)?;
+    let base = ExpertLayout::counted(&config, count, "intermediate_size")?;
+    let experts = ExpertLayout {
+        router: "gate.wg",
+        shared: Some(SharedExpert {
+            block: Some("mlp.shared_mlp"),
+            inner: base.inner,
+            bias: false,
+            gate: None,
+        }),
+        ..base
+    };
     let model_config = ModelConfig {
-        query_key_norm: QueryKeyNorm::RotatedHead,
-        ..gated::model_config(config, RotaryKeys::LLAMA)?
+        routing: Some(Routing::by_key(&config, CHOSEN, count, true)?),
+        ..model_config(&config)?
     };
     let layout = Layout {
+        experts: Some(experts),
+        ..layout(&config)?
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
+
+/// Key of the number of experts that a token uses.
+const CHOSEN: &str = "moe_topk";
+
+/// Reads a size that may be stated for every layer, and states it once.
+fn same_in_all_layers(config: &mut Config, key: &str) -> Result<usize, LoadError> {
+    if let Some(serde_json::Value::Array(sizes)) = config.keys().get(key).cloned() {
+        let Some(first) = sizes
+            .first()
+            .filter(|first| sizes.iter().all(|size| size == *first))
+        else {
+            return Err(config.invalid_value(key, "it must be the same in all layers"));
+        };
+        config.set(key, first.clone());
+    }
+    config.size(key)
+}
+
+fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {
+    Ok(ModelConfig {
+        query_key_norm: QueryKeyNorm::RotatedHead,
+        ..gated::model_config(config, RotaryKeys::LLAMA)?
+    })
+}
+
+fn layout(config: &Config) -> Result<Layout, LoadError> {
+    Ok(Layout {
         head_norms: HeadNormLayout {
             names: ["self_attn.query_layernorm", "self_attn.key_layernorm"],
             tensors: HeadNormTensors::Norm,
         },
         feed_forward_bias: false,
         ..Layout::with_biases(config)?
-    };
-    gated::read(checkpoint, slice, model_config, &layout)
+    })
 }

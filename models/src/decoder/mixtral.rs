@@ -5,17 +5,13 @@ use super::gated::{self, Layout};
 use super::rotary::RotaryKeys;
 use super::routing::Routing;
 use super::weights::{Decoder, ModelConfig};
-use crate::checkpoint::{Checkpoint, LoadError};
+use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::runtime::slice::Slice;
 
 pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let (local, local_layers) = gated::windows(config, |_| true)?;
-    let experts = ExpertLayout {
-        block: "block_sparse_moe",
-        tensors: ExpertTensors::Each(["w1", "w3", "w2"]),
-        ..ExpertLayout::everywhere(config, "intermediate_size")?
-    };
+    let experts = experts(config)?;
     let model_config = ModelConfig {
         local,
         routing: Some(Routing::read(config, experts.count, true)?),
@@ -27,4 +23,16 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         ..Layout::default()
     };
     gated::read(checkpoint, slice, model_config, &layout)
+}
+
+/// Experts in every layer, by the names of Mixtral.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn experts(config: &Config) -> Result<ExpertLayout, LoadError> {
+    Ok(ExpertLayout {
+        block: "block_sparse_moe",
+        tensors: ExpertTensors::Each(["w1", "w3", "w2"]),
+        ..ExpertLayout::everywhere(config, "intermediate_size")?
+    })
 }

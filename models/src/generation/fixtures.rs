@@ -11,7 +11,7 @@ use crate::checkpoint::Checkpoint;
 use crate::ops::Ops;
 
 /// At least one per architecture; several where it has variants.
-pub(super) const DECODERS: [&str; 94] = [
+pub(super) const DECODERS: [&str; 99] = [
     "gpt2",
     "opt",
     "llama",
@@ -59,6 +59,11 @@ pub(super) const DECODERS: [&str; 94] = [
     "vaultgemma",
     "nemotron",
     "hunyuan",
+    "hunyuan-moe",
+    "minimax-m2",
+    "dots1",
+    "nanochat",
+    "cwm",
     "apertus",
     "ministral3",
     "gpt-bigcode",

@@ -40,7 +40,7 @@ fn tokens(outputs: &Outputs) -> Vec<i64> {
 }
 
 /// Models of which every layer has an attention.
-const ATTENDING: [&str; 63] = [
+const ATTENDING: [&str; 68] = [
     "gpt2",
     "opt",
     "llama",
@@ -84,6 +84,11 @@ const ATTENDING: [&str; 63] = [
     "vaultgemma",
     "nemotron",
     "hunyuan",
+    "hunyuan-moe",
+    "minimax-m2",
+    "dots1",
+    "nanochat",
+    "cwm",
     "apertus",
     "ministral3",
     "gpt-bigcode",

@@ -41,9 +41,9 @@ impl HostWords {
 
     /// Returns the words; copies those that are shared.
     pub(crate) fn into_vec(self) -> Vec<u32> {
-        match self {
-            Self::Owned(words) => words,
-            shared => shared.words().into_owned(),
+        if let Self::Owned(words) = self {
+            return words;
         }
+        self.words().into_owned()
     }
 }

@@ -1,0 +1,32 @@
+//! `dots.llm1` (Huo et al. 2025): Qwen 3 with the experts of `DeepSeek` V3.
+
+use super::deepseek;
+use super::gated::{self, Layout};
+use super::rotary::RotaryKeys;
+use super::routing::Routing;
+use super::weights::{Decoder, ModelConfig, QueryKeyNorm};
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::runtime::slice::Slice;
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let first = config.optional::<usize>("max_window_layers")?.unwrap_or(62);
+    let (local, local_layers) = gated::windows(config, |index| index >= first)?;
+    let experts = deepseek::experts(config, 0)?;
+    let model_config = ModelConfig {
+        local,
+        query_key_norm: QueryKeyNorm::EachHead,
+        routing: Some(Routing {
+            normalised: config.optional("norm_topk_prob")?.unwrap_or(false),
+            ..deepseek::sigmoid_routing(config, experts.count)?
+        }),
+        ..gated::model_config(config, RotaryKeys::LLAMA)?
+    };
+    let layout = Layout {
+        local_layers,
+        experts: Some(experts),
+        feed_forward_bias: false,
+        ..Layout::with_biases(config)?
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
