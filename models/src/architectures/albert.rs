@@ -13,6 +13,8 @@ const NAMES: BlockNames = BlockNames {
     down: "ffn_output",
     feed_forward_norm: "full_layer_layer_norm",
     scales: None,
+    output_norms: None,
+    head_norms: None,
     head_biases: None,
 };
 

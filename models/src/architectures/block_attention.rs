@@ -1,8 +1,12 @@
 //! The attention of a block of an encoder: projections of queries, keys and values, their attention, and the output layer.
 
+use std::sync::Arc;
+
+use super::added::{Added, HeadNorms};
 use super::dynamic_convolution::DynamicConvolution;
 use super::encoder::{Bias, BlockForm, BlockNames, Distances, EncoderConfig, Mixing};
 use super::global_attention::GlobalAttention;
+use super::grid_rotary::GridRotary;
 use super::layers::Layers;
 use super::linear_form::LinearForm;
 use super::relative_attention::Relative;
@@ -15,6 +19,7 @@ pub(super) struct BlockAttention<O: Ops> {
     scale: f32,
     window: Option<usize>,
     rotary: Option<Rotary>,
+    grid: Option<Arc<GridRotary>>,
     global: Option<GlobalAttention<O>>,
     position_bias: Option<O::Matrix>,
     distances: Option<DistanceScores<O::Matrix>>,
@@ -24,8 +29,9 @@ pub(super) struct BlockAttention<O: Ops> {
     convolution: Option<DynamicConvolution<O>>,
     projections: O::Linear,
     output: O::Linear,
-    /// Factors of what it adds.
-    factors: Option<O::Norm>,
+    /// What becomes of what it adds.
+    added: Added<O>,
+    head_norms: Option<HeadNorms<O>>,
 }
 
 impl EncoderConfig {
@@ -58,11 +64,16 @@ impl EncoderConfig {
         });
         let position_bias = form.position_bias.as_ref();
         let position_bias = position_bias.map(|bias| bias.take(layers, self.heads, &at));
+        let [factors, norm] = [names.scales, names.output_norms].map(|names| names.map(|[own, _]| at(own)));
+        let added = Added::take(layers, [factors, norm], width, |layers, name| {
+            self.norm(layers, name)
+        })?;
         let mut attention = BlockAttention {
             heads: self.heads,
             scale,
             window: form.window,
             rotary: form.rotary.clone(),
+            grid: form.grid.clone(),
             global: global.transpose()?,
             position_bias: position_bias.transpose()?,
             distances,
@@ -75,8 +86,13 @@ impl EncoderConfig {
                 [self.mixed_width(), width],
                 self.output_bias,
             )?,
-            factors: match names.scales {
-                Some([factors, _]) => Some(layers.factors(&at(factors), width)?),
+            added,
+            head_norms: match names.head_norms {
+                Some(names) => {
+                    let sizes = [self.heads, attention_width / self.heads];
+                    let numbers = (self.norm_offset, self.epsilon);
+                    Some(HeadNorms::take(layers, names.map(at), sizes, numbers)?)
+                }
                 None => None,
             },
         };
@@ -178,6 +194,9 @@ impl<O: Ops> BlockAttention<O> {
             Some(norm) => ops.multiply_normalised(x, norm, &self.projections),
             None => ops.multiply(x, &self.projections),
         };
+        if let Some(norms) = &self.head_norms {
+            norms.apply(ops, &mut projected, self.heads);
+        }
         if let Some(rotary) = &self.rotary {
             let positions: Vec<usize> = sequences.iter().flat_map(|mask| 0..mask.len()).collect();
             // Queries and keys are the first two thirds of a row.
@@ -188,6 +207,9 @@ impl<O: Ops> BlockAttention<O> {
                 rotary,
                 &positions,
             );
+        }
+        if let Some(grid) = &self.grid {
+            grid.rotate(ops, &mut projected, 2 * self.heads, sequences.len());
         }
         let same = vec![0; sequences.len()];
         let by_kind = self.kinds.as_ref().map(|layer| ops.multiply(&projected, layer));
@@ -223,13 +245,10 @@ impl<O: Ops> BlockAttention<O> {
         if let Some(convolution) = &self.convolution {
             attended = convolution.beside(ops, x, projected, &attended, sequences);
         }
-        let Some(factors) = &self.factors else {
+        if self.added.is_unchanged() {
             return ops.multiply_and_add(&attended, &self.output, x);
-        };
-        let mut attended = ops.multiply(&attended, &self.output);
-        ops.scale(&mut attended, factors);
-        ops.add(&mut attended, x);
-        attended
+        }
+        self.added.to(ops, x, ops.multiply(&attended, &self.output))
     }
 }
 

@@ -97,6 +97,8 @@ fn without_convolution(config: &Config) -> Result<TextForm, LoadError> {
     if config.optional::<bool>("relative_attention")?.unwrap_or(false) {
         form.distances = Some(distances(config, form.embeddings.limits.context)?);
     } else {
+        // Files have the norm of distances also without these.
+        form.buffers = &["encoder.LayerNorm.weight", "encoder.LayerNorm.bias"];
         // As in transformers, scores are scaled for all kinds that the configuration names, also where none is added.
         let kinds = kinds(config)?;
         let named = ["c2p", "p2c"]

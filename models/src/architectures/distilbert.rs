@@ -2,7 +2,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, PositionScheme, Segments, TextForm};
+use super::text_form::{Embeddings, HeadForm, PositionScheme, Segments, TextForm, VectorForm};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -14,6 +14,8 @@ const NAMES: BlockNames = BlockNames {
     down: "ffn.lin2",
     feed_forward_norm: "output_layer_norm",
     scales: None,
+    output_norms: None,
+    head_norms: None,
     head_biases: None,
 };
 
@@ -55,5 +57,6 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         classifier: HeadForm::first("pre_classifier", Activation::Relu, "classifier"),
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,
+        vector: VectorForm::default(),
     })
 }

@@ -4,8 +4,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::added::Added;
 use super::block_attention::BlockAttention;
 use super::fourier::Fourier;
+use super::grid_rotary::GridRotary;
 use super::layers::Layers;
 use super::linear_form::LinearForms;
 use super::position_bias::PositionBias;
@@ -47,6 +49,8 @@ pub(super) struct EncoderConfig {
     pub norm_bias: bool,
     /// Whether the norms divide by the root mean square, without a mean and a bias.
     pub rms: bool,
+    /// Added to the factors of norms by the root mean square.
+    pub norm_offset: f32,
     /// Whether the query, key and value projections have a bias.
     pub projection_bias: bool,
     /// Whether the key projection, which is a layer of its own, has a bias if the others do.
@@ -101,6 +105,10 @@ pub(super) struct BlockNames {
     pub feed_forward_norm: &'static str,
     /// Factors of the elements that attention and feed-forward layer add, if there are any.
     pub scales: Option<[&'static str; 2]>,
+    /// Norms of what they add, if there are any.
+    pub output_norms: Option<[&'static str; 2]>,
+    /// Norms of the heads of queries and keys, if there are any.
+    pub head_norms: Option<[&'static str; 2]>,
 }
 
 impl BlockNames {
@@ -118,6 +126,8 @@ impl BlockNames {
         down: "output.dense",
         feed_forward_norm: "output.LayerNorm",
         scales: None,
+        output_norms: None,
+        head_norms: None,
     };
 }
 
@@ -132,6 +142,8 @@ pub(super) struct BlockForm {
     pub window: Option<usize>,
     /// Rotation of queries and keys.
     pub rotary: Option<Rotary>,
+    /// Rotation of queries and keys by the places of patches.
+    pub grid: Option<Arc<GridRotary>>,
     /// Layers of queries, keys and values by which the first token attends to all; the others then attend to it whatever the window.
     pub global: Option<[&'static str; 3]>,
     /// Convolution of its input that is added to its result.
@@ -174,8 +186,8 @@ pub(super) struct Block<O: Ops> {
     gated: bool,
     down: O::Linear,
     feed_forward_norm: O::Norm,
-    /// Factors of what the feed-forward layer adds.
-    factors: Option<O::Norm>,
+    /// What becomes of what the feed-forward layer adds.
+    added: Added<O>,
     norms_first: bool,
 }
 
@@ -243,6 +255,7 @@ impl EncoderConfig {
             norms_first: false,
             norm_bias: true,
             rms: false,
+            norm_offset: 0.0,
             projection_bias: true,
             key_bias: true,
             output_bias: true,
@@ -309,9 +322,10 @@ impl EncoderConfig {
         } else {
             intermediate_size
         };
-        let factors = names
-            .scales
-            .map(|[_, factors]| layers.factors(&at(factors), width));
+        let [scale, norm] = [names.scales, names.output_norms].map(|names| names.map(|[_, own]| at(own)));
+        let added = Added::take(layers, [scale, norm], width, |layers, name| {
+            self.norm(layers, name)
+        })?;
         let ups: Vec<String> = names.up.iter().map(|part| at(part)).collect();
         let up_bias = self.feed_forward_bias && self.up_bias;
         let attention_norm = if form.without_first_norm {
@@ -342,7 +356,7 @@ impl EncoderConfig {
                 self.feed_forward_bias,
             )?,
             feed_forward_norm: self.norm(layers, &at(names.feed_forward_norm))?,
-            factors: factors.transpose()?,
+            added,
             norms_first: self.norms_first,
         })
     }
@@ -358,6 +372,10 @@ impl EncoderConfig {
     ) -> Result<O::Norm, LoadError> {
         if self.rms {
             let gamma = layers.weights.take(&format!("{prefix}.weight"), &[self.width])?;
+            let gamma = gamma
+                .into_iter()
+                .map(|factor| factor + self.norm_offset)
+                .collect();
             return Ok(layers.ops.norm(gamma, None, self.epsilon as f32));
         }
         layers.layer_norm_with(prefix, self.width, self.epsilon, self.norm_bias)
@@ -463,14 +481,12 @@ impl<O: Ops> Block<O> {
     /// Computes the feed-forward layer of the rows, normalised if there is a norm, and adds the rows.
     fn feed_forward(&self, ops: &O, x: &O::Matrix, norm: Option<&O::Norm>) -> O::Matrix {
         let layers = [&self.up, &self.down];
-        let Some(factors) = &self.factors else {
+        if self.added.is_unchanged() {
             return ops.feed_forward_residual(x, norm, layers, self.activation, self.gated);
-        };
+        }
         let normalised = norm.map(|norm| ops.normalise(x, norm));
         let x_or_normalised = normalised.as_ref().unwrap_or(x);
-        let mut fed = ops.feed_forward(x_or_normalised, layers, self.activation, self.gated);
-        ops.scale(&mut fed, factors);
-        ops.add(&mut fed, x);
-        fed
+        let fed = ops.feed_forward(x_or_normalised, layers, self.activation, self.gated);
+        self.added.to(ops, x, fed)
     }
 }

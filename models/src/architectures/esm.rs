@@ -2,7 +2,9 @@
 
 use super::encoder::{BlockNames, EncoderConfig, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, MaskDropout, PositionScheme, Segments, TextForm, rotation};
+use super::text_form::{
+    Embeddings, HeadForm, MaskDropout, PositionScheme, Segments, TextForm, VectorForm, rotation,
+};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -83,6 +85,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         classifier: HeadForm::first("classifier.dense", Activation::Tanh, "classifier.out_proj"),
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,
+        vector: VectorForm::default(),
     };
     match config.optional::<String>("position_embedding_type")?.as_deref() {
         Some("rotary") => {

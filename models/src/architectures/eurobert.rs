@@ -1,13 +1,16 @@
 //! `EuroBERT` (Boizard et al. 2025): a multilingual encoder of Llama's layers, whose tokens see each other in both directions.
 
-use super::encoder::{BlockNames, EncoderConfig, epsilon};
+use super::encoder::{BlockNames, EncoderConfig, activation, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{DenseForm, Embeddings, HeadForm, PositionScheme, Segments, TextForm, rotation};
+use super::text_form::{
+    DenseForm, Embeddings, HeadForm, PositionScheme, Segments, TextForm, VectorForm, rotation,
+};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Rotary};
 use crate::tasks::embedding::Pooling;
 
-const NAMES: BlockNames = BlockNames {
+/// Names in a block.
+pub(super) const NAMES: BlockNames = BlockNames {
     projections: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
     head_biases: None,
     output: "self_attn.o_proj",
@@ -16,6 +19,8 @@ const NAMES: BlockNames = BlockNames {
     down: "mlp.down_proj",
     feed_forward_norm: "post_attention_layernorm",
     scales: None,
+    output_norms: None,
+    head_norms: None,
 };
 
 /// Describes an `EuroBERT` model.
@@ -23,15 +28,40 @@ const NAMES: BlockNames = BlockNames {
 /// # Errors
 /// [`LoadError`], naming the key.
 pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+    let mut form = of_layers(config, activation(config, "hidden_act")?)?;
+    let rotary = rotary(config, form.encoder.attention_width / form.encoder.heads)?;
+    for block in &mut form.blocks {
+        block.rotary = Some(rotary.clone());
+    }
+    let (pooling, late) = match config.optional::<String>("classifier_pooling")?.as_deref() {
+        None | Some("late") => (Pooling::Mean, true),
+        Some("mean") => (Pooling::Mean, false),
+        Some("bos") => (Pooling::First, false),
+        Some(_) => return Err(config.invalid_value("classifier_pooling", "it must be late, mean or bos")),
+    };
+    form.classifier = HeadForm {
+        pooling,
+        late,
+        dense: Some(DenseForm::plain("dense", Activation::Gelu)),
+        block: None,
+        output: "classifier",
+    };
+    Ok(form)
+}
+
+/// Describes an encoder of Llama's layers, without positions.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn of_layers(config: &Config, activation: Activation) -> Result<TextForm, LoadError> {
     let keys = [
         "hidden_size",
         "num_hidden_layers",
         "num_attention_heads",
         "intermediate_size",
-        "hidden_act",
     ];
     let flag = |key: &str| Ok::<bool, LoadError>(config.optional(key)?.unwrap_or(false));
-    let mut encoder = EncoderConfig::sized(config, keys)?;
+    let mut encoder = EncoderConfig::sized_with(config, keys, activation)?;
     encoder.epsilon = epsilon(config, "rms_norm_eps")?;
     (encoder.gated, encoder.norms_first, encoder.rms) = (true, true, true);
     (encoder.projection_bias, encoder.output_bias) = (flag("attention_bias")?, flag("attention_bias")?);
@@ -47,24 +77,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         .optional_size("head_dim")?
         .unwrap_or(encoder.width / encoder.heads);
     encoder.attention_width = head_dim.saturating_mul(encoder.heads);
-    let rotary = rotary(config, head_dim)?;
-    let mut blocks = encoder.numbered("layers");
-    for block in &mut blocks {
-        block.rotary = Some(rotary.clone());
-    }
-    let (pooling, late) = match config.optional::<String>("classifier_pooling")?.as_deref() {
-        None | Some("late") => (Pooling::Mean, true),
-        Some("mean") => (Pooling::Mean, false),
-        Some("bos") => (Pooling::First, false),
-        Some(_) => return Err(config.invalid_value("classifier_pooling", "it must be late, mean or bos")),
-    };
-    let head = HeadForm {
-        pooling,
-        late,
-        dense: Some(DenseForm::plain("dense", Activation::Gelu)),
-        block: None,
-        output: "classifier",
-    };
+    let blocks = encoder.numbered("layers");
     Ok(TextForm {
         base: "model",
         blocks,
@@ -93,9 +106,10 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         position_bias: None,
         distances: None,
         segments: Segments::Ignored,
-        classifier: head,
+        classifier: HeadForm::TOKENS,
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,
+        vector: VectorForm::default(),
     })
 }
 

@@ -12,7 +12,18 @@ use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 use crate::tasks::entities::{self, AggregationStrategy};
 
-const FAMILIES: [&str; 80] = [
+const FAMILIES: [&str; 91] = [
+    "timm-dinov2",
+    "timm-dinov2-registers",
+    "embedding-gemma",
+    "dinov3",
+    "dinov3-gated",
+    "timm-vit-clip",
+    "timm-deit3",
+    "clip-text",
+    "clip-vision",
+    "siglip-text",
+    "siglip-vision",
     "jina-bert",
     "timm-vit",
     "longformer",
@@ -96,7 +107,16 @@ const FAMILIES: [&str; 80] = [
 ];
 
 /// Families that cannot be sliced.
-const WHOLE: [&str; 29] = [
+const WHOLE: [&str; 38] = [
+    "timm-swin",
+    "timm-densenet",
+    "timm-vgg",
+    "timm-vgg-norms",
+    "timm-mobilenetv4",
+    "dinov3-convnext",
+    "timm-convnext-nano",
+    "clip-dual",
+    "siglip-dual",
     "timm-resnet",
     "timm-bottleneck",
     "timm-resnet-d",

@@ -3,7 +3,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, PositionScheme, Segments, TextForm};
+use super::text_form::{Embeddings, HeadForm, PositionScheme, Segments, TextForm, VectorForm};
 use crate::checkpoint::{Config, LoadError};
 use crate::decoder::rotary::{RotaryKeys, rotary};
 use crate::ops::{Activation, Rotary};
@@ -17,6 +17,8 @@ const NAMES: BlockNames = BlockNames {
     down: "mlp.down_proj",
     feed_forward_norm: "mlp_ln",
     scales: None,
+    output_norms: None,
+    head_norms: None,
 };
 
 /// Describes a model of `model_type` `gte`.
@@ -107,6 +109,7 @@ fn described(
         classifier,
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,
+        vector: VectorForm::default(),
     })
 }
 

@@ -17,6 +17,8 @@ const NAMES: BlockNames = BlockNames {
     down: "mlp.fc2",
     feed_forward_norm: "norm2",
     scales: None,
+    output_norms: None,
+    head_norms: None,
 };
 
 const GATED_NAMES: BlockNames = BlockNames {

@@ -3,7 +3,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, activation, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{DenseForm, Embeddings, HeadForm, PositionScheme, Segments, TextForm};
+use super::text_form::{DenseForm, Embeddings, HeadForm, PositionScheme, Segments, TextForm, VectorForm};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Rotary;
 use crate::tasks::embedding::Pooling;
@@ -16,6 +16,8 @@ const NAMES: BlockNames = BlockNames {
     down: "mlp.Wo",
     feed_forward_norm: "mlp_norm",
     scales: None,
+    output_norms: None,
+    head_norms: None,
     head_biases: None,
 };
 
@@ -101,6 +103,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         classifier: head,
         spans: head,
         tokens: head,
+        vector: VectorForm::default(),
     })
 }
 

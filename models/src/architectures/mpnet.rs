@@ -2,7 +2,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, PositionBias, PositionScheme, Segments, TextForm};
+use super::text_form::{Embeddings, HeadForm, PositionBias, PositionScheme, Segments, TextForm, VectorForm};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -64,6 +64,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         classifier: HeadForm::first("classifier.dense", Activation::Tanh, "classifier.out_proj"),
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,
+        vector: VectorForm::default(),
     };
     form.count_after_padding(config)?;
     Ok(form)

@@ -2,7 +2,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, PositionScheme, Segments, TextForm};
+use super::text_form::{Embeddings, HeadForm, PositionScheme, Segments, TextForm, VectorForm};
 use crate::checkpoint::{Config, LoadError};
 use crate::decoder::rotary::{RotaryKeys, rotary};
 use crate::ops::Activation;
@@ -15,6 +15,8 @@ const NAMES: BlockNames = BlockNames {
     down: "mlp.fc2",
     feed_forward_norm: "norm2",
     scales: None,
+    output_norms: None,
+    head_norms: None,
     head_biases: None,
 };
 
@@ -100,5 +102,6 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         classifier: HeadForm::first("nomic_bert.pooler.dense", Activation::Tanh, "classifier"),
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,
+        vector: VectorForm::default(),
     })
 }

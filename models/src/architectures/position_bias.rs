@@ -5,6 +5,9 @@ use crate::checkpoint::LoadError;
 use crate::decoder::t5::bucket;
 use crate::ops::Ops;
 
+/// Bias of a hidden token.
+const HIDDEN: f32 = -1e9;
+
 /// A bias by distance.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum PositionBias {
@@ -21,6 +24,11 @@ pub(super) enum PositionBias {
     Slopes {
         /// How much each head's bias falls from one token to the next.
         slopes: Vec<f32>,
+        /// Largest distance.
+        max_distance: usize,
+    },
+    /// Hides later tokens.
+    Earlier {
         /// Largest distance.
         max_distance: usize,
     },
@@ -46,6 +54,11 @@ impl PositionBias {
                     (0..=2 * center).map(move |place| slope * place.abs_diff(center) as f32)
                 };
                 (slopes.iter().flat_map(row).collect(), center)
+            }
+            Self::Earlier { max_distance } => {
+                let row = |place: usize| if place > *max_distance { HIDDEN } else { 0.0 };
+                let rows = (0..heads).flat_map(|_| (0..=2 * max_distance).map(row));
+                (rows.collect(), *max_distance)
             }
             Self::Buckets {
                 name,

@@ -4,7 +4,7 @@
 use super::encoder::{BlockNames, EncoderConfig, Mixing, epsilon};
 use super::linear_form::LinearForms;
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, PositionBias, PositionScheme, Segments, TextForm};
+use super::text_form::{Embeddings, HeadForm, PositionBias, PositionScheme, Segments, TextForm, VectorForm};
 use crate::checkpoint::{Config, LoadError};
 use crate::decoder::t5::feed_forward;
 
@@ -21,6 +21,8 @@ const NAMES: BlockNames = BlockNames {
     down: "layer.1.DenseReluDense.wo",
     feed_forward_norm: "layer.1.layer_norm",
     scales: None,
+    output_norms: None,
+    head_norms: None,
 };
 
 const GATED: BlockNames = BlockNames {
@@ -53,6 +55,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         norms_first: true,
         norm_bias: false,
         rms: true,
+        norm_offset: 0.0,
         projection_bias: false,
         key_bias: false,
         output_bias: false,
@@ -93,6 +96,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         classifier: HeadForm::TOKENS,
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,
+        vector: VectorForm::default(),
     })
 }
 

@@ -7,6 +7,7 @@ use tokenizers::{
     Encoding, PostProcessor, Tokenizer, TruncationDirection, TruncationParams, TruncationStrategy,
 };
 
+use super::text_end::TextEnd;
 use crate::checkpoint::sentence::Preparation;
 use crate::checkpoint::{LoadError, TokenizerFile};
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, NO_TOKENIZER, Signature};
@@ -29,6 +30,10 @@ pub(super) struct TextReader {
     typed: bool,
     /// What becomes of a text before it is tokenized.
     preparation: Preparation,
+    /// Where a sequence ends.
+    pub end: TextEnd,
+    /// Token id of the padding, if the tokenizer states it.
+    padding: Option<i64>,
     /// Whether the model answers by itself, so that it can combine the windows of a context.
     pub whole: bool,
 }
@@ -125,6 +130,7 @@ impl TextReader {
             }
             _ => None,
         };
+        let padding = file.and_then(|file| tokenizer.as_ref()?.token_to_id(file.padding.as_deref()?));
         Ok(Self {
             tokenizer,
             pieces,
@@ -133,6 +139,8 @@ impl TextReader {
             typed: limits.types > 0 && file.is_none_or(|file| file.types),
             preparation: file.map(|file| file.preparation.clone()).unwrap_or_default(),
             whole: true,
+            end: TextEnd::AsGiven,
+            padding: padding.map(i64::from),
         })
     }
 
@@ -160,6 +168,14 @@ impl TextReader {
     /// # Errors
     /// [`ModelError`], naming the invalid input.
     pub(super) fn read(&self, inputs: &Inputs) -> Result<Vec<Tokens>, ModelError> {
+        let mut sequences = self.sequences(inputs)?;
+        for tokens in &mut sequences {
+            self.end.shorten(tokens);
+        }
+        Ok(sequences)
+    }
+
+    fn sequences(&self, inputs: &Inputs) -> Result<Vec<Tokens>, ModelError> {
         self.signature().check(inputs)?;
         let input = |name: &str| inputs.iter().find(|input| input.name == name);
         match (input("input_ids"), input("text")) {
@@ -324,7 +340,7 @@ impl TextReader {
         if ids.is_empty() || ids.len() > self.limits.context {
             return Err(bad(name, format!("the tokenizer returned {} tokens", ids.len())));
         }
-        Ok(Tokens {
+        let mut tokens = Tokens {
             types: if self.typed {
                 column(encoding.get_type_ids(), self.limits.types)?
             } else {
@@ -338,7 +354,9 @@ impl TextReader {
                 encoding,
             }),
             labelled: None,
-        })
+        };
+        self.end.fill(&mut tokens, self.limits.context, self.padding);
+        Ok(tokens)
     }
 }
 

@@ -185,7 +185,7 @@ impl<O: Ops + Clone> TextDecoder<O> {
                 }
                 HeadForm::Score(classifier) => Head::score(&mut layers, classifier, width)?,
                 HeadForm::Tokens(labeller, name) => Head::tokens(&mut layers, labeller, (name, width))?,
-                HeadForm::Modules(modules) => Head::embedding(&mut layers, modules, width)?,
+                HeadForm::Modules(modules) => Head::embedding(&mut layers, modules, width, None)?,
             };
             last_stage = Some((ops.norm(norm.gamma, norm.beta, epsilon), head));
         }

@@ -235,6 +235,7 @@ impl<O: Ops> TextEncoder<O> {
         if slice.is_first() {
             let mut reader = TextReader::new(checkpoint.tokenizer.as_ref(), limits, texts)?;
             reader.whole = slice.is_last();
+            reader.end = form.vector.end;
             let mut layers = Layers {
                 ops: &ops,
                 weights: &mut checkpoint.weights,

@@ -3,9 +3,9 @@
 use super::text_form::TextForm;
 use super::text_head::TextTask;
 use super::{
-    albert, bert, big_bird, convbert, deberta, distilbert, dpr, electra, ernie, esm, eurobert, fnet, gte,
-    ibert, jina, longformer, luke, megatron_bert, mobilebert, modernbert, mpnet, nomic_bert, rembert,
-    roberta, roformer, squeezebert, t5_encoder, xlnet,
+    albert, bert, big_bird, clip, convbert, deberta, distilbert, dpr, electra, embedding_gemma, ernie, esm,
+    eurobert, fnet, gte, ibert, jina, longformer, luke, megatron_bert, mobilebert, modernbert, mpnet,
+    nomic_bert, rembert, roberta, roformer, squeezebert, t5_encoder, xlnet,
 };
 use crate::checkpoint::{Config, LoadError};
 use crate::tasks::embedding::Pooling;
@@ -41,6 +41,8 @@ pub(super) fn classes() -> impl Iterator<Item = TextClass> {
     let families = TEXT_FAMILIES.iter().flat_map(TextFamily::classes);
     families
         .chain(DENSE_RETRIEVERS)
+        .chain(BESIDE_IMAGES)
+        .chain([EMBEDDING_GEMMA])
         .chain(XLNET)
         .chain([BIG_BIRD_SPANS])
 }
@@ -108,6 +110,44 @@ const DENSE_RETRIEVERS: [TextClass; 2] = [
         form: dpr::passages,
         task: TextTask::Embedding(Pooling::First),
         unused: &["ctx_encoder.bert_model.pooler."],
+    },
+];
+
+/// Gemma 3 whose tokens see each other in both directions; the class is also that of a language model.
+const EMBEDDING_GEMMA: TextClass = TextClass {
+    name: "Gemma3TextModel",
+    model_type: "gemma3_text",
+    head: None,
+    form: embedding_gemma::form,
+    task: TextTask::Embedding(Pooling::Mean),
+    unused: &[],
+};
+
+/// The text encoders of dual encoders.
+const BESIDE_IMAGES: [TextClass; 3] = [
+    TextClass {
+        name: "CLIPTextModelWithProjection",
+        model_type: "clip_text_model",
+        head: Some("text_projection."),
+        form: clip::projected_text,
+        task: TextTask::Embedding(Pooling::End),
+        unused: &[],
+    },
+    TextClass {
+        name: "CLIPTextModel",
+        model_type: "clip_text_model",
+        head: None,
+        form: clip::text,
+        task: TextTask::Embedding(Pooling::End),
+        unused: &[],
+    },
+    TextClass {
+        name: "SiglipTextModel",
+        model_type: "siglip_text_model",
+        head: None,
+        form: clip::siglip_text,
+        task: TextTask::Embedding(Pooling::End),
+        unused: &[],
     },
 ];
 

@@ -5,6 +5,7 @@ use super::bottleneck::BottleneckForm;
 use super::encoder::{BlockForm, BlockNames, EncoderConfig};
 pub(super) use super::position_bias::PositionBias;
 use super::text::TokenLimits;
+use super::text_end::TextEnd;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, DistanceRows, Rotary};
 use crate::tasks::embedding::Pooling;
@@ -39,6 +40,28 @@ pub(super) struct TextForm {
     pub spans: HeadForm,
     /// Head of a token classifier.
     pub tokens: HeadForm,
+    /// Vector of an embedding model.
+    pub vector: VectorForm,
+}
+
+/// What the vector of a text is made of, beside the pooling.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct VectorForm {
+    /// Where a sequence ends.
+    pub end: TextEnd,
+    /// Layer after the pooling.
+    pub projection: Option<ProjectionForm>,
+}
+
+/// A layer from the vector of a text to one that other encoders share.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ProjectionForm {
+    /// Its whole name.
+    pub name: &'static str,
+    /// Size of its results.
+    pub width: usize,
+    /// Whether it has a bias.
+    pub bias: bool,
 }
 
 /// Sum of a token's, its position's and its type's vector, normalised.
@@ -343,6 +366,7 @@ impl TextForm {
             classifier,
             spans: HeadForm::SPANS,
             tokens: HeadForm::TOKENS,
+            vector: VectorForm::default(),
         })
     }
 

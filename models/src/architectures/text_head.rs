@@ -2,7 +2,7 @@
 
 use super::layers::Layers;
 use super::text::SecondText;
-use super::text_form::{DenseForm, HeadBlock, HeadForm, TextForm};
+use super::text_form::{DenseForm, HeadBlock, HeadForm, ProjectionForm, TextForm};
 use crate::checkpoint::sentence::SentenceModules;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops, Span};
@@ -151,7 +151,9 @@ impl<O: Ops> Head<O> {
                 layers: HeadLayers::take(layers, form, &form.tokens, labeller.len())?,
                 labeller,
             },
-            HeadKind::Embedding(modules) => Self::embedding(layers, modules, form.encoder.width)?,
+            HeadKind::Embedding(modules) => {
+                Self::embedding(layers, modules, form.encoder.width, form.vector.projection)?
+            }
         })
     }
 
@@ -218,8 +220,18 @@ impl<O: Ops> Head<O> {
         layers: &mut Layers<'_, O>,
         modules: SentenceModules,
         mut width: usize,
+        projection: Option<ProjectionForm>,
     ) -> Result<Self, LoadError> {
         let mut taken = Vec::new();
+        if let Some(ProjectionForm {
+            name,
+            width: outputs,
+            bias,
+        }) = projection
+        {
+            taken.push((layers.linear_with(name, width, outputs, bias)?, None));
+            width = outputs;
+        }
         for mut dense in modules.dense {
             let mut own = Layers {
                 ops: layers.ops,
@@ -426,12 +438,13 @@ fn vectors<O: Ops>(
     masks: &[&[bool]],
     pooling: Pooling,
 ) -> Result<O::Matrix, ModelError> {
-    if let Pooling::First | Pooling::Last = pooling {
+    if let Pooling::First | Pooling::Last | Pooling::End = pooling {
         let mut next = 0;
         let chosen = masks.iter().map(|mask| {
             next += mask.len();
             let place = match pooling {
                 Pooling::Last => mask.iter().rposition(|visible| *visible),
+                Pooling::End => mask.len().checked_sub(1),
                 _ => None,
             };
             Span {

@@ -11,16 +11,18 @@
 use std::sync::Arc;
 
 use super::encoder::{Bias, Block};
+use super::grid_rotary::GridRotary;
 use super::layers::Layers;
 use super::patches::{Patches, interpolated};
-use super::vit_form::{Form, HeadForm, RelativePositions};
+use super::vit_form::{Form, HeadForm, Kind, RelativePositions};
+use super::vit_head::{Head, Tokens};
 use super::vit_positions;
 use crate::checkpoint::weights::transposed;
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::device::{Device, with_ops};
 use crate::images::{self, ImageInput};
 use crate::ops::{Ops, Span};
-use crate::runtime::batch::{BatchResults, device_failed, rows, run_batch_in_parallel};
+use crate::runtime::batch::{BatchResults, device_failed, run_batch_in_parallel};
 use crate::runtime::hidden_states as states;
 use crate::runtime::loaded::{Built, Task};
 use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
@@ -39,7 +41,7 @@ pub(super) fn build(
     form: Form,
 ) -> Result<Built, LoadError> {
     let classifier = match form.head {
-        HeadForm::Features => None,
+        HeadForm::Features { .. } | HeadForm::Probe { .. } => None,
         _ => Some(Classifier::read(&checkpoint.config)?),
     };
     checkpoint.weights.expect_base(&format!("{}.", form.base));
@@ -53,7 +55,6 @@ pub(super) fn build(
 /// A ViT model or a slice of one.
 struct Vit<O: Ops> {
     ops: O,
-    form: Form,
     patches: Patches,
     /// Tokens before the patches.
     first: usize,
@@ -80,20 +81,6 @@ struct InputStage<O: Ops> {
     norm: Option<O::Norm>,
 }
 
-/// Computes the answer from hidden states.
-struct Head<O: Ops> {
-    norm: Option<O::Norm>,
-    /// What computes logits; `None` if the first token is the answer.
-    classes: Option<Classes<O>>,
-}
-
-/// Computes logits.
-struct Classes<O: Ops> {
-    /// One per classified token; one alone if the mean of the patches is classified too.
-    outputs: Vec<O::Linear>,
-    classifier: Classifier,
-}
-
 impl<O: Ops> InputStage<O> {
     /// Takes the patch projection, and everything that does not depend on the image.
     ///
@@ -110,13 +97,14 @@ impl<O: Ops> InputStage<O> {
     ) -> Result<Self, LoadError> {
         let at = |name: &str| format!("{}.embeddings.{name}", form.base);
         let ([down, across], tokens) = (patches.patch, form.tokens.len());
-        let norm = form.clip.and_then(|clip| clip.input_norm);
-        let norm = norm.map(|name| layers.layer_norm(&format!("{}.{name}", form.base), width, epsilon));
+        let norm = form
+            .input_norm
+            .map(|name| layers.layer_norm(&format!("{}.{name}", form.base), width, epsilon));
         let norm = norm.transpose()?;
         let weights = &mut *layers.weights;
-        let (projection, positions, flat) = match form.clip {
-            Some(_) => ("patch_embedding", "position_embedding.weight", true),
-            None => ("patch_embeddings.projection", "position_embeddings", false),
+        let (projection, (positions, flat)) = match form.clip {
+            Some(_) => (form.projection, ("position_embedding.weight", true)),
+            None => (form.projection, ("position_embeddings", false)),
         };
         // Tables have a dimension of images before the others, unless they are `flat`.
         let shape = |sides: &[usize]| {
@@ -130,7 +118,7 @@ impl<O: Ops> InputStage<O> {
             &at(&format!("{projection}.weight")),
             &[width, patches.channels, down, across],
         )?;
-        let bias = if form.clip.is_none_or(|clip| clip.biased) {
+        let bias = if form.biased {
             weights.take(&at(&format!("{projection}.bias")), &[width])?
         } else {
             vec![0.0; width]
@@ -143,6 +131,7 @@ impl<O: Ops> InputStage<O> {
             .map(take)
             .collect::<Result<Vec<_>, _>>()?
             .concat();
+        let tokens = if form.token_positions { tokens } else { 0 };
         let count = trained.count().saturating_add(tokens);
         let mut positions = if form.positions {
             weights.take(&at(positions), &shape(&[count, width]))?
@@ -212,14 +201,19 @@ impl<O: Ops> Vit<O> {
         let (mut config, names) = form.blocks(&settings)?;
         config.norms_first = true;
         let registers = match form.registers {
+            Some(_) if form.kind == Kind::Rotary => settings.optional("num_register_tokens")?.unwrap_or(0),
             Some(_) => settings.optional_size("num_register_tokens")?.unwrap_or(4),
             None => 0,
         };
         let trained = Patches::read(&settings)?;
         let mut patches = trained;
-        if let (true, Some(config)) = (form.dino, &checkpoint.preprocessor) {
+        if let (true, Some(config)) = (form.resizes(), &checkpoint.preprocessor) {
             // Files are often prepared in another size than that of training.
             patches.image = images::fixed_size(config, trained.channels)?.unwrap_or(trained.image);
+        }
+        if !form.positions {
+            // No table of positions in the file limits it.
+            images::limit_size(&settings, "image_size", trained.image)?;
         }
         if relative != RelativePositions::default() {
             images::limit_size(&settings, "image_size", patches.image)?;
@@ -253,45 +247,37 @@ impl<O: Ops> Vit<O> {
         } else {
             None
         };
-        let forms = config.numbered(&form.block_prefix());
+        let mut forms = config.numbered(&form.block_prefix());
+        if form.kind == Kind::Rotary {
+            let theta = settings.optional("rope_theta")?.unwrap_or(100.0);
+            let first = form.tokens.len() + registers;
+            let Some(rotary) = GridRotary::new(theta, width / config.heads, patches.grid(), first) else {
+                let reason = "it must be positive, and the size of a head a multiple of 4";
+                return Err(settings.invalid_value("rope_theta", reason));
+            };
+            let rotary = Arc::new(rotary);
+            for form in &mut forms {
+                form.grid = Some(rotary.clone());
+            }
+        }
         let blocks = config.take_blocks(&mut layers, &forms, &names, None, slice)?;
         let parts = forms.get(slice.blocks(forms.len())).unwrap_or_default();
         let base = format!("{}.encoder", form.base);
         let scores = vit_positions::take(&mut layers, relative, &base, parts, patches.grid(), config.heads)?;
         let blocks = blocks.into_iter().zip(scores).collect();
         let head = if slice.is_last() {
-            let classes = classifier.map(|classifier| {
-                let (names, inputs): (&[&str], _) = match form.head {
-                    HeadForm::Tokens(names) => (names, width),
-                    HeadForm::FirstAndMean => (&["classifier"], 2 * width),
-                    _ => (&["classifier"], width),
-                };
-                let outputs = names
-                    .iter()
-                    .map(|name| layers.linear(name, inputs, classifier.len()));
-                Ok::<_, LoadError>(Classes {
-                    outputs: outputs.collect::<Result<_, _>>()?,
-                    classifier,
-                })
-            });
-            let classes = classes.transpose()?;
-            let norm = match form.head {
-                HeadForm::Mean => Some("pooler.layernorm"),
-                HeadForm::MeanOf(norm) => norm,
-                HeadForm::Tokens(_) | HeadForm::FirstAndMean | HeadForm::Features => Some("layernorm"),
-            };
-            let norm =
-                norm.map(|norm| layers.layer_norm(&format!("{}.{norm}", form.base), width, config.epsilon));
-            Some(Head {
-                norm: norm.transpose()?,
-                classes,
-            })
+            Some(Head::take(
+                &mut layers,
+                &form,
+                &config,
+                &checkpoint.config,
+                classifier,
+            )?)
         } else {
             None
         };
         Ok(Box::new(Self {
             ops,
-            form,
             patches,
             first: form.tokens.len() + registers,
             width,
@@ -328,82 +314,12 @@ impl<O: Ops> Vit<O> {
                 None,
             ));
         };
-        // Only the first tokens are read, so only they need the final norm.
-        let normalised = |token: usize| {
-            let spans = (0..requests.len()).map(|index| Span {
-                matrix: &states,
-                from: index * tokens + token,
-                count: 1,
-            });
-            let first = ops.gather(&spans.collect::<Vec<_>>(), width);
-            match &head.norm {
-                Some(norm) => ops.normalise(&first, norm),
-                None => first,
-            }
+        let place = Tokens {
+            count: tokens,
+            first: self.first,
+            width,
         };
-        let Some(Classes { outputs, classifier }) = &head.classes else {
-            let vectors = rows(ops, &normalised(0), width)?;
-            let vectors = vectors.iter().map(|vector| {
-                let vector = tensor::Tensor::from_f32("embedding", &[vector.len()], vector)?;
-                Ok(vec![vector])
-            });
-            return Ok(vectors.collect());
-        };
-        if !matches!(self.form.head, HeadForm::Tokens(_)) {
-            return self.classify_mean((head.norm.as_ref(), outputs, classifier), &states);
-        }
-        let mut sum: Vec<Vec<f32>> = vec![vec![0.0; classifier.len()]; requests.len()];
-        for (token, output) in outputs.iter().enumerate() {
-            let logits = ops.multiply(&normalised(token), output);
-            let logits = rows(ops, &logits, classifier.len())?;
-            for (sum, logits) in sum.iter_mut().flatten().zip(logits.iter().flatten()) {
-                *sum += logits / outputs.len() as f32;
-            }
-        }
-        Ok(sum.iter().map(|logits| classifier.outputs(logits)).collect())
-    }
-
-    /// Classifies the mean of the patches of every image, which is then normalised, or the mean, or the first token and the
-    /// mean, of what was normalised before.
-    fn classify_mean(
-        &self,
-        (norm, outputs, classifier): (Option<&O::Norm>, &[O::Linear], &Classifier),
-        states: &O::Matrix,
-    ) -> Result<BatchResults, ModelError> {
-        let (ops, width) = (&self.ops, self.width);
-        let takes_first = matches!(self.form.head, HeadForm::FirstAndMean);
-        let norm_follows = matches!(self.form.head, HeadForm::Mean);
-        let normalised = norm
-            .filter(|_| !norm_follows)
-            .map(|norm| ops.normalise(states, norm));
-        let values = ops.values(normalised.as_ref().unwrap_or(states));
-        let values = values.map_err(|error| device_failed(&error))?;
-        let mut pairs = Vec::new();
-        for image in values.chunks((self.tokens() * width).max(1)) {
-            let patches = image.get(self.first * width..).unwrap_or_default();
-            if takes_first {
-                pairs.extend(image.iter().take(width));
-            }
-            let from = pairs.len();
-            pairs.resize(from + width, 0.0);
-            let mean = pairs.get_mut(from..).unwrap_or_default();
-            for patch in patches.chunks(width.max(1)) {
-                for (mean, value) in mean.iter_mut().zip(patch) {
-                    *mean += value / self.patches.count() as f32;
-                }
-            }
-        }
-        let Some(output) = outputs.first() else {
-            return Ok(Vec::new());
-        };
-        let features = ops.upload(pairs, if takes_first { 2 * width } else { width });
-        let features = match norm.filter(|_| norm_follows) {
-            Some(norm) => ops.normalise(&features, norm),
-            None => features,
-        };
-        let logits = ops.multiply(&features, output);
-        let logits = rows(ops, &logits, classifier.len())?;
-        Ok(logits.iter().map(|logits| classifier.outputs(logits)).collect())
+        head.outputs(ops, &states, requests.len(), place)
     }
 
     fn embedded(&self, input_stage: &InputStage<O>, images: &[Vec<f32>]) -> O::Matrix {

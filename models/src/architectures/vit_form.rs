@@ -1,7 +1,8 @@
 //! Descriptions of ViT and models like it: ViT-MSN, DeiT, `DINOv2`, `BEiT`, and the image encoders of CLIP and `SigLIP`.
 
+use super::clip;
 use super::encoder::{BlockNames, EncoderConfig, activation, epsilon};
-use crate::checkpoint::timm::PACKED;
+use crate::checkpoint::timm::{BARE_TOKENS, NORM_FIRST, PACKED, SCALED};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -35,28 +36,26 @@ const DINO_GATED_NAMES: BlockNames = BlockNames {
     ..DINO_NAMES
 };
 
-const BEIT_NAMES: BlockNames = BlockNames {
-    scales: Some(["lambda_1", "lambda_2"]),
-    ..BLOCK_NAMES
+const ROTARY_NAMES: BlockNames = BlockNames {
+    projections: &["attention.q_proj", "attention.k_proj", "attention.v_proj"],
+    output: "attention.o_proj",
+    up: &["mlp.up_proj"],
+    down: "mlp.down_proj",
+    ..DINO_NAMES
+};
+const ROTARY_GATED_NAMES: BlockNames = BlockNames {
+    up: &["mlp.gate_proj", "mlp.up_proj"],
+    ..ROTARY_NAMES
 };
 
-const CLIP_NAMES: BlockNames = BlockNames {
-    projections: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
-    output: "self_attn.out_proj",
-    attention_norm: "layer_norm1",
-    up: &["mlp.fc1"],
-    down: "mlp.fc2",
-    feed_forward_norm: "layer_norm2",
+const BEIT_NAMES: BlockNames = BlockNames {
+    scales: Some(["lambda_1", "lambda_2"]),
     ..BLOCK_NAMES
 };
 
 /// How an image encoder that classes of image and text share differs from ViT.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ClipForm {
-    /// Norm of the first block's input.
-    pub input_norm: Option<&'static str>,
-    /// Whether the projection of patches has a bias.
-    pub biased: bool,
     /// Defaults of its settings.
     patch: usize,
     activation: &'static str,
@@ -74,14 +73,35 @@ pub(super) struct Form {
     pub registers: Option<&'static str>,
     /// What is classified.
     pub head: HeadForm,
-    /// Whether blocks and sizes are those of `DINOv2`.
-    pub dino: bool,
-    /// Whether settings of `BEiT` apply.
-    pub beit: bool,
+    /// Whose settings and blocks it has.
+    pub kind: Kind,
+    /// Prefix of the numbered blocks, relative to the base.
+    pub blocks: &'static str,
+    /// Projection of patches, relative to the embeddings.
+    pub projection: &'static str,
+    /// Whether that has a bias.
+    pub biased: bool,
+    /// Norm of the first block's input.
+    pub input_norm: Option<&'static str>,
+    /// Whether the tokens before the patches have positions if these have.
+    pub token_positions: bool,
     /// Whether the settings are those of `vision_config`, with the names of CLIP.
     pub clip: Option<ClipForm>,
     /// Whether places have vectors of their own.
     pub positions: bool,
+}
+
+/// Whose settings and blocks a model has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Those of ViT.
+    Vit,
+    /// Those of `DINOv2`.
+    Dino,
+    /// Those of `DINOv3`, whose patches have rotary positions.
+    Rotary,
+    /// Those of `BEiT`.
+    Beit,
 }
 
 /// Where a `BEiT` model has biases by the relative position of patches.
@@ -105,7 +125,19 @@ pub(super) enum HeadForm {
     /// The mean of the patches, which are normalised by a norm of this name, if there is one.
     MeanOf(Option<&'static str>),
     /// Nothing: the first token, normalised, is the answer.
-    Features,
+    Features {
+        /// The norm.
+        norm: &'static str,
+        /// Layer without a bias that the answer is the result of, by its whole name.
+        projection: Option<&'static str>,
+    },
+    /// Nothing: what a learnt query reads of the patches is the answer (`SigLIP`).
+    Probe {
+        /// Norm of the patches.
+        norm: &'static str,
+        /// Whole prefix of the tensors.
+        prefix: &'static str,
+    },
 }
 
 impl Form {
@@ -115,8 +147,12 @@ impl Form {
         tokens: &["cls_token"],
         registers: None,
         head: HeadForm::Tokens(&["classifier"]),
-        dino: false,
-        beit: false,
+        kind: Kind::Vit,
+        blocks: "encoder.layer",
+        projection: "patch_embeddings.projection",
+        biased: true,
+        input_norm: None,
+        token_positions: true,
         clip: None,
         positions: true,
     };
@@ -125,10 +161,12 @@ impl Form {
         base: "vision_model",
         tokens: &["class_embedding"],
         head: HeadForm::MeanOf(None),
+        blocks: "encoder.layers",
+        projection: "patch_embedding",
+        biased: false,
+        // Misspelt by its authors.
+        input_norm: Some("pre_layrnorm"),
         clip: Some(ClipForm {
-            // Misspelt by its authors.
-            input_norm: Some("pre_layrnorm"),
-            biased: false,
             patch: 32,
             activation: "quick_gelu",
             epsilon: 1e-5,
@@ -140,19 +178,37 @@ impl Form {
         base: "vision_model",
         tokens: &[],
         head: HeadForm::MeanOf(Some("post_layernorm")),
+        blocks: "encoder.layers",
+        projection: "patch_embedding",
         clip: Some(ClipForm {
-            input_norm: None,
-            biased: true,
             patch: 16,
             activation: "gelu_pytorch_tanh",
             epsilon: 1e-6,
         }),
         ..Self::VIT
     };
+    /// `CLIPVisionModel`, whose first token is the vector of an image.
+    pub(super) const CLIP_FEATURES: Self = Self::CLIP.with_norm("post_layernorm");
+    /// `CLIPVisionModelWithProjection`, and the image encoder of `CLIPModel`.
+    pub(super) const CLIP_PROJECTED: Self = Self {
+        head: HeadForm::Features {
+            norm: "post_layernorm",
+            projection: Some("visual_projection"),
+        },
+        ..Self::CLIP
+    };
+    /// `SiglipVisionModel`, and the image encoder of `SiglipModel`.
+    pub(super) const SIGLIP_FEATURES: Self = Self {
+        head: HeadForm::Probe {
+            norm: "post_layernorm",
+            prefix: "vision_model.head",
+        },
+        ..Self::SIGLIP
+    };
     /// `BeitForImageClassification`.
     pub(super) const BEIT: Self = Self {
         base: "beit",
-        beit: true,
+        kind: Kind::Beit,
         ..Self::VIT
     };
     /// `Data2VecVisionForImageClassification`: `BEiT` that is trained otherwise.
@@ -175,9 +231,20 @@ impl Form {
     pub(super) const DINO: Self = Self {
         base: "dinov2",
         head: HeadForm::FirstAndMean,
-        dino: true,
+        kind: Kind::Dino,
         ..Self::VIT
     };
+    /// `DINOv3ViTModel`.
+    pub(super) const DINO_ROTARY: Self = Self {
+        base: "model",
+        registers: Some("register_tokens"),
+        kind: Kind::Rotary,
+        blocks: "layer",
+        projection: "patch_embeddings",
+        positions: false,
+        ..Self::VIT
+    }
+    .with_norm("norm");
     /// `Dinov2WithRegistersForImageClassification`.
     pub(super) const DINO_WITH_REGISTERS: Self = Self {
         base: "dinov2_with_registers",
@@ -187,8 +254,16 @@ impl Form {
 
     /// The base model of a classifier, whose first token is the vector of an image.
     pub(super) const fn features(self) -> Self {
+        self.with_norm("layernorm")
+    }
+
+    /// The same, with the norm of this name.
+    const fn with_norm(self, norm: &'static str) -> Self {
         Self {
-            head: HeadForm::Features,
+            head: HeadForm::Features {
+                norm,
+                projection: None,
+            },
             ..self
         }
     }
@@ -202,6 +277,14 @@ impl Form {
         let Some(clip) = self.clip else {
             return Ok(config.clone());
         };
+        if matches!(self.head, HeadForm::Probe { .. }) {
+            let section = clip::section(config, "vision_config", &[])?;
+            if !section.optional("vision_use_head")?.unwrap_or(true) {
+                return Err(
+                    section.invalid_value("vision_use_head", "only encoders with a head are supported")
+                );
+            }
+        }
         let defaults = [
             ("hidden_size", 768.into()),
             ("intermediate_size", 3072.into()),
@@ -213,13 +296,17 @@ impl Form {
             ("hidden_act", clip.activation.into()),
             ("layer_norm_eps", clip.epsilon.into()),
         ];
-        config.section("vision_config", &defaults)
+        clip::section(config, "vision_config", &defaults)
+    }
+
+    /// Whether images may have another size than in training.
+    pub(super) fn resizes(&self) -> bool {
+        matches!(self.kind, Kind::Dino | Kind::Rotary)
     }
 
     /// Prefix of the numbered blocks.
     pub(super) fn block_prefix(self) -> String {
-        let layers = if self.clip.is_some() { "layers" } else { "layer" };
-        format!("{}.encoder.{layers}", self.base)
+        format!("{}.{}", self.base, self.blocks)
     }
 
     /// Returns the form that the settings of a checkpoint give, and its biases by relative position.
@@ -227,7 +314,16 @@ impl Form {
     /// # Errors
     /// [`LoadError`], naming the key.
     pub(super) fn configured(mut self, config: &Config) -> Result<(Self, RelativePositions), LoadError> {
-        if !self.beit {
+        if self.kind == Kind::Vit && self.clip.is_none() {
+            if config.optional(NORM_FIRST)?.unwrap_or(false) {
+                (self.input_norm, self.biased) = (Some("embeddings.norm_pre"), false);
+            }
+            if config.optional::<usize>("num_register_tokens")?.unwrap_or(0) > 0 {
+                self.registers = Some("register_tokens");
+            }
+            self.token_positions = !config.optional(BARE_TOKENS)?.unwrap_or(false);
+        }
+        if self.kind != Kind::Beit {
             return Ok((self, RelativePositions::default()));
         }
         let is_set = |key: &str, default| Ok::<bool, LoadError>(config.optional(key)?.unwrap_or(default));
@@ -247,20 +343,26 @@ impl Form {
     /// # Errors
     /// [`LoadError`], naming the key.
     pub(super) fn blocks(self, config: &Config) -> Result<(EncoderConfig, BlockNames), LoadError> {
-        if self.beit {
+        if self.kind == Kind::Beit {
             let mut read = EncoderConfig::read(config)?;
             read.key_bias = false;
             let scaled = config.optional("layer_scale_init_value")?.unwrap_or(0.1) > 0.0;
             return Ok((read, if scaled { BEIT_NAMES } else { BLOCK_NAMES }));
         }
-        if !self.dino {
-            let names = if self.clip.is_some() {
-                CLIP_NAMES
+        if self.kind == Kind::Rotary {
+            return rotary_blocks(config);
+        }
+        if self.kind == Kind::Vit {
+            let mut names = if self.clip.is_some() {
+                clip::NAMES
             } else if config.optional(PACKED)?.unwrap_or(false) {
                 PACKED_NAMES
             } else {
                 BLOCK_NAMES
             };
+            if self.clip.is_none() && config.optional(SCALED)?.unwrap_or(false) {
+                names.scales = DINO_NAMES.scales;
+            }
             return Ok((EncoderConfig::read(config)?, names));
         }
         let keys = [
@@ -281,4 +383,27 @@ impl Form {
         }
         Ok((read, DINO_NAMES))
     }
+}
+
+/// Reads sizes and names of the blocks of `DINOv3`.
+fn rotary_blocks(config: &Config) -> Result<(EncoderConfig, BlockNames), LoadError> {
+    let is_set = |key: &str, default| Ok::<bool, LoadError>(config.optional(key)?.unwrap_or(default));
+    let mut read = EncoderConfig::read(config)?;
+    read.projection_bias = is_set("query_bias", true)?;
+    if is_set("value_bias", true)? != read.projection_bias {
+        return Err(config.invalid_value("value_bias", "it must be equal to query_bias"));
+    }
+    read.key_bias = is_set("key_bias", false)?;
+    if read.key_bias && !read.projection_bias {
+        return Err(config.invalid_value("key_bias", "keys alone cannot have a bias"));
+    }
+    read.output_bias = is_set("proj_bias", true)?;
+    read.feed_forward_bias = is_set("mlp_bias", true)?;
+    read.gated = is_set("use_gated_mlp", false)?;
+    let names = if read.gated {
+        ROTARY_GATED_NAMES
+    } else {
+        ROTARY_NAMES
+    };
+    Ok((read, names))
 }

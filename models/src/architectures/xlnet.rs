@@ -7,6 +7,7 @@ use super::linear_form::{LinearForm, LinearForms};
 use super::text::TokenLimits;
 use super::text_form::{
     DenseForm, DistanceForm, DistanceVectors, Embeddings, HeadForm, PositionScheme, Segments, TextForm,
+    VectorForm,
 };
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, DistanceRows};
@@ -100,6 +101,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         classifier: summary(config)?,
         spans: HeadForm::SPANS,
         tokens: HeadForm::TOKENS,
+        vector: VectorForm::default(),
     })
 }
 

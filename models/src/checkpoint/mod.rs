@@ -62,6 +62,8 @@ pub struct TokenizerFile {
     pub json: Bytes,
     /// Whether the model gets the token types: `model_input_names` of `tokenizer_config.json` may leave them out.
     pub types: bool,
+    /// Text of the padding token, if the files beside it state it.
+    pub(crate) padding: Option<String>,
     /// What becomes of a text before it is tokenized.
     pub(crate) preparation: sentence::Preparation,
 }
@@ -84,7 +86,9 @@ impl TokenizerFile {
         } else {
             return Ok(None);
         };
-        let names = match optional_config(dir, "tokenizer_config.json")? {
+        let config = optional_config(dir, "tokenizer_config.json")?;
+        let mut specials = slow_tokenizer::special_tokens(dir, config.as_ref(), BTreeMap::new())?;
+        let names = match config {
             Some(config) => config.optional::<Vec<String>>("model_input_names")?,
             None => None,
         };
@@ -92,6 +96,7 @@ impl TokenizerFile {
             file,
             json: json.into(),
             types: names.is_none_or(|names| names.iter().any(|name| name == "token_type_ids")),
+            padding: specials.remove("pad_token"),
             preparation: sentence::Preparation::default(),
         }))
     }
@@ -198,6 +203,7 @@ impl Checkpoint {
                 file: format!("{name}/tokenizer.json"),
                 json,
                 types: true,
+                padding: None,
                 preparation: sentence::Preparation::default(),
             }),
             chat: ChatTemplate::default(),

@@ -121,6 +121,8 @@ impl SentenceModules {
                     (read.max_tokens, read.preparation.lower) = encoder_settings(&folder)?;
                     encoder = Some(path);
                 }
+                // An encoder of texts and images, with projections.
+                "CLIPModel" => encoder = Some(path),
                 "Pooling" => read.pooling = pooling(&folder, &read.preparation.prompt)?,
                 "Dense" => read.dense.push(dense(&folder)?),
                 "Normalize" => read.normalise = true,

@@ -5,6 +5,10 @@
 //! have these names.
 
 mod blocks;
+mod plain;
+mod regnet;
+mod swin;
+mod vit;
 
 use serde_json::{Map, Value, json};
 
@@ -18,9 +22,16 @@ const PREPARATION: &str = "pretrained_cfg";
 const MODEL_TYPE: &str = "timm_wrapper";
 /// Key that says that queries, keys and values of a ViT are one layer.
 pub(crate) const PACKED: &str = "packed_projections";
+/// Key that says that a norm comes before the blocks of a ViT.
+pub(crate) const NORM_FIRST: &str = "norm_first";
+/// Key that says that the blocks of a ViT scale what they add.
+pub(crate) const SCALED: &str = "layer_scale";
+/// Key that says that the class token of a ViT has no position.
+pub(crate) const BARE_TOKENS: &str = "class_without_position";
 /// Key that says that a `ResNet` has the form D.
 pub(crate) const TWEAKED: &str = "resnet_d";
 pub(crate) use blocks::BLOCKS;
+pub(crate) use plain::{DENSENET, VGG};
 /// Prefix that transformers puts before the names.
 const PREFIX: &str = "timm_model.";
 /// Arguments of all architectures: what other keys state too, and rates of training.
@@ -54,22 +65,17 @@ const TWEAKED_RESNETS: [(&str, [usize; 4], bool); 7] = [
     ("resnet200d", [3, 24, 36, 3], true),
 ];
 /// `ConvNeXt`: the blocks of every stage, and the channels of the first one.
-const CONVNEXTS: [(&str, [usize; 4], usize); 5] = [
+const CONVNEXTS: [(&str, [usize; 4], usize); 9] = [
+    ("convnext_atto", [2, 2, 6, 2], 40),
+    ("convnext_femto", [2, 2, 6, 2], 48),
+    ("convnext_pico", [2, 2, 6, 2], 64),
+    ("convnext_nano", [2, 2, 8, 2], 80),
     ("convnext_tiny", [3, 3, 9, 3], 96),
     ("convnext_small", [3, 3, 27, 3], 96),
     ("convnext_base", [3, 3, 27, 3], 128),
     ("convnext_large", [3, 3, 27, 3], 192),
     ("convnext_xlarge", [3, 3, 27, 3], 256),
 ];
-/// ViT and `DeiT`: width, blocks and heads.
-const TRANSFORMERS: [(&str, [usize; 3]); 5] = [
-    ("tiny", [192, 12, 3]),
-    ("small", [384, 12, 6]),
-    ("base", [768, 12, 12]),
-    ("large", [1024, 24, 16]),
-    ("huge", [1280, 32, 16]),
-];
-
 /// A name that states sizes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Named {
@@ -82,12 +88,11 @@ enum Named {
         depths: [usize; 4],
         width: usize,
     },
-    Vit {
-        sizes: [usize; 3],
-        patch: usize,
-        image: usize,
-    },
+    Vit(vit::Network),
     Blocks(blocks::Network),
+    Plain(plain::Network),
+    RegNet(regnet::Network),
+    Swin(swin::Network),
 }
 
 /// Translates the configuration of a timm model; others stay.
@@ -102,7 +107,7 @@ pub(super) fn translate(config: &mut Config) -> Result<(), LoadError> {
     let [channels, height, width] = input_size(config)?;
     let arguments = config.section("model_args", &[])?;
     let channels = arguments.optional_size("in_chans")?.unwrap_or(channels);
-    let expected = if matches!(named, Named::Vit { .. }) {
+    let expected = if matches!(named, Named::Vit(_)) {
         "token"
     } else {
         "avg"
@@ -118,7 +123,7 @@ pub(super) fn translate(config: &mut Config) -> Result<(), LoadError> {
     let known: &[&str] = match named {
         Named::ResNet { .. } => &["layers", "channels"],
         Named::ConvNext { .. } => &["depths", "dims"],
-        Named::Vit { .. } => &[
+        Named::Vit(_) => &[
             "embed_dim",
             "depth",
             "num_heads",
@@ -126,7 +131,9 @@ pub(super) fn translate(config: &mut Config) -> Result<(), LoadError> {
             "img_size",
             "patch_size",
         ],
-        Named::Blocks(_) => &[],
+        Named::Blocks(_) | Named::RegNet(_) => &[],
+        Named::Swin(_) => &["embed_dim", "depths", "num_heads", "window_size", "img_size"],
+        Named::Plain(network) => network.arguments(),
     };
     let mut stated = arguments.keys().keys().map(String::as_str);
     if let Some(other) = stated.find(|key| !known.contains(key) && !COMMON.contains(key)) {
@@ -138,6 +145,9 @@ pub(super) fn translate(config: &mut Config) -> Result<(), LoadError> {
     }
     let mut keys = match named {
         Named::Blocks(network) => network.keys(),
+        Named::Plain(network) => network.keys(&arguments)?,
+        Named::RegNet(network) => network.keys(),
+        Named::Swin(network) => network.keys(&arguments)?,
         Named::ResNet {
             depths,
             bottleneck,
@@ -153,37 +163,18 @@ pub(super) fn translate(config: &mut Config) -> Result<(), LoadError> {
             "layer_norm_eps": 1e-6,
             "layer_scale_init_value": 1e-6,
         }),
-        Named::Vit { sizes, patch, image } => {
-            let [width, depth, heads] = sizes;
-            let size = |key, default| Ok::<_, LoadError>(arguments.optional_size(key)?.unwrap_or(default));
-            let width = size("embed_dim", width)?;
-            let image = arguments.optional::<Value>("img_size")?.unwrap_or(image.into());
-            let ratio = arguments.optional::<f64>("mlp_ratio")?.unwrap_or(4.0);
-            if !(ratio > 0.0 && ratio <= 64.0) {
-                return Err(config.invalid_value("model_args", "`mlp_ratio` must be above 0 and at most 64"));
-            }
-            json!({
-                "model_type": "vit",
-                "architectures": ["ViTForImageClassification"],
-                PACKED: true,
-                "hidden_size": width,
-                "num_hidden_layers": size("depth", depth)?,
-                "num_attention_heads": size("num_heads", heads)?,
-                "intermediate_size": (width as f64 * ratio) as usize,
-                "patch_size": size("patch_size", patch)?,
-                "image_size": image,
-                "hidden_act": "gelu",
-                "layer_norm_eps": 1e-6,
-            })
-        }
+        Named::Vit(network) => network.keys(config, &arguments)?,
     };
-    if let (Some(keys), false) = (keys.as_object_mut(), matches!(named, Named::Vit { .. })) {
+    if let (Some(keys), false) = (keys.as_object_mut(), matches!(named, Named::Vit(_))) {
         keys.insert("image_size".into(), json!([height, width]));
     }
     for (key, value) in keys.as_object().into_iter().flatten() {
         config.set(key, value.clone());
     }
     config.set("num_channels", channels.into());
+    if matches!(named, Named::Vit(_)) && config.optional("num_classes")? == Some(0_u32) {
+        return Ok(());
+    }
     name_labels(config)
 }
 
@@ -234,37 +225,30 @@ fn named(config: &Config) -> Result<Named, LoadError> {
     if let Some((_, depths, width)) = CONVNEXTS.into_iter().find(|(known, ..)| *known == name) {
         return Ok(Named::ConvNext { depths, width });
     }
+    let others = [
+        plain::of_name(&name).map(Named::Plain),
+        regnet::of_name(&name).map(Named::RegNet),
+        swin::of_name(&name).map(Named::Swin),
+    ];
+    if let Some(found) = others.into_iter().flatten().next() {
+        return Ok(found);
+    }
     if let Some(network) = blocks::of_name(&name) {
         return Ok(Named::Blocks(network));
     }
-    vit(&name).ok_or_else(|| {
+    vit::of_name(&name).map(Named::Vit).ok_or_else(|| {
         let known = RESNETS.iter().chain(&TWEAKED_RESNETS).map(|(known, ..)| *known);
         let known: Vec<&str> = known.chain(CONVNEXTS.iter().map(|(known, ..)| *known)).collect();
         let reason = format!(
-            "of timm's architectures {}, vit_SIZE_patchN_SIDE, deit_SIZE_patchN_SIDE, and {} are supported",
+            "of timm's architectures {}, {}, {}, {}, {}, and {} are supported",
             known.join(", "),
+            vit::SUPPORTED,
+            plain::SUPPORTED,
+            regnet::SUPPORTED,
+            swin::SUPPORTED,
             blocks::SUPPORTED
         );
         config.invalid_value(ARCHITECTURE, reason)
-    })
-}
-
-/// Reads a name such as `vit_base_patch16_224`.
-fn vit(name: &str) -> Option<Named> {
-    let rest = name.strip_prefix("vit_").or_else(|| name.strip_prefix("deit_"))?;
-    let (size, rest) = rest.split_once("_patch")?;
-    let (patch, image) = rest.split_once('_')?;
-    let (_, sizes) = TRANSFORMERS.into_iter().find(|(known, _)| *known == size)?;
-    let number = |digits: &str| {
-        digits
-            .parse()
-            .ok()
-            .filter(|number| (1..=MAX_SIZE).contains(number))
-    };
-    Some(Named::Vit {
-        sizes,
-        patch: number(patch)?,
-        image: number(image)?,
     })
 }
 
@@ -367,7 +351,10 @@ pub(super) fn renamed(config: &Config) -> Option<fn(&str) -> String> {
         "resnet" if config.keys().get(TWEAKED) == Some(&Value::Bool(true)) => Some(of_tweaked_resnet),
         "resnet" => Some(of_resnet),
         "convnext" => Some(of_convnext),
-        "vit" => Some(of_vit),
+        "swin" => Some(swin::renamed),
+        "regnet" if config.keys().get("layer_type").is_some_and(|kind| kind == "x") => Some(regnet::renamed),
+        "regnet" => Some(regnet::renamed_squeezing),
+        "vit" => Some(vit::renamed),
         _ => None,
     }
 }
@@ -452,30 +439,6 @@ fn of_convnext(name: &str) -> String {
                 ["norm", end] => format!("{block}.layernorm.{end}"),
                 ["mlp", "fc1", end] => format!("{block}.pwconv1.{end}"),
                 ["mlp", "fc2", end] => format!("{block}.pwconv2.{end}"),
-                _ => name.to_owned(),
-            }
-        }
-        _ => name.to_owned(),
-    }
-}
-
-fn of_vit(name: &str) -> String {
-    let (parts, name) = parts(name);
-    match parts.as_slice() {
-        ["cls_token"] => "vit.embeddings.cls_token".to_owned(),
-        ["pos_embed"] => "vit.embeddings.position_embeddings".to_owned(),
-        ["patch_embed", "proj", end] => format!("vit.embeddings.patch_embeddings.projection.{end}"),
-        ["norm", end] => format!("vit.layernorm.{end}"),
-        ["head", end] => format!("classifier.{end}"),
-        ["blocks", block, rest @ ..] => {
-            let block = format!("vit.encoder.layer.{block}");
-            match rest {
-                ["norm1", end] => format!("{block}.layernorm_before.{end}"),
-                ["norm2", end] => format!("{block}.layernorm_after.{end}"),
-                ["attn", "qkv", end] => format!("{block}.attention.qkv.{end}"),
-                ["attn", "proj", end] => format!("{block}.attention.output.dense.{end}"),
-                ["mlp", "fc1", end] => format!("{block}.intermediate.dense.{end}"),
-                ["mlp", "fc2", end] => format!("{block}.output.dense.{end}"),
                 _ => name.to_owned(),
             }
         }

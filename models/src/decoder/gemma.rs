@@ -7,8 +7,17 @@ use super::gated::{self, Layout, NormNames};
 use super::rotary::{RotaryKeys, rotary};
 use super::weights::{Decoder, LocalAttention, ModelConfig, OutputNorms, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::ops::{Activation, Heads};
+use crate::ops::{Activation, Heads, Rotary};
 use crate::runtime::slice::Slice;
+
+/// Key that says that tokens see later ones.
+const BOTH_DIRECTIONS: &str = "use_bidirectional_attention";
+/// Rotary positions of the layers that see everything, of version 3.
+const GLOBAL: RotaryKeys = RotaryKeys {
+    theta: 1e6,
+    layer_type: Some("full_attention"),
+    ..RotaryKeys::LLAMA
+};
 
 pub(super) fn read_1(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
@@ -50,32 +59,65 @@ pub(super) fn read_vault(checkpoint: &mut Checkpoint, slice: Slice) -> Result<De
     gated::read(checkpoint, slice, model_config, &layout(local_layers))
 }
 
-pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
-    let config = &checkpoint.config;
-    let both = "attention to later tokens is not supported";
-    require(config, "use_bidirectional_attention", false, both)?;
+/// Whether the tokens of a model of version 3 see each other in both directions.
+///
+/// # Errors
+/// [`LoadError::BadKey`] for a malformed key.
+pub(super) fn is_encoder(config: &Config) -> Result<bool, LoadError> {
+    Ok(config.optional(BOTH_DIRECTIONS)?.unwrap_or(false))
+}
+
+/// Where the tokens of version 3 are, and which of them a layer sees.
+pub(crate) struct Positions {
+    /// Tokens that a local layer sees; `None` if none is local.
+    pub(crate) window: Option<usize>,
+    /// Which layers are local.
+    pub(crate) local_layers: Vec<bool>,
+    /// Rotation of the layers that are not local.
+    pub(crate) global: Rotary,
+    /// That of local layers.
+    pub(crate) near: Rotary,
+}
+
+/// Reads the positions of version 3.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(crate) fn positions_3(config: &Config, head_dim: usize) -> Result<Positions, LoadError> {
     // Older files have a pattern: every so many layers, one sees everything.
     let pattern = config.optional_size("sliding_window_pattern")?.unwrap_or(6);
     let (local, local_layers) = gated::windows(config, |index| !(index + 1).is_multiple_of(pattern))?;
-    let global = RotaryKeys {
-        theta: 1e6,
-        layer_type: Some("full_attention"),
-        ..RotaryKeys::default()
-    };
     let near = RotaryKeys {
         theta_key: "rope_local_base_freq",
         layer_type: Some("sliding_attention"),
         scaled: false,
         ..RotaryKeys::default()
     };
+    Ok(Positions {
+        window: local.and_then(|local| local.window),
+        local_layers,
+        global: rotary(config, head_dim, GLOBAL)?.rotary,
+        near: rotary(config, head_dim, near)?.rotary,
+    })
+}
+
+pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let both = "attention to later tokens is supported by the base model alone";
+    require(config, BOTH_DIRECTIONS, false, both)?;
     let mut model_config = ModelConfig {
         query_key_norm: QueryKeyNorm::EachHead,
-        ..model_config(config, global)?
+        ..model_config(config, GLOBAL)?
     };
-    let own = rotary(config, model_config.heads.head_dim, near)?.rotary;
-    model_config.local = local.map(|local| LocalAttention {
-        rotary: Some(own),
-        ..local
+    let Positions {
+        window,
+        local_layers,
+        near,
+        ..
+    } = positions_3(config, model_config.heads.head_dim)?;
+    model_config.local = window.map(|window| LocalAttention {
+        window: Some(window),
+        rotary: Some(near),
     });
     gated::read(checkpoint, slice, model_config, &layout(local_layers))
 }
@@ -98,7 +140,11 @@ fn model_config(config: &Config, keys: RotaryKeys) -> Result<ModelConfig, LoadEr
     })
 }
 
-pub(super) fn hidden_activation(config: &Config) -> Result<Activation, LoadError> {
+/// Reads the activation, which old files name otherwise.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(crate) fn hidden_activation(config: &Config) -> Result<Activation, LoadError> {
     let key = if config.optional::<String>("hidden_activation")?.is_some() {
         "hidden_activation"
     } else {

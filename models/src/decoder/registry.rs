@@ -1,6 +1,7 @@
 //! The registry of language models: it finds a checkpoint's family by the names in `config.json`, and reads it.
 
 use super::families::{FAMILIES, Family, ReadFn};
+use super::gemma;
 use super::multimodal::{self, Multimodal};
 use super::weights::{Decoder, LayerWeights, LinearWeights, NormWeights, TokenLayers};
 use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
@@ -247,6 +248,9 @@ pub(crate) fn of_config(config: &Config) -> Result<Option<Found>, LoadError> {
     if let Some(multimodal) = multimodal::of_class(&class) {
         return inside(multimodal, config).map(Some);
     }
+    if class == "Gemma3TextModel" && gemma::is_encoder(config)? {
+        return Ok(None);
+    }
     let found = FAMILIES.iter().find_map(|family| {
         let names = [
             (Some(family.generator), DecoderTask::Generation),
@@ -307,6 +311,9 @@ fn of_type(config: &Config) -> Result<Option<Found>, LoadError> {
     };
     if let Some(multimodal) = multimodal::of_type(&model_type) {
         return inside(multimodal, config).map(Some);
+    }
+    if model_type == "gemma3_text" && gemma::is_encoder(config)? {
+        return Ok(None);
     }
     let family = FAMILIES.iter().find(|family| family.model_type == model_type);
     Ok(family.map(|family| Found {

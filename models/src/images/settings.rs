@@ -43,7 +43,7 @@ const IMAGENET_STD: [f64; 3] = [0.229, 0.224, 0.225];
 const CLIP_MEAN: [f64; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
 const CLIP_STD: [f64; 3] = [0.268_629_54, 0.261_302_58, 0.275_777_11];
 
-const PROCESSORS: [Defaults; 15] = [
+const PROCESSORS: [Defaults; 16] = [
     Defaults {
         name: "ViT",
         size: Size::Exactly([224, 224]),
@@ -161,6 +161,14 @@ const PROCESSORS: [Defaults; 15] = [
         size: Size::Exactly([224, 224]),
         crop: None,
         filter: Filter::Bicubic,
+        mean: IMAGENET_MEAN,
+        std: IMAGENET_STD,
+    },
+    Defaults {
+        name: "DINOv3ViT",
+        size: Size::Exactly([224, 224]),
+        crop: None,
+        filter: Filter::Bilinear,
         mean: IMAGENET_MEAN,
         std: IMAGENET_STD,
     },

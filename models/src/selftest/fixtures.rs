@@ -51,7 +51,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 65] = [
+pub const ALL: [Fixture; 73] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -115,6 +115,9 @@ pub const ALL: [Fixture; 65] = [
     fixture!("efficientnet"),
     fixture!("timm-efficientnet"),
     fixture!("timm-mobilenetv3"),
+    fixture!("timm-mobilenetv4"),
+    fixture!("timm-densenet"),
+    fixture!("timm-vgg"),
     fixture!("mobilevit"),
     fixture!("mobilevitv2"),
     fixture!("pvt-v2"),
@@ -124,6 +127,11 @@ pub const ALL: [Fixture; 65] = [
     fixture!("bit"),
     fixture!("clip"),
     fixture!("siglip"),
+    fixture!("embedding-gemma"),
+    fixture!("dinov3"),
+    fixture!("dinov3-convnext"),
+    fixture!("clip-dual", Some(file!("clip-dual", "tokenizer.json"))),
+    fixture!("siglip-dual", Some(file!("siglip-dual", "tokenizer.json"))),
     fixture!("cnn"),
     fixture!("mlp"),
 ];

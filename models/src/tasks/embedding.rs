@@ -7,6 +7,8 @@ pub(crate) enum Pooling {
     First,
     /// That of the last visible token.
     Last,
+    /// That of the last token, visible or not.
+    End,
     /// The mean over the visible tokens.
     Mean,
     /// Their sum over the square root of their number.
@@ -34,6 +36,7 @@ pub(crate) fn pooled(states: &[f32], width: usize, masks: &[&[bool]], pooling: P
         match pooling {
             Pooling::First => vectors.extend_from_slice(tokens.first().copied().unwrap_or_default()),
             Pooling::Last => vectors.extend_from_slice(visible().next_back().unwrap_or_default()),
+            Pooling::End => vectors.extend_from_slice(tokens.last().copied().unwrap_or_default()),
             Pooling::Mean | Pooling::MeanSqrt | Pooling::WeightedMean => {
                 let (mut sum, mut all) = (vec![0.0; width], 0.0);
                 for (place, (row, _)) in (1..)
@@ -95,6 +98,7 @@ mod tests {
         let masks: [&[bool]; 2] = [&[true, false, true], &[true]];
         let of = |pooling| pooled(&states, 2, &masks, pooling);
         assert_eq!(of(Pooling::First), [1.0, 2.0, 5.0, 6.0]);
+        assert_eq!(of(Pooling::End), [3.0, -4.0, 5.0, 6.0]);
         assert_eq!(of(Pooling::Mean), [2.0, -1.0, 5.0, 6.0]);
         assert_eq!(of(Pooling::Max), [3.0, 2.0, 5.0, 6.0]);
         assert_eq!(of(Pooling::Last), [3.0, -4.0, 5.0, 6.0]);

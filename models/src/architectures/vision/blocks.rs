@@ -1,6 +1,7 @@
 //! Networks of mobile blocks as timm builds them: `MobileNet` 2 and 3 (Howard et al. 2019), `EfficientNet` and its second version
 //! (Tan and Le 2019, 2021). `config.json` lists the blocks in timm's notation: `ir_r2_k5_s2_e6_c40_se0.25` are two inverted residual
-//! blocks with windows of 5 pixels, a stride of 2, an expansion by 6, 40 channels and a squeeze to a quarter.
+//! blocks with windows of 5 pixels, a stride of 2, an expansion by 6, 40 channels and a squeeze to a quarter. `MobileNet` 4 (Qin et
+//! al. 2024) has universal inverted residual blocks: `uir_r1_a3_k5_s2_e4_c80` has another depthwise convolution, of 3 pixels, first.
 
 use super::Family;
 use super::builder::{BatchNorm, Builder, Window};
@@ -54,7 +55,11 @@ impl Family for Blocks {
         let features = config.size("num_features")?;
         if form.late_head {
             builder.mean();
-            builder.convolve(&at("conv_head"), None, features, Window::patches(1))?;
+            if config.optional("head_norm")?.unwrap_or(false) {
+                form.convolve(builder, [&at("conv_head"), &at("norm_head")], features, [1, 1])?;
+            } else {
+                builder.convolve(&at("conv_head"), None, features, Window::patches(1))?;
+            }
             builder.activate(form.activation);
         } else {
             // They grow with the width, and do not shrink.
@@ -93,6 +98,8 @@ struct Form {
 struct Block {
     kind: Kind,
     kernel: usize,
+    /// Window of a convolution before the expansion; 0 without one.
+    start: usize,
     stride: usize,
     expansion: f64,
     channels: usize,
@@ -113,6 +120,8 @@ enum Kind {
     Inverted,
     /// A convolution that expands, and a projection.
     Fused,
+    /// An expansion and a projection, with depthwise convolutions before and after the first of them, whose window may be 0.
+    Universal,
     /// A convolution.
     Plain,
 }
@@ -126,10 +135,12 @@ impl Block {
                 "ds" => Kind::Separable,
                 "ir" => Kind::Inverted,
                 "er" => Kind::Fused,
+                "uir" => Kind::Universal,
                 "cn" => Kind::Plain,
                 _ => return None,
             },
             kernel: 1,
+            start: 0,
             stride: 1,
             expansion: 1.0,
             channels: 0,
@@ -155,6 +166,16 @@ impl Block {
                     };
                     match key {
                         "r" => repeats = size()?,
+                        "a" | "k" if block.kind == Kind::Universal && value == "0" => {
+                            *(if key == "a" {
+                                &mut block.start
+                            } else {
+                                &mut block.kernel
+                            }) = 0;
+                        }
+                        "a" if block.kind == Kind::Universal => {
+                            block.start = size().filter(|kernel| kernel % 2 == 1)?;
+                        }
                         "k" => block.kernel = size().filter(|kernel| kernel % 2 == 1)?,
                         "s" => block.stride = size().filter(|stride| *stride <= 2)?,
                         "e" => block.expansion = factor()?,
@@ -165,7 +186,8 @@ impl Block {
                 }
             }
         }
-        (block.channels > 0).then_some((block, repeats))
+        let squeezes = block.squeeze > 0.0 && block.kind == Kind::Universal;
+        (block.channels > 0 && !squeezes).then_some((block, repeats))
     }
 }
 
@@ -258,6 +280,9 @@ impl Form {
     ) -> Result<(), LoadError> {
         let at = |part: &str| format!("{name}.{part}");
         let activation = block.activation.unwrap_or(self.activation);
+        if block.kind == Kind::Universal {
+            return self.universal(builder, name, block, stride, activation);
+        }
         let expanded = divisible(builder.channels() as f64 * block.expansion, 0.9);
         let outputs = self.scaled(block.channels);
         let window = [block.kernel, stride];
@@ -277,7 +302,7 @@ impl Form {
                 self.convolve(builder, [&at("conv_pw"), &norm()], expanded, [1, 1])?;
                 builder.activate(activation);
             }
-            Kind::Separable => {}
+            Kind::Separable | Kind::Universal => {}
         }
         if let Kind::Separable | Kind::Inverted = block.kind {
             let norm = BatchNorm {
@@ -297,6 +322,41 @@ impl Form {
             at("conv_pwl")
         };
         self.convolve(builder, [&projection, &norm()], outputs, [1, 1])
+    }
+
+    /// Adds the branch of a universal block. The stride is that of its second depthwise convolution, else of the first.
+    fn universal<O: Ops>(
+        &self,
+        builder: &mut Builder<'_, '_, O>,
+        name: &str,
+        block: &Block,
+        stride: usize,
+        activation: Activation,
+    ) -> Result<(), LoadError> {
+        let names = |part: &str| [format!("{name}.{part}.conv"), format!("{name}.{part}.bn")];
+        let expanded = divisible(builder.channels() as f64 * block.expansion, 0.9);
+        let depthwise = |builder: &mut Builder<'_, '_, O>, part: &str, window: [usize; 2]| {
+            let [name, norm] = names(part);
+            let norm = BatchNorm {
+                name: &norm,
+                epsilon: self.epsilon,
+            };
+            let window = self.window(builder, window);
+            builder.convolve_channels(&name, Some(norm), window)
+        };
+        if block.start > 0 {
+            let stride = if block.kernel > 0 { 1 } else { stride };
+            depthwise(builder, "dw_start", [block.start, stride])?;
+        }
+        let [expand, norm] = names("pw_exp");
+        self.convolve(builder, [&expand, &norm], expanded, [1, 1])?;
+        builder.activate(activation);
+        if block.kernel > 0 {
+            depthwise(builder, "dw_mid", [block.kernel, stride])?;
+            builder.activate(activation);
+        }
+        let [project, norm] = names("pw_proj");
+        self.convolve(builder, [&project, &norm], self.scaled(block.channels), [1, 1])
     }
 
     /// Adds a squeeze and excitation: that of `MobileNet` 3 is by straight lines and by the expanded channels, the others by the
@@ -369,6 +429,7 @@ mod tests {
         let expected = Block {
             kind: Kind::Inverted,
             kernel: 5,
+            start: 0,
             stride: 2,
             expansion: 3.0,
             channels: 40,
@@ -378,9 +439,13 @@ mod tests {
         };
         assert_eq!(block, expected);
         assert!(!Block::parse("cn_r1_k1_s1_c96").unwrap().0.skips);
+        let (block, _) = Block::parse("uir_r1_a3_k0_s1_e4_c96").unwrap();
+        assert_eq!((block.start, block.kernel), (3, 0));
         for unknown in [
             "ir",
-            "uir_r1_k3_s1_c8",
+            "uib_r1_k3_s1_c8",
+            "ir_r1_a3_k3_s1_c8",
+            "ir_r1_k0_s1_c8",
             "ir_r1_k4_s1_c8",
             "ir_r1_k3_s3_c8",
             "ir_r1_k3",

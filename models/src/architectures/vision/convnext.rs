@@ -23,6 +23,17 @@ pub(in crate::architectures) fn build(
     super::build::<First>(checkpoint, device)
 }
 
+/// Builds the base model of `DINOv3`.
+///
+/// # Errors
+/// [`LoadError`], naming the key or tensor.
+pub(in crate::architectures) fn build_dino(
+    checkpoint: &mut Checkpoint,
+    device: &Device,
+) -> Result<Built, LoadError> {
+    super::build_features::<Dino>(checkpoint, device)
+}
+
 /// Builds a classifier of the second version.
 ///
 /// # Errors
@@ -36,13 +47,73 @@ pub(in crate::architectures) fn build_second(
 
 struct First;
 struct Second;
+struct Dino;
+
+/// Names of the tensors in a network.
+struct Names {
+    /// First convolution and its norm.
+    stem: [&'static str; 2],
+    /// Beginning of the stages.
+    stages: &'static str,
+    /// Norm and convolution between two stages.
+    between: &'static str,
+    /// Convolution of channels, norm, and the two layers of a block.
+    layers: [&'static str; 4],
+    /// Factors of what a block adds.
+    scale: &'static str,
+    /// Last norm.
+    norm: &'static str,
+}
+
+const NAMES: Names = Names {
+    stem: ["embeddings.patch_embeddings", "embeddings.layernorm"],
+    stages: "encoder.stages",
+    between: "downsampling_layer",
+    layers: ["dwconv", "layernorm", "pwconv1", "pwconv2"],
+    scale: "layer_scale_parameter",
+    norm: "layernorm",
+};
+const DINO_NAMES: Names = Names {
+    stem: ["stages.0.downsample_layers.0", "stages.0.downsample_layers.1"],
+    stages: "stages",
+    between: "downsample_layers",
+    layers: [
+        "depthwise_conv",
+        "layer_norm",
+        "pointwise_conv1",
+        "pointwise_conv2",
+    ],
+    scale: "gamma",
+    norm: "layer_norm",
+};
+
+/// How a network is made.
+struct Form<'a> {
+    base: &'a str,
+    names: &'static Names,
+    /// Side of a patch.
+    patch: usize,
+    /// Whether what a block adds is scaled.
+    scaled: bool,
+    /// Whether the responses of a layer are normalised.
+    responses: bool,
+    /// Added to the variance by all norms but the last.
+    epsilon: f64,
+}
 
 impl Family for First {
     const BASE: &'static str = "convnext";
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
-        let scaled = config.optional("layer_scale_init_value")?.unwrap_or(1e-6) > 0.0;
-        steps(builder, config, Self::BASE, scaled, false)
+        let form = Form {
+            base: Self::BASE,
+            names: &NAMES,
+            patch: config.size("patch_size")?,
+            scaled: config.optional("layer_scale_init_value")?.unwrap_or(1e-6) > 0.0,
+            responses: false,
+            epsilon: EPSILON,
+        };
+        steps(builder, config, &form)
     }
 }
 
@@ -50,45 +121,69 @@ impl Family for Second {
     const BASE: &'static str = "convnextv2";
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
-        steps(builder, config, Self::BASE, false, true)
+        let form = Form {
+            base: Self::BASE,
+            names: &NAMES,
+            patch: config.size("patch_size")?,
+            scaled: false,
+            responses: true,
+            epsilon: EPSILON,
+        };
+        steps(builder, config, &form)
+    }
+}
+
+impl Family for Dino {
+    const BASE: &'static str = "model";
+
+    fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
+        let form = Form {
+            base: Self::BASE,
+            names: &DINO_NAMES,
+            patch: 4,
+            scaled: true,
+            responses: false,
+            epsilon: epsilon(config, "layer_norm_eps")?,
+        };
+        steps(builder, config, &form)
     }
 }
 
 fn steps<O: Ops>(
     builder: &mut Builder<'_, '_, O>,
     config: &Config,
-    base: &str,
-    scaled: bool,
-    responses: bool,
+    form: &Form<'_>,
 ) -> Result<(), LoadError> {
     let activation = activation(config, "hidden_act")?;
     let (sizes, depths) = super::stages(config, "hidden_sizes")?;
-    let patch = config.size("patch_size")?;
+    let (base, names) = (form.base, form.names);
+    let in_base = |name: &str| format!("{base}.{name}");
     for (stage, (width, depth)) in sizes.into_iter().zip(depths).enumerate() {
         if stage == 0 {
-            let name = format!("{base}.embeddings.patch_embeddings");
-            builder.convolve(&name, None, width, Window::patches(patch))?;
-            builder.normalise(&format!("{base}.embeddings.layernorm"), EPSILON)?;
+            let [patches, norm] = names.stem;
+            builder.convolve(&in_base(patches), None, width, Window::patches(form.patch))?;
+            builder.normalise(&in_base(norm), form.epsilon)?;
         } else {
-            let name = format!("{base}.encoder.stages.{stage}.downsampling_layer");
-            builder.normalise(&format!("{name}.0"), EPSILON)?;
+            let name = format!("{base}.{}.{stage}.{}", names.stages, names.between);
+            builder.normalise(&format!("{name}.0"), form.epsilon)?;
             builder.convolve(&format!("{name}.1"), None, width, Window::patches(2))?;
         }
         for layer in 0..depth {
-            let name = format!("{base}.encoder.stages.{stage}.layers.{layer}");
+            let name = format!("{base}.{}.{stage}.layers.{layer}", names.stages);
             let at = |part: &str| format!("{name}.{part}");
+            let [channels, norm, up, down] = names.layers;
             builder.add(
                 |builder| {
-                    builder.convolve_channels(&at("dwconv"), None, Window::centred(7, 1))?;
-                    builder.normalise(&at("layernorm"), EPSILON)?;
-                    builder.multiply(&at("pwconv1"), 4 * width)?;
+                    builder.convolve_channels(&at(channels), None, Window::centred(7, 1))?;
+                    builder.normalise(&at(norm), form.epsilon)?;
+                    builder.mix(&at(up), 4 * width)?;
                     builder.activate(activation);
-                    if responses {
+                    if form.responses {
                         builder.normalise_responses(&at("grn"), EPSILON as f32)?;
                     }
-                    builder.multiply(&at("pwconv2"), width)?;
-                    if scaled {
-                        builder.scale(&at("layer_scale_parameter"))?;
+                    builder.mix(&at(down), width)?;
+                    if form.scaled {
+                        builder.scale(&at(names.scale))?;
                     }
                     Ok(())
                 },
@@ -97,5 +192,16 @@ fn steps<O: Ops>(
         }
     }
     builder.mean();
-    builder.normalise(&format!("{base}.layernorm"), epsilon(config, "layer_norm_eps")?)
+    builder.normalise(&in_base(names.norm), epsilon(config, "layer_norm_eps")?)
+}
+
+impl<O: Ops> Builder<'_, '_, O> {
+    /// Adds a linear layer of the channels, which small networks of timm store as a convolution of one pixel.
+    fn mix(&mut self, name: &str, outputs: usize) -> Result<(), LoadError> {
+        let shape = [outputs, self.channels(), 1, 1];
+        if self.layers().weights.has_shape(&format!("{name}.weight"), &shape) {
+            return self.convolve(name, None, outputs, Window::patches(1));
+        }
+        self.multiply(name, outputs)
+    }
 }

@@ -5,6 +5,7 @@
 //! `preprocessor_config.json`, or with that file `image_file`. The size is that of prepared images, else `image_size`, else
 //! 224. Outputs: those of [`Classifier::outputs`]. They cannot be split.
 
+mod appended;
 mod around;
 pub(super) mod bit;
 pub(super) mod blocks;
@@ -13,6 +14,8 @@ mod class_token;
 pub(super) mod convnext;
 mod convolved;
 pub(super) mod cvt;
+mod dense_steps;
+pub(super) mod densenet;
 pub(super) mod efficientnet;
 mod group_norm;
 mod groups;
@@ -27,18 +30,20 @@ mod separable;
 mod standardised;
 mod steps;
 pub(super) mod swin;
+pub(super) mod vgg;
 mod windows;
 
 use self::builder::Builder;
 use self::steps::Step;
 use super::layers::Layers;
 use super::patches::side_lengths;
+use super::vit_head::embeddings;
 use crate::checkpoint::{Checkpoint, Config, LoadError, transposed};
 use crate::device::{Device, with_ops};
 use crate::images::{self, ImageInput};
 use crate::ops::Ops;
 use crate::runtime::batch::{BatchResults, rows, run_batch_in_parallel};
-use crate::runtime::loaded::Built;
+use crate::runtime::loaded::{Built, Task};
 use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
 use crate::tasks::classification::Classifier;
 
@@ -65,20 +70,39 @@ trait Family {
 /// [`LoadError`], naming the key or tensor.
 fn build<F: Family>(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
     let classifier = Classifier::read(&checkpoint.config)?;
+    network::<F>(checkpoint, device, Some(classifier))
+}
+
+/// Builds the base model of an image classifier, whose features are the vector of an image.
+///
+/// # Errors
+/// [`LoadError`], naming the key or tensor.
+fn build_features<F: Family>(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
+    network::<F>(checkpoint, device, None)
+}
+
+fn network<F: Family>(
+    checkpoint: &mut Checkpoint,
+    device: &Device,
+    classifier: Option<Classifier>,
+) -> Result<Built, LoadError> {
     checkpoint.weights.expect_base(&format!("{}.", F::BASE));
     let shape = shape(checkpoint)?;
     let [height, width, channels] = shape;
     let input = ImageInput::read(checkpoint, "pixel_values", vec![channels, height, width])?;
     Ok(Built {
-        task: classifier.task(),
-        labels: classifier.labels(),
+        task: classifier.as_ref().map_or(Task::Embedding, Classifier::task),
+        labels: classifier.as_ref().map(Classifier::labels).unwrap_or_default(),
         model: with_ops!(device, ops => {
             let mut layers = Layers { ops: &ops, weights: &mut checkpoint.weights };
             let mut builder = Builder::new(&mut layers, shape);
             F::build(&mut builder, &checkpoint.config)?;
-            builder.multiply(F::CLASSIFIER, classifier.len())?;
+            if let Some(classifier) = &classifier {
+                builder.multiply(F::CLASSIFIER, classifier.len())?;
+            }
+            let width = builder.channels();
             let steps = builder.steps();
-            Box::new(Grid { ops, steps, shape, input, classifier, device: device.clone() })
+            Box::new(Grid { ops, steps, width, shape, input, classifier, device: device.clone() })
         }),
     })
 }
@@ -126,15 +150,18 @@ fn divisible(channels: f64, divisor: usize, least: usize) -> usize {
     }
 }
 
-/// A classifier.
+/// A classifier or its base model.
 struct Grid<O: Ops> {
     ops: O,
-    /// From pixels to logits.
+    /// From pixels to logits, or to features.
     steps: Vec<Step<O>>,
     /// Height, width and channels of an image.
     shape: [usize; 3],
     input: ImageInput,
-    classifier: Classifier,
+    /// `None`: the result of the steps is the answer.
+    classifier: Option<Classifier>,
+    /// Size of the result of the steps.
+    width: usize,
     device: Device,
 }
 
@@ -162,10 +189,10 @@ impl<O: Ops> Grid<O> {
         let pixels: Vec<Vec<f32>> = pixels.collect();
         let pixels = self.ops.upload(pixels.concat(), channels);
         let logits = steps::run(&self.ops, &self.steps, &pixels, images.len()).unwrap_or(pixels);
-        let logits = rows(&self.ops, &logits, self.classifier.len())?;
-        Ok(logits
-            .iter()
-            .map(|logits| self.classifier.outputs(logits))
-            .collect())
+        let Some(classifier) = &self.classifier else {
+            return embeddings(&self.ops, &logits, self.width);
+        };
+        let logits = rows(&self.ops, &logits, self.width)?;
+        Ok(logits.iter().map(|logits| classifier.outputs(logits)).collect())
     }
 }

@@ -1,5 +1,6 @@
 //! The steps of networks on images. Matrices are `[images * height * width, channels]`.
 
+use super::appended::appended;
 use super::convolved::ConvolvedAttention;
 use super::group_norm::GroupNorm;
 use super::groups::GroupedConvolution;
@@ -38,6 +39,8 @@ pub(super) enum Layer<O: Ops> {
     NormaliseImages(O::Norm, [usize; 2]),
     /// Norm of groups of channels of an image.
     NormaliseGroups(Box<GroupNorm<O>>),
+    /// The input, and behind its channels those that the steps compute: the pixels of an image, and the channels of both.
+    Append(Vec<Step<O>>, [usize; 3]),
     /// Sum of two branches; one without steps is the input itself.
     Add(Vec<Step<O>>, Vec<Step<O>>),
 }
@@ -113,6 +116,14 @@ impl<O: Ops> Layer<O> {
             Self::AttendReduced(attention) => attention.run(ops, x, images),
             Self::AttendConvolved(attention) => attention.run(ops, x, images),
             Self::NormaliseGroups(norm) => norm.run(ops, x, images),
+            Self::Append(steps, [pixels, channels, added]) => {
+                let rows = pixels * images;
+                match run(ops, steps, x, images) {
+                    Some(own) => appended(ops, x, own, rows, [*channels, *added]),
+                    // The mean of one row is the row: a copy.
+                    None => ops.mean(x, 1),
+                }
+            }
             Self::Prepend(row, [count, width]) => {
                 let spans = (0..images).flat_map(|image| [span(row, 0, 1), span(x, image * count, *count)]);
                 ops.gather(&spans.collect::<Vec<_>>(), *width)

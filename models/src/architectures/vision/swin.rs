@@ -6,6 +6,7 @@ use super::builder::{Builder, Window};
 use super::windows::{WindowAttention, Windows};
 use crate::architectures::encoder::{activation, epsilon};
 use crate::architectures::patches::side_lengths;
+use crate::checkpoint::timm::PACKED;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::device::Device;
 use crate::ops::{Activation, Ops};
@@ -227,10 +228,14 @@ impl Block<'_> {
         let at = |name: &str| format!("{}.attention.self.{name}", self.name);
         let windows = Windows::new(builder.size(), side, self.shift);
         let layers = builder.layers();
-        let prefixes = ["query", "key", "value"].map(at);
         let biased = self.model.biased;
-        let biased = [biased, biased && !self.model.second, biased];
-        let projections = layers.concatenated_with(&prefixes, width, width, &biased)?;
+        let projections = if self.model.config.optional(PACKED)?.unwrap_or(false) {
+            layers.linear_with(&at("qkv"), width, 3 * width, biased)?
+        } else {
+            let prefixes = ["query", "key", "value"].map(at);
+            let biased = [biased, biased && !self.model.second, biased];
+            layers.concatenated_with(&prefixes, width, width, &biased)?
+        };
         let output = layers.linear(&format!("{}.attention.output.dense", self.name), width, width)?;
         let head_dim = width / heads;
         let (table, cosine, scale) = if self.model.second {

@@ -136,6 +136,7 @@ impl<'a> Vocabulary<'a> {
             file: self.metadata.file.clone(),
             json: json.to_string().into(),
             types: true,
+            padding: None,
             preparation: Preparation::default(),
         }))
     }

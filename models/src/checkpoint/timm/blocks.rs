@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 pub(crate) const BLOCKS: &str = "timm-blocks";
 
 /// The names, for errors.
-pub(super) const SUPPORTED: &str = "mobilenetv2_NNN, mobilenetv3_small_NNN and mobilenetv3_large_NNN, efficientnet_bN, \
+pub(super) const SUPPORTED: &str = "mobilenetv4_conv_SIZE, mobilenetv2_NNN, mobilenetv3_small_NNN and mobilenetv3_large_NNN, efficientnet_bN, \
     efficientnet_liteN, efficientnetv2_s, m, l, xl, bN, rw_s and rw_t, also with the prefix tf_,";
 
 /// A network with the factors of its width and depth.
@@ -34,6 +34,8 @@ struct Form {
     /// Share of a number of channels that rounding must keep.
     round_limit: f64,
     late_head: bool,
+    /// Whether the last convolution has a norm.
+    head_norm: bool,
 }
 
 const SMALL_3: Form = Form {
@@ -51,6 +53,7 @@ const SMALL_3: Form = Form {
     activation: "hard_swish",
     round_limit: 0.9,
     late_head: true,
+    head_norm: false,
 };
 const LARGE_3: Form = Form {
     stages: &[
@@ -90,6 +93,42 @@ const LARGE_3_MINIMAL: Form = Form {
     activation: "relu",
     ..LARGE_3
 };
+const SMALL_4: Form = Form {
+    stages: &[
+        "cn_r1_k3_s2_e1_c32 cn_r1_k1_s1_e1_c32",
+        "cn_r1_k3_s2_e1_c96 cn_r1_k1_s1_e1_c64",
+        "uir_r1_a5_k5_s2_e3_c96 uir_r4_a0_k3_s1_e2_c96 uir_r1_a3_k0_s1_e4_c96",
+        "uir_r1_a3_k3_s2_e6_c128 uir_r1_a5_k5_s1_e4_c128 uir_r1_a0_k5_s1_e4_c128 uir_r1_a0_k5_s1_e3_c128 uir_r2_a0_k3_s1_e4_c128",
+        "cn_r1_k1_s1_c960",
+    ],
+    stem: 32,
+    features: 1280,
+    activation: "relu",
+    head_norm: true,
+    ..SMALL_3
+};
+const MEDIUM_4: Form = Form {
+    stages: &[
+        "er_r1_k3_s2_e4_c48",
+        "uir_r1_a3_k5_s2_e4_c80 uir_r1_a3_k3_s1_e2_c80",
+        "uir_r1_a3_k5_s2_e6_c160 uir_r2_a3_k3_s1_e4_c160 uir_r1_a3_k5_s1_e4_c160 uir_r1_a3_k3_s1_e4_c160 uir_r1_a3_k0_s1_e4_c160 uir_r1_a0_k0_s1_e2_c160 uir_r1_a3_k0_s1_e4_c160",
+        "uir_r1_a5_k5_s2_e6_c256 uir_r1_a5_k5_s1_e4_c256 uir_r2_a3_k5_s1_e4_c256 uir_r1_a0_k0_s1_e4_c256 uir_r1_a3_k0_s1_e4_c256 uir_r1_a3_k5_s1_e2_c256 uir_r1_a5_k5_s1_e4_c256 uir_r2_a0_k0_s1_e4_c256 uir_r1_a5_k0_s1_e2_c256",
+        "cn_r1_k1_s1_c960",
+    ],
+    stem: 32,
+    ..SMALL_4
+};
+const LARGE_4: Form = Form {
+    stages: &[
+        "er_r1_k3_s2_e4_c48",
+        "uir_r1_a3_k5_s2_e4_c96 uir_r1_a3_k3_s1_e4_c96",
+        "uir_r1_a3_k5_s2_e4_c192 uir_r3_a3_k3_s1_e4_c192 uir_r1_a3_k5_s1_e4_c192 uir_r5_a5_k3_s1_e4_c192 uir_r1_a3_k0_s1_e4_c192",
+        "uir_r4_a5_k5_s2_e4_c512 uir_r1_a5_k0_s1_e4_c512 uir_r1_a5_k3_s1_e4_c512 uir_r2_a5_k0_s1_e4_c512 uir_r1_a5_k3_s1_e4_c512 uir_r1_a5_k5_s1_e4_c512 uir_r3_a5_k0_s1_e4_c512",
+        "cn_r1_k1_s1_c960",
+    ],
+    stem: 24,
+    ..SMALL_4
+};
 const MOBILE_2: Form = Form {
     stages: &[
         "ds_r1_k3_s1_c16",
@@ -106,6 +145,7 @@ const MOBILE_2: Form = Form {
     activation: "relu6",
     round_limit: 0.9,
     late_head: false,
+    head_norm: false,
 };
 const EFFICIENT: Form = Form {
     stages: &[
@@ -238,7 +278,17 @@ pub(super) fn of_name(name: &str) -> Option<Network> {
         "140" => Some(1.4),
         _ => None,
     };
-    let form = if let Some(size) = rest.strip_prefix("mobilenetv3_") {
+    let form = if let Some(size) = name.strip_prefix("mobilenetv4_conv_") {
+        let (size, digits) = size.split_once('_').unwrap_or((size, "100"));
+        scale.0 = mobile(digits)?;
+        fixed = scale.0 < 1.0;
+        match size {
+            "small" => SMALL_4,
+            "medium" => MEDIUM_4,
+            "large" => LARGE_4,
+            _ => return None,
+        }
+    } else if let Some(size) = rest.strip_prefix("mobilenetv3_") {
         let form = match size.rsplit_once('_')? {
             ("small", _) => SMALL_3,
             ("large", _) => LARGE_3,
@@ -307,6 +357,7 @@ impl Network {
             "depth_multiplier": self.depth,
             "round_limit": form.round_limit,
             "late_head": form.late_head,
+            "head_norm": form.head_norm,
             "hidden_act": form.activation,
             "tf_padding": self.tensorflow,
             "batch_norm_eps": if self.tensorflow { 1e-3 } else { 1e-5 },
@@ -324,6 +375,8 @@ mod tests {
             |name: &str| of_name(name).map(|network| (network.form.features, network.width, network.depth));
         assert_eq!(found("mobilenetv3_small_100"), Some((1024, 1.0, 1.0)));
         assert_eq!(found("tf_mobilenetv3_large_minimal_100"), Some((1280, 1.0, 1.0)));
+        assert_eq!(found("mobilenetv4_conv_small_050"), Some((1280, 0.5, 1.0)));
+        assert_eq!(found("mobilenetv4_conv_large"), Some((1280, 1.0, 1.0)));
         assert_eq!(found("mobilenetv2_120d"), Some((1280, 1.2, 1.4)));
         assert_eq!(found("tf_efficientnet_lite4"), Some((1280, 1.4, 1.8)));
         assert_eq!(found("efficientnet_b8"), Some((1280, 2.2, 3.6)));
@@ -331,6 +384,8 @@ mod tests {
         assert_eq!(found("tf_efficientnetv2_b3"), Some((1280, 1.2, 1.4)));
         for other in [
             "mobilenetv3_rw",
+            "mobilenetv4_hybrid_medium",
+            "tf_mobilenetv4_conv_small",
             "mobilenetv3_large_150d",
             "efficientnet_b0_gn",
             "efficientnet_lite5",

@@ -50,21 +50,42 @@ fn a_published_file_is_translated() {
 
 #[test]
 fn names_state_sizes() {
-    let expected = Named::Vit {
-        sizes: [384, 12, 6],
-        patch: 32,
-        image: 384,
+    let expected = |form| {
+        let sizes = [384, 12, 6];
+        Some(vit::Network {
+            sizes,
+            patch: 32,
+            image: 384,
+            form,
+        })
     };
-    assert_eq!(vit("vit_small_patch32_384"), Some(expected));
-    assert_eq!(vit("deit_small_patch32_384"), Some(expected));
+    for (name, form) in [
+        ("vit_small_patch32_384", vit::Form::Plain),
+        ("deit_small_patch32_384", vit::Form::Plain),
+        ("deit3_small_patch32_384", vit::Form::Third),
+        ("vit_small_patch32_clip_384", vit::Form::Clip { quick: false }),
+        (
+            "vit_small_patch32_clip_quickgelu_384",
+            vit::Form::Clip { quick: true },
+        ),
+    ] {
+        assert_eq!(vit::of_name(name), expected(form), "{name}");
+    }
+    let dino = vit::of_name("vit_small_patch14_reg4_dinov2").unwrap();
+    assert_eq!(
+        (dino.form, dino.image),
+        (vit::Form::Dino { registers: true }, 518)
+    );
     for other in [
-        "vit_base_patch16_clip_224",
+        "deit_base_patch16_clip_224",
+        "vit_base_patch16_clip_gap_224",
+        "vit_base_patch14_reg2_dinov2",
         "vit_base_patch0_224",
         "vit_giant_patch14_224",
         "vit_base_patch16_224_miil",
         "vit",
     ] {
-        assert_eq!(vit(other), None, "{other}");
+        assert_eq!(vit::of_name(other), None, "{other}");
     }
 }
 

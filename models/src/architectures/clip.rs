@@ -1,0 +1,135 @@
+//! The encoders of CLIP (Radford et al. 2021) and `SigLIP` (Zhai et al. 2023): what those of texts and images share, and those of
+//! texts. Those of images are forms of [`super::vit_form`].
+
+use serde_json::Value;
+
+use super::encoder::{BlockNames, EncoderConfig};
+use super::position_bias::PositionBias;
+use super::text_end::TextEnd;
+use super::text_form::{HeadForm, ProjectionForm, TextForm};
+use crate::checkpoint::{Config, LoadError};
+
+/// Names in a block.
+pub(super) const NAMES: BlockNames = BlockNames {
+    projections: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    output: "self_attn.out_proj",
+    attention_norm: "layer_norm1",
+    up: &["mlp.fc1"],
+    down: "mlp.fc2",
+    feed_forward_norm: "layer_norm2",
+    ..BlockNames::BERT
+};
+
+/// The end of a text that files older than the key state: then the largest token id is the end.
+const OLD_END: i64 = 2;
+
+/// Returns the configuration of an encoder: the object of `key`, or of its name with `_dict`, which replaces it in old files; else
+/// the configuration itself, which then is that of the encoder alone. `defaults` are the values of keys that it lacks.
+///
+/// # Errors
+/// [`LoadError::BadKey`] if it is not an object.
+pub(super) fn section(config: &Config, key: &str, defaults: &[(&str, Value)]) -> Result<Config, LoadError> {
+    let old = format!("{key}_dict");
+    let stated = |key: &str| config.keys().get(key).is_some_and(|value| !value.is_null());
+    if stated(&old) {
+        return config.section(&old, defaults);
+    }
+    if stated(key) {
+        return config.section(key, defaults);
+    }
+    let mut own = config.clone();
+    for (key, value) in defaults.iter().filter(|(key, _)| !stated(key)) {
+        own.set(key, value.clone());
+    }
+    Ok(own)
+}
+
+/// Describes `CLIPTextModel`.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn text(config: &Config) -> Result<TextForm, LoadError> {
+    let defaults = [
+        ("vocab_size", 49408.into()),
+        ("hidden_size", 512.into()),
+        ("intermediate_size", 2048.into()),
+        ("num_hidden_layers", 12.into()),
+        ("num_attention_heads", 8.into()),
+        ("max_position_embeddings", 77.into()),
+        ("hidden_act", "quick_gelu".into()),
+        ("layer_norm_eps", 1e-5.into()),
+        ("eos_token_id", 49407.into()),
+    ];
+    let own = section(config, "text_config", &defaults)?;
+    let end = own.required::<i64>("eos_token_id")?;
+    let mut form = around(own)?;
+    form.vector.end = if end == OLD_END {
+        TextEnd::Largest
+    } else {
+        TextEnd::First(end)
+    };
+    form.position_bias = Some(PositionBias::Earlier {
+        max_distance: form.embeddings.limits.context,
+    });
+    Ok(form)
+}
+
+/// Describes `CLIPTextModelWithProjection`, and the text encoder of `CLIPModel`.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn projected_text(config: &Config) -> Result<TextForm, LoadError> {
+    let mut form = text(config)?;
+    form.vector.projection = Some(ProjectionForm {
+        name: "text_projection",
+        width: config.optional_size("projection_dim")?.unwrap_or(512),
+        bias: false,
+    });
+    Ok(form)
+}
+
+/// Describes `SiglipTextModel`, and the text encoder of `SiglipModel`.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn siglip_text(config: &Config) -> Result<TextForm, LoadError> {
+    let defaults = [
+        ("vocab_size", 32000.into()),
+        ("hidden_size", 768.into()),
+        ("intermediate_size", 3072.into()),
+        ("num_hidden_layers", 12.into()),
+        ("num_attention_heads", 12.into()),
+        ("max_position_embeddings", 64.into()),
+        ("hidden_act", "gelu_pytorch_tanh".into()),
+        ("layer_norm_eps", 1e-6.into()),
+        ("pad_token_id", 1.into()),
+    ];
+    let own = section(config, "text_config", &defaults)?;
+    let pad = own.required("pad_token_id")?;
+    let width = own.optional_size("projection_size")?;
+    let mut form = around(own)?;
+    form.vector.end = TextEnd::Padded(pad);
+    form.vector.projection = Some(ProjectionForm {
+        name: "text_model.head",
+        width: width.unwrap_or(form.encoder.width),
+        bias: true,
+    });
+    Ok(form)
+}
+
+/// Describes what both encoders of texts share.
+fn around(mut config: Config) -> Result<TextForm, LoadError> {
+    config.set("type_vocab_size", 0.into());
+    let mut encoder = EncoderConfig::read(&config)?;
+    encoder.norms_first = true;
+    let mut form = TextForm::around(&config, "text_model", encoder, HeadForm::TOKENS)?;
+    form.blocks = form.encoder.numbered("encoder.layers");
+    form.names = NAMES;
+    form.embeddings.words = "embeddings.token_embedding";
+    form.embeddings.positions = Some(("embeddings.position_embedding", form.embeddings.limits.context));
+    form.embeddings.types = "";
+    form.embeddings.norm = None;
+    form.final_norm = Some("final_layer_norm");
+    form.buffers = &["embeddings.position_ids"];
+    Ok(form)
+}

@@ -1,0 +1,132 @@
+//! Dual encoders: an encoder of texts and one of images, whose vectors can be compared (CLIP, `SigLIP`).
+//!
+//! Inputs: those of a text encoder ([`super::text_encoder`]) or those of an image encoder ([`super::vit`]). Outputs: `embedding`
+//! FP32 `[width]`, which is not normalised unless a module of sentence-transformers says so.
+
+use super::text_encoder;
+use super::text_form::TextForm;
+use super::text_head::TextTask;
+use super::vit;
+use super::vit_form::Form;
+use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::device::Device;
+use crate::runtime::loaded::{Built, Task};
+use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
+use crate::runtime::slice::Slice;
+use crate::runtime::tensor::Tensor;
+use crate::tasks::embedding::{Pooling, normalised};
+use crate::tasks::entities::AggregationStrategy;
+
+/// The encoders of a dual encoder.
+#[derive(Clone, Copy)]
+pub(super) struct DualForm {
+    /// Describes that of texts.
+    pub text: fn(&Config) -> Result<TextForm, LoadError>,
+    /// That of images.
+    pub image: Form,
+}
+
+/// Builds a dual encoder.
+///
+/// # Errors
+/// [`LoadError`], naming the key or tensor.
+pub(super) fn build(
+    checkpoint: &mut Checkpoint,
+    device: &Device,
+    form: DualForm,
+) -> Result<Built, LoadError> {
+    let modules = checkpoint.sentence.take();
+    if modules.as_ref().is_some_and(|modules| !modules.dense.is_empty()) {
+        return Err(LoadError::NotServed {
+            name: checkpoint.name.clone(),
+            reason: "layers after an encoder of texts and images are not supported".into(),
+        });
+    }
+    let task = TextTask::Embedding(Pooling::End);
+    let strategy = AggregationStrategy::default();
+    let text = text_encoder::build(form.text, task, checkpoint, device, Slice::WHOLE, strategy)?;
+    let image = vit::build(checkpoint, device, Slice::WHOLE, form.image)?;
+    let images = image.model.signature().inputs;
+    Ok(Built {
+        model: Box::new(Dual {
+            images: images.into_iter().map(|input| input.name).collect(),
+            text: text.model,
+            image: image.model,
+            normalise: modules.is_some_and(|modules| modules.normalise),
+        }),
+        task: Task::Embedding,
+        labels: Vec::new(),
+    })
+}
+
+/// A dual encoder.
+struct Dual {
+    text: Box<dyn Model>,
+    image: Box<dyn Model>,
+    /// Names of the inputs of the image encoder.
+    images: Vec<String>,
+    normalise: bool,
+}
+
+impl Dual {
+    fn is_image(&self, input: &Tensor) -> bool {
+        self.images.contains(&input.name)
+    }
+
+    /// Returns whether a request is one of an image.
+    fn kind(&self, inputs: &Inputs) -> Result<bool, ModelError> {
+        let images = inputs.iter().filter(|input| self.is_image(input)).count();
+        match inputs.iter().find(|input| self.is_image(input)) {
+            Some(image) if images < inputs.len() => Err(ModelError::BadInput {
+                name: image.name.clone(),
+                reason: "an image and a text have an embedding each; send one of them".into(),
+            }),
+            image => Ok(image.is_some()),
+        }
+    }
+}
+
+impl Model for Dual {
+    fn signature(&self) -> Signature {
+        let mut signature = self.text.signature();
+        signature.inputs.extend(self.image.signature().inputs);
+        for input in &mut signature.inputs {
+            input.optional = true;
+        }
+        signature
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let kinds: Vec<_> = batch.iter().map(|inputs| self.kind(inputs)).collect();
+        let of = |image: bool| -> Vec<Inputs> {
+            let own = batch.iter().zip(&kinds).filter(|(_, kind)| **kind == Ok(image));
+            own.map(|(inputs, _)| inputs.clone()).collect()
+        };
+        let mut answers = [(&mut self.text, of(false)), (&mut self.image, of(true))].map(|(model, own)| {
+            if own.is_empty() {
+                return Vec::new().into_iter();
+            }
+            model.run(&own).into_iter()
+        });
+        let [texts, images] = &mut answers;
+        let answers = kinds.into_iter().filter_map(|kind| match kind {
+            Ok(true) => images.next(),
+            Ok(false) => texts.next(),
+            Err(error) => Some(Err(error)),
+        });
+        if self.normalise {
+            return answers.map(|answer| with_length_one(answer?)).collect();
+        }
+        answers.collect()
+    }
+}
+
+/// Divides the vector by its length.
+fn with_length_one(mut outputs: Outputs) -> Result<Outputs, ModelError> {
+    for output in outputs.iter_mut().filter(|output| output.name == "embedding") {
+        let mut vector = output.to_f32()?;
+        normalised(&mut vector);
+        *output = Tensor::from_f32("embedding", &[vector.len()], &vector)?;
+    }
+    Ok(outputs)
+}

@@ -1,0 +1,295 @@
+//! The architectures that read images, alone or beside texts.
+
+use super::architecture::{Architecture, Build};
+use super::dual::DualForm;
+use super::{clip, cnn, grid, mlp, vision, vit_form};
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::device::Device;
+use crate::runtime::loaded::Built;
+
+/// Describes an image classifier that is built as a whole, with the prefix of its head.
+const fn image_classifier(
+    name: &'static str,
+    model_type: &'static str,
+    build: fn(&mut Checkpoint, &Device) -> Result<Built, LoadError>,
+) -> Architecture {
+    Architecture {
+        name,
+        model_type,
+        head: Some("classifier."),
+        build: Build::Whole(build),
+        unused: &[],
+    }
+}
+
+/// Describes the base model of an image classifier, with the tensors that it does not use.
+const fn image_features(
+    name: &'static str,
+    model_type: &'static str,
+    form: vit_form::Form,
+    unused: &'static [&'static str],
+) -> Architecture {
+    Architecture {
+        name,
+        model_type,
+        head: None,
+        build: Build::Image(form.features()),
+        unused,
+    }
+}
+
+/// All of them.
+pub(super) const IMAGES: [Architecture; 44] = [
+    Architecture {
+        name: "BeitForImageClassification",
+        model_type: "beit",
+        head: Some("classifier."),
+        build: Build::Image(vit_form::Form::BEIT),
+        unused: &["beit.embeddings.mask_token"],
+    },
+    Architecture {
+        name: "Data2VecVisionForImageClassification",
+        model_type: "data2vec-vision",
+        head: Some("classifier."),
+        build: Build::Image(vit_form::Form::DATA2VEC),
+        unused: &["data2vec_vision.embeddings.mask_token"],
+    },
+    Architecture {
+        name: "CLIPForImageClassification",
+        model_type: "clip",
+        head: Some("classifier."),
+        build: Build::Image(vit_form::Form::CLIP),
+        unused: &[
+            "vision_model.post_layernorm.",
+            "vision_model.embeddings.position_ids",
+        ],
+    },
+    Architecture {
+        name: "SiglipForImageClassification",
+        model_type: "siglip",
+        head: Some("classifier."),
+        build: Build::Image(vit_form::Form::SIGLIP),
+        unused: &["vision_model.head.", "vision_model.embeddings.position_ids"],
+    },
+    image_classifier("ResNetForImageClassification", "resnet", vision::resnet::build),
+    image_classifier(
+        "ConvNextForImageClassification",
+        "convnext",
+        vision::convnext::build,
+    ),
+    image_classifier(
+        "ConvNextV2ForImageClassification",
+        "convnextv2",
+        vision::convnext::build_second,
+    ),
+    image_classifier(
+        "EfficientNetForImageClassification",
+        "efficientnet",
+        vision::efficientnet::build,
+    ),
+    image_classifier(
+        "MobileNetV1ForImageClassification",
+        "mobilenet_v1",
+        vision::mobilenet::build,
+    ),
+    image_classifier(
+        "MobileNetV2ForImageClassification",
+        "mobilenet_v2",
+        vision::mobilenet::build_second,
+    ),
+    image_classifier(
+        "MobileViTForImageClassification",
+        "mobilevit",
+        vision::mobilevit::build,
+    ),
+    image_classifier(
+        "MobileViTV2ForImageClassification",
+        "mobilevitv2",
+        vision::mobilevit::build_second,
+    ),
+    image_classifier("BitForImageClassification", "bit", vision::bit::build),
+    image_classifier("CvtForImageClassification", "cvt", vision::cvt::build),
+    image_classifier(
+        "PoolFormerForImageClassification",
+        "poolformer",
+        vision::poolformer::build,
+    ),
+    image_classifier("PvtV2ForImageClassification", "pvt_v2", vision::pyramid::pvt),
+    image_classifier(
+        "SegformerForImageClassification",
+        "segformer",
+        vision::pyramid::segformer,
+    ),
+    image_classifier("RegNetForImageClassification", "regnet", vision::regnet::build),
+    image_classifier("SwinForImageClassification", "swin", vision::swin::build),
+    image_classifier(
+        "Swinv2ForImageClassification",
+        "swinv2",
+        vision::swin::build_second,
+    ),
+    Architecture {
+        name: "ViTForImageClassification",
+        model_type: "vit",
+        head: Some("classifier."),
+        build: Build::Image(vit_form::Form::VIT),
+        unused: &["vit.pooler."],
+    },
+    Architecture {
+        name: "ViTMSNForImageClassification",
+        model_type: "vit_msn",
+        head: Some("classifier."),
+        build: Build::Image(vit_form::Form::VIT),
+        unused: &[],
+    },
+    Architecture {
+        name: "Dinov2ForImageClassification",
+        model_type: "dinov2",
+        head: Some("classifier."),
+        build: Build::Image(vit_form::Form::DINO),
+        unused: &["dinov2.embeddings.mask_token"],
+    },
+    Architecture {
+        name: "Dinov2WithRegistersForImageClassification",
+        model_type: "dinov2_with_registers",
+        head: Some("classifier."),
+        build: Build::Image(vit_form::Form::DINO_WITH_REGISTERS),
+        unused: &["dinov2_with_registers.embeddings.mask_token"],
+    },
+    Architecture {
+        name: "DeiTForImageClassification",
+        model_type: "deit",
+        head: Some("classifier."),
+        build: Build::Image(vit_form::Form::DEIT),
+        unused: &["deit.pooler."],
+    },
+    Architecture {
+        name: "DeiTForImageClassificationWithTeacher",
+        model_type: "deit",
+        head: Some("cls_classifier."),
+        build: Build::Image(vit_form::Form::DEIT_WITH_TEACHER),
+        unused: &["deit.pooler."],
+    },
+    image_classifier(
+        vision::densenet::MODEL_TYPE,
+        vision::densenet::MODEL_TYPE,
+        vision::densenet::build,
+    ),
+    image_classifier(
+        vision::vgg::MODEL_TYPE,
+        vision::vgg::MODEL_TYPE,
+        vision::vgg::build,
+    ),
+    image_classifier(
+        vision::blocks::MODEL_TYPE,
+        vision::blocks::MODEL_TYPE,
+        vision::blocks::build,
+    ),
+    Architecture {
+        name: cnn::MODEL_TYPE,
+        model_type: cnn::MODEL_TYPE,
+        head: None,
+        build: Build::Whole(cnn::build),
+        unused: &[],
+    },
+    Architecture {
+        name: grid::MODEL_TYPE,
+        model_type: grid::MODEL_TYPE,
+        head: None,
+        build: Build::Whole(grid::build),
+        unused: &[],
+    },
+    Architecture {
+        name: mlp::MODEL_TYPE,
+        model_type: mlp::MODEL_TYPE,
+        head: None,
+        build: Build::Whole(mlp::build),
+        unused: &[],
+    },
+    image_features(
+        "ViTModel",
+        "vit",
+        vit_form::Form::VIT,
+        &["vit.pooler.", "pooler."],
+    ),
+    Architecture {
+        name: "CLIPModel",
+        model_type: "clip",
+        head: Some("visual_projection."),
+        build: Build::Dual(DualForm {
+            text: clip::projected_text,
+            image: vit_form::Form::CLIP_PROJECTED,
+        }),
+        unused: &["logit_scale", "vision_model.embeddings.position_ids"],
+    },
+    Architecture {
+        name: "CLIPVisionModelWithProjection",
+        model_type: "clip_vision_model",
+        head: Some("visual_projection."),
+        build: Build::Image(vit_form::Form::CLIP_PROJECTED),
+        unused: &["vision_model.embeddings.position_ids"],
+    },
+    Architecture {
+        name: "CLIPVisionModel",
+        model_type: "clip_vision_model",
+        head: None,
+        build: Build::Image(vit_form::Form::CLIP_FEATURES),
+        unused: &["vision_model.embeddings.position_ids", "embeddings.position_ids"],
+    },
+    Architecture {
+        name: "SiglipModel",
+        model_type: "siglip",
+        head: Some("text_model."),
+        build: Build::Dual(DualForm {
+            text: clip::siglip_text,
+            image: vit_form::Form::SIGLIP_FEATURES,
+        }),
+        unused: &[
+            "logit_scale",
+            "logit_bias",
+            "vision_model.embeddings.position_ids",
+        ],
+    },
+    Architecture {
+        name: "SiglipVisionModel",
+        model_type: "siglip_vision_model",
+        head: None,
+        build: Build::Image(vit_form::Form::SIGLIP_FEATURES),
+        unused: &["vision_model.embeddings.position_ids", "embeddings.position_ids"],
+    },
+    Architecture {
+        name: "DINOv3ViTModel",
+        model_type: "dinov3_vit",
+        head: None,
+        build: Build::Image(vit_form::Form::DINO_ROTARY),
+        unused: &["embeddings.mask_token", "model.embeddings.mask_token"],
+    },
+    Architecture {
+        name: "DINOv3ConvNextModel",
+        model_type: "dinov3_convnext",
+        head: None,
+        build: Build::Whole(vision::convnext::build_dino),
+        unused: &[],
+    },
+    image_features("ViTMSNModel", "vit_msn", vit_form::Form::VIT, &[]),
+    image_features(
+        "DeiTModel",
+        "deit",
+        vit_form::Form::DEIT,
+        &["deit.pooler.", "pooler."],
+    ),
+    image_features(
+        "Dinov2Model",
+        "dinov2",
+        vit_form::Form::DINO,
+        &["dinov2.embeddings.mask_token", "embeddings.mask_token"],
+    ),
+    image_features(
+        "Dinov2WithRegistersModel",
+        "dinov2_with_registers",
+        vit_form::Form::DINO_WITH_REGISTERS,
+        &[
+            "dinov2_with_registers.embeddings.mask_token",
+            "embeddings.mask_token",
+        ],
+    ),
+];

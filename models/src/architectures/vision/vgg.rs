@@ -1,0 +1,69 @@
+//! VGG (Simonyan and Zisserman 2015, section 2) as timm builds it, with and without batch norms: convolutions and pooling, and two
+//! large layers.
+
+use super::Family;
+use super::builder::{BatchNorm, Builder, Window};
+use crate::checkpoint::timm::VGG;
+use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::device::Device;
+use crate::ops::{Activation, Ops};
+use crate::runtime::loaded::Built;
+
+/// `model_type` and class of these networks in a configuration.
+pub(in crate::architectures) const MODEL_TYPE: &str = VGG;
+/// Added to the variance.
+const EPSILON: f64 = 1e-5;
+/// Side of the image that the first large layer reads.
+const SIDE: usize = 7;
+
+/// Builds a classifier.
+///
+/// # Errors
+/// [`LoadError`], naming the key or tensor.
+pub(in crate::architectures) fn build(
+    checkpoint: &mut Checkpoint,
+    device: &Device,
+) -> Result<Built, LoadError> {
+    super::build::<Vgg>(checkpoint, device)
+}
+
+struct Vgg;
+
+impl Family for Vgg {
+    const BASE: &'static str = "timm_model";
+    const CLASSIFIER: &'static str = "timm_model.head.fc";
+
+    fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
+        let normalised = config.optional("batch_norm")?.unwrap_or(false);
+        let stages = config.required::<Vec<Vec<usize>>>("stages")?;
+        // Convolutions, norms, activations and pooling are numbered in their order.
+        let mut place = 0;
+        for channels in stages {
+            for channels in channels {
+                let [name, norm] = [place, place + 1].map(|place| format!("{}.features.{place}", Self::BASE));
+                builder.convolve(&name, None, channels, Window::centred(3, 1))?;
+                if normalised {
+                    builder.normalise_batch(BatchNorm {
+                        name: &norm,
+                        epsilon: EPSILON,
+                    })?;
+                }
+                builder.activate(Activation::Relu);
+                place += if normalised { 3 } else { 2 };
+            }
+            builder.pool_largest(Window::patches(2));
+            place += 1;
+        }
+        if builder.size() != [SIDE; 2] {
+            let reason = format!("images must become {SIDE} by {SIDE} pixels");
+            return Err(config.invalid_value("image_size", reason));
+        }
+        let features = config.size("num_features")?;
+        for (name, window) in [("fc1", Window::patches(SIDE)), ("fc2", Window::patches(1))] {
+            let name = format!("{}.pre_logits.{name}", Self::BASE);
+            builder.convolve(&name, None, features, window)?;
+            builder.activate(Activation::Relu);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,114 @@
+//! The names of timm's `DenseNet` and VGG.
+
+use serde_json::{Value, json};
+
+use super::sizes;
+use crate::checkpoint::{Config, LoadError};
+
+/// `model_type` and class of `DenseNet`.
+pub(crate) const DENSENET: &str = "timm-densenet";
+/// `model_type` and class of VGG.
+pub(crate) const VGG: &str = "timm-vgg";
+
+/// The names, for errors.
+pub(super) const SUPPORTED: &str = "densenet121, 161, 169 and 201, vgg11, 13, 16 and 19, also with _bn";
+
+/// `DenseNet`: the layers of every block, and the channels that a layer adds.
+const DENSENETS: [(&str, [usize; 4], usize); 4] = [
+    ("densenet121", [6, 12, 24, 16], 32),
+    ("densenet161", [6, 12, 36, 24], 48),
+    ("densenet169", [6, 12, 32, 32], 32),
+    ("densenet201", [6, 12, 48, 32], 32),
+];
+/// VGG: the convolutions of the first two stages, and of the others.
+const VGGS: [(&str, [usize; 2]); 4] = [
+    ("vgg11", [1, 2]),
+    ("vgg13", [2, 2]),
+    ("vgg16", [2, 3]),
+    ("vgg19", [2, 4]),
+];
+
+/// A network of a name.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Network {
+    DenseNet { depths: [usize; 4], growth: usize },
+    Vgg { counts: [usize; 2], normalised: bool },
+}
+
+/// Returns the network that a name states.
+pub(super) fn of_name(name: &str) -> Option<Network> {
+    if let Some((_, depths, growth)) = DENSENETS.into_iter().find(|(known, ..)| *known == name) {
+        return Some(Network::DenseNet { depths, growth });
+    }
+    let stripped = name.strip_suffix("_bn");
+    let (_, counts) = VGGS
+        .into_iter()
+        .find(|(known, _)| *known == stripped.unwrap_or(name))?;
+    Some(Network::Vgg {
+        counts,
+        normalised: stripped.is_some(),
+    })
+}
+
+impl Network {
+    /// Arguments that replace sizes.
+    pub(super) fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::DenseNet { .. } => &["growth_rate", "block_config"],
+            Self::Vgg { .. } => &[],
+        }
+    }
+
+    /// Returns the keys that the network's class reads; `arguments` replace sizes.
+    ///
+    /// # Errors
+    /// [`LoadError::BadKey`] for an invalid size.
+    pub(super) fn keys(self, arguments: &Config) -> Result<Value, LoadError> {
+        Ok(match self {
+            Self::DenseNet { depths, growth } => json!({
+                "model_type": DENSENET,
+                "architectures": [DENSENET],
+                "depths": sizes(arguments, "block_config", &depths)?,
+                "growth_rate": arguments.optional_size("growth_rate")?.unwrap_or(growth),
+            }),
+            Self::Vgg {
+                counts: [near, far],
+                normalised,
+            } => {
+                let stages = [(64, near), (128, near), (256, far), (512, far), (512, far)];
+                let stages = stages.map(|(channels, count)| vec![channels; count]);
+                json!({
+                    "model_type": VGG,
+                    "architectures": [VGG],
+                    "stages": stages,
+                    "batch_norm": normalised,
+                    "num_features": 4096,
+                })
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_state_sizes() {
+        let nothing = Config::parse("config.json", b"{}").unwrap();
+        let keys = |name: &str| of_name(name).map(|network| network.keys(&nothing).unwrap());
+        assert_eq!(keys("densenet161").unwrap()["growth_rate"], json!(48));
+        let stages = json!([
+            [64, 64],
+            [128, 128],
+            [256, 256, 256],
+            [512, 512, 512],
+            [512, 512, 512]
+        ]);
+        let found = keys("vgg16_bn").unwrap();
+        assert_eq!((&found["stages"], &found["batch_norm"]), (&stages, &json!(true)));
+        for other in ["densenetblur121d", "vgg17", "repvgg_a0", "vgg16_bn_bn"] {
+            assert_eq!(keys(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The names of timm's ViT, `DeiT`, the third `DeiT` (Touvron et al. 2022) and the image encoders of CLIP with a classifier.
+
+use serde_json::{Value, json};
+
+use super::{BARE_TOKENS, MAX_SIZE, NORM_FIRST, PACKED, SCALED, parts};
+use crate::checkpoint::{Config, LoadError};
+
+/// The names, for errors.
+pub(super) const SUPPORTED: &str = "vit_SIZE_patchN_SIDE, vit_SIZE_patchN_clip_SIDE, vit_SIZE_patchN_clip_quickgelu_SIDE, \
+    vit_SIZE_patchN_dinov2, vit_SIZE_patchN_reg4_dinov2, deit_SIZE_patchN_SIDE, deit3_SIZE_patchN_SIDE";
+
+/// Width, blocks and heads.
+const SIZES: [(&str, [usize; 3]); 6] = [
+    ("tiny", [192, 12, 3]),
+    ("small", [384, 12, 6]),
+    ("medium", [512, 12, 8]),
+    ("base", [768, 12, 12]),
+    ("large", [1024, 24, 16]),
+    ("huge", [1280, 32, 16]),
+];
+
+/// A network of a name.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Network {
+    pub sizes: [usize; 3],
+    pub patch: usize,
+    pub image: usize,
+    pub form: Form,
+}
+
+/// What distinguishes the networks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Form {
+    /// That of ViT.
+    Plain,
+    /// That of CLIP, perhaps with another GELU.
+    Clip { quick: bool },
+    /// That of the third `DeiT`.
+    Third,
+    /// That of `DINOv2`, perhaps with registers.
+    Dino { registers: bool },
+}
+
+/// Reads a name such as `vit_base_patch16_224`.
+pub(super) fn of_name(name: &str) -> Option<Network> {
+    let (family, rest) = name.split_once('_')?;
+    let (size, rest) = rest.split_once("_patch")?;
+    let (patch, rest) = rest.split_once('_')?;
+    let rest = match rest.strip_suffix("dinov2") {
+        // The name does not state the side of its images.
+        Some(registers) => format!("{registers}dinov2_518"),
+        None => rest.to_owned(),
+    };
+    let rest = rest.as_str();
+    let (form, image) = match (family, rest.strip_prefix("clip_")) {
+        ("vit", Some(rest)) => {
+            let quick = rest.strip_prefix("quickgelu_");
+            (
+                Form::Clip {
+                    quick: quick.is_some(),
+                },
+                quick.unwrap_or(rest),
+            )
+        }
+        ("vit", None) if rest.ends_with("dinov2_518") => {
+            let (kind, image) = rest.rsplit_once('_')?;
+            let registers = match kind {
+                "dinov2" => false,
+                "reg4_dinov2" => true,
+                _ => return None,
+            };
+            (Form::Dino { registers }, image)
+        }
+        ("vit" | "deit", None) => (Form::Plain, rest),
+        ("deit3", None) => (Form::Third, rest),
+        _ => return None,
+    };
+    let (_, sizes) = SIZES.into_iter().find(|(known, _)| *known == size)?;
+    let number = |digits: &str| {
+        digits
+            .parse()
+            .ok()
+            .filter(|number| (1..=MAX_SIZE).contains(number))
+    };
+    Some(Network {
+        sizes,
+        patch: number(patch)?,
+        image: number(image)?,
+        form,
+    })
+}
+
+impl Network {
+    /// Returns the keys of transformers; `arguments` replace sizes. Without classes, the network gives features.
+    ///
+    /// # Errors
+    /// [`LoadError::BadKey`] for an invalid size.
+    pub(super) fn keys(self, config: &Config, arguments: &Config) -> Result<Value, LoadError> {
+        let features = config.optional("num_classes")? == Some(0_u32);
+        let [width, depth, heads] = self.sizes;
+        let size = |key, default| Ok::<_, LoadError>(arguments.optional_size(key)?.unwrap_or(default));
+        let width = size("embed_dim", width)?;
+        let image = arguments
+            .optional::<Value>("img_size")?
+            .unwrap_or(self.image.into());
+        let ratio = arguments.optional::<f64>("mlp_ratio")?.unwrap_or(4.0);
+        if !(ratio > 0.0 && ratio <= 64.0) {
+            return Err(config.invalid_value("model_args", "`mlp_ratio` must be above 0 and at most 64"));
+        }
+        let is_clip = matches!(self.form, Form::Clip { .. });
+        let quick = self.form == Form::Clip { quick: true };
+        Ok(json!({
+            "model_type": "vit",
+            "architectures": [if features { "ViTModel" } else { "ViTForImageClassification" }],
+            PACKED: true,
+            NORM_FIRST: is_clip,
+            SCALED: matches!(self.form, Form::Third | Form::Dino { .. }),
+            BARE_TOKENS: matches!(self.form, Form::Third | Form::Dino { registers: true }),
+            "num_register_tokens": if self.form == (Form::Dino { registers: true }) { 4 } else { 0 },
+            "hidden_size": width,
+            "num_hidden_layers": size("depth", depth)?,
+            "num_attention_heads": size("num_heads", heads)?,
+            "intermediate_size": (width as f64 * ratio) as usize,
+            "patch_size": size("patch_size", self.patch)?,
+            "image_size": image,
+            "hidden_act": if quick { "quick_gelu" } else { "gelu" },
+            "layer_norm_eps": if is_clip { 1e-5 } else { 1e-6 },
+        }))
+    }
+}
+
+/// Returns the name that transformers gives a tensor.
+pub(super) fn renamed(name: &str) -> String {
+    let (parts, name) = parts(name);
+    match parts.as_slice() {
+        ["reg_token"] => "vit.embeddings.register_tokens".to_owned(),
+        ["cls_token"] => "vit.embeddings.cls_token".to_owned(),
+        ["pos_embed"] => "vit.embeddings.position_embeddings".to_owned(),
+        ["patch_embed", "proj", end] => format!("vit.embeddings.patch_embeddings.projection.{end}"),
+        ["norm_pre", end] => format!("vit.embeddings.norm_pre.{end}"),
+        ["norm", end] => format!("vit.layernorm.{end}"),
+        ["head", end] => format!("classifier.{end}"),
+        ["blocks", block, rest @ ..] => {
+            let block = format!("vit.encoder.layer.{block}");
+            match rest {
+                ["ls1", "gamma"] => format!("{block}.layer_scale1.lambda1"),
+                ["ls2", "gamma"] => format!("{block}.layer_scale2.lambda1"),
+                ["norm1", end] => format!("{block}.layernorm_before.{end}"),
+                ["norm2", end] => format!("{block}.layernorm_after.{end}"),
+                ["attn", "qkv", end] => format!("{block}.attention.qkv.{end}"),
+                ["attn", "proj", end] => format!("{block}.attention.output.dense.{end}"),
+                ["mlp", "fc1", end] => format!("{block}.intermediate.dense.{end}"),
+                ["mlp", "fc2", end] => format!("{block}.output.dense.{end}"),
+                _ => name.to_owned(),
+            }
+        }
+        _ => name.to_owned(),
+    }
+}
