@@ -1,5 +1,5 @@
-//! The encoders of CLIP (Radford et al. 2021) and `SigLIP` (Zhai et al. 2023): what those of texts and images share, and those of
-//! texts. Those of images are forms of [`super::vit_form`].
+//! The encoders of CLIP (Radford et al. 2021), `SigLIP` (Zhai et al. 2023), Chinese CLIP (Yang et al. 2022) and `MetaCLIP` 2 (Chuang
+//! et al. 2025): what those of texts and images share, and those of texts. Those of images are forms of [`super::vit_form`].
 
 use serde_json::Value;
 
@@ -49,6 +49,15 @@ pub(super) fn section(config: &Config, key: &str, defaults: &[(&str, Value)]) ->
 /// # Errors
 /// [`LoadError`], naming the key.
 pub(super) fn text(config: &Config) -> Result<TextForm, LoadError> {
+    let mut form = causal_text(config)?;
+    if form.vector.end == TextEnd::First(OLD_END) {
+        form.vector.end = TextEnd::Largest;
+    }
+    Ok(form)
+}
+
+/// Describes an encoder of texts whose tokens see earlier ones only, and that end with `eos_token_id`.
+fn causal_text(config: &Config) -> Result<TextForm, LoadError> {
     let defaults = [
         ("vocab_size", 49408.into()),
         ("hidden_size", 512.into()),
@@ -63,11 +72,7 @@ pub(super) fn text(config: &Config) -> Result<TextForm, LoadError> {
     let own = section(config, "text_config", &defaults)?;
     let end = own.required::<i64>("eos_token_id")?;
     let mut form = around(own)?;
-    form.vector.end = if end == OLD_END {
-        TextEnd::Largest
-    } else {
-        TextEnd::First(end)
-    };
+    form.vector.end = TextEnd::First(end);
     form.position_bias = Some(PositionBias::Earlier {
         max_distance: form.embeddings.limits.context,
     });
@@ -79,7 +84,41 @@ pub(super) fn text(config: &Config) -> Result<TextForm, LoadError> {
 /// # Errors
 /// [`LoadError`], naming the key.
 pub(super) fn projected_text(config: &Config) -> Result<TextForm, LoadError> {
-    let mut form = text(config)?;
+    projected(text(config)?, config)
+}
+
+/// Describes the text encoder of `MetaClip2Model`, which always states the end of a text.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn meta_text(config: &Config) -> Result<TextForm, LoadError> {
+    projected(causal_text(config)?, config)
+}
+
+/// Describes the text encoder of `ChineseCLIPModel`: BERT, of which the first token is projected.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn chinese_text(config: &Config) -> Result<TextForm, LoadError> {
+    let defaults = [
+        ("vocab_size", 30522.into()),
+        ("hidden_size", 768.into()),
+        ("intermediate_size", 3072.into()),
+        ("num_hidden_layers", 12.into()),
+        ("num_attention_heads", 12.into()),
+        ("max_position_embeddings", 512.into()),
+        ("hidden_act", "gelu".into()),
+        ("layer_norm_eps", 1e-12.into()),
+        ("type_vocab_size", 2.into()),
+    ];
+    let own = section(config, "text_config", &defaults)?;
+    let mut form = TextForm::like_bert(&own, "text_model", HeadForm::TOKENS)?;
+    form.buffers = &["embeddings.position_ids"];
+    projected(form, config)
+}
+
+/// Adds the projection of texts.
+fn projected(mut form: TextForm, config: &Config) -> Result<TextForm, LoadError> {
     form.vector.projection = Some(ProjectionForm {
         name: "text_projection",
         width: config.optional_size("projection_dim")?.unwrap_or(512),
@@ -117,7 +156,7 @@ pub(super) fn siglip_text(config: &Config) -> Result<TextForm, LoadError> {
     Ok(form)
 }
 
-/// Describes what both encoders of texts share.
+/// Describes what the encoders of CLIP and `SigLIP` share.
 fn around(mut config: Config) -> Result<TextForm, LoadError> {
     config.set("type_vocab_size", 0.into());
     let mut encoder = EncoderConfig::read(&config)?;

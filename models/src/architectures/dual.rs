@@ -22,6 +22,8 @@ use crate::tasks::entities::AggregationStrategy;
 pub(super) struct DualForm {
     /// Describes that of texts.
     pub text: fn(&Config) -> Result<TextForm, LoadError>,
+    /// Token of a text that is its vector.
+    pub pooling: Pooling,
     /// That of images.
     pub image: Form,
 }
@@ -42,7 +44,7 @@ pub(super) fn build(
             reason: "layers after an encoder of texts and images are not supported".into(),
         });
     }
-    let task = TextTask::Embedding(Pooling::End);
+    let task = TextTask::Embedding(form.pooling);
     let strategy = AggregationStrategy::default();
     let text = text_encoder::build(form.text, task, checkpoint, device, Slice::WHOLE, strategy)?;
     let image = vit::build(checkpoint, device, Slice::WHOLE, form.image)?;

@@ -107,7 +107,9 @@ const FAMILIES: [&str; 91] = [
 ];
 
 /// Families that cannot be sliced.
-const WHOLE: [&str; 38] = [
+const WHOLE: [&str; 40] = [
+    "chinese-clip",
+    "metaclip-2",
     "timm-swin",
     "timm-densenet",
     "timm-vgg",

@@ -6,6 +6,7 @@ use super::{clip, cnn, grid, mlp, vision, vit_form};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::device::Device;
 use crate::runtime::loaded::Built;
+use crate::tasks::embedding::Pooling;
 
 /// Describes an image classifier that is built as a whole, with the prefix of its head.
 const fn image_classifier(
@@ -39,7 +40,7 @@ const fn image_features(
 }
 
 /// All of them.
-pub(super) const IMAGES: [Architecture; 44] = [
+pub(super) const IMAGES: [Architecture; 46] = [
     Architecture {
         name: "BeitForImageClassification",
         model_type: "beit",
@@ -217,9 +218,36 @@ pub(super) const IMAGES: [Architecture; 44] = [
         head: Some("visual_projection."),
         build: Build::Dual(DualForm {
             text: clip::projected_text,
+            pooling: Pooling::End,
             image: vit_form::Form::CLIP_PROJECTED,
         }),
         unused: &["logit_scale", "vision_model.embeddings.position_ids"],
+    },
+    Architecture {
+        name: "MetaClip2Model",
+        model_type: "metaclip_2",
+        head: Some("visual_projection."),
+        build: Build::Dual(DualForm {
+            text: clip::meta_text,
+            pooling: Pooling::End,
+            image: vit_form::Form::CLIP_PROJECTED,
+        }),
+        unused: &["logit_scale"],
+    },
+    Architecture {
+        name: "ChineseCLIPModel",
+        model_type: "chinese_clip",
+        head: Some("visual_projection."),
+        build: Build::Dual(DualForm {
+            text: clip::chinese_text,
+            pooling: Pooling::First,
+            image: vit_form::Form::CLIP_PROJECTED,
+        }),
+        unused: &[
+            "logit_scale",
+            "text_model.pooler.",
+            "vision_model.embeddings.position_ids",
+        ],
     },
     Architecture {
         name: "CLIPVisionModelWithProjection",
@@ -241,6 +269,7 @@ pub(super) const IMAGES: [Architecture; 44] = [
         head: Some("text_model."),
         build: Build::Dual(DualForm {
             text: clip::siglip_text,
+            pooling: Pooling::End,
             image: vit_form::Form::SIGLIP_FEATURES,
         }),
         unused: &[

@@ -43,7 +43,7 @@ const IMAGENET_STD: [f64; 3] = [0.229, 0.224, 0.225];
 const CLIP_MEAN: [f64; 3] = [0.481_454_66, 0.457_827_5, 0.408_210_73];
 const CLIP_STD: [f64; 3] = [0.268_629_54, 0.261_302_58, 0.275_777_11];
 
-const PROCESSORS: [Defaults; 16] = [
+const PROCESSORS: [Defaults; 17] = [
     Defaults {
         name: "ViT",
         size: Size::Exactly([224, 224]),
@@ -171,6 +171,14 @@ const PROCESSORS: [Defaults; 16] = [
         filter: Filter::Bilinear,
         mean: IMAGENET_MEAN,
         std: IMAGENET_STD,
+    },
+    Defaults {
+        name: "ChineseCLIP",
+        size: Size::Shortest(224),
+        crop: Some([224, 224]),
+        filter: Filter::Bicubic,
+        mean: CLIP_MEAN,
+        std: CLIP_STD,
     },
 ];
 

@@ -51,7 +51,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 73] = [
+pub const ALL: [Fixture; 74] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -131,6 +131,7 @@ pub const ALL: [Fixture; 73] = [
     fixture!("dinov3"),
     fixture!("dinov3-convnext"),
     fixture!("clip-dual", Some(file!("clip-dual", "tokenizer.json"))),
+    fixture!("chinese-clip"),
     fixture!("siglip-dual", Some(file!("siglip-dual", "tokenizer.json"))),
     fixture!("cnn"),
     fixture!("mlp"),

@@ -272,6 +272,7 @@ mod tests {
             "CLIPText" | "CLIPTextModelWithProjection" | "CLIPVision" | "CLIPVisionModelWithProjection" => {
                 "CLIP".to_owned()
             }
+            "MetaClip2" => "CLIP".to_owned(),
             "SiglipText" | "SiglipVision" => "Siglip".to_owned(),
             other => other.to_owned(),
         }
