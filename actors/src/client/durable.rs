@@ -21,6 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Pauses between two polls for a result: first, longest.
 const POLL_PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
+/// Pause between two polls for a result whose push is awaited.
+const PUSH_POLL_PAUSE: Duration = Duration::from_secs(1);
+
 /// A request that the stream has stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accepted {
@@ -127,7 +130,8 @@ impl Client {
     }
 
     /// Submits a request and waits for its result at most `patience`; the result stays stored either way. The client
-    /// subscribes to the pushed result and falls back to polling, because a push may be lost.
+    /// subscribes to the pushed result and polls beside it, because a push may be lost. The result of a duplicate is
+    /// polled at once: it is pushed to the first submission, if to any.
     ///
     /// # Errors
     /// As [`Client::submit`] and [`Client::wait_for`].
@@ -143,13 +147,26 @@ impl Client {
         headers::put_push(&mut headers, &inbox);
         let accepted = self.submit(request, headers).await?;
         let until = Instant::now() + patience;
-        match tokio::time::timeout(patience, told.next()).await {
-            Ok(Some(message)) => read(&message),
-            // The push may have been lost with a connection.
-            Ok(None) | Err(_) => {
-                self.wait_for(&accepted.id, until.saturating_duration_since(Instant::now()))
-                    .await
+        if accepted.duplicate {
+            return self.wait_for(&accepted.id, patience).await;
+        }
+        let polled = async {
+            loop {
+                let left = until.saturating_duration_since(Instant::now());
+                tokio::time::sleep(PUSH_POLL_PAUSE.min(left)).await;
+                if left <= PUSH_POLL_PAUSE {
+                    return self.wait_for(&accepted.id, Duration::ZERO).await;
+                }
+                // After an error the push may still come, and the wait is bounded anyway.
+                if let Ok(Some(result)) = self.result(&accepted.id).await {
+                    return result;
+                }
             }
+        };
+        tokio::select! {
+            // Without a subscription only polling is left.
+            Some(message) = told.next() => read(&message),
+            result = polled => result,
         }
     }
 

@@ -9,6 +9,7 @@ use futures::StreamExt;
 use kaskade_actors::bus::{Bus, BusConfig};
 use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::ingress::durable::DurableConfig;
+use kaskade_actors::subjects;
 use kaskade_actors::wire::headers;
 use kaskade_actors::wire::{InferRequest, Message as _};
 use kaskade_actors::{App, Client, Code, Node, NodeConfig, Service};
@@ -183,6 +184,38 @@ async fn a_result_is_pushed_on_request() {
         .unwrap();
     assert_eq!(label(&reply.outputs), 3);
     node.stop();
+}
+
+#[tokio::test]
+async fn a_stored_result_is_polled_although_its_push_is_lost() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let node = served(&server, Some(quick())).start().unwrap();
+    let asking = Asking::at(&server).await;
+    assert_eq!(asking.submit("once", 3.0).await, Ok(false));
+    assert_eq!(asking.answer("once").await, Ok(3));
+    eventually("it is settled", PATIENCE, async || waiting(&asking).await == 0).await;
+    node.stop();
+
+    let wait = |id: &'static str, client: Client| async move {
+        let asked = std::time::Instant::now();
+        let waited = client.submit_and_wait(&request(3.0), named(id), PATIENCE).await;
+        let reply = waited.map(|reply| label(&reply.outputs));
+        (reply.map_err(|fault| fault.code), asked.elapsed())
+    };
+    let (reply, took) = wait("once", asking.client.clone()).await;
+    assert_eq!(reply, Ok(3), "a duplicate's result is stored");
+    assert!(took < PATIENCE / 4, "{took:?}");
+
+    // The result is stored by hand, and so nobody pushes it.
+    let pending = tokio::spawn(wait("lost", asking.client.clone()));
+    eventually("it is accepted", PATIENCE, async || waiting(&asking).await == 1).await;
+    let (app, nats) = (App::new(APP).unwrap(), asking.bus.client());
+    let query = subjects::result_query(&app, "once");
+    let stored = nats.request(query, bytes::Bytes::new()).await.unwrap();
+    nats.publish(app.result("lost"), stored.payload).await.unwrap();
+    let (reply, took) = pending.await.unwrap();
+    assert_eq!(reply, Ok(3), "a stored result is found without its push");
+    assert!(took < PATIENCE / 4, "{took:?}");
 }
 
 #[tokio::test]

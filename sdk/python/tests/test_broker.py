@@ -168,6 +168,35 @@ class ClientTest(unittest.IsolatedAsyncioTestCase):
                 await once.infer({}, budget=0.6)
         self.assertEqual(silent.qsize(), 1, "retries are disabled")
 
+    async def test_a_stored_result_is_polled_beside_the_push_and_at_once_of_a_duplicate(self) -> None:
+        asked: list[str] = []
+
+        async def submit(message: Any) -> None:
+            duplicate = message.headers[wire.REQUEST_ID] == "again"
+            await message.respond(json.dumps({"stream": "s", "seq": 1, "duplicate": duplicate}).encode())
+
+        async def result(message: Any) -> None:
+            asked.append(message.subject)
+            # The first query fails; the push, which never comes, could still.
+            if len(asked) == 1:
+                await message._client.publish(message.reply, b"", headers={"Status": "500"})
+            else:
+                await message.respond(answer())
+
+        async with ingress(self.server.url, submit) as connection:
+            client = await self.client()
+            await connection.subscribe(client.app.submit, cb=submit)
+            for name in ("lost", "again"):
+                await connection.subscribe(client.app.result_query(name), cb=result)
+            await barrier(connection)
+            began = time.monotonic()
+            self.assertEqual((await client.submit_and_wait({}, id="lost", timeout=BUDGET)).stage, "s")
+            self.assertLess(time.monotonic() - began, BUDGET / 2)
+            began = time.monotonic()
+            self.assertEqual((await client.submit_and_wait({}, id="again", timeout=BUDGET)).stage, "s")
+            self.assertLess(time.monotonic() - began, 1.0)
+        self.assertEqual(len(asked), 3)
+
     async def test_a_closed_client_ends_its_requests(self) -> None:
         seen: asyncio.Queue[Any] = asyncio.Queue()
         async with ingress(self.server.url, seen.put):

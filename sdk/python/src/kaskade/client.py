@@ -40,6 +40,8 @@ ALLOWANCE_PAUSE = 0.1
 """Pause until a silent request that may not be sent again now asks again, seconds."""
 ACK_PATIENCE = 5.0
 """Timeout of the stream's acknowledgement, seconds."""
+PUSH_POLL_PAUSE = 1.0
+"""Pause between two polls for a result whose push is awaited, seconds."""
 
 # "maximum bytes exceeded", "maximum messages exceeded", and the server's or the account's storage used up.
 _FULL = {10_047, 10_023, 10_077, 10_028}
@@ -263,23 +265,40 @@ class AsyncClient:
     ) -> Reply:
         """Submits a durable request and waits for its result; the result stays stored either way.
 
-        The result is pushed as soon as it is stored, and polled in case the push is lost. Raises as `submit` and `wait`.
+        The result is pushed as soon as it is stored, and polled every second in case the push is lost. The result of a
+        duplicate is polled at once: it is pushed to the first submission, if to any. Raises as `submit` and `wait`.
         """
         request_id = check_request_id(id if id is not None else secrets.token_hex(12))
         until = time.monotonic() + timeout
         token, queue = await self._open()
         try:
             push = {wire.PUSH: f"{self._inbox}.{token}"}
-            await self._submit(inputs, budget, request_id, parameters, push)
-            try:
-                message = await asyncio.wait_for(queue.get(), max(until - time.monotonic(), 0.0))
-            except asyncio.TimeoutError:
-                message = None
-            if message is not None and not isinstance(message, (Loss, KaskadeError)):
-                return self._read(message)
+            accepted = await self._submit(inputs, budget, request_id, parameters, push)
+            if not accepted.duplicate:
+                reply = await self._pushed(queue, request_id, until)
+                if reply is not None:
+                    return reply
         finally:
             self._waiting.pop(token, None)
         return await self.wait(request_id, until - time.monotonic())
+
+    async def _pushed(self, queue: asyncio.Queue[Any], request_id: str, until: float) -> Reply | None:
+        """Returns the result that is pushed to `queue`, or a stored one if the push is lost; `None` if neither comes in time."""
+        while (left := until - time.monotonic()) > 0:
+            try:
+                message = await asyncio.wait_for(queue.get(), min(PUSH_POLL_PAUSE, left))
+            except asyncio.TimeoutError:
+                message = None
+            if isinstance(message, KaskadeError):
+                raise message
+            if message is not None and message is not Loss.CONNECTION:
+                return self._read(message)
+            # After an error of the query the push may still come, and the wait is bounded anyway.
+            with suppress(NotDurable, Overloaded, Unavailable):
+                reply = await self.result(request_id)
+                if reply is not None:
+                    return reply
+        return None
 
     async def _submit(
         self,
