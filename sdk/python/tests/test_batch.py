@@ -7,6 +7,7 @@ import numpy as np
 
 import kaskade
 from kaskade.batch import Answer
+from kaskade.confidence import fit_temperature
 from kaskade.errors import BadOutput, ModelFailed, Overloaded, WrongInput
 from kaskade.selection import selection_part
 
@@ -73,6 +74,22 @@ class RunBatch(unittest.TestCase):
             bad, well = strict.run_batch([inputs, good])
             self.assertIsInstance(bad, WrongInput)
             self.assertIn(said, str(bad))
+            self.assertIsInstance(well, Answer)
+
+    def test_inputs_that_are_no_arrays_become_arrays_or_are_refused(self) -> None:
+        seen = []
+
+        @kaskade.stage("app", "double")
+        def double(x: np.ndarray) -> np.ndarray:
+            seen.append((x.dtype, x.shape))
+            return np.ones((len(x), 2))
+
+        answers = double.run_batch([{"x": [1.0, 2.0]}, {"x": (3.0, 4.0)}, {"x": "text"}, {"x": 1}])
+        self.assertEqual({type(answer) for answer in answers}, {Answer})
+        self.assertEqual(seen, [(np.float32, (2, 2)), (object, (1, 1)), (np.int64, (1,))])
+        for inputs in ({"x": None}, {"x": [[1], [1, 2]]}, {"x": 1j}, {7: [1.0]}, [1.0], None):
+            bad, well = double.run_batch([inputs, {"x": [1.0]}])
+            self.assertIsInstance(bad, WrongInput, inputs)
             self.assertIsInstance(well, Answer)
 
     def test_unsound_outputs_are_bad_output(self) -> None:
@@ -188,6 +205,17 @@ class Profiles(unittest.TestCase):
             measured = kaskade.profile(sign, numbers(*values), truth, batches=(1,), seconds=0.001, rounds=1)
             temperatures.append(measured.temperature)
         self.assertEqual(temperatures[0], temperatures[1])
+
+    def test_a_label_that_is_no_class_names_its_sample(self) -> None:
+        @kaskade.stage("app", "sign")
+        def sign(x: np.ndarray) -> np.ndarray:
+            return np.concatenate([-x, x], axis=1)
+
+        for label in (-1, 2):
+            with self.assertRaisesRegex(ValueError, f"sample 1 has the label {label}; .* 2 classes"):
+                kaskade.profile(sign, numbers(1, -1, 1), [1, label, 1], batches=(1,), seconds=0.001, rounds=1)
+            with self.assertRaisesRegex(ValueError, f"sample 0 has the label {label}"):
+                fit_temperature(np.ones((1, 2)), np.array([label]))
 
     def test_the_stated_cost_becomes_the_money_of_a_request(self) -> None:
         @kaskade.stage("app", "paid", max_batch=4)

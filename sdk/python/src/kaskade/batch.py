@@ -47,21 +47,45 @@ class BatchFunction:
     """Whether the function takes a list of requests and returns a list of answers."""
 
 
-def run_batch(function: BatchFunction, requests: Sequence[Inputs]) -> list[Outcome]:
+def run_batch(function: BatchFunction, requests: Sequence[Mapping[str, Any]]) -> list[Outcome]:
     """Runs a batch; returns one outcome per request, in order. Never raises an `Exception`.
 
-    A request with wrong inputs ends with `WrongInput` and is not run. If the function raises, the batch is halved
-    until the request that causes it stands alone.
+    Inputs that are no arrays (lists, numbers, texts, torch tensors) become arrays; Python floats become float32. A
+    request with wrong inputs ends with `WrongInput` and is not run. If the function raises, the batch is halved until
+    the request that causes it stands alone.
     """
-    outcomes: list[Outcome | None] = [_check_inputs(function, inputs) for inputs in requests]
+    outcomes: list[Outcome | None] = []
+    prepared: list[Inputs] = []
+    for inputs in requests:
+        arrays = _input_arrays(inputs)
+        prepared.append({} if isinstance(arrays, WrongInput) else arrays)
+        outcomes.append(arrays if isinstance(arrays, WrongInput) else _check_inputs(function, arrays))
     groups: dict[Any, list[int]] = {}
-    for index, inputs in enumerate(requests):
+    for index, inputs in enumerate(prepared):
         if outcomes[index] is None:
             groups.setdefault(_signature(function, inputs), []).append(index)
     for members in groups.values():
-        for index, outcome in zip(members, _isolate(function, [requests[index] for index in members]), strict=True):
+        for index, outcome in zip(members, _isolate(function, [prepared[index] for index in members]), strict=True):
             outcomes[index] = outcome
     return [outcome if outcome is not None else ModelFailed("the request was not run") for outcome in outcomes]
+
+
+def _input_arrays(inputs: Mapping[str, Any]) -> Inputs | WrongInput:
+    """Returns the inputs as arrays, or an error if one is a value that no tensor can hold."""
+    if not isinstance(inputs, Mapping):
+        return WrongInput(f"a request is {type(inputs).__name__}; it must be a map of inputs by name")
+    arrays = {}
+    for name, value in inputs.items():
+        if not isinstance(name, str):
+            return WrongInput(f"an input has the name {name!r}; it must be a text")
+        try:
+            arrays[name] = as_array(value)
+            datatype_of(arrays[name])
+        except KaskadeError as error:
+            return WrongInput(f"input `{name}`: {error.message}")
+        except Exception as error:  # noqa: BLE001, whatever the value's own conversion raises
+            return WrongInput(f"input `{name}` is no array: {type(error).__name__}: {error}")
+    return arrays
 
 
 def _signature(function: BatchFunction, inputs: Inputs) -> Any:

@@ -5,6 +5,7 @@ All functions take scores of shape `[samples, classes]` and return one value per
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,13 +75,25 @@ def class_spread(logits: Array, temperature: float = 1.0) -> tuple[Floats, Float
     return np.asarray(margin, dtype=np.float64), np.clip(entropy, 0.0, 1.0)
 
 
+def check_labels(labels: Sequence[int], classes: int) -> None:
+    """Raises `ValueError` for a label that is no class, of 0 to `classes` - 1."""
+    for sample, label in enumerate(labels):
+        if not 0 <= label < classes:
+            raise ValueError(
+                f"sample {sample} has the label {label}; the scores are of {classes} classes, so labels are 0 to {classes - 1}. "
+                "Correct the labels, or leave out samples without one"
+            )
+
+
 def fit_temperature(logits: Array, labels: Array) -> float:
-    """Fits the temperature by negative log likelihood; raises `ValueError` as `softmax`."""
+    """Fits the temperature by negative log likelihood; raises `ValueError` as `softmax`, or for a label that is no class."""
     scores = np.asarray(logits, dtype=np.float64)
     softmax(scores)
+    classes = np.asarray(labels, dtype=np.int64)
+    check_labels(classes.tolist(), scores.shape[1])
     rows = np.arange(len(scores))
     shifted = scores - scores.max(axis=1, keepdims=True)
-    right = shifted[rows, np.asarray(labels, dtype=np.int64)]
+    right = shifted[rows, classes]
 
     def loss(log_temperature: float) -> float:
         scaled = shifted / np.exp(log_temperature)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from .batch import Answer, Inputs
-from .confidence import Estimator, calibration_error, class_spread, confidence, fit_temperature, softmax
+from .confidence import Estimator, calibration_error, check_labels, class_spread, confidence, fit_temperature, softmax
 from .errors import KaskadeError
 from .selection import selection_part
 from .stages import Stage
@@ -236,6 +236,8 @@ def profile(
         if any(score is None for score in scores):
             raise ValueError(f"the estimator `{estimator.kind}` reads the output `{stage.output}`, which is missing")
         logits = np.stack([np.asarray(score).ravel() for score in scores])
+        # Of all samples, so that an error names the sample and not its place in the selection part.
+        check_labels(truth, logits.shape[1])
         part = selection_part(len(truth))
         temperature = fit_temperature(logits[part], np.array(truth)[part])
         confidences = confidence(logits, estimator, temperature)

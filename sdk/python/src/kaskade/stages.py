@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .batching import Batching
-from .batch import BatchFunction, Inputs, Outcome, run_batch
+from .batch import BatchFunction, Outcome, run_batch
 from .connection import Broker
 from .subjects import App, check_token, token_from
 from .tensors import Array
@@ -61,8 +61,8 @@ class Stage:
             per_request=self.per_request,
         )
 
-    def run_batch(self, requests: Sequence[Inputs]) -> list[Outcome]:
-        """Runs the function on requests and checks what it returns, as a replica does."""
+    def run_batch(self, requests: Sequence[Mapping[str, Any]]) -> list[Outcome]:
+        """Runs the function on requests and checks what it returns, as a replica does. Lists and texts become arrays."""
         return run_batch(self.batch_function, requests)
 
     async def attach(self, broker: Broker | str = "", replica: str = "") -> Any:
