@@ -153,6 +153,7 @@ pub fn profile<E: From<MeasureError>>(
         texts: comparison,
         hop: None,
         turnaround_s: None,
+        repeats: read.as_ref().map(Samples::repeats),
         input_bytes: read.as_ref().map_or_else(Vec::new, input_bytes),
         version: PROFILE_VERSION,
         app: plan.app.to_owned(),

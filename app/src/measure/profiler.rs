@@ -84,7 +84,7 @@ impl<'a> Profiler<'a> {
         self
     }
 
-    /// Sets whether progress is kept from standard error.
+    /// Sets whether progress is kept from standard error. Remarks on poor samples are printed there anyway.
     pub fn quiet(mut self, quiet: bool) -> Self {
         self.quiet = quiet;
         self
@@ -163,7 +163,10 @@ impl<'a> Profiler<'a> {
         let mut inputs = Vec::new();
         let mut profile = profile(&plan, &self.family, |loaded, used| {
             let samples = Samples::read_for(set, loaded, used)?;
-            self.remark(&samples);
+            // Warnings are no progress, which `quiet` is about.
+            for remark in remarks(&samples) {
+                say(&remark);
+            }
             inputs = samples.inputs.iter().take(ASKED).cloned().collect();
             Ok::<_, MeasureError>(samples)
         })?;
@@ -172,15 +175,6 @@ impl<'a> Profiler<'a> {
         profile.turnaround_s = overhead.turnaround_s;
         profile.hop = profile.hop.map(|hop| hop.with_rates(&overhead.hops));
         Ok(profile)
-    }
-
-    /// Prints what makes the samples poor ones to choose thresholds on.
-    fn remark(&self, samples: &Samples) {
-        if !self.quiet {
-            for remark in remarks(samples) {
-                say(&remark);
-            }
-        }
     }
 
     /// Measures the overhead of serving, where a variant can be served here. A failure leaves it unknown and is printed: what was measured

@@ -84,6 +84,7 @@ fn the_answers_of_the_largest_variant_replace_the_labels_of_classes() {
     let profile = profiler(&app).judge(Judge::Largest).run().unwrap();
     assert_eq!(profile.variants[0].validation.correct, [true; 2]);
     assert_eq!(profile.variants[0].validation.margins.len(), 2);
+    assert_eq!(profile.repeats, Some(0));
 }
 
 /// The same number stood for two classes, and the second variant seemed to be wrong where it was right.

@@ -239,6 +239,9 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
         promise(planned),
     ];
     parts.extend(notes::better_than_largest(profile));
+    if planned.plan.certificate.is_some() {
+        parts.extend(notes::repeated_samples(profile));
+    }
     parts.extend(planned.dropped.iter().map(|dropped| {
         let reason = match dropped.reason {
             Reason::NoEnergyBenefit {

@@ -5,6 +5,9 @@ use kaskade_policy::profile::Profile;
 
 use super::units;
 
+/// Share of repeated samples from which a certificate says less than it claims.
+const REPEATED: f64 = 0.05;
+
 /// Standard errors by which a variant must be better than the largest one.
 const SURE: f64 = 2.0;
 
@@ -30,4 +33,18 @@ pub(crate) fn better_than_largest(profile: &Profile) -> Option<String> {
         share(of_largest),
         best.name,
     ))
+}
+
+/// Returns that many samples repeat others, if they do and the profile knows it: a certificate counts each of them as an independent draw.
+pub(crate) fn repeated_samples(profile: &Profile) -> Option<String> {
+    let repeats = profile.repeats?;
+    let share = repeats as f64 / profile.samples.max(1) as f64;
+    (share > REPEATED).then(|| {
+        format!(
+            "warning: {} of {} validation samples have the inputs of an earlier one, and the certificate counts each as a sample of its own. Unless \
+             requests repeat as often, it proves less than it says: remove repeats from the validation set and profile again",
+            units::count(repeats as u64),
+            units::count(profile.samples as u64),
+        )
+    })
 }

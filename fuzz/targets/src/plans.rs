@@ -172,6 +172,7 @@ fn profile_of(plan: &Plan) -> Profile {
     Profile {
         judge: None,
         hop: None,
+        repeats: None,
         turnaround_s: None,
         input_bytes: Vec::new(),
         texts: None,

@@ -338,6 +338,7 @@ impl StatedFamily {
         Profile {
             judge: None,
             hop: None,
+            repeats: None,
             turnaround_s: None,
             input_bytes: Vec::new(),
             texts: None,

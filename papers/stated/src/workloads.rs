@@ -208,6 +208,7 @@ impl StatedWorkload {
         Profile {
             judge: None,
             hop: None,
+            repeats: None,
             turnaround_s: None,
             input_bytes: Vec::new(),
             texts: None,

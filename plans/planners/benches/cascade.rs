@@ -158,6 +158,7 @@ fn profile(samples: usize, variants: usize) -> Profile {
         judge: None,
         texts: None,
         hop: None,
+        repeats: None,
         turnaround_s: None,
         input_bytes,
         variants: variants.collect(),

@@ -43,6 +43,7 @@ fn profile(skills: &[f64], energies: &[f64], samples: usize, seed: u64) -> Profi
     Profile {
         judge: None,
         hop: None,
+        repeats: None,
         turnaround_s: None,
         input_bytes: Vec::new(),
         texts: None,

@@ -50,6 +50,9 @@ pub struct Profile {
     /// Bytes of each validation sample's inputs; absent if unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub input_bytes: Vec<u32>,
+    /// Number of validation samples whose inputs are those of an earlier one; absent if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats: Option<usize>,
     /// The family, smallest to largest.
     pub variants: Vec<VariantProfile>,
 }

@@ -327,6 +327,7 @@ fn profile() -> Profile {
     Profile {
         judge: None,
         hop: None,
+        repeats: None,
         turnaround_s: None,
         input_bytes: Vec::new(),
         texts: None,

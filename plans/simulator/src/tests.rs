@@ -65,6 +65,7 @@ pub(super) fn profile(variants: Vec<VariantProfile>) -> Profile {
     Profile {
         judge: None,
         hop: None,
+        repeats: None,
         turnaround_s: None,
         input_bytes: Vec::new(),
         texts: None,

@@ -183,6 +183,7 @@ class Profiles(unittest.TestCase):
         self.assertTrue(all(0 <= value <= 1 for value in measured.confidences))
         self.assertTrue(all(0 <= margin <= 1 for margin in measured.margins) and len(measured.margins) == 60)
         self.assertEqual((len(measured.entropies), measured.input_bytes), (60, (4,) * 60))
+        self.assertEqual(kaskade.Profile("app").add(measured).to_json()["repeats"], 0)
         self.assertIsNone(measured.money, "unknown is not zero")
         written = measured.to_json()
         self.assertEqual(len(written["validation"]["margins"]), 60)
@@ -232,6 +233,8 @@ class Profiles(unittest.TestCase):
             return np.concatenate([-x, x], axis=1)
 
         measured = kaskade.profile(sign, numbers(1, -1), [1, 0], batches=(1,), seconds=0.001, rounds=1)
+        twice = kaskade.profile(sign, numbers(1, -1, 1), [1, 0, 1], batches=(1,), seconds=0.001, rounds=1)
+        self.assertEqual((measured.repeats, twice.repeats), (0, 1))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "profile.json")
             fresh = kaskade.Profile("app").add(measured).to_json()

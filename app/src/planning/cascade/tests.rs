@@ -1,3 +1,4 @@
+use kaskade_planners::certify::{AccuracyTarget, CertifyOptions};
 use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Validation, VariantProfile};
 
@@ -48,6 +49,7 @@ fn profile(energy: bool) -> Profile {
     Profile {
         judge: None,
         hop: None,
+        repeats: None,
         turnaround_s: None,
         input_bytes: Vec::new(),
         texts: None,
@@ -93,6 +95,25 @@ fn a_largest_variant_that_is_not_the_best_is_remarked() {
     large.validation = base.validation.clone();
     large.validation.correct[0] = false;
     assert!(!text::profile(&profile).contains("note"));
+}
+
+/// The warning of `profile` was not in the file, and a certificate counts every repeat as a draw.
+#[test]
+fn a_certificate_from_repeated_samples_is_remarked() {
+    let note = "warning: 13 of 240 validation samples have the inputs of an earlier one";
+    let certified = || {
+        let target = AccuracyTarget::MaxLoss { loss: 0.2 };
+        Objective::Certified(CertifyOptions::new(target))
+    };
+    let mut profile = profile(true);
+    for (repeats, warned) in [(None, false), (Some(12), false), (Some(13), true)] {
+        profile.repeats = repeats;
+        let planned = planned(&profile, certified());
+        assert!(planned.plan.certificate.is_some());
+        assert_eq!(as_text(&profile, &planned).contains(note), warned, "{repeats:?}");
+    }
+    let text = as_text(&profile, &planned(&profile, Objective::Ap));
+    assert!(!text.contains(note), "nothing is certified");
 }
 
 #[test]

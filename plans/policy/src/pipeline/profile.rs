@@ -17,6 +17,7 @@ impl Pipeline {
         Profile {
             judge: None,
             hop: None,
+            repeats: None,
             turnaround_s: None,
             input_bytes: Vec::new(),
             texts: None,

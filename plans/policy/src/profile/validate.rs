@@ -16,6 +16,11 @@ impl Profile {
         root.field("app").name(&self.app)?;
         root.field("samples")
             .within(self.samples as f64, self.samples > 0, "at least 1")?;
+        if let Some(repeats) = self.repeats {
+            let sound = repeats < self.samples;
+            root.field("repeats")
+                .within(repeats as f64, sound, "less than the number of samples")?;
+        }
         if let Some(hop) = &self.hop {
             times(&root.field("hop"), hop)?;
         }

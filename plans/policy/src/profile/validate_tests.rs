@@ -38,6 +38,7 @@ fn sound() -> Profile {
     Profile {
         judge: None,
         hop: None,
+        repeats: None,
         turnaround_s: None,
         input_bytes: Vec::new(),
         texts: None,
@@ -123,6 +124,17 @@ fn the_time_between_batches_is_checked_and_read_in_microseconds() {
     for bad in [-1e-6, f64::NAN, f64::INFINITY] {
         assert!(after(|profile| profile.turnaround_s = Some(bad)).starts_with("turnaround_s: "));
     }
+}
+
+#[test]
+fn repeats_are_fewer_than_the_samples_and_may_be_unknown() {
+    let mut profile = sound();
+    assert!(!profile.to_json().unwrap().contains("repeats"));
+    for repeats in [0, 2] {
+        profile.repeats = Some(repeats);
+        assert_eq!(Profile::from_json(&profile.to_json().unwrap()).unwrap(), profile);
+    }
+    assert!(after(|profile| profile.repeats = Some(3)).starts_with("repeats: "));
 }
 
 #[test]

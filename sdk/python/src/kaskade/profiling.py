@@ -96,6 +96,8 @@ class VariantProfile:
     """Mean cost of a request in money, if every answer states one."""
     input_bytes: tuple[int, ...] = ()
     """Bytes of every sample's inputs."""
+    repeats: int | None = None
+    """Number of samples whose inputs are those of an earlier one; `None` if unknown."""
 
     @property
     def accuracy(self) -> float:
@@ -161,6 +163,8 @@ class Profile:
             self.estimator, self.samples = variant.estimator.to_json(), samples
             if variant.input_bytes:
                 self.more["input_bytes"] = list(variant.input_bytes)
+            if variant.repeats is not None:
+                self.more["repeats"] = variant.repeats
         added = variant.to_json()
         if any((cost.get("energy_j") is None) for other in others for cost in other["costs"]):
             # A planner must not compare joules with unknown figures.
@@ -245,6 +249,7 @@ def profile(
         after = calibration_error(softmax(logits, temperature).max(axis=1), np.array(right))
         if estimator.kind in ("max_squared", "margin") and stage.output == LOGITS:
             spread = class_spread(logits, temperature)
+    encoded = [tuple((name, encode(name, array)["data"]) for name, array in sorted(one.items())) for one in prepared]
     costs = tuple(_cost(stage, prepared, batch, seconds, rounds, power) for batch in sorted(set(batches)))
     return VariantProfile(
         name=stage.variant,
@@ -262,7 +267,8 @@ def profile(
         margins=() if spread is None else tuple(spread[0].tolist()),
         entropies=() if spread is None else tuple(spread[1].tolist()),
         money=_money(answers),
-        input_bytes=tuple(sum(len(encode(name, array)["data"]) for name, array in one.items()) for one in prepared),
+        input_bytes=tuple(sum(len(data) for _, data in one) for one in encoded),
+        repeats=len(encoded) - len(set(encoded)),
     )
 
 
