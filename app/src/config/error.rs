@@ -49,7 +49,46 @@ pub(super) fn malformed(text: &str, error: &toml::de::Error) -> (usize, String) 
     let start = error.span().map_or(0, |span| span.start);
     // Some messages of the parser have several lines; they are printed as one.
     let reason = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
-    (line_of(text, start), reason)
+    (line_of(text, start), plain(text, reason))
+}
+
+/// Returns a reason of the parser in the words of the file instead of those of Rust's types.
+fn plain(text: &str, reason: String) -> String {
+    if let Some((value, _)) = reason.split_once(", expected a nonzero ") {
+        return format!("{value}; use a whole number of at least 1");
+    }
+    if !reason.contains("wanted exactly 1 element") {
+        return reason;
+    }
+    several_formats(text).unwrap_or_else(|| {
+        if reason.contains("found 0 elements") {
+            "the table is empty; it must name one of its alternatives".to_owned()
+        } else {
+            "the table names several alternatives; only one is allowed".to_owned()
+        }
+    })
+}
+
+/// Returns that a data set has several formats, if one does.
+fn several_formats(text: &str) -> Option<String> {
+    let file: toml::Table = text.parse().ok()?;
+    let sets = file.get("data")?.as_table()?;
+    let several = |set: &str| {
+        let mut formats: Vec<String> = sets
+            .get(set)?
+            .as_table()?
+            .keys()
+            .map(|name| format!("`{name}`"))
+            .collect();
+        formats.sort_unstable();
+        (formats.len() > 1).then(|| {
+            format!(
+                "`data.{set}` has the formats {}; only one is allowed",
+                formats.join(" and ")
+            )
+        })
+    };
+    ["validation", "test"].into_iter().find_map(several)
 }
 
 /// Returns the line of a position, from 1.

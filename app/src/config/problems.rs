@@ -233,9 +233,8 @@ impl App {
 fn checkpoint_problem(index: usize, variant: &Variant, path: &Path) -> Option<String> {
     let (name, dir) = (&variant.name, path.display());
     if !kaskade_models::checkpoint::is_checkpoint(path) {
-        return Some(format!(
-            "variants[{index}].dir: `{dir}` is no checkpoint: it is no GGUF file, and no directory with config.json or a GGUF file"
-        ));
+        let why = kaskade_models::checkpoint::why_no_checkpoint(path);
+        return Some(format!("variants[{index}].dir: `{dir}` {why}"));
     }
     match kaskade_models::architecture(path) {
         Ok(_) => None,

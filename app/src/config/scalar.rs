@@ -6,7 +6,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Maximum length of a name, bytes: it leaves room for the rest of a NATS subject.
 const LONGEST_TOKEN: usize = 64;
@@ -68,10 +69,37 @@ impl fmt::Display for Token {
 }
 
 /// A duration above zero, such as `250ms`, `2s` or `1m 30s`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(extend("examples" = ["250ms", "2s", "1m 30s"]))]
 pub struct Span(Duration);
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(SpanText)
+    }
+}
+
+/// Reads a [`Span`], and says of a number that its unit is missing.
+struct SpanText;
+
+impl Visitor<'_> for SpanText {
+    type Value = Span;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a length of time with its unit, such as `\"250ms\"` or `\"2s\"`")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Span, E> {
+        Err(E::custom(format_args!(
+            "`{number}` has no unit; write `\"{number}ms\"` for milliseconds or `\"{number}s\"` for seconds"
+        )))
+    }
+}
 
 impl Span {
     /// Returns `millis` milliseconds, at least one.

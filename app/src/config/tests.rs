@@ -217,7 +217,7 @@ fn each_malformed_value_is_refused_with_its_line() {
             "no address to listen on",
         ),
         (after("weight = 3\n"), 5, "unknown field `weight`"),
-        (after("[batching]\nmax_batch = 0\n"), 6, "nonzero"),
+        (after("[batching]\nmax_batch = 0\n"), 6, "at least 1"),
         (after("[ingress]\nmax_in_flight = -1\n"), 6, "integer"),
         (format!("device = \"tpu\"\n{LEAST}"), 1, "`tpu` is not a device"),
         (
@@ -238,7 +238,7 @@ fn each_malformed_value_is_refused_with_its_line() {
         (
             after("[data.test.idx]\nimages = \"i\"\nlabels = \"l\"\nshape = [0]\n"),
             8,
-            "nonzero",
+            "at least 1",
         ),
         (after("[nats]\nmax_payload = \"0 B\"\n"), 6, "no room"),
         (after("[nats\n"), 5, "table"),
@@ -246,6 +246,36 @@ fn each_malformed_value_is_refused_with_its_line() {
         let (actual, message) = refused(&text);
         assert!(message.contains(reason), "{message}\n{text}");
         assert_eq!(actual, line, "{message}\n{text}");
+    }
+}
+
+#[test]
+fn a_value_without_its_unit_or_of_zero_is_refused_with_what_to_write() {
+    let tsv = "[data.test.tsv]\nfile = \"t\"\ntake = 0\n";
+    for (text, line, expected) in [
+        (format!("{LEAST}{tsv}"), 7, "use a whole number of at least 1"),
+        (format!("slo = {{ p95 = 100 }}\n{LEAST}"), 1, "write `\"100ms\"`"),
+        (
+            format!("slo = {{ p95 = 0.1 }}\n{LEAST}"),
+            1,
+            "a length of time with its unit",
+        ),
+    ] {
+        let (actual, message) = refused(&text);
+        assert!(message.contains(expected), "{message}\n{text}");
+        assert_eq!(actual, line, "{message}\n{text}");
+    }
+}
+
+#[test]
+fn several_formats_of_a_data_set_are_named() {
+    let tables =
+        "[data.validation.tsv]\nfile = \"t\"\n[data.validation.idx]\nimages = \"i\"\nlabels = \"l\"\n";
+    let inline = "data.validation = { tsv = { file = \"t\" }, idx = { images = \"i\", labels = \"l\" } }\n";
+    for text in [format!("{LEAST}{tables}"), format!("{inline}{LEAST}")] {
+        let (_, message) = refused(&text);
+        let expected = "`data.validation` has the formats `idx` and `tsv`; only one is allowed";
+        assert!(message.contains(expected), "{message}");
     }
 }
 
@@ -307,6 +337,51 @@ fn serving_needs_no_files_of_data_sets() {
     let error = App::load(&file).unwrap_err().to_string();
     assert!(error.contains("data.validation.tsv.file"), "{error}");
     App::load_to_serve(&file).unwrap();
+}
+
+#[test]
+fn a_folder_that_is_no_checkpoint_is_named_for_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for name in [
+        "empty",
+        "adapter",
+        "run/checkpoint-90",
+        "run/checkpoint-500",
+        "run/runs",
+    ] {
+        std::fs::create_dir_all(at(name)).unwrap();
+    }
+    std::fs::write(at("adapter/adapter_config.json"), "{}").unwrap();
+    for name in ["run/checkpoint-90", "run/checkpoint-500"] {
+        std::fs::write(at(name).join("config.json"), "{}").unwrap();
+    }
+    let names = ["absent", "absent.gguf", "empty", "adapter", "run"];
+    let variants = names.map(|name| {
+        format!(
+            "[[variants]]\nname = \"{}\"\ndir = \"{name}\"\n",
+            name.replace('.', "-")
+        )
+    });
+    std::fs::write(
+        at("app.toml"),
+        format!("name = \"reviews\"\n{}", variants.concat()),
+    )
+    .unwrap();
+    let Err(ConfigError::Inconsistent { problems, .. }) = App::load(&at("app.toml")) else {
+        panic!("accepted")
+    };
+    let expected = [
+        "absent` does not exist",
+        "absent.gguf` does not exist",
+        "empty` is no checkpoint: it is no GGUF file",
+        "`model.merge_and_unload().save_pretrained(FOLDER)`",
+        "checkpoint-500`",
+    ];
+    assert_eq!(problems.len(), expected.len(), "{problems:?}");
+    for (problem, part) in problems.iter().zip(expected) {
+        assert!(problem.contains(part), "{part}: {problem}");
+    }
 }
 
 #[test]

@@ -275,6 +275,7 @@ impl Samples {
         signature: &Signature,
         labels: &LabelReader,
     ) -> Result<Self, DataError> {
+        let classes = &without_other_kind(classes, signature);
         let mut collector = collector(skip, take, signature, labels);
         let by_order = !labels.has_names() && classes.iter().any(|(name, _)| name.parse::<usize>().is_err());
         if let Some(count) = labels.class_count().filter(|count| *count != classes.len())
@@ -319,6 +320,30 @@ impl Samples {
         }
         collector.samples.complete(skip, take, signature)
     }
+}
+
+/// Returns the files of a kind that the model reads: images without the texts beside them (`readme.txt`), or texts without images. All
+/// files of a folder without such ones stay, for the error that names them.
+fn without_other_kind(
+    classes: &[(String, Vec<PathBuf>)],
+    signature: &Signature,
+) -> Vec<(String, Vec<PathBuf>)> {
+    let takes =
+        |name: &str| signature.inputs.is_empty() || signature.inputs.iter().any(|input| input.name == name);
+    let (images, texts) = (takes(IMAGE_FILE), takes("text"));
+    let of_kind = |file: &Path| is_image(file) == images;
+    let is_mixed = classes
+        .iter()
+        .any(|(_, files)| files.iter().any(|file| of_kind(file)));
+    if images == texts || !is_mixed {
+        return classes.to_vec();
+    }
+    let kept = classes.iter().map(|(name, files)| {
+        let files = files.iter().filter(|file| of_kind(file)).cloned().collect();
+        (name.clone(), files)
+    });
+    kept.filter(|(_, files): &(String, Vec<PathBuf>)| !files.is_empty())
+        .collect()
 }
 
 fn collector<'a>(

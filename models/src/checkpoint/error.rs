@@ -37,6 +37,14 @@ pub enum LoadError {
         /// The limit, bytes.
         limit: u64,
     },
+    /// A file of the checkpoint was cloned without its content.
+    #[error(
+        "`{file}` is a pointer of Git LFS and not the file itself; run `git lfs pull` in its folder (after `git lfs install`), or download the file"
+    )]
+    GitLfsPointer {
+        /// The file.
+        file: String,
+    },
     /// `config.json` is not a JSON object.
     #[error("`{file}` is not a configuration: {reason}")]
     BadConfig {

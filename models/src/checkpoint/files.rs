@@ -2,16 +2,32 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{Config, LoadError};
 
 /// Configurations have a few kilobytes; ten thousand label names still fit.
 pub(super) const MAX_CONFIG: u64 = 4 << 20;
+/// Hint for a directory that holds an adapter.
+const ADAPTER: &str = "; this one is an adapter (LoRA): merge it into its base model with peft, by \
+                       `model.merge_and_unload().save_pretrained(FOLDER)`, save the tokenizer there too, and name that folder";
 /// The index of a sharded checkpoint: one line per tensor.
 pub(super) const MAX_INDEX: u64 = 64 << 20;
 /// Tokenizers of the largest vocabularies have some tens of megabytes.
 pub(super) const MAX_TOKENIZER: u64 = 256 << 20;
+
+/// First bytes of a pointer, which Git LFS checks out in place of a large file.
+pub(super) const LFS_POINTER: &[u8] = b"version https://git-lfs";
+
+/// Refuses the first bytes of a file if they are those of a Git LFS pointer.
+pub(super) fn check_pointer(file: &str, bytes: &[u8]) -> Result<(), LoadError> {
+    if bytes.starts_with(LFS_POINTER) {
+        return Err(LoadError::GitLfsPointer {
+            file: file.to_owned(),
+        });
+    }
+    Ok(())
+}
 
 /// Reads a configuration that a directory need not have.
 pub(super) fn optional_config(dir: &Path, name: &str) -> Result<Option<Config>, LoadError> {
@@ -20,6 +36,65 @@ pub(super) fn optional_config(dir: &Path, name: &str) -> Result<Option<Config>, 
         return Ok(None);
     }
     Config::parse(path.display().to_string(), &read_capped(&path, MAX_CONFIG)?).map(Some)
+}
+
+/// Opens `config.json`, and says what a directory without one is.
+pub(super) fn read_config(path: &Path) -> Result<Vec<u8>, LoadError> {
+    read_capped(path, MAX_CONFIG).map_err(|error| match error {
+        LoadError::MissingFile { path: file, .. } => LoadError::MissingFile {
+            hint: path.parent().map_or("", config_hint),
+            path: file,
+        },
+        other => other,
+    })
+}
+
+/// Returns a hint for a directory without `config.json`.
+fn config_hint(dir: &Path) -> &'static str {
+    if is_adapter(dir) {
+        ADAPTER
+    } else if newest_of_training(dir).is_some() {
+        "; this folder is a training run's: name the newest of its folders `checkpoint-...`"
+    } else {
+        ""
+    }
+}
+
+/// Whether a directory holds an adapter of weights and no model.
+fn is_adapter(dir: &Path) -> bool {
+    dir.join("adapter_config.json").exists()
+}
+
+/// Returns the last checkpoint that transformers' `Trainer` saved in a directory, such as `checkpoint-500`.
+fn newest_of_training(dir: &Path) -> Option<PathBuf> {
+    let steps = std::fs::read_dir(dir).ok()?.filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let step: u64 = path
+            .file_name()?
+            .to_str()?
+            .strip_prefix("checkpoint-")?
+            .parse()
+            .ok()?;
+        path.join("config.json").is_file().then_some((step, path))
+    });
+    steps.max().map(|(_, path)| path)
+}
+
+/// Returns why a path is no checkpoint and what to do, to follow the path in a message.
+pub(super) fn why_no_checkpoint(path: &Path) -> String {
+    if !path.exists() {
+        return "does not exist; correct the path, or put a checkpoint there".to_owned();
+    }
+    if is_adapter(path) {
+        return format!("is no checkpoint{ADAPTER}");
+    }
+    if let Some(newest) = newest_of_training(path) {
+        let newest = newest.display();
+        return format!(
+            "is a training run's folder of checkpoints; name one of them, such as the newest, `{newest}`"
+        );
+    }
+    "is no checkpoint: it is no GGUF file, and no directory with config.json or a GGUF file".to_owned()
 }
 
 pub(super) fn open_weights(dir: &Path, path: &Path) -> Result<File, LoadError> {
@@ -41,8 +116,8 @@ fn weights_hint(dir: &Path) -> &'static str {
     } else if has("tf_model.h5") || has("flax_model.msgpack") {
         "; this one is saved by TensorFlow or Flax: convert it with transformers 4, by `from_pretrained(FOLDER, from_tf=True)` or \
          `from_flax=True` and `save_pretrained(FOLDER)`"
-    } else if has("adapter_config.json") {
-        "; this one is an adapter (LoRA): merge it into its base model with peft, by `merge_and_unload()` and `save_pretrained(FOLDER)`"
+    } else if is_adapter(dir) {
+        ADAPTER
     } else if has("consolidated.safetensors") {
         "; this one has the weights under the names of Mistral's own format: download the files of transformers"
     } else {
@@ -80,5 +155,6 @@ pub(super) fn read_capped(path: &Path, limit: u64) -> Result<Vec<u8>, LoadError>
             limit,
         });
     }
+    check_pointer(&path.display().to_string(), &bytes)?;
     Ok(bytes)
 }

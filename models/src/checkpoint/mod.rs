@@ -25,7 +25,9 @@ use bytes::Bytes;
 pub use chat_template::{ChatTemplate, TemplateError};
 pub use config::Config;
 pub use error::LoadError;
-use files::{MAX_CONFIG, MAX_INDEX, MAX_TOKENIZER, open, open_weights, optional_config, read_capped};
+use files::{
+    MAX_CONFIG, MAX_INDEX, MAX_TOKENIZER, open, open_weights, optional_config, read_capped, read_config,
+};
 pub use generation_config::GenerationConfig;
 pub use sentence::SentenceModules;
 pub use token_rules::TokenRules;
@@ -109,7 +111,7 @@ impl Config {
     /// [`LoadError`] for a file that is missing, unreadable, too large or malformed.
     pub fn open(dir: &Path) -> Result<Self, LoadError> {
         let file = dir.join("config.json");
-        Self::parse(file.display().to_string(), &read_capped(&file, MAX_CONFIG)?)
+        Self::parse(file.display().to_string(), &read_config(&file)?)
     }
 }
 
@@ -152,6 +154,7 @@ impl Checkpoint {
         let mut config = Config::open(dir)?;
         timm::translate(&mut config)?;
         let mut weights = whole_or_sharded(dir, &dir.join("model.safetensors"))?;
+        weights.strip_wrappers();
         weights.quantised_as(quantised::read(&config)?);
         if let Some(renamed) = timm::renamed(&config) {
             weights.rename(renamed);
@@ -189,6 +192,7 @@ impl Checkpoint {
         let mut config = Config::parse(format!("{name}/config.json"), config)?;
         timm::translate(&mut config)?;
         let mut weights = Weights::from_bytes(format!("{name}/model.safetensors"), weights.into())?;
+        weights.strip_wrappers();
         weights.quantised_as(quantised::read(&config)?);
         if let Some(renamed) = timm::renamed(&config) {
             weights.rename(renamed);
@@ -223,6 +227,11 @@ impl Checkpoint {
 /// Whether a path is a checkpoint: a Hugging Face directory, a GGUF file, or a directory with one. Its content may be malformed.
 pub fn is_checkpoint(path: &Path) -> bool {
     path.join("config.json").is_file() || !matches!(gguf::find(path), Ok(None))
+}
+
+/// Returns why a path is no checkpoint by [`is_checkpoint`] and what to do about it, as words that follow the path.
+pub fn why_no_checkpoint(path: &Path) -> String {
+    files::why_no_checkpoint(path)
 }
 
 /// Opens `model.safetensors`, or the shards of `model.safetensors.index.json` if there is no such file.

@@ -30,6 +30,10 @@ const MAX_HEADER: u64 = 100_000_000;
 /// Size of the little-endian header length at the beginning of the file, bytes.
 const PREFIX: u64 = 8;
 
+/// Prefixes of the tensors of a model that is saved with its wrapper: `torch.compile`'s, and that of `DataParallel` and
+/// `DistributedDataParallel`.
+const WRAPPERS: [&str; 2] = ["_orig_mod.", "module."];
+
 /// Buffers that old versions of transformers saved with the weights, by name suffix. No model needs them: they hold 0,
 /// 1, 2, ... or a count of training steps.
 pub(crate) const IGNORED_BUFFERS: [&str; 3] = ["position_ids", "token_type_ids", "num_batches_tracked"];
@@ -101,6 +105,7 @@ impl Weights {
     }
 
     fn open(file: String, mut source: Source, length: u64) -> Result<Self, LoadError> {
+        source.check_pointer(&file, length)?;
         let mut read = |offset, bytes| {
             source
                 .read(offset, bytes)
@@ -296,6 +301,15 @@ impl Weights {
     pub(super) fn rename(&mut self, renamed: impl Fn(&str) -> String) {
         let tensors = std::mem::take(&mut self.remaining).into_iter();
         self.remaining = tensors.map(|(name, tensor)| (renamed(&name), tensor)).collect();
+    }
+
+    /// Gives tensors the names of the model where a wrapper around it was saved: all of them begin with its prefix.
+    pub(super) fn strip_wrappers(&mut self) {
+        while let Some(prefix) = WRAPPERS.into_iter().find(|prefix| {
+            !self.remaining.is_empty() && self.remaining.keys().all(|name| name.starts_with(prefix))
+        }) {
+            self.rename(|name| name.strip_prefix(prefix).unwrap_or(name).to_owned());
+        }
     }
 
     /// Drops tensors that no model needs, whose names end with one of `suffixes`.

@@ -176,6 +176,40 @@ fn directories_are_classes_and_alternate() {
     assert_eq!(texts.inputs[0][0].to_texts().unwrap(), ["bark"]);
 }
 
+#[test]
+fn a_text_in_a_folder_of_images_is_no_sample_of_an_image_network() {
+    let files = [
+        "val/cat/1.png",
+        "val/cat/readme.txt",
+        "val/dog/1.png",
+        "val/notes/a.txt",
+    ];
+    let read = |input: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        for file in files {
+            write(dir.path(), file, "x");
+        }
+        let spec: Folder = toml::from_str(&format!("folder = {:?}\nsplit = 'val'", dir.path())).unwrap();
+        let signature = Signature {
+            inputs: vec![InputSpec::optional(
+                input,
+                Datatype::Bytes,
+                vec![Extent::Exactly(1)],
+            )],
+        };
+        let labels = ["cat", "dog", "notes"].map(str::to_owned);
+        Samples::from_folder(
+            &spec,
+            &signature,
+            &LabelReader::new(Task::Classification, &labels),
+        )
+        .unwrap()
+        .labels
+    };
+    assert_eq!(read(IMAGE_FILE), [0, 1].map(Label::Class));
+    assert_eq!(read("text"), [0, 2].map(Label::Class));
+}
+
 /// The directory of a class that the split lacks shifted the numbers of those after it.
 #[test]
 fn a_missing_directory_is_no_shift_of_classes() {

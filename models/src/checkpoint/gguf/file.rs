@@ -48,8 +48,9 @@ impl Header {
     /// Reads the header of a file of `length` bytes; `file` is its name in errors.
     ///
     /// # Errors
-    /// [`LoadError::BadGguf`].
+    /// [`LoadError::BadGguf`], or [`LoadError::GitLfsPointer`].
     pub(super) fn read(file: &str, source: &mut Source, length: u64) -> Result<Self, LoadError> {
+        source.check_pointer(file, length)?;
         let mut reader = Reader::new(source, length);
         let read = parse(&mut reader, length);
         let (values, tensors, data_start) = read.map_err(|reason| LoadError::BadGguf {

@@ -296,6 +296,14 @@ fn what_is_not_read_is_named() {
 }
 
 #[test]
+fn a_git_lfs_pointer_is_named() {
+    let pointer =
+        Bytes::from_static(b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n");
+    let error = from_bytes("m.gguf", pointer).unwrap_err();
+    assert!(matches!(error, LoadError::GitLfsPointer { .. }), "{error}");
+}
+
+#[test]
 fn files_of_a_model_are_found() {
     let found = |path: &Path| find(path).map(Option::unwrap_or_default);
     let dir = tempfile::tempdir().unwrap();

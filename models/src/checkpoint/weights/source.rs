@@ -6,6 +6,8 @@ use std::io::{Read, Seek, SeekFrom};
 use bytes::Bytes;
 use pulp::bytemuck::cast_slice_mut;
 
+use crate::checkpoint::LoadError;
+use crate::checkpoint::files::{LFS_POINTER, check_pointer};
 use crate::precision::{WeightType, decode};
 
 /// One file.
@@ -43,6 +45,13 @@ impl Source {
         let mut values = vec![0.0; count];
         decode(&bytes, WeightType::F32, &mut values);
         Ok(values)
+    }
+
+    /// Refuses a file that is a Git LFS pointer.
+    pub(in crate::checkpoint) fn check_pointer(&mut self, file: &str, length: u64) -> Result<(), LoadError> {
+        // What cannot be read is named by the reader of the format.
+        let first = self.read(0, length.min(LFS_POINTER.len() as u64));
+        first.map_or(Ok(()), |bytes| check_pointer(file, &bytes))
     }
 
     /// Reads this many bytes from an offset on.

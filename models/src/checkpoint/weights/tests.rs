@@ -167,6 +167,37 @@ fn a_file_on_disk_reads_like_one_in_memory() {
     assert_eq!(weights.take("a.weight", &[2, 3]).unwrap().len(), 6);
 }
 
+/// A repository that was cloned without Git LFS: "its header length exceeds the limit" names no way out.
+#[test]
+fn a_git_lfs_pointer_is_named() {
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1\nsize 12345\n";
+    let error = weights(pointer.into()).unwrap_err().to_string();
+    assert!(
+        error.contains("model.safetensors") && error.contains("git lfs pull"),
+        "{error}"
+    );
+    let mut handle = tempfile::tempfile().unwrap();
+    handle.write_all(pointer.as_bytes()).unwrap();
+    let of_file = Weights::from_file("model.safetensors", handle);
+    assert!(matches!(of_file, Err(LoadError::GitLfsPointer { .. })));
+}
+
+#[test]
+fn the_prefix_of_a_wrapper_is_stripped_if_all_tensors_have_it() {
+    let names = |saved: &[&str]| -> Vec<String> {
+        let tensors: Vec<_> = saved
+            .iter()
+            .map(|name| (*name, Dtype::F32, &[1_usize][..], floats(&[1.0])))
+            .collect();
+        let mut weights = weights(file(&tensors)).unwrap();
+        weights.strip_wrappers();
+        weights.raw().into_iter().map(|tensor| tensor.name).collect()
+    };
+    assert_eq!(names(&["_orig_mod.a", "_orig_mod.b"]), ["a", "b"]);
+    assert_eq!(names(&["module._orig_mod.a"]), ["a"]);
+    assert_eq!(names(&["module.a", "b"]), ["b", "module.a"]);
+}
+
 #[test]
 fn forged_headers_are_rejected() {
     let with_header = |json: &str, data: usize| {
