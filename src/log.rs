@@ -7,7 +7,11 @@ use tracing_subscriber::EnvFilter;
 /// Starts logging: warnings and errors by default, otherwise as the filter in `KASKADE_LOG` says (`info`,
 /// `kaskade_actors=debug`). `KASKADE_LOG_FORMAT=json` makes log lines JSON.
 pub(crate) fn init() {
-    let filter = EnvFilter::try_from_env("KASKADE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let filter = std::env::var("KASKADE_LOG")
+        .ok()
+        .filter(|filter| !filter.is_empty())
+        .and_then(|filter| EnvFilter::try_new(filter).ok())
+        .unwrap_or_else(|| EnvFilter::new("warn"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -23,8 +23,10 @@ mod output;
 mod reference;
 mod verbs;
 
+use std::ffi::OsStr;
 use std::process::ExitCode;
 
+use clap::builder::Resettable;
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use failure::Failure;
@@ -70,7 +72,8 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
-    let matches = match command().try_get_matches() {
+    let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
+    let matches = match without_variables(command(), &is_empty).try_get_matches() {
         Ok(matches) => matches,
         Err(error) => return refuse_usage(&error),
     };
@@ -131,6 +134,19 @@ pub(crate) fn command() -> clap::Command {
     help::grouped(Cli::command())
 }
 
+/// Makes flags ignore those environment variables of theirs that `is_empty` names: an empty value is as if unset, as in a deployment
+/// that passes a variable on.
+fn without_variables(command: clap::Command, is_empty: &dyn Fn(&OsStr) -> bool) -> clap::Command {
+    let command = command.mut_args(|arg| {
+        if arg.get_env().is_some_and(is_empty) {
+            arg.env(Resettable::Reset)
+        } else {
+            arg
+        }
+    });
+    command.mut_subcommands(|verb| without_variables(verb, is_empty))
+}
+
 /// Returns whether the verb of a valid command line has the flag `--json`.
 fn asks_for_json(matches: &ArgMatches) -> bool {
     let given = matches.try_get_one::<bool>("json").ok().flatten();
@@ -155,6 +171,19 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         command().debug_assert();
+    }
+
+    /// `NATS_URL=""` was an URL that cannot be parsed.
+    #[test]
+    fn an_empty_variable_is_as_if_unset() {
+        let variables = |command: &clap::Command| -> Vec<String> {
+            let infer = command.find_subcommand("infer").unwrap();
+            let names = infer.get_arguments().filter_map(clap::Arg::get_env);
+            names.map(|name| name.to_string_lossy().into_owned()).collect()
+        };
+        assert_eq!(variables(&command()), ["NATS_URL", "NATS_NKEY", "NATS_CA"]);
+        let left = without_variables(command(), &|name| name == "NATS_URL");
+        assert_eq!(variables(&left), ["NATS_NKEY", "NATS_CA"]);
     }
 
     #[test]
