@@ -12,7 +12,7 @@ use kaskade_models::device::{self, DeviceChoice};
 use kaskade_models::entities::AggregationStrategy;
 use kaskade_models::{
     Checkpoint, CoreShare, Cores, CoresError, DeviceError, Generation, LoadError, LoadOptions, Loaded, Model,
-    OnCores, Paced, Slice, WeightType, load_checkpoint, load_onnx, warm_up,
+    ModelInfo, OnCores, Paced, Slice, WeightType, load_checkpoint, load_onnx, warm_up,
 };
 use kaskade_policy::plan::{Partition, Replica};
 use kaskade_policy::remote::price::Price;
@@ -72,6 +72,21 @@ pub enum FamilyError {
         /// The variant.
         variant: String,
     },
+    /// The checkpoint answers another task than the app's.
+    #[error(
+        "`{variant}` is the checkpoint of another task: its architecture is {architecture}, whose answers are those of {found}, and the app \
+         has `task = \"{task}\"`; correct `task`, or name a checkpoint of that task"
+    )]
+    OtherTask {
+        /// The variant.
+        variant: String,
+        /// Its architecture, by the name in `config.json`.
+        architecture: String,
+        /// The task of its answers.
+        found: String,
+        /// The app's task.
+        task: &'static str,
+    },
     /// The model needs more memory than its worker may use.
     #[error(
         "workers: `{worker}` may use {memory} bytes of memory, and the weights of `{variant}` have {weights}; raise its `memory`, or \
@@ -113,6 +128,8 @@ pub struct Member {
     pub source: Source,
     /// What it is asked for.
     pub task: Task,
+    /// Whether it is a stage of a pipeline, whose tasks the app's `task` does not name.
+    pub in_pipeline: bool,
     /// Type of its weights; `None`: as stored.
     pub dtype: Option<WeightType>,
     /// How it finds entities, if it labels tokens.
@@ -188,6 +205,7 @@ impl Family {
             device: app.device_of(variant),
             source: Source::of(app, variant),
             task: app.task,
+            in_pipeline: app.pipeline.is_some(),
             dtype: variant.dtype,
             aggregation_strategy: variant.aggregation_strategy.map(Into::into).unwrap_or_default(),
             cores: variant.cores,
@@ -332,10 +350,28 @@ impl Member {
         })
     }
 
+    /// Refuses the checkpoint of another task, such as a text classifier in an app of embeddings.
+    fn check_task(&self, info: &ModelInfo) -> Result<(), FamilyError> {
+        let found = Task::of_model(info.task);
+        // A model of another kind ranks by its vectors or scores.
+        if self.in_pipeline || self.task == Task::Ranking || found == Some(self.task) {
+            return Ok(());
+        }
+        Err(FamilyError::OtherTask {
+            variant: self.name.clone(),
+            architecture: info.architecture.clone(),
+            found: found.map_or_else(
+                || "a stage of a pipeline".to_owned(),
+                |task| format!("`{}`", task.name()),
+            ),
+            task: self.task.name(),
+        })
+    }
+
     /// Loads a slice of its layers onto a device.
     ///
     /// # Errors
-    /// As [`Member::load`]; also when the model cannot be sliced so.
+    /// As [`Member::load`]; also when the model cannot be sliced so, or a whole one answers another task than the app's.
     pub fn load_slice(&self, choice: DeviceChoice, slice: Slice) -> Result<Loaded, FamilyError> {
         let options = LoadOptions {
             name: Some(self.name.clone()),
@@ -395,6 +431,10 @@ impl Member {
                 return self.ranked(connect(&endpoint)?);
             }
         };
+        // What an ONNX file answers is not stated in it, and slices hand on hidden states.
+        if slice == Slice::WHOLE && matches!(self.source, Source::Directory(_) | Source::Embedded { .. }) {
+            self.check_task(&loaded.info)?;
+        }
         let loaded = self.ranked(loaded)?;
         let Loaded { mut model, info } = loaded;
         if choice == DeviceChoice::Cpu && self.share != CoreShare::WHOLE {
@@ -424,5 +464,36 @@ mod tests {
             refused.starts_with("`rule` is answered by an actor or a Python stage"),
             "{refused}"
         );
+    }
+
+    /// It was served: a classifier's logits as vectors, and a text classifier among language models.
+    #[test]
+    fn a_checkpoint_of_another_task_is_refused() {
+        let fixtures = std::path::Path::new(kaskade_testkit::ROOT).join("models/fixtures");
+        let load = |task: &str, fixture: &str| {
+            let dir = fixtures.join(fixture);
+            let app =
+                format!("name = \"a\"\ntask = \"{task}\"\n[[variants]]\nname = \"small\"\ndir = {dir:?}\n");
+            let app = App::parse(&app).unwrap();
+            let loaded = Family::of(&app).members[0].load(DeviceChoice::Cpu);
+            loaded.map(|_| ()).map_err(|error| error.to_string())
+        };
+        for (task, fixture) in [
+            ("classification", "bert-classification"),
+            ("embedding", "sentence-transformer"),
+            ("ranking", "sentence-transformer"),
+            ("generation", "gpt2"),
+        ] {
+            assert_eq!(load(task, fixture), Ok(()), "{task}");
+        }
+        for (task, fixture, named) in [
+            ("embedding", "bert-classification", "`task = \"embedding\"`"),
+            ("generation", "bert-classification", "those of `classification`"),
+            ("classification", "sentence-transformer", "those of `embedding`"),
+            ("multi_label", "bert-classification", "those of `classification`"),
+        ] {
+            let error = load(task, fixture).unwrap_err();
+            assert!(error.contains("`small`") && error.contains(named), "{error}");
+        }
     }
 }

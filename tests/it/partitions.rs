@@ -115,8 +115,13 @@ impl Chain {
         let workers: Vec<String> = (0..of)
             .map(|index| format!("[[workers]]\nname = \"w{index}\"\n"))
             .collect();
+        let task = if model == DECODER {
+            "generation"
+        } else {
+            "classification"
+        };
         let app = format!(
-            "name = \"{APP}\"\n[[variants]]\nname = \"{variant}\"\ndir = \"{}\"\n{}",
+            "name = \"{APP}\"\ntask = \"{task}\"\n[[variants]]\nname = \"{variant}\"\ndir = \"{}\"\n{}",
             weights.display(),
             workers.concat()
         );

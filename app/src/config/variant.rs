@@ -52,6 +52,37 @@ impl Task {
         }
     }
 
+    /// Returns the task's name in app.toml.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Classification => "classification",
+            Self::QuestionAnswering => "question_answering",
+            Self::Generation => "generation",
+            Self::MultiLabel => "multi_label",
+            Self::TokenClassification => "token_classification",
+            Self::Embedding => "embedding",
+            Self::Reranking => "reranking",
+            Self::Ranking => "ranking",
+        }
+    }
+
+    /// Returns the task whose answers a model gives; `None` if no app without a pipeline has it.
+    pub(crate) const fn of_model(answers: kaskade_models::Task) -> Option<Self> {
+        use kaskade_models::Task as Answers;
+        match answers {
+            Answers::Classification => Some(Self::Classification),
+            Answers::MultiLabel => Some(Self::MultiLabel),
+            Answers::Reranking => Some(Self::Reranking),
+            Answers::Embedding => Some(Self::Embedding),
+            Answers::Ranking => Some(Self::Ranking),
+            Answers::QuestionAnswering => Some(Self::QuestionAnswering),
+            Answers::TokenClassification => Some(Self::TokenClassification),
+            Answers::Generation => Some(Self::Generation),
+            // Detection, which a pipeline begins with.
+            _ => None,
+        }
+    }
+
     /// Whether answers have a confidence, which a cascade needs.
     pub(crate) const fn has_confidence(self) -> bool {
         !matches!(self, Self::Embedding | Self::Reranking)

@@ -74,6 +74,7 @@ pub(crate) fn family(app: &App) -> anyhow::Result<Family> {
             device: app.device_of(variant),
             source: source.clone(),
             task: app.task,
+            in_pipeline: app.pipeline.is_some(),
             aggregation_strategy: AggregationStrategy::default(),
             dtype: variant.dtype,
             cores: variant.cores,
