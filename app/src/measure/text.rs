@@ -101,7 +101,7 @@ pub fn profile(profile: &Profile) -> String {
         ],
         rows,
     );
-    let note = notes::better_than_largest(profile).map_or_else(String::new, |note| format!("\n{note}"));
+    let note = notes::remarks(profile);
     format!(
         "{} on {}: {} validation samples, energy {}\n{table}{note}",
         profile.app, profile.device, profile.samples, profile.energy_source

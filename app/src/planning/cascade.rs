@@ -236,12 +236,8 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
         format!("\nplan\n{}", stage_table(planned)),
         expected,
         skips_line(planned),
-        promise(planned),
+        promise(planned) + &notes::remarks_on_plan(profile, planned.plan.certificate.is_some()),
     ];
-    parts.extend(notes::better_than_largest(profile));
-    if planned.plan.certificate.is_some() {
-        parts.extend(notes::repeated_samples(profile));
-    }
     parts.extend(planned.dropped.iter().map(|dropped| {
         let reason = match dropped.reason {
             Reason::NoEnergyBenefit {

@@ -81,15 +81,7 @@ pub fn as_text(profile: &Profile, planned: &GearPlan) -> String {
     let unaudited = planned.unaudited.map_or_else(String::new, |reason| {
         format!("\nnot audited when it serves: {}", not_audited(profile, reason))
     });
-    let repeated = plan
-        .certificate
-        .as_ref()
-        .and_then(|_| notes::repeated_samples(profile));
-    let note: String = [notes::better_than_largest(profile), repeated]
-        .into_iter()
-        .flatten()
-        .map(|note| format!("\n{note}"))
-        .collect();
+    let note = notes::remarks_on_plan(profile, plan.certificate.is_some());
     format!(
         "{}: {}, promises {promise}\n{gears}\nexpected, weighed by what each gear serves: {} right, p95 {}\n{} replicas on \
          {} devices; {} submodule calls, {} simulations, {} violations resolved, {} improvements{certified}{unaudited}{note}",

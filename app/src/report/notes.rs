@@ -1,9 +1,13 @@
 //! Remarks on a profile that planners do not refuse.
 
 use kaskade_planners::thresholds::Paired;
-use kaskade_policy::profile::Profile;
+use kaskade_policy::fit;
+use kaskade_policy::profile::{Profile, VariantProfile};
 
 use super::units;
+
+/// Share of an earlier variant's time per sample below which a later one seems to be the smaller of both.
+const CHEAPER: f64 = 0.5;
 
 /// Share of repeated samples from which a certificate says less than it claims.
 const REPEATED: f64 = 0.05;
@@ -13,7 +17,7 @@ const SURE: f64 = 2.0;
 
 /// Returns that a variant is more accurate than the largest one, if it clearly is: losses are bounded against the largest, whose accuracy
 /// a user takes for the best one.
-pub(crate) fn better_than_largest(profile: &Profile) -> Option<String> {
+fn better_than_largest(profile: &Profile) -> Option<String> {
     let largest = profile.variants.last()?;
     let right = |correct: &[bool]| correct.iter().filter(|right| **right).count();
     let earlier = profile.variants.iter().rev().skip(1);
@@ -35,8 +39,62 @@ pub(crate) fn better_than_largest(profile: &Profile) -> Option<String> {
     ))
 }
 
+/// Returns that a variant takes much less time than an earlier one, if one does: variants are listed smallest to largest, and a cascade asks
+/// the first ones first. Variants that cost money compute elsewhere, where run times say little.
+fn reversed_order(profile: &Profile) -> Option<String> {
+    let local = || profile.variants.iter().filter(|variant| variant.money.is_none());
+    let pairs = local()
+        .enumerate()
+        .flat_map(|(place, earlier)| local().skip(place + 1).map(move |later| (earlier, later)));
+    let compared = pairs.filter_map(|(earlier, later)| {
+        let batch = earlier.costs.last()?.batch.min(later.costs.last()?.batch);
+        let seconds =
+            |variant: &VariantProfile| fit::per_request(&variant.costs, batch, |cost| Some(cost.latency_s));
+        let joules = |variant: &VariantProfile| fit::per_request(&variant.costs, batch, |cost| cost.energy_j);
+        let (before, after) = (seconds(earlier)?, seconds(later)?);
+        // A large model on a GPU may be faster than a small one on the processor, and take more energy.
+        let takes_more = joules(later)
+            .zip(joules(earlier))
+            .is_some_and(|(later, earlier)| later > earlier);
+        (after < CHEAPER * before && !takes_more).then_some((
+            after / before,
+            batch,
+            (earlier, before),
+            (later, after),
+        ))
+    });
+    let (_, batch, (earlier, before), (later, after)) =
+        compared.min_by(|one, other| one.0.total_cmp(&other.0))?;
+    Some(format!(
+        "note: `{}` takes {} per sample in batches of {batch}, and `{}`, which is listed before it, {}: the order looks reversed. List the variants \
+         smallest to largest and profile again",
+        later.name,
+        units::seconds(after),
+        earlier.name,
+        units::seconds(before),
+    ))
+}
+
+/// Returns the remarks on a profile whatever is planned from it, each on a line of its own after a line break.
+pub(crate) fn remarks(profile: &Profile) -> String {
+    lines([reversed_order(profile), better_than_largest(profile)])
+}
+
+/// Returns the remarks on a profile and on what is certified from it, likewise.
+pub(crate) fn remarks_on_plan(profile: &Profile, certified: bool) -> String {
+    let repeated = repeated_samples(profile).filter(|_| certified);
+    remarks(profile) + &lines([repeated])
+}
+
+fn lines<const N: usize>(remarks: [Option<String>; N]) -> String {
+    remarks
+        .into_iter()
+        .flatten()
+        .fold(String::new(), |lines, remark| lines + "\n" + &remark)
+}
+
 /// Returns that many samples repeat others, if they do and the profile knows it: a certificate counts each of them as an independent draw.
-pub(crate) fn repeated_samples(profile: &Profile) -> Option<String> {
+fn repeated_samples(profile: &Profile) -> Option<String> {
     let repeats = profile.repeats?;
     let share = repeats as f64 / profile.samples.max(1) as f64;
     (share > REPEATED).then(|| {

@@ -97,6 +97,31 @@ fn a_largest_variant_that_is_not_the_best_is_remarked() {
     assert!(!text::profile(&profile).contains("note"));
 }
 
+#[test]
+fn an_order_that_looks_reversed_is_remarked() {
+    let mut profile = profile(true);
+    assert!(!text::profile(&profile).contains("reversed"));
+    profile.variants.swap(1, 2);
+    let parts = [
+        "note: `base` takes ",
+        " per sample in batches of 32, and `large`, which is listed before it, ",
+        "the order looks reversed",
+    ];
+    for text in [
+        text::profile(&profile),
+        as_text(&profile, &planned(&profile, Objective::Ap)),
+    ] {
+        for part in parts {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+    // Faster on another device, at more energy.
+    for cost in &mut profile.variants[2].costs {
+        cost.energy_j = Some(100.0);
+    }
+    assert!(!text::profile(&profile).contains("reversed"));
+}
+
 /// The warning of `profile` was not in the file, and a certificate counts every repeat as a draw.
 #[test]
 fn a_certificate_from_repeated_samples_is_remarked() {
