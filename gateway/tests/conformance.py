@@ -14,6 +14,8 @@ from served import Chat, Served
 
 # Tests of llm-comply that ask for what is not served.
 CHOICES = {
+    "tool-calling": "a model of 100,000 parameters ends no text that it may write freely",
+    "chat-tool-calling": "a model of 100,000 parameters ends no text that it may write freely",
     "image-input": "messages are texts",
     "chat-image-input": "messages are texts",
     "compact-response": "responses are not stored",

@@ -450,4 +450,6 @@ fn failed(error: &EngineError) -> ModelError {
 }
 
 #[cfg(test)]
+mod format_tests;
+#[cfg(test)]
 mod tests;

@@ -24,6 +24,9 @@ const NO_END: u32 = u32::MAX;
 /// model that is unsure may otherwise write white space until its maximum of tokens.
 const WHITE_SPACE: &str = r"[ \t]|\r?\n[ \t]{0,20}";
 
+/// As [`WHITE_SPACE`], where nobody reads the document.
+pub(crate) const NARROW_SPACE: &str = " ";
+
 /// What an answer must match, as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grammar {
@@ -133,7 +136,7 @@ fn top_level(grammar: &Grammar) -> Result<TopLevelGrammar, String> {
             if !schema.is_object() {
                 return Err("a JSON Schema must be an object".to_owned());
             }
-            TopLevelGrammar::from_json_schema(with_options(schema.clone()))
+            TopLevelGrammar::from_json_schema(with_options(schema.clone(), WHITE_SPACE))
         }
         Grammar::Regex(regex) => TopLevelGrammar::from_regex(regex),
         Grammar::Choice(texts) => {
@@ -148,11 +151,11 @@ fn top_level(grammar: &Grammar) -> Result<TopLevelGrammar, String> {
     })
 }
 
-/// Sets how a JSON Schema is followed.
-pub(crate) fn with_options(mut schema: Value) -> Value {
+/// Sets how a JSON Schema is followed; `white_space` is a regular expression of what may be between two elements.
+pub(crate) fn with_options(mut schema: Value, white_space: &str) -> Value {
     if let Some(schema) = schema.as_object_mut() {
         // `oneOf` admits what `anyOf` does: that no second branch matches cannot be followed token by token.
-        let options = json!({"whitespace_pattern": WHITE_SPACE, "coerce_one_of": true});
+        let options = json!({"whitespace_pattern": white_space, "coerce_one_of": true});
         schema.insert("x-guidance".to_owned(), options);
     }
     schema

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::bad_input;
 use super::request::only_text;
 use crate::generation::Grammar;
+use crate::generation::grammar::{NARROW_SPACE, with_options};
 use crate::runtime::model::{Inputs, ModelError};
 pub(super) use scanner::CallScanner;
 pub(super) use syntax::Syntax;
@@ -203,7 +204,7 @@ impl Tools {
             let schema = schema
                 .cloned()
                 .unwrap_or_else(|| json!({"type": "object", "properties": {}}));
-            let schema = crate::generation::grammar::with_options(schema);
+            let schema = with_options(schema, NARROW_SPACE);
             // Every schema is a document of its own, so that its references are resolved within it.
             rules += &format!(
                 "f{number}: {} a{number} \"}}\"\na{number}: %json {schema}\n",
