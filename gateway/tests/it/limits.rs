@@ -11,6 +11,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use kaskade_actors::Service;
 use kaskade_actors::bus::BusConfig;
+use kaskade_actors::ingress::IngressConfig;
 use kaskade_gateway::config::TenantKey;
 use kaskade_gateway::{AppOptions, Gateway, Limits};
 use kaskade_models::{Inputs, Model, ModelError, Outputs, Tensor};
@@ -363,4 +364,43 @@ fn a_gateway_that_stops_answers_what_it_has() {
     assert_eq!(asked.join().unwrap().status, 200);
     assert!(begun.elapsed() < PATIENCE);
     assert!(TcpStream::connect(address).is_err(), "it listens no more");
+}
+
+#[test]
+fn parts_of_a_request_wait_until_the_app_has_room() {
+    let widest = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&widest);
+    let ingress = IngressConfig {
+        max_in_flight: 3,
+        ..IngressConfig::default()
+    };
+    let service = Service::new("app")
+        .ingress(ingress)
+        .model("wide", move || Ok::<_, String>(Widest(Arc::clone(&counted))));
+    let options = AppOptions::new("app")
+        .default_budget(PATIENCE)
+        .max_budget(PATIENCE);
+    let stand = Stand::of(service, options, Limits::default());
+    let address = stand.gateway.address();
+    let ask = |stream: bool| {
+        let prompts: Vec<String> = (0..20).map(|number| number.to_string()).collect();
+        let asked = json!({"prompt": prompts, "stream": stream}).to_string();
+        thread::spawn(move || {
+            exchange(
+                address,
+                &request("POST", "/v1/completions", &[], asked.as_bytes()),
+            )
+        })
+    };
+    let asked = [false, true, false, true].map(ask);
+    let answers = asked.map(|asked| asked.join().unwrap());
+    for answer in answers {
+        let text = String::from_utf8(answer.body).unwrap();
+        assert_eq!(
+            (answer.status, text.matches("\"finish_reason\":\"stop\"").count()),
+            (200, 20),
+            "{text}"
+        );
+    }
+    assert!(widest.load(Ordering::SeqCst) <= 3);
 }
