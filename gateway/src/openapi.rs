@@ -33,7 +33,7 @@ pub(crate) fn document() -> Value {
             "description": "Open Inference Protocol v2, OpenAI's API, and the endpoints of text-embeddings-inference. An app is a model.",
         },
         "paths": paths,
-        "components": {"schemas": schemas(), "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "components": {"schemas": merged([schemas(), rerank_schemas()]), "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
     })
 }
 
@@ -250,6 +250,34 @@ fn tei() -> Vec<(&'static str, Value)> {
     ]
 }
 
+/// Returns one object of the fields of several.
+fn merged<const N: usize>(objects: [Value; N]) -> Value {
+    let fields = objects.into_iter().filter_map(|object| match object {
+        Value::Object(fields) => Some(fields),
+        _ => None,
+    });
+    Value::Object(fields.flatten().collect())
+}
+
+/// The schemas of a rerank in the form of Cohere and Jina.
+fn rerank_schemas() -> Value {
+    let text = json!({"type": "string"});
+    let object = |required: &[&str], properties: Value| json!({"type": "object", "required": required, "properties": properties});
+    json!({
+        "RerankDocuments": object(&["query", "documents"], json!({
+            "model": {"type": ["string", "null"]}, "query": text,
+            "documents": {"type": "array", "items": text, "minItems": 1, "maxItems": 2048},
+            "top_n": {"type": ["integer", "null"], "minimum": 0}, "return_documents": {"type": ["boolean", "null"]},
+        })),
+        "Ranking": object(&["id", "model", "results", "usage"], json!({
+            "id": text, "model": text, "usage": {"type": "object"},
+            "results": {"type": "array", "items": object(&["index", "relevance_score"], json!({
+                "index": {"type": "integer"}, "relevance_score": {"type": "number"},
+            }))},
+        }))
+    })
+}
+
 fn schemas() -> Value {
     let text = json!({"type": "string"});
     let texts = json!({"anyOf": [text, {"type": "array", "items": text, "minItems": 1, "maxItems": 2048}]});
@@ -329,17 +357,6 @@ fn schemas() -> Value {
         })),
         "Embeddings": object(&["input"], json!({
             "model": {"type": ["string", "null"]}, "input": texts, "encoding_format": {"enum": ["float", "base64", null]},
-        })),
-        "RerankDocuments": object(&["query", "documents"], json!({
-            "model": {"type": ["string", "null"]}, "query": text,
-            "documents": {"type": "array", "items": text, "minItems": 1, "maxItems": 2048},
-            "top_n": {"type": ["integer", "null"], "minimum": 0}, "return_documents": {"type": ["boolean", "null"]},
-        })),
-        "Ranking": object(&["id", "model", "results", "usage"], json!({
-            "id": text, "model": text, "usage": {"type": "object"},
-            "results": {"type": "array", "items": object(&["index", "relevance_score"], json!({
-                "index": {"type": "integer"}, "relevance_score": number,
-            }))},
         })),
         "Predict": object(&["inputs"], json!({
             "inputs": texts, "raw_scores": {"type": "boolean"},

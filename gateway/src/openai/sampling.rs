@@ -5,7 +5,7 @@ use kaskade_models::{Datatype, Tensor};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::structured::Structured;
+use super::structured::FormatAndTools;
 use crate::failure::Failure;
 
 /// Largest number of choices of one request.
@@ -56,7 +56,7 @@ pub(super) struct Common {
     bad_words: Option<Vec<Value>>,
     allowed_token_ids: Option<Vec<Value>>,
     #[serde(flatten)]
-    pub(super) structured: Structured,
+    pub(super) structured: FormatAndTools,
 }
 
 #[derive(Debug, Deserialize)]

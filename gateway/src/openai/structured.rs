@@ -14,7 +14,7 @@ use crate::failure::Failure;
 /// Fields that say what an answer must look like.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Structured {
+pub(super) struct FormatAndTools {
     pub(super) tools: Option<Vec<Value>>,
     /// The older name of `tools`.
     functions: Option<Vec<Value>>,
@@ -39,7 +39,7 @@ pub(super) struct Call {
     pub(super) arguments: String,
 }
 
-impl Structured {
+impl FormatAndTools {
     /// Takes the fields that responses write otherwise: the format in `text`, and tools without an object `function`.
     pub(super) fn of_response(&mut self, format: Option<Value>) {
         self.response_format = format;
@@ -258,7 +258,7 @@ mod tests {
     const TOOL: &str = r#"{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}"#;
 
     fn read(json: &str) -> Result<Vec<(String, String)>, Failure> {
-        let structured: Structured = serde_json::from_str(json).unwrap();
+        let structured: FormatAndTools = serde_json::from_str(json).unwrap();
         let inputs = structured.inputs()?.into_iter();
         Ok(inputs
             .map(|input| (input.name.clone(), input.to_texts().unwrap().concat()))
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn tools_of_responses_have_the_form_of_chat() {
-        let mut structured: Structured =
+        let mut structured: FormatAndTools =
             serde_json::from_str(r#"{"tools": [{"type": "function", "name": "f", "strict": true}], "tool_choice": {"type": "function", "name": "f"}}"#)
                 .unwrap();
         structured.of_response(Some(json!({"type": "text"})));

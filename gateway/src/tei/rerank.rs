@@ -1,4 +1,4 @@
-//! `/rerank` in the form of text-embeddings-inference, and in that of Cohere and Jina, which vLLM and LiteLLM have (`documents`).
+//! `/rerank` in the form of text-embeddings-inference, and in that of Cohere and Jina, which vLLM and `LiteLLM` have (`documents`).
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::oip::json_response;
 use crate::shared::Shared;
 
 #[derive(Deserialize)]
-struct Texts {
+struct TeiRequest {
     query: String,
     texts: Vec<String>,
     #[serde(default, deserialize_with = "or_default")]
@@ -30,7 +30,7 @@ struct Texts {
 }
 
 #[derive(Deserialize)]
-struct Documents {
+struct CohereRequest {
     #[serde(default)]
     model: Option<String>,
     query: String,
@@ -60,7 +60,7 @@ impl Document {
 /// Answers as text-embeddings-inference does.
 pub(super) async fn texts(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
     let answered = async {
-        let (call, asked): (_, Texts) = begin(&shared, request, |_| None).await?;
+        let (call, asked): (_, TeiRequest) = begin(&shared, request, |_| None).await?;
         let (scores, replies) = ranked(&call, &asked.query, &asked.texts, asked.raw_scores).await?;
         let ranks = in_order(scores).into_iter().map(|(index, score)| {
             let text = asked.texts.get(index).filter(|_| asked.return_text);
@@ -80,8 +80,8 @@ pub(super) async fn texts(State(shared): State<Arc<Shared>>, request: Request) -
 /// Answers as Cohere and Jina do.
 pub(super) async fn documents(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
     let answered = async {
-        let (call, asked): (_, Documents) =
-            begin(&shared, request, |asked: &Documents| asked.model.as_deref()).await?;
+        let (call, asked): (_, CohereRequest) =
+            begin(&shared, request, |asked: &CohereRequest| asked.model.as_deref()).await?;
         let texts: Vec<String> = asked.documents.into_iter().map(Document::into_text).collect();
         let (scores, replies) = ranked(&call, &asked.query, &texts, false).await?;
         let shown = asked.return_documents.unwrap_or(true);

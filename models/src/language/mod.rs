@@ -1,5 +1,6 @@
 //! Language models behind the `Model` trait: texts in, texts with a confidence out, with continuous batching.
 
+mod inputs;
 mod prompt;
 pub mod request;
 pub mod response_format;
@@ -22,6 +23,7 @@ use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::slice::Slice;
 use crate::runtime::tensor::{Tensor, TensorError};
 use crate::runtime::usage::usage;
+use inputs::bad_input;
 use prompt::Prompts;
 pub use settings::Generation;
 use settings::configure;
@@ -349,8 +351,9 @@ impl<M: Ops> Continuous for LanguageModel<M> {
                 }
                 EngineError::Sampling(ref reason) => bad_input(reason.input(), error.to_string()),
                 EngineError::NoTokenizer if stops => bad_input("stop", error.to_string()),
-                EngineError::NoTokenizer => bad_input(response_format::RESPONSE_FORMAT, error.to_string()),
-                EngineError::Grammar(_) => bad_input(response_format::RESPONSE_FORMAT, error.to_string()),
+                EngineError::NoTokenizer | EngineError::Grammar(_) => {
+                    bad_input(response_format::RESPONSE_FORMAT, error.to_string())
+                }
                 other => failed(&other),
             })?;
         self.answers.insert(number, answer);
@@ -434,13 +437,6 @@ fn seed_of(prompt: &[u32]) -> u64 {
     prompt.iter().fold(0xcbf2_9ce4_8422_2325, |hash, token| {
         (hash ^ u64::from(*token)).wrapping_mul(0x0100_0000_01b3)
     })
-}
-
-fn bad_input(name: &str, reason: impl Into<String>) -> ModelError {
-    ModelError::BadInput {
-        name: name.to_owned(),
-        reason: reason.into(),
-    }
 }
 
 fn failed(error: &EngineError) -> ModelError {

@@ -2,8 +2,8 @@
 
 use tokenizers::Tokenizer;
 
-use super::bad_input;
-use super::request::{self, only_text};
+use super::inputs::{bad_input, only_text};
+use super::request;
 use super::response_format::response_format;
 use super::tools::{Syntax, TOOLS, Tools};
 use crate::checkpoint::{ChatTemplate, Checkpoint, LoadError, TemplateError};

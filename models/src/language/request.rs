@@ -6,16 +6,14 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::bad_input;
+use super::inputs::bad_input;
+pub use super::inputs::only_text;
 use super::response_format::{RESPONSE_FORMAT, response_format};
 use super::tools::{TOOL_CHOICE, TOOLS};
 pub use crate::checkpoint::chat_template::Message;
 use crate::generation::SamplingOptions;
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError};
 use crate::runtime::tensor::{Datatype, Tensor};
-
-/// Maximum text of a request, bytes.
-const MAX_TEXT_BYTES: usize = 1 << 20;
 
 /// Maximum stop texts per request.
 const MAX_STOP_TEXTS: usize = 16;
@@ -164,18 +162,6 @@ pub fn prompt(inputs: &Inputs) -> Result<&Tensor, ModelError> {
         return Err(bad_input(&other.name, reason));
     }
     Ok(input)
-}
-
-/// Returns the one text of a tensor.
-///
-/// # Errors
-/// [`ModelError`] if it is too long or no text.
-pub fn only_text(input: &Tensor) -> Result<&str, ModelError> {
-    if input.data.len() > MAX_TEXT_BYTES {
-        let reason = format!("it is longer than {MAX_TEXT_BYTES} bytes");
-        return Err(bad_input(&input.name, reason));
-    }
-    Ok(input.to_texts()?.into_iter().next().unwrap_or_default())
 }
 
 /// Returns the variables that a request sets for the chat template.

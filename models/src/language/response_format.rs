@@ -3,8 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::bad_input;
-use super::request::only_text;
+use super::inputs::{bad_input, only_text};
 use crate::generation::Grammar;
 use crate::runtime::model::{Inputs, ModelError};
 

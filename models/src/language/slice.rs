@@ -4,8 +4,9 @@
 //! prediction or classification by a word. Longer answers need repeated requests with the token appended. To generate
 //! long answers with a model larger than the device, let the engine stream it.
 
+use super::PartialAnswer;
+use super::inputs::bad_input;
 use super::prompt::Prompts;
-use super::{PartialAnswer, bad_input};
 use crate::checkpoint::{Checkpoint, LoadError, TokenRules, WeightTotals};
 use crate::decoder::registry;
 use crate::device::{Device, with_ops};

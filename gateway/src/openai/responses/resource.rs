@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::choice::{Choice, unix_seconds};
 use super::super::sse::put;
-use super::super::structured::{Call, Structured};
+use super::super::structured::{Call, FormatAndTools};
 use crate::failure::Failure;
 
 /// What all forms of a response share.
@@ -20,7 +20,7 @@ pub(super) struct Resource {
     pub(super) temperature: Option<f32>,
     pub(super) top_p: Option<f32>,
     pub(super) metadata: Map<String, Value>,
-    pub(super) structured: Structured,
+    pub(super) structured: FormatAndTools,
 }
 
 impl Resource {

@@ -58,13 +58,13 @@ fn answer(tokenizer: &Tokenizer, grammars: &Grammars, grammar: &Grammar, seed: u
             .collect();
         let allowed = constraint.allowed().unwrap();
         let (rules, so_far) = (TokenRules::default(), TextSoFar::default());
-        let sampled = sampler
+        let drawn = sampler
             .sample(&logits, &sampling, &rules, &so_far, Some(&allowed))
             .unwrap();
-        assert!(allowed.contains(sampled.token as usize) && sampled.confidence <= 1.0);
-        let complete = sampled.token == END || constraint.push(sampled.token).unwrap();
-        if sampled.token != END {
-            text += &written.push(sampled.token, tokenizer, &[]).0;
+        assert!(allowed.contains(drawn.token as usize) && drawn.confidence <= 1.0);
+        let complete = drawn.token == END || constraint.push(drawn.token).unwrap();
+        if drawn.token != END {
+            text += &written.push(drawn.token, tokenizer, &[]).0;
         }
         if complete {
             return Some(text + &written.finish());

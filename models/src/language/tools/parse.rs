@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value};
 
+use super::call::ToolCall;
+use super::python;
 use super::syntax::{DEEPSEEK_CALL, MISTRAL_CALLS, PYTHON_TAG, Syntax};
-use super::{ToolCall, python};
 
 /// Reads the calls of a text that begins with them; `None` if it is malformed. `signatures` are the functions with their
 /// parameters.
@@ -59,16 +60,7 @@ fn json_call(value: &Value) -> Option<ToolCall> {
         Some(Value::String(text)) => serde_json::from_str(text).ok()?,
         Some(arguments) => arguments.clone(),
     };
-    call(name, arguments)
-}
-
-/// Returns a call whose arguments are an object.
-pub(super) fn call(name: &str, arguments: Value) -> Option<ToolCall> {
-    let name = name.trim();
-    (arguments.is_object() && !name.is_empty()).then(|| ToolCall {
-        name: name.to_owned(),
-        arguments,
-    })
+    ToolCall::new(name, arguments)
 }
 
 /// Returns the texts between marks; the last mark may be missing.
@@ -109,21 +101,21 @@ fn marked(body: &str, begin: &str, signatures: &[(String, Value)]) -> Option<Vec
     let arguments = keys.into_iter().zip(values);
     let arguments =
         arguments.map(|(key, value)| (key.trim().to_owned(), typed(value, name, key.trim(), signatures)));
-    Some(vec![call(name, Value::Object(arguments.collect()))?])
+    Some(vec![ToolCall::new(name, Value::Object(arguments.collect()))?])
 }
 
 /// Reads `name>` followed by JSON, or by elements `<parameter=key>value</parameter>`.
 fn elements(body: &str, signatures: &[(String, Value)]) -> Option<ToolCall> {
     let (name, rest) = body.split_once('>')?;
     if rest.trim_start().starts_with('{') {
-        return call(name, serde_json::from_str(rest.trim()).ok()?);
+        return ToolCall::new(name, serde_json::from_str(rest.trim()).ok()?);
     }
     let parameters = between(rest, "<parameter=", "</parameter>").into_iter();
     let parameters = parameters.map(|parameter| {
         let (key, value) = parameter.split_once('>')?;
         Some((key.to_owned(), typed(value, name, key, signatures)))
     });
-    call(name, Value::Object(parameters.collect::<Option<Map<_, _>>>()?))
+    ToolCall::new(name, Value::Object(parameters.collect::<Option<Map<_, _>>>()?))
 }
 
 /// Returns the text of an argument as a value of the type that the function's parameter has: line breaks around it are those of the
@@ -155,22 +147,22 @@ fn mistral(text: &str) -> Option<Vec<ToolCall>> {
                 .or_else(|| body.split_at_checked(body.find('{')?))?;
             // Some write the id of the call behind the name.
             let name = name.split("[CALL_ID]").next()?;
-            calls.push(call(name, serde_json::from_str(arguments.trim()).ok()?)?);
+            calls.push(ToolCall::new(name, serde_json::from_str(arguments.trim()).ok()?)?);
         }
     }
     Some(calls)
 }
 
-/// A name and its arguments; `function` and the marks of a block of code may be around them (DeepSeek V3 and R1).
+/// A name and its arguments; `function` and the marks of a block of code may be around them (`DeepSeek` V3 and R1).
 fn deepseek(text: &str) -> Option<Vec<ToolCall>> {
     let [begin, separator, end] = DEEPSEEK_CALL;
     let calls = between(text, begin, end).into_iter().map(|body| {
         let (before, after) = body.split_once(separator)?;
         if let Some((name, arguments)) = after.split_once("```json") {
             let arguments = arguments.trim().trim_end_matches('`');
-            return call(name, serde_json::from_str(arguments).ok()?);
+            return ToolCall::new(name, serde_json::from_str(arguments).ok()?);
         }
-        call(before, serde_json::from_str(after.trim()).ok()?)
+        ToolCall::new(before, serde_json::from_str(after.trim()).ok()?)
     });
     calls.collect()
 }

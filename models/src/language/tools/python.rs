@@ -2,8 +2,7 @@
 
 use serde_json::{Map, Number, Value};
 
-use super::ToolCall;
-use super::parse::call;
+use super::call::ToolCall;
 
 /// Maximum depth of nested lists and dictionaries.
 const MAX_DEPTH: usize = 32;
@@ -64,7 +63,7 @@ impl Reader<'_> {
                 break;
             }
         }
-        call(&name, Value::Object(arguments))
+        ToolCall::new(&name, Value::Object(arguments))
     }
 
     fn value(&mut self, depth: usize) -> Option<Value> {

@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 
+use super::call::ToolCall;
+use super::offered::{ToolChoice, Tools};
 use super::parse;
 use super::syntax::{PYTHON_TAG, Syntax};
-use super::{ToolCall, ToolChoice, Tools};
 use crate::generation::detokenizer::stop_prefix_len;
 
 /// Separates calls from text: it holds back text that is a call, or may become one.

@@ -19,13 +19,13 @@ pub(in crate::language) enum Syntax {
     },
     /// `[TOOL_CALLS]`, then a JSON list of calls, or a name and its arguments (Mistral).
     Mistral,
-    /// Names and arguments between marks of their own (DeepSeek).
+    /// Names and arguments between marks of their own (`DeepSeek`).
     Deepseek,
     /// The whole answer is one call or several: JSON, or a list of Python calls (Llama).
     Bare,
 }
 
-/// Marks of DeepSeek.
+/// Marks of `DeepSeek`.
 pub(super) const DEEPSEEK_CALLS: &str = "<｜tool▁calls▁begin｜>";
 pub(super) const DEEPSEEK_CALL: [&str; 3] =
     ["<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"];

@@ -1,6 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::generation::Grammar;
+use crate::runtime::model::{Inputs, ModelError};
 use crate::runtime::tensor::Tensor;
 
 const WEATHER: &str = r#"{"type": "function", "function": {"name": "weather", "description": "x",
@@ -34,90 +36,102 @@ fn syntax(mark: &str) -> Syntax {
     Syntax::of_template(mark)
 }
 
+/// The mark of Hermes.
+const HERMES: &str = "<tool_call>";
+
+/// Arguments of a call, and of one with another argument.
+const ONE: &str = r#"{"city":"Paris"}"#;
+const TWO: &str = r#"{"city":"Paris","days":2}"#;
+
+/// A mark of a template, an answer that is a call of `weather`, and its arguments.
+#[rustfmt::skip]
+const WRITTEN: &[(&str, &str, &str)] = &[
+    (
+        HERMES,
+        "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>",
+        ONE,
+    ),
+    // The end may be missing, and arguments may be a text of JSON.
+    (
+        HERMES,
+        "<tool_call>{\"name\": \"weather\", \"arguments\": \"{\\\"city\\\": \\\"Paris\\\"}\"}",
+        ONE,
+    ),
+    (
+        HERMES,
+        "<tool_call>\n<function=weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>",
+        TWO,
+    ),
+    (
+        HERMES,
+        "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>",
+        TWO,
+    ),
+    (
+        "<function=",
+        "<function=weather>{\"city\": \"Paris\"}</function>",
+        ONE,
+    ),
+    (
+        "<|tool_call|>",
+        "<|tool_call|>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 2}}]",
+        TWO,
+    ),
+    (
+        "<|START_ACTION|>",
+        "<|START_ACTION|>[{\"tool_call_id\": \"0\", \"tool_name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}]<|END_ACTION|>",
+        ONE,
+    ),
+    (
+        "[TOOL_CALLS]",
+        "[TOOL_CALLS][{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}]",
+        ONE,
+    ),
+    (
+        "[TOOL_CALLS]",
+        "[TOOL_CALLS]weather[ARGS]{\"city\": \"Paris\"}",
+        ONE,
+    ),
+    (
+        "[TOOL_CALLS]",
+        "[TOOL_CALLS]weather{\"city\": \"Paris\"}",
+        ONE,
+    ),
+    (
+        "<|tool_call_start|>",
+        "<|tool_call_start|>[weather(city=\"Paris\", days=2)]<|tool_call_end|>",
+        TWO,
+    ),
+    (
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\": \"Paris\"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ONE,
+    ),
+    (
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\": \"Paris\"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ONE,
+    ),
+    (
+        "",
+        "{\"name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}",
+        ONE,
+    ),
+    (
+        "",
+        "<|python_tag|>{\"type\": \"function\", \"name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}",
+        ONE,
+    ),
+    ("", "[weather(city='Paris', days=2)]", TWO),
+];
+
 #[test]
 fn every_way_of_writing_calls_is_read() {
-    let paris = |days: &str| ("weather".to_owned(), format!(r#"{{"city":"Paris"{days}}}"#));
-    let (one, two) = (vec![paris("")], vec![paris(r#","days":2"#)]);
-    let hermes = syntax("<tool_call>");
-    for (syntax, answer, expected) in [
-        (
-            hermes,
-            "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>",
-            &one,
-        ),
-        // The end may be missing, and arguments may be a text of JSON.
-        (
-            hermes,
-            "<tool_call>{\"name\": \"weather\", \"arguments\": \"{\\\"city\\\": \\\"Paris\\\"}\"}",
-            &one,
-        ),
-        (
-            hermes,
-            "<tool_call>\n<function=weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>",
-            &two,
-        ),
-        (
-            hermes,
-            "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>",
-            &two,
-        ),
-        (
-            syntax("<function="),
-            "<function=weather>{\"city\": \"Paris\"}</function>",
-            &one,
-        ),
-        (
-            syntax("<|tool_call|>"),
-            "<|tool_call|>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 2}}]",
-            &two,
-        ),
-        (
-            syntax("<|START_ACTION|>"),
-            "<|START_ACTION|>[{\"tool_call_id\": \"0\", \"tool_name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}]<|END_ACTION|>",
-            &one,
-        ),
-        (
-            syntax("[TOOL_CALLS]"),
-            "[TOOL_CALLS][{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}]",
-            &one,
-        ),
-        (
-            syntax("[TOOL_CALLS]"),
-            "[TOOL_CALLS]weather[ARGS]{\"city\": \"Paris\"}",
-            &one,
-        ),
-        (
-            syntax("[TOOL_CALLS]"),
-            "[TOOL_CALLS]weather{\"city\": \"Paris\"}",
-            &one,
-        ),
-        (
-            syntax("<|tool_call_start|>"),
-            "<|tool_call_start|>[weather(city=\"Paris\", days=2)]<|tool_call_end|>",
-            &two,
-        ),
-        (
-            syntax("<｜tool▁calls▁begin｜>"),
-            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"city\": \"Paris\"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-            &one,
-        ),
-        (
-            syntax("<｜tool▁calls▁begin｜>"),
-            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\": \"Paris\"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-            &one,
-        ),
-        (
-            Syntax::Bare,
-            "{\"name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}",
-            &one,
-        ),
-        (
-            Syntax::Bare,
-            "<|python_tag|>{\"type\": \"function\", \"name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}",
-            &one,
-        ),
-        (Syntax::Bare, "[weather(city='Paris', days=2)]", &two),
-    ] {
+    for (mark, answer, arguments) in WRITTEN {
+        let (syntax, expected) = (
+            syntax(mark),
+            vec![("weather".to_owned(), (*arguments).to_owned())],
+        );
         assert_eq!(
             scanned(syntax, &[answer]),
             (String::new(), expected.clone()),
@@ -132,7 +146,7 @@ fn every_way_of_writing_calls_is_read() {
         );
     }
     let (text, calls) = scanned(
-        hermes,
+        syntax(HERMES),
         &[
             "I look",
             " it up.\n",

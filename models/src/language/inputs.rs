@@ -1,0 +1,26 @@
+//! Inputs that are texts, and errors that name an input.
+
+use crate::runtime::model::ModelError;
+use crate::runtime::tensor::Tensor;
+
+/// Maximum text of a request, bytes.
+const MAX_TEXT_BYTES: usize = 1 << 20;
+
+/// Returns the one text of a tensor.
+///
+/// # Errors
+/// [`ModelError`] if it is too long or no text.
+pub fn only_text(input: &Tensor) -> Result<&str, ModelError> {
+    if input.data.len() > MAX_TEXT_BYTES {
+        let reason = format!("it is longer than {MAX_TEXT_BYTES} bytes");
+        return Err(bad_input(&input.name, reason));
+    }
+    Ok(input.to_texts()?.into_iter().next().unwrap_or_default())
+}
+
+pub(super) fn bad_input(name: &str, reason: impl Into<String>) -> ModelError {
+    ModelError::BadInput {
+        name: name.to_owned(),
+        reason: reason.into(),
+    }
+}

@@ -1,0 +1,218 @@
+//! The tools that a request offers.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::generation::Grammar;
+use crate::generation::grammar::{NARROW_SPACE, with_options};
+use crate::language::inputs::{bad_input, only_text};
+use crate::runtime::model::{Inputs, ModelError};
+
+/// Name of the input that holds the tools, a JSON array.
+pub const TOOLS: &str = "tools";
+
+/// Name of the input that says whether a tool must be called.
+pub const TOOL_CHOICE: &str = "tool_choice";
+
+/// Maximum tools of a request.
+const MAX_TOOLS: usize = 512;
+
+/// Calls of one answer that a grammar allows.
+const MAX_CALLS: usize = 32;
+
+/// Whether tools are called.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ToolChoice {
+    /// As the model decides.
+    #[default]
+    Auto,
+    /// The model does not see the tools.
+    None,
+    /// At least one of them is.
+    Required,
+    /// This function is, once.
+    Function(String),
+}
+
+/// The tools of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tools {
+    /// The tools as the request wrote them.
+    pub tools: Vec<Value>,
+    /// Whether they are called.
+    pub choice: ToolChoice,
+}
+
+/// A tool as the API of `OpenAI` has it.
+#[derive(Deserialize)]
+struct Tool {
+    #[serde(rename = "type")]
+    kind: String,
+    function: Function,
+}
+
+#[derive(Deserialize)]
+struct Function {
+    name: String,
+    #[serde(default)]
+    parameters: Option<Value>,
+}
+
+impl Tools {
+    /// Returns the tools of a request; `None` without any, or if none may be called.
+    ///
+    /// # Errors
+    /// [`ModelError::BadInput`] for tools that are no functions, for two of one name, or for a choice of a tool that is missing.
+    pub fn read(inputs: &Inputs) -> Result<Option<Self>, ModelError> {
+        let text = |name: &str| {
+            inputs
+                .iter()
+                .find(|input| input.name == name)
+                .map(only_text)
+                .transpose()
+        };
+        let choice = text(TOOL_CHOICE)?.map(choice).transpose()?;
+        let tools: Vec<Value> = match text(TOOLS)? {
+            None => Vec::new(),
+            Some(json) => serde_json::from_str(json)
+                .map_err(|error| bad_input(TOOLS, format!("it is no JSON array of functions: {error}")))?,
+        };
+        if tools.len() > MAX_TOOLS {
+            return Err(bad_input(
+                TOOLS,
+                format!("at most {MAX_TOOLS} tools are supported"),
+            ));
+        }
+        let own = Self {
+            tools,
+            choice: choice.unwrap_or_default(),
+        };
+        let functions = own.functions()?;
+        let names: Vec<&str> = functions.iter().map(|function| function.name.as_str()).collect();
+        let twice = names
+            .iter()
+            .enumerate()
+            .find(|(at, name)| names.iter().take(*at).any(|other| other == *name));
+        if let Some((_, name)) = twice {
+            return Err(bad_input(TOOLS, format!("two functions have the name `{name}`")));
+        }
+        match &own.choice {
+            ToolChoice::None => return Ok(None),
+            ToolChoice::Function(name) if !names.contains(&name.as_str()) => {
+                return Err(bad_input(
+                    TOOL_CHOICE,
+                    format!("no tool has the name `{name}`; the tools are {names:?}"),
+                ));
+            }
+            ToolChoice::Required if names.is_empty() => {
+                return Err(bad_input(TOOL_CHOICE, "a call is required, and `tools` is empty"));
+            }
+            _ => {}
+        }
+        Ok(Some(own).filter(|own| !own.tools.is_empty()))
+    }
+
+    fn functions(&self) -> Result<Vec<Function>, ModelError> {
+        let functions = self.tools.iter().map(|tool| match Tool::deserialize(tool) {
+            Ok(Tool { kind, function }) if kind == "function" => {
+                let is_schema = function
+                    .parameters
+                    .as_ref()
+                    .is_none_or(|schema| schema.is_object() || schema.is_null());
+                if is_schema {
+                    Ok(function)
+                } else {
+                    Err(bad_input(
+                        TOOLS,
+                        format!("the `parameters` of `{}` are no JSON Schema", function.name),
+                    ))
+                }
+            }
+            Ok(Tool { kind, .. }) => {
+                let reason = format!("a tool has the type `{kind}`; only functions are supported");
+                Err(bad_input(TOOLS, reason))
+            }
+            Err(error) => Err(bad_input(
+                TOOLS,
+                format!("a tool is no `{{type, function: {{name}}}}`: {error}"),
+            )),
+        });
+        functions.collect()
+    }
+
+    /// The functions with the types of their parameters.
+    pub(super) fn signatures(&self) -> Vec<(String, Value)> {
+        let functions = self.functions().unwrap_or_default().into_iter();
+        let signatures = functions.map(|function| {
+            let properties = function
+                .parameters
+                .as_ref()
+                .and_then(|schema| schema.get("properties"));
+            (function.name, properties.cloned().unwrap_or_default())
+        });
+        signatures.collect()
+    }
+
+    /// Returns the grammar of an answer that must be calls: `[{"name": ..., "arguments": ...}, ...]`. `None` if the model decides.
+    pub fn grammar(&self) -> Option<Grammar> {
+        let (named, most) = match &self.choice {
+            ToolChoice::Auto | ToolChoice::None => return None,
+            ToolChoice::Required => (None, MAX_CALLS),
+            ToolChoice::Function(name) => (Some(name), 1),
+        };
+        let functions = self.functions().unwrap_or_default();
+        let functions = functions
+            .iter()
+            .filter(|function| named.is_none_or(|name| *name == function.name));
+        let (mut calls, mut rules) = (Vec::new(), Vec::new());
+        for (number, function) in functions.enumerate() {
+            let before = format!(
+                "{{\"name\": {}, \"arguments\": ",
+                Value::from(function.name.as_str())
+            );
+            let schema = function.parameters.as_ref().filter(|schema| schema.is_object());
+            let schema = schema
+                .cloned()
+                .unwrap_or_else(|| json!({"type": "object", "properties": {}}));
+            let schema = with_options(schema, NARROW_SPACE);
+            // Every schema is a document of its own, so that its references are resolved within it.
+            rules.push(format!(
+                "f{number}: {} a{number} \"}}\"\na{number}: %json {schema}\n",
+                Value::from(before)
+            ));
+            calls.push(format!("f{number}"));
+        }
+        let more = match most - 1 {
+            0 => String::new(),
+            more => format!("(\", \" call){{0,{more}}} "),
+        };
+        let list = format!(
+            "start: \"[\" call {more}\"]\"\ncall: {}\n{}",
+            calls.join(" | "),
+            rules.concat()
+        );
+        Some(Grammar::Lark(list))
+    }
+}
+
+/// Reads a choice: `auto`, `none`, `required`, or an object that names a function.
+fn choice(text: &str) -> Result<ToolChoice, ModelError> {
+    #[derive(Deserialize)]
+    struct Named {
+        #[serde(default)]
+        name: Option<String>,
+        #[serde(default)]
+        function: Option<Function>,
+    }
+    match text {
+        "auto" => return Ok(ToolChoice::Auto),
+        "none" => return Ok(ToolChoice::None),
+        "required" | "any" => return Ok(ToolChoice::Required),
+        _ => {}
+    }
+    let named: Option<Named> = serde_json::from_str(text).ok();
+    let name = named.and_then(|named| named.function.map(|function| function.name).or(named.name));
+    name.map(ToolChoice::Function).ok_or_else(|| {
+        bad_input(TOOL_CHOICE, "it is none of `auto`, `none`, `required` and `{\"type\": \"function\", \"function\": {\"name\": ...}}`")
+    })
+}
