@@ -246,11 +246,8 @@ impl PartialAnswer {
                 });
             }
             FinishReason::Grammar => {
-                return Err(ModelError::Failed {
-                    reason:
-                        "the requested format takes too much time to follow; use a simpler schema or grammar"
-                            .into(),
-                });
+                let reason = "it takes too much time to follow; use a simpler schema or grammar";
+                return Err(bad_input(response_format::RESPONSE_FORMAT, reason));
             }
         };
         let (rest, calls) = self.scanner.take().map(CallScanner::finish).unwrap_or_default();
