@@ -257,6 +257,37 @@ fn an_app_that_ranks_gets_all_texts_in_one_request() {
     assert_eq!(found[2]["index"], 0);
     let raw = ask(r#","raw_scores":true,"return_text":true"#);
     assert_eq!(raw[0], json!({"index": 1, "score": 3.0, "text": "ccc"}));
+    let one = |raw: bool| {
+        let asked = json!({"query": "q", "texts": ["ccc"], "raw_scores": raw});
+        stand.post("/rerank", &[], asked.to_string()).json()
+    };
+    assert_eq!(
+        one(false),
+        json!([{"index": 0, "score": 1.0}]),
+        "its score among all"
+    );
+    assert_eq!(one(true), json!([{"index": 0, "score": 3.0}]));
+    // As Cohere, Jina and vLLM have it.
+    let asked = json!({"model": "app", "query": "q", "documents": ["a", {"text": "ccc"}, "bb"], "top_n": 2});
+    for path in ["/v1/rerank", "/v2/rerank"] {
+        let found = stand.post(path, &[], asked.to_string()).json();
+        let results = found["results"].as_array().unwrap();
+        assert_eq!(results.len(), 2, "{found}");
+        assert_eq!(
+            results[0],
+            json!({"index": 1, "relevance_score": 0.3_f32, "document": {"text": "ccc"}})
+        );
+        assert_eq!(
+            (&results[1]["index"], &found["model"]),
+            (&json!(2), &json!("app"))
+        );
+    }
+    let refused = stand.post(
+        "/v1/rerank",
+        &[],
+        json!({"query": "q", "documents": []}).to_string(),
+    );
+    assert_eq!(refused.status, 400);
 }
 
 /// Finds the first word of a text, unless it is `nothing`.
