@@ -1,6 +1,6 @@
 //! Tools that a request offers to a language model, and the calls of its answer.
 //!
-//! The chat template writes the tools into the prompt. Families of models write calls in [different ways](syntax::Syntax), which
+//! The chat template writes the tools into the prompt. Families of models write calls in different ways (`syntax`), which
 //! their chat templates show. A call that is required is sampled under a grammar, the same for all models.
 
 mod call;
