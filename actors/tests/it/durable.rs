@@ -206,7 +206,7 @@ async fn a_stored_result_is_polled_although_its_push_is_lost() {
     assert_eq!(reply, Ok(3), "a duplicate's result is stored");
     assert!(took < PATIENCE / 4, "{took:?}");
 
-    // The result is stored by hand, and so nobody pushes it.
+    // The result is stored by hand, so that no push follows.
     let pending = tokio::spawn(wait("lost", asking.client.clone()));
     eventually("it is accepted", PATIENCE, async || waiting(&asking).await == 1).await;
     let (app, nats) = (App::new(APP).unwrap(), asking.bus.client());

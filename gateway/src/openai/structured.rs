@@ -1,7 +1,7 @@
 //! The format of an answer, and tools, as inputs of a language model; calls of tools, as parts of an answer.
 
 use kaskade_models::language::response_format::{RESPONSE_FORMAT, response_format};
-use kaskade_models::language::tools::{TOOL_CALLS, TOOL_CHOICE, TOOLS, Tools};
+use kaskade_models::language::tools::{FORMAT_BESIDE_TOOLS, TOOL_CALLS, TOOL_CHOICE, TOOLS, Tools};
 use kaskade_models::{ModelError, Tensor};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -113,8 +113,7 @@ impl FormatAndTools {
         if tools.is_some_and(|tools| tools.grammar().is_none())
             && inputs.iter().any(|input| input.name == RESPONSE_FORMAT)
         {
-            let reason = "a format and tools that the model may call exclude each other; set `tool_choice` to `none` or `required`";
-            return Err(Failure::param(RESPONSE_FORMAT, reason));
+            return Err(Failure::param(RESPONSE_FORMAT, FORMAT_BESIDE_TOOLS));
         }
         Ok(inputs)
     }

@@ -96,7 +96,7 @@ fn required_tools_are_called() {
         "$defs": {"city": {"enum": ["Paris", "Oslo"]}}}}}, {"type": "function", "function": {"name": "clock"}}]"##;
     let mut model = model_of_bytes(|generation| generation.sampling.max_tokens = Some(400));
     let texts = |name: &str, value: &str| Tensor::from_texts(name, &[value]).unwrap();
-    // A model of Shakespeare would call functions without end.
+    // A model of Shakespeare would list calls until its maximum of tokens.
     let close = model
         .prompts
         .tokenizer

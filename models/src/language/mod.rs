@@ -27,7 +27,7 @@ use inputs::bad_input;
 use prompt::Prompts;
 pub use settings::Generation;
 use settings::configure;
-use tools::{CallScanner, TOOL_CALLS, ToolCall, Tools};
+use tools::{CallScanner, FORMAT_BESIDE_TOOLS, TOOL_CALLS, ToolCall, Tools};
 
 /// Number of the first request of a batch; smaller ones are those of [`Continuous::submit`].
 const FIRST_OF_BATCHES: u64 = 1 << 63;
@@ -146,8 +146,7 @@ impl<M: Ops> LanguageModel<M> {
         if let Some(grammar) = tools.and_then(Tools::grammar) {
             own.grammar = Some(Arc::new(grammar));
         } else if own.grammar.is_some() && tools.is_some() {
-            let reason = "a format and tools that the model may call exclude each other; set `tool_choice` to `none` or `required`";
-            return Err(bad_input(response_format::RESPONSE_FORMAT, reason));
+            return Err(bad_input(response_format::RESPONSE_FORMAT, FORMAT_BESIDE_TOOLS));
         }
         let has_stops = own.stop.is_some();
         let is_constrained = own.grammar.is_some();

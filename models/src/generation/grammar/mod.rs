@@ -24,7 +24,7 @@ const NO_END: u32 = u32::MAX;
 /// model that is unsure may otherwise write white space until its maximum of tokens.
 const WHITE_SPACE: &str = r"[ \t]|\r?\n[ \t]{0,20}";
 
-/// As [`WHITE_SPACE`], where nobody reads the document.
+/// White space between two elements of the arguments of a call: programs read them, so they need no line breaks.
 pub(crate) const NARROW_SPACE: &str = " ";
 
 /// What an answer must match, as a whole.

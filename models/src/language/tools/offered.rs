@@ -14,6 +14,10 @@ pub const TOOLS: &str = "tools";
 /// Name of the input that says whether a tool must be called.
 pub const TOOL_CHOICE: &str = "tool_choice";
 
+/// Reason of the refusal of a format beside tools that the model may call: one grammar for all templates cannot say which of the two
+/// an answer is.
+pub const FORMAT_BESIDE_TOOLS: &str = "a format and tools that the model may call exclude each other; set `tool_choice` to `none` or `required`";
+
 /// Maximum tools of a request.
 const MAX_TOOLS: usize = 512;
 
