@@ -3,7 +3,7 @@
 use kaskade_actors::dispatch::cost::COST;
 use kaskade_models::{
     Availability, Datatype, Extent, InputSpec, Inputs, Loaded, Model, ModelError, ModelInfo, Outputs,
-    Signature, Task, Tensor, total_usage,
+    PROMPT_NAME, Signature, Task, Tensor, total_usage,
 };
 
 /// The input with the query: BYTES `[1]`.
@@ -21,6 +21,12 @@ const AT_ONCE: usize = 256;
 /// Factor from a cosine to a logit: that of sentence-transformers' losses. The fitted temperature corrects it.
 const SCALE: f32 = 20.0;
 
+/// Names of the prompt of a query, the first that the model has, as sentence-transformers' `encode_query` takes it.
+const QUERY_PROMPTS: [&str; 1] = ["query"];
+
+/// Names of the prompt of a passage, the first that the model has, as sentence-transformers' `encode_document` takes it.
+const PASSAGE_PROMPTS: [&str; 3] = ["document", "passage", "corpus"];
+
 /// How the model scores a passage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scorer {
@@ -36,6 +42,8 @@ enum Scorer {
 pub(crate) struct Ranker {
     model: Box<dyn Model>,
     scorer: Scorer,
+    query_prompt: Option<&'static str>,
+    passage_prompt: Option<&'static str>,
 }
 
 impl Ranker {
@@ -46,8 +54,11 @@ impl Ranker {
             Task::Reranking => Scorer::Pair,
             _ => return None,
         };
+        let known = |prompt: &&str| loaded.info.prompts.iter().any(|known| known == prompt);
         Some(Loaded {
             model: Box::new(Self {
+                query_prompt: QUERY_PROMPTS.into_iter().find(known),
+                passage_prompt: PASSAGE_PROMPTS.into_iter().find(known),
                 model: loaded.model,
                 scorer,
             }),
@@ -62,15 +73,17 @@ impl Ranker {
     /// The requests to the model that a query needs.
     fn asked(&self, query: &str, passages: &[&str]) -> Result<Vec<Inputs>, ModelError> {
         let text = |name: &str, text: &str| Tensor::from_texts(name, &[text]);
-        let one = |passage: &&str| -> Result<Inputs, ModelError> {
-            Ok(match self.scorer {
-                Scorer::Cosine => vec![text("text", passage)?],
-                Scorer::Pair => vec![text("text", query)?, text("text_pair", passage)?],
-            })
+        let with_prompt = |prompted: &str, prompt: Option<&str>| -> Result<Inputs, ModelError> {
+            let prompt = prompt.map(|prompt| text(PROMPT_NAME, prompt)).transpose()?;
+            Ok([text("text", prompted)?].into_iter().chain(prompt).collect())
+        };
+        let one = |passage: &&str| match self.scorer {
+            Scorer::Cosine => with_prompt(passage, self.passage_prompt),
+            Scorer::Pair => Ok(vec![text("text", query)?, text("text_pair", passage)?]),
         };
         let mut asked = Vec::with_capacity(passages.len() + 1);
         if self.scorer == Scorer::Cosine {
-            asked.push(vec![text("text", query)?]);
+            asked.push(with_prompt(query, self.query_prompt)?);
         }
         for passage in passages {
             asked.push(one(passage)?);
@@ -226,7 +239,8 @@ impl Model for Ranker {
 mod tests {
     use super::*;
 
-    /// Embeds a text as the numbers in it, and scores a pair by the numbers of its second text. Fails on `bad`.
+    /// Embeds a text as the numbers in it, and scores a pair by the numbers of its second text. A prompt is a number before the others. Fails
+    /// on `bad`.
     struct Numbers;
 
     fn numbers(text: &str) -> Vec<f32> {
@@ -237,14 +251,19 @@ mod tests {
         fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
             assert!(batch.len() <= AT_ONCE);
             let answer = |inputs: &Inputs| {
-                let last = inputs.last().unwrap();
+                let (prompt, texts): (Vec<_>, Vec<_>) =
+                    inputs.iter().partition(|input| input.name == PROMPT_NAME);
+                let last = texts.last().unwrap();
                 let text = last.to_texts()?[0];
                 if text == "bad" {
                     return Err(ModelError::Failed {
                         reason: "bad".to_owned(),
                     });
                 }
-                let values = numbers(text);
+                let mut values = numbers(text);
+                if let Some(prompt) = prompt.first() {
+                    values.insert(0, if prompt.to_texts()? == ["query"] { 2.0 } else { 1.0 });
+                }
                 let cost = Tensor {
                     name: COST.to_owned(),
                     shape: vec![1],
@@ -272,6 +291,10 @@ mod tests {
     }
 
     fn ranker(task: Task) -> Option<Loaded> {
+        ranker_with(task, &[])
+    }
+
+    fn ranker_with(task: Task, prompts: &[&str]) -> Option<Loaded> {
         Ranker::over(Loaded {
             model: Box::new(Numbers),
             info: ModelInfo {
@@ -281,6 +304,7 @@ mod tests {
                 weight_bytes: 0,
                 task,
                 labels: Vec::new(),
+                prompts: prompts.iter().map(ToString::to_string).collect(),
             },
         })
     }
@@ -342,6 +366,20 @@ mod tests {
         assert!((values(&outputs, "scores")[0] - 0.5).abs() < 1e-6);
         let ranking = outputs.iter().find(|output| output.name == "ranking").unwrap();
         assert_eq!(ranking.to_i64().unwrap()[..2], [6, 13]);
+    }
+
+    #[test]
+    fn queries_and_passages_have_the_prompts_of_the_model() {
+        let score = |prompts: &[&str]| {
+            let mut loaded = ranker_with(Task::Embedding, prompts).unwrap();
+            let outputs = loaded.model.run(&[query("1", &["1", "0"])]).remove(0).unwrap();
+            values(&outputs, "scores")[0]
+        };
+        let cosine =
+            |a: [f32; 2], b: [f32; 2]| (a[0] * b[0] + a[1] * b[1]) / (a[0].hypot(a[1]) * b[0].hypot(b[1]));
+        assert!((score(&["document", "query", "other"]) - cosine([2.0, 1.0], [1.0, 1.0])).abs() < 1e-6);
+        assert!((score(&["corpus", "query"]) - cosine([2.0, 1.0], [1.0, 1.0])).abs() < 1e-6);
+        assert!((score(&["other"]) - 1.0).abs() < 1e-6);
     }
 
     #[test]

@@ -195,6 +195,7 @@ fn describe(endpoint: &Endpoint) -> ModelInfo {
         weight_bytes: 0,
         task,
         labels,
+        prompts: Vec::new(),
     }
 }
 

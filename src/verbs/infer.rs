@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use kaskade::models::entities;
 use kaskade::models::images::image_file;
-use kaskade::models::{Datatype, Inputs, Tensor};
+use kaskade::models::{Datatype, Inputs, PROMPT_NAME, Tensor};
 use kaskade_actors::wire;
 use kaskade_actors::wire::{ContentType, InferReply};
 use kaskade_app::config::App;
@@ -64,6 +64,10 @@ pub(crate) struct Asked {
     /// How a token classifier finds entities: `none`, `simple`, `first`, `average` or `max` [default: that of the service].
     #[arg(long, value_name = "NAME", requires = "text")]
     aggregation_strategy: Option<String>,
+    /// Prompt of an embedding model that is put in front of the text, such as `query`, by its name in
+    /// `config_sentence_transformers.json` [default: that of the model].
+    #[arg(long, value_name = "NAME", requires = "text")]
+    prompt_name: Option<String>,
     /// Most tokens of a language model's answer [default: that of the service].
     #[arg(long, value_name = "N", requires = "text")]
     max_tokens: Option<NonZeroU32>,
@@ -85,7 +89,7 @@ struct Question {
     /// A query that passages are ranked for.
     #[arg(long, value_name = "TEXT", requires = "passages")]
     query: Option<String>,
-    /// An image: a PNG or JPEG file, for models with a `preprocessor_config.json`.
+    /// An image: a PNG, JPEG, WebP, GIF or BMP file, for models with a `preprocessor_config.json`.
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
 }
@@ -189,6 +193,9 @@ impl Asked {
                 }
                 if let Some(strategy) = &self.aggregation_strategy {
                     inputs.push(Tensor::from_texts(entities::AGGREGATION_STRATEGY, &[strategy])?);
+                }
+                if let Some(prompt) = &self.prompt_name {
+                    inputs.push(Tensor::from_texts(PROMPT_NAME, &[prompt])?);
                 }
                 if let Some(most) = self.max_tokens {
                     inputs.push(Tensor::from_i64("max_tokens", &[1], &[most.get().into()])?);

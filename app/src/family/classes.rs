@@ -88,6 +88,7 @@ mod tests {
             weight_bytes: 4,
             task,
             labels: labels.iter().map(ToString::to_string).collect(),
+            prompts: Vec::new(),
         };
         let mut classes = Classes::default();
         classes.check("small", &info(first))?;

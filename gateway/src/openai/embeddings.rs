@@ -1,5 +1,6 @@
 //! `/v1/embeddings`: vectors as floats, or as base64 of little-endian f32.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -7,7 +8,7 @@ use axum::extract::{Request, State};
 use axum::http::{Response, StatusCode};
 use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_actors::{Code, Fault};
-use kaskade_models::Tensor;
+use kaskade_models::{PROMPT_NAME, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -30,7 +31,10 @@ struct Embeddings {
     #[serde(default)]
     encoding_format: Option<String>,
     #[serde(default)]
-    dimensions: Option<usize>,
+    dimensions: Option<NonZeroUsize>,
+    /// Not of OpenAI: a prompt of the model.
+    #[serde(default)]
+    prompt_name: Option<String>,
 }
 
 /// The answer; as a value of its own, because a float of 32 bits has fewer digits than the same one of 64.
@@ -73,6 +77,45 @@ pub(crate) fn embedding(reply: &InferReply) -> Result<Vec<f32>, Failure> {
     })
 }
 
+/// Returns the first dimensions of a vector, as a vector of length 1: Matryoshka representations (Kusupati et al. 2022) keep most of
+/// their meaning. A vector of as many dimensions, or without a wish, stays as it is.
+///
+/// # Errors
+/// `KSK0001` if the vector has fewer dimensions.
+pub(crate) fn of_dimensions(
+    mut vector: Vec<f32>,
+    dimensions: Option<NonZeroUsize>,
+) -> Result<Vec<f32>, Failure> {
+    let Some(wanted) = dimensions.map(NonZeroUsize::get) else {
+        return Ok(vector);
+    };
+    if wanted > vector.len() {
+        let message = format!("the model gives {} dimensions, not {wanted}", vector.len());
+        return Err(Failure::param("dimensions", message));
+    }
+    if wanted < vector.len() {
+        vector.truncate(wanted);
+        normalise(&mut vector);
+    }
+    Ok(vector)
+}
+
+/// Divides a vector by its length, unless that is 0.
+pub(crate) fn normalise(vector: &mut [f32]) {
+    let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
+    if length > 0.0 {
+        for value in vector {
+            *value /= length;
+        }
+    }
+}
+
+/// Returns the input that names a prompt of the model.
+pub(crate) fn prompt_name(name: Option<&str>) -> Result<Option<Tensor>, Failure> {
+    let input = name.map(|name| Tensor::from_texts(PROMPT_NAME, &[name]));
+    Ok(input.transpose()?)
+}
+
 pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
     let answered = embed(&shared, request).await;
     answered.unwrap_or_else(|failure| failure.response(Api::OpenAi))
@@ -97,21 +140,15 @@ async fn embed(shared: &Shared, request: Request) -> Result<Response<Body>, Fail
         .iter()
         .map(super::completions::Prompt::input)
         .collect::<Result<Vec<_>, _>>()?;
+    let prompt_name = prompt_name(asked.prompt_name.as_deref())?;
     let requests = inputs.into_iter().map(|input| InferRequest {
-        inputs: vec![input],
+        inputs: [input].into_iter().chain(prompt_name.clone()).collect(),
         ..InferRequest::default()
     });
     let replies = call.ask_all(requests.collect()).await?;
     let mut data = Vec::new();
     for (index, reply) in replies.iter().enumerate() {
-        let vector = embedding(reply)?;
-        if asked.dimensions.is_some_and(|wanted| wanted != vector.len()) {
-            let message = format!(
-                "embeddings have the {} dimensions that the model gives",
-                vector.len()
-            );
-            return Err(Failure::param("dimensions", message));
-        }
+        let vector = of_dimensions(embedding(reply)?, asked.dimensions)?;
         let embedding = if in_base64 {
             let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
             Vector::Base64(base64::encode(&bytes))
@@ -147,4 +184,19 @@ async fn embed(shared: &Shared, request: Request) -> Result<Response<Body>, Fail
         call.describe(reply, response.headers_mut());
     }
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fewer_dimensions_are_the_first_ones_of_length_one() {
+        let of = |wanted: usize| of_dimensions(vec![3.0, 4.0, 12.0], NonZeroUsize::new(wanted));
+        assert_eq!(of(2), Ok(vec![0.6, 0.8]));
+        assert_eq!(of(3), Ok(vec![3.0, 4.0, 12.0]));
+        assert_eq!(of(4).unwrap_err().param.as_deref(), Some("dimensions"));
+        assert_eq!(of_dimensions(vec![0.0, 0.0], NonZeroUsize::new(1)), Ok(vec![0.0]));
+        assert_eq!(of_dimensions(vec![3.0], None), Ok(vec![3.0]));
+    }
 }

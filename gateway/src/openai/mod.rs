@@ -19,7 +19,7 @@ use axum::routing::{get, post};
 
 use crate::shared::Shared;
 
-pub(crate) use embeddings::embedding;
+pub(crate) use embeddings::{embedding, normalise, of_dimensions, prompt_name};
 pub(crate) use sse::put;
 
 /// Returns the routes.

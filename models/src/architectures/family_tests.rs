@@ -395,64 +395,6 @@ fn a_directory_of_sentence_transformers_gives_its_embeddings() {
     );
 }
 
-/// Returns the embedding of a text by a copy of a directory of sentence-transformers with these files; one without content is left out.
-fn embedded(text: &str, files: &[(&str, &str)]) -> Vec<f32> {
-    let (dir, from) = (tempfile::tempdir().unwrap(), folder("sentence-transformer"));
-    for part in ["", "1_Pooling", "2_Dense"] {
-        std::fs::create_dir_all(dir.path().join(part)).unwrap();
-        for entry in std::fs::read_dir(from.join(part)).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_file() {
-                std::fs::copy(&path, dir.path().join(part).join(path.file_name().unwrap())).unwrap();
-            }
-        }
-    }
-    for (name, content) in files {
-        let path = dir.path().join(name);
-        if content.is_empty() {
-            std::fs::remove_file(path).unwrap();
-        } else {
-            std::fs::write(path, content).unwrap();
-        }
-    }
-    let mut model = load(dir.path(), &Device::Cpu, &LoadOptions::default())
-        .unwrap()
-        .model;
-    let answer = model
-        .run(&[vec![Tensor::from_texts("text", &[text]).unwrap()]])
-        .remove(0);
-    answer.unwrap()[0].to_f32().unwrap()
-}
-
-#[test]
-fn settings_of_sentence_transformers_change_the_text() {
-    let prompts = r#"{"prompts": {"query": "the old "}, "default_prompt_name": "query"}"#;
-    let prompt = ("config_sentence_transformers.json", prompts);
-    assert_eq!(embedded("keeper", &[prompt]), embedded("the old keeper", &[]));
-    let cased = ("tokenizer_config.json", r#"{"do_lower_case": false}"#);
-    let lower = ("sentence_bert_config.json", r#"{"do_lower_case": true}"#);
-    assert_ne!(embedded("The Sea", &[cased]), embedded("the sea", &[cased]));
-    assert_eq!(
-        embedded("The Sea", &[cased, lower]),
-        embedded("the sea", &[cased])
-    );
-    // Without a limit of its own, that of the tokenizer.
-    let without = ("sentence_bert_config.json", "");
-    let short = ("tokenizer_config.json", r#"{"model_max_length": 4}"#);
-    assert_eq!(
-        embedded("the sea is deep", &[without, short]),
-        embedded("the sea", &[])
-    );
-    let endless = (
-        "tokenizer_config.json",
-        r#"{"model_max_length": 1000000000000000019884624838656}"#,
-    );
-    assert_eq!(
-        embedded("the sea is deep", &[without, endless]),
-        embedded("the sea is deep", &[])
-    );
-}
-
 #[test]
 fn a_token_classifier_takes_a_text_and_a_strategy() {
     let mut loaded = load(

@@ -73,6 +73,8 @@ mod xlnet;
 #[cfg(test)]
 mod family_tests;
 #[cfg(test)]
+mod sentence_tests;
+#[cfg(test)]
 mod slice_tests;
 #[cfg(test)]
 mod tests;

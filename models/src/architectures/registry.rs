@@ -99,10 +99,19 @@ pub fn load(dir: &Path, device: &Device, options: &LoadOptions) -> Result<Loaded
 /// # Errors
 /// [`LoadError`], naming the file and within it the key or tensor.
 pub fn load_checkpoint(
-    mut checkpoint: Checkpoint,
+    checkpoint: Checkpoint,
     device: &Device,
     options: &LoadOptions,
 ) -> Result<Loaded, LoadError> {
+    let prompts = checkpoint.prompts();
+    let mut loaded = build(checkpoint, device, options)?;
+    if loaded.info.task == Task::Embedding {
+        loaded.info.prompts = prompts;
+    }
+    Ok(loaded)
+}
+
+fn build(mut checkpoint: Checkpoint, device: &Device, options: &LoadOptions) -> Result<Loaded, LoadError> {
     let name = options.name.clone().unwrap_or_else(|| checkpoint.name.clone());
     if *device == Device::Cpu {
         checkpoint.weights.request(options.dtype);
@@ -166,6 +175,7 @@ fn describe(built: Built, name: String, architecture: &str, totals: WeightTotals
             weight_bytes: totals.bytes,
             task: built.task,
             labels: built.labels,
+            prompts: Vec::new(),
         },
     }
 }

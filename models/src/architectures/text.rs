@@ -12,6 +12,7 @@ use crate::checkpoint::sentence::Preparation;
 use crate::checkpoint::{LoadError, TokenizerFile};
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, NO_TOKENIZER, Signature};
 use crate::runtime::tensor::{Datatype, Tensor};
+use crate::tasks::embedding::PROMPT_NAME;
 use crate::tasks::entities::{AGGREGATION_STRATEGY, AggregationStrategy};
 use crate::tasks::labelling::{Pieces, TokenText};
 
@@ -145,8 +146,8 @@ impl TextReader {
     }
 
     /// `input_ids`, `attention_mask` and `token_type_ids`, each INT64 `[sequence]`; with a tokenizer, `text` and
-    /// `text_pair` (BYTES `[1]`) as an alternative. Of a text whose tokens are labelled there is no pair, but
-    /// `aggregation_strategy`.
+    /// `text_pair` (BYTES `[1]`) as an alternative, and `prompt_name` if the model has prompts. Of a text whose tokens are labelled
+    /// there is no pair, but `aggregation_strategy`.
     pub(super) fn signature(&self) -> Signature {
         let ids = |name| InputSpec::optional(name, Datatype::I64, vec![Extent::UpTo(self.limits.context)]);
         let mut inputs = vec![ids("input_ids"), ids("attention_mask")];
@@ -157,6 +158,7 @@ impl TextReader {
             inputs.extend(labelled_inputs());
         } else if self.tokenizer.is_some() {
             inputs.extend(["text", "text_pair"].map(text_input));
+            inputs.extend((!self.preparation.prompts.is_empty()).then(|| text_input(PROMPT_NAME)));
         } else if let Some(ids) = inputs.first_mut() {
             ids.optional = false;
         }
@@ -183,6 +185,10 @@ impl TextReader {
                 AGGREGATION_STRATEGY,
                 "it is allowed with `text` only; token ids have no text to find entities in",
             )),
+            (Some(_), None) if input(PROMPT_NAME).is_some() => Err(bad(
+                PROMPT_NAME,
+                "it is allowed with `text` only; put the tokens of the prompt in front of `input_ids`",
+            )),
             (Some(ids), None) if input("text_pair").is_none() => Ok(vec![self.ids(
                 ids,
                 input("attention_mask"),
@@ -199,7 +205,7 @@ impl TextReader {
                 }
                 match &self.pieces {
                     Some(_) => Ok(vec![self.labelled(text, input(AGGREGATION_STRATEGY))?]),
-                    None => self.tokenize(text, input("text_pair")),
+                    None => self.tokenize(text, input("text_pair"), self.prompt(input(PROMPT_NAME))?),
                 }
             }
             (Some(_), _) => Err(bad(
@@ -268,11 +274,32 @@ impl TextReader {
         })
     }
 
-    fn tokenize(&self, text: &Tensor, pair: Option<&Tensor>) -> Result<Vec<Tokens>, ModelError> {
+    /// Returns the prompt that a request names, or the model's own.
+    fn prompt(&self, name: Option<&Tensor>) -> Result<&str, ModelError> {
+        let Some(tensor) = name else {
+            return Ok(&self.preparation.prompt);
+        };
+        let name = only_text(tensor)?;
+        let found = self.preparation.prompts.get(name).map(String::as_str);
+        found.ok_or_else(|| {
+            let known: Vec<_> = self.preparation.prompts.keys().collect();
+            bad(
+                PROMPT_NAME,
+                format!("the model has no prompt `{name}`; it has {known:?}"),
+            )
+        })
+    }
+
+    fn tokenize(
+        &self,
+        text: &Tensor,
+        pair: Option<&Tensor>,
+        prompt: &str,
+    ) -> Result<Vec<Tokens>, ModelError> {
         let Some(tokenizer) = &self.tokenizer else {
             return Err(bad("text", NO_TOKENIZER));
         };
-        let first = self.preparation.applied(only_text(text)?);
+        let first = self.preparation.applied(only_text(text)?, prompt);
         let first = first.as_ref();
         let second = pair.map(only_text).transpose()?;
         let encodings = match second {

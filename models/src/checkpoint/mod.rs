@@ -90,18 +90,28 @@ impl TokenizerFile {
         };
         let config = optional_config(dir, "tokenizer_config.json")?;
         let mut specials = slow_tokenizer::special_tokens(dir, config.as_ref(), BTreeMap::new())?;
-        let names = match config {
-            Some(config) => config.optional::<Vec<String>>("model_input_names")?,
-            None => None,
+        let types = match config {
+            Some(config) => takes_types(&config)?,
+            None => true,
         };
         Ok(Some(Self {
             file,
             json: json.into(),
-            types: names.is_none_or(|names| names.iter().any(|name| name == "token_type_ids")),
+            types,
             padding: specials.remove("pad_token"),
             preparation: sentence::Preparation::default(),
         }))
     }
+}
+
+/// Whether transformers gives a model the token types of this `tokenizer_config.json`. The class that transformers 5 saves for a tokenizer
+/// without a class of its own has none.
+fn takes_types(config: &Config) -> Result<bool, LoadError> {
+    if let Some(names) = config.optional::<Vec<String>>("model_input_names")? {
+        return Ok(names.iter().any(|name| name == "token_type_ids"));
+    }
+    let class = config.optional::<String>("tokenizer_class")?;
+    Ok(class.as_deref() != Some("TokenizersBackend"))
 }
 
 impl Config {
@@ -135,6 +145,13 @@ impl Config {
 }
 
 impl Checkpoint {
+    /// Returns the names of the prompts of sentence-transformers.
+    pub(crate) fn prompts(&self) -> Vec<String> {
+        let tokenizer = self.tokenizer.iter();
+        let names = tokenizer.flat_map(|tokenizer| tokenizer.preparation.prompts.keys());
+        names.cloned().collect()
+    }
+
     /// Opens a directory, or a GGUF file. Reads only the header of the weights.
     ///
     /// # Errors

@@ -32,16 +32,18 @@ pub(crate) struct Preparation {
     pub strip: bool,
     /// Whether it is written in lower case.
     pub lower: bool,
-    /// Put in front of it.
+    /// Put in front of it, unless a request names another prompt.
     pub prompt: String,
+    /// The prompts that a request may name.
+    pub prompts: BTreeMap<String, String>,
 }
 
 impl Preparation {
-    /// Returns the text to tokenize.
-    pub(crate) fn applied<'a>(&self, text: &'a str) -> Cow<'a, str> {
+    /// Returns the text to tokenize, with a prompt in front of it.
+    pub(crate) fn applied<'a>(&self, text: &'a str, prompt: &str) -> Cow<'a, str> {
         let mut text = Cow::Borrowed(text);
-        if !self.prompt.is_empty() {
-            text = format!("{}{text}", self.prompt).into();
+        if !prompt.is_empty() {
+            text = format!("{prompt}{text}").into();
         }
         if self.strip {
             text = match text {
@@ -109,7 +111,7 @@ impl SentenceModules {
         let modules: Vec<Module> = serde_json::from_slice(&json).map_err(|error| bad(error.to_string()))?;
         let (mut read, mut encoder) = (Self::default(), None);
         read.preparation.strip = true;
-        read.preparation.prompt = default_prompt(dir)?;
+        (read.preparation.prompt, read.preparation.prompts) = prompts(dir)?;
         for Module { path, kind } in modules {
             // Only folders of this directory are allowed.
             if path.contains(['/', '\\']) || path == ".." {
@@ -123,7 +125,7 @@ impl SentenceModules {
                 }
                 // An encoder of texts and images, with projections.
                 "CLIPModel" => encoder = Some(path),
-                "Pooling" => read.pooling = pooling(&folder, &read.preparation.prompt)?,
+                "Pooling" => read.pooling = pooling(&folder, &mut read.preparation)?,
                 "Dense" => read.dense.push(dense(&folder)?),
                 "Normalize" => read.normalise = true,
                 _ => return Err(bad(format!("the module `{kind}` is not supported"))),
@@ -157,25 +159,34 @@ fn encoder_settings(folder: &Path) -> Result<(Option<usize>, bool), LoadError> {
     Ok((longest, lower))
 }
 
-/// Returns the prompt that is put in front of every text, by its name in `config_sentence_transformers.json`.
-fn default_prompt(dir: &Path) -> Result<String, LoadError> {
+/// Returns the prompt that is put in front of every text, and all prompts by their names, of `config_sentence_transformers.json`.
+fn prompts(dir: &Path) -> Result<(String, BTreeMap<String, String>), LoadError> {
     let Some(config) = optional_config(dir, "config_sentence_transformers.json")? else {
-        return Ok(String::new());
+        return Ok(Default::default());
     };
+    let prompts = config
+        .optional::<BTreeMap<String, String>>("prompts")?
+        .unwrap_or_default();
     let key = "default_prompt_name";
     let Some(name) = config.optional::<String>(key)? else {
-        return Ok(String::new());
+        return Ok((String::new(), prompts));
     };
-    let prompts = config.optional::<BTreeMap<String, String>>("prompts")?;
-    let prompt = prompts.and_then(|mut prompts| prompts.remove(&name));
-    prompt.ok_or_else(|| config.invalid_value(key, "`prompts` has no prompt of this name"))
+    match prompts.get(&name) {
+        Some(prompt) => Ok((prompt.clone(), prompts)),
+        None => Err(config.invalid_value(key, "`prompts` has no prompt of this name")),
+    }
 }
 
-fn pooling(folder: &Path, prompt: &str) -> Result<Pooling, LoadError> {
+fn pooling(folder: &Path, preparation: &mut Preparation) -> Result<Pooling, LoadError> {
     let config = Config::open(folder)?;
     let key = "include_prompt";
-    if !prompt.is_empty() && !config.optional(key)?.unwrap_or(true) {
-        return Err(config.invalid_value(key, "a default prompt that pooling leaves out is not supported"));
+    if !config.optional(key)?.unwrap_or(true) {
+        if !preparation.prompt.is_empty() {
+            return Err(
+                config.invalid_value(key, "a default prompt that pooling leaves out is not supported")
+            );
+        }
+        preparation.prompts.clear();
     }
     let modes = [
         ("cls", "pooling_mode_cls_token", Pooling::First),
@@ -236,11 +247,10 @@ mod tests {
     #[test]
     fn a_text_is_prepared_as_sentence_transformers_does_it() {
         let mut preparation = Preparation::default();
-        assert_eq!(preparation.applied(" The Sea "), " The Sea ");
+        assert_eq!(preparation.applied(" The Sea ", ""), " The Sea ");
         preparation.strip = true;
-        assert_eq!(preparation.applied(" The Sea "), "The Sea");
+        assert_eq!(preparation.applied(" The Sea ", ""), "The Sea");
         preparation.lower = true;
-        preparation.prompt = "Query: ".into();
-        assert_eq!(preparation.applied(" The Sea "), "query:  the sea");
+        assert_eq!(preparation.applied(" The Sea ", "Query: "), "query:  the sea");
     }
 }

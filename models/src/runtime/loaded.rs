@@ -37,6 +37,9 @@ pub struct ModelInfo {
     pub task: Task,
     /// Class names in the order of the logits; empty for tasks without classes.
     pub labels: Vec<String>,
+    /// Names of the prompts that a request for an embedding may name as [`PROMPT_NAME`](crate::PROMPT_NAME).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prompts: Vec<String>,
 }
 
 /// Meaning of a model's outputs.

@@ -1,5 +1,8 @@
 //! Embeddings of texts: pooling and the layers after it, as sentence-transformers saves them.
 
+/// Name of the input that names a prompt of the model, such as `query`, which is put in front of the text.
+pub const PROMPT_NAME: &str = "prompt_name";
+
 /// Vector of a text, from those of its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pooling {

@@ -88,6 +88,7 @@ pub fn load_onnx(path: &Path, device: DeviceChoice, options: &LoadOptions) -> Re
         weight_bytes: contents.totals.bytes,
         task,
         labels: label_names,
+        prompts: Vec::new(),
     };
     Ok(Loaded {
         model: Box::new(model),

@@ -1,0 +1,183 @@
+//! `/`, as the Inference API of Hugging Face answers it. `InferenceClient` sends the requests of all tasks to the address that it is
+//! given: the inputs and the answer of the app tell which task it is.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::request::Parts;
+use axum::http::{Response, header};
+use bytes::Bytes;
+use kaskade_actors::wire::InferReply;
+use kaskade_models::Tensor;
+use kaskade_models::images::image_file;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::embed::{Comparison, Texts, VectorForm, compared, vectors};
+use super::predict::{Parameters, predictions, with_strategy};
+use super::{Answered, ask_all, call, characters, respond};
+use crate::body;
+use crate::call::Call;
+use crate::failure::Failure;
+use crate::fields::{self, or_default};
+use crate::openai::embedding;
+use crate::shared::Shared;
+
+/// The beginning of an image in JSON.
+const IMAGE_URL: &str = "data:image/";
+
+#[derive(Deserialize)]
+struct Asked {
+    inputs: Inputs,
+    #[serde(default, deserialize_with = "or_default")]
+    raw_scores: bool,
+    #[serde(default, deserialize_with = "or_default")]
+    parameters: Parameters,
+    #[serde(flatten)]
+    form: VectorForm,
+}
+
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "`inputs` must be a text, a list of texts, a `question` with its `context`, or a `source_sentence` with `sentences`"
+)]
+enum Inputs {
+    Texts(Texts),
+    Question(Question),
+    Comparison(Comparison),
+}
+
+/// A question about a text.
+#[derive(Deserialize)]
+struct Question {
+    question: String,
+    context: String,
+}
+
+/// Answers a request of any task.
+pub(super) async fn root(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
+    let answered = async {
+        let (parts, body) = request.into_parts();
+        let body = body::read(&parts.headers, body, &shared.limits).await?;
+        let call = call(&shared, &parts, None)?;
+        if is_image(&parts, &body) {
+            return of_image(&call, image_file(&body)?, false, &Parameters::default()).await;
+        }
+        let asked: Asked = body::process(body, |body| fields::read(body)).await?;
+        asked.parameters.check()?;
+        match &asked.inputs {
+            Inputs::Texts(Texts::One(image)) if image.starts_with(IMAGE_URL) => {
+                let image = image_file(image.as_bytes())?;
+                of_image(&call, image, asked.raw_scores, &asked.parameters).await
+            }
+            Inputs::Texts(texts) => of_texts(&call, texts, &asked).await,
+            Inputs::Question(question) => of_question(&call, question).await,
+            Inputs::Comparison(comparison) => compared(&call, comparison, &asked.form).await,
+        }
+    };
+    respond(answered.await)
+}
+
+/// Whether a body is an image itself: JSON begins with a brace, after spaces.
+fn is_image(parts: &Parts, body: &Bytes) -> bool {
+    let kind = parts.headers.get(header::CONTENT_TYPE);
+    let says_so = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"image/"));
+    says_so
+        || body
+            .trim_ascii_start()
+            .first()
+            .is_some_and(|first| *first != b'{')
+}
+
+async fn of_image(
+    call: &Call,
+    image: Tensor,
+    raw_scores: bool,
+    parameters: &Parameters,
+) -> Result<Answered, Failure> {
+    let replies = ask_all(call, vec![vec![image]]).await?;
+    let value = predictions(call, &replies, true, raw_scores, parameters)?;
+    Ok(Answered::new(value, 0, &replies))
+}
+
+/// Answers with vectors if the app gives embeddings and no `logits`, and else with classes or entities.
+async fn of_texts(call: &Call, texts: &Texts, asked: &Asked) -> Result<Answered, Failure> {
+    let single = matches!(texts, Texts::One(_));
+    let texts = texts.list();
+    let strategy = asked.parameters.aggregation_strategy.as_deref();
+    let inputs = texts
+        .iter()
+        .map(|text| with_strategy(asked.form.inputs(text)?, strategy));
+    let replies = ask_all(call, inputs.collect::<Result<_, Failure>>()?).await?;
+    let embeds = replies.iter().all(|reply| {
+        let has_logits = reply.outputs.iter().any(|output| output.name == "logits");
+        !has_logits && embedding(reply).is_ok()
+    });
+    let value = if embeds {
+        vectors(&replies, &asked.form)?
+    } else {
+        predictions(call, &replies, single, asked.raw_scores, &asked.parameters)?
+    };
+    Ok(Answered::new(value, characters(texts), &replies))
+}
+
+async fn of_question(call: &Call, asked: &Question) -> Result<Answered, Failure> {
+    let inputs = vec![
+        Tensor::from_texts("text", &[&asked.question])?,
+        Tensor::from_texts("text_pair", &[&asked.context])?,
+    ];
+    let replies = ask_all(call, vec![inputs]).await?;
+    let answers = replies.iter().map(|reply| answer(reply, &asked.context));
+    let value = answers.collect::<Result<Value, Failure>>()?;
+    let value = value.get(0).cloned().unwrap_or_default();
+    Ok(Answered::new(
+        value,
+        characters([&asked.question, &asked.context]),
+        &replies,
+    ))
+}
+
+/// Returns the answer to a question, with its first character in the context and the one after its last.
+fn answer(reply: &InferReply, context: &str) -> Result<Value, Failure> {
+    let output = |name: &str| reply.outputs.iter().find(|output| output.name == name);
+    let (Some(answer), Some(span)) = (output("answer"), output("answer_span")) else {
+        return Err(Failure::wrong_kind(
+            "the app gives no `answer`; does it answer questions?",
+        ));
+    };
+    let places = span.to_i64()?.into_iter().map(|place| {
+        let place = usize::try_from(place).unwrap_or_default().min(context.len());
+        context.char_indices().take_while(|(at, _)| *at < place).count()
+    });
+    let places: Vec<usize> = places.collect();
+    Ok(json!({
+        "answer": answer.to_texts()?.first(),
+        "score": reply.confidence,
+        "start": places.first(),
+        "end": places.get(1),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_of_answers_count_characters() {
+        let reply = InferReply {
+            outputs: vec![
+                Tensor::from_texts("answer", &["naïve"]).unwrap(),
+                Tensor::from_i64("answer_span", &[2], &[5, 11]).unwrap(),
+            ],
+            confidence: Some(0.75),
+            ..InferReply::default()
+        };
+        assert_eq!(
+            answer(&reply, "éé naïve.").unwrap(),
+            json!({"answer": "naïve", "score": 0.75, "start": 3, "end": 8})
+        );
+        assert!(answer(&InferReply::default(), "").is_err());
+    }
+}
