@@ -146,6 +146,10 @@ Check the endpoint at the variant's `base_url`, its limits and `timeout`; raise 
         "It does not accept the key (HTTP 401 or 403), has no such model or path (404), or finds the request invalid (other 4xx). The \
 message contains the endpoint's, without the key.\n\
 Check the variant's `api_key`, `model` and `base_url`; send the same request to the endpoint with curl."
+    TooLong "KSK0026" 400 false "The request is longer than the model's context."
+        "Prompt and answer together have more tokens than the model takes, or than its cache holds; the message states the numbers. A stage \
+of a cascade whose model is too small for a request sends it on to the next stage.\n\
+Shorten the prompt, ask for fewer tokens (`max_tokens`), or serve a variant with a longer context as the last stage."
 }
 
 impl Code {
@@ -248,6 +252,7 @@ impl From<ModelError> for Fault {
             ModelError::Unavailable { .. } => Code::EndpointUnavailable,
             ModelError::Refused { .. } => Code::EndpointRefused,
             ModelError::Late { .. } => Code::Expired,
+            ModelError::TooLong { .. } => Code::TooLong,
             _ => Code::WrongInput,
         };
         Self::new(code, error.to_string())

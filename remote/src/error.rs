@@ -11,6 +11,15 @@ use crate::secret::SecretError;
 /// Longest message of an endpoint that an error repeats, characters.
 pub(crate) const MAX_MESSAGE: usize = 400;
 
+/// What messages of OpenAI, vLLM, SGLang, llama.cpp and Anthropic have if a request is longer than the context of the model.
+const TOO_LONG: [&str; 5] = [
+    "context length",
+    "context_length",
+    "context size",
+    "context window",
+    "prompt is too long",
+];
+
 /// Why a call failed. No message contains the key.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
@@ -92,6 +101,21 @@ impl CallError {
         }
     }
 
+    /// Whether it says that the request is longer than the context of the model: by OpenAI's code or the words that OpenAI, vLLM and others
+    /// use.
+    fn is_too_long(&self) -> bool {
+        let Self::Status {
+            status: 400 | 413 | 422,
+            message,
+            ..
+        } = self
+        else {
+            return false;
+        };
+        let said = message.to_lowercase();
+        TOO_LONG.iter().any(|words| said.contains(words))
+    }
+
     /// Whether it says that the endpoint itself is not in order, for the circuit breaker. An endpoint that asks for a pause
     /// or finds a request invalid is.
     pub(crate) const fn is_endpoint_failure(&self) -> bool {
@@ -150,6 +174,7 @@ impl From<CallError> for ModelError {
         let reason = error.to_string();
         match error {
             CallError::Malformed { .. } | CallError::Useless { .. } => Self::BadOutput { reason },
+            error if error.is_too_long() => Self::TooLong { reason },
             error if error.retryable() => Self::Unavailable { reason },
             _ => Self::Refused { reason },
         }
@@ -213,4 +238,35 @@ pub enum ConnectError {
         /// Message of the operating system.
         source: std::io::Error,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_longer_than_the_context_is_the_requests_fault() {
+        let of = |status: u16, message: &str| {
+            ModelError::from(CallError::Status {
+                status,
+                message: message.to_owned(),
+                retry_after: None,
+            })
+        };
+        for message in [
+            "This model's maximum context length is 4096 tokens. However, your messages resulted in 5000 tokens.",
+            "the request exceeds the available context size, try increasing it",
+            "The input (300 tokens) is longer than the model's context length (256 tokens).",
+        ] {
+            assert!(
+                matches!(of(400, message), ModelError::TooLong { .. }),
+                "{message}"
+            );
+        }
+        assert!(matches!(of(400, "no such model"), ModelError::Refused { .. }));
+        assert!(matches!(
+            of(500, "context length"),
+            ModelError::Unavailable { .. }
+        ));
+    }
 }

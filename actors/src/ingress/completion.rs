@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use kaskade_models::Tensor;
 use kaskade_policy::ledger::{Answer, Failure};
 use kaskade_policy::plan::Child;
+use kaskade_policy::routing;
 
 use super::actor::{Ingress, may_retry};
 use super::in_flight::InFlight;
@@ -90,6 +91,33 @@ impl Ingress {
                 self.fan_out_for_stage(done, &children, outputs, now);
             }
         }
+    }
+
+    /// Sends a request that is too long for the model of a stage to the stage after it. Returns false if it does not go on.
+    pub(super) fn goes_on(&mut self, done: &Done, fault: &Fault, now: u64) -> bool {
+        if fault.code != Code::TooLong || !done.branch.is_root() {
+            return false;
+        }
+        let Some(entry) = self.ledger.get(done.id) else {
+            return false;
+        };
+        let stage = entry.version.stage(entry.gear, &done.stage);
+        let onward = stage.and_then(|stage| routing::past_a_short_context(&stage.exit));
+        let Some(edge) = onward.cloned() else {
+            return false;
+        };
+        if self.ledger.must_accept_below_threshold(done.attempt) {
+            return false;
+        }
+        if !self.forward_once(done) {
+            self.metrics.stale();
+            return true;
+        }
+        self.metrics.forwarded(&done.stage, &edge.stage);
+        if let Some(request) = self.stage_request(done.id, done.attempt, done.hops.clone()) {
+            self.send_to(&edge, request, now);
+        }
+        true
     }
 
     fn forward_once(&mut self, done: &Done) -> bool {

@@ -269,7 +269,9 @@ impl Handler<Finished> for Ingress {
                 if fault.code == Code::Unreadable {
                     self.metrics.unreadable();
                 }
-                if !done.branch.is_root() && !may_retry(&fault) {
+                if self.goes_on(&done, &fault, now) {
+                    // The next stage answers.
+                } else if !done.branch.is_root() && !may_retry(&fault) {
                     self.gather(done, now);
                 } else if !self.fail_member(&done, &fault, now) {
                     self.fail(done.id, done.attempt, &fault, now);

@@ -22,7 +22,8 @@ use tokio::sync::Semaphore;
 /// The worker of replicas that no process of the tests hosts.
 const ELSEWHERE: &str = "elsewhere";
 
-/// Doubles `x`. It panics at 13, fails at 14, waits for a permit of `gate` at 15, and is sure of itself at 10 and above.
+/// Doubles `x`. It panics at 13, fails at 14, waits for a permit of `gate` at 15, and is sure of itself at 10 and above. 16 is too long for the
+/// first stage, and 17 for both.
 #[derive(Clone)]
 struct Doubler {
     gate: Arc<Semaphore>,
@@ -62,6 +63,10 @@ impl Stage for Doubler {
         match x {
             13.0 => panic!("scripted to panic"),
             14.0 => return Err(Fault::new(Code::BadOutput, "scripted to fail")),
+            17.0 => return Err(Fault::new(Code::TooLong, "scripted to be too long")),
+            16.0 if input.stage == "first" => {
+                return Err(Fault::new(Code::TooLong, "scripted to be too long"));
+            }
             15.0 => self.gate.acquire().await.unwrap().forget(),
             _ => {}
         }
@@ -153,6 +158,9 @@ fn serves_a_cascade(app: &str, bus: BusConfig) {
         assert!(panicked.message.contains("scripted to panic"), "{panicked}");
         assert_eq!(served.ask(14.0).await.unwrap_err().code, Code::BadOutput);
         assert_eq!(served.ask(11.0).await.unwrap().1, "first");
+        // What is too long for one stage goes on to the next.
+        assert_eq!(served.ask(16.0).await.unwrap(), (32.0, "second".to_owned()));
+        assert_eq!(served.ask(17.0).await.unwrap_err().code, Code::TooLong);
 
         let asking = tokio::spawn({
             let served = Arc::clone(&served);

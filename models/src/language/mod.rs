@@ -11,6 +11,7 @@ pub mod tools;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use kaskade_policy::hybrid_cache::Refused;
 use tokenizers::Tokenizer;
 
 use crate::checkpoint::{Checkpoint, LoadError, WeightTotals};
@@ -326,8 +327,6 @@ impl<M: Ops> Continuous for LanguageModel<M> {
         let tools = Tools::read(inputs)?;
         let sampling = self.sampling(inputs, &prompt, tools.as_ref())?;
         let stops = !sampling.stop.is_empty();
-        // The answer is too long if the prompt alone has room.
-        let fits = !prompt.is_empty() && self.engine.longest_answer(prompt.len()) > 0;
         let answer = PartialAnswer {
             prompt_tokens: Some(prompt.len()),
             token_texts: inputs.iter().any(|input| input.name == "top_logprobs"),
@@ -338,7 +337,11 @@ impl<M: Ops> Continuous for LanguageModel<M> {
         self.engine
             .submit(number, prompt, sampling)
             .map_err(|error| match error {
-                EngineError::Refused(_) if fits => bad_input("max_tokens", error.to_string()),
+                EngineError::Refused(Refused::Context { .. } | Refused::Cache { .. }) => {
+                    ModelError::TooLong {
+                        reason: error.to_string(),
+                    }
+                }
                 EngineError::Refused(_) | EngineError::Prompt { .. } | EngineError::Token { .. } => {
                     bad_input(
                         inputs.first().map_or("text", |input| input.name.as_str()),

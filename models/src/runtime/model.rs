@@ -352,6 +352,12 @@ pub enum ModelError {
         /// The reason.
         reason: String,
     },
+    /// The request, with its answer, has more tokens than the model or its cache takes.
+    #[error("the request is too long for the model: {reason}")]
+    TooLong {
+        /// The reason.
+        reason: String,
+    },
     /// The outputs cannot be served: empty, malformed, NaN or infinite.
     #[error("the model's output cannot be served: {reason}")]
     BadOutput {

@@ -66,6 +66,18 @@ pub fn accept_below_threshold(exit: &Exit, confidence: Option<f64>) -> Result<Ro
     })
 }
 
+/// Returns where a request goes that is too long for the model of a stage: where the stage sends what it is least sure of. `None` if it
+/// replies to that too, or does not exit by confidence.
+pub fn past_a_short_context(exit: &Exit) -> Option<&Edge> {
+    let Exit::Bands { bands } = exit else {
+        return None;
+    };
+    match &bands.first()?.to {
+        Target::Stage(edge) => Some(edge),
+        Target::Reply => None,
+    }
+}
+
 fn band(bands: &[Band], confidence: Option<f64>) -> Result<&Band, RoutingError> {
     if let [only] = bands {
         return Ok(only);

@@ -216,7 +216,9 @@ impl Drop for Submission {
 /// Classifies who caused the failure.
 fn blame(code: Code) -> Blame {
     match code {
-        Code::Malformed | Code::TooLarge | Code::WrongInput | Code::Cancelled => Blame::Sender,
+        Code::Malformed | Code::TooLarge | Code::WrongInput | Code::TooLong | Code::Cancelled => {
+            Blame::Sender
+        }
         Code::ModelFailed | Code::BadOutput | Code::Internal | Code::ReplicasLost => Blame::Request,
         Code::UnknownApp
         | Code::Expired

@@ -174,6 +174,12 @@ class EndpointRefused(KaskadeError):
     code, status = "KSK0025", 503
 
 
+class TooLong(KaskadeError):
+    """The request is longer than the model's context."""
+
+    code, status = "KSK0026", 400
+
+
 BY_CODE: dict[str, type[KaskadeError]] = {kind.code: kind for kind in KaskadeError.__subclasses__()}
 """The exception of every code."""
 
