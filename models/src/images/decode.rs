@@ -1,4 +1,4 @@
-//! Decodes PNG and JPEG files.
+//! Decodes image files: PNG and JPEG here, other formats by [`formats`].
 
 use std::io::Cursor;
 
@@ -6,10 +6,14 @@ use png::{BitDepth, ColorType, Transformations};
 use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
 
-use super::{ImageError, MAX_SIDE, Pixels, check_size, data_url, exif};
+use super::{ImageError, MAX_SIDE, Pixels, check_size, data_url, exif, formats};
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
 const JPEG: &[u8] = b"\xff\xd8\xff";
+/// The first bytes of a WebP file are those of RIFF, then four of the length, then these.
+const WEBP: &[u8] = b"WEBP";
+const GIF: [&[u8]; 2] = [b"GIF87a", b"GIF89a"];
+const BMP: &[u8] = b"BM";
 
 /// Most bytes that the PNG decoder allocates beside the pixels: palettes, profiles, one row.
 const PNG_LIMIT: usize = 16 << 20;
@@ -29,6 +33,12 @@ pub(super) fn decode(bytes: &[u8], channels: usize) -> Result<Pixels, ImageError
         png(bytes)?
     } else if bytes.starts_with(JPEG) {
         jpeg(bytes)?
+    } else if bytes.starts_with(b"RIFF") && bytes.get(8..).is_some_and(|rest| rest.starts_with(WEBP)) {
+        formats::webp(bytes)?
+    } else if GIF.iter().any(|magic| bytes.starts_with(magic)) {
+        formats::gif(bytes)?
+    } else if bytes.starts_with(BMP) {
+        formats::bmp(bytes)?
     } else {
         return Err(ImageError::Format);
     };

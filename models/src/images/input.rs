@@ -8,7 +8,7 @@ use crate::checkpoint::{Checkpoint, LoadError};
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, Signature};
 use crate::runtime::tensor::{Datatype, Tensor, TensorError};
 
-/// Name of the input that takes a PNG or JPEG file: BYTES `[1]`, the file itself or a data URL of it.
+/// Name of the input that takes an image file: BYTES `[1]`, the file itself or a data URL of it.
 pub const IMAGE_FILE: &str = "image_file";
 
 /// Builds the input of an image file.

@@ -5,7 +5,8 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `decode` | PNG and JPEG files as pixels, with limits checked before memory is allocated |
+//! | `decode` | files as pixels, with limits checked before memory is allocated; PNG and JPEG |
+//! | `formats` | WebP, GIF and BMP |
 //! | `exif` | the orientation of a photograph |
 //! | `data_url` | files as base64 text, for requests in JSON |
 //! | `resample` | PIL's `Image.resize` on bytes |
@@ -17,6 +18,7 @@ mod data_url;
 mod decode;
 mod error;
 mod exif;
+mod formats;
 mod input;
 mod processor;
 mod resample;
