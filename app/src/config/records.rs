@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A file of records with named columns: JSON lines (`.jsonl`, `.ndjson`, `.json`), or CSV or TSV with a header. A further `.gz` is
-/// decompressed.
+/// A file of records with named columns: JSON lines (`.jsonl`, `.ndjson`, `.json`), CSV or TSV with a header, of which a further `.gz` is
+/// decompressed, or Parquet.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -27,7 +27,7 @@ pub struct Records {
 }
 
 /// A folder with one split of a data set: `<split>/metadata.jsonl` or `.csv` beside images, one directory per class in `<split>/`
-/// (images or `.txt` files), `<split>.jsonl`, `.csv` or `.tsv`, or `data/<split>*` in one or more such files.
+/// (images or `.txt` files), `<split>.jsonl`, `.csv`, `.tsv` or `.parquet`, or `data/<split>*` in one or more such files.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -60,7 +60,7 @@ pub struct Columns {
     /// The second text [default: `text_pair`, `sentence2`, `hypothesis`, `context` ..., beside the first of its pair].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text_pair: Option<String>,
-    /// The path of a PNG or JPEG file, relative to the file of the records [default: `image`, `file_name`].
+    /// The path of an image file (PNG, JPEG, WebP, GIF, BMP), relative to the file of the records [default: `image`, `file_name`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// The passages of a ranking, as a list [default: `passages`, `documents`, `texts`; or `positive` and `negative` without a label].
@@ -86,20 +86,24 @@ pub(crate) enum Format {
     JsonLines,
     /// Columns with a header and this separator.
     Separated(u8),
+    /// Rows of a Parquet file.
+    Parquet,
 }
 
 /// A file of records has a format that is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// A file is Parquet or Arrow.
+    /// A file is an Arrow file, as `save_to_disk` of `datasets` writes it.
     #[error(
-        "Parquet and Arrow files are not read; convert them: python -c \"import datasets; \
-         datasets.load_dataset('FOLDER', split='validation').to_json('validation.jsonl')\""
+        "Arrow files are not read; convert them: python -c \"import datasets; \
+         datasets.load_from_disk('FOLDER')['validation'].to_parquet('validation.parquet')\""
     )]
-    Parquet,
+    Arrow,
     /// The name of a file does not tell its format.
-    #[error("the name must end with .jsonl, .ndjson, .json, .csv or .tsv, optionally followed by .gz")]
+    #[error(
+        "the name must end with .jsonl, .ndjson, .json, .csv or .tsv, optionally followed by .gz, or with .parquet"
+    )]
     Unknown,
 }
 
@@ -121,7 +125,8 @@ impl Format {
             "jsonl" | "ndjson" | "json" => Self::JsonLines,
             "csv" => Self::Separated(b','),
             "tsv" => Self::Separated(b'\t'),
-            "parquet" | "arrow" => return Err(FormatError::Parquet),
+            "parquet" if !compressed => Self::Parquet,
+            "arrow" => return Err(FormatError::Arrow),
             _ => return Err(FormatError::Unknown),
         };
         Ok((format, compressed))

@@ -80,8 +80,14 @@ pub enum DataError {
     #[error("it is UTF-16; convert it (`iconv -f UTF-16 -t UTF-8`)")]
     Utf16,
     /// A file of a folder of classes is an image that is not read.
-    #[error("it is neither a PNG nor a JPEG file by its name; convert it, or remove it")]
+    #[error("it is no PNG, JPEG, WebP, GIF or BMP file by its name; convert it, or remove it")]
     OtherImage,
+    /// A directory of a class has a directory with samples.
+    #[error("it is a directory in that of a class, whose samples would be left out; move them up")]
+    FolderInClass,
+    /// A Parquet file is malformed, or compressed by a method that is not read.
+    #[error("it is no valid Parquet file, or one compressed by another method than Snappy and Zstandard")]
+    Parquet(#[from] parquet::errors::ParquetError),
     /// A file of columns is malformed.
     #[error("it is not valid CSV")]
     Csv(#[source] csv::Error),

@@ -6,9 +6,9 @@ use super::DataError;
 use crate::config::records::{Folder, Format, FormatError};
 
 /// Endings of files that are samples themselves.
-const IMAGES: [&str; 5] = ["png", "jpg", "jpeg", "jpe", "jfif"];
+const IMAGES: [&str; 8] = ["png", "jpg", "jpeg", "jpe", "jfif", "webp", "gif", "bmp"];
 /// Endings of images that are not read. To leave them out would leave out their classes, or make them rarer than they are.
-const OTHER_IMAGES: [&str; 9] = ["gif", "bmp", "webp", "tif", "tiff", "avif", "heic", "ppm", "jp2"];
+const OTHER_IMAGES: [&str; 6] = ["tif", "tiff", "avif", "heic", "ppm", "jp2"];
 const TEXT: &str = "txt";
 
 /// Files that `datasets` writes beside those of a set.
@@ -35,7 +35,7 @@ impl Split {
     /// Finds the files of a split.
     ///
     /// # Errors
-    /// [`DataError::NoSplit`] if there are none, [`DataError::Format`] if they are Parquet files.
+    /// [`DataError::NoSplit`] if there are none, [`DataError::Format`] if they are Arrow files.
     pub(super) fn find(spec: &Folder) -> Result<Self, DataError> {
         let split = spec.split.as_deref().unwrap_or("validation");
         let names: Vec<&str> = if split == "validation" {
@@ -111,22 +111,22 @@ fn name_of(path: &Path) -> String {
         .into_owned()
 }
 
-/// The files of records whose name is `of_split`; Parquet files only if there is nothing else.
+/// The files of records whose name is `of_split`.
 fn records(folder: &Path, of_split: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, DataError> {
     let files = entries(folder)?
         .into_iter()
         .filter(|path| path.is_file() && of_split(&name_of(path)))
         .filter(|path| !DESCRIPTIONS.contains(&name_of(path).as_str()));
-    let (mut readable, mut parquet) = (Vec::new(), false);
+    let (mut readable, mut arrow) = (Vec::new(), false);
     for file in files {
         match Format::of(&file) {
             Ok(_) => readable.push(file),
-            Err(FormatError::Parquet) => parquet = true,
+            Err(FormatError::Arrow) => arrow = true,
             Err(_) => (),
         }
     }
-    if readable.is_empty() && parquet {
-        return Err(FormatError::Parquet.into());
+    if readable.is_empty() && arrow {
+        return Err(FormatError::Arrow.into());
     }
     Ok(readable)
 }
@@ -138,12 +138,21 @@ fn classes(folder: &Path) -> Result<Vec<(String, Vec<PathBuf>)>, DataError> {
         if let Some(other) = files.iter().find(|file| has_ending(file, &OTHER_IMAGES)) {
             return Err(DataError::of(other)(DataError::OtherImage));
         }
+        if let Some(below) = files.iter().find(|path| path.is_dir() && holds_samples(path)) {
+            return Err(DataError::of(below)(DataError::FolderInClass));
+        }
         files.retain(|file| is_image(file) || is_text(file));
         if !files.is_empty() {
             classes.push((name_of(&class), files));
         }
     }
     Ok(classes)
+}
+
+/// Whether a directory has samples, which would be left out.
+fn holds_samples(folder: &Path) -> bool {
+    let files = entries(folder).unwrap_or_default();
+    files.iter().any(|file| is_image(file) || is_text(file))
 }
 
 fn has_ending(path: &Path, endings: &[&str]) -> bool {

@@ -274,13 +274,47 @@ impl LabelReader {
         }
     }
 
+    /// Returns the classes of a list with a zero or a one for each class, as models of several labels are trained on. A list of
+    /// numbers of classes names no class twice.
+    ///
+    /// # Errors
+    /// [`DataError::LabelForm`] if a list of two may be either.
+    fn one_hot(&self, listed: &[Value]) -> Result<Option<Vec<usize>>, DataError> {
+        let marks = listed.iter().map(|mark| match mark {
+            Value::Bool(mark) => Some((*mark, true)),
+            Value::Number(number) => match number.as_f64() {
+                Some(mark @ (0.0 | 1.0)) => Some((mark == 1.0, number.is_f64())),
+                _ => None,
+            },
+            _ => None,
+        });
+        let marks: Option<Vec<(bool, bool)>> = marks.collect();
+        let Some(marks) = marks.filter(|marks| marks.len() > 1 && Some(marks.len()) == self.count) else {
+            return Ok(None);
+        };
+        let certain = marks.len() > 2
+            || marks.iter().any(|(_, no_number)| *no_number)
+            || matches!(marks.as_slice(), [(one, _), (other, _)] if one == other);
+        if !certain {
+            return Err(DataError::LabelForm {
+                label: shortened(&Value::from(listed)),
+                expected: "names of classes, or a mark for each class written 0.0 or 1.0: whole numbers may be numbers of classes or marks",
+            });
+        }
+        let set = marks.iter().enumerate().filter(|(_, (mark, _))| *mark);
+        Ok(Some(set.map(|(class, _)| class).collect()))
+    }
+
     /// A list of classes; in CSV, where a column holds no list, JSON or names with commas between them.
     fn classes(&self, written: &Value) -> Result<Vec<usize>, DataError> {
         let mut classes = match written {
-            Value::Array(listed) => listed
-                .iter()
-                .map(|one| self.class(one))
-                .collect::<Result<Vec<_>, _>>()?,
+            Value::Array(listed) => match self.one_hot(listed)? {
+                Some(classes) => classes,
+                None => listed
+                    .iter()
+                    .map(|one| self.class(one))
+                    .collect::<Result<Vec<_>, _>>()?,
+            },
             Value::String(text) if text.trim_start().starts_with('[') => {
                 let listed = serde_json::from_str::<Vec<Value>>(text).map_err(DataError::Json)?;
                 return self.classes(&Value::Array(listed));
@@ -423,6 +457,32 @@ mod tests {
             );
         }
         assert_eq!(reader.read(&json!("")).unwrap(), Label::Classes(vec![]));
+    }
+
+    /// They were read as numbers of classes: 0 and 1, whatever they marked.
+    #[test]
+    fn a_mark_for_each_class_is_read_as_models_are_trained_on() {
+        let three = reader(Task::MultiLabel, &["a", "b", "c"]);
+        for (written, classes) in [
+            (json!([1, 0, 1]), vec![0, 2]),
+            (json!([0.0, 1.0, 0.0]), vec![1]),
+            (json!([false, false, true]), vec![2]),
+            (json!([0, 0, 0]), vec![]),
+            (json!("[0, 1, 1]"), vec![1, 2]),
+            (json!([0, 1]), vec![0, 1]),
+            (json!([2, 1, 0]), vec![0, 1, 2]),
+        ] {
+            assert_eq!(
+                three.read(&written).unwrap(),
+                Label::Classes(classes),
+                "{written}"
+            );
+        }
+        let two = reader(Task::MultiLabel, &["a", "b"]);
+        assert_eq!(two.read(&json!([1.0, 0.0])).unwrap(), Label::Classes(vec![0]));
+        assert_eq!(two.read(&json!([1, 1])).unwrap(), Label::Classes(vec![0, 1]));
+        let error = two.read(&json!([1, 0])).unwrap_err().to_string();
+        assert!(error.contains("names of classes"), "{error}");
     }
 
     #[test]

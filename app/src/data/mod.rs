@@ -5,6 +5,7 @@ mod folder;
 pub mod grading;
 mod label;
 mod named;
+mod parquet;
 mod ranked;
 mod records;
 pub mod reply;

@@ -89,7 +89,8 @@ impl Chosen {
     }
 
     /// Returns the inputs of a record; `folder` is where paths of images begin.
-    fn inputs(&self, values: &Map<String, Value>, folder: &Path) -> Result<Inputs, DataError> {
+    fn inputs(&self, record: &Record, folder: &Path) -> Result<Inputs, DataError> {
+        let values = &record.values;
         let mut inputs = Vec::new();
         for (name, column) in [("text", &self.text), ("text_pair", &self.text_pair)] {
             if let Some(column) = column {
@@ -97,7 +98,11 @@ impl Chosen {
             }
         }
         if let Some(column) = &self.image {
-            inputs.push(read_image(&folder.join(text_of(values, column)?))?);
+            inputs.push(match (record.file(column), text_of(values, column)?) {
+                (Some(bytes), _) => image_file(bytes)?,
+                (None, url) if url.starts_with("data:") => image_file(url.as_bytes())?,
+                (None, path) => read_image(&folder.join(path))?,
+            });
         }
         Ok(inputs)
     }
@@ -182,7 +187,7 @@ impl Collector<'_> {
             return Ok(ControlFlow::Continue(()));
         }
         let folder = file.parent().unwrap_or(Path::new(""));
-        let inputs = chosen.inputs(&record.values, folder)?;
+        let inputs = chosen.inputs(record, folder)?;
         let label = match &chosen.label {
             Some(column) if !self.labels.ignored() => self.labels.read(value(&record.values, column)?)?,
             _ => Label::Unknown,

@@ -1,13 +1,14 @@
-//! Records with named columns, read one after the other: JSON lines, CSV, TSV.
+//! Records with named columns, read one after the other: JSON lines, CSV, TSV, Parquet.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, Read};
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use super::DataError;
+use super::{DataError, parquet};
 use crate::config::records::Format;
 
 /// Longest line of a JSON file, bytes: a longer one is no record, and would be held in memory as a whole.
@@ -22,10 +23,28 @@ const OTHER_SEPARATORS: [u8; 3] = [b';', b'\t', b'|'];
 
 /// One record.
 pub(super) struct Record {
-    /// Its line in the file, from 1.
+    /// Its line in the file, from 1; in a Parquet file its row.
     pub(super) line: usize,
     /// Its values by column; those of CSV are texts.
     pub(super) values: Map<String, Value>,
+    /// The files that it holds itself, by column; their values are their paths.
+    pub(super) files: Vec<(String, Bytes)>,
+}
+
+impl Record {
+    fn of_values(line: usize, values: Map<String, Value>) -> Self {
+        Self {
+            line,
+            values,
+            files: Vec::new(),
+        }
+    }
+
+    /// Returns the file that the record holds itself in a column.
+    pub(super) fn file(&self, column: &str) -> Option<&Bytes> {
+        let found = self.files.iter().find(|(name, _)| name == column);
+        found.map(|(_, bytes)| bytes)
+    }
 }
 
 /// Calls `visit` with one record after the other, until it breaks or the file ends.
@@ -38,6 +57,11 @@ pub(super) fn each(
 ) -> Result<ControlFlow<()>, DataError> {
     let (format, compressed) = Format::of(path)?;
     let file = File::open(path)?;
+    let separator = match format {
+        Format::Parquet => return parquet::each(file, &mut visit),
+        Format::JsonLines => None,
+        Format::Separated(separator) => Some(separator),
+    };
     let mut reader: Box<dyn Read> = if compressed {
         Box::new(flate2::read::MultiGzDecoder::new(BufReader::new(file)))
     } else {
@@ -48,10 +72,10 @@ pub(super) fn each(
     if head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff") {
         return Err(DataError::Utf16);
     }
-    match format {
-        Format::JsonLines => json_lines(BufReader::new(Cursor::new(head).chain(reader)), &mut visit),
-        Format::Separated(separator) => {
-            let separator = separator_of(&head, separator);
+    match separator {
+        None => json_lines(BufReader::new(Cursor::new(head).chain(reader)), &mut visit),
+        Some(usual) => {
+            let separator = separator_of(&head, usual);
             separated(Cursor::new(head).chain(reader), separator, &mut visit)
         }
     }
@@ -106,7 +130,7 @@ fn json_lines(
             Err(_) if std::str::from_utf8(json).is_err() => return Err(DataError::NotUtf8.at(line)),
             Err(error) => return Err(DataError::Json(error).at(line)),
         };
-        if visit(Record { line, values })?.is_break() {
+        if visit(Record::of_values(line, values))?.is_break() {
             return Ok(ControlFlow::Break(()));
         }
     }
@@ -150,7 +174,7 @@ fn separated(
             .cloned()
             .zip(record.iter().map(Value::from))
             .collect();
-        if visit(Record { line, values })?.is_break() {
+        if visit(Record::of_values(line, values))?.is_break() {
             return Ok(ControlFlow::Break(()));
         }
     }
@@ -263,7 +287,8 @@ mod tests {
                 b"text\tlabel\n\"good\t1\nbad\t0\n\"nice one\t1\n",
                 "line 2: a text begins with a quotation mark that ends 2 lines later",
             ),
-            ("a.parquet", b"PAR1", "to_json"),
+            ("a.parquet", b"PAR1", "no valid Parquet file"),
+            ("a.arrow", b"ARROW1", "to_parquet"),
             ("a.xlsx", b"", ".jsonl"),
         ] {
             let error = in_one_line(&read(name, content).unwrap_err());

@@ -291,19 +291,74 @@ fn a_missing_split_and_parquet_say_what_to_do() {
         "{error}"
     );
     let error = in_one_line(&folder(&[("data/validation-0.parquet", "PAR1")], "").unwrap_err());
-    assert!(error.contains("to_json"), "{error}");
+    assert!(
+        error.contains("validation-0.parquet") && error.contains("no valid Parquet file"),
+        "{error}"
+    );
     let saved = [
         ("validation/data-0.arrow", "ARROW1"),
         ("validation/dataset_info.json", "{}"),
         ("validation/state.json", "{}"),
     ];
     let error = in_one_line(&folder(&saved, "").unwrap_err());
-    assert!(error.contains("to_json"), "{error}");
-    let other = in_one_line(&folder(&[("val/cat/1.png", ""), ("val/cat/2.WEBP", "")], "").unwrap_err());
+    assert!(error.contains("to_parquet"), "{error}");
+    let other = in_one_line(&folder(&[("val/cat/1.png", ""), ("val/cat/2.TIFF", "")], "").unwrap_err());
     assert!(
-        other.contains("2.WEBP") && other.contains("neither a PNG nor a JPEG"),
+        other.contains("2.TIFF") && other.contains("no PNG, JPEG"),
         "{other}"
+    );
+    let below = folder(&[("val/cat/1.png", ""), ("val/cat/more/2.png", "")], "");
+    let below = in_one_line(&below.unwrap_err());
+    assert!(
+        below.contains("cat/more") && below.contains("move them up"),
+        "{below}"
     );
     let unknown = in_one_line(&folder(&[("test/bird/1.png", "")], "split = 'test'").unwrap_err());
     assert!(unknown.contains("`bird` is no class"), "{unknown}");
+}
+
+/// Samples of a file that `tests/parquet/make_parquet.py` wrote.
+fn parquet(name: &str, extra: &str) -> Result<Samples, DataError> {
+    let mut spec: Records = toml::from_str(&format!("file = \"x\"\n{extra}")).unwrap();
+    spec.file = Path::new(kaskade_testkit::ROOT)
+        .join("app/tests/parquet")
+        .join(name);
+    Samples::from_records(&spec, &signature(), &reader(Task::Classification))
+}
+
+#[test]
+fn parquet_files_of_datasets_and_pandas_are_read() {
+    let samples = parquet("texts.parquet", "").unwrap();
+    assert_eq!(texts(&samples, 0), ["naïve", "b\nc"]);
+    assert_eq!(samples.labels, [Label::Class(1), Label::Class(0)]);
+    assert!(samples.origins.of(1).unwrap().ends_with("texts.parquet, line 2"));
+    let samples = parquet("zstd.parquet", "skip = 2").unwrap();
+    assert_eq!(texts(&samples, 0), ["bad"]);
+    let error = in_one_line(&parquet("zstd.parquet", "").unwrap_err());
+    assert!(
+        error.contains("line 2") && error.contains("`sentence`"),
+        "{error}"
+    );
+    let error = in_one_line(&parquet("brotli.parquet", "").unwrap_err());
+    assert!(error.contains("Snappy and Zstandard"), "{error}");
+}
+
+#[test]
+fn images_inside_a_parquet_file_are_read() {
+    let samples = parquet("images.parquet", "").unwrap();
+    assert_eq!(samples.labels, [Label::Class(0), Label::Class(1)]);
+    let bytes: Vec<&[u8]> = samples
+        .inputs
+        .iter()
+        .map(|inputs| inputs[0].data.as_ref())
+        .collect();
+    // BYTES elements begin with their length.
+    assert!(bytes[0][4..].starts_with(b"\x89PNG") && bytes[1][4..].starts_with(b"GIF8"));
+}
+
+#[test]
+fn a_record_may_hold_a_data_url() {
+    let json = r#"{"image": "data:image/png;base64,iVBORw0KGgo=", "label": 1}"#;
+    let samples = records("a.jsonl", json, "", Task::Classification).unwrap();
+    assert!(samples.inputs[0][0].data[4..].starts_with(b"data:image/png"));
 }

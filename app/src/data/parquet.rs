@@ -1,0 +1,105 @@
+//! Records of Parquet files, as Hugging Face's `datasets`, pandas and polars write them.
+
+use std::fs::File;
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use parquet::data_type::AsBytes;
+use parquet::file::reader::SerializedFileReader;
+use parquet::record::{Field, Row};
+use serde_json::{Map, Number, Value};
+
+use super::DataError;
+use super::records::Record;
+
+/// The fields of an image in a file of `datasets`: the bytes of a file, or its path.
+const IMAGE_FIELDS: [&str; 2] = ["bytes", "path"];
+
+/// Calls `visit` with one row after the other, until it breaks or the file ends.
+///
+/// # Errors
+/// [`DataError::Parquet`] for a file that is damaged, or compressed by another method than Snappy or Zstandard; errors of `visit`.
+pub(super) fn each(
+    file: File,
+    visit: &mut impl FnMut(Record) -> Result<ControlFlow<()>, DataError>,
+) -> Result<ControlFlow<()>, DataError> {
+    let reader = SerializedFileReader::new(file)?;
+    for (line, row) in (1..).zip(reader) {
+        let mut record = Record {
+            line,
+            values: Map::new(),
+            files: Vec::new(),
+        };
+        for (column, field) in row
+            .map_err(|error| DataError::from(error).at(line))?
+            .into_columns()
+        {
+            let value = match image(&field) {
+                Some((path, bytes)) => {
+                    record.files.extend(bytes.map(|bytes| (column.clone(), bytes)));
+                    path
+                }
+                None => json(&field),
+            };
+            record.values.insert(column, value);
+        }
+        if visit(record)?.is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
+/// Returns path and bytes of an image.
+fn image(field: &Field) -> Option<(Value, Option<Bytes>)> {
+    let Field::Group(row) = field else {
+        return match field {
+            Field::Bytes(bytes) => Some((Value::from(""), Some(bytes.as_bytes().to_vec().into()))),
+            _ => None,
+        };
+    };
+    let of = |name: &str| {
+        let mut columns = row.get_column_iter();
+        columns
+            .find(|(column, _)| *column == name)
+            .map(|(_, field)| field)
+    };
+    let [bytes, path] = IMAGE_FIELDS.map(of);
+    let bytes = match bytes? {
+        Field::Bytes(bytes) => Some(bytes.as_bytes().to_vec().into()),
+        _ => None,
+    };
+    match path? {
+        Field::Str(path) => Some((Value::from(path.as_str()), bytes)),
+        // A value that is there: `null` would be none.
+        _ => Some((Value::from(""), bytes)),
+    }
+}
+
+/// Returns a value as JSON lines would have it.
+fn json(field: &Field) -> Value {
+    let float = |value: f64| Number::from_f64(value).map_or(Value::Null, Value::Number);
+    match field {
+        Field::Bool(value) => Value::from(*value),
+        Field::Byte(value) => Value::from(*value),
+        Field::Short(value) => Value::from(*value),
+        Field::Int(value) => Value::from(*value),
+        Field::Long(value) => Value::from(*value),
+        Field::UByte(value) => Value::from(*value),
+        Field::UShort(value) => Value::from(*value),
+        Field::UInt(value) => Value::from(*value),
+        Field::ULong(value) => Value::from(*value),
+        Field::Float(value) => float(f64::from(*value)),
+        Field::Double(value) => float(*value),
+        Field::Str(text) => Value::from(text.as_str()),
+        Field::Group(row) => object(row),
+        Field::ListInternal(list) => list.elements().iter().map(json).collect(),
+        Field::Null => Value::Null,
+        other => Value::from(other.to_string()),
+    }
+}
+
+fn object(row: &Row) -> Value {
+    let fields = row.get_column_iter();
+    Value::Object(fields.map(|(name, field)| (name.clone(), json(field))).collect())
+}
