@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::{PANIC, Scripted, ask, label, service};
 use crate::foreign::outputs;
 use async_nats::HeaderMap;
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use kaskade_actors::bus::{Bus, BusConfig};
 use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::ingress::durable::DurableConfig;
@@ -110,6 +110,27 @@ fn named(id: &str) -> HeaderMap {
 
 fn kept(node: &Node) -> u64 {
     node.metrics().read().durable_results
+}
+
+/// It chose by the toss of a coin whether to pull once more, for a second each time.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ingress_that_stops_pulls_no_more() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let asking = Asking::at(&server).await;
+    let nats = asking.bus.client();
+    let mut pulls = nats.subscribe("$JS.API.CONSUMER.MSG.NEXT.>").await.unwrap();
+    let mut late = 0;
+    for _ in 0..6 {
+        let node = served(&server, Some(quick())).start().unwrap();
+        pulls.next().await.unwrap();
+        tokio::task::block_in_place(|| node.stop());
+        nats.flush().await.unwrap();
+        while pulls.next().now_or_never().is_some() {
+            late += 1;
+        }
+    }
+    // One may have been sent while the ingress was told to stop.
+    assert!(late <= 1, "{late} pulls");
 }
 
 #[tokio::test]

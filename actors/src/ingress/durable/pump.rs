@@ -164,8 +164,10 @@ impl Pump {
     async fn run(self, mut consumer: PullConsumer, mut stop: watch::Receiver<bool>) {
         loop {
             let room = tokio::select! {
-                room = self.room() => room,
+                // First: there is room nearly always.
+                biased;
                 _ = stop.wait_for(|stop| *stop) => return,
+                room = self.room() => room,
             };
             if let Err(error) = self.take_up_to(room, &consumer).await {
                 tracing::warn!(%error, "pulling durable requests failed");
