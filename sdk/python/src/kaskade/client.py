@@ -372,10 +372,10 @@ class AsyncClient:
                     # The budget ended during this attempt: what an earlier one failed with says more.
                     raise earlier from None
                 failure = earlier = error
-            elapsed = time.monotonic() - began
+            left = budget - (time.monotonic() - began)
             pause = None
             if parts == 0 and not self._closed:
-                pause = self.retry.pause(failure, attempt, elapsed, budget - elapsed, self._served, random.random())
+                pause = self.retry.pause(failure, attempt, left, self._served, random.random())
             if isinstance(failure, Overloaded) and pause is not None and not self._allowance.take(time.monotonic()):
                 pause = None
             if pause is None:

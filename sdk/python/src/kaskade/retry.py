@@ -84,16 +84,14 @@ class RetryPolicy:
     """Upper bound of the first pause, seconds. It doubles with every attempt."""
     longest_pause: float = 1.0
     """Largest upper bound of a pause, seconds."""
-    no_responders_grace: float = 1.0
-    """Time for which "no responders" of an app that has answered before is retried, seconds."""
 
     def pause(
-        self, failure: KaskadeError | Loss, attempt: int, elapsed: float, left: float, served: bool, draw: float
+        self, failure: KaskadeError | Loss, attempt: int, left: float, served: bool, draw: float
     ) -> float | None:
         """Returns the pause before the next attempt, seconds; `None` if the failure is the result.
 
-        `attempt` counts from 1, `elapsed` and `left` are parts of the budget, `served` is whether the app has ever
-        answered this client, and `draw` is a random number in [0, 1).
+        `attempt` counts from 1, `left` is what is left of the budget, `served` is whether the app has ever answered
+        this client, and `draw` is a random number in [0, 1).
         """
         if attempt >= self.attempts or left <= 0:
             return None
@@ -101,7 +99,8 @@ class RetryPolicy:
             # The client waits for the connection anyway.
             return 0.0
         if isinstance(failure, UnknownApp):
-            if not served or elapsed >= self.no_responders_grace:
+            # An app that has answered is started again, or its ingress is; another name is a mistake.
+            if not served:
                 return None
         elif isinstance(failure, NoReply) or not failure.retryable:
             # Without a reply the budget is spent.
