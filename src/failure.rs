@@ -152,7 +152,7 @@ fn of_deploy(error: &DeployError) -> Option<Class> {
     match error {
         DeployError::Bus(error) => Some(of_bus(error)),
         DeployError::Store(error) => Some(of_store(error)),
-        DeployError::OtherApp { .. } => Some(Code::PlanRefused.into()),
+        DeployError::OtherApp { .. } | DeployError::NotLoaded { .. } => Some(Code::PlanRefused.into()),
         DeployError::NoIngress { .. } | DeployError::NotAdmitted { .. } => Some(Code::Unavailable.into()),
         _ => None,
     }

@@ -1,5 +1,6 @@
 //! Deploying plans: writing them to the plan store of a running app, reading them, and rolling back.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
@@ -13,6 +14,9 @@ use thiserror::Error;
 
 /// Time to listen for the newest epoch in use: processes send ten heartbeats per second.
 const LISTEN: Duration = Duration::from_millis(500);
+
+/// Time for which replicas must have failed to load before a plan counts as one that cannot be served: a worker may load them again.
+const FAILED_FOR: Duration = Duration::from_secs(5);
 
 /// Interval at which the progress of a rollout is checked, besides at each report.
 const CHECK: Duration = Duration::from_millis(200);
@@ -65,6 +69,18 @@ pub enum DeployError {
         /// The epoch of the plan.
         epoch: u64,
     },
+    /// Workers cannot load what the plan places on them.
+    #[error(
+        "epoch {epoch} is stored, but cannot be served: {} failed to load, and the logs of the workers say why. The app goes on with the plan \
+         before it as long as its processes run; `kaskade plan rollback` stores that one again",
+        replicas_text(.failed)
+    )]
+    NotLoaded {
+        /// The epoch of the plan.
+        epoch: u64,
+        /// The workers, and the replicas that they failed to load.
+        failed: BTreeMap<String, Vec<String>>,
+    },
     /// Some ingresses have not admitted the plan in time.
     #[error("epoch {epoch} is stored, but not every ingress admits requests under it in time: {}; `kaskade top` and the logs of the workers \
              tell what is missing", behind_text(.behind))]
@@ -74,6 +90,13 @@ pub enum DeployError {
         /// The ingresses that are missing.
         behind: Vec<Behind>,
     },
+}
+
+fn replicas_text(failed: &BTreeMap<String, Vec<String>>) -> String {
+    let each = failed
+        .iter()
+        .map(|(worker, replicas)| format!("`{}` on worker `{worker}`", replicas.join("`, `")));
+    each.collect::<Vec<_>>().join(", ")
 }
 
 fn behind_text(behind: &[Behind]) -> String {
@@ -123,6 +146,7 @@ pub struct Deployment {
     bus: Bus,
     store: std::sync::Arc<dyn PlanStore>,
     states: async_nats::Subscriber,
+    beats: async_nats::Subscriber,
     rollout: Rollout,
     begun: Instant,
 }
@@ -136,12 +160,14 @@ impl Deployment {
         let app = subjects::App::new(app)?;
         let bus = Bus::connect(bus).await?;
         let states = bus.subscribe(app.ingresses(), None).await?;
+        let beats = bus.subscribe(app.beats(), None).await?;
         let store = store::open(&bus, &app).await?;
         Ok(Self {
             app,
             bus,
             store,
             states,
+            beats,
             rollout: Rollout::default(),
             begun: Instant::now(),
         })
@@ -226,7 +252,8 @@ impl Deployment {
     /// Waits until every ingress admits requests under that epoch, at most `timeout`. `progress` is called whenever it changes.
     ///
     /// # Errors
-    /// [`DeployError::NotAdmitted`] and [`DeployError::NoIngress`] after the timeout.
+    /// [`DeployError::NotLoaded`] once workers have failed to load replicas of it for some seconds; [`DeployError::NotAdmitted`] and
+    /// [`DeployError::NoIngress`] after the timeout.
     pub async fn admitted(
         &mut self,
         epoch: u64,
@@ -234,6 +261,7 @@ impl Deployment {
         mut progress: impl FnMut(&Progress),
     ) -> Result<(), DeployError> {
         let (until, mut shown) = (Instant::now() + timeout, None);
+        let mut failures = Failures::default();
         loop {
             let now = self.now_us();
             if self.rollout.is_admitted(epoch, now) {
@@ -252,15 +280,22 @@ impl Deployment {
                     behind => DeployError::NotAdmitted { epoch, behind },
                 });
             }
+            if let Some(failed) = failures.lasting(Instant::now()) {
+                return Err(DeployError::NotLoaded { epoch, failed });
+            }
             if shown.as_ref() != Some(&state) {
                 progress(&state);
                 shown = Some(state);
             }
-            if let Ok(Some(message)) = tokio::time::timeout(CHECK, self.states.next()).await
-                && let Ok(state) = IngressState::decode(&message.payload)
-            {
-                let now = self.now_us();
-                self.rollout.hear(&state.ingress, state.admits, state.gone, now);
+            tokio::select! {
+                Some(message) = self.states.next() => if let Ok(state) = IngressState::decode(&message.payload) {
+                    let now = self.now_us();
+                    self.rollout.hear(&state.ingress, state.admits, state.gone, now);
+                },
+                Some(message) = self.beats.next() => if let Ok(beat) = Beat::decode(&message.payload) {
+                    failures.hear(epoch, beat, Instant::now());
+                },
+                () = tokio::time::sleep(CHECK) => {}
             }
         }
     }
@@ -295,6 +330,36 @@ impl Deployment {
         };
         let _ = tokio::time::timeout(LISTEN, listening).await;
         Ok(newest)
+    }
+}
+
+/// The replicas of an epoch that workers failed to load.
+#[derive(Debug, Default)]
+struct Failures {
+    /// By worker, with the time of the first heartbeat that says so.
+    of: BTreeMap<String, (Vec<String>, Instant)>,
+}
+
+impl Failures {
+    fn hear(&mut self, epoch: u64, beat: Beat, now: Instant) {
+        if beat.in_place != epoch || beat.failed.is_empty() {
+            self.of.remove(&beat.actor);
+            return;
+        }
+        let since = self.of.get(&beat.actor).map_or(now, |(_, since)| *since);
+        self.of.insert(beat.actor, (beat.failed, since));
+    }
+
+    /// Returns what has failed for [`FAILED_FOR`], if anything has.
+    fn lasting(&self, now: Instant) -> Option<BTreeMap<String, Vec<String>>> {
+        let lasting = self
+            .of
+            .iter()
+            .filter(|(_, (_, since))| now.saturating_duration_since(*since) >= FAILED_FOR);
+        let lasting: BTreeMap<_, _> = lasting
+            .map(|(worker, (replicas, _))| (worker.clone(), replicas.clone()))
+            .collect();
+        (!lasting.is_empty()).then_some(lasting)
     }
 }
 
@@ -424,5 +489,34 @@ mod tests {
             seen == [(2, 1)] || seen == [(2, 1), (2, 0)],
             "each state is shown once, and then the wait ends: {seen:?}"
         );
+    }
+
+    #[test]
+    fn replicas_that_stay_unloaded_end_the_wait() {
+        let (mut failures, begun) = (Failures::default(), Instant::now());
+        let beat = |in_place, failed: &[&str]| Beat {
+            actor: "w".to_owned(),
+            in_place,
+            failed: failed.iter().map(ToString::to_string).collect(),
+            ..Beat::default()
+        };
+        failures.hear(5, beat(5, &["large-0"]), begun);
+        failures.hear(5, beat(5, &["large-0"]), begun + FAILED_FOR / 2);
+        assert_eq!(failures.lasting(begun + FAILED_FOR / 2), None);
+        let lasting = failures.lasting(begun + FAILED_FOR).unwrap();
+        let error = DeployError::NotLoaded {
+            epoch: 5,
+            failed: lasting,
+        };
+        let said = error.to_string();
+        assert!(
+            said.contains("`large-0` on worker `w`") && said.contains("plan rollback"),
+            "{said}"
+        );
+        // It was loaded after all, or another epoch is in place.
+        failures.hear(5, beat(5, &[]), begun + FAILED_FOR);
+        assert_eq!(failures.lasting(begun + 2 * FAILED_FOR), None);
+        failures.hear(5, beat(4, &["large-0"]), begun);
+        assert_eq!(failures.lasting(begun + 2 * FAILED_FOR), None);
     }
 }

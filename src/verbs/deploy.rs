@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use kaskade_actors::plan::store::Past;
 use kaskade_app::config::App;
 use kaskade_app::config::scalar::Span;
-use kaskade_app::deploy::{Deployment, Progress, Written};
+use kaskade_app::deploy::{DeployError, Deployment, Progress, Written};
 use kaskade_app::planning::initial;
 use kaskade_app::report;
 use kaskade_app::report::progress::say;
@@ -209,6 +209,10 @@ pub(crate) fn history(args: &History) -> anyhow::Result<()> {
         deployment.close().await;
         anyhow::Ok(past?)
     })?;
+    if past.is_empty() {
+        let app = target.name().to_owned();
+        return Err(DeployError::NoPlan { app }.into());
+    }
     let rows: Vec<Row> = past.iter().map(Row::from).collect();
     if args.json {
         return output::print_json(&rows);
