@@ -76,6 +76,12 @@ impl Failure {
         }
     }
 
+    /// The gateway serves no app yet.
+    pub(crate) fn starting() -> Self {
+        let message = "the service is starting: its models are not loaded yet";
+        Fault::new(Code::Unavailable, message).into()
+    }
+
     /// The app's answers are of another kind than the endpoint gives.
     pub(crate) fn wrong_kind(message: impl Into<String>) -> Self {
         Self {
@@ -155,13 +161,19 @@ impl Failure {
         }
     }
 
-    /// Returns the body of the error as OpenAI's API has it; also an event of a stream.
+    /// Returns the body of the error as OpenAI's API has it; also an event of a stream. Clients shorten a prompt by the code that OpenAI has
+    /// for one that is too long.
     pub(crate) fn openai(&self) -> serde_json::Value {
+        let code = if self.code == Code::TooLong.id() {
+            "context_length_exceeded"
+        } else {
+            self.code
+        };
         json!({"error": {
             "message": self.message,
             "type": self.kind(),
             "param": self.param,
-            "code": self.code,
+            "code": code,
         }})
     }
 

@@ -66,9 +66,12 @@ impl Shared {
     /// Returns the app of that name.
     ///
     /// # Errors
-    /// `KSK0004` with status 404.
+    /// `KSK0004` with status 404; `KSK0007` with status 503 before the gateway serves its first app.
     pub(crate) fn app(&self, name: &str) -> Result<Arc<Served>, Failure> {
         let apps = self.apps.read().unwrap_or_else(PoisonError::into_inner);
+        if apps.is_empty() {
+            return Err(Failure::starting());
+        }
         apps.get(name).cloned().ok_or_else(|| Failure::unknown_app(name))
     }
 
@@ -82,9 +85,10 @@ impl Shared {
         }
         match self.apps().as_slice() {
             [only] => Ok(Arc::clone(only)),
+            [] => Err(Failure::starting()),
             _ => Err(Failure::param(
                 "model",
-                "name the app in `model`; this gateway serves several or none",
+                "name the app in `model`; this gateway serves several",
             )),
         }
     }

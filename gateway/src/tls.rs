@@ -33,6 +33,16 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
+impl TlsFiles {
+    /// Checks that the files can be used.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn check(&self) -> Result<(), TlsError> {
+        acceptor(self).map(drop)
+    }
+}
+
 /// Why TLS cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
