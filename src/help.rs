@@ -22,7 +22,7 @@ pub(crate) const GROUPS: [(&str, &[&str]); 6] = [
 pub(crate) const AFTER: &str = "\
 Precedence: flag, then environment variable, then app.toml, then default.
 Exit codes: 0 done, 1 wrong input or refused for good, 2 wrong usage, 75 temporary failure.
-With --json, results are JSON on standard output, and an error is one JSON object on standard error.";
+With --json, results are JSON on standard output, and an error is one JSON object in the last line of standard error.";
 
 /// Width of the column of verbs.
 const COLUMN: usize = 13;

@@ -82,7 +82,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli.verb,
         Err(error) => return refuse_usage(&error),
     };
-    log::init();
+    log::init(json);
     match run(&verb) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

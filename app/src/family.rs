@@ -31,7 +31,10 @@ use crate::report::in_one_line;
 #[non_exhaustive]
 pub enum FamilyError {
     /// The family has no such variant.
-    #[error("this process has no variant `{variant}`")]
+    #[error(
+        "this process has no variant `{variant}`, which the plan names; correct the plan, or go back to the one before with \
+         `kaskade plan rollback APP`"
+    )]
     NoVariant {
         /// The requested variant.
         variant: String,

@@ -2,7 +2,7 @@
 
     python client.py nats://127.0.0.1:4222 APP NAME VALUE [VALUE ...]
 
-sends one FP32 tensor called NAME and prints the reply.
+sends one tensor called NAME, of FP32 or of texts, and prints the reply.
 """
 
 import asyncio
@@ -27,9 +27,25 @@ def tensor(name, values):
     return {"name": name, "shape": [len(values)], "datatype": "FP32", "data": data}
 
 
+def texts(name, values):
+    """A one-dimensional BYTES tensor: each element has its length in front of it."""
+    encoded = [value.encode() for value in values]
+    data = b"".join(struct.pack("<I", len(element)) + element for element in encoded)
+    return {"name": name, "shape": [len(values)], "datatype": "BYTES", "data": data}
+
+
 def values(tensor):
-    """The elements of an FP32 tensor."""
-    return list(struct.unpack(f"<{len(tensor['data']) // 4}f", tensor["data"]))
+    """The elements of a tensor of FP32, FP64, INT64 or BYTES."""
+    data = tensor["data"]
+    if tensor["datatype"] != "BYTES":
+        kind, size = {"FP32": ("f", 4), "FP64": ("d", 8), "INT64": ("q", 8)}[tensor["datatype"]]
+        return list(struct.unpack(f"<{len(data) // size}{kind}", data))
+    elements = []
+    while data:
+        (length,) = struct.unpack_from("<I", data)
+        elements.append(data[4 : 4 + length].decode())
+        data = data[4 + length :]
+    return elements
 
 
 async def infer(connection, app, inputs, budget=2.0, retry=True):
@@ -91,10 +107,18 @@ async def attempt(connection, app, body, request_id, left):
     return msgpack.unpackb(message.data)
 
 
-async def main(url, app, name, *numbers):
+def read(name, written):
+    """Returns a tensor of numbers, or of texts if one of them is no number."""
+    try:
+        return tensor(name, [float(number) for number in written])
+    except ValueError:
+        return texts(name, written)
+
+
+async def main(url, app, name, *written):
     connection = await nats.connect(url)
     try:
-        reply = await infer(connection, app, [tensor(name, [float(number) for number in numbers])])
+        reply = await infer(connection, app, [read(name, written)])
         outputs = {output["name"]: values(output) for output in reply["outputs"]}
         print(f"stage={reply['stage']} outputs={outputs}")
     finally:

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use kaskade_app::charts::panels;
+use kaskade_app::config::guarantee::Share;
 use kaskade_app::config::scalar::{Size, Span};
 use kaskade_app::config::{App, planner};
 use kaskade_app::load::trace_args::{TraceArgs, positive};
@@ -33,9 +34,9 @@ pub(crate) struct Args {
     /// Latency objective: the 95th percentile; accuracy is maximised [default: the app's `slo`].
     #[arg(long, value_name = "TIME", conflicts_with = "slo_accuracy")]
     slo_p95: Option<Span>,
-    /// Accuracy objective: mean share of right answers, in [0, 1]; latency is minimised.
+    /// Accuracy objective: mean share of right answers, such as `98%`; latency is minimised.
     #[arg(long, value_name = "SHARE")]
-    slo_accuracy: Option<f64>,
+    slo_accuracy: Option<Share>,
     /// What the accuracy and the latency of the plan are means over.
     #[arg(long, value_enum, default_value = "answers")]
     mean_over: MeanOver,
@@ -151,7 +152,9 @@ fn options(args: &Args, profile: &Profile, app: Option<&App>) -> anyhow::Result<
     let qps_max = qps_max.context("give the highest load: `--rate`, or `--trace` with the expected load")?;
     let slo = match (args.slo_p95, args.slo_accuracy, app) {
         (Some(limit), ..) => latency(limit),
-        (None, Some(at_least), _) => Slo::Accuracy { at_least },
+        (None, Some(at_least), _) => Slo::Accuracy {
+            at_least: at_least.get(),
+        },
         (None, None, Some(app)) => gears::objective(app)?,
         (None, None, None) => {
             anyhow::bail!("give an objective: `--slo-p95`, `--slo-accuracy`, or an app that has one")

@@ -1,7 +1,7 @@
 //! `kaskade serve`: serves an app until it is stopped.
 
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
 use kaskade_actors::bus::BusConfig;
@@ -156,6 +156,17 @@ fn running(service: &Service) -> String {
     }
 }
 
+/// Whether a checkpoint has a tokenizer: a network without one takes tensors alone.
+fn reads_text(dir: &Path) -> bool {
+    let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names = files.map(|file| file.file_name().to_string_lossy().into_owned());
+    names.any(|name| {
+        name.starts_with("tokenizer")
+            || name.starts_with("vocab")
+            || [".model", ".gguf", ".spm"].iter().any(|end| name.ends_with(end))
+    })
+}
+
 /// Returns the command that sends a request to the app.
 fn how_to_ask(app: &App, url: &str) -> String {
     let sets = [&app.data.test, &app.data.validation];
@@ -167,12 +178,14 @@ fn how_to_ask(app: &App, url: &str) -> String {
     let has = |name: &str| dir.is_some_and(|dir| dir.join(name).is_file());
     // A model of images and texts has both files, and takes a text alone.
     let images = has("preprocessor_config.json") && !has("tokenizer.json");
-    let inputs = if tensors {
+    let inputs = if tensors || dir.is_some_and(|dir| !images && !reads_text(dir)) {
         "--tensors request.json"
     } else if images {
         "--image photo.jpg"
     } else if app.task == Task::Ranking {
         "--query \"some text\" --passage \"one text\" --passage \"another text\""
+    } else if app.task == Task::QuestionAnswering {
+        "--text \"a question\" --text-pair \"the text that answers it\""
     } else {
         "--text \"some text\""
     };
@@ -256,7 +269,10 @@ mod tests {
             let app = App::parse(&format!("name = \"a\"\ntask = \"{task}\"\n{variant}")).unwrap();
             how_to_ask(&app, "nats://127.0.0.1:4222")
         };
+        assert!(asked("classification").contains("infer a --tensors"));
+        std::fs::write(dir.path().join("vocab.txt"), "").unwrap();
         assert!(asked("classification").contains("infer a --text"));
+        assert!(asked("question_answering").contains("--text-pair"));
         assert!(asked("ranking").contains("--query"));
         std::fs::write(dir.path().join("preprocessor_config.json"), "{}").unwrap();
         assert!(asked("classification").contains("infer a --image"));

@@ -7,6 +7,7 @@ use kaskade_app::config::{App, ConfigError};
 use kaskade_app::family::{Classes, Family, Member};
 use kaskade_app::planning::{initial, pipelines};
 use kaskade_app::report::in_one_line;
+use kaskade_app::serving::gateway;
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
 use serde::Serialize;
@@ -103,7 +104,8 @@ fn check_app(file: &Path, load: bool) -> Vec<String> {
         Ok(app) => {
             let plan = initial::of(&app).err();
             let plan = plan.map(|error| format!("plan: {}", in_one_line(&error)));
-            plan.into_iter().chain(check_variants(&app, load)).collect()
+            let files = gateway::problems(&app).into_iter().chain(plan);
+            files.chain(check_variants(&app, load)).collect()
         }
         Err(ConfigError::Inconsistent { problems, .. }) => problems,
         // Errors of a family file name that file.

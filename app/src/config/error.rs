@@ -57,6 +57,9 @@ fn plain(text: &str, reason: String) -> String {
     if let Some((value, _)) = reason.split_once(", expected a nonzero ") {
         return format!("{value}; use a whole number of at least 1");
     }
+    if let Some(plain) = unknown_name(&reason) {
+        return plain;
+    }
     if !reason.contains("wanted exactly 1 element") {
         return reason;
     }
@@ -67,6 +70,29 @@ fn plain(text: &str, reason: String) -> String {
             "the table names several alternatives; only one is allowed".to_owned()
         }
     })
+}
+
+/// Returns the reason for a name that is none of those that are allowed, with the nearest of them. The parser calls a value of an
+/// enumeration a variant, which is a model here.
+fn unknown_name(reason: &str) -> Option<String> {
+    let (kind, rest) = ["field", "variant"].into_iter().find_map(|kind| {
+        let rest = reason.strip_prefix("unknown ")?.strip_prefix(kind)?;
+        Some((kind, rest))
+    })?;
+    let mut names = rest.split('`').skip(1).step_by(2);
+    let (found, known) = (names.next()?, names.collect::<Vec<_>>());
+    let alike = known.iter().map(|name| (strsim::jaro_winkler(found, name), name));
+    let nearest = alike.max_by(|(one, _), (other, _)| one.total_cmp(other));
+    let hint = match nearest.filter(|(alike, _)| *alike > 0.8) {
+        Some((_, name)) => format!(" (`{name}`?)"),
+        None => String::new(),
+    };
+    let what = if kind == "field" { "field" } else { "value" };
+    let known: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+    let known = known.join(", ");
+    Some(format!(
+        "`{found}` is no {what} that is known here{hint}; known are {known}"
+    ))
 }
 
 /// Returns that a data set has several formats, if one does.
@@ -94,4 +120,23 @@ fn several_formats(text: &str) -> Option<String> {
 /// Returns the line of a position, from 1.
 pub(super) fn line_of(text: &str, position: usize) -> usize {
     1 + text.bytes().take(position).filter(|byte| *byte == b'\n').count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_name_comes_with_the_nearest_one() {
+        let said = |reason: &str| unknown_name(reason).unwrap();
+        assert_eq!(
+            said("unknown field `taks`, expected one of `name`, `task`, `plan`"),
+            "`taks` is no field that is known here (`task`?); known are `name`, `task`, `plan`"
+        );
+        assert_eq!(
+            said("unknown variant `x`, expected `all` or `none`"),
+            "`x` is no value that is known here; known are `all`, `none`"
+        );
+        assert_eq!(unknown_name("invalid type: `unknown field`"), None);
+    }
 }

@@ -349,6 +349,9 @@ fn a_folder_that_is_no_checkpoint_is_named_for_what_it_is() {
         "run/checkpoint-90",
         "run/checkpoint-500",
         "run/runs",
+        "models--org--name/refs",
+        "models--org--name/snapshots/abc",
+        "models--org--name/snapshots/def",
     ] {
         std::fs::create_dir_all(at(name)).unwrap();
     }
@@ -356,7 +359,15 @@ fn a_folder_that_is_no_checkpoint_is_named_for_what_it_is() {
     for name in ["run/checkpoint-90", "run/checkpoint-500"] {
         std::fs::write(at(name).join("config.json"), "{}").unwrap();
     }
-    let names = ["absent", "absent.gguf", "empty", "adapter", "run"];
+    std::fs::write(at("models--org--name/refs/main"), "def\n").unwrap();
+    let names = [
+        "absent",
+        "absent.gguf",
+        "empty",
+        "adapter",
+        "run",
+        "models--org--name",
+    ];
     let variants = names.map(|name| {
         format!(
             "[[variants]]\nname = \"{}\"\ndir = \"{name}\"\n",
@@ -377,6 +388,7 @@ fn a_folder_that_is_no_checkpoint_is_named_for_what_it_is() {
         "empty` is no checkpoint: it is no GGUF file",
         "`model.merge_and_unload().save_pretrained(FOLDER)`",
         "checkpoint-500`",
+        "snapshots/def`",
     ];
     assert_eq!(problems.len(), expected.len(), "{problems:?}");
     for (problem, part) in problems.iter().zip(expected) {

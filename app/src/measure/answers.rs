@@ -44,6 +44,8 @@ pub struct Standard<'a> {
     pub grading: Grading,
     /// A program that decides in place of the labels.
     pub program: Option<&'a JudgeProgram>,
+    /// The model's names of classes, which the program gets.
+    pub classes: &'a [String],
 }
 
 /// Runs a model over a labelled set and calibrates its confidence on the selection part: a classifier's by its scores, a language
@@ -64,7 +66,7 @@ pub fn calibrated(
     let answered = each(model, &set.inputs, Answered::of, step).map_err(|error| error.in_set(set))?;
     let truths = match standard.program {
         Some(program) => {
-            let right = judged(program, set, &answered, standard.grading)?;
+            let right = judged(program, set, &answered, standard)?;
             right.into_iter().map(Truth::Correct).collect()
         }
         None => truths(set, &answered, standard.grading)?,
@@ -193,13 +195,13 @@ fn judged(
     program: &JudgeProgram,
     set: &Samples,
     answered: &[Answered],
-    grading: Grading,
+    standard: &Standard<'_>,
 ) -> Result<Vec<bool>, MeasureError> {
     let inputs: Vec<Map<String, Value>> = set.inputs.iter().map(texts).collect();
     let references: Vec<Option<Value>> = set
         .labels
         .iter()
-        .map(|label| (*label != Label::Unknown).then(|| json!(label)))
+        .map(|label| (*label != Label::Unknown).then(|| named(label, standard.classes)))
         .collect();
     let rest = answered.iter().zip(&references).enumerate();
     let questions = inputs.iter().zip(rest);
@@ -211,7 +213,25 @@ fn judged(
             reference: reference.as_ref(),
         })
         .collect();
-    Ok(program.judge(&questions, grading.right_from())?)
+    Ok(program.judge(&questions, standard.grading.right_from())?)
+}
+
+/// A label as a judge gets it: classes by their names, if the model names them, as its answers are.
+fn named(label: &Label, classes: &[String]) -> Value {
+    let unnamed = |(class, name): (usize, &String)| *name == format!("LABEL_{class}");
+    if classes.iter().enumerate().all(unnamed) {
+        return json!(label);
+    }
+    let name = |class: &usize| {
+        classes
+            .get(*class)
+            .map_or_else(|| json!(class), |name| json!(name))
+    };
+    match label {
+        Label::Class(class) => name(class),
+        Label::Classes(classes) => classes.iter().map(name).collect(),
+        other => json!(other),
+    }
 }
 
 /// The texts of a request, by input; one alone is no list.
@@ -534,6 +554,16 @@ mod tests {
             floats("confidence", &[0.5]),
         ];
         assert_eq!(said(&several), json!([0, 2]));
+        // The label has the form of the answer.
+        let names = ["cat", "dog"].map(str::to_owned);
+        assert_eq!(named(&Label::Class(1), &names), "dog");
+        assert_eq!(named(&Label::Classes(vec![0, 1]), &names), json!(["cat", "dog"]));
+        assert_eq!(named(&Label::Class(1), &[]), 1);
+        assert_eq!(
+            named(&Label::Class(1), &["LABEL_0", "LABEL_1"].map(str::to_owned)),
+            1
+        );
+        assert_eq!(named(&Label::text("a"), &names), "a");
         let inputs = vec![
             Tensor::from_texts("query", &["q"]).unwrap(),
             Tensor::from_texts("passages", &["a", "b"]).unwrap(),

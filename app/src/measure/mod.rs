@@ -222,6 +222,7 @@ fn variant(
     let standard = Standard {
         grading: plan.grading,
         program: plan.judge.program(),
+        classes: &info.labels,
     };
     let Answers {
         calibration,

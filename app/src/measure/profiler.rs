@@ -15,8 +15,8 @@ use super::tree::{Measured, TreePlan};
 use super::{Judge, MeasureError, Plan, profile, served};
 use crate::config::App;
 use crate::config::data::DataSet;
-use crate::data::Samples;
 use crate::data::grading::Grading;
+use crate::data::{Label, Samples};
 use crate::family::{Family, Member, Recording, Source};
 use crate::report::in_one_line;
 use crate::report::progress::{say, while_saying};
@@ -170,6 +170,9 @@ impl<'a> Profiler<'a> {
             inputs = samples.inputs.iter().take(ASKED).cloned().collect();
             Ok::<_, MeasureError>(samples)
         })?;
+        if let Some(remark) = none_right(&profile) {
+            say(&remark);
+        }
         profile.hop = on_a_thread(|| hop(&profile))?;
         let overhead = self.overhead(&profile, &inputs);
         profile.turnaround_s = overhead.turnaround_s;
@@ -263,7 +266,30 @@ fn remarks(samples: &Samples) -> Vec<String> {
              the file is sorted by class, shuffle it before `skip` and `take` choose a part of it"
         ));
     }
+    let unanswerable = samples.labels.iter();
+    let unanswerable = unanswerable.filter(|label| matches!(label, Label::Texts(texts) if texts.is_empty()));
+    let unanswerable = unanswerable.count();
+    if unanswerable > 0 {
+        remarks.push(format!(
+            "profile: {} of {all} validation samples have no right answer, as questions of SQuAD 2.0 may; whatever a model answers counts as \
+             wrong there, so leave them out",
+            units::count(unanswerable as u64)
+        ));
+    }
     remarks
+}
+
+/// Returns the variants that answered no sample rightly, as a remark.
+fn none_right(profile: &Profile) -> Option<String> {
+    let wrong = profile.variants.iter();
+    let wrong = wrong.filter(|variant| !variant.validation.correct.contains(&true));
+    let names: Vec<String> = wrong.map(|variant| format!("`{}`", variant.name)).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "profile: {} answered no sample rightly; do the labels of the data, or the verdicts of the judge, mean what the model's answers mean?",
+            names.join(", ")
+        )
+    })
 }
 
 /// Measures the time of a message of the mean size of the samples.

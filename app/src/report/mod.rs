@@ -20,7 +20,8 @@ pub struct WriteError {
     pub source: io::Error,
 }
 
-/// Writes a file whole: a reader sees the old one or the new one, never half of it.
+/// Writes a file whole: a reader sees the old one or the new one, never half of it. A symbolic link stays one, and what is no file, such as
+/// a pipe, is written to.
 ///
 /// # Errors
 /// When the folder cannot be made or the file not written, naming it.
@@ -32,6 +33,14 @@ pub fn write_file(path: &Path, text: &str) -> Result<(), WriteError> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder).map_err(failed)?;
     }
+    let found = path.canonicalize();
+    if let Ok(found) = &found
+        && !found.is_file()
+        && !found.is_dir()
+    {
+        return std::fs::write(found, text).map_err(failed);
+    }
+    let path = found.as_deref().unwrap_or(path);
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}.tmp", std::process::id()));
     std::fs::write(&beside, text).map_err(failed)?;
@@ -88,5 +97,20 @@ mod tests {
         );
         let error = outer("high", outer("middle\n line", "low"));
         assert_eq!(in_one_line(&error), "high: middle line: low");
+    }
+
+    #[test]
+    fn a_link_stays_one_and_a_file_is_replaced_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        write_file(&at("new/plan.json"), "one").unwrap();
+        std::os::unix::fs::symlink("new/plan.json", at("link")).unwrap();
+        write_file(&at("link"), "two").unwrap();
+        assert!(at("link").is_symlink());
+        assert_eq!(std::fs::read_to_string(at("new/plan.json")).unwrap(), "two");
+        // A folder is no file to write.
+        assert!(write_file(&at("new"), "three").is_err());
+        write_file(Path::new("/dev/null"), "four").unwrap();
+        assert!(!Path::new("/dev/null").is_file());
     }
 }

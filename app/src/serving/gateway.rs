@@ -8,7 +8,7 @@ use kaskade_gateway::{AppOptions, Gateway, Limits, TlsFiles};
 use kaskade_models::checkpoint::Config;
 
 use super::{ServingError, size};
-use crate::config::gateway::{GatewayRule, TenantRule};
+use crate::config::gateway::{GatewayRule, TenantRule, TlsRule};
 use crate::config::{App, Task};
 use crate::ranker;
 
@@ -20,6 +20,26 @@ pub fn listen(app: &App, address: SocketAddr) -> Result<Gateway, ServingError> {
     Ok(Gateway::listen(address, limits(app)?)?)
 }
 
+/// Returns why the files of keys and certificates that the app's file names cannot be used; only a gateway reads them.
+pub fn problems(app: &App) -> Vec<String> {
+    let keys = app.gateway.keys.iter();
+    let keys = keys.filter_map(|(tenant, rule)| Some(key(tenant.as_str(), rule).err()?.to_string()));
+    let tls = app
+        .gateway
+        .tls
+        .as_ref()
+        .and_then(|rule| files(rule).check().err());
+    let tls = tls.map(|error| format!("gateway.tls: {error}"));
+    keys.chain(tls).collect()
+}
+
+fn files(tls: &TlsRule) -> TlsFiles {
+    TlsFiles {
+        certificate: tls.certificate.clone(),
+        key: tls.key.clone(),
+    }
+}
+
 /// Returns the limits that the app's file sets.
 fn limits(app: &App) -> Result<Limits, ServingError> {
     let rule = &app.gateway;
@@ -29,10 +49,7 @@ fn limits(app: &App) -> Result<Limits, ServingError> {
         max_body: usize::try_from(rule.max_body.bytes()).unwrap_or(usize::MAX),
         max_bodies: usize::try_from(rule.max_bodies.bytes()).unwrap_or(usize::MAX),
         grace: app.ingress.drain.duration(),
-        tls: rule.tls.as_ref().map(|tls| TlsFiles {
-            certificate: tls.certificate.clone(),
-            key: tls.key.clone(),
-        }),
+        tls: rule.tls.as_ref().map(files),
         cors: rule.cors.clone(),
         keys: keys.collect::<Result<_, _>>()?,
         ..Limits::default()

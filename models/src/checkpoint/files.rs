@@ -80,6 +80,24 @@ fn newest_of_training(dir: &Path) -> Option<PathBuf> {
     steps.max().map(|(_, path)| path)
 }
 
+/// Returns a snapshot in a folder of the cache of the Hugging Face Hub: that of `refs/main`, or the only one.
+fn snapshot_of(dir: &Path) -> Option<PathBuf> {
+    let snapshots = dir.join("snapshots");
+    let main = std::fs::read_to_string(dir.join("refs/main")).ok();
+    if let Some(main) = main
+        .map(|main| snapshots.join(main.trim()))
+        .filter(|main| main.is_dir())
+    {
+        return Some(main);
+    }
+    let mut found = std::fs::read_dir(snapshots)
+        .ok()?
+        .flatten()
+        .map(|entry| entry.path());
+    let only = found.next().filter(|path| path.is_dir());
+    only.filter(|_| found.next().is_none())
+}
+
 /// Returns why a path is no checkpoint and what to do, to follow the path in a message.
 pub(super) fn why_no_checkpoint(path: &Path) -> String {
     if !path.exists() {
@@ -93,6 +111,10 @@ pub(super) fn why_no_checkpoint(path: &Path) -> String {
         return format!(
             "is a training run's folder of checkpoints; name one of them, such as the newest, `{newest}`"
         );
+    }
+    if let Some(snapshot) = snapshot_of(path) {
+        let snapshot = snapshot.display();
+        return format!("is a folder of the Hugging Face cache; name the snapshot in it, `{snapshot}`");
     }
     "is no checkpoint: it is no GGUF file, and no directory with config.json or a GGUF file".to_owned()
 }

@@ -175,6 +175,9 @@ pub enum PlanError {
         /// How many there must be.
         expected: usize,
     },
+    /// A threshold is no confidence.
+    #[error("the threshold {0} is not in [0, 1]")]
+    Threshold(f64),
     /// An option cannot be.
     #[error("{option} must be at least 1")]
     Zero {
@@ -329,14 +332,16 @@ fn largest_index(family: &Family) -> usize {
 }
 
 fn check_thresholds(thresholds: &[f64], expected: usize) -> Result<(), PlanError> {
-    let sound = |threshold: &f64| (0.0..=1.0).contains(threshold);
-    if thresholds.len() == expected && thresholds.iter().all(sound) {
-        Ok(())
-    } else {
-        Err(PlanError::Thresholds {
+    if thresholds.len() != expected {
+        return Err(PlanError::Thresholds {
             found: thresholds.len(),
             expected,
-        })
+        });
+    }
+    let unsound = |threshold: &&f64| !(0.0..=1.0).contains(*threshold);
+    match thresholds.iter().find(unsound) {
+        Some(threshold) => Err(PlanError::Threshold(*threshold)),
+        None => Ok(()),
     }
 }
 

@@ -189,7 +189,7 @@ fn what_cannot_be_planned_is_refused() {
     ));
     assert!(matches!(
         thresholds(&[0.5, f64::NAN, 0.5]),
-        PlanError::Thresholds { .. }
+        PlanError::Threshold(_)
     ));
     assert!(matches!(
         refuse(Objective::Ap, |o| o.batch = 0),
