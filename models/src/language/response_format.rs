@@ -10,6 +10,9 @@ use crate::runtime::model::{Inputs, ModelError};
 /// Name of the input.
 pub const RESPONSE_FORMAT: &str = "response_format";
 
+/// Maximum length of a grammar, bytes. Compiling one takes a time that grows with the square of its length.
+const MAX_GRAMMAR_BYTES: usize = 64 << 10;
+
 /// A format as requests write it; `regex`, `choice` and `grammar` are those of vLLM's `structured_outputs`.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -72,6 +75,9 @@ pub fn grammar(format: &Value) -> Result<Option<Grammar>, String> {
         }
         Format::Regex { regex } => Some(Grammar::Regex(regex)),
         Format::Choice { choice } => Some(Grammar::Choice(choice)),
+        Format::Grammar { grammar } if grammar.len() > MAX_GRAMMAR_BYTES => {
+            return Err(format!("its grammar is longer than {MAX_GRAMMAR_BYTES} bytes"));
+        }
         Format::Grammar { grammar } => Some(Grammar::Lark(grammar)),
     })
 }
@@ -113,7 +119,9 @@ mod tests {
         for found in [schema, choice] {
             assert_eq!(grammar(&format_of(found.as_ref().unwrap())).unwrap(), found);
         }
+        let long = json!({"type": "grammar", "grammar": " ".repeat(MAX_GRAMMAR_BYTES + 1)}).to_string();
         for json in [
+            &long,
             "",
             "7",
             r#"{"type": "xml"}"#,

@@ -1,10 +1,12 @@
 //! Constrained decoding: an answer that must match a grammar is sampled from the tokens that continue a match. Grammars are
 //! compiled and followed by llguidance; compiled ones are kept, so that requests of one grammar share them.
 
+mod bounds;
 mod token_bytes;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
 
 use llguidance::api::{StopReason, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
@@ -16,6 +18,10 @@ use token_bytes::token_bytes;
 
 /// Number of compiled grammars that are kept.
 const MAX_COMPILED: usize = 32;
+
+/// Stack of a thread that compiles a grammar, bytes: llguidance follows references and rules by recursion, and an overflow would end
+/// the process.
+const STACK: usize = 64 << 20;
 
 /// The token that ends nothing, for a model without an end-of-sequence token.
 const NO_END: u32 = u32::MAX;
@@ -92,16 +98,20 @@ impl Grammars {
                 return Ok(Constraint(matcher));
             }
         }
+        bounds::check(grammar)?;
         let factory = self.factory.get_or_init(|| self.factory(tokenizer)).as_ref();
-        let parser = factory.map_err(Clone::clone)?.create_parser(top_level(grammar)?);
-        let mut matcher = Matcher::new(parser);
-        // A grammar that is malformed, or that no text matches, has no first token.
-        if let Err(error) = matcher.compute_mask() {
-            return Err(match matcher.stop_reason() {
-                StopReason::NoExtensionBias => "no text of this model's vocabulary matches it".to_owned(),
-                _ => error.to_string(),
-            });
-        }
+        let factory = factory.map_err(Clone::clone)?;
+        let matcher = thread::scope(|scope| {
+            let compiling = thread::Builder::new()
+                .name("grammar".to_owned())
+                .stack_size(STACK);
+            let compiling = compiling.spawn_scoped(scope, || matcher(factory, grammar));
+            let compiling =
+                compiling.map_err(|error| format!("there is no thread to compile it: {error}"))?;
+            compiling
+                .join()
+                .unwrap_or_else(|_| Err("it cannot be compiled".to_owned()))
+        })?;
         let mut compiled = self.lock();
         compiled.push_front((grammar.clone(), matcher.clone()));
         compiled.truncate(MAX_COMPILED);
@@ -129,6 +139,19 @@ impl Grammars {
     }
 }
 
+/// Compiles a grammar.
+fn matcher(factory: &ParserFactory, grammar: &Grammar) -> Result<Matcher, String> {
+    let mut matcher = Matcher::new(factory.create_parser(top_level(grammar)?));
+    // A grammar that is malformed, or that no text matches, has no first token.
+    if let Err(error) = matcher.compute_mask() {
+        return Err(match matcher.stop_reason() {
+            StopReason::NoExtensionBias => "no text of this model's vocabulary matches it".to_owned(),
+            _ => error.to_string(),
+        });
+    }
+    Ok(matcher)
+}
+
 /// Returns a grammar as llguidance reads it.
 fn top_level(grammar: &Grammar) -> Result<TopLevelGrammar, String> {
     Ok(match grammar {
@@ -145,7 +168,8 @@ fn top_level(grammar: &Grammar) -> Result<TopLevelGrammar, String> {
             }
             let texts = texts.iter().map(|text| Value::from(text.as_str()).to_string());
             let texts: Vec<String> = texts.collect();
-            TopLevelGrammar::from_lark(format!("start: {}", texts.join(" | ")))
+            // One token of the grammar: a rule of more than 2,000 alternatives could not be followed.
+            TopLevelGrammar::from_lark(format!("start: CHOICE\nCHOICE: {}", texts.join(" | ")))
         }
         Grammar::Lark(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
     })

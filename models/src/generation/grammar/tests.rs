@@ -180,6 +180,72 @@ fn compiled_grammars_are_kept_and_do_not_share_their_answers() {
 }
 
 #[test]
+fn a_choice_may_have_many_texts_and_texts_that_begin_others() {
+    let tokenizer = byte_level();
+    let grammars = grammars(&tokenizer);
+    let texts: Vec<String> = (0..5_000).map(|number| format!("w{number}")).collect();
+    for seed in 0..4 {
+        let said = answer(&tokenizer, &grammars, &Grammar::Choice(texts.clone()), seed).unwrap();
+        assert!(texts.contains(&said), "{said}");
+    }
+    let mut said: Vec<String> = (0..40)
+        .map(|seed| {
+            answer(
+                &tokenizer,
+                &grammars,
+                &Grammar::Choice(vec!["a".into(), "ab".into()]),
+                seed,
+            )
+            .unwrap()
+        })
+        .collect();
+    said.sort_unstable();
+    said.dedup();
+    assert_eq!(said, ["a", "ab"]);
+}
+
+/// Each would overflow the stack of a thread, which ends the process.
+#[test]
+fn long_chains_of_references_are_compiled() {
+    let tokenizer = byte_level();
+    let grammars = grammars(&tokenizer);
+    let chain = |count: usize, link: &dyn Fn(Value) -> Value| {
+        let links = (0..count).map(|at| {
+            (
+                format!("d{at}"),
+                link(json!({"$ref": format!("#/$defs/d{}", at + 1)})),
+            )
+        });
+        let last = [(format!("d{count}"), json!({"type": "boolean"}))];
+        let definitions: serde_json::Map<String, Value> = links.chain(last).collect();
+        Grammar::JsonSchema(json!({"$defs": definitions, "$ref": "#/$defs/d0"}))
+    };
+    let rules = |name: &str| {
+        let lines = (0..4_000).map(|at| format!("{name}{at}: {name}{}\n", at + 1));
+        Grammar::Lark(format!(
+            "start: {name}0\n{}{name}4000: \"x\"\n",
+            lines.collect::<String>()
+        ))
+    };
+    for grammar in [
+        chain(1_900, &|next| next),
+        chain(900, &|next| json!({"type": "array", "items": next})),
+        chain(
+            600,
+            &|next| json!({"type": "object", "properties": {"a": next}, "required": ["a"]}),
+        ),
+        rules("r"),
+        rules("T"),
+    ] {
+        grammars.compile(&tokenizer, &grammar).unwrap();
+        let mut constraint = grammars.constraint(&tokenizer, &grammar).unwrap();
+        let allowed = constraint.allowed().unwrap();
+        let first = (1..256).find(|token| allowed.contains(*token)).unwrap();
+        constraint.push(first as u32).unwrap();
+    }
+}
+
+#[test]
 fn the_only_allowed_token_is_certain() {
     let tokenizer = byte_level();
     let grammars = grammars(&tokenizer);
