@@ -449,6 +449,10 @@ impl<M: Ops> Engine<M> {
     /// Ends a request whose grammar could not be followed any further.
     fn leave_grammar(&mut self, request: u64, reason: &str) -> Event {
         tracing::warn!(reason, "a grammar could not be followed");
+        let sequence = self.sequences.get(&request);
+        if let Some(grammar) = sequence.and_then(|sequence| sequence.sampling.grammar.as_deref()) {
+            self.grammars.forget(grammar);
+        }
         self.end(request);
         Event {
             request,

@@ -53,8 +53,8 @@ pub(crate) struct Grammars {
     /// The end-of-sequence tokens.
     ends: Vec<u32>,
     factory: OnceLock<Result<ParserFactory, String>>,
-    /// Compiled grammars, the last used one first.
-    compiled: Mutex<VecDeque<(Grammar, Matcher)>>,
+    /// Compiled grammars by their keys, the last used one first.
+    compiled: Mutex<VecDeque<(String, Matcher)>>,
 }
 
 /// The grammar of a request, and how far its answer has got.
@@ -88,9 +88,10 @@ impl Grammars {
     /// # Errors
     /// As [`compile`](Self::compile).
     pub(super) fn constraint(&self, tokenizer: &Tokenizer, grammar: &Grammar) -> Result<Constraint, String> {
+        let key = key(grammar);
         {
             let mut compiled = self.lock();
-            if let Some(at) = compiled.iter().position(|(known, _)| known == grammar)
+            if let Some(at) = compiled.iter().position(|(known, _)| *known == key)
                 && let Some(found) = compiled.remove(at)
             {
                 let matcher = found.1.clone();
@@ -113,12 +114,19 @@ impl Grammars {
                 .unwrap_or_else(|_| Err("it cannot be compiled".to_owned()))
         })?;
         let mut compiled = self.lock();
-        compiled.push_front((grammar.clone(), matcher.clone()));
+        compiled.push_front((key, matcher.clone()));
         compiled.truncate(MAX_COMPILED);
         Ok(Constraint(matcher))
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(Grammar, Matcher)>> {
+    /// Drops a compiled grammar that could not be followed, so that the next answer compiles it again. Its copies share a lexer, which
+    /// stays in its error.
+    pub(super) fn forget(&self, grammar: &Grammar) {
+        let key = key(grammar);
+        self.lock().retain(|(known, _)| *known != key);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(String, Matcher)>> {
         self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -150,6 +158,12 @@ fn matcher(factory: &ParserFactory, grammar: &Grammar) -> Result<Matcher, String
         });
     }
     Ok(matcher)
+}
+
+/// Returns the text by which a compiled grammar is found. Two schemas are equal whatever the order of their keys, and answers have
+/// their keys in that order, so that schemas cannot be compared.
+fn key(grammar: &Grammar) -> String {
+    format!("{grammar:?}")
 }
 
 /// Returns a grammar as llguidance reads it.

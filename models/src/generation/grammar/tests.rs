@@ -245,6 +245,41 @@ fn long_chains_of_references_are_compiled() {
     }
 }
 
+/// A schema whose answer takes one way only.
+fn of_two_keys(keys: [&str; 2]) -> Grammar {
+    let [first, second] = keys;
+    Grammar::JsonSchema(json!({
+        "type": "object", "properties": {first: {"const": 1}, second: {"const": 1}}, "required": keys, "additionalProperties": false,
+    }))
+}
+
+#[test]
+fn schemas_that_differ_in_the_order_of_their_keys_are_compiled_apart() {
+    let tokenizer = byte_level();
+    let grammars = grammars(&tokenizer);
+    for keys in [["why", "verdict"], ["verdict", "why"]] {
+        let text = answer(&tokenizer, &grammars, &of_two_keys(keys), 1).unwrap();
+        let value: serde_json::Map<String, Value> = serde_json::from_str(&text).unwrap();
+        assert!(value.keys().eq(keys), "{keys:?}: {text}");
+    }
+}
+
+#[test]
+fn a_grammar_that_could_not_be_followed_is_compiled_again_for_the_next_answer() {
+    let tokenizer = byte_level();
+    let grammars = grammars(&tokenizer);
+    let token = |text: &str| tokenizer.token_to_id(text).unwrap();
+    // Behind `x` and some `a`, a step has more states than it may have.
+    let grammar = Grammar::Regex("y|x((((a{0,100}){0,100}){0,100}){0,100}){0,100}".into());
+    let mut failing = grammars.constraint(&tokenizer, &grammar).unwrap();
+    failing.push(token("x")).unwrap();
+    let failed = (0..100).any(|_| failing.allowed().is_err() || failing.push(token("a")).is_err());
+    assert!(failed, "the grammar was followed");
+    grammars.forget(&grammar);
+    let mut next = grammars.constraint(&tokenizer, &grammar).unwrap();
+    assert!(next.allowed().unwrap().contains(token("y") as usize));
+}
+
 #[test]
 fn the_only_allowed_token_is_certain() {
     let tokenizer = byte_level();
