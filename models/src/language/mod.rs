@@ -250,7 +250,9 @@ impl PartialAnswer {
                 return Err(bad_input(response_format::RESPONSE_FORMAT, reason));
             }
         };
-        let (rest, calls) = self.scanner.take().map(CallScanner::finish).unwrap_or_default();
+        let is_cut = end == FinishReason::Length;
+        let scanner = self.scanner.take();
+        let (rest, calls) = scanner.map(|scanner| scanner.finish(is_cut)).unwrap_or_default();
         self.text.push_str(&rest);
         let count = [self.tokens.len()];
         let mut outputs = Vec::new();

@@ -82,10 +82,12 @@ impl CallScanner {
         self.held.get(..before).map_or(0, |text| text.trim_end().len())
     }
 
-    /// Ends the answer; returns the rest of its text and its calls. What is no well-formed call is text.
-    pub(in crate::language) fn finish(self) -> (String, Vec<ToolCall>) {
+    /// Ends the answer; returns the rest of its text and its calls. What is no well-formed call is text, and so is a call that the
+    /// maximum of tokens has cut off (`is_cut`): its last argument would be a part of one.
+    pub(in crate::language) fn finish(self, is_cut: bool) -> (String, Vec<ToolCall>) {
         let calls = match self.state {
             State::Plain => None,
+            State::Text | State::Call if is_cut && self.syntax.is_open(&self.held) => None,
             State::Required => parse::json_calls(&self.held),
             State::Text | State::Call => parse::calls(self.syntax, &self.held, &self.signatures),
         };

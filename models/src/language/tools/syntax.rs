@@ -68,6 +68,14 @@ impl Syntax {
             Self::Bare => None,
         }
     }
+
+    /// Whether the last call of a text lacks its end mark, where nothing else says that its arguments are complete.
+    pub(super) fn is_open(self, text: &str) -> bool {
+        match self {
+            Self::Marked { begin, end } => text.rfind(begin) > text.rfind(end),
+            Self::Python { .. } | Self::Mistral | Self::Deepseek | Self::Bare => false,
+        }
+    }
 }
 
 #[cfg(test)]

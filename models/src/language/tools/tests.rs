@@ -24,7 +24,7 @@ fn tools(choice: &str) -> Tools {
 fn scanned(syntax: Syntax, pieces: &[&str]) -> (String, Vec<(String, String)>) {
     let mut scanner = CallScanner::new(syntax, &tools("auto"));
     let mut text: String = pieces.iter().map(|piece| scanner.push(piece)).collect();
-    let (rest, calls) = scanner.finish();
+    let (rest, calls) = scanner.finish(false);
     text += &rest;
     let calls = calls
         .into_iter()
@@ -185,6 +185,44 @@ fn what_is_no_call_is_text() {
     );
 }
 
+/// Without the end mark, a cut value cannot be told from a whole one.
+#[test]
+fn a_call_that_the_maximum_of_tokens_cuts_off_is_text() {
+    for (mark, answer) in [
+        (HERMES, "<tool_call>\n<function=weather>\n<parameter=city>\nNew"),
+        (
+            HERMES,
+            "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n<para",
+        ),
+        (
+            HERMES,
+            "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>New",
+        ),
+        (HERMES, "<tool_call>weat"),
+        ("<function=", "<function=weather><parameter=city>New"),
+    ] {
+        let mut scanner = CallScanner::new(syntax(mark), &tools("auto"));
+        let shown = scanner.push(answer);
+        let (rest, calls) = scanner.finish(true);
+        assert_eq!(
+            (shown + &rest, calls),
+            (answer.to_owned(), Vec::new()),
+            "{answer}"
+        );
+    }
+    for (mark, answer, arguments) in WRITTEN {
+        let mut scanner = CallScanner::new(syntax(mark), &tools("auto"));
+        let _ = scanner.push(answer);
+        let (_, calls) = scanner.finish(true);
+        let is_closed = answer.ends_with('>') || *mark != HERMES && *mark != "<|tool_call|>";
+        assert_eq!(
+            calls.first().map(|call| call.arguments.to_string()),
+            is_closed.then(|| (*arguments).to_owned()),
+            "{answer}"
+        );
+    }
+}
+
 #[test]
 fn required_calls_are_a_list() {
     let mut scanner = CallScanner::new(syntax("<tool_call>"), &tools("required"));
@@ -192,7 +230,7 @@ fn required_calls_are_a_list() {
         scanner.push(r#"[{"name": "weather", "arguments": {"city": "<tool_call>"}}]"#),
         ""
     );
-    let (text, calls) = scanner.finish();
+    let (text, calls) = scanner.finish(false);
     assert_eq!(
         (text.as_str(), calls[0].json().as_str()),
         ("", r#"{"name":"weather","arguments":{"city":"<tool_call>"}}"#)
