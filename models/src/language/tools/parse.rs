@@ -118,20 +118,42 @@ fn elements(body: &str, signatures: &[(String, Value)]) -> Option<ToolCall> {
     ToolCall::new(name, Value::Object(parameters.collect::<Option<Map<_, _>>>()?))
 }
 
-/// Returns the text of an argument as a value of the type that the function's parameter has: line breaks around it are those of the
-/// elements.
+/// Returns the text of an argument as a value of a type that the function's parameter has: line breaks around it are those of the
+/// elements. What may be a string is another value only if the parameter has that type too.
 fn typed(text: &str, function: &str, parameter: &str, signatures: &[(String, Value)]) -> Value {
     let text = text.strip_prefix('\n').unwrap_or(text);
     let text = text.strip_suffix('\n').unwrap_or(text);
     let known = signatures.iter().find(|(name, _)| name == function);
-    let kind = known.and_then(|(_, properties)| properties.get(parameter)?.get("type"));
-    let is_text = kind.is_some_and(|kind| kind == "string");
-    let value = if is_text {
-        None
-    } else {
-        serde_json::from_str(text.trim()).ok()
+    let schema = known.and_then(|(_, properties)| properties.get(parameter));
+    let types = schema.map(types).unwrap_or_default();
+    let read = serde_json::from_str(text.trim()).ok();
+    let read = read.filter(|value| !types.contains(&"string") || types.iter().any(|kind| is_of(value, kind)));
+    read.unwrap_or_else(|| text.into())
+}
+
+/// Returns the types that a JSON Schema names.
+fn types(schema: &Value) -> Vec<&str> {
+    let own = match schema.get("type") {
+        Some(Value::Array(several)) => several.as_slice(),
+        one => one.map(std::slice::from_ref).unwrap_or_default(),
     };
-    value.unwrap_or_else(|| text.into())
+    let options = ["anyOf", "oneOf"]
+        .into_iter()
+        .filter_map(|name| schema.get(name)?.as_array());
+    let options = options.flatten().flat_map(types);
+    own.iter().filter_map(Value::as_str).chain(options).collect()
+}
+
+/// Whether a value that is no string has that type of JSON Schema.
+fn is_of(value: &Value, kind: &str) -> bool {
+    match value {
+        Value::Null => kind == "null",
+        Value::Bool(_) => kind == "boolean",
+        Value::Number(number) => kind == "number" || kind == "integer" && !number.is_f64(),
+        Value::String(_) => false,
+        Value::Array(_) => kind == "array",
+        Value::Object(_) => kind == "object",
+    }
 }
 
 /// `[TOOL_CALLS]` before a JSON list, or before each name, which `[ARGS]` or the arguments themselves follow.

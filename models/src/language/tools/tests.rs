@@ -224,6 +224,25 @@ fn a_call_that_the_maximum_of_tokens_cuts_off_is_text() {
 }
 
 #[test]
+fn a_value_that_may_be_a_string_is_another_type_only_if_the_parameter_has_it() {
+    const FIND: &str = r#"[{"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {
+        "zip": {"anyOf": [{"type": "string"}, {"type": "null"}]}, "id": {"type": ["string", "integer"]}, "other": {}}}}}]"#;
+    let tools = Tools::read(&inputs(FIND, "auto")).unwrap().unwrap();
+    let read = |zip: &str, id: &str| {
+        let mut scanner = CallScanner::new(syntax(HERMES), &tools);
+        let _ = scanner.push(&format!(
+            "<tool_call>\n<function=find>\n<parameter=zip>\n{zip}\n</parameter>\n<parameter=id>\n{id}\n</parameter>\n\
+             <parameter=other>\n7\n</parameter>\n</function>\n</tool_call>"
+        ));
+        let (_, calls) = scanner.finish(false);
+        calls[0].arguments.to_string()
+    };
+    assert_eq!(read("01067", "7"), r#"{"zip":"01067","id":7,"other":7}"#);
+    assert_eq!(read("10115", "7.5"), r#"{"zip":"10115","id":"7.5","other":7}"#);
+    assert_eq!(read("null", "x"), r#"{"zip":null,"id":"x","other":7}"#);
+}
+
+#[test]
 fn required_calls_are_a_list() {
     let mut scanner = CallScanner::new(syntax("<tool_call>"), &tools("required"));
     assert_eq!(
