@@ -40,7 +40,7 @@ pub(super) fn write(chat: &Chat, inputs: &Inputs, body: &mut Map<String, Value>)
                 let value = format.get(kind).cloned().unwrap_or_default();
                 body.insert("structured_outputs".to_owned(), json!({kind: value}));
             }
-            _ => drop(body.insert(RESPONSE_FORMAT.to_owned(), format)),
+            _ => drop(body.insert(RESPONSE_FORMAT.to_owned(), nested(format))),
         }
     }
     let variables = request::template_variables(inputs)?;
@@ -61,6 +61,20 @@ pub(super) fn write(chat: &Chat, inputs: &Inputs, body: &mut Map<String, Value>)
         }
     }
     Ok(())
+}
+
+/// Returns a format as chat completions have it. That of responses has the schema and its name beside the type.
+fn nested(format: Value) -> Value {
+    let is_flat = format.get("type").is_some_and(|kind| kind == "json_schema")
+        && !format.get("json_schema").is_some_and(Value::is_object);
+    match format {
+        Value::Object(mut fields) if is_flat => {
+            fields.retain(|name, _| name != "type" && name != "json_schema");
+            fields.entry("name").or_insert_with(|| "answer".into());
+            json!({"type": "json_schema", "json_schema": fields})
+        }
+        other => other,
+    }
 }
 
 /// A call of a tool, or a part of one, as an endpoint writes it.
@@ -172,6 +186,23 @@ mod tests {
             written(vec![text(RESPONSE_FORMAT, schema)]).unwrap(),
             json!({"response_format": format})
         );
+        for (flat, name) in [
+            (
+                r#"{"type": "json_schema", "name": "x", "schema": {"type": "object"}}"#,
+                "x",
+            ),
+            (
+                r#"{"type": "json_schema", "schema": {"type": "object"}}"#,
+                "answer",
+            ),
+        ] {
+            let nested = json!({"name": name, "schema": {"type": "object"}});
+            assert_eq!(
+                written(vec![text(RESPONSE_FORMAT, flat)]).unwrap(),
+                json!({"response_format": {"type": "json_schema", "json_schema": nested}}),
+                "chat completions have a format in its own object"
+            );
+        }
         let choice = written(vec![text(
             RESPONSE_FORMAT,
             r#"{"type": "choice", "choice": ["a", "b"]}"#,
