@@ -130,26 +130,36 @@ impl Calls {
         self.0.is_empty()
     }
 
-    /// Returns the output `tool_calls`; `None` without calls.
+    /// Returns the output `tool_calls`; `None` without calls. A call that the maximum of tokens has cut off (`is_cut`) is left out, and
+    /// so are numbers that the endpoint has skipped.
     ///
     /// # Errors
-    /// [`CallError::Malformed`] for arguments that are no JSON object.
-    pub(super) fn output(self) -> Result<Option<Result<Tensor, TensorError>>, CallError> {
-        let calls = self.0.into_iter().map(|(name, arguments)| {
-            let arguments = if arguments.trim().is_empty() {
-                "{}"
-            } else {
-                &arguments
-            };
-            let arguments: Map<String, Value> = serde_json::from_str(arguments).map_err(|error| {
-                malformed(format!(
-                    "the arguments of the call of `{name}` are no JSON object: {error}"
-                ))
-            })?;
-            let arguments = Value::Object(arguments);
-            Ok(ToolCall { name, arguments }.json())
-        });
-        let calls = calls.collect::<Result<Vec<String>, CallError>>()?;
+    /// [`CallError::Useless`] for arguments that are no JSON object: the model wrote them, and the endpoint is in order.
+    pub(super) fn output(self, is_cut: bool) -> Result<Option<Result<Tensor, TensorError>>, CallError> {
+        let mut calls = Vec::new();
+        for (name, arguments) in self.0 {
+            if name.is_empty() && arguments.is_empty() {
+                continue;
+            }
+            // A function without parameters; of a call that was cut off, the arguments would have followed.
+            let is_empty = arguments.trim().is_empty() && !is_cut;
+            let arguments = if is_empty { "{}" } else { &arguments };
+            match serde_json::from_str::<Map<String, Value>>(arguments) {
+                Ok(arguments) => calls.push(
+                    ToolCall {
+                        name,
+                        arguments: Value::Object(arguments),
+                    }
+                    .json(),
+                ),
+                Err(_) if is_cut => {}
+                Err(error) => {
+                    return Err(CallError::Useless {
+                        reason: format!("the arguments of the call of `{name}` are no JSON object: {error}"),
+                    });
+                }
+            }
+        }
         let calls: Vec<&str> = calls.iter().map(String::as_str).collect();
         Ok((!calls.is_empty()).then(|| Tensor::from_texts(TOOL_CALLS, &calls)))
     }
@@ -228,12 +238,15 @@ mod tests {
 
     #[test]
     fn calls_come_whole_or_in_parts() {
-        let read = |json: &[&str]| {
+        let added = |json: &[&str]| {
             let mut calls = Calls::default();
             for part in json {
                 calls.add(serde_json::from_str(part).unwrap())?;
             }
-            let output = calls.output()?.unwrap().unwrap();
+            Ok(calls)
+        };
+        let read = |json: &[&str]| {
+            let output = added(json)?.output(false)?.unwrap().unwrap();
             Ok::<Vec<String>, CallError>(
                 output
                     .to_texts()
@@ -255,7 +268,21 @@ mod tests {
             r#"[{"index": 0, "function": {"arguments": " 1}"}}, {"index": 1, "function": {"name": "g"}}]"#,
         ];
         assert_eq!(read(&parts).unwrap(), expected);
-        assert!(read(&[r#"[{"function": {"name": "f", "arguments": "{"}}]"#]).is_err());
+        let from_one = [
+            r#"[{"index": 1, "function": {"name": "f", "arguments": "{\"a\": 1}"}}]"#,
+            r#"[{"index": 2, "function": {"name": "g"}}]"#,
+        ];
+        assert_eq!(read(&from_one).unwrap(), expected, "some endpoints count from 1");
+        let broken = [r#"[{"function": {"name": "f", "arguments": "{\"a"}}]"#];
+        let error = read(&broken).unwrap_err();
+        assert!(
+            matches!(error, CallError::Useless { .. }) && !error.is_endpoint_failure(),
+            "{error}"
+        );
+        for cut in [broken, [r#"[{"function": {"name": "f", "arguments": ""}}]"#]] {
+            let output = added(&cut).unwrap().output(true).unwrap();
+            assert!(output.is_none(), "a call that is cut off is none");
+        }
         assert!(read(&[r#"[{"index": 9000000, "function": {}}]"#]).is_err());
     }
 }

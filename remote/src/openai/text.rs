@@ -133,7 +133,7 @@ impl Text {
         };
         let confidence = known.or_else(of_tokens);
         let mut outputs = vec![Tensor::from_texts("text", &[&self.content])];
-        outputs.extend(self.calls.output()?);
+        outputs.extend(self.calls.output(end == "length")?);
         if !probabilities.is_empty() {
             outputs.push(Tensor::from_f32(
                 "probabilities",
