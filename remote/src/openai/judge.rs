@@ -71,8 +71,9 @@ fn named<'a>(tensors: &'a [Tensor], name: &str) -> Option<&'a Tensor> {
     tensors.iter().find(|tensor| tensor.name == name)
 }
 
+/// The best class, the first of several equal ones, as in the output `label`.
 fn best(scores: &[f32]) -> Option<usize> {
-    let scores = scores.iter().enumerate();
+    let scores = scores.iter().enumerate().rev();
     let best = scores.max_by(|(_, one), (_, other)| one.total_cmp(other));
     best.map(|(class, _)| class)
 }
@@ -130,6 +131,9 @@ mod tests {
             assert!((scores[1].exp() - probability).abs() < 0.01, "{scores:?}");
             assert!((scores.iter().map(|score| score.exp()).sum::<f32>() - 1.0).abs() < 1e-4);
         }
+        let mut equal = vec![Tensor::from_f32(LOGITS, &[3], &[0.0, 1.0, 1.0]).unwrap()];
+        apply(&mut equal, &verdict(-3.0, -0.05)).unwrap();
+        assert_eq!(best(&equal[0].to_f32().unwrap()), Some(1), "the label stays");
         let mut text = vec![
             Tensor::from_texts("text", &["to be"]).unwrap(),
             Tensor::from_f32("confidence", &[1], &[0.0]).unwrap(),
