@@ -77,12 +77,12 @@ async fn chat(shared: &Shared, request: Request) -> Result<Response<Body>, Failu
         return Err(Failure::param("top_logprobs", message));
     }
     let mut requests = Vec::new();
+    let mut inputs = vec![Tensor::from_texts("messages", &[&messages])?];
+    inputs.extend(asked.common.inputs(logprobs.then_some(top))?);
     for choice in 0..asked.common.choices() {
-        let mut inputs = vec![Tensor::from_texts("messages", &[&messages])?];
-        inputs.extend(asked.common.inputs(choice, logprobs.then_some(top))?);
         requests.push(Asked {
             request: InferRequest {
-                inputs,
+                inputs: asked.common.of_choice(&inputs, choice)?,
                 ..InferRequest::default()
             },
             prompt_tokens: None,

@@ -187,17 +187,18 @@ async fn complete(shared: &Shared, request: Request) -> Result<Response<Body>, F
         ));
     }
     let mut requests = Vec::new();
+    let sampling = asked.common.inputs(asked.logprobs)?;
     for prompt in &prompts {
+        let mut inputs = vec![prompt.input()?];
+        inputs.extend_from_slice(&sampling);
         for choice in 0..asked.common.choices() {
-            let mut inputs = vec![prompt.input()?];
-            inputs.extend(asked.common.inputs(choice, asked.logprobs)?);
             let text = match prompt {
                 Prompt::Text(text) if echo => text.clone(),
                 _ => String::new(),
             };
             requests.push(Asked {
                 request: InferRequest {
-                    inputs,
+                    inputs: asked.common.of_choice(&inputs, choice)?,
                     ..InferRequest::default()
                 },
                 prompt_tokens: prompt.tokens(),

@@ -180,12 +180,29 @@ impl Common {
         biases.collect()
     }
 
-    /// Returns the inputs that set sampling, for the choice of that index. `top` is the number of most probable tokens to report, `None`
-    /// without log-probabilities.
+    /// Returns the inputs of one choice: those of all choices, whose data they share, and its seed.
+    ///
+    /// # Errors
+    /// Those of a tensor.
+    pub(super) fn of_choice(&self, inputs: &[Tensor], choice: u32) -> Result<Vec<Tensor>, Failure> {
+        // Choices of one seed would be the same.
+        let seed = match (self.seed, self.choices()) {
+            (Some(seed), _) => Some(seed.wrapping_add(choice.into())),
+            (None, 1) => None,
+            (None, _) => i64::try_from(kaskade_actors::ids::unique() >> 1).ok(),
+        };
+        let seed = seed
+            .map(|seed| Tensor::from_i64("seed", &[1], &[seed]))
+            .transpose()?;
+        Ok(inputs.iter().cloned().chain(seed).collect())
+    }
+
+    /// Returns the inputs that set sampling, without the seed. `top` is the number of most probable tokens to report, `None` without
+    /// log-probabilities.
     ///
     /// # Errors
     /// `KSK0001` for too many stop texts, and for a bias, a format or tools that cannot be read.
-    pub(super) fn inputs(&self, choice: u32, top: Option<u32>) -> Result<Vec<Tensor>, Failure> {
+    pub(super) fn inputs(&self, top: Option<u32>) -> Result<Vec<Tensor>, Failure> {
         let mut inputs = Vec::new();
         let mut integer = |name: &str, value: Option<i64>| -> Result<(), Failure> {
             if let Some(value) = value {
@@ -197,13 +214,6 @@ impl Common {
         integer("min_tokens", self.min_tokens.filter(|least| *least > 0))?;
         integer("top_logprobs", top.map(i64::from))?;
         integer("top_k", self.top_k.filter(|top| *top >= 0))?;
-        // Choices of one seed would be the same.
-        let seed = match (self.seed, self.choices()) {
-            (Some(seed), _) => Some(seed.wrapping_add(choice.into())),
-            (None, 1) => None,
-            (None, _) => i64::try_from(kaskade_actors::ids::unique() >> 1).ok(),
-        };
-        integer("seed", seed)?;
         for (name, value) in [
             ("temperature", self.temperature),
             ("top_p", self.top_p),
@@ -272,7 +282,7 @@ mod tests {
         );
         asked.check().unwrap();
         assert!(asked.include_usage());
-        let inputs = asked.inputs(1, None).unwrap();
+        let inputs = asked.of_choice(&asked.inputs(None).unwrap(), 1).unwrap();
         let find = |name: &str| inputs.iter().find(|input| input.name == name).unwrap();
         assert_eq!(find("max_tokens").to_i64().unwrap(), [7]);
         assert_eq!(
@@ -312,17 +322,28 @@ mod tests {
         );
     }
 
+    /// A body that asks for 128 choices would otherwise be held 128 times.
+    #[test]
+    fn choices_share_their_texts() {
+        let asked = common(r#"{"n":2,"guided_json":{"type":"object"}}"#);
+        let inputs = asked.inputs(None).unwrap();
+        let choices = [0, 1].map(|choice| asked.of_choice(&inputs, choice).unwrap());
+        let at = choices.each_ref().map(|inputs| inputs[0].data.as_ptr());
+        assert_eq!((choices[0].len(), at[0]), (2, at[1]));
+        assert_ne!(choices[0][1], choices[1][1], "their seeds differ");
+    }
+
     #[test]
     fn biases_are_two_inputs() {
         let inputs = common(r#"{"logit_bias":{"5":-100,"7":0.5}}"#)
-            .inputs(0, None)
+            .inputs(None)
             .unwrap();
         let find = |name: &str| inputs.iter().find(|input| input.name == name).unwrap();
         assert_eq!(find("logit_bias_tokens").to_i64().unwrap(), [5, 7]);
         assert_eq!(find("logit_bias").to_f32().unwrap(), [-100.0, 0.5]);
         for bias in [r#"{"a":1}"#, r#"{"5":101}"#, r#"{"5":"x"}"#, r#"{"5":null}"#] {
             let refused = common(&format!("{{\"logit_bias\":{bias}}}"))
-                .inputs(0, None)
+                .inputs(None)
                 .unwrap_err();
             assert_eq!(refused.param.as_deref(), Some("logit_bias"), "{bias}");
         }

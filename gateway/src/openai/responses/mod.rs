@@ -65,9 +65,9 @@ async fn respond(shared: &Shared, request: Request) -> Result<Response<Body>, Fa
         begin(shared, request, |asked: &Asked| asked.common.model.as_deref()).await?;
     let asked = asked.checked()?;
     let mut inputs = vec![Tensor::from_texts("messages", &[&asked.messages()?])?];
-    inputs.extend(asked.common.inputs(0, None)?);
+    inputs.extend(asked.common.inputs(None)?);
     let request = InferRequest {
-        inputs,
+        inputs: asked.common.of_choice(&inputs, 0)?,
         ..InferRequest::default()
     };
     let streamed = asked.common.stream.unwrap_or(false);
