@@ -24,7 +24,7 @@ use super::named;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::grpc_status;
-use crate::oip::infer::{alone, timeout};
+use crate::oip::infer::{alone, at_most_outputs, timeout};
 use crate::oip::metadata::of_version;
 use crate::permits::Permits;
 use crate::shared::Shared;
@@ -159,6 +159,7 @@ fn inputs(
 
 /// Returns the names of the outputs that the client wants; all if there are none.
 fn wanted(outputs: Vec<InferRequestedOutputTensor>) -> Result<Vec<String>, Failure> {
+    at_most_outputs(outputs.len())?;
     let names = outputs.into_iter().map(|output| {
         let classes = output.parameters.get("classification");
         if classes.is_some_and(|count| scalar(count.clone()).is_some_and(|count| count != "0")) {

@@ -175,6 +175,7 @@ fn read(body: &Bytes, header: Option<&[u8]>) -> Result<(Read, Wanted), Failure> 
             "{left} bytes of the body belong to no input"
         )));
     }
+    at_most_outputs(asked.outputs.len())?;
     let outputs = asked.outputs.into_iter().map(|output| {
         if output
             .parameters
@@ -211,6 +212,19 @@ fn read(body: &Bytes, header: Option<&[u8]>) -> Result<(Read, Wanted), Failure> 
             .collect(),
     };
     Ok((read, wanted))
+}
+
+/// Refuses a request for more outputs than an answer has: each is written as often as it is named.
+///
+/// # Errors
+/// `KSK0001`.
+pub(crate) fn at_most_outputs(count: usize) -> Result<(), Failure> {
+    if count <= MAX_TENSORS {
+        return Ok(());
+    }
+    Err(Failure::malformed(format!(
+        "a request names at most {MAX_TENSORS} outputs"
+    )))
 }
 
 fn scalar(value: Value) -> Option<String> {
