@@ -54,14 +54,7 @@ impl Arriving {
         if self.missing == 0 {
             (self.waiting, self.missing) = (None, PACE);
         }
-        let count = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let Ok(taken) = Arc::clone(&self.room).try_acquire_many_owned(count) else {
-            return Err(Failure::full(
-                "the bodies of the requests in progress take all the memory that this gateway has for them",
-            ));
-        };
-        self.permits.hold(taken);
-        Ok(())
+        take_room(&self.room, &self.permits, bytes.len())
     }
 
     /// Returns a failure in the form of the body's reader.
@@ -71,6 +64,21 @@ impl Arriving {
         }
         Box::new(failure)
     }
+}
+
+/// Counts bytes of a request until it has ended.
+///
+/// # Errors
+/// `KSK0006` if the gateway has no room for them.
+pub(crate) fn take_room(room: &Arc<Semaphore>, permits: &Permits, bytes: usize) -> Result<(), Failure> {
+    let count = u32::try_from(bytes).unwrap_or(u32::MAX);
+    let Ok(taken) = Arc::clone(room).try_acquire_many_owned(count) else {
+        return Err(Failure::full(
+            "the bodies of the requests in progress take all the memory that this gateway has for them",
+        ));
+    };
+    permits.hold(taken);
+    Ok(())
 }
 
 impl HttpBody for Arriving {

@@ -121,7 +121,7 @@ impl Guarded {
     }
 }
 
-/// Counts the bytes of a request's body as they arrive. Messages of a stream do not count: they are let go one by one.
+/// Counts the bytes of a request's body as they arrive. Each message of a stream counts by itself, until it is answered.
 fn count(shared: &Shared, request: Request, permits: Permits) -> Request {
     let path = request.uri().path();
     if is_grpc_stream(path) {

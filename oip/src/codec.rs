@@ -67,6 +67,11 @@ impl<U: Message + Default> Decoder for CappedDecoder<U> {
     }
 }
 
+/// Returns the size of a message on the wire, bytes.
+pub fn size(message: &impl Message) -> usize {
+    message.encoded_len()
+}
+
 /// Decodes a message of at most [`MAX_FIELDS`] fields, whose tensors have at most as many and [`MAX_ELEMENTS`] elements. Its byte
 /// fields share the memory of `message`.
 ///

@@ -15,12 +15,13 @@ use kaskade_oip::proto::infer_parameter::ParameterChoice;
 use kaskade_oip::proto::model_infer_request::InferRequestedOutputTensor;
 use kaskade_oip::proto::model_infer_response::InferOutputTensor;
 use kaskade_oip::proto::{InferParameter, ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
-use kaskade_oip::tensors;
+use kaskade_oip::{codec, tensors};
 use serde_json::Value;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::named;
+use crate::arriving::take_room;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::grpc_status;
@@ -104,7 +105,9 @@ async fn in_stream(
         extensions.insert(trace);
     }
     if let Some(permits) = permits {
-        extensions.insert(permits.another()?);
+        let permits = permits.another()?;
+        take_room(&shared.bodies, &permits, codec::size(&asked))?;
+        extensions.insert(permits);
     }
     let (_, _, answer) = infer(shared, headers, &extensions, asked).await?;
     Ok(ModelStreamInferResponse {

@@ -324,6 +324,38 @@ fn a_deadline_ends_a_call_and_the_caller_that_leaves_cancels_it() {
 }
 
 #[test]
+fn the_messages_of_a_stream_take_no_more_memory_than_allowed() {
+    let service = Service::new("app").model("slow", || Ok::<_, String>(Slow(Duration::from_millis(300))));
+    let limits = Limits {
+        max_body: 1_000_000,
+        max_bodies: 1_000_000,
+        ..Limits::default()
+    };
+    let stand = Stand::of(service, AppOptions::new("app").default_budget(PATIENCE), limits);
+    let of_size = |elements: usize| ModelInferRequest {
+        model_name: "app".to_owned(),
+        inputs: vec![input("x", "FP32", &[i64::try_from(elements).unwrap()])],
+        raw_input_contents: vec![vec![0; 4 * elements].into()],
+        ..ModelInferRequest::default()
+    };
+    let requests = vec![of_size(150_000), of_size(150_000), of_size(1)];
+    let mut client = client(&stand);
+    let errors = runtime().block_on(async {
+        let stream = client
+            .model_stream_infer(futures::stream::iter(requests))
+            .await
+            .unwrap();
+        let mut stream = stream.into_inner();
+        let mut errors = Vec::new();
+        while let Some(answer) = stream.message().await.unwrap() {
+            errors.push(answer.error_message.chars().take(7).collect::<String>());
+        }
+        errors
+    });
+    assert_eq!(errors, ["", "KSK0006", ""]);
+}
+
+#[test]
 fn the_requests_of_a_stream_are_answered_in_order_and_fail_alone() {
     let stand = Stand::cascade(Limits::default());
     let mut client = client(&stand);
