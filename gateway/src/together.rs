@@ -70,8 +70,10 @@ where
                     Outcome::Later(request) => {
                         parts.waiting.push_front((number, request));
                         parts.most = running.len().max(1);
-                        let [first, longest] = PAUSES;
-                        parts.pause = Some(parts.pause.map_or(first, |pause| longest.min(2 * pause)));
+                        if running.is_empty() {
+                            let [first, longest] = PAUSES;
+                            parts.pause = Some(parts.pause.map_or(first, |pause| longest.min(2 * pause)));
+                        }
                     }
                 }
             }
@@ -174,5 +176,20 @@ mod tests {
         let tries = tries.into_inner();
         assert!((8..20).contains(&tries.len()), "{tries:?}");
         assert!(tries.windows(2).all(|pair| pair[1] <= pair[0] + PAUSES[1]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn parts_that_are_refused_together_are_one_refusal() {
+        let began = tokio::time::Instant::now();
+        let run = |_: usize, request: usize| {
+            ready(if began.elapsed().is_zero() {
+                Outcome::Later(request)
+            } else {
+                Outcome::Done(request)
+            })
+        };
+        let answers: Vec<(usize, usize)> = together(None, (0..100).collect(), run).collect().await;
+        assert_eq!(answers.len(), 100);
+        assert!(began.elapsed() <= 2 * PAUSES[0], "{:?}", began.elapsed());
     }
 }
