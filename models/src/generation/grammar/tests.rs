@@ -231,7 +231,7 @@ fn long_chains_of_references_are_compiled() {
         chain(1_900, &|next| next),
         chain(900, &|next| json!({"type": "array", "items": next})),
         chain(
-            600,
+            390,
             &|next| json!({"type": "object", "properties": {"a": next}, "required": ["a"]}),
         ),
         rules("r"),
