@@ -1,14 +1,19 @@
 """Chunks, batching, retries, wire messages, errors: without a broker."""
 
+import asyncio
 import random
 import re
+import time
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from kaskade import RetryPolicy, errors, subjects, wire
 from kaskade.batching import Batching, BatchQueue
+from kaskade.client import AsyncClient
 from kaskade.chunks import Assembler, AssemblyError, Chunk, cut
 from kaskade.leaving import Senders
 from kaskade.retry import Allowance, Latency, Loss
@@ -30,6 +35,47 @@ class Errors(unittest.TestCase):
         self.assertIsInstance(errors.from_code("KSK0006", "full"), errors.Overloaded)
         unknown = errors.from_code("KSK9999", "new")
         self.assertEqual((type(unknown), str(unknown)), (errors.Internal, "KSK0017: KSK9999: new"))
+
+
+class Resends(unittest.IsolatedAsyncioTestCase):
+    async def test_the_latency_is_that_of_the_attempt_that_was_answered(self) -> None:
+        """The latency was measured since the last attempt was sent, so that a service that became slower got every request
+        twice."""
+        link = Slow()
+        client = AsyncClient(link, "app", budget=60.0)
+        client._latency = Latency(shortest=0.001)
+        client._latency.answered(0.0)
+        await client.infer({})
+        self.assertEqual(len(link.sent), 2)
+        self.assertGreaterEqual(client._latency._longest, link.sent[1] - link.sent[0])
+
+
+class Slow:
+    """A link to an app that answers the first attempt once the second has arrived."""
+
+    payload_limit = 1 << 20
+
+    def __init__(self) -> None:
+        self.nc = self
+        self.up = asyncio.Event()
+        self.up.set()
+        self.on_lost: list[Any] = []
+        self.sent: list[float] = []
+        self.replies: list[str] = []
+
+    def new_inbox(self) -> str:
+        return "_INBOX.slow"
+
+    async def subscribe(self, _: str, cb: Any) -> None:
+        self.received = cb
+
+    async def publish(self, _: str, body: bytes, reply: str, headers: dict[str, str]) -> None:
+        self.sent.append(time.monotonic())
+        self.replies.append(reply)
+        if len(self.sent) == 2:
+            data = wire.pack({"outputs": [], "stage": "s", "variant": "v", "hops": []})
+            message = SimpleNamespace(subject=self.replies[0], data=data, headers=None)
+            await self.received(message)
 
 
 class Chunks(unittest.TestCase):

@@ -393,8 +393,8 @@ class AsyncClient:
         try:
             # While the connection is down nothing is sent, so that nothing is sent twice when it is back.
             await asyncio.wait_for(self._link.up.wait(), max(deadline - time.monotonic(), 0.0))
-            resends = 0
-            sent, silence = await self._send(body, request_id, trace, token, deadline, resends)
+            sends: dict[str, float] = {}
+            sent, silence = await self._send(body, request_id, trace, token, deadline, sends)
             while True:
                 now = time.monotonic()
                 wait = deadline + REPLY_MARGIN - now
@@ -405,11 +405,10 @@ class AsyncClient:
                     now = time.monotonic()
                     if again is None or now >= deadline:
                         raise
-                    if resends + 1 >= self.retry.attempts:
+                    if len(sends) >= self.retry.attempts:
                         silence = None
                     elif self._allowance.take(now) and self._link.up.is_set():
-                        resends += 1
-                        sent, silence = await self._send(body, request_id, trace, token, deadline, resends)
+                        sent, silence = await self._send(body, request_id, trace, token, deadline, sends)
                     else:
                         silence = now - sent + ALLOWANCE_PAUSE
                     continue
@@ -421,7 +420,7 @@ class AsyncClient:
                     raise self._no_responders()
                 reply = self._read(message)
                 if reply.part is None and not streaming:
-                    self._latency.answered(time.monotonic() - sent)
+                    self._latency.answered(time.monotonic() - sends.get(message.subject, sent))
                 yield reply
                 if reply.part is None:
                     return
@@ -431,9 +430,9 @@ class AsyncClient:
             self._waiting.pop(token, None)
 
     async def _send(
-        self, body: bytes, request_id: str, trace: str, token: str, deadline: float, resends: int
+        self, body: bytes, request_id: str, trace: str, token: str, deadline: float, sends: dict[str, float]
     ) -> tuple[float, float | None]:
-        """Sends a request. Returns when, and the silence after which it counts as lost."""
+        """Sends a request. Returns when, by reply subject also in `sends`, and the silence after which it counts as lost."""
         now = time.monotonic()
         left = max(deadline - now, 0.0)
         headers = {
@@ -441,8 +440,10 @@ class AsyncClient:
             wire.BUDGET: wire.budget_header(left),
             wire.TRACEPARENT: trace,
         }
-        await self._publish(self.app.infer, body, f"{self._inbox}.{token}", headers)
-        return now, self._latency.silence(resends, left)
+        reply = f"{self._inbox}.{token}-{len(sends)}"
+        sends[reply] = now
+        await self._publish(self.app.infer, body, reply, headers)
+        return now, self._latency.silence(len(sends) - 1, left)
 
     def _read(self, message: Any) -> Reply:
         self._served = True
@@ -484,8 +485,7 @@ class AsyncClient:
         return token, queue
 
     async def _received(self, message: Any) -> None:
-        queue = self._waiting.get(message.subject.rpartition(".")[2])
-        if queue is not None:
+        if queue := self._waiting.get(message.subject.rpartition(".")[2].partition("-")[0]):
             queue.put_nowait(message)
 
     def _lost(self) -> None:
