@@ -2,12 +2,13 @@ import json
 import tempfile
 import unittest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import kaskade
 from kaskade.batch import Answer
-from kaskade.confidence import fit_temperature
+from kaskade.confidence import Estimator, fit_temperature
 from kaskade.errors import BadOutput, ModelFailed, Overloaded, WrongInput
 from kaskade.selection import selection_part
 
@@ -254,6 +255,28 @@ class Profiles(unittest.TestCase):
         measured = kaskade.profile(sure, numbers(1, 2), [1, 0], batches=(1,), seconds=0.001, rounds=1)
         self.assertEqual((measured.estimator.kind, measured.confidences), ("given", (0.25, 0.25)))
         self.assertEqual((measured.accuracy, measured.ece_after), (0.5, 0.25))
+
+    def test_confidences_that_an_app_would_not_take_are_refused(self) -> None:
+        def profile(function: Any, estimator: Estimator | None = None, output: str = "logits") -> None:
+            measured = kaskade.stage("app", "scored", output=output)(function)
+            kaskade.profile(measured, numbers(1, 2), [1, 0], batches=(1,), seconds=0.001, rounds=1, estimator=estimator)
+
+        def sure(x: np.ndarray) -> dict[str, np.ndarray]:
+            return {"logits": np.tile([[0.0, 1.0]], (len(x), 1)), "confidence": np.full(len(x), 0.25)}
+
+        def scores(x: np.ndarray) -> np.ndarray:
+            return np.tile([[0.0, 1.0]], (len(x), 1))
+
+        def tokens(x: np.ndarray) -> np.ndarray:
+            return np.tile([[[0.0, 1.0, 2.0], [3.0, 1.0, 0.0]]], (len(x), 1, 1))
+
+        profile(scores, Estimator("top_k", 2))
+        with self.assertRaisesRegex(ValueError, "which an app takes instead"):
+            profile(sure, Estimator("margin"))
+        with self.assertRaisesRegex(ValueError, "an app computes it from `logits`"):
+            profile(scores, output="scores")
+        with self.assertRaisesRegex(ValueError, "several tokens"):
+            profile(tokens, Estimator("top_k", 2))
 
     def test_failures_name_the_sample(self) -> None:
         @kaskade.stage("app", "failing")

@@ -239,6 +239,7 @@ def profile(
     else:
         if any(score is None for score in scores):
             raise ValueError(f"the estimator `{estimator.kind}` reads the output `{stage.output}`, which is missing")
+        _check_served_alike(stage, estimator, answers)
         logits = np.stack([np.asarray(score).ravel() for score in scores])
         # Of all samples, so that an error names the sample and not its place in the selection part.
         check_labels(truth, logits.shape[1])
@@ -300,6 +301,26 @@ def _spread(ascending: list[float]) -> dict[str, float] | None:
     median = ascending[math.ceil(0.5 * len(ascending)) - 1]
     quantiles = {"p10": 0.1, "p90": 0.9, "p95": 0.95, "p99": 0.99}
     return {name: ascending[math.ceil(share * len(ascending)) - 1] / median for name, share in quantiles.items()}
+
+
+def _check_served_alike(stage: Stage, estimator: Estimator, answers: list[Answer]) -> None:
+    """Raises `ValueError` if an app would take other confidences than the profile: it takes those that a function gives, and
+    computes others from the output `logits`, those of several tokens by `top_k` of each token."""
+    if any(answer.confidence is not None for answer in answers):
+        raise ValueError(
+            f"the estimator is `{estimator.kind}`, and the function returns an output `confidence`, which an app takes instead: "
+            "name the estimator `given`, or return none"
+        )
+    if stage.output != LOGITS:
+        raise ValueError(
+            f"the estimator `{estimator.kind}` reads the output `{stage.output}`, and an app computes it from `{LOGITS}`: rename the "
+            "output, or return an output `confidence`"
+        )
+    tokens = (np.shape(answer.outputs[LOGITS])[:-1] for answer in answers)
+    if estimator.kind == "top_k" and any(math.prod(shape) > 1 for shape in tokens):
+        raise ValueError(
+            f"the output `{LOGITS}` has scores of several tokens, for which a profile has no `top_k`: return an output `confidence`"
+        )
 
 
 def _largest(stage: Stage, outputs: Mapping[str, Array]) -> int:
