@@ -173,8 +173,9 @@ impl<T> BatchQueue<T> {
         }
         if idle && self.is_due(now) {
             if !tries && self.waiting.len() > self.max_batch() {
-                // With a full batch waiting behind this one, shrinking it to save a tight request would make many late.
-                self.take_late(now, self.run_time.of(self.max_batch()), self.max_batch(), late);
+                // With as many waiting behind this batch, shrinking it to save a tight request would make many late.
+                let most = self.most_in_time(now);
+                self.take_late(now, self.run_time.of(most), most, late);
             }
             if self.take_batch(now, batch) {
                 self.refused = 0;
@@ -224,6 +225,21 @@ impl<T> BatchQueue<T> {
         let mut deadlines = self.waiting.iter().map(|waiting| waiting.deadline);
         deadlines.clone().any(|deadline| deadline > now)
             && deadlines.all(|deadline| deadline <= now.saturating_add(run))
+    }
+
+    /// The number of requests in the largest batch that answers all of its requests in time, whichever of the queue they are.
+    fn most_in_time(&self, now: u64) -> usize {
+        let in_time = |deadline: u64, size: usize| deadline > now.saturating_add(self.run_time.of(size));
+        let most = self.max_batch();
+        if in_time(self.earliest, most) {
+            return most;
+        }
+        let mut deadlines: Vec<u64> = self.waiting.iter().map(|waiting| waiting.deadline).collect();
+        deadlines.sort_unstable_by(|one, other| other.cmp(one));
+        let sizes = deadlines.into_iter().zip(1..=most);
+        sizes
+            .take_while(|(deadline, size)| in_time(*deadline, *size))
+            .count()
     }
 
     /// Takes out the requests that a run of `run` microseconds from now would answer too late, looking no further than the

@@ -135,6 +135,34 @@ fn under_overload_drops_the_tight_and_fills_the_batch() {
     assert_eq!(run(poll.next), [3, 4, 5, 6]);
 }
 
+/// If no request could wait for a full batch, all of them were refused, and the replica idled.
+#[test]
+fn under_overload_a_batch_that_cannot_be_full_in_time_is_as_full_as_it_can_be() {
+    let mut queue = queue(1, 4, 0);
+    queue.set_expected_run(RunTime {
+        base_us: 100,
+        per_request_us: 10,
+    });
+    for i in 0..6 {
+        queue.push(i, 0, 125).unwrap();
+    }
+    let poll = queue.poll(0, true);
+    assert!(poll.late.is_empty(), "{:?}", poll.late);
+    assert_eq!(run(poll.next), [0, 1]);
+    // Of requests that could, as many as there are.
+    let mut queue = self::queue(1, 4, 0);
+    queue.set_expected_run(RunTime {
+        base_us: 100,
+        per_request_us: 10,
+    });
+    for (i, deadline) in [(0, 115), (1, 125), (2, 125), (3, 135), (4, 135)] {
+        queue.push(i, 0, deadline).unwrap();
+    }
+    let poll = queue.poll(0, true);
+    assert_eq!(poll.late, [0]);
+    assert_eq!(run(poll.next), [1, 2]);
+}
+
 #[test]
 fn a_gear_shift_keeps_the_queue() {
     let mut queue = queue(4, 8, FAR / 2);
