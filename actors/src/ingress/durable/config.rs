@@ -22,8 +22,8 @@ pub struct DurableConfig {
     pub results: Duration,
     /// How long dead letters are stored.
     pub dead: Duration,
-    /// Largest size of the stream of waiting requests, and of the stream of results, bytes. A full stream refuses new
-    /// messages.
+    /// Largest size of each stream, bytes: of waiting requests, of results, of dead letters. A full stream of waiting requests
+    /// refuses new ones; the others drop their oldest messages.
     pub max_bytes: u64,
     /// Copies of each stream; `None` selects [`BusConfig::replicas`](crate::bus::BusConfig::replicas).
     pub replicas: Option<usize>,
