@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use kaskade_policy::vote::{Vote, majority};
 
+use crate::dispatch::answer::answer_number;
 use crate::wire::{Done, DoneResult};
 
 /// The answers and failures of the members so far.
@@ -54,7 +55,7 @@ impl Tally {
     }
 }
 
-/// The class with the largest logit. An answer without logits votes for a class of its own.
+/// A vote for an answer, by its number in profiles. Answers that cannot be compared, such as embeddings, count as the same.
 fn vote(done: &Done) -> Vote {
     let DoneResult::Outputs {
         outputs, confidence, ..
@@ -65,11 +66,60 @@ fn vote(done: &Done) -> Vote {
             confidence: f64::NAN,
         };
     };
-    let logits = outputs.iter().find(|output| output.name == "logits");
-    let logits = logits.and_then(|logits| logits.to_f32().ok()).unwrap_or_default();
-    let largest = (0..).zip(&logits).max_by(|(_, a), (_, b)| a.total_cmp(b));
     Vote {
-        prediction: largest.map_or(u32::MAX, |(class, _)| class),
+        prediction: answer_number(outputs).unwrap_or(u32::MAX),
         confidence: confidence.unwrap_or(0.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use kaskade_models::Tensor;
+    use kaskade_policy::gather::Branch;
+
+    use super::*;
+
+    /// The stage that wins, of members that answer so with these confidences.
+    fn winner(answers: Vec<(Tensor, f64)>) -> String {
+        let mut tally = Tally::default();
+        for (place, (output, confidence)) in answers.into_iter().enumerate() {
+            tally.add(Done {
+                id: 1,
+                attempt: 1,
+                branch: Branch::ROOT,
+                stage: place.to_string(),
+                replica: String::new(),
+                hops: Vec::new(),
+                result: DoneResult::Outputs {
+                    outputs: vec![output],
+                    confidence: Some(confidence),
+                    routed: true,
+                    children: BTreeMap::new(),
+                },
+            });
+        }
+        tally.winner().unwrap().stage
+    }
+
+    /// Answers without logits were all one class, so that the surest member won.
+    #[test]
+    fn texts_are_voted_on() {
+        let text = |text: &str| Tensor::from_texts("text", &[text]).unwrap();
+        let answers = vec![(text("no"), 0.9), (text("yes"), 0.1), (text(" yes"), 0.2)];
+        assert_eq!(winner(answers), "2");
+    }
+
+    /// The last of equally likely classes was counted where profiles and replies have the first.
+    #[test]
+    fn of_equal_logits_the_first_counts() {
+        let logits = |values: &[f32]| Tensor::from_f32("logits", &[values.len()], values).unwrap();
+        let answers = vec![
+            (logits(&[0.0, 0.0, 1.0]), 0.9),
+            (logits(&[1.0, 1.0, 0.0]), 0.1),
+            (logits(&[1.0, 0.0, 0.0]), 0.2),
+        ];
+        assert_eq!(winner(answers), "2");
     }
 }
