@@ -15,6 +15,7 @@ use kaskade_policy::liveness::BEAT_PERIOD_US;
 use kaskade_policy::plan::Replica;
 use tokio::sync::{Semaphore, oneshot, watch};
 
+use super::ending;
 use super::hosting::{Hosted, Shared};
 use super::lease::Device;
 use crate::{
@@ -280,6 +281,9 @@ impl Handler<Loaded> for Worker {
     fn handle(&mut self, Loaded { replica, executor }: Loaded, ctx: &mut Context<Self>) {
         self.loading.remove(&replica);
         if self.leaving {
+            if let Ok(mut executor) = executor {
+                ending::end(&mut executor);
+            }
             return;
         }
         match executor {
@@ -351,5 +355,78 @@ impl Handler<Left> for Worker {
     fn handle(&mut self, _: Left, _: &mut Context<Self>) {
         self.replicas.clear();
         self.beat();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use kaskade_models::{Inputs, ModelError, Outputs};
+
+    use super::*;
+    use crate::actor::{Arbiter, System};
+    use crate::bus::{Bus, BusConfig};
+    use crate::clock::Clock;
+    use crate::dispatch::dispatcher::Dispatcher;
+    use crate::plan::versions::PlanVersions;
+    use crate::subjects::App;
+
+    const APP: &str = "worker";
+
+    /// Waits, before it leaves memory, until it may; says whether it might.
+    struct Lingering {
+        may_go: mpsc::Receiver<()>,
+        went: mpsc::Sender<bool>,
+    }
+
+    impl Model for Lingering {
+        fn run(&mut self, _: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+            Vec::new()
+        }
+    }
+
+    impl Drop for Lingering {
+        fn drop(&mut self) {
+            let may_go = self.may_go.recv_timeout(Duration::from_secs(20)).is_ok();
+            self.went.send(may_go).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_model_that_was_loaded_in_vain_leaves_memory_beside_the_actors() {
+        System::new().block_on(async {
+            let bus = Bus::connect(BusConfig::new(APP)).await.unwrap();
+            let shared = Shared {
+                arbiter: Arbiter::current(),
+                plans: PlanVersions::new(APP),
+                dispatcher: Dispatcher::new(&bus, App::new(APP).unwrap(), Clock::start()),
+                metrics: Arc::default(),
+                bus,
+            };
+            let config = WorkerConfig {
+                name: "w".to_owned(),
+                queue_capacity: 1,
+            };
+            let (worker, _readiness) = Worker::new(config, shared, Arc::new(|_| Err("none".to_owned())));
+            let worker = worker.start();
+            worker.send(AnnounceLeave).await.unwrap();
+            let ((let_go, may_go), (went, gone)) = (mpsc::channel(), mpsc::channel());
+            let model = Lingering { may_go, went };
+            let load = move || Ok::<_, String>(Box::new(model) as Box<dyn Model>);
+            worker.do_send(Loaded {
+                replica: Replica {
+                    id: "r".to_owned(),
+                    variant: "v".to_owned(),
+                    worker: "w".to_owned(),
+                    device: "cpu".to_owned(),
+                    partition: None,
+                },
+                executor: Executor::spawn("r", load).map_err(|error| error.to_string()),
+            });
+            worker.send(AnnounceLeave).await.unwrap();
+            let_go.send(()).unwrap();
+            assert!(gone.recv().unwrap(), "the worker waited for the model");
+        });
     }
 }
