@@ -16,8 +16,8 @@ pub(crate) struct Passing<'a> {
     pub(crate) stage: &'a str,
     /// The stages passed.
     pub(crate) hops: &'a [Hop],
-    /// Empty if they are not at hand.
-    pub(crate) inputs: &'a [Tensor],
+    /// Bytes of its inputs' data; `None` if they are unknown.
+    pub(crate) input_bytes: Option<usize>,
 }
 
 /// Returns what the bands of the stage compare: its score if it has one, else the calibrated confidence.
@@ -39,15 +39,14 @@ pub(crate) fn score(
         of_classes.then_some(calibration.temperature)
     });
     let logits = temperature.and_then(|_| logits(outputs));
-    // A partition gets hidden states.
-    let has_inputs = !passing.inputs.is_empty() && stage.partition.is_none();
     let evidence = Evidence {
         judged: Judged {
             confidence,
             answer: answer_number(outputs).unwrap_or_default(),
         },
         spread: temperature.and_then(|temperature| ClassSpread::of(logits.as_deref()?, temperature)),
-        input_bytes: has_inputs.then(|| passing.inputs.iter().map(|input| input.data.len()).sum()),
+        // A partition gets hidden states.
+        input_bytes: passing.input_bytes.filter(|_| stage.partition.is_none()),
     };
     let earlier = |name: &str| {
         let mut hops = passing.hops.iter().rev();
@@ -56,12 +55,18 @@ pub(crate) fn score(
     Some(score.evaluate(&evidence, earlier))
 }
 
+/// Returns the bytes of the inputs' data, as scores read them.
+pub(crate) fn input_bytes(inputs: &[Tensor]) -> usize {
+    inputs.iter().map(|input| input.data.len()).sum()
+}
+
 /// Returns the score of a stage that does not route by itself, and notes its answer in its hop.
 pub(crate) fn score_for_stage(
     version: &PlanVersion,
     gear: u32,
     stage: &str,
     hops: &mut Vec<Hop>,
+    input_bytes: Option<usize>,
     calibrated: Option<f64>,
     outputs: &[Tensor],
 ) -> Option<f64> {
@@ -69,8 +74,7 @@ pub(crate) fn score_for_stage(
         gear,
         stage,
         hops,
-        // Only the stage has them decoded.
-        inputs: &[],
+        input_bytes,
     };
     let score = score(version, &passing, calibrated, outputs);
     note(

@@ -101,7 +101,8 @@ impl Router {
                 gear: request.gear,
                 stage: &request.stage,
                 hops: &request.hops,
-                inputs: &request.inputs,
+                // A stage that always replies may have taken them.
+                input_bytes: (!request.inputs.is_empty()).then(|| deferral::input_bytes(&request.inputs)),
             },
             calibrated,
             &outputs,

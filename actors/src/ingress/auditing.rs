@@ -209,6 +209,7 @@ impl Ingress {
                     gear,
                     &done.stage,
                     &mut done.hops,
+                    Some(open.inputs.input_bytes()),
                     confidence,
                     &outputs,
                 );

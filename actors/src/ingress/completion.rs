@@ -36,9 +36,17 @@ impl Ingress {
         };
         let version = Arc::clone(&entry.version);
         let decided = decided.and_then(|calibrated| {
-            let (gear, stage) = (entry.gear, &done.stage);
-            let confidence =
-                deferral::score_for_stage(&version, gear, stage, &mut done.hops, calibrated, &outputs);
+            // The inputs of a branch are those that its parent made.
+            let input_bytes = done.branch.is_root().then(|| entry.inputs.input_bytes());
+            let confidence = deferral::score_for_stage(
+                &version,
+                entry.gear,
+                &done.stage,
+                &mut done.hops,
+                input_bytes,
+                calibrated,
+                &outputs,
+            );
             let settle = self.ledger.must_accept_below_threshold(attempt);
             exits::decide(&version, entry.gear, &done.stage, confidence, settle)
                 .map(|route| (route, confidence))

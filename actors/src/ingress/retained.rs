@@ -6,6 +6,7 @@ use bytes::Bytes;
 use kaskade_models::Tensor;
 
 use crate::{
+    dispatch::deferral::input_bytes,
     error::Fault,
     wire::{self, ContentType, InferRequest},
 };
@@ -17,6 +18,8 @@ use crate::{
 /// process are shared.
 pub(super) struct RetainedInputs {
     decoded: Option<Vec<Tensor>>,
+    /// Bytes of their data.
+    input_bytes: usize,
     source: Source,
 }
 
@@ -31,6 +34,7 @@ impl RetainedInputs {
     /// Retains the body of a request beside its decoded inputs.
     pub(super) fn new(decoded: Vec<Tensor>, content_type: ContentType, body: Bytes) -> Self {
         Self {
+            input_bytes: input_bytes(&decoded),
             decoded: Some(decoded),
             source: Source::Body(content_type, body),
         }
@@ -40,8 +44,14 @@ impl RetainedInputs {
     pub(super) fn shared(request: Arc<InferRequest>) -> Self {
         Self {
             decoded: None,
+            input_bytes: input_bytes(&request.inputs),
             source: Source::Request(request),
         }
+    }
+
+    /// Returns the bytes of the inputs' data, as the scores of stages read them.
+    pub(super) fn input_bytes(&self) -> usize {
+        self.input_bytes
     }
 
     /// Returns the bytes that they occupy: the tensors of a MessagePack body share its memory.
@@ -62,6 +72,7 @@ impl RetainedInputs {
     pub(super) fn again(&self) -> Self {
         Self {
             decoded: None,
+            input_bytes: self.input_bytes,
             source: self.source.clone(),
         }
     }

@@ -15,6 +15,7 @@ use kaskade_actors::{
     attach_stage,
 };
 use kaskade_models::Tensor;
+use kaskade_policy::confidence::deferral::{DeferralScore, Feature, Linear, Term};
 use kaskade_policy::plan::Plan;
 use kaskade_testkit::{NatsOptions, NatsServer, PATIENCE, wait_until};
 use tokio::sync::Semaphore;
@@ -96,7 +97,11 @@ struct Served {
 
 impl Served {
     fn start(app: &str, bus: BusConfig) -> Self {
-        let node = Service::new(app).plan(plan(app)).bus(bus).start().unwrap();
+        Self::start_with(app, plan(app), bus)
+    }
+
+    fn start_with(app: &str, plan: Plan, bus: BusConfig) -> Self {
+        let node = Service::new(app).plan(plan).bus(bus).start().unwrap();
         Self {
             bus: BusConfig::new(app).url(node.bus().url()),
             client: Client::new(node.bus(), App::new(app).unwrap()),
@@ -248,5 +253,37 @@ fn an_invalid_name_is_refused_before_anything_is_subscribed() {
         let config = AttachConfig::new("stages-name", "not.a.token", "doubler-0");
         let refused = attach_stage(BusConfig::new("stages-name"), config, Doubler::new()).await;
         assert!(refused.is_err());
+    });
+}
+
+/// The ingress scored the answers of custom stages as if every input were of average length.
+#[test]
+fn the_score_of_a_custom_stage_reads_the_length_of_the_input() {
+    let app = "scored-stages";
+    let mut plan = plan(app);
+    // Surely right about inputs of less than eight bytes, surely wrong about longer ones.
+    let term = Term {
+        feature: Feature::Length,
+        weight: -10.0,
+        mean: 9.0_f64.ln(),
+    };
+    plan.gears[0].wiring.stages[0].score = Some(DeferralScore::Logistic {
+        right: Linear {
+            intercept: 0.0,
+            terms: vec![term],
+        },
+    });
+    runtime().block_on(async {
+        let served = Served::start_with(app, plan, BusConfig::new(app));
+        let doubler = Doubler::new();
+        let first = served.attach(served.place("first", "first-a"), &doubler).await;
+        let second = served.attach(served.place("second", "second-a"), &doubler).await;
+        for (values, stage) in [(1, "first"), (4, "second")] {
+            let inputs = vec![Tensor::from_f32("x", &[values], &vec![1.0; values]).unwrap()];
+            let reply = served.client.infer(inputs, BUDGET).await.unwrap();
+            assert_eq!(reply.stage, stage, "{values} values");
+        }
+        first.detach(PATIENCE).await;
+        second.detach(PATIENCE).await;
     });
 }
