@@ -473,7 +473,17 @@ mod tests {
         assert!(matches!(none, Err(DeployError::NoIngress { .. })));
         publish(&deployment, state("a", 2)).await;
         publish(&deployment, state("b", 1)).await;
-        let late = deployment.admitted(2, Duration::from_millis(500), |_| {}).await;
+        let both = tokio::sync::Notify::new();
+        let told = |progress: &Progress| {
+            if progress.ingresses == 2 {
+                both.notify_one();
+            }
+        };
+        tokio::select! {
+            admitted = deployment.admitted(2, Duration::from_secs(20), told) => panic!("{admitted:?}"),
+            () = both.notified() => {}
+        }
+        let late = deployment.admitted(2, Duration::ZERO, |_| {}).await;
         let Err(DeployError::NotAdmitted { behind, .. }) = late else {
             panic!("{late:?}")
         };
