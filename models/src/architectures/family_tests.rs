@@ -12,7 +12,7 @@ use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 use crate::tasks::entities::{self, AggregationStrategy};
 
-const FAMILIES: [&str; 91] = [
+const FAMILIES: &[&str] = &[
     "timm-dinov2",
     "timm-dinov2-registers",
     "embedding-gemma",
@@ -107,7 +107,7 @@ const FAMILIES: [&str; 91] = [
 ];
 
 /// Families that cannot be sliced.
-const WHOLE: [&str; 40] = [
+const WHOLE: &[&str] = &[
     "chinese-clip",
     "metaclip-2",
     "timm-swin",
@@ -171,7 +171,7 @@ fn fixture(name: &'static str) -> Fixture {
 #[test]
 fn every_family_matches_transformers() {
     let mut failures = Vec::new();
-    for name in FAMILIES.into_iter().chain(WHOLE) {
+    for &name in FAMILIES.iter().chain(WHOLE) {
         match fixture(name).compare(&Device::Cpu) {
             Ok(parity) if parity.largest_difference < 1e-4 && parity.largest_padding_difference < 1e-5 => {
                 println!("{name}: {parity:?}");
@@ -184,7 +184,7 @@ fn every_family_matches_transformers() {
 
 #[test]
 fn every_family_can_be_sliced() {
-    for name in FAMILIES {
+    for &name in FAMILIES {
         let fixture = fixture(name);
         let requests: Vec<Inputs> = fixture
             .cases()
@@ -232,7 +232,7 @@ fn every_family_can_be_sliced() {
 
 #[test]
 fn families_that_cannot_be_sliced_say_so() {
-    for name in WHOLE {
+    for &name in WHOLE {
         let options = LoadOptions {
             slice: Slice::new(0, 2).unwrap(),
             ..LoadOptions::default()

@@ -74,6 +74,13 @@ macro_rules! token_family {
     };
 }
 
+/// A family with the names of Llama's tensors, a separate head and both classifiers.
+macro_rules! like_llama {
+    ($prefix:literal, $model_type:literal, $read:path) => {
+        token_family!("score", $prefix, $model_type, "model.", HeadForm::SEPARATE, $read)
+    };
+}
+
 /// A family of which transformers has no sequence classifier.
 macro_rules! unclassified {
     ($prefix:literal, $model_type:literal, $head:expr, $read:path) => {
@@ -115,77 +122,21 @@ pub(super) const FAMILIES: &[Family] = &[
         gpt2::read
     ),
     family!("OPT", "opt", "model.", HeadForm::TIED, opt::read),
-    token_family!(
-        "score",
-        "Llama",
-        "llama",
-        "model.",
-        HeadForm::SEPARATE,
-        llama::read
-    ),
-    token_family!(
-        "score",
-        "Mistral",
-        "mistral",
-        "model.",
-        HeadForm::SEPARATE,
-        mistral::read
-    ),
-    token_family!(
-        "score",
-        "Qwen2",
-        "qwen2",
-        "model.",
-        HeadForm::SEPARATE,
-        qwen::read_2
-    ),
-    token_family!(
-        "score",
-        "Qwen3",
-        "qwen3",
-        "model.",
-        HeadForm::SEPARATE,
-        qwen::read_3
-    ),
-    token_family!(
-        "score",
-        "Mixtral",
-        "mixtral",
-        "model.",
-        HeadForm::SEPARATE,
-        mixtral::read
-    ),
-    token_family!(
-        "score",
-        "Qwen2Moe",
-        "qwen2_moe",
-        "model.",
-        HeadForm::SEPARATE,
-        qwen::read_2_moe
-    ),
-    token_family!(
-        "score",
-        "Qwen3Moe",
-        "qwen3_moe",
-        "model.",
-        HeadForm::SEPARATE,
-        qwen::read_3_moe
-    ),
+    like_llama!("Llama", "llama", llama::read),
+    like_llama!("Mistral", "mistral", mistral::read),
+    like_llama!("Qwen2", "qwen2", qwen::read_2),
+    like_llama!("Qwen3", "qwen3", qwen::read_3),
+    like_llama!("Mixtral", "mixtral", mixtral::read),
+    like_llama!("Qwen2Moe", "qwen2_moe", qwen::read_2_moe),
+    like_llama!("Qwen3Moe", "qwen3_moe", qwen::read_3_moe),
     unclassified!("Olmoe", "olmoe", HeadForm::SEPARATE, olmo::read_moe),
-    token_family!("score", "Phi3", "phi3", "model.", HeadForm::SEPARATE, phi3::read),
+    like_llama!("Phi3", "phi3", phi3::read),
     token_family!("score", "Phi", "phi", "model.", HeadForm::BIASED, phi::read),
     family!("Granite", "granite", "model.", HeadForm::SEPARATE, granite::read),
     family!("Olmo", "olmo", "model.", HeadForm::SEPARATE, olmo::read_1),
     family!("Olmo2", "olmo2", "model.", HeadForm::SEPARATE, olmo::read_2),
     family!("Olmo3", "olmo3", "model.", HeadForm::SEPARATE, olmo::read_3),
-    token_family!(
-        "score",
-        "StableLm",
-        "stablelm",
-        "model.",
-        HeadForm::SEPARATE,
-        stablelm::read
-    ),
+    like_llama!("StableLm", "stablelm", stablelm::read),
     token_family!(
         "score",
         "Starcoder2",
@@ -290,25 +241,11 @@ pub(super) const FAMILIES: &[Family] = &[
         HeadForm::SEPARATE,
         deepseek::read_glm_lite
     ),
-    token_family!("score", "Glm", "glm", "model.", HeadForm::SEPARATE, glm::read_1),
-    token_family!("score", "Glm4", "glm4", "model.", HeadForm::SEPARATE, glm::read_4),
+    like_llama!("Glm", "glm", glm::read_1),
+    like_llama!("Glm4", "glm4", glm::read_4),
     unclassified!("Glm4Moe", "glm4_moe", HeadForm::SEPARATE, glm::read_4_moe),
-    token_family!(
-        "score",
-        "Nemotron",
-        "nemotron",
-        "model.",
-        HeadForm::SEPARATE,
-        nemotron::read
-    ),
-    token_family!(
-        "score",
-        "Exaone4",
-        "exaone4",
-        "model.",
-        HeadForm::SEPARATE,
-        exaone4::read
-    ),
+    like_llama!("Nemotron", "nemotron", nemotron::read),
+    like_llama!("Exaone4", "exaone4", exaone4::read),
     unclassified!("Ernie4_5", "ernie4_5", HeadForm::TIED, ernie::read),
     unclassified!(
         "Ernie4_5_Moe",
@@ -316,30 +253,9 @@ pub(super) const FAMILIES: &[Family] = &[
         HeadForm::TIED_WITH_KEY,
         ernie::read_moe
     ),
-    token_family!(
-        "score",
-        "SeedOss",
-        "seed_oss",
-        "model.",
-        HeadForm::SEPARATE,
-        seed_oss::read
-    ),
-    token_family!(
-        "score",
-        "Arcee",
-        "arcee",
-        "model.",
-        HeadForm::SEPARATE,
-        arcee::read
-    ),
-    token_family!(
-        "score",
-        "Helium",
-        "helium",
-        "model.",
-        HeadForm::SEPARATE,
-        helium::read
-    ),
+    like_llama!("SeedOss", "seed_oss", seed_oss::read),
+    like_llama!("Arcee", "arcee", arcee::read),
+    like_llama!("Helium", "helium", helium::read),
     family!(
         "HunYuanDenseV1",
         "hunyuan_v1_dense",
@@ -362,22 +278,8 @@ pub(super) const FAMILIES: &[Family] = &[
         token_classifier: Some(("ApertusForTokenClassification", "score")),
         ..unclassified!("Apertus", "apertus", HeadForm::SEPARATE, apertus::read)
     },
-    token_family!(
-        "score",
-        "Ministral",
-        "ministral",
-        "model.",
-        HeadForm::SEPARATE,
-        mistral::read
-    ),
-    token_family!(
-        "score",
-        "Ministral3",
-        "ministral3",
-        "model.",
-        HeadForm::SEPARATE,
-        ministral::read_3
-    ),
+    like_llama!("Ministral", "ministral", mistral::read),
+    like_llama!("Ministral3", "ministral3", ministral::read_3),
     token_family!(
         "classifier",
         "GPTBigCode",
@@ -387,14 +289,16 @@ pub(super) const FAMILIES: &[Family] = &[
         gpt_bigcode::read
     ),
     unclassified!("GraniteMoe", "granitemoe", HeadForm::SEPARATE, granite::read_moe),
-    token_family!(
-        "score",
-        "GptOss",
-        "gpt_oss",
-        "model.",
-        HeadForm::SEPARATE,
-        gpt_oss::read
-    ),
+    like_llama!("GptOss", "gpt_oss", gpt_oss::read),
+    Family {
+        generator: None,
+        classifier: None,
+        ..like_llama!(
+            "OpenAIPrivacyFilter",
+            "openai_privacy_filter",
+            gpt_oss::read_filter
+        )
+    },
     family!("Phimoe", "phimoe", "model.", HeadForm::WITH_KEY, phimoe::read),
     // As Microsoft's configurations name it.
     family!("PhiMoE", "phimoe", "model.", HeadForm::WITH_KEY, phimoe::read),
@@ -405,14 +309,7 @@ pub(super) const FAMILIES: &[Family] = &[
         HeadForm::SEPARATE,
         deepseek::read_2
     ),
-    token_family!(
-        "score",
-        "DeepseekV3",
-        "deepseek_v3",
-        "model.",
-        HeadForm::SEPARATE,
-        deepseek::read_3
-    ),
+    like_llama!("DeepseekV3", "deepseek_v3", deepseek::read_3),
     Family {
         base_model: Some("Llama4TextModel"),
         ..unclassified!("Llama4", "llama4_text", HeadForm::SEPARATE, llama4::read)

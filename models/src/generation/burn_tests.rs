@@ -65,7 +65,7 @@ fn logits_and_tokens_match_transformers_on_burn() {
 /// Requests of different lengths decode together, with the cache on the device and in host memory.
 #[test]
 fn batches_match_transformers_on_burn() {
-    for name in fixtures::DECODERS {
+    for &name in fixtures::DECODERS {
         let decoder = decoder(name, WeightType::F32).unwrap();
         let resident = EngineConfig::resident(&decoder, 1024);
         let blocks = BlockCounts { act: 128, kv: 128 };
@@ -102,7 +102,7 @@ fn batches_match_transformers_on_burn() {
 /// expert where two are almost equal, and rounding adds up in recurrent layers.
 #[test]
 fn weights_of_sixteen_bits_give_about_the_same_logits_on_burn() {
-    for name in fixtures::DECODERS {
+    for &name in fixtures::DECODERS {
         let case = fixtures::cases(name).remove(0);
         let logits = |kind| {
             let decoder = decoder(name, kind).unwrap();

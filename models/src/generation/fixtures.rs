@@ -11,7 +11,7 @@ use crate::checkpoint::Checkpoint;
 use crate::ops::Ops;
 
 /// At least one per architecture; several where it has variants.
-pub(super) const DECODERS: [&str; 99] = [
+pub(super) const DECODERS: &[&str] = &[
     "gpt2",
     "opt",
     "llama",

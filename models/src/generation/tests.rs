@@ -212,7 +212,7 @@ pub(super) fn resident(decoder: &Decoder) -> Engine<Cpu> {
 
 #[test]
 fn logits_and_tokens_match_transformers() {
-    for name in fixtures::DECODERS {
+    for &name in fixtures::DECODERS {
         let decoder = registry::read_decoder(fixtures::checkpoint(name)).unwrap();
         let mut engine = resident(&decoder);
         let cases = fixtures::cases(name);

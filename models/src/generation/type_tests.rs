@@ -8,7 +8,7 @@ use crate::precision::WeightType;
 
 #[test]
 fn every_family_computes_with_converted_weights() {
-    for name in fixtures::DECODERS {
+    for &name in fixtures::DECODERS {
         let case = fixtures::cases(name).remove(0);
         let logits = |kind: WeightType| {
             let mut checkpoint = fixtures::checkpoint(name);
