@@ -345,7 +345,8 @@ fn an_unknown_architecture_is_rejected_with_the_supported_ones() {
         .unwrap()
         .to_string();
     assert!(
-        error.contains("`FocalNetForImageClassification`") && error.contains("BertForQuestionAnswering"),
+        error.contains("`FocalNetForImageClassification`")
+            && error.contains("docs/reference/architectures.md"),
         "{error}"
     );
     let none = load_parts(&fixture, b"{}", fixture.weights.to_vec())

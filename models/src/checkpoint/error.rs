@@ -75,9 +75,10 @@ pub enum LoadError {
     },
     /// The architecture is not supported.
     #[error(
-        "`{file}` names the architecture {found}; this build supports {}. Serve another one as an ONNX file, behind an endpoint \
-         (`remote`) or from Python (`kaskade` in sdk/python)",
-        known.join(", ")
+        "`{file}` names the architecture {found}, which is not supported here; of similar names are {}, and all are in \
+         docs/reference/architectures.md. Serve another one as an ONNX file, behind an endpoint (`remote`) or from Python \
+         (`kaskade` in sdk/python)",
+        nearest(found, known)
     )]
     UnknownArchitecture {
         /// The file.
@@ -237,6 +238,22 @@ fn count(names: &[String]) -> String {
         1 => "one tensor".into(),
         many => format!("{many} tensors"),
     }
+}
+
+/// The supported architectures that share the longest beginnings with the one `found`.
+fn nearest(found: &str, known: &[&str]) -> String {
+    const MAX_NAMES: usize = 4;
+    let found = found.trim_matches('`');
+    let shared = |name: &str| {
+        let pairs = name.bytes().zip(found.bytes());
+        pairs
+            .take_while(|(one, other)| one.eq_ignore_ascii_case(other))
+            .count()
+    };
+    let mut names = known.to_vec();
+    names.sort_by_key(|name| (std::cmp::Reverse(shared(name)), name.len().abs_diff(found.len())));
+    names.truncate(MAX_NAMES);
+    names.join(", ")
 }
 
 /// The first names only, to keep the message short.
