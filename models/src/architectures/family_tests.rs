@@ -104,6 +104,7 @@ const FAMILIES: &[&str] = &[
     "modernbert-token-classification",
     "llama-token-classification",
     "gpt2-token-classification",
+    "privacy-filter",
 ];
 
 /// Families that cannot be sliced.

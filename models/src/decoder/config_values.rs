@@ -72,6 +72,15 @@ pub(super) fn epsilon(config: &Config, key: &str, absent: f64) -> Result<f32, Lo
     }
 }
 
+/// Reads a factor, which must be positive.
+pub(super) fn positive(config: &Config, key: &str) -> Result<Option<f32>, LoadError> {
+    let factor = config.optional::<f32>(key)?;
+    if factor.is_some_and(|factor| !factor.is_finite() || factor <= 0.0) {
+        return Err(config.invalid_value(key, "it must be positive"));
+    }
+    Ok(factor)
+}
+
 /// Reads an activation by its name in transformers; `absent` is the default.
 pub(super) fn activation(config: &Config, key: &str, absent: &str) -> Result<Activation, LoadError> {
     let name = config

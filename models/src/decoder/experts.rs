@@ -66,6 +66,8 @@ pub(super) enum ExpertTensors {
     Fused([&'static str; 2]),
     /// As [`Self::Fused`] with biases; columns are outputs, and gates and values alternate (gpt-oss).
     Alternating,
+    /// The same, but all gates come before the values.
+    Biased,
 }
 
 /// An expert that every token uses.
@@ -124,7 +126,8 @@ impl ExpertWeights {
         };
         let all = ["experts.gate_up_proj", "experts.down_proj"];
         let experts = match layout.tensors {
-            ExpertTensors::Alternating => alternating(weights, all.map(at), width, layout)?,
+            ExpertTensors::Alternating => biased(weights, all.map(at), width, (layout, 2))?,
+            ExpertTensors::Biased => biased(weights, all.map(at), width, (layout, 1))?,
             ExpertTensors::Fused(names) => fused(weights, names.map(at), width, layout)?,
             ExpertTensors::Each(_) | ExpertTensors::ByInput(_) if weights.contains(&at(all[0])) => {
                 fused(weights, all.map(at), width, layout)?
@@ -255,12 +258,12 @@ fn fused(
     Ok(pairs(up, take(&down, inner, width)?))
 }
 
-/// Takes the tensors of all experts and their biases. Rows are inputs, and the outputs of gates and values alternate.
-fn alternating(
+/// Takes the tensors of all experts and their biases. Rows are inputs, and the outputs of `parts` parts alternate.
+fn biased(
     weights: &mut Weights,
     [up, down]: [String; 2],
     width: usize,
-    layout: &ExpertLayout,
+    (layout, parts): (&ExpertLayout, usize),
 ) -> Result<Vec<[LinearWeights; 2]>, LoadError> {
     let (count, inner, kind) = (layout.count, layout.inner, weights.weight_type());
     let mut take = |name: &str, inputs: usize, outputs: usize, parts: usize| {
@@ -271,7 +274,7 @@ fn alternating(
             linear.by_part(1, parts).stored_as(kind)
         })
     };
-    let up = take(&up, width, 2 * inner, 2)?;
+    let up = take(&up, width, 2 * inner, parts)?;
     Ok(pairs(up, take(&down, inner, width, 1)?))
 }
 

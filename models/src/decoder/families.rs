@@ -13,8 +13,8 @@ use crate::runtime::slice::Slice;
 
 /// A family of language models.
 pub(super) struct Family {
-    /// The class that generates text.
-    pub(super) generator: &'static str,
+    /// The class that generates text, if there is one.
+    pub(super) generator: Option<&'static str>,
     /// The sequence classifier, if transformers has one.
     pub(super) classifier: Option<&'static str>,
     /// The token classifier and its output layer, if transformers has one.
@@ -52,7 +52,7 @@ macro_rules! family {
     };
     ($prefix:literal, $generator:expr, $model_type:literal, $base:literal, $head:expr, $read:path) => {
         Family {
-            generator: $generator,
+            generator: Some($generator),
             classifier: Some(concat!($prefix, "ForSequenceClassification")),
             token_classifier: None,
             base_model: Some(concat!($prefix, "Model")),
@@ -99,7 +99,7 @@ const fn encoder_decoder(
     read: fn(&mut Checkpoint) -> Result<Decoder, LoadError>,
 ) -> Family {
     Family {
-        generator,
+        generator: Some(generator),
         classifier: None,
         token_classifier: None,
         base_model: None,

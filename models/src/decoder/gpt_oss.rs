@@ -1,11 +1,13 @@
 //! gpt-oss (`OpenAI` 2025): mixtures of experts with biases and clamped gates, every second layer with a window, and a sink per
-//! head, which takes a part of the attention.
+//! head, which takes a part of the attention. Its privacy filter (2026) labels tokens: each sees those within a window on either
+//! side.
 
+use super::config_values::positive;
 use super::experts::{ExpertLayout, ExpertTensors};
 use super::gated::{self, Extra, Layout};
 use super::rotary::RotaryKeys;
 use super::routing::Routing;
-use super::weights::{Decoder, ModelConfig};
+use super::weights::{Decoder, LocalAttention, ModelConfig};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::ops::Activation;
 use crate::runtime::slice::Slice;
@@ -13,22 +15,48 @@ use crate::runtime::slice::Slice;
 pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let (local, local_layers) = gated::windows(config, |index| index.is_multiple_of(2))?;
+    let (base, layout) = with_experts(config, ExpertTensors::Alternating)?;
+    let model_config = ModelConfig { local, ..base };
+    let layout = Layout {
+        local_layers,
+        ..layout
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
+
+pub(super) fn read_filter(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let (base, layout) = with_experts(config, ExpertTensors::Biased)?;
+    let window = Some(config.size("sliding_window")?);
+    let model_config = ModelConfig {
+        local: Some(LocalAttention { window, rotary: None }),
+        both_ways: true,
+        ..base.with_adjacent_pairs()
+    };
+    let layout = Layout {
+        local_layers: vec![true; config.size("num_hidden_layers")?],
+        ..layout
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
+
+/// Returns configuration and layout without windows.
+fn with_experts(config: &Config, tensors: ExpertTensors) -> Result<(ModelConfig, Layout), LoadError> {
     let experts = ExpertLayout {
         router: "router",
         router_bias: true,
-        tensors: ExpertTensors::Alternating,
+        tensors,
         ..ExpertLayout::everywhere(config, "intermediate_size")?
     };
     let activation = Activation::ClampedSilu {
-        slope: positive(config, "swiglu_alpha", 1.702)?,
-        limit: positive(config, "swiglu_limit", 7.0)?,
+        slope: positive(config, "swiglu_alpha")?.unwrap_or(1.702),
+        limit: positive(config, "swiglu_limit")?.unwrap_or(7.0),
     };
     let keys = RotaryKeys {
         theta: 150_000.0,
         ..RotaryKeys::LLAMA
     };
     let model_config = ModelConfig {
-        local,
         routing: Some(Routing::read(config, experts.count, true)?),
         ..gated::activated(config, activation, keys)?
     };
@@ -37,18 +65,8 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         qkv_bias: bias,
         output_bias: bias,
         extra: Extra::Sinks,
-        local_layers,
         experts: Some(experts),
         ..Layout::default()
     };
-    gated::read(checkpoint, slice, model_config, &layout)
-}
-
-fn positive(config: &Config, key: &str, absent: f32) -> Result<f32, LoadError> {
-    let value = config.optional::<f32>(key)?.unwrap_or(absent);
-    if value > 0.0 && value.is_finite() {
-        Ok(value)
-    } else {
-        Err(config.invalid_value(key, "it must be positive"))
-    }
+    Ok((model_config, layout))
 }

@@ -44,6 +44,8 @@ pub struct ModelConfig {
     pub rotary: Option<Rotary>,
     /// Attention of the layers that see a window only; `None` if all layers see everything.
     pub local: Option<LocalAttention>,
+    /// Whether tokens see later ones, too: up to the distance of a window, where there is one. Such a model does not generate.
+    pub both_ways: bool,
     /// Size of the chunks of tokens of which a token sees its own only, in the layers of [`ModelConfig::local`]; `None`: all.
     pub chunk: Option<usize>,
     /// Soft cap of the attention's scores.

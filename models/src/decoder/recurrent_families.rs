@@ -14,7 +14,7 @@ const fn family(
     read: fn(&mut Checkpoint, Slice) -> Result<Decoder, LoadError>,
 ) -> Family {
     Family {
-        generator,
+        generator: Some(generator),
         classifier: None,
         token_classifier: None,
         base_model: Some(base_model),

@@ -43,7 +43,7 @@ impl Found {
             DecoderTask::Embedding => self.family.base_model,
             DecoderTask::Generation => None,
         };
-        name.unwrap_or(self.family.generator)
+        name.or(self.family.generator).unwrap_or(self.family.model_type)
     }
 
     /// Name of the output layer of a token classifier.
@@ -68,12 +68,7 @@ const BUFFERS: [&str; 5] = [
 pub(crate) fn supported() -> Vec<&'static str> {
     let names = FAMILIES.iter().flat_map(|family| {
         let tokens = family.token_classifier.map(|(name, _)| name);
-        let names = [
-            Some(family.generator),
-            family.classifier,
-            tokens,
-            family.base_model,
-        ];
+        let names = [family.generator, family.classifier, tokens, family.base_model];
         names.into_iter().flatten()
     });
     let multimodal = multimodal::CLASSES.iter().map(|multimodal| multimodal.class);
@@ -253,7 +248,7 @@ pub(crate) fn of_config(config: &Config) -> Result<Option<Found>, LoadError> {
     }
     let found = FAMILIES.iter().find_map(|family| {
         let names = [
-            (Some(family.generator), DecoderTask::Generation),
+            (family.generator, DecoderTask::Generation),
             (family.classifier, DecoderTask::Classification),
             (
                 family.token_classifier.map(|(name, _)| name),
@@ -319,7 +314,10 @@ fn of_type(config: &Config) -> Result<Option<Found>, LoadError> {
     Ok(family.map(|family| Found {
         family,
         multimodal: None,
-        task: DecoderTask::Generation,
+        task: match family.generator {
+            Some(_) => DecoderTask::Generation,
+            None => DecoderTask::TokenClassification,
+        },
     }))
 }
 

@@ -176,14 +176,20 @@ impl<M: Ops> DecoderSlice<M> {
             let self_spans = lengths.iter().map(|count| {
                 let from = next;
                 next += count;
+                let own = new_kv.kv.as_ref().map(|matrix| Span {
+                    matrix,
+                    from,
+                    count: *count,
+                });
+                let (all, earlier) = if ctx.model_config.both_ways {
+                    (own, None)
+                } else {
+                    (None, own)
+                };
                 AttentionSpans {
                     queries: *count,
-                    cached: Vec::new(),
-                    new_kv: new_kv.kv.as_ref().map(|matrix| Span {
-                        matrix,
-                        from,
-                        count: *count,
-                    }),
+                    cached: all.into_iter().collect(),
+                    new_kv: earlier,
                 }
             });
             let self_spans: Vec<AttentionSpans<'_, M::Matrix>> = self_spans.collect();

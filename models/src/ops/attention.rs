@@ -130,7 +130,9 @@ impl<'a> Attend<'a> {
             return Visible {
                 pieces,
                 from: 0,
-                ranges: vec![0..before; count],
+                ranges: (first..first + count)
+                    .map(|position| self.rules.visible_around(position, before))
+                    .collect(),
                 position: first,
             };
         };

@@ -223,6 +223,48 @@ fn a_window_hides_older_tokens_wherever_they_are_stored() {
 }
 
 #[test]
+fn where_tokens_see_later_ones_a_window_hides_those_beyond_it_on_either_side() {
+    let heads = Heads {
+        queries: 2,
+        keys: 1,
+        head_dim: 4,
+        scale: 0.5,
+    };
+    let (line, count) = (2 * heads.key_width(), 12);
+    let lines = Cpu.upload(numbers(count * line, 1), line);
+    let query = Cpu.upload(numbers(count * heads.query_width(), 2), heads.query_width());
+    let span = |from, count| Span {
+        matrix: &lines,
+        from,
+        count,
+    };
+    for window in 0..14 {
+        let request = AttentionSpans {
+            queries: count,
+            cached: vec![span(0, 5), span(5, 7)],
+            new_kv: None,
+        };
+        let rules = ScoreRules {
+            window: Some(window),
+            ..ScoreRules::default()
+        };
+        let windowed = attend(&query, &[request], &heads, rules).values;
+        for row in 0..count {
+            let seen = row.saturating_sub(window)..(row + window + 1).min(count);
+            let seen = &lines.values[seen.start * line..seen.end * line];
+            let from = row * heads.query_width();
+            let expected = plain(&query.values[from..], seen, &heads);
+            for (actual, expected) in windowed[from..].iter().zip(expected) {
+                assert!(
+                    (f64::from(*actual) - expected).abs() < 1e-5,
+                    "window {window}, row {row}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn the_bias_depends_on_distance_up_to_the_maximum() {
     let heads = Heads {
         queries: 2,

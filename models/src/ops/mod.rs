@@ -151,7 +151,8 @@ pub struct AttentionSpans<'a, X> {
 pub struct ScoreRules<'a, X> {
     /// Table of a [`RelativeBias`], added to the scores.
     pub position_bias: Option<&'a X>,
-    /// Number of last tokens that a token sees, itself included; `None`: all.
+    /// Number of last tokens that a token sees, itself included; where tokens see later ones too, the distance up to which they
+    /// see each other. `None`: all.
     pub window: Option<usize>,
     /// Size of the chunks of tokens, of which a token sees its own only; `None`: all.
     pub chunk: Option<usize>,
@@ -180,6 +181,13 @@ impl<X> ScoreRules<'_, X> {
         let chunk = self.chunk.unwrap_or(usize::MAX).max(1);
         let last = (position + 1).saturating_sub(window);
         last.max(position - position % chunk)
+    }
+
+    /// Returns the tokens, of `count`, that the one at `position` sees if it sees later ones too.
+    pub(crate) fn visible_around(&self, position: usize, count: usize) -> std::ops::Range<usize> {
+        let window = self.window.unwrap_or(usize::MAX);
+        let end = position.saturating_add(window).saturating_add(1).min(count);
+        position.saturating_sub(window).min(end)..end
     }
 }
 
@@ -434,8 +442,8 @@ pub trait Ops: Send + Sync + 'static {
         positions: &[usize],
     );
 
-    /// Computes attention. The rows of `queries` are grouped by request, in the order of `requests`. A window applies to
-    /// requests with new keys only.
+    /// Computes attention. The rows of `queries` are grouped by request, in the order of `requests`. A window reaches
+    /// both ways in requests without new keys.
     fn attend(
         &self,
         queries: &Self::Matrix,

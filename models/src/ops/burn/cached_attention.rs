@@ -167,13 +167,19 @@ impl Burn {
             scores = scores + gained.reshape([keys, shared, new, tokens]);
         }
         let sees_part = rules.first_visible(tokens.saturating_sub(1)) > 0;
-        if request.new_kv.is_some() && (new > 1 || sees_part) {
+        let is_causal = request.new_kv.is_some();
+        if is_causal && (new > 1 || sees_part) || rules.window.is_some() {
+            let visible = |row: usize| {
+                if is_causal {
+                    let position = tokens - new + row;
+                    rules.first_visible(position)..position + 1
+                } else {
+                    rules.visible_around(row, tokens)
+                }
+            };
             let hidden: Vec<bool> = (0..new)
-                .map(|row| tokens - new + row)
-                .flat_map(|query| {
-                    let first = rules.first_visible(query);
-                    (0..tokens).map(move |key| key > query || key < first)
-                })
+                .map(visible)
+                .flat_map(|visible| (0..tokens).map(move |key| !visible.contains(&key)))
                 .collect();
             let hidden: Tensor<4, Bool> =
                 Tensor::from_data(TensorData::new(hidden, [1, 1, new, tokens]), &self.device);
@@ -267,19 +273,19 @@ mod tests {
                     from: from - queries,
                     count: queries,
                 };
-                if form == 6 {
+                if form > 5 {
                     spans.push(own);
                 }
                 AttentionSpans {
                     queries,
                     cached: spans,
-                    new_kv: (form != 6).then_some(own),
+                    new_kv: (form < 6).then_some(own),
                 }
             })
             .collect();
         let mut rules = ScoreRules::default();
         match form {
-            1 => rules.window = Some(3),
+            1 | 7 => rules.window = Some(3),
             2 => rules.chunk = Some(4),
             3 => rules.softcap = Some(0.7),
             4 => rules.sinks = Some(&sinks),
@@ -324,7 +330,7 @@ mod tests {
     fn requests_match_on_wgpu() {
         let burn = Burn::new(Device::wgpu(burn::tensor::DeviceKind::DefaultDevice));
         for queries in [[1, 1, 1, 1], [3, 1, 5, 2], [20, 2, 2, 2]] {
-            for form in 0..7 {
+            for form in 0..8 {
                 let (ours, expected) = (attended(&burn, queries, form), attended(&Cpu, queries, form));
                 let pairs = ours.iter().zip(&expected);
                 let largest = pairs.map(|(one, other)| (one - other).abs()).fold(0.0, f32::max);
@@ -340,7 +346,7 @@ mod tests {
     fn requests_together_match_the_kernels() {
         let burn = Burn::new(Device::flex());
         for queries in [[1, 1, 1, 1], [3, 1, 5, 2], [2, 2, 2, 2]] {
-            for form in 0..7 {
+            for form in 0..8 {
                 let (ours, expected) = (attended(&burn, queries, form), attended(&Cpu, queries, form));
                 assert_eq!(ours.len(), expected.len());
                 let close = ours

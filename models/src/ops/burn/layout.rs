@@ -201,13 +201,13 @@ impl Extents {
         self.requests.iter().flat_map(move |request| {
             (0..queries).map(move |query| {
                 let [position, last] = Self::sees(request, query);
-                // Windows and chunks are those of tokens that come after the cached ones.
-                let first = if request.causal {
-                    rules.first_visible(position)
-                } else {
-                    0
-                };
-                [first, last]
+                if request.causal {
+                    return [rules.first_visible(position), last];
+                }
+                let visible = rules.visible_around(position, request.tokens);
+                // The queries that fill up a request see any token.
+                let last = visible.end.saturating_sub(1);
+                [visible.start.min(last), last]
             })
         })
     }
