@@ -1,5 +1,6 @@
 //! Jina Embeddings v2 (Günther et al. 2023): BERT with a bias by distance instead of positions, and gated feed-forward layers.
-//! Version 3 (Sturua et al. 2024): XLM-RoBERTa with rotary positions instead of a table, without the adapters of tasks.
+//! Version 3 (Sturua et al. 2024): XLM-RoBERTa with rotary positions instead of a table, and with adapters of tasks
+//! in published files.
 
 use super::encoder::BlockNames;
 use super::text_form::{HeadForm, PositionBias, TextForm};
@@ -68,6 +69,30 @@ pub(super) fn biased(config: &Config) -> Result<TextForm, LoadError> {
         max_distance: form.embeddings.limits.context.min(MAX_DISTANCE),
     });
     Ok(form)
+}
+
+/// Whether a RoBERTa has rotary positions.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn is_rotary(config: &Config) -> Result<bool, LoadError> {
+    Ok(config.optional::<String>(POSITIONS)?.as_deref() == Some("rotary"))
+}
+
+/// Describes a Jina Embeddings v3 model with the configuration of its published code.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn published(config: &Config) -> Result<TextForm, LoadError> {
+    let key = "truncate_dim";
+    if config.optional_size(key)?.is_some() {
+        return Err(config.invalid_value(key, "vectors are not cut off"));
+    }
+    let base = config.optional::<f64>("rotary_emb_base")?.unwrap_or(10_000.0);
+    let mut config = config.clone();
+    config.set(POSITIONS, serde_json::Value::Null);
+    config.set("rope_theta", base.into());
+    form(&config)
 }
 
 /// Describes a Jina Embeddings v3 model.

@@ -71,6 +71,8 @@ mod vit_positions;
 mod xlnet;
 
 #[cfg(test)]
+mod adapter_tests;
+#[cfg(test)]
 mod family_tests;
 #[cfg(test)]
 mod sentence_tests;

@@ -4,6 +4,7 @@
 //! XLM-RoBERTa-XL in the places of their norms.
 
 use super::encoder::BlockNames;
+use super::jina;
 use super::text_form::{HeadForm, TextForm};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
@@ -25,6 +26,9 @@ const EXTRA_LARGE: BlockNames = BlockNames {
 /// # Errors
 /// [`LoadError`], naming the key.
 pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+    if jina::is_rotary(config)? {
+        return jina::published(config);
+    }
     with_base(config, "roberta")
 }
 

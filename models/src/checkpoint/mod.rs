@@ -165,14 +165,19 @@ impl Checkpoint {
         let preparation = sentence
             .as_ref()
             .map(|modules: &SentenceModules| modules.preparation.clone());
-        let preparation = preparation.unwrap_or_default();
+        let mut preparation = preparation.unwrap_or_default();
         let whole = dir;
         let dir = &folder.map_or_else(|| dir.to_owned(), |folder| dir.join(folder));
         let mut config = Config::open(dir)?;
+        if quantised::has_adapters(&config) {
+            // A prompt goes with an adapter, and that of the default prompt is in the weights.
+            preparation.prompts.clear();
+        }
+        let task = preparation.prompt_name.as_deref();
         timm::translate(&mut config)?;
         let mut weights = whole_or_sharded(dir, &dir.join("model.safetensors"))?;
         weights.strip_wrappers();
-        weights.quantised_as(quantised::read(&config)?);
+        weights.quantised_as(quantised::read(&config, task)?);
         if let Some(renamed) = timm::renamed(&config) {
             weights.rename(renamed);
         }
@@ -210,7 +215,7 @@ impl Checkpoint {
         timm::translate(&mut config)?;
         let mut weights = Weights::from_bytes(format!("{name}/model.safetensors"), weights.into())?;
         weights.strip_wrappers();
-        weights.quantised_as(quantised::read(&config)?);
+        weights.quantised_as(quantised::read(&config, None)?);
         if let Some(renamed) = timm::renamed(&config) {
             weights.rename(renamed);
         }

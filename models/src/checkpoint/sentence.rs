@@ -34,6 +34,8 @@ pub(crate) struct Preparation {
     pub lower: bool,
     /// Put in front of it, unless a request names another prompt.
     pub prompt: String,
+    /// Name of that, which may also name an adapter of the model.
+    pub prompt_name: Option<String>,
     /// The prompts that a request may name.
     pub prompts: BTreeMap<String, String>,
 }
@@ -111,7 +113,7 @@ impl SentenceModules {
         let modules: Vec<Module> = serde_json::from_slice(&json).map_err(|error| bad(error.to_string()))?;
         let (mut read, mut encoder) = (Self::default(), None);
         read.preparation.strip = true;
-        (read.preparation.prompt, read.preparation.prompts) = prompts(dir)?;
+        read_prompts(dir, &mut read.preparation)?;
         for Module { path, kind } in modules {
             // Only folders of this directory are allowed.
             if path.contains(['/', '\\']) || path == ".." {
@@ -159,22 +161,22 @@ fn encoder_settings(folder: &Path) -> Result<(Option<usize>, bool), LoadError> {
     Ok((longest, lower))
 }
 
-/// Returns the prompt that is put in front of every text, and all prompts by their names, of `config_sentence_transformers.json`.
-fn prompts(dir: &Path) -> Result<(String, BTreeMap<String, String>), LoadError> {
+/// Reads the prompts of `config_sentence_transformers.json`, and which of them is put in front of every text.
+fn read_prompts(dir: &Path, preparation: &mut Preparation) -> Result<(), LoadError> {
     let Some(config) = optional_config(dir, "config_sentence_transformers.json")? else {
-        return Ok(Default::default());
+        return Ok(());
     };
-    let prompts = config
+    preparation.prompts = config
         .optional::<BTreeMap<String, String>>("prompts")?
         .unwrap_or_default();
     let key = "default_prompt_name";
-    let Some(name) = config.optional::<String>(key)? else {
-        return Ok((String::new(), prompts));
-    };
-    match prompts.get(&name) {
-        Some(prompt) => Ok((prompt.clone(), prompts)),
-        None => Err(config.invalid_value(key, "`prompts` has no prompt of this name")),
+    preparation.prompt_name = config.optional::<String>(key)?;
+    if let Some(name) = &preparation.prompt_name {
+        let prompt = preparation.prompts.get(name).cloned();
+        preparation.prompt =
+            prompt.ok_or_else(|| config.invalid_value(key, "`prompts` has no prompt of this name"))?;
     }
+    Ok(())
 }
 
 fn pooling(folder: &Path, preparation: &mut Preparation) -> Result<Pooling, LoadError> {

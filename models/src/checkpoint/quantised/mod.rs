@@ -5,6 +5,7 @@
 //! are quantised; lists such as `modules_to_not_convert` and `ignore` are therefore not needed. Only weights are decoded:
 //! scales of activations are read and not used, because activations are computed unquantised.
 
+mod adapters;
 mod awq;
 mod bitsandbytes;
 mod blocks;
@@ -19,6 +20,8 @@ mod stored;
 
 use serde_json::Value;
 
+use self::adapters::Adapters;
+pub(super) use self::adapters::has_adapters;
 pub(crate) use self::own::Quantisation;
 pub(crate) use self::scheme::KEY;
 pub(super) use self::scheme::{Part, Scheme};
@@ -33,13 +36,18 @@ const OLD_KEY: &str = "compression_config";
 /// The section of a language model within a configuration; some files state there how its weights are quantised.
 const TEXT: &str = "text_config";
 
-/// Reads how a checkpoint's weights are quantised; `None` if they are not.
+/// Reads how a checkpoint's weights are quantised, or which adapters of tasks they have, of which that of `task` is used; `None` for
+/// neither.
 ///
 /// # Errors
 /// [`LoadError::BadKey`] and [`LoadError::MissingKey`], naming the key within the scheme's settings.
-pub(super) fn read(config: &Config) -> Result<Option<Box<dyn Scheme>>, LoadError> {
+pub(super) fn read(config: &Config, task: Option<&str>) -> Result<Option<Box<dyn Scheme>>, LoadError> {
     let Some(key) = own_key(config) else {
-        return text_part(config).map_or(Ok(None), |text| read(&text));
+        if let Some(text) = text_part(config) {
+            return read(&text, task);
+        }
+        let adapters = Adapters::read(config, task, original_type(config)?)?;
+        return Ok(adapters.map(|adapters| Box::new(adapters) as Box<dyn Scheme>));
     };
     let settings = config.section(key, &[])?;
     let method = settings.optional::<String>("quant_method")?;
@@ -72,7 +80,7 @@ pub(super) fn read(config: &Config) -> Result<Option<Box<dyn Scheme>>, LoadError
 /// # Errors
 /// [`LoadError::BadKey`] and [`LoadError::MissingKey`], naming the key within the scheme's settings.
 pub(crate) fn check(config: &Config) -> Result<(), LoadError> {
-    read(config).map(drop)
+    read(config, None).map(drop)
 }
 
 /// Returns the key that states how weights are quantised, if there is one.

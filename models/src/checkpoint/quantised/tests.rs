@@ -8,9 +8,13 @@ use serde_json::{Value, json};
 use super::blocks::Blocks;
 use super::stored::e4m3;
 use super::stored::exponential;
-use super::{Scheme, Stored, StoredTensor, beside, packed, read};
+use super::{Scheme, Stored, StoredTensor, beside, packed};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::precision::WeightType;
+
+fn read(config: &Config) -> Result<Option<Box<dyn Scheme>>, LoadError> {
+    super::read(config, None)
+}
 
 fn config(settings: &Value) -> Config {
     let json = json!({"quantization_config": settings}).to_string();
