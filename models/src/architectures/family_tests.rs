@@ -32,6 +32,8 @@ const FAMILIES: &[&str] = &[
     "gte",
     "gte-new",
     "jina-embeddings-v3",
+    "ultrabert",
+    "ultrabert-question-answering",
     "eurobert",
     "eurobert-mean",
     "eurobert-token-classification",

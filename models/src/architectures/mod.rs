@@ -63,6 +63,7 @@ mod text_form;
 mod text_head;
 mod text_input;
 mod token_convolution;
+mod ultrabert;
 mod vision;
 mod vit;
 mod vit_form;

@@ -3,7 +3,9 @@
 
 use super::encoder::{BlockNames, EncoderConfig, activation, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{DenseForm, Embeddings, HeadForm, PositionScheme, Segments, TextForm, VectorForm};
+use super::text_form::{
+    DenseForm, Embeddings, HeadForm, PositionScheme, Segments, TextForm, VectorForm, rotation,
+};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Rotary;
 use crate::tasks::embedding::Pooling;
@@ -52,13 +54,8 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         block.window = (!global).then_some(window);
         block.rotary = Some(rotary(config, global, encoder.width / encoder.heads)?);
     }
-    let pooling = match config.optional::<String>("classifier_pooling")?.as_deref() {
-        None | Some("cls") => Pooling::First,
-        Some("mean") => Pooling::Mean,
-        Some(_) => return Err(config.invalid_value("classifier_pooling", "cls and mean are supported")),
-    };
     let head = HeadForm {
-        pooling,
+        pooling: pooling(config)?,
         late: false,
         block: None,
         dense: Some(DenseForm {
@@ -107,13 +104,27 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
     })
 }
 
-/// Reads the rotation of blocks with global or with local attention, in the format of transformers 5 or of version 4.
+/// Reads the rotation of blocks with global or with local attention.
 fn rotary(config: &Config, global: bool, head_dim: usize) -> Result<Rotary, LoadError> {
-    let (kind, key) = if global {
-        ("full_attention", "global_rope_theta")
+    let (kind, key, absent) = if global {
+        ("full_attention", "global_rope_theta", 160_000.0)
     } else {
-        ("sliding_attention", "local_rope_theta")
+        ("sliding_attention", "local_rope_theta", 10_000.0)
     };
+    rotary_of(config, kind, (key, absent), head_dim)
+}
+
+/// Reads the rotation of blocks with one kind of attention, in the format of transformers 5 or of version 4, which has the base
+/// under `key`.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn rotary_of(
+    config: &Config,
+    kind: &str,
+    (key, absent): (&str, f64),
+    head_dim: usize,
+) -> Result<Rotary, LoadError> {
     let theta = match config.optional::<serde_json::Value>("rope_parameters")? {
         Some(parameters) => {
             let of = parameters.get(kind);
@@ -128,14 +139,19 @@ fn rotary(config: &Config, global: bool, head_dim: usize) -> Result<Rotary, Load
         }
         None => config.optional::<f64>(key)?,
     };
-    let theta = theta.unwrap_or(if global { 160_000.0 } else { 10_000.0 });
-    if !(theta.is_finite() && theta > 0.0) || head_dim % 2 == 1 {
-        return Err(config.invalid_value(key, "it must be positive, and the size of a head even"));
+    rotation(theta.unwrap_or(absent), head_dim)
+        .ok_or_else(|| config.invalid_value(key, "it must be positive, and the size of a head even"))
+}
+
+/// Reads what a classifier reads of a text: the first token, or the mean.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn pooling(config: &Config) -> Result<Pooling, LoadError> {
+    let key = "classifier_pooling";
+    match config.optional::<String>(key)?.as_deref() {
+        None | Some("cls") => Ok(Pooling::First),
+        Some("mean") => Ok(Pooling::Mean),
+        Some(_) => Err(config.invalid_value(key, "cls and mean are supported")),
     }
-    let frequency = |pair: usize| theta.powf(-((2 * pair) as f64) / head_dim as f64) as f32;
-    Ok(Rotary {
-        frequencies: (0..head_dim / 2).map(frequency).collect(),
-        neighbours: false,
-        scale: 1.0,
-    })
 }

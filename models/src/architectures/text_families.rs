@@ -5,7 +5,7 @@ use super::text_head::TextTask;
 use super::{
     albert, bert, big_bird, clip, convbert, deberta, distilbert, dpr, electra, embedding_gemma, ernie, esm,
     eurobert, fnet, gte, ibert, jina, longformer, luke, megatron_bert, mobilebert, modernbert, mpnet,
-    nomic_bert, rembert, roberta, roformer, squeezebert, t5_encoder, xlnet,
+    nomic_bert, rembert, roberta, roformer, squeezebert, t5_encoder, ultrabert, xlnet,
 };
 use crate::checkpoint::{Config, LoadError};
 use crate::tasks::embedding::Pooling;
@@ -251,6 +251,7 @@ const TEXT_FAMILIES: &[TextFamily] = &[
         jina::form,
         &["roberta.pooler.", "pooler."]
     ),
+    family!("Ultrabert", "ultrabert", ultrabert::form, &[]),
     family!("Electra", "electra", electra::form, &[]),
     family!("RoFormer", "roformer", roformer::form, &[]),
     family!("Albert", "albert", albert::form, &["albert.pooler.", "pooler."]),

@@ -51,7 +51,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 74] = [
+pub const ALL: [Fixture; 75] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -86,6 +86,7 @@ pub const ALL: [Fixture; 74] = [
     fixture!("rembert"),
     fixture!("mobilebert"),
     fixture!("eurobert"),
+    fixture!("ultrabert"),
     fixture!("big-bird"),
     fixture!("esm"),
     fixture!("t5-tokens"),
