@@ -94,6 +94,8 @@ const FAMILIES: &[&str] = &[
     "dinov2",
     "dinov2-registers",
     "clip",
+    "metaclip-2-classification",
+    "ijepa",
     "siglip",
     "roformer",
     "roformer-question-answering",

@@ -40,7 +40,7 @@ const fn image_features(
 }
 
 /// All of them.
-pub(super) const IMAGES: [Architecture; 46] = [
+pub(super) const IMAGES: [Architecture; 48] = [
     Architecture {
         name: "BeitForImageClassification",
         model_type: "beit",
@@ -64,6 +64,23 @@ pub(super) const IMAGES: [Architecture; 46] = [
             "vision_model.post_layernorm.",
             "vision_model.embeddings.position_ids",
         ],
+    },
+    Architecture {
+        name: "MetaClip2ForImageClassification",
+        model_type: "metaclip_2",
+        head: Some("classifier."),
+        build: Build::Image(vit_form::Form::CLIP),
+        unused: &[
+            "vision_model.post_layernorm.",
+            "vision_model.embeddings.position_ids",
+        ],
+    },
+    Architecture {
+        name: "IJepaForImageClassification",
+        model_type: "ijepa",
+        head: Some("classifier."),
+        build: Build::Image(vit_form::Form::IJEPA),
+        unused: &["ijepa.embeddings.mask_token"],
     },
     Architecture {
         name: "SiglipForImageClassification",

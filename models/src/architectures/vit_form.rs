@@ -156,6 +156,13 @@ impl Form {
         clip: None,
         positions: true,
     };
+    /// `IJepaForImageClassification`: no token but the patches, whose mean is classified.
+    pub(super) const IJEPA: Self = Self {
+        base: "ijepa",
+        tokens: &[],
+        head: HeadForm::MeanOf(Some("layernorm")),
+        ..Self::VIT
+    };
     /// `CLIPForImageClassification`.
     pub(super) const CLIP: Self = Self {
         base: "vision_model",

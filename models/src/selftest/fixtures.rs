@@ -51,7 +51,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 75] = [
+pub const ALL: [Fixture; 77] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -98,6 +98,7 @@ pub const ALL: [Fixture; 75] = [
     fixture!("vit"),
     fixture!("vit-features"),
     fixture!("vit-msn"),
+    fixture!("ijepa"),
     fixture!("dinov2"),
     fixture!("dinov2-registers"),
     fixture!("deit"),
@@ -127,6 +128,7 @@ pub const ALL: [Fixture; 75] = [
     fixture!("cvt"),
     fixture!("bit"),
     fixture!("clip"),
+    fixture!("metaclip-2-classification"),
     fixture!("siglip"),
     fixture!("embedding-gemma"),
     fixture!("dinov3"),
