@@ -254,6 +254,7 @@ fn side_of(
         inputs: TokenInputs {
             norm,
             positions: Some(positions),
+            embedding: None,
         },
         layers,
         final_norm,
@@ -280,6 +281,7 @@ fn layer(
         let (query, key_value, output) = attention(weights, "encoder_attn")?;
         Ok(CrossWeights {
             norm: NormWeights::take(weights, &at("encoder_attn_layer_norm"), width)?,
+            output_norm: None,
             query,
             key_value,
             output,

@@ -6,7 +6,7 @@ use super::{
     apertus, arcee, bart, bloom, cohere, deepseek, dots1, ernie, exaone4, falcon, gemma, gemma4, glm,
     gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan, llama, llama4, minimax_m2,
     ministral, mistral, mixtral, mpt, nanochat, nemotron, olmo, openai_gpt, opt, phi, phi3, phimoe, qwen,
-    recurrent_families, seed_oss, smollm3, stablelm, starcoder2, t5, xglm,
+    recurrent_families, seed_oss, smollm3, stablelm, starcoder2, t5, t5gemma, xglm,
 };
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::runtime::slice::Slice;
@@ -335,6 +335,12 @@ pub(super) const FAMILIES: &[Family] = &[
     encoder_decoder("T5ForConditionalGeneration", "t5", "", t5::read),
     encoder_decoder("MT5ForConditionalGeneration", "mt5", "", t5::read),
     encoder_decoder("UMT5ForConditionalGeneration", "umt5", "", t5::read_umt5),
+    encoder_decoder(
+        "T5GemmaForConditionalGeneration",
+        "t5gemma",
+        "model.",
+        t5gemma::read,
+    ),
     Family {
         // There is no base model: it would give the decoder's states.
         classifier: Some("BartForSequenceClassification"),

@@ -46,6 +46,8 @@ pub(super) struct Layout {
     pub(super) norm_names: NormNames,
     /// Norms of queries and keys, if there are any.
     pub(super) head_norms: HeadNormLayout,
+    /// Prefix of embedding and layers.
+    pub(super) base: &'static str,
     /// Final norm.
     pub(super) final_norm: &'static str,
     /// Which layers have the attention of [`ModelConfig::local`].
@@ -171,6 +173,7 @@ impl Default for Layout {
                 names: ["self_attn.q_norm", "self_attn.k_norm"],
                 tensors: HeadNormTensors::Norm,
             },
+            base: "model",
             final_norm: "model.norm",
             local_layers: Vec::new(),
             keys_are_values: false,
@@ -356,7 +359,10 @@ pub(super) fn read_adapted(
 ) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let (width, vocabulary) = (model_config.width, model_config.vocabulary);
-    let embedding = weights.take("model.embed_tokens.weight", &[vocabulary, width])?;
+    let embedding = weights.take(
+        &format!("{}.embed_tokens.weight", layout.base),
+        &[vocabulary, width],
+    )?;
     let mut blocks: Vec<LayerWeights> = Vec::new();
     for index in layers(config, "num_hidden_layers", slice)? {
         let source = layout.kv_sources.get(index).filter(|source| **source < index);

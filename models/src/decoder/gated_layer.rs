@@ -47,7 +47,7 @@ struct LayerTensors<'a> {
 
 impl LayerTensors<'_> {
     fn at(&self, name: &str) -> String {
-        format!("model.layers.{}.{name}", self.index)
+        format!("{}.layers.{}.{name}", self.layout.base, self.index)
     }
 
     fn linear(

@@ -38,25 +38,37 @@ pub(super) fn read_1(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
 }
 
 pub(super) fn read_2(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
-    let config = &checkpoint.config;
-    let (local, local_layers) = gated::windows(config, |index| index.is_multiple_of(2))?;
-    let model_config = ModelConfig {
-        local,
-        ..model_config(config, RotaryKeys::default())?
-    };
-    gated::read(checkpoint, slice, model_config, &layout(local_layers))
+    let (model_config, layout) = version_2(&checkpoint.config)?;
+    gated::read(checkpoint, slice, model_config, &layout)
 }
 
 /// `VaultGemma` (Sinha et al. 2025): version 2 without the norms of the outputs.
 pub(super) fn read_vault(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
-    let config = &checkpoint.config;
+    let (base, layout) = version_2(&checkpoint.config)?;
+    let model_config = ModelConfig {
+        output_norms: OutputNorms::No,
+        ..base
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
+
+/// Returns configuration and layout of version 2.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn version_2(config: &Config) -> Result<(ModelConfig, Layout), LoadError> {
     let (local, local_layers) = gated::windows(config, |index| index.is_multiple_of(2))?;
     let model_config = ModelConfig {
         local,
-        output_norms: OutputNorms::No,
         ..model_config(config, RotaryKeys::default())?
     };
-    gated::read(checkpoint, slice, model_config, &layout(local_layers))
+    let biased = Layout::with_biases(config)?;
+    let layout = Layout {
+        qkv_bias: biased.qkv_bias,
+        output_bias: biased.output_bias,
+        ..layout(local_layers)
+    };
+    Ok((model_config, layout))
 }
 
 /// Whether the tokens of a model of version 3 see each other in both directions.

@@ -66,6 +66,7 @@ mod smollm3;
 mod stablelm;
 mod starcoder2;
 pub(crate) mod t5;
+mod t5gemma;
 mod text_defaults;
 mod token_inputs;
 pub(crate) mod weights;

@@ -135,17 +135,17 @@ fn outer_norms(decoder: &Decoder) -> usize {
         + encoder.map_or(0, |encoder| encoder.final_norm.elements())
 }
 
-/// The positions of a decoder and of its encoder.
-fn positions(decoder: &Decoder) -> impl Iterator<Item = &Table> {
-    let encoder = decoder.encoder.as_ref();
-    let encoder = encoder.and_then(|encoder| encoder.inputs.positions.as_ref());
+/// The positions of a decoder and of its encoder, and the latter's embedding.
+fn tables(decoder: &Decoder) -> impl Iterator<Item = &Table> {
+    let encoder = decoder.encoder.iter().map(|encoder| &encoder.inputs);
+    let encoder = encoder.flat_map(|inputs| inputs.positions.iter().chain(&inputs.embedding));
     decoder.positions.iter().chain(encoder)
 }
 
 /// Number of weights that a decoder holds.
 fn parameters(decoder: &Decoder) -> usize {
     decoder.embedding.elements()
-        + positions(decoder).map(Table::elements).sum::<usize>()
+        + tables(decoder).map(Table::elements).sum::<usize>()
         + decoder.head.elements()
         + outer_norms(decoder)
         + decoder.token_layers.as_ref().map_or(0, TokenLayers::elements)
@@ -156,7 +156,7 @@ fn parameters(decoder: &Decoder) -> usize {
 fn bytes(decoder: &Decoder) -> u64 {
     let kind = decoder.weight_type;
     let bytes = decoder.embedding.bytes()
-        + positions(decoder).map(Table::bytes).sum::<usize>()
+        + tables(decoder).map(Table::bytes).sum::<usize>()
         + decoder.head.bytes(kind.of_embeddings())
         + size_of::<f32>() * outer_norms(decoder)
         + decoder

@@ -212,6 +212,7 @@ fn layer(
     let cross = match cross.transpose()? {
         Some((query, key_value, output)) => Some(CrossWeights {
             norm: NormWeights::take_rms(weights, &format!("{name}.layer.1.layer_norm"), width)?,
+            output_norm: None,
             query,
             key_value,
             output,

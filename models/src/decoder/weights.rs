@@ -91,6 +91,8 @@ pub struct LayerWeights {
 pub struct CrossWeights {
     /// Norm before it.
     pub norm: NormWeights,
+    /// Norm of its output, if there is one.
+    pub output_norm: Option<NormWeights>,
     /// Query projection.
     pub query: LinearWeights,
     /// Projection of the encoder's output to keys and values, concatenated; as wide as those of the self-attention.
@@ -99,9 +101,11 @@ pub struct CrossWeights {
     pub output: LinearWeights,
 }
 
-/// What is added to embedded tokens before the layers read them.
+/// How an encoder's tokens are embedded, and what is added to them before the layers read them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TokenInputs {
+    /// One vector per token; `None` if they are those of the decoder.
+    pub embedding: Option<Table>,
     /// Norm of the sum.
     pub norm: Option<NormWeights>,
     /// One vector per position, from the first token on.
@@ -158,7 +162,8 @@ impl LayerWeights {
         let outputs = self.attention_output_norm.iter();
         let outputs = outputs.chain(&self.feed_forward_output_norm);
         let latents = self.latents().map(|latent| &latent.norm);
-        let cross = self.cross.iter().map(|cross| &cross.norm);
+        let cross = self.cross.iter();
+        let cross = cross.flat_map(|cross| std::iter::once(&cross.norm).chain(&cross.output_norm));
         let gate = self.token_gate.iter().map(|gate| &gate.norm);
         let gate = gate.chain(self.experts.iter().flat_map(ExpertWeights::norms));
         norms
@@ -222,6 +227,7 @@ impl LayerWeights {
                 key_value: of(cross.key_value),
                 output: of(cross.output),
                 norm: cross.norm,
+                output_norm: cross.output_norm,
             }),
             ..self
         }
@@ -359,6 +365,7 @@ impl Decoder {
         for layer in &mut self.layers {
             layer.cross = Some(CrossWeights {
                 norm: NormWeights::random(rng, width, rms),
+                output_norm: None,
                 query: LinearWeights::random(rng, width, model_config.heads.query_width(), !rms),
                 key_value: LinearWeights::random(rng, width, model_config.kv_width(), !rms),
                 output: LinearWeights::random(rng, model_config.heads.query_width(), width, !rms),
@@ -440,7 +447,7 @@ impl Decoder {
     /// weight.
     pub(crate) fn embed(&self, tokens: &[u32], first: usize, head: impl Fn(usize, &mut [f32])) -> Vec<f32> {
         let added = (self.positions.as_ref(), self.embedding_norm.as_ref());
-        self.embed_with(tokens, first, added, head)
+        self.embed_with(tokens, first, (&self.embedding, added), head)
     }
 
     /// Embeds a prompt for the encoder whose inputs these are, as [`Decoder::embed`].
@@ -451,24 +458,25 @@ impl Decoder {
         head: impl Fn(usize, &mut [f32]),
     ) -> Vec<f32> {
         let added = (inputs.positions.as_ref(), inputs.norm.as_ref());
-        self.embed_with(tokens, 0, added, head)
+        let embedding = inputs.embedding.as_ref().unwrap_or(&self.embedding);
+        self.embed_with(tokens, 0, (embedding, added), head)
     }
 
     fn embed_with(
         &self,
         tokens: &[u32],
         first: usize,
-        (positions, norm): (Option<&Table>, Option<&NormWeights>),
+        (embedding, (positions, norm)): (&Table, (Option<&Table>, Option<&NormWeights>)),
         head: impl Fn(usize, &mut [f32]),
     ) -> Vec<f32> {
         let width = self.model_config.width;
         let mut out = vec![0.0; tokens.len() * width];
         let vectors = out.chunks_exact_mut(width.max(1));
         for ((position, token), vector) in (first..).zip(tokens).zip(vectors) {
-            if self.embedding.is_empty() {
+            if embedding.is_empty() {
                 head(*token as usize, vector);
             } else {
-                self.embedding.read_row(*token as usize, vector);
+                embedding.read_row(*token as usize, vector);
             }
             if let Some(scale) = self.model_config.embedding_scale {
                 for value in &mut *vector {
@@ -494,6 +502,7 @@ impl Decoder {
         self.positions = table(self.positions);
         if let Some(encoder) = &mut self.encoder {
             encoder.inputs.positions = table(encoder.inputs.positions.take());
+            encoder.inputs.embedding = table(encoder.inputs.embedding.take());
         }
         self.head = self.head.stored_as(kind.of_embeddings());
         self.token_layers = self.token_layers.map(|layers| layers.stored_as(kind));

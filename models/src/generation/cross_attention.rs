@@ -13,6 +13,8 @@ use crate::ops::{AttentionSpans, Ops, ScoreRules};
 /// A layer's cross-attention on the device.
 pub(super) struct CrossAttention<M: Ops> {
     pub(super) norm: M::Norm,
+    /// Norm of its output, if there is one.
+    pub(super) output_norm: Option<M::Norm>,
     pub(super) query: M::Linear,
     pub(super) key_value: M::Linear,
     pub(super) output: M::Linear,
@@ -35,8 +37,16 @@ impl<M: Ops> CrossAttention<M> {
             ops.multiply(&ops.normalise(x, &self.norm), &self.query)
         };
         // Positions in prompt and answer are unrelated, so there is no position bias.
-        let attended = ops.attend(&query, prompts, &model_config.heads, ScoreRules::default());
-        ops.add(x, &ops.multiply(&attended, &self.output));
+        let rules = ScoreRules {
+            softcap: model_config.score_softcap,
+            ..ScoreRules::default()
+        };
+        let attended = ops.attend(&query, prompts, &model_config.heads, rules);
+        let mut output = ops.multiply(&attended, &self.output);
+        if let Some(norm) = &self.output_norm {
+            output = ops.normalise(&output, norm);
+        }
+        ops.add(x, &output);
         if after {
             *x = ops.normalise(x, &self.norm);
         }

@@ -76,6 +76,7 @@ pub(super) const DECODERS: &[&str] = &[
     "t5",
     "t5-v1_1",
     "umt5",
+    "t5gemma",
     "bart",
     "mbart",
     "pegasus",

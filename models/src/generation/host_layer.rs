@@ -46,7 +46,7 @@ struct Shape {
     token_gate: Option<[LinearShape; 2]>,
     reuses_kv: bool,
     /// Which norms exist, and whether they have offsets. The last two are those of latent vectors.
-    norms: [Option<bool>; 13],
+    norms: [Option<bool>; 14],
     epsilon: f32,
 }
 
@@ -96,7 +96,8 @@ impl HostLayer {
             ops,
             tensors: Vec::new(),
         };
-        let (cross_norm, cross) = weights.cross.map(parts).unzip();
+        let (cross_norms, cross) = weights.cross.map(parts).unzip();
+        let (cross_norm, cross_output_norm) = cross_norms.unzip();
         let split_gate = |gate: TokenGate| (gate.norm, [gate.gate, gate.projection]);
         let (token_norm, token_gate) = weights.token_gate.map(split_gate).unzip();
         let width = weights.output.outputs;
@@ -124,6 +125,7 @@ impl HostLayer {
             weights.feed_forward_output_norm,
             weights.feed_forward_norm,
             cross_norm,
+            cross_output_norm.flatten(),
             token_norm,
             output_scale,
             query_latent_norm,
@@ -252,6 +254,7 @@ fn build<M: Ops>(ops: &M, shape: &Shape, tensors: Vec<HostWords>) -> Layer<M> {
         feed_forward_output_norm,
         feed_forward_norm,
         cross_norm,
+        cross_output_norm,
         token_norm,
         output_scale,
     ] = norms.map(|shifts| norm(shifts, epsilon));
@@ -274,7 +277,8 @@ fn build<M: Ops>(ops: &M, shape: &Shape, tensors: Vec<HostWords>) -> Layer<M> {
     let recurrent = recurrent.as_ref().map(|shape| shape.mixer(&mut linear));
     let dense = dense.map(|linears| linears.map(&mut linear));
     let cross = cross_norm.zip(cross);
-    let cross = cross.map(|(norm, linears)| cross_attention(norm, linears.map(&mut linear)));
+    let cross =
+        cross.map(|(norm, linears)| cross_attention((norm, cross_output_norm), linears.map(&mut linear)));
     let token_gate = token_norm.zip(token_gate);
     let token_gate = token_gate.map(|(norm, linears)| device_gate(norm, linears.map(&mut linear)));
     let experts = experts.as_ref().map(|shape| shape.experts(ops, &mut linear));
@@ -319,9 +323,13 @@ fn floats(words: HostWords) -> Vec<f32> {
 }
 
 /// Builds a cross-attention on the device, as [`parts`] splits it.
-fn cross_attention<M: Ops>(norm: M::Norm, [query, key_value, output]: [M::Linear; 3]) -> CrossAttention<M> {
+fn cross_attention<M: Ops>(
+    (norm, output_norm): (M::Norm, Option<M::Norm>),
+    [query, key_value, output]: [M::Linear; 3],
+) -> CrossAttention<M> {
     CrossAttention {
         norm,
+        output_norm,
         query,
         key_value,
         output,
@@ -336,7 +344,8 @@ fn device_gate<M: Ops>(norm: M::Norm, [gate, projection]: [M::Linear; 2]) -> Dev
     }
 }
 
-/// Splits a cross-attention into its norm and its linear layers.
-fn parts(cross: CrossWeights) -> (NormWeights, [LinearWeights; 3]) {
-    (cross.norm, [cross.query, cross.key_value, cross.output])
+/// Splits a cross-attention into its norms and its linear layers.
+fn parts(cross: CrossWeights) -> ((NormWeights, Option<NormWeights>), [LinearWeights; 3]) {
+    let norms = (cross.norm, cross.output_norm);
+    (norms, [cross.query, cross.key_value, cross.output])
 }

@@ -161,6 +161,7 @@ fn learned_positions() -> TokenInputs {
             beta: Some(vec![0.2; 20]),
         }),
         positions: Some(Table::new(rows.collect(), 20)),
+        embedding: None,
     }
 }
 
