@@ -1,11 +1,13 @@
-//! BART (Lewis et al. 2020) and the encoder-decoders built like it: mBART, Pegasus, Marian, M2M100 with NLLB, Blenderbot.
+//! BART (Lewis et al. 2020) and the encoder-decoders built like it: mBART, Pegasus, Marian, M2M100 with NLLB, Blenderbot, LED.
 //!
 //! They differ in where their norms are, in their positions, and in the defaults of their configurations.
 
+use serde_json::Value;
+
 use super::config_values::{activation, attention_heads, eos_token_ids, require, start_token};
 use super::weights::{
-    CrossWeights, Decoder, Encoder, LayerWeights, LinearWeights, ModelConfig, NormWeights, OutputNorms,
-    TokenInputs,
+    CrossWeights, Decoder, Encoder, LayerWeights, LinearWeights, LocalAttention, ModelConfig, NormWeights,
+    OutputNorms, TokenInputs,
 };
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
 use crate::precision::Table;
@@ -15,6 +17,10 @@ const EPSILON: f32 = 1e-5;
 
 /// How a family differs from the others.
 struct Form {
+    /// Prefix of the tensors.
+    base: &'static str,
+    /// Whether the encoder's attention sees a window only, and has Longformer's names (LED).
+    windows: bool,
     /// Whether norms follow attention and feed-forward layers; otherwise they precede them, and a final norm follows.
     norms_after: bool,
     /// Whether the sum of embeddings and positions is normalised.
@@ -40,6 +46,8 @@ enum Positions {
 }
 
 const BART: Form = Form {
+    base: "model",
+    windows: false,
     norms_after: true,
     embedding_norm: true,
     positions: Positions::Learned(2),
@@ -106,7 +114,7 @@ pub(super) fn read_m2m_100(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadE
         positions: Positions::AfterPadding,
         scales: true,
         activation: "relu",
-        start_token: Some(2),
+        ..BART
     };
     read(checkpoint, &form)
 }
@@ -122,6 +130,16 @@ pub(super) fn read_blenderbot(checkpoint: &mut Checkpoint) -> Result<Decoder, Lo
     read(checkpoint, &form)
 }
 
+pub(super) fn read_led(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
+    let form = Form {
+        base: "led",
+        windows: true,
+        positions: Positions::Learned(0),
+        ..BART
+    };
+    read(checkpoint, &form)
+}
+
 fn read(checkpoint: &mut Checkpoint, form: &Form) -> Result<Decoder, LoadError> {
     let start_token = start_token(checkpoint, form.start_token)?;
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
@@ -132,13 +150,19 @@ fn read(checkpoint: &mut Checkpoint, form: &Form) -> Result<Decoder, LoadError> 
         side_of(config, weights, (form, &model_config), side)
     });
     let (encoder, decoder) = (encoder_norms?, decoder_norms?);
-    let embedding = weights.take(embedding_name(weights), &[vocabulary, width])?;
+    let name = embedding_name(weights, form.base);
+    let embedding = weights.take(&name, &[vocabulary, width])?;
     let mut head = LinearWeights::shared(width, vocabulary);
     if weights.contains("final_logits_bias") {
         head.bias = weights.take("final_logits_bias", &[1, vocabulary])?;
     }
     // They are the same as the shared embedding, which old versions of transformers saved several times.
     weights.ignore_suffixes(&["shared.weight", "embed_tokens.weight", "lm_head.weight"]);
+    if form.windows {
+        // Those of tokens that see everything, of which there are none by default.
+        let global = ["query_global", "key_global", "value_global"];
+        weights.ignore(|name| global.iter().any(|part| name.contains(&format!(".{part}."))));
+    }
     Ok(Decoder {
         embedding: Table::new(embedding, width),
         embedding_norm: decoder.inputs.norm,
@@ -148,7 +172,7 @@ fn read(checkpoint: &mut Checkpoint, form: &Form) -> Result<Decoder, LoadError> 
         head,
         weight_type: weights.weight_type(),
         encoder: Some(Encoder {
-            context: model_config.context,
+            context: context(config, form, "encoder")?,
             start_token,
             relative_bias: None,
             inputs: encoder.inputs,
@@ -161,15 +185,49 @@ fn read(checkpoint: &mut Checkpoint, form: &Form) -> Result<Decoder, LoadError> 
 }
 
 /// Name of the embedding that encoder, decoder and head share, of those that files use.
-fn embedding_name(weights: &Weights) -> &'static str {
+fn embedding_name(weights: &Weights, base: &str) -> String {
+    let shared = format!("{base}.shared.weight");
     let names = [
-        "model.shared.weight",
-        "model.encoder.embed_tokens.weight",
-        "model.decoder.embed_tokens.weight",
-        "lm_head.weight",
+        shared.clone(),
+        format!("{base}.encoder.embed_tokens.weight"),
+        format!("{base}.decoder.embed_tokens.weight"),
+        "lm_head.weight".into(),
     ];
     let found = names.into_iter().find(|name| weights.contains(name));
-    found.unwrap_or("model.shared.weight")
+    found.unwrap_or(shared)
+}
+
+/// Maximum tokens of a side.
+fn context(config: &Config, form: &Form, side: &str) -> Result<usize, LoadError> {
+    if form.windows {
+        return config.size(&format!("max_{side}_position_embeddings"));
+    }
+    config.size("max_position_embeddings")
+}
+
+/// Reads how far tokens of the encoder see each other; it must be the same in all layers.
+fn window(config: &Config) -> Result<LocalAttention, LoadError> {
+    let key = "attention_window";
+    let widths = match config.keys().get(key) {
+        Some(Value::Array(widths)) => widths.iter().map(Value::as_u64).collect(),
+        Some(width) => vec![width.as_u64()],
+        None => vec![Some(512)],
+    };
+    let same = widths
+        .windows(2)
+        .all(|pair| matches!(pair, [one, other] if one == other));
+    let width = widths
+        .first()
+        .copied()
+        .flatten()
+        .filter(|width| same && *width > 0 && width % 2 == 0);
+    let width = width
+        .and_then(|width| usize::try_from(width).ok())
+        .ok_or_else(|| config.invalid_value(key, "it must be even, positive and the same in all layers"))?;
+    Ok(LocalAttention {
+        window: Some(width / 2),
+        rotary: None,
+    })
 }
 
 fn model_config(config: &Config, form: &Form) -> Result<ModelConfig, LoadError> {
@@ -193,7 +251,8 @@ fn model_config(config: &Config, form: &Form) -> Result<ModelConfig, LoadError> 
         heads: attention_heads(config, "decoder_attention_heads", width)?,
         intermediate_size: config.size("decoder_ffn_dim")?,
         vocabulary: config.size("vocab_size")?,
-        context: config.size("max_position_embeddings")?,
+        context: context(config, form, "decoder")?,
+        local: form.windows.then(|| window(config)).transpose()?,
         epsilon: EPSILON,
         activation: activation(config, "activation_function", form.activation)?,
         embedding_scale: scaled.then(|| (width as f32).sqrt()),
@@ -222,7 +281,8 @@ fn side_of(
     side: &str,
 ) -> Result<Side, LoadError> {
     let width = model_config.width;
-    let at = |name: &str| format!("model.{side}.{name}");
+    let at = |name: &str| format!("{}.{side}.{name}", form.base);
+    let context = context(config, form, side)?;
     let norm = form
         .embedding_norm
         .then(|| NormWeights::take(weights, &at("layernorm_embedding"), width))
@@ -230,7 +290,7 @@ fn side_of(
     let positions = positions(
         config,
         weights,
-        (form.positions, model_config),
+        (form.positions, [context, width]),
         &at("embed_positions.weight"),
     )?;
     let count = config.size(&format!("{side}_layers"))?;
@@ -240,7 +300,7 @@ fn side_of(
                 weights,
                 model_config,
                 &at(&format!("layers.{index}")),
-                side == "decoder",
+                (side == "decoder", form.windows && side == "encoder"),
             )
         })
         .collect::<Result<Vec<_>, _>>()?;
@@ -261,24 +321,33 @@ fn side_of(
     })
 }
 
+/// Names of an attention of LED's encoder.
+const LONGFORMER: [&str; 4] = [
+    "longformer_self_attn.query",
+    "longformer_self_attn.key",
+    "longformer_self_attn.value",
+    "output",
+];
+
 fn layer(
     weights: &mut Weights,
     model_config: &ModelConfig,
     name: &str,
-    crosses: bool,
+    (crosses, local): (bool, bool),
 ) -> Result<LayerWeights, LoadError> {
     let (width, inner) = (model_config.width, model_config.intermediate_size);
     let at = |part: &str| format!("{name}.{part}");
-    let attention = |weights: &mut Weights, part: &str| -> Result<_, LoadError> {
-        let mut square =
-            |name: &str| LinearWeights::take(weights, &at(&format!("{part}.{name}")), width, width, true);
-        let query = square("q_proj")?;
-        let key_value = square("k_proj")?.concat_outputs(&square("v_proj")?);
-        Ok((query, key_value, square("out_proj")?))
+    let attention = |weights: &mut Weights, part: &str, names: [&str; 4]| -> Result<_, LoadError> {
+        let linears = names
+            .map(|name| LinearWeights::take(weights, &at(&format!("{part}.{name}")), width, width, true));
+        let [query, key, value, output] = linears;
+        Ok((query?, key?.concat_outputs(&value?), output?))
     };
-    let (query, key_value, output) = attention(weights, "self_attn")?;
+    let names = ["q_proj", "k_proj", "v_proj", "out_proj"];
+    let own = if local { LONGFORMER } else { names };
+    let (query, key_value, output) = attention(weights, "self_attn", own)?;
     let cross = crosses.then(|| {
-        let (query, key_value, output) = attention(weights, "encoder_attn")?;
+        let (query, key_value, output) = attention(weights, "encoder_attn", names)?;
         Ok(CrossWeights {
             norm: NormWeights::take(weights, &at("encoder_attn_layer_norm"), width)?,
             output_norm: None,
@@ -303,6 +372,7 @@ fn layer(
         }
     };
     let layer = LayerWeights {
+        local,
         query,
         key_value,
         output,
@@ -318,10 +388,9 @@ fn layer(
 fn positions(
     config: &Config,
     weights: &mut Weights,
-    (kind, model_config): (Positions, &ModelConfig),
+    (kind, [context, width]): (Positions, [usize; 2]),
     name: &str,
 ) -> Result<Table, LoadError> {
-    let (width, context) = (model_config.width, model_config.context);
     match kind {
         Positions::Learned(offset) => {
             let mut table = weights.take(name, &[context + offset, width])?;

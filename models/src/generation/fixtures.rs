@@ -77,6 +77,7 @@ pub(super) const DECODERS: &[&str] = &[
     "t5-v1_1",
     "umt5",
     "t5gemma",
+    "led",
     "bart",
     "mbart",
     "pegasus",
