@@ -3,7 +3,7 @@
 use super::head::HeadForm;
 use super::weights::Decoder;
 use super::{
-    apertus, arcee, bart, bloom, cohere, deepseek, dots1, ernie, exaone4, falcon, gemma, gemma4, glm,
+    apertus, arcee, bart, bitnet, bloom, cohere, deepseek, dots1, ernie, exaone4, falcon, gemma, gemma4, glm,
     gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan, llama, llama4, minimax_m2,
     ministral, mistral, mixtral, mpt, nanochat, nemotron, olmo, openai_gpt, opt, phi, phi3, phimoe, qwen,
     recurrent_families, seed_oss, smollm3, stablelm, starcoder2, t5, t5gemma, xglm,
@@ -319,6 +319,7 @@ pub(super) const FAMILIES: &[Family] = &[
         base_model: None,
         ..unclassified!("Gemma4", "gemma4_text", HeadForm::TIED, gemma4::read)
     },
+    unclassified!("BitNet", "bitnet", HeadForm::SEPARATE, bitnet::read),
     recurrent_families::LFM2,
     recurrent_families::LFM2_MOE,
     recurrent_families::QWEN_3_NEXT,

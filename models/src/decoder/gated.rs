@@ -75,6 +75,8 @@ pub(super) enum Extra {
     Activation,
     /// Gates of the attention's output; those of a head follow its queries in the query projection (Qwen 3.5).
     OutputGate,
+    /// Norms of what the output projection and the down projection read (`BitNet`).
+    InnerNorms,
 }
 
 /// Names of the norms of a layer, of which a family has some.

@@ -264,6 +264,11 @@ impl LayerTensors<'_> {
         let reads_input = config.parallel != Parallel::SharedNorm;
         let attention_norm = norm(!config.no_input_norms, names.attention)?;
         let feed_forward_norm = norm(!config.no_input_norms && reads_input, names.feed_forward)?;
+        let (mut heads_norm, mut inner_norm) = (None, None);
+        if self.layout.extra == Extra::InnerNorms {
+            heads_norm = Some(self.norm("self_attn.attn_sub_norm", config.heads.query_width())?);
+            inner_norm = Some(self.norm("mlp.ffn_sub_norm", config.intermediate_size)?);
+        }
         Ok(LayerWeights {
             local: self.local,
             attention_norm,
@@ -271,6 +276,8 @@ impl LayerTensors<'_> {
             attention_output_norm,
             feed_forward_output_norm,
             head_norms: self.head_norms()?,
+            heads_norm,
+            inner_norm,
             ..layer
         })
     }

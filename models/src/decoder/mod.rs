@@ -5,6 +5,7 @@ mod apertus;
 mod arcee;
 mod bamba;
 mod bart;
+mod bitnet;
 mod bloom;
 mod cohere;
 mod config_values;

@@ -60,6 +60,8 @@ pub struct LayerWeights {
     pub relative_bias: Option<RelativeBias>,
     /// Projection of the attention's input to the gates of its heads' elements; their sigmoid multiplies them.
     pub gate: Option<LinearWeights>,
+    /// Norm of what the output projection reads.
+    pub heads_norm: Option<NormWeights>,
     /// Output projection.
     pub output: LinearWeights,
     /// Recurrent mixer in place of the attention, or beside it.
@@ -69,6 +71,8 @@ pub struct LayerWeights {
     /// Up projection; if gated, the gate followed by the values. Empty, like the down projection, if the layer has only
     /// experts that are chosen; that of the shared expert if it has one.
     pub up: LinearWeights,
+    /// Norm of what the down projection reads.
+    pub inner_norm: Option<NormWeights>,
     /// Down projection.
     pub down: LinearWeights,
     /// Activation of the feed-forward layer, if the layer has its own.
@@ -161,6 +165,7 @@ impl LayerWeights {
         let heads = heads.flat_map(|norms| [&norms.query, &norms.key]);
         let outputs = self.attention_output_norm.iter();
         let outputs = outputs.chain(&self.feed_forward_output_norm);
+        let outputs = outputs.chain(&self.heads_norm).chain(&self.inner_norm);
         let latents = self.latents().map(|latent| &latent.norm);
         let cross = self.cross.iter();
         let cross = cross.flat_map(|cross| std::iter::once(&cross.norm).chain(&cross.output_norm));

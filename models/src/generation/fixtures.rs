@@ -92,6 +92,7 @@ pub(super) const DECODERS: &[&str] = &[
     "mistral-awq",
     "llama-nf4",
     "phi3-int8",
+    "bitnet",
     "gemma3-vision",
     "mistral3",
     "qwen2-5-vl",

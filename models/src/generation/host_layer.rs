@@ -46,7 +46,7 @@ struct Shape {
     token_gate: Option<[LinearShape; 2]>,
     reuses_kv: bool,
     /// Which norms exist, and whether they have offsets. The last two are those of latent vectors.
-    norms: [Option<bool>; 14],
+    norms: [Option<bool>; 16],
     epsilon: f32,
 }
 
@@ -128,6 +128,8 @@ impl HostLayer {
             cross_output_norm.flatten(),
             token_norm,
             output_scale,
+            weights.heads_norm,
+            weights.inner_norm,
             query_latent_norm,
             key_value_latent_norm,
         ];
@@ -257,6 +259,8 @@ fn build<M: Ops>(ops: &M, shape: &Shape, tensors: Vec<HostWords>) -> Layer<M> {
         cross_output_norm,
         token_norm,
         output_scale,
+        heads_norm,
+        inner_norm,
     ] = norms.map(|shifts| norm(shifts, epsilon));
     let latent_norms = [query_latent_norm, key_value_latent_norm];
     let [query_latent_norm, key_value_latent_norm] = latent_norms.map(|shifts| norm(shifts, LATENT_EPSILON));
@@ -299,6 +303,7 @@ fn build<M: Ops>(ops: &M, shape: &Shape, tensors: Vec<HostWords>) -> Layer<M> {
         sinks,
         position_bias,
         gate,
+        heads_norm,
         output,
     });
     Layer {
@@ -308,6 +313,7 @@ fn build<M: Ops>(ops: &M, shape: &Shape, tensors: Vec<HostWords>) -> Layer<M> {
         attention_output_norm,
         feed_forward_norm,
         dense,
+        inner_norm,
         activation,
         experts,
         feed_forward_output_norm,

@@ -17,6 +17,8 @@ pub(super) struct Layer<M: Ops> {
     pub(super) feed_forward_norm: Option<M::Norm>,
     /// Up and down projection, unless the layer has only experts that are chosen, or no feed-forward layer.
     pub(super) dense: Option<[M::Linear; 2]>,
+    /// Norm of what the down projection reads.
+    pub(super) inner_norm: Option<M::Norm>,
     /// Activation of the feed-forward layer, if the layer has its own.
     pub(super) activation: Option<Activation>,
     pub(super) experts: Option<Experts<M>>,
@@ -159,7 +161,11 @@ impl<M: Ops> Layer<M> {
         };
         let dense = self.dense.as_ref().map(|[up, down]| {
             let activation = self.activation.unwrap_or(model_config.activation);
-            ops.feed_forward(input, [up, down], activation, model_config.gated)
+            let Some(norm) = &self.inner_norm else {
+                return ops.feed_forward(input, [up, down], activation, model_config.gated);
+            };
+            let inner = ops.activate(ops.multiply(input, up), activation, model_config.gated);
+            ops.multiply_normalised(&inner, norm, down)
         });
         let output = match &self.experts {
             Some(experts) => Some(experts.forward(ops, model_config, [&*x, input], dense)?),

@@ -15,6 +15,8 @@ pub(super) struct SelfAttention<M: Ops> {
     pub(super) position_bias: Option<M::Matrix>,
     /// Projection to the gates of the heads' elements, whose sigmoid multiplies them.
     pub(super) gate: Option<M::Linear>,
+    /// Norm of what the output projection reads.
+    pub(super) heads_norm: Option<M::Norm>,
     pub(super) output: M::Linear,
 }
 
@@ -133,6 +135,9 @@ impl<M: Ops> SelfAttention<M> {
             let gates = ops.activate(ops.multiply(act, gate), Activation::Sigmoid, false);
             ops.scale_images(&mut attended, 1, &gates);
         }
-        ops.multiply(&attended, &self.output)
+        match &self.heads_norm {
+            Some(norm) => ops.multiply_normalised(&attended, norm, &self.output),
+            None => ops.multiply(&attended, &self.output),
+        }
     }
 }

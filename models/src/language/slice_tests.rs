@@ -102,6 +102,7 @@ const ATTENDING: &[&str] = &[
     "deepseek-v3-fp8",
     "qwen2-gptq",
     "llama-nf4",
+    "bitnet",
     "gemma3-vision",
     "mistral3",
     "qwen2-5-vl",

@@ -7,6 +7,7 @@
 
 mod adapters;
 mod awq;
+mod bitnet;
 mod bitsandbytes;
 mod blocks;
 mod compressed;
@@ -66,10 +67,11 @@ pub(super) fn read(config: &Config, task: Option<&str>) -> Result<Option<Box<dyn
         "compressed-tensors" => Box::new(compressed::Compressed::read(&settings, kind)?),
         "gptq" => Box::new(gptq::Gptq::read(&settings, kind)?),
         "awq" => Box::new(awq::Awq::read(&settings, kind)?),
+        "bitnet" => Box::new(bitnet::BitNet::read(&settings, kind)?),
         "bitsandbytes" => Box::new(bitsandbytes::BitsAndBytes { kind }),
         _ => {
-            let reason = "weights quantised by kaskade, mxfp4, fp8, fbgemm_fp8, compressed-tensors, gptq, awq and \
-                          bitsandbytes are read; of others save the original weights, and set `dtype` or run `kaskade quantise`";
+            let reason = "weights quantised by kaskade, mxfp4, fp8, fbgemm_fp8, compressed-tensors, gptq, awq, bitnet \
+                          and bitsandbytes are read; of others save the original weights, and set `dtype` or run `kaskade quantise`";
             return Err(settings.invalid_value("quant_method", reason));
         }
     }))

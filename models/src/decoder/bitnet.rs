@@ -1,0 +1,27 @@
+//! `BitNet` b1.58 (Ma et al. 2024, 2025): Llama with squared rectified linear units, and norms of what output and down projections
+//! read. Published weights have three values ([`crate::checkpoint`] decodes them); activations are computed unquantised.
+
+use super::config_values::activation;
+use super::gated::{self, Extra, Layout};
+use super::rotary::RotaryKeys;
+use super::weights::{Decoder, ModelConfig};
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::runtime::slice::Slice;
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let keys = RotaryKeys {
+        theta: 500_000.0,
+        ..RotaryKeys::LLAMA
+    };
+    let model_config = ModelConfig {
+        activation: activation(config, "hidden_act", "relu2")?,
+        ..gated::model_config(config, keys)?
+    };
+    let layout = Layout {
+        extra: Extra::InnerNorms,
+        feed_forward_bias: false,
+        ..Layout::with_biases(config)?
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
