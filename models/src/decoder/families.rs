@@ -320,6 +320,7 @@ pub(super) const FAMILIES: &[Family] = &[
         ..unclassified!("Gemma4", "gemma4_text", HeadForm::TIED, gemma4::read)
     },
     unclassified!("BitNet", "bitnet", HeadForm::SEPARATE, bitnet::read),
+    unclassified!("SolarOpen", "solar_open", HeadForm::SEPARATE, glm::read_solar),
     recurrent_families::LFM2,
     recurrent_families::LFM2_MOE,
     recurrent_families::QWEN_3_NEXT,

@@ -1,6 +1,7 @@
 //! GLM-4 (GLM et al. 2024): adjacent rotary pairs over a part of a head. Of its second form, GLM-4-0414, the outputs are
 //! normalised too; GLM-4.5 has mixtures of experts.
 
+use super::config_values::activation;
 use super::deepseek;
 use super::gated::{self, Layout, NormNames};
 use super::rotary::RotaryKeys;
@@ -50,6 +51,28 @@ pub(super) fn read_4_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<De
         },
         routing: Some(deepseek::sigmoid_routing(config, experts.count)?),
         ..gated::model_config(config, KEYS)?
+    };
+    let layout = Layout {
+        qkv_bias: config.optional("attention_bias")?.unwrap_or(false),
+        experts: Some(experts),
+        ..Layout::default()
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
+
+/// Solar Open (Upstage 2025): the experts of GLM-4.5 in every layer, and the attention of Llama.
+pub(super) fn read_solar(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let experts = deepseek::experts(config, 0)?;
+    let keys = RotaryKeys {
+        theta: 1e6,
+        ..RotaryKeys::LLAMA
+    };
+    let size = config.size("moe_intermediate_size")?;
+    let activation = activation(config, "hidden_act", "silu")?;
+    let model_config = ModelConfig {
+        routing: Some(deepseek::sigmoid_routing(config, experts.count)?),
+        ..gated::sized(config, size, activation, keys)?
     };
     let layout = Layout {
         qkv_bias: config.optional("attention_bias")?.unwrap_or(false),

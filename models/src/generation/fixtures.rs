@@ -73,6 +73,7 @@ pub(super) const DECODERS: &[&str] = &[
     "phimoe",
     "deepseek-v2",
     "deepseek-v3",
+    "solar-open",
     "t5",
     "t5-v1_1",
     "umt5",

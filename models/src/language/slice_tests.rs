@@ -98,6 +98,7 @@ const ATTENDING: &[&str] = &[
     "phimoe",
     "deepseek-v2",
     "deepseek-v3",
+    "solar-open",
     "gpt-oss-mxfp4",
     "deepseek-v3-fp8",
     "qwen2-gptq",
