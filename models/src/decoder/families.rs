@@ -321,6 +321,7 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     unclassified!("BitNet", "bitnet", HeadForm::SEPARATE, bitnet::read),
     unclassified!("SolarOpen", "solar_open", HeadForm::SEPARATE, glm::read_solar),
+    unclassified!("ExaoneMoe", "exaone_moe", HeadForm::SEPARATE, exaone4::read_moe),
     recurrent_families::LFM2,
     recurrent_families::LFM2_MOE,
     recurrent_families::QWEN_3_NEXT,

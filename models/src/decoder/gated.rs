@@ -298,6 +298,15 @@ pub(super) fn windows(
     Ok((Some(LocalAttention { window, rotary }), local_layers))
 }
 
+/// Gives the rotary positions to the layers with a window alone, if there are any.
+pub(super) fn positions_of_windows(mut base: ModelConfig, local: Option<LocalAttention>) -> ModelConfig {
+    if let Some(local) = local {
+        let rotary = base.rotary.take();
+        base.local = Some(LocalAttention { rotary, ..local });
+    }
+    base
+}
+
 /// Returns which layers have rotary positions, by `no_rope_layers`, else all but every so many.
 pub(super) fn rotated_layers(config: &Config) -> Result<Vec<bool>, LoadError> {
     let count = config.size("num_hidden_layers")?;

@@ -74,6 +74,7 @@ pub(super) const DECODERS: &[&str] = &[
     "deepseek-v2",
     "deepseek-v3",
     "solar-open",
+    "exaone-moe",
     "t5",
     "t5-v1_1",
     "umt5",

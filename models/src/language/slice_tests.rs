@@ -99,6 +99,7 @@ const ATTENDING: &[&str] = &[
     "deepseek-v2",
     "deepseek-v3",
     "solar-open",
+    "exaone-moe",
     "gpt-oss-mxfp4",
     "deepseek-v3-fp8",
     "qwen2-gptq",
