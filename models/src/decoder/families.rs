@@ -3,10 +3,10 @@
 use super::head::HeadForm;
 use super::weights::Decoder;
 use super::{
-    apertus, arcee, bart, bitnet, bloom, cohere, deepseek, dots1, ernie, exaone4, falcon, gemma, gemma4, glm,
-    gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan, llama, llama4, minimax_m2,
-    ministral, mistral, mixtral, mpt, nanochat, nemotron, olmo, openai_gpt, opt, phi, phi3, phimoe, qwen,
-    recurrent_families, seed_oss, smollm3, stablelm, starcoder2, t5, t5gemma, xglm,
+    afmoe, apertus, arcee, bart, bitnet, bloom, cohere, deepseek, dots1, ernie, exaone4, falcon, gemma,
+    gemma4, glm, gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan, llama,
+    llama4, minimax_m2, ministral, mistral, mixtral, mpt, nanochat, nemotron, olmo, openai_gpt, opt, phi,
+    phi3, phimoe, qwen, recurrent_families, seed_oss, smollm3, stablelm, starcoder2, t5, t5gemma, xglm,
 };
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::runtime::slice::Slice;
@@ -322,6 +322,7 @@ pub(super) const FAMILIES: &[Family] = &[
     unclassified!("BitNet", "bitnet", HeadForm::SEPARATE, bitnet::read),
     unclassified!("SolarOpen", "solar_open", HeadForm::SEPARATE, glm::read_solar),
     unclassified!("ExaoneMoe", "exaone_moe", HeadForm::SEPARATE, exaone4::read_moe),
+    unclassified!("Afmoe", "afmoe", HeadForm::SEPARATE, afmoe::read),
     recurrent_families::LFM2,
     recurrent_families::LFM2_MOE,
     recurrent_families::QWEN_3_NEXT,

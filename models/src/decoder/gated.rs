@@ -77,6 +77,8 @@ pub(super) enum Extra {
     OutputGate,
     /// Norms of what the output projection and the down projection read (`BitNet`).
     InnerNorms,
+    /// Gates of the attention's output, which have a projection of their own (Trinity).
+    OwnOutputGate,
 }
 
 /// Names of the norms of a layer, of which a family has some.

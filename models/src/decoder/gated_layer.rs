@@ -139,6 +139,9 @@ impl LayerTensors<'_> {
         let (query, gate) = if gated {
             let (query, gate) = query.by_part(heads.head_dim, 2).split(heads.query_width());
             (query, Some(gate))
+        } else if layout.extra == Extra::OwnOutputGate {
+            let gate = self.linear("self_attn.gate_proj", width, query.outputs, false)?;
+            (query, Some(gate))
         } else {
             (query, None)
         };

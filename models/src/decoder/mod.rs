@@ -1,5 +1,6 @@
 //! Configuration and weights of language models, and one file per architecture that reads them from a checkpoint.
 
+mod afmoe;
 pub(crate) mod alibi;
 mod apertus;
 mod arcee;

@@ -75,6 +75,7 @@ pub(super) const DECODERS: &[&str] = &[
     "deepseek-v3",
     "solar-open",
     "exaone-moe",
+    "afmoe",
     "t5",
     "t5-v1_1",
     "umt5",

@@ -100,6 +100,7 @@ const ATTENDING: &[&str] = &[
     "deepseek-v3",
     "solar-open",
     "exaone-moe",
+    "afmoe",
     "gpt-oss-mxfp4",
     "deepseek-v3-fp8",
     "qwen2-gptq",
