@@ -5,8 +5,8 @@ use super::weights::Decoder;
 use super::{
     afmoe, apertus, arcee, bart, bitnet, bloom, cohere, deepseek, dots1, ernie, exaone4, falcon, gemma,
     gemma4, glm, gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan, llama,
-    llama4, minimax_m2, ministral, mistral, mixtral, mpt, nanochat, nemotron, olmo, openai_gpt, opt, phi,
-    phi3, phimoe, qwen, recurrent_families, seed_oss, smollm3, stablelm, starcoder2, t5, t5gemma, xglm,
+    llama4, mellum, minimax_m2, ministral, mistral, mixtral, mpt, nanochat, nemotron, olmo, openai_gpt, opt,
+    phi, phi3, phimoe, qwen, recurrent_families, seed_oss, smollm3, stablelm, starcoder2, t5, t5gemma, xglm,
 };
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::runtime::slice::Slice;
@@ -321,6 +321,7 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     unclassified!("BitNet", "bitnet", HeadForm::SEPARATE, bitnet::read),
     unclassified!("SolarOpen", "solar_open", HeadForm::SEPARATE, glm::read_solar),
+    unclassified!("Mellum", "mellum", HeadForm::SEPARATE, mellum::read),
     unclassified!("ExaoneMoe", "exaone_moe", HeadForm::SEPARATE, exaone4::read_moe),
     unclassified!("Afmoe", "afmoe", HeadForm::SEPARATE, afmoe::read),
     recurrent_families::LFM2,

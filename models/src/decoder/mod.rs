@@ -40,6 +40,7 @@ mod linear_weights;
 mod llama;
 mod llama4;
 mod mamba;
+mod mellum;
 mod minimax_m2;
 mod ministral;
 mod mistral;

@@ -99,6 +99,7 @@ const ATTENDING: &[&str] = &[
     "deepseek-v2",
     "deepseek-v3",
     "solar-open",
+    "mellum",
     "exaone-moe",
     "afmoe",
     "gpt-oss-mxfp4",
