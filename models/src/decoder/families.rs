@@ -321,6 +321,7 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     unclassified!("BitNet", "bitnet", HeadForm::SEPARATE, bitnet::read),
     unclassified!("SolarOpen", "solar_open", HeadForm::SEPARATE, glm::read_solar),
+    unclassified!("FlexOlmo", "flex_olmo", HeadForm::SEPARATE, olmo::read_flex),
     unclassified!("Mellum", "mellum", HeadForm::SEPARATE, mellum::read),
     unclassified!("ExaoneMoe", "exaone_moe", HeadForm::SEPARATE, exaone4::read_moe),
     unclassified!("Afmoe", "afmoe", HeadForm::SEPARATE, afmoe::read),

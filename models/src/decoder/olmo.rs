@@ -79,6 +79,26 @@ pub(super) fn read_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Deco
     gated::read(checkpoint, slice, model_config, &layout)
 }
 
+/// `FlexOlmo` (Shi et al. 2025): the experts of `OLMoE` with the norms of version 2.
+pub(super) fn read_flex(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let experts = ExpertLayout::everywhere(config, "intermediate_size")?;
+    let normalised = config.optional("norm_topk_prob")?.unwrap_or(false);
+    let keys = RotaryKeys {
+        theta: 5e5,
+        ..RotaryKeys::LLAMA
+    };
+    let model_config = ModelConfig {
+        routing: Some(Routing::read(config, experts.count, normalised)?),
+        ..model_config(config, keys)?
+    };
+    let layout = Layout {
+        experts: Some(experts),
+        ..Layout::with_biases(config)?
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
+
 /// Reads the largest magnitude of queries, keys and values.
 fn clip(config: &Config) -> Result<Option<f32>, LoadError> {
     let key = "clip_qkv";

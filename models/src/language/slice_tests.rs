@@ -99,6 +99,7 @@ const ATTENDING: &[&str] = &[
     "deepseek-v2",
     "deepseek-v3",
     "solar-open",
+    "flex-olmo",
     "mellum",
     "exaone-moe",
     "afmoe",
