@@ -4,9 +4,10 @@ use super::head::HeadForm;
 use super::weights::Decoder;
 use super::{
     afmoe, apertus, arcee, bart, bitnet, bloom, cohere, deepseek, dots1, ernie, exaone4, falcon, gemma,
-    gemma4, glm, gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, helium, hunyuan, llama,
-    llama4, mellum, minimax_m2, ministral, mistral, mixtral, mpt, nanochat, nemotron, olmo, openai_gpt, opt,
-    phi, phi3, phimoe, qwen, recurrent_families, seed_oss, smollm3, stablelm, starcoder2, t5, t5gemma, xglm,
+    gemma4, glm, gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, granite_swa, helium, hunyuan,
+    llama, llama4, mellum, minimax_m2, ministral, mistral, mixtral, mpt, nanochat, nemotron, olmo,
+    openai_gpt, opt, phi, phi3, phimoe, qwen, recurrent_families, seed_oss, smollm3, stablelm, starcoder2,
+    t5, t5gemma, xglm,
 };
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::runtime::slice::Slice;
@@ -321,6 +322,19 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     unclassified!("BitNet", "bitnet", HeadForm::SEPARATE, bitnet::read),
     unclassified!("SolarOpen", "solar_open", HeadForm::SEPARATE, glm::read_solar),
+    unclassified!(
+        "GraniteMoeShared",
+        "granitemoeshared",
+        HeadForm::SEPARATE,
+        granite::read_moe
+    ),
+    unclassified!("GraniteSWA", "granite_swa", HeadForm::TIED, granite_swa::read),
+    unclassified!(
+        "GraniteMoeSWA",
+        "granitemoe_swa",
+        HeadForm::SEPARATE,
+        granite_swa::read_moe
+    ),
     unclassified!("FlexOlmo", "flex_olmo", HeadForm::SEPARATE, olmo::read_flex),
     unclassified!("Mellum", "mellum", HeadForm::SEPARATE, mellum::read),
     unclassified!("ExaoneMoe", "exaone_moe", HeadForm::SEPARATE, exaone4::read_moe),

@@ -1,7 +1,7 @@
 //! Granite 3 and 4 (IBM 2024, 2025): Llama with factors of embeddings, scores, residuals and logits, also with mixtures of experts,
 //! and with mixers of Mamba 2 in place of most attentions.
 
-use super::config_values::epsilon;
+use super::config_values::{epsilon, positive};
 use super::experts::{ExpertLayout, ExpertTensors, SharedExpert};
 use super::gated::{self, Layout};
 use super::recurrent::mamba2::{Mamba2, Mamba2Keys};
@@ -13,6 +13,11 @@ use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::ops::Heads;
 use crate::runtime::slice::Slice;
 
+/// Key of the size of the shared expert.
+const SHARED: &str = "shared_intermediate_size";
+/// Key of the factor of what the layers add.
+pub(super) const RESIDUALS: &str = "residual_multiplier";
+
 pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let model_config = model_config(config)?;
@@ -21,16 +26,41 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
 
 pub(super) fn read_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
-    let experts = fused_experts(ExpertLayout::everywhere(config, "intermediate_size")?);
+    let (model_config, layout) = with_experts(config, model_config(config)?, Layout::with_biases(config)?)?;
+    gated::read(checkpoint, slice, model_config, &layout)
+}
+
+/// Adds mixtures of experts to all layers, beside a shared expert if it has a size.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn with_experts(
+    config: &Config,
+    base: ModelConfig,
+    layout: Layout,
+) -> Result<(ModelConfig, Layout), LoadError> {
+    let shared = config.optional::<usize>(SHARED)?.unwrap_or_default();
+    let experts = if shared > 0 {
+        hybrid_experts(config, config.size("num_local_experts")?)?
+    } else {
+        fused_experts(ExpertLayout::everywhere(config, "intermediate_size")?)
+    };
     let model_config = ModelConfig {
+        intermediate_size: if shared > 0 {
+            shared
+        } else {
+            base.intermediate_size
+        },
         routing: Some(Routing::read(config, experts.count, true)?),
-        ..model_config(config)?
+        ..base
     };
     let layout = Layout {
+        up: &["shared_mlp.input_linear"],
+        down: "shared_mlp.output_linear",
         experts: Some(experts),
-        ..Layout::with_biases(config)?
+        ..layout
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    Ok((model_config, layout))
 }
 
 pub(super) fn read_hybrid(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
@@ -62,7 +92,7 @@ pub(super) fn read_hybrid(checkpoint: &mut Checkpoint, slice: Slice) -> Result<D
     };
     let model_config = ModelConfig {
         rotary: base.rotary.filter(|_| rotated.as_deref() == Some("rope")),
-        intermediate_size: config.size("shared_intermediate_size")?,
+        intermediate_size: config.size(SHARED)?,
         routing: routing.transpose()?,
         ..base
     };
@@ -83,7 +113,7 @@ fn recurrent_layers(config: &Config) -> Result<Vec<bool>, LoadError> {
 fn hybrid_experts(config: &Config, count: usize) -> Result<ExpertLayout, LoadError> {
     let shared = SharedExpert {
         block: None,
-        inner: config.size("shared_intermediate_size")?,
+        inner: config.size(SHARED)?,
         bias: false,
         gate: None,
     };
@@ -102,26 +132,33 @@ fn fused_experts(experts: ExpertLayout) -> ExpertLayout {
     }
 }
 
-fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {
-    let factor = |key: &str| -> Result<Option<f32>, LoadError> {
-        let factor = config.optional::<f32>(key)?;
-        if factor.is_some_and(|factor| !factor.is_finite() || factor <= 0.0) {
-            return Err(config.invalid_value(key, "it must be positive"));
-        }
-        Ok(factor)
-    };
+pub(super) fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {
+    let model_config = factors(config)?;
+    let added = positive(config, RESIDUALS)?.unwrap_or(1.0);
+    let embedded = positive(config, "embedding_multiplier")?.unwrap_or(1.0);
+    Ok(scaled_residuals(model_config, embedded, added))
+}
+
+/// Reads the configuration without the factors of embeddings and residuals.
+pub(super) fn factors(config: &Config) -> Result<ModelConfig, LoadError> {
     let base = gated::model_config(config, RotaryKeys::default())?;
-    // The layers compute on hidden vectors divided by the factor of what is added to them. Then the embeddings alone are
-    // scaled, and the norms, which undo the division but for their epsilon, need that divided by its square.
-    let added = factor("residual_multiplier")?.unwrap_or(1.0);
     Ok(ModelConfig {
         heads: Heads {
-            scale: factor("attention_multiplier")?.unwrap_or(1.0),
+            scale: positive(config, "attention_multiplier")?.unwrap_or(1.0),
             ..base.heads
         },
-        embedding_scale: Some(factor("embedding_multiplier")?.unwrap_or(1.0) / added),
-        epsilon: base.epsilon / (added * added),
-        logit_scale: factor("logits_scaling")?.map(f32::recip),
+        logit_scale: positive(config, "logits_scaling")?.map(f32::recip),
         ..base
     })
+}
+
+/// Returns the configuration of a model that multiplies embeddings by one factor, and by another, `added`, what its layers add.
+/// The layers compute on hidden vectors divided by the latter. Then the embeddings alone are scaled, and the norms, which undo
+/// the division but for their epsilon, need that divided by its square.
+pub(super) fn scaled_residuals(base: ModelConfig, embedded: f32, added: f32) -> ModelConfig {
+    ModelConfig {
+        embedding_scale: Some(embedded / added),
+        epsilon: base.epsilon / (added * added),
+        ..base
+    }
 }

@@ -30,6 +30,7 @@ mod gpt_neox;
 mod gpt_oss;
 mod gptj;
 mod granite;
+mod granite_swa;
 mod head;
 mod helium;
 mod hunyuan;
