@@ -5,9 +5,9 @@ use super::weights::Decoder;
 use super::{
     afmoe, apertus, arcee, bart, bitnet, bloom, cohere, deepseek, dots1, ernie, exaone4, falcon, gemma,
     gemma4, glm, gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, granite_swa, helium, hunyuan,
-    llama, llama4, mellum, minimax_m2, ministral, mistral, mixtral, mpt, nanochat, nemotron, olmo,
-    openai_gpt, opt, phi, phi3, phimoe, qwen, recurrent_families, seed_oss, smollm3, stablelm, starcoder2,
-    t5, t5gemma, xglm,
+    hyperclovax, llama, llama4, mellum, minimax_m2, ministral, mistral, mixtral, mpt, nanochat, nemotron,
+    olmo, openai_gpt, opt, phi, phi3, phimoe, qwen, recurrent_families, seed_oss, smollm3, stablelm,
+    starcoder2, t5, t5gemma, xglm,
 };
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::runtime::slice::Slice;
@@ -322,6 +322,12 @@ pub(super) const FAMILIES: &[Family] = &[
     },
     unclassified!("BitNet", "bitnet", HeadForm::SEPARATE, bitnet::read),
     unclassified!("SolarOpen", "solar_open", HeadForm::SEPARATE, glm::read_solar),
+    unclassified!(
+        "HyperCLOVAX",
+        "hyperclovax",
+        HeadForm::SEPARATE,
+        hyperclovax::read
+    ),
     unclassified!(
         "GraniteMoeShared",
         "granitemoeshared",

@@ -34,6 +34,7 @@ mod granite_swa;
 mod head;
 mod helium;
 mod hunyuan;
+mod hyperclovax;
 mod jamba;
 mod latent;
 mod lfm2;
