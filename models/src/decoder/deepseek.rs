@@ -65,30 +65,11 @@ fn read(
     sparse: Vec<bool>,
 ) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
-    let latent = LatentLayout {
-        query_rank: config.optional_size("q_lora_rank")?,
-        key_value_rank: config.size("kv_lora_rank")?,
-        rotated: config.size("qk_rope_head_dim")?,
-        plain: config.size("qk_nope_head_dim")?,
-        values: config.size("v_head_dim")?,
-    };
-    let positions = rotary(config, latent.rotated, RotaryKeys::LLAMA)?;
-    let count = config.size("num_attention_heads")?;
-    let heads = Heads {
-        queries: count,
-        keys: count,
-        head_dim: latent.head_dim(),
-        scale: positions.score_scale / ((latent.plain + latent.rotated) as f32).sqrt(),
-    };
-    let base = gated::with_positions(config, heads, positions)?;
+    let latent = latent_layout(config, config.size("v_head_dim")?)?;
     let adjacent = correction.is_none() || config.optional("rope_interleave")?.unwrap_or(true);
     let model_config = ModelConfig {
         routing: Some(routing),
-        ..if adjacent {
-            base.with_adjacent_pairs()
-        } else {
-            base
-        }
+        ..model_config(config, &latent, adjacent)?
     };
     let bias = config.optional("mlp_bias")?.unwrap_or(false);
     let inner = config.size("moe_intermediate_size")?;
@@ -112,6 +93,45 @@ fn read(
         ..Layout::default()
     };
     gated::read(checkpoint, slice, model_config, &layout)
+}
+
+/// Reads the sizes of latent vectors and of the parts of a head, whose values have `values` elements.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn latent_layout(config: &Config, values: usize) -> Result<LatentLayout, LoadError> {
+    Ok(LatentLayout {
+        query_rank: config.optional_size("q_lora_rank")?,
+        key_value_rank: config.size("kv_lora_rank")?,
+        rotated: config.size("qk_rope_head_dim")?,
+        plain: config.size("qk_nope_head_dim")?,
+        values,
+    })
+}
+
+/// Reads the configuration of a model with latent vectors; `adjacent` says whether adjacent elements of heads are rotated.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn model_config(
+    config: &Config,
+    latent: &LatentLayout,
+    adjacent: bool,
+) -> Result<ModelConfig, LoadError> {
+    let positions = rotary(config, latent.rotated, RotaryKeys::LLAMA)?;
+    let count = config.size("num_attention_heads")?;
+    let heads = Heads {
+        queries: count,
+        keys: count,
+        head_dim: latent.head_dim(),
+        scale: positions.score_scale / ((latent.plain + latent.rotated) as f32).sqrt(),
+    };
+    let base = gated::with_positions(config, heads, positions)?;
+    Ok(if adjacent {
+        base.with_adjacent_pairs()
+    } else {
+        base
+    })
 }
 
 /// Returns experts beside shared ones; without `first_k_dense_replace`, `dense` layers have none.

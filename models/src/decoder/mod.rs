@@ -76,3 +76,4 @@ mod text_defaults;
 mod token_inputs;
 pub(crate) mod weights;
 mod xglm;
+mod youtu;

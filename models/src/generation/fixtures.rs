@@ -74,6 +74,7 @@ pub(super) const DECODERS: &[&str] = &[
     "deepseek-v2",
     "deepseek-v3",
     "solar-open",
+    "youtu",
     "hyperclovax",
     "granite-moe-shared",
     "granite-swa",

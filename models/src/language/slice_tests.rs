@@ -99,6 +99,7 @@ const ATTENDING: &[&str] = &[
     "deepseek-v2",
     "deepseek-v3",
     "solar-open",
+    "youtu",
     "hyperclovax",
     "granite-moe-shared",
     "granite-swa",

@@ -1,0 +1,20 @@
+//! Youtu-LLM (Tencent 2025): the attention of `DeepSeek` V3 with dense feed-forward layers.
+
+use super::deepseek;
+use super::gated::{self, Layout};
+use super::weights::Decoder;
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::runtime::slice::Slice;
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let latent = deepseek::latent_layout(config, config.size("v_head_dim")?)?;
+    let adjacent = config.optional("rope_interleave")?.unwrap_or(true);
+    let model_config = deepseek::model_config(config, &latent, adjacent)?;
+    let layout = Layout {
+        qkv_bias: config.optional("attention_bias")?.unwrap_or(false),
+        latent: Some(latent),
+        ..Layout::default()
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}
