@@ -43,6 +43,7 @@ mod llama;
 mod llama4;
 mod mamba;
 mod mellum;
+mod minicpm3;
 mod minimax_m2;
 mod ministral;
 mod mistral;

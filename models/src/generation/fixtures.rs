@@ -75,6 +75,7 @@ pub(super) const DECODERS: &[&str] = &[
     "deepseek-v3",
     "solar-open",
     "youtu",
+    "minicpm3",
     "hyperclovax",
     "granite-moe-shared",
     "granite-swa",

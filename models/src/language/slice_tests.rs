@@ -100,6 +100,7 @@ const ATTENDING: &[&str] = &[
     "deepseek-v3",
     "solar-open",
     "youtu",
+    "minicpm3",
     "hyperclovax",
     "granite-moe-shared",
     "granite-swa",

@@ -1,0 +1,38 @@
+//! `MiniCPM3` (Hu et al. 2024): the attention of `DeepSeek` V2, and factors of embeddings, residuals and logits.
+
+use super::config_values::positive;
+use super::deepseek;
+use super::gated::{self, Layout};
+use super::granite::scaled_residuals;
+use super::weights::{Decoder, ModelConfig};
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::runtime::slice::Slice;
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let (width, depth) = (config.size("hidden_size")?, config.size("num_hidden_layers")?);
+    let values = match config.optional_size("v_head_dim")? {
+        Some(values) => values,
+        None => width / config.size("num_attention_heads")?,
+    };
+    let latent = deepseek::latent_layout(config, values)?;
+    // Without a depth, the sums are not scaled.
+    let whole = (depth as f32).sqrt();
+    let added = positive(config, "scale_depth")?.unwrap_or(whole) / whole;
+    let narrow = positive(config, "dim_model_base")?;
+    let model_config = ModelConfig {
+        logit_scale: narrow.map(|narrow| narrow / width as f32),
+        ..deepseek::model_config(config, &latent, false)?
+    };
+    let embedded = positive(config, "scale_emb")?.unwrap_or(12.0);
+    let layout = Layout {
+        latent: Some(latent),
+        ..Layout::with_biases(config)?
+    };
+    gated::read(
+        checkpoint,
+        slice,
+        scaled_residuals(model_config, embedded, added),
+        &layout,
+    )
+}
