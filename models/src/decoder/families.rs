@@ -324,6 +324,7 @@ pub(super) const FAMILIES: &[Family] = &[
     unclassified!("SolarOpen", "solar_open", HeadForm::SEPARATE, glm::read_solar),
     unclassified!("Youtu", "youtu", HeadForm::TIED, youtu::read),
     family!("MiniCPM3", "minicpm3", "model.", HeadForm::TIED, minicpm3::read),
+    unclassified!("Jais2", "jais2", HeadForm::SEPARATE, nemotron::read_jais),
     unclassified!(
         "HyperCLOVAX",
         "hyperclovax",

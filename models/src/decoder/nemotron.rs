@@ -28,3 +28,25 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     };
     gated::read(checkpoint, slice, model_config, &layout)
 }
+
+/// Jais 2 (Inception et al. 2025): the same feed-forward layer, plain layer norms, and positions over whole heads.
+pub(super) fn read_jais(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let model_config = ModelConfig {
+        epsilon: epsilon(config, "layer_norm_eps", 1e-5)?,
+        activation: activation(config, "hidden_act", "relu2")?,
+        gated: false,
+        ..gated::model_config(config, RotaryKeys::LLAMA)?
+    };
+    let biased = |key: &str| config.optional::<bool>(key);
+    let attention_bias = biased("attention_bias")?.unwrap_or(true);
+    let layout = Layout {
+        qkv_bias: attention_bias,
+        output_bias: attention_bias,
+        feed_forward_bias: biased("mlp_bias")?.unwrap_or(true),
+        up: &["mlp.up_proj"],
+        norms: NormKind::Layer,
+        ..Layout::default()
+    };
+    gated::read(checkpoint, slice, model_config, &layout)
+}

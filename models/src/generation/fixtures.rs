@@ -76,6 +76,7 @@ pub(super) const DECODERS: &[&str] = &[
     "solar-open",
     "youtu",
     "minicpm3",
+    "jais2",
     "hyperclovax",
     "granite-moe-shared",
     "granite-swa",

@@ -101,6 +101,7 @@ const ATTENDING: &[&str] = &[
     "solar-open",
     "youtu",
     "minicpm3",
+    "jais2",
     "hyperclovax",
     "granite-moe-shared",
     "granite-swa",
