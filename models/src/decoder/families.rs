@@ -3,11 +3,11 @@
 use super::head::HeadForm;
 use super::weights::Decoder;
 use super::{
-    afmoe, apertus, arcee, bart, bitnet, bloom, cohere, deepseek, dots1, ernie, exaone4, falcon, gemma,
-    gemma4, glm, gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, granite_swa, helium, hunyuan,
-    hyperclovax, llama, llama4, mellum, minicpm3, minimax_m2, ministral, mistral, mixtral, mpt, nanochat,
-    nemotron, olmo, openai_gpt, opt, phi, phi3, phimoe, qwen, recurrent_families, seed_oss, smollm3,
-    stablelm, starcoder2, t5, t5gemma, xglm, youtu,
+    afmoe, apertus, arcee, bart, biogpt, bitnet, bloom, cohere, deepseek, dots1, ernie, exaone4, falcon,
+    gemma, gemma4, glm, gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, granite_swa, helium,
+    hunyuan, hyperclovax, llama, llama4, mellum, minicpm3, minimax_m2, ministral, mistral, mixtral, mpt,
+    nanochat, nemotron, olmo, openai_gpt, opt, phi, phi3, phimoe, qwen, recurrent_families, seed_oss,
+    smollm3, stablelm, starcoder2, t5, t5gemma, xglm, youtu,
 };
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::runtime::slice::Slice;
@@ -348,6 +348,14 @@ pub(super) const FAMILIES: &[Family] = &[
     unclassified!("Mellum", "mellum", HeadForm::SEPARATE, mellum::read),
     unclassified!("ExaoneMoe", "exaone_moe", HeadForm::SEPARATE, exaone4::read_moe),
     unclassified!("Afmoe", "afmoe", HeadForm::SEPARATE, afmoe::read),
+    token_family!(
+        "classifier",
+        "BioGpt",
+        "biogpt",
+        "biogpt.",
+        HeadForm::OUTPUT_PROJECTION,
+        biogpt::read
+    ),
     recurrent_families::LFM2,
     recurrent_families::LFM2_MOE,
     recurrent_families::QWEN_3_NEXT,

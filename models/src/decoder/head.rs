@@ -43,6 +43,11 @@ impl HeadForm {
         bias_key: Some("use_bias"),
         ..Self::TIED
     };
+    /// `output_projection`, which shares the embedding unless the configuration says otherwise.
+    pub(super) const OUTPUT_PROJECTION: Self = Self {
+        name: "output_projection",
+        ..Self::TIED
+    };
     /// `lm_head.out_proj`, which shares the embedding unless the configuration says otherwise.
     pub(super) const OUT_PROJ: Self = Self {
         name: "lm_head.out_proj",

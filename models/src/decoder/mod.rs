@@ -6,6 +6,7 @@ mod apertus;
 mod arcee;
 mod bamba;
 mod bart;
+mod biogpt;
 mod bitnet;
 mod bloom;
 mod cohere;

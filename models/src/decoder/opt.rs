@@ -57,11 +57,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     if narrow != width {
         (embedding, head) = projected(config, weights, embedding, [narrow, width], slice)?;
     }
-    let mut positions = weights.take(
-        &at("embed_positions.weight"),
-        &[model_config.context + OFFSET, width],
-    )?;
-    positions.drain(..OFFSET * width);
+    let positions = positions(weights, &at("embed_positions.weight"), &model_config)?;
     let mut blocks = Vec::new();
     for index in layers(config, "num_hidden_layers", slice)? {
         blocks.push(layer(weights, &model_config, &at(&format!("layers.{index}")))?);
@@ -72,10 +68,22 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         last_norm(&mut blocks, slice, width)
     };
     Ok(Decoder {
-        positions: Some(Table::new(positions, width)),
+        positions: Some(positions),
         head,
         ..Decoder::without_head(model_config, embedding, blocks, final_norm)
     })
+}
+
+/// Takes a table with one vector per position.
+pub(super) fn positions(
+    weights: &mut Weights,
+    name: &str,
+    model_config: &ModelConfig,
+) -> Result<Table, LoadError> {
+    let (width, context) = (model_config.width, model_config.context);
+    let mut positions = weights.take(name, &[context + OFFSET, width])?;
+    positions.drain(..OFFSET * width);
+    Ok(Table::new(positions, width))
 }
 
 /// Takes the layer of this prefix; its norms follow the sums if the configuration says so.

@@ -85,6 +85,7 @@ pub(super) const DECODERS: &[&str] = &[
     "mellum",
     "exaone-moe",
     "afmoe",
+    "biogpt",
     "t5",
     "t5-v1_1",
     "umt5",

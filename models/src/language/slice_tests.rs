@@ -110,6 +110,7 @@ const ATTENDING: &[&str] = &[
     "mellum",
     "exaone-moe",
     "afmoe",
+    "biogpt",
     "gpt-oss-mxfp4",
     "deepseek-v3-fp8",
     "qwen2-gptq",
