@@ -16,7 +16,7 @@
 //! | `block_cache`, `cached_context` | storage of blocks, and the cached tokens of a mini-batch |
 //! | `transfer`, `link` | the transfer thread, and the link to the device, which can be throttled on the CPU |
 //! | [`config`], `memory_plan`, `cost_sampling` | configuration, planning it from memory limits, and measuring costs |
-//! | `sampling`, `sampling_options`, `penalties` | the next token, and its parameters |
+//! | `sampling`, `sampling_options`, `penalties`, `draw` | the next token, and its parameters |
 //! | `grammar` | grammars that answers must match |
 //! | `detokenizer` | tokens as text |
 //! | `output_head` | the projection to logits, which may hold the embedding |
@@ -29,6 +29,7 @@ pub mod config;
 mod cost_sampling;
 mod cross_attention;
 pub(crate) mod detokenizer;
+mod draw;
 mod encoder;
 mod engine;
 mod error;

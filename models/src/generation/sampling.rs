@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use kaskade_policy::confidence::{Calibration, Estimator, Scores};
 use pulp::{Arch, Simd, WithSimd};
-use rand::{Rng, SeedableRng};
+use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use thiserror::Error;
 
+use super::draw::draw;
 use super::grammar::{AllowedTokens, Grammar};
 use super::penalties::changed_logits;
 use super::token_rules::{self, TextSoFar};
@@ -246,7 +247,7 @@ impl Sampler {
         let candidates = changed.as_deref().unwrap_or(logits);
         let preferred = self::best(candidates)?;
         let token = if sampling.temperature > 0.0 {
-            self.draw(candidates, sampling).unwrap_or(preferred)
+            draw(&mut self.rng, candidates, sampling).unwrap_or(preferred)
         } else {
             preferred
         };
@@ -268,39 +269,6 @@ impl Sampler {
                 }
             },
         })
-    }
-
-    fn draw(&mut self, logits: &[f32], sampling: &Sampling) -> Option<usize> {
-        let logit = |index: &usize| logits.get(*index).copied().unwrap_or(f32::NEG_INFINITY);
-        let mut order: Vec<usize> = (0..logits.len())
-            .filter(|index| logit(index) > f32::NEG_INFINITY)
-            .collect();
-        order.sort_by(|a, b| logit(b).total_cmp(&logit(a)).then(a.cmp(b)));
-        if sampling.top_k > 0 {
-            order.truncate(sampling.top_k);
-        }
-        let most = logit(order.first()?);
-        let mut weights: Vec<f64> = order
-            .iter()
-            .map(|index| (f64::from(logit(index) - most) / f64::from(sampling.temperature)).exp())
-            .collect();
-        let total: f64 = weights.iter().sum();
-        // The fewest tokens that reach the probability: a token is kept while those before it do not reach it.
-        let mut before = 0.0;
-        let kept = weights.iter().take_while(|weight| {
-            // The weight of the most probable token is 1.
-            let keep = before < f64::from(sampling.top_p) * total && **weight >= f64::from(sampling.min_p);
-            before += **weight;
-            keep
-        });
-        let kept = kept.count();
-        weights.truncate(kept.max(1));
-        let mut left = self.rng.random::<f64>() * weights.iter().sum::<f64>();
-        let drawn = weights.iter().position(|weight| {
-            left -= weight;
-            left < 0.0
-        });
-        order.get(drawn.unwrap_or(weights.len() - 1)).copied()
     }
 }
 
