@@ -24,7 +24,9 @@ fn slices(fixture: &Fixture, of: usize) -> Vec<Loaded> {
 
 fn layers(fixture: &Fixture) -> usize {
     let config: serde_json::Value = serde_json::from_slice(fixture.config).unwrap();
-    usize::try_from(config["num_hidden_layers"].as_u64().unwrap()).unwrap()
+    let key = "num_hidden_layers";
+    let layers = config.get(key).unwrap_or_else(|| &config["vision_config"][key]);
+    usize::try_from(layers.as_u64().unwrap()).unwrap()
 }
 
 /// Returns every numeric output, by name.

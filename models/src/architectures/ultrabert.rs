@@ -28,8 +28,8 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
     let kinds = global_layers(config, form.blocks.len(), windows.as_deref())?;
     let thetas = config.optional::<Vec<f64>>("rope_theta")?.unwrap_or_default();
     let listed = |wanted: bool| {
-        let of_kind = kinds.iter().zip(&thetas).filter(|(kind, _)| **kind == wanted);
-        of_kind.last().map(|(_, theta)| *theta)
+        let mut of_kind = kinds.iter().zip(&thetas).filter(|(kind, _)| **kind == wanted);
+        of_kind.next_back().map(|(_, theta)| *theta)
     };
     for (block, global) in form.blocks.iter_mut().zip(&kinds) {
         let (kind, absent) = if *global {

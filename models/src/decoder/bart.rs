@@ -16,6 +16,7 @@ use crate::precision::Table;
 const EPSILON: f32 = 1e-5;
 
 /// How a family differs from the others.
+#[expect(clippy::struct_excessive_bools, reason = "how families differ")]
 struct Form {
     /// Prefix of the tensors.
     base: &'static str,

@@ -1,4 +1,4 @@
-//! HyperCLOVA X SEED Think (NAVER 2025): Granite with norms of the outputs, whose logits are multiplied by their factor.
+//! `HyperCLOVA` X SEED Think (NAVER 2025): Granite with norms of the outputs, whose logits are multiplied by their factor.
 
 use super::config_values::positive;
 use super::gated::{self, Layout, NormNames};

@@ -288,18 +288,16 @@ fn build<M: Ops>(ops: &M, shape: &Shape, tensors: Vec<HostWords>) -> Layer<M> {
     let experts = experts.as_ref().map(|shape| shape.experts(ops, &mut linear));
     let attention = linears.map(|[query, key_value, output]| SelfAttention {
         local,
-        queries: Projection {
-            latent: query_latent.zip(query_latent_norm),
-            linear: query,
-            norm: query_norm,
-            factors: query_factors,
-        },
-        keys_values: Projection {
-            latent: key_value_latent.zip(key_value_latent_norm),
-            linear: key_value,
-            norm: key_norm,
-            factors: key_factors,
-        },
+        queries: projection(
+            (query_latent, query_latent_norm),
+            query,
+            (query_norm, query_factors),
+        ),
+        keys_values: projection(
+            (key_value_latent, key_value_latent_norm),
+            key_value,
+            (key_norm, key_factors),
+        ),
         sinks,
         position_bias,
         gate,
@@ -326,6 +324,20 @@ fn build<M: Ops>(ops: &M, shape: &Shape, tensors: Vec<HostWords>) -> Layer<M> {
 
 fn floats(words: HostWords) -> Vec<f32> {
     from_words(words.into_vec())
+}
+
+/// Builds a projection on the device; `latent` is that to a latent vector, with its norm.
+fn projection<M: Ops>(
+    latent: (Option<M::Linear>, Option<M::Norm>),
+    linear: M::Linear,
+    (norm, factors): (Option<M::Norm>, Option<M::Norm>),
+) -> Projection<M> {
+    Projection {
+        latent: latent.0.zip(latent.1),
+        linear,
+        norm,
+        factors,
+    }
 }
 
 /// Builds a cross-attention on the device, as [`parts`] splits it.

@@ -12,10 +12,10 @@ use super::{ImageError, MAX_SIDE, Pixels, check_size, exif};
 /// Most bytes that a decoder allocates at once: 32 Mi pixels with transparency, and as much again.
 const MEMORY: usize = 1 << 28;
 
-fn damaged(format: &'static str, reason: impl ToString) -> ImageError {
+fn damaged(format: &'static str, reason: impl Into<String>) -> ImageError {
     ImageError::Damaged {
         format,
-        reason: reason.to_string(),
+        reason: reason.into(),
     }
 }
 
@@ -24,7 +24,7 @@ fn damaged(format: &'static str, reason: impl ToString) -> ImageError {
 /// # Errors
 /// [`ImageError`] if it is damaged or too large.
 pub(super) fn webp(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
-    let damaged = |error: image_webp::DecodingError| damaged("WebP", error);
+    let damaged = |error: image_webp::DecodingError| damaged("WebP", error.to_string());
     let mut decoder = image_webp::WebPDecoder::new(Cursor::new(bytes)).map_err(damaged)?;
     decoder.set_memory_limit(MEMORY);
     let (width, height) = decoder.dimensions();
@@ -49,7 +49,7 @@ pub(super) fn webp(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
 /// # Errors
 /// [`ImageError`] if it is damaged or too large.
 pub(super) fn gif(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
-    let failed = |error: gif::DecodingError| damaged("GIF", error);
+    let failed = |error: gif::DecodingError| damaged("GIF", error.to_string());
     let mut options = gif::DecodeOptions::new();
     options.set_color_output(gif::ColorOutput::RGBA);
     options.check_frame_consistency(true);

@@ -188,7 +188,7 @@ fn what_cannot_be_quantised_is_refused_with_the_reason() {
     assert!(
         refused
             .to_string()
-            .contains("gptq, awq and bitsandbytes are read"),
+            .contains("gptq, awq, bitnet and bitsandbytes are read"),
         "{refused}"
     );
 }

@@ -93,10 +93,10 @@ impl Counts {
                         (name, field) => {
                             match (name, field) {
                                 ("patternProperties", Value::Object(patterns)) => {
-                                    self.patterns += patterns.len()
+                                    self.patterns += patterns.len();
                                 }
                                 ("multipleOf", Value::Number(number)) => {
-                                    self.multiples.extend(number.as_f64())
+                                    self.multiples.extend(number.as_f64());
                                 }
                                 _ => {}
                             }
