@@ -122,7 +122,7 @@ impl FormatAndTools {
     fn format(&self) -> Result<Option<Value>, Failure> {
         let mut formats = Vec::new();
         if let Some(format) = self.response_format.as_ref().filter(|format| !is_text(format)) {
-            formats.push(format.clone());
+            formats.push(with_schema(format));
         }
         let of = |kind: &str, value: &Value| match kind {
             "json" => {
@@ -194,6 +194,19 @@ fn malformed(error: ModelError) -> Failure {
     match error {
         ModelError::BadInput { name, reason } => Failure::param(name, reason),
         other => Failure::malformed(other.to_string()),
+    }
+}
+
+/// Returns a format as OpenAI writes it: Hugging Face's `InferenceClient` sends the schema of a JSON object as its `value`, clients of
+/// llama.cpp, Together and Fireworks as its `schema`.
+fn with_schema(format: &Value) -> Value {
+    let is_object = format.get("type").and_then(Value::as_str) == Some("json_object");
+    let mut schemas = ["schema", "value"]
+        .into_iter()
+        .filter_map(|name| format.get(name));
+    match schemas.find(|schema| is_object && schema.is_object()) {
+        Some(schema) => json!({"type": "json_schema", "schema": schema}),
+        None => format.clone(),
     }
 }
 
@@ -278,6 +291,14 @@ mod tests {
                 schema(object),
             ),
             (r#"{"guided_json": "{\"type\": \"object\"}"}"#, schema(object)),
+            (
+                r#"{"response_format": {"type": "json_object", "value": {"type": "object"}}}"#,
+                schema(object),
+            ),
+            (
+                r#"{"response_format": {"type": "json_object", "schema": {"type": "object"}}}"#,
+                schema(object),
+            ),
             (
                 r#"{"structured_outputs": {"choice": ["a", "b"]}}"#,
                 schema(r#"{"type":"choice","choice":["a","b"]}"#),

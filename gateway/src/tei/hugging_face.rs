@@ -1,6 +1,7 @@
 //! `/`, as the Inference API of Hugging Face answers it. `InferenceClient` sends the requests of all tasks to the address that it is
 //! given: the inputs and the answer of the app tell which task it is.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -26,6 +27,9 @@ use crate::shared::Shared;
 
 /// The beginning of an image in JSON.
 const IMAGE_URL: &str = "data:image/";
+
+/// The beginnings of base64 of PNG, JPEG, WebP and GIF files.
+const BASE64_OF_IMAGES: [&str; 4] = ["iVBORw0KGgo", "/9j/", "UklGR", "R0lGOD"];
 
 #[derive(Deserialize)]
 struct Asked {
@@ -68,11 +72,13 @@ pub(super) async fn root(State(shared): State<Arc<Shared>>, request: Request) ->
         let asked: Asked = body::process(body, |body| fields::read(body)).await?;
         asked.parameters.check()?;
         match &asked.inputs {
-            Inputs::Texts(Texts::One(image)) if image.starts_with(IMAGE_URL) => {
-                let image = image_file(image.as_bytes())?;
-                of_image(&call, image, asked.raw_scores, &asked.parameters).await
-            }
-            Inputs::Texts(texts) => of_texts(&call, texts, &asked).await,
+            Inputs::Texts(texts) => match image_url(texts) {
+                Some(url) => {
+                    let image = image_file(url.as_bytes())?;
+                    of_image(&call, image, asked.raw_scores, &asked.parameters).await
+                }
+                None => of_texts(&call, texts, &asked).await,
+            },
             Inputs::Question(question) => of_question(&call, question).await,
             Inputs::Comparison(comparison) => compared(&call, comparison, &asked.form).await,
         }
@@ -89,6 +95,20 @@ fn is_image(parts: &Parts, body: &Bytes) -> bool {
             .trim_ascii_start()
             .first()
             .is_some_and(|first| *first != b'{')
+}
+
+/// Returns the data URL of an image that came in place of a text: one, or bare base64, as `InferenceClient` sends it beside parameters.
+fn image_url(texts: &Texts) -> Option<Cow<'_, str>> {
+    let Texts::One(text) = texts else {
+        return None;
+    };
+    if text.starts_with(IMAGE_URL) {
+        return Some(text.into());
+    }
+    let is_image = BASE64_OF_IMAGES
+        .iter()
+        .any(|beginning| text.starts_with(beginning));
+    (is_image && !text.contains(' ')).then(|| format!("{IMAGE_URL}*;base64,{text}").into())
 }
 
 async fn of_image(
@@ -163,6 +183,21 @@ fn answer(reply: &InferReply, context: &str) -> Result<Value, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn images_come_as_data_urls_or_bare_base64() {
+        let of = |text: &str| image_url(&Texts::One(text.to_owned())).map(Cow::into_owned);
+        assert_eq!(
+            of("data:image/png;base64,AA").as_deref(),
+            Some("data:image/png;base64,AA")
+        );
+        assert_eq!(
+            of("iVBORw0KGgoAA==").as_deref(),
+            Some("data:image/*;base64,iVBORw0KGgoAA==")
+        );
+        assert_eq!(of("/9j/ is no photograph"), None);
+        assert_eq!(of("a text"), None);
+    }
 
     #[test]
     fn spans_of_answers_count_characters() {
