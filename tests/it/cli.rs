@@ -114,7 +114,7 @@ fn validate_refuses_an_architecture_that_is_not_supported() {
     let said = text(&output.stdout);
     for part in [
         "app.toml: variants[0].dir: variant `small`",
-        "`FunnelForSequenceClassification`, which this build cannot serve",
+        "`FunnelForSequenceClassification`, which is not supported",
         "BertForSequenceClassification",
     ] {
         assert!(said.contains(part), "{part}: {said}");

@@ -90,9 +90,7 @@ fn unknown_name(reason: &str) -> Option<String> {
     let what = if kind == "field" { "field" } else { "value" };
     let known: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
     let known = known.join(", ");
-    Some(format!(
-        "`{found}` is no {what} that is known here{hint}; known are {known}"
-    ))
+    Some(format!("unknown {what} `{found}`{hint}; known are {known}"))
 }
 
 /// Returns that a data set has several formats, if one does.
@@ -131,11 +129,11 @@ mod tests {
         let said = |reason: &str| unknown_name(reason).unwrap();
         assert_eq!(
             said("unknown field `taks`, expected one of `name`, `task`, `plan`"),
-            "`taks` is no field that is known here (`task`?); known are `name`, `task`, `plan`"
+            "unknown field `taks` (`task`?); known are `name`, `task`, `plan`"
         );
         assert_eq!(
             said("unknown variant `x`, expected `all` or `none`"),
-            "`x` is no value that is known here; known are `all`, `none`"
+            "unknown value `x`; known are `all`, `none`"
         );
         assert_eq!(unknown_name("invalid type: `unknown field`"), None);
     }

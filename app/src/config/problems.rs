@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use kaskade_models::device::DeviceChoice;
-use kaskade_models::{CoreShare, LoadError, WeightType};
+use kaskade_models::{CoreShare, WeightType};
 use kaskade_policy::confidence::Estimator;
 use kaskade_policy::texts::Metric;
 
@@ -238,11 +238,6 @@ fn checkpoint_problem(index: usize, variant: &Variant, path: &Path) -> Option<St
     }
     match kaskade_models::architecture(path) {
         Ok(_) => None,
-        Err(LoadError::UnknownArchitecture { found, known, .. }) => Some(format!(
-            "variants[{index}].dir: variant `{name}` (`{dir}`) has the architecture {found}, which this build cannot serve; \
-             it supports {}",
-            known.join(", ")
-        )),
         Err(error) => Some(format!("variants[{index}].dir: variant `{name}`: {error}")),
     }
 }

@@ -283,7 +283,8 @@ impl LabelReader {
         let marks = listed.iter().map(|mark| match mark {
             Value::Bool(mark) => Some((*mark, true)),
             Value::Number(number) => match number.as_f64() {
-                Some(mark @ (0.0 | 1.0)) => Some((mark == 1.0, number.is_f64())),
+                Some(0.0) => Some((false, number.is_f64())),
+                Some(1.0) => Some((true, number.is_f64())),
                 _ => None,
             },
             _ => None,

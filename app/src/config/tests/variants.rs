@@ -197,7 +197,7 @@ fn a_variant_is_a_checkpoint_a_file_or_an_endpoint() {
             &remote.replace(" }", ", top_logprobs = 21 }"),
             "variants[0].remote.top_logprobs",
         ),
-        (&remote.replace("openai", "ollama"), "unknown variant `ollama`"),
+        (&remote.replace("openai", "ollama"), "unknown value `ollama`"),
         (&remote.replace(" }", ", api_key = \"sk-1\" }"), "api_key"),
         (
             &format!("{remote}\nprice = {{ request = -1.0 }}"),
