@@ -116,6 +116,8 @@ impl Follower {
         read.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
+                // What the watch delivers first: it has not ended if a read finds the same.
+                biased;
                 change = stored.next() => match change {
                     Some(Ok(stored)) => { self.take(Some(stored)).await?; }
                     Some(Err(error)) => self.report(&error),
