@@ -11,7 +11,7 @@ use crate::secret::SecretError;
 /// Longest message of an endpoint that an error repeats, characters.
 pub(crate) const MAX_MESSAGE: usize = 400;
 
-/// What messages of OpenAI, vLLM, SGLang, llama.cpp and Anthropic have if a request is longer than the context of the model.
+/// What messages of OpenAI, vLLM, `SGLang`, llama.cpp and Anthropic have if a request is longer than the context of the model.
 const TOO_LONG: [&str; 5] = [
     "context length",
     "context_length",

@@ -34,7 +34,12 @@ pub(crate) struct Args {
     #[command(flatten)]
     target: TargetArgs,
     /// Texts to send in turn, one per line [default: the test set in the app's file].
-    #[arg(long, value_name = "FILE", conflicts_with = "tensors")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "tensors",
+        required_unless_present_any = ["app_file", "tensors"]
+    )]
     texts: Option<PathBuf>,
     /// Requests to send in turn, as Open Inference Protocol JSON, one object after the other.
     #[arg(long, value_name = "FILE")]
