@@ -1,7 +1,10 @@
-"""Asks served apps through tritonclient, by HTTP and gRPC, and openai, and runs the conformance tools; run by clients.sh."""
+"""Asks served apps through tritonclient, by HTTP and gRPC, openai and huggingface_hub, and runs the conformance tools; run by clients.sh."""
 
 import queue
+import shutil
+import tempfile
 import unittest
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -10,7 +13,8 @@ import pydantic
 import tritonclient.grpc as grpc
 import tritonclient.http as triton
 from conformance import Conformance, Fuzzed
-from served import Chat, Served
+from huggingface_hub import InferenceClient
+from served import ROOT, Chat, Served
 from tritonclient.utils import InferenceServerException
 
 class Review(pydantic.BaseModel):
@@ -291,6 +295,46 @@ class OpenAi(unittest.TestCase):
             self.client.chat.completions.create(model="gpt-7", messages=[{"role": "user", "content": "x"}])
         with self.assertRaises(openai.BadRequestError):
             self.client.chat.completions.create(model="shakespeare", messages=[])
+
+
+class HuggingFace(unittest.TestCase):
+    """Small models of the fixtures, by Hugging Face's client, which sends every task to one address."""
+
+    def client(self, task, fixture, **files):
+        """Returns a client of a served copy of a fixture with these files beside it."""
+        folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, folder)
+        shutil.copytree(ROOT / "models/fixtures" / fixture, folder / "model")
+        for name, content in files.items():
+            (folder / "model" / f"{name}.json").write_text(content)
+        app = f'name = "a"\ntask = "{task}"\nplan = {{ single = "a" }}\n[[variants]]\nname = "a"\ndir = "model"\n'
+        (folder / "app.toml").write_text(app)
+        served = Served(folder / "app.toml")
+        self.addCleanup(served.stop)
+        return InferenceClient(base_url=f"http://{served.address}", headers=PATIENT)
+
+    def test_a_question_is_answered_from_its_context(self):
+        context = "She was the keeper of the old light."
+        answer = self.client("question_answering", "bert-question-answering").question_answering(question="Who?", context=context)
+        self.assertEqual(context[answer.start : answer.end], answer.answer)
+
+    def test_images_of_every_format_are_classified(self):
+        sizes = '{"image_processor_type": "ViTImageProcessor", "size": {"height": 12, "width": 8}}'
+        client = self.client("classification", "vit", preprocessor_config=sizes)
+        images = ROOT / "models/fixtures/images"
+        found = client.image_classification(images / "rgb.png")
+        self.assertAlmostEqual(sum(one.score for one in found), 1.0, places=5)
+        for name in ("rgb.bmp", "lossless.webp"):
+            same = client.image_classification(images / name)
+            self.assertEqual([one.label for one in same], [one.label for one in found])
+        # With parameters the file comes as base64.
+        self.assertEqual(len(client.image_classification(images / "rgb.jpg", top_k=2)), 2)
+
+    def test_texts_are_compared_and_become_vectors(self):
+        client = self.client("embedding", "sentence-transformer")
+        same, other = client.sentence_similarity("the sea", other_sentences=["the sea", "the old keeper"])
+        self.assertTrue(same > 0.999 and other < same, (same, other))
+        self.assertEqual(client.feature_extraction("the sea").shape, (1, 12))
 
 
 if __name__ == "__main__":

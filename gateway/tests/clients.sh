@@ -20,7 +20,7 @@ environment() {
   printf '%s/bin' "$home"
 }
 
-clients="$(environment clients 'tritonclient[grpc,http]' numpy openai)" || skip 'tritonclient and openai are neither installed nor on an index within reach'
+clients="$(environment clients 'tritonclient[grpc,http]' numpy openai huggingface_hub)" || skip 'tritonclient, openai and huggingface_hub are neither installed nor on an index within reach'
 export KASKADE_COMPLY='' KASKADE_PROVIDER_CHECK='' KASKADE_SCHEMATHESIS=''
 if tools="$(environment tools llm-comply trustedrouter-provider-check schemathesis)"; then
   export KASKADE_COMPLY="$tools/llm-comply" KASKADE_PROVIDER_CHECK="$tools/trustedrouter-provider-check" KASKADE_SCHEMATHESIS="$tools/schemathesis"
