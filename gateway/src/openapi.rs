@@ -247,6 +247,7 @@ fn tei() -> Vec<(&'static str, Value)> {
         ),
         ("/rerank", post("Ranks texts for a query.", "Rerank")),
         ("/embed", post("Embeds texts.", "Embed")),
+        ("/similarity", post("Compares a text with others.", "Similarity")),
     ]
 }
 
@@ -370,7 +371,13 @@ fn schemas() -> Value {
             "query": text, "texts": {"type": "array", "items": text, "minItems": 1, "maxItems": 2048},
             "raw_scores": {"type": "boolean"}, "return_text": {"type": "boolean"},
         })),
-        "Embed": object(&["inputs"], json!({"inputs": texts, "normalize": {"type": ["boolean", "null"]}})),
+        "Embed": object(&["inputs"], json!({
+            "inputs": texts, "normalize": {"type": ["boolean", "null"]},
+            "dimensions": {"type": ["integer", "null"], "minimum": 1}, "prompt_name": {"type": ["string", "null"]},
+        })),
+        "Similarity": object(&["inputs"], json!({"inputs": object(&["source_sentence", "sentences"], json!({
+            "source_sentence": text, "sentences": {"type": "array", "items": text, "minItems": 1, "maxItems": 2047},
+        }))})),
     })
 }
 

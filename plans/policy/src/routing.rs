@@ -286,6 +286,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_too_long_for_a_stage_goes_where_its_least_certain_answers_go() {
+        let onward = |exit: &Exit| past_a_short_context(exit).map(|edge| edge.stage.clone());
+        assert_eq!(onward(&cascade()).as_deref(), Some("large"));
+        let always = Band {
+            from: 0.0,
+            to: Target::Reply,
+        };
+        assert_eq!(onward(&Exit::Bands { bands: vec![always] }), None);
+        assert_eq!(onward(&Exit::Reply), None);
+        // The next partition is of the same model.
+        assert_eq!(
+            onward(&Exit::Next {
+                to: Edge::to("second")
+            }),
+            None
+        );
+    }
+
+    #[test]
     fn a_living_replica_is_named_only_while_another_is_silent() {
         let replicas = ["a", "b", "c"];
         let named = |silent: &'static str, draw| {
