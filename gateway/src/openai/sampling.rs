@@ -144,6 +144,11 @@ impl Common {
         self.n.unwrap_or(1)
     }
 
+    /// Whether the maximum of tokens is 0.
+    pub(super) fn takes_no_token(&self) -> bool {
+        self.max_completion_tokens.or(self.max_tokens) == Some(0)
+    }
+
     /// Sets the maximum of tokens.
     pub(super) fn set_max_tokens(&mut self, most: Option<i64>) {
         self.max_completion_tokens = most;

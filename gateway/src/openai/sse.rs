@@ -11,10 +11,11 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Response};
 use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_actors::{Code, Fault};
+use kaskade_models::language::REASONING;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::choice::{Choice, Usage, fingerprint, part};
+use super::choice::{Choice, REASONING_CONTENT, Usage, fingerprint, text_of};
 use super::feed::{self, Answer, Feed};
 use crate::call::{Call, Piece};
 use crate::config::Streaming;
@@ -55,6 +56,8 @@ struct Streamed {
     first: bool,
     /// The text that the client has.
     sent: String,
+    /// The reasoning that the client has.
+    sent_reasoning: String,
     /// The stage whose text it is.
     stage: String,
     begun: bool,
@@ -87,6 +90,7 @@ pub(super) async fn respond(call: Call, head: Head, asked: Vec<Asked>) -> Result
             prompt_tokens: asked.prompt_tokens,
             first: asked.first,
             sent: String::new(),
+            sent_reasoning: String::new(),
             stage: String::new(),
             begun: false,
         });
@@ -131,9 +135,9 @@ impl Answer for Events {
         match piece {
             Piece::Part(_) if buffered => {}
             Piece::Part(reply) => {
-                let text = part(&reply);
                 self.of_stage(index, &reply.stage);
-                self.text(index, &text, None);
+                self.reasoning(index, &text_of(&reply, REASONING));
+                self.text(index, &text_of(&reply, "text"), None);
             }
             Piece::End(Ok(reply)) => {
                 if let Err(failure) = self.end(index, &reply) {
@@ -168,29 +172,45 @@ impl Events {
             return;
         };
         let sent = std::mem::take(&mut choice.sent);
-        if sent.is_empty() {
+        let reasoning = std::mem::take(&mut choice.sent_reasoning);
+        if sent.is_empty() && reasoning.is_empty() {
             return;
         }
         let retracted = json!({"retracted": true, "stage": stage, "characters": sent.chars().count()});
         self.chunk(index, &json!({}), None, None, Some(retracted));
     }
 
+    /// Sends the role before the first part of a choice.
+    fn begin(&mut self, index: usize) {
+        let Some(choice) = self.choices.get_mut(index) else {
+            return;
+        };
+        let begun = std::mem::replace(&mut choice.begun, true);
+        if self.head.form == Form::Chat && !begun {
+            let delta = json!({"role": "assistant", "content": "", "refusal": null});
+            self.chunk(index, &delta, None, None, None);
+        }
+    }
+
+    /// Sends new reasoning of a choice. A completion has none.
+    fn reasoning(&mut self, index: usize, text: &str) {
+        if text.is_empty() || self.head.form == Form::Completion {
+            return;
+        }
+        self.begin(index);
+        if let Some(choice) = self.choices.get_mut(index) {
+            choice.sent_reasoning.push_str(text);
+            self.chunk(index, &json!({REASONING_CONTENT: text}), None, None, None);
+        }
+    }
+
     /// Sends new text of a choice.
     fn text(&mut self, index: usize, text: &str, logprobs: Option<&Value>) {
+        self.begin(index);
         let Some(choice) = self.choices.get_mut(index) else {
             return;
         };
         choice.sent.push_str(text);
-        let begun = std::mem::replace(&mut choice.begun, true);
-        if self.head.form == Form::Chat && !begun {
-            self.chunk(
-                index,
-                &json!({"role": "assistant", "content": "", "refusal": null}),
-                None,
-                None,
-                None,
-            );
-        }
         if text.is_empty() && logprobs.is_none() {
             return;
         }
@@ -201,9 +221,12 @@ impl Events {
         let answer = Choice::read(reply)?;
         if self.call.app.options.streaming == Streaming::Optimistic {
             self.of_stage(index, &reply.stage);
-            let sent = self.choices.get(index).map(|choice| choice.sent.as_str());
             // Another replica began the answer again, and differently.
-            if sent.is_some_and(|sent| !answer.text.starts_with(sent)) {
+            let differs = |choice: &Streamed| {
+                !(answer.text.starts_with(&choice.sent)
+                    && answer.reasoning.starts_with(&choice.sent_reasoning))
+            };
+            if self.choices.get(index).is_some_and(differs) {
                 self.retract(index, &reply.stage);
             }
         }
@@ -211,16 +234,19 @@ impl Events {
             return Ok(());
         };
         let (known, first) = (choice.prompt_tokens, choice.first);
-        let rest = answer
-            .text
-            .strip_prefix(choice.sent.as_str())
-            .map(ToOwned::to_owned);
-        let rest = rest.ok_or_else(|| {
-            Failure::from(Fault::new(
+        let rest = [
+            (&answer.reasoning, &choice.sent_reasoning),
+            (&answer.text, &choice.sent),
+        ];
+        let [reasoning, rest] =
+            rest.map(|(whole, sent)| whole.strip_prefix(sent.as_str()).map(ToOwned::to_owned));
+        let (Some(reasoning), Some(rest)) = (reasoning, rest) else {
+            return Err(Failure::from(Fault::new(
                 Code::ReplicasLost,
                 "the answer was begun again by another replica and differs",
-            ))
-        })?;
+            )));
+        };
+        self.reasoning(index, &reasoning);
         let logprobs = self.head.logprobs.then(|| match self.head.form {
             Form::Chat => answer.chat_logprobs(),
             Form::Completion => answer.completion_logprobs(),

@@ -1,7 +1,9 @@
 //! Language models behind the `Model` trait: texts in, texts with a confidence out, with continuous batching.
 
+mod answer;
 mod inputs;
 mod prompt;
+mod prompt_outputs;
 pub mod request;
 pub mod response_format;
 mod settings;
@@ -17,15 +19,21 @@ use tokenizers::Tokenizer;
 use crate::checkpoint::{Checkpoint, LoadError, WeightTotals};
 use crate::decoder::registry;
 use crate::device::{Device, with_ops};
-use crate::generation::{Engine, EngineError, Event, FinishReason, Sampling, SamplingOptions, detokenizer};
+use crate::generation::{
+    Engine, EngineError, Event, FinishReason, PromptToken, Sampling, SamplingOptions, detokenizer,
+};
 use crate::ops::Ops;
 use crate::runtime::model::{Continuous, Progress, Reader};
 use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::slice::Slice;
 use crate::runtime::tensor::{Tensor, TensorError};
 use crate::runtime::usage::usage;
+pub use answer::REASONING;
+use answer::{AnswerScanner, Parts};
 use inputs::bad_input;
 use prompt::Prompts;
+use prompt_outputs::prompt_outputs;
+use request::PROMPT_LOGPROBS;
 pub use settings::Generation;
 use settings::configure;
 use tools::{CallScanner, FORMAT_BESIDE_TOOLS, TOOL_CALLS, ToolCall, Tools};
@@ -33,16 +41,19 @@ use tools::{CallScanner, FORMAT_BESIDE_TOOLS, TOOL_CALLS, ToolCall, Tools};
 /// Number of the first request of a batch; smaller ones are those of [`Continuous::submit`].
 const FIRST_OF_BATCHES: u64 = 1 << 63;
 
+/// Maximum tokens of the answer of a chat where request, app and checkpoint state none: a chat ends by itself, unlike a text.
+const MAX_CHAT_TOKENS: usize = 2_048;
+
 /// A language model.
 ///
 /// Inputs: `text` (BYTES `[1]`), `messages` (BYTES `[1]`, a JSON array of `{role, content}`) or `input_ids` (INT64
 /// `[tokens]`); optional, to override the defaults of app and checkpoint: `max_tokens`, `top_k`, `seed`, `top_logprobs`
-/// (INT64 `[1]`), `ignore_eos` (BOOL `[1]`), `temperature`, `top_p`, `min_p`, `repetition_penalty`, `presence_penalty`, `frequency_penalty` (FP32
+/// (INT64 `[1]`), `prompt_logprobs` (INT64 `[1]`, no default), `ignore_eos` (BOOL `[1]`), `temperature`, `top_p`, `min_p`, `repetition_penalty`, `presence_penalty`, `frequency_penalty` (FP32
 /// `[1]`) and `stop` (BYTES `[texts]`). Without a seed it follows from the prompt, so that every try of a request gives
 /// the same answer.
 /// Outputs: `text` (BYTES `[1]`, with a tokenizer), `tokens` (INT64 `[tokens]`), `probabilities` (FP32 `[tokens]`),
 /// with `top_logprobs` (also 0) `token_texts` (BYTES `[tokens]`, with a tokenizer), above 0 `top_tokens` (INT64), `top_token_texts` (BYTES) and
-/// `top_logprobs` (FP32), `[tokens, top_logprobs]` each, `confidence` (FP32 `[1]`: the smallest [`SampledToken::confidence`](crate::generation::SampledToken::confidence) of
+/// `top_logprobs` (FP32), `[tokens, top_logprobs]` each, with `prompt_logprobs` the outputs of [`prompt_outputs`], `confidence` (FP32 `[1]`: the smallest [`SampledToken::confidence`](crate::generation::SampledToken::confidence) of
 /// the tokens, HybridServe §IV-A), `end` (BYTES `[1]`: the finish reason) and [`usage`](crate::USAGE).
 pub struct LanguageModel<M: Ops> {
     engine: Engine<M>,
@@ -63,14 +74,18 @@ struct PartialAnswer {
     token_texts: bool,
     /// Token before the answer, if the answer continues the prompt.
     previous: Option<u32>,
-    /// Separates calls of tools from the text, if the request has tools.
-    scanner: Option<CallScanner>,
+    /// Separates reasoning and calls of tools from the text.
+    scanner: AnswerScanner,
+    reasoning: String,
     text: String,
     tokens: Vec<i64>,
     probabilities: Vec<f32>,
     /// The most probable tokens, with the logarithms of their probabilities, token by token.
     top: Vec<(u32, f32)>,
-    confidence: f32,
+    /// The smallest of the tokens so far, without those of the reasoning.
+    confidence: Option<f32>,
+    /// The first token of the prompt, and the others with their probabilities, if the request wants them.
+    prompt: Option<(u32, Vec<PromptToken>)>,
 }
 
 /// Loads a language model, or a slice of its layers, onto a device. Returns its weight totals too.
@@ -142,6 +157,7 @@ impl<M: Ops> LanguageModel<M> {
         inputs: &Inputs,
         prompt: &[u32],
         tools: Option<&Tools>,
+        is_chat: bool,
     ) -> Result<Sampling, ModelError> {
         let mut own = request::sampling_options(inputs)?;
         if let Some(grammar) = tools.and_then(Tools::grammar) {
@@ -161,21 +177,44 @@ impl<M: Ops> LanguageModel<M> {
         if sampling.grammar.is_some() && !has_stops {
             sampling.stop.clear();
         }
-        // Marks of calls may be special tokens.
-        sampling.special_tokens = tools.is_some();
+        // Marks of calls and of reasoning may be special tokens.
+        sampling.special_tokens = tools.is_some() || is_chat && self.prompts.reasoning.is_some();
         if !stated {
+            if is_chat && self.sampling.max_tokens.is_none() {
+                sampling.max_tokens = MAX_CHAT_TOKENS;
+            }
             let left = self.engine.longest_answer(prompt.len());
             sampling.max_tokens = sampling.max_tokens.min(left.max(1));
         }
         Ok(sampling)
     }
 
+    /// Returns what separates the parts of an answer to a prompt. An answer of a grammar begins at once, without reasoning.
+    fn scanner(
+        &self,
+        prompt: &[u32],
+        sampling: &Sampling,
+        tools: Option<&Tools>,
+        is_chat: bool,
+    ) -> AnswerScanner {
+        let syntax = self
+            .prompts
+            .reasoning
+            .filter(|_| is_chat && sampling.grammar.is_none());
+        let reasoning = syntax.map(|syntax| (syntax, syntax.is_open_after(&self.prompts.end_of(prompt))));
+        let calls = tools.map(|tools| CallScanner::new(self.prompts.syntax(), tools));
+        AnswerScanner::new(reasoning, calls, tools)
+    }
+
     fn take(&mut self, event: &Event) -> Option<Progress> {
         let answer = self.answers.get_mut(&event.request)?;
-        let text = answer.add(event);
+        let new = answer.add(event);
         let mut part = Outputs::new();
         if let Some(sampled) = event.sampled {
-            part.extend(Tensor::from_texts("text", &[&text]).ok());
+            part.extend(Tensor::from_texts("text", &[&new.text]).ok());
+            if !new.reasoning.is_empty() {
+                part.extend(Tensor::from_texts(REASONING, &[&new.reasoning]).ok());
+            }
             part.extend(Tensor::from_i64("tokens", &[1], &[i64::from(sampled.token)]).ok());
         }
         let pieces = u32::try_from(answer.tokens.len()).unwrap_or(u32::MAX);
@@ -209,25 +248,26 @@ impl<M: Ops> LanguageModel<M> {
 }
 
 impl PartialAnswer {
-    /// Adds the text and the token of an event. Returns the text that is no call of a tool.
-    fn add(&mut self, event: &Event) -> String {
-        let text = match &mut self.scanner {
-            Some(scanner) => scanner.push(&event.text),
-            None => event.text.clone(),
-        };
-        self.text.push_str(&text);
+    /// Adds the text and the token of an event. Returns the new parts of the answer.
+    fn add(&mut self, event: &Event) -> Parts {
+        let was_reasoning = self.scanner.is_reasoning();
+        let parts = self.scanner.push(&event.text);
+        self.text.push_str(&parts.text);
+        self.reasoning.push_str(&parts.reasoning);
+        if let Some((_, prompt)) = &mut self.prompt {
+            prompt.extend_from_slice(&event.prompt);
+        }
         let Some(sampled) = &event.sampled else {
-            return text;
+            return parts;
         };
         self.top.extend(&event.top_logprobs);
-        self.confidence = if self.tokens.is_empty() {
-            sampled.confidence
-        } else {
-            self.confidence.min(sampled.confidence)
-        };
+        if !(was_reasoning || self.scanner.is_reasoning()) {
+            let confidence = self.confidence.unwrap_or(sampled.confidence);
+            self.confidence = Some(confidence.min(sampled.confidence));
+        }
         self.tokens.push(i64::from(sampled.token));
         self.probabilities.push(sampled.probability);
-        text
+        parts
     }
 
     fn outputs(mut self, end: FinishReason, tokenizer: Option<&Tokenizer>) -> Result<Outputs, ModelError> {
@@ -251,13 +291,16 @@ impl PartialAnswer {
             }
         };
         let is_cut = end == FinishReason::Length;
-        let scanner = self.scanner.take();
-        let (rest, calls) = scanner.map(|scanner| scanner.finish(is_cut)).unwrap_or_default();
-        self.text.push_str(&rest);
+        let (rest, calls) = std::mem::take(&mut self.scanner).finish(is_cut);
+        self.text.push_str(&rest.text);
+        self.reasoning.push_str(&rest.reasoning);
         let count = [self.tokens.len()];
         let mut outputs = Vec::new();
         if tokenizer.is_some() {
             outputs.push(Tensor::from_texts("text", &[&self.text])?);
+        }
+        if !self.reasoning.is_empty() {
+            outputs.push(Tensor::from_texts(REASONING, &[&self.reasoning])?);
         }
         if !calls.is_empty() {
             let calls: Vec<String> = calls.iter().map(ToolCall::json).collect();
@@ -275,7 +318,12 @@ impl PartialAnswer {
             outputs.push(Tensor::from_i64("top_tokens", &shape, &tokens)?);
             outputs.push(Tensor::from_f32("top_logprobs", &shape, &logprobs)?);
         }
-        outputs.push(Tensor::from_f32("confidence", &[1], &[self.confidence])?);
+        if let Some((first, prompt)) = &self.prompt {
+            outputs.extend(prompt_outputs(*first, prompt, tokenizer)?);
+        }
+        // An answer that ends within its reasoning is none.
+        let confidence = self.confidence.unwrap_or(0.0);
+        outputs.push(Tensor::from_f32("confidence", &[1], &[confidence])?);
         outputs.push(Tensor::from_texts("end", &[why])?);
         if let Some(prompt) = self.prompt_tokens {
             outputs.push(usage(prompt, self.tokens.len())?);
@@ -324,16 +372,30 @@ fn bytes_tensor(name: &str, shape: &[usize], texts: &[String]) -> Result<Tensor,
 
 impl<M: Ops> Continuous for LanguageModel<M> {
     fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError> {
-        self.signature().check(inputs)?;
+        let mut signature = self.signature();
+        signature
+            .inputs
+            .extend(prompt::prepared_inputs(self.engine.longest_prompt()));
+        signature.check(inputs)?;
         let prompt = self.prompts.tokens(inputs)?;
+        let is_chat = prompt::is_chat(inputs);
         let tools = Tools::read(inputs)?;
-        let sampling = self.sampling(inputs, &prompt, tools.as_ref())?;
+        let sampling = self.sampling(inputs, &prompt, tools.as_ref(), is_chat)?;
         let stops = !sampling.stop.is_empty();
+        if sampling.prompt_logprobs.is_some() && !self.engine.continues_prompt() {
+            let reason = "an encoder reads the prompt at once, so its tokens have no probabilities";
+            return Err(bad_input(PROMPT_LOGPROBS, reason));
+        }
+        let wanted = prompt
+            .first()
+            .copied()
+            .filter(|_| sampling.prompt_logprobs.is_some());
         let answer = PartialAnswer {
             prompt_tokens: Some(prompt.len()),
             token_texts: inputs.iter().any(|input| input.name == "top_logprobs"),
             previous: prompt.last().copied().filter(|_| self.engine.continues_prompt()),
-            scanner: tools.map(|tools| CallScanner::new(self.prompts.syntax(), &tools)),
+            scanner: self.scanner(&prompt, &sampling, tools.as_ref(), is_chat),
+            prompt: wanted.map(|first| (first, Vec::new())),
             ..PartialAnswer::default()
         };
         self.engine
@@ -345,10 +407,7 @@ impl<M: Ops> Continuous for LanguageModel<M> {
                     }
                 }
                 EngineError::Refused(_) | EngineError::Prompt { .. } | EngineError::Token { .. } => {
-                    bad_input(
-                        inputs.first().map_or("text", |input| input.name.as_str()),
-                        error.to_string(),
-                    )
+                    bad_input(prompt::name_of(inputs), error.to_string())
                 }
                 EngineError::Sampling(ref reason) => bad_input(reason.input(), error.to_string()),
                 EngineError::NoTokenizer if stops => bad_input("stop", error.to_string()),
@@ -392,6 +451,7 @@ impl<M: Ops> Model for LanguageModel<M> {
     fn signature(&self) -> Signature {
         let mut inputs = self.prompts.inputs(self.engine.longest_prompt());
         inputs.extend(request::sampling_inputs(self.prompts.tokenizer.is_some()));
+        inputs.push(request::prompt_logprobs_input());
         Signature { inputs }
     }
 

@@ -24,8 +24,11 @@ const MAX_BIASES: usize = 1024;
 /// Input that holds variables of the chat template, a JSON object, such as `{"enable_thinking": false}`.
 pub const TEMPLATE_VARIABLES: &str = "chat_template_kwargs";
 
+/// Input that asks for the probabilities of the prompt's tokens, and for so many most probable tokens at each place.
+pub const PROMPT_LOGPROBS: &str = "prompt_logprobs";
+
 /// Inputs that hold the prompt.
-const PROMPTS: [&str; 3] = ["text", "messages", "input_ids"];
+pub(super) const PROMPTS: [&str; 3] = ["text", "messages", "input_ids"];
 
 /// A message as the API of `OpenAI` has it. Templates read further keys, such as `tool_calls`, `tool_call_id` and `name`.
 #[derive(Deserialize)]
@@ -90,6 +93,11 @@ pub fn sampling_inputs(tokenizer: bool) -> Vec<InputSpec> {
     inputs
 }
 
+/// The input [`PROMPT_LOGPROBS`], which models behind endpoints and partitions do not have.
+pub fn prompt_logprobs_input() -> InputSpec {
+    InputSpec::optional(PROMPT_LOGPROBS, Datatype::I64, vec![Extent::Exactly(1)])
+}
+
 /// Returns the sampling options that a request states.
 ///
 /// # Errors
@@ -103,6 +111,7 @@ pub fn sampling_options(inputs: &Inputs) -> Result<SamplingOptions, ModelError> 
             "min_tokens" => options.min_tokens = Some(non_negative(input)?),
             "top_k" => options.top_k = Some(non_negative(input)?),
             "top_logprobs" => options.top_logprobs = Some(non_negative(input)?),
+            PROMPT_LOGPROBS => options.prompt_logprobs = Some(non_negative(input)?),
             "seed" => options.seed = Some(scalar(input, &input.to_i64()?)? as u64),
             "temperature" => options.temperature = Some(float()?),
             "top_p" => options.top_p = Some(float()?),

@@ -146,6 +146,7 @@ impl<M: Ops> LanguageSlice<M> {
             sampled: Some(sampled),
             text,
             top_logprobs: Vec::new(),
+            prompt: Vec::new(),
             finish_reason: Some(end),
         });
         answer.outputs(end, self.prompts.tokenizer.as_ref())

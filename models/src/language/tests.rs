@@ -202,6 +202,48 @@ fn penalties_and_the_most_probable_tokens_are_applied_and_reported() {
 }
 
 #[test]
+fn tokens_of_the_prompt_have_the_probabilities_that_a_forward_pass_gives_them() {
+    let mut model = model(|_| ());
+    let ids: Vec<i64> = (1..80).map(|token| token % 7 + 3).collect();
+    let ask = |model: &mut LanguageModel<Cpu>, ids: &[i64], count: i64| {
+        let prompt = Tensor::from_i64("input_ids", &[ids.len()], ids).unwrap();
+        let inputs = vec![prompt, number("max_tokens", 3), number("prompt_logprobs", count)];
+        model.run(&[inputs]).remove(0)
+    };
+    let answer = ask(&mut model, &ids, 2).unwrap();
+    assert_eq!(output(&answer, "prompt_tokens").to_i64().unwrap(), ids);
+    let text = output(&answer, "prompt_token_texts").to_texts().unwrap().concat();
+    let tokens: Vec<u32> = ids.iter().map(|token| *token as u32).collect();
+    let decoded = model.prompts.tokenizer.as_ref().unwrap().decode(&tokens, false);
+    assert_eq!(text, decoded.unwrap());
+    let rows = model.engine.score(&tokens).unwrap();
+    let logprobs = output(&answer, "prompt_logprobs").to_f32().unwrap();
+    assert_eq!(logprobs.len(), ids.len() - 1);
+    let top = output(&answer, "prompt_top_tokens");
+    let top_logprobs = output(&answer, "prompt_top_logprobs").to_f32().unwrap();
+    assert_eq!(top.shape, [ids.len() - 1, 2]);
+    for (place, (row, token)) in rows.iter().zip(&tokens[1..]).enumerate() {
+        let sum: f64 = row.iter().map(|logit| f64::from(*logit).exp()).sum();
+        let expected = f64::from(row[*token as usize]) - sum.ln();
+        assert!((f64::from(logprobs[place]) - expected).abs() < 1e-4, "{place}");
+        let best = (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap();
+        assert_eq!(top.to_i64().unwrap()[2 * place], best as i64);
+        assert!(top_logprobs[2 * place] >= logprobs[place]);
+    }
+    let names = |answer: &Outputs| {
+        answer
+            .iter()
+            .map(|output| output.name.clone())
+            .collect::<Vec<_>>()
+    };
+    let one = names(&ask(&mut model, &ids[..1], 2).unwrap());
+    assert!(one.contains(&"prompt_tokens".into()) && !one.contains(&"prompt_logprobs".into()));
+    assert!(!names(&ask(&mut model, &ids, 0).unwrap()).contains(&"prompt_top_tokens".into()));
+    let error = ask(&mut model, &ids, 21).unwrap_err().to_string();
+    assert!(error.contains("prompt_logprobs 21 is invalid"), "{error}");
+}
+
+#[test]
 fn an_answer_goes_on_after_the_end_of_sequence_if_the_request_ignores_it() {
     let ask = |model: &mut LanguageModel<Cpu>, more: Vec<Tensor>| {
         let mut inputs = vec![text("one"), number("max_tokens", 12)];
