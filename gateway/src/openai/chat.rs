@@ -129,16 +129,16 @@ async fn chat(shared: &Shared, request: Request) -> Result<Response<Body>, Failu
             "finish_reason": choice.finish,
         }));
     }
-    let body = json!({
+    let mut body = json!({
         "id": head.id,
         "object": "chat.completion",
         "created": head.created,
         "model": head.model,
         "choices": choices,
-        "usage": usage.json(),
         "system_fingerprint": fingerprint(&call),
         "service_tier": "default",
     });
+    usage.write(&mut body);
     let mut response = json_response(axum::http::StatusCode::OK, body.to_string());
     if let Some(reply) = replies.first() {
         call.describe(reply, response.headers_mut());

@@ -7,6 +7,7 @@ use kaskade_models::Tensor;
 use kaskade_models::language::REASONING;
 use serde_json::{Value, json};
 
+use super::sse::put;
 use super::structured;
 use crate::call::Call;
 use crate::failure::Failure;
@@ -104,6 +105,13 @@ impl Choice {
         })
     }
 
+    /// Removes the first `count` tokens, which a client has.
+    pub(super) fn skip_tokens(&mut self, count: usize) {
+        self.tokens.drain(..count.min(self.tokens.len()));
+        self.logprobs.drain(..count.min(self.logprobs.len()));
+        self.top.drain(..count.min(self.top.len()));
+    }
+
     /// Leaves the prompt alone.
     pub(super) fn leave_answer_out(&mut self) {
         *self = Self {
@@ -144,13 +152,12 @@ impl Choice {
     }
 
     /// Returns the log-probabilities as completions have them: of the prompt, if it was asked for, and of the answer. The first token of
-    /// a prompt has none. Offsets count characters of both.
-    pub(super) fn completion_logprobs(&self) -> Value {
+    /// a prompt has none. Offsets count characters of both, from `at`.
+    pub(super) fn completion_logprobs(&self, mut at: usize) -> Value {
         let prompt = self.prompt.as_ref();
         let first = || prompt.map(|_| Value::Null).into_iter();
         let of_prompt = prompt.map_or(&[][..], |prompt| &prompt.tokens);
         let tokens: Vec<&String> = of_prompt.iter().chain(&self.tokens).collect();
-        let mut at = 0;
         let offsets = tokens.iter().map(|token| {
             let offset = at;
             at += token.chars().count();
@@ -263,34 +270,45 @@ impl Usage {
         self.kaskade.push(call.description(reply));
     }
 
-    /// Returns the usage; the tokens of the prompt are null if the model does not count them. `kaskade` says how the request was
-    /// answered, for several choices one entry each.
-    pub(super) fn json(&self) -> Value {
-        let total = self.prompt.map(|prompt| prompt + self.completion);
+    /// Writes the usage into an answer. There is none if the model does not count the prompt: clients read whole numbers. `kaskade` says
+    /// how the request was answered, for several choices one entry each; it is a field of the usage, or of an answer without one.
+    pub(super) fn write(&self, answer: &mut Value) {
+        let usage = self.prompt.map(|prompt| {
+            json!({
+                "prompt_tokens": prompt,
+                "completion_tokens": self.completion,
+                "total_tokens": prompt.saturating_add(self.completion),
+            })
+        });
+        self.write_with(answer, usage);
+    }
+
+    /// Writes the usage into a response, as [`Usage::write`].
+    pub(super) fn write_of_response(&self, response: &mut Value) {
+        let usage = self.prompt.map(|prompt| {
+            json!({
+                "input_tokens": prompt,
+                "input_tokens_details": {"cached_tokens": 0},
+                "output_tokens": self.completion,
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": prompt.saturating_add(self.completion),
+            })
+        });
+        self.write_with(response, usage);
+    }
+
+    fn write_with(&self, answer: &mut Value, usage: Option<Value>) {
         let kaskade = match self.kaskade.as_slice() {
             [one] => one.clone(),
             several => several.to_vec().into(),
         };
-        json!({
-            "prompt_tokens": self.prompt,
-            "completion_tokens": self.completion,
-            "total_tokens": total,
-            "kaskade": kaskade,
-        })
-    }
-}
-
-impl Usage {
-    /// Returns the usage of a response; the tokens of the input are null if the model does not count them.
-    pub(super) fn responses(&self) -> Value {
-        json!({
-            "input_tokens": self.prompt,
-            "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens": self.completion,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": self.prompt.map(|prompt| prompt.saturating_add(self.completion)),
-            "kaskade": self.kaskade.first(),
-        })
+        match usage {
+            Some(mut usage) => {
+                put(&mut usage, "kaskade", kaskade);
+                put(answer, "usage", usage);
+            }
+            None => put(answer, "kaskade", kaskade),
+        }
     }
 }
 

@@ -142,7 +142,7 @@ pub(super) async fn begin<T: DeserializeOwned + Send + 'static>(
     model: impl FnOnce(&T) -> Option<&str>,
 ) -> Result<(Call, T), Failure> {
     let (parts, body) = request.into_parts();
-    let body = body::read(&parts.headers, body, &shared.limits).await?;
+    let body = body::read(shared, &parts, body).await?;
     let asked: T = body::process(body, |body| fields::read(body)).await?;
     let app = shared.app_or_only(model(&asked))?;
     let fallback = app.options.max_budget;
@@ -249,19 +249,19 @@ async fn complete(shared: &Shared, request: Request) -> Result<Response<Body>, F
         choices.push(json!({
             "index": index,
             "text": format!("{echo}{}", choice.text),
-            "logprobs": logprobs.then(|| choice.completion_logprobs()),
+            "logprobs": logprobs.then(|| choice.completion_logprobs(0)),
             "finish_reason": choice.finish,
         }));
     }
-    let body = json!({
+    let mut body = json!({
         "id": head.id,
         "object": "text_completion",
         "created": head.created,
         "model": head.model,
         "choices": choices,
-        "usage": usage.json(),
         "system_fingerprint": fingerprint(&call),
     });
+    usage.write(&mut body);
     let mut response = json_response(axum::http::StatusCode::OK, body.to_string());
     if let Some(reply) = replies.first() {
         call.describe(reply, response.headers_mut());

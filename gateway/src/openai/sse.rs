@@ -58,6 +58,8 @@ struct Streamed {
     sent: String,
     /// The reasoning that the client has.
     sent_reasoning: String,
+    /// Tokens whose log-probabilities the client has, and characters of them.
+    sent_tokens: [usize; 2],
     /// The stage whose text it is.
     stage: String,
     begun: bool,
@@ -91,6 +93,7 @@ pub(super) async fn respond(call: Call, head: Head, asked: Vec<Asked>) -> Result
             first: asked.first,
             sent: String::new(),
             sent_reasoning: String::new(),
+            sent_tokens: [0, 0],
             stage: String::new(),
             begun: false,
         });
@@ -137,7 +140,9 @@ impl Answer for Events {
             Piece::Part(reply) => {
                 self.of_stage(index, &reply.stage);
                 self.reasoning(index, &text_of(&reply, REASONING));
-                self.text(index, &text_of(&reply, "text"), None);
+                let tokens = Choice::read(&reply).ok().filter(|_| self.head.logprobs);
+                let logprobs = tokens.and_then(|tokens| self.logprobs(index, &tokens));
+                self.text(index, &text_of(&reply, "text"), logprobs.as_ref());
             }
             Piece::End(Ok(reply)) => {
                 if let Err(failure) = self.end(index, &reply) {
@@ -173,6 +178,7 @@ impl Events {
         };
         let sent = std::mem::take(&mut choice.sent);
         let reasoning = std::mem::take(&mut choice.sent_reasoning);
+        choice.sent_tokens = [0, 0];
         if sent.is_empty() && reasoning.is_empty() {
             return;
         }
@@ -217,8 +223,23 @@ impl Events {
         self.chunk(index, &json!({"content": text}), logprobs, None, None);
     }
 
+    /// Returns the log-probabilities of further tokens of a choice, if the request wants them.
+    fn logprobs(&mut self, index: usize, further: &Choice) -> Option<Value> {
+        let choice = self.choices.get_mut(index).filter(|_| self.head.logprobs)?;
+        if further.tokens.is_empty() {
+            return None;
+        }
+        let [count, characters] = choice.sent_tokens;
+        let new: usize = further.tokens.iter().map(|token| token.chars().count()).sum();
+        choice.sent_tokens = [count + further.tokens.len(), characters + new];
+        Some(match self.head.form {
+            Form::Chat => further.chat_logprobs(),
+            Form::Completion => further.completion_logprobs(characters),
+        })
+    }
+
     fn end(&mut self, index: usize, reply: &InferReply) -> Result<(), Failure> {
-        let answer = Choice::read(reply)?;
+        let mut answer = Choice::read(reply)?;
         if self.call.app.options.streaming == Streaming::Optimistic {
             self.of_stage(index, &reply.stage);
             // Another replica began the answer again, and differently.
@@ -247,10 +268,10 @@ impl Events {
             )));
         };
         self.reasoning(index, &reasoning);
-        let logprobs = self.head.logprobs.then(|| match self.head.form {
-            Form::Chat => answer.chat_logprobs(),
-            Form::Completion => answer.completion_logprobs(),
-        });
+        let completion_tokens = answer.completion_tokens();
+        answer.skip_tokens(self.choices.get(index).map_or(0, |choice| choice.sent_tokens[0]));
+        let logprobs = self.logprobs(index, &answer);
+        answer.completion_tokens = Some(completion_tokens);
         self.text(index, &rest, logprobs.as_ref());
         let most = if self.head.parallel_calls { usize::MAX } else { 1 };
         for (number, call) in answer.calls.iter().take(most).enumerate() {
@@ -271,7 +292,7 @@ impl Events {
             if self.head.include_usage {
                 let mut usage = self.envelope();
                 put(&mut usage, "choices", json!([]));
-                put(&mut usage, "usage", self.usage.json());
+                self.usage.write(&mut usage);
                 self.event(&usage);
             }
             self.feed.done();

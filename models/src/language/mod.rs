@@ -168,7 +168,8 @@ impl<M: Ops> LanguageModel<M> {
         let has_stops = own.stop.is_some();
         let is_constrained = own.grammar.is_some();
         let stated = own.max_tokens.is_some();
-        let mut sampling = own.or(&self.sampling).sampling(seed_of(prompt));
+        let seed = request::default_seed(inputs)?.unwrap_or_else(|| seed_of(prompt));
+        let mut sampling = own.or(&self.sampling).sampling(seed);
         if tools.is_some() && !is_constrained {
             // The app's own format has no calls.
             sampling.grammar = None;
@@ -215,7 +216,13 @@ impl<M: Ops> LanguageModel<M> {
             if !new.reasoning.is_empty() {
                 part.extend(Tensor::from_texts(REASONING, &[&new.reasoning]).ok());
             }
-            part.extend(Tensor::from_i64("tokens", &[1], &[i64::from(sampled.token)]).ok());
+            if answer.token_texts {
+                let newest = answer.tokens.len() - 1;
+                let outputs = answer.token_outputs(newest, self.prompts.tokenizer.as_ref());
+                part.extend(outputs.into_iter().flatten());
+            } else {
+                part.extend(Tensor::from_i64("tokens", &[1], &[i64::from(sampled.token)]).ok());
+            }
         }
         let pieces = u32::try_from(answer.tokens.len()).unwrap_or(u32::MAX);
         let end = event.finish_reason.map(|end| {
@@ -294,7 +301,6 @@ impl PartialAnswer {
         let (rest, calls) = std::mem::take(&mut self.scanner).finish(is_cut);
         self.text.push_str(&rest.text);
         self.reasoning.push_str(&rest.reasoning);
-        let count = [self.tokens.len()];
         let mut outputs = Vec::new();
         if tokenizer.is_some() {
             outputs.push(Tensor::from_texts("text", &[&self.text])?);
@@ -306,18 +312,7 @@ impl PartialAnswer {
             let calls: Vec<String> = calls.iter().map(ToolCall::json).collect();
             outputs.push(bytes_tensor(TOOL_CALLS, &[calls.len()], &calls)?);
         }
-        outputs.push(Tensor::from_i64("tokens", &count, &self.tokens)?);
-        outputs.push(Tensor::from_f32("probabilities", &count, &self.probabilities)?);
-        if let Some(tokenizer) = tokenizer.filter(|_| self.token_texts) {
-            outputs.extend(self.token_texts(tokenizer)?);
-        }
-        if let Some(each) = self.top_of_each() {
-            let shape = [self.tokens.len(), each];
-            let (tokens, logprobs): (Vec<u32>, Vec<f32>) = self.top.into_iter().unzip();
-            let tokens: Vec<i64> = tokens.into_iter().map(i64::from).collect();
-            outputs.push(Tensor::from_i64("top_tokens", &shape, &tokens)?);
-            outputs.push(Tensor::from_f32("top_logprobs", &shape, &logprobs)?);
-        }
+        outputs.extend(self.token_outputs(0, tokenizer)?);
         if let Some((first, prompt)) = &self.prompt {
             outputs.extend(prompt_outputs(*first, prompt, tokenizer)?);
         }
@@ -339,22 +334,42 @@ impl PartialAnswer {
         each.filter(|each| *each > 0)
     }
 
-    /// Returns the texts of the tokens and of the most probable ones at each place.
-    fn token_texts(&self, tokenizer: &Tokenizer) -> Result<Outputs, TensorError> {
+    /// Returns the tokens from place `from` on: their texts, probabilities, and the most probable ones at each place.
+    fn token_outputs(&self, from: usize, tokenizer: Option<&Tokenizer>) -> Result<Outputs, TensorError> {
+        let tokens = self.tokens.get(from..).unwrap_or_default();
+        let probabilities = self.probabilities.get(from..).unwrap_or_default();
+        let mut outputs = vec![
+            Tensor::from_i64("tokens", &[tokens.len()], tokens)?,
+            Tensor::from_f32("probabilities", &[tokens.len()], probabilities)?,
+        ];
         let each = self.top_of_each().unwrap_or(0);
-        let mut previous = self.previous;
-        let (mut texts, mut top_texts) = (Vec::new(), Vec::new());
-        let mut top = self.top.iter();
-        for token in &self.tokens {
-            let token = u32::try_from(*token).unwrap_or_default();
-            let text = |token| detokenizer::token_text(tokenizer, previous, token);
-            texts.push(text(token));
-            top_texts.extend(top.by_ref().take(each).map(|(token, _)| text(*token)));
-            previous = Some(token);
+        let top = self.top.get(from * each..).unwrap_or_default();
+        if let Some(tokenizer) = tokenizer.filter(|_| self.token_texts) {
+            let before = from.checked_sub(1).and_then(|before| self.tokens.get(before));
+            let mut previous = match before {
+                Some(before) => u32::try_from(*before).ok(),
+                None => self.previous,
+            };
+            let (mut texts, mut top_texts) = (Vec::new(), Vec::new());
+            let mut top = top.iter();
+            for token in tokens {
+                let token = u32::try_from(*token).unwrap_or_default();
+                let text = |token| detokenizer::token_text(tokenizer, previous, token);
+                texts.push(text(token));
+                top_texts.extend(top.by_ref().take(each).map(|(token, _)| text(*token)));
+                previous = Some(token);
+            }
+            outputs.push(bytes_tensor("token_texts", &[texts.len()], &texts)?);
+            if each > 0 {
+                outputs.push(bytes_tensor("top_token_texts", &[texts.len(), each], &top_texts)?);
+            }
         }
-        let mut outputs = vec![bytes_tensor("token_texts", &[texts.len()], &texts)?];
         if each > 0 {
-            outputs.push(bytes_tensor("top_token_texts", &[texts.len(), each], &top_texts)?);
+            let shape = [tokens.len(), each];
+            let (tokens, logprobs): (Vec<u32>, Vec<f32>) = top.iter().copied().unzip();
+            let tokens: Vec<i64> = tokens.into_iter().map(i64::from).collect();
+            outputs.push(Tensor::from_i64("top_tokens", &shape, &tokens)?);
+            outputs.push(Tensor::from_f32("top_logprobs", &shape, &logprobs)?);
         }
         Ok(outputs)
     }

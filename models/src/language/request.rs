@@ -24,6 +24,9 @@ const MAX_BIASES: usize = 1024;
 /// Input that holds variables of the chat template, a JSON object, such as `{"enable_thinking": false}`.
 pub const TEMPLATE_VARIABLES: &str = "chat_template_kwargs";
 
+/// Input that holds the seed of a request for which neither the request nor the app states one. Models behind endpoints choose their own.
+pub const DEFAULT_SEED: &str = "default_seed";
+
 /// Input that asks for the probabilities of the prompt's tokens, and for so many most probable tokens at each place.
 pub const PROMPT_LOGPROBS: &str = "prompt_logprobs";
 
@@ -78,6 +81,7 @@ pub fn sampling_inputs(tokenizer: bool) -> Vec<InputSpec> {
         one("top_k", Datatype::I64),
         one("top_p", Datatype::F32),
         one("seed", Datatype::I64),
+        one(DEFAULT_SEED, Datatype::I64),
         one("ignore_eos", Datatype::Bool),
     ];
     let biases = || vec![Extent::UpTo(MAX_BIASES)];
@@ -129,6 +133,16 @@ pub fn sampling_options(inputs: &Inputs) -> Result<SamplingOptions, ModelError> 
     }
     options.grammar = response_format(inputs)?.map(Arc::new);
     Ok(options)
+}
+
+/// Returns the [`DEFAULT_SEED`] of a request.
+///
+/// # Errors
+/// [`ModelError`], naming the input.
+pub fn default_seed(inputs: &Inputs) -> Result<Option<u64>, ModelError> {
+    let seed = inputs.iter().find(|input| input.name == DEFAULT_SEED);
+    seed.map(|seed| Ok(scalar(seed, &seed.to_i64()?)? as u64))
+        .transpose()
 }
 
 /// Returns the biases with their tokens, which are another input.

@@ -191,7 +191,8 @@ impl Events {
         }
         let mut usage = Usage::default();
         usage.add(&self.call, reply, &choice, None, true);
-        let response = self.resource.ended(&choice, &usage.responses());
+        let mut response = self.resource.ended(&choice);
+        usage.write_of_response(&mut response);
         self.event(&format!("response.{status}"), json!({"response": response}));
         self.feed.done();
         Ok(())
