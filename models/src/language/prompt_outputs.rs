@@ -2,7 +2,7 @@
 
 use tokenizers::Tokenizer;
 
-use super::bytes_tensor;
+use super::partial_answer::bytes_tensor;
 use crate::generation::{PromptToken, detokenizer};
 use crate::runtime::model::Outputs;
 use crate::runtime::tensor::{Tensor, TensorError};

@@ -4,8 +4,8 @@
 //! prediction or classification by a word. Longer answers need repeated requests with the token appended. To generate
 //! long answers with a model larger than the device, let the engine stream it.
 
-use super::PartialAnswer;
 use super::inputs::bad_input;
+use super::partial_answer::PartialAnswer;
 use super::prompt::Prompts;
 use crate::checkpoint::{Checkpoint, LoadError, TokenRules, WeightTotals};
 use crate::decoder::registry;
