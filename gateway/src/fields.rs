@@ -126,7 +126,7 @@ mod tests {
         places: Vec<Place>,
     }
 
-    #[derive(Deserialize)]
+    #[derive(Deserialize, Debug)]
     struct Place {
         #[expect(dead_code, reason = "only reading it is tested")]
         x: u32,
