@@ -15,7 +15,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kaskade_policy::hybrid_cache::Refused;
-use tokenizers::Tokenizer;
 
 use crate::checkpoint::{Checkpoint, LoadError, WeightTotals};
 use crate::decoder::registry;

@@ -23,14 +23,14 @@ pub(super) struct PartialAnswer {
     pub(super) previous: Option<u32>,
     /// Separates reasoning and calls of tools from the text.
     pub(super) scanner: AnswerScanner,
-    reasoning: String,
-    text: String,
+    pub(super) reasoning: String,
+    pub(super) text: String,
     pub(super) tokens: Vec<i64>,
-    probabilities: Vec<f32>,
+    pub(super) probabilities: Vec<f32>,
     /// The most probable tokens, with the logarithms of their probabilities, token by token.
-    top: Vec<(u32, f32)>,
+    pub(super) top: Vec<(u32, f32)>,
     /// The smallest of the tokens so far, without those of the reasoning.
-    confidence: Option<f32>,
+    pub(super) confidence: Option<f32>,
     /// The first token of the prompt, and the others with their probabilities, if the request wants them.
     pub(super) prompt: Option<(u32, Vec<PromptToken>)>,
 }
