@@ -4,12 +4,12 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 #[cfg(test)]
-use super::weights::{CrossWeights, Encoder, TokenInputs};
+use super::weights::{CrossWeights, Encoder, LatentWeights, TokenInputs};
 use super::weights::{
     Decoder, HeadNorms, LayerWeights, LinearWeights, ModelConfig, NormWeights, OutputNorms, Parallel,
 };
 #[cfg(test)]
-use crate::ops::RelativeBias;
+use crate::ops::{Activation, RelativeBias};
 use crate::precision::{Table, WeightType};
 
 impl LayerWeights {
