@@ -73,6 +73,7 @@ impl Continuous for Letters {
                     Tensor::from_i64("tokens", &[count], &tokens).unwrap(),
                     Tensor::from_f32("confidence", &[1], &[sure]).unwrap(),
                     Tensor::from_texts("end", &["length"]).unwrap(),
+                    Tensor::from_i64("usage", &[2], &[1, i64::try_from(count).unwrap()]).unwrap(),
                 ])
             });
             Progress {

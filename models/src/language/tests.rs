@@ -339,7 +339,15 @@ fn messages_are_rendered_by_the_chat_template() {
 #[test]
 fn an_answer_that_ends_within_its_reasoning_has_no_text_and_no_confidence() {
     let template = "{% for m in messages %}{{ m.content }}{% endfor %}<think>";
-    let dir = directory(&[("chat_template.jinja", template)]);
+    let json = std::fs::read_to_string(directory(&[]).path().join("tokenizer.json")).unwrap();
+    // One of its tokens becomes the mark.
+    let mark = r#"{"id":63,"content":"<think>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":false}"#;
+    let mut tokenizer: serde_json::Value =
+        serde_json::from_str(&json.replacen("\"9\"", "\"<think>\"", 1)).unwrap();
+    let added = tokenizer["added_tokens"].as_array_mut().unwrap();
+    added.push(serde_json::from_str(mark).unwrap());
+    let tokenizer = tokenizer.to_string();
+    let dir = directory(&[("chat_template.jinja", template), ("tokenizer.json", &tokenizer)]);
     let mut model = of(&dir);
     let chat = Tensor::from_texts("messages", &[r#"[{"role": "user", "content": "the one"}]"#]).unwrap();
     let ask = |model: &mut LanguageModel<Cpu>, inputs: Inputs| {
