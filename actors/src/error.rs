@@ -37,6 +37,15 @@ macro_rules! codes {
                 match self { $(Self::$name => $retry,)+ }
             }
 
+            /// Returns the answer to whether the same request may be sent again: `yes`, `no`, or when.
+            pub const fn retry(self) -> &'static str {
+                match self {
+                    Self::UnknownApp => "after a reconnect",
+                    _ if self.retryable() => "yes",
+                    _ => "no",
+                }
+            }
+
             /// Returns a short description.
             pub const fn title(self) -> &'static str {
                 match self { $(Self::$name => $title,)+ }
@@ -64,8 +73,9 @@ Send a smaller input, split the batch, or raise `max_payload` in the server's co
 Compare the named input with the model's signature."
     UnknownApp "KSK0004" 404 false "No process serves that app or stage."
         "The app's subject has no subscriber: the app is not running, has another name, or runs on another \
-server. For a moment after a server or a connection has restarted, the server may not know the app yet; the clients of \
-Kaskade then send the request again.\n\
+server. For a moment after a server or a connection has restarted, the server may not know the app yet. The clients of \
+Kaskade therefore send the request again if the app has answered them before, or if their connection was lost since they \
+started.\n\
 Check `nats micro ls`, start the app with `kaskade serve`, or correct the name or the `--nats` URL."
     Expired "KSK0005" 504 false "The time budget ran out."
         "The request's remaining budget reached zero before an answer was ready: in a queue, in a model, or in transit.\n\
@@ -307,12 +317,12 @@ mod tests {
     /// Returns the page of all codes, as in `docs/reference/errors.md`.
     fn errors_page() -> String {
         let entries = Code::ALL.iter().map(|code| {
-            let retry = if code.retryable() { "yes" } else { "no" };
             format!(
-                "\n## {} {code:?}\n\n**{}** Service error {}. Retry: {retry}.\n\n{}\n",
+                "\n## {} {code:?}\n\n**{}** Service error {}. Retry: {}.\n\n{}\n",
                 code.id(),
                 code.title(),
                 code.status(),
+                code.retry(),
                 code.explain().replace('\n', "\n\n"),
             )
         });
