@@ -63,7 +63,8 @@ codes! {
     Malformed "KSK0001" 400 false "The message cannot be decoded."
         "The body is not valid MessagePack or JSON for its subject, a header has an invalid value, or a length, depth or \
 count exceeds its limit. The message names the field or the byte.\n\
-Send MessagePack maps with field names (or JSON with `content-type: application/json`) as in docs/reference/wire.md."
+Send MessagePack maps with field names (or JSON with `content-type: application/json`) as the page \"Wire protocol\" of the \
+documentation describes (docs/reference/wire.md in the repository)."
     TooLarge "KSK0002" 413 false "The message is too large."
         "Either the NATS server's `max_payload` (1 MiB by default, headers included) or the codec's limit is \
 exceeded. The message states both sizes.\n\
@@ -318,7 +319,7 @@ mod tests {
     fn errors_page() -> String {
         let entries = Code::ALL.iter().map(|code| {
             format!(
-                "\n## {} {code:?}\n\n**{}** Service error {}. Retry: {}.\n\n{}\n",
+                "\n## {} {code:?}\n\n**{}** HTTP status {}. Retry: {}.\n\n{}\n",
                 code.id(),
                 code.title(),
                 code.status(),
@@ -329,8 +330,9 @@ mod tests {
         std::iter::once(ERRORS_HEAD.to_owned()).chain(entries).collect()
     }
 
-    const ERRORS_HEAD: &str = "# Error codes\n\nGenerated from `actors/src/error.rs`; `kaskade explain KSK0001` prints one. \"Retry\" \
-says whether the same request, sent again after a moment, may succeed.\n";
+    const ERRORS_HEAD: &str = "# Error codes\n\nGenerated from `actors/src/error.rs`; `kaskade explain KSK0001` prints one. The HTTP \
+status is that of the gateway's answer, and over NATS the header `Nats-Service-Error-Code`. \"Retry\" says whether the same request, sent again after \
+a moment, may succeed.\n";
 
     #[test]
     fn the_error_page_is_current() {
