@@ -36,7 +36,7 @@ LONGEST_LINE = 500
 
 
 def pages():
-    for pattern in ("*.md", "docs/**/*.md", "examples/*/*.md", "docker/*.md", "sdk/*/*.md"):
+    for pattern in ("*.md", "docs/**/*.md", "examples/*.md", "examples/*/*.md", "docker/*.md", "sdk/*/*.md"):
         yield from sorted(ROOT.glob(pattern))
 
 
