@@ -120,7 +120,7 @@ Run `kaskade validate` on the file; it names the position of the error."
     StaleEpoch "KSK0016" 503 true "Another writer stored a newer epoch first."
         "Plans are written by compare-and-set; the epoch that this writer read is no longer the newest, so its plan \
 was refused.\n\
-Read the plan again, decide again, write again."
+Read the newest plan, redo the change on it, and write with its epoch."
     Internal "KSK0017" 500 false "Internal error."
         "A defect in Kaskade, or a code of a newer peer that this version does not know; the message then starts with \
 that code.\n\
