@@ -2,6 +2,9 @@
 
 use kaskade_oip::SERVICE;
 
+/// Paths of text-embeddings-inference, and of the Inference API of Hugging Face.
+const TEI_PATHS: [&str; 6] = ["/", "/predict", "/rerank", "/embed", "/similarity", "/info"];
+
 /// An API, which has its own form of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Api {
@@ -18,9 +21,9 @@ pub(crate) enum Api {
 impl Api {
     /// Returns the API of a path.
     pub(crate) fn of(path: &str) -> Self {
-        if path.starts_with("/v1/") {
+        if path.starts_with("/v1/") || path == "/v2/rerank" {
             Self::OpenAi
-        } else if ["/predict", "/rerank", "/embed", "/info"].contains(&path) {
+        } else if TEI_PATHS.contains(&path) {
             Self::Tei
         } else if is_method(path) {
             Self::Grpc
@@ -57,7 +60,10 @@ mod tests {
     fn every_path_belongs_to_an_api() {
         assert_eq!(Api::of("/v2/models/a/infer"), Api::Oip);
         assert_eq!(Api::of("/v1/chat/completions"), Api::OpenAi);
-        assert_eq!(Api::of("/predict"), Api::Tei);
+        for path in TEI_PATHS {
+            assert_eq!(Api::of(path), Api::Tei, "{path}");
+        }
+        assert_eq!(Api::of("/v2/rerank"), Api::OpenAi);
         assert_eq!(Api::of("/inference.GRPCInferenceService/ModelInfer"), Api::Grpc);
     }
 

@@ -1,10 +1,12 @@
 //! Bodies: read up to a limit, decompressed, and compressed.
 
 use std::future::poll_fn;
-use std::io::{Read as _, Write as _};
+use std::io::{Read, Write as _};
+use std::sync::Arc;
 use std::task::Poll;
 
 use axum::body::{Body, HttpBody as _};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Response, header};
 use bytes::Bytes;
 use flate2::Compression;
@@ -14,8 +16,11 @@ use futures::{Stream, StreamExt as _};
 use kaskade_actors::{Code, Fault};
 use tokio::time::{Instant, timeout_at};
 
+use crate::arriving::take_room;
 use crate::config::Limits;
 use crate::failure::Failure;
+use crate::permits::Permits;
+use crate::shared::Shared;
 
 /// A compression of HTTP bodies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,23 +76,38 @@ impl Coding {
         })
     }
 
-    /// Decompresses a body of at most `limit` bytes.
+    /// Decompresses a body of at most `limit` bytes. `count` is told of its bytes as they come.
     ///
     /// # Errors
-    /// `KSK0001` for one that is damaged, `KSK0002` for one that becomes too large.
-    fn decompress(self, body: &[u8], limit: usize) -> Result<Bytes, Failure> {
-        let mut plain = Vec::new();
-        let most = (limit as u64).saturating_add(1);
-        let read = match self {
+    /// `KSK0001` for one that is damaged, `KSK0002` for one that becomes too large, those of `count`.
+    fn decompress(
+        self,
+        body: &[u8],
+        limit: usize,
+        count: impl Fn(usize) -> Result<(), Failure>,
+    ) -> Result<Bytes, Failure> {
+        let mut decoder: Box<dyn Read + '_> = match self {
             // A file may be several compressed ones behind each other (RFC 1952, section 2.2).
-            Self::Gzip => MultiGzDecoder::new(body).take(most).read_to_end(&mut plain),
-            Self::Deflate => ZlibDecoder::new(body).take(most).read_to_end(&mut plain),
+            Self::Gzip => Box::new(MultiGzDecoder::new(body)),
+            Self::Deflate => Box::new(ZlibDecoder::new(body)),
         };
-        read.map_err(|error| Failure::malformed(format!("the body is not valid {}: {error}", self.name())))?;
-        if plain.len() > limit {
-            return Err(too_large(limit));
+        let mut plain = Vec::new();
+        loop {
+            let read = decoder
+                .by_ref()
+                .take(DECOMPRESSED_AT_ONCE)
+                .read_to_end(&mut plain);
+            let read = read.map_err(|error| {
+                Failure::malformed(format!("the body is not valid {}: {error}", self.name()))
+            })?;
+            if read == 0 {
+                return Ok(plain.into());
+            }
+            if plain.len() > limit {
+                return Err(too_large(limit));
+            }
+            count(read)?;
         }
-        Ok(plain.into())
     }
 
     fn compress(self, bytes: &[u8]) -> std::io::Result<Vec<u8>> {
@@ -105,6 +125,9 @@ impl Coding {
         }
     }
 }
+
+/// Bytes of a body that are decompressed before they are counted.
+const DECOMPRESSED_AT_ONCE: u64 = 1 << 20;
 
 /// Bytes from which a body is processed on a thread of its own; JSON of that size takes milliseconds.
 const LARGE: usize = 256 << 10;
@@ -134,11 +157,27 @@ fn too_large(limit: usize) -> Failure {
     Fault::new(Code::TooLarge, message).into()
 }
 
-/// Reads a request's body, decompressed, within the limits of the gateway.
+/// Reads a request's body, decompressed, within the limits of the gateway. The bytes of a compressed one count for its limit too.
 ///
 /// # Errors
 /// `KSK0002` for one that is too large, `KSK0006` for one that finds no room beside others, 408 for one that stops arriving, `KSK0001` for one that ends early or has another coding.
-pub(crate) async fn read(headers: &HeaderMap, body: Body, limits: &Limits) -> Result<Bytes, Failure> {
+pub(crate) async fn read(shared: &Shared, parts: &Parts, body: Body) -> Result<Bytes, Failure> {
+    let room = Arc::clone(&shared.bodies);
+    let permits = parts.extensions.get::<Permits>().cloned();
+    let count = move |bytes| {
+        permits
+            .as_ref()
+            .map_or(Ok(()), |permits| take_room(&room, permits, bytes))
+    };
+    read_counted(&parts.headers, body, &shared.limits, count).await
+}
+
+async fn read_counted(
+    headers: &HeaderMap,
+    body: Body,
+    limits: &Limits,
+    count: impl Fn(usize) -> Result<(), Failure> + Send + 'static,
+) -> Result<Bytes, Failure> {
     let limit = limits.max_body;
     if body.size_hint().lower() > limit as u64 {
         return Err(too_large(limit));
@@ -183,7 +222,7 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body, limits: &Limits) -> Re
         return Ok(body);
     };
     // A few bytes may stand for many.
-    beside(move || coding.decompress(&body, limit)).await
+    beside(move || coding.decompress(&body, limit, count)).await
 }
 
 /// Processes a body: here, or on a thread of its own if it is large, because this one would serve no other connection meanwhile.
@@ -251,6 +290,25 @@ mod tests {
         assert_eq!(accepted("gzip;q=0, deflate"), Some(Coding::Deflate));
         assert_eq!(accepted("br, GZIP"), Some(Coding::Gzip));
         assert_eq!(accepted("identity"), None);
+    }
+
+    async fn read(headers: &HeaderMap, body: Body, limits: &Limits) -> Result<Bytes, Failure> {
+        read_counted(headers, body, limits, |_| Ok(())).await
+    }
+
+    #[tokio::test]
+    async fn what_a_compressed_body_becomes_is_counted_as_it_comes() {
+        let packed = Coding::Gzip.compress(&vec![0; 5 << 20]).unwrap();
+        assert!(packed.len() < 64 << 10);
+        let headers = headers(header::CONTENT_ENCODING, "gzip");
+        let left = std::sync::Mutex::new(2_usize << 20);
+        let count = move |bytes: usize| {
+            let mut left = left.lock().unwrap();
+            *left = left.checked_sub(bytes).ok_or_else(|| Failure::full("no room"))?;
+            Ok(())
+        };
+        let refused = read_counted(&headers, Body::from(packed), &at_most(8 << 20), count).await;
+        assert_eq!(refused.unwrap_err().code, "KSK0006");
     }
 
     fn at_most(max_body: usize) -> Limits {

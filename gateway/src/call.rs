@@ -27,7 +27,11 @@ use crate::watch::Joules;
 pub(crate) struct Call {
     pub(crate) app: Arc<Served>,
     /// Budget of the whole request, from `begun`.
-    pub(crate) budget: Duration,
+    budget: Duration,
+    /// Budget of a request whose answer is streamed: the timeout that a client announces is that of one read.
+    stream_budget: Duration,
+    /// Whether the client has stated the budget.
+    is_stated: bool,
     pub(crate) begun: Instant,
     trace: Trace,
     permits: Option<Permits>,
@@ -56,18 +60,32 @@ impl Call {
         extensions: &Extensions,
         fallback: Duration,
     ) -> Result<Self, Failure> {
-        let budget = budget(headers)?.unwrap_or(fallback).min(app.options.max_budget);
+        let stated = budget(headers)?;
         // The client waits no longer, whatever else it states.
-        let budget = grpc_timeout(headers)?.map_or(budget, |timeout| timeout.min(budget));
+        let deadline = grpc_timeout(headers)?.unwrap_or(Duration::MAX);
+        let within = |budget: Duration| budget.min(app.options.max_budget).min(deadline);
+        let announced = stated.or_else(|| announced_timeout(headers));
         // The guard has begun a span; a request over a stream is one below the stream's.
         let trace = extensions.get::<Trace>().copied().or_else(|| of_headers(headers));
         Ok(Self {
-            budget,
+            budget: within(announced.unwrap_or(fallback)),
+            stream_budget: within(stated.unwrap_or(fallback)),
+            is_stated: announced.is_some(),
             begun: Instant::now(),
             trace: trace.unwrap_or_else(Trace::start),
             permits: extensions.get::<Permits>().cloned(),
             app,
         })
+    }
+
+    /// Gives a request of many parts the app's largest budget, if the client states none.
+    pub(crate) fn of_many_parts(self) -> Self {
+        let budget = if self.is_stated {
+            self.budget
+        } else {
+            self.app.options.max_budget
+        };
+        Self { budget, ..self }
     }
 
     fn options(&self, span: &AskSpan) -> RequestOptions {
@@ -86,7 +104,12 @@ impl Call {
     /// The app's fault.
     pub(crate) async fn ask(&self, request: InferRequest) -> Result<InferReply, Failure> {
         match self.ask_part(request, false).await {
-            Outcome::Done(answer) => answer,
+            Outcome::Done(answer) => {
+                if answer.is_ok() {
+                    self.app.times.request.add(self.begun.elapsed());
+                }
+                answer
+            }
             Outcome::Later(_) => Err(Failure::full("the app has no room")),
         }
     }
@@ -134,6 +157,7 @@ impl Call {
                 *reply = answer;
             }
         }
+        self.app.times.request.add(self.begun.elapsed());
         Ok(replies)
     }
 
@@ -152,43 +176,53 @@ impl Call {
     /// As [`Call::stream`]; nothing that comes is ever replaced, whatever the app's policy.
     pub(crate) fn stream_certain(&self, requests: Vec<InferRequest>, pieces: Pieces) {
         // Holds the permits until the streams have ended.
-        let call = self.clone();
+        let call = Self {
+            budget: self.stream_budget,
+            ..self.clone()
+        };
         tokio::spawn(async move {
             let may_wait = requests.len() > 1;
             let run = |choice, request| call.stream_part(request, choice, &pieces, may_wait);
             let all = together(call.permits.clone(), requests, run);
-            all.for_each(|_| ready(())).await;
+            let all = all.fold(true, |all, (_, is_answered)| ready(all && is_answered));
+            if all.await {
+                call.app.times.request.add(call.begun.elapsed());
+            }
         });
     }
 
-    /// Sends a request for a choice. With `may_wait`, one that the app has no room for is returned.
+    /// Sends a request for a choice; returns whether it was answered. With `may_wait`, one that the app has no room for is returned.
     async fn stream_part(
         &self,
         request: InferRequest,
         choice: usize,
         pieces: &Pieces,
         may_wait: bool,
-    ) -> Outcome<InferRequest, ()> {
+    ) -> Outcome<InferRequest, bool> {
         if pieces.is_closed() {
-            return Outcome::Done(());
+            return Outcome::Done(false);
         }
         let again = may_wait.then(|| request.clone());
         let span = AskSpan::begin(&self.trace, &request);
         let mut first: Option<(Instant, u32)> = None;
-        let mut tokens = 0;
+        let (mut tokens, mut stage) = (0, String::new());
         let parts = |part: InferReply| {
             tokens = part.part.unwrap_or_default() + 1;
-            first.get_or_insert_with(|| {
+            if first.is_none() {
                 self.app.times.first_token.add(self.begun.elapsed());
-                (Instant::now(), tokens)
-            });
+            }
+            if first.is_none() || stage != part.stage {
+                // The answer of a later stage begins anew.
+                first = Some((Instant::now(), tokens));
+                stage.clone_from(&part.stage);
+            }
             let _ = pieces.send(Box::new((choice, Piece::Part(part))));
         };
         let options = self.options(&span);
         let result = tokio::select! {
             result = self.app.client.request_streamed(request, &options, parts) => result,
             // Dropping the request cancels it.
-            () = pieces.closed() => return Outcome::Done(()),
+            () = pieces.closed() => return Outcome::Done(false),
         };
         if let Some(request) = again.filter(|_| first.is_none() && self.may_wait(result.as_ref().err())) {
             return Outcome::Later(request);
@@ -199,19 +233,18 @@ impl Call {
             self.app.times.per_token.add(at.elapsed() / (tokens - from));
         }
         let result = self.note(result, &span);
+        let is_answered = result.is_ok();
         let _ = pieces.send(Box::new((choice, Piece::End(result))));
-        Outcome::Done(())
+        Outcome::Done(is_answered)
     }
 
     fn note(&self, result: Result<InferReply, Fault>, span: &AskSpan) -> Result<InferReply, Failure> {
-        let took = self.begun.elapsed();
         if kaskade_telemetry::is_on() {
             let joules = result.as_ref().ok().and_then(|reply| self.joules(reply));
             span.end(&self.app.options.name, &result, joules.as_ref());
         }
         match result {
             Ok(reply) => {
-                self.app.times.request.add(took);
                 self.app.watched.answered(&reply);
                 Ok(reply)
             }
@@ -243,25 +276,31 @@ impl Call {
     }
 }
 
-/// Returns the budget that the headers state: `x-kaskade-budget-ms`, or the timeout that OpenAI's clients announce.
+/// Returns the budget that the header `x-kaskade-budget-ms` states.
 fn budget(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
-    let number = |name: &HeaderName| {
-        headers
-            .get(name)
-            .map(|value| value.to_str().ok().and_then(|text| text.parse().ok()))
+    let Some(milliseconds) = number(headers, &header_names::BUDGET) else {
+        return Ok(None);
     };
-    if let Some(milliseconds) = number(&header_names::BUDGET) {
-        let seconds = milliseconds
-            .map(|value: f64| value / 1e3)
-            .filter(|value| *value > 0.0);
-        let budget = seconds.and_then(|value| Duration::try_from_secs_f64(value).ok());
-        return budget.map(Some).ok_or_else(|| {
-            Failure::malformed("header x-kaskade-budget-ms must be a number of milliseconds above zero")
-        });
-    }
-    let announced = header_names::TIMEOUTS.iter().find_map(number);
-    let seconds = announced.flatten().filter(|value: &f64| *value > 0.0);
-    Ok(seconds.and_then(|value| Duration::try_from_secs_f64(value).ok()))
+    let seconds = milliseconds.map(|value| value / 1e3).filter(|value| *value > 0.0);
+    let budget = seconds.and_then(|value| Duration::try_from_secs_f64(value).ok());
+    budget.map(Some).ok_or_else(|| {
+        Failure::malformed("header x-kaskade-budget-ms must be a number of milliseconds above zero")
+    })
+}
+
+/// Returns the timeout of one read that OpenAI's clients announce.
+fn announced_timeout(headers: &HeaderMap) -> Option<Duration> {
+    let announced = header_names::TIMEOUTS
+        .iter()
+        .find_map(|name| number(headers, name));
+    let seconds = announced.flatten().filter(|value| *value > 0.0)?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+/// Returns the number in a header; `Some(None)` if it is not one.
+fn number(headers: &HeaderMap, name: &HeaderName) -> Option<Option<f64>> {
+    let value = headers.get(name)?;
+    Some(value.to_str().ok().and_then(|text| text.parse().ok()))
 }
 
 /// Returns the deadline of a gRPC call: at most eight digits and a unit.
@@ -318,20 +357,20 @@ mod tests {
 
     #[test]
     fn budgets_come_from_headers() {
-        let of = |name: &'static str, value: &'static str| {
-            budget(&HeaderMap::from_iter([(
+        let header = |name: &'static str, value: &'static str| {
+            HeaderMap::from_iter([(
                 HeaderName::from_static(name),
                 axum::http::HeaderValue::from_static(value),
-            )]))
+            )])
         };
+        let of = |name: &'static str, value: &'static str| budget(&header(name, value));
         assert_eq!(
             of("x-kaskade-budget-ms", "250.5"),
             Ok(Some(Duration::from_micros(250_500)))
         );
-        assert_eq!(
-            of("x-stainless-read-timeout", "600"),
-            Ok(Some(Duration::from_mins(10)))
-        );
+        let announced = |value: &'static str| announced_timeout(&header("x-stainless-read-timeout", value));
+        assert_eq!(announced("600"), Some(Duration::from_mins(10)));
+        assert_eq!(announced("soon"), None);
         assert_eq!(of("x-other", "1"), Ok(None));
         for wrong in ["", "soon", "-1", "0", "inf", "NaN"] {
             assert!(of("x-kaskade-budget-ms", wrong).is_err(), "{wrong}");

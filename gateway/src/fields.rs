@@ -1,5 +1,6 @@
 //! Fields of a JSON body: null is read like a missing field, and an error names the field that is wrong.
 
+use kaskade_actors::{Code, Fault};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -8,6 +9,9 @@ use crate::failure::Failure;
 
 /// Largest body in which the wrong field is searched, bytes: it is read once for each field.
 const MAX_SEARCHED: usize = 64 << 10;
+
+/// Most JSON values of a body. A value of two bytes, in a field that nobody knows, takes a hundred bytes while the body is read.
+const MAX_VALUES: usize = 4 << 20;
 
 /// Most fields that are searched.
 const MAX_FIELDS: usize = 64;
@@ -22,12 +26,31 @@ pub(crate) fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de
 /// Reads a JSON body.
 ///
 /// # Errors
-/// `KSK0001`, with the name of the field that is missing or has an invalid value, if one alone is wrong.
+/// `KSK0002` for too many values, `KSK0001`, with the name of the field that is missing or has an invalid value, if one alone is wrong.
 pub(crate) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failure> {
+    if body.len() > MAX_VALUES && values(body) > MAX_VALUES {
+        let message = format!("the body has more than {MAX_VALUES} JSON values; send several requests");
+        return Err(Fault::new(Code::TooLarge, message).into());
+    }
     serde_json::from_slice(body).map_err(|error| match wrong_field::<T>(body) {
         Some((field, reason)) => Failure::param(field.clone(), format!("the field `{field}` {reason}")),
         None => Failure::malformed(format!("the body is not valid: {error}")),
     })
+}
+
+/// Returns the number of values and names of a JSON text, one by one more than its separators.
+fn values(body: &[u8]) -> usize {
+    let (mut count, mut in_text, mut escaped) = (1, false, false);
+    for byte in body {
+        if in_text {
+            in_text = escaped || *byte != b'"';
+            escaped = !escaped && *byte == b'\\';
+            continue;
+        }
+        in_text = *byte == b'"';
+        count += usize::from(matches!(byte, b',' | b':' | b'[' | b'{'));
+    }
+    count
 }
 
 /// Returns the one field of an object that is wrong, and what is wrong with it. The structures that bodies are read into flatten
@@ -82,7 +105,16 @@ fn missing(reason: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    #[derive(Deserialize)]
+    #[test]
+    fn bodies_of_too_many_values_are_refused_before_they_are_read() {
+        let body = |count: usize| format!(r#"{{"x":[{}0]}}"#, "0,".repeat(count)).into_bytes();
+        let refused = read::<Inner>(&body(MAX_VALUES)).unwrap_err();
+        assert_eq!((refused.code, refused.status.as_u16()), ("KSK0002", 413));
+        assert!(read::<Inner>(&body(1_000)).is_ok());
+        assert_eq!(values(br#"{"a,:[{": [1, "\"]}"#), 5);
+    }
+
+    #[derive(Deserialize, Debug)]
     struct Inner {
         #[serde(default)]
         #[expect(dead_code, reason = "only reading it is tested")]
@@ -94,7 +126,7 @@ mod tests {
         places: Vec<Place>,
     }
 
-    #[derive(Deserialize)]
+    #[derive(Deserialize, Debug)]
     struct Place {
         #[expect(dead_code, reason = "only reading it is tested")]
         x: u32,

@@ -7,7 +7,7 @@ use std::time::Instant;
 use axum::Router;
 use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderValue, Method, Response, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Response, Version, header};
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use kaskade_actors::ids;
@@ -68,6 +68,7 @@ impl Guarded {
         let begun = Instant::now();
         let (method, uri) = (request.method().clone(), request.uri().clone());
         let path = uri.path();
+        let is_http1 = request.version() == Version::HTTP_11;
         let coding = Coding::accepted(request.headers());
         let origin = cors::allowed(&shared.limits.cors, request.headers());
         if origin.is_some() && cors::is_preflight(&method, request.headers()) {
@@ -111,6 +112,10 @@ impl Guarded {
             seconds = begun.elapsed().as_secs_f64(),
             "http request"
         );
+        if is_http1 && *shared.stopping.borrow() {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+        }
         if let Ok(id) = HeaderValue::try_from(id) {
             response.headers_mut().insert(&header_names::REQUEST_ID, id);
         }

@@ -290,6 +290,23 @@ class OpenAi(unittest.TestCase):
         self.assertEqual(chunks[-1].choices, [])
         self.assertEqual(chunks[-1].usage.completion_tokens, 12)
 
+    def test_prompts_are_scored(self):
+        # What lm-evaluation-harness sends, and how it reads the answer (`local-completions`).
+        asked = {"model": "shakespeare", "temperature": 0, "logprobs": 1, "echo": True, "seed": 1234}
+        whole = self.client.completions.create(prompt="ROMEO: But soft", max_tokens=1, **asked).choices[0]
+        logprobs = whole.logprobs
+        self.assertTrue(whole.text.startswith("ROMEO: But soft"))
+        self.assertEqual("".join(logprobs.tokens), whole.text)
+        self.assertEqual([logprobs.token_logprobs[0], logprobs.top_logprobs[0]], [None, None])
+        self.assertTrue(all(logprob <= 0 for logprob in logprobs.token_logprobs[1:]))
+        self.assertTrue(all(max(top.values()) >= logprob for top, logprob in zip(logprobs.top_logprobs[1:], logprobs.token_logprobs[1:])))
+        # The answer of greedy search is the most probable token, exactly.
+        self.assertEqual(logprobs.token_logprobs[-1], max(logprobs.top_logprobs[-1].values()))
+        alone = self.client.completions.create(prompt="ROMEO: But soft", max_tokens=0, **asked)
+        self.assertEqual(alone.choices[0].text, "ROMEO: But soft")
+        self.assertEqual(alone.choices[0].logprobs.token_logprobs, logprobs.token_logprobs[:-1])
+        self.assertEqual(alone.usage.completion_tokens, 0)
+
     def test_errors(self):
         with self.assertRaises(openai.NotFoundError):
             self.client.chat.completions.create(model="gpt-7", messages=[{"role": "user", "content": "x"}])

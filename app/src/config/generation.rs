@@ -16,7 +16,7 @@ use super::scalar::{Finite, Positive, Size};
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct GenerationRule {
-    /// Maximum tokens of an answer [default: that of `generation_config.json`, else 64; less if the context leaves less].
+    /// Maximum tokens of an answer [default: that of `generation_config.json`, else 64, or 2,048 for a chat; less if the context leaves less].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<NonZeroU32>,
     /// 0 is greedy: always the most probable token; higher values are more random [default: that of

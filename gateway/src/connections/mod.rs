@@ -31,6 +31,10 @@ pub(crate) use protocol::Negotiated;
 use protocol::{Protocol, Recognised};
 use write_timer::WriteTimer;
 
+/// Time for which an idle connection of HTTP/1.1 stays open after the stop: its client may have sent a request that has not arrived. Every
+/// answer then says that the connection closes. HTTP/2 tells clients which requests it still takes.
+const LAST_REQUEST: Duration = Duration::from_millis(500);
+
 /// How connections are served.
 struct Settings {
     http1: http1::Builder,
@@ -102,27 +106,38 @@ where
     });
     let body_pause = settings.guarded.shared.limits.body_pause;
     let io = TokioIo::new(WriteTimer::new(io, body_pause));
+    let grace = settings.guarded.shared.limits.grace;
     // In a box, because a future holds what it awaits twice if it was moved into it.
-    let served: Pin<Box<dyn Connection + Send>> = match protocol {
+    let (served, pause): (Pin<Box<dyn Connection + Send>>, _) = match protocol {
         Ok(Protocol::Http1) => {
             let mut http1 = settings.http1.clone();
-            Box::pin(http1.timer(HeadTimer::default()).serve_connection(io, service))
+            let served = http1.timer(HeadTimer::default()).serve_connection(io, service);
+            (Box::pin(served), LAST_REQUEST.min(grace / 2))
         }
-        Ok(Protocol::Http2) => Box::pin(settings.http2.serve_connection(io, service)),
+        Ok(Protocol::Http2) => (
+            Box::pin(settings.http2.serve_connection(io, service)),
+            Duration::ZERO,
+        ),
         Err(error) => return tracing::debug!(%error, "a connection failed"),
     };
-    until_closed(served, &asked, first, stopping).await;
+    until_closed(served, &asked, first, stopping, pause).await;
 }
 
-/// Serves a connection. Closes it when `first` ends unless a request was `asked`; lets it end when `stopping` turns true.
+/// Serves a connection. Closes it when `first` ends unless a request was `asked`; lets it end `pause` after `stopping` turns true.
 async fn until_closed(
     mut served: Pin<Box<dyn Connection + Send>>,
     asked: &AtomicBool,
     first: Pin<Box<Sleep>>,
     mut stopping: watch::Receiver<bool>,
+    pause: Duration,
 ) {
     let mut first = Some(first);
-    let mut stopped = pin!(stopping.wait_for(|stopping| *stopping));
+    let mut stopped = pin!(async move {
+        let _ = stopping.wait_for(|stopping| *stopping).await;
+        if !pause.is_zero() {
+            sleep(pause).await;
+        }
+    });
     let mut is_stopping = false;
     let ended = poll_fn(|cx| {
         loop {

@@ -147,7 +147,7 @@ fn statistic(name: &str, row: Row) -> ModelStatistics {
         inference_count: totals.runs,
         execution_count: totals.runs,
         inference_stats: Some(InferStatistics {
-            success: duration(totals.answers, totals.wait_us.saturating_add(totals.run_us)),
+            success: duration(totals.runs, totals.wait_us.saturating_add(totals.run_us)),
             fail: duration(row.failures, 0),
             queue: duration(totals.runs, totals.wait_us),
             compute_input: duration(0, 0),

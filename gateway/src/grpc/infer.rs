@@ -25,7 +25,7 @@ use crate::arriving::take_room;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::grpc_status;
-use crate::oip::infer::{alone, at_most_outputs, timeout};
+use crate::oip::infer::{STREAM, alone, at_most_outputs, timeout};
 use crate::oip::metadata::of_version;
 use crate::permits::Permits;
 use crate::shared::Shared;
@@ -39,7 +39,17 @@ pub(super) async fn one(
     request: Request<ModelInferRequest>,
 ) -> Result<Response<ModelInferResponse>, Status> {
     let (metadata, extensions, asked) = request.into_parts();
-    let answered = infer(shared, &metadata.into_headers(), &extensions, asked).await;
+    let headers = metadata.into_headers();
+    let answered = async {
+        if headers.contains_key("grpc-encoding")
+            && let Some(permits) = extensions.get::<Permits>()
+        {
+            // The bytes that arrived were counted; a few may stand for many.
+            take_room(&shared.bodies, permits, codec::size(&asked))?;
+        }
+        infer(shared, &headers, &extensions, asked).await
+    };
+    let answered = answered.await;
     let (call, reply, answer) = answered.map_err(|failure| grpc_status::of(&failure))?;
     let mut response = Response::new(answer);
     let mut described = HeaderMap::new();
@@ -238,6 +248,7 @@ fn described(parameters: Value) -> HashMap<String, InferParameter> {
 fn scalars(parameters: HashMap<String, InferParameter>) -> BTreeMap<String, String> {
     let parameters = parameters.into_iter();
     parameters
+        .filter(|(name, _)| name != STREAM)
         .filter_map(|(name, value)| Some((name, scalar(value)?)))
         .collect()
 }

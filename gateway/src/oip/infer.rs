@@ -117,6 +117,9 @@ pub(super) async fn version(
     answered.unwrap_or_else(|failure| failure.response(Api::Oip))
 }
 
+/// Parameter that Triton's clients for vLLM send; this interface gives whole answers, and the app would send parts.
+pub(crate) const STREAM: &str = "stream";
+
 /// Returns the app, if that version answers every request in every gear.
 pub(crate) fn alone(app: Arc<Served>, version: &str) -> Result<Arc<Served>, Failure> {
     let plan = app.watched.plan();
@@ -135,7 +138,7 @@ pub(crate) fn alone(app: Arc<Served>, version: &str) -> Result<Arc<Served>, Fail
 
 async fn infer(shared: &Shared, app: Arc<Served>, request: Request) -> Result<Response<Body>, Failure> {
     let (parts, body) = request.into_parts();
-    let body = body::read(&parts.headers, body, &shared.limits).await?;
+    let body = body::read(shared, &parts, body).await?;
     let header = parts.headers.get(&HEADER_LENGTH).cloned();
     let read = move |body: &Bytes| read(body, header.as_ref().map(HeaderValue::as_bytes));
     let (asked, mut wanted) = body::process(body, read).await?;
@@ -203,7 +206,7 @@ fn read(body: &Bytes, header: Option<&[u8]>) -> Result<(Read, Wanted), Failure> 
     let parameters = asked
         .parameters
         .into_iter()
-        .filter(|(name, _)| name != "binary_data_output");
+        .filter(|(name, _)| name != "binary_data_output" && name != STREAM);
     let read = Read {
         id: asked.id,
         inputs,

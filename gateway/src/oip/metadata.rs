@@ -72,7 +72,7 @@ struct Index {
 pub(super) async fn index(State(shared): Apps, request: Request) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let asked = async {
-        let body = body::read(&parts.headers, body, &shared.limits).await?;
+        let body = body::read(&shared, &parts, body).await?;
         if body.trim_ascii().is_empty() {
             return Ok(Index::default());
         }

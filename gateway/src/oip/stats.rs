@@ -40,7 +40,7 @@ pub(super) async fn version(
 pub(crate) struct Row {
     pub(crate) version: String,
     pub(crate) totals: Totals,
-    /// Failures of the app: a failure has no version.
+    /// Failures of the app, at its first version: a failure has none.
     pub(crate) failures: u64,
 }
 
@@ -49,13 +49,14 @@ pub(crate) fn rows(app: &Served, only: Option<&str>) -> Vec<Row> {
     let (totals, failures) = app.watched.totals();
     let versions = versions(app).into_iter();
     versions
-        .filter(|version| only.is_none_or(|only| only == version))
-        .map(|version| {
+        .enumerate()
+        .filter(|(_, version)| only.is_none_or(|only| only == version))
+        .map(|(place, version)| {
             let totals = totals.get(&version).copied().unwrap_or_default();
             Row {
                 version,
                 totals,
-                failures,
+                failures: if place == 0 { failures } else { 0 },
             }
         })
         .collect()
@@ -67,7 +68,6 @@ fn of_app(app: &Served, only: Option<&str>) -> Vec<Value> {
     let stats = rows(app, only).into_iter().map(|row| {
         let Totals {
             runs,
-            answers,
             wait_us,
             run_us,
             newest_ms,
@@ -79,7 +79,7 @@ fn of_app(app: &Served, only: Option<&str>) -> Vec<Value> {
             "inference_count": runs,
             "execution_count": runs,
             "inference_stats": {
-                "success": duration(answers, wait_us.saturating_add(run_us)),
+                "success": duration(runs, wait_us.saturating_add(run_us)),
                 "fail": duration(row.failures, 0),
                 "queue": duration(runs, wait_us),
                 "compute_input": none,

@@ -10,7 +10,7 @@ use kaskade_models::Tensor;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::choice::{Choice, Usage, fingerprint, unix_seconds};
+use super::choice::{Choice, REASONING_CONTENT, Usage, fingerprint, unix_seconds};
 use super::completions::{answers, begin};
 use super::sampling::{Common, MAX_TOP};
 use super::sse::{self, Asked, Form, Head, put};
@@ -43,6 +43,8 @@ struct Message {
     tool_call_id: Option<String>,
     #[serde(default)]
     name: Option<String>,
+    #[serde(default, alias = "reasoning")]
+    reasoning_content: Option<String>,
     /// The older name of `tool_calls`.
     #[serde(default)]
     function_call: Option<Value>,
@@ -113,6 +115,9 @@ async fn chat(shared: &Shared, request: Request) -> Result<Response<Body>, Failu
         let content = Some(choice.text.as_str()).filter(|text| !text.is_empty() || calls.is_empty());
         let mut message =
             json!({"role": "assistant", "content": content, "refusal": null, "annotations": []});
+        if !choice.reasoning.is_empty() {
+            put(&mut message, REASONING_CONTENT, choice.reasoning.clone().into());
+        }
         if !calls.is_empty() {
             let calls: Vec<Value> = calls.iter().map(Call::chat).collect();
             put(&mut message, "tool_calls", calls.into());
@@ -124,16 +129,16 @@ async fn chat(shared: &Shared, request: Request) -> Result<Response<Body>, Failu
             "finish_reason": choice.finish,
         }));
     }
-    let body = json!({
+    let mut body = json!({
         "id": head.id,
         "object": "chat.completion",
         "created": head.created,
         "model": head.model,
         "choices": choices,
-        "usage": usage.json(),
         "system_fingerprint": fingerprint(&call),
         "service_tier": "default",
     });
+    usage.write(&mut body);
     let mut response = json_response(axum::http::StatusCode::OK, body.to_string());
     if let Some(reply) = replies.first() {
         call.describe(reply, response.headers_mut());
@@ -141,8 +146,8 @@ async fn chat(shared: &Shared, request: Request) -> Result<Response<Body>, Failu
     Ok(response)
 }
 
-/// Returns the messages as a JSON array of `{role, content}`, content a text, with `tool_calls`, `tool_call_id` and `name` where they
-/// have them.
+/// Returns the messages as a JSON array of `{role, content}`, content a text, with `tool_calls`, `tool_call_id`, `name` and
+/// `reasoning_content` where they have them.
 fn messages(messages: Vec<Message>) -> Result<String, Failure> {
     if messages.is_empty() {
         return Err(Failure::param("messages", "send at least one message"));
@@ -166,7 +171,11 @@ fn messages(messages: Vec<Message>) -> Result<String, Failure> {
         if let Some(calls) = message.tool_calls.filter(|calls| !calls.is_empty()) {
             put(&mut written, "tool_calls", calls.into());
         }
-        for (field, value) in [("tool_call_id", message.tool_call_id), ("name", message.name)] {
+        for (field, value) in [
+            ("tool_call_id", message.tool_call_id),
+            ("name", message.name),
+            (REASONING_CONTENT, message.reasoning_content),
+        ] {
             if let Some(value) = value {
                 put(&mut written, field, value.into());
             }
@@ -221,7 +230,7 @@ mod tests {
         assert!(read(plain).is_ok());
         let call = json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}});
         for message in [
-            json!({"role": "assistant", "content": "", "tool_calls": [call]}),
+            json!({"role": "assistant", "content": "", "tool_calls": [call], "reasoning_content": "x"}),
             json!({"role": "tool", "content": "7", "tool_call_id": "1"}),
         ] {
             let text = read(message.clone()).unwrap();

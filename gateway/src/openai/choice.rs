@@ -4,16 +4,33 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use kaskade_actors::wire::InferReply;
 use kaskade_models::Tensor;
+use kaskade_models::language::REASONING;
 use serde_json::{Value, json};
 
+use super::sse::put;
 use super::structured;
 use crate::call::Call;
 use crate::failure::Failure;
+
+/// Name of the field of a chat's message that holds its reasoning, as in the APIs of `DeepSeek`, vLLM and others.
+pub(super) const REASONING_CONTENT: &str = "reasoning_content";
+
+/// Tokens with their texts and the logarithms of their probabilities.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Prompt {
+    pub(super) tokens: Vec<String>,
+    /// Of every token but the first.
+    logprobs: Vec<f64>,
+    /// The most probable tokens at the place of every token but the first.
+    top: Vec<Vec<(String, f64)>>,
+}
 
 /// The answer of a language model.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Choice {
     pub(super) text: String,
+    /// What the model thought before; empty if it did not.
+    pub(super) reasoning: String,
     /// Its tokens, if the model lists them: their texts, or ids of a model without a tokenizer.
     pub(super) tokens: Vec<String>,
     /// Natural logarithms of the tokens' probabilities, if the model gives them.
@@ -23,6 +40,8 @@ pub(super) struct Choice {
     pub(super) finish: &'static str,
     /// Calls of tools.
     pub(super) calls: Vec<structured::Call>,
+    /// The tokens of the prompt, if they were asked for.
+    pub(super) prompt: Option<Prompt>,
     /// Tokens of the prompt, if the model counts them.
     pub(super) prompt_tokens: Option<i64>,
     /// Tokens of the answer, if the model counts them; that of an endpoint may not list them.
@@ -56,14 +75,25 @@ impl Choice {
             _ => Vec::new(),
         };
         let calls = structured::calls(reply);
+        let tokens = tokens.map(names).unwrap_or_default();
+        let logprobs = probabilities
+            .into_iter()
+            .map(|probability| f64::from(probability).ln());
+        let mut logprobs: Vec<f64> = logprobs.collect();
+        for ((token, logprob), top) in tokens.iter().zip(&mut logprobs).zip(&top) {
+            // Clients compare it with the most probable ones, which were not rounded twice.
+            let listed = top
+                .iter()
+                .find(|(other, value)| other == token && (value - *logprob).abs() < 1e-3);
+            *logprob = listed.map_or(*logprob, |(_, value)| *value);
+        }
         Ok(Self {
             text,
-            tokens: tokens.map(names).unwrap_or_default(),
+            reasoning: text_of(reply, REASONING),
+            tokens,
             top,
-            logprobs: probabilities
-                .into_iter()
-                .map(|probability| f64::from(probability).ln())
-                .collect(),
+            logprobs,
+            prompt: Prompt::read(reply),
             finish: match (end.as_deref(), calls.is_empty()) {
                 (Some("length"), true) => "length",
                 (_, true) => "stop",
@@ -73,6 +103,24 @@ impl Choice {
             prompt_tokens: usage.map(|[prompt, _]| prompt),
             completion_tokens: usage.map(|[_, answer]| answer),
         })
+    }
+
+    /// Removes the first `count` tokens, which a client has.
+    pub(super) fn skip_tokens(&mut self, count: usize) {
+        self.tokens.drain(..count.min(self.tokens.len()));
+        self.logprobs.drain(..count.min(self.logprobs.len()));
+        self.top.drain(..count.min(self.top.len()));
+    }
+
+    /// Leaves the prompt alone.
+    pub(super) fn leave_answer_out(&mut self) {
+        *self = Self {
+            prompt: self.prompt.take(),
+            prompt_tokens: self.prompt_tokens,
+            completion_tokens: Some(0),
+            finish: "length",
+            ..Self::default()
+        };
     }
 
     /// Number of tokens of the answer: as counted by the model, or those that it lists.
@@ -103,26 +151,51 @@ impl Choice {
         json!({"content": content.collect::<Vec<_>>(), "refusal": null})
     }
 
-    /// Returns the log-probabilities as completions have them. Offsets count characters of the answer.
-    pub(super) fn completion_logprobs(&self) -> Value {
-        let mut at = 0;
-        let offsets = self.tokens.iter().map(|token| {
+    /// Returns the log-probabilities as completions have them: of the prompt, if it was asked for, and of the answer. The first token of
+    /// a prompt has none. Offsets count characters of both, from `at`.
+    pub(super) fn completion_logprobs(&self, mut at: usize) -> Value {
+        let prompt = self.prompt.as_ref();
+        let first = || prompt.map(|_| Value::Null).into_iter();
+        let of_prompt = prompt.map_or(&[][..], |prompt| &prompt.tokens);
+        let tokens: Vec<&String> = of_prompt.iter().chain(&self.tokens).collect();
+        let offsets = tokens.iter().map(|token| {
             let offset = at;
             at += token.chars().count();
             offset
         });
         let offsets: Vec<usize> = offsets.collect();
+        let logprobs = prompt.map_or(&[][..], |prompt| &prompt.logprobs);
+        let logprobs = logprobs.iter().chain(&self.logprobs);
+        let logprobs = first().chain(logprobs.map(|logprob| finite(*logprob).into()));
+        let top = prompt.map_or(&[][..], |prompt| &prompt.top);
+        let has_top = !(top.is_empty() && self.top.is_empty());
+        let top = top.iter().chain(&self.top).map(|place| {
+            let named = place
+                .iter()
+                .map(|(token, logprob)| (token.clone(), json!(finite(*logprob))));
+            Value::Object(named.collect())
+        });
         json!({
-            "tokens": self.tokens,
-            "token_logprobs": self.logprobs.iter().map(|logprob| finite(*logprob)).collect::<Vec<_>>(),
-            "top_logprobs": (!self.top.is_empty()).then(|| {
-                let places = self.top.iter().map(|place| {
-                    let named = place.iter().map(|(token, logprob)| (token.clone(), json!(finite(*logprob))));
-                    Value::Object(named.collect())
-                });
-                places.collect::<Vec<_>>()
-            }),
+            "tokens": tokens,
+            "token_logprobs": logprobs.collect::<Vec<Value>>(),
+            "top_logprobs": has_top.then(|| first().chain(top).collect::<Vec<Value>>()),
             "text_offset": offsets,
+        })
+    }
+}
+
+impl Prompt {
+    /// Reads the tokens of the prompt; `None` if the model does not describe them.
+    fn read(reply: &InferReply) -> Option<Self> {
+        let output = |name: &str| reply.outputs.iter().find(|output| output.name == name);
+        let tokens = output("prompt_token_texts").or_else(|| output("prompt_tokens"))?;
+        let logprobs = output("prompt_logprobs").and_then(|logprobs| logprobs.to_f32().ok());
+        let top_tokens = output("prompt_top_token_texts").or_else(|| output("prompt_top_tokens"));
+        let top_tokens = top_tokens.zip(output("prompt_top_logprobs"));
+        Some(Self {
+            tokens: names(tokens),
+            logprobs: logprobs.unwrap_or_default().into_iter().map(f64::from).collect(),
+            top: top_tokens.map_or_else(Vec::new, |(tokens, logprobs)| top(tokens, logprobs)),
         })
     }
 }
@@ -197,34 +270,45 @@ impl Usage {
         self.kaskade.push(call.description(reply));
     }
 
-    /// Returns the usage; the tokens of the prompt are null if the model does not count them. `kaskade` says how the request was
-    /// answered, for several choices one entry each.
-    pub(super) fn json(&self) -> Value {
-        let total = self.prompt.map(|prompt| prompt + self.completion);
+    /// Writes the usage into an answer. There is none if the model does not count the prompt: clients read whole numbers. `kaskade` says
+    /// how the request was answered, for several choices one entry each; it is a field of the usage, or of an answer without one.
+    pub(super) fn write(&self, answer: &mut Value) {
+        let usage = self.prompt.map(|prompt| {
+            json!({
+                "prompt_tokens": prompt,
+                "completion_tokens": self.completion,
+                "total_tokens": prompt.saturating_add(self.completion),
+            })
+        });
+        self.write_with(answer, usage);
+    }
+
+    /// Writes the usage into a response, as [`Usage::write`].
+    pub(super) fn write_of_response(&self, response: &mut Value) {
+        let usage = self.prompt.map(|prompt| {
+            json!({
+                "input_tokens": prompt,
+                "input_tokens_details": {"cached_tokens": 0},
+                "output_tokens": self.completion,
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": prompt.saturating_add(self.completion),
+            })
+        });
+        self.write_with(response, usage);
+    }
+
+    fn write_with(&self, answer: &mut Value, usage: Option<Value>) {
         let kaskade = match self.kaskade.as_slice() {
             [one] => one.clone(),
             several => several.to_vec().into(),
         };
-        json!({
-            "prompt_tokens": self.prompt,
-            "completion_tokens": self.completion,
-            "total_tokens": total,
-            "kaskade": kaskade,
-        })
-    }
-}
-
-impl Usage {
-    /// Returns the usage of a response; the tokens of the input are null if the model does not count them.
-    pub(super) fn responses(&self) -> Value {
-        json!({
-            "input_tokens": self.prompt,
-            "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens": self.completion,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": self.prompt.map(|prompt| prompt.saturating_add(self.completion)),
-            "kaskade": self.kaskade.first(),
-        })
+        match usage {
+            Some(mut usage) => {
+                put(&mut usage, "kaskade", kaskade);
+                put(answer, "usage", usage);
+            }
+            None => put(answer, "kaskade", kaskade),
+        }
     }
 }
 
@@ -234,9 +318,9 @@ pub(super) fn usage(reply: &InferReply) -> Option<[i64; 2]> {
     usage.to_i64().ok()?.try_into().ok()
 }
 
-/// Returns the text of a part of a streamed answer, and its number of tokens.
-pub(super) fn part(reply: &InferReply) -> String {
-    let text = reply.outputs.iter().find(|output| output.name == "text");
+/// Returns an output that is a text; empty if there is none.
+pub(super) fn text_of(reply: &InferReply, output: &str) -> String {
+    let text = reply.outputs.iter().find(|tensor| tensor.name == output);
     text.map(Tensor::to_texts)
         .and_then(Result::ok)
         .map(|texts| texts.concat())

@@ -7,6 +7,7 @@ use axum::extract::{Request, State};
 use axum::http::Response;
 use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_models::Tensor;
+use kaskade_models::language::request::PROMPT_LOGPROBS;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -44,10 +45,6 @@ struct Completion {
 impl Completion {
     /// Refuses fields that would be answered wrongly.
     fn check(&self, top: u32) -> Result<(), Failure> {
-        if self.echo == Some(true) && self.logprobs.is_some() {
-            let message = "log-probabilities of the prompt are not supported; leave `echo` or `logprobs` out";
-            return Err(Failure::param("echo", message));
-        }
         if top > MAX_TOP {
             return Err(Failure::param(
                 "logprobs",
@@ -145,7 +142,7 @@ pub(super) async fn begin<T: DeserializeOwned + Send + 'static>(
     model: impl FnOnce(&T) -> Option<&str>,
 ) -> Result<(Call, T), Failure> {
     let (parts, body) = request.into_parts();
-    let body = body::read(&parts.headers, body, &shared.limits).await?;
+    let body = body::read(shared, &parts, body).await?;
     let asked: T = body::process(body, |body| fields::read(body)).await?;
     let app = shared.app_or_only(model(&asked))?;
     let fallback = app.options.max_budget;
@@ -165,19 +162,26 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
 }
 
 async fn complete(shared: &Shared, request: Request) -> Result<Response<Body>, Failure> {
-    let (call, asked): (_, Completion) = begin(shared, request, |asked: &Completion| {
+    let (call, mut asked): (_, Completion) = begin(shared, request, |asked: &Completion| {
         asked.common.model.as_deref()
     })
     .await?;
-    asked.common.check()?;
     let (echo, top) = (asked.echo.unwrap_or(false), asked.logprobs.unwrap_or(0));
+    // A prompt alone is scored so. A model generates at least one token, which is left out.
+    let prompt_only = echo && asked.common.takes_no_token();
+    if prompt_only {
+        asked.common.set_max_tokens(Some(1));
+    }
+    asked.common.check()?;
     asked.check(top)?;
     let logprobs = asked.logprobs.is_some();
     let prompts = asked.prompt.each("prompt")?;
-    if echo && prompts.iter().any(|prompt| matches!(prompt, Prompt::Tokens(_))) {
+    // The model describes the tokens of the prompt.
+    let described = echo && (logprobs || prompts.iter().any(|prompt| matches!(prompt, Prompt::Tokens(_))));
+    if (described || prompt_only) && asked.common.stream.unwrap_or(false) {
         return Err(Failure::param(
-            "echo",
-            "send the prompt as a text to have it echoed",
+            "stream",
+            "an echo of tokens, with `logprobs` or without an answer is not streamed; leave `stream` or `echo` out",
         ));
     }
     if prompts.len().saturating_mul(asked.common.choices() as usize) > MAX_REQUESTS {
@@ -191,6 +195,9 @@ async fn complete(shared: &Shared, request: Request) -> Result<Response<Body>, F
     for prompt in &prompts {
         let mut inputs = vec![prompt.input()?];
         inputs.extend_from_slice(&sampling);
+        if described {
+            inputs.push(Tensor::from_i64(PROMPT_LOGPROBS, &[1], &[top.into()])?);
+        }
         for choice in 0..asked.common.choices() {
             let text = match prompt {
                 Prompt::Text(text) if echo => text.clone(),
@@ -223,24 +230,38 @@ async fn complete(shared: &Shared, request: Request) -> Result<Response<Body>, F
     let mut usage = Usage::default();
     let mut choices = Vec::new();
     for (index, (asked, reply)) in requests.iter().zip(&replies).enumerate() {
-        let choice = Choice::read(reply)?;
+        let mut choice = Choice::read(reply)?;
+        if prompt_only {
+            choice.leave_answer_out();
+        }
+        let echo = match &choice.prompt {
+            Some(prompt) => prompt.tokens.concat(),
+            None if described => {
+                let message = format!(
+                    "`{}`, which answered, does not describe the tokens of prompts; send a text without `logprobs`",
+                    reply.variant
+                );
+                return Err(Failure::param("echo", message));
+            }
+            None => asked.echo.clone(),
+        };
         usage.add(&call, reply, &choice, asked.prompt_tokens, asked.first);
         choices.push(json!({
             "index": index,
-            "text": format!("{}{}", asked.echo, choice.text),
-            "logprobs": logprobs.then(|| choice.completion_logprobs()),
+            "text": format!("{echo}{}", choice.text),
+            "logprobs": logprobs.then(|| choice.completion_logprobs(0)),
             "finish_reason": choice.finish,
         }));
     }
-    let body = json!({
+    let mut body = json!({
         "id": head.id,
         "object": "text_completion",
         "created": head.created,
         "model": head.model,
         "choices": choices,
-        "usage": usage.json(),
         "system_fingerprint": fingerprint(&call),
     });
+    usage.write(&mut body);
     let mut response = json_response(axum::http::StatusCode::OK, body.to_string());
     if let Some(reply) = replies.first() {
         call.describe(reply, response.headers_mut());

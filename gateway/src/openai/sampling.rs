@@ -1,11 +1,11 @@
 //! Fields that chat and completions share, as inputs of a language model.
 
-use kaskade_models::language::request::TEMPLATE_VARIABLES;
+use kaskade_models::language::request::{DEFAULT_SEED, TEMPLATE_VARIABLES, sampling_options};
 use kaskade_models::{Datatype, Tensor};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::structured::FormatAndTools;
+use super::structured::{FormatAndTools, malformed};
 use crate::failure::Failure;
 
 /// Largest number of choices of one request.
@@ -144,6 +144,11 @@ impl Common {
         self.n.unwrap_or(1)
     }
 
+    /// Whether the maximum of tokens is 0.
+    pub(super) fn takes_no_token(&self) -> bool {
+        self.max_completion_tokens.or(self.max_tokens) == Some(0)
+    }
+
     /// Sets the maximum of tokens.
     pub(super) fn set_max_tokens(&mut self, most: Option<i64>) {
         self.max_completion_tokens = most;
@@ -156,6 +161,11 @@ impl Common {
 
     pub(super) const fn top_p(&self) -> Option<f32> {
         self.top_p
+    }
+
+    /// Penalties for presence and frequency.
+    pub(super) fn penalties(&self) -> [f32; 2] {
+        [self.presence_penalty, self.frequency_penalty].map(Option::unwrap_or_default)
     }
 
     pub(super) fn include_usage(&self) -> bool {
@@ -185,14 +195,17 @@ impl Common {
     /// # Errors
     /// Those of a tensor.
     pub(super) fn of_choice(&self, inputs: &[Tensor], choice: u32) -> Result<Vec<Tensor>, Failure> {
-        // Choices of one seed would be the same.
-        let seed = match (self.seed, self.choices()) {
-            (Some(seed), _) => Some(seed.wrapping_add(choice.into())),
-            (None, 1) => None,
-            (None, _) => i64::try_from(kaskade_actors::ids::unique() >> 1).ok(),
+        // Choices of one seed would be the same, and so would answers to the same request.
+        let is_sampled = self.choices() > 1 || self.temperature.is_some_and(|temperature| temperature > 0.0);
+        let (name, seed) = match self.seed {
+            Some(seed) => ("seed", Some(seed.wrapping_add(choice.into()))),
+            None => {
+                let random = i64::try_from(kaskade_actors::ids::unique() >> 1).ok();
+                (DEFAULT_SEED, random.filter(|_| is_sampled))
+            }
         };
         let seed = seed
-            .map(|seed| Tensor::from_i64("seed", &[1], &[seed]))
+            .map(|seed| Tensor::from_i64(name, &[1], &[seed]))
             .transpose()?;
         Ok(inputs.iter().cloned().chain(seed).collect())
     }
@@ -261,6 +274,14 @@ impl Common {
             let variables = Value::from(variables.clone()).to_string();
             inputs.push(Tensor::from_texts(TEMPLATE_VARIABLES, &[&variables])?);
         }
+        let options = sampling_options(&inputs).map_err(malformed)?;
+        if let Err(error) = options.sampling(0).check() {
+            let param = match error.input() {
+                "max_tokens" if self.max_completion_tokens.is_some() => "max_completion_tokens",
+                input => input,
+            };
+            return Err(Failure::param(param, error.to_string()));
+        }
         inputs.extend(self.structured.inputs()?);
         Ok(inputs)
     }
@@ -320,6 +341,47 @@ mod tests {
             .check()
             .is_ok()
         );
+    }
+
+    #[test]
+    fn values_that_no_model_samples_by_are_refused_by_the_name_of_their_field() {
+        for (json, param) in [
+            (r#"{"temperature":-1}"#, "temperature"),
+            (r#"{"top_p":2}"#, "top_p"),
+            (r#"{"min_p":-0.5}"#, "min_p"),
+            (r#"{"repetition_penalty":0}"#, "repetition_penalty"),
+            (r#"{"presence_penalty":3}"#, "presence_penalty"),
+            (r#"{"stop":""}"#, "stop"),
+        ] {
+            let refused = common(json).inputs(None).unwrap_err();
+            assert_eq!(
+                (refused.status.as_u16(), refused.param.as_deref()),
+                (400, Some(param))
+            );
+        }
+    }
+
+    #[test]
+    fn answers_that_are_sampled_differ_and_those_of_a_seed_do_not() {
+        let seed = |json: &str| {
+            let asked = common(json);
+            let inputs = asked.of_choice(&asked.inputs(None).unwrap(), 0).unwrap();
+            let seed = inputs.into_iter().find(|input| input.name.ends_with("seed"));
+            seed.map(|seed| (seed.name.clone(), seed.to_i64().unwrap()))
+        };
+        let sampled = r#"{"temperature":1}"#;
+        assert_ne!(seed(sampled), seed(sampled));
+        assert_eq!(
+            seed(sampled).unwrap().0,
+            DEFAULT_SEED,
+            "an endpoint chooses its own"
+        );
+        assert_eq!(
+            seed(r#"{"temperature":1,"seed":5}"#),
+            Some(("seed".to_owned(), vec![5]))
+        );
+        assert_eq!(seed(r#"{"temperature":0}"#), None);
+        assert_eq!(seed("{}"), None);
     }
 
     /// A body that asks for 128 choices would otherwise be held 128 times.

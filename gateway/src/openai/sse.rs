@@ -11,10 +11,11 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Response};
 use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_actors::{Code, Fault};
+use kaskade_models::language::REASONING;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::choice::{Choice, Usage, fingerprint, part};
+use super::choice::{Choice, REASONING_CONTENT, Usage, fingerprint, text_of};
 use super::feed::{self, Answer, Feed};
 use crate::call::{Call, Piece};
 use crate::config::Streaming;
@@ -55,6 +56,10 @@ struct Streamed {
     first: bool,
     /// The text that the client has.
     sent: String,
+    /// The reasoning that the client has.
+    sent_reasoning: String,
+    /// Tokens whose log-probabilities the client has, and characters of them.
+    sent_tokens: [usize; 2],
     /// The stage whose text it is.
     stage: String,
     begun: bool,
@@ -87,6 +92,8 @@ pub(super) async fn respond(call: Call, head: Head, asked: Vec<Asked>) -> Result
             prompt_tokens: asked.prompt_tokens,
             first: asked.first,
             sent: String::new(),
+            sent_reasoning: String::new(),
+            sent_tokens: [0, 0],
             stage: String::new(),
             begun: false,
         });
@@ -131,9 +138,11 @@ impl Answer for Events {
         match piece {
             Piece::Part(_) if buffered => {}
             Piece::Part(reply) => {
-                let text = part(&reply);
                 self.of_stage(index, &reply.stage);
-                self.text(index, &text, None);
+                self.reasoning(index, &text_of(&reply, REASONING));
+                let tokens = Choice::read(&reply).ok().filter(|_| self.head.logprobs);
+                let logprobs = tokens.and_then(|tokens| self.logprobs(index, &tokens));
+                self.text(index, &text_of(&reply, "text"), logprobs.as_ref());
             }
             Piece::End(Ok(reply)) => {
                 if let Err(failure) = self.end(index, &reply) {
@@ -168,42 +177,77 @@ impl Events {
             return;
         };
         let sent = std::mem::take(&mut choice.sent);
-        if sent.is_empty() {
+        let reasoning = std::mem::take(&mut choice.sent_reasoning);
+        choice.sent_tokens = [0, 0];
+        if sent.is_empty() && reasoning.is_empty() {
             return;
         }
         let retracted = json!({"retracted": true, "stage": stage, "characters": sent.chars().count()});
         self.chunk(index, &json!({}), None, None, Some(retracted));
     }
 
+    /// Sends the role before the first part of a choice.
+    fn begin(&mut self, index: usize) {
+        let Some(choice) = self.choices.get_mut(index) else {
+            return;
+        };
+        let begun = std::mem::replace(&mut choice.begun, true);
+        if self.head.form == Form::Chat && !begun {
+            let delta = json!({"role": "assistant", "content": "", "refusal": null});
+            self.chunk(index, &delta, None, None, None);
+        }
+    }
+
+    /// Sends new reasoning of a choice. A completion has none.
+    fn reasoning(&mut self, index: usize, text: &str) {
+        if text.is_empty() || self.head.form == Form::Completion {
+            return;
+        }
+        self.begin(index);
+        if let Some(choice) = self.choices.get_mut(index) {
+            choice.sent_reasoning.push_str(text);
+            self.chunk(index, &json!({REASONING_CONTENT: text}), None, None, None);
+        }
+    }
+
     /// Sends new text of a choice.
     fn text(&mut self, index: usize, text: &str, logprobs: Option<&Value>) {
+        self.begin(index);
         let Some(choice) = self.choices.get_mut(index) else {
             return;
         };
         choice.sent.push_str(text);
-        let begun = std::mem::replace(&mut choice.begun, true);
-        if self.head.form == Form::Chat && !begun {
-            self.chunk(
-                index,
-                &json!({"role": "assistant", "content": "", "refusal": null}),
-                None,
-                None,
-                None,
-            );
-        }
         if text.is_empty() && logprobs.is_none() {
             return;
         }
         self.chunk(index, &json!({"content": text}), logprobs, None, None);
     }
 
+    /// Returns the log-probabilities of further tokens of a choice, if the request wants them.
+    fn logprobs(&mut self, index: usize, further: &Choice) -> Option<Value> {
+        let choice = self.choices.get_mut(index).filter(|_| self.head.logprobs)?;
+        if further.tokens.is_empty() {
+            return None;
+        }
+        let [count, characters] = choice.sent_tokens;
+        let new: usize = further.tokens.iter().map(|token| token.chars().count()).sum();
+        choice.sent_tokens = [count + further.tokens.len(), characters + new];
+        Some(match self.head.form {
+            Form::Chat => further.chat_logprobs(),
+            Form::Completion => further.completion_logprobs(characters),
+        })
+    }
+
     fn end(&mut self, index: usize, reply: &InferReply) -> Result<(), Failure> {
-        let answer = Choice::read(reply)?;
+        let mut answer = Choice::read(reply)?;
         if self.call.app.options.streaming == Streaming::Optimistic {
             self.of_stage(index, &reply.stage);
-            let sent = self.choices.get(index).map(|choice| choice.sent.as_str());
             // Another replica began the answer again, and differently.
-            if sent.is_some_and(|sent| !answer.text.starts_with(sent)) {
+            let differs = |choice: &Streamed| {
+                !(answer.text.starts_with(&choice.sent)
+                    && answer.reasoning.starts_with(&choice.sent_reasoning))
+            };
+            if self.choices.get(index).is_some_and(differs) {
                 self.retract(index, &reply.stage);
             }
         }
@@ -211,20 +255,23 @@ impl Events {
             return Ok(());
         };
         let (known, first) = (choice.prompt_tokens, choice.first);
-        let rest = answer
-            .text
-            .strip_prefix(choice.sent.as_str())
-            .map(ToOwned::to_owned);
-        let rest = rest.ok_or_else(|| {
-            Failure::from(Fault::new(
+        let rest = [
+            (&answer.reasoning, &choice.sent_reasoning),
+            (&answer.text, &choice.sent),
+        ];
+        let [reasoning, rest] =
+            rest.map(|(whole, sent)| whole.strip_prefix(sent.as_str()).map(ToOwned::to_owned));
+        let (Some(reasoning), Some(rest)) = (reasoning, rest) else {
+            return Err(Failure::from(Fault::new(
                 Code::ReplicasLost,
                 "the answer was begun again by another replica and differs",
-            ))
-        })?;
-        let logprobs = self.head.logprobs.then(|| match self.head.form {
-            Form::Chat => answer.chat_logprobs(),
-            Form::Completion => answer.completion_logprobs(),
-        });
+            )));
+        };
+        self.reasoning(index, &reasoning);
+        let completion_tokens = answer.completion_tokens();
+        answer.skip_tokens(self.choices.get(index).map_or(0, |choice| choice.sent_tokens[0]));
+        let logprobs = self.logprobs(index, &answer);
+        answer.completion_tokens = Some(completion_tokens);
         self.text(index, &rest, logprobs.as_ref());
         let most = if self.head.parallel_calls { usize::MAX } else { 1 };
         for (number, call) in answer.calls.iter().take(most).enumerate() {
@@ -245,7 +292,7 @@ impl Events {
             if self.head.include_usage {
                 let mut usage = self.envelope();
                 put(&mut usage, "choices", json!([]));
-                put(&mut usage, "usage", self.usage.json());
+                self.usage.write(&mut usage);
                 self.event(&usage);
             }
             self.feed.done();

@@ -190,7 +190,7 @@ impl FormatAndTools {
     }
 }
 
-fn malformed(error: ModelError) -> Failure {
+pub(super) fn malformed(error: ModelError) -> Failure {
     match error {
         ModelError::BadInput { name, reason } => Failure::param(name, reason),
         other => Failure::malformed(other.to_string()),

@@ -87,7 +87,7 @@ async fn begin<T: DeserializeOwned + Send + 'static>(
     model: impl FnOnce(&T) -> Option<&str>,
 ) -> Result<(Call, T), Failure> {
     let (parts, body) = request.into_parts();
-    let body = body::read(&parts.headers, body, &shared.limits).await?;
+    let body = body::read(shared, &parts, body).await?;
     let asked: T = body::process(body, |body| fields::read(body)).await?;
     Ok((call(shared, &parts, model(&asked))?, asked))
 }
@@ -109,7 +109,11 @@ async fn ask_all(call: &Call, inputs: Vec<Vec<Tensor>>) -> Result<Vec<InferReply
         inputs,
         ..InferRequest::default()
     });
-    call.ask_all(requests.collect()).await
+    let requests: Vec<InferRequest> = requests.collect();
+    if requests.len() > 1 {
+        return call.clone().of_many_parts().ask_all(requests).await;
+    }
+    call.ask_all(requests).await
 }
 
 /// Returns the scores of the classes.

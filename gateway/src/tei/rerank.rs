@@ -61,6 +61,7 @@ impl Document {
 pub(super) async fn texts(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
     let answered = async {
         let (call, asked): (_, TeiRequest) = begin(&shared, request, |_| None).await?;
+        let call = call.of_many_parts();
         let (scores, replies) = ranked(&call, &asked.query, &asked.texts, asked.raw_scores).await?;
         let ranks = in_order(scores).into_iter().map(|(index, score)| {
             let text = asked.texts.get(index).filter(|_| asked.return_text);
@@ -82,6 +83,7 @@ pub(super) async fn documents(State(shared): State<Arc<Shared>>, request: Reques
     let answered = async {
         let (call, asked): (_, CohereRequest) =
             begin(&shared, request, |asked: &CohereRequest| asked.model.as_deref()).await?;
+        let call = call.of_many_parts();
         let texts: Vec<String> = asked.documents.into_iter().map(Document::into_text).collect();
         let (scores, replies) = ranked(&call, &asked.query, &texts, false).await?;
         let shown = asked.return_documents.unwrap_or(true);

@@ -79,8 +79,6 @@ struct State {
 pub(crate) struct Totals {
     /// Requests that it ran.
     pub(crate) runs: u64,
-    /// Requests that it answered.
-    pub(crate) answers: u64,
     /// Time in its queues, microseconds.
     pub(crate) wait_us: u64,
     /// Run time of the batches, microseconds.
@@ -193,7 +191,6 @@ impl Watched {
                 totals.run_us += u64::from(hop.run_us);
             });
         }
-        change(&mut state.totals, &reply.variant, |totals| totals.answers += 1);
         let Some(ways) = state.ways.back_mut() else { return };
         let mut from = "";
         for hop in &reply.hops {

@@ -64,7 +64,7 @@ impl Model for Shout {
                     Tensor::from_f32("confidence", &[1], &[sure])?,
                 ]);
             }
-            Ok(vec![
+            let mut outputs = vec![
                 Tensor::from_texts("text", &[&words.join(" ").to_uppercase()])?,
                 Tensor::from_i64("tokens", &[tokens.len()], &tokens)?,
                 Tensor::from_f32("probabilities", &[tokens.len()], &probabilities)?,
@@ -72,7 +72,18 @@ impl Model for Shout {
                 Tensor::from_f32("embedding", &[2], &[3.0, 4.0])?,
                 Tensor::from_f32("confidence", &[1], &[sure])?,
                 Tensor::from_texts("end", &[end])?,
-            ])
+            ];
+            if found("messages").is_some() {
+                outputs.push(Tensor::from_i64(
+                    "usage",
+                    &[2],
+                    &[1, i64::try_from(words.len()).unwrap()],
+                )?);
+            }
+            if text.starts_with("think") {
+                outputs.push(Tensor::from_texts("reasoning", &["let me see"])?);
+            }
+            Ok(outputs)
         };
         batch.iter().map(shout).collect()
     }
@@ -133,6 +144,9 @@ fn chat_and_completions_say_which_variant_answered() {
     let found = stand.post("/v1/completions", &[], asked).json();
     assert_eq!(found["choices"][0]["text"], "one twoONE TWO");
     assert_eq!(found["choices"][1]["text"], "threeTHREE");
+    // Clients read whole numbers.
+    assert_eq!(found.get("usage"), None, "the model does not count its prompt");
+    assert_eq!(found["kaskade"][1]["variant"], "small");
     let asked = json!({"prompt": [1, 2, 3]}).to_string();
     let found = stand.post("/v1/completions", &[], asked).json();
     assert_eq!(found["usage"]["prompt_tokens"], 3, "the only app needs no name");
@@ -177,6 +191,54 @@ fn an_answer_of_any_stage_is_streamed_with_its_usage() {
             .collect();
         assert_eq!(text, if index < 2 { "A" } else { "B" });
     }
+}
+
+#[test]
+fn reasoning_comes_before_the_text_in_a_field_of_its_own() {
+    let stand = stand();
+    let mut asked = chat("think");
+    let found = stand.post("/v1/chat/completions", &[], asked.to_string()).json();
+    let message = &found["choices"][0]["message"];
+    assert_eq!(
+        (&message["reasoning_content"], &message["content"]),
+        (&json!("let me see"), &json!("THINK"))
+    );
+    asked["stream"] = json!(true);
+    let chunks = events(&stand.post("/v1/chat/completions", &[], asked.to_string()).body);
+    let deltas: Vec<&Value> = chunks.iter().map(|chunk| &chunk["choices"][0]["delta"]).collect();
+    assert_eq!(deltas[0]["role"], "assistant");
+    assert_eq!(deltas[1], &json!({"reasoning_content": "let me see"}));
+    assert_eq!(deltas[2], &json!({"content": "THINK"}));
+}
+
+#[test]
+fn a_request_of_many_parts_is_measured_once() {
+    let stand = stand();
+    let asked = json!({"model": "app", "input": vec!["a"; 10]});
+    assert_eq!(stand.post("/v1/embeddings", &[], asked.to_string()).status, 200);
+    let metrics = stand.get("/metrics");
+    let page = String::from_utf8_lossy(&metrics.body);
+    assert!(
+        page.contains("kaskade_gateway_request_seconds_count{app=\"app\"} 1\n"),
+        "{page}"
+    );
+}
+
+#[test]
+fn the_timeout_that_a_client_announces_bounds_one_read_of_a_stream() {
+    let stand = stand();
+    let timeout = ("x-stainless-read-timeout", "0.000001");
+    let mut asked = chat("a longer question");
+    let refused = stand.post("/v1/chat/completions", &[timeout], asked.to_string());
+    assert_eq!(refused.status, 504);
+    asked["stream"] = json!(true);
+    let chunks = events(
+        &stand
+            .post("/v1/chat/completions", &[timeout], asked.to_string())
+            .body,
+    );
+    let last = chunks.last().unwrap();
+    assert_eq!(last["choices"][0]["finish_reason"], "stop", "{chunks:?}");
 }
 
 #[test]

@@ -63,6 +63,7 @@ mod phi3;
 mod phimoe;
 mod qwen;
 mod qwen_hybrid;
+mod random;
 pub(crate) mod recurrent;
 mod recurrent_families;
 pub(crate) mod registry;

@@ -15,6 +15,7 @@ use super::layer::Layer;
 use super::layer_context::LayerContext;
 use super::link::Link;
 use super::output_head::OutputHead;
+use super::prompt_logprobs::PromptToken;
 use super::recurrent::state_sizes;
 use super::sampling::SampledToken;
 use super::sequence::Sequence;
@@ -34,6 +35,8 @@ pub struct Event {
     pub text: String,
     /// The most probable tokens with the logarithms of their probabilities, if the request wants them.
     pub top_logprobs: Vec<(u32, f32)>,
+    /// The tokens of the prompt but the first, in the request's first event, if the request wants them.
+    pub prompt: Vec<PromptToken>,
     /// Why the answer ended, if it did.
     pub finish_reason: Option<FinishReason>,
 }

@@ -18,6 +18,7 @@
 //! | [`config`], `memory_plan`, `cost_sampling` | configuration, planning it from memory limits, and measuring costs |
 //! | `sampling`, `sampling_options`, `penalties`, `draw` | the next token, and its parameters |
 //! | `grammar` | grammars that answers must match |
+//! | `prompt_logprobs` | probabilities of the tokens of a prompt |
 //! | `detokenizer` | tokens as text |
 //! | `output_head` | the projection to logits, which may hold the embedding |
 //! | `token_layers` | what tokens bring for each layer |
@@ -46,6 +47,7 @@ mod link;
 mod memory_plan;
 mod output_head;
 mod penalties;
+mod prompt_logprobs;
 mod recurrent;
 mod requests;
 pub(crate) mod sampling;
@@ -70,6 +72,7 @@ pub use error::EngineError;
 pub use grammar::Grammar;
 pub use kaskade_policy::hybrid_cache::Traffic;
 pub use memory_plan::{MemoryLimits, MemoryPlan};
+pub use prompt_logprobs::PromptToken;
 pub use sampling::{MAX_TOP_LOGPROBS, SampledToken, Sampling, SamplingError};
 pub use sampling_options::SamplingOptions;
 pub use tokenizers::Tokenizer;

@@ -62,8 +62,7 @@ pub(super) fn top_logprobs(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
     if count == 0 {
         return Vec::new();
     }
-    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let total: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();
+    let total = log_of_sum(logits);
     let mut top: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
     let by_logit = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
     if count < top.len() {
@@ -72,9 +71,26 @@ pub(super) fn top_logprobs(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
     }
     top.sort_by(by_logit);
     for (_, logit) in &mut top {
-        *logit = (f64::from(*logit - most) - total.ln()) as f32;
+        *logit = logprob(*logit, total);
     }
     top
+}
+
+/// Returns the logarithm of a token's probability; that of an impossible token is -9999, as in the API of `OpenAI`.
+pub(super) fn logprob(logit: f32, log_of_sum: f64) -> f32 {
+    let logprob = (f64::from(logit) - log_of_sum) as f32;
+    if logprob == f32::NEG_INFINITY {
+        -9_999.0
+    } else {
+        logprob
+    }
+}
+
+/// Returns the natural logarithm of the sum of the exponentials of the logits.
+pub(super) fn log_of_sum(logits: &[f32]) -> f64 {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let total: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();
+    f64::from(most) + total.ln()
 }
 
 #[cfg(test)]

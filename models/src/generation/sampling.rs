@@ -42,6 +42,9 @@ pub struct Sampling {
     pub stop: Vec<String>,
     /// Number of most probable tokens to report with every token, at most [`MAX_TOP_LOGPROBS`].
     pub top_logprobs: usize,
+    /// Number of most probable tokens to report with every token of the prompt, at most [`MAX_TOP_LOGPROBS`]; `None` reports nothing
+    /// about the prompt.
+    pub prompt_logprobs: Option<usize>,
     /// Whether end-of-sequence tokens do not end the answer.
     pub ignore_eos: bool,
     /// Added to the logits of tokens, from -100 to 100.
@@ -67,6 +70,7 @@ impl Default for Sampling {
             seed: 0,
             stop: Vec::new(),
             top_logprobs: 0,
+            prompt_logprobs: None,
             ignore_eos: false,
             logit_bias: Vec::new(),
             grammar: None,
@@ -94,8 +98,8 @@ pub enum SamplingError {
     #[error("{0} {1} is invalid; repetition_penalty must be above 0, the others between -2 and 2")]
     Penalty(&'static str, f32),
     /// Too many tokens to report.
-    #[error("top_logprobs {0} is invalid; at most {MAX_TOP_LOGPROBS} tokens are reported")]
-    TopLogprobs(usize),
+    #[error("{0} {1} is invalid; at most {MAX_TOP_LOGPROBS} tokens are reported")]
+    TopLogprobs(&'static str, usize),
     /// The bias of a token is not a number from -100 to 100.
     #[error("the bias {1} of token {0} is invalid; use -100 to 100")]
     LogitBias(u32, f32),
@@ -134,8 +138,7 @@ impl SamplingError {
             Self::Temperature(_) => "temperature",
             Self::TopP(_) => "top_p",
             Self::MinP(_) => "min_p",
-            Self::Penalty(name, _) => name,
-            Self::TopLogprobs(_) => "top_logprobs",
+            Self::Penalty(name, _) | Self::TopLogprobs(name, _) => name,
             Self::LogitBias(..) => "logit_bias",
             Self::EmptyStop => "stop",
         }
@@ -174,8 +177,13 @@ impl Sampling {
                 return Err(SamplingError::Penalty(name, penalty));
             }
         }
-        if self.top_logprobs > MAX_TOP_LOGPROBS {
-            return Err(SamplingError::TopLogprobs(self.top_logprobs));
+        for (name, count) in [
+            ("top_logprobs", Some(self.top_logprobs)),
+            ("prompt_logprobs", self.prompt_logprobs),
+        ] {
+            if let Some(count) = count.filter(|count| *count > MAX_TOP_LOGPROBS) {
+                return Err(SamplingError::TopLogprobs(name, count));
+            }
         }
         let mut biases = self.logit_bias.iter();
         if let Some((token, bias)) = biases.find(|(_, bias)| !(-100.0..=100.0).contains(bias)) {
@@ -451,7 +459,14 @@ mod tests {
         assert_eq!(of(|s| s.temperature = -1.0), SamplingError::Temperature(-1.0));
         assert!(matches!(of(|s| s.top_p = f32::NAN), SamplingError::TopP(_)));
         assert_eq!(of(|s| s.min_p = 1.5), SamplingError::MinP(1.5));
-        assert_eq!(of(|s| s.top_logprobs = 21), SamplingError::TopLogprobs(21));
+        assert_eq!(
+            of(|s| s.top_logprobs = 21),
+            SamplingError::TopLogprobs("top_logprobs", 21)
+        );
+        assert_eq!(
+            of(|s| s.prompt_logprobs = Some(21)),
+            SamplingError::TopLogprobs("prompt_logprobs", 21)
+        );
         for change in [
             |s: &mut Sampling| s.repetition_penalty = 0.0,
             |s: &mut Sampling| s.presence_penalty = 2.5,

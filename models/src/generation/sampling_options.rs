@@ -33,6 +33,8 @@ pub struct SamplingOptions {
     pub stop: Option<Vec<String>>,
     /// Number of most probable tokens to report.
     pub top_logprobs: Option<usize>,
+    /// Number of most probable tokens to report for the prompt.
+    pub prompt_logprobs: Option<usize>,
     /// Whether end-of-sequence tokens do not end the answer.
     pub ignore_eos: Option<bool>,
     /// Added to the logits of tokens.
@@ -58,6 +60,7 @@ impl SamplingOptions {
             seed: self.seed.or(other.seed),
             stop: self.stop.clone().or_else(|| other.stop.clone()),
             top_logprobs: self.top_logprobs.or(other.top_logprobs),
+            prompt_logprobs: self.prompt_logprobs.or(other.prompt_logprobs),
             ignore_eos: self.ignore_eos.or(other.ignore_eos),
             logit_bias: self.logit_bias.clone().or_else(|| other.logit_bias.clone()),
             grammar: self.grammar.clone().or_else(|| other.grammar.clone()),
@@ -80,6 +83,7 @@ impl SamplingOptions {
             seed: self.seed.unwrap_or(seed),
             stop: self.stop.unwrap_or_default(),
             top_logprobs: self.top_logprobs.unwrap_or(greedy.top_logprobs),
+            prompt_logprobs: self.prompt_logprobs,
             ignore_eos: self.ignore_eos.unwrap_or(greedy.ignore_eos),
             logit_bias: self.logit_bias.unwrap_or_default(),
             grammar: self.grammar,

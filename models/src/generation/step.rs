@@ -36,6 +36,7 @@ impl<M: Ops> Engine<M> {
                 sampled: None,
                 text: String::new(),
                 top_logprobs: Vec::new(),
+                prompt: Vec::new(),
                 finish_reason: Some(FinishReason::Cancelled),
             });
         }
@@ -368,10 +369,15 @@ impl<M: Ops> Engine<M> {
             }
         }
         let rows = self.logits(&self.ops.gather(&last_rows, self.decoder.model_config.width))?;
+        let mut prompts = self.prompt_logprobs(batches)?;
         self.keep_states(batches);
         let answers = requests.into_iter().zip(rows);
         Ok(answers
-            .filter_map(|(request, logits)| self.extend(request, &logits))
+            .filter_map(|(request, logits)| {
+                let prompt = prompts.remove(&request).unwrap_or_default();
+                let event = self.extend(request, &logits)?;
+                Some(Event { prompt, ..event })
+            })
             .collect())
     }
 
@@ -442,6 +448,7 @@ impl<M: Ops> Engine<M> {
             sampled,
             text,
             top_logprobs,
+            prompt: Vec::new(),
             finish_reason,
         })
     }
@@ -459,6 +466,7 @@ impl<M: Ops> Engine<M> {
             sampled: None,
             text: String::new(),
             top_logprobs: Vec::new(),
+            prompt: Vec::new(),
             finish_reason: Some(FinishReason::Grammar),
         }
     }

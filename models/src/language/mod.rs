@@ -1,7 +1,10 @@
 //! Language models behind the `Model` trait: texts in, texts with a confidence out, with continuous batching.
 
+mod answer;
 mod inputs;
+mod partial_answer;
 mod prompt;
+mod prompt_outputs;
 pub mod request;
 pub mod response_format;
 mod settings;
@@ -12,37 +15,42 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kaskade_policy::hybrid_cache::Refused;
-use tokenizers::Tokenizer;
 
 use crate::checkpoint::{Checkpoint, LoadError, WeightTotals};
 use crate::decoder::registry;
 use crate::device::{Device, with_ops};
-use crate::generation::{Engine, EngineError, Event, FinishReason, Sampling, SamplingOptions, detokenizer};
+use crate::generation::{Engine, EngineError, Event, Sampling, SamplingOptions};
 use crate::ops::Ops;
 use crate::runtime::model::{Continuous, Progress, Reader};
 use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::slice::Slice;
-use crate::runtime::tensor::{Tensor, TensorError};
-use crate::runtime::usage::usage;
+use crate::runtime::tensor::Tensor;
+use answer::AnswerScanner;
+pub use answer::REASONING;
 use inputs::bad_input;
+use partial_answer::PartialAnswer;
 use prompt::Prompts;
+use request::PROMPT_LOGPROBS;
 pub use settings::Generation;
 use settings::configure;
-use tools::{CallScanner, FORMAT_BESIDE_TOOLS, TOOL_CALLS, ToolCall, Tools};
+use tools::{CallScanner, FORMAT_BESIDE_TOOLS, Tools};
 
 /// Number of the first request of a batch; smaller ones are those of [`Continuous::submit`].
 const FIRST_OF_BATCHES: u64 = 1 << 63;
+
+/// Maximum tokens of the answer of a chat where request, app and checkpoint state none: a chat ends by itself, unlike a text.
+const MAX_CHAT_TOKENS: usize = 2_048;
 
 /// A language model.
 ///
 /// Inputs: `text` (BYTES `[1]`), `messages` (BYTES `[1]`, a JSON array of `{role, content}`) or `input_ids` (INT64
 /// `[tokens]`); optional, to override the defaults of app and checkpoint: `max_tokens`, `top_k`, `seed`, `top_logprobs`
-/// (INT64 `[1]`), `ignore_eos` (BOOL `[1]`), `temperature`, `top_p`, `min_p`, `repetition_penalty`, `presence_penalty`, `frequency_penalty` (FP32
+/// (INT64 `[1]`), `prompt_logprobs` (INT64 `[1]`, no default), `ignore_eos` (BOOL `[1]`), `temperature`, `top_p`, `min_p`, `repetition_penalty`, `presence_penalty`, `frequency_penalty` (FP32
 /// `[1]`) and `stop` (BYTES `[texts]`). Without a seed it follows from the prompt, so that every try of a request gives
 /// the same answer.
 /// Outputs: `text` (BYTES `[1]`, with a tokenizer), `tokens` (INT64 `[tokens]`), `probabilities` (FP32 `[tokens]`),
 /// with `top_logprobs` (also 0) `token_texts` (BYTES `[tokens]`, with a tokenizer), above 0 `top_tokens` (INT64), `top_token_texts` (BYTES) and
-/// `top_logprobs` (FP32), `[tokens, top_logprobs]` each, `confidence` (FP32 `[1]`: the smallest [`SampledToken::confidence`](crate::generation::SampledToken::confidence) of
+/// `top_logprobs` (FP32), `[tokens, top_logprobs]` each, with `prompt_logprobs` those that describe the prompt (`prompt_outputs`), `confidence` (FP32 `[1]`: the smallest [`SampledToken::confidence`](crate::generation::SampledToken::confidence) of
 /// the tokens, HybridServe §IV-A), `end` (BYTES `[1]`: the finish reason) and [`usage`](crate::USAGE).
 pub struct LanguageModel<M: Ops> {
     engine: Engine<M>,
@@ -52,25 +60,6 @@ pub struct LanguageModel<M: Ops> {
     answers: BTreeMap<u64, PartialAnswer>,
     /// Number of the next request of a batch.
     next_of_batch: u64,
-}
-
-/// The answer of a request in flight.
-#[derive(Debug, Clone, Default)]
-struct PartialAnswer {
-    /// Tokens of the whole prompt; a partition does not know them.
-    prompt_tokens: Option<usize>,
-    /// Whether the texts of the tokens are part of the answer.
-    token_texts: bool,
-    /// Token before the answer, if the answer continues the prompt.
-    previous: Option<u32>,
-    /// Separates calls of tools from the text, if the request has tools.
-    scanner: Option<CallScanner>,
-    text: String,
-    tokens: Vec<i64>,
-    probabilities: Vec<f32>,
-    /// The most probable tokens, with the logarithms of their probabilities, token by token.
-    top: Vec<(u32, f32)>,
-    confidence: f32,
 }
 
 /// Loads a language model, or a slice of its layers, onto a device. Returns its weight totals too.
@@ -142,6 +131,7 @@ impl<M: Ops> LanguageModel<M> {
         inputs: &Inputs,
         prompt: &[u32],
         tools: Option<&Tools>,
+        is_chat: bool,
     ) -> Result<Sampling, ModelError> {
         let mut own = request::sampling_options(inputs)?;
         if let Some(grammar) = tools.and_then(Tools::grammar) {
@@ -152,7 +142,8 @@ impl<M: Ops> LanguageModel<M> {
         let has_stops = own.stop.is_some();
         let is_constrained = own.grammar.is_some();
         let stated = own.max_tokens.is_some();
-        let mut sampling = own.or(&self.sampling).sampling(seed_of(prompt));
+        let seed = request::default_seed(inputs)?.unwrap_or_else(|| seed_of(prompt));
+        let mut sampling = own.or(&self.sampling).sampling(seed);
         if tools.is_some() && !is_constrained {
             // The app's own format has no calls.
             sampling.grammar = None;
@@ -161,22 +152,51 @@ impl<M: Ops> LanguageModel<M> {
         if sampling.grammar.is_some() && !has_stops {
             sampling.stop.clear();
         }
-        // Marks of calls may be special tokens.
-        sampling.special_tokens = tools.is_some();
+        // Marks of calls and of reasoning may be special tokens.
+        sampling.special_tokens = tools.is_some() || is_chat && self.prompts.reasoning.is_some();
         if !stated {
+            if is_chat && self.sampling.max_tokens.is_none() {
+                sampling.max_tokens = MAX_CHAT_TOKENS;
+            }
             let left = self.engine.longest_answer(prompt.len());
             sampling.max_tokens = sampling.max_tokens.min(left.max(1));
         }
         Ok(sampling)
     }
 
+    /// Returns what separates the parts of an answer to a prompt. An answer of a grammar begins at once, without reasoning.
+    fn scanner(
+        &self,
+        prompt: &[u32],
+        sampling: &Sampling,
+        tools: Option<&Tools>,
+        is_chat: bool,
+    ) -> AnswerScanner {
+        let syntax = self
+            .prompts
+            .reasoning
+            .filter(|_| is_chat && sampling.grammar.is_none());
+        let reasoning = syntax.map(|syntax| (syntax, syntax.is_open_after(&self.prompts.end_of(prompt))));
+        let calls = tools.map(|tools| CallScanner::new(self.prompts.syntax(), tools));
+        AnswerScanner::new(reasoning, calls, tools)
+    }
+
     fn take(&mut self, event: &Event) -> Option<Progress> {
         let answer = self.answers.get_mut(&event.request)?;
-        let text = answer.add(event);
+        let new = answer.add(event);
         let mut part = Outputs::new();
         if let Some(sampled) = event.sampled {
-            part.extend(Tensor::from_texts("text", &[&text]).ok());
-            part.extend(Tensor::from_i64("tokens", &[1], &[i64::from(sampled.token)]).ok());
+            part.extend(Tensor::from_texts("text", &[&new.text]).ok());
+            if !new.reasoning.is_empty() {
+                part.extend(Tensor::from_texts(REASONING, &[&new.reasoning]).ok());
+            }
+            if answer.token_texts {
+                let newest = answer.tokens.len() - 1;
+                let outputs = answer.token_outputs(newest, self.prompts.tokenizer.as_ref());
+                part.extend(outputs.into_iter().flatten());
+            } else {
+                part.extend(Tensor::from_i64("tokens", &[1], &[i64::from(sampled.token)]).ok());
+            }
         }
         let pieces = u32::try_from(answer.tokens.len()).unwrap_or(u32::MAX);
         let end = event.finish_reason.map(|end| {
@@ -208,132 +228,32 @@ impl<M: Ops> LanguageModel<M> {
     }
 }
 
-impl PartialAnswer {
-    /// Adds the text and the token of an event. Returns the text that is no call of a tool.
-    fn add(&mut self, event: &Event) -> String {
-        let text = match &mut self.scanner {
-            Some(scanner) => scanner.push(&event.text),
-            None => event.text.clone(),
-        };
-        self.text.push_str(&text);
-        let Some(sampled) = &event.sampled else {
-            return text;
-        };
-        self.top.extend(&event.top_logprobs);
-        self.confidence = if self.tokens.is_empty() {
-            sampled.confidence
-        } else {
-            self.confidence.min(sampled.confidence)
-        };
-        self.tokens.push(i64::from(sampled.token));
-        self.probabilities.push(sampled.probability);
-        text
-    }
-
-    fn outputs(mut self, end: FinishReason, tokenizer: Option<&Tokenizer>) -> Result<Outputs, ModelError> {
-        let why = match end {
-            FinishReason::Token => "token",
-            FinishReason::Stop => "stop",
-            FinishReason::Length => "length",
-            FinishReason::Cancelled => {
-                return Err(ModelError::Failed {
-                    reason: "the request was cancelled".into(),
-                });
-            }
-            FinishReason::NotFinite => {
-                return Err(ModelError::BadOutput {
-                    reason: "logits are not finite, so there is no next token".into(),
-                });
-            }
-            FinishReason::Grammar => {
-                let reason = "it takes too much time to follow; use a simpler schema or grammar";
-                return Err(bad_input(response_format::RESPONSE_FORMAT, reason));
-            }
-        };
-        let is_cut = end == FinishReason::Length;
-        let scanner = self.scanner.take();
-        let (rest, calls) = scanner.map(|scanner| scanner.finish(is_cut)).unwrap_or_default();
-        self.text.push_str(&rest);
-        let count = [self.tokens.len()];
-        let mut outputs = Vec::new();
-        if tokenizer.is_some() {
-            outputs.push(Tensor::from_texts("text", &[&self.text])?);
-        }
-        if !calls.is_empty() {
-            let calls: Vec<String> = calls.iter().map(ToolCall::json).collect();
-            outputs.push(bytes_tensor(TOOL_CALLS, &[calls.len()], &calls)?);
-        }
-        outputs.push(Tensor::from_i64("tokens", &count, &self.tokens)?);
-        outputs.push(Tensor::from_f32("probabilities", &count, &self.probabilities)?);
-        if let Some(tokenizer) = tokenizer.filter(|_| self.token_texts) {
-            outputs.extend(self.token_texts(tokenizer)?);
-        }
-        if let Some(each) = self.top_of_each() {
-            let shape = [self.tokens.len(), each];
-            let (tokens, logprobs): (Vec<u32>, Vec<f32>) = self.top.into_iter().unzip();
-            let tokens: Vec<i64> = tokens.into_iter().map(i64::from).collect();
-            outputs.push(Tensor::from_i64("top_tokens", &shape, &tokens)?);
-            outputs.push(Tensor::from_f32("top_logprobs", &shape, &logprobs)?);
-        }
-        outputs.push(Tensor::from_f32("confidence", &[1], &[self.confidence])?);
-        outputs.push(Tensor::from_texts("end", &[why])?);
-        if let Some(prompt) = self.prompt_tokens {
-            outputs.push(usage(prompt, self.tokens.len())?);
-        }
-        Ok(outputs)
-    }
-}
-
-impl PartialAnswer {
-    /// Number of most probable tokens that are reported for each token of the answer; `None` for none.
-    fn top_of_each(&self) -> Option<usize> {
-        let each = self.top.len().checked_div(self.tokens.len());
-        each.filter(|each| *each > 0)
-    }
-
-    /// Returns the texts of the tokens and of the most probable ones at each place.
-    fn token_texts(&self, tokenizer: &Tokenizer) -> Result<Outputs, TensorError> {
-        let each = self.top_of_each().unwrap_or(0);
-        let mut previous = self.previous;
-        let (mut texts, mut top_texts) = (Vec::new(), Vec::new());
-        let mut top = self.top.iter();
-        for token in &self.tokens {
-            let token = u32::try_from(*token).unwrap_or_default();
-            let text = |token| detokenizer::token_text(tokenizer, previous, token);
-            texts.push(text(token));
-            top_texts.extend(top.by_ref().take(each).map(|(token, _)| text(*token)));
-            previous = Some(token);
-        }
-        let mut outputs = vec![bytes_tensor("token_texts", &[texts.len()], &texts)?];
-        if each > 0 {
-            outputs.push(bytes_tensor("top_token_texts", &[texts.len(), each], &top_texts)?);
-        }
-        Ok(outputs)
-    }
-}
-
-/// A BYTES tensor of that shape.
-fn bytes_tensor(name: &str, shape: &[usize], texts: &[String]) -> Result<Tensor, TensorError> {
-    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-    let tensor = Tensor::from_texts(name, &texts)?;
-    Ok(Tensor {
-        shape: shape.to_vec(),
-        ..tensor
-    })
-}
-
 impl<M: Ops> Continuous for LanguageModel<M> {
     fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError> {
-        self.signature().check(inputs)?;
+        let mut signature = self.signature();
+        signature
+            .inputs
+            .extend(prompt::prepared_inputs(self.engine.longest_prompt()));
+        signature.check(inputs)?;
         let prompt = self.prompts.tokens(inputs)?;
+        let is_chat = prompt::is_chat(inputs);
         let tools = Tools::read(inputs)?;
-        let sampling = self.sampling(inputs, &prompt, tools.as_ref())?;
+        let sampling = self.sampling(inputs, &prompt, tools.as_ref(), is_chat)?;
         let stops = !sampling.stop.is_empty();
+        if sampling.prompt_logprobs.is_some() && !self.engine.continues_prompt() {
+            let reason = "an encoder reads the prompt at once, so its tokens have no probabilities";
+            return Err(bad_input(PROMPT_LOGPROBS, reason));
+        }
+        let wanted = prompt
+            .first()
+            .copied()
+            .filter(|_| sampling.prompt_logprobs.is_some());
         let answer = PartialAnswer {
             prompt_tokens: Some(prompt.len()),
             token_texts: inputs.iter().any(|input| input.name == "top_logprobs"),
             previous: prompt.last().copied().filter(|_| self.engine.continues_prompt()),
-            scanner: tools.map(|tools| CallScanner::new(self.prompts.syntax(), &tools)),
+            scanner: self.scanner(&prompt, &sampling, tools.as_ref(), is_chat),
+            prompt: wanted.map(|first| (first, Vec::new())),
             ..PartialAnswer::default()
         };
         self.engine
@@ -345,10 +265,7 @@ impl<M: Ops> Continuous for LanguageModel<M> {
                     }
                 }
                 EngineError::Refused(_) | EngineError::Prompt { .. } | EngineError::Token { .. } => {
-                    bad_input(
-                        inputs.first().map_or("text", |input| input.name.as_str()),
-                        error.to_string(),
-                    )
+                    bad_input(prompt::name_of(inputs), error.to_string())
                 }
                 EngineError::Sampling(ref reason) => bad_input(reason.input(), error.to_string()),
                 EngineError::NoTokenizer if stops => bad_input("stop", error.to_string()),
@@ -392,6 +309,7 @@ impl<M: Ops> Model for LanguageModel<M> {
     fn signature(&self) -> Signature {
         let mut inputs = self.prompts.inputs(self.engine.longest_prompt());
         inputs.extend(request::sampling_inputs(self.prompts.tokenizer.is_some()));
+        inputs.push(request::prompt_logprobs_input());
         Signature { inputs }
     }
 

@@ -2,6 +2,7 @@
 
 use tokenizers::Tokenizer;
 
+use super::answer::ReasoningSyntax;
 use super::inputs::{bad_input, only_text};
 use super::request;
 use super::response_format::response_format;
@@ -12,11 +13,45 @@ use crate::generation::grammar::Grammars;
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, NO_TOKENIZER};
 use crate::runtime::tensor::{Datatype, Tensor};
 
+/// Stands for `messages` in requests that [`Prompts::read`] has read: the tokens of the rendered chat.
+const CHAT_IDS: &str = "chat_input_ids";
+
+/// Tokens at the end of a prompt that may say how its answer begins.
+const END_TOKENS: usize = 16;
+
+/// The inputs of requests that [`Prompts::read`] has read, beside those of clients.
+pub(super) fn prepared_inputs(context: usize) -> Vec<InputSpec> {
+    vec![InputSpec::optional(
+        CHAT_IDS,
+        Datatype::I64,
+        vec![Extent::UpTo(context)],
+    )]
+}
+
+/// Whether a request is a chat.
+pub(super) fn is_chat(inputs: &Inputs) -> bool {
+    inputs
+        .iter()
+        .any(|input| matches!(input.name.as_str(), "messages" | CHAT_IDS))
+}
+
+/// Name of the input that a client's prompt is in.
+pub(super) fn name_of(inputs: &Inputs) -> &str {
+    let is_prompt = |input: &&Tensor| request::PROMPTS.contains(&input.name.as_str());
+    match inputs.iter().find(is_prompt) {
+        Some(input) => &input.name,
+        None if is_chat(inputs) => "messages",
+        None => "text",
+    }
+}
+
 /// Turns requests into tokens.
 #[derive(Debug)]
 pub(super) struct Prompts {
     pub(super) tokenizer: Option<Tokenizer>,
     chat: ChatTemplate,
+    /// How answers of chats are reasoned, if the template shows it.
+    pub(super) reasoning: Option<ReasoningSyntax>,
     /// The token that begins a text.
     bos: Option<u32>,
 }
@@ -34,7 +69,13 @@ impl Prompts {
             .as_ref()
             .zip(chat.special.bos_token.as_deref())
             .and_then(|(tokenizer, bos)| tokenizer.token_to_id(bos));
-        Ok(Self { tokenizer, chat, bos })
+        let reasoning = chat.source_with_tools().and_then(ReasoningSyntax::of_template);
+        Ok(Self {
+            tokenizer,
+            chat,
+            reasoning,
+            bos,
+        })
     }
 
     /// The inputs for a prompt of at most `context` tokens: `text` and `messages` if there is a tokenizer, and
@@ -52,9 +93,10 @@ impl Prompts {
     /// # Errors
     /// [`ModelError::BadInput`].
     pub(super) fn tokens(&self, inputs: &Inputs) -> Result<Vec<u32>, ModelError> {
-        let input = request::prompt(inputs)?;
+        let read = inputs.iter().find(|input| input.name == CHAT_IDS);
+        let input = read.map_or_else(|| request::prompt(inputs), Ok)?;
         match input.name.as_str() {
-            "input_ids" => {
+            "input_ids" | CHAT_IDS => {
                 let token = |id: i64| {
                     u32::try_from(id).map_err(|_| bad_input("input_ids", format!("{id} is not a token")))
                 };
@@ -69,14 +111,26 @@ impl Prompts {
         }
     }
 
-    /// Returns the inputs of a request with `input_ids` in place of its text or messages; `None` if it has none, if they
+    /// Returns the text of a prompt's end, with special tokens by their names.
+    pub(super) fn end_of(&self, prompt: &[u32]) -> String {
+        let last = prompt
+            .get(prompt.len().saturating_sub(END_TOKENS)..)
+            .unwrap_or_default();
+        let tokenizer = self.tokenizer.as_ref();
+        tokenizer
+            .and_then(|tokenizer| tokenizer.decode(last, false).ok())
+            .unwrap_or_default()
+    }
+
+    /// Returns the inputs of a request with tokens in place of its text or messages; `None` if it has none, if they
     /// cannot be read, or if they are longer than `longest` tokens: the model says what is wrong.
     pub(super) fn read(&self, inputs: &Inputs, longest: usize) -> Option<Inputs> {
         let is_text = |input: &Tensor| matches!(input.name.as_str(), "text" | "messages");
         let place = inputs.iter().position(is_text)?;
+        let name = if is_chat(inputs) { CHAT_IDS } else { "input_ids" };
         let tokens = self.tokens(inputs).ok()?;
         let ids: Vec<i64> = tokens.into_iter().map(i64::from).collect();
-        let ids = Tensor::from_i64("input_ids", &[ids.len()], &ids).ok();
+        let ids = Tensor::from_i64(name, &[ids.len()], &ids).ok();
         let mut read = inputs.clone();
         *read.get_mut(place)? = ids.filter(|ids| ids.shape.iter().all(|count| *count <= longest))?;
         Some(read)
@@ -101,7 +155,13 @@ impl Prompts {
 
     /// Renders messages, a JSON array, and the tools of their request by the chat template.
     fn rendered(&self, input: &Tensor, inputs: &Inputs) -> Result<String, ModelError> {
-        let messages = request::messages(input)?;
+        let mut messages = request::messages(input)?;
+        for message in &mut messages {
+            // The template of gpt-oss has its own name for it.
+            if let Some(reasoning) = message.further.get("reasoning_content").cloned() {
+                message.further.entry("thinking").or_insert(reasoning);
+            }
+        }
         let tools = Tools::read(inputs)?.map(|tools| tools.tools).unwrap_or_default();
         let variables = request::template_variables(inputs)?;
         self.chat

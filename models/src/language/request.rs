@@ -24,8 +24,14 @@ const MAX_BIASES: usize = 1024;
 /// Input that holds variables of the chat template, a JSON object, such as `{"enable_thinking": false}`.
 pub const TEMPLATE_VARIABLES: &str = "chat_template_kwargs";
 
+/// Input that holds the seed of a request for which neither the request nor the app states one. Models behind endpoints choose their own.
+pub const DEFAULT_SEED: &str = "default_seed";
+
+/// Input that asks for the probabilities of the prompt's tokens, and for so many most probable tokens at each place.
+pub const PROMPT_LOGPROBS: &str = "prompt_logprobs";
+
 /// Inputs that hold the prompt.
-const PROMPTS: [&str; 3] = ["text", "messages", "input_ids"];
+pub(super) const PROMPTS: [&str; 3] = ["text", "messages", "input_ids"];
 
 /// A message as the API of `OpenAI` has it. Templates read further keys, such as `tool_calls`, `tool_call_id` and `name`.
 #[derive(Deserialize)]
@@ -75,6 +81,7 @@ pub fn sampling_inputs(tokenizer: bool) -> Vec<InputSpec> {
         one("top_k", Datatype::I64),
         one("top_p", Datatype::F32),
         one("seed", Datatype::I64),
+        one(DEFAULT_SEED, Datatype::I64),
         one("ignore_eos", Datatype::Bool),
     ];
     let biases = || vec![Extent::UpTo(MAX_BIASES)];
@@ -90,6 +97,11 @@ pub fn sampling_inputs(tokenizer: bool) -> Vec<InputSpec> {
     inputs
 }
 
+/// The input [`PROMPT_LOGPROBS`], which models behind endpoints and partitions do not have.
+pub fn prompt_logprobs_input() -> InputSpec {
+    InputSpec::optional(PROMPT_LOGPROBS, Datatype::I64, vec![Extent::Exactly(1)])
+}
+
 /// Returns the sampling options that a request states.
 ///
 /// # Errors
@@ -103,6 +115,7 @@ pub fn sampling_options(inputs: &Inputs) -> Result<SamplingOptions, ModelError> 
             "min_tokens" => options.min_tokens = Some(non_negative(input)?),
             "top_k" => options.top_k = Some(non_negative(input)?),
             "top_logprobs" => options.top_logprobs = Some(non_negative(input)?),
+            PROMPT_LOGPROBS => options.prompt_logprobs = Some(non_negative(input)?),
             "seed" => options.seed = Some(scalar(input, &input.to_i64()?)? as u64),
             "temperature" => options.temperature = Some(float()?),
             "top_p" => options.top_p = Some(float()?),
@@ -120,6 +133,16 @@ pub fn sampling_options(inputs: &Inputs) -> Result<SamplingOptions, ModelError> 
     }
     options.grammar = response_format(inputs)?.map(Arc::new);
     Ok(options)
+}
+
+/// Returns the [`DEFAULT_SEED`] of a request.
+///
+/// # Errors
+/// [`ModelError`], naming the input.
+pub fn default_seed(inputs: &Inputs) -> Result<Option<u64>, ModelError> {
+    let seed = inputs.iter().find(|input| input.name == DEFAULT_SEED);
+    seed.map(|seed| Ok(scalar(seed, &seed.to_i64()?)? as u64))
+        .transpose()
 }
 
 /// Returns the biases with their tokens, which are another input.

@@ -4,8 +4,8 @@
 //! prediction or classification by a word. Longer answers need repeated requests with the token appended. To generate
 //! long answers with a model larger than the device, let the engine stream it.
 
-use super::PartialAnswer;
 use super::inputs::bad_input;
+use super::partial_answer::PartialAnswer;
 use super::prompt::Prompts;
 use crate::checkpoint::{Checkpoint, LoadError, TokenRules, WeightTotals};
 use crate::decoder::registry;
@@ -146,6 +146,7 @@ impl<M: Ops> LanguageSlice<M> {
             sampled: Some(sampled),
             text,
             top_logprobs: Vec::new(),
+            prompt: Vec::new(),
             finish_reason: Some(end),
         });
         answer.outputs(end, self.prompts.tokenizer.as_ref())

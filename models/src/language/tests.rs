@@ -202,6 +202,48 @@ fn penalties_and_the_most_probable_tokens_are_applied_and_reported() {
 }
 
 #[test]
+fn tokens_of_the_prompt_have_the_probabilities_that_a_forward_pass_gives_them() {
+    let mut model = model(|_| ());
+    let ids: Vec<i64> = (1..80).map(|token| token % 7 + 3).collect();
+    let ask = |model: &mut LanguageModel<Cpu>, ids: &[i64], count: i64| {
+        let prompt = Tensor::from_i64("input_ids", &[ids.len()], ids).unwrap();
+        let inputs = vec![prompt, number("max_tokens", 3), number("prompt_logprobs", count)];
+        model.run(&[inputs]).remove(0)
+    };
+    let answer = ask(&mut model, &ids, 2).unwrap();
+    assert_eq!(output(&answer, "prompt_tokens").to_i64().unwrap(), ids);
+    let text = output(&answer, "prompt_token_texts").to_texts().unwrap().concat();
+    let tokens: Vec<u32> = ids.iter().map(|token| *token as u32).collect();
+    let decoded = model.prompts.tokenizer.as_ref().unwrap().decode(&tokens, false);
+    assert_eq!(text, decoded.unwrap());
+    let rows = model.engine.score(&tokens).unwrap();
+    let logprobs = output(&answer, "prompt_logprobs").to_f32().unwrap();
+    assert_eq!(logprobs.len(), ids.len() - 1);
+    let top = output(&answer, "prompt_top_tokens");
+    let top_logprobs = output(&answer, "prompt_top_logprobs").to_f32().unwrap();
+    assert_eq!(top.shape, [ids.len() - 1, 2]);
+    for (place, (row, token)) in rows.iter().zip(&tokens[1..]).enumerate() {
+        let sum: f64 = row.iter().map(|logit| f64::from(*logit).exp()).sum();
+        let expected = f64::from(row[*token as usize]) - sum.ln();
+        assert!((f64::from(logprobs[place]) - expected).abs() < 1e-4, "{place}");
+        let best = (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap();
+        assert_eq!(top.to_i64().unwrap()[2 * place], best as i64);
+        assert!(top_logprobs[2 * place] >= logprobs[place]);
+    }
+    let names = |answer: &Outputs| {
+        answer
+            .iter()
+            .map(|output| output.name.clone())
+            .collect::<Vec<_>>()
+    };
+    let one = names(&ask(&mut model, &ids[..1], 2).unwrap());
+    assert!(one.contains(&"prompt_tokens".into()) && !one.contains(&"prompt_logprobs".into()));
+    assert!(!names(&ask(&mut model, &ids, 0).unwrap()).contains(&"prompt_top_tokens".into()));
+    let error = ask(&mut model, &ids, 21).unwrap_err().to_string();
+    assert!(error.contains("prompt_logprobs 21 is invalid"), "{error}");
+}
+
+#[test]
 fn an_answer_goes_on_after_the_end_of_sequence_if_the_request_ignores_it() {
     let ask = |model: &mut LanguageModel<Cpu>, more: Vec<Tensor>| {
         let mut inputs = vec![text("one"), number("max_tokens", 12)];
@@ -268,8 +310,14 @@ fn messages_are_rendered_by_the_chat_template() {
         model.run(&[vec![input]]).remove(0)
     };
     let chat = r#"[{"role": "user", "content": [{"type": "text", "text": "the "}, {"type": "text", "text": "one"}]}]"#;
-    let answered = ask("messages", chat).unwrap();
-    assert_eq!(tokens(&answered), tokens(&ask("text", "</s>u the one").unwrap()));
+    let answered = tokens(&ask("messages", chat).unwrap());
+    let of_text = tokens(&ask("text", "</s>u the one").unwrap());
+    assert_eq!(answered[..64], of_text, "64 tokens are the default of a text");
+    assert_eq!(
+        answered.len(),
+        96 - 8,
+        "a chat ends by itself, or with the context"
+    );
     for (json, reason) in [
         ("[]", "at least one message"),
         ("{}", "no JSON array"),
@@ -286,6 +334,72 @@ fn messages_are_rendered_by_the_chat_template() {
         .remove(0);
     let error = plain.unwrap_err().to_string();
     assert!(error.contains("no chat template"), "{error}");
+}
+
+#[test]
+fn an_answer_that_ends_within_its_reasoning_has_no_text_and_no_confidence() {
+    let template = "{% for m in messages %}{{ m.content }}{% endfor %}<think>";
+    let dir = directory(&[("chat_template.jinja", template)]);
+    let mut model = of(&dir);
+    let chat = Tensor::from_texts("messages", &[r#"[{"role": "user", "content": "the one"}]"#]).unwrap();
+    let ask = |model: &mut LanguageModel<Cpu>, inputs: Inputs| {
+        // As the executor does, which reads prompts on another thread.
+        let read = model.reader().unwrap()(&inputs).unwrap();
+        model
+            .run(&[read, inputs])
+            .into_iter()
+            .map(Result::unwrap)
+            .collect::<Vec<_>>()
+    };
+    for answer in ask(&mut model, vec![chat.clone(), number("max_tokens", 5)]) {
+        let reasoning = output(&answer, REASONING).to_texts().unwrap().concat();
+        assert!(!reasoning.is_empty());
+        assert_eq!(output(&answer, "text").to_texts().unwrap(), [""]);
+        assert_eq!(output(&answer, "confidence").to_f32().unwrap(), [0.0]);
+        assert_eq!(tokens(&answer).len(), 5);
+    }
+    // An answer of a format begins at once.
+    let format = Tensor::from_texts("response_format", &[r#"{"type": "choice", "choices": ["a b"]}"#]);
+    for answer in ask(&mut model, vec![chat, format.unwrap()]) {
+        assert!(answer.iter().all(|output| output.name != REASONING));
+        assert_eq!(output(&answer, "text").to_texts().unwrap(), ["a b"]);
+    }
+    let text = Tensor::from_texts("text", &["the one<think>"]).unwrap();
+    let [answer, _] = ask(&mut model, vec![text]).try_into().unwrap();
+    assert!(answer.iter().all(|output| output.name != REASONING), "no chat");
+}
+
+#[test]
+fn parts_of_an_answer_describe_their_tokens() {
+    let mut model = model(|_| ());
+    model
+        .submit(
+            1,
+            &vec![text("one"), number("max_tokens", 6), number("top_logprobs", 2)],
+        )
+        .unwrap();
+    let mut parts = Vec::new();
+    let whole = loop {
+        let Progress { part, end, .. } = model.step().remove(0);
+        parts.push(part);
+        if let Some(end) = end {
+            break end.unwrap();
+        }
+    };
+    for name in ["probabilities", "top_logprobs"] {
+        let of_parts: Vec<f32> = parts
+            .iter()
+            .flat_map(|part| output(part, name).to_f32().unwrap())
+            .collect();
+        assert_eq!(of_parts, output(&whole, name).to_f32().unwrap(), "{name}");
+    }
+    for name in ["token_texts", "top_token_texts"] {
+        let of_parts: Vec<&str> = parts
+            .iter()
+            .flat_map(|part| output(part, name).to_texts().unwrap())
+            .collect();
+        assert_eq!(of_parts, output(&whole, name).to_texts().unwrap(), "{name}");
+    }
 }
 
 #[test]

@@ -162,8 +162,14 @@ mod tests {
             Tensor::from_i64("logit_bias_tokens", &[2], &[5, 7]).unwrap(),
             Tensor::from_f32("logit_bias", &[2], &[-100.0, 0.5]).unwrap(),
         ];
-        // Formats and tools are written elsewhere.
-        let elsewhere = ["response_format", "tools", "tool_choice", "chat_template_kwargs"];
+        // Formats and tools are written elsewhere, and an endpoint chooses its own seed.
+        let elsewhere = [
+            "response_format",
+            "tools",
+            "tool_choice",
+            "chat_template_kwargs",
+            "default_seed",
+        ];
         let known: Vec<String> = request::sampling_inputs(true)
             .into_iter()
             .map(|spec| spec.name)

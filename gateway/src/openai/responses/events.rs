@@ -10,7 +10,7 @@ use kaskade_actors::{Code, Fault};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::super::choice::{Choice, Usage, part as text_of};
+use super::super::choice::{Choice, Usage, text_of};
 use super::super::feed::{self, Answer, Feed};
 use super::super::sse::put;
 use super::super::structured::Call as ToolCall;
@@ -76,7 +76,7 @@ impl Answer for Events {
         let buffered = self.call.app.options.streaming == Streaming::Buffered;
         match piece {
             Piece::Part(_) if buffered => {}
-            Piece::Part(reply) => self.delta(&text_of(&reply)),
+            Piece::Part(reply) => self.delta(&text_of(&reply, "text")),
             Piece::End(Ok(reply)) => {
                 if let Err(failure) = self.end(&reply) {
                     self.fail(&failure);
@@ -191,7 +191,8 @@ impl Events {
         }
         let mut usage = Usage::default();
         usage.add(&self.call, reply, &choice, None, true);
-        let response = self.resource.ended(&choice, &usage.responses());
+        let mut response = self.resource.ended(&choice);
+        usage.write_of_response(&mut response);
         self.event(&format!("response.{status}"), json!({"response": response}));
         self.feed.done();
         Ok(())

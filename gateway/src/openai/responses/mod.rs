@@ -80,6 +80,7 @@ async fn respond(shared: &Shared, request: Request) -> Result<Response<Body>, Fa
         max_output_tokens: asked.max_output_tokens,
         temperature: asked.common.temperature(),
         top_p: asked.common.top_p(),
+        penalties: asked.common.penalties(),
         metadata: asked.metadata.unwrap_or_default(),
         structured: asked.common.structured,
     };
@@ -90,7 +91,8 @@ async fn respond(shared: &Shared, request: Request) -> Result<Response<Body>, Fa
     let choice = Choice::read(&reply)?;
     let mut usage = Usage::default();
     usage.add(&call, &reply, &choice, None, true);
-    let body = resource.ended(&choice, &usage.responses());
+    let mut body = resource.ended(&choice);
+    usage.write_of_response(&mut body);
     let mut response = json_response(StatusCode::OK, body.to_string());
     call.describe(&reply, response.headers_mut());
     Ok(response)

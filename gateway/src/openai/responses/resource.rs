@@ -19,6 +19,8 @@ pub(super) struct Resource {
     pub(super) max_output_tokens: Option<i64>,
     pub(super) temperature: Option<f32>,
     pub(super) top_p: Option<f32>,
+    /// For presence and frequency.
+    pub(super) penalties: [f32; 2],
     pub(super) metadata: Map<String, Value>,
     pub(super) structured: FormatAndTools,
 }
@@ -26,13 +28,13 @@ pub(super) struct Resource {
 impl Resource {
     /// Returns the response before its answer.
     pub(super) fn in_progress(&self) -> Value {
-        self.with("in_progress", &[], &Value::Null)
+        self.with("in_progress", &[])
     }
 
-    /// Returns the response with its answer; incomplete if the answer has its maximum of tokens.
-    pub(super) fn ended(&self, choice: &Choice, usage: &Value) -> Value {
+    /// Returns the response with its answer, without the usage; incomplete if the answer has its maximum of tokens.
+    pub(super) fn ended(&self, choice: &Choice) -> Value {
         let status = status(choice);
-        let mut response = self.with(status, &self.output(choice), usage);
+        let mut response = self.with(status, &self.output(choice));
         if status == "incomplete" {
             put(
                 &mut response,
@@ -61,7 +63,7 @@ impl Resource {
 
     /// Returns the response that failed.
     pub(super) fn failed(&self, failure: &Failure) -> Value {
-        let mut response = self.with("failed", &[], &Value::Null);
+        let mut response = self.with("failed", &[]);
         let code = if failure.status.as_u16() == 429 {
             "rate_limit_exceeded"
         } else {
@@ -84,7 +86,7 @@ impl Resource {
         json!({"id": self.item, "type": "message", "role": "assistant", "status": status, "content": content})
     }
 
-    fn with(&self, status: &str, output: &[Value], usage: &Value) -> Value {
+    fn with(&self, status: &str, output: &[Value]) -> Value {
         json!({
             "id": self.id,
             "object": "response",
@@ -102,13 +104,13 @@ impl Resource {
             "truncation": "disabled",
             "parallel_tool_calls": self.structured.parallel(),
             "text": {"format": self.structured.response_format()},
-            "temperature": self.temperature.unwrap_or(1.0),
-            "top_p": self.top_p.unwrap_or(1.0),
-            "presence_penalty": 0,
-            "frequency_penalty": 0,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "presence_penalty": self.penalties[0],
+            "frequency_penalty": self.penalties[1],
             "top_logprobs": 0,
             "reasoning": {"effort": null, "summary": null},
-            "usage": usage,
+            "usage": null,
             "max_output_tokens": self.max_output_tokens,
             "max_tool_calls": null,
             "store": false,

@@ -16,7 +16,7 @@ pub struct ToolCall {
 
 impl ToolCall {
     /// Returns a call; `None` without a name, or if the arguments are no object.
-    pub(super) fn new(name: &str, arguments: Value) -> Option<Self> {
+    pub(in crate::language) fn new(name: &str, arguments: Value) -> Option<Self> {
         let name = name.trim();
         (arguments.is_object() && !name.is_empty()).then(|| Self {
             name: name.to_owned(),

@@ -144,6 +144,12 @@ impl Tools {
         functions.collect()
     }
 
+    /// The names of the functions.
+    pub(in crate::language) fn names(&self) -> Vec<String> {
+        let functions = self.functions().unwrap_or_default().into_iter();
+        functions.map(|function| function.name).collect()
+    }
+
     /// The functions with the types of their parameters.
     pub(super) fn signatures(&self) -> Vec<(String, Value)> {
         let functions = self.functions().unwrap_or_default().into_iter();

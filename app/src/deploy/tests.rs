@@ -1,0 +1,164 @@
+use std::sync::Arc;
+
+use kaskade_actors::bus::Embedded;
+use kaskade_broker::BrokerConfig;
+
+use super::*;
+
+fn plan(made_by: &str) -> Plan {
+    let built = Plan::cascade("parity").stage("guess", "small").build();
+    Plan {
+        made_by: made_by.to_owned(),
+        ..built.unwrap()
+    }
+}
+
+async fn deployment() -> (Embedded, Deployment) {
+    let embedded = Embedded::start(BrokerConfig::default()).unwrap();
+    let bus = BusConfig::new("parity").embedded(&embedded);
+    let deployment = Deployment::open("parity", bus).await.unwrap();
+    (embedded, deployment)
+}
+
+async fn publish(deployment: &Deployment, state: IngressState) {
+    let subject = deployment.app.ingress(&state.ingress).unwrap();
+    let payload = state.encode().unwrap();
+    deployment
+        .bus
+        .publish(subject, None, None, payload)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_plan_is_applied_read_and_rolled_back() {
+    let (_embedded, deployment) = deployment().await;
+    assert!(matches!(
+        deployment.get(None).await,
+        Err(DeployError::NoPlan { .. })
+    ));
+    let first = deployment.apply(&plan("first"), None).await.unwrap();
+    assert_eq!((first.epoch, first.replaced), (1, None));
+    assert!(matches!(
+        deployment.roll_back(None).await,
+        Err(DeployError::NothingEarlier)
+    ));
+    let second = deployment.apply(&plan("second"), Some(1)).await.unwrap();
+    assert_eq!((second.epoch, second.replaced), (2, Some(1)));
+    let stale = deployment.apply(&plan("late"), Some(1)).await;
+    assert!(matches!(stale, Err(DeployError::Store(StoreError::Stale { .. }))));
+    assert_eq!(deployment.get(None).await.unwrap().stored.plan.made_by, "second");
+    let (back_to, third) = deployment.roll_back(None).await.unwrap();
+    assert_eq!((back_to, third.epoch), (1, 3));
+    assert_eq!(deployment.get(None).await.unwrap().stored.plan.made_by, "first");
+    let (back_to, fourth) = deployment.roll_back(Some(2)).await.unwrap();
+    assert_eq!((back_to, fourth.epoch), (2, 4));
+    let made_by = deployment.history().await.unwrap();
+    let made_by = made_by.iter().map(|past| past.stored.plan.made_by.as_str());
+    assert_eq!(
+        made_by.collect::<Vec<_>>(),
+        ["first", "second", "first", "second"]
+    );
+    assert!(matches!(
+        deployment.get(Some(9)).await,
+        Err(DeployError::NoSuchEpoch { epoch: 9, .. })
+    ));
+    let other = Plan {
+        app: "other".to_owned(),
+        ..plan("other")
+    };
+    let refused = deployment.apply(&other, None).await;
+    assert!(matches!(refused, Err(DeployError::OtherApp { .. })));
+}
+
+#[tokio::test]
+async fn an_applied_plan_gets_an_epoch_above_those_in_use() {
+    let (_embedded, deployment) = deployment().await;
+    let deployment = Arc::new(deployment);
+    let beating = Arc::clone(&deployment);
+    let beats = tokio::spawn(async move {
+        let beat = Beat {
+            actor: "w".to_owned(),
+            epoch: 41,
+            ..Beat::default()
+        };
+        loop {
+            let subject = beating.app.beat("w").unwrap();
+            let payload = beat.encode().unwrap();
+            beating.bus.publish(subject, None, None, payload).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let written = deployment.apply(&plan("new"), None).await.unwrap();
+    beats.abort();
+    assert_eq!(written.epoch, 42);
+}
+
+#[tokio::test]
+async fn the_wait_ends_when_every_ingress_admits_the_plan() {
+    let (_embedded, mut deployment) = deployment().await;
+    let state = |ingress: &str, admits| IngressState {
+        ingress: ingress.to_owned(),
+        admits,
+        ..IngressState::default()
+    };
+    let none = deployment.admitted(2, Duration::ZERO, |_| {}).await;
+    assert!(matches!(none, Err(DeployError::NoIngress { .. })));
+    publish(&deployment, state("a", 2)).await;
+    publish(&deployment, state("b", 1)).await;
+    let both = tokio::sync::Notify::new();
+    let told = |progress: &Progress| {
+        if progress.ingresses == 2 {
+            both.notify_one();
+        }
+    };
+    tokio::select! {
+        admitted = deployment.admitted(2, Duration::from_secs(20), told) => panic!("{admitted:?}"),
+        () = both.notified() => {}
+    }
+    let late = deployment.admitted(2, Duration::ZERO, |_| {}).await;
+    let Err(DeployError::NotAdmitted { behind, .. }) = late else {
+        panic!("{late:?}")
+    };
+    assert_eq!((behind.len(), behind[0].ingress.as_str()), (1, "b"));
+    publish(&deployment, state("b", 2)).await;
+    let mut seen = Vec::new();
+    let admitted = deployment.admitted(2, Duration::from_secs(20), |progress| {
+        seen.push((progress.ingresses, progress.behind.len()));
+    });
+    admitted.await.unwrap();
+    // The wait may outlast the last change: other ingresses have the time to report.
+    assert!(
+        seen == [(2, 1)] || seen == [(2, 1), (2, 0)],
+        "each state is shown once, and then the wait ends: {seen:?}"
+    );
+}
+
+#[test]
+fn replicas_that_stay_unloaded_end_the_wait() {
+    let (mut failures, begun) = (Failures::default(), Instant::now());
+    let beat = |in_place, failed: &[&str]| Beat {
+        actor: "w".to_owned(),
+        in_place,
+        failed: failed.iter().map(ToString::to_string).collect(),
+        ..Beat::default()
+    };
+    failures.hear(5, beat(5, &["large-0"]), begun);
+    failures.hear(5, beat(5, &["large-0"]), begun + FAILED_FOR / 2);
+    assert_eq!(failures.lasting(begun + FAILED_FOR / 2), None);
+    let lasting = failures.lasting(begun + FAILED_FOR).unwrap();
+    let error = DeployError::NotLoaded {
+        epoch: 5,
+        failed: lasting,
+    };
+    let said = error.to_string();
+    assert!(
+        said.contains("`large-0` on worker `w`") && said.contains("plan rollback"),
+        "{said}"
+    );
+    // It was loaded after all, or another epoch is in place.
+    failures.hear(5, beat(5, &[]), begun + FAILED_FOR);
+    assert_eq!(failures.lasting(begun + 2 * FAILED_FOR), None);
+    failures.hear(5, beat(4, &["large-0"]), begun);
+    assert_eq!(failures.lasting(begun + 2 * FAILED_FOR), None);
+}

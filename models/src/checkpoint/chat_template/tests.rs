@@ -1,0 +1,154 @@
+use super::*;
+
+fn message(role: &str, content: &str) -> Message {
+    Message {
+        role: role.into(),
+        content: content.into(),
+        ..Message::default()
+    }
+}
+
+fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, content) in files {
+        std::fs::write(dir.path().join(name), content).unwrap();
+    }
+    dir
+}
+
+/// Cases rendered by transformers: `models/fixtures/make_chat_fixtures.py`.
+#[test]
+fn renderings_equal_those_of_transformers() {
+    #[derive(serde::Deserialize)]
+    struct Case {
+        name: String,
+        template: String,
+        messages: Vec<(String, String)>,
+        /// Messages with calls of tools, in place of the others.
+        #[serde(default)]
+        chat: Vec<serde_json::Map<String, serde_json::Value>>,
+        #[serde(default)]
+        tools: Vec<serde_json::Value>,
+        rendered: String,
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/chat-templates.json");
+    let cases: Vec<Case> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    assert!(cases.len() >= 8);
+    for case in cases {
+        let special = SpecialTokens {
+            bos_token: Some("<s>".into()),
+            eos_token: Some("</s>".into()),
+            ..SpecialTokens::default()
+        };
+        let template = ChatTemplate::new(Some(case.template), special);
+        let texts = case.messages.iter().map(|(role, text)| message(role, text));
+        let chat = case.chat.into_iter().map(|mut further| {
+            let mut text = |key: &str| match further.remove(key) {
+                Some(serde_json::Value::String(text)) => text,
+                _ => String::new(),
+            };
+            Message {
+                role: text("role"),
+                content: text("content"),
+                further,
+            }
+        });
+        let messages: Vec<Message> = texts.chain(chat).collect();
+        assert_eq!(
+            template
+                .render(&messages, &case.tools, &serde_json::Map::new())
+                .unwrap(),
+            case.rendered,
+            "{}",
+            case.name
+        );
+    }
+}
+
+#[test]
+fn the_template_is_found_where_transformers_writes_it() {
+    let text = r#"{"chat_template": "old {{ messages[0].content }}", "bos_token": {"content": "<s>", "lstrip": false}}"#;
+    let list = r#"{"chat_template": [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "list"}]}"#;
+    let (hello, none) = ([message("user", "hi")], serde_json::Map::new());
+    let render = |files: &[(&str, &str)]| {
+        ChatTemplate::open(directory(files).path())
+            .unwrap()
+            .render(&hello, &[], &none)
+    };
+    assert_eq!(render(&[("tokenizer_config.json", text)]).unwrap(), "old hi");
+    assert_eq!(render(&[("tokenizer_config.json", list)]).unwrap(), "list");
+    let newer = [
+        ("tokenizer_config.json", text),
+        ("chat_template.jinja", "new {{ bos_token }}"),
+    ];
+    assert_eq!(render(&newer).unwrap(), "new <s>");
+    let processor = [
+        ("tokenizer_config.json", text),
+        (
+            "processor_config.json",
+            r#"{"chat_template": "processor", "processor_class": "X"}"#,
+        ),
+    ];
+    assert_eq!(render(&processor).unwrap(), "processor");
+    assert!(matches!(render(&[]), Err(TemplateError::Missing)));
+}
+
+#[test]
+fn tools_need_a_template_that_writes_them() {
+    let tools = [serde_json::json!({"type": "function", "function": {"name": "weather"}})];
+    let list = r#"{"chat_template": [{"name": "tool_use", "template": "{{ tools[0].function.name }}"}, {"name": "default", "template": "plain"}]}"#;
+    let template = ChatTemplate::open(directory(&[("tokenizer_config.json", list)]).path()).unwrap();
+    let (hello, none) = ([message("user", "hi")], serde_json::Map::new());
+    assert_eq!(template.render(&hello, &tools, &none).unwrap(), "weather");
+    assert_eq!(template.render(&hello, &[], &none).unwrap(), "plain");
+    let plain = ChatTemplate::new(Some("{{ messages[0].content }}".into()), SpecialTokens::default());
+    assert!(matches!(
+        plain.render(&hello, &tools, &none),
+        Err(TemplateError::NoTools)
+    ));
+}
+
+#[test]
+fn variables_reach_the_template_but_replace_none_of_its_own() {
+    let source = "{% if enable_thinking is defined and enable_thinking is false %}plain{% endif %} {{ messages | length }}";
+    let template = ChatTemplate::new(Some(source.into()), SpecialTokens::default());
+    let variables = serde_json::json!({"enable_thinking": false, "messages": []});
+    let variables = variables.as_object().unwrap();
+    assert_eq!(
+        template.render(&[message("user", "x")], &[], variables).unwrap(),
+        "plain 1"
+    );
+}
+
+#[test]
+fn a_date_is_there_for_templates_that_need_one() {
+    let render = |source: &str| {
+        ChatTemplate::new(Some(source.into()), SpecialTokens::default()).render(
+            &[message("user", "x")],
+            &[],
+            &serde_json::Map::new(),
+        )
+    };
+    let year = render("{{ strftime_now('%Y') }}").unwrap();
+    assert!(year.parse::<u32>().unwrap() >= 2025, "{year}");
+    let asks = "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}none{% endif %}";
+    assert_eq!(render(asks).unwrap(), "none");
+    let unknown = render("{{ strftime_now('%Q') }}").unwrap_err().to_string();
+    assert!(unknown.contains("%Q"), "{unknown}");
+}
+
+#[test]
+fn a_template_that_fails_gives_its_reason() {
+    let failed = |source: &str| {
+        let template = ChatTemplate::new(Some(source.into()), SpecialTokens::default());
+        template
+            .render(&[message("tool", "x")], &[], &serde_json::Map::new())
+            .unwrap_err()
+            .to_string()
+    };
+    let raised = failed("{{ raise_exception('roles must alternate') }}");
+    assert!(raised.contains("roles must alternate"), "{raised}");
+    assert!(failed("{% if %}").contains("syntax"), "{}", failed("{% if %}"));
+    let endless = failed("{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}{% endfor %}");
+    assert!(endless.contains("fuel"), "{endless}");
+}

@@ -1,0 +1,73 @@
+//! Outputs that describe the tokens of a prompt.
+
+use tokenizers::Tokenizer;
+
+use super::partial_answer::bytes_tensor;
+use crate::generation::{PromptToken, detokenizer};
+use crate::runtime::model::Outputs;
+use crate::runtime::tensor::{Tensor, TensorError};
+
+/// Returns what the input `prompt_logprobs` asks for: `prompt_tokens` (INT64 `[tokens]`), `prompt_token_texts` (BYTES `[tokens]`, with a
+/// tokenizer), and of every token but the first `prompt_logprobs` (FP32 `[tokens - 1]`, natural logarithms) and the most probable
+/// ones, `prompt_top_tokens` (INT64), `prompt_top_token_texts` (BYTES) and `prompt_top_logprobs` (FP32), `[tokens - 1, count]` each.
+/// What would be empty is left out.
+pub(super) fn prompt_outputs(
+    first: u32,
+    others: &[PromptToken],
+    tokenizer: Option<&Tokenizer>,
+) -> Result<Outputs, TensorError> {
+    let ids = std::iter::once(first).chain(others.iter().map(|token| token.token));
+    let ids: Vec<i64> = ids.map(i64::from).collect();
+    let mut outputs = vec![Tensor::from_i64("prompt_tokens", &[ids.len()], &ids)?];
+    let mut texts = Texts::default();
+    if let Some(tokenizer) = tokenizer {
+        texts = Texts::new(first, others, tokenizer);
+        outputs.push(bytes_tensor(
+            "prompt_token_texts",
+            &[texts.tokens.len()],
+            &texts.tokens,
+        )?);
+    }
+    if others.is_empty() {
+        return Ok(outputs);
+    }
+    let logprobs: Vec<f32> = others.iter().map(|token| token.logprob).collect();
+    outputs.push(Tensor::from_f32("prompt_logprobs", &[others.len()], &logprobs)?);
+    let each = others.first().map_or(0, |token| token.top.len());
+    if each > 0 {
+        let shape = [others.len(), each];
+        let top = || others.iter().flat_map(|token| &token.top);
+        let tokens: Vec<i64> = top().map(|(token, _)| i64::from(*token)).collect();
+        let logprobs: Vec<f32> = top().map(|(_, logprob)| *logprob).collect();
+        outputs.push(Tensor::from_i64("prompt_top_tokens", &shape, &tokens)?);
+        if tokenizer.is_some() {
+            outputs.push(bytes_tensor("prompt_top_token_texts", &shape, &texts.top)?);
+        }
+        outputs.push(Tensor::from_f32("prompt_top_logprobs", &shape, &logprobs)?);
+    }
+    Ok(outputs)
+}
+
+/// The texts that tokens add to those before them.
+#[derive(Default)]
+struct Texts {
+    tokens: Vec<String>,
+    top: Vec<String>,
+}
+
+impl Texts {
+    fn new(first: u32, others: &[PromptToken], tokenizer: &Tokenizer) -> Self {
+        let mut texts = Self {
+            tokens: vec![detokenizer::token_text(tokenizer, None, first)],
+            top: Vec::new(),
+        };
+        let mut previous = first;
+        for token in others {
+            let text = |token| detokenizer::token_text(tokenizer, Some(previous), token);
+            texts.tokens.push(text(token.token));
+            texts.top.extend(token.top.iter().map(|(token, _)| text(*token)));
+            previous = token.token;
+        }
+        texts
+    }
+}
