@@ -37,6 +37,15 @@ macro_rules! codes {
                 match self { $(Self::$name => $retry,)+ }
             }
 
+            /// Returns the answer to whether the same request may be sent again: `yes`, `no`, or when.
+            pub const fn retry(self) -> &'static str {
+                match self {
+                    Self::UnknownApp => "after a reconnect",
+                    _ if self.retryable() => "yes",
+                    _ => "no",
+                }
+            }
+
             /// Returns a short description.
             pub const fn title(self) -> &'static str {
                 match self { $(Self::$name => $title,)+ }
@@ -54,7 +63,8 @@ codes! {
     Malformed "KSK0001" 400 false "The message cannot be decoded."
         "The body is not valid MessagePack or JSON for its subject, a header has an invalid value, or a length, depth or \
 count exceeds its limit. The message names the field or the byte.\n\
-Send MessagePack maps with field names (or JSON with `content-type: application/json`) as in docs/reference/wire.md."
+Send MessagePack maps with field names (or JSON with `content-type: application/json`) as the page \"Wire protocol\" of the \
+documentation describes (docs/reference/wire.md in the repository)."
     TooLarge "KSK0002" 413 false "The message is too large."
         "Either the NATS server's `max_payload` (1 MiB by default, headers included) or the codec's limit is \
 exceeded. The message states both sizes.\n\
@@ -64,8 +74,9 @@ Send a smaller input, split the batch, or raise `max_payload` in the server's co
 Compare the named input with the model's signature."
     UnknownApp "KSK0004" 404 false "No process serves that app or stage."
         "The app's subject has no subscriber: the app is not running, has another name, or runs on another \
-server. For a moment after a server or a connection has restarted, the server may not know the app yet; the clients of \
-Kaskade then send the request again.\n\
+server. For a moment after a server or a connection has restarted, the server may not know the app yet. The clients of \
+Kaskade therefore send the request again if the app has answered them before, or if their connection was lost since they \
+started.\n\
 Check `nats micro ls`, start the app with `kaskade serve`, or correct the name or the `--nats` URL."
     Expired "KSK0005" 504 false "The time budget ran out."
         "The request's remaining budget reached zero before an answer was ready: in a queue, in a model, or in transit.\n\
@@ -109,7 +120,7 @@ Run `kaskade validate` on the file; it names the position of the error."
     StaleEpoch "KSK0016" 503 true "Another writer stored a newer epoch first."
         "Plans are written by compare-and-set; the epoch that this writer read is no longer the newest, so its plan \
 was refused.\n\
-Read the plan again, decide again, write again."
+Read the newest plan, redo the change on it, and write with its epoch."
     Internal "KSK0017" 500 false "Internal error."
         "A defect in Kaskade, or a code of a newer peer that this version does not know; the message then starts with \
 that code.\n\
@@ -307,20 +318,21 @@ mod tests {
     /// Returns the page of all codes, as in `docs/reference/errors.md`.
     fn errors_page() -> String {
         let entries = Code::ALL.iter().map(|code| {
-            let retry = if code.retryable() { "yes" } else { "no" };
             format!(
-                "\n## {} {code:?}\n\n**{}** Service error {}. Retry: {retry}.\n\n{}\n",
+                "\n## {} {code:?}\n\n**{}** HTTP status {}. Retry: {}.\n\n{}\n",
                 code.id(),
                 code.title(),
                 code.status(),
+                code.retry(),
                 code.explain().replace('\n', "\n\n"),
             )
         });
         std::iter::once(ERRORS_HEAD.to_owned()).chain(entries).collect()
     }
 
-    const ERRORS_HEAD: &str = "# Error codes\n\nGenerated from `actors/src/error.rs`; `kaskade explain KSK0001` prints one. \"Retry\" \
-says whether the same request, sent again after a moment, may succeed.\n";
+    const ERRORS_HEAD: &str = "# Error codes\n\nGenerated from `actors/src/error.rs`; `kaskade explain KSK0001` prints one. The HTTP \
+status is that of the gateway's answer, and over NATS the header `Nats-Service-Error-Code`. \"Retry\" says whether the same request, sent again after \
+a moment, may succeed.\n";
 
     #[test]
     fn the_error_page_is_current() {

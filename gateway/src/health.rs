@@ -53,8 +53,12 @@ pub(crate) fn not_ready(shared: &Shared) -> Option<String> {
                 app.options.name
             ));
         }
-        (!app.watched.is_alive())
-            .then(|| format!("no process of app `{}` was heard lately", app.options.name))
+        (!app.watched.is_alive()).then(|| {
+            format!(
+                "no heartbeat from any process of app `{}` in the last seconds",
+                app.options.name
+            )
+        })
     })
 }
 

@@ -27,7 +27,7 @@ const HANDSHAKES: usize = 1_024;
 /// Files with what the gateway shows to clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate, followed by those that vouch for it, PEM.
+    /// The certificate, followed by its chain, PEM.
     pub certificate: PathBuf,
     /// Its key, PEM.
     pub key: PathBuf,

@@ -32,7 +32,7 @@ pub enum ContentsError {
         name: String,
     },
     /// A dimension is negative or too large.
-    #[error("the shape {shape:?} of tensor `{name}` has a dimension that is no size")]
+    #[error("the shape {shape:?} of tensor `{name}` has a dimension that is not a size")]
     Shape {
         /// Its name.
         name: String,

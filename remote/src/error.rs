@@ -189,7 +189,7 @@ pub enum ConnectError {
     #[error(transparent)]
     Secret(#[from] SecretError),
     /// The address is none.
-    #[error("`{base_url}` is no http, https, grpc or grpcs address: {reason}")]
+    #[error("`{base_url}` is not an http, https, grpc or grpcs URL: {reason}")]
     Address {
         /// The address.
         base_url: String,

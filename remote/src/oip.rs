@@ -306,7 +306,7 @@ pub(crate) fn decode(head: &str, body: &Bytes) -> Result<Answer, CallError> {
             (Some(size), _) if size <= binary.len() => binary.split_to(size),
             (None, Some(data)) => bytes_of(datatype, &data).ok_or_else(|| {
                 malformed(format!(
-                    "output `{}` holds what is no {}",
+                    "output `{}` holds a value that is not of type {}",
                     output.name, output.datatype
                 ))
             })?,

@@ -34,7 +34,7 @@ struct Waiting {
 }
 
 /// Writes a plan to the plan store of an app, and waits until every ingress admits requests under it. The processes of the app load
-/// what it needs and go on serving the plan before it until then.
+/// what it needs and continue to serve the previous plan until then.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Apply {
     /// Plan file; it names the app.

@@ -45,8 +45,11 @@ fn list(json: bool) -> anyhow::Result<()> {
             ("meaning", Align::Left),
         ],
         Code::ALL.iter().map(|code| {
-            let retry = if code.retryable() { "yes" } else { "no" };
-            [code.id().to_owned(), retry.to_owned(), code.title().to_owned()]
+            [
+                code.id().to_owned(),
+                code.retry().to_owned(),
+                code.title().to_owned(),
+            ]
         }),
     ))
 }

@@ -137,7 +137,7 @@ fn read(lines: impl std::io::BufRead) -> anyhow::Result<Vec<Feedback>> {
         }
         let label = serde_json::from_str(&line).with_context(|| {
             format!(
-                "line {number} is no label; write `{{\"id\": \"...\", \"label\": 7}}`, or a text or the name of a class as the label"
+                "line {number} is not a label; write `{{\"id\": \"...\", \"label\": 7}}`, or a text or the name of a class as the label"
             )
         })?;
         labels.push(label);

@@ -61,7 +61,7 @@ impl ExporterConfig {
 #[non_exhaustive]
 pub enum TelemetryError {
     /// The address is none.
-    #[error("telemetry: `{endpoint}` is no http or https address of a collector: {reason}")]
+    #[error("telemetry: `{endpoint}` is not an http or https URL of a collector: {reason}")]
     Endpoint {
         /// The address.
         endpoint: String,

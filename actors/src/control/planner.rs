@@ -199,7 +199,7 @@ impl Handler<MakePlan> for Planner {
             match &report {
                 PlanReport::Adopted { epoch } => tracing::info!(epoch, "adopted a new plan"),
                 PlanReport::Unchanged { epoch } => {
-                    tracing::debug!(epoch, "planning found the running plan again");
+                    tracing::debug!(epoch, "planning returned the running plan");
                 }
                 other => tracing::error!(report = ?other, "planning failed; the running plan stays"),
             }

@@ -97,7 +97,7 @@ fn named(name: &str, class: &Class, reply: &RecentReply) -> Result<Answer, Strin
     }
     if class.name.is_none() {
         return Err(format!(
-            "`{name}` is no number of a class, and the answer's class has no name; send a number from 0"
+            "`{name}` is not the number of a class, and the answer's class has no name; send a number from 0"
         ));
     }
     // A class that is none of the answers.
@@ -186,7 +186,7 @@ mod tests {
         let unnamed = reply(Answer::class(1, 3, None), None);
         assert_eq!(judged(&RightAnswer::Class(2), &unnamed), Ok([false, false]));
         for (label, said) in [
-            (text("sea"), "no number of a class"),
+            (text("sea"), "not the number of a class"),
             (text("3"), "none of the 3 classes"),
             (RightAnswer::Class(3), "which are 0 to 2"),
         ] {

@@ -131,7 +131,7 @@ async fn leave(worker: &Addr<Worker>, shard: &Shared, end: Instant) {
     match senders {
         Ok(senders) if !replicas.is_empty() => senders.heed(&replicas, end).await,
         Ok(_) => {}
-        Err(error) => tracing::warn!(%error, "leaving without a word from the ingresses"),
+        Err(error) => tracing::warn!(%error, "shutting down without confirmation from the ingresses"),
     }
     if let Ok(draining) = worker.send(Leave).await {
         until(end, || draining.done()).await;

@@ -104,7 +104,7 @@ impl Shards {
     pub(super) async fn close(&self) {
         for shard in self.shared.iter().rev() {
             if timeout(FLUSHING, shard.dispatcher.flush()).await.is_err() {
-                tracing::warn!("the broker does not take the last messages; ending without them");
+                tracing::warn!("the broker did not accept the last messages within the limit; dropping them");
             }
             shard.bus.close().await;
         }

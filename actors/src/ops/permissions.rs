@@ -1,7 +1,7 @@
 //! Permissions by role, derived from the subject grammar.
 //!
 //! `kaskade auth init` writes them into a nats-server's configuration; the server then refuses every other subject.
-//! `SECURITY.md` states what this protects against and what it does not.
+//! `docs/concepts/security.md` states what this protects against and what it does not.
 
 use crate::subjects::event::{AUDITED, CERTIFICATE, DRIFT, ENERGY, LOAD, PLANNED, SHIFTED, WATCH};
 use crate::subjects::{self, App, SubjectError, check_token, inbox_prefix};

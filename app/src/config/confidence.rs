@@ -154,7 +154,7 @@ impl ConfidenceRule {
                     && !url.starts_with("http://")
                     && !url.starts_with("https://")
                 {
-                    let text = format!("`{url}` is no http or https address");
+                    let text = format!("`{url}` is not an http or https URL");
                     problems.push(("confidence.judge.base_url", text));
                 }
                 if rule.api_key.is_some() && rule.base_url.is_none() {

@@ -254,7 +254,7 @@ impl DataSets {
                     .to_owned(),
             ),
             (_, Some(from)) => (!(0.0 < from.get() && from.get() <= 1.0)).then(|| {
-                format!("data.right_from: {} is no score of `metric`; use a number above 0 and up to 1", from.get())
+                format!("data.right_from: {} is not a valid score of `metric`; use a number above 0 and up to 1", from.get())
             }),
         };
         let sets = self.named().filter_map(|(name, set)| match set {
@@ -265,7 +265,7 @@ impl DataSets {
                 let empty = !(0.0 <= set.from.get() && set.from < set.to && set.to.get() <= 1.0);
                 empty.then(|| {
                     format!(
-                        "{name}.words: from {} to {} is no section of a text; use shares from 0 to 1",
+                        "{name}.words: from {} to {} is not a valid section of a text; use shares from 0 to 1",
                         set.from.get(),
                         set.to.get()
                     )
@@ -287,7 +287,8 @@ impl DataSets {
                 DataSet::Records(set) => vec![missing(format!("{name}.records.file"), &set.file)],
                 DataSet::Folder(set) => {
                     let absent = variable_of(&set.folder).is_none() && !set.folder.is_dir();
-                    let problem = || format!("{name}.folder.folder: `{}` is no folder", set.folder.display());
+                    let problem =
+                        || format!("{name}.folder.folder: `{}` is not a folder", set.folder.display());
                     vec![absent.then(problem)]
                 }
                 DataSet::Idx(idx) => vec![

@@ -72,7 +72,7 @@ impl GatewayRule {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct TlsRule {
-    /// File with the certificate and those that vouch for it, PEM, relative to this file.
+    /// File with the certificate and its chain, PEM, relative to this file.
     pub certificate: PathBuf,
     /// File with its key, PEM, relative to this file.
     pub key: PathBuf,

@@ -98,7 +98,7 @@ impl TryFrom<Written> for AuditShare {
         };
         let share = share.filter(|share| (0.0..=1.0).contains(share));
         share.map(Self).ok_or_else(|| {
-            format!("`{text}` is no share of the requests; write a percentage from 0 % to 100 %, such as `0.5%`, or a number such as 0.005")
+            format!("`{text}` is not a valid share of the requests; write a percentage from 0 % to 100 %, such as `0.5%`, or a number such as 0.005")
         })
     }
 }

@@ -308,7 +308,7 @@ impl RemoteRule {
             }
             _ => problem(
                 "base_url",
-                format!("`{}` is no http, https or grpc address", self.base_url),
+                format!("`{}` is not an http, https or grpc URL", self.base_url),
             ),
         }
         if self.base_url.contains('@') {

@@ -350,7 +350,7 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, String> {
         text.parse().map(Self).map_err(|_| {
             format!(
-                "`{text}` is no address to listen on: write IP address and port, `127.0.0.1:8080` for this machine only or \
+                "`{text}` is not an address to listen on: write IP address and port, `127.0.0.1:8080` for this machine only or \
                  `0.0.0.0:8080` for all interfaces"
             )
         })

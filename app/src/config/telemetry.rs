@@ -33,7 +33,7 @@ impl TelemetryRule {
         let mut problems = Vec::new();
         if !(0.0..=1.0).contains(&self.sample.get()) {
             problems.push(format!(
-                "telemetry.sample: `{}` is no share; it is from 0 to 1",
+                "telemetry.sample: `{}` is not a valid share; use a number from 0 to 1",
                 self.sample.get()
             ));
         }
@@ -41,7 +41,7 @@ impl TelemetryRule {
             && !otlp.starts_with("http://")
             && !otlp.starts_with("https://")
         {
-            problems.push(format!("telemetry.otlp: `{otlp}` is no http or https address"));
+            problems.push(format!("telemetry.otlp: `{otlp}` is not an http or https URL"));
         }
         problems
     }

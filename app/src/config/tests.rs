@@ -205,12 +205,12 @@ fn each_malformed_value_is_refused_with_its_line() {
         (
             after("[http]\naddress = \"here\"\n"),
             6,
-            "no address to listen on",
+            "not an address to listen on",
         ),
         (
             after("[http]\naddress = \"localhost:80\"\n"),
             6,
-            "no address to listen on",
+            "not an address to listen on",
         ),
         (after("weight = 3\n"), 5, "unknown field `weight`"),
         (after("[batching]\nmax_batch = 0\n"), 6, "at least 1"),
@@ -377,7 +377,7 @@ fn a_folder_that_is_no_checkpoint_is_named_for_what_it_is() {
     let expected = [
         "absent` does not exist",
         "absent.gguf` does not exist",
-        "empty` is no checkpoint: it is no GGUF file",
+        "empty` is not a checkpoint: it is neither a GGUF file",
         "`model.merge_and_unload().save_pretrained(FOLDER)`",
         "checkpoint-500`",
         "snapshots/def`",

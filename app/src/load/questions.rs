@@ -46,8 +46,8 @@ pub enum QuestionError {
         /// Form of a request in this file.
         unit: &'static str,
     },
-    /// A text is no valid input.
-    #[error("{}: text {number} is no valid input", path.display())]
+    /// A text is not a valid input.
+    #[error("{}: text {number} is not a valid input", path.display())]
     Text {
         /// The file.
         path: PathBuf,

@@ -28,7 +28,7 @@ pub enum TraceFileError {
     #[error("cannot be unpacked")]
     Packed(#[source] io::Error),
     /// A file is no text.
-    #[error("is no text")]
+    #[error("is not text")]
     NoText(#[from] FromUtf8Error),
     /// A text is no trace, or has no such part.
     #[error(transparent)]

@@ -46,7 +46,7 @@ pub enum TemplateError {
     )]
     Missing,
     /// The template does not write the tools.
-    #[error("this checkpoint's chat template knows no tools; leave `tools` out")]
+    #[error("this checkpoint's chat template does not support tools; leave `tools` out")]
     NoTools,
     /// The template is malformed, or rejects the messages.
     #[error("the chat template failed: {0}")]

@@ -104,7 +104,7 @@ pub(super) fn why_no_checkpoint(path: &Path) -> String {
         return "does not exist; correct the path, or put a checkpoint there".to_owned();
     }
     if is_adapter(path) {
-        return format!("is no checkpoint{ADAPTER}");
+        return format!("is not a checkpoint{ADAPTER}");
     }
     if let Some(newest) = newest_of_training(path) {
         let newest = newest.display();
@@ -116,7 +116,8 @@ pub(super) fn why_no_checkpoint(path: &Path) -> String {
         let snapshot = snapshot.display();
         return format!("is a folder of the Hugging Face cache; name the snapshot in it, `{snapshot}`");
     }
-    "is no checkpoint: it is no GGUF file, and no directory with config.json or a GGUF file".to_owned()
+    "is not a checkpoint: it is neither a GGUF file nor a directory with config.json or a GGUF file"
+        .to_owned()
 }
 
 pub(super) fn open_weights(dir: &Path, path: &Path) -> Result<File, LoadError> {

@@ -9,7 +9,7 @@ use super::{MAX_PIXELS, MAX_SIDE};
 #[non_exhaustive]
 pub enum ImageError {
     /// The bytes begin like no supported format.
-    #[error("it is no PNG, JPEG, WebP, GIF or BMP file; convert it")]
+    #[error("it is not a PNG, JPEG, WebP, GIF or BMP file; convert it")]
     Format,
     /// The file is damaged or incomplete.
     #[error("the {format} file cannot be decoded: {reason}")]

@@ -36,9 +36,9 @@ pub enum WeightType {
     Q4_0,
 }
 
-/// The name is no type of weights.
+/// The name is not a type of weights.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("`{0}` is no type of weights; use f32, bf16, f16, q8_0 or q4_0")]
+#[error("`{0}` is not a type of weights; use f32, bf16, f16, q8_0 or q4_0")]
 pub struct UnknownWeightType(String);
 
 impl WeightType {

@@ -79,7 +79,7 @@ impl Live {
         let rule = app
             .pipeline
             .clone()
-            .context("the app is no pipeline; name one that has `[pipeline]`")?;
+            .context("the app is not a pipeline; name one that has `[pipeline]`")?;
         let set = app
             .data
             .validation

@@ -25,7 +25,7 @@ pub struct Branch(Vec<(String, u32)>);
 
 /// Text that names no branch.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("`{0}` names no branch; a branch is written `task.index`, levels apart by `/`")]
+#[error("`{0}` is not a branch; a branch is written `task.index`, levels apart by `/`")]
 pub struct NoBranch(String);
 
 impl Branch {

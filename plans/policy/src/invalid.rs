@@ -39,7 +39,7 @@ pub enum Problem {
     #[error("is empty; at least one is needed")]
     Empty,
     /// Not usable as one token of a NATS subject.
-    #[error("`{name}` is no name; use 1 to 64 letters, digits, `-` and `_`")]
+    #[error("`{name}` is not a valid name; use 1 to 64 letters, digits, `-` and `_`")]
     NotAName {
         /// What is there.
         name: String,
@@ -107,7 +107,7 @@ pub enum Problem {
         expected: Option<u32>,
     },
     /// Variants that are not a path through the pipeline.
-    #[error("`{name}` is no path; name one variant per task from the root to a sink")]
+    #[error("`{name}` is not a path; name one variant per task from the root to a sink")]
     NotAPath {
         /// The variants.
         name: String,

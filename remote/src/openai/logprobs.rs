@@ -93,7 +93,7 @@ impl Place {
             .find(|logprob| logprob.is_nan() || *logprob > TOLERANCE)
         {
             None => Ok(()),
-            Some(bad) => Err(malformed(format!("{bad} is no log probability"))),
+            Some(bad) => Err(malformed(format!("{bad} is not a log probability"))),
         }
     }
 

@@ -51,7 +51,7 @@ pub(super) fn write(chat: &Chat, inputs: &Inputs, body: &mut Map<String, Value>)
         if chat.style == Style::Completions {
             return Err(bad(
                 TOOLS,
-                "an endpoint with `api = \"completions\"` takes no tools",
+                "an endpoint with `api = \"completions\"` does not support tools",
             ));
         }
         body.insert(TOOLS.to_owned(), tools.tools.into());
@@ -134,7 +134,7 @@ impl Calls {
     /// so are numbers that the endpoint has skipped.
     ///
     /// # Errors
-    /// [`CallError::Useless`] for arguments that are no JSON object: the model wrote them, and the endpoint is in order.
+    /// [`CallError::Useless`] for arguments that are not a JSON object: the model wrote them, and the endpoint is in order.
     pub(super) fn output(self, is_cut: bool) -> Result<Option<Result<Tensor, TensorError>>, CallError> {
         let mut calls = Vec::new();
         for (name, arguments) in self.0 {
@@ -155,7 +155,9 @@ impl Calls {
                 Err(_) if is_cut => {}
                 Err(error) => {
                     return Err(CallError::Useless {
-                        reason: format!("the arguments of the call of `{name}` are no JSON object: {error}"),
+                        reason: format!(
+                            "the arguments of the call of `{name}` are not a JSON object: {error}"
+                        ),
                     });
                 }
             }

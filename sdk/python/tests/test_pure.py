@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 class Errors(unittest.TestCase):
     def test_codes_are_those_of_the_documentation(self) -> None:
         page = (REPOSITORY / "docs/reference/errors.md").read_text()
-        entry = r"^## (KSK\d+) (\w+)\n\n.*?Service error (\d+)\. Retry: (yes|no)\."
+        entry = r"^## (KSK\d+) (\w+)\n\n.*?HTTP status (\d+)\. Retry: (yes|no|after a reconnect)\."
         listed = {code: (name, int(status), retry == "yes") for code, name, status, retry in re.findall(entry, page, re.M)}
         self.assertGreater(len(listed), 20)
         for code, entry in listed.items():

@@ -198,7 +198,7 @@ pub enum StoreError {
     },
     /// The compare-and-set found another epoch.
     #[error(
-        "the newest plan is of {}, not of {}: another writer was first; read it, decide again, write again",
+        "the newest plan is of {}, not of {}: another writer was first; read it, redo the change on it, and write with its epoch",
         epoch(*.newest),
         epoch(*.expected)
     )]

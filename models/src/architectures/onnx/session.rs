@@ -126,7 +126,7 @@ impl Port {
             };
             return Err(LoadError::bad_onnx(
                 file,
-                format!("`{name}` is no tensor, but {}{hint}", outlet.dtype()),
+                format!("`{name}` is not a tensor, but {}{hint}", outlet.dtype()),
             ));
         };
         let datatype = datatype(*ty).ok_or_else(|| {
@@ -219,7 +219,7 @@ fn elements<T, const N: usize>(data: &[u8], read: impl Fn([u8; N]) -> T) -> Vec<
 fn from_value(name: &str, value: &DynValue) -> Result<Tensor, ModelError> {
     let bad = |reason: String| ModelError::BadOutput { reason };
     let ValueType::Tensor { ty, .. } = value.dtype() else {
-        return Err(bad(format!("output `{name}` is no tensor")));
+        return Err(bad(format!("output `{name}` is not a tensor")));
     };
     let datatype = datatype(*ty).ok_or_else(|| {
         bad(format!(

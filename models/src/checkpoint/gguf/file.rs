@@ -123,7 +123,7 @@ fn alignment(values: &BTreeMap<String, Value>) -> Result<u64, String> {
             .ok_or_else(|| {
                 format!("{ALIGNMENT_KEY} is {stated}; it must be a power of two up to {MAX_ALIGNMENT}")
             }),
-        Some(_) => Err(format!("{ALIGNMENT_KEY} is no whole number")),
+        Some(_) => Err(format!("{ALIGNMENT_KEY} is not a whole number")),
     }
 }
 
@@ -164,7 +164,7 @@ fn tensor(reader: &mut Reader<'_>, alignment: u64) -> Result<(String, Tensor), S
         .and_then(|(from, bytes)| Some((from, from.checked_add(bytes)?)));
     let range = range.ok_or_else(|| {
         bad(format!(
-            "has the shape {shape:?} and its data at {offset}, which is too large or no multiple of {alignment}"
+            "has the shape {shape:?} and its data at {offset}, which is too large or not a multiple of {alignment}"
         ))
     })?;
     Ok((name, Tensor { kind, shape, range }))

@@ -72,7 +72,7 @@ impl Value {
             7 => match reader.number::<1>()? {
                 [0] => Self::Bool(false),
                 [1] => Self::Bool(true),
-                [other] => return Err(format!("{other} is no truth value")),
+                [other] => return Err(format!("{other} is not a boolean")),
             },
             10 => Self::Integer(reader.u64()?.into()),
             11 => Self::Integer(i64::from_le_bytes(reader.number()?).into()),
@@ -112,7 +112,7 @@ impl Value {
 
 fn unknown_type(kind: u32) -> String {
     format!(
-        "{kind} is no type of values; the format has 0 to {} ({})",
+        "{kind} is not a type of values; the format has 0 to {} ({})",
         TYPES.len() - 1,
         TYPES.join(", ")
     )

@@ -81,7 +81,7 @@ impl Coding {
         };
         if !rows.is_multiple_of(self.order.unit().max(1)) {
             let reason = format!(
-                "its {rows} rows are no multiple of the {} that the attention heads need",
+                "its {rows} rows are not a multiple of the {} that the attention heads need",
                 self.order.unit()
             );
             return Err(Fault::Reason(reason));

@@ -125,7 +125,7 @@ impl Arranged<'_> {
                 let each = rows / (heads + 2 * groups).max(1);
                 if each * (heads + 2 * groups) != rows || rows == 0 {
                     return Err(format!(
-                        "has {rows} rows, which are no heads of queries, keys and values"
+                        "has {rows} rows, which are not heads of queries, keys and values"
                     ));
                 }
                 let (module, end) = found.name.rsplit_once('.').unwrap_or_default();

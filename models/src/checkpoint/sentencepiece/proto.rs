@@ -93,9 +93,10 @@ impl Piece {
 impl Model {
     /// Parses a file and checks what a tokenizer relies on. The error is the reason.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let model = Self::decode(bytes).map_err(|error| format!("it is no SentencePiece model: {error}"))?;
+        let model =
+            Self::decode(bytes).map_err(|error| format!("it is not a SentencePiece model: {error}"))?;
         if model.pieces.is_empty() {
-            return Err("it is no SentencePiece model, or has no pieces".into());
+            return Err("it is not a SentencePiece model, or has no pieces".into());
         }
         for (id, piece) in model.pieces.iter().enumerate() {
             if piece.text().len() > MAX_PIECE {
@@ -219,7 +220,7 @@ mod tests {
         assert!(
             Model::parse(&fixture()[..900])
                 .unwrap_err()
-                .contains("no SentencePiece model")
+                .contains("not a SentencePiece model")
         );
         let mut long = model.clone();
         long.pieces[3].text = Some("a".repeat(MAX_PIECE + 1));

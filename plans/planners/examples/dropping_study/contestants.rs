@@ -106,7 +106,7 @@ impl Contestant {
                 "rise" => contestant.standby.rise = value,
                 "give-up" => contestant.standby.give_up = value,
                 "headroom" => contestant.headroom = value,
-                other => panic!("{other} is no option of a contestant"),
+                other => panic!("{other} is not an option of a contestant"),
             }
         }
         contestant

@@ -157,7 +157,7 @@ pub enum LpError {
         limit_s: f64,
     },
     /// The solver's solution is invalid.
-    #[error("{solver:?} answered with what is no solution: {reason}; use another solver")]
+    #[error("{solver:?} gave an invalid solution: {reason}; use another solver")]
     InvalidSolution {
         /// Which.
         solver: Solver,

@@ -231,7 +231,7 @@ fn early_dropping_has_what_it_goes_by() {
     let run = after(|wiring| wiring.stages[0].profiled.as_mut().unwrap().run_us = 0);
     assert!(run.contains("stages[0].profiled.run_us: 0"), "{run}");
     let name = after(|wiring| wiring.stages[0].task = Some("a.b".into()));
-    assert!(name.contains("`a.b` is no name"), "{name}");
+    assert!(name.contains("`a.b` is not a valid name"), "{name}");
 }
 
 proptest! {

@@ -21,7 +21,7 @@ use crate::node::{APP, plan};
 scenarios! {
     "plan-store-away" "The nats-server comes back without JetStream, later with it; with the client that Kaskade ships no request fails, `/ready` stays 200 and says that the plan store cannot be read, and a plan written afterwards is adopted." store_away;
     "model-unloaded" "A new plan takes a model of 64 MiB from a worker; the worker gives its memory back, and no request fails." unloaded;
-    "planner-hangs" "The run of a planner exceeds its limit and does not end; further requests for a plan are told that it is busy and start no run, and the running plan stays." planner_hangs;
+    "planner-hangs" "The run of a planner exceeds its limit and does not end; further requests for a plan are answered that it is busy and start no run, and the running plan stays." planner_hangs;
 }
 
 /// Time within which a process must notice.
@@ -153,13 +153,13 @@ async fn planner_hangs() -> anyhow::Result<Verdict> {
             reports.first() == Some(&PlanReport::TimedOut { limit_ms: 200 }),
             "the first request for a plan ends at the limit",
         )
-        .demand(busy == ASKED, "later ones are told that the planner is busy")
+        .demand(busy == ASKED, "later ones are answered that the planner is busy")
         .demand(
             running.iter().all(|count| Some(count) == running.first()),
             "no run is added",
         )
         .demand(after == before, "the running plan stays")
         .note(format!(
-            "{busy} of {ASKED} further requests were told that the planner is busy"
+            "{busy} of {ASKED} further requests were answered that the planner is busy"
         )))
 }
