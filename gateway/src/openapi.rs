@@ -287,15 +287,19 @@ fn schemas() -> Value {
     let datatype = json!({"enum": kaskade_models::Datatype::ALL.map(kaskade_models::Datatype::name)});
     let message = object(
         &["role"],
-        json!({"role": text, "content": {"type": ["string", "array", "null"]}}),
+        json!({
+            "role": text,
+            "content": {"type": ["string", "array", "null"]},
+            "reasoning_content": {"type": ["string", "null"]},
+        }),
     );
     // OpenAI's clients send null for what is not set.
-    let number = json!({"type": ["number", "null"]});
+    let temperature = json!({"type": ["number", "null"], "minimum": 0, "maximum": 100});
     let sampling = |own: Value| {
         let mut properties = json!({
             "model": {"type": ["string", "null"]},
-            "temperature": number,
-            "top_p": number,
+            "temperature": temperature,
+            "top_p": {"type": ["number", "null"], "minimum": 0.001, "maximum": 1},
             "seed": {"type": ["integer", "null"]},
             "n": {"type": ["integer", "null"], "minimum": 1, "maximum": 128},
             "stream": {"type": ["boolean", "null"]},
@@ -340,16 +344,18 @@ fn schemas() -> Value {
         }))),
         "CompletionRequest": object(&["prompt"], sampling(json!({
             "prompt": {"anyOf": [text, {"type": "array", "items": text, "minItems": 1}, tokens]},
+            "logprobs": {"type": ["integer", "null"], "minimum": 0, "maximum": 20},
+            "echo": {"type": ["boolean", "null"]},
         }))),
         "ResponseRequest": object(&["input"], json!({
             "model": {"type": ["string", "null"]},
             "input": {"anyOf": [text, {"type": "array", "minItems": 1, "items": message}]},
             "instructions": {"type": ["string", "null"]},
             "max_output_tokens": {"type": ["integer", "null"], "minimum": 1},
-            "temperature": number,
+            "temperature": temperature,
             "stream": {"type": ["boolean", "null"]},
         })),
-        "Completion": object(&["id", "object", "created", "model", "choices", "usage"], json!({
+        "Completion": object(&["id", "object", "created", "model", "choices"], json!({
             "id": text, "object": text, "created": {"type": "integer"}, "model": text,
             "choices": {"type": "array"}, "usage": {"type": "object"},
         })),
