@@ -14,6 +14,7 @@ use super::served::Overhead;
 use super::tree::{Measured, TreePlan};
 use super::{Judge, MeasureError, Plan, profile, served};
 use crate::config::App;
+use crate::config::confidence::ConfidenceRule;
 use crate::config::data::DataSet;
 use crate::data::grading::Grading;
 use crate::data::{Label, Samples};
@@ -121,15 +122,45 @@ impl<'a> Profiler<'a> {
     /// Checks what can be known before a model is loaded.
     ///
     /// # Errors
-    /// When the app names no validation set, or answers of its task have no confidence.
+    /// When the app names no validation set, answers of its task have no confidence, or the limit of spending is for a variant or a judge
+    /// without a price.
     pub fn check(&self) -> Result<(), MeasureError> {
         self.validation_set()?;
+        self.check_prices()?;
         if self.app.pipeline.is_none() {
             let judged = self.app.task.has_confidence();
             return judged.then_some(()).ok_or(MeasureError::NoLabelFormat);
         }
         let labelled = self.judge == Judge::Labels;
         labelled.then_some(()).ok_or(MeasureError::JudgedPipeline)
+    }
+
+    /// Checks that every call that a limit of spending bounds has a price.
+    fn check_prices(&self) -> Result<(), MeasureError> {
+        for member in &self.family.members {
+            let Source::Remote { rule, recording, .. } = &member.source else {
+                continue;
+            };
+            if recording
+                .as_ref()
+                .is_none_or(|recording| recording.spend_limit.is_none())
+            {
+                continue;
+            }
+            let of_judge = match &rule.confidence {
+                ConfidenceRule::Judge(judge) => Some((judge.price, "price of `confidence.judge`")),
+                ConfidenceRule::Logprobs | ConfidenceRule::Agreement(_) => None,
+            };
+            for (price, field) in [(member.price, "price")].into_iter().chain(of_judge) {
+                if price.is_none() {
+                    return Err(MeasureError::NoPrice {
+                        variant: member.name.clone(),
+                        field,
+                    });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Measures the app's variants: answers, calibrated confidence, latency, energy and utilisation by batch size. Memory stays unknown,

@@ -372,6 +372,36 @@ fn a_local_variant_priced_by_its_tokens_has_a_cost() {
     assert_eq!(profile.variants[1].money, None);
 }
 
+/// Calls without a price counted as free, and the limit bounded nothing.
+#[test]
+fn a_limit_of_spending_needs_prices() {
+    let app = |price: &str, judge: &str| {
+        let text = format!(
+            "name = \"a\"\ntask = \"generation\"\n[[variants]]\nname = \"far\"\n{price}\n[variants.remote]\nkind = \"openai\"\n\
+             base_url = \"https://localhost/v1\"\nmodel = \"m\"\n{judge}\n[data.validation.records]\nfile = \"a.jsonl\"\n"
+        );
+        App::parse(&text).unwrap()
+    };
+    let check = |app: &App, limit| {
+        let checked = Profiler::new(app).record(Path::new("answers"), limit).check();
+        checked.map_err(|error| in_one_line(&error))
+    };
+    let free = "price = { request = 0 }";
+    let judged = |price: &str| format!("confidence = {{ judge = {{ model = \"j\"{price} }} }}");
+    let error = check(&app("", ""), Some(1.0)).unwrap_err();
+    assert!(
+        error.contains("`far`") && error.contains("{ request = 0 }"),
+        "{error}"
+    );
+    let error = check(&app(free, &judged("")), Some(1.0)).unwrap_err();
+    assert!(error.contains("judge"), "{error}");
+    assert_eq!(
+        check(&app(free, &judged(", price = { request = 1 }")), Some(1.0)),
+        Ok(())
+    );
+    assert_eq!(check(&app("", ""), None), Ok(()));
+}
+
 /// A sorted file of which a part is taken, for instance.
 #[test]
 fn samples_of_one_class_are_remarked() {
