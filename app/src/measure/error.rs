@@ -47,6 +47,9 @@ pub enum MeasureError {
     /// The model refuses a sample of the set.
     #[error("the model does not answer a sample of the set")]
     Refused(#[source] ModelError),
+    /// The model refuses every sample of the set as too long.
+    #[error("every sample of the set is too long for the model")]
+    AllTooLong,
     /// The model gave fewer answers than requests.
     #[error("the model answered {answered} of {requests} requests")]
     Unanswered {
