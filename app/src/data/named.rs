@@ -8,7 +8,7 @@ use kaskade_models::images::{IMAGE_FILE, image_file};
 use kaskade_models::{Inputs, Signature, Tensor};
 use serde_json::{Map, Value};
 
-use super::folder::{Split, alternating, is_image};
+use super::folder::{Split, interleaved, is_image};
 use super::label::{Label, LabelReader};
 use super::records::{self, Record};
 use super::{DataError, Origins, Samples, ranked, tagged};
@@ -309,7 +309,7 @@ impl Samples {
             .enumerate()
             .map(label_of)
             .collect::<Result<_, _>>()?;
-        for (class, file) in alternating(classes).into_iter().skip(skip) {
+        for (class, file) in interleaved(classes).into_iter().skip(skip) {
             let inputs = if is_image(file) {
                 vec![read_image(file)?]
             } else {

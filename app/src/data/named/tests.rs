@@ -176,6 +176,24 @@ fn directories_are_classes_and_alternate() {
     assert_eq!(texts.inputs[0][0].to_texts().unwrap(), ["bark"]);
 }
 
+/// Of 9,500 and 500 files, a part had as many of both.
+#[test]
+fn a_part_of_a_folder_has_the_classes_as_often_as_the_whole() {
+    let names: Vec<String> = (10..100)
+        .map(|number| format!("val/cat/{number}.txt"))
+        .chain((10..20).map(|number| format!("val/dog/{number}.txt")))
+        .collect();
+    let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "x")).collect();
+    let dogs = |extra: &str| {
+        let labels = folder(&files, extra).unwrap().labels;
+        let dogs = labels.iter().filter(|label| **label == Label::Class(1)).count();
+        (labels.len(), dogs)
+    };
+    assert_eq!(dogs("take = 20"), (20, 2));
+    assert_eq!(dogs("skip = 50\ntake = 40"), (40, 4));
+    assert_eq!(dogs(""), (100, 10));
+}
+
 #[test]
 fn a_text_in_a_folder_of_images_is_no_sample_of_an_image_network() {
     let files = [
