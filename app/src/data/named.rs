@@ -98,10 +98,12 @@ impl Chosen {
             }
         }
         if let Some(column) = &self.image {
-            inputs.push(match (record.file(column), text_of(values, column)?) {
-                (Some(bytes), _) => image_file(bytes)?,
-                (None, url) if url.starts_with("data:") => image_file(url.as_bytes())?,
-                (None, path) => read_image(&folder.join(path))?,
+            inputs.push(match record.file(column) {
+                Some(bytes) => image_file(bytes)?,
+                None => match text_of(values, column)? {
+                    url if url.starts_with("data:") => image_file(url.as_bytes())?,
+                    path => read_image(&folder.join(path))?,
+                },
             });
         }
         Ok(inputs)

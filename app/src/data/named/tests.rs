@@ -361,6 +361,19 @@ fn parquet_files_of_datasets_and_pandas_are_read() {
     assert!(error.contains("Snappy and Zstandard"), "{error}");
 }
 
+/// Texts became empty ones.
+#[test]
+fn texts_that_a_parquet_file_holds_as_bytes_are_read() {
+    let samples = parquet("binary.parquet", "take = 2").unwrap();
+    assert_eq!(texts(&samples, 0), ["good", "naïve"]);
+    assert_eq!(samples.labels, [Label::Class(1), Label::Class(0)]);
+    let error = in_one_line(&parquet("binary.parquet", "").unwrap_err());
+    assert!(
+        error.contains("line 3") && error.contains("`text` is no text"),
+        "{error}"
+    );
+}
+
 #[test]
 fn images_inside_a_parquet_file_are_read() {
     let samples = parquet("images.parquet", "").unwrap();
