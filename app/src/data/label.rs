@@ -80,7 +80,7 @@ pub enum LabelUse {
 /// Reads labels for one model.
 pub(super) struct LabelReader {
     task: Task,
-    used: LabelUse,
+    pub(super) used: LabelUse,
     /// Positions of the class names; empty if the model names none.
     classes: HashMap<String, usize>,
     /// Names of the labels of tokens.
@@ -224,6 +224,21 @@ impl LabelReader {
                 })
             }
             _ => Err(DataError::NoLabelFormat),
+        }
+    }
+
+    /// Returns what a label means that may be missing: as a value that is null, or an empty cell of CSV. An empty cell of a classifier of
+    /// several labels says that none applies.
+    ///
+    /// # Errors
+    /// As [`LabelReader::read`].
+    pub(super) fn read_if_any(&self, written: Option<&Value>) -> Result<Label, DataError> {
+        let is_empty = |text: &str| text.trim().is_empty() && self.task != Task::MultiLabel;
+        match written {
+            _ if self.ignored() => Ok(Label::Unknown),
+            None | Some(Value::Null) => Ok(Label::Unknown),
+            Some(Value::String(text)) if is_empty(text) => Ok(Label::Unknown),
+            Some(written) => self.read(written),
         }
     }
 

@@ -76,7 +76,15 @@ impl Samples {
         Self::read_for(set, loaded, LabelUse::Required)
     }
 
-    /// The same, of a set whose samples may lack labels.
+    /// The same, of a set whose samples may lack labels; these have [`Label::Unknown`].
+    ///
+    /// # Errors
+    /// As [`Samples::read`].
+    pub fn read_labelled_or_not(set: &DataSet, loaded: &Loaded) -> Result<Self, DataError> {
+        Self::read_for(set, loaded, LabelUse::Reference)
+    }
+
+    /// The same, of a set whose labels are used so.
     ///
     /// # Errors
     /// As [`Samples::read`].
@@ -274,7 +282,7 @@ fn parse_line(line: &str, labels: &LabelReader) -> Result<(Inputs, Label), DataE
             return Err(DataError::Columns { found: columns.len() });
         }
     };
-    let label = if labels.ignored() {
+    let label = if labels.ignored() || (!labels.required() && label.trim().is_empty()) {
         Label::Unknown
     } else {
         let class = label.trim().parse().map_err(|_| DataError::Label {

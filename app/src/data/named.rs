@@ -58,7 +58,7 @@ impl Chosen {
             what,
             found: values.keys().cloned().collect(),
         };
-        let label = columns.label.clone().or_else(|| usual(&LABELS));
+        let label = label_column(columns, values);
         if label.is_none() && labels.required() {
             return Err(missing("label"));
         }
@@ -108,6 +108,12 @@ impl Chosen {
         }
         Ok(inputs)
     }
+}
+
+/// Returns the column of the right answer.
+fn label_column(columns: &Columns, values: &Map<String, Value>) -> Option<String> {
+    let usual = || LABELS.iter().find_map(|name| column(values, name));
+    columns.label.clone().or_else(usual)
 }
 
 /// Returns the column of this name, or the only one whose name differs in case alone: `Text`.
@@ -178,11 +184,11 @@ impl Collector<'_> {
         self.push(inputs, label, (file, Some(record.line)))
     }
 
-    /// Reads one record of a file, if it is not skipped.
+    /// Reads one record of a file, if it is not skipped. Where labels may be missing, each record has its own column of them.
     fn record(
         &mut self,
         record: &Record,
-        chosen: &Chosen,
+        (chosen, columns): (&Chosen, &Columns),
         file: &Path,
     ) -> Result<ControlFlow<()>, DataError> {
         if self.skips() {
@@ -190,9 +196,14 @@ impl Collector<'_> {
         }
         let folder = file.parent().unwrap_or(Path::new(""));
         let inputs = chosen.inputs(record, folder)?;
+        let values = &record.values;
         let label = match &chosen.label {
-            Some(column) if !self.labels.ignored() => self.labels.read(value(&record.values, column)?)?,
-            _ => Label::Unknown,
+            Some(column) if self.labels.required() => self.labels.read(value(values, column)?)?,
+            _ => {
+                let column = label_column(columns, values);
+                self.labels
+                    .read_if_any(column.and_then(|column| values.get(&column)))?
+            }
         };
         self.push(inputs, label, (file, Some(record.line)))
     }
@@ -263,7 +274,7 @@ impl Samples {
                                 .map_err(|error| error.at(record.line))?,
                         ),
                     };
-                    collector.record(&record, chosen, file)
+                    collector.record(&record, (chosen, columns), file)
                 };
                 collected.map_err(|error| error.at(record.line))
             });

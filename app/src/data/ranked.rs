@@ -77,7 +77,10 @@ fn passages<'a>(
     let column = chosen(values, columns.passages.as_deref(), &LISTED, "passages")?;
     let texts = texts(values, column)?;
     let relevant = match chosen(values, columns.label.as_deref(), &LABELS, "label") {
-        Ok(label) => places(values.get(label).unwrap_or(&Value::Null), texts.len())?,
+        Ok(label) => match values.get(label).unwrap_or(&Value::Null) {
+            Value::Null if !labels.required() => Vec::new(),
+            written => places(written, texts.len())?,
+        },
         Err(error) if labels.required() => return Err(error),
         Err(_) => Vec::new(),
     };

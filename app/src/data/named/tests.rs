@@ -1,6 +1,7 @@
 use kaskade_models::{Datatype, Extent, InputSpec, Task};
 
 use super::*;
+use crate::data::LabelUse;
 use crate::report::in_one_line;
 
 fn signature() -> Signature {
@@ -65,6 +66,64 @@ fn usual_columns_are_found_and_others_configured() {
         ("who?", "the keeper")
     );
     assert_eq!(spans.labels, [Label::Texts(vec!["keeper".to_owned()])]);
+}
+
+/// One record without a label was an error, and a first one without dropped those of all others.
+#[test]
+fn records_for_a_judge_may_lack_a_label_each() {
+    let read = |name: &str, content: &str, used, task| {
+        let dir = tempfile::tempdir().unwrap();
+        let file = write(dir.path(), name, content);
+        let spec = Records {
+            file,
+            ..Records::default()
+        };
+        let anything = Signature { inputs: Vec::new() };
+        let mut labels = reader(task);
+        labels.used = used;
+        Samples::from_records(&spec, &anything, &labels).map(|samples| samples.labels)
+    };
+    let null = "{\"text\": \"a\", \"label\": 0}\n{\"text\": \"b\", \"label\": null}\n";
+    let first = "{\"text\": \"a\"}\n{\"text\": \"b\", \"label\": 1}\n";
+    let cell = "text,label\na,dog\nb,\n";
+    let (known, none) = (Label::Class, Label::Unknown);
+    for (name, content, labels) in [
+        ("a.jsonl", null, [known(0), none.clone()]),
+        ("a.jsonl", first, [none.clone(), known(1)]),
+        ("a.csv", cell, [known(1), none.clone()]),
+    ] {
+        let task = Task::Classification;
+        assert_eq!(read(name, content, LabelUse::Reference, task).unwrap(), labels);
+        assert!(
+            read(name, content, LabelUse::Required, task).is_err(),
+            "{content}"
+        );
+        let ignored = read(name, content, LabelUse::Ignored, task).unwrap();
+        assert_eq!(ignored, [none.clone(), none.clone()]);
+    }
+    // A label that is there is read as ever.
+    assert!(
+        read(
+            "a.csv",
+            "text,label\na,bird\n",
+            LabelUse::Reference,
+            Task::Classification
+        )
+        .is_err()
+    );
+    let several = read("a.csv", cell, LabelUse::Reference, Task::MultiLabel).unwrap();
+    assert_eq!(several, [Label::Classes(vec![1]), Label::Classes(vec![])]);
+    let ranked = "{\"query\": \"a\", \"passages\": [\"b\", \"c\"], \"label\": null}\n";
+    assert_eq!(
+        read("a.jsonl", ranked, LabelUse::Reference, Task::Ranking).unwrap(),
+        [none.clone()]
+    );
+    let tagged = "{\"text\": \"a\", \"entities\": null}\n";
+    let tags = Task::TokenClassification;
+    assert_eq!(
+        read("a.jsonl", tagged, LabelUse::Reference, tags).unwrap(),
+        [none]
+    );
 }
 
 #[test]
