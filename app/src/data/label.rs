@@ -332,11 +332,27 @@ impl LabelReader {
                     .collect::<Result<Vec<_>, _>>()?,
             },
             Value::String(text) if text.trim_start().starts_with('[') => {
-                let listed = serde_json::from_str::<Vec<Value>>(text).map_err(DataError::Json)?;
+                let listed = serde_json::from_str::<Vec<Value>>(text)
+                    .ok()
+                    .or_else(|| python_list(text));
+                let listed = listed.ok_or_else(|| DataError::LabelForm {
+                    label: shortened(written),
+                    expected: "a list of classes in JSON, such as [\"joy\", \"anger\"], or names with commas between them",
+                })?;
                 return self.classes(&Value::Array(listed));
             }
             Value::String(text) => {
                 let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+                let numbers = names.clone().map(|name| {
+                    let number = serde_json::from_str(name).ok()?;
+                    let is_name = self.classes.contains_key(name);
+                    Some(Value::Number(number)).filter(|_| !is_name)
+                });
+                // One number is a class, several may be a mark for each class.
+                let numbers: Option<Vec<Value>> = numbers.collect();
+                if let Some(numbers) = numbers.filter(|numbers| numbers.len() > 1) {
+                    return self.classes(&Value::Array(numbers));
+                }
                 names
                     .map(|name| self.named(name))
                     .collect::<Result<Vec<_>, _>>()?
@@ -362,6 +378,39 @@ fn texts(written: &Value) -> Option<Label> {
             text => texts(&Value::Array(vec![text.clone()])),
         },
         _ => None,
+    }
+}
+
+/// Returns a list as Python prints it, and pandas therefore writes it to CSV: `['joy', "don't"]`, of NumPy `[1 0 1]`.
+fn python_list(text: &str) -> Option<Vec<Value>> {
+    let mut rest = text.trim().strip_prefix('[')?.strip_suffix(']')?;
+    let mut listed = Vec::new();
+    loop {
+        rest = rest.trim_start_matches(|character: char| character == ',' || character.is_whitespace());
+        let Some(first) = rest.chars().next() else {
+            return Some(listed);
+        };
+        if matches!(first, '\'' | '"') {
+            let (name, after) = rest.strip_prefix(first)?.split_once(first)?;
+            // What Python escapes is in no name of a class.
+            if name.contains('\\') {
+                return None;
+            }
+            listed.push(Value::from(name));
+            rest = after;
+        } else {
+            let end = rest.find(|character: char| character == ',' || character.is_whitespace());
+            let (word, after) = rest.split_at_checked(end.unwrap_or(rest.len()))?;
+            listed.push(match word {
+                "True" => Value::Bool(true),
+                "False" => Value::Bool(false),
+                // NumPy writes `1.`.
+                number => {
+                    Value::Number(serde_json::from_str(number.strip_suffix('.').unwrap_or(number)).ok()?)
+                }
+            });
+            rest = after;
+        }
     }
 }
 
@@ -475,6 +524,27 @@ mod tests {
         assert_eq!(reader.read(&json!("")).unwrap(), Label::Classes(vec![]));
     }
 
+    /// "It is not valid JSON", where no one had written JSON.
+    #[test]
+    fn a_list_as_pandas_writes_it_is_read() {
+        let three = reader(Task::MultiLabel, &["joy", "anger", "don't, know"]);
+        for (written, classes) in [
+            ("['joy', 'anger']", vec![0, 1]),
+            ("['joy' \"don't, know\"]", vec![0, 2]),
+            ("[]", vec![]),
+        ] {
+            assert_eq!(
+                three.read(&json!(written)).unwrap(),
+                Label::Classes(classes),
+                "{written}"
+            );
+        }
+        for written in ["['joy', anger]", "['joy", "['joy\\'', 'anger']"] {
+            let error = three.read(&json!(written)).unwrap_err().to_string();
+            assert!(error.contains("a list of classes in JSON"), "{written}: {error}");
+        }
+    }
+
     /// They were read as numbers of classes: 0 and 1, whatever they marked.
     #[test]
     fn a_mark_for_each_class_is_read_as_models_are_trained_on() {
@@ -487,6 +557,13 @@ mod tests {
             (json!("[0, 1, 1]"), vec![1, 2]),
             (json!([0, 1]), vec![0, 1]),
             (json!([2, 1, 0]), vec![0, 1, 2]),
+            // In a column of CSV.
+            (json!("1,0,1"), vec![0, 2]),
+            (json!("0, 1, 1"), vec![1, 2]),
+            (json!("0, 2"), vec![0, 2]),
+            (json!("2"), vec![2]),
+            (json!("[1 0 1]"), vec![0, 2]),
+            (json!("[False, True, False]"), vec![1]),
         ] {
             assert_eq!(
                 three.read(&written).unwrap(),
@@ -497,8 +574,10 @@ mod tests {
         let two = reader(Task::MultiLabel, &["a", "b"]);
         assert_eq!(two.read(&json!([1.0, 0.0])).unwrap(), Label::Classes(vec![0]));
         assert_eq!(two.read(&json!([1, 1])).unwrap(), Label::Classes(vec![0, 1]));
-        let error = two.read(&json!([1, 0])).unwrap_err().to_string();
-        assert!(error.contains("names of classes"), "{error}");
+        for written in [json!([1, 0]), json!("1,0")] {
+            let error = two.read(&written).unwrap_err().to_string();
+            assert!(error.contains("names of classes"), "{error}");
+        }
     }
 
     #[test]
