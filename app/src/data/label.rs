@@ -87,6 +87,8 @@ pub(super) struct LabelReader {
     names: Vec<String>,
     /// Number of classes; `None` if unknown, as of a remote model.
     count: Option<usize>,
+    /// Whether the names of all classes are numbers, and not those of their positions: a number may then be either.
+    numbered: bool,
 }
 
 impl LabelReader {
@@ -108,6 +110,11 @@ impl LabelReader {
             names: labels.to_vec(),
             classes: if named { classes.collect() } else { HashMap::new() },
             count: (!labels.is_empty()).then_some(labels.len()),
+            numbered: labels.iter().all(|label| label.trim().parse::<f64>().is_ok())
+                && labels
+                    .iter()
+                    .enumerate()
+                    .any(|(class, label)| label.trim().parse() != Ok(class)),
         }
     }
 
@@ -248,6 +255,10 @@ impl LabelReader {
             expected: "a number from 0, or the name of a class",
         };
         match written {
+            Value::Number(_) if self.numbered => Err(DataError::LabelForm {
+                label: shortened(written),
+                expected: "the name of a class as a text: the model's classes have numbers for names, so that a number may be either",
+            }),
             Value::Number(number) => {
                 let class = number.as_u64().and_then(|class| usize::try_from(class).ok());
                 let class = class.or_else(|| number.as_f64().and_then(whole));
@@ -263,7 +274,8 @@ impl LabelReader {
             return Ok(*class);
         }
         let number = name.parse().ok();
-        if let Some(class) = number.or_else(|| name.parse().ok().and_then(whole)) {
+        let number = number.or_else(|| name.parse().ok().and_then(whole));
+        if let Some(class) = number.filter(|_| !self.numbered) {
             return self.in_range(class);
         }
         // Data sets and checkpoints often differ in case alone: `positive`, `POSITIVE`.
@@ -471,6 +483,26 @@ mod tests {
             let error = reader.read(&written).unwrap_err().to_string();
             assert!(error.contains(reason), "{written}: {error}");
         }
+    }
+
+    /// The label 1 was the class "2" in JSON and the class "1" in CSV, where 0 was the class "1" too.
+    #[test]
+    fn a_number_is_refused_where_classes_have_other_numbers_for_names() {
+        let stars = reader(Task::Classification, &["1", "2", "3", "4", "5"]);
+        assert_eq!(stars.read(&json!("1")).unwrap(), Label::Class(0));
+        assert_eq!(stars.read(&json!("5")).unwrap(), Label::Class(4));
+        let error = stars.read(&json!("0")).unwrap_err().to_string();
+        assert!(error.contains("the model's are 1, 2"), "{error}");
+        for written in [json!(0), json!(1), json!(1.0)] {
+            let error = stars.read(&written).unwrap_err().to_string();
+            assert!(error.contains("as a text"), "{error}");
+        }
+        let several = reader(Task::MultiLabel, &["1", "2"]);
+        assert_eq!(several.read(&json!("1, 2")).unwrap(), Label::Classes(vec![0, 1]));
+        assert!(several.read(&json!([2])).is_err());
+        // Names that are the positions say the same.
+        let digits = reader(Task::Classification, &["0", "1"]);
+        assert_eq!(digits.read(&json!(1)).unwrap(), Label::Class(1));
     }
 
     #[test]
