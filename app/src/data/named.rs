@@ -326,7 +326,7 @@ impl Samples {
             let inputs = if is_image(file) {
                 vec![read_image(file)?]
             } else {
-                let text = std::fs::read_to_string(file).map_err(DataError::of(file))?;
+                let text = super::texts::read(file)?;
                 vec![Tensor::from_texts("text", &[text.trim_end()])?]
             };
             let Some(label) = of_class.get(class) else {
