@@ -32,6 +32,9 @@ pub enum Label {
         start: usize,
         /// Position of the end.
         end: usize,
+        /// Its text, without space around it, by which it is compared with others that have one: positions are those of a tokenizer.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        text: Option<String>,
     },
 }
 
@@ -61,7 +64,8 @@ impl std::fmt::Display for Label {
             Self::Texts(texts) => write!(f, "{texts:?}"),
             Self::AnyOf(classes) => write!(f, "one of {classes:?}"),
             Self::Unknown => f.write_str("unknown"),
-            Self::Span { start, end } => write!(f, "tokens {start} to {end}"),
+            Self::Span { text: Some(text), .. } => write!(f, "{text:?}"),
+            Self::Span { start, end, .. } => write!(f, "tokens {start} to {end}"),
         }
     }
 }

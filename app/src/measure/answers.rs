@@ -387,7 +387,14 @@ impl Judgement {
                 let class = class_of(logits).ok_or(ReplyError::NoClass)?;
                 Truth::Correct(label.accepts(&Label::Class(class)))
             }
-            (Self::Span { .. }, Label::Span { start, end }) => Truth::Span {
+            (
+                Self::Span {
+                    answer: Some(Label::Text(answer)),
+                    ..
+                },
+                Label::Span { text: Some(text), .. },
+            ) => Truth::Correct(answer == text),
+            (Self::Span { .. }, Label::Span { start, end, .. }) => Truth::Span {
                 start: *start,
                 end: *end,
             },
@@ -629,6 +636,26 @@ mod tests {
             (&several[..], Label::Class(0)),
         ] {
             assert!(truth(outputs, &label).is_err(), "{label}");
+        }
+        // Another tokenizer puts the same text at other positions; without the texts, positions are all there is.
+        let largest = |text: Option<&str>| Label::Span {
+            start: 4,
+            end: 5,
+            text: text.map(str::to_owned),
+        };
+        let answer = Tensor::from_texts("answer", &[" the sea"]).unwrap();
+        let answered = [&span[..], &[answer]].concat();
+        assert_eq!(
+            truth(&answered, &largest(Some("the sea"))).unwrap(),
+            Truth::Correct(true)
+        );
+        assert_eq!(
+            truth(&answered, &largest(Some("sea"))).unwrap(),
+            Truth::Correct(false)
+        );
+        for (outputs, text) in [(&answered[..], None), (&span[..], Some("the sea"))] {
+            let by_positions = truth(outputs, &largest(text)).unwrap();
+            assert_eq!(by_positions, Truth::Span { start: 4, end: 5 });
         }
         // Asked with token ids, a span has no text.
         let error = truth(&span, &Label::text("a")).unwrap_err();

@@ -71,8 +71,7 @@ pub enum Judge {
     /// The labels of the validation set.
     #[default]
     Labels,
-    /// The largest variant: an answer is right if it gives the same one. Spans are compared by their strongest start and end, or by a
-    /// metric of texts; several labels and the entities of a text as a set.
+    /// The largest variant: an answer is right if it gives the same one. Spans are compared by their texts, by a metric of these if one is set, and by positions where they have none; several labels and the entities of a text as a set.
     Largest,
     /// A program that is given every answer, and the label where there is one.
     Program(JudgeProgram),
