@@ -372,6 +372,31 @@ fn a_local_variant_priced_by_its_tokens_has_a_cost() {
     assert_eq!(profile.variants[1].money, None);
 }
 
+/// The whole profile was thrown away after hours, for instance where the system does not report memory.
+#[test]
+fn what_is_measured_last_may_fail() {
+    let dir = tempfile::tempdir().unwrap();
+    let app = app(
+        "classification",
+        &["bert-classification"],
+        "the cat sat\t0\na dog\t1\n",
+        dir.path(),
+    );
+    let profile = profiler(&app)
+        .run_with_memory(|_, _| Err("no reading".to_owned()))
+        .unwrap();
+    profile.validate().unwrap();
+    assert_eq!(profile.variants[0].costs[0].memory_bytes, None);
+    let known = profiler(&app).run_with_memory(|member, batches| {
+        let weighed = serde_json::from_value::<Weighed>(json!({
+            "variant": member.name, "slice": 0, "of": 1, "parameters": 1, "loaded_bytes": 1,
+            "batches": [{"batch": batches[0], "bytes": 7}],
+        }));
+        weighed.map_err(|error| error.to_string())
+    });
+    assert_eq!(known.unwrap().variants[0].costs[0].memory_bytes, Some(7));
+}
+
 /// Calls without a price counted as free, and the limit bounded nothing.
 #[test]
 fn a_limit_of_spending_needs_prices() {
