@@ -7,6 +7,7 @@ use kaskade_policy::confidence::deferral::{DeferralScore, Feature};
 use kaskade_policy::fit;
 use kaskade_policy::plan::{Band, Exit, Plan, Stage, Target};
 use kaskade_policy::profile::Profile;
+use kaskade_policy::remote::price;
 
 use crate::charts::graph::{self, Graph, Named};
 use crate::config::App;
@@ -188,7 +189,7 @@ pub fn graph(profile: &Profile, planned: &CascadePlan, batch: u32) -> Graph {
 /// A cost with its unit; money has that of the app's prices.
 fn amount(cost: f64, basis: CostBasis) -> String {
     match basis {
-        CostBasis::Money => format!("{cost:.6}"),
+        CostBasis::Money => price::written(cost),
         CostBasis::Energy | CostBasis::Latency => units::prefixed(cost, unit(basis)),
     }
 }

@@ -141,6 +141,12 @@ fn a_certificate_from_repeated_samples_is_remarked() {
     assert!(!text.contains(note), "nothing is certified");
 }
 
+/// A request for four ten-millionths of the currency cost 0.000000.
+#[test]
+fn small_prices_are_no_zeros() {
+    assert_eq!(amount(4e-7, CostBasis::Money), "0.000000400");
+}
+
 #[test]
 fn a_plan_stays_what_it_is() {
     let profile = profile(true);
