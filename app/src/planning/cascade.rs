@@ -239,6 +239,7 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
         skips_line(planned),
         promise(planned) + &notes::remarks_on_plan(profile, planned.plan.certificate.is_some()),
     ];
+    parts.extend(stands_in(profile, planned));
     parts.extend(planned.dropped.iter().map(|dropped| {
         let reason = match dropped.reason {
             Reason::NoEnergyBenefit {
@@ -257,6 +258,20 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
         format!("dropped {}: {reason}", dropped.name)
     }));
     parts.join("\n")
+}
+
+/// Says that seconds are minimised in place of joules, where those of a variant are unknown.
+fn stands_in(profile: &Profile, planned: &CascadePlan) -> Option<String> {
+    if (planned.minimised, planned.estimates.basis) != (Minimise::Energy, CostBasis::Latency) {
+        return None;
+    }
+    let unknown = profile.variants.iter();
+    let unknown = unknown.filter(|variant| variant.costs.iter().any(|cost| cost.energy_j.is_none()));
+    let names: Vec<String> = unknown.map(|variant| format!("`{}`", variant.name)).collect();
+    Some(format!(
+        "the joules of {} are unknown: seconds are minimised in their place",
+        names.join(", ")
+    ))
 }
 
 /// What is proven about the plan, or that nothing is.
