@@ -110,6 +110,13 @@ impl<'a> CascadePlanner<'a> {
     /// # Errors
     /// When the profile or a setting is unusable, or the profile is another app's.
     pub fn plan(&self) -> Result<CascadePlan, PlanningError> {
+        // Planning may take minutes.
+        if let Some(app) = self.app.filter(|app| self.profile.app != app.name.as_str()) {
+            return Err(PlanningError::OtherProfile {
+                profile: self.profile.app.clone(),
+                app: app.name.to_string(),
+            });
+        }
         let guaranteed = || self.app?.guarantee?.certify().map(Objective::Certified);
         let objective = self.objective.clone().or_else(guaranteed);
         let options = CascadeOptions {
@@ -121,12 +128,6 @@ impl<'a> CascadePlanner<'a> {
         let Some(app) = self.app else {
             return Ok(planned);
         };
-        if self.profile.app != app.name.as_str() {
-            return Err(PlanningError::OtherProfile {
-                profile: self.profile.app.clone(),
-                app: app.name.to_string(),
-            });
-        }
         let variants = planned.plan.variants.iter().map(|variant| variant.name.as_str());
         planned.plan.placement = initial::placement(app, &variants.collect::<Vec<_>>());
         planned.plan.validate()?;
