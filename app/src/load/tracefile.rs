@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::string::FromUtf8Error;
 
-use flate2::read::GzDecoder;
+use flate2::read::MultiGzDecoder;
 use kaskade_simulator::trace::{Trace, TraceError};
 use thiserror::Error;
 
@@ -96,7 +96,7 @@ fn text(path: &Path) -> Result<String, TraceFileError> {
         return Ok(String::from_utf8(bytes)?);
     }
     let mut text = String::new();
-    GzDecoder::new(bytes.as_slice())
+    MultiGzDecoder::new(bytes.as_slice())
         .read_to_string(&mut text)
         .map_err(TraceFileError::Packed)?;
     Ok(text)
@@ -146,6 +146,14 @@ mod tests {
         packed.write_all(b"4 4 4 8").unwrap();
         let packed = file(&packed.finish().unwrap());
         assert_eq!(read(packed.path()).unwrap().rates().len(), 4);
+        // `cat a.gz b.gz` is a valid file.
+        let members = [b"4 4 \n", b"8 8 8"].map(|part| {
+            let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+            packed.write_all(part).unwrap();
+            packed.finish().unwrap()
+        });
+        let joined = file(&members.concat());
+        assert_eq!(read(joined.path()).unwrap().rates(), [4.0, 4.0, 8.0, 8.0, 8.0]);
     }
 
     #[test]
