@@ -111,6 +111,7 @@ pub fn profile<E: From<MeasureError>>(
     let mut texts = Vec::new();
     let mut devices: Vec<String> = Vec::new();
     let mut sources: Vec<String> = Vec::new();
+    check_files(family)?;
     let mut classes = Classes::default();
     for (place, member) in family.members.iter().enumerate() {
         let mut loaded = member
@@ -170,6 +171,20 @@ pub fn profile<E: From<MeasureError>>(
         samples: read.map_or(0, |set| set.len()),
         variants,
     })
+}
+
+/// Opens the files of all variants and compares their classes, before the first one is measured for minutes.
+fn check_files(family: &Family) -> Result<(), MeasureError> {
+    let mut classes = Classes::default();
+    for member in &family.members {
+        let stated = member.stated_classes().map_err(MeasureError::of(&member.name))?;
+        if let Some(names) = stated {
+            classes
+                .check_names(&member.name, &names)
+                .map_err(MeasureError::of(&member.name))?;
+        }
+    }
+    Ok(())
 }
 
 /// The answers of the largest variant, as labels.

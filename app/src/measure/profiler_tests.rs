@@ -113,6 +113,9 @@ fn variants_whose_classes_have_another_order_are_refused() {
         error.starts_with("variant `v1`") && error.contains("in the same order"),
         "{error}"
     );
+    // It is found out before the first variant is measured, for which there are no samples.
+    std::fs::remove_file(dir.path().join("lines.tsv")).unwrap();
+    assert_eq!(in_one_line(&profiler(&app).run().unwrap_err()), error);
 }
 
 #[test]
