@@ -185,8 +185,9 @@ impl GuaranteeArgs {
             options.is_some() || self.confidence.is_none(),
             "`--confidence` has nothing to certify: give `--max-loss` or `--min-accuracy`, or an app with `[guarantee]`"
         );
+        let confidence = self.confidence.or_else(|| Some(app?.guarantee?.confidence));
         Ok(options.map(|options| CertifyOptions {
-            confidence: self.confidence.map_or(options.confidence, Share::get),
+            confidence: confidence.map_or(options.confidence, Share::get),
             ..options
         }))
     }
@@ -264,7 +265,8 @@ mod tests {
             max_loss: share("2%"),
             ..none
         };
-        assert_eq!(certify(looser, Some(&app)), (loss(0.02), Some(0.95)));
+        assert_eq!(certify(looser, Some(&app)), (loss(0.02), Some(0.9)));
+        assert_eq!(certify(looser, None), (loss(0.02), Some(0.95)));
         let surer = GuaranteeArgs {
             confidence: share("99%"),
             ..none

@@ -335,6 +335,22 @@ impl Member {
         Ok(())
     }
 
+    /// Returns the names that the configuration of its checkpoint gives its classes, if it is a classifier in a directory.
+    ///
+    /// # Errors
+    /// As [`Member::open`].
+    pub(crate) fn stated_classes(&self) -> Result<Option<Vec<String>>, FamilyError> {
+        let Source::Directory(dir) = &self.source else {
+            return Ok(None);
+        };
+        let config = Checkpoint::open(dir)?.config;
+        let classifies = matches!(self.task, Task::Classification | Task::MultiLabel) && !self.in_pipeline;
+        if !classifies || config.optional::<serde_json::Value>("id2label")?.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(config.labels()?))
+    }
+
     /// Loads the model onto a device; on the CPU, limited to its share of a core.
     ///
     /// # Errors

@@ -140,9 +140,34 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let report = outcome?;
     if args.json {
-        return output::print_json(&report);
+        output::print_json(&report)?;
+    } else {
+        output::print(&as_text(&report))?;
     }
-    output::print(&as_text(&report))
+    check(&report.figures)
+}
+
+/// Checks that something was measured.
+///
+/// # Errors
+/// When no request was answered; the message names the errors.
+fn check(figures: &Figures) -> anyhow::Result<()> {
+    let errors = figures
+        .errors
+        .iter()
+        .map(|(code, count)| format!("{count} {code}"));
+    let errors: Vec<String> = errors.collect();
+    ensure!(
+        figures.answered > 0,
+        "none of {} requests was answered ({}); `kaskade explain CODE` says what an error means",
+        figures.sent,
+        if errors.is_empty() {
+            "no errors".to_owned()
+        } else {
+            errors.join(", ")
+        }
+    );
+    Ok(())
 }
 
 fn bus_url(bus: &BusConfig) -> &str {
@@ -322,4 +347,24 @@ fn as_text(report: &Report) -> String {
         listed(errors.collect()),
         units::joules(report.joules_per_request),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run without an answer ended as one with answers does.
+    #[test]
+    fn a_run_without_an_answer_fails() {
+        let mut figures = Record::new(None).unwrap().figures(Duration::from_secs(1));
+        figures.sent = 3;
+        figures.errors.insert("KSK0006", 3);
+        let error = check(&figures).unwrap_err().to_string();
+        assert!(
+            error.contains("none of 3 requests") && error.contains("3 KSK0006"),
+            "{error}"
+        );
+        figures.answered = 1;
+        check(&figures).unwrap();
+    }
 }

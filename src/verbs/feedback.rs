@@ -84,13 +84,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     } else {
         output::print(&tally.as_text())?;
     }
-    match tally.reason {
-        Some(reason) => bail!(
-            "{} labels cannot be compared with the answers, such as: {reason}",
-            tally.refused
-        ),
-        None => Ok(()),
-    }
+    tally.check()
 }
 
 impl Tally {
@@ -110,6 +104,25 @@ impl Tally {
                 self.audited += u64::from(reply.audited);
             }
         }
+    }
+
+    /// Checks that labels were taken.
+    ///
+    /// # Errors
+    /// When one was refused, or all are unknown.
+    fn check(&self) -> anyhow::Result<()> {
+        if let Some(reason) = &self.reason {
+            bail!(
+                "{} labels cannot be compared with the answers, such as: {reason}",
+                self.refused
+            );
+        }
+        ensure!(
+            self.right + self.wrong > 0,
+            "no label was taken: the app knows none of these ids; check the name of the app and the ids, send labels earlier or raise \
+             `[ingress] recent_replies`, and check that the plan is certified"
+        );
+        Ok(())
     }
 
     fn as_text(&self) -> String {
@@ -182,6 +195,9 @@ mod tests {
     fn what_is_unknown_is_said() {
         let mut tally = Tally::default();
         tally.add(None);
+        // A label that was not taken looked like one that was.
+        let error = tally.check().unwrap_err().to_string();
+        assert!(error.contains("no label was taken"), "{error}");
         tally.add(Some(&FeedbackReply {
             right: true,
             ..FeedbackReply::default()
@@ -190,10 +206,12 @@ mod tests {
             refused: Some(reason.to_owned()),
             ..FeedbackReply::default()
         };
+        tally.check().unwrap();
         tally.add(Some(&refused("3 is none of the 3 classes")));
         tally.add(Some(&refused("4 is none of the 3 classes")));
         assert_eq!(tally.refused, 2);
         assert_eq!(tally.reason.as_deref(), Some("3 is none of the 3 classes"));
+        assert!(tally.check().unwrap_err().to_string().contains("3 is none of"));
         let text = tally.as_text();
         assert!(
             text.contains("1 right, 0 wrong") && text.contains("1 unknown"),

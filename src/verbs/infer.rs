@@ -178,7 +178,8 @@ impl Asked {
                 let app = app.context("`--index` needs the data sets of an app's file: give `--app FILE`")?;
                 let (inputs, label) = sample(app, *index)?;
                 let grading = Grading::of(&app.data);
-                Ok((inputs, Some(Expected { label, grading })))
+                let known = label != Label::Unknown;
+                Ok((inputs, known.then_some(Expected { label, grading })))
             }
             (_, Some(path), ..) => Ok((read_tensors(path)?, None)),
             (_, _, _, Some(path)) => {
@@ -211,11 +212,11 @@ impl Asked {
 
 fn sample(app: &App, index: usize) -> anyhow::Result<(Inputs, Label)> {
     let set = app.data.test.as_ref().or(app.data.validation.as_ref());
-    let set = set.context("the app names no labelled set (`data.test`) to take a sample from")?;
+    let set = set.context("the app names no set (`data.test`) to take a sample from")?;
     // All models of a family have the same signature.
     let family = Family::of(app);
     let smallest = family.members.first().context("the app has no variants")?;
-    let samples = Samples::read(set, &smallest.load(smallest.device)?)?;
+    let samples = Samples::read_labelled_or_not(set, &smallest.load(smallest.device)?)?;
     let found = samples.inputs.get(index).zip(samples.labels.get(index));
     let (inputs, label) = found.with_context(|| {
         format!(

@@ -1,16 +1,12 @@
 //! Money as people read it, in the currency of the app's prices.
 
-use kaskade_policy::remote::price::CostSource;
+use kaskade_policy::remote::price::{CostSource, written};
 
 /// Three digits, wherever they are; `unknown` is never written as zero.
 pub(crate) fn amount(amount: Option<f64>) -> String {
     match amount {
         None => "unknown".to_owned(),
-        Some(0.0) => "0".to_owned(),
-        Some(amount) => {
-            let digits = (2.0 - amount.abs().log10().floor()).clamp(0.0, 12.0);
-            format!("{amount:.*}", digits as usize)
-        }
+        Some(amount) => written(amount),
     }
 }
 

@@ -45,11 +45,16 @@ impl Certificates {
         }
     }
 
-    /// Watches another plan; every cascade of its list may run.
+    /// Watches another plan; what was refuted on the same samples before stays so.
     pub(super) fn adopt(&mut self, version: &PlanVersion) {
         self.epoch = version.epoch;
+        let config = WatchConfig::default();
+        let before = self.watch.take();
         let list = version.plan.certified.as_ref();
-        self.watch = list.map(|list| Watch::new(list, WatchConfig::default()));
+        self.watch = list.map(|list| match &before {
+            Some(before) => Watch::succeeding(list, config, before),
+            None => Watch::new(list, config),
+        });
         self.metrics.watch(|metrics| metrics.reported(None));
     }
 

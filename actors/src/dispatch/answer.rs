@@ -8,7 +8,7 @@ use kaskade_policy::texts::TextComparison;
 use kaskade_policy::watch::Answer;
 
 /// Returns a number for an answer, the same for the same answer, as profiles, scores of stages and audits use it: the class; a hash of a
-/// text, of a span, of entities or of several classes. `None` if answers of this kind cannot be compared, such as embeddings.
+/// text, of the text of a span (of its ends where it has none), of entities or of several classes. `None` if answers of this kind cannot be compared, such as embeddings.
 pub fn answer_number(outputs: &[Tensor]) -> Option<u32> {
     other_than_class(outputs).or_else(|| largest(outputs, "logits"))
 }
@@ -22,7 +22,11 @@ fn other_than_class(outputs: &[Tensor]) -> Option<u32> {
         return Some(number_of_text(entities.trim()));
     }
     if let (Some(start), Some(end)) = (largest(outputs, "start_logits"), largest(outputs, "end_logits")) {
-        return Some(number_of_text(&format!("{start} {end}")));
+        // The same text has other positions by another tokenizer.
+        return Some(match text(outputs, "answer") {
+            Some(answer) => number_of_text(answer.trim()),
+            None => number_of_text(&format!("{start} {end}")),
+        });
     }
     several(outputs).map(|classes| number_of_text(&classes))
 }
@@ -103,6 +107,13 @@ mod tests {
         };
         assert_eq!(span(&[0.0, 1.0], &[0.0, 2.0]), span(&[0.5, 0.7], &[-1.0, 0.0]));
         assert_ne!(span(&[0.0, 1.0], &[0.0, 2.0]), span(&[0.0, 1.0], &[2.0, 0.0]));
+        // By two tokenizers, a text has different positions.
+        let answer = |text: &str, at: &[f32]| {
+            let text = Tensor::from_texts("answer", &[text]).unwrap();
+            answer_number(&[text, floats("start_logits", at), floats("end_logits", at)])
+        };
+        assert_eq!(answer("the sea", &[0.0, 1.0]), answer(" the sea", &[1.0, 0.0]));
+        assert_ne!(answer("the sea", &[1.0]), answer("sea", &[1.0]));
         let text = |text: &str| answer_number(&[Tensor::from_texts("text", &[text]).unwrap()]);
         assert_eq!(text(" yes\n"), text("yes"));
         assert_ne!(text("yes"), text("no"));

@@ -40,7 +40,7 @@ pub struct Folder {
     /// Names of the columns [default: the usual ones].
     #[serde(default, skip_serializing_if = "Columns::is_default")]
     pub columns: Columns,
-    /// First sample used. Classes in directories alternate.
+    /// First sample used. Files of directories of classes are interleaved in proportion to their number.
     #[serde(default)]
     pub skip: usize,
     /// Number of samples used [default: all that follow].

@@ -134,7 +134,7 @@ pub enum DataError {
         known: Vec<String>,
     },
     /// The model has no class of this number.
-    #[error("there is no class {class}: the model has classes 0 to {}", count - 1)]
+    #[error("there is no class {class}: the model has classes 0 to {}", count.saturating_sub(1))]
     LabelRange {
         /// The label.
         class: usize,

@@ -173,14 +173,23 @@ fn is_text(path: &Path) -> bool {
     has_ending(path, &[TEXT])
 }
 
-/// Returns the files of all classes with the position of their class, alternating, so that a part of them has all classes.
-pub(super) fn alternating(classes: &[(String, Vec<PathBuf>)]) -> Vec<(usize, &Path)> {
-    let longest = classes.iter().map(|(_, files)| files.len()).max().unwrap_or(0);
-    let mut all = Vec::new();
-    for place in 0..longest {
-        for (class, (_, files)) in classes.iter().enumerate() {
-            all.extend(files.get(place).map(|file| (class, file.as_path())));
-        }
-    }
-    all
+/// Returns the files of all classes with the position of their class, interleaved in proportion to their number, so that a part of them
+/// has the classes as often as all have.
+pub(super) fn interleaved(classes: &[(String, Vec<PathBuf>)]) -> Vec<(usize, &Path)> {
+    let files = classes.iter().enumerate().flat_map(|(class, (_, files))| {
+        let count = files.len() as u128;
+        (1..)
+            .step_by(2)
+            .zip(files)
+            .map(move |(place, file)| ((place, count), class, file.as_path()))
+    });
+    let mut all: Vec<((u128, u128), usize, &Path)> = files.collect();
+    // A file's share of its class is `place / (2 count)`; of equal shares, that of the rarer class comes first.
+    all.sort_by(
+        |((place, count), class, _), ((other_place, other_count), other, _)| {
+            let shares = (place * other_count).cmp(&(other_place * count));
+            shares.then(count.cmp(other_count)).then(class.cmp(other))
+        },
+    );
+    all.into_iter().map(|(_, class, file)| (class, file)).collect()
 }

@@ -32,6 +32,9 @@ pub enum Label {
         start: usize,
         /// Position of the end.
         end: usize,
+        /// Its text, without space around it, by which it is compared with others that have one: positions are those of a tokenizer.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        text: Option<String>,
     },
 }
 
@@ -61,7 +64,8 @@ impl std::fmt::Display for Label {
             Self::Texts(texts) => write!(f, "{texts:?}"),
             Self::AnyOf(classes) => write!(f, "one of {classes:?}"),
             Self::Unknown => f.write_str("unknown"),
-            Self::Span { start, end } => write!(f, "tokens {start} to {end}"),
+            Self::Span { text: Some(text), .. } => write!(f, "{text:?}"),
+            Self::Span { start, end, .. } => write!(f, "tokens {start} to {end}"),
         }
     }
 }
@@ -80,13 +84,15 @@ pub enum LabelUse {
 /// Reads labels for one model.
 pub(super) struct LabelReader {
     task: Task,
-    used: LabelUse,
+    pub(super) used: LabelUse,
     /// Positions of the class names; empty if the model names none.
     classes: HashMap<String, usize>,
     /// Names of the labels of tokens.
     names: Vec<String>,
     /// Number of classes; `None` if unknown, as of a remote model.
     count: Option<usize>,
+    /// Whether the names of all classes are numbers, and not those of their positions: a number may then be either.
+    numbered: bool,
 }
 
 impl LabelReader {
@@ -108,6 +114,11 @@ impl LabelReader {
             names: labels.to_vec(),
             classes: if named { classes.collect() } else { HashMap::new() },
             count: (!labels.is_empty()).then_some(labels.len()),
+            numbered: labels.iter().all(|label| label.trim().parse::<f64>().is_ok())
+                && labels
+                    .iter()
+                    .enumerate()
+                    .any(|(class, label)| label.trim().parse() != Ok(class)),
         }
     }
 
@@ -227,12 +238,31 @@ impl LabelReader {
         }
     }
 
+    /// Returns what a label means that may be missing: as a value that is null, or an empty cell of CSV. An empty cell of a classifier of
+    /// several labels says that none applies.
+    ///
+    /// # Errors
+    /// As [`LabelReader::read`].
+    pub(super) fn read_if_any(&self, written: Option<&Value>) -> Result<Label, DataError> {
+        let is_empty = |text: &str| text.trim().is_empty() && self.task != Task::MultiLabel;
+        match written {
+            _ if self.ignored() => Ok(Label::Unknown),
+            None | Some(Value::Null) => Ok(Label::Unknown),
+            Some(Value::String(text)) if is_empty(text) => Ok(Label::Unknown),
+            Some(written) => self.read(written),
+        }
+    }
+
     fn class(&self, written: &Value) -> Result<usize, DataError> {
         let form = || DataError::LabelForm {
             label: shortened(written),
             expected: "a number from 0, or the name of a class",
         };
         match written {
+            Value::Number(_) if self.numbered => Err(DataError::LabelForm {
+                label: shortened(written),
+                expected: "the name of a class as a text: the model's classes have numbers for names, so that a number may be either",
+            }),
             Value::Number(number) => {
                 let class = number.as_u64().and_then(|class| usize::try_from(class).ok());
                 let class = class.or_else(|| number.as_f64().and_then(whole));
@@ -248,7 +278,8 @@ impl LabelReader {
             return Ok(*class);
         }
         let number = name.parse().ok();
-        if let Some(class) = number.or_else(|| name.parse().ok().and_then(whole)) {
+        let number = number.or_else(|| name.parse().ok().and_then(whole));
+        if let Some(class) = number.filter(|_| !self.numbered) {
             return self.in_range(class);
         }
         // Data sets and checkpoints often differ in case alone: `positive`, `POSITIVE`.
@@ -317,11 +348,27 @@ impl LabelReader {
                     .collect::<Result<Vec<_>, _>>()?,
             },
             Value::String(text) if text.trim_start().starts_with('[') => {
-                let listed = serde_json::from_str::<Vec<Value>>(text).map_err(DataError::Json)?;
+                let listed = serde_json::from_str::<Vec<Value>>(text)
+                    .ok()
+                    .or_else(|| python_list(text));
+                let listed = listed.ok_or_else(|| DataError::LabelForm {
+                    label: shortened(written),
+                    expected: "a list of classes in JSON, such as [\"joy\", \"anger\"], or names with commas between them",
+                })?;
                 return self.classes(&Value::Array(listed));
             }
             Value::String(text) => {
                 let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+                let numbers = names.clone().map(|name| {
+                    let number = serde_json::from_str(name).ok()?;
+                    let is_name = self.classes.contains_key(name);
+                    Some(Value::Number(number)).filter(|_| !is_name)
+                });
+                // One number is a class, several may be a mark for each class.
+                let numbers: Option<Vec<Value>> = numbers.collect();
+                if let Some(numbers) = numbers.filter(|numbers| numbers.len() > 1) {
+                    return self.classes(&Value::Array(numbers));
+                }
                 names
                     .map(|name| self.named(name))
                     .collect::<Result<Vec<_>, _>>()?
@@ -347,6 +394,39 @@ fn texts(written: &Value) -> Option<Label> {
             text => texts(&Value::Array(vec![text.clone()])),
         },
         _ => None,
+    }
+}
+
+/// Returns a list as Python prints it, and pandas therefore writes it to CSV: `['joy', "don't"]`, of NumPy `[1 0 1]`.
+fn python_list(text: &str) -> Option<Vec<Value>> {
+    let mut rest = text.trim().strip_prefix('[')?.strip_suffix(']')?;
+    let mut listed = Vec::new();
+    loop {
+        rest = rest.trim_start_matches(|character: char| character == ',' || character.is_whitespace());
+        let Some(first) = rest.chars().next() else {
+            return Some(listed);
+        };
+        if matches!(first, '\'' | '"') {
+            let (name, after) = rest.strip_prefix(first)?.split_once(first)?;
+            // What Python escapes is in no name of a class.
+            if name.contains('\\') {
+                return None;
+            }
+            listed.push(Value::from(name));
+            rest = after;
+        } else {
+            let end = rest.find(|character: char| character == ',' || character.is_whitespace());
+            let (word, after) = rest.split_at_checked(end.unwrap_or(rest.len()))?;
+            listed.push(match word {
+                "True" => Value::Bool(true),
+                "False" => Value::Bool(false),
+                // NumPy writes `1.`.
+                number => {
+                    Value::Number(serde_json::from_str(number.strip_suffix('.').unwrap_or(number)).ok()?)
+                }
+            });
+            rest = after;
+        }
     }
 }
 
@@ -409,6 +489,26 @@ mod tests {
         }
     }
 
+    /// The label 1 was the class "2" in JSON and the class "1" in CSV, where 0 was the class "1" too.
+    #[test]
+    fn a_number_is_refused_where_classes_have_other_numbers_for_names() {
+        let stars = reader(Task::Classification, &["1", "2", "3", "4", "5"]);
+        assert_eq!(stars.read(&json!("1")).unwrap(), Label::Class(0));
+        assert_eq!(stars.read(&json!("5")).unwrap(), Label::Class(4));
+        let error = stars.read(&json!("0")).unwrap_err().to_string();
+        assert!(error.contains("the model's are 1, 2"), "{error}");
+        for written in [json!(0), json!(1), json!(1.0)] {
+            let error = stars.read(&written).unwrap_err().to_string();
+            assert!(error.contains("as a text"), "{error}");
+        }
+        let several = reader(Task::MultiLabel, &["1", "2"]);
+        assert_eq!(several.read(&json!("1, 2")).unwrap(), Label::Classes(vec![0, 1]));
+        assert!(several.read(&json!([2])).is_err());
+        // Names that are the positions say the same.
+        let digits = reader(Task::Classification, &["0", "1"]);
+        assert_eq!(digits.read(&json!(1)).unwrap(), Label::Class(1));
+    }
+
     #[test]
     fn thousands_of_names_are_found_and_an_error_shows_few() {
         let names: Vec<String> = (0..20_000).map(|class| format!("species {class}")).collect();
@@ -460,6 +560,27 @@ mod tests {
         assert_eq!(reader.read(&json!("")).unwrap(), Label::Classes(vec![]));
     }
 
+    /// "It is not valid JSON", where no one had written JSON.
+    #[test]
+    fn a_list_as_pandas_writes_it_is_read() {
+        let three = reader(Task::MultiLabel, &["joy", "anger", "don't, know"]);
+        for (written, classes) in [
+            ("['joy', 'anger']", vec![0, 1]),
+            ("['joy' \"don't, know\"]", vec![0, 2]),
+            ("[]", vec![]),
+        ] {
+            assert_eq!(
+                three.read(&json!(written)).unwrap(),
+                Label::Classes(classes),
+                "{written}"
+            );
+        }
+        for written in ["['joy', anger]", "['joy", "['joy\\'', 'anger']"] {
+            let error = three.read(&json!(written)).unwrap_err().to_string();
+            assert!(error.contains("a list of classes in JSON"), "{written}: {error}");
+        }
+    }
+
     /// They were read as numbers of classes: 0 and 1, whatever they marked.
     #[test]
     fn a_mark_for_each_class_is_read_as_models_are_trained_on() {
@@ -472,6 +593,13 @@ mod tests {
             (json!("[0, 1, 1]"), vec![1, 2]),
             (json!([0, 1]), vec![0, 1]),
             (json!([2, 1, 0]), vec![0, 1, 2]),
+            // In a column of CSV.
+            (json!("1,0,1"), vec![0, 2]),
+            (json!("0, 1, 1"), vec![1, 2]),
+            (json!("0, 2"), vec![0, 2]),
+            (json!("2"), vec![2]),
+            (json!("[1 0 1]"), vec![0, 2]),
+            (json!("[False, True, False]"), vec![1]),
         ] {
             assert_eq!(
                 three.read(&written).unwrap(),
@@ -482,8 +610,10 @@ mod tests {
         let two = reader(Task::MultiLabel, &["a", "b"]);
         assert_eq!(two.read(&json!([1.0, 0.0])).unwrap(), Label::Classes(vec![0]));
         assert_eq!(two.read(&json!([1, 1])).unwrap(), Label::Classes(vec![0, 1]));
-        let error = two.read(&json!([1, 0])).unwrap_err().to_string();
-        assert!(error.contains("names of classes"), "{error}");
+        for written in [json!([1, 0]), json!("1,0")] {
+            let error = two.read(&written).unwrap_err().to_string();
+            assert!(error.contains("names of classes"), "{error}");
+        }
     }
 
     #[test]

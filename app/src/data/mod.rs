@@ -76,7 +76,15 @@ impl Samples {
         Self::read_for(set, loaded, LabelUse::Required)
     }
 
-    /// The same, of a set whose samples may lack labels.
+    /// The same, of a set whose samples may lack labels; these have [`Label::Unknown`].
+    ///
+    /// # Errors
+    /// As [`Samples::read`].
+    pub fn read_labelled_or_not(set: &DataSet, loaded: &Loaded) -> Result<Self, DataError> {
+        Self::read_for(set, loaded, LabelUse::Reference)
+    }
+
+    /// The same, of a set whose labels are used so.
     ///
     /// # Errors
     /// As [`Samples::read`].
@@ -94,16 +102,16 @@ impl Samples {
                 Self::images_with(&images, idx, signature, labels).map_err(DataError::of(&idx.images))
             }
             DataSet::Tsv(tsv) => {
-                let text = std::fs::read_to_string(&tsv.file).map_err(DataError::of(&tsv.file))?;
+                let text = texts::read(&tsv.file)?;
                 Self::from_lines(&text, tsv, signature, labels).map_err(DataError::of(&tsv.file))
             }
             DataSet::Completions(set) => {
-                let lines = std::fs::read_to_string(&set.file).map_err(DataError::of(&set.file))?;
+                let lines = texts::read(&set.file)?;
                 let read = texts::from_json_lines(&lines, set).map_err(DataError::of(&set.file))?;
                 Self::from_completions(read, set.skip, set.take, signature).map_err(DataError::of(&set.file))
             }
             DataSet::Words(set) => {
-                let text = std::fs::read_to_string(&set.file).map_err(DataError::of(&set.file))?;
+                let text = texts::read(&set.file)?;
                 let read = texts::words(&text, set).map_err(DataError::of(&set.file))?;
                 Self::from_completions(read, 0, Some(set.take), signature).map_err(DataError::of(&set.file))
             }
@@ -166,7 +174,7 @@ impl Samples {
             labels: Vec::new(),
             origins: Origins::default(),
         };
-        for (number, line) in (1..).zip(without_mark(lines).lines()).skip(spec.skip).take(take) {
+        for (number, line) in texts::numbered(lines).skip(spec.skip).take(take) {
             let (inputs, label) = parse_line(line, labels).map_err(|error| error.at(number))?;
             samples.inputs.push(inputs);
             samples.labels.push(label);
@@ -274,7 +282,7 @@ fn parse_line(line: &str, labels: &LabelReader) -> Result<(Inputs, Label), DataE
             return Err(DataError::Columns { found: columns.len() });
         }
     };
-    let label = if labels.ignored() {
+    let label = if labels.ignored() || (!labels.required() && label.trim().is_empty()) {
         Label::Unknown
     } else {
         let class = label.trim().parse().map_err(|_| DataError::Label {
@@ -400,7 +408,7 @@ mod tests {
             read("a\t1\na\t0\nb\t1\na\tb\t1\na\t1\n", "").unwrap().repeats(),
             2
         );
-        let last = read("a\t0\nb\t1\n", "skip = 1\ntake = 1").unwrap();
+        let last = read("a\t0\n\nb\t1\n \n", "skip = 1\ntake = 1").unwrap();
         assert_eq!(last.labels, [Label::Class(1)]);
         let marked = read("\u{feff}good\t1\r\nbad\t0\r\n", "").unwrap();
         assert_eq!(marked.inputs[0][0].to_texts().unwrap(), ["good"]);

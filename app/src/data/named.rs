@@ -8,7 +8,7 @@ use kaskade_models::images::{IMAGE_FILE, image_file};
 use kaskade_models::{Inputs, Signature, Tensor};
 use serde_json::{Map, Value};
 
-use super::folder::{Split, alternating, is_image};
+use super::folder::{Split, interleaved, is_image};
 use super::label::{Label, LabelReader};
 use super::records::{self, Record};
 use super::{DataError, Origins, Samples, ranked, tagged};
@@ -58,7 +58,7 @@ impl Chosen {
             what,
             found: values.keys().cloned().collect(),
         };
-        let label = columns.label.clone().or_else(|| usual(&LABELS));
+        let label = label_column(columns, values);
         if label.is_none() && labels.required() {
             return Err(missing("label"));
         }
@@ -98,14 +98,22 @@ impl Chosen {
             }
         }
         if let Some(column) = &self.image {
-            inputs.push(match (record.file(column), text_of(values, column)?) {
-                (Some(bytes), _) => image_file(bytes)?,
-                (None, url) if url.starts_with("data:") => image_file(url.as_bytes())?,
-                (None, path) => read_image(&folder.join(path))?,
+            inputs.push(match record.file(column) {
+                Some(bytes) => image_file(bytes)?,
+                None => match text_of(values, column)? {
+                    url if url.starts_with("data:") => image_file(url.as_bytes())?,
+                    path => read_image(&folder.join(path))?,
+                },
             });
         }
         Ok(inputs)
     }
+}
+
+/// Returns the column of the right answer.
+fn label_column(columns: &Columns, values: &Map<String, Value>) -> Option<String> {
+    let usual = || LABELS.iter().find_map(|name| column(values, name));
+    columns.label.clone().or_else(usual)
 }
 
 /// Returns the column of this name, or the only one whose name differs in case alone: `Text`.
@@ -176,11 +184,11 @@ impl Collector<'_> {
         self.push(inputs, label, (file, Some(record.line)))
     }
 
-    /// Reads one record of a file, if it is not skipped.
+    /// Reads one record of a file, if it is not skipped. Where labels may be missing, each record has its own column of them.
     fn record(
         &mut self,
         record: &Record,
-        chosen: &Chosen,
+        (chosen, columns): (&Chosen, &Columns),
         file: &Path,
     ) -> Result<ControlFlow<()>, DataError> {
         if self.skips() {
@@ -188,9 +196,14 @@ impl Collector<'_> {
         }
         let folder = file.parent().unwrap_or(Path::new(""));
         let inputs = chosen.inputs(record, folder)?;
+        let values = &record.values;
         let label = match &chosen.label {
-            Some(column) if !self.labels.ignored() => self.labels.read(value(&record.values, column)?)?,
-            _ => Label::Unknown,
+            Some(column) if self.labels.required() => self.labels.read(value(values, column)?)?,
+            _ => {
+                let column = label_column(columns, values);
+                self.labels
+                    .read_if_any(column.and_then(|column| values.get(&column)))?
+            }
         };
         self.push(inputs, label, (file, Some(record.line)))
     }
@@ -261,7 +274,7 @@ impl Samples {
                                 .map_err(|error| error.at(record.line))?,
                         ),
                     };
-                    collector.record(&record, chosen, file)
+                    collector.record(&record, (chosen, columns), file)
                 };
                 collected.map_err(|error| error.at(record.line))
             });
@@ -309,11 +322,11 @@ impl Samples {
             .enumerate()
             .map(label_of)
             .collect::<Result<_, _>>()?;
-        for (class, file) in alternating(classes).into_iter().skip(skip) {
+        for (class, file) in interleaved(classes).into_iter().skip(skip) {
             let inputs = if is_image(file) {
                 vec![read_image(file)?]
             } else {
-                let text = std::fs::read_to_string(file).map_err(DataError::of(file))?;
+                let text = super::texts::read(file)?;
                 vec![Tensor::from_texts("text", &[text.trim_end()])?]
             };
             let Some(label) = of_class.get(class) else {

@@ -50,11 +50,15 @@ pub(super) fn each(
     Ok(ControlFlow::Continue(()))
 }
 
-/// Returns path and bytes of an image.
+/// Returns path and bytes of an image. Bytes alone are also a text, if they are UTF-8: some programs write texts so.
 fn image(field: &Field) -> Option<(Value, Option<Bytes>)> {
     let Field::Group(row) = field else {
         return match field {
-            Field::Bytes(bytes) => Some((Value::from(""), Some(bytes.as_bytes().to_vec().into()))),
+            Field::Bytes(bytes) => {
+                let bytes = Bytes::from(bytes.as_bytes().to_vec());
+                let text = std::str::from_utf8(&bytes).map_or_else(|_| no_text(), Value::from);
+                Some((text, Some(bytes)))
+            }
             _ => None,
         };
     };
@@ -71,9 +75,13 @@ fn image(field: &Field) -> Option<(Value, Option<Bytes>)> {
     };
     match path? {
         Field::Str(path) => Some((Value::from(path.as_str()), bytes)),
-        // A value that is there: `null` would be none.
-        _ => Some((Value::from(""), bytes)),
+        _ => Some((no_text(), bytes)),
     }
+}
+
+/// A value that is there, where `null` would be none, and that is neither a text nor a label.
+fn no_text() -> Value {
+    Value::Object(Map::new())
 }
 
 /// Returns a value as JSON lines would have it.

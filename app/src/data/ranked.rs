@@ -35,11 +35,7 @@ pub(super) fn read(
     })?;
     let mut passages = passages(values, columns, labels)?;
     passages.sort_by_key(|(text, _)| (number_of_text(text), *text));
-    if passages.len() < 2 {
-        return Err(DataError::FewPassages {
-            found: passages.len(),
-        });
-    }
+    enough(passages.len())?;
     let relevant = (0..).zip(&passages).filter(|(_, (_, relevant))| *relevant);
     let relevant: Vec<usize> = relevant.map(|(place, _)| place).collect();
     let label = if !relevant.is_empty() && !labels.ignored() {
@@ -55,6 +51,11 @@ pub(super) fn read(
         Tensor::from_texts(PASSAGES, &texts)?,
     ];
     Ok((inputs, label))
+}
+
+/// Checks that there are enough passages for a ranking.
+fn enough(found: usize) -> Result<(), DataError> {
+    (found > 1).then_some(()).ok_or(DataError::FewPassages { found })
 }
 
 /// The passages of a record, each with whether it is relevant.
@@ -76,8 +77,13 @@ fn passages<'a>(
     }
     let column = chosen(values, columns.passages.as_deref(), &LISTED, "passages")?;
     let texts = texts(values, column)?;
+    // The number of a passage is out of range where there is none, which says less.
+    enough(texts.len())?;
     let relevant = match chosen(values, columns.label.as_deref(), &LABELS, "label") {
-        Ok(label) => places(values.get(label).unwrap_or(&Value::Null), texts.len())?,
+        Ok(label) => match values.get(label).unwrap_or(&Value::Null) {
+            Value::Null if !labels.required() => Vec::new(),
+            written => places(written, texts.len())?,
+        },
         Err(error) if labels.required() => return Err(error),
         Err(_) => Vec::new(),
     };
@@ -209,6 +215,11 @@ mod tests {
             (
                 json!({"query": "q", "positive": [], "negative": ["a", "b"]}),
                 "no passage is relevant",
+            ),
+            // It said that there are classes 0 to 18446744073709551615.
+            (
+                json!({"query": "q", "passages": [], "label": 0}),
+                "it has 0 passages",
             ),
             (json!({"query": "q", "passages": ["a", "b"]}), "label"),
             (

@@ -89,8 +89,8 @@ fn entities_of(outputs: &[Tensor]) -> Option<Label> {
     entities::answer(outputs).map(|entities| Label::text(&entities))
 }
 
-/// Decodes a reply in the form in which the answers of two models are compared: a question's as positions of tokens, or, if
-/// `spans_as_text`, as its text.
+/// Decodes a reply in the form in which the answers of two models are compared: a question's as positions of tokens with its text, or, if
+/// `spans_as_text`, as its text alone.
 ///
 /// # Errors
 /// When it is no answer.
@@ -103,9 +103,14 @@ pub(crate) fn comparable(outputs: &[Tensor], spans_as_text: bool) -> Result<Labe
             return answer_of(outputs).ok_or(ReplyError::NoAnswer);
         }
         let place = |logits: &[f32]| class_of(logits).ok_or(ReplyError::NoClass);
+        let text = match answer_of(outputs) {
+            Some(Label::Text(text)) => Some(text),
+            _ => None,
+        };
         return Ok(Label::Span {
             start: place(&start)?,
             end: place(&end)?,
+            text,
         });
     }
     label_of(outputs)
@@ -213,7 +218,11 @@ mod tests {
         let question = [span("start_logits"), span("end_logits"), answer];
         assert_eq!(
             comparable(&question, false).unwrap(),
-            Label::Span { start: 1, end: 1 }
+            Label::Span {
+                start: 1,
+                end: 1,
+                text: Some("the sea".to_owned())
+            }
         );
         assert_eq!(comparable(&question, true).unwrap(), Label::text("the sea"));
         assert!(matches!(

@@ -42,10 +42,15 @@ pub(super) fn read(
         _ => return Err(no_text()),
     };
     let text = words.text();
+    let inputs = || Ok::<_, DataError>(vec![Tensor::from_texts("text", &[&text])?]);
     let label = match chosen(values, columns.label.as_deref(), &LABELS, "label") {
         Ok(column) if !labels.ignored() => {
             let parsed;
             let written = match values.get(column) {
+                None | Some(Value::Null) if !labels.required() => return Ok((inputs()?, Label::Unknown)),
+                Some(Value::String(json)) if !labels.required() && json.trim().is_empty() => {
+                    return Ok((inputs()?, Label::Unknown));
+                }
                 // As a column of CSV holds a list.
                 Some(Value::String(json)) => {
                     parsed = serde_json::from_str(json).map_err(DataError::Json)?;
@@ -58,7 +63,7 @@ pub(super) fn read(
         Err(error) if labels.required() => return Err(error),
         _ => Label::Unknown,
     };
-    Ok((vec![Tensor::from_texts("text", &[&text])?], label))
+    Ok((inputs()?, label))
 }
 
 /// The text of a record.

@@ -1,6 +1,7 @@
 //! Texts and their expected continuations.
 
 use std::num::NonZeroUsize;
+use std::path::Path;
 
 use serde::Deserialize;
 
@@ -18,17 +19,33 @@ pub(super) struct Completion {
 /// Shortest word to predict, characters.
 const SHORTEST: usize = 2;
 
+/// Reads a file of text.
+///
+/// # Errors
+/// [`DataError::File`] with [`DataError::Utf16`] or [`DataError::NotUtf8`] for another encoding, or what the system reports.
+pub(super) fn read(path: &Path) -> Result<String, DataError> {
+    let bytes = std::fs::read(path).map_err(DataError::of(path))?;
+    if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
+        return Err(DataError::of(path)(DataError::Utf16));
+    }
+    String::from_utf8(bytes).map_err(|_| DataError::of(path)(DataError::NotUtf8))
+}
+
+/// Returns the lines of a text with their numbers from 1, without blank ones.
+pub(super) fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let lines = (1..).zip(super::without_mark(text).lines());
+    lines.filter(|(_, line)| !line.trim().is_empty())
+}
+
 /// The samples of JSON lines.
 ///
 /// # Errors
 /// The first line that is none.
 pub(super) fn from_json_lines(lines: &str, spec: &Completions) -> Result<Vec<Completion>, DataError> {
     let take = spec.take.map_or(usize::MAX, NonZeroUsize::get);
-    let lines = (1..)
-        .zip(super::without_mark(lines).lines())
+    numbered(lines)
         .skip(spec.skip)
-        .take(take);
-    lines
+        .take(take)
         .map(|(number, line)| {
             serde_json::from_str(line).map_err(|source| DataError::Completion { number, source })
         })
@@ -155,12 +172,30 @@ mod tests {
     }
 
     #[test]
+    fn another_encoding_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("dev.tsv");
+        for (content, message) in [
+            (&b"caf\xe9\t1\n"[..], "it is not UTF-8"),
+            (b"\xff\xfea\0", "it is UTF-16"),
+        ] {
+            std::fs::write(&path, content).unwrap();
+            let error = crate::report::in_one_line(&read(&path).unwrap_err());
+            assert!(error.contains("dev.tsv") && error.contains(message), "{error}");
+            assert!(error.contains("iconv"), "{error}");
+        }
+        std::fs::write(&path, "é").unwrap();
+        assert_eq!(read(&path).unwrap(), "é");
+    }
+
+    #[test]
     fn lines_are_objects_and_nothing_else() {
         let spec: Completions = toml::from_str("file = \"f\"\nskip = 1\ntake = 1").unwrap();
         let lines = "x\n{\"text\": \"2 + 2 =\", \"answer\": \"4\"}\n";
         let read = from_json_lines(lines, &spec).unwrap();
         assert_eq!((read[0].text.as_str(), read[0].answer.as_str()), ("2 + 2 =", "4"));
-        let marked = "\u{feff}{\"text\": \"a\", \"answer\": \"b\"}\r\n";
+        // A blank last line, as editors leave it.
+        let marked = "\u{feff}{\"text\": \"a\", \"answer\": \"b\"}\r\n\r\n";
         assert_eq!(
             from_json_lines(marked, &toml::from_str("file = \"f\"").unwrap())
                 .unwrap()

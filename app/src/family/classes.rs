@@ -41,17 +41,25 @@ impl Classes {
         if !matches!(info.task, Task::Classification | Task::MultiLabel) || info.labels.is_empty() {
             return Ok(());
         }
+        self.check_names(variant, &info.labels)
+    }
+
+    /// The same, of a classifier whose classes have these names.
+    ///
+    /// # Errors
+    /// As [`Classes::check`].
+    pub(crate) fn check_names(&mut self, variant: &str, names: &[String]) -> Result<(), OtherClasses> {
         let Some((first, expected)) = &self.first else {
-            self.first = Some((variant.to_owned(), info.labels.clone()));
+            self.first = Some((variant.to_owned(), names.to_vec()));
             return Ok(());
         };
-        if are_alike(expected, &info.labels) {
+        if are_alike(expected, names) {
             return Ok(());
         }
         Err(OtherClasses {
             first: first.clone(),
             expected: expected.clone(),
-            found: info.labels.clone(),
+            found: names.to_vec(),
         })
     }
 }

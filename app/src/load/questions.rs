@@ -14,7 +14,7 @@ use crate::config::data::DataSet;
 use crate::data::grading::Grading;
 use crate::data::reply::label_of;
 use crate::data::scenes::Scenes;
-use crate::data::{DataError, Samples};
+use crate::data::{DataError, Label, Samples};
 use crate::family::{Family, FamilyError};
 use crate::load::drive::Target;
 use crate::load::record::Outcome;
@@ -81,7 +81,7 @@ pub enum QuestionError {
 /// The requests of a load, and the right answers if they are known.
 #[derive(Debug, Clone)]
 pub enum Set {
-    /// Samples with one label each.
+    /// Samples with one label each, if it is known.
     Samples(Samples),
     /// Scenes with several objects each.
     Scenes(Scenes),
@@ -90,7 +90,7 @@ pub enum Set {
 }
 
 impl Set {
-    /// Reads a labelled set of an app in the form that its first stage takes.
+    /// Reads a set of an app, whose samples may lack labels, in the form that its first stage takes.
     ///
     /// # Errors
     /// When the set cannot be read, or is not what the models take.
@@ -109,7 +109,7 @@ impl Set {
         let first = first.ok_or(FamilyError::Empty)?;
         let loaded = first.load(first.device)?;
         Ok(match &app.pipeline {
-            None => Self::Samples(Samples::read(set, &loaded)?),
+            None => Self::Samples(Samples::read_labelled_or_not(set, &loaded)?),
             Some(_) => Self::Scenes(Scenes::read(set, &loaded.model.signature())?),
         })
     }
@@ -188,9 +188,12 @@ impl Set {
         match self {
             Self::Unlabelled(_) => (0, 0),
             Self::Samples(samples) => {
+                let label = samples.labels.get(place);
+                let Some(label) = label.filter(|label| **label != Label::Unknown) else {
+                    return (0, 0);
+                };
                 let answer = label_of(&reply.outputs).ok();
-                let right = answer.as_ref().zip(samples.labels.get(place));
-                let right = right.is_some_and(|(answer, label)| grading.accepts(label, answer));
+                let right = answer.is_some_and(|answer| grading.accepts(label, &answer));
                 (u64::from(right), 1)
             }
             Self::Scenes(scenes) => {
@@ -285,6 +288,24 @@ impl Target for Questions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::Origins;
+    use kaskade_models::Tensor;
+
+    /// A set without labels was refused, and an unknown one would have been a wrong answer.
+    #[test]
+    fn a_sample_without_a_label_has_no_points() {
+        let set = Set::Samples(Samples {
+            inputs: vec![Vec::new(); 2],
+            labels: vec![Label::Class(1), Label::Unknown],
+            origins: Origins::default(),
+        });
+        let reply = InferReply {
+            outputs: vec![Tensor::from_f32("logits", &[2], &[0.0, 1.0]).unwrap()],
+            ..InferReply::default()
+        };
+        let points = |place| set.judge(Grading::default(), place, &reply);
+        assert_eq!((points(0), points(1)), ((1, 1), (0, 0)));
+    }
 
     fn file(text: &str) -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::string::FromUtf8Error;
 
-use flate2::read::GzDecoder;
+use flate2::read::MultiGzDecoder;
 use kaskade_simulator::trace::{Trace, TraceError};
 use thiserror::Error;
 
@@ -30,6 +30,12 @@ pub enum TraceFileError {
     /// A file is no text.
     #[error("is not text")]
     NoText(#[from] FromUtf8Error),
+    /// A file has one integer per line, which may be counts or times.
+    #[error(
+        "has one whole number per line, which may be the requests of each second or the seconds at which they arrive; give \
+         `--trace-format counts` or `--trace-format times`"
+    )]
+    Ambiguous,
     /// A text is no trace, or has no such part.
     #[error(transparent)]
     Trace(#[from] TraceError),
@@ -96,27 +102,37 @@ fn text(path: &Path) -> Result<String, TraceFileError> {
         return Ok(String::from_utf8(bytes)?);
     }
     let mut text = String::new();
-    GzDecoder::new(bytes.as_slice())
+    MultiGzDecoder::new(bytes.as_slice())
         .read_to_string(&mut text)
         .map_err(TraceFileError::Packed)?;
     Ok(text)
 }
 
 fn parse(text: &str, format: Option<Format>) -> Result<Trace, TraceFileError> {
-    Ok(match format.unwrap_or_else(|| looks_like(text)) {
+    let format = match format {
+        Some(format) => format,
+        None => looks_like(text)?,
+    };
+    Ok(match format {
         Format::Counts => Trace::from_counts(text)?,
         Format::Times => Trace::from_times(text)?,
         Format::AzureLlm => Trace::from_azure_llm(text)?,
     })
 }
 
-/// Counts stand side by side, arrival times one on a line; one count per line is told from times by `--trace-format`.
-fn looks_like(text: &str) -> Format {
-    let mut lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
-    match lines.find(|line| !line.trim().is_empty()) {
-        Some(line) if line.contains(',') => Format::AzureLlm,
-        Some(line) if line.split_whitespace().nth(1).is_some() => Format::Counts,
-        _ => Format::Times,
+/// Counts stand side by side, arrival times one on a line.
+///
+/// # Errors
+/// [`TraceFileError::Ambiguous`] for one integer per line.
+fn looks_like(text: &str) -> Result<Format, TraceFileError> {
+    let lines = text.lines().map(str::trim);
+    let mut lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let is_whole = |line: &str| line.parse::<u64>().is_ok();
+    match lines.next() {
+        Some(line) if line.contains(',') => Ok(Format::AzureLlm),
+        Some(line) if line.split_whitespace().nth(1).is_some() => Ok(Format::Counts),
+        Some(line) if is_whole(line) && lines.all(is_whole) => Err(TraceFileError::Ambiguous),
+        _ => Ok(Format::Times),
     }
 }
 
@@ -146,6 +162,28 @@ mod tests {
         packed.write_all(b"4 4 4 8").unwrap();
         let packed = file(&packed.finish().unwrap());
         assert_eq!(read(packed.path()).unwrap().rates().len(), 4);
+        // `cat a.gz b.gz` is a valid file.
+        let members = [b"4 4 \n", b"8 8 8"].map(|part| {
+            let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+            packed.write_all(part).unwrap();
+            packed.finish().unwrap()
+        });
+        let joined = file(&members.concat());
+        assert_eq!(read(joined.path()).unwrap().rates(), [4.0, 4.0, 8.0, 8.0, 8.0]);
+    }
+
+    /// 10, 20 and 30 requests per second were read as three requests.
+    #[test]
+    fn one_whole_number_per_line_needs_a_format() {
+        let numbers = "10\n20\n\n30\n";
+        let error = parse(numbers, None).unwrap_err().to_string();
+        assert!(error.contains("--trace-format counts"), "{error}");
+        let rates = parse(numbers, Some(Format::Counts)).unwrap();
+        assert_eq!(rates.rates(), [10.0, 20.0, 30.0]);
+        let times = parse(numbers, Some(Format::Times)).unwrap();
+        assert_eq!(times.times().unwrap().len(), 3);
+        let times = parse("10\n20.5\n", None).unwrap();
+        assert_eq!(times.times().unwrap().len(), 2);
     }
 
     #[test]

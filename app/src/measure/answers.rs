@@ -2,7 +2,7 @@
 
 use kaskade_actors::dispatch::answer::answer_number;
 use kaskade_actors::dispatch::cost;
-use kaskade_models::{Datatype, Inputs, Model, Tensor};
+use kaskade_models::{Datatype, Inputs, Model, ModelError, Outputs, Tensor};
 use kaskade_planners::calibration::{Label as Truth, Labelled, calibrate_on};
 use kaskade_planners::certify::parts;
 use kaskade_policy::confidence::deferral::ClassSpread;
@@ -31,8 +31,10 @@ pub struct Answers {
     pub ece: BeforeAfter,
     /// The answers themselves.
     pub validation: Validation,
-    /// Their texts; absent for answers that are no texts.
-    pub texts: Option<Vec<String>>,
+    /// Their texts, by sample, without those of samples that are too long; absent for answers that are no texts.
+    pub texts: Option<Vec<Option<String>>>,
+    /// The samples that are too long for the model, ascending.
+    pub too_long: Vec<usize>,
     /// Mean of what they cost, if each states it.
     pub money: Option<Money>,
 }
@@ -46,10 +48,15 @@ pub struct Standard<'a> {
     pub program: Option<&'a JudgeProgram>,
     /// The model's names of classes, which the program gets.
     pub classes: &'a [String],
+    /// Whether a sample that is too long for the model goes on to the next one, as a request does.
+    pub goes_on: bool,
 }
 
+/// Stands for the answer to a sample that is too long: no answer has it, but for one in 2^32 texts.
+const NO_ANSWER: u32 = u32::MAX;
+
 /// Runs a model over a labelled set and calibrates its confidence on the selection part: a classifier's by its scores, a language
-/// model's own as it is.
+/// model's own as it is. Samples that are too long and go on are wrong with a confidence of 0, and nothing is fitted to them.
 ///
 /// # Errors
 /// When the model fails on a sample, an answer and its label are of different kinds, the judge fails, or the scores cannot be calibrated.
@@ -60,10 +67,23 @@ pub fn calibrated(
     standard: &Standard<'_>,
     step: impl FnMut(u64),
 ) -> Result<Answers, MeasureError> {
-    if set.inputs.len() != set.labels.len() {
+    let count = set.inputs.len();
+    if count != set.labels.len() {
         return Err(MeasureError::Unlabelled);
     }
-    let answered = each(model, &set.inputs, Answered::of, step).map_err(|error| error.in_set(set))?;
+    let read = |answer: Result<Outputs, ModelError>| match answer {
+        Err(ModelError::TooLong { .. }) if standard.goes_on => Ok(None),
+        answer => Ok(Some(Answered::of(&answer?)?)),
+    };
+    let all = each(model, &set.inputs, read, step).map_err(|error| error.in_set(set))?;
+    let (answered, too_long): (Vec<_>, Vec<_>) = all.iter().enumerate().partition(|(_, one)| one.is_some());
+    let answered: Vec<(usize, &Answered)> = answered
+        .into_iter()
+        .filter_map(|(number, one)| Some((number, one.as_ref()?)))
+        .collect();
+    if answered.is_empty() && count > 0 {
+        return Err(MeasureError::AllTooLong);
+    }
     let truths = match standard.program {
         Some(program) => {
             let right = judged(program, set, &answered, standard)?;
@@ -73,16 +93,17 @@ pub fn calibrated(
     };
     let samples = answered.iter().zip(truths);
     let samples: Vec<Labelled<'_>> = samples
-        .map(|(answered, label)| Labelled {
+        .map(|((_, answered), label)| Labelled {
             scores: answered.judgement.scores(),
             label,
         })
         .collect();
     // The other part proves the cascades that are chosen by these confidences.
-    let selection: Vec<Labelled<'_>> = parts(samples.len())
+    let selection: Vec<Labelled<'_>> = parts(count)
         .selection
         .iter()
-        .filter_map(|place| samples.get(*place).copied())
+        .filter_map(|place| answered.binary_search_by_key(place, |(number, _)| *number).ok())
+        .filter_map(|place| samples.get(place).copied())
         .collect();
     let calibrated = calibrate_on(estimator, &selection, &samples)?;
     let temperature = calibrated.calibration.temperature;
@@ -90,25 +111,51 @@ pub fn calibrated(
         Judgement::Logits(logits) => ClassSpread::of(logits, temperature),
         Judgement::Given { .. } | Judgement::Span { .. } => None,
     };
-    let spreads: Option<Vec<ClassSpread>> = answered.iter().map(spread).collect();
+    let spreads: Option<Vec<ClassSpread>> = answered.iter().map(|(_, answered)| spread(answered)).collect();
     let spreads = spreads.unwrap_or_default();
+    let texts: Option<Vec<String>> = answered
+        .iter()
+        .map(|(_, answered)| answered.judgement.text())
+        .collect();
+    let numbers: Vec<usize> = answered.iter().map(|(number, _)| *number).collect();
+    let predictions: Vec<u32> = answered.iter().map(|(_, answered)| answered.number).collect();
+    // Of a distribution that is spread evenly where there is none.
+    let spread_of = |pick: fn(&ClassSpread) -> f64, even| {
+        let values: Vec<f64> = spreads.iter().map(pick).collect();
+        let count = if values.is_empty() { 0 } else { count };
+        by_sample(count, even, &numbers, values)
+    };
     Ok(Answers {
-        money: mean_cost(answered.iter().map(|answered| answered.cost)),
-        texts: answered
-            .iter()
-            .map(|answered| answered.judgement.text())
-            .collect(),
+        money: mean_cost(answered.iter().map(|(_, answered)| answered.cost)),
+        texts: texts.map(|texts| by_sample(count, None, &numbers, texts.into_iter().map(Some))),
+        too_long: too_long.into_iter().map(|(number, _)| number).collect(),
         calibration: calibrated.calibration,
         ece: calibrated.ece,
         validation: Validation {
-            margins: spreads.iter().map(|spread| spread.margin).collect(),
-            entropies: spreads.iter().map(|spread| spread.entropy).collect(),
+            margins: spread_of(|spread| spread.margin, 0.0),
+            entropies: spread_of(|spread| spread.entropy, 1.0),
             agrees: Vec::new(),
-            predictions: answered.iter().map(|answered| answered.number).collect(),
-            confidences: calibrated.confidences,
-            correct: calibrated.correct,
+            predictions: by_sample(count, NO_ANSWER, &numbers, predictions),
+            confidences: by_sample(count, 0.0, &numbers, calibrated.confidences),
+            correct: by_sample(count, false, &numbers, calibrated.correct),
         },
     })
+}
+
+/// Returns `count` values: those of the samples of these numbers, and `other` for the rest.
+fn by_sample<T: Clone>(
+    count: usize,
+    other: T,
+    numbers: &[usize],
+    values: impl IntoIterator<Item = T>,
+) -> Vec<T> {
+    let mut all = vec![other; count];
+    for (number, value) in numbers.iter().zip(values) {
+        if let Some(place) = all.get_mut(*number) {
+            *place = value;
+        }
+    }
+    all
 }
 
 /// Mean of costs; `None` if one is unknown, or if there is none.
@@ -125,7 +172,7 @@ fn mean_cost(costs: impl ExactSizeIterator<Item = Option<Cost>>) -> Option<Money
 /// # Errors
 /// When the model fails on one, or its answer is neither a class nor a text.
 pub fn answers(model: &mut dyn Model, requests: &[Inputs]) -> Result<Vec<Label>, MeasureError> {
-    each(model, requests, |outputs| comparable(outputs, false), |_| ())
+    each(model, requests, |answer| Ok(comparable(&answer?, false)?), |_| ())
 }
 
 /// The answers of a model as labels for others. With a metric, spans are compared by their texts.
@@ -138,22 +185,24 @@ pub(super) fn as_labels(
     grading: Grading,
 ) -> Result<Vec<Label>, MeasureError> {
     let as_text = grading.comparison().is_some();
-    each(model, requests, |outputs| comparable(outputs, as_text), |_| ())
+    each(
+        model,
+        requests,
+        |answer| Ok(comparable(&answer?, as_text)?),
+        |_| (),
+    )
 }
 
 fn each<T>(
     model: &mut dyn Model,
     requests: &[Inputs],
-    read: impl Fn(&[Tensor]) -> Result<T, ReplyError>,
+    read: impl Fn(Result<Outputs, ModelError>) -> Result<T, MeasureError>,
     mut step: impl FnMut(u64),
 ) -> Result<Vec<T>, MeasureError> {
     let mut all: Vec<T> = Vec::with_capacity(requests.len());
     for batch in requests.chunks(BATCH) {
         for result in model.run(batch) {
-            let one = result
-                .map_err(MeasureError::from)
-                .and_then(|outputs| Ok(read(&outputs)?));
-            all.push(one.map_err(|source| MeasureError::Sample {
+            all.push(read(result).map_err(|source| MeasureError::Sample {
                 number: all.len(),
                 origin: None,
                 source: Box::new(source),
@@ -173,17 +222,17 @@ fn each<T>(
 /// What the labels say about the answers.
 fn truths<'a>(
     set: &Samples,
-    answered: &[Answered],
+    answered: &[(usize, &Answered)],
     grading: Grading,
 ) -> Result<Vec<Truth<'a>>, MeasureError> {
-    let truths = answered.iter().zip(&set.labels).enumerate();
-    let truths = truths.map(|(number, (answered, label))| {
+    let truths = answered.iter().map(|(number, answered)| {
+        let label = set.labels.get(*number).unwrap_or(&Label::Unknown);
         answered
             .judgement
             .truth(label, grading)
             .map_err(|source| MeasureError::Sample {
-                number,
-                origin: set.origins.of(number),
+                number: *number,
+                origin: set.origins.of(*number),
                 source: Box::new(source),
             })
     });
@@ -194,20 +243,19 @@ fn truths<'a>(
 fn judged(
     program: &JudgeProgram,
     set: &Samples,
-    answered: &[Answered],
+    answered: &[(usize, &Answered)],
     standard: &Standard<'_>,
 ) -> Result<Vec<bool>, MeasureError> {
-    let inputs: Vec<Map<String, Value>> = set.inputs.iter().map(texts).collect();
-    let references: Vec<Option<Value>> = set
-        .labels
-        .iter()
-        .map(|label| (*label != Label::Unknown).then(|| named(label, standard.classes)))
-        .collect();
-    let rest = answered.iter().zip(&references).enumerate();
-    let questions = inputs.iter().zip(rest);
+    let asked = answered.iter().map(|(number, _)| {
+        let label = set.labels.get(*number).filter(|label| **label != Label::Unknown);
+        let reference = label.map(|label| named(label, standard.classes));
+        (set.inputs.get(*number).map(texts).unwrap_or_default(), reference)
+    });
+    let asked: Vec<(Map<String, Value>, Option<Value>)> = asked.collect();
+    let questions = asked.iter().zip(answered);
     let questions: Vec<Question<'_>> = questions
-        .map(|(input, (sample, (answered, reference)))| Question {
-            sample,
+        .map(|((input, reference), (sample, answered))| Question {
+            sample: *sample,
             input,
             answer: &answered.said,
             reference: reference.as_ref(),
@@ -339,7 +387,14 @@ impl Judgement {
                 let class = class_of(logits).ok_or(ReplyError::NoClass)?;
                 Truth::Correct(label.accepts(&Label::Class(class)))
             }
-            (Self::Span { .. }, Label::Span { start, end }) => Truth::Span {
+            (
+                Self::Span {
+                    answer: Some(Label::Text(answer)),
+                    ..
+                },
+                Label::Span { text: Some(text), .. },
+            ) => Truth::Correct(answer == text),
+            (Self::Span { .. }, Label::Span { start, end, .. }) => Truth::Span {
                 start: *start,
                 end: *end,
             },
@@ -381,7 +436,6 @@ mod tests {
     use super::*;
     use crate::data::Origins;
     use crate::data::reply::LOGITS;
-    use kaskade_models::{ModelError, Outputs};
 
     /// Scores for the class named in its input, right three times out of four, with constant confidence.
     struct Overconfident;
@@ -432,6 +486,60 @@ mod tests {
             "{}",
             refused(&set)
         );
+    }
+
+    /// Answers as [`Overconfident`] but refuses one sample as too long.
+    struct Short;
+
+    impl Model for Short {
+        fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+            let mut answers = Overconfident.run(batch);
+            for (answer, inputs) in answers.iter_mut().zip(batch) {
+                if *inputs == asking(2.0) {
+                    *answer = Err(ModelError::TooLong {
+                        reason: "5 tokens".to_owned(),
+                    });
+                }
+            }
+            answers
+        }
+    }
+
+    /// One such sample ended the whole profile.
+    #[test]
+    fn a_sample_that_is_too_long_goes_on_where_requests_do() {
+        let set = Samples {
+            inputs: (0..40_u8)
+                .map(|number| asking(if number == 1 { 2.0 } else { f32::from(number % 2) }))
+                .collect(),
+            labels: (0..40)
+                .map(|number| {
+                    Label::Class(if number == 1 {
+                        2
+                    } else {
+                        usize::from(number % 2 == 1 || number % 8 == 0)
+                    })
+                })
+                .collect(),
+            origins: Origins::default(),
+        };
+        let run = |goes_on| {
+            let standard = Standard {
+                goes_on,
+                ..Standard::default()
+            };
+            calibrated(&mut Short, &set, Estimator::MaxSquared, &standard, |_| ())
+        };
+        let answers = run(true).unwrap();
+        assert_eq!(answers.too_long, [1]);
+        let validation = answers.validation;
+        assert_eq!((validation.confidences[1], validation.correct[1]), (0.0, false));
+        assert_eq!((validation.margins[1], validation.entropies[1]), (0.0, 1.0));
+        assert_eq!(validation.predictions[..4], [0, NO_ANSWER, 0, 1]);
+        assert!((0..40).all(|number| number == 1 || validation.confidences[number] > 0.0));
+        // The largest model has no next one.
+        let error = crate::report::in_one_line(&run(false).unwrap_err());
+        assert!(error.starts_with("sample 1: "), "{error}");
     }
 
     #[test]
@@ -528,6 +636,26 @@ mod tests {
             (&several[..], Label::Class(0)),
         ] {
             assert!(truth(outputs, &label).is_err(), "{label}");
+        }
+        // Another tokenizer puts the same text at other positions; without the texts, positions are all there is.
+        let largest = |text: Option<&str>| Label::Span {
+            start: 4,
+            end: 5,
+            text: text.map(str::to_owned),
+        };
+        let answer = Tensor::from_texts("answer", &[" the sea"]).unwrap();
+        let answered = [&span[..], &[answer]].concat();
+        assert_eq!(
+            truth(&answered, &largest(Some("the sea"))).unwrap(),
+            Truth::Correct(true)
+        );
+        assert_eq!(
+            truth(&answered, &largest(Some("sea"))).unwrap(),
+            Truth::Correct(false)
+        );
+        for (outputs, text) in [(&answered[..], None), (&span[..], Some("the sea"))] {
+            let by_positions = truth(outputs, &largest(text)).unwrap();
+            assert_eq!(by_positions, Truth::Span { start: 4, end: 5 });
         }
         // Asked with token ids, a span has no text.
         let error = truth(&span, &Label::text("a")).unwrap_err();

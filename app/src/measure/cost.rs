@@ -7,12 +7,18 @@ use std::time::{Duration, Instant};
 
 use kaskade_models::{Inputs, Model};
 use kaskade_policy::profile::{BatchCost, LatencySpread};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
 
 use super::MeasureError;
 use super::meter::{Meter, Stretch};
 
 /// How often sources that integrate a power are read.
 const SAMPLED_EVERY: Duration = Duration::from_millis(100);
+
+/// Seed of the order in which samples are run.
+const ORDER: u64 = 7;
 
 /// How much is measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,17 +70,29 @@ pub fn measure(
         return Err(MeasureError::NoRequests);
     }
     let largest = effort.batches.iter().max().copied().unwrap_or(1) as usize;
+    // The first samples of a file may be alike. The same seed gives every variant the same order.
+    let mut order: Vec<&Inputs> = requests.iter().collect();
+    order.shuffle(&mut ChaCha8Rng::seed_from_u64(ORDER));
     // Long enough for every window of the largest batch to be contiguous.
-    let requests: Vec<Inputs> = requests
-        .iter()
+    let padded: Vec<Inputs> = order
+        .into_iter()
         .cycle()
         .take(requests.len() + largest)
         .cloned()
         .collect();
     let mut seen: Vec<Seen> = effort.batches.iter().map(|_| Seen::default()).collect();
+    // Each size goes on where it ended in the round before: few runs of a slow model are of different samples.
+    let batches = effort.batches.iter().map(|batch| Batches {
+        padded: &padded,
+        count: requests.len(),
+        size: *batch as usize,
+        next: 0,
+    });
+    let mut batches: Vec<Batches<'_>> = batches.collect();
     for _ in 0..effort.rounds {
-        for (batch, seen) in effort.batches.iter().zip(&mut seen) {
-            run_round(model, &requests, *batch as usize, effort.stretch, meter, seen).map_err(|source| {
+        let sizes = effort.batches.iter().zip(&mut batches);
+        for ((batch, batches), seen) in sizes.zip(&mut seen) {
+            run_round(model, batches, effort.stretch, meter, seen).map_err(|source| {
                 MeasureError::BatchSize {
                     batch: *batch,
                     source: Box::new(source),
@@ -99,20 +117,37 @@ pub fn measure(
     costs.collect()
 }
 
+/// The batches of one size, one after the other and again from the first.
+struct Batches<'a> {
+    /// The requests, and so many of the first ones again that a batch may begin with any.
+    padded: &'a [Inputs],
+    /// Number of requests.
+    count: usize,
+    size: usize,
+    /// Where the next batch begins.
+    next: usize,
+}
+
+impl<'a> Batches<'a> {
+    fn next(&mut self) -> Option<&'a [Inputs]> {
+        let batch = self.padded.get(self.next..self.next + self.size)?;
+        self.next = (self.next + self.size) % self.count;
+        Some(batch)
+    }
+}
+
 /// Runs one batch size for a stretch of time. The first run warms caches up and does not count.
 fn run_round(
     model: &mut dyn Model,
-    requests: &[Inputs],
-    batch: usize,
+    batches: &mut Batches<'_>,
     length: Duration,
     meter: &mut Meter,
     seen: &mut Seen,
 ) -> Result<(), MeasureError> {
-    let mut windows = requests.windows(batch).step_by(batch).cycle();
     let mut run = || -> Result<f64, MeasureError> {
-        let window = windows.next().ok_or(MeasureError::TooFewRequests)?;
+        let batch = batches.next().ok_or(MeasureError::TooFewRequests)?;
         let started = Instant::now();
-        let results = model.run(window);
+        let results = model.run(batch);
         let took = started.elapsed().as_secs_f64();
         for result in results {
             result.map_err(MeasureError::Refused)?;
@@ -217,6 +252,48 @@ mod tests {
                 .iter()
                 .all(|cost| cost.utilisation.is_some_and(|share| share <= 1.0))
         );
+    }
+
+    /// Notes the samples that it runs, by their number.
+    struct Noting(Vec<f32>);
+
+    impl Model for Noting {
+        fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+            self.0
+                .extend(batch.iter().map(|inputs| inputs[0].to_f32().unwrap()[0]));
+            batch.iter().map(|_| Ok(Vec::new())).collect()
+        }
+    }
+
+    /// A model that takes a second was measured on the second sample of the file alone.
+    #[test]
+    fn rounds_run_different_samples_from_all_over_the_set() {
+        let requests: Vec<Inputs> = (0..100_u8)
+            .map(|number| vec![Tensor::from_f32("x", &[1], &[f32::from(number)]).unwrap()])
+            .collect();
+        let effort = Effort {
+            batches: vec![1],
+            rounds: 3,
+            stretch: Duration::ZERO,
+        };
+        let mut model = Noting(Vec::new());
+        measure(&mut model, &requests, &effort, &mut meter(), || ()).unwrap();
+        let ran = &mut model.0;
+        // Each round warms up by one run and measures one.
+        assert_eq!(ran.len(), 6);
+        assert!(ran.iter().any(|number| *number >= 50.0), "{ran:?}");
+        ran.sort_by(f32::total_cmp);
+        ran.dedup();
+        assert_eq!(ran.len(), 6, "{ran:?}");
+        // Batches larger than the set have samples twice.
+        let mut model = Noting(Vec::new());
+        let few = requests.get(..3).unwrap();
+        let effort = Effort {
+            batches: vec![1, 8],
+            ..effort
+        };
+        measure(&mut model, few, &effort, &mut meter(), || ()).unwrap();
+        assert_eq!(model.0.len(), 3 * 2 * (1 + 8));
     }
 
     #[test]

@@ -47,6 +47,9 @@ pub enum MeasureError {
     /// The model refuses a sample of the set.
     #[error("the model does not answer a sample of the set")]
     Refused(#[source] ModelError),
+    /// The model refuses every sample of the set as too long.
+    #[error("every sample of the set is too long for the model")]
+    AllTooLong,
     /// The model gave fewer answers than requests.
     #[error("the model answered {answered} of {requests} requests")]
     Unanswered {
@@ -75,6 +78,17 @@ pub enum MeasureError {
     /// The app names no labelled set to measure on.
     #[error("data.validation: is missing; name the labelled set to measure on")]
     NoValidationSet,
+    /// The limit of spending is for a variant, or for its judge, whose calls have no price.
+    #[error(
+        "`--spend-limit` cannot bound what `{variant}` costs: its {field} is not stated; state it in the app's file, `{{ request = 0 }}` if calls \
+         cost nothing"
+    )]
+    NoPrice {
+        /// The variant.
+        variant: String,
+        /// What is missing.
+        field: &'static str,
+    },
     /// Answers of the app's task have no labelled data format.
     #[error(
         "task: vectors and scores of single pairs are neither right nor wrong and have no confidence; for a cascade of embedders or \

@@ -34,7 +34,7 @@ use cost::Effort;
 pub use error::MeasureError;
 use judge::JudgeProgram;
 use kaskade_models::power::PowerConfig;
-use kaskade_models::{Loaded, Model, ModelInfo};
+use kaskade_models::{Inputs, Loaded, Model, ModelInfo};
 use kaskade_policy::confidence::Estimator;
 use kaskade_policy::profile::{PROFILE_VERSION, Profile, VariantProfile};
 use kaskade_policy::texts::TextComparison;
@@ -71,8 +71,7 @@ pub enum Judge {
     /// The labels of the validation set.
     #[default]
     Labels,
-    /// The largest variant: an answer is right if it gives the same one. Spans are compared by their strongest start and end, or by a
-    /// metric of texts; several labels and the entities of a text as a set.
+    /// The largest variant: an answer is right if it gives the same one. Spans are compared by their texts, by a metric of these if one is set, and by positions where they have none; several labels and the entities of a text as a set.
     Largest,
     /// A program that is given every answer, and the label where there is one.
     Program(JudgeProgram),
@@ -112,8 +111,9 @@ pub fn profile<E: From<MeasureError>>(
     let mut texts = Vec::new();
     let mut devices: Vec<String> = Vec::new();
     let mut sources: Vec<String> = Vec::new();
+    check_files(family)?;
     let mut classes = Classes::default();
-    for member in &family.members {
+    for (place, member) in family.members.iter().enumerate() {
         let mut loaded = member
             .load(member.device)
             .map_err(MeasureError::of(&member.name))?;
@@ -133,7 +133,15 @@ pub fn profile<E: From<MeasureError>>(
         let mut meter = Meter::of(member.device, plan.power)?;
         note(&mut devices, meter.device());
         note(&mut sources, meter.source());
-        let measured = variant(plan, member, &loaded.info, loaded.model.as_mut(), set, &mut meter);
+        let goes_on = place + 1 < family.members.len();
+        let measured = variant(
+            plan,
+            (member, goes_on),
+            &loaded.info,
+            loaded.model.as_mut(),
+            set,
+            &mut meter,
+        );
         let (measured, said) = measured.map_err(MeasureError::of(&member.name))?;
         variants.push(measured);
         texts.push(said);
@@ -165,6 +173,20 @@ pub fn profile<E: From<MeasureError>>(
     })
 }
 
+/// Opens the files of all variants and compares their classes, before the first one is measured for minutes.
+fn check_files(family: &Family) -> Result<(), MeasureError> {
+    let mut classes = Classes::default();
+    for member in &family.members {
+        let stated = member.stated_classes().map_err(MeasureError::of(&member.name))?;
+        if let Some(names) = stated {
+            classes
+                .check_names(&member.name, &names)
+                .map_err(MeasureError::of(&member.name))?;
+        }
+    }
+    Ok(())
+}
+
 /// The answers of the largest variant, as labels.
 fn labels_of_largest(family: &Family, set: &Samples, grading: Grading) -> Result<Vec<Label>, MeasureError> {
     let largest = family.members.last().ok_or(MeasureError::NoMembers)?;
@@ -178,18 +200,21 @@ fn labels_of_largest(family: &Family, set: &Samples, grading: Grading) -> Result
     answered.map_err(|error| error.in_set(set)).map_err(named())
 }
 
+/// A variant's answers as texts, by sample, where it gives one.
+type Texts = Vec<Option<String>>;
+
 /// Notes for every variant which answers count as the largest variant's. `None` if a variant gives no texts.
 fn agreements(
     variants: &mut [VariantProfile],
-    texts: Vec<Option<Vec<String>>>,
+    texts: Vec<Option<Texts>>,
     comparison: &TextComparison,
 ) -> Option<()> {
-    let texts: Vec<Vec<String>> = texts.into_iter().collect::<Option<_>>()?;
+    let texts: Vec<Texts> = texts.into_iter().collect::<Option<_>>()?;
     let largest = texts.last()?;
     for (variant, texts) in variants.iter_mut().zip(&texts) {
         let pairs = largest.iter().zip(texts);
         variant.validation.agrees = pairs
-            .map(|(largest, text)| comparison.accepts(largest, text))
+            .map(|pair| matches!(pair, (Some(largest), Some(text)) if comparison.accepts(largest, text)))
             .collect();
     }
     Some(())
@@ -204,42 +229,52 @@ fn input_bytes(set: &Samples) -> Vec<u32> {
     bytes.collect()
 }
 
-/// Measures one variant. Returns its answers as texts too, if they are texts.
+/// Measures one variant, given whether requests that are too long for it go on to another one. Returns its answers as texts too, if they
+/// are texts.
 fn variant(
     plan: &Plan<'_>,
-    member: &Member,
+    (member, goes_on): (&Member, bool),
     info: &ModelInfo,
     model: &mut dyn Model,
     set: &Samples,
     meter: &mut Meter,
-) -> Result<(VariantProfile, Option<Vec<String>>), MeasureError> {
+) -> Result<(VariantProfile, Option<Texts>), MeasureError> {
     let steps = set.len() as u64 + plan.effort.steps();
     let mut progress = Progress::begin(format!("profile {}", member.name), steps, plan.quiet);
     // A remote variant is asked for everything at once, and what follows replays its answers.
     if member.is_remote() {
-        remote::record(model, &set.inputs).map_err(|error| error.in_set(set))?;
+        remote::record(model, &set.inputs, goes_on).map_err(|error| error.in_set(set))?;
     }
     let standard = Standard {
         grading: plan.grading,
         program: plan.judge.program(),
         classes: &info.labels,
+        goes_on,
     };
     let Answers {
         calibration,
         ece,
         validation,
         texts,
+        too_long,
         money,
     } = answers::calibrated(model, set, plan.estimator, &standard, |done| {
         progress.advance(done);
     })?;
-    let mut costs = cost::measure(model, &set.inputs, plan.effort, meter, || progress.advance(1))?;
+    let short = set.inputs.iter().enumerate();
+    let short = short.filter(|(number, _)| too_long.binary_search(number).is_err());
+    let short: Vec<Inputs> = short.map(|(_, inputs)| inputs.clone()).collect();
+    let mut costs = cost::measure(model, &short, plan.effort, meter, || progress.advance(1))?;
     if member.is_remote() {
         remote::forget_local_work(&mut costs);
     }
     let right = validation.correct.iter().filter(|right| **right).count();
+    let left = match too_long.len() {
+        0 => String::new(),
+        count => format!(", {} samples too long for it", units::count(count as u64)),
+    };
     progress.end(&format!(
-        "{} weights, {} right, T = {:.3}, ECE {:.3} -> {:.3}",
+        "{} weights, {} right{left}, T = {:.3}, ECE {:.3} -> {:.3}",
         units::count(info.parameters),
         units::percent(right as f64 / set.len() as f64),
         calibration.temperature,

@@ -1,5 +1,6 @@
 //! Measures an app as configured in its file.
 
+use std::error::Error;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use super::served::Overhead;
 use super::tree::{Measured, TreePlan};
 use super::{Judge, MeasureError, Plan, profile, served};
 use crate::config::App;
+use crate::config::confidence::ConfidenceRule;
 use crate::config::data::DataSet;
 use crate::data::grading::Grading;
 use crate::data::{Label, Samples};
@@ -121,15 +123,45 @@ impl<'a> Profiler<'a> {
     /// Checks what can be known before a model is loaded.
     ///
     /// # Errors
-    /// When the app names no validation set, or answers of its task have no confidence.
+    /// When the app names no validation set, answers of its task have no confidence, or the limit of spending is for a variant or a judge
+    /// without a price.
     pub fn check(&self) -> Result<(), MeasureError> {
         self.validation_set()?;
+        self.check_prices()?;
         if self.app.pipeline.is_none() {
             let judged = self.app.task.has_confidence();
             return judged.then_some(()).ok_or(MeasureError::NoLabelFormat);
         }
         let labelled = self.judge == Judge::Labels;
         labelled.then_some(()).ok_or(MeasureError::JudgedPipeline)
+    }
+
+    /// Checks that every call that a limit of spending bounds has a price.
+    fn check_prices(&self) -> Result<(), MeasureError> {
+        for member in &self.family.members {
+            let Source::Remote { rule, recording, .. } = &member.source else {
+                continue;
+            };
+            if recording
+                .as_ref()
+                .is_none_or(|recording| recording.spend_limit.is_none())
+            {
+                continue;
+            }
+            let of_judge = match &rule.confidence {
+                ConfidenceRule::Judge(judge) => Some((judge.price, "price of `confidence.judge`")),
+                ConfidenceRule::Logprobs | ConfidenceRule::Agreement(_) => None,
+            };
+            for (price, field) in [(member.price, "price")].into_iter().chain(of_judge) {
+                if price.is_none() {
+                    return Err(MeasureError::NoPrice {
+                        variant: member.name.clone(),
+                        field,
+                    });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Measures the app's variants: answers, calibrated confidence, latency, energy and utilisation by batch size. Memory stays unknown,
@@ -173,48 +205,45 @@ impl<'a> Profiler<'a> {
         if let Some(remark) = none_right(&profile) {
             say(&remark);
         }
-        profile.hop = on_a_thread(|| hop(&profile))?;
+        profile.hop = or_left_out("the time of a message", on_a_thread(|| hop(&profile))).flatten();
         let overhead = self.overhead(&profile, &inputs);
         profile.turnaround_s = overhead.turnaround_s;
         profile.hop = profile.hop.map(|hop| hop.with_rates(&overhead.hops));
         Ok(profile)
     }
 
-    /// Measures the overhead of serving, where a variant can be served here. A failure leaves it unknown and is printed: what was measured
-    /// before took longer.
+    /// Measures the overhead of serving, where a variant can be served here.
     fn overhead(&self, profile: &Profile, inputs: &[Inputs]) -> Overhead {
         let Some(variant) = served::variant(&self.family, profile) else {
             return Overhead::default();
         };
         // As long as four batch sizes are measured.
         let length = self.effort.stretch * self.effort.rounds * 4;
-        let label = "profile: the overhead of serving";
-        let measured = while_saying(label, self.quiet, || {
+        let what = "the overhead of serving";
+        let measured = while_saying(&format!("profile: {what}"), self.quiet, || {
             on_a_thread(|| served::overhead(self.app, &self.family, variant, inputs, length))
         });
-        measured.unwrap_or_else(|error| {
-            if !self.quiet {
-                say(&format!("{label} is left out: {}", in_one_line(&error)));
-            }
-            Overhead::default()
-        })
+        or_left_out(what, measured).unwrap_or_default()
     }
 
     /// The same, with the memory of every variant by batch size, which `weigh` measures: on the processor, in a process that has done
-    /// nothing else ([`super::memory::here`]).
+    /// nothing else ([`super::memory::here`]). What it fails to measure stays unknown.
     ///
     /// # Errors
-    /// As [`Profiler::run`], or the error of `weigh`.
-    pub fn run_with_memory<E: From<MeasureError>>(
+    /// As [`Profiler::run`].
+    pub fn run_with_memory<E: Into<AnyError>>(
         &self,
         mut weigh: impl FnMut(&Member, &[u32]) -> Result<Weighed, E>,
-    ) -> Result<Profile, E> {
+    ) -> Result<Profile, MeasureError> {
         let mut profile = self.run()?;
         for (variant, member) in profile.variants.iter_mut().zip(&self.family.members) {
             if member.is_remote() {
                 continue;
             }
-            let weighed = weigh(member, &self.effort.batches)?;
+            let what = format!("the memory of `{}`", member.name);
+            let Some(weighed) = or_left_out(&what, weigh(member, &self.effort.batches)) else {
+                continue;
+            };
             for (cost, measured) in variant.costs.iter_mut().zip(weighed.batches) {
                 cost.memory_bytes = Some(measured.bytes);
             }
@@ -246,6 +275,22 @@ impl<'a> Profiler<'a> {
             .as_ref()
             .ok_or(MeasureError::NoValidationSet)
     }
+}
+
+/// The error of what is measured last.
+type AnyError = Box<dyn Error + Send + Sync>;
+
+/// Returns what was measured after the variants. A failure is printed and leaves it unknown: what was measured before took longer.
+fn or_left_out<T>(what: &str, measured: Result<T, impl Into<AnyError>>) -> Option<T> {
+    let measured = measured.map_err(Into::into);
+    measured
+        .inspect_err(|error| {
+            say(&format!(
+                "profile: {what} is left out: {}",
+                in_one_line(error.as_ref())
+            ))
+        })
+        .ok()
 }
 
 /// Returns what makes samples poor ones to choose thresholds on: a hundredth of them or more repeat others, which tests count as

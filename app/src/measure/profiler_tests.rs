@@ -113,6 +113,9 @@ fn variants_whose_classes_have_another_order_are_refused() {
         error.starts_with("variant `v1`") && error.contains("in the same order"),
         "{error}"
     );
+    // It is found out before the first variant is measured, for which there are no samples.
+    std::fs::remove_file(dir.path().join("lines.tsv")).unwrap();
+    assert_eq!(in_one_line(&profiler(&app).run().unwrap_err()), error);
 }
 
 #[test]
@@ -370,6 +373,61 @@ fn a_local_variant_priced_by_its_tokens_has_a_cost() {
     let money = profile.variants[0].money.unwrap();
     assert!((money.per_request - 8.0).abs() < 1e-9, "{money:?}");
     assert_eq!(profile.variants[1].money, None);
+}
+
+/// The whole profile was thrown away after hours, for instance where the system does not report memory.
+#[test]
+fn what_is_measured_last_may_fail() {
+    let dir = tempfile::tempdir().unwrap();
+    let app = app(
+        "classification",
+        &["bert-classification"],
+        "the cat sat\t0\na dog\t1\n",
+        dir.path(),
+    );
+    let profile = profiler(&app)
+        .run_with_memory(|_, _| Err("no reading".to_owned()))
+        .unwrap();
+    profile.validate().unwrap();
+    assert_eq!(profile.variants[0].costs[0].memory_bytes, None);
+    let known = profiler(&app).run_with_memory(|member, batches| {
+        let weighed = serde_json::from_value::<Weighed>(json!({
+            "variant": member.name, "slice": 0, "of": 1, "parameters": 1, "loaded_bytes": 1,
+            "batches": [{"batch": batches[0], "bytes": 7}],
+        }));
+        weighed.map_err(|error| error.to_string())
+    });
+    assert_eq!(known.unwrap().variants[0].costs[0].memory_bytes, Some(7));
+}
+
+/// Calls without a price counted as free, and the limit bounded nothing.
+#[test]
+fn a_limit_of_spending_needs_prices() {
+    let app = |price: &str, judge: &str| {
+        let text = format!(
+            "name = \"a\"\ntask = \"generation\"\n[[variants]]\nname = \"far\"\n{price}\n[variants.remote]\nkind = \"openai\"\n\
+             base_url = \"https://localhost/v1\"\nmodel = \"m\"\n{judge}\n[data.validation.records]\nfile = \"a.jsonl\"\n"
+        );
+        App::parse(&text).unwrap()
+    };
+    let check = |app: &App, limit| {
+        let checked = Profiler::new(app).record(Path::new("answers"), limit).check();
+        checked.map_err(|error| in_one_line(&error))
+    };
+    let free = "price = { request = 0 }";
+    let judged = |price: &str| format!("confidence = {{ judge = {{ model = \"j\"{price} }} }}");
+    let error = check(&app("", ""), Some(1.0)).unwrap_err();
+    assert!(
+        error.contains("`far`") && error.contains("{ request = 0 }"),
+        "{error}"
+    );
+    let error = check(&app(free, &judged("")), Some(1.0)).unwrap_err();
+    assert!(error.contains("judge"), "{error}");
+    assert_eq!(
+        check(&app(free, &judged(", price = { request = 1 }")), Some(1.0)),
+        Ok(())
+    );
+    assert_eq!(check(&app("", ""), None), Ok(()));
 }
 
 /// A sorted file of which a part is taken, for instance.

@@ -1,16 +1,20 @@
 //! Answers of remote variants, recorded once.
 
-use kaskade_models::{Inputs, Model};
+use kaskade_models::{Inputs, Model, ModelError};
 use kaskade_policy::profile::BatchCost;
 
 use super::MeasureError;
 
-/// Asks a remote model for every sample at once: answers that are on disk cost nothing again.
+/// Asks a remote model for every sample at once: answers that are on disk cost nothing again. One that is too long is no error if such
+/// requests go on to the next variant.
 ///
 /// # Errors
 /// The first sample without an answer, such as the one that would have exceeded the limit of spending.
-pub(super) fn record(model: &mut dyn Model, requests: &[Inputs]) -> Result<(), MeasureError> {
+pub(super) fn record(model: &mut dyn Model, requests: &[Inputs], goes_on: bool) -> Result<(), MeasureError> {
     for (number, answer) in model.run(requests).into_iter().enumerate() {
+        if goes_on && matches!(answer, Err(ModelError::TooLong { .. })) {
+            continue;
+        }
         answer.map_err(|source| MeasureError::Sample {
             number,
             origin: None,
@@ -31,7 +35,7 @@ pub(super) fn forget_local_work(costs: &mut [BatchCost]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kaskade_models::{ModelError, Outputs};
+    use kaskade_models::Outputs;
 
     /// Answers the first request alone.
     struct Limited;
@@ -54,8 +58,8 @@ mod tests {
 
     #[test]
     fn the_sample_that_is_not_answered_is_named() {
-        record(&mut Limited, &[Vec::new()]).unwrap();
-        let error = record(&mut Limited, &[Vec::new(), Vec::new()]).unwrap_err();
+        record(&mut Limited, &[Vec::new()], true).unwrap();
+        let error = record(&mut Limited, &[Vec::new(), Vec::new()], true).unwrap_err();
         let error = crate::report::in_one_line(&error);
         assert!(
             error.contains("sample 1") && error.contains("limit of spending"),

@@ -7,6 +7,7 @@ use kaskade_policy::confidence::deferral::{DeferralScore, Feature};
 use kaskade_policy::fit;
 use kaskade_policy::plan::{Band, Exit, Plan, Stage, Target};
 use kaskade_policy::profile::Profile;
+use kaskade_policy::remote::price;
 
 use crate::charts::graph::{self, Graph, Named};
 use crate::config::App;
@@ -109,6 +110,13 @@ impl<'a> CascadePlanner<'a> {
     /// # Errors
     /// When the profile or a setting is unusable, or the profile is another app's.
     pub fn plan(&self) -> Result<CascadePlan, PlanningError> {
+        // Planning may take minutes.
+        if let Some(app) = self.app.filter(|app| self.profile.app != app.name.as_str()) {
+            return Err(PlanningError::OtherProfile {
+                profile: self.profile.app.clone(),
+                app: app.name.to_string(),
+            });
+        }
         let guaranteed = || self.app?.guarantee?.certify().map(Objective::Certified);
         let objective = self.objective.clone().or_else(guaranteed);
         let options = CascadeOptions {
@@ -120,12 +128,6 @@ impl<'a> CascadePlanner<'a> {
         let Some(app) = self.app else {
             return Ok(planned);
         };
-        if self.profile.app != app.name.as_str() {
-            return Err(PlanningError::OtherProfile {
-                profile: self.profile.app.clone(),
-                app: app.name.to_string(),
-            });
-        }
         let variants = planned.plan.variants.iter().map(|variant| variant.name.as_str());
         planned.plan.placement = initial::placement(app, &variants.collect::<Vec<_>>());
         planned.plan.validate()?;
@@ -188,7 +190,7 @@ pub fn graph(profile: &Profile, planned: &CascadePlan, batch: u32) -> Graph {
 /// A cost with its unit; money has that of the app's prices.
 fn amount(cost: f64, basis: CostBasis) -> String {
     match basis {
-        CostBasis::Money => format!("{cost:.6}"),
+        CostBasis::Money => price::written(cost),
         CostBasis::Energy | CostBasis::Latency => units::prefixed(cost, unit(basis)),
     }
 }
@@ -238,6 +240,7 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
         skips_line(planned),
         promise(planned) + &notes::remarks_on_plan(profile, planned.plan.certificate.is_some()),
     ];
+    parts.extend(stands_in(profile, planned));
     parts.extend(planned.dropped.iter().map(|dropped| {
         let reason = match dropped.reason {
             Reason::NoEnergyBenefit {
@@ -256,6 +259,20 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
         format!("dropped {}: {reason}", dropped.name)
     }));
     parts.join("\n")
+}
+
+/// Says that seconds are minimised in place of joules, where those of a variant are unknown.
+fn stands_in(profile: &Profile, planned: &CascadePlan) -> Option<String> {
+    if (planned.minimised, planned.estimates.basis) != (Minimise::Energy, CostBasis::Latency) {
+        return None;
+    }
+    let unknown = profile.variants.iter();
+    let unknown = unknown.filter(|variant| variant.costs.iter().any(|cost| cost.energy_j.is_none()));
+    let names: Vec<String> = unknown.map(|variant| format!("`{}`", variant.name)).collect();
+    Some(format!(
+        "the joules of {} are unknown: seconds are minimised in their place",
+        names.join(", ")
+    ))
 }
 
 /// What is proven about the plan, or that nothing is.
@@ -305,8 +322,8 @@ fn uncertified(planned: &CascadePlan) -> String {
     let points = |share: f64| format!("{:+.2}", 100.0 * share);
     let [least, most] = held_out.interval;
     format!(
-        "not certified; on samples that it was not chosen on: {} right, {} points against the largest alone (95 % interval {} to {}); \
-         `--max-loss 1%` proves a bound",
+        "not certified; cascades chosen in the same way, but of all variants and without skip connections, on samples that they were not chosen \
+         on: {} right, {} points against the largest alone (95 % interval {} to {}); `--max-loss 1%` proves a bound",
         units::percent(held_out.accuracy),
         points(held_out.difference),
         points(least),

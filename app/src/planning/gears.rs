@@ -49,9 +49,9 @@ pub fn limit_batches(options: &mut GearOptions, app: &App) {
 pub fn as_text(profile: &Profile, planned: &GearPlan) -> String {
     let plan = &planned.plan;
     let promise = match plan.slo {
-        Some(Slo::Latency { p95_us }) => format!("p95 at most {}", micros(p95_us)),
-        Some(Slo::Accuracy { at_least }) => format!("accuracy at least {}", units::percent(at_least)),
-        None => "nothing".to_owned(),
+        Some(Slo::Latency { p95_us }) => format!("promises p95 at most {}", micros(p95_us)),
+        Some(Slo::Accuracy { at_least }) => format!("aims at accuracy at least {}", units::percent(at_least)),
+        None => "promises nothing".to_owned(),
     };
     let rows = plan.gears.iter().map(|gear| row(profile, planned, gear));
     let gears = table(
@@ -68,7 +68,10 @@ pub fn as_text(profile: &Profile, planned: &GearPlan) -> String {
         rows,
     );
     let effort = planned.effort;
-    let certified = plan.certificate.as_ref().map_or_else(String::new, |certificate| {
+    let uncertified = || {
+        "\nnot certified: accuracies are those on the samples that the cascades were chosen on; `--max-loss 1%` proves a bound".to_owned()
+    };
+    let certified = plan.certificate.as_ref().map_or_else(uncertified, |certificate| {
         format!(
             "\ncertified with {} confidence: every gear is {}, by {} samples that it was not chosen on (p = {:.4} for the gear closest to \
              missing it)",
@@ -83,7 +86,7 @@ pub fn as_text(profile: &Profile, planned: &GearPlan) -> String {
     });
     let note = notes::remarks_on_plan(profile, plan.certificate.is_some());
     format!(
-        "{}: {}, promises {promise}\n{gears}\nexpected, weighed by what each gear serves: {} right, p95 {}\n{} replicas on \
+        "{}: {}, {promise}\n{gears}\nexpected, weighed by what each gear serves: {} right, p95 {}\n{} replicas on \
          {} devices; {} submodule calls, {} simulations, {} violations resolved, {} improvements{certified}{unaudited}{note}",
         plan.app,
         plan.made_by,
@@ -245,5 +248,48 @@ pub fn picture(plan: &Plan) -> Panels {
                 None,
             ),
         ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use kaskade_planners::certify::{AccuracyTarget, CertifyOptions};
+    use kaskade_planners::gears::plan_gears;
+
+    use super::*;
+
+    /// "Promises accuracy at least 98 %", of the samples that it was chosen on.
+    #[test]
+    fn a_plan_says_whether_its_accuracies_are_certified() {
+        let path = Path::new(kaskade_testkit::ROOT).join("examples/digits/profile.json");
+        let profile = crate::planning::read_profile(&path).unwrap();
+        let text = |slo, guarantee| {
+            let options = GearOptions {
+                ranges: 2,
+                guarantee,
+                ..GearOptions::serving(&profile, slo, 20.0, DeviceSpec::fleet(2, 1_000_000_000))
+            };
+            as_text(&profile, &plan_gears(&profile, &options, |_| {}).unwrap())
+        };
+        let (latency, accuracy) = (Slo::Latency { p95_us: 100_000 }, Slo::Accuracy { at_least: 0.95 });
+        let free = text(accuracy, None);
+        assert!(
+            free.contains("aims at accuracy at least 95.00 %") && !free.contains("promises"),
+            "{free}"
+        );
+        let proof = "not certified: accuracies are those on the samples that the cascades were chosen on";
+        assert!(
+            free.contains(proof) && text(latency, None).contains(proof),
+            "{free}"
+        );
+        let target = AccuracyTarget::MaxLoss { loss: 0.05 };
+        let certified = text(latency, Some(CertifyOptions::new(target)));
+        assert!(
+            certified.contains("certified with 95.00 % confidence"),
+            "{certified}"
+        );
+        assert!(!certified.contains("not certified") && certified.contains("promises p95"));
     }
 }

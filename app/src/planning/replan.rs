@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kaskade_actors::control::planner::{PlannerConfig, Planning};
 use kaskade_actors::control::replan_trigger::ReplanTrigger;
 use kaskade_actors::wire::PlanRequest;
+use kaskade_planners::certify::CertifyOptions;
 use kaskade_planners::demand::RunTimeBook;
 use kaskade_planners::gears::{GearOptions, Prior, plan_gears};
 use kaskade_policy::plan::Plan;
@@ -77,7 +78,7 @@ impl MeasuredProfile {
     }
 }
 
-/// Another plan, for the objective of the running one.
+/// Another plan, for the objective and the guarantee of the running one; the app's, where the running plan has none.
 fn plan(
     app: &App,
     rule: &PlannerRule,
@@ -91,13 +92,14 @@ fn plan(
         Some(slo) => slo,
         None => gears::objective(app)?,
     };
+    let promised = running.and_then(|plan| CertifyOptions::of(plan.certificate.as_ref()?));
     let ranges = rule.ranges.get();
     let measured =
         running.and_then(|plan| Prior::measured(&plan.gears, &request.measured, ranges as usize, qps_max));
     let mut options = GearOptions {
         ranges,
         ablation: rule.policy.into(),
-        guarantee: app.guarantee.and_then(|guarantee| guarantee.certify()),
+        guarantee: promised.or_else(|| app.guarantee?.certify()),
         ..GearOptions::serving(profile, slo, qps_max, gears::devices(app, rule.memory.bytes()))
             .with_hop(profile, rule.hop.map(Span::as_micros))
     };
@@ -139,6 +141,33 @@ mod tests {
         PlanRequest {
             runs: BTreeMap::from([("w".to_owned(), runs)]),
             ..PlanRequest::default()
+        }
+    }
+
+    /// A plan of `plan gears --max-loss` was replaced by one that nothing is proven about.
+    #[test]
+    fn a_new_plan_is_certified_as_the_running_one_is() {
+        let folder = Path::new(kaskade_testkit::ROOT).join("examples/digits");
+        let profile = crate::planning::read_profile(&folder.join("profile.json")).unwrap();
+        let mut app = App::load(&folder.join("app.toml")).unwrap();
+        let rule: PlannerRule = toml::from_str("profile = \"profile.json\"\nranges = 2").unwrap();
+        let request = PlanRequest {
+            peak_qps: Some(20.0),
+            ..PlanRequest::default()
+        };
+        let of = |app: &App, running: Option<&Plan>| {
+            let certificate = plan(app, &rule, &profile, &request, running).unwrap().certificate;
+            certificate.map(|certificate| (certificate.guarantee, certificate.confidence))
+        };
+        assert_eq!(of(&app, None), None);
+        let guarantee = |text: &str| toml::from_str(text).ok();
+        app.guarantee = guarantee("max_loss = \"5%\"\nconfidence = \"90%\"");
+        let running = plan(&app, &rule, &profile, &request, None).unwrap();
+        let promised = of(&app, Some(&running));
+        assert!(promised.is_some());
+        for of_app in [None, guarantee("max_loss = \"8%\"")] {
+            app.guarantee = of_app;
+            assert_eq!(of(&app, Some(&running)), promised);
         }
     }
 

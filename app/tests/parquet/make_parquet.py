@@ -9,6 +9,8 @@ from pathlib import Path
 
 import datasets
 import pandas
+import pyarrow
+import pyarrow.parquet
 
 HERE = Path(__file__).parent
 IMAGES = HERE.parents[2] / "models/fixtures/images"
@@ -34,3 +36,7 @@ embedded.to_parquet(HERE / "images.parquet")
 table = pandas.DataFrame({"sentence": ["good", None, "bad"], "label": [1, 1, 0]})
 table.to_parquet(HERE / "zstd.parquet", compression="zstd", index=False)
 table.to_parquet(HERE / "brotli.parquet", compression="brotli", index=False)
+
+# Texts and names of classes as plain bytes, as some programs write them; the third text is no UTF-8.
+binary = {"text": [b"good", "naïve".encode(), b"caf\xe9"], "label": [b"dog", b"cat", b"cat"]}
+pyarrow.parquet.write_table(pyarrow.table(binary), HERE / "binary.parquet")

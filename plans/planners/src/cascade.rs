@@ -143,7 +143,8 @@ pub struct Estimates {
     pub largest_accuracy: f64,
     /// The largest variant alone: cost per request.
     pub largest_energy_j: f64,
-    /// The accuracy to expect on samples that the cascade was not chosen on; `None` where nothing was chosen (given thresholds, the
+    /// The accuracy that cascades chosen in the same way, but of all variants and without skip connections, have on samples that they were
+    /// not chosen on; `None` where nothing was chosen (given thresholds, the
     /// largest variant), where it is certified, or for want of samples.
     pub held_out: Option<HeldOut>,
 }

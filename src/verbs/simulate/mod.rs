@@ -4,7 +4,7 @@ mod text;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use kaskade_app::charts::panels::{Panel, Panels, Series, Shape, svg};
@@ -54,7 +54,7 @@ pub(crate) struct Args {
     /// Constant load, requests per second, instead of a trace.
     #[arg(long, value_name = "PER_SECOND", conflicts_with = "trace", value_parser = positive)]
     rate: Option<f64>,
-    /// Length of the constant load.
+    /// Length of the constant load, in whole seconds.
     #[arg(long, value_name = "TIME", default_value = "60s")]
     duration: Span,
     /// Distribution of the requests within a second.
@@ -202,10 +202,18 @@ fn load(args: &Args) -> anyhow::Result<Trace> {
         return Ok(trace);
     }
     let rate = args.rate.context("give a load: `--rate` or `--trace`")?;
-    let seconds = args.duration.duration().as_secs_f64().round() as usize;
-    ensure!(seconds > 0, "`--duration` is shorter than a second");
+    let seconds = whole_seconds(args.duration.duration())?;
     check_length(rate * seconds as f64, seconds, "`--rate` times `--duration`")?;
     Ok(Trace::constant(rate, seconds)?)
+}
+
+/// Returns the length of a constant load, which a trace counts in seconds.
+fn whole_seconds(length: Duration) -> anyhow::Result<usize> {
+    ensure!(
+        length.subsec_nanos() == 0 && !length.is_zero(),
+        "`--duration` is no whole number of seconds; the load is simulated by the second"
+    );
+    Ok(usize::try_from(length.as_secs()).unwrap_or(usize::MAX))
 }
 
 /// Refuses a load that would take hours and all memory.
@@ -331,5 +339,20 @@ fn pipeline_picture(title: &str, course: &[Bucket]) -> Panels {
             }),
             panel("violations (requests)", &|bucket| bucket.violations as f64),
         ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 1.5 s were simulated as 2.
+    #[test]
+    fn the_length_of_a_load_is_in_seconds() {
+        assert_eq!(whole_seconds(Duration::from_secs(60)).unwrap(), 60);
+        for length in [0, 400, 1_500] {
+            let error = whole_seconds(Duration::from_millis(length)).unwrap_err();
+            assert!(error.to_string().contains("whole number of seconds"), "{error}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 use kaskade_models::{Datatype, Extent, InputSpec, Task};
 
 use super::*;
+use crate::data::LabelUse;
 use crate::report::in_one_line;
 
 fn signature() -> Signature {
@@ -65,6 +66,64 @@ fn usual_columns_are_found_and_others_configured() {
         ("who?", "the keeper")
     );
     assert_eq!(spans.labels, [Label::Texts(vec!["keeper".to_owned()])]);
+}
+
+/// One record without a label was an error, and a first one without dropped those of all others.
+#[test]
+fn records_for_a_judge_may_lack_a_label_each() {
+    let read = |name: &str, content: &str, used, task| {
+        let dir = tempfile::tempdir().unwrap();
+        let file = write(dir.path(), name, content);
+        let spec = Records {
+            file,
+            ..Records::default()
+        };
+        let anything = Signature { inputs: Vec::new() };
+        let mut labels = reader(task);
+        labels.used = used;
+        Samples::from_records(&spec, &anything, &labels).map(|samples| samples.labels)
+    };
+    let null = "{\"text\": \"a\", \"label\": 0}\n{\"text\": \"b\", \"label\": null}\n";
+    let first = "{\"text\": \"a\"}\n{\"text\": \"b\", \"label\": 1}\n";
+    let cell = "text,label\na,dog\nb,\n";
+    let (known, none) = (Label::Class, Label::Unknown);
+    for (name, content, labels) in [
+        ("a.jsonl", null, [known(0), none.clone()]),
+        ("a.jsonl", first, [none.clone(), known(1)]),
+        ("a.csv", cell, [known(1), none.clone()]),
+    ] {
+        let task = Task::Classification;
+        assert_eq!(read(name, content, LabelUse::Reference, task).unwrap(), labels);
+        assert!(
+            read(name, content, LabelUse::Required, task).is_err(),
+            "{content}"
+        );
+        let ignored = read(name, content, LabelUse::Ignored, task).unwrap();
+        assert_eq!(ignored, [none.clone(), none.clone()]);
+    }
+    // A label that is there is read as ever.
+    assert!(
+        read(
+            "a.csv",
+            "text,label\na,bird\n",
+            LabelUse::Reference,
+            Task::Classification
+        )
+        .is_err()
+    );
+    let several = read("a.csv", cell, LabelUse::Reference, Task::MultiLabel).unwrap();
+    assert_eq!(several, [Label::Classes(vec![1]), Label::Classes(vec![])]);
+    let ranked = "{\"query\": \"a\", \"passages\": [\"b\", \"c\"], \"label\": null}\n";
+    assert_eq!(
+        read("a.jsonl", ranked, LabelUse::Reference, Task::Ranking).unwrap(),
+        [none.clone()]
+    );
+    let tagged = "{\"text\": \"a\", \"entities\": null}\n";
+    let tags = Task::TokenClassification;
+    assert_eq!(
+        read("a.jsonl", tagged, LabelUse::Reference, tags).unwrap(),
+        [none]
+    );
 }
 
 #[test]
@@ -174,6 +233,24 @@ fn directories_are_classes_and_alternate() {
     assert_eq!(part.labels, [1, 0].map(Label::Class));
     let texts = folder(&[("test/dog/a.txt", "bark\n")], "split = 'test'").unwrap();
     assert_eq!(texts.inputs[0][0].to_texts().unwrap(), ["bark"]);
+}
+
+/// Of 9,500 and 500 files, a part had as many of both.
+#[test]
+fn a_part_of_a_folder_has_the_classes_as_often_as_the_whole() {
+    let names: Vec<String> = (10..100)
+        .map(|number| format!("val/cat/{number}.txt"))
+        .chain((10..20).map(|number| format!("val/dog/{number}.txt")))
+        .collect();
+    let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "x")).collect();
+    let dogs = |extra: &str| {
+        let labels = folder(&files, extra).unwrap().labels;
+        let dogs = labels.iter().filter(|label| **label == Label::Class(1)).count();
+        (labels.len(), dogs)
+    };
+    assert_eq!(dogs("take = 20"), (20, 2));
+    assert_eq!(dogs("skip = 50\ntake = 40"), (40, 4));
+    assert_eq!(dogs(""), (100, 10));
 }
 
 #[test]
@@ -341,6 +418,19 @@ fn parquet_files_of_datasets_and_pandas_are_read() {
     );
     let error = in_one_line(&parquet("brotli.parquet", "").unwrap_err());
     assert!(error.contains("Snappy and Zstandard"), "{error}");
+}
+
+/// Texts became empty ones.
+#[test]
+fn texts_that_a_parquet_file_holds_as_bytes_are_read() {
+    let samples = parquet("binary.parquet", "take = 2").unwrap();
+    assert_eq!(texts(&samples, 0), ["good", "naïve"]);
+    assert_eq!(samples.labels, [Label::Class(1), Label::Class(0)]);
+    let error = in_one_line(&parquet("binary.parquet", "").unwrap_err());
+    assert!(
+        error.contains("line 3") && error.contains("`text` is no text"),
+        "{error}"
+    );
 }
 
 #[test]

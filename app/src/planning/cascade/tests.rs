@@ -141,6 +141,32 @@ fn a_certificate_from_repeated_samples_is_remarked() {
     assert!(!text.contains(note), "nothing is certified");
 }
 
+/// A remote variant has no joules, and seconds were minimised without a word.
+#[test]
+fn one_variant_without_joules_is_named() {
+    let mut profile = profile(true);
+    assert!(!as_text(&profile, &planned(&profile, Objective::Ap)).contains("in their place"));
+    for cost in &mut profile.variants[1].costs {
+        cost.energy_j = None;
+    }
+    let text = as_text(&profile, &planned(&profile, Objective::Ap));
+    assert!(
+        text.contains("the joules of `base` are unknown: seconds are minimised in their place"),
+        "{text}"
+    );
+    let latency = CascadePlanner::new(&profile)
+        .minimise(Minimise::Latency)
+        .plan()
+        .unwrap();
+    assert!(!as_text(&profile, &latency).contains("in their place"));
+}
+
+/// A request for four ten-millionths of the currency cost 0.000000.
+#[test]
+fn small_prices_are_no_zeros() {
+    assert_eq!(amount(4e-7, CostBasis::Money), "0.000000400");
+}
+
 #[test]
 fn a_plan_stays_what_it_is() {
     let profile = profile(true);
@@ -156,7 +182,12 @@ fn without_joules_seconds_stand_in_and_say_so() {
     let graph = graph(&profile, &planned, 32);
     assert_eq!(graph.unit, "s");
     assert!(graph.axis.contains("standing in"), "{}", graph.axis);
-    assert!(!as_text(&profile, &planned).contains(" mJ"));
+    let text = as_text(&profile, &planned);
+    assert!(!text.contains(" mJ"));
+    assert!(
+        text.contains("the joules of `small`, `base`, `large` are unknown: seconds"),
+        "{text}"
+    );
     assert!(graph::svg(&graph).unwrap().contains("AP"));
 }
 
@@ -179,8 +210,10 @@ fn an_app_places_the_plan_on_its_workers() {
         (plan.placement.len(), of_a),
         (3 * plan.variants.len(), 2 * plan.variants.len())
     );
+    // It is found out before anything is planned, which fails for this batch size.
     let error = CascadePlanner::new(&profile)
         .app(&app("other"))
+        .batch(0)
         .plan()
         .unwrap_err()
         .to_string();

@@ -32,10 +32,23 @@ pub fn of(placed: &Placed, planning: Duration) -> String {
             placed.batch,
             super::proof(placed)
         ),
-        looked(placed),
+        looked(placed) + &not_audited(placed),
         format!("planned in {}", units::seconds(planning.as_secs_f64())),
     ];
     parts.join("\n")
+}
+
+/// Says that the certified list is lost, on a line of its own after a line break, if it is.
+fn not_audited(placed: &Placed) -> String {
+    if placed.unaudited.is_empty() {
+        return String::new();
+    }
+    let names: Vec<String> = placed.unaudited.iter().map(|name| format!("`{name}`")).collect();
+    format!(
+        "\nnot audited when it serves, and without safer cascades to run: no whole replica of {} is placed, which they need; `plan gears` \
+         places one, or give the devices more memory if it is split",
+        names.join(", ")
+    )
 }
 
 /// The cost of a batch on a device, and the number of replicas and partitions.

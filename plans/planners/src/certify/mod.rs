@@ -71,6 +71,19 @@ impl CertifyOptions {
         }
     }
 
+    /// Returns what was certified to give a certificate; `None` for a guarantee that this planner does not prove.
+    pub fn of(certificate: &Certificate) -> Option<Self> {
+        let target = match certificate.guarantee {
+            Guarantee::MaxLoss { loss, .. } => AccuracyTarget::MaxLoss { loss },
+            Guarantee::MinAccuracy { accuracy } => AccuracyTarget::MinAccuracy { accuracy },
+            _ => return None,
+        };
+        Some(Self {
+            target,
+            confidence: certificate.confidence,
+        })
+    }
+
     fn level(&self) -> f64 {
         1.0 - self.confidence
     }

@@ -1,6 +1,6 @@
 //! From numbers to a plan: replicas and partitions with names, stages in chains, shares over copies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::PlacementError;
 use super::options::{Goal, PlacementOptions};
@@ -48,8 +48,12 @@ pub(super) fn placed(
         gears: names.gears(cascade),
         placement,
     };
-    if plan.validate().is_err() {
-        // The list needs whole replicas of its variants, and this placement splits or leaves out one of them.
+    // The list needs whole replicas of its variants, and this placement may split or leave out one of them.
+    let unaudited = match plan.validate() {
+        Err(_) => without_whole_replica(&plan),
+        Ok(()) => Vec::new(),
+    };
+    if !unaudited.is_empty() {
         plan.certified = None;
     }
     plan.validate().map_err(PlacementError::Plan)?;
@@ -63,7 +67,21 @@ pub(super) fn placed(
         proof: found.proof,
         shapes: found.shapes,
         flow: models.flow.clone(),
+        unaudited,
     })
+}
+
+/// Returns the variants of the certified list that have no whole replica, each once.
+fn without_whole_replica(plan: &Plan) -> Vec<String> {
+    let list = plan.certified.iter().flat_map(|list| &list.cascades);
+    let stages = list.flat_map(|cascade| &cascade.gear.wiring.stages);
+    let is_whole = |variant: &str| {
+        let mut replicas = plan.placement.iter();
+        replicas.any(|replica| replica.variant == variant && replica.partition.is_none())
+    };
+    let variants: BTreeSet<&str> = stages.map(|stage| stage.variant.as_str()).collect();
+    let missing = variants.into_iter().filter(|variant| !is_whole(variant));
+    missing.map(str::to_owned).collect()
 }
 
 fn made_by(cascade: &Plan, options: &PlacementOptions, qps: f64) -> String {

@@ -27,6 +27,10 @@ pub struct Placed {
     pub models: Vec<PlacedModel>,
     /// The devices, those without an instance too.
     pub devices: Vec<DeviceLoad>,
+    /// The variants without a whole replica for which the plan lacks the certified list of its cascade: it is not audited, and has no
+    /// safer cascade to run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unaudited: Vec<String>,
 }
 
 impl Placed {

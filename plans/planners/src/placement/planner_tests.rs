@@ -9,7 +9,9 @@ use super::*;
 use crate::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
 use crate::device::DeviceSpec;
 use crate::placement::shapes::ReplicaPartition;
-use kaskade_policy::plan::{Exit, Target};
+use kaskade_policy::plan::{
+    Certificate, CertifiedCascade, CertifiedList, Exit, ExpectedStage, Gear, Guarantee, Target,
+};
 use kaskade_stated::families::{self as stated, StatedFamily};
 
 fn cascade(profile: &Profile, objective: Objective) -> CascadePlan {
@@ -99,6 +101,72 @@ fn a_large_model_is_partitioned_chained_and_paired() {
             assert!(!edge.shares.is_empty() && edge.pairs.is_empty());
         }
     }
+}
+
+/// The cascade as certified, with the largest variant alone before it.
+fn certified(profile: &Profile, objective: Objective) -> Plan {
+    let mut plan = cascade(profile, objective).plan;
+    let certificate = Certificate {
+        guarantee: Guarantee::MinAccuracy { accuracy: 0.5 },
+        confidence: 0.95,
+        samples: 10,
+        right: 9,
+        lost: None,
+        gained: None,
+        p_value: 0.01,
+    };
+    let listed = |name: &str, gear: &Gear| CertifiedCascade {
+        gear: Gear {
+            name: name.to_owned(),
+            ..gear.clone()
+        },
+        certificate: certificate.clone(),
+        differs: None,
+        stages: gear
+            .wiring
+            .stages
+            .iter()
+            .map(|stage| ExpectedStage {
+                stage: stage.name.clone(),
+                samples: 10,
+                deferred: 0,
+                edges: Vec::new(),
+                exits: vec![10],
+            })
+            .collect(),
+    };
+    let largest = cascade(profile, Objective::Largest).plan;
+    plan.certified = Some(CertifiedList {
+        homes: vec![1],
+        texts: None,
+        cascades: vec![
+            listed("largest", &largest.gears[0]),
+            listed("cheaper", &plan.gears[0]),
+        ],
+    });
+    plan.certificate = Some(certificate);
+    plan.validate().unwrap();
+    plan
+}
+
+/// The list was dropped without a word, and the certificate stayed.
+#[test]
+fn a_certified_list_that_a_placement_cannot_run_is_told() {
+    let family = stated::gpt();
+    let profile = family.profile();
+    let plan = certified(&profile, Objective::Ap);
+    let split = options(&family, 12, Goal::Carry { qps: 20.0 });
+    let placed = plan_placement(&profile, &plan, &split).unwrap();
+    assert!(placed.plan.certified.is_none() && placed.plan.certificate.is_some());
+    assert_eq!(placed.unaudited, ["GPT-XXL"]);
+    let family = stated::t5();
+    let profile = family.profile();
+    let mut whole = options(&family, 12, Goal::Most);
+    whole.max_partitions = 1;
+    let plan = certified(&profile, Objective::Largest);
+    let placed = plan_placement(&profile, &plan, &whole).unwrap();
+    assert_eq!(placed.plan.certified, plan.certified);
+    assert_eq!(placed.unaudited, Vec::<String>::new());
 }
 
 #[test]

@@ -125,6 +125,15 @@ impl Price {
     }
 }
 
+/// Returns an amount with three digits, wherever they are: 0.00180, 1.50, 1234.
+pub fn written(amount: f64) -> String {
+    if amount == 0.0 || !amount.is_finite() {
+        return amount.to_string();
+    }
+    let digits = (2.0 - amount.abs().log10().floor()).clamp(0.0, 12.0);
+    format!("{amount:.*}", digits as usize)
+}
+
 /// A limit of spending. A call is made only if the limit holds even if the call costs the most that it can.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spending {
@@ -136,7 +145,11 @@ pub struct Spending {
 /// Why no further call is made.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[error(
-    "the next call may cost {most:.6}, and {spent:.6} of the limit {limit:.6} is spent; the remaining {left} calls would take about {rest:.6} more"
+    "the next call may cost {}, and {} of the limit {} is spent; the remaining {left} calls would take about {} more",
+    written(*most),
+    written(*spent),
+    written(*limit),
+    written(*rest)
 )]
 pub struct LimitReached {
     /// The limit.
@@ -198,6 +211,31 @@ impl Spending {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn small_amounts_are_no_zeros() {
+        for (amount, text) in [
+            (0.0, "0"),
+            (4e-7, "0.000000400"),
+            (0.0018, "0.00180"),
+            (1234.0, "1234"),
+        ] {
+            assert_eq!(written(amount), text);
+        }
+        let reached = LimitReached {
+            limit: 1e-6,
+            spent: 4e-7,
+            most: 8e-7,
+            left: 2,
+            rest: 8e-7,
+        };
+        assert!(
+            reached
+                .to_string()
+                .contains("0.000000400 of the limit 0.00000100"),
+            "{reached}"
+        );
+    }
 
     #[test]
     fn tokens_and_requests_add_up_and_the_unknown_stays_unknown() {

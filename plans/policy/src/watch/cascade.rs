@@ -4,7 +4,7 @@ use super::counts::{AuditCounts, CascadeCounts, LabelCounts};
 use super::mean_test::{Counted, MeanTest, log_mean, mean_interval};
 use super::profiled_rate::rate_range;
 use super::{Evidence, Finding, Standing, allowed};
-use crate::plan::{CertifiedCascade, ExpectedStage, Guarantee};
+use crate::plan::{Certificate, CertifiedCascade, ExpectedStage, Guarantee};
 
 /// Probability with which each end of the range of a profiled rate misses it.
 const RANGE_ALPHA: f64 = 1e-3;
@@ -20,7 +20,7 @@ const SETTLED_AFTER: u64 = 2_000;
 pub(super) struct CascadeWatch {
     /// Probability of a false alarm of each kind.
     alpha: f64,
-    guarantee: Guarantee,
+    certificate: Certificate,
     is_largest_alone: bool,
     may_differ: Option<f64>,
     expected: Vec<ExpectedStage>,
@@ -83,7 +83,7 @@ impl CascadeWatch {
         });
         let mut watch = Self {
             alpha,
-            guarantee: certificate.guarantee.clone(),
+            certificate: certificate.clone(),
             is_largest_alone,
             may_differ,
             expected: cascade.stages.clone(),
@@ -100,6 +100,17 @@ impl CascadeWatch {
         };
         watch.restart();
         watch
+    }
+
+    /// Returns whether both are proven on the same samples, as far as their counts tell.
+    pub(super) fn is_proven_on_samples_of(&self, other: &Self) -> bool {
+        let counts = |watch: &Self| (watch.certificate.samples, watch.certificate.right);
+        counts(self) == counts(other)
+    }
+
+    /// Returns whether both are the same cascade with the same proof.
+    pub(super) fn is_alike(&self, other: &Self) -> bool {
+        self.certificate == other.certificate && self.expected == other.expected
     }
 
     /// Starts all tests anew, at a stricter level than before.
@@ -229,18 +240,18 @@ impl CascadeWatch {
             differs: mean_interval(&[(1.0, differ), (0.0, agree)], SHOWN_ALPHA),
             may_differ: self.may_differ,
             labelled: losses.iter().map(|(_, count)| count).sum(),
-            loss: match &self.guarantee {
+            loss: match &self.certificate.guarantee {
                 Guarantee::MaxLoss { .. } => interval.map(|end| 2.0 * end - 1.0),
                 Guarantee::MinAccuracy { .. } => interval,
             },
-            may_lose: allowed(&self.guarantee),
+            may_lose: allowed(&self.certificate.guarantee),
             drifted: self.has_drifted(),
         }
     }
 
     /// Returns the values in [0, 1] of labels: a paired loss in [-1, 1] becomes `(loss + 1) / 2`.
     fn losses(&self, labels: &LabelCounts) -> Vec<Counted> {
-        match &self.guarantee {
+        match &self.certificate.guarantee {
             Guarantee::MaxLoss { .. } => {
                 vec![(1.0, labels.lost), (0.5, labels.same), (0.0, labels.gained)]
             }
@@ -249,7 +260,7 @@ impl CascadeWatch {
     }
 
     fn may_lose_scaled(&self) -> f64 {
-        match &self.guarantee {
+        match &self.certificate.guarantee {
             Guarantee::MaxLoss { loss, .. } => f64::midpoint(*loss, 1.0),
             Guarantee::MinAccuracy { accuracy } => 1.0 - accuracy,
         }

@@ -118,6 +118,20 @@ impl Watch {
         }
     }
 
+    /// Creates the watch of a list that replaces the one of `before`. What was refuted of a list from the same samples stays so: of the
+    /// new list, only cascades that were allowed before may run, at least the largest variant alone, until probes acquit the next one.
+    pub fn succeeding(list: &CertifiedList, config: WatchConfig, before: &Self) -> Self {
+        let mut watch = Self::new(list, config);
+        let mut pairs = watch.cascades.iter().zip(&before.cascades);
+        let proven = |(new, old): (&CascadeWatch, &CascadeWatch)| new.is_proven_on_samples_of(old);
+        if before.limit < before.home() && pairs.clone().next().is_some_and(proven) {
+            let alike = pairs.position(|(new, old)| !new.is_alike(old));
+            let alike = alike.unwrap_or_else(|| watch.cascades.len().min(before.cascades.len()));
+            watch.limit = before.limit.min(alike.saturating_sub(1));
+        }
+        watch
+    }
+
     /// Returns the last place of the list that may run.
     pub fn limit(&self) -> usize {
         self.limit

@@ -242,6 +242,36 @@ fn a_loss_moves_to_the_safer_cascade_and_its_end_moves_back() {
     }
 }
 
+/// A plan that was made from the same samples ran the refuted cascade again.
+#[test]
+fn a_refuted_certificate_is_none_in_the_next_plan_either() {
+    let of =
+        |differs: &[u64], before: &Watch| Watch::succeeding(&list(differs), WatchConfig::default(), before);
+    let mut before = watch();
+    assert_eq!(of(&[0, 10, 15, 20], &before).limit(), 3, "nothing was refuted");
+    before.follow(2);
+    let same = of(&[0, 10, 15, 20], &before);
+    assert!(same.limit() == 2 && same.is_suspicious());
+    // Of another list, what was allowed before, and else the largest variant alone.
+    assert_eq!(of(&[0, 10, 16], &before).limit(), 1);
+    assert_eq!(of(&[0, 12], &before).limit(), 0);
+    assert_eq!(of(&[0, 10], &before).limit(), 1, "it was not refuted");
+    // Probes acquit the cascade.
+    let (mut live, mut same) = (Live::usual(3), same);
+    live.differ = [0.0, 0.002, 0.002, 0.002];
+    let (_, found) = live.until(&mut same, 1_000, is_move).unwrap();
+    assert_eq!(found, Finding::Cheaper { from: 2, to: 3 });
+    // Other samples.
+    let mut other = list(&[0, 10, 15, 20]);
+    for cascade in &mut other.cascades {
+        cascade.certificate.right -= 1;
+    }
+    assert_eq!(
+        Watch::succeeding(&other, WatchConfig::default(), &before).limit(),
+        3
+    );
+}
+
 #[test]
 fn the_largest_variant_alone_is_never_refuted() {
     let (mut live, mut watch) = (Live::usual(1), watch());
