@@ -42,7 +42,8 @@ impl Party {
 
     fn decode(&self, request: &Prepared, head: &str, body: &Bytes) -> Result<Answer, CallError> {
         let answer = match &self.api {
-            Api::Chat(chat) => openai::chat::decode(chat, request.top_logprobs, body),
+            Api::Chat(chat) => openai::chat::decode(chat, request.top_logprobs, body)
+                .map_err(|error| openai::of_this_answer(error, body)),
             Api::Embeddings { .. } => openai::embeddings::decode(body),
             Api::Oip { .. } => oip::decode(head, body),
         };

@@ -290,7 +290,6 @@ pub(super) mod tests {
             &place("1e999"),
             &place("\"x\""),
             &place("3.0"),
-            &place("null"),
         ] {
             assert!(
                 matches!(read(&classifier(), body), Err(CallError::Malformed { .. })),
@@ -300,6 +299,8 @@ pub(super) mod tests {
         let other = place("-0.5").replace("good", "maybe");
         for body in [
             other.as_str(),
+            // Null is an unknown log probability, as if there were none.
+            &place("null"),
             r#"{"choices": [{"message": {"content": "good"}}]}"#,
         ] {
             assert!(
@@ -349,12 +350,17 @@ pub(super) mod tests {
             (logits[1] + 0.1).abs() < 1e-6 && (logits[0] + 3.0).abs() < 1e-6,
             "{logits:?}"
         );
-        for bad in ["null", "0.5", "\"x\""] {
+        for bad in ["0.5", "\"x\""] {
             assert!(
                 matches!(read(&older, &text(bad)), Err(CallError::Malformed { .. })),
                 "{bad}"
             );
         }
+        // An unknown log probability is as if there were none.
+        assert!(matches!(
+            read(&older, &text("null")),
+            Err(CallError::Useless { .. })
+        ));
         let nothing = r#"{"choices": [{"finish_reason": "stop"}]}"#;
         assert!(matches!(read(&older, nothing), Err(CallError::Malformed { .. })));
     }

@@ -14,7 +14,7 @@ use super::chat::{self, text_of};
 use super::logprobs::Logprobs;
 use super::structured::RawCall;
 use super::text::Text;
-use super::{UsageField, malformed, or_default, stated, usage};
+use super::{UsageField, malformed, of_this_answer, or_default, stated, usage};
 use crate::endpoint::{Api, Chat};
 use crate::error::CallError;
 use crate::http::{Http, MAX_ANSWER};
@@ -75,7 +75,9 @@ pub(crate) async fn read(
     let content_type = answer.headers().get(CONTENT_TYPE);
     if content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/json")) {
         // Some servers do not stream and answer at once.
-        return chat::decode(chat, top_logprobs, &http.read(answer).await?);
+        let body = http.read(answer).await?;
+        let answer = chat::decode(chat, top_logprobs, &body);
+        return answer.map_err(|error| of_this_answer(error, &body));
     }
     let mut body = answer.into_body();
     let mut stream = Stream {
@@ -127,6 +129,11 @@ impl Stream<'_> {
             self.done = true;
             return Ok(());
         }
+        let taken = self.take_chunk(data, parts);
+        taken.map_err(|error| of_this_answer(error, data))
+    }
+
+    fn take_chunk(&mut self, data: &[u8], parts: &mut (dyn FnMut(Outputs) + Send)) -> Result<(), CallError> {
         let chunk: Chunk = serde_json::from_slice(data).map_err(malformed)?;
         if let Some(error) = chunk.error.filter(|error| !error.is_null()) {
             return Err(stated::error_of(&error));

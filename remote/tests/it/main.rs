@@ -371,6 +371,35 @@ fn a_stream_that_breaks_off_is_an_error() {
     assert!(matches!(end, Err(ModelError::BadOutput { .. })), "{end:?}");
 }
 
+/// Requests that a server answered with log probabilities that are none stopped all others.
+#[test]
+fn answers_that_cannot_be_read_open_the_breaker_only_if_they_are_no_answers() {
+    for (body, is_answer) in [
+        (good().replace("-0.1", "\"x\""), true),
+        (good().replace("-0.1", "7.5"), true),
+        ("<html>out of order</html>".to_owned(), false),
+        ("{\"choices\": []}".to_owned(), false),
+    ] {
+        let said = body.clone();
+        let server = Server::start(move |_, number| match number {
+            0..2 => ok(&said),
+            _ => ok(&good()),
+        });
+        let mut wrong = endpoint(&server, classify());
+        wrong.breaker.failures = 2;
+        let mut large = model(&wrong);
+        for _ in 0..2 {
+            let answer = large.model.run(&[text("fine")]).remove(0);
+            assert!(
+                matches!(answer, Err(ModelError::BadOutput { .. })),
+                "{body}: {answer:?}"
+            );
+        }
+        let answer = large.model.run(&[text("fine")]).remove(0);
+        assert_eq!(answer.is_ok(), is_answer, "{body}: {answer:?}");
+    }
+}
+
 #[test]
 fn a_failing_endpoint_gets_no_requests_until_a_probe_succeeds() {
     let server = Server::start(|_, number| match number {
