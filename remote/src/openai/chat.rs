@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
 use super::logprobs::Logprobs;
-use super::prompt::Asked;
+use super::prompt::{Asked, MAX_TOKENS};
 use super::sampling::Sampling;
 use super::structured::{self, RawCall};
 use super::text::{self, Text};
@@ -17,14 +17,11 @@ use crate::endpoint::{Chat, ChatTask, Confidence, Style};
 use crate::error::CallError;
 use crate::prepared::{Answer, Prepared};
 
-/// Most tokens of a prompt that is sent as tokens.
-const MAX_PROMPT_TOKENS: usize = 1 << 20;
-
 /// The inputs of a local language model for generation, and `text` BYTES `[1]` for classification.
 pub(crate) fn signature(chat: &Chat) -> Signature {
     let inputs = match chat.task {
         ChatTask::Generate => {
-            let mut inputs = request::prompt_inputs(MAX_PROMPT_TOKENS);
+            let mut inputs = request::prompt_inputs(MAX_TOKENS);
             inputs.extend(request::sampling_inputs(true));
             inputs
         }
