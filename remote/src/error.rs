@@ -58,6 +58,14 @@ pub enum CallError {
         /// The pause that it asks for.
         retry_after: Option<Duration>,
     },
+    /// The endpoint does not support an option that a setting of the variant leaves out.
+    #[error("{refusal}; {remedy}")]
+    UnsupportedOption {
+        /// What it answered with.
+        refusal: Box<Self>,
+        /// The setting.
+        remedy: String,
+    },
     /// The answer broke off.
     #[error("the answer broke off: {reason}")]
     Broken {
@@ -97,8 +105,25 @@ impl CallError {
             Self::Status { status, .. } | Self::Grpc { http: status, .. } => {
                 matches!(*status, 408 | 409 | 425 | 429 | 500..)
             }
-            Self::Malformed { .. } | Self::Useless { .. } | Self::SpendLimit(_) => false,
+            Self::UnsupportedOption { .. }
+            | Self::Malformed { .. }
+            | Self::Useless { .. }
+            | Self::SpendLimit(_) => false,
         }
+    }
+
+    /// Whether it says that the request is invalid, so that every endpoint of this kind would refuse it.
+    fn is_invalid_request(&self) -> bool {
+        matches!(
+            self,
+            Self::Status {
+                status: 400 | 413 | 422,
+                ..
+            } | Self::Grpc {
+                status: "INVALID_ARGUMENT" | "OUT_OF_RANGE",
+                ..
+            }
+        )
     }
 
     /// Whether it says that the request is longer than the context of the model: by OpenAI's code or the words that OpenAI, vLLM and others
@@ -126,7 +151,10 @@ impl CallError {
             Self::Status { status, .. } | Self::Grpc { http: status, .. } => {
                 matches!(*status, 401 | 403 | 500..)
             }
-            Self::Useless { .. } | Self::BreakerOpen { .. } | Self::SpendLimit(_) => false,
+            Self::UnsupportedOption { .. }
+            | Self::Useless { .. }
+            | Self::BreakerOpen { .. }
+            | Self::SpendLimit(_) => false,
         }
     }
 
@@ -175,6 +203,10 @@ impl From<CallError> for ModelError {
         match error {
             CallError::Malformed { .. } | CallError::Useless { .. } => Self::BadOutput { reason },
             error if error.is_too_long() => Self::TooLong { reason },
+            error if error.is_invalid_request() => Self::BadInput {
+                name: "request".to_owned(),
+                reason: format!("the endpoint finds it invalid: {reason}"),
+            },
             error if error.retryable() => Self::Unavailable { reason },
             _ => Self::Refused { reason },
         }
@@ -245,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_longer_than_the_context_is_the_requests_fault() {
+    fn a_request_that_is_invalid_or_longer_than_the_context_is_at_fault_itself() {
         let of = |status: u16, message: &str| {
             ModelError::from(CallError::Status {
                 status,
@@ -263,7 +295,14 @@ mod tests {
                 "{message}"
             );
         }
-        assert!(matches!(of(400, "no such model"), ModelError::Refused { .. }));
+        for status in [400, 413, 422] {
+            let error = of(status, "Invalid schema for response_format");
+            assert!(matches!(error, ModelError::BadInput { .. }), "{status}: {error}");
+        }
+        for status in [401, 403, 404] {
+            let error = of(status, "no such model");
+            assert!(matches!(error, ModelError::Refused { .. }), "{status}: {error}");
+        }
         assert!(matches!(
             of(500, "context length"),
             ModelError::Unavailable { .. }

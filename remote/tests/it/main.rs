@@ -401,6 +401,20 @@ fn answers_that_cannot_be_read_open_the_breaker_only_if_they_are_no_answers() {
 }
 
 #[test]
+fn invalid_requests_are_the_senders_fault_and_not_repeated() {
+    for status in [400, 413, 422] {
+        let said = b"{\"error\": {\"message\": \"Invalid schema for response_format\"}}".to_vec();
+        let server = Server::start(move |_, _| Does::Answer(status, String::new(), said.clone()));
+        let (_, end, _) = within(&endpoint(&server, ChatTask::Generate), Duration::from_secs(10));
+        assert!(
+            matches!(&end, Err(ModelError::BadInput { reason, .. }) if reason.contains("Invalid schema")),
+            "{status}: {end:?}"
+        );
+        assert_eq!(server.calls(), 1);
+    }
+}
+
+#[test]
 fn a_failing_endpoint_gets_no_requests_until_a_probe_succeeds() {
     let server = Server::start(|_, number| match number {
         0..4 => Does::Answer(500, String::new(), Vec::new()),
