@@ -36,6 +36,12 @@ pub enum CallError {
         /// The time.
         after: Duration,
     },
+    /// A streamed answer did not begin, or did not go on, in time.
+    #[error("the endpoint sent nothing for {} ms", after.as_millis())]
+    Stalled {
+        /// The time.
+        after: Duration,
+    },
     /// The endpoint answered with an error.
     #[error("HTTP {status}: {message}")]
     Status {
@@ -99,9 +105,11 @@ impl CallError {
     /// Whether the same call may succeed later.
     pub const fn retryable(&self) -> bool {
         match self {
-            Self::Connect { .. } | Self::Timeout { .. } | Self::Broken { .. } | Self::BreakerOpen { .. } => {
-                true
-            }
+            Self::Connect { .. }
+            | Self::Timeout { .. }
+            | Self::Stalled { .. }
+            | Self::Broken { .. }
+            | Self::BreakerOpen { .. } => true,
             Self::Status { status, .. } | Self::Grpc { http: status, .. } => {
                 matches!(*status, 408 | 409 | 425 | 429 | 500..)
             }
@@ -145,9 +153,11 @@ impl CallError {
     /// or finds a request invalid is.
     pub(crate) const fn is_endpoint_failure(&self) -> bool {
         match self {
-            Self::Connect { .. } | Self::Timeout { .. } | Self::Broken { .. } | Self::Malformed { .. } => {
-                true
-            }
+            Self::Connect { .. }
+            | Self::Timeout { .. }
+            | Self::Stalled { .. }
+            | Self::Broken { .. }
+            | Self::Malformed { .. } => true,
             Self::Status { status, .. } | Self::Grpc { http: status, .. } => {
                 matches!(*status, 401 | 403 | 500..)
             }

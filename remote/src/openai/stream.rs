@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::Response;
-use hyper::body::Incoming;
+use hyper::body::{Bytes, Frame, Incoming};
 use hyper::header::CONTENT_TYPE;
 use kaskade_models::{Outputs, Tensor};
 use serde::Deserialize;
@@ -58,15 +58,30 @@ struct Content {
     tool_calls: Vec<RawCall>,
 }
 
-/// Reads a stream to its end, and passes on the parts of its text. The request wants to see `top_logprobs` most probable tokens.
+/// Ends the wait for the next piece of a streamed answer after `gap`.
 ///
 /// # Errors
-/// [`CallError::Broken`] for a stream without its end, [`CallError::Status`] for an error in it, [`CallError::Malformed`].
+/// [`CallError::Stalled`], or the error of what was awaited.
+pub(crate) async fn within<T>(
+    gap: Duration,
+    awaited: impl Future<Output = Result<T, CallError>>,
+) -> Result<T, CallError> {
+    let piece = timeout(gap, awaited).await;
+    piece.unwrap_or(Err(CallError::Stalled { after: gap }))
+}
+
+/// Reads a stream to its end, and passes on the parts of its text. The request wants to see `top_logprobs` most probable tokens. The
+/// stream may pause for `gap`.
+///
+/// # Errors
+/// [`CallError::Broken`] for a stream without its end, [`CallError::Stalled`] for one that pauses for longer, [`CallError::Status`] for
+/// an error in it, [`CallError::Malformed`].
 pub(crate) async fn read(
     http: &Http,
     answer: Response<Incoming>,
     api: &Api,
     top_logprobs: Option<usize>,
+    gap: Duration,
     parts: Parts<'_>,
 ) -> Result<Answer, CallError> {
     let Api::Chat(chat) = api else {
@@ -75,7 +90,7 @@ pub(crate) async fn read(
     let content_type = answer.headers().get(CONTENT_TYPE);
     if content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/json")) {
         // Some servers do not stream and answer at once.
-        let body = http.read(answer).await?;
+        let body = within(gap, http.read(answer)).await?;
         let answer = chat::decode(chat, top_logprobs, &body);
         return answer.map_err(|error| of_this_answer(error, &body));
     }
@@ -87,10 +102,7 @@ pub(crate) async fn read(
         done: false,
     };
     let mut lines = Lines::default();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| CallError::Broken {
-            reason: http.redact(&error.to_string()),
-        })?;
+    while let Some(frame) = within(gap, next(http, &mut body)).await? {
         let Ok(data) = frame.into_data() else { continue };
         lines.add(&data)?;
         while let Some(line) = lines.next() {
@@ -103,6 +115,14 @@ pub(crate) async fn read(
     }
     stream.take(&lines.bytes, parts)?;
     stream.end()
+}
+
+/// Returns the next piece of a body; `None` at its end.
+async fn next(http: &Http, body: &mut Incoming) -> Result<Option<Frame<Bytes>>, CallError> {
+    let frame = body.frame().await.transpose();
+    frame.map_err(|error| CallError::Broken {
+        reason: http.redact(&error.to_string()),
+    })
 }
 
 /// Reads what follows a complete answer, so that its connection can be used again.
