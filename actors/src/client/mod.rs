@@ -24,7 +24,7 @@ use crate::{
     ingress::local::Pending,
     subjects::App,
     wire::headers,
-    wire::{self, InferReply, InferRequest, Message as _, RequestOptions},
+    wire::{self, InferReply, InferRequest, Message as _, RequestOptions, STREAM},
 };
 
 use attempts::{Exchange, Shared};
@@ -91,7 +91,8 @@ impl Client {
         self.ask(&request, request_headers(budget), budget).await
     }
 
-    /// Sends a request with the given headers (see [`headers`]) and waits for the answer.
+    /// Sends a request with the given headers (see [`headers`]) and waits for the answer. The parameter `stream` is left out;
+    /// [`Client::stream`] is for it.
     ///
     /// # Errors
     /// As [`Client::infer`].
@@ -105,23 +106,30 @@ impl Client {
             let options = RequestOptions::read(&headers, request, budget)?;
             return self.request(request.clone(), &options).await;
         }
-        let payload = self.encode_checked(request)?;
+        let payload = if request.parameters.contains_key(STREAM) {
+            let mut whole = request.clone();
+            whole.ask_for_no_parts();
+            self.encode_checked(&whole)?
+        } else {
+            self.encode_checked(request)?
+        };
         if self.retries && request.id.is_none() && headers::request_id(&headers)?.is_none() {
             headers::put_request_id(&mut headers, &ids::unique_token())?;
         }
         Exchange::new(self, headers, payload, budget).run().await
     }
 
-    /// Sends a request and waits for the answer. Dropping the future cancels the request.
+    /// As [`Client::ask`], with options instead of headers. Dropping the future cancels the request.
     ///
     /// # Errors
     /// As [`Client::infer`].
     pub async fn request(
         &self,
-        request: InferRequest,
+        mut request: InferRequest,
         options: &RequestOptions,
     ) -> Result<InferReply, Fault> {
         let begun = Instant::now();
+        request.ask_for_no_parts();
         let request = Arc::new(request);
         let mut refused = None;
         if let Some(mut pending) = self.taken_here(&request, options, None) {

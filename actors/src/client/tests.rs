@@ -344,3 +344,40 @@ async fn a_stream_that_no_process_serves_is_refused_at_once() {
     let client = Client::new(&bus(&server).await, App::new("absent").unwrap());
     assert_eq!(streamed(client, "a").await.unwrap_err().code, Code::UnknownApp);
 }
+
+/// The first part was taken for the answer.
+#[tokio::test]
+async fn a_request_that_is_not_streamed_asks_for_no_parts() {
+    let mut stand = Stand::new().await;
+    let client = stand.client.clone();
+    let request = InferRequest {
+        parameters: [("stream", "true"), ("tenant", "blue")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into(),
+        ..InferRequest::default()
+    };
+    let options = RequestOptions {
+        id: "b".to_owned(),
+        budget: BUDGET,
+        trace: headers::Trace::start(),
+    };
+    let (asked, requested, seen) = tokio::join!(
+        client.ask(&request, HeaderMap::new(), BUDGET),
+        client.request(request.clone(), &options),
+        async {
+            let mut seen = Vec::new();
+            for _ in 0..2 {
+                let message = stand.asked.next().await.unwrap();
+                let request = InferRequest::decode(&message.payload).unwrap();
+                seen.push(request.parameters);
+                stand.answer(message.reply.unwrap()).await;
+            }
+            seen
+        }
+    );
+    assert!(asked.is_ok() && requested.is_ok());
+    for parameters in seen {
+        let names: Vec<&str> = parameters.keys().map(String::as_str).collect();
+        assert_eq!(names, ["tenant"]);
+    }
+}
