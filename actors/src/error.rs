@@ -70,8 +70,9 @@ documentation describes (docs/reference/wire.md in the repository)."
 exceeded. The message states both sizes.\n\
 Send a smaller input, split the batch, or raise `max_payload` in the server's configuration."
     WrongInput "KSK0003" 422 false "The inputs do not match the model's signature."
-        "An input is missing, unknown or repeated, has another type or shape, or contains NaN or an infinity.\n\
-Compare the named input with the model's signature."
+        "An input is missing, unknown or repeated, has another type or shape, or contains NaN or an infinity; or the endpoint behind a \
+remote variant finds the request invalid (HTTP 400, 413 or 422).\n\
+Compare the named input with the model's signature, or the request with what the endpoint's message says."
     UnknownApp "KSK0004" 404 false "No process serves that app or stage."
         "The app's subject has no subscriber: the app is not running, has another name, or runs on another \
 server. For a moment after a server or a connection has restarted, the server may not know the app yet. The clients of \
@@ -154,8 +155,8 @@ the request's budget does not allow (429). After several failures in a row the c
 succeeds; a cascade then answers with what its smaller variants have.\n\
 Check the endpoint at the variant's `base_url`, its limits and `timeout`; raise the request's budget if its answers take longer."
     EndpointRefused "KSK0025" 503 false "The endpoint behind a remote variant refused the request."
-        "It does not accept the key (HTTP 401 or 403), has no such model or path (404), or finds the request invalid (other 4xx). The \
-message contains the endpoint's, without the key.\n\
+        "It does not accept the key (HTTP 401 or 403), has no such model or path (404), does not support an option that a setting of the \
+variant leaves out, or answers with another 4xx that is not the request's fault. The message contains the endpoint's, without the key.\n\
 Check the variant's `api_key`, `model` and `base_url`; send the same request to the endpoint with curl."
     TooLong "KSK0026" 400 false "The request is longer than the model's context."
         "Prompt and answer together have more tokens than the model takes, or than its cache holds; the message states the numbers. A stage \

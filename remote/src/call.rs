@@ -42,7 +42,8 @@ impl Party {
 
     fn decode(&self, request: &Prepared, head: &str, body: &Bytes) -> Result<Answer, CallError> {
         let answer = match &self.api {
-            Api::Chat(chat) => openai::chat::decode(chat, request.top_logprobs, body),
+            Api::Chat(chat) => openai::chat::decode(chat, request.top_logprobs, body)
+                .map_err(|error| openai::of_this_answer(error, body)),
             Api::Embeddings { .. } => openai::embeddings::decode(body),
             Api::Oip { .. } => oip::decode(head, body),
         };
@@ -147,7 +148,14 @@ impl Caller {
         loop {
             let probe = self.admit()?;
             let mut streamed = false;
-            let limit = self.timeout.min(left());
+            let budget = left();
+            // A stream may take as long as its parts arrive.
+            let limit = if request.streamed {
+                budget
+            } else {
+                self.timeout.min(budget)
+            };
+            let begun = Instant::now();
             let outcome = timeout(limit, async {
                 self.call(called, request, &body, &mut |part| {
                     streamed = true;
@@ -155,8 +163,23 @@ impl Caller {
                 })
                 .await
             });
-            let outcome = outcome.await.unwrap_or(Err(CallError::Timeout { after: limit }));
-            probe.ended(&outcome);
+            let outcome = outcome.await;
+            let took = micros(begun.elapsed());
+            let outcome = match outcome {
+                Ok(outcome) => {
+                    probe.ended(&outcome, took);
+                    outcome
+                }
+                Err(_) if limit < self.timeout || request.streamed => {
+                    probe.cut_off(took, streamed);
+                    Err(CallError::Timeout { after: limit })
+                }
+                Err(_) => {
+                    let outcome = Err(CallError::Timeout { after: limit });
+                    probe.ended(&outcome, took);
+                    outcome
+                }
+            };
             let error = match outcome {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
@@ -172,17 +195,10 @@ impl Caller {
             let failed = FailedCall {
                 repeated,
                 retryable: error.retryable(),
-                retry_after_us: error
-                    .retry_after()
-                    .map(|pause| u64::try_from(pause.as_micros()).unwrap_or(u64::MAX)),
+                retry_after_us: error.retry_after().map(micros),
                 streamed,
             };
-            let Some(pause) = retry::pause(
-                &self.retry,
-                failed,
-                left().as_micros().min(u128::from(u64::MAX)) as u64,
-                draw(),
-            ) else {
+            let Some(pause) = retry::pause(&self.retry, failed, micros(left()), draw()) else {
                 return Err(dialect::explained(error, &body).into());
             };
             tracing::debug!(%error, pause, "repeating a call");
@@ -208,15 +224,20 @@ impl Caller {
             &request.headers,
             body.clone(),
         );
-        let answer = reserved.unless_refused(answer.await)?;
+        let answer = if request.streamed {
+            openai::stream::within(self.timeout, answer).await
+        } else {
+            answer.await
+        };
+        let answer = reserved.unless_refused(answer)?;
         if request.streamed {
             let mut begun = false;
             let mut noted = |part: Outputs| {
                 begun = true;
                 parts(part);
             };
-            let wanted = request.top_logprobs;
-            let answer = openai::stream::read(&called.http, answer, &called.api, wanted, &mut noted).await;
+            let (api, wanted, gap) = (&called.api, request.top_logprobs, self.timeout);
+            let answer = openai::stream::read(&called.http, answer, api, wanted, gap, &mut noted).await;
             let answer = if begun {
                 answer
             } else {
@@ -411,7 +432,8 @@ impl Outcome<'_> {
         lock(&self.caller.breaker).abandoned();
     }
 
-    pub(crate) fn ended<T>(mut self, outcome: &Result<T, CallError>) {
+    /// Reports the outcome of a call that took `took_us`.
+    pub(crate) fn ended<T>(mut self, outcome: &Result<T, CallError>, took_us: u64) {
         if matches!(outcome, Err(CallError::SpendLimit(_))) {
             // Nothing was sent.
             return;
@@ -421,25 +443,42 @@ impl Outcome<'_> {
         let now = self.caller.now();
         let mut breaker = lock(&self.caller.breaker);
         match outcome {
-            Err(error) if error.is_endpoint_failure() => {
-                let was_closed = breaker.is_closed();
-                // While it is open, only the probe says something new.
-                if self.is_probe || was_closed {
-                    breaker.failed(now);
-                }
-                if was_closed && !breaker.is_closed() {
-                    tracing::warn!(%error, "the circuit breaker opened");
-                }
-                if !breaker.is_closed() {
-                    changed.notify_one();
-                }
-            }
+            Err(error) if error.is_endpoint_failure() => self.failed(&mut breaker, now, error),
             _ => {
                 if !breaker.is_closed() {
                     changed.notify_one();
                 }
                 breaker.succeeded();
+                if outcome.is_ok() {
+                    breaker.answered_after(took_us);
+                }
             }
+        }
+    }
+
+    /// Reports a call that the budget of its request ended after `took_us`, before the endpoint's timeout. It is a failure of the
+    /// endpoint if no part of the answer had arrived and the endpoint usually answers sooner.
+    pub(crate) fn cut_off(mut self, took_us: u64, streamed: bool) {
+        let now = self.caller.now();
+        let mut breaker = lock(&self.caller.breaker);
+        if !streamed && breaker.is_overdue(took_us) {
+            self.reported = true;
+            let after = Duration::from_micros(took_us);
+            self.failed(&mut breaker, now, &CallError::Timeout { after });
+        }
+    }
+
+    fn failed(&self, breaker: &mut Breaker, now: u64, error: &CallError) {
+        let was_closed = breaker.is_closed();
+        // While it is open, only the probe says something new.
+        if self.is_probe || was_closed {
+            breaker.failed(now);
+        }
+        if was_closed && !breaker.is_closed() {
+            tracing::warn!(%error, "the circuit breaker opened");
+        }
+        if !breaker.is_closed() {
+            self.caller.breaker_changed.notify_one();
         }
     }
 }
@@ -468,6 +507,10 @@ fn cost_output(cost: f64) -> Tensor {
         datatype: Datatype::F64,
         data: Bytes::copy_from_slice(&cost.to_le_bytes()),
     }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// A random number in [0, 1), to spread pauses.

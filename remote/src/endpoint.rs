@@ -34,7 +34,7 @@ pub struct Endpoint {
     pub price: Option<Price>,
     /// Requests under way at once; others wait.
     pub concurrency: NonZeroUsize,
-    /// Longest time of one call. The request's budget ends it earlier.
+    /// Longest time of one call, or of a pause in a streamed answer. The request's budget ends it earlier.
     pub timeout: Duration,
     /// When failed calls are repeated.
     pub retry: RetryConfig,

@@ -36,6 +36,12 @@ pub enum CallError {
         /// The time.
         after: Duration,
     },
+    /// A streamed answer did not begin, or did not go on, in time.
+    #[error("the endpoint sent nothing for {} ms", after.as_millis())]
+    Stalled {
+        /// The time.
+        after: Duration,
+    },
     /// The endpoint answered with an error.
     #[error("HTTP {status}: {message}")]
     Status {
@@ -57,6 +63,14 @@ pub enum CallError {
         message: String,
         /// The pause that it asks for.
         retry_after: Option<Duration>,
+    },
+    /// The endpoint does not support an option that a setting of the variant leaves out.
+    #[error("{refusal}; {remedy}")]
+    UnsupportedOption {
+        /// What it answered with.
+        refusal: Box<Self>,
+        /// The setting.
+        remedy: String,
     },
     /// The answer broke off.
     #[error("the answer broke off: {reason}")]
@@ -91,14 +105,33 @@ impl CallError {
     /// Whether the same call may succeed later.
     pub const fn retryable(&self) -> bool {
         match self {
-            Self::Connect { .. } | Self::Timeout { .. } | Self::Broken { .. } | Self::BreakerOpen { .. } => {
-                true
-            }
+            Self::Connect { .. }
+            | Self::Timeout { .. }
+            | Self::Stalled { .. }
+            | Self::Broken { .. }
+            | Self::BreakerOpen { .. } => true,
             Self::Status { status, .. } | Self::Grpc { http: status, .. } => {
                 matches!(*status, 408 | 409 | 425 | 429 | 500..)
             }
-            Self::Malformed { .. } | Self::Useless { .. } | Self::SpendLimit(_) => false,
+            Self::UnsupportedOption { .. }
+            | Self::Malformed { .. }
+            | Self::Useless { .. }
+            | Self::SpendLimit(_) => false,
         }
+    }
+
+    /// Whether it says that the request is invalid, so that every endpoint of this kind would refuse it.
+    fn is_invalid_request(&self) -> bool {
+        matches!(
+            self,
+            Self::Status {
+                status: 400 | 413 | 422,
+                ..
+            } | Self::Grpc {
+                status: "INVALID_ARGUMENT" | "OUT_OF_RANGE",
+                ..
+            }
+        )
     }
 
     /// Whether it says that the request is longer than the context of the model: by OpenAI's code or the words that OpenAI, vLLM and others
@@ -120,13 +153,18 @@ impl CallError {
     /// or finds a request invalid is.
     pub(crate) const fn is_endpoint_failure(&self) -> bool {
         match self {
-            Self::Connect { .. } | Self::Timeout { .. } | Self::Broken { .. } | Self::Malformed { .. } => {
-                true
-            }
+            Self::Connect { .. }
+            | Self::Timeout { .. }
+            | Self::Stalled { .. }
+            | Self::Broken { .. }
+            | Self::Malformed { .. } => true,
             Self::Status { status, .. } | Self::Grpc { http: status, .. } => {
                 matches!(*status, 401 | 403 | 500..)
             }
-            Self::Useless { .. } | Self::BreakerOpen { .. } | Self::SpendLimit(_) => false,
+            Self::UnsupportedOption { .. }
+            | Self::Useless { .. }
+            | Self::BreakerOpen { .. }
+            | Self::SpendLimit(_) => false,
         }
     }
 
@@ -175,6 +213,10 @@ impl From<CallError> for ModelError {
         match error {
             CallError::Malformed { .. } | CallError::Useless { .. } => Self::BadOutput { reason },
             error if error.is_too_long() => Self::TooLong { reason },
+            error if error.is_invalid_request() => Self::BadInput {
+                name: "request".to_owned(),
+                reason: format!("the endpoint finds it invalid: {reason}"),
+            },
             error if error.retryable() => Self::Unavailable { reason },
             _ => Self::Refused { reason },
         }
@@ -245,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_longer_than_the_context_is_the_requests_fault() {
+    fn a_request_that_is_invalid_or_longer_than_the_context_is_at_fault_itself() {
         let of = |status: u16, message: &str| {
             ModelError::from(CallError::Status {
                 status,
@@ -263,7 +305,14 @@ mod tests {
                 "{message}"
             );
         }
-        assert!(matches!(of(400, "no such model"), ModelError::Refused { .. }));
+        for status in [400, 413, 422] {
+            let error = of(status, "Invalid schema for response_format");
+            assert!(matches!(error, ModelError::BadInput { .. }), "{status}: {error}");
+        }
+        for status in [401, 403, 404] {
+            let error = of(status, "no such model");
+            assert!(matches!(error, ModelError::Refused { .. }), "{status}: {error}");
+        }
         assert!(matches!(
             of(500, "context length"),
             ModelError::Unavailable { .. }

@@ -37,7 +37,7 @@ pub(crate) async fn follow(caller: Arc<Caller>, availability: Availability) {
             continue;
         };
         match ask(&caller).await {
-            Err(error) if error.is_endpoint_failure() => probe.ended::<()>(&Err(error)),
+            Err(error) if error.is_endpoint_failure() => probe.ended::<()>(&Err(error), 0),
             _ => {
                 // The probe is left to a request.
                 probe.leave();

@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_nats::{HeaderMap, Message, RequestErrorKind};
+use async_nats::{HeaderMap, Message, RequestErrorKind, StatusCode, Subject};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use kaskade_policy::client_retry::{ClientRetry, Failure, Verdict};
 use kaskade_policy::routing;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
-use super::inbox::Inbox;
-use super::{Client, REPLY_MARGIN, no_reply, read};
+use super::inbox::{Inbox, Replies};
+use super::{Client, REPLY_MARGIN, absent, no_reply, read};
 use crate::bus::{Bus, Link};
 use crate::error::{Code, Fault};
 use crate::wire::InferReply;
@@ -57,26 +57,41 @@ impl Shared {
     }
 }
 
-/// An attempt that ended.
-struct Ended {
+/// One attempt.
+#[derive(Clone, Copy)]
+struct Attempt {
+    number: u32,
     sent: Instant,
-    outcome: Outcome,
+    /// How long it waits for replies.
+    patience: Duration,
 }
 
-/// Outcome of one attempt.
+/// What came of an attempt.
+struct Ended {
+    attempt: Attempt,
+    outcome: Outcome,
+    /// Where more of a streamed answer comes.
+    replies: Option<Replies>,
+}
+
+/// What came of an attempt: its end, or a part of a streamed answer.
 enum Outcome {
     Replied(Message),
     NoResponders,
     Failed(Fault),
 }
 
-/// One request in progress. All its attempts stay open, and the first answer to any of them counts.
+/// One request in progress. All its attempts stay open, and the first answer to any of them counts; of a streamed request, the attempt
+/// whose part comes first, after which it is not sent again.
 pub(super) struct Exchange<'a> {
     client: &'a Client,
     headers: HeaderMap,
     payload: Bytes,
     begun: Instant,
     budget: Duration,
+    streamed: bool,
+    /// The attempt of which parts were passed on.
+    reading: Option<u32>,
     resends: u32,
     open: FuturesUnordered<BoxFuture<'static, Ended>>,
     /// When to send it again.
@@ -97,6 +112,8 @@ impl<'a> Exchange<'a> {
             payload,
             begun: Instant::now(),
             budget,
+            streamed: false,
+            reading: None,
             resends: 0,
             open: FuturesUnordered::new(),
             resend_at: None,
@@ -112,29 +129,43 @@ impl<'a> Exchange<'a> {
         self
     }
 
-    /// Sends the request until an attempt is answered or the policy ends it.
-    pub(super) async fn run(mut self) -> Result<InferReply, Fault> {
-        self.send();
-        self.finish().await
+    /// Sends the request until an attempt is answered or the policy ends it. `refused` is the retryable fault of an attempt in this
+    /// process.
+    pub(super) async fn run(self, refused: Option<Fault>) -> Result<InferReply, Fault> {
+        self.finish(refused, |_| ()).await
     }
 
-    /// As [`Exchange::run`], after an attempt in this process that ended with a retryable fault.
-    pub(super) async fn run_after(mut self, fault: Fault) -> Result<InferReply, Fault> {
-        self.client.shared.served.store(true, Ordering::Relaxed);
-        let failure = failure(fault.code);
-        self.fault = Some(fault);
-        self.decide(failure);
-        self.finish().await
+    /// As [`Exchange::run`], and passes on the parts of the answer.
+    pub(super) async fn stream(
+        mut self,
+        refused: Option<Fault>,
+        part: impl FnMut(InferReply),
+    ) -> Result<InferReply, Fault> {
+        self.streamed = true;
+        self.finish(refused, part).await
     }
 
-    async fn finish(mut self) -> Result<InferReply, Fault> {
+    async fn finish(
+        mut self,
+        refused: Option<Fault>,
+        mut part: impl FnMut(InferReply),
+    ) -> Result<InferReply, Fault> {
+        match refused {
+            None => self.send(),
+            Some(fault) => {
+                self.client.shared.served.store(true, Ordering::Relaxed);
+                let failure = failure(fault.code);
+                self.fault = Some(fault);
+                self.decide(failure);
+            }
+        }
         loop {
             if self.open.is_empty() && self.resend_at.is_none() {
                 return Err(self.fault.unwrap_or_else(no_reply));
             }
             tokio::select! {
                 biased;
-                Some(ended) = self.open.next() => if let Some(end) = self.ended(ended) {
+                Some(ended) = self.open.next() => if let Some(end) = self.ended(ended, &mut part) {
                     return end;
                 },
                 () = &mut self.reconnected => {
@@ -166,39 +197,62 @@ impl<'a> Exchange<'a> {
     fn send(&mut self) {
         let (client, left, sent) = (self.client, self.left(), Instant::now());
         headers::put_budget(&mut self.headers, left);
-        let message = async_nats::Request::new()
-            .headers(self.headers.clone())
-            .payload(self.payload.clone())
-            .timeout(Some(left + REPLY_MARGIN));
-        let (nats, subject) = (client.nats.clone(), client.app.infer());
-        let attempt = async move {
-            let outcome = match nats.send_request(subject, message).await {
-                Ok(reply) => Outcome::Replied(reply),
-                Err(error) => match error.kind() {
-                    RequestErrorKind::NoResponders => Outcome::NoResponders,
-                    RequestErrorKind::TimedOut => Outcome::Failed(no_reply()),
-                    _ => Outcome::Failed(Fault::new(Code::Unavailable, error.to_string())),
-                },
-            };
-            Ended { sent, outcome }
+        let attempt = Attempt {
+            number: self.resends,
+            sent,
+            patience: left + REPLY_MARGIN,
         };
-        self.open.push(attempt.boxed());
+        let (headers, payload) = (self.headers.clone(), self.payload.clone());
+        self.open.push(if self.streamed {
+            begin_stream(client.clone(), headers, payload, attempt).boxed()
+        } else {
+            let (nats, subject) = (client.nats.clone(), client.app.infer());
+            ask(nats, subject, headers, payload, attempt).boxed()
+        });
         if client.retries {
-            let silence = client.shared.policy().silence_us(self.resends, micros(left));
-            self.silent_at = silence.map(|silence| sent + Duration::from_micros(silence));
+            // The latency of whole answers says nothing about when a stream begins.
+            if !self.streamed {
+                let silence = client.shared.policy().silence_us(self.resends, micros(left));
+                self.silent_at = silence.map(|silence| sent + Duration::from_micros(silence));
+            }
             self.reconnected = reconnected(&client.bus).boxed();
         }
     }
 
-    /// Takes the end of an attempt. Returns the end of the request, if it is one.
-    fn ended(&mut self, Ended { sent, outcome }: Ended) -> Option<Result<InferReply, Fault>> {
+    /// Takes what came of an attempt, and passes on a part. Returns the end of the request, if it is one.
+    fn ended(
+        &mut self,
+        ended: Ended,
+        part: &mut impl FnMut(InferReply),
+    ) -> Option<Result<InferReply, Fault>> {
+        let Ended {
+            attempt,
+            outcome,
+            replies,
+        } = ended;
+        let has_begun = self.reading == Some(attempt.number);
+        if self.reading.is_some() && !has_begun {
+            // Its answer may differ from the one of which the client has parts.
+            return None;
+        }
         let shared = &self.client.shared;
         let (failure, fault) = match outcome {
             Outcome::Replied(reply) => {
                 shared.served.store(true, Ordering::Relaxed);
                 match read(&reply) {
+                    Ok(reply) if reply.part.is_some() => {
+                        // A request that is not streamed asks for no parts.
+                        let replies = replies?;
+                        self.reading = Some(attempt.number);
+                        (self.resend_at, self.silent_at) = (None, None);
+                        part(reply);
+                        self.open.push(next(replies, attempt).boxed());
+                        return None;
+                    }
                     Ok(reply) => {
-                        shared.policy().answered(micros(sent.elapsed()));
+                        if !self.streamed {
+                            shared.policy().answered(micros(attempt.sent.elapsed()));
+                        }
                         return Some(Ok(reply));
                     }
                     Err(fault) => (failure(fault.code), fault),
@@ -210,11 +264,15 @@ impl<'a> Exchange<'a> {
                 (Failure::NoResponders { known }, self.client.no_responders())
             }
             // The time of the attempt is over, or the connection is closed.
+            Outcome::Failed(fault) if has_begun => return Some(Err(fault)),
             Outcome::Failed(fault) => {
                 self.fault.get_or_insert(fault);
                 return None;
             }
         };
+        if has_begun {
+            return Some(Err(fault));
+        }
         if failure == Failure::Final {
             // The budget ended during this attempt: what an earlier one failed with says more.
             let earlier = self.fault.take().filter(|_| fault.code == Code::Expired);
@@ -242,6 +300,70 @@ impl<'a> Exchange<'a> {
             Verdict::Wait { after_us } => self.silent_at = Some(now + Duration::from_micros(after_us)),
             Verdict::End => {}
         }
+    }
+}
+
+/// Sends a request and waits for its reply.
+async fn ask(
+    nats: async_nats::Client,
+    subject: Subject,
+    headers: HeaderMap,
+    payload: Bytes,
+    attempt: Attempt,
+) -> Ended {
+    let message = async_nats::Request::new()
+        .headers(headers)
+        .payload(payload)
+        .timeout(Some(attempt.patience));
+    let outcome = match nats.send_request(subject, message).await {
+        Ok(reply) => Outcome::Replied(reply),
+        Err(error) => match error.kind() {
+            RequestErrorKind::NoResponders => Outcome::NoResponders,
+            RequestErrorKind::TimedOut => Outcome::Failed(no_reply()),
+            _ => Outcome::Failed(absent(error.to_string())),
+        },
+    };
+    Ended {
+        attempt,
+        outcome,
+        replies: None,
+    }
+}
+
+/// Sends a streamed request and waits for its first reply.
+async fn begin_stream(client: Client, headers: HeaderMap, payload: Bytes, attempt: Attempt) -> Ended {
+    let begun = async {
+        let replies = client.replies().await?;
+        let (subject, inbox) = (client.app.infer(), replies.subject());
+        let published = client
+            .nats
+            .publish_with_reply_and_headers(subject, inbox, headers, payload);
+        published.await.map_err(|error| absent(error.to_string()))?;
+        Ok::<_, Fault>(replies)
+    };
+    match begun.await {
+        Ok(replies) => next(replies, attempt).await,
+        Err(fault) => Ended {
+            attempt,
+            outcome: Outcome::Failed(fault),
+            replies: None,
+        },
+    }
+}
+
+/// Waits for the next reply to a streamed request.
+async fn next(mut replies: Replies, attempt: Attempt) -> Ended {
+    let left = attempt.patience.saturating_sub(attempt.sent.elapsed());
+    let outcome = match timeout(left, replies.next()).await {
+        Err(_) => Outcome::Failed(no_reply()),
+        Ok(None) => Outcome::Failed(absent("the connection was closed")),
+        Ok(Some(message)) if message.status == Some(StatusCode::NO_RESPONDERS) => Outcome::NoResponders,
+        Ok(Some(message)) => Outcome::Replied(*message),
+    };
+    Ended {
+        attempt,
+        outcome,
+        replies: Some(replies),
     }
 }
 

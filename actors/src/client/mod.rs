@@ -6,13 +6,15 @@ mod durable;
 mod feedback;
 mod inbox;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_nats::{HeaderMap, StatusCode};
+use async_nats::HeaderMap;
 use bytes::Bytes;
 use kaskade_models::Tensor;
 use tokio::sync::mpsc::unbounded_channel;
+use tokio::time::{error::Elapsed, timeout};
 
 use crate::{
     bus::Bus,
@@ -24,7 +26,7 @@ use crate::{
     ingress::local::Pending,
     subjects::App,
     wire::headers,
-    wire::{self, InferReply, InferRequest, Message as _, RequestOptions},
+    wire::{self, InferReply, InferRequest, Message as _, RequestOptions, STREAM},
 };
 
 use attempts::{Exchange, Shared};
@@ -39,7 +41,7 @@ const REPLY_MARGIN: Duration = Duration::from_millis(500);
 ///
 /// A request is sent again, with the same id and its remaining budget, if its connection breaks, no process answers, or
 /// the service refuses it with a retryable fault ([`kaskade_policy::client_retry`]). The model may run twice; the caller
-/// gets one answer. [`Client::retry`] turns that off.
+/// gets one answer. A streamed request is not sent again after its first part. [`Client::retry`] turns that off.
 #[derive(Debug, Clone)]
 pub struct Client {
     bus: Bus,
@@ -91,7 +93,8 @@ impl Client {
         self.ask(&request, request_headers(budget), budget).await
     }
 
-    /// Sends a request with the given headers (see [`headers`]) and waits for the answer.
+    /// Sends a request with the given headers (see [`headers`]) and waits for the answer. The parameter `stream` is left out;
+    /// [`Client::stream`] is for it.
     ///
     /// # Errors
     /// As [`Client::infer`].
@@ -105,50 +108,76 @@ impl Client {
             let options = RequestOptions::read(&headers, request, budget)?;
             return self.request(request.clone(), &options).await;
         }
-        let payload = self.encode_checked(request)?;
-        if self.retries && request.id.is_none() && headers::request_id(&headers)?.is_none() {
-            headers::put_request_id(&mut headers, &ids::unique_token())?;
-        }
-        Exchange::new(self, headers, payload, budget).run().await
+        let payload = if request.parameters.contains_key(STREAM) {
+            let mut whole = request.clone();
+            whole.ask_for_no_parts();
+            self.encode_checked(&whole)?
+        } else {
+            self.encode_checked(request)?
+        };
+        self.name(request, &mut headers)?;
+        Exchange::new(self, headers, payload, budget).run(None).await
     }
 
-    /// Sends a request and waits for the answer. Dropping the future cancels the request.
+    /// Gives a request that may be sent again an id, if it has none.
+    fn name(&self, request: &InferRequest, headers: &mut HeaderMap) -> Result<(), Fault> {
+        if self.retries && request.id.is_none() && headers::request_id(headers)?.is_none() {
+            headers::put_request_id(headers, &ids::unique_token())?;
+        }
+        Ok(())
+    }
+
+    /// As [`Client::ask`], with options instead of headers. Dropping the future cancels the request.
     ///
     /// # Errors
     /// As [`Client::infer`].
     pub async fn request(
         &self,
-        request: InferRequest,
+        mut request: InferRequest,
         options: &RequestOptions,
     ) -> Result<InferReply, Fault> {
         let begun = Instant::now();
+        request.ask_for_no_parts();
         let request = Arc::new(request);
         let mut refused = None;
         if let Some(mut pending) = self.taken_here(&request, options, None) {
-            let reply = tokio::time::timeout(options.budget + REPLY_MARGIN, pending.reply()).await;
-            match reply {
-                Err(_) => return Err(no_reply()),
-                Ok(Some(Ok(reply))) => return Ok(reply),
-                Ok(Some(Err(fault))) if !self.retries || !fault.code.retryable() => return Err(fault),
-                Ok(Some(Err(fault))) => refused = Some(fault),
-                Ok(None) if !self.retries => return Err(ended()),
-                Ok(None) => refused = Some(ended()),
+            let answer = timeout(options.budget + REPLY_MARGIN, pending.reply()).await;
+            match Self::ended_here(answer, self.retries) {
+                ControlFlow::Break(end) => return end,
+                ControlFlow::Continue(fault) => refused = Some(fault),
             }
         }
         let payload = self.encode_checked(&request)?;
         let mut cancel = CancelOnDrop::new(self, &options.id);
         let exchange = Exchange::new(self, options.headers()?, payload, options.budget).since(begun);
-        let reply = match refused {
-            None => exchange.run().await,
-            Some(fault) => exchange.run_after(fault).await,
-        };
+        let reply = exchange.run(refused).await;
         cancel.disarm();
         reply
     }
 
+    /// Takes the end of a request at an ingress of this process. Returns the end of the request, or the fault after which it is sent over
+    /// the broker.
+    fn ended_here(
+        answer: Result<Option<Result<InferReply, Fault>>, Elapsed>,
+        may_send_again: bool,
+    ) -> ControlFlow<Result<InferReply, Fault>, Fault> {
+        match answer {
+            Err(_) => ControlFlow::Break(Err(no_reply())),
+            Ok(Some(Ok(reply))) => ControlFlow::Break(Ok(reply)),
+            Ok(reply) => {
+                let fault = reply.and_then(Result::err).unwrap_or_else(ended);
+                if may_send_again && fault.code.retryable() {
+                    ControlFlow::Continue(fault)
+                } else {
+                    ControlFlow::Break(Err(fault))
+                }
+            }
+        }
+    }
+
     /// Sends a request to a language model and streams its answer: `part` is called with each new piece, in order.
     /// Only stages that always reply send parts, unless the request has the parameter `stream` with the value `optimistic`;
-    /// the complete answer is returned in any case. A streamed request is sent once.
+    /// the complete answer is returned in any case. The request is not sent again after its first part.
     ///
     /// # Errors
     /// As [`Client::infer`].
@@ -164,9 +193,13 @@ impl Client {
             return self.request_streamed(request, &options, part).await;
         }
         request.ask_for_parts();
-        headers::put_budget(&mut headers, budget);
         let payload = self.encode_checked(&request)?;
-        self.stream_over_bus(payload, headers, budget, part).await
+        self.name(&request, &mut headers)?;
+        // An answer may take long.
+        drop(request);
+        Exchange::new(self, headers, payload, budget)
+            .stream(None, part)
+            .await
     }
 
     /// As [`Client::stream`], with options instead of headers. Dropping the future cancels the request.
@@ -179,61 +212,37 @@ impl Client {
         options: &RequestOptions,
         mut part: impl FnMut(InferReply),
     ) -> Result<InferReply, Fault> {
+        let begun = Instant::now();
         request.ask_for_parts();
         let request = Arc::new(request);
+        let mut refused = None;
         if self.local.is_some() {
             let (sender, mut parts) = unbounded_channel();
             if let Some(mut pending) = self.taken_here(&request, options, Some(sender)) {
+                let mut has_begun = false;
                 let answer = async {
                     // The channel closes with the reply, after the last part.
                     while let Some(piece) = parts.recv().await {
+                        has_begun = true;
                         part(*piece);
                     }
-                    pending.reply().await.unwrap_or_else(|| Err(ended()))
+                    pending.reply().await
                 };
-                let answer = tokio::time::timeout(options.budget + REPLY_MARGIN, answer).await;
-                return answer.unwrap_or_else(|_| Err(no_reply()));
+                let answer = timeout(options.budget + REPLY_MARGIN, answer).await;
+                match Self::ended_here(answer, self.retries && !has_begun) {
+                    ControlFlow::Break(end) => return end,
+                    ControlFlow::Continue(fault) => refused = Some(fault),
+                }
             }
         }
         let payload = self.encode_checked(&request)?;
         // An answer may take long.
         drop(request);
         let mut cancel = CancelOnDrop::new(self, &options.id);
-        let answer = self
-            .stream_over_bus(payload, options.headers()?, options.budget, part)
-            .await;
+        let exchange = Exchange::new(self, options.headers()?, payload, options.budget).since(begun);
+        let answer = exchange.stream(refused, part).await;
         cancel.disarm();
         answer
-    }
-
-    async fn stream_over_bus(
-        &self,
-        payload: Bytes,
-        headers: HeaderMap,
-        budget: Duration,
-        mut part: impl FnMut(InferReply),
-    ) -> Result<InferReply, Fault> {
-        let absent = |error: String| Fault::new(Code::Unavailable, error);
-        let mut replies = self.replies().await?;
-        self.nats
-            .publish_with_reply_and_headers(self.app.infer(), replies.subject(), headers, payload)
-            .await
-            .map_err(|error| absent(error.to_string()))?;
-        let answer = async {
-            while let Some(message) = replies.next().await {
-                if message.status == Some(StatusCode::NO_RESPONDERS) {
-                    return Err(self.no_responders());
-                }
-                let reply = read(&message)?;
-                if reply.part.is_none() {
-                    return Ok(reply);
-                }
-                part(reply);
-            }
-            Err(absent("the connection was closed".to_owned()))
-        };
-        let answer = tokio::time::timeout(budget + REPLY_MARGIN, answer).await;
-        answer.unwrap_or_else(|_| Err(no_reply()))
     }
 
     /// Begins to receive the replies to a streamed request.
@@ -242,12 +251,11 @@ impl Client {
         if let Some(replies) = known.and_then(|inbox| inbox.replies()) {
             return Ok(replies);
         }
-        let absent = |error: String| Fault::new(Code::Unavailable, error);
         let opened = Inbox::open(&self.nats).await;
         let opened = opened.map_err(|error| absent(error.to_string()))?;
         let replies = opened.replies();
         *self.shared.inbox() = Some(opened);
-        replies.ok_or_else(|| absent("the connection was closed".to_owned()))
+        replies.ok_or_else(|| absent("the connection was closed"))
     }
 
     /// Hands the request to an ingress of this process; `None` if none takes it.
@@ -292,6 +300,11 @@ impl Client {
         let message = format!("no process serves app `{app}` on this broker; start it, or correct the name");
         Fault::new(Code::UnknownApp, message)
     }
+}
+
+/// The fault of a request without a connection.
+fn absent(error: impl Into<String>) -> Fault {
+    Fault::new(Code::Unavailable, error)
 }
 
 fn no_reply() -> Fault {

@@ -344,3 +344,99 @@ async fn a_stream_that_no_process_serves_is_refused_at_once() {
     let client = Client::new(&bus(&server).await, App::new("absent").unwrap());
     assert_eq!(streamed(client, "a").await.unwrap_err().code, Code::UnknownApp);
 }
+
+#[tokio::test]
+async fn a_streamed_request_is_sent_again_before_its_first_part() {
+    let mut stand = Stand::new().await;
+    let client = stand.client.clone();
+    for code in [Code::Draining, Code::Unavailable, Code::Overloaded] {
+        let (answer, ()) = tokio::join!(streamed(client.clone(), "a"), async {
+            let (first, reply) = stand.next().await;
+            stand.refuse(reply, code).await;
+            let (second, reply) = stand.next().await;
+            assert_eq!((first.as_str(), second.as_str()), ("a", "a"));
+            stand.say(&reply, "part", Some(0)).await;
+            stand.say(&reply, "end", None).await;
+        });
+        assert_eq!(
+            answer.unwrap(),
+            (vec!["part".to_owned()], "end".to_owned()),
+            "{code}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_streamed_request_is_not_sent_again_after_its_first_part_or_without_retries() {
+    let mut stand = Stand::new().await;
+    let (client, once) = (stand.client.clone(), stand.client.clone().retry(false));
+    let (answer, ()) = tokio::join!(streamed(client, "a"), async {
+        let (_, reply) = stand.next().await;
+        stand.say(&reply, "part", Some(0)).await;
+        stand.refuse(reply, Code::Draining).await;
+    });
+    assert_eq!(answer.unwrap_err().code, Code::Draining);
+    let (answer, ()) = tokio::join!(streamed(once, "a"), async {
+        let (_, reply) = stand.next().await;
+        stand.refuse(reply, Code::Draining).await;
+    });
+    assert_eq!(answer.unwrap_err().code, Code::Draining);
+    assert!(!stand.has_another().await);
+}
+
+#[tokio::test]
+async fn a_streamed_request_is_sent_again_when_its_connection_broke_and_has_one_answer() {
+    let mut stand = Stand::new().await;
+    let client = stand.client.clone();
+    let (answer, ()) = tokio::join!(streamed(client.clone(), "a"), async {
+        let (_, first) = stand.next().await;
+        client.nats.force_reconnect().await.unwrap();
+        let (_, second) = stand.next().await;
+        // Nothing of the other attempt is added.
+        for (reply, stage) in [(&second, "second"), (&first, "first")] {
+            stand.say(reply, stage, Some(0)).await;
+        }
+        for (reply, stage) in [(&first, "first"), (&second, "second")] {
+            stand.say(reply, stage, None).await;
+        }
+    });
+    let second = "second".to_owned();
+    assert_eq!(answer.unwrap(), (vec![second.clone()], second));
+}
+
+/// The first part was taken for the answer.
+#[tokio::test]
+async fn a_request_that_is_not_streamed_asks_for_no_parts() {
+    let mut stand = Stand::new().await;
+    let client = stand.client.clone();
+    let request = InferRequest {
+        parameters: [("stream", "true"), ("tenant", "blue")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into(),
+        ..InferRequest::default()
+    };
+    let options = RequestOptions {
+        id: "b".to_owned(),
+        budget: BUDGET,
+        trace: headers::Trace::start(),
+    };
+    let (asked, requested, seen) = tokio::join!(
+        client.ask(&request, HeaderMap::new(), BUDGET),
+        client.request(request.clone(), &options),
+        async {
+            let mut seen = Vec::new();
+            for _ in 0..2 {
+                let message = stand.asked.next().await.unwrap();
+                let request = InferRequest::decode(&message.payload).unwrap();
+                seen.push(request.parameters);
+                stand.answer(message.reply.unwrap()).await;
+            }
+            seen
+        }
+    );
+    assert!(asked.is_ok() && requested.is_ok());
+    for parameters in seen {
+        let names: Vec<&str> = parameters.keys().map(String::as_str).collect();
+        assert_eq!(names, ["tenant"]);
+    }
+}

@@ -86,10 +86,11 @@ impl LocalReplicas {
     pub(super) fn register(&self, stage: &str, replica: LocalReplica) {
         // Shared, because a clone of a mailbox allocates, and every request takes one.
         let replica = Arc::new(replica);
-        self.by_id
-            .entry(replica.id.clone())
-            .or_default()
-            .push(Arc::clone(&replica));
+        let mut named = self.by_id.entry(replica.id.clone()).or_default();
+        if !named.iter().any(|known| known.is(&replica)) {
+            named.push(Arc::clone(&replica));
+        }
+        drop(named);
         self.by_stage.entry(stage.to_owned()).or_default().push(replica);
     }
 
@@ -210,6 +211,25 @@ mod tests {
             drop(running);
             assert_ne!(choose(), choose());
             assert!(replicas.least_busy("other", |_| true).is_none());
+        });
+    }
+
+    /// Every plan that moved a replica to another stage left an entry behind.
+    #[test]
+    fn a_replica_has_one_entry_however_many_stages_it_has_served() {
+        System::new().block_on(async {
+            let replica = replica("a");
+            let replicas = LocalReplicas::default();
+            for round in 0..1_000 {
+                let stage = format!("stage-{}", round % 2);
+                replicas.register(&stage, replica.clone());
+                replicas.unregister_from(&stage, &replica);
+            }
+            replicas.register("one", replica.clone());
+            replicas.register("other", replica.clone());
+            assert_eq!(replicas.by_id.get("a").unwrap().len(), 1);
+            replicas.unregister(&replica);
+            assert!(replicas.by_id.get("a").unwrap().is_empty());
         });
     }
 

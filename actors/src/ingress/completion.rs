@@ -399,7 +399,20 @@ impl Ingress {
 
     /// Handles a failed attempt: retries it, or answers with the terminal fault.
     pub(super) fn fail(&mut self, id: u64, attempt: u32, fault: &Fault, now: u64) {
-        match self.ledger.failed(id, attempt, may_retry(fault), now) {
+        self.end_attempt(id, attempt, fault, may_retry(fault), now);
+    }
+
+    /// Whether an endpoint broke off an answer of which the client has a part. Another attempt would have another answer, since an
+    /// endpoint repeats none.
+    pub(super) fn broke_off(&self, done: &Done, fault: &Fault) -> bool {
+        let reading = || self.ledger.get(done.id)?.reading.as_ref();
+        fault.code == Code::EndpointUnavailable
+            && reading().is_some_and(|reading| reading.has_begun(&done.stage))
+    }
+
+    /// Ends a failed attempt: another one follows if that may help, or the fault is the answer.
+    pub(super) fn end_attempt(&mut self, id: u64, attempt: u32, fault: &Fault, may_retry: bool, now: u64) {
+        match self.ledger.failed(id, attempt, may_retry, now) {
             // The sweep resends it once it is due.
             Failure::Retry { .. } => {}
             Failure::Terminal(entry) => self.close(entry, fault),

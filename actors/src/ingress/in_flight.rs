@@ -47,6 +47,14 @@ pub(super) enum Reading {
 }
 
 impl Reading {
+    /// Whether the client has a part of the answer of a stage.
+    pub(super) fn has_begun(&self, stage: &str) -> bool {
+        match self {
+            Self::Certain(offset) => offset.has_begun(),
+            Self::Optimistic(offset) => offset.has_begun(stage),
+        }
+    }
+
     /// Whether to send a part of a stage to the client.
     pub(super) fn take(&mut self, stage: &str, newest: bool, from: u32, until: u32) -> bool {
         match self {

@@ -273,6 +273,8 @@ impl Handler<Finished> for Ingress {
                     // The next stage answers.
                 } else if !done.branch.is_root() && !may_retry(&fault) {
                     self.gather(done, now);
+                } else if self.broke_off(&done, &fault) {
+                    self.end_attempt(done.id, done.attempt, &fault, false, now);
                 } else if !self.fail_member(&done, &fault, now) {
                     self.fail(done.id, done.attempt, &fault, now);
                 }

@@ -15,7 +15,7 @@ use crate::{
     error::{Code, Fault},
     subjects,
     wire::headers::{self, Context, Trace},
-    wire::{self, ContentType, InferRequest, RequestOptions},
+    wire::{self, ContentType, InferRequest, RequestOptions, STREAM},
 };
 
 /// The checked fields of a request.
@@ -123,9 +123,6 @@ fn inbox_of(message: &Message) -> Option<Subject> {
     }
     may.then_some(inbox)
 }
-
-/// The parameter by which a client asks for a streamed answer.
-const STREAM: &str = "stream";
 
 /// A request as an ingress receives it.
 pub(super) enum Source<'a> {

@@ -1,6 +1,9 @@
 //! How a worker follows plans: it loads what the newest one places here, reports it in place, and unloads what only past
 //! epochs need once they have drained ([`kaskade_policy::adoption::retention`]).
 //!
+//! A replica that cannot be loaded is loaded again after growing pauses ([`kaskade_policy::load_retry`]); until then the epoch is in
+//! place without it.
+//!
 //! A replica that is unloaded first answers everything that it has taken.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,13 +17,19 @@ use tokio::sync::watch;
 use super::batcher::SetBatching;
 use super::ending;
 use super::hosting::{Hosted, ReplicaActor};
-use super::worker::{InPlace, Loaded, Readiness, Worker};
+use super::worker::{FailedLoad, InPlace, Loaded, Readiness, Worker};
 use crate::{
     actor::{AsyncContext, Context},
     bus::Bus,
     plan::versions::PlanVersion,
     subjects,
 };
+
+impl FailedLoad {
+    fn is_due(&self, now: u64) -> bool {
+        self.retry_at.is_some_and(|at| at <= now)
+    }
+}
 
 impl Worker {
     /// Loads what is missing of the newest plan, unloads what no plan needs, and reports when all is in place.
@@ -36,12 +45,18 @@ impl Worker {
             // A new plan is a new try.
             self.failed.clear();
         }
+        let now = self.shared.dispatcher.clock().now();
         let mut complete = true;
         for replica in newest.placed_on(&self.config.name) {
-            if self.replicas.contains_key(replica) || self.failed.contains_key(replica) {
+            if self.replicas.contains_key(replica) {
                 continue;
             }
-            complete = false;
+            // The epoch does not wait for a replica that could not be loaded.
+            match self.failed.get_mut(replica) {
+                Some(failed) if !failed.is_due(now) => continue,
+                Some(failed) => failed.retry_at = None,
+                None => complete = false,
+            }
             if self.loading.insert(replica.clone()) {
                 self.load(replica.clone(), ctx);
             }
@@ -52,6 +67,12 @@ impl Worker {
             self.loaded = newest.epoch;
             self.serve_stages(&newest, ctx);
         }
+    }
+
+    /// Whether a replica that could not be loaded is due to be loaded again.
+    pub(super) fn has_loads_to_retry(&self) -> bool {
+        let now = self.shared.dispatcher.clock().now();
+        !self.leaving && self.failed.values().any(|failed| failed.is_due(now))
     }
 
     fn load(&self, replica: Replica, ctx: &mut Context<Self>) {
@@ -113,7 +134,7 @@ impl Worker {
         let ready = Readiness {
             epoch: version.epoch,
             failed: failed
-                .map(|(replica, reason)| (replica.id.clone(), reason.clone()))
+                .map(|(replica, failed)| (replica.id.clone(), failed.reason.clone()))
                 .collect(),
         };
         let buses: Vec<Bus> = self.shards.iter().map(|shard| shard.bus.clone()).collect();

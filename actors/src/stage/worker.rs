@@ -12,6 +12,7 @@ use crate::actor::{self, Actor, AsyncContext, Context, Handler, Message};
 use kaskade_models::{Executor, Model};
 use kaskade_policy::adoption::retention::Retention;
 use kaskade_policy::liveness::BEAT_PERIOD_US;
+use kaskade_policy::load_retry::LoadRetry;
 use kaskade_policy::plan::Replica;
 use tokio::sync::{Semaphore, oneshot, watch};
 
@@ -45,6 +46,16 @@ pub struct Readiness {
     pub failed: BTreeMap<String, String>,
 }
 
+/// A replica that could not be loaded.
+pub(super) struct FailedLoad {
+    /// Why the last attempt failed.
+    pub(super) reason: String,
+    /// Failures in a row.
+    failures: u32,
+    /// When it is loaded again, microseconds; `None` while it is loaded.
+    pub(super) retry_at: Option<u64>,
+}
+
 /// How long a past epoch is kept if no ingress says that it is drained: the default of
 /// [`crate::ingress::IngressConfig::max_budget`].
 const KEEP_EPOCHS: Duration = Duration::from_mins(2);
@@ -62,8 +73,9 @@ pub struct Worker {
     /// What runs here. Two epochs may place different replicas under one id.
     pub(super) replicas: BTreeMap<Replica, Hosted>,
     pub(super) loading: BTreeSet<Replica>,
-    /// The replicas of the newest epoch that could not be loaded, with the reasons.
-    pub(super) failed: BTreeMap<Replica, String>,
+    /// The replicas of the newest epoch that could not be loaded.
+    pub(super) failed: BTreeMap<Replica, FailedLoad>,
+    load_retry: LoadRetry,
     pub(super) readiness: watch::Sender<Readiness>,
     /// Its newest heartbeat, for the health of the process.
     beat: watch::Sender<Arc<Beat>>,
@@ -166,6 +178,7 @@ impl Worker {
             replicas: BTreeMap::new(),
             loading: BTreeSet::new(),
             failed: BTreeMap::new(),
+            load_retry: LoadRetry::default(),
             readiness,
             beat: watch::Sender::default(),
             subscribing: Vec::new(),
@@ -246,9 +259,13 @@ impl Actor for Worker {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        ctx.run_interval(Duration::from_micros(BEAT_PERIOD_US), |worker, _| {
+        ctx.run_interval(Duration::from_micros(BEAT_PERIOD_US), |worker, ctx| {
             worker.beat();
-            worker.release();
+            if worker.has_loads_to_retry() {
+                worker.reconcile(ctx);
+            } else {
+                worker.release();
+            }
         });
         ctx.notify(Reconcile);
     }
@@ -287,7 +304,13 @@ impl Handler<Loaded> for Worker {
             return;
         }
         match executor {
-            Ok(executor) => self.host(replica, executor),
+            Ok(executor) => {
+                if self.failed.remove(&replica).is_some() {
+                    // The epoch is reported again, with one failure less.
+                    self.loaded = 0;
+                }
+                self.host(replica, executor);
+            }
             Err(reason) => {
                 tracing::error!(
                     replica = replica.id,
@@ -295,7 +318,15 @@ impl Handler<Loaded> for Worker {
                     reason,
                     "loading a replica failed"
                 );
-                self.failed.insert(replica, reason);
+                let before = self.failed.get(&replica).map_or(0, |failed| failed.failures);
+                let failures = before.saturating_add(1);
+                let now = self.shared.dispatcher.clock().now();
+                let failed = FailedLoad {
+                    reason,
+                    failures,
+                    retry_at: Some(now.saturating_add(self.load_retry.pause_after(failures))),
+                };
+                self.failed.insert(replica, failed);
             }
         }
         self.reconcile(ctx);
@@ -360,9 +391,11 @@ impl Handler<Left> for Worker {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::{Mutex, mpsc};
 
     use kaskade_models::{Inputs, ModelError, Outputs};
+    use kaskade_policy::plan::Plan;
 
     use super::*;
     use crate::actor::{Arbiter, System};
@@ -393,22 +426,78 @@ mod tests {
         }
     }
 
+    fn shared(bus: Bus) -> Shared {
+        Shared {
+            arbiter: Arbiter::current(),
+            plans: PlanVersions::new(APP),
+            dispatcher: Dispatcher::new(&bus, App::new(APP).unwrap(), Clock::start()),
+            metrics: Arc::default(),
+            bus,
+        }
+    }
+
+    fn config() -> WorkerConfig {
+        WorkerConfig {
+            name: "w".to_owned(),
+            queue_capacity: 1,
+        }
+    }
+
+    struct Silent;
+
+    impl Model for Silent {
+        fn run(&mut self, _: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+            Vec::new()
+        }
+    }
+
+    /// It was missing until the next plan.
+    #[test]
+    fn a_replica_that_could_not_be_loaded_is_loaded_again_under_the_same_plan() {
+        System::new().block_on(async {
+            let bus = Bus::connect(BusConfig::new(APP)).await.unwrap();
+            let shared = shared(bus);
+            let plan = Plan::cascade(APP).stage("only", "v").worker("w");
+            shared.plans.adopt(1, plan.build().unwrap()).unwrap();
+            let attempts = AtomicU32::new(0);
+            let (let_load, may_load) = mpsc::channel();
+            let may_load = Mutex::new(may_load);
+            let loader = move |_: &Replica| match attempts.fetch_add(1, Ordering::Relaxed) {
+                0..2 => Err("no memory".to_owned()),
+                _ => {
+                    may_load.lock().unwrap().recv().unwrap();
+                    Ok(Box::new(Silent) as Box<dyn Model>)
+                }
+            };
+            let (mut worker, mut readiness) = Worker::new(config(), shared, Arc::new(loader));
+            worker.load_retry = LoadRetry {
+                pause_us: 0,
+                max_pause_us: 0,
+            };
+            let mut beats = worker.heartbeats();
+            let worker = worker.start();
+            let failed = readiness
+                .wait_for(|ready| ready.epoch == 1)
+                .await
+                .unwrap()
+                .failed
+                .clone();
+            assert_eq!(failed.len(), 1, "the epoch does not wait for it");
+            let_load.send(()).unwrap();
+            let whole = |ready: &Readiness| ready.epoch == 1 && ready.failed.is_empty();
+            readiness.wait_for(whole).await.unwrap();
+            let beat = beats.wait_for(|beat| !beat.replicas.is_empty()).await.unwrap();
+            assert!(beat.failed.is_empty());
+            drop(worker);
+        });
+    }
+
     #[test]
     fn a_model_that_was_loaded_in_vain_leaves_memory_beside_the_actors() {
         System::new().block_on(async {
             let bus = Bus::connect(BusConfig::new(APP)).await.unwrap();
-            let shared = Shared {
-                arbiter: Arbiter::current(),
-                plans: PlanVersions::new(APP),
-                dispatcher: Dispatcher::new(&bus, App::new(APP).unwrap(), Clock::start()),
-                metrics: Arc::default(),
-                bus,
-            };
-            let config = WorkerConfig {
-                name: "w".to_owned(),
-                queue_capacity: 1,
-            };
-            let (worker, _readiness) = Worker::new(config, shared, Arc::new(|_| Err("none".to_owned())));
+            let loader = |_: &Replica| Err("none".to_owned());
+            let (worker, _readiness) = Worker::new(config(), shared(bus), Arc::new(loader));
             let worker = worker.start();
             worker.send(AnnounceLeave).await.unwrap();
             let ((let_go, may_go), (went, gone)) = (mpsc::channel(), mpsc::channel());

@@ -33,6 +33,7 @@ pub use energy::{EnergyReport, ModelEnergy, Spent, Tokens};
 pub use heartbeat::{Beat, FanOuts, IngressState, ReplicaBeat, Runs};
 pub use lists::MAX_PARAMETERS;
 pub use options::RequestOptions;
+pub(crate) use options::STREAM;
 pub use stage::{Abandoned, Hop, HopAnswer, StageRequest};
 pub use tensors::{Data as TensorData, MAX_RANK, MAX_TENSORS, WrittenData as TensorElements};
 pub use token::{NotAToken, Token, TokenKey};

@@ -10,6 +10,9 @@ use super::{InferRequest, MAX_RANK, MAX_TENSORS};
 use crate::error::{Code, Fault};
 use crate::ids;
 
+/// The parameter by which a client asks for a streamed answer.
+pub(crate) const STREAM: &str = "stream";
+
 /// Id, budget and trace of a request: in headers on the bus, beside the request within a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestOptions {
@@ -51,8 +54,13 @@ impl RequestOptions {
 impl InferRequest {
     /// Asks for parts of the answer of stages that always reply, unless the request says otherwise.
     pub(crate) fn ask_for_parts(&mut self) {
-        let stream = self.parameters.entry("stream".to_owned());
+        let stream = self.parameters.entry(STREAM.to_owned());
         stream.or_insert_with(|| "true".to_owned());
+    }
+
+    /// Asks for the complete answer alone.
+    pub(crate) fn ask_for_no_parts(&mut self) {
+        self.parameters.remove(STREAM);
     }
 
     /// Checks what decoding a request checks, for one that is not encoded.

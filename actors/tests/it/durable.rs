@@ -444,6 +444,28 @@ async fn the_bytes_of_durable_requests_in_flight_are_bounded_and_the_rest_waits_
     tokio::task::spawn_blocking(move || node.stop()).await.unwrap();
 }
 
+/// An intake that waits for durable requests reserved all bytes, so that every request of `infer` was refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_intake_of_durable_requests_leaves_bytes_to_other_requests() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let node = served(&server, None)
+        .ingress(IngressConfig {
+            max_in_flight_bytes: 4 << 20,
+            ..ingress(Some(quick()))
+        })
+        .start()
+        .unwrap();
+    let asking = Asking::at(&server).await;
+    assert_eq!(asking.submit("first", 1.0).await, Ok(false));
+    assert_eq!(asking.answer("first").await, Ok(1), "the intake runs");
+    let once = asking.client.clone().retry(false);
+    for number in 0..200 {
+        let answer = once.infer(ask(1.0, 9.0), PATIENCE).await;
+        assert!(answer.is_ok(), "{number}: {answer:?}");
+    }
+    tokio::task::spawn_blocking(move || node.stop()).await.unwrap();
+}
+
 #[tokio::test]
 async fn an_app_without_durable_requests_refuses_them_by_code() {
     let server = NatsServer::start(NatsOptions::jetstream());

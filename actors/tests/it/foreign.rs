@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::common::BUDGET;
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use kaskade_actors::bus::BusConfig;
 use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::wire::{
@@ -616,6 +616,56 @@ fn a_repeated_answer_makes_no_more_work_for_later_stages() {
         }
         assert_eq!(forwarded, 1, "requests reached the second stage");
         serving.abort();
+    });
+    drop(served);
+}
+
+/// The ingress sent the request again, and the client got the beginning of one answer and the rest of another.
+#[test]
+fn an_answer_that_an_endpoint_breaks_off_after_a_part_is_not_begun_again() {
+    let app = "foreign-broken";
+    let served = Foreign::start(app, one_stage(app));
+    runtime().block_on(async {
+        let (bus, stage) = (served.node.bus(), served.app.stage("only").unwrap());
+        let mut requests = bus.client().queue_subscribe(stage, "q".into()).await.unwrap();
+        bus.barrier().await.unwrap();
+        let texts = |text: &str| vec![Tensor::from_texts("text", &[text]).unwrap()];
+        for has_part in [false, true] {
+            let serving = async {
+                let reply = requests.next().await.unwrap().reply.unwrap().to_string();
+                let part = has_part.then(|| DoneResult::Part {
+                    outputs: texts("one"),
+                    from: 0,
+                    until: 1,
+                });
+                let fault = DoneResult::Fault(Fault::new(Code::EndpointUnavailable, "it broke off"));
+                for result in part.into_iter().chain([fault]) {
+                    publish(&served, reply.clone(), done(result).encode().unwrap().to_vec()).await;
+                }
+                if !has_part {
+                    let reply = requests.next().await.unwrap().reply.unwrap().to_string();
+                    publish(&served, reply, outputs(texts("other"), Some(1.0), true)).await;
+                }
+            };
+            let request = InferRequest {
+                inputs: vec![Tensor::from_f32("x", &[1], &[1.0]).unwrap()],
+                ..InferRequest::default()
+            };
+            let mut parts = 0;
+            let asked = served
+                .client
+                .stream(request, async_nats::HeaderMap::new(), BUDGET, |_| parts += 1);
+            let (answer, ()) = tokio::join!(asked, serving);
+            let ended = answer.map(|_| ()).map_err(|fault| fault.code);
+            let expected = if has_part {
+                Err(Code::EndpointUnavailable)
+            } else {
+                Ok(())
+            };
+            assert_eq!((ended, parts), (expected, usize::from(has_part)));
+        }
+        bus.barrier().await.unwrap();
+        assert!(requests.next().now_or_never().is_none(), "it was sent again");
     });
     drop(served);
 }

@@ -24,6 +24,7 @@
 //! | [`stream_offset`] | position of a reader in a stream of partial answers |
 //! | [`client_retry`] | when a client sends a request again |
 //! | [`admission`] | which requests to accept, so that goodput stays level under overload |
+//! | [`load_retry`] | when a worker loads a replica again that could not be loaded |
 //! | [`adoption`] | the plan and gear that a process runs, and the past plans that it keeps |
 //! | [`epochs`] | epochs of stored plans: which one a writer takes, and when a process restores its plan |
 //! | [`rollout`] | which ingresses admit requests under a new plan |
@@ -58,6 +59,7 @@ pub mod hybrid_cache;
 pub mod invalid;
 pub mod ledger;
 pub mod liveness;
+pub mod load_retry;
 pub mod partition;
 pub mod pipeline;
 pub mod plan;

@@ -11,6 +11,11 @@ pub struct StreamOffset {
 }
 
 impl StreamOffset {
+    /// Whether the client has a part of the answer.
+    pub const fn has_begun(&self) -> bool {
+        self.read > 0
+    }
+
     /// Whether to send the part from piece `from` up to piece `until`: if it belongs to the `newest` attempt and starts where the
     /// last one ended. Parts after a lost one are not sent: the whole answer comes at the end in any case.
     pub fn take(&mut self, newest: bool, from: u32, until: u32) -> bool {
@@ -32,6 +37,11 @@ pub struct OptimisticOffset {
 }
 
 impl OptimisticOffset {
+    /// Whether the parts that the client has are those of that stage.
+    pub fn has_begun(&self, stage: &str) -> bool {
+        self.stage.as_deref() == Some(stage)
+    }
+
     /// Whether to send the part of a stage from piece `from` up to piece `until`: as [`StreamOffset::take`] within a stage. A stage that
     /// begins its answer takes the place of the one before.
     pub fn take(&mut self, stage: &str, newest: bool, from: u32, until: u32) -> bool {
@@ -57,7 +67,8 @@ mod tests {
     #[test]
     fn parts_are_read_once_and_in_order() {
         let mut reading = StreamOffset::default();
-        assert!(reading.take(true, 0, 2));
+        assert!(!reading.has_begun());
+        assert!(reading.take(true, 0, 2) && reading.has_begun());
         assert!(reading.take(true, 2, 3));
         assert!(!reading.take(true, 0, 2), "the second attempt begins anew");
         assert!(!reading.take(true, 2, 3));
@@ -73,7 +84,9 @@ mod tests {
         assert!(reading.take("small", true, 0, 1));
         assert!(!reading.take("large", true, 1, 2), "its beginning was lost");
         assert!(reading.take("small", true, 1, 2));
+        assert!(reading.has_begun("small") && !reading.has_begun("large"));
         assert!(reading.take("large", true, 0, 1));
+        assert!(reading.has_begun("large") && !reading.has_begun("small"));
         assert!(!reading.take("small", true, 2, 3), "it is late");
         assert!(!reading.take("small", true, 0, 1), "another attempt begins anew");
         assert!(!reading.take("large", false, 1, 2), "an older attempt");

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
 use super::logprobs::Logprobs;
-use super::prompt::Asked;
+use super::prompt::{Asked, MAX_TOKENS};
 use super::sampling::Sampling;
 use super::structured::{self, RawCall};
 use super::text::{self, Text};
@@ -17,14 +17,11 @@ use crate::endpoint::{Chat, ChatTask, Confidence, Style};
 use crate::error::CallError;
 use crate::prepared::{Answer, Prepared};
 
-/// Most tokens of a prompt that is sent as tokens.
-const MAX_PROMPT_TOKENS: usize = 1 << 20;
-
 /// The inputs of a local language model for generation, and `text` BYTES `[1]` for classification.
 pub(crate) fn signature(chat: &Chat) -> Signature {
     let inputs = match chat.task {
         ChatTask::Generate => {
-            let mut inputs = request::prompt_inputs(MAX_PROMPT_TOKENS);
+            let mut inputs = request::prompt_inputs(MAX_TOKENS);
             inputs.extend(request::sampling_inputs(true));
             inputs
         }
@@ -290,7 +287,6 @@ pub(super) mod tests {
             &place("1e999"),
             &place("\"x\""),
             &place("3.0"),
-            &place("null"),
         ] {
             assert!(
                 matches!(read(&classifier(), body), Err(CallError::Malformed { .. })),
@@ -300,6 +296,8 @@ pub(super) mod tests {
         let other = place("-0.5").replace("good", "maybe");
         for body in [
             other.as_str(),
+            // Null is an unknown log probability, as if there were none.
+            &place("null"),
             r#"{"choices": [{"message": {"content": "good"}}]}"#,
         ] {
             assert!(
@@ -349,12 +347,17 @@ pub(super) mod tests {
             (logits[1] + 0.1).abs() < 1e-6 && (logits[0] + 3.0).abs() < 1e-6,
             "{logits:?}"
         );
-        for bad in ["null", "0.5", "\"x\""] {
+        for bad in ["0.5", "\"x\""] {
             assert!(
                 matches!(read(&older, &text(bad)), Err(CallError::Malformed { .. })),
                 "{bad}"
             );
         }
+        // An unknown log probability is as if there were none.
+        assert!(matches!(
+            read(&older, &text("null")),
+            Err(CallError::Useless { .. })
+        ));
         let nothing = r#"{"choices": [{"finish_reason": "stop"}]}"#;
         assert!(matches!(read(&older, nothing), Err(CallError::Malformed { .. })));
     }

@@ -76,17 +76,9 @@ pub(crate) fn explained(refusal: CallError, sent: &Bytes) -> CallError {
         let Some(option) = named else { return refusal };
         format!("`omit = [\"{option}\"]` leaves it out")
     };
-    match refusal {
-        CallError::Status {
-            status,
-            message,
-            retry_after,
-        } => CallError::Status {
-            status,
-            message: format!("{message}; {remedy}"),
-            retry_after,
-        },
-        other => other,
+    CallError::UnsupportedOption {
+        refusal: Box::new(refusal),
+        remedy,
     }
 }
 

@@ -5,18 +5,19 @@ use kaskade_models::{Datatype, Extent, InputSpec, Inputs, ModelError, Signature,
 use serde::Deserialize;
 use serde_json::json;
 
+use super::prompt::{Asked, MAX_TOKENS};
 use super::{UsageField, malformed, or_default, stated, usage};
 use crate::error::CallError;
 use crate::prepared::{Answer, Prepared};
 
-/// `text` BYTES `[1]`.
+/// `text` BYTES `[1]` or `input_ids` INT64 `[tokens]`.
 pub(crate) fn signature() -> Signature {
+    let input = |name: &str, datatype, extent| InputSpec::optional(name, datatype, vec![extent]);
     Signature {
-        inputs: vec![InputSpec::required(
-            "text",
-            Datatype::Bytes,
-            vec![Extent::Exactly(1)],
-        )],
+        inputs: vec![
+            input("text", Datatype::Bytes, Extent::Exactly(1)),
+            input("input_ids", Datatype::I64, Extent::UpTo(MAX_TOKENS)),
+        ],
     }
 }
 
@@ -26,8 +27,11 @@ pub(crate) fn signature() -> Signature {
 /// [`ModelError`], naming the input.
 pub(crate) fn prepare(model: &str, inputs: &Inputs) -> Result<Prepared, ModelError> {
     signature().check(inputs)?;
-    let text = inputs.first().map_or(Ok(Vec::new()), Tensor::to_texts)?;
-    let body = json!({"model": model, "input": text, "encoding_format": "float"});
+    let input = match Asked::read(inputs)? {
+        Asked::Tokens(tokens) => json!([tokens]),
+        asked => json!([asked.to_text()?]),
+    };
+    let body = json!({"model": model, "input": input, "encoding_format": "float"});
     Ok(Prepared {
         path: "embeddings".to_owned(),
         content_type: "application/json",
@@ -103,6 +107,20 @@ pub(crate) fn decode(body: &Bytes) -> Result<Answer, CallError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_or_its_tokens_are_written() {
+        let text = || Tensor::from_texts("text", &["fine"]).unwrap();
+        let tokens = || Tensor::from_i64("input_ids", &[3], &[1, 2, 3]).unwrap();
+        for (input, written) in [(text(), json!(["fine"])), (tokens(), json!([[1, 2, 3]]))] {
+            let prepared = prepare("m", &vec![input]).unwrap();
+            let body: serde_json::Value = serde_json::from_slice(&prepared.body).unwrap();
+            assert_eq!(body["input"], written);
+        }
+        for wrong in [vec![], vec![text(), tokens()]] {
+            assert!(prepare("m", &wrong).is_err(), "{wrong:?}");
+        }
+    }
 
     #[test]
     fn one_embedding_is_read_and_anything_else_refused() {

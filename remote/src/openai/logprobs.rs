@@ -12,23 +12,40 @@ use crate::error::CallError;
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Logprobs {
     #[serde(default)]
-    content: Option<Vec<Place>>,
+    content: Option<Vec<StatedPlace>>,
     #[serde(default)]
     tokens: Option<Vec<String>>,
     #[serde(default, rename = "token_logprobs")]
-    of_tokens: Option<Vec<f64>>,
+    of_tokens: Option<Vec<Option<f64>>>,
     #[serde(default, rename = "top_logprobs")]
-    most_probable: Option<Vec<Option<BTreeMap<String, f64>>>>,
+    most_probable: Option<Vec<Option<BTreeMap<String, Option<f64>>>>>,
+}
+
+/// One token as the endpoint states it. A log probability that is null is unknown.
+#[derive(Debug, Clone, Deserialize)]
+struct StatedPlace {
+    #[serde(default, deserialize_with = "or_default")]
+    token: String,
+    logprob: Option<f64>,
+    #[serde(default, deserialize_with = "or_default")]
+    top_logprobs: Vec<StatedCandidate>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct StatedCandidate {
+    token: String,
+    logprob: Option<f64>,
 }
 
 impl Logprobs {
-    /// Returns them by token.
+    /// Returns them by token, without those that are unknown.
     ///
     /// # Errors
     /// [`CallError::Malformed`] if the lists have different lengths.
     pub(super) fn places(self) -> Result<Vec<Place>, CallError> {
         let (Some(tokens), Some(logprobs)) = (self.tokens, self.of_tokens) else {
-            return Ok(self.content.unwrap_or_default());
+            let stated = self.content.unwrap_or_default().into_iter();
+            return Ok(stated.filter_map(StatedPlace::known).collect());
         };
         if tokens.len() != logprobs.len() {
             return Err(malformed(format!(
@@ -38,32 +55,48 @@ impl Logprobs {
             )));
         }
         let mut tops = self.most_probable.unwrap_or_default().into_iter();
-        let places = tokens.into_iter().zip(logprobs).map(|(token, logprob)| {
+        let places = tokens.into_iter().zip(logprobs).filter_map(|(token, logprob)| {
             let top = tops.next().flatten().unwrap_or_default().into_iter();
-            let top_logprobs = top.map(|(token, logprob)| Candidate { token, logprob });
-            Place {
+            let top_logprobs = top.map(|(token, logprob)| StatedCandidate { token, logprob });
+            let stated = StatedPlace {
                 token,
                 logprob,
                 top_logprobs: top_logprobs.collect(),
-            }
+            };
+            stated.known()
         });
         Ok(places.collect())
     }
 }
 
+impl StatedPlace {
+    /// Returns what is known of the token; `None` if its log probability is not.
+    fn known(self) -> Option<Place> {
+        let known = |StatedCandidate { token, logprob }| {
+            Some(Candidate {
+                token,
+                logprob: logprob?,
+            })
+        };
+        Some(Place {
+            token: self.token,
+            logprob: self.logprob?,
+            top_logprobs: self.top_logprobs.into_iter().filter_map(known).collect(),
+        })
+    }
+}
+
 /// One token of an answer.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone)]
 pub(super) struct Place {
-    #[serde(default, deserialize_with = "or_default")]
     pub token: String,
     pub logprob: f64,
     /// The most probable tokens here.
-    #[serde(default, deserialize_with = "or_default")]
     pub top_logprobs: Vec<Candidate>,
 }
 
 /// A token that was probable at some place.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone)]
 pub(super) struct Candidate {
     pub token: String,
     pub logprob: f64,
@@ -263,6 +296,21 @@ mod tests {
                 .scores(&["a".to_owned()])
                 .is_none_or(|scores| scores.iter().all(|score| score.is_finite()))
         );
+    }
+
+    #[test]
+    fn tokens_of_unknown_probability_are_left_out() {
+        for stated in [
+            r#"{"content": [{"token": "a", "logprob": null}, {"token": "b", "logprob": -0.5,
+                "top_logprobs": [{"token": "b", "logprob": -0.5}, {"token": "c", "logprob": null}]}]}"#,
+            r#"{"tokens": ["a", "b"], "token_logprobs": [null, -0.5], "top_logprobs": [null, {"b": -0.5, "c": null}]}"#,
+        ] {
+            let stated: Logprobs = serde_json::from_str(stated).unwrap();
+            let [place] = <[Place; 1]>::try_from(stated.places().unwrap()).unwrap();
+            assert_eq!((place.token.as_str(), place.logprob), ("b", -0.5));
+            let [candidate] = <[Candidate; 1]>::try_from(place.top_logprobs).unwrap();
+            assert_eq!(candidate.token, "b");
+        }
     }
 
     #[test]

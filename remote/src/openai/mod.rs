@@ -64,6 +64,22 @@ fn malformed(reason: impl std::fmt::Display) -> CallError {
     }
 }
 
+/// Returns the failure to read an answer as one of this answer alone if its body has choices: another request may be answered
+/// well, so the endpoint is in order.
+pub(crate) fn of_this_answer(error: CallError, body: &[u8]) -> CallError {
+    let has_choices = || {
+        let body: Option<Value> = serde_json::from_slice(body).ok();
+        let choices = body.as_ref().and_then(|body| body.get("choices")?.as_array());
+        choices.is_some_and(|choices| !choices.is_empty())
+    };
+    match error {
+        CallError::Malformed { .. } if has_choices() => CallError::Useless {
+            reason: error.to_string(),
+        },
+        other => other,
+    }
+}
+
 fn bad(name: &str, reason: impl Into<String>) -> ModelError {
     ModelError::BadInput {
         name: name.to_owned(),

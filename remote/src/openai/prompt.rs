@@ -7,6 +7,9 @@ use serde_json::Value;
 use super::bad;
 use crate::endpoint::{Chat, Style, TEXT};
 
+/// Most tokens of a prompt that is sent as tokens.
+pub(crate) const MAX_TOKENS: usize = 1 << 20;
+
 /// Role of a message of the user.
 const USER: &str = "user";
 

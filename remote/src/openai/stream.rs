@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::Response;
-use hyper::body::Incoming;
+use hyper::body::{Bytes, Frame, Incoming};
 use hyper::header::CONTENT_TYPE;
 use kaskade_models::{Outputs, Tensor};
 use serde::Deserialize;
@@ -14,7 +14,7 @@ use super::chat::{self, text_of};
 use super::logprobs::Logprobs;
 use super::structured::RawCall;
 use super::text::Text;
-use super::{UsageField, malformed, or_default, stated, usage};
+use super::{UsageField, malformed, of_this_answer, or_default, stated, usage};
 use crate::endpoint::{Api, Chat};
 use crate::error::CallError;
 use crate::http::{Http, MAX_ANSWER};
@@ -58,15 +58,30 @@ struct Content {
     tool_calls: Vec<RawCall>,
 }
 
-/// Reads a stream to its end, and passes on the parts of its text. The request wants to see `top_logprobs` most probable tokens.
+/// Ends the wait for the next piece of a streamed answer after `gap`.
 ///
 /// # Errors
-/// [`CallError::Broken`] for a stream without its end, [`CallError::Status`] for an error in it, [`CallError::Malformed`].
+/// [`CallError::Stalled`], or the error of what was awaited.
+pub(crate) async fn within<T>(
+    gap: Duration,
+    awaited: impl Future<Output = Result<T, CallError>>,
+) -> Result<T, CallError> {
+    let piece = timeout(gap, awaited).await;
+    piece.unwrap_or(Err(CallError::Stalled { after: gap }))
+}
+
+/// Reads a stream to its end, and passes on the parts of its text. The request wants to see `top_logprobs` most probable tokens. The
+/// stream may pause for `gap`.
+///
+/// # Errors
+/// [`CallError::Broken`] for a stream without its end, [`CallError::Stalled`] for one that pauses for longer, [`CallError::Status`] for
+/// an error in it, [`CallError::Malformed`].
 pub(crate) async fn read(
     http: &Http,
     answer: Response<Incoming>,
     api: &Api,
     top_logprobs: Option<usize>,
+    gap: Duration,
     parts: Parts<'_>,
 ) -> Result<Answer, CallError> {
     let Api::Chat(chat) = api else {
@@ -75,7 +90,9 @@ pub(crate) async fn read(
     let content_type = answer.headers().get(CONTENT_TYPE);
     if content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/json")) {
         // Some servers do not stream and answer at once.
-        return chat::decode(chat, top_logprobs, &http.read(answer).await?);
+        let body = within(gap, http.read(answer)).await?;
+        let answer = chat::decode(chat, top_logprobs, &body);
+        return answer.map_err(|error| of_this_answer(error, &body));
     }
     let mut body = answer.into_body();
     let mut stream = Stream {
@@ -85,10 +102,7 @@ pub(crate) async fn read(
         done: false,
     };
     let mut lines = Lines::default();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| CallError::Broken {
-            reason: http.redact(&error.to_string()),
-        })?;
+    while let Some(frame) = within(gap, next(http, &mut body)).await? {
         let Ok(data) = frame.into_data() else { continue };
         lines.add(&data)?;
         while let Some(line) = lines.next() {
@@ -101,6 +115,14 @@ pub(crate) async fn read(
     }
     stream.take(&lines.bytes, parts)?;
     stream.end()
+}
+
+/// Returns the next piece of a body; `None` at its end.
+async fn next(http: &Http, body: &mut Incoming) -> Result<Option<Frame<Bytes>>, CallError> {
+    let frame = body.frame().await.transpose();
+    frame.map_err(|error| CallError::Broken {
+        reason: http.redact(&error.to_string()),
+    })
 }
 
 /// Reads what follows a complete answer, so that its connection can be used again.
@@ -127,6 +149,11 @@ impl Stream<'_> {
             self.done = true;
             return Ok(());
         }
+        let taken = self.take_chunk(data, parts);
+        taken.map_err(|error| of_this_answer(error, data))
+    }
+
+    fn take_chunk(&mut self, data: &[u8], parts: &mut (dyn FnMut(Outputs) + Send)) -> Result<(), CallError> {
         let chunk: Chunk = serde_json::from_slice(data).map_err(malformed)?;
         if let Some(error) = chunk.error.filter(|error| !error.is_null()) {
             return Err(stated::error_of(&error));

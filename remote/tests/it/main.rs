@@ -13,11 +13,12 @@ mod tls;
 
 use std::io::Write;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use kaskade_models::generation::SamplingOptions;
-use kaskade_models::{Availability, Executor, Inputs, Loaded, ModelError, Outputs, Tensor};
+use kaskade_models::{Availability, Executor, Inputs, Loaded, ModelError, Outputs, Progress, Tensor};
 use kaskade_policy::remote::breaker::BreakerConfig;
 use kaskade_policy::remote::price::Price;
 use kaskade_policy::remote::retry::RetryConfig;
@@ -136,32 +137,53 @@ fn becomes(availability: &Availability, available: bool) {
     }
 }
 
-/// Answers one request through the executor within a budget; returns its parts and its end, and how long it took.
-fn within(endpoint: &Endpoint, budget: Duration) -> (Vec<String>, Result<Outputs, ModelError>, Duration) {
-    let endpoint = endpoint.clone();
-    let executor = Executor::spawn("remote", move || connect(&endpoint).map(|loaded| loaded.model)).unwrap();
-    assert!(executor.is_continuous());
-    let (sender, receiver) = std::sync::mpsc::channel();
-    executor.listen(move |stepped| {
-        for progress in stepped.progress {
-            drop(sender.send(progress));
-        }
-    });
-    let begun = Instant::now();
-    assert!(executor.submit_within(7, text("fine"), budget));
-    let mut parts = Vec::new();
-    loop {
-        let progress = receiver.recv_timeout(Duration::from_secs(20)).unwrap();
-        parts.extend(
-            progress
-                .part
-                .iter()
-                .map(|part| part.to_texts().unwrap()[0].to_owned()),
-        );
-        if let Some(end) = progress.end {
-            return (parts, end, begun.elapsed());
+/// The parts of an answer, its end, and how long it took.
+type Answered = (Vec<String>, Result<Outputs, ModelError>, Duration);
+
+/// The model of an endpoint on an executor.
+struct Running {
+    executor: Executor,
+    progress: Receiver<Progress>,
+}
+
+impl Running {
+    fn start(endpoint: &Endpoint) -> Self {
+        let endpoint = endpoint.clone();
+        let load = move || connect(&endpoint).map(|loaded| loaded.model);
+        let executor = Executor::spawn("remote", load).unwrap();
+        assert!(executor.is_continuous());
+        let (sender, progress) = std::sync::mpsc::channel();
+        executor.listen(move |stepped| {
+            for progress in stepped.progress {
+                drop(sender.send(progress));
+            }
+        });
+        Self { executor, progress }
+    }
+
+    /// Answers one request within a budget.
+    fn within(&self, budget: Duration) -> Answered {
+        let begun = Instant::now();
+        assert!(self.executor.submit_within(7, text("fine"), budget));
+        let mut parts = Vec::new();
+        loop {
+            let progress = self.progress.recv_timeout(Duration::from_secs(20)).unwrap();
+            parts.extend(
+                progress
+                    .part
+                    .iter()
+                    .map(|part| part.to_texts().unwrap()[0].to_owned()),
+            );
+            if let Some(end) = progress.end {
+                return (parts, end, begun.elapsed());
+            }
         }
     }
+}
+
+/// Answers the only request of a model within a budget.
+fn within(endpoint: &Endpoint, budget: Duration) -> Answered {
+    Running::start(endpoint).within(budget)
 }
 
 #[test]
@@ -369,6 +391,137 @@ fn a_stream_that_breaks_off_is_an_error() {
     let server = Server::start(move |_, _| Does::Stream(events.clone(), true));
     let end = within(&endpoint(&server, ChatTask::Generate), Duration::from_secs(10)).1;
     assert!(matches!(end, Err(ModelError::BadOutput { .. })), "{end:?}");
+}
+
+/// Its timeout ended every stream that took longer, although tokens arrived.
+#[test]
+fn a_stream_takes_as_long_as_its_parts_arrive() {
+    // One every 20 ms.
+    let mut events: Vec<String> = (0..60).map(|_| event("a", "-0.1", "null")).collect();
+    events.extend([event("b", "-0.1", "\"stop\""), "[DONE]".to_owned()]);
+    let server = Server::start(move |_, _| Does::Stream(events.clone(), true));
+    let mut slow = endpoint(&server, ChatTask::Generate);
+    slow.timeout = Duration::from_millis(600);
+    slow.breaker.failures = 1;
+    let running = Running::start(&slow);
+    for _ in 0..2 {
+        let (parts, end, took) = running.within(Duration::from_secs(20));
+        assert!(end.is_ok(), "{end:?}");
+        assert_eq!(parts.len(), 61);
+        assert!(took > slow.timeout, "{took:?}");
+    }
+    assert_eq!(server.calls(), 2);
+}
+
+#[test]
+fn a_stream_that_stops_ends_with_the_timeout() {
+    let head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n".to_vec();
+    let begun = format!("data: {}\n\n", event("to", "-0.1", "null")).into_bytes();
+    for (pieces, parts, calls) in [
+        (vec![head.clone(), begun], 1, 1),
+        (vec![head], 0, 2),
+        (vec![], 0, 2),
+    ] {
+        let said = pieces.clone();
+        let server = Server::start(move |_, _| Does::Raw(said.clone(), Ends::Silent));
+        let mut silent = endpoint(&server, ChatTask::Generate);
+        silent.timeout = Duration::from_millis(200);
+        silent.retry.retries = 1;
+        let (got, end, _) = within(&silent, Duration::from_secs(20));
+        assert!(matches!(end, Err(ModelError::Unavailable { .. })), "{end:?}");
+        assert_eq!(got.len(), parts);
+        // The client may have given up before the server has read the request.
+        wait_until("the calls arrive", Duration::from_secs(20), || {
+            server.calls() >= calls
+        });
+        assert_eq!(server.calls(), calls);
+    }
+}
+
+/// Five requests with budgets that no answer fits in stopped all others.
+#[test]
+fn budgets_too_short_for_any_answer_do_not_open_the_breaker() {
+    let server = Server::start(|_, _| Does::Slowly(Duration::from_millis(500), good()));
+    let mut slow = endpoint(&server, classify());
+    slow.breaker.failures = 2;
+    let running = Running::start(&slow);
+    for _ in 0..5 {
+        let (_, end, _) = running.within(Duration::from_millis(50));
+        assert!(matches!(end, Err(ModelError::Late { .. })), "{end:?}");
+    }
+    let (_, end, _) = running.within(Duration::from_secs(20));
+    assert!(end.is_ok(), "{end:?}");
+    for _ in 0..5 {
+        let (_, end, _) = running.within(Duration::from_millis(50));
+        assert!(matches!(end, Err(ModelError::Late { .. })), "{end:?}");
+    }
+    assert!(running.within(Duration::from_secs(20)).1.is_ok());
+}
+
+#[test]
+fn an_endpoint_that_hangs_is_noticed_by_requests_with_short_budgets() {
+    let server = Server::start(|_, number| match number {
+        0..20 => ok(&good()),
+        _ => Does::Hang,
+    });
+    let mut hanging = endpoint(&server, classify());
+    hanging.breaker.failures = 2;
+    let running = Running::start(&hanging);
+    for _ in 0..20 {
+        assert!(running.within(Duration::from_secs(20)).1.is_ok());
+    }
+    for _ in 0..2 {
+        let (_, end, _) = running.within(Duration::from_secs(1));
+        assert!(matches!(end, Err(ModelError::Late { .. })), "{end:?}");
+    }
+    let (_, end, _) = running.within(Duration::from_secs(1));
+    assert!(
+        matches!(&end, Err(ModelError::Unavailable { reason }) if reason.contains("in a row")),
+        "{end:?}"
+    );
+}
+
+#[test]
+fn invalid_requests_are_the_senders_fault_and_not_repeated() {
+    for status in [400, 413, 422] {
+        let said = b"{\"error\": {\"message\": \"Invalid schema for response_format\"}}".to_vec();
+        let server = Server::start(move |_, _| Does::Answer(status, String::new(), said.clone()));
+        let (_, end, _) = within(&endpoint(&server, ChatTask::Generate), Duration::from_secs(10));
+        assert!(
+            matches!(&end, Err(ModelError::BadInput { reason, .. }) if reason.contains("Invalid schema")),
+            "{status}: {end:?}"
+        );
+        assert_eq!(server.calls(), 1);
+    }
+}
+
+/// Requests that a server answered with log probabilities that are none stopped all others.
+#[test]
+fn answers_that_cannot_be_read_open_the_breaker_only_if_they_are_no_answers() {
+    for (body, is_answer) in [
+        (good().replace("-0.1", "\"x\""), true),
+        (good().replace("-0.1", "7.5"), true),
+        ("<html>out of order</html>".to_owned(), false),
+        ("{\"choices\": []}".to_owned(), false),
+    ] {
+        let said = body.clone();
+        let server = Server::start(move |_, number| match number {
+            0..2 => ok(&said),
+            _ => ok(&good()),
+        });
+        let mut wrong = endpoint(&server, classify());
+        wrong.breaker.failures = 2;
+        let mut large = model(&wrong);
+        for _ in 0..2 {
+            let answer = large.model.run(&[text("fine")]).remove(0);
+            assert!(
+                matches!(answer, Err(ModelError::BadOutput { .. })),
+                "{body}: {answer:?}"
+            );
+        }
+        let answer = large.model.run(&[text("fine")]).remove(0);
+        assert_eq!(answer.is_ok(), is_answer, "{body}: {answer:?}");
+    }
 }
 
 #[test]

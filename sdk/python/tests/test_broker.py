@@ -229,6 +229,17 @@ class ClientTest(unittest.IsolatedAsyncioTestCase):
             await left.aclose()
             self.assertEqual((await cancelled.get()).headers[wire.REQUEST_ID], "left")
 
+    async def test_the_parameter_stream_makes_no_part_the_answer(self) -> None:
+        async def serve(message: Any) -> None:
+            if "stream" in wire.unpack(message.data)["parameters"]:
+                await message.respond(answer(outputs=[tensors.encode("text", "a")], part=0))
+            await message.respond(answer(outputs=[tensors.encode("text", "abc")]))
+
+        async with ingress(self.server.url, serve):
+            client = await self.client()
+            reply = await client.infer({}, parameters={"stream": "true", "tenant": "blue"})
+            self.assertEqual((reply.part, reply.text()), (None, "abc"))
+
     async def test_a_cancelled_task_cancels_its_request(self) -> None:
         seen: asyncio.Queue[Any] = asyncio.Queue()
         cancelled: asyncio.Queue[Any] = asyncio.Queue()

@@ -25,6 +25,10 @@ use crate::wire::headers;
 /// Most requests pulled at once; single pulls would cost a round trip each.
 const BATCH: usize = 64;
 
+/// Part of the bytes of all requests in flight that is reserved for requests before they are pulled. The intake holds the
+/// reservation also while the stream is empty, and the requests of `infer` need the rest.
+const RESERVED_PART: usize = 4;
+
 /// Expiry of a pull request. A pull that was lost with a broken connection is repeated after this time, unless the
 /// connection reports earlier that it is up again.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -83,13 +87,13 @@ pub(crate) async fn open(
     let notices = send_in_progress(Arc::downgrade(&streams));
     let supervisor = dispatcher.supervisor();
     supervisor.spawn_finite("progress of durable requests", notices);
+    let reservation = Reservation::new(bytes.available_permits(), bus.max_payload());
     let pump = Pump {
         streams,
         ingress,
         permits: Arc::clone(&permits),
-        // The size of a request is known only once it was pulled.
-        reserve: u32::try_from(bus.max_payload().min(bytes.available_permits())).unwrap_or(u32::MAX),
         bytes,
+        reservation,
     };
     supervisor.spawn("durable requests", pump.run(consumer, stop));
     Ok(Some(DurableIntake { permits, capacity }))
@@ -150,11 +154,32 @@ struct Pump {
     permits: Arc<Semaphore>,
     /// The bytes that all requests of the ingress may hold.
     bytes: Arc<Semaphore>,
-    /// The bytes that are reserved for a request before it is pulled: the largest message.
-    reserve: u32,
+    reservation: Reservation,
 }
 
-/// Room for one request: a permit, and the bytes of the largest message.
+/// What is reserved before requests are pulled, since their sizes are known only then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Reservation {
+    /// Bytes for one request: the largest message, if the reserved part has that many. A larger request is charged for the
+    /// others once it was pulled.
+    each: u32,
+    /// Most requests of one pull.
+    most: usize,
+}
+
+impl Reservation {
+    /// Divides the reserved part of `total` bytes into requests of at most `max_payload` bytes.
+    fn new(total: usize, max_payload: usize) -> Self {
+        let part = total / RESERVED_PART;
+        let each = max_payload.min(part);
+        Self {
+            each: u32::try_from(each).unwrap_or(u32::MAX),
+            most: (part / each.max(1)).clamp(1, BATCH),
+        }
+    }
+}
+
+/// Room for one request: a permit, and reserved bytes.
 struct Room {
     permit: OwnedSemaphorePermit,
     bytes: OwnedSemaphorePermit,
@@ -183,17 +208,19 @@ impl Pump {
         }
     }
 
-    /// Acquires room for as many requests as fit, up to a batch; waits for the first.
+    /// Acquires room for as many requests as fit, up to those of one pull; waits for the first.
     async fn room(&self) -> Vec<Room> {
         let mut room = Vec::new();
         let permit = Arc::clone(&self.permits).acquire_owned().await;
-        let bytes = Arc::clone(&self.bytes).acquire_many_owned(self.reserve).await;
+        let bytes = Arc::clone(&self.bytes)
+            .acquire_many_owned(self.reservation.each)
+            .await;
         if let (Ok(permit), Ok(bytes)) = (permit, bytes) {
             room.push(Room { permit, bytes });
         }
-        while room.len() < BATCH {
+        while room.len() < self.reservation.most {
             let permit = Arc::clone(&self.permits).try_acquire_owned();
-            let bytes = Arc::clone(&self.bytes).try_acquire_many_owned(self.reserve);
+            let bytes = Arc::clone(&self.bytes).try_acquire_many_owned(self.reservation.each);
             let (Ok(permit), Ok(bytes)) = (permit, bytes) else {
                 break;
             };
@@ -248,5 +275,28 @@ impl Pump {
                 ingress.do_send(Submitted { message, submission });
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn at_most_a_quarter_of_the_bytes_is_reserved() {
+        for (total, max_payload, each, most) in [
+            (1024 * MIB, MIB, MIB, BATCH),
+            (64 * MIB, MIB, MIB, 16),
+            (1024 * MIB, 64 * MIB, 64 * MIB, 4),
+            (4 * MIB, MIB, MIB, 1),
+            (2 * MIB, MIB, MIB / 2, 1),
+            (0, MIB, 0, 1),
+        ] {
+            let each = u32::try_from(each).unwrap();
+            let expected = Reservation { each, most };
+            assert_eq!(Reservation::new(total, max_payload), expected, "{total}");
+        }
     }
 }

@@ -3,6 +3,19 @@
 //! An endpoint that hangs costs each request its whole timeout before a cascade can do anything else. After some
 //! failures in a row the breaker therefore refuses requests at once. When its pause is over it lets one through, as a
 //! probe: its success closes the breaker, its failure doubles the pause.
+//!
+//! A call that the budget of its request ends says less, because the budget may be too short for any answer. It is a failure only if
+//! it lasted longer than the endpoint usually takes.
+
+/// A call is overdue when it lasts this many times longer than the endpoint usually takes.
+const OVERDUE: u64 = 2;
+
+/// Time after which a call is overdue while no answer has been measured, microseconds.
+const OVERDUE_AT_FIRST_US: u64 = 1_000_000;
+
+/// Part of the distance by which the usual time falls with an answer that takes less: it follows slow answers at once, and forgets them
+/// over some ten others.
+const FALL: u64 = 8;
 
 /// Parameters of a [`Breaker`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +45,8 @@ pub struct Breaker {
     config: BreakerConfig,
     /// Failures in a row.
     failed: u32,
+    /// How long answers usually take: a maximum that decays, microseconds. `None` before the first.
+    usual_us: Option<u64>,
     /// Set while it is open: when the next probe may go, and the pause after its failure.
     open: Option<Open>,
 }
@@ -63,6 +78,7 @@ impl Breaker {
         Self {
             config,
             failed: 0,
+            usual_us: None,
             open: None,
         }
     }
@@ -95,6 +111,21 @@ impl Breaker {
     pub fn succeeded(&mut self) {
         self.failed = 0;
         self.open = None;
+    }
+
+    /// Notes how long an answer took, microseconds.
+    pub fn answered_after(&mut self, took_us: u64) {
+        let usual = self.usual_us.unwrap_or(took_us);
+        let decayed = usual - usual.saturating_sub(took_us) / FALL;
+        self.usual_us = Some(decayed.max(took_us));
+    }
+
+    /// Whether a call that was given up after `took_us` lasted longer than the endpoint usually takes.
+    pub fn is_overdue(&self, took_us: u64) -> bool {
+        let due = self
+            .usual_us
+            .map_or(OVERDUE_AT_FIRST_US, |usual| usual.saturating_mul(OVERDUE));
+        took_us >= due
     }
 
     /// Notes that the endpoint failed: no connection, no answer in time, an error of the server, a refused key.
@@ -157,6 +188,22 @@ mod tests {
         breaker.succeeded();
         assert_eq!(breaker.next_probe(), None);
         assert_eq!(breaker.admit(322), Permission::Send);
+    }
+
+    #[test]
+    fn a_call_is_overdue_after_twice_the_usual_time() {
+        let mut breaker = Breaker::new(CONFIG);
+        assert!(!breaker.is_overdue(999_999) && breaker.is_overdue(1_000_000));
+        breaker.answered_after(100);
+        assert!(!breaker.is_overdue(199) && breaker.is_overdue(200));
+        breaker.answered_after(10_000);
+        assert!(!breaker.is_overdue(19_999), "it follows a slow answer at once");
+        breaker.answered_after(100);
+        assert!(!breaker.is_overdue(17_000), "and forgets it slowly");
+        for _ in 0..100 {
+            breaker.answered_after(100);
+        }
+        assert!(breaker.is_overdue(300));
     }
 
     proptest! {

@@ -115,11 +115,13 @@ class AsyncClient:
         """Sends a request and returns the answer.
 
         `inputs` are arrays (numpy, torch, lists, texts) by name, without a batch dimension. `budget` is the time for
-        the answer, seconds. `id` names the request; by default it is random. Raises the typed error of the app, or
-        `NoReply` after the budget. If the task is cancelled, the request is cancelled too.
+        the answer, seconds. `id` names the request; by default it is random. The parameter `stream` is left out; `stream`
+        is the method for it. Raises the typed error of the app, or `NoReply` after the budget. If the task is cancelled,
+        the request is cancelled too.
         """
         request_id = check_request_id(id if id is not None else secrets.token_hex(12))
-        body = self._checked(wire.encode_infer(inputs, request_id, parameters))
+        whole = {name: value for name, value in (parameters or {}).items() if name != "stream"}
+        body = self._checked(wire.encode_infer(inputs, request_id, whole))
         budget = self.budget if budget is None else budget
         try:
             async with aclosing(self._attempts(body, request_id, budget, streaming=False)) as replies:
