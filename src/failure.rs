@@ -171,14 +171,14 @@ fn of_store(error: &StoreError) -> Class {
 
 fn of_bus(error: &BusError) -> Class {
     let (code, retryable) = match error {
-        BusError::Unreachable { .. } => (Code::BrokerAbsent, true),
+        BusError::Unreachable { .. } => (Code::BrokerUnavailable, true),
         BusError::Timeout { .. } | BusError::Failed { .. } => (Code::Unavailable, true),
         // The same address, credentials or message are refused again.
         BusError::BadUrl { .. }
         | BusError::Untrusted { .. }
         | BusError::Refused { .. }
         | BusError::Credentials { .. }
-        | BusError::Embedded(_) => (Code::BrokerAbsent, false),
+        | BusError::Embedded(_) => (Code::BrokerUnavailable, false),
         BusError::TooOld { .. } => (Code::BrokerTooOld, false),
         BusError::TooLarge { .. } => (Code::TooLarge, false),
         BusError::Subject(_) => (Code::Malformed, false),

@@ -69,7 +69,7 @@ documentation describes (docs/reference/wire.md in the repository)."
         "Either the NATS server's `max_payload` (1 MiB by default, headers included) or the codec's limit is \
 exceeded. The message states both sizes.\n\
 Send a smaller input, split the batch, or raise `max_payload` in the server's configuration."
-    WrongInput "KSK0003" 422 false "The inputs do not match the model's signature."
+    InvalidInput "KSK0003" 422 false "The inputs do not match the model's signature."
         "An input is missing, unknown or repeated, has another type or shape, or contains NaN or an infinity; or the endpoint behind a \
 remote variant finds the request invalid (HTTP 400, 413 or 422).\n\
 Compare the named input with the model's signature, or the request with what the endpoint's message says."
@@ -104,7 +104,7 @@ Try again: another instance of the queue group serves the request."
         "Thresholds compare calibrated confidences; without a fitted temperature the plan's accuracy is \
 undefined, so the app refuses to start.\n\
 Run `kaskade profile` and `kaskade plan cascade` again, or give the variant a `calibration` in the plan."
-    BrokerAbsent "KSK0012" 503 true "No NATS server answers at that address."
+    BrokerUnavailable "KSK0012" 503 true "No NATS server answers at that address."
         "The connection was refused or timed out, or the server refused the credentials.\n\
 Start nats-server or correct `--nats` (`NATS_URL`); without a URL Kaskade starts its embedded broker on the loopback interface."
     BrokerTooOld "KSK0013" 503 false "The NATS server is older than 2.10."
@@ -252,7 +252,7 @@ impl From<SubjectError> for Fault {
 
 impl From<TensorError> for Fault {
     fn from(error: TensorError) -> Self {
-        Self::new(Code::WrongInput, error.to_string())
+        Self::new(Code::InvalidInput, error.to_string())
     }
 }
 
@@ -265,7 +265,7 @@ impl From<ModelError> for Fault {
             ModelError::Refused { .. } => Code::EndpointRefused,
             ModelError::Late { .. } => Code::Expired,
             ModelError::TooLong { .. } => Code::TooLong,
-            _ => Code::WrongInput,
+            _ => Code::InvalidInput,
         };
         Self::new(code, error.to_string())
     }

@@ -30,12 +30,12 @@ const ANSWER: &str = r#"{"choices": [{"message": {"content": "yes"}, "logprobs":
     "completion_tokens": 1}}"#;
 
 /// What was measured in one stretch.
-struct Stretch {
+struct IntervalCost {
     latencies: Vec<Duration>,
     took: Duration,
 }
 
-impl Stretch {
+impl IntervalCost {
     fn p50(&mut self) -> f64 {
         self.latencies.sort_unstable();
         self.latencies[self.latencies.len() / 2].as_secs_f64() * 1e3
@@ -47,7 +47,7 @@ impl Stretch {
 }
 
 /// Runs as many clients at once, each of which repeats a request for that time.
-async fn run<F>(clients: usize, time: Duration, client: impl Fn() -> F) -> Stretch
+async fn run<F>(clients: usize, time: Duration, client: impl Fn() -> F) -> IntervalCost
 where
     F: Future<Output = Vec<Duration>> + Send + 'static,
 {
@@ -58,7 +58,7 @@ where
         latencies.extend(client.await.unwrap());
     }
     let took = begun.elapsed().max(time);
-    Stretch { latencies, took }
+    IntervalCost { latencies, took }
 }
 
 /// One client of the endpoint itself, on a connection that it keeps.

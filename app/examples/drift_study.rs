@@ -254,7 +254,7 @@ fn run(plan: &Plan, data: [&Walks; 2], share: f64, seed: u64) -> Run {
         add(&mut run.unwatched[usize::from(corrupt)], right(Some(0)));
         if (request + 1).is_multiple_of(LOOK) {
             let found = watch.take(&std::mem::take(&mut counts));
-            look(&mut run, &found, request + 1, &mut since_move);
+            observe(&mut run, &found, request + 1, &mut since_move);
             if corrupt {
                 run.place = watch.limit();
             }
@@ -267,7 +267,7 @@ fn run(plan: &Plan, data: [&Walks; 2], share: f64, seed: u64) -> Run {
     run
 }
 
-fn look(run: &mut Run, found: &[Finding], requests: usize, since_move: &mut Vec<bool>) {
+fn observe(run: &mut Run, found: &[Finding], requests: usize, since_move: &mut Vec<bool>) {
     let Some(after) = requests.checked_sub(PHASES[0]).filter(|after| *after > 0) else {
         run.false_alarms += found.len() as u32;
         return;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use kaskade_actors::bus::{Bus, BusConfig, BusError};
-use kaskade_actors::plan::store::{self, Past, PlanStore, StoreError};
+use kaskade_actors::plan::store::{self, HistoryEntry, PlanStore, StoreError};
 use kaskade_actors::subjects::{self, SubjectError};
 use kaskade_actors::wire::{Beat, IngressState, Message as _};
 use kaskade_policy::plan::Plan;
@@ -208,7 +208,7 @@ impl Deployment {
     ///
     /// # Errors
     /// [`DeployError::NoPlan`], [`DeployError::NoSuchEpoch`], what the plan store says.
-    pub async fn get(&self, epoch: Option<u64>) -> Result<Past, DeployError> {
+    pub async fn get(&self, epoch: Option<u64>) -> Result<HistoryEntry, DeployError> {
         let newest = match epoch {
             Some(_) => None,
             None => Some(self.newest().await?),
@@ -224,7 +224,7 @@ impl Deployment {
     ///
     /// # Errors
     /// What the plan store says.
-    pub async fn history(&self) -> Result<Vec<Past>, DeployError> {
+    pub async fn history(&self) -> Result<Vec<HistoryEntry>, DeployError> {
         Ok(self.store.history().await?)
     }
 
@@ -290,10 +290,10 @@ impl Deployment {
             tokio::select! {
                 Some(message) = self.states.next() => if let Ok(state) = IngressState::decode(&message.payload) {
                     let now = self.now_us();
-                    self.rollout.hear(&state.ingress, state.admits, state.gone, now);
+                    self.rollout.record(&state.ingress, state.admits, state.gone, now);
                 },
                 Some(message) = self.beats.next() => if let Ok(beat) = Beat::decode(&message.payload) {
-                    failures.hear(epoch, beat, Instant::now());
+                    failures.record(epoch, beat, Instant::now());
                 },
                 () = tokio::time::sleep(CHECK) => {}
             }
@@ -341,7 +341,7 @@ struct Failures {
 }
 
 impl Failures {
-    fn hear(&mut self, epoch: u64, beat: Beat, now: Instant) {
+    fn record(&mut self, epoch: u64, beat: Beat, now: Instant) {
         if beat.in_place != epoch || beat.failed.is_empty() {
             self.of.remove(&beat.actor);
             return;

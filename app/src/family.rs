@@ -12,7 +12,7 @@ use kaskade_models::device::{self, DeviceChoice};
 use kaskade_models::entities::AggregationStrategy;
 use kaskade_models::{
     Checkpoint, CoreShare, Cores, CoresError, DeviceError, Generation, LoadError, LoadOptions, Loaded, Model,
-    ModelInfo, OnCores, Paced, Slice, WeightType, load_checkpoint, load_onnx, warm_up,
+    ModelInfo, Paced, PinnedModel, Slice, WeightType, load_checkpoint, load_onnx, warm_up,
 };
 use kaskade_policy::plan::{Partition, Replica};
 use kaskade_policy::remote::price::Price;
@@ -408,7 +408,7 @@ impl Member {
             let cores = Cores::start(self.cores)?;
             let loaded = cores.compute(|| load_checkpoint(checkpoint, &device, &options))?;
             Ok(Loaded {
-                model: Box::new(OnCores::new(loaded.model, cores)),
+                model: Box::new(PinnedModel::new(loaded.model, cores)),
                 ..loaded
             })
         };

@@ -46,7 +46,7 @@ pub(super) async fn serve(
     limits: Limits,
 ) {
     let (mut read, mut write) = stream.split();
-    let guest = Guest {
+    let guest = Registration {
         session,
         hub,
         buffers,
@@ -78,34 +78,34 @@ pub(super) async fn serve(
 }
 
 /// A session's registration with the hub, removed when its task ends.
-struct Guest {
+struct Registration {
     session: Rc<Session>,
     hub: Rc<RefCell<Hub>>,
     buffers: Rc<RefCell<Buffers>>,
 }
 
-impl Guest {
+impl Registration {
     fn leave(&self) {
         self.hub.borrow_mut().leave(&self.session);
     }
 }
 
-impl Drop for Guest {
+impl Drop for Registration {
     fn drop(&mut self) {
         self.leave();
     }
 }
 
 /// Bytes read from a client and not yet processed.
-struct Inlet {
+struct ReadBuffer {
     parser: Parser,
     buffer: BytesMut,
     /// Capacity of the buffer including what has been split off its front.
     allocated: usize,
 }
 
-async fn receive(guest: &Guest, read: &mut ReadHalf<'_>, max_payload: usize) -> Ending {
-    let mut inlet = Inlet {
+async fn receive(guest: &Registration, read: &mut ReadHalf<'_>, max_payload: usize) -> Ending {
+    let mut inlet = ReadBuffer {
         parser: Parser::new(max_payload),
         buffer: BytesMut::new(),
         allocated: 0,
@@ -126,7 +126,7 @@ async fn receive(guest: &Guest, read: &mut ReadHalf<'_>, max_payload: usize) -> 
     }
 }
 
-impl Inlet {
+impl ReadBuffer {
     fn make_room(&mut self, buffers: &mut Buffers) {
         let needed = self.parser.missing(&self.buffer).max(LEAST_READ);
         if let Some(size) = buffers.make_room(&mut self.buffer, needed) {

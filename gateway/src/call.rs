@@ -19,7 +19,7 @@ use crate::header_names;
 use crate::permits::Permits;
 use crate::shared::Served;
 use crate::together::{Outcome, together};
-use crate::trace::{AskSpan, of_headers};
+use crate::trace::{RequestSpan, of_headers};
 use crate::watch::Joules;
 
 /// The request of a client. Cheap to clone.
@@ -88,7 +88,7 @@ impl Call {
         Self { budget, ..self }
     }
 
-    fn options(&self, span: &AskSpan) -> RequestOptions {
+    fn options(&self, span: &RequestSpan) -> RequestOptions {
         RequestOptions {
             // Ids are shared by all clients of an app, so the gateway makes its own.
             id: ids::unique_token(),
@@ -122,7 +122,7 @@ impl Call {
     ) -> Outcome<InferRequest, Result<InferReply, Failure>> {
         let again = may_wait.then(|| request.clone());
         let inputs = self.app.unknown_inputs(&request);
-        let span = AskSpan::begin(&self.trace, &request);
+        let span = RequestSpan::begin(&self.trace, &request);
         let result = self.app.client.request(request, &self.options(&span)).await;
         if let Some(request) = again.filter(|_| self.may_wait(result.as_ref().err())) {
             return Outcome::Later(request);
@@ -203,7 +203,7 @@ impl Call {
             return Outcome::Done(false);
         }
         let again = may_wait.then(|| request.clone());
-        let span = AskSpan::begin(&self.trace, &request);
+        let span = RequestSpan::begin(&self.trace, &request);
         let mut first: Option<(Instant, u32)> = None;
         let (mut tokens, mut stage) = (0, String::new());
         let parts = |part: InferReply| {
@@ -238,7 +238,7 @@ impl Call {
         Outcome::Done(is_answered)
     }
 
-    fn note(&self, result: Result<InferReply, Fault>, span: &AskSpan) -> Result<InferReply, Failure> {
+    fn note(&self, result: Result<InferReply, Fault>, span: &RequestSpan) -> Result<InferReply, Failure> {
         if kaskade_telemetry::is_on() {
             let joules = result.as_ref().ok().and_then(|reply| self.joules(reply));
             span.end(&self.app.options.name, &result, joules.as_ref());

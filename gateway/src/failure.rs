@@ -86,7 +86,7 @@ impl Failure {
     pub(crate) fn wrong_kind(message: impl Into<String>) -> Self {
         Self {
             param: Some("model".into()),
-            ..Fault::new(Code::WrongInput, message).into()
+            ..Fault::new(Code::InvalidInput, message).into()
         }
     }
 

@@ -13,7 +13,7 @@ use kaskade_policy::remote::price::CostSource;
 
 mod rows;
 
-pub use rows::{EdgeRow, IngressRates, Look, ModelRow, NodeRow};
+pub use rows::{AppSnapshot, EdgeRow, IngressRates, ModelRow, NodeRow};
 
 /// Window of the rates.
 const WINDOW: Duration = Duration::from_secs(5);
@@ -40,15 +40,15 @@ pub struct Counts {
 
 /// The last few reports of one process, with their times.
 #[derive(Debug)]
-struct Told<T>(VecDeque<(Duration, T)>);
+struct ReportHistory<T>(VecDeque<(Duration, T)>);
 
-impl<T> Default for Told<T> {
+impl<T> Default for ReportHistory<T> {
     fn default() -> Self {
         Self(VecDeque::new())
     }
 }
 
-impl<T> Told<T> {
+impl<T> ReportHistory<T> {
     /// Adds a report. `follows` returns whether it continues the last one, which it does not after a restart.
     fn add(&mut self, now: Duration, told: T, follows: impl Fn(&T, &T) -> bool) {
         if self.0.back().is_some_and(|(_, last)| !follows(last, &told)) {
@@ -80,9 +80,9 @@ impl<T> Told<T> {
 /// All recent reports of an app. Times are the caller's, since any origin.
 #[derive(Debug, Default)]
 pub struct Overview {
-    energy: BTreeMap<String, Told<EnergyReport>>,
-    counts: BTreeMap<String, Told<Counts>>,
-    beats: BTreeMap<String, Told<Beat>>,
+    energy: BTreeMap<String, ReportHistory<EnergyReport>>,
+    counts: BTreeMap<String, ReportHistory<Counts>>,
+    beats: BTreeMap<String, ReportHistory<Beat>>,
     gear: Option<GearShift>,
     certificates: Option<WatchReport>,
 }
@@ -117,7 +117,7 @@ impl Overview {
     }
 
     /// Returns the state of the app now.
-    pub fn look(&mut self, app: &str, now: Duration) -> Look {
+    pub fn look(&mut self, app: &str, now: Duration) -> AppSnapshot {
         self.energy.retain(|_, told| !told.silent(now));
         self.counts.retain(|_, told| !told.silent(now));
         self.beats.retain(|_, told| !told.silent(now));
@@ -127,11 +127,11 @@ impl Overview {
         let answered = ingresses.as_ref().map(|rates| rates.answered_per_s);
         let models = self.models();
         let (money, money_source) = money(&models).unzip();
-        let newest = self.beats.values().filter_map(Told::newest);
+        let newest = self.beats.values().filter_map(ReportHistory::newest);
         let epoch = newest.map(|beat| beat.epoch).max().unwrap_or(0);
         // What was found about the certificates of another plan says nothing of this one.
         let certificates = self.certificates.as_ref().filter(|report| report.epoch == epoch);
-        Look {
+        AppSnapshot {
             app: app.to_owned(),
             epoch,
             gear: self.gear.map(|shift| shift.gear),
@@ -157,7 +157,7 @@ impl Overview {
         let mut sum: Option<IngressRates> = None;
         let mut busy_s = 0.0;
         let mut latencies: Vec<u64> = Vec::new();
-        for (first, last, seconds) in self.counts.values().filter_map(Told::ends) {
+        for (first, last, seconds) in self.counts.values().filter_map(ReportHistory::ends) {
             if seconds <= 0.0 {
                 continue;
             }
@@ -189,7 +189,7 @@ impl Overview {
 
     fn edges(&self) -> Vec<EdgeRow> {
         let mut rates: BTreeMap<(&str, &str), f64> = BTreeMap::new();
-        for (first, last, _) in self.energy.values().filter_map(Told::ends) {
+        for (first, last, _) in self.energy.values().filter_map(ReportHistory::ends) {
             let seconds = last.wall_s - first.wall_s;
             if seconds <= 0.0 {
                 continue;
@@ -212,7 +212,7 @@ impl Overview {
 
     fn models(&self) -> Vec<ModelRow> {
         let mut rows: BTreeMap<&str, ModelRow> = BTreeMap::new();
-        for beat in self.beats.values().filter_map(Told::newest) {
+        for beat in self.beats.values().filter_map(ReportHistory::newest) {
             for replica in beat.replicas.iter().filter(|replica| !replica.variant.is_empty()) {
                 let row = rows.entry(&replica.variant).or_default();
                 row.replicas += 1;
@@ -311,7 +311,7 @@ fn sum(one: &Tokens, other: &Tokens) -> Tokens {
     }
 }
 
-fn node(told: &Told<EnergyReport>) -> Option<NodeRow> {
+fn node(told: &ReportHistory<EnergyReport>) -> Option<NodeRow> {
     let newest = told.newest()?;
     let between = told.ends().and_then(|(first, last, _)| {
         let seconds = last.wall_s - first.wall_s;

@@ -76,7 +76,7 @@ fn route(path: &str) -> String {
 }
 
 /// The span of a NATS request.
-pub(crate) struct AskSpan {
+pub(crate) struct RequestSpan {
     /// Its place in the trace, which the NATS request carries.
     pub(crate) trace: Trace,
     parent: u64,
@@ -84,7 +84,7 @@ pub(crate) struct AskSpan {
     start: u64,
 }
 
-impl AskSpan {
+impl RequestSpan {
     /// Begins the span of a request below that of its HTTP request.
     pub(crate) fn begin(http: &Trace, request: &InferRequest) -> Self {
         let has = |name: &str| request.inputs.iter().any(|input| input.name == name);

@@ -14,7 +14,7 @@ use std::io::BufRead;
 use std::path::Path;
 use std::time::Instant;
 
-use kaskade_models::{Cores, Device, Inputs, LoadOptions, Model, OnCores, Tensor, WeightType, load};
+use kaskade_models::{Cores, Device, Inputs, LoadOptions, Model, PinnedModel, Tensor, WeightType, load};
 use serde::Deserialize;
 
 type Failure = Box<dyn Error>;
@@ -80,7 +80,7 @@ fn main() -> Result<(), Failure> {
     let before = resident("VmRSS")?;
     let model = load(dir, &Device::Cpu, &options)?.model;
     let memory = [resident("VmHWM")?, resident("VmRSS")?].map(|bytes| bytes.saturating_sub(before));
-    let mut model = OnCores::new(model, Cores::start(cores)?);
+    let mut model = PinnedModel::new(model, Cores::start(cores)?);
     for line in std::io::stdin().lock().lines() {
         let question: Question = serde_json::from_str(&line?)?;
         if question.load {

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kaskade_models::{Cores, Device, Inputs, LoadOptions, Model, OnCores, Tensor, load};
+use kaskade_models::{Cores, Device, Inputs, LoadOptions, Model, PinnedModel, Tensor, load};
 
 const ROUNDS: usize = 5;
 /// First argument of a worker.
@@ -70,7 +70,7 @@ fn work(cores: &str) -> Result<(), Failure> {
     let cores = Cores::start(Some(cores.parse()?))?;
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/sentiment/weights/sentiment-mini");
     let loaded = cores.compute(|| load(&dir, &Device::Cpu, &LoadOptions::default()))?;
-    let mut model = OnCores::new(loaded.model, cores);
+    let mut model = PinnedModel::new(loaded.model, cores);
     let text = "a warm , funny and moving film about people whom one would like to meet again . ".repeat(2);
     let batch: Vec<Inputs> = vec![vec![Tensor::from_texts("text", &[&text])?]; 8];
     for line in std::io::stdin().lock().lines() {

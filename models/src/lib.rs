@@ -42,7 +42,7 @@ pub use language::Generation;
 pub use power::{EnergySample, EnergySource, PowerConfig, PowerMeter};
 pub use precision::{Table, UnknownWeightType, WeightType};
 pub use quantise::{QuantiseError, Quantised, quantise};
-pub use runtime::cores::{Cores, CoresError, OnCores};
+pub use runtime::cores::{Cores, CoresError, PinnedModel};
 pub use runtime::datatype::Datatype;
 pub use runtime::executor::{BatchResult, Executor, RunError, SpawnError, Stepped};
 pub use runtime::loaded::{Loaded, ModelInfo, Task};

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use kaskade_planners::gears::exhaustive::{Landscape, constrained};
+use kaskade_planners::gears::exhaustive::{CascadeOutcomes, constrained};
 use kaskade_planners::gears::random::random;
 use kaskade_planners::gears::{DeviceSpec, GearOptions, Simulated, plan_gears};
 use kaskade_policy::plan::Slo;
@@ -130,7 +130,7 @@ fn quality() {
         for slo in slos.into_iter().flatten() {
             let options = constrained(&options(&workload, slo, workload.peak_qps, devices, RANGES), 12);
             let start = Instant::now();
-            let landscape = Landscape::new(&profile, &options, Simulated::new(&profile, &options));
+            let landscape = CascadeOutcomes::new(&profile, &options, Simulated::new(&profile, &options));
             let best = landscape
                 .as_ref()
                 .ok()

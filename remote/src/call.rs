@@ -23,7 +23,7 @@ use crate::prepared::{Answer, Parts, Prepared};
 use crate::{oip, openai};
 
 /// A model that is called: where it is, what is asked, and what a call costs.
-pub(crate) struct Party {
+pub(crate) struct EndpointCall {
     pub http: Arc<Http>,
     pub api: Api,
     pub price: Option<Price>,
@@ -31,7 +31,7 @@ pub(crate) struct Party {
     pub dialect: Dialect,
 }
 
-impl Party {
+impl EndpointCall {
     /// Reads an answer to its end; over gRPC, the message in it.
     async fn read(&self, answer: Response<Incoming>) -> Result<Bytes, CallError> {
         if self.http.is_grpc() {
@@ -64,9 +64,9 @@ impl Party {
 
 /// What all requests to an endpoint share.
 pub(crate) struct Caller {
-    pub model: Party,
+    pub model: EndpointCall,
     /// The model that judges its answers.
-    pub judge: Option<(Judge, Party)>,
+    pub judge: Option<(Judge, EndpointCall)>,
     pub places: Semaphore,
     pub timeout: Duration,
     pub retry: RetryConfig,
@@ -117,7 +117,7 @@ impl Caller {
     /// Calls a model until it answers or the deadline comes.
     async fn exchange(
         &self,
-        called: &Party,
+        called: &EndpointCall,
         request: &Prepared,
         deadline: Option<Instant>,
         parts: Parts<'_>,
@@ -210,7 +210,7 @@ impl Caller {
     /// Calls a model once, with the body as the model takes it.
     async fn call(
         &self,
-        called: &Party,
+        called: &EndpointCall,
         request: &Prepared,
         body: &Bytes,
         parts: Parts<'_>,
@@ -288,7 +288,7 @@ impl Caller {
     /// Asks for samples one after the other, in the place of the call that lacks them, until one fails.
     async fn more_samples(
         &self,
-        called: &Party,
+        called: &EndpointCall,
         request: &Prepared,
         sent: &Bytes,
         count: u32,
@@ -349,7 +349,7 @@ impl Caller {
     }
 
     /// Reserves the most that a call may cost.
-    fn reserve(&self, called: &Party, request: &Prepared) -> Result<Reserved<'_>, CallError> {
+    fn reserve(&self, called: &EndpointCall, request: &Prepared) -> Result<Reserved<'_>, CallError> {
         let Some(spending) = &self.spending else {
             return Ok(Reserved {
                 spending: None,

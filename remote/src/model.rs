@@ -20,7 +20,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::AbortHandle;
 
 use crate::cache::Cache;
-use crate::call::{Caller, Party};
+use crate::call::{Caller, EndpointCall};
 use crate::endpoint::{Api, Chat, ChatTask, Confidence, Endpoint, Judge};
 use crate::error::{CallError, ConnectError};
 use crate::http::Http;
@@ -95,7 +95,7 @@ pub fn connect(endpoint: &Endpoint) -> Result<Loaded, ConnectError> {
     });
     let caller = Caller {
         judge: judge_of(endpoint, &http)?,
-        model: Party {
+        model: EndpointCall {
             http,
             api: endpoint.api.clone(),
             price: endpoint.price,
@@ -133,7 +133,7 @@ pub fn connect(endpoint: &Endpoint) -> Result<Loaded, ConnectError> {
 }
 
 /// Returns the judge of an endpoint's answers, at the endpoint or at its own address.
-fn judge_of(endpoint: &Endpoint, http: &Arc<Http>) -> Result<Option<(Judge, Party)>, ConnectError> {
+fn judge_of(endpoint: &Endpoint, http: &Arc<Http>) -> Result<Option<(Judge, EndpointCall)>, ConnectError> {
     let Api::Chat(Chat {
         confidence: Confidence::Judge(judge),
         ..
@@ -145,7 +145,7 @@ fn judge_of(endpoint: &Endpoint, http: &Arc<Http>) -> Result<Option<(Judge, Part
         None => Arc::clone(http),
         Some((base_url, key)) => Arc::new(Http::new(base_url, key.clone(), endpoint.ca.as_deref())?),
     };
-    let party = Party {
+    let party = EndpointCall {
         http,
         api: Api::Chat(judge.chat.clone()),
         price: judge.price,

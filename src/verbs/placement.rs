@@ -87,14 +87,14 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 struct Chosen {
     /// Plan with the cascade, as `kaskade plan cascade` writes it [default: that planner's choice for `--objective`].
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["objective", "no_guard", "no_skips"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["objective", "no_safety_margin", "no_skips"])]
     cascade: Option<PathBuf>,
     /// Objective of the cascade.
     #[arg(long, value_enum, default_value = "ap")]
     objective: Aim,
     /// Disable the safety margin against overfitting the validation set, as in the paper.
     #[arg(long)]
-    no_guard: bool,
+    no_safety_margin: bool,
     /// Add no skip connections to the cascade.
     #[arg(long)]
     no_skips: bool,
@@ -307,7 +307,7 @@ fn cascade(args: &Args, app: Option<&App>, profile: &Profile) -> anyhow::Result<
     if let Some(app) = app {
         planner = planner.app(app);
     }
-    if args.chosen.no_guard {
+    if args.chosen.no_safety_margin {
         planner = planner.guard(NonInferiorityTest::None);
     }
     Ok(planner.plan()?.plan)

@@ -68,7 +68,7 @@ pub(crate) struct Cascade {
     batch: Option<u32>,
     /// Disable the safety margin against overfitting the validation set, as in the paper.
     #[arg(long, conflicts_with_all = ["max_loss", "min_accuracy", "confidence"])]
-    no_guard: bool,
+    no_safety_margin: bool,
     /// Add no skip connections.
     #[arg(long)]
     no_skips: bool,
@@ -130,7 +130,7 @@ impl Cascade {
     fn objective(&self, app: Option<&App>) -> anyhow::Result<Objective> {
         let aim = match self.objective {
             Some(aim) => aim,
-            None if self.no_guard => Aim::Ap,
+            None if self.no_safety_margin => Aim::Ap,
             None => match self.guarantee.certify(app)? {
                 Some(certify) => return Ok(Objective::Certified(certify)),
                 None => Aim::Ap,
@@ -167,7 +167,7 @@ pub(crate) fn cascade(args: &Cascade) -> anyhow::Result<()> {
     if let Some(batch) = args.batch {
         search = search.batch(batch);
     }
-    if args.no_guard {
+    if args.no_safety_margin {
         search = search.guard(NonInferiorityTest::None);
     }
     let label = format!("planning a cascade from {} samples", profile.samples);

@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail, ensure};
 use kaskade::models::Slice;
 use kaskade_app::config::App;
 use kaskade_app::family::Family;
-use kaskade_app::measure::memory::{self, Weighed};
+use kaskade_app::measure::memory::{self, MeasuredMemory};
 use kaskade_app::report::progress::Progress;
 use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::units;
@@ -88,8 +88,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     output::print(&as_text(&weighed, &batches))
 }
 
-fn as_text(weighed: &[Weighed], batches: &[u32]) -> String {
-    let row = |weighed: &Weighed| {
+fn as_text(weighed: &[MeasuredMemory], batches: &[u32]) -> String {
+    let row = |weighed: &MeasuredMemory| {
         let by_batch = weighed
             .batches
             .iter()
@@ -120,7 +120,12 @@ fn as_text(weighed: &[Weighed], batches: &[u32]) -> String {
 ///
 /// # Errors
 /// When the process does not start, or with its message when it fails.
-pub(crate) fn apart(app: &Path, variant: &str, slice: Slice, batches: &[u32]) -> anyhow::Result<Weighed> {
+pub(crate) fn apart(
+    app: &Path,
+    variant: &str,
+    slice: Slice,
+    batches: &[u32],
+) -> anyhow::Result<MeasuredMemory> {
     let batches: Vec<String> = batches.iter().map(u32::to_string).collect();
     let program = std::env::current_exe().context("the path of this program is unknown")?;
     let output = Command::new(program)

@@ -305,7 +305,7 @@ fn refused_and_broken_answers_are_typed_errors() {
     run(async {
         let client = client("broken").await;
         let refused = client.infer(asking("refuse", None).inputs, BUDGET).await;
-        assert_eq!(refused.unwrap_err().code, Code::WrongInput);
+        assert_eq!(refused.unwrap_err().code, Code::InvalidInput);
         for _ in 0..2 {
             control.step();
         }

@@ -41,7 +41,7 @@ fn a_served_app_is_live_and_ready_and_has_metrics() {
     let (head, page) = get(&address, "/metrics").unwrap();
     assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
     for line in [
-        "kaskade_ready_processes{app=\"digits\"} 1",
+        "kaskade_ready{app=\"digits\"} 1",
         "kaskade_answered_requests_total{app=\"digits\"} 1",
         "kaskade_variant_requests_total{app=\"digits\",variant=\"digits-large\"} 1",
     ] {

@@ -123,7 +123,7 @@ impl From<BusError> for Fault {
             | BusError::Untrusted { .. }
             | BusError::Refused { .. }
             | BusError::Credentials { .. }
-            | BusError::Embedded(_) => Code::BrokerAbsent,
+            | BusError::Embedded(_) => Code::BrokerUnavailable,
         };
         Self::new(code, error.to_string())
     }

@@ -72,7 +72,7 @@ impl Certificates {
     }
 
     /// Takes what another process counted. Only the leader's limit counts, and not for the leader itself.
-    pub(super) fn heard(&mut self, report: &AuditReport, version: &PlanVersion, leads: bool) {
+    pub(super) fn record(&mut self, report: &AuditReport, version: &PlanVersion, leads: bool) {
         if report.epoch != self.epoch || report.ingress == self.ingress {
             return;
         }

@@ -29,7 +29,7 @@ pub(crate) fn watch(heartbeats: &mut Heartbeats, dispatcher: &Dispatcher, plans:
             let news = tokio::select! {
                 biased;
                 beat = beats.recv() => match beat {
-                    Some(beat) => hear(&mut gate, &beat, dispatcher.clock().now()),
+                    Some(beat) => update(&mut gate, &beat, dispatcher.clock().now()),
                     None => return,
                 },
                 more = changes.next() => if more { true } else { return },
@@ -45,7 +45,7 @@ pub(crate) fn watch(heartbeats: &mut Heartbeats, dispatcher: &Dispatcher, plans:
 }
 
 /// Records a heartbeat. Returns whether it may change what is admitted.
-fn hear(gate: &mut Gate, beat: &Beat, now: u64) -> bool {
+fn update(gate: &mut Gate, beat: &Beat, now: u64) -> bool {
     if beat.kind == "worker" {
         let report = Report {
             worker: &beat.actor,

@@ -39,7 +39,7 @@ impl FailureDetector {
 
     /// Records a heartbeat: the replicas that it lists are alive; those that its sender no longer lists have left in
     /// good order. If its worker restarted, what it hosted before is lost.
-    pub(crate) fn hear(&mut self, beat: &Beat) {
+    pub(crate) fn record(&mut self, beat: &Beat) {
         let now = self.dispatcher.clock().now();
         let named: BTreeSet<String> = beat.replicas.iter().map(|replica| replica.id.clone()).collect();
         let before = self
@@ -128,7 +128,7 @@ mod tests {
     use crate::bus::{BusConfig, Embedded};
     use crate::clock::Clock;
     use crate::control::heartbeats::Heartbeats;
-    use crate::ingress::{LeftReplicas, LostReplicas};
+    use crate::ingress::{DepartedReplicas, LostReplicas};
     use crate::subjects::App;
     use crate::wire::{Message as _, ReplicaBeat};
     use kaskade_policy::liveness::{BEAT_PERIOD_US, FORGOTTEN_US, LOOK_PERIOD_US};
@@ -149,10 +149,10 @@ mod tests {
         }
     }
 
-    impl Handler<LeftReplicas> for Recorder {
+    impl Handler<DepartedReplicas> for Recorder {
         type Result = ();
 
-        fn handle(&mut self, _: LeftReplicas, _: &mut Context<Self>) {}
+        fn handle(&mut self, _: DepartedReplicas, _: &mut Context<Self>) {}
     }
 
     #[test]
@@ -208,7 +208,7 @@ mod tests {
             let mut detector = FailureDetector::new(&bus, &dispatcher, &Ingresses::default());
             let plans = PlanVersions::new("forgets");
             for actor in ["alive", "killed"] {
-                detector.hear(&Beat {
+                detector.record(&Beat {
                     actor: actor.to_owned(),
                     replicas: vec![ReplicaBeat {
                         id: format!("{actor}-replica"),
@@ -244,7 +244,7 @@ mod tests {
             ingresses.add("recorder", recorder.clone().recipient(), recorder.recipient());
             let mut detector = FailureDetector::new(&bus, &dispatcher, &ingresses);
             let mut beat = |unavailable: bool, sequence: u64| {
-                detector.hear(&Beat {
+                detector.record(&Beat {
                     actor: "w".to_owned(),
                     replicas: vec![ReplicaBeat {
                         id: "large".to_owned(),

@@ -71,7 +71,7 @@ impl Heartbeats {
             tokio::select! {
                 biased;
                 message = heartbeats.next() => match message.map(|message| beats::read(&app, &plans, &message)) {
-                    Some(Ok(Some(beat))) => self.hear(&Arc::new(beat)),
+                    Some(Ok(Some(beat))) => self.record(&Arc::new(beat)),
                     Some(Ok(None)) => {}
                     Some(Err(error)) => tracing::warn!(%error, "a heartbeat could not be decoded"),
                     None => return,
@@ -85,9 +85,9 @@ impl Heartbeats {
         }
     }
 
-    fn hear(&mut self, beat: &Arc<Beat>) {
+    fn record(&mut self, beat: &Arc<Beat>) {
         if let Some(detector) = &mut self.detector {
-            detector.hear(beat);
+            detector.record(beat);
         }
         for listener in &mut self.listeners {
             listener(beat);

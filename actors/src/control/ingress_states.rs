@@ -65,8 +65,8 @@ async fn run(
             message = messages.next() => match message.map(|message| IngressState::decode(&message.payload)) {
                 Some(Ok(state)) => {
                     let now = dispatcher.clock().now();
-                    let changed = states.hear(&state.ingress, view(&state), now);
-                    heard(state);
+                    let changed = states.record(&state.ingress, view(&state), now);
+                    record(state);
                     changed
                 }
                 Some(Err(error)) => {

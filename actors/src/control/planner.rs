@@ -41,7 +41,7 @@ pub struct PlannerConfig {
     /// Time limit of one planning run.
     pub limit: Duration,
     /// Whether a drift of the load triggers planning.
-    pub on_drift: bool,
+    pub replan_on_drift: bool,
     /// When else the planner plans without a request.
     pub trigger: ReplanTrigger,
 }
@@ -50,7 +50,7 @@ impl std::fmt::Debug for PlannerConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PlannerConfig")
             .field("limit", &self.limit)
-            .field("on_drift", &self.on_drift)
+            .field("replan_on_drift", &self.replan_on_drift)
             .field("trigger", &self.trigger)
             .finish_non_exhaustive()
     }
@@ -96,7 +96,7 @@ impl Planner {
     /// [`BusError`] if a subscription fails.
     pub(crate) async fn listen(self, bus: &Bus, heartbeats: &mut Heartbeats) -> Result<Addr<Self>, BusError> {
         let app = self.dispatcher.app().clone();
-        let (dispatcher, on_drift) = (self.dispatcher.clone(), self.config.on_drift);
+        let (dispatcher, replan_on_drift) = (self.dispatcher.clone(), self.config.replan_on_drift);
         let trigger = match &self.config.trigger {
             ReplanTrigger::OnRequest => None,
             unasked => Some(LoadListener::begin(bus, heartbeats, &dispatcher, *unasked).await?),
@@ -124,7 +124,7 @@ impl Planner {
                         None => return,
                     },
                     message = drifts.next() => match message {
-                        Some(message) if on_drift => match DriftNotice::decode(&message.payload) {
+                        Some(message) if replan_on_drift => match DriftNotice::decode(&message.payload) {
                             Ok(drift) => listener.do_send(MakePlan(after(drift))),
                             Err(error) => tracing::warn!(%error, "a drift notice could not be decoded"),
                         },

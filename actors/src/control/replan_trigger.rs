@@ -93,15 +93,15 @@ impl LoadListener {
             tokio::select! {
                 biased;
                 message = self.loads.next() => match message.map(|message| LoadCount::decode(&message.payload)) {
-                    Some(Ok(count)) => load.heard(&count.ingress, count.arrivals, clock.now()),
+                    Some(Ok(count)) => load.record(&count.ingress, count.arrivals, clock.now()),
                     Some(Err(error)) => tracing::warn!(%error, "a load count could not be decoded"),
                     None => return,
                 },
                 beat = self.beats.recv() => match beat {
                     Some(beat) => {
-                        workers.heard(&beat, clock.now());
-                        hear(&mut fan_outs, &beat.actor, &beat.fan_outs);
-                        hear(&mut runs, &beat.actor, &beat.runs);
+                        workers.record(&beat, clock.now());
+                        record(&mut fan_outs, &beat.actor, &beat.fan_outs);
+                        record(&mut runs, &beat.actor, &beat.runs);
                     }
                     None => return,
                 },
@@ -136,7 +136,7 @@ fn hear<T: Clone>(told: &mut BTreeMap<String, BTreeMap<String, T>>, worker: &str
 struct LiveWorkers(Liveness);
 
 impl LiveWorkers {
-    fn heard(&mut self, beat: &Beat, now: u64) {
+    fn record(&mut self, beat: &Beat, now: u64) {
         // A leaving worker and one that waits for its first plan both send heartbeats without replicas.
         if beat.kind == "worker" {
             self.0.beat(&beat.actor, now);
@@ -234,8 +234,8 @@ mod tests {
             kind: "worker".into(),
             ..Beat::default()
         };
-        workers.heard(&beat("a"), 0);
-        workers.heard(&beat("b"), LOOK_PERIOD_US);
+        workers.record(&beat("a"), 0);
+        workers.record(&beat("b"), LOOK_PERIOD_US);
         for now in (0..=DETECTION_US).step_by(LOOK_PERIOD_US as usize) {
             workers.look(now);
         }

@@ -63,7 +63,7 @@ struct Queues {
 
 #[derive(Message)]
 #[rtype(result = "()")]
-enum Heard {
+enum ShifterEvent {
     Load(LoadCount),
     Audits(Box<AuditReport>),
     Beat(Arc<Beat>),
@@ -82,7 +82,7 @@ impl Shifter {
     ) -> Self {
         let last_tick = dispatcher.clock().now();
         let mut load = ArrivalCounter::new(last_tick);
-        load.heard(ingress, metrics.arrivals(), last_tick);
+        load.record(ingress, metrics.arrivals(), last_tick);
         Self {
             ingress: ingress.to_owned(),
             policy: shifting::Shifter::new(&[], config),
@@ -117,12 +117,12 @@ impl Shifter {
         bus.control().barrier().await?;
         let shifter = self.start();
         let listener = shifter.clone();
-        heartbeats.listen(move |beat| listener.do_send(Heard::Beat(Arc::clone(beat))));
+        heartbeats.listen(move |beat| listener.do_send(ShifterEvent::Beat(Arc::clone(beat))));
         let listener = shifter.clone();
         supervisor.spawn("subscription of the shifter", async move {
             while let Some(message) = loads.next().await {
                 match LoadCount::decode(&message.payload) {
-                    Ok(count) => listener.do_send(Heard::Load(count)),
+                    Ok(count) => listener.do_send(ShifterEvent::Load(count)),
                     Err(error) => tracing::warn!(%error, "a load count could not be decoded"),
                 }
             }
@@ -131,7 +131,7 @@ impl Shifter {
         supervisor.spawn("subscription to audits", async move {
             while let Some(message) = audits.next().await {
                 match AuditReport::decode_within(&message.payload, &AuditReport::LIMITS) {
-                    Ok(report) => listener.do_send(Heard::Audits(Box::new(report))),
+                    Ok(report) => listener.do_send(ShifterEvent::Audits(Box::new(report))),
                     Err(error) => tracing::warn!(%error, "a report of audits could not be decoded"),
                 }
             }
@@ -185,7 +185,7 @@ impl Shifter {
             ingress: self.ingress.clone(),
             arrivals: self.metrics.arrivals(),
         };
-        self.load.heard(&count.ingress, count.arrivals, now);
+        self.load.record(&count.ingress, count.arrivals, now);
         self.publish_event(LOAD, &count);
     }
 
@@ -302,22 +302,22 @@ impl Actor for Shifter {
     }
 }
 
-impl Handler<Heard> for Shifter {
+impl Handler<ShifterEvent> for Shifter {
     type Result = ();
 
-    fn handle(&mut self, heard: Heard, _: &mut Context<Self>) {
+    fn handle(&mut self, heard: ShifterEvent, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
         match heard {
             // The shifter reads its own count directly at each tick.
-            Heard::Load(count) if count.ingress == self.ingress => {}
-            Heard::Load(count) => self.load.heard(&count.ingress, count.arrivals, now),
-            Heard::Audits(report) => {
+            ShifterEvent::Load(count) if count.ingress == self.ingress => {}
+            ShifterEvent::Load(count) => self.load.record(&count.ingress, count.arrivals, now),
+            ShifterEvent::Audits(report) => {
                 let leads = self.load.leads(&self.ingress, now);
                 if let Some((version, _)) = self.plans.current() {
-                    self.certificates.heard(&report, &version, leads);
+                    self.certificates.record(&report, &version, leads);
                 }
             }
-            Heard::Beat(beat) => {
+            ShifterEvent::Beat(beat) => {
                 self.queues
                     .insert(beat.actor.clone(), Queues { heard: now, beat });
             }

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// A request at a stage.
-pub(crate) struct Passing<'a> {
+pub(crate) struct StageVisit<'a> {
     pub(crate) gear: u32,
     pub(crate) stage: &'a str,
     /// The stages passed.
@@ -23,7 +23,7 @@ pub(crate) struct Passing<'a> {
 /// Returns what the bands of the stage compare: its score if it has one, else the calibrated confidence.
 pub(crate) fn score(
     version: &PlanVersion,
-    passing: &Passing<'_>,
+    passing: &StageVisit<'_>,
     calibrated: Option<f64>,
     outputs: &[Tensor],
 ) -> Option<f64> {
@@ -70,7 +70,7 @@ pub(crate) fn score_for_stage(
     calibrated: Option<f64>,
     outputs: &[Tensor],
 ) -> Option<f64> {
-    let passing = Passing {
+    let passing = StageVisit {
         gear,
         stage,
         hops,

@@ -97,7 +97,7 @@ impl Router {
         };
         let confidence = deferral::score(
             &version,
-            &deferral::Passing {
+            &deferral::StageVisit {
                 gear: request.gear,
                 stage: &request.stage,
                 hops: &request.hops,

@@ -55,7 +55,7 @@ pub struct LostReplicas(pub Vec<String>);
 /// These replicas have left in good order, with all their results sent before.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct LeftReplicas(pub Vec<String>);
+pub struct DepartedReplicas(pub Vec<String>);
 
 /// The connection was lost and is up again: messages in transit may be gone.
 #[derive(Message)]

@@ -64,7 +64,7 @@ use in_flight::InFlight;
 pub use intake::{Capacity, Identity, IntakeParts, open};
 pub use local::LocalIntake;
 use messages::{Asked, Cancel, Dropped, Inbound, Reconnected, Undeliverable};
-pub use messages::{FailInFlight, LeftReplicas, LostReplicas};
+pub use messages::{DepartedReplicas, FailInFlight, LostReplicas};
 use refusal::TOO_MANY_WAIT;
 use reply::refuse_at_once;
 use request::Source;
@@ -346,10 +346,10 @@ impl Handler<LostReplicas> for Ingress {
     }
 }
 
-impl Handler<LeftReplicas> for Ingress {
+impl Handler<DepartedReplicas> for Ingress {
     type Result = ();
 
-    fn handle(&mut self, LeftReplicas(replicas): LeftReplicas, _: &mut Context<Self>) {
+    fn handle(&mut self, DepartedReplicas(replicas): DepartedReplicas, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
         for replica in replicas {
             let entries = self.ledger.left(&replica, now);

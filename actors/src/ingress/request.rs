@@ -209,7 +209,7 @@ fn checked_budget(asked: Option<Duration>, config: &IngressConfig) -> Result<Dur
 /// Checks that a request has inputs, and returns which parts of its answer it asks for.
 fn streamed(request: &InferRequest) -> Result<Streamed, Fault> {
     if request.inputs.is_empty() {
-        return Err(Fault::new(Code::WrongInput, "the request has no inputs"));
+        return Err(Fault::new(Code::InvalidInput, "the request has no inputs"));
     }
     match request.parameters.get(STREAM).map(String::as_str) {
         None | Some("false") => Ok(Streamed::No),

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::actor::Recipient;
 
-use super::messages::{LeftReplicas, LostReplicas};
+use super::messages::{DepartedReplicas, LostReplicas};
 
 /// The ingresses of a process, one per shard. The process learns once that a replica is gone, and each of its ingresses may
 /// have requests there. Clones are the same list.
@@ -15,12 +15,12 @@ pub(crate) struct Ingresses(Arc<Mutex<Vec<Member>>>);
 struct Member {
     id: String,
     losses: Recipient<LostReplicas>,
-    leaves: Recipient<LeftReplicas>,
+    leaves: Recipient<DepartedReplicas>,
 }
 
 impl Ingresses {
     /// Adds the ingress of that id.
-    pub(crate) fn add(&self, id: &str, losses: Recipient<LostReplicas>, leaves: Recipient<LeftReplicas>) {
+    pub(crate) fn add(&self, id: &str, losses: Recipient<LostReplicas>, leaves: Recipient<DepartedReplicas>) {
         let mut members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         members.push(Member {
             id: id.to_owned(),
@@ -44,7 +44,7 @@ impl Ingresses {
     /// Tells every ingress that these replicas have left in good order.
     pub(crate) fn left(&self, replicas: &[String]) {
         for member in self.members() {
-            member.leaves.do_send(LeftReplicas(replicas.to_vec()));
+            member.leaves.do_send(DepartedReplicas(replicas.to_vec()));
         }
     }
 

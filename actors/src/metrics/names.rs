@@ -7,7 +7,7 @@ pub const ACCEPTED: &str = "kaskade_accepted_requests_total";
 /// Requests answered with a result.
 pub const ANSWERED: &str = "kaskade_answered_requests_total";
 /// Requests answered or refused with a fault, by code.
-pub const FAULTS: &str = "kaskade_fault_replies_total";
+pub const FAULTS: &str = "kaskade_error_replies_total";
 /// Attempts that were resent.
 pub const RETRIED: &str = "kaskade_retried_attempts_total";
 /// Results that arrived after the request had been answered.
@@ -64,13 +64,13 @@ pub const ENERGY_PER_REQUEST: &str = "kaskade_energy_per_request_joules";
 pub const VARIANT_ENERGY: &str = "kaskade_variant_energy_joules_total";
 
 /// 1 if the process serves, 0 otherwise; summed over an app, the number of ready processes.
-pub const READY: &str = "kaskade_ready_processes";
+pub const READY: &str = "kaskade_ready";
 /// Whether an ingress or a replica's queue is at its limit.
-pub const FULL: &str = "kaskade_full_processes";
+pub const FULL: &str = "kaskade_saturated";
 /// Whether plans or gear shifts no longer reach a process, which serves the newest plan that it knows.
-pub const BEHIND: &str = "kaskade_behind_processes";
+pub const BEHIND: &str = "kaskade_plan_stale";
 /// Epoch of the newest plan that the process knows.
-pub const PLAN_EPOCH: &str = "kaskade_plan_epoch_number";
+pub const PLAN_EPOCH: &str = "kaskade_plan_epoch";
 /// Requests in flight at an ingress.
 pub const IN_FLIGHT: &str = "kaskade_in_flight_requests";
 /// Requests waiting in the queues of a variant's replicas, by variant.

@@ -14,7 +14,7 @@ pub const LABELS: &str = "kaskade_labels_total";
 /// Findings of the watch of the plan's certificates, by kind.
 pub const CERTIFICATE_FINDINGS: &str = "kaskade_certificate_findings_total";
 /// The last place of the certified list that may run; 0 is the largest variant alone. Of the process that leads.
-pub const CERTIFIED_PLACE: &str = "kaskade_certified_place_number";
+pub const CERTIFIED_PLACE: &str = "kaskade_certified_index";
 /// Interval of the share of live answers that differ from the largest variant's, by end, of the cascade at that place.
 pub const LIVE_DIFFERENCE: &str = "kaskade_live_difference_ratio";
 /// Interval of the live loss of accuracy by labels, by end, of the cascade at that place.

@@ -33,7 +33,7 @@ use crate::{
     plan::store,
     plan::versions::PlanVersions,
     stage::hosting::Shared,
-    stage::worker::{HeardIngress, Loader, Readiness, Worker, WorkerConfig},
+    stage::worker::{IngressStateReceived, Loader, Readiness, Worker, WorkerConfig},
     subjects::App,
     watched::Watched,
 };
@@ -242,7 +242,7 @@ async fn host(
     };
     let worker = worker.start();
     let listener = worker.clone();
-    let heard = move |state| listener.do_send(HeardIngress(state));
+    let heard = move |state| listener.do_send(IngressStateReceived(state));
     // With an ingress in the same process, the dispatcher knows the heartbeats themselves.
     ingress_states::follow(&first.bus, &first.dispatcher, alone, heard).await?;
     ready(&first.plans, readiness).await?;

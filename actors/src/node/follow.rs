@@ -240,7 +240,7 @@ mod tests {
     use kaskade_policy::plan::Plan;
 
     use super::*;
-    use crate::plan::store::{Past, Plans};
+    use crate::plan::store::{HistoryEntry, Plans};
 
     /// A store that cannot be watched.
     struct Denied;
@@ -266,7 +266,7 @@ mod tests {
             denied()
         }
 
-        fn history(&self) -> BoxFuture<'_, Result<Vec<Past>, StoreError>> {
+        fn history(&self) -> BoxFuture<'_, Result<Vec<HistoryEntry>, StoreError>> {
             denied()
         }
     }
@@ -291,7 +291,7 @@ mod tests {
             futures::future::ready(Ok(silent)).boxed()
         }
 
-        fn history(&self) -> BoxFuture<'_, Result<Vec<Past>, StoreError>> {
+        fn history(&self) -> BoxFuture<'_, Result<Vec<HistoryEntry>, StoreError>> {
             denied()
         }
     }

@@ -89,7 +89,7 @@ mod tests {
         }
     }
 
-    fn heard(subject: &str, beat: &Beat) -> Option<Beat> {
+    fn accepted(subject: &str, beat: &Beat) -> Option<Beat> {
         let app = App::new("beats").unwrap();
         let payload = beat.encode().unwrap();
         let message = Message {
@@ -111,20 +111,20 @@ mod tests {
     #[test]
     fn a_worker_speaks_for_the_replicas_that_the_plan_places_on_it() {
         let sound = beat("w1", &["small-0"]);
-        assert_eq!(heard("w1", &sound), Some(sound));
-        let more = heard("w1", &beat("w1", &["small-0", "large-0", "unknown-0"])).unwrap();
+        assert_eq!(accepted("w1", &sound), Some(sound));
+        let more = accepted("w1", &beat("w1", &["small-0", "large-0", "unknown-0"])).unwrap();
         assert_eq!(replicas(&more), ["small-0"]);
     }
 
     #[test]
     fn a_heartbeat_in_another_name_is_dropped() {
-        assert_eq!(heard("mine", &beat("w1", &["small-0"])), None);
-        assert_eq!(heard("w2", &beat("w1", &[])), None);
+        assert_eq!(accepted("mine", &beat("w1", &["small-0"])), None);
+        assert_eq!(accepted("w2", &beat("w1", &[])), None);
     }
 
     #[test]
     fn a_custom_actor_speaks_for_itself_only() {
-        let heard = heard("mine", &beat("mine", &["small-0", "mine", "mine"])).unwrap();
+        let heard = accepted("mine", &beat("mine", &["small-0", "mine", "mine"])).unwrap();
         assert_eq!(replicas(&heard), ["mine"]);
         let own = &heard.replicas[0];
         assert_eq!((own.variant.as_str(), own.queue), ("", 0), "it shifts no gear");
@@ -138,13 +138,13 @@ mod tests {
 
     #[test]
     fn a_worker_that_no_plan_uses_stays_a_worker_and_hosts_nothing() {
-        let idle = heard("w9", &beat("w9", &["small-0"])).unwrap();
+        let idle = accepted("w9", &beat("w9", &["small-0"])).unwrap();
         assert_eq!(idle.kind, "worker");
         assert!(idle.replicas.is_empty());
         let other = Beat {
             kind: "anything".into(),
             ..beat("mine", &["mine"])
         };
-        assert_eq!(heard("mine", &other).unwrap().kind, "custom");
+        assert_eq!(accepted("mine", &other).unwrap().kind, "custom");
     }
 }

@@ -135,7 +135,7 @@ pub(super) struct Loaded {
 /// An ingress has published its state.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(crate) struct HeardIngress(pub(crate) IngressState);
+pub(crate) struct IngressStateReceived(pub(crate) IngressState);
 
 /// Replicas that take no more requests.
 pub struct Draining(Vec<Emptying>);
@@ -333,15 +333,15 @@ impl Handler<Loaded> for Worker {
     }
 }
 
-impl Handler<HeardIngress> for Worker {
+impl Handler<IngressStateReceived> for Worker {
     type Result = ();
 
-    fn handle(&mut self, HeardIngress(state): HeardIngress, ctx: &mut Context<Self>) {
+    fn handle(&mut self, IngressStateReceived(state): IngressStateReceived, ctx: &mut Context<Self>) {
         let now = self.shared.dispatcher.clock().now();
         let admitted = |retention: &Retention| (retention.admitted(), retention.admitted_everywhere());
         let before = admitted(&self.retention);
         self.retention
-            .heard(&state.ingress, state.admits, state.oldest, state.gone, now);
+            .record(&state.ingress, state.admits, state.oldest, state.gone, now);
         if admitted(&self.retention) == before {
             self.release();
         } else {

@@ -294,7 +294,7 @@ fn a_result_without_the_token_of_the_request_is_dropped_and_counted() {
             publish(
                 &served,
                 subject.clone(),
-                done(DoneResult::Fault(Fault::new(Code::WrongInput, "no")))
+                done(DoneResult::Fault(Fault::new(Code::InvalidInput, "no")))
                     .encode()
                     .unwrap()
                     .to_vec(),

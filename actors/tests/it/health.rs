@@ -140,12 +140,8 @@ fn a_process_with_a_full_queue_is_ready_and_says_that_it_is_full() {
             .page()
             .contains("kaskade_queued_requests{app=\"full\",variant=\"small\"} 2\n")
     );
-    assert!(
-        health
-            .page()
-            .contains("kaskade_ready_processes{app=\"full\"} 1\n")
-    );
-    assert!(health.page().contains("kaskade_full_processes{app=\"full\"} 1\n"));
+    assert!(health.page().contains("kaskade_ready{app=\"full\"} 1\n"));
+    assert!(health.page().contains("kaskade_saturated{app=\"full\"} 1\n"));
     for _ in 0..3 {
         let_go.send(()).unwrap();
     }

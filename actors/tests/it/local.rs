@@ -77,8 +77,8 @@ fn requests_get_the_same_answers_and_faults_without_the_broker() {
         let large = vec![Tensor::from_f32("x", &[1 << 20], &vec![0.0; 1 << 20]).unwrap()];
         for (inputs, budget, code) in [
             (ask(FAIL, 0.0), BUDGET, Code::ModelFailed),
-            (wrong, BUDGET, Code::WrongInput),
-            (Vec::new(), BUDGET, Code::WrongInput),
+            (wrong, BUDGET, Code::InvalidInput),
+            (Vec::new(), BUDGET, Code::InvalidInput),
             (broken, BUDGET, Code::Malformed),
             (ask(1.0, 1.0), Duration::ZERO, Code::Expired),
             (large, BUDGET, Code::TooLarge),

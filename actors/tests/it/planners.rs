@@ -20,7 +20,7 @@ fn planner(planning: Planning, limit: Duration) -> PlannerConfig {
     PlannerConfig {
         planning,
         limit,
-        on_drift: false,
+        replan_on_drift: false,
         trigger: ReplanTrigger::OnRequest,
     }
 }
@@ -141,7 +141,7 @@ fn one_of_two_racing_planners_is_adopted_and_the_other_is_stale() {
             ..BusConfig::new("race")
         };
         let config = PlannerConfig {
-            on_drift: true,
+            replan_on_drift: true,
             ..planner(planning(name), PATIENCE)
         };
         service("race")

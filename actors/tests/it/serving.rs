@@ -104,7 +104,7 @@ fn wrong_inputs_are_refused_by_code() {
         ];
         for inputs in wrong {
             let fault = client.infer(inputs, BUDGET).await.unwrap_err();
-            assert_eq!(fault.code, Code::WrongInput, "{fault}");
+            assert_eq!(fault.code, Code::InvalidInput, "{fault}");
         }
     });
 }

@@ -110,20 +110,20 @@ impl AllocatorRule {
         let found = [
             count("demand.com", demand.com),
             wrong(
-                demand.floor_qps.is_finite() && demand.floor_qps > 0.0,
-                "demand.floor_qps",
-                demand.floor_qps,
+                demand.min_rate.is_finite() && demand.min_rate > 0.0,
+                "demand.min_rate",
+                demand.min_rate,
                 "a number above 0",
             ),
             change("demand.change", demand.change),
             wrong(
-                self.standby.rise.is_finite() && self.standby.rise >= 1.0,
-                "standby.rise",
-                self.standby.rise,
+                self.standby.surge_factor.is_finite() && self.standby.surge_factor >= 1.0,
+                "standby.surge_factor",
+                self.standby.surge_factor,
                 "a number from 1 on",
             ),
-            share("standby.give_up", self.standby.give_up),
-            share("factors.memory", factors.memory),
+            share("standby.max_accuracy_loss", self.standby.max_accuracy_loss),
+            share("factors.decay", factors.decay),
             change("factors.change", factors.change),
         ];
         let found = found.into_iter().flatten();
@@ -135,14 +135,14 @@ impl AllocatorRule {
 
 /// Returns the values that are out of range, of the planner of this path in the file.
 pub(super) fn run_time_problems(options: &RunTimeOptions, path: &str) -> impl Iterator<Item = String> {
-    let memory = options.memory;
-    let memory = (!(0.0..1.0).contains(&memory))
-        .then(|| format!("{path}.run_times.memory: is {memory}, and must be from 0 to below 1"));
+    let decay = options.decay;
+    let decay = (!(0.0..1.0).contains(&decay))
+        .then(|| format!("{path}.run_times.decay: is {decay}, and must be from 0 to below 1"));
     let change = options.change;
     // Not a number is none from 0 on either.
     let change = (change.is_nan() || change < 0.0)
         .then(|| format!("{path}.run_times.change: is {change}, and must be a share from 0 on"));
-    memory.into_iter().chain(change)
+    decay.into_iter().chain(change)
 }
 
 /// Policy of the allocator.

@@ -34,7 +34,7 @@ pub struct PlannerRule {
     pub limit: Span,
     /// Whether to plan when the load drifts.
     #[serde(default)]
-    pub on_drift: bool,
+    pub replan_on_drift: bool,
     /// How run times reported by workers replace the profiled ones.
     #[serde(default)]
     pub run_times: RunTimeOptions,

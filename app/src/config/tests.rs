@@ -62,7 +62,7 @@ fn every_field_is_read() {
         hop = "50us"
         ranges = 8
         limit = "5s"
-        on_drift = true
+        replan_on_drift = true
         every = "1m"
 
         [ingress]
@@ -124,7 +124,7 @@ fn every_field_is_read() {
     assert_eq!(Batching::from(app.batching).max_wait_us, 500);
     let planner = app.planner.as_ref().unwrap();
     assert_eq!(
-        (planner.policy, planner.on_drift),
+        (planner.policy, planner.replan_on_drift),
         (planner::GearPolicy::NoSwitching, true)
     );
     assert_eq!((planner.memory.bytes(), planner.ranges.get()), (4_000_000_000, 8));

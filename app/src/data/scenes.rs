@@ -45,7 +45,7 @@ pub struct Found {
 
 /// A found object and its classification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Told {
+pub struct ClassifiedObject {
     /// The found object.
     pub found: Found,
     /// Its class; `None` if the branch was dropped or failed.
@@ -200,7 +200,7 @@ impl Scenes {
     ///
     /// # Errors
     /// As [`found`](Self::found).
-    pub fn told(&self, reply: &InferReply) -> Result<Vec<Told>, SceneError> {
+    pub fn told(&self, reply: &InferReply) -> Result<Vec<ClassifiedObject>, SceneError> {
         let mut numbers = vec![0_u32; self.kinds.len()];
         let told = self.found(&reply.outputs)?.into_iter().map(|found| {
             let number = numbers
@@ -215,14 +215,14 @@ impl Scenes {
             let class = branch
                 .filter(|branch| branch.error.is_none())
                 .and_then(|branch| class_of(&logits_of(&branch.outputs).ok()?));
-            Told { found, class }
+            ClassifiedObject { found, class }
         });
         Ok(told.collect())
     }
 
     /// Precision of the report on a scene, by kind. Objects without a class are left out: they count as dropped and not as
     /// wrong.
-    pub fn judge(&self, scene: usize, told: &[Told]) -> Vec<Score> {
+    pub fn judge(&self, scene: usize, told: &[ClassifiedObject]) -> Vec<Score> {
         let empty = Vec::new();
         let truth = self.truths.get(scene).unwrap_or(&empty);
         let unseen = |cell: usize| {

@@ -143,8 +143,8 @@ fn replicas_that_stay_unloaded_end_the_wait() {
         failed: failed.iter().map(ToString::to_string).collect(),
         ..Beat::default()
     };
-    failures.hear(5, beat(5, &["large-0"]), begun);
-    failures.hear(5, beat(5, &["large-0"]), begun + FAILED_FOR / 2);
+    failures.record(5, beat(5, &["large-0"]), begun);
+    failures.record(5, beat(5, &["large-0"]), begun + FAILED_FOR / 2);
     assert_eq!(failures.lasting(begun + FAILED_FOR / 2), None);
     let lasting = failures.lasting(begun + FAILED_FOR).unwrap();
     let error = DeployError::NotLoaded {
@@ -157,8 +157,8 @@ fn replicas_that_stay_unloaded_end_the_wait() {
         "{said}"
     );
     // It was loaded after all, or another epoch is in place.
-    failures.hear(5, beat(5, &[]), begun + FAILED_FOR);
+    failures.record(5, beat(5, &[]), begun + FAILED_FOR);
     assert_eq!(failures.lasting(begun + 2 * FAILED_FOR), None);
-    failures.hear(5, beat(4, &["large-0"]), begun);
+    failures.record(5, beat(4, &["large-0"]), begun);
     assert_eq!(failures.lasting(begun + 2 * FAILED_FOR), None);
 }

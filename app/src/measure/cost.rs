@@ -12,7 +12,7 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
 use super::MeasureError;
-use super::meter::{Meter, Stretch};
+use super::meter::{IntervalCost, Meter};
 
 /// How often sources that integrate a power are read.
 const SAMPLED_EVERY: Duration = Duration::from_millis(100);
@@ -49,7 +49,7 @@ impl Effort {
 
 /// Measurements of one batch size.
 #[derive(Debug, Default)]
-struct Seen {
+struct BatchSamples {
     latencies: Vec<f64>,
     energies: Vec<f64>,
     utilisations: Vec<f64>,
@@ -80,7 +80,7 @@ pub fn measure(
         .take(requests.len() + largest)
         .cloned()
         .collect();
-    let mut seen: Vec<Seen> = effort.batches.iter().map(|_| Seen::default()).collect();
+    let mut seen: Vec<BatchSamples> = effort.batches.iter().map(|_| BatchSamples::default()).collect();
     // Each size goes on where it ended in the round before: few runs of a slow model are of different samples.
     let batches = effort.batches.iter().map(|batch| Batches {
         padded: &padded,
@@ -142,7 +142,7 @@ fn run_round(
     batches: &mut Batches<'_>,
     length: Duration,
     meter: &mut Meter,
-    seen: &mut Seen,
+    seen: &mut BatchSamples,
 ) -> Result<(), MeasureError> {
     let mut run = || -> Result<f64, MeasureError> {
         let batch = batches.next().ok_or(MeasureError::TooFewRequests)?;
@@ -167,7 +167,7 @@ fn run_round(
             touched = Instant::now();
         }
     }
-    let Stretch { joules, utilisation } = meter.end_busy(reading);
+    let IntervalCost { joules, utilisation } = meter.end_busy(reading);
     seen.energies
         .extend(joules.map(|joules| joules / f64::from(runs)));
     seen.utilisations.extend(utilisation);

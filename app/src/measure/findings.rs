@@ -6,7 +6,7 @@ use kaskade_simulator::MeasuredCopies;
 
 use super::MeasureError;
 use crate::data::reply::{class_of, logits_of};
-use crate::data::scenes::{Found, Scenes, Score, Told};
+use crate::data::scenes::{ClassifiedObject, Found, Scenes, Score};
 
 /// Requests per batch where only answers count.
 const BATCH: usize = 32;
@@ -164,10 +164,10 @@ impl Findings {
         scenes: &Scenes,
     ) -> Result<f64, MeasureError> {
         let crops = self.crops.get(kind).map_or(&[][..], Vec::as_slice);
-        let mut told: Vec<Vec<Told>> = vec![Vec::new(); scenes.len()];
+        let mut told: Vec<Vec<ClassifiedObject>> = vec![Vec::new(); scenes.len()];
         for ((scene, found, _), class) in crops.iter().zip(classes(model, crops)?) {
             if let Some(told) = told.get_mut(*scene) {
-                told.push(Told { found: *found, class });
+                told.push(ClassifiedObject { found: *found, class });
             }
         }
         let mut sum = Score::default();

@@ -45,7 +45,7 @@ pub enum MemoryError {
 /// Measurements of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Weighed {
+pub struct MeasuredMemory {
     /// The variant.
     pub variant: String,
     /// Which slice of it, from 0.
@@ -75,7 +75,7 @@ pub struct BatchMemory {
 ///
 /// # Errors
 /// When the device cannot be read, or the model not be loaded or run.
-pub fn here(member: &Member, slice: Slice, batches: &[u32]) -> Result<Weighed, MemoryError> {
+pub fn here(member: &Member, slice: Slice, batches: &[u32]) -> Result<MeasuredMemory, MemoryError> {
     let opened = device::open(member.device)?;
     let reader =
         MemoryReader::of(&device::describe(member.device, &opened)).map_err(MemoryError::Unsupported)?;
@@ -98,7 +98,7 @@ pub fn here(member: &Member, slice: Slice, batches: &[u32]) -> Result<Weighed, M
             bytes: peak.saturating_sub(before).max(loaded_bytes),
         });
     }
-    Ok(Weighed {
+    Ok(MeasuredMemory {
         variant: member.name.clone(),
         slice: slice.index(),
         of: slice.of(),

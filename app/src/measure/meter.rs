@@ -17,7 +17,7 @@ pub struct Meter {
 
 /// The cost of an interval of work.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Stretch {
+pub struct IntervalCost {
     /// Energy of the device, idle included, joules; unknown where no source could be read.
     pub joules: Option<f64>,
     /// Share of the processor's cores kept busy, or of the time in which a GPU ran kernels, in [0, 1]; unknown where the driver took no
@@ -75,7 +75,7 @@ impl Meter {
     }
 
     /// Ends a stretch of time during which the model worked throughout.
-    pub(crate) fn end_busy(&mut self, begun: EnergySample) -> Stretch {
+    pub(crate) fn end_busy(&mut self, begun: EnergySample) -> IntervalCost {
         if self.device.choice != DeviceChoice::Cpu {
             let now = self.power.sample();
             self.power.add_device_busy(now.wall_s - begun.wall_s);
@@ -84,7 +84,7 @@ impl Meter {
     }
 
     /// Ends a stretch.
-    pub fn end(&mut self, begun: EnergySample) -> Stretch {
+    pub fn end(&mut self, begun: EnergySample) -> IntervalCost {
         let ended = self.power.sample();
         let wall = ended.wall_s - begun.wall_s;
         let busy = ended.busy_core_s - begun.busy_core_s;
@@ -94,7 +94,7 @@ impl Meter {
             DeviceChoice::Cuda(_) => self.kernels().map(|kernels| kernels.share),
         };
         let totals = ended.joules_total.zip(begun.joules_total);
-        Stretch {
+        IntervalCost {
             joules: totals.map(|(ended, begun)| ended - begun),
             utilisation: utilisation.map(|share| share.clamp(0.0, 1.0)),
         }

@@ -10,7 +10,7 @@ use kaskade_policy::profile::{HopTime, Profile};
 
 use super::channels::{self, ChannelError};
 use super::cost::Effort;
-use super::memory::Weighed;
+use super::memory::MeasuredMemory;
 use super::served::Overhead;
 use super::tree::{Measured, TreePlan};
 use super::{Judge, MeasureError, Plan, profile, served};
@@ -233,7 +233,7 @@ impl<'a> Profiler<'a> {
     /// As [`Profiler::run`].
     pub fn run_with_memory<E: Into<AnyError>>(
         &self,
-        mut weigh: impl FnMut(&Member, &[u32]) -> Result<Weighed, E>,
+        mut weigh: impl FnMut(&Member, &[u32]) -> Result<MeasuredMemory, E>,
     ) -> Result<Profile, MeasureError> {
         let mut profile = self.run()?;
         for (variant, member) in profile.variants.iter_mut().zip(&self.family.members) {

@@ -68,7 +68,7 @@ pub(super) fn overhead(
         // A refusal is no reason to send more.
         let client = service.client().await?.retry(false).budget(BUDGET);
         let ask = async |qps: f64| {
-            let noted = Arc::new(Noted::new(client.clone(), inputs.to_vec()));
+            let noted = Arc::new(RecordingTarget::new(client.clone(), inputs.to_vec()));
             let arrivals = Arrivals::generated(Spacing::Poisson, qps, length.min(LONGEST), 0);
             let record = Arc::new(Mutex::new(Record::new(None)?));
             drive::open_loop(Arc::clone(&noted), drive::paced(arrivals), Duration::ZERO, record).await;
@@ -93,7 +93,7 @@ pub(super) fn overhead(
 }
 
 /// The times of messages, seconds: half of what each request spent outside of queues and models, on its way there and back.
-pub fn messages_s(seen: &[Seen]) -> Vec<f64> {
+pub fn messages_s(seen: &[ReplyRecord]) -> Vec<f64> {
     seen.iter().map(|one| f64::from(one.outside_us) / 2e6).collect()
 }
 
@@ -135,7 +135,7 @@ pub(super) fn variant<'a>(family: &Family, profile: &'a Profile) -> Option<(&'a 
 
 /// Times from the end of a batch to the start of the next, microseconds, where a request of the next waited already. Of the first stages
 /// of the requests of one replica.
-pub fn gaps(seen: &[Seen]) -> Vec<f64> {
+pub fn gaps(seen: &[ReplyRecord]) -> Vec<f64> {
     let mut replies: Vec<(Instant, &Hop)> = Vec::new();
     replies.extend(seen.iter().filter_map(|one| Some((one.at, one.hops.first()?))));
     replies.sort_by_key(|(at, _)| *at);
@@ -163,15 +163,15 @@ pub fn median_gap_s(mut gaps_us: Vec<f64>) -> Option<f64> {
 }
 
 /// A target of load that notes what each reply reports.
-pub struct Noted {
+pub struct RecordingTarget {
     client: Client,
     inputs: Vec<Inputs>,
-    seen: Mutex<Vec<Seen>>,
+    seen: Mutex<Vec<ReplyRecord>>,
 }
 
 /// What a reply reports.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct ReplyRecord {
     /// When it came.
     pub at: Instant,
     /// The stages that the request passed.
@@ -180,7 +180,7 @@ pub struct Seen {
     pub outside_us: u32,
 }
 
-impl Noted {
+impl RecordingTarget {
     /// Sends these inputs in turn.
     pub fn new(client: Client, inputs: Vec<Inputs>) -> Self {
         Self {
@@ -191,12 +191,12 @@ impl Noted {
     }
 
     /// The replies so far.
-    pub fn seen(&self) -> MutexGuard<'_, Vec<Seen>> {
+    pub fn seen(&self) -> MutexGuard<'_, Vec<ReplyRecord>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Target for Noted {
+impl Target for RecordingTarget {
     async fn ask(&self, number: u64) -> Outcome {
         self.ask_due(number, tokio::time::Instant::now()).await
     }
@@ -208,7 +208,7 @@ impl Target for Noted {
             Ok(reply) => {
                 let took_us = u32::try_from(due.elapsed().as_micros()).unwrap_or(u32::MAX);
                 let inside: u32 = reply.hops.iter().map(|hop| hop.wait_us + hop.run_us).sum();
-                self.seen().push(Seen {
+                self.seen().push(ReplyRecord {
                     at: Instant::now(),
                     hops: reply.hops,
                     outside_us: took_us.saturating_sub(inside),
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     /// The replies to a batch: when it began and how long it ran, microseconds, and how long each request waited before.
-    fn batch(start: Instant, (begun_us, run_us): (u64, u32), waited_us: &[u32]) -> Vec<Seen> {
+    fn batch(start: Instant, (begun_us, run_us): (u64, u32), waited_us: &[u32]) -> Vec<ReplyRecord> {
         let at = start + Duration::from_micros(begun_us + u64::from(run_us));
         let hop = |wait_us: &u32| Hop {
             stage: "s".to_owned(),
@@ -237,7 +237,7 @@ mod tests {
             cost: None,
             answer: None,
         };
-        let seen = |wait_us| Seen {
+        let seen = |wait_us| ReplyRecord {
             at,
             hops: vec![hop(wait_us)],
             outside_us: 0,
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn the_time_between_batches_counts_only_while_a_request_waits() {
         let start = Instant::now();
-        let seen: Vec<Seen> = [
+        let seen: Vec<ReplyRecord> = [
             batch(start, (0, 1_000), &[0]),
             // 30 us after the first; its requests came while that ran.
             batch(start, (1_030, 1_200), &[700, 900]),

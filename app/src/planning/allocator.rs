@@ -120,7 +120,7 @@ pub fn options(app: &App, allocator: &AllocatorRule) -> Result<ManagerOptions, P
 pub fn first_plan(app: &App, rule: &PipelineRule) -> Result<Plan, PlanningError> {
     let allocator = rule.planner.unwrap_or_default();
     let mut manager = manager(app, rule, &allocator)?;
-    Ok(manager.begin(allocator.demand.floor_qps, 0)?)
+    Ok(manager.begin(allocator.demand.min_rate, 0)?)
 }
 
 /// The planner of an app that is a pipeline, if its file configures one.
@@ -151,7 +151,7 @@ pub fn planner(app: &App, rule: &PipelineRule) -> Result<Option<PlannerConfig>, 
     Ok(Some(PlannerConfig {
         planning,
         limit: allocator.limit.duration(),
-        on_drift: false,
+        replan_on_drift: false,
         trigger: ReplanTrigger::Observing(look_period(&allocator.demand)),
     }))
 }
@@ -191,7 +191,7 @@ impl PipelinePlanner {
             .arrivals
             .saturating_sub(std::mem::replace(&mut self.arrivals, seen.arrivals));
         self.manager.observe(arrivals, seen.at_us);
-        self.hear(request);
+        self.record(request);
         self.hear_runs(request);
         match (self.manager.next(seen.at_us), self.manager.take_fault(), running) {
             (Some(plan), ..) => Ok(plan),
@@ -208,7 +208,7 @@ impl PipelinePlanner {
     }
 
     /// Passes the requests' outcomes since the last call to the manager. A total that falls is that of a worker that restarted.
-    fn hear(&mut self, request: &PlanRequest) {
+    fn record(&mut self, request: &PlanRequest) {
         let mut news: BTreeMap<&str, (u64, BTreeMap<String, u64>)> = BTreeMap::new();
         for (worker, variants) in &request.fan_outs {
             for (variant, now) in variants {
@@ -223,7 +223,7 @@ impl PipelinePlanner {
             }
         }
         for (variant, (served, made)) in news {
-            self.manager.heard(variant, served, &made, self.now_us);
+            self.manager.record(variant, served, &made, self.now_us);
         }
     }
 

@@ -65,7 +65,7 @@ fn forks(
     )])
 }
 
-fn look(second: u64, arrivals: u64, forks: BTreeMap<String, BTreeMap<String, FanOuts>>) -> PlanRequest {
+fn observe(second: u64, arrivals: u64, forks: BTreeMap<String, BTreeMap<String, FanOuts>>) -> PlanRequest {
     PlanRequest {
         observed: Some(Observation {
             at_us: second * SECOND,
@@ -89,7 +89,7 @@ fn followed(
     for second in 1..=seconds {
         let arrivals = qps * second;
         running = planner
-            .plan(&look(second, arrivals, told(arrivals)), Some(&running))
+            .plan(&observe(second, arrivals, told(arrivals)), Some(&running))
             .unwrap();
     }
     running
@@ -149,7 +149,7 @@ fn a_machine_slower_than_its_profile_gets_more_workers() {
         let mut planner = planner(&app);
         let mut running = first_plan(&app, app.pipeline.as_ref().unwrap()).unwrap();
         for second in 1..=12 {
-            let mut request = look(second, 20 * second, BTreeMap::new());
+            let mut request = observe(second, 20 * second, BTreeMap::new());
             let ran = profiled
                 .tasks
                 .iter()
@@ -180,7 +180,7 @@ fn a_worker_that_starts_anew_counts_from_nothing() {
     let running = first_plan(&app, app.pipeline.as_ref().unwrap()).unwrap();
     let told = [(1, 100), (2, 150), (3, 10)];
     for (second, requests) in told {
-        let request = look(
+        let request = observe(
             second,
             requests,
             forks("local", requests, 4 * requests, 2 * requests),
@@ -243,7 +243,7 @@ fn what_was_on_a_dead_worker_goes_elsewhere_at_once() {
     let mut plan = first_plan(&app, app.pipeline.as_ref().unwrap()).unwrap();
     assert!(plan.placement.iter().all(|replica| replica.worker == "far"));
     let mut look_at = |second: u64, workers: &[&str], plan: &Plan| {
-        let mut request = look(second, 20 * second, BTreeMap::new());
+        let mut request = observe(second, 20 * second, BTreeMap::new());
         let workers = workers.iter().map(|name| (*name).to_owned());
         request.observed.as_mut().unwrap().workers = workers.collect();
         planner.plan(&request, Some(plan))

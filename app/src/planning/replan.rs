@@ -6,7 +6,7 @@ use kaskade_actors::control::planner::{PlannerConfig, Planning};
 use kaskade_actors::control::replan_trigger::ReplanTrigger;
 use kaskade_actors::wire::PlanRequest;
 use kaskade_planners::certify::CertifyOptions;
-use kaskade_planners::demand::RunTimeBook;
+use kaskade_planners::demand::RunTimeEstimator;
 use kaskade_planners::gears::{GearOptions, Prior, plan_gears};
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
@@ -47,7 +47,7 @@ pub fn planner(app: &App) -> Result<Option<PlannerConfig>, PlanningError> {
     Ok(Some(PlannerConfig {
         planning,
         limit: rule.limit.duration(),
-        on_drift: rule.on_drift,
+        replan_on_drift: rule.replan_on_drift,
         trigger: rule.every.map_or(ReplanTrigger::OnRequest, |span| {
             ReplanTrigger::Periodic(span.duration())
         }),
@@ -57,14 +57,14 @@ pub fn planner(app: &App) -> Result<Option<PlannerConfig>, PlanningError> {
 /// A profile, corrected by the run times that workers report.
 struct MeasuredProfile {
     profile: Profile,
-    book: RunTimeBook,
+    book: RunTimeEstimator,
     totals: RunTotals,
 }
 
 impl MeasuredProfile {
     fn new(profile: Profile, rule: &PlannerRule) -> Self {
         Self {
-            book: RunTimeBook::of_profile(&profile, rule.run_times),
+            book: RunTimeEstimator::of_profile(&profile, rule.run_times),
             totals: RunTotals::default(),
             profile,
         }
@@ -72,7 +72,7 @@ impl MeasuredProfile {
 
     fn corrected(&mut self, request: &PlanRequest) -> Profile {
         for (variant, ran) in self.totals.since(&request.runs) {
-            self.book.heard(variant, ran);
+            self.book.record(variant, ran);
         }
         self.book.corrected(&self.profile).0
     }
@@ -176,7 +176,7 @@ mod tests {
         let path = Path::new(kaskade_testkit::ROOT).join("examples/digits/profile.json");
         let profile = crate::planning::read_profile(&path).unwrap();
         let mut measured = MeasuredProfile {
-            book: RunTimeBook::of_profile(&profile, RunTimeOptions::default()),
+            book: RunTimeEstimator::of_profile(&profile, RunTimeOptions::default()),
             totals: RunTotals::default(),
             profile: profile.clone(),
         };

@@ -167,7 +167,7 @@ fn inputs(
         return Err(Failure::malformed(message));
     }
     kaskade_oip::tensors::inputs(tensors, raw)
-        .map_err(|error| Fault::new(Code::WrongInput, error.to_string()).into())
+        .map_err(|error| Fault::new(Code::InvalidInput, error.to_string()).into())
 }
 
 /// Returns the names of the outputs that the client wants; all if there are none.

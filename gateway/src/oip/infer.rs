@@ -278,7 +278,10 @@ fn tensor(input: Input, rest: &mut Bytes) -> Result<Tensor, Failure> {
             binary::take(rest, &name, size)?
         }
         (None, Some(data)) => data.into_bytes(datatype).map_err(|reason| {
-            Failure::from(Fault::new(Code::WrongInput, format!("input `{name}`: {reason}")))
+            Failure::from(Fault::new(
+                Code::InvalidInput,
+                format!("input `{name}`: {reason}"),
+            ))
         })?,
         (Some(_), Some(_)) => {
             let message = format!("input `{name}` has both `data` and `binary_data_size`");

@@ -7,7 +7,7 @@ use serde::Serialize;
 /// An app at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
-pub struct Look {
+pub struct AppSnapshot {
     /// Its name.
     pub app: String,
     /// The newest epoch of any heartbeat.

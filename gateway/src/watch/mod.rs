@@ -13,7 +13,7 @@ use kaskade_policy::plan::{Plan, Wiring};
 use serde::Serialize;
 use tokio::sync::watch;
 
-use crate::overview::{Look, Overview};
+use crate::overview::{AppSnapshot, Overview};
 
 use snapshot::Listed;
 
@@ -54,9 +54,9 @@ pub(crate) struct Joules {
 struct State {
     begun: Instant,
     overview: Overview,
-    look: Option<Look>,
+    look: Option<AppSnapshot>,
     plan: Option<(u64, Arc<Plan>)>,
-    actors: BTreeMap<String, Heard>,
+    actors: BTreeMap<String, ReceivedState>,
     /// Replicas to avoid, by ingress, and when it said so.
     unavailable: BTreeMap<String, (Instant, BTreeSet<String>)>,
     history: VecDeque<Point>,
@@ -88,7 +88,7 @@ pub(crate) struct Totals {
 }
 
 /// The newest heartbeat of an actor.
-struct Heard {
+struct ReceivedState {
     at: Instant,
     beat: Beat,
 }
@@ -326,7 +326,7 @@ impl State {
     }
 
     fn beat(&mut self, beat: Beat) {
-        let heard = Heard {
+        let heard = ReceivedState {
             at: Instant::now(),
             beat: beat.clone(),
         };

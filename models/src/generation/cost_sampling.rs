@@ -8,7 +8,7 @@ use kaskade_policy::hybrid_cache::{Costs, Kind, Sample, Split, fit};
 
 use super::engine::{Engine, LayerPlacement};
 use super::error::EngineError;
-use super::layer::{Layer, Past};
+use super::layer::{ContextSpans, Layer};
 use super::link::Link;
 use super::recurrent::RecurrentMixer;
 use super::sampling::greedy;
@@ -171,7 +171,7 @@ impl<M: Ops> Engine<M> {
             let self_spans: Vec<AttentionSpans<'_, M::Matrix>> = self_spans.collect();
             let prompts = (0..requests).map(|request| attended(kv, request * tokens, prompt, None));
             let prompts: Vec<AttentionSpans<'_, M::Matrix>> = prompts.collect();
-            let past = Past {
+            let past = ContextSpans {
                 self_spans: &self_spans,
                 prompts: &prompts,
                 states: states.iter_mut().map(Vec::as_mut_slice).collect(),

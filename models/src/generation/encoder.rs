@@ -3,7 +3,7 @@
 //! Its layers precede the decoder's in the list of layers: a pass that prefills goes through all layers, any other
 //! through the decoder's only. They are resident or streamed by the same rule and use the same two buffers.
 
-use super::layer::{Layer, Past};
+use super::layer::{ContextSpans, Layer};
 use super::layer_context::LayerContext;
 use crate::decoder::weights::{Encoder, ModelConfig, TokenInputs};
 use crate::ops::{AttentionSpans, Ops, OpsError, RelativeBias, Span};
@@ -83,7 +83,7 @@ impl<M: Ops> DeviceEncoder<M> {
             }
         });
         let self_spans: Vec<AttentionSpans<'_, M::Matrix>> = self_spans.collect();
-        let past = Past {
+        let past = ContextSpans {
             self_spans: &self_spans,
             prompts: &[],
             states: Vec::new(),

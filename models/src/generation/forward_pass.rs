@@ -12,7 +12,7 @@ use super::cached_context::{BatchEntry, CachedContext};
 use super::encoder::DeviceEncoder;
 use super::engine::LayerPlacement;
 use super::error::EngineError;
-use super::layer::{Layer, NewKv, Past};
+use super::layer::{ContextSpans, Layer, NewKv};
 use super::layer_context::LayerContext;
 use super::link::Link;
 use super::recurrent::RecurrentState;
@@ -319,7 +319,7 @@ impl<M: Ops> ForwardPass<'_, M> {
             source = context.prompt_kv(ops, model_config, cross, encoded);
             cross_spans = context.prompts(source.as_ref(), encoded.is_some());
         }
-        let past = Past {
+        let past = ContextSpans {
             self_spans: &self_spans,
             prompts: &cross_spans,
             states: states.iter_mut().filter_map(|state| state.layer(index)).collect(),

@@ -47,7 +47,7 @@ pub(super) struct NewKv<M: Ops> {
 }
 
 /// What a layer's new tokens read of the tokens before them, one entry per request.
-pub(super) struct Past<'a, M: Ops> {
+pub(super) struct ContextSpans<'a, M: Ops> {
     /// Keys and values of the self-attention, and the number of new tokens.
     pub(super) self_spans: &'a [AttentionSpans<'a, M::Matrix>],
     /// Those of the cross-attention, which is skipped if there are none.
@@ -100,7 +100,7 @@ impl<M: Ops> Layer<M> {
         ctx: LayerContext<'_, M>,
         positions: &[usize],
         act: &M::Matrix,
-        past: &mut Past<'_, M>,
+        past: &mut ContextSpans<'_, M>,
     ) -> Result<Option<M::Matrix>, OpsError> {
         let attention = self.attention.as_ref();
         let attended = attention.map(|attention| attention.attend(ctx, act, positions, past.self_spans));
@@ -126,7 +126,7 @@ impl<M: Ops> Layer<M> {
         x: &mut M::Matrix,
         positions: &[usize],
         act: &M::Matrix,
-        mut past: Past<'_, M>,
+        mut past: ContextSpans<'_, M>,
     ) -> Result<(), OpsError> {
         let LayerContext {
             ops,

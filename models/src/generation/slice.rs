@@ -5,7 +5,7 @@
 
 use super::encoder::DeviceEncoder;
 use super::host_layer::HostLayer;
-use super::layer::{Layer, Past};
+use super::layer::{ContextSpans, Layer};
 use super::layer_context::LayerContext;
 use super::output_head::OutputHead;
 use super::recurrent::RecurrentMixer;
@@ -196,7 +196,7 @@ impl<M: Ops> DecoderSlice<M> {
             let recurrent = layer.recurrent.as_ref();
             let size = recurrent.map_or(0, RecurrentMixer::state_elements);
             let mut states = vec![vec![0.0; size]; recurrent.map_or(0, |_| lengths.len())];
-            let past = Past {
+            let past = ContextSpans {
                 self_spans: &self_spans,
                 prompts: &prompts,
                 states: states.iter_mut().map(Vec::as_mut_slice).collect(),

@@ -53,13 +53,13 @@ impl Cores {
 }
 
 /// A model that computes on its own cores.
-pub struct OnCores {
+pub struct PinnedModel {
     model: Box<dyn Model>,
     cores: Cores,
     reader: Option<Reader>,
 }
 
-impl OnCores {
+impl PinnedModel {
     /// Lets a model compute on these cores only.
     pub fn new(mut model: Box<dyn Model>, cores: Cores) -> Self {
         let reader = model.continuous().and_then(|model| model.reader());
@@ -67,7 +67,7 @@ impl OnCores {
     }
 }
 
-impl Model for OnCores {
+impl Model for PinnedModel {
     fn signature(&self) -> Signature {
         self.model.signature()
     }
@@ -82,7 +82,7 @@ impl Model for OnCores {
     }
 }
 
-impl Continuous for OnCores {
+impl Continuous for PinnedModel {
     fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError> {
         self.submit_within(number, inputs, Duration::MAX)
     }
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn a_model_computes_on_as_many_threads_as_it_has_cores() {
         for count in [1, 3] {
-            let mut model = OnCores::new(Box::new(Report), cores(count));
+            let mut model = PinnedModel::new(Box::new(Report), cores(count));
             let outputs = model.run(&[Vec::new()]).remove(0).unwrap();
             assert_eq!(outputs[0].to_f32().unwrap(), [count as f32]);
             assert!(outputs[1].to_texts().unwrap()[0].starts_with("cores-"));
@@ -174,7 +174,7 @@ mod tests {
             }
         }
         let barrier = Arc::new(Barrier::new(2));
-        let models = [(); 2].map(|()| OnCores::new(Box::new(Meet(Arc::clone(&barrier))), cores(1)));
+        let models = [(); 2].map(|()| PinnedModel::new(Box::new(Meet(Arc::clone(&barrier))), cores(1)));
         let threads = models.map(|mut model| std::thread::spawn(move || model.run(&[Vec::new()]).len()));
         for thread in threads {
             assert_eq!(thread.join().unwrap(), 1);
@@ -189,7 +189,7 @@ mod tests {
                 panic!("out of order")
             }
         }
-        let mut model = OnCores::new(Box::new(Panics), cores(2));
+        let mut model = PinnedModel::new(Box::new(Panics), cores(2));
         let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| model.run(&[Vec::new()])));
         assert_eq!(
             crate::device::panic_message(panic.unwrap_err().as_ref()),

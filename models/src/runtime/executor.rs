@@ -25,7 +25,7 @@ use crate::runtime::model::{
     Availability, Inputs, Model, ModelError, Outputs, Progress, Reader, Signature, Waker, check_outputs,
 };
 use in_flight::InFlight;
-use inline::{Elsewhere, Inline, Ran};
+use inline::{Inline, Ran, ThreadMoved};
 
 /// A model on its own thread. It runs one batch at a time or, if the model is
 /// [`Continuous`](crate::runtime::model::Continuous), requests that join and leave between its steps. Dropping it waits
@@ -353,7 +353,7 @@ fn traits(mut model: Box<dyn Model>) -> (Traits, Box<dyn Model>) {
         return (traits, model);
     }
     traits.inline = Some(model);
-    (traits, Box::new(Elsewhere))
+    (traits, Box::new(ThreadMoved))
 }
 
 fn serve(mut model: Box<dyn Model>, queue: &Receiver<Command>, busy: &AtomicBool) {

@@ -22,7 +22,7 @@ use kaskade_app::load::arrivals::{self, Arrivals};
 use kaskade_app::load::drive::{self, Target};
 use kaskade_app::load::record::{Figures, Record};
 use kaskade_app::measure::Profiler;
-use kaskade_app::measure::served::Noted;
+use kaskade_app::measure::served::RecordingTarget;
 use kaskade_app::planning::{gears, initial};
 use kaskade_app::report;
 use kaskade_app::report::progress::say;
@@ -164,13 +164,13 @@ impl Bench {
     /// Replays a trace on real actors, and notes the replies.
     ///
     /// Waits until other processes leave the processor alone, and repeats a run that they disturbed.
-    fn replay(&self, plan: &Plan, trace: &Trace) -> anyhow::Result<(Arc<Noted>, Figures)> {
+    fn replay(&self, plan: &Plan, trace: &Trace) -> anyhow::Result<(Arc<RecordingTarget>, Figures)> {
         let mut tried = 0;
         loop {
             foreign::wait_for_quiet(self.foreign);
             let before = Times::now();
             let arrivals = Arrivals::of_trace(trace, arrivals::Spacing::Poisson, 1.0, self.seed);
-            let found = self.serve(plan, Noted::new, async |target, record| {
+            let found = self.serve(plan, RecordingTarget::new, async |target, record| {
                 drive::open_loop(target, drive::paced(arrivals), WARM_UP, record).await
             })?;
             tried += 1;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::peers::gears::Peer;
 use kaskade_app::charts::bars::{self, Bars};
 use kaskade_app::report::{self, units};
-use kaskade_planners::gears::exhaustive::{Landscape, constrained};
+use kaskade_planners::gears::exhaustive::{CascadeOutcomes, constrained};
 use kaskade_planners::gears::random::random;
 use kaskade_planners::gears::{GearOptions, Prior, Simulated, plan_gears};
 use kaskade_policy::plan::Slo;
@@ -37,7 +37,8 @@ pub(super) fn quality(field: &Field, devices: usize) -> anyhow::Result<Claim> {
             p95_us: (least * times) as u64,
         };
         let options = constrained(&small(field, devices, slo), CASCADES);
-        let landscape = Landscape::new(&field.profile, &options, Simulated::new(&field.profile, &options))?;
+        let landscape =
+            CascadeOutcomes::new(&field.profile, &options, Simulated::new(&field.profile, &options))?;
         let Some(best) = landscape.exhaustive()? else {
             continue;
         };

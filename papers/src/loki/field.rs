@@ -8,7 +8,7 @@ use kaskade_policy::pipeline::Pipeline;
 use kaskade_policy::plan::{Dropping, Plan};
 use kaskade_policy::profile::Profile;
 use kaskade_simulator::trace::{Spacing, Trace};
-use kaskade_simulator::{Bucket, Controller, Loading, Look, Report, SimConfig, Simulator, Timeline};
+use kaskade_simulator::{Bucket, Controller, Loading, Observation, Report, SimConfig, Simulator, Timeline};
 
 use crate::peers::pipelines::PipelinePeer;
 
@@ -197,7 +197,7 @@ impl Field {
     pub(super) fn play(&self, contestant: Contestant) -> anyhow::Result<Run> {
         let mut manager = self.manager(contestant)?;
         let first_qps = self.trace.rates().first().copied().unwrap_or(0.0);
-        let first = manager.begin(first_qps.max(DemandOptions::default().floor_qps), 0)?;
+        let first = manager.begin(first_qps.max(DemandOptions::default().min_rate), 0)?;
         let slo_us = self.pipeline.slo_us;
         let config = SimConfig {
             seed: self.seed,
@@ -268,8 +268,8 @@ impl Watched {
 }
 
 impl Controller for Watched {
-    fn look(&mut self, look: &Look<'_>) -> Option<Plan> {
-        let plan = self.manager.look(look);
+    fn observe(&mut self, look: &Observation<'_>) -> Option<Plan> {
+        let plan = self.manager.observe(look);
         self.note(look.at_us);
         plan
     }

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use kaskade_planners::gears::{
-    Ablation, Cascade, Context, Decision, Evaluate, GearError, GearOptions, GearPlan, Group, ModelSet,
-    Models, Outcome, Tuned, join, plan_gears_by, plan_gears_with,
+    Ablation, BatchingChoice, Cascade, Context, Decision, Evaluate, GearError, GearOptions, GearPlan, Group,
+    ModelSet, Models, Outcome, join, plan_gears_by, plan_gears_with,
 };
 use kaskade_policy::plan::{LoadRange, Slo};
 use kaskade_policy::profile::Profile;
@@ -108,7 +108,7 @@ fn one_variant(
         let load = context.ranges().first().copied().unwrap_or(LoadRange::ALL);
         let batching = match context.tune(&cascade, &placement, load)? {
             Some(tuned) => tuned,
-            None => Tuned {
+            None => BatchingChoice {
                 min_queue: 1,
                 outcome: context.measure(&cascade, &placement, 1, options.qps_max)?,
             },
@@ -166,7 +166,7 @@ fn switched<E: Evaluate>(
     };
     let chosen = |level: &usize| pareto_cascades.get(*level).cloned();
     let outcome = |(row, level): (&Vec<Outcome>, &usize)| {
-        row.get(*level).map(|outcome| Tuned {
+        row.get(*level).map(|outcome| BatchingChoice {
             min_queue: 1,
             outcome: *outcome,
         })

@@ -11,7 +11,7 @@
 
 use std::fmt::Write as _;
 
-use kaskade_planners::envelope::{OnEnvelope, envelope};
+use kaskade_planners::envelope::{EnvelopeCascade, envelope};
 use kaskade_planners::thresholds::{Family, Minimise, Search, frontier};
 use kaskade_policy::profile::Profile;
 use kaskade_stated::families::{StatedFamily, gpt, gpt_of_eight, t5, vit};
@@ -217,11 +217,11 @@ fn study(source: &Source, splits: u64) -> (Areas, usize) {
 }
 
 /// The frontier of all variants by calibrated confidence.
-fn curve(family: &Family, search: &Search) -> Vec<OnEnvelope> {
+fn curve(family: &Family, search: &Search) -> Vec<EnvelopeCascade> {
     let names = family.columns().iter().map(|column| column.name.clone());
     let names: Vec<String> = names.collect();
     let points = frontier(family, search).points.into_iter();
-    let on_curve = points.map(|point| OnEnvelope {
+    let on_curve = points.map(|point| EnvelopeCascade {
         variants: names.clone(),
         scores: Vec::new(),
         point,
@@ -230,7 +230,7 @@ fn curve(family: &Family, search: &Search) -> Vec<OnEnvelope> {
 }
 
 /// The mean loss on unseen samples over the budgets. A budget below the cheapest cascade buys the cheapest.
-fn area(curve: &[OnEnvelope], planned: &Family, judged: &Family) -> f64 {
+fn area(curve: &[EnvelopeCascade], planned: &Family, judged: &Family) -> f64 {
     let costs = planned.columns().iter().map(|column| column.energy_j);
     let (least, most) = (
         costs.clone().fold(f64::INFINITY, f64::min),

@@ -10,8 +10,8 @@ use kaskade_policy::demand::Rise;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use factors::{FactorBook, FactorOptions};
-pub use run_times::{RunTimeBook, RunTimeOptions};
+pub use factors::{FactorEstimator, FactorOptions};
+pub use run_times::{RunTimeEstimator, RunTimeOptions};
 
 /// How the demand is estimated, and when planning is triggered.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -24,13 +24,13 @@ pub struct DemandOptions {
     /// Steps that are averaged over. 20 in the published artefact.
     pub window: usize,
     /// Lower bound of the estimated demand, requests/s, so that the first request finds a worker.
-    pub floor_qps: f64,
+    pub min_rate: f64,
     /// Period of planning, microseconds. 10 s in the paper.
     pub period_us: u64,
     /// Relative change of the demand since the last plan that triggers planning at once. The paper gives no value.
     pub change: f64,
     /// Minimum time between two plans, microseconds, so that noise does not make workers change variants repeatedly.
-    pub least_us: u64,
+    pub min_interval_us: u64,
     /// How far ahead a rise of the demand is continued, microseconds: about the time from planning to loaded models. 0 plans for the moving
     /// average alone, as in the paper, and routes for it.
     pub forecast_us: u64,
@@ -42,10 +42,10 @@ impl DemandOptions {
         step_us: 1_000_000,
         com: 1.6,
         window: 20,
-        floor_qps: 1.0,
+        min_rate: 1.0,
         period_us: 10_000_000,
         change: 0.25,
-        least_us: 2_000_000,
+        min_interval_us: 2_000_000,
         forecast_us: 0,
     };
 }
@@ -186,7 +186,7 @@ impl DemandEstimator {
         } else {
             0.0
         };
-        mean.max(self.options.floor_qps)
+        mean.max(self.options.min_rate)
     }
 
     /// Whether to plan at `now` (microseconds), and why.
@@ -205,14 +205,14 @@ impl DemandEstimator {
 
     /// Whether it was not planned so lately that noise would make workers change variants all the time.
     pub(crate) fn has_settled(&self, now: u64) -> bool {
-        let settled = |at: u64| now.saturating_sub(at) >= self.options.least_us;
+        let settled = |at: u64| now.saturating_sub(at) >= self.options.min_interval_us;
         self.planned.is_none_or(|(at, _)| settled(at))
     }
 
     /// Whether it was not planned in the last half of the minimum time: what has no capacity at all is planned for that soon.
     pub(crate) fn may_hurry(&self, now: u64) -> bool {
         self.planned
-            .is_none_or(|(at, _)| now.saturating_sub(at) >= self.options.least_us / 2)
+            .is_none_or(|(at, _)| now.saturating_sub(at) >= self.options.min_interval_us / 2)
     }
 
     /// Notes that was planned for so many requests/s at `now` (microseconds), whether or not that made another plan: what cannot be

@@ -23,7 +23,7 @@ pub struct Member {
 
 /// A cascade on the envelope.
 #[derive(Debug, Clone, PartialEq)]
-pub struct OnEnvelope {
+pub struct EnvelopeCascade {
     /// Its variants, by name.
     pub variants: Vec<String>,
     /// Its scores.
@@ -32,7 +32,7 @@ pub struct OnEnvelope {
     pub point: Point,
 }
 
-impl OnEnvelope {
+impl EnvelopeCascade {
     /// Returns what it does on the samples of another family that has its variants.
     pub fn outcome(&self, family: &Family) -> Outcome {
         let names: Vec<&str> = self.variants.iter().map(String::as_str).collect();
@@ -121,7 +121,7 @@ fn shortlist(family: &Family) -> Family {
 }
 
 /// Returns the cascades of all members that no cheaper one equals in expected accuracy, by rising cost and expected accuracy.
-pub fn envelope(family: &Family) -> Vec<OnEnvelope> {
+pub fn envelope(family: &Family) -> Vec<EnvelopeCascade> {
     let members = members(family);
     let found = members.iter().flat_map(|member| {
         let found = forecasts(&member.family, Against::Truth).into_iter();
@@ -134,7 +134,7 @@ pub fn envelope(family: &Family) -> Vec<OnEnvelope> {
     let on_envelope = |(member, forecast): (&Member, Forecast)| {
         let columns = member.family.columns().iter();
         let outcome = evaluate(&member.family, &threshold_exits(&forecast.thresholds));
-        OnEnvelope {
+        EnvelopeCascade {
             variants: columns.map(|column| column.name.clone()).collect(),
             scores: member.scores.clone(),
             point: outcome.into_point(forecast.thresholds),

@@ -45,7 +45,7 @@ mod workload;
 
 pub use crate::device::DeviceSpec;
 pub use balance::Group;
-pub use batching::Tuned;
+pub use batching::BatchingChoice;
 pub use evaluate::{Evaluate, Outcome, Simulated};
 pub use fluid::Fluid;
 pub use models::Models;

@@ -17,11 +17,13 @@ use crate::allocate::{
     StandbyOptions, allocate_with_standby,
 };
 use crate::balance::Balancer;
-use crate::demand::{DemandEstimator, DemandOptions, FactorBook, FactorOptions, RunTimeBook, RunTimeOptions};
+use crate::demand::{
+    DemandEstimator, DemandOptions, FactorEstimator, FactorOptions, RunTimeEstimator, RunTimeOptions,
+};
 use kaskade_policy::demand::Ran;
 use kaskade_policy::pipeline::{Pipeline, Tree};
 use kaskade_policy::plan::{Dropping, Plan};
-use kaskade_simulator::{Controller, Look};
+use kaskade_simulator::{Controller, Observation};
 
 /// Configuration of a manager.
 #[derive(Debug, Clone)]
@@ -68,8 +70,8 @@ pub struct Manager {
     /// By task, what arrives there; the root's is the demand.
     arriving: Vec<DemandEstimator>,
     root: usize,
-    book: FactorBook,
-    run_times: RunTimeBook,
+    book: FactorEstimator,
+    run_times: RunTimeEstimator,
     /// By variant: requests served and made since the start.
     totals: BTreeMap<String, (u64, BTreeMap<String, u64>)>,
     allocation: Option<Allocation>,
@@ -104,8 +106,8 @@ impl Manager {
         Ok(Self {
             arriving: vec![DemandEstimator::new(options.demand, now); pipeline.tasks.len()],
             root: tree.order.first().copied().unwrap_or(0),
-            book: FactorBook::new(options.factors),
-            run_times: RunTimeBook::new(&pipeline, options.run_times),
+            book: FactorEstimator::new(options.factors),
+            run_times: RunTimeEstimator::new(&pipeline, options.run_times),
             totals: BTreeMap::new(),
             allocation: None,
             capacity_qps: f64::INFINITY,
@@ -146,7 +148,7 @@ impl Manager {
 
     /// Notes that a variant, since the last report, served `served` requests and made so many of them by child task. Counts that
     /// are reported child by child go in one call.
-    pub fn heard(&mut self, variant: &str, served: u64, made: &BTreeMap<String, u64>, now: u64) {
+    pub fn record(&mut self, variant: &str, served: u64, made: &BTreeMap<String, u64>, now: u64) {
         let totals = self.totals.entry(variant.to_owned()).or_default();
         totals.0 += served;
         for (child, made) in made {
@@ -156,12 +158,12 @@ impl Manager {
                 estimator.observe(*made, now);
             }
         }
-        self.book.heard(variant, variant, totals.0, &totals.1);
+        self.book.record(variant, variant, totals.0, &totals.1);
     }
 
     /// Notes what a variant has run since the last report.
     pub fn ran(&mut self, variant: &str, ran: Ran) {
-        self.run_times.heard(variant, ran);
+        self.run_times.record(variant, ran);
     }
 
     /// Another plan at `now` (microseconds), if there should be one: a new allocation when one is due, and otherwise new routing
@@ -334,7 +336,7 @@ impl Manager {
 }
 
 impl Controller for Manager {
-    fn look(&mut self, look: &Look<'_>) -> Option<Plan> {
+    fn observe(&mut self, look: &Observation<'_>) -> Option<Plan> {
         self.observe(look.arrivals, look.at_us);
         // Factors come child by child, those of a variant together.
         let mut told: BTreeMap<&str, (u64, BTreeMap<String, u64>)> = BTreeMap::new();
@@ -344,7 +346,7 @@ impl Controller for Manager {
             told.1.insert(factor.child.to_owned(), factor.made);
         }
         for (variant, (served, made)) in &told {
-            self.heard(variant, *served, made, look.at_us);
+            self.record(variant, *served, made, look.at_us);
         }
         for run in &look.runs {
             self.ran(run.variant, run.ran);

@@ -111,7 +111,7 @@ fn factors_that_were_observed_are_planned_with() {
     let used = manager.allocation().unwrap().used;
     // The detector finds twice what was profiled: 34.2 cars and 1.8 faces.
     let made = [("car".to_owned(), 34_200), ("face".to_owned(), 1_800)].into();
-    manager.heard("detect-x", 1_000, &made, SECOND);
+    manager.record("detect-x", 1_000, &made, SECOND);
     plans(&mut manager, 0, &[20; 11]);
     assert!(manager.allocation().unwrap().used > used);
 }

@@ -41,7 +41,7 @@ impl ArrivalCounter {
     /// Arrivals from before the first message of an ingress are not part of the present load. A total below an earlier one
     /// belongs to a late message and is ignored: treated as a restart, it would count the arrivals since then twice. An ingress that
     /// restarted under the same id is counted once its predecessor is forgotten.
-    pub fn heard(&mut self, ingress: &str, total: u64, now: u64) {
+    pub fn record(&mut self, ingress: &str, total: u64, now: u64) {
         match self.ingresses.get_mut(ingress) {
             Some(counted) if total < counted.total => {}
             Some(counted) => {
@@ -94,17 +94,17 @@ mod tests {
     #[test]
     fn arrivals_are_summed_and_a_lost_message_is_made_good() {
         let mut book = ArrivalCounter::new(0);
-        book.heard("a", 0, 0);
-        book.heard("b", 100, 0);
+        book.record("a", 0, 0);
+        book.record("b", 100, 0);
         assert_eq!(
             book.take(0),
             0,
             "what came before it was heard is not load of now"
         );
-        book.heard("a", 10, 100_000);
-        book.heard("b", 130, 100_000);
+        book.record("a", 10, 100_000);
+        book.record("b", 130, 100_000);
         assert_eq!(book.take(100_000), 40);
-        book.heard("b", 190, 300_000);
+        book.record("b", 190, 300_000);
         assert_eq!(book.take(300_000), 60);
     }
 
@@ -112,8 +112,8 @@ mod tests {
     fn totals_of_any_size_are_summed() {
         let mut book = ArrivalCounter::new(0);
         for ingress in ["a", "b"] {
-            book.heard(ingress, 0, 0);
-            book.heard(ingress, u64::MAX, 100_000);
+            book.record(ingress, 0, 0);
+            book.record(ingress, u64::MAX, 100_000);
         }
         assert_eq!(book.take(100_000), u64::MAX);
     }
@@ -121,35 +121,35 @@ mod tests {
     #[test]
     fn a_new_start_counts_from_nothing_once_the_old_one_is_forgotten() {
         let mut book = ArrivalCounter::new(0);
-        book.heard("a", 1000, 0);
+        book.record("a", 1000, 0);
         for tick in 1..=100 {
-            book.heard("a", tick, tick * 100_000);
+            book.record("a", tick, tick * 100_000);
             assert_eq!(book.take(tick * 100_000), 0);
         }
-        book.heard("a", 108, 10_100_000);
-        book.heard("a", 113, 10_200_000);
+        book.record("a", 108, 10_100_000);
+        book.record("a", 113, 10_200_000);
         assert_eq!(book.take(10_200_000), 5);
     }
 
     #[test]
     fn a_total_that_comes_late_is_not_a_new_start() {
         let mut book = ArrivalCounter::new(0);
-        book.heard("a", 100, 0);
-        book.heard("a", 110, 100_000);
-        book.heard("a", 105, 100_000);
+        book.record("a", 100, 0);
+        book.record("a", 110, 100_000);
+        book.record("a", 105, 100_000);
         assert_eq!(book.take(100_000), 10);
-        book.heard("a", 0, 150_000);
-        book.heard("a", 120, 200_000);
+        book.record("a", 0, 150_000);
+        book.record("a", 120, 200_000);
         assert_eq!(book.take(200_000), 10, "none is counted twice");
         book.take(900_000);
-        book.heard("a", 115, 900_000);
-        book.heard("a", 130, 1_000_000);
+        book.record("a", 115, 900_000);
+        book.record("a", 130, 1_000_000);
         assert_eq!(
             book.take(1_000_000),
             0,
             "nor is what it counted in a silence load of now"
         );
-        book.heard("a", 135, 1_100_000);
+        book.record("a", 135, 1_100_000);
         assert_eq!(book.take(1_100_000), 5);
     }
 
@@ -158,10 +158,10 @@ mod tests {
         let mut book = ArrivalCounter::new(0);
         assert!(!book.leads("b", SILENCE_US - 1), "it may not be alone");
         assert!(book.leads("b", SILENCE_US));
-        book.heard("a", 0, SILENCE_US);
-        book.heard("b", 0, SILENCE_US);
+        book.record("a", 0, SILENCE_US);
+        book.record("b", 0, SILENCE_US);
         assert!(book.leads("a", SILENCE_US) && !book.leads("b", SILENCE_US));
-        book.heard("b", 0, 2 * SILENCE_US);
+        book.record("b", 0, 2 * SILENCE_US);
         book.take(2 * SILENCE_US);
         assert!(book.leads("b", 2 * SILENCE_US), "the silent one leads no more");
     }

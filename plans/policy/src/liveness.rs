@@ -93,15 +93,15 @@ struct Looks {
 impl Liveness {
     /// Notes a beat of `name` at `now` (µs). True if it was unknown, lost or leaving until now.
     pub fn beat(&mut self, name: &str, now: u64) -> bool {
-        self.heard(name, now, false)
+        self.record(name, now, false)
     }
 
     /// Notes a beat of `name` at `now` (µs) that says that it is shutting down: it is alive and must not be chosen.
     pub fn beat_leaving(&mut self, name: &str, now: u64) {
-        self.heard(name, now, true);
+        self.record(name, now, true);
     }
 
-    fn heard(&mut self, name: &str, now: u64, leaving: bool) -> bool {
+    fn record(&mut self, name: &str, now: u64, leaving: bool) -> bool {
         let at = self.running(now);
         let changed = if let Some(seen) = self.seen.get_mut(name) {
             let changed = seen.lost || seen.leaving != leaving;
@@ -281,7 +281,7 @@ impl Liveness {
         let heard = heard.into_iter().map(|(name, _)| Arc::clone(name));
         let avoided = avoided.into_iter().map(|(name, _)| Arc::clone(name));
         let avoided = avoided.chain(self.unloadable.iter().cloned());
-        Reachability::heard(heard.collect(), avoided.collect())
+        Reachability::record(heard.collect(), avoided.collect())
     }
 
     /// Whether this process has looked for no longer than [`DETECTION_US`] at `now` (µs): it may not have heard all yet.

@@ -28,7 +28,7 @@ pub struct Reachability {
 impl Reachability {
     /// The view of a process that follows the heartbeats: it may send to those that it heard. `avoided` are lost or
     /// leaving.
-    pub fn heard(heard: HashSet<Arc<str>>, avoided: HashSet<Arc<str>>) -> Self {
+    pub fn record(heard: HashSet<Arc<str>>, avoided: HashSet<Arc<str>>) -> Self {
         Self {
             heard: Some(heard),
             avoided,
@@ -74,14 +74,14 @@ impl Reachability {
 impl Default for Reachability {
     /// The view of a process that has heard no heartbeat: no replica is reachable, none is avoided.
     fn default() -> Self {
-        Self::heard(HashSet::new(), HashSet::new())
+        Self::record(HashSet::new(), HashSet::new())
     }
 }
 
 /// The newest states of the ingresses of an app, as a worker hears them.
 #[derive(Debug, Clone, Default)]
 pub struct IngressStates {
-    states: BTreeMap<String, Heard>,
+    states: BTreeMap<String, ReceivedState>,
 }
 
 /// The state of an ingress.
@@ -98,7 +98,7 @@ pub struct IngressView {
 }
 
 #[derive(Debug, Clone)]
-struct Heard {
+struct ReceivedState {
     at: u64,
     view: IngressView,
 }
@@ -106,9 +106,10 @@ struct Heard {
 impl IngressStates {
     /// Notes the state of an ingress that arrived at `now` (µs). An older state than the newest, by its sequence number,
     /// is ignored. True if the view may have changed.
-    pub fn hear(&mut self, ingress: &str, view: IngressView, now: u64) -> bool {
+    pub fn record(&mut self, ingress: &str, view: IngressView, now: u64) -> bool {
         let Some(known) = self.states.get_mut(ingress) else {
-            self.states.insert(ingress.to_owned(), Heard { at: now, view });
+            self.states
+                .insert(ingress.to_owned(), ReceivedState { at: now, view });
             return true;
         };
         if known.view.sequence > view.sequence {
@@ -116,7 +117,7 @@ impl IngressStates {
         }
         known.view.sequence = view.sequence;
         let changed = known.view != view;
-        *known = Heard { at: now, view };
+        *known = ReceivedState { at: now, view };
         changed
     }
 
@@ -174,28 +175,28 @@ mod tests {
     fn a_worker_avoids_what_any_live_ingress_lists() {
         let mut states = IngressStates::default();
         assert_eq!(reached(&states), "abc", "before any ingress is heard");
-        assert!(states.hear("i", view(0, &["a"]), 0));
-        assert!(states.hear("j", view(0, &["b"]), 1_000));
+        assert!(states.record("i", view(0, &["a"]), 0));
+        assert!(states.record("j", view(0, &["b"]), 1_000));
         assert_eq!(reached(&states), "c");
         assert!(states.reachability().is_avoided("b") && states.reachability().avoids_any());
-        assert!(!states.hear("j", view(1, &["b"]), 1_500), "the same again");
-        assert!(states.hear("j", view(2, &[]), 2_000));
+        assert!(!states.record("j", view(1, &["b"]), 1_500), "the same again");
+        assert!(states.record("j", view(2, &[]), 2_000));
         assert_eq!(reached(&states), "bc");
     }
 
     #[test]
     fn an_ingress_that_left_or_fell_silent_has_no_say() {
         let mut states = IngressStates::default();
-        states.hear("i", view(4, &["a"]), 0);
-        states.hear("j", view(0, &["b"]), 10);
+        states.record("i", view(4, &["a"]), 0);
+        states.record("j", view(0, &["b"]), 10);
         let last = IngressView {
             gone: true,
             ..view(5, &["a"])
         };
-        assert!(states.hear("i", last, 20));
+        assert!(states.record("i", last, 20));
         assert_eq!(reached(&states), "ac");
         assert!(!states.reachability().is_informed_by("i"));
-        assert!(!states.hear("i", view(3, &["a"]), 30), "an old message");
+        assert!(!states.record("i", view(3, &["a"]), 30), "an old message");
         assert_eq!(reached(&states), "ac");
         assert!(!states.expire(STATE_VALID_US + 9));
         assert!(states.expire(STATE_VALID_US + 10));
@@ -210,10 +211,10 @@ mod tests {
             starting: true,
             ..view(0, &["a"])
         };
-        states.hear("i", first, 0);
+        states.record("i", first, 0);
         assert_eq!(reached(&states), "bc", "what it knows counts already");
         assert!(!states.reachability().is_informed_by("i"));
-        assert!(states.hear("i", view(1, &["a"]), 1));
+        assert!(states.record("i", view(1, &["a"]), 1));
         assert!(states.reachability().is_informed_by("i") && !states.reachability().is_informed_by("j"));
         states.expire(1 + STATE_VALID_US);
         assert!(!states.reachability().is_informed_by("i"));
@@ -233,7 +234,7 @@ mod tests {
             let mut newest = BTreeMap::new();
             for ((ingress, unavailable, gone), sequence) in heard.into_iter().zip(0..) {
                 let told = IngressView { sequence, starting: false, unavailable: unavailable.clone(), gone };
-                states.hear(&ingress, told, sequence);
+                states.record(&ingress, told, sequence);
                 newest.insert(ingress, (unavailable, gone));
             }
             let listed = |name: &str| newest.values().any(|(listed, gone)| !gone && listed.contains(name));

@@ -11,11 +11,11 @@ const LISTEN_US: u64 = 1_500_000;
 /// The ingresses of an app, and the epoch that each admits requests under. Times are microseconds since the listener began.
 #[derive(Debug, Clone, Default)]
 pub struct Rollout {
-    ingresses: BTreeMap<String, Heard>,
+    ingresses: BTreeMap<String, ReceivedState>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Heard {
+struct ReceivedState {
     admits: u64,
     at_us: u64,
 }
@@ -31,12 +31,12 @@ pub struct Behind {
 
 impl Rollout {
     /// Records the report of an ingress. One that is `gone` no longer counts.
-    pub fn hear(&mut self, ingress: &str, admits: u64, gone: bool, now_us: u64) {
+    pub fn record(&mut self, ingress: &str, admits: u64, gone: bool, now_us: u64) {
         if gone {
             self.ingresses.remove(ingress);
             return;
         }
-        let heard = Heard {
+        let heard = ReceivedState {
             admits,
             at_us: now_us,
         };
@@ -64,8 +64,8 @@ impl Rollout {
         now_us >= LISTEN_US && self.ingresses(now_us) > 0 && self.behind(epoch, now_us).is_empty()
     }
 
-    fn reporting(&self, now_us: u64) -> impl Iterator<Item = (&String, &Heard)> {
-        let fresh = move |heard: &Heard| now_us.saturating_sub(heard.at_us) <= SILENT_US;
+    fn reporting(&self, now_us: u64) -> impl Iterator<Item = (&String, &ReceivedState)> {
+        let fresh = move |heard: &ReceivedState| now_us.saturating_sub(heard.at_us) <= SILENT_US;
         self.ingresses.iter().filter(move |(_, heard)| fresh(heard))
     }
 }
@@ -80,16 +80,16 @@ mod tests {
     fn every_ingress_must_admit_the_epoch() {
         let mut rollout = Rollout::default();
         assert!(!rollout.is_admitted(3, 10 * SECOND), "no ingress runs");
-        rollout.hear("a", 3, false, SECOND);
+        rollout.record("a", 3, false, SECOND);
         assert!(!rollout.is_admitted(3, SECOND), "another one may report yet");
-        rollout.hear("b", 2, false, 2 * SECOND);
+        rollout.record("b", 2, false, 2 * SECOND);
         assert!(!rollout.is_admitted(3, 2 * SECOND));
         let behind = Behind {
             ingress: "b".to_owned(),
             admits: 2,
         };
         assert_eq!(rollout.behind(3, 2 * SECOND), [behind]);
-        rollout.hear("b", 4, false, 3 * SECOND);
+        rollout.record("b", 4, false, 3 * SECOND);
         assert!(rollout.is_admitted(3, 3 * SECOND), "a newer epoch replaced it");
         assert_eq!(rollout.ingresses(3 * SECOND), 2);
     }
@@ -98,10 +98,10 @@ mod tests {
     fn ingresses_that_left_or_fell_silent_do_not_count() {
         let mut rollout = Rollout::default();
         for ingress in ["gone", "silent", "alive"] {
-            rollout.hear(ingress, 1, false, 0);
+            rollout.record(ingress, 1, false, 0);
         }
-        rollout.hear("gone", 1, true, SECOND);
-        rollout.hear("alive", 2, false, 6 * SECOND);
+        rollout.record("gone", 1, true, SECOND);
+        rollout.record("alive", 2, false, 6 * SECOND);
         assert!(rollout.is_admitted(2, 6 * SECOND));
         assert_eq!(rollout.ingresses(6 * SECOND), 1);
     }

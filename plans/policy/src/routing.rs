@@ -201,7 +201,7 @@ fn summed<R: Copy>(
 /// Caches the result of [`destination`] for one edge while liveness does not change: the same choice in constant time, for a
 /// caller that routes millions of requests in between.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Living<R> {
+pub struct EdgeCache<R> {
     replicas: Vec<R>,
     /// By replica, the sum of the shares up to and with its own.
     ends: Vec<f64>,
@@ -210,7 +210,7 @@ pub struct Living<R> {
     backup: Option<R>,
 }
 
-impl<R: Copy> Living<R> {
+impl<R: Copy> EdgeCache<R> {
     /// Of an edge with these shares, in the order of the replicas' ids, and this backup list.
     pub fn of(shares: &[(R, f64)], backup: &[R], alive: impl Fn(R) -> bool) -> Self {
         let (replicas, ends): (Vec<R>, Vec<f64>) = summed(shares.iter().copied(), &alive).unzip();

@@ -6,7 +6,7 @@
 
 /// The batches that run on a device at once.
 #[derive(Debug, Default)]
-pub(super) struct Sharers {
+pub(super) struct DeviceContention {
     running: Vec<Sharer>,
     /// When `left` was true last.
     since: u64,
@@ -23,7 +23,7 @@ struct Sharer {
     left: f64,
 }
 
-impl Sharers {
+impl DeviceContention {
     /// Time weighed by the share of the device in use, until the last batch began or ended, microseconds.
     pub(super) fn used_us(&self) -> f64 {
         self.used_us

@@ -7,7 +7,7 @@ use kaskade_policy::shifting::Shifter;
 
 /// A [`ReplicaEvent`](super::ReplicaEvent) by number.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Happening {
+pub(super) struct IndexedReplicaEvent {
     pub(super) at: u64,
     pub(super) replica: u32,
     pub(super) change: Change,
@@ -28,7 +28,7 @@ pub(super) struct Control<'a> {
     /// The earlier of the two.
     next_alarm: u64,
     /// Future events, in order of time.
-    pub(super) timeline: &'a [Happening],
+    pub(super) timeline: &'a [IndexedReplicaEvent],
 }
 
 impl<'a> Control<'a> {
@@ -36,7 +36,7 @@ impl<'a> Control<'a> {
     pub(super) fn new(
         shifter: Shifter,
         config: &SimConfig,
-        timeline: &'a [Happening],
+        timeline: &'a [IndexedReplicaEvent],
         first_look: u64,
     ) -> Self {
         let tick_us = config.shift.unwrap_or_default().tick_us;

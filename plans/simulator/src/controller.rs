@@ -24,12 +24,12 @@ use kaskade_policy::plan::Plan;
 /// force stays.
 pub trait Controller {
     /// Inspects the service, and returns another plan if there should be one.
-    fn look(&mut self, look: &Look<'_>) -> Option<Plan>;
+    fn observe(&mut self, look: &Observation<'_>) -> Option<Plan>;
 }
 
 /// The service as a controller observes it: the contents of heartbeats and the ingress's counts.
 #[derive(Debug, Clone)]
-pub struct Look<'a> {
+pub struct Observation<'a> {
     /// Now, microseconds.
     pub at_us: u64,
     /// Requests that arrived since the last call.
@@ -41,14 +41,14 @@ pub struct Look<'a> {
     /// Batches that every variant has run since the last call, in order of the variants.
     pub runs: Vec<VariantRuns<'a>>,
     /// The replicas of the plan in force, in its order.
-    pub replicas: Vec<ReplicaLook<'a>>,
+    pub replicas: Vec<ReplicaObservation<'a>>,
     /// Devices that host something.
     pub active_devices: usize,
     /// Whether a plan waits for its replicas to be loaded.
     pub loading: bool,
 }
 
-impl Look<'_> {
+impl Observation<'_> {
     /// Requests that wait in all queues.
     pub fn queued(&self) -> usize {
         self.replicas.iter().map(|replica| replica.queue).sum()
@@ -81,7 +81,7 @@ pub struct VariantRuns<'a> {
 
 /// A replica as a controller sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReplicaLook<'a> {
+pub struct ReplicaObservation<'a> {
     /// Its id.
     pub id: &'a str,
     /// The variant it runs.

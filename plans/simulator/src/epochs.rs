@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use super::compile::Compiled;
 use super::fleet::{Fleet, Health};
-use kaskade_policy::routing::{Destination, Living};
+use kaskade_policy::routing::{Destination, EdgeCache};
 
 /// An edge of a plan, and where it leads at present.
 #[derive(Debug)]
 struct EdgeNow {
-    living: Living<u32>,
+    living: EdgeCache<u32>,
     /// The stage it names, and that stage's variant and slice.
     stage: u16,
     kind: u32,
@@ -94,7 +94,7 @@ impl Epoch {
         let edges = self.plan.edges.iter();
         self.edges = edges
             .map(|edge| EdgeNow {
-                living: Living::of(&edge.shares, &edge.backup, alive),
+                living: EdgeCache::of(&edge.shares, &edge.backup, alive),
                 stage: edge.stage,
                 kind: edge.kind,
             })

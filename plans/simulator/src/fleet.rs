@@ -1,7 +1,7 @@
 //! The replicas and the devices, with their liveness.
 
 use super::config::SimConfig;
-use super::contention::Sharers;
+use super::contention::DeviceContention;
 use super::events::{NEVER, Task};
 use super::world::{KnownReplica, World};
 use kaskade_policy::batching::BatchQueue;
@@ -80,7 +80,7 @@ pub(super) struct DeviceState {
     /// Joules of its batches; NaN once one of them is unknown.
     pub(super) batches_j: f64,
     /// The replicas that run on it at once, if concurrent batches slow each other down.
-    pub(super) sharers: Sharers,
+    pub(super) sharers: DeviceContention,
     busy: Meter,
     up: Meter,
 }

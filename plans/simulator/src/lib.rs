@@ -58,7 +58,7 @@ pub mod trace;
 mod world;
 
 pub use config::{Change, Loading, MeasuredCopies, Power, ReplicaEvent, SimConfig, SimError, Spare};
-pub use controller::{Controller, Factor, Look, ReplicaLook, VariantRuns};
+pub use controller::{Controller, Factor, Observation, ReplicaObservation, VariantRuns};
 pub use histogram::{LatencyHistogram, LatencySummary};
 pub use observer::{Answered, Loss, Lost, Observer, Run, Sink, Tick};
 pub use report::{

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::compile::Compiled;
 use super::config::{self, SimConfig, SimError};
-use super::control::Happening;
+use super::control::IndexedReplicaEvent;
 use super::world::World;
 
 use kaskade_policy::plan::Plan;
@@ -19,7 +19,7 @@ pub struct Simulator {
     pub(super) world: World,
     pub(super) shifter: Shifter,
     pub(super) config: SimConfig,
-    pub(super) timeline: Vec<Happening>,
+    pub(super) timeline: Vec<IndexedReplicaEvent>,
     pub(super) down: Vec<u32>,
 }
 
@@ -43,7 +43,7 @@ impl Simulator {
                 })
         };
         let happening = |event: &config::ReplicaEvent| {
-            Ok(Happening {
+            Ok(IndexedReplicaEvent {
                 at: event.at_us,
                 replica: find("timeline", &event.replica)?,
                 change: event.change,

@@ -9,7 +9,7 @@ import numpy as np
 import kaskade
 from kaskade.batch import Answer
 from kaskade.confidence import Estimator, fit_temperature
-from kaskade.errors import BadOutput, ModelFailed, Overloaded, WrongInput
+from kaskade.errors import BadOutput, ModelFailed, Overloaded, InvalidInput
 from kaskade.selection import selection_part
 
 
@@ -73,7 +73,7 @@ class RunBatch(unittest.TestCase):
             ({"x": np.zeros((3, 3), np.float32)}, "shape"), ({"x": np.full((3, 2), np.nan, np.float32)}, "NaN"),
         ]:
             bad, well = strict.run_batch([inputs, good])
-            self.assertIsInstance(bad, WrongInput)
+            self.assertIsInstance(bad, InvalidInput)
             self.assertIn(said, str(bad))
             self.assertIsInstance(well, Answer)
 
@@ -90,7 +90,7 @@ class RunBatch(unittest.TestCase):
         self.assertEqual(seen, [(np.float32, (2, 2)), (object, (1, 1)), (np.int64, (1,))])
         for inputs in ({"x": None}, {"x": [[1], [1, 2]]}, {"x": 1j}, {7: [1.0]}, [1.0], None):
             bad, well = double.run_batch([inputs, {"x": [1.0]}])
-            self.assertIsInstance(bad, WrongInput, inputs)
+            self.assertIsInstance(bad, InvalidInput, inputs)
             self.assertIsInstance(well, Answer)
 
     def test_unsound_outputs_are_bad_output(self) -> None:

@@ -99,7 +99,7 @@ class ClientTest(unittest.IsolatedAsyncioTestCase):
             await fault(message, "KSK0003", "input `x` is missing")
 
         async with ingress(self.server.url, serve):
-            with self.assertRaisesRegex(errors.WrongInput, "input `x` is missing"):
+            with self.assertRaisesRegex(errors.InvalidInput, "input `x` is missing"):
                 await (await self.client()).infer({})
         self.assertEqual(len(seen), 1)
 
@@ -293,7 +293,7 @@ class ClientTest(unittest.IsolatedAsyncioTestCase):
             await client.infer({"x": np.zeros(2_000_000, np.uint8)})
 
     async def test_no_server_is_a_typed_error(self) -> None:
-        with self.assertRaises(errors.BrokerAbsent):
+        with self.assertRaises(errors.BrokerUnavailable):
             await kaskade.AsyncClient.connect("fake", f"nats://127.0.0.1:{free_port()}")
 
     async def test_without_streams_requests_are_not_durable(self) -> None:
@@ -590,9 +590,9 @@ class SecuredServerTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(refused, [], "the permissions of a custom stage suffice")
 
     async def test_an_unknown_key_and_an_unknown_certificate_are_typed_errors(self) -> None:
-        with self.assertRaises(errors.BrokerAbsent):
+        with self.assertRaises(errors.BrokerUnavailable):
             await double().attach(self.broker("stranger"), "r1")
-        with self.assertRaises(errors.BrokerAbsent):
+        with self.assertRaises(errors.BrokerUnavailable):
             await double().attach(kaskade.Broker(self.url, nkey=self.keys["stage"]), "r1")
 
 

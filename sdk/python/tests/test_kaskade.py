@@ -77,11 +77,11 @@ class Served(unittest.IsolatedAsyncioTestCase):
                     with self.assertRaises(errors.NoReply):
                         await client.wait("order-2", timeout=0.0)
                     self.assertEqual((await client.submit_and_wait(image(4), timeout=BUDGET)).stage, "large")
-                    with self.assertRaises(errors.WrongInput):
+                    with self.assertRaises(errors.InvalidInput):
                         await client.submit_and_wait({"other": [1.0]}, timeout=BUDGET)
 
     async def test_errors_of_the_app_are_typed(self) -> None:
         with app(["large-0"]) as (nats, _), stage_process(nats.url, "large-0"):
             async with await kaskade.AsyncClient.connect("digits", nats.url, budget=BUDGET) as client:
-                with self.assertRaises(errors.WrongInput):
+                with self.assertRaises(errors.InvalidInput):
                     await client.infer({"other": [1.0]})

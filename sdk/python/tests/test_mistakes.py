@@ -105,7 +105,7 @@ class Credentials(unittest.IsolatedAsyncioTestCase):
                 (kaskade.Broker(ca="/nonexistent/ca"), "cannot be read"),
                 (kaskade.Broker(ca=empty.name), "cannot be read"),
             ]:
-                with self.assertRaisesRegex(errors.BrokerAbsent, named):
+                with self.assertRaisesRegex(errors.BrokerUnavailable, named):
                     await kaskade.AsyncClient.connect("fake", broker)
 
 
@@ -143,7 +143,7 @@ class Labels(unittest.IsolatedAsyncioTestCase):
             await connection.subscribe("kaskade.fake.feedback", cb=refuse)
             await connection.flush()
             client = await kaskade.AsyncClient.connect("fake", server.url)
-            with self.assertRaisesRegex(errors.WrongInput, "sea"):
+            with self.assertRaisesRegex(errors.InvalidInput, "sea"):
                 await client.feedback("a", "sea", timeout=10.0)
             await client.close()
             await connection.close()

@@ -18,7 +18,7 @@ use kaskade_policy::plan::Plan;
 use super::super::target::Target;
 
 /// One message, decoded.
-pub(super) enum Told {
+pub(super) enum Event {
     Beat(Beat),
     Energy(EnergyReport),
     Gear(GearShift),
@@ -43,12 +43,12 @@ pub(super) struct IngressStats {
 }
 
 /// Decodes a message; `None` if it cannot be decoded.
-type Read = fn(&Message) -> Option<Told>;
+type Read = fn(&Message) -> Option<Event>;
 
 /// The subscriptions to an app.
 pub(super) struct Feed {
     bus: Bus,
-    news: SelectAll<BoxStream<'static, Told>>,
+    news: SelectAll<BoxStream<'static, Event>>,
     question: async_nats::Subject,
     inbox: String,
 }
@@ -66,36 +66,36 @@ impl Feed {
         let mut news = SelectAll::new();
         let read: [(async_nats::Subject, Read); 9] = [
             (names.beats(), |message| {
-                Some(Told::Beat(Beat::decode(&message.payload).ok()?))
+                Some(Event::Beat(Beat::decode(&message.payload).ok()?))
             }),
             (names.event(subjects::event::ENERGY)?, |message| {
-                Some(Told::Energy(EnergyReport::decode(&message.payload).ok()?))
+                Some(Event::Energy(EnergyReport::decode(&message.payload).ok()?))
             }),
             (names.event(subjects::event::SHIFTED)?, |message| {
-                Some(Told::Shifted(ShiftReport::decode(&message.payload).ok()?))
+                Some(Event::Shifted(ShiftReport::decode(&message.payload).ok()?))
             }),
             (names.event(subjects::event::DRIFT)?, |message| {
-                Some(Told::Drift(DriftNotice::decode(&message.payload).ok()?))
+                Some(Event::Drift(DriftNotice::decode(&message.payload).ok()?))
             }),
             (names.event(subjects::event::WATCH)?, |message| {
-                Some(Told::Certificates(WatchReport::decode(&message.payload).ok()?))
+                Some(Event::Certificates(WatchReport::decode(&message.payload).ok()?))
             }),
             (names.event(subjects::event::CERTIFICATE)?, |message| {
-                Some(Told::Finding(CertificateNotice::decode(&message.payload).ok()?))
+                Some(Event::Finding(CertificateNotice::decode(&message.payload).ok()?))
             }),
             (names.gear(), |message| {
-                Some(Told::Gear(GearShift::decode(&message.payload).ok()?))
+                Some(Event::Gear(GearShift::decode(&message.payload).ok()?))
             }),
             (names.ingresses(), |message| {
-                Some(Told::Ingress(IngressState::decode(&message.payload).ok()?))
+                Some(Event::Ingress(IngressState::decode(&message.payload).ok()?))
             }),
             (inbox.as_str().into(), |message| {
-                Some(Told::Stats(stats(&message.payload)?))
+                Some(Event::Stats(stats(&message.payload)?))
             }),
         ];
         for (subject, read) in read {
             let messages = bus.subscribe(subject, None).await?;
-            let told = messages.map(move |message| read(&message).unwrap_or(Told::Nothing));
+            let told = messages.map(move |message| read(&message).unwrap_or(Event::Nothing));
             news.push(told.boxed());
         }
         news.push(plans(bus.clone(), names).boxed());
@@ -108,7 +108,7 @@ impl Feed {
     }
 
     /// The next message; `None` once the connection is closed.
-    pub(super) async fn next(&mut self) -> Option<Told> {
+    pub(super) async fn next(&mut self) -> Option<Event> {
         self.news.next().await
     }
 
@@ -131,7 +131,7 @@ impl Feed {
 }
 
 /// The plans of the app's store. Without a store that can be read, such as for want of a permission, the wiring stays unknown.
-fn plans(bus: Bus, app: App) -> impl futures::Stream<Item = Told> + Send {
+fn plans(bus: Bus, app: App) -> impl futures::Stream<Item = Event> + Send {
     let opened = async move {
         match store::find(&bus, &app).await? {
             Some(store) => store.watch().await.map(Some),
@@ -144,8 +144,8 @@ fn plans(bus: Bus, app: App) -> impl futures::Stream<Item = Told> + Send {
     watched.flat_map(|plans| {
         futures::stream::unfold(plans, async |mut plans| {
             let told = match plans.next().await? {
-                Ok(stored) => Told::Plan(stored.epoch, Box::new(stored.plan)),
-                Err(_) => Told::Nothing,
+                Ok(stored) => Event::Plan(stored.epoch, Box::new(stored.plan)),
+                Err(_) => Event::Nothing,
             };
             Some((told, plans))
         })

@@ -7,7 +7,7 @@ use kaskade_actors::wire::{Beat, CertificateNotice, DriftNotice, ShiftReport, Wa
 use kaskade_app::serving::overview::{Look, Overview};
 use kaskade_policy::plan::{Gear, Plan};
 
-use super::feed::Told;
+use super::feed::Event;
 
 /// Refreshes that the load is shown of.
 const HISTORY: usize = 240;
@@ -117,52 +117,52 @@ impl View {
     }
 
     /// Adds a message.
-    pub(super) fn take(&mut self, told: Told) {
+    pub(super) fn take(&mut self, told: Event) {
         self.take_at(self.begun.elapsed(), told);
     }
 
     /// Adds a message that arrived at a time since the start.
-    pub(super) fn take_at(&mut self, now: Duration, told: Told) {
+    pub(super) fn take_at(&mut self, now: Duration, told: Event) {
         match told {
-            Told::Beat(beat) => {
+            Event::Beat(beat) => {
                 self.beats.insert(beat.actor.clone(), (now, beat.clone()));
                 self.overview.beat(now, beat);
             }
-            Told::Energy(report) => self.overview.energy(now, report),
-            Told::Gear(shift) => self.overview.shifted(shift),
-            Told::Shifted(report) => {
+            Event::Energy(report) => self.overview.energy(now, report),
+            Event::Gear(shift) => self.overview.shifted(shift),
+            Event::Shifted(report) => {
                 self.shifts.push_back((now, report));
                 if self.shifts.len() > SHIFTS {
                     self.shifts.pop_front();
                 }
             }
-            Told::Ingress(state) if state.gone => {
+            Event::Ingress(state) if state.gone => {
                 self.avoided.remove(&state.ingress);
             }
-            Told::Ingress(state) => {
+            Event::Ingress(state) => {
                 self.avoided
                     .insert(state.ingress, state.unavailable.into_iter().collect());
             }
-            Told::Stats(stats) => {
+            Event::Stats(stats) => {
                 self.overview.counts(now, &stats.ingress, stats.counts);
                 self.faults.insert(stats.ingress, stats.faults);
                 self.last_error = stats.last_error.or(self.last_error.take());
             }
-            Told::Plan(epoch, plan) => {
+            Event::Plan(epoch, plan) => {
                 // What drifted from the plan before says nothing of a new one.
                 self.drift.take_if(|(_, drift)| drift.epoch != epoch);
                 self.findings.retain(|(_, notice)| notice.epoch == epoch);
                 self.plan = Some((epoch, *plan));
             }
-            Told::Drift(drift) => self.drift = Some((now, drift)),
-            Told::Certificates(report) => self.overview.watched(report),
-            Told::Finding(notice) => {
+            Event::Drift(drift) => self.drift = Some((now, drift)),
+            Event::Certificates(report) => self.overview.watched(report),
+            Event::Finding(notice) => {
                 self.findings.push_back((now, notice));
                 if self.findings.len() > FINDINGS {
                     self.findings.pop_front();
                 }
             }
-            Told::Nothing => {}
+            Event::Nothing => {}
         }
     }
 

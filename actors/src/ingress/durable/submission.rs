@@ -216,7 +216,7 @@ impl Drop for Submission {
 /// Classifies who caused the failure.
 fn blame(code: Code) -> Blame {
     match code {
-        Code::Malformed | Code::TooLarge | Code::WrongInput | Code::TooLong | Code::Cancelled => {
+        Code::Malformed | Code::TooLarge | Code::InvalidInput | Code::TooLong | Code::Cancelled => {
             Blame::Sender
         }
         Code::ModelFailed | Code::BadOutput | Code::Internal | Code::ReplicasLost => Blame::Request,
@@ -226,7 +226,7 @@ fn blame(code: Code) -> Blame {
         | Code::Unavailable
         | Code::Draining
         | Code::NotCalibrated
-        | Code::BrokerAbsent
+        | Code::BrokerUnavailable
         | Code::BrokerTooOld
         | Code::NeedsJetStream
         | Code::PlanRefused

@@ -55,10 +55,10 @@ fn counters_have_their_labels_and_values() {
     metered(&metrics, Some(2.5));
     let page = metrics.text("digits", &gauges());
     for line in [
-        "kaskade_ready_processes{app=\"digits\"} 1",
-        "kaskade_full_processes{app=\"digits\"} 0",
-        "kaskade_behind_processes{app=\"digits\"} 1",
-        "kaskade_plan_epoch_number{app=\"digits\"} 3",
+        "kaskade_ready{app=\"digits\"} 1",
+        "kaskade_saturated{app=\"digits\"} 0",
+        "kaskade_plan_stale{app=\"digits\"} 1",
+        "kaskade_plan_epoch{app=\"digits\"} 3",
         "kaskade_in_flight_requests{app=\"digits\"} 1",
         "kaskade_queued_requests{app=\"digits\",variant=\"small\"} 2",
         "kaskade_arrived_requests_total{app=\"digits\"} 2",
@@ -70,7 +70,7 @@ fn counters_have_their_labels_and_values() {
         "kaskade_variant_run_seconds_count{app=\"digits\",variant=\"small\"} 1",
         "kaskade_variant_batch_size_requests_bucket{app=\"digits\",variant=\"small\",le=\"4\"} 1",
         "kaskade_variant_batch_size_requests_sum{app=\"digits\",variant=\"small\"} 4",
-        "kaskade_fault_replies_total{app=\"digits\",code=\"KSK0006\"} 1",
+        "kaskade_error_replies_total{app=\"digits\",code=\"KSK0006\"} 1",
         "kaskade_variant_requests_total{app=\"digits\",variant=\"small\"} 4",
         "kaskade_generated_tokens_total{app=\"digits\",variant=\"gpt\"} 2",
         "kaskade_first_tokens_total{app=\"digits\",variant=\"gpt\"} 1",

@@ -12,7 +12,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use kaskade_policy::plan::Plan;
 
-use super::{Past, PlanStore, Plans, StoreError, Stored, encode, epoch_of, read};
+use super::{HistoryEntry, PlanStore, Plans, StoreError, Stored, encode, epoch_of, read};
 use crate::bus::{Bus, replication};
 use crate::subjects::App;
 
@@ -216,7 +216,7 @@ impl PlanStore for KeyValueStore {
         .boxed()
     }
 
-    fn history(&self) -> BoxFuture<'_, Result<Vec<Past>, StoreError>> {
+    fn history(&self) -> BoxFuture<'_, Result<Vec<HistoryEntry>, StoreError>> {
         async {
             let mut entries = match self.bucket.history(KEY).await {
                 Ok(entries) => entries,
@@ -230,7 +230,7 @@ impl PlanStore for KeyValueStore {
                     continue;
                 }
                 if let Ok(stored) = read_entry(&entry) {
-                    past.push(Past {
+                    past.push(HistoryEntry {
                         stored,
                         written_at: entry.created.into(),
                     });

@@ -4,7 +4,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use kaskade_policy::plan::Plan;
 
-use super::{Past, PlanStore, Plans, StoreError, Stored, encode, epoch_of, read};
+use super::{HistoryEntry, PlanStore, Plans, StoreError, Stored, encode, epoch_of, read};
 use crate::bus::{Bucket, Revision};
 
 /// A plan store in memory. Clones share what they hold.
@@ -80,9 +80,9 @@ impl PlanStore for MemoryStore {
         futures::future::ready(Ok(Plans(plans.boxed()))).boxed()
     }
 
-    fn history(&self) -> BoxFuture<'_, Result<Vec<Past>, StoreError>> {
+    fn history(&self) -> BoxFuture<'_, Result<Vec<HistoryEntry>, StoreError>> {
         let past = self.0.history().into_iter().filter_map(|revision| {
-            Some(Past {
+            Some(HistoryEntry {
                 stored: read_revision(&revision).ok()?,
                 written_at: revision.written_at,
             })

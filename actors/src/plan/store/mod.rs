@@ -42,7 +42,7 @@ pub struct Stored {
 
 /// A plan that was written to the store.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Past {
+pub struct HistoryEntry {
     /// The plan and its epoch.
     pub stored: Stored,
     /// When it was written.
@@ -103,7 +103,7 @@ pub trait PlanStore: Send + Sync {
     /// not valid plans are omitted.
     ///
     /// Errors: [`StoreError::Unreachable`].
-    fn history(&self) -> BoxFuture<'_, Result<Vec<Past>, StoreError>>;
+    fn history(&self) -> BoxFuture<'_, Result<Vec<HistoryEntry>, StoreError>>;
 
     /// Returns a stream of the newest plan and every newer one. Of plans in quick succession some may be skipped,
     /// never the last.

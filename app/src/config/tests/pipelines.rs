@@ -60,24 +60,24 @@ fn an_allocators_figures_are_within_their_ranges() {
             .filter(|problem| problem.starts_with("pipeline.planner."));
         found.collect::<Vec<_>>().join("; ")
     };
-    assert_eq!(message("run_times = { change = inf, memory = 0.0 }"), "");
+    assert_eq!(message("run_times = { change = inf, decay = 0.0 }"), "");
     for (rule, path) in [
         (
-            "run_times = { memory = 1.0 }",
-            "pipeline.planner.run_times.memory: is 1",
+            "run_times = { decay = 1.0 }",
+            "pipeline.planner.run_times.decay: is 1",
         ),
         (
             "run_times = { change = -0.1 }",
             "pipeline.planner.run_times.change: is -0.1",
         ),
         (
-            "factors = { memory = nan }",
-            "pipeline.planner.factors.memory: is NaN",
+            "factors = { decay = nan }",
+            "pipeline.planner.factors.decay: is NaN",
         ),
         ("demand = { com = -1.0 }", "pipeline.planner.demand.com: is -1"),
         (
-            "demand = { floor_qps = 0.0 }",
-            "pipeline.planner.demand.floor_qps: is 0",
+            "demand = { min_rate = 0.0 }",
+            "pipeline.planner.demand.min_rate: is 0",
         ),
     ] {
         assert!(message(rule).starts_with(path), "{rule}: {}", message(rule));

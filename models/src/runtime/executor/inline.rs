@@ -84,9 +84,9 @@ impl Inline {
 }
 
 /// What the thread of a model runs while the model runs on another one. It gets no batches.
-pub(super) struct Elsewhere;
+pub(super) struct ThreadMoved;
 
-impl Model for Elsewhere {
+impl Model for ThreadMoved {
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         let elsewhere = || Err(failed("it runs on the thread of its caller".to_owned()));
         batch.iter().map(|_| elsewhere()).collect()

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kaskade_actors::wire::Hop;
-use kaskade_app::measure::served::Noted;
+use kaskade_app::measure::served::RecordingTarget;
 use kaskade_policy::fit;
 use kaskade_policy::profile::{BatchCost, LatencySpread};
 
@@ -52,7 +52,7 @@ pub(super) fn costs(profiled: &[BatchCost], runs: &Runs) -> Vec<BatchCost> {
 }
 
 /// Medians and 95th percentiles of what the replies report, microseconds.
-pub(super) fn summary(noted: &Noted) -> String {
+pub(super) fn summary(noted: &RecordingTarget) -> String {
     let seen = noted.seen();
     let two = |name: &str, mut values: Vec<u32>| {
         values.sort_unstable();

@@ -6,7 +6,7 @@ use kaskade_app::planning::allocator;
 use kaskade_planners::manager::Manager;
 use kaskade_policy::plan::Plan;
 use kaskade_simulator::trace::Spacing;
-use kaskade_simulator::{Answered, Controller, Look, Lost, Observer, SimConfig, Simulator, Sink};
+use kaskade_simulator::{Answered, Controller, Lost, Observation, Observer, SimConfig, Simulator, Sink};
 
 use super::Live;
 use super::parts::{PARTS, Part, Run, part_at};
@@ -22,7 +22,7 @@ const TURNAROUND_US: u64 = 260;
 /// When nothing can be planned, or the simulator refuses a plan.
 pub(super) fn run(live: &Live, rule: &AllocatorRule) -> anyhow::Result<Run> {
     let mut manager = allocator::manager(&live.app, &live.rule, rule)?;
-    let plan = manager.begin(rule.demand.floor_qps, 0)?;
+    let plan = manager.begin(rule.demand.min_rate, 0)?;
     let pipeline = &live.measured.pipeline;
     let profile = pipeline.profile();
     let config = SimConfig {
@@ -73,8 +73,8 @@ struct Counting {
 }
 
 impl Controller for Counting {
-    fn look(&mut self, look: &Look<'_>) -> Option<Plan> {
-        let plan = self.manager.look(look);
+    fn observe(&mut self, look: &Observation<'_>) -> Option<Plan> {
+        let plan = self.manager.observe(look);
         self.used = plan.as_ref().map_or(self.used, |plan| plan.placement.len());
         self.counted.push((look.at_us, self.used));
         plan

@@ -99,12 +99,12 @@ impl Contestant {
                 "none" => contestant.dropping = Dropping::None,
                 "proteus" => contestant.proteus = true,
                 "forecast" => contestant.demand.forecast_us = us,
-                "least" => contestant.demand.least_us = us,
+                "least" => contestant.demand.min_interval_us = us,
                 "step" => contestant.demand.step_us = us,
                 "change" => contestant.demand.change = value,
                 "com" => contestant.demand.com = value,
-                "rise" => contestant.standby.rise = value,
-                "give-up" => contestant.standby.give_up = value,
+                "rise" => contestant.standby.surge_factor = value,
+                "give-up" => contestant.standby.max_accuracy_loss = value,
                 "headroom" => contestant.headroom = value,
                 other => panic!("{other} is not an option of a contestant"),
             }
@@ -136,7 +136,7 @@ impl Contestant {
         };
         let mut manager = Manager::with(allocator, pipeline.clone(), options, 0).unwrap();
         let first = trace.rates().first().copied().unwrap_or(0.0);
-        let first = manager.begin(first.max(self.demand.floor_qps), 0).unwrap();
+        let first = manager.begin(first.max(self.demand.min_rate), 0).unwrap();
         let config = SimConfig {
             seed,
             hop_us: pipeline.hop_us,

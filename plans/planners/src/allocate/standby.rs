@@ -23,25 +23,25 @@ const STEPS: u32 = 12;
 #[serde(default, deny_unknown_fields)]
 pub struct StandbyOptions {
     /// Multiple of the demand to serve without loading a model. 1 keeps nothing ready, as in the paper.
-    pub rise: f64,
+    pub surge_factor: f64,
     /// Accuracy to give up for that at most, as a share of what the demand alone allows, in [0, 1). Workers that the demand does not need
     /// are used in any case and cost no accuracy.
-    pub give_up: f64,
+    pub max_accuracy_loss: f64,
 }
 
 impl StandbyOptions {
     /// Nothing is kept ready, as in the paper.
     pub const NONE: Self = Self {
-        rise: 1.0,
-        give_up: 0.0,
+        surge_factor: 1.0,
+        max_accuracy_loss: 0.0,
     };
 }
 
 impl Default for StandbyOptions {
     fn default() -> Self {
         Self {
-            rise: 2.5,
-            give_up: 0.01,
+            surge_factor: 2.5,
+            max_accuracy_loss: 0.01,
         }
     }
 }
@@ -57,11 +57,11 @@ pub(crate) fn allocate_with_standby(
     options: StandbyOptions,
 ) -> Result<Allocation, AllocateError> {
     let best = allocator.allocate(demand_qps, workers)?;
-    if options.rise <= 1.0 || best.scaling == Scaling::Overload {
+    if options.surge_factor <= 1.0 || best.scaling == Scaling::Overload {
         return Ok(best);
     }
-    let least_accuracy = best.accuracy * (1.0 - options.give_up);
-    let wanted_qps = demand_qps * options.rise;
+    let least_accuracy = best.accuracy * (1.0 - options.max_accuracy_loss);
+    let wanted_qps = demand_qps * options.surge_factor;
     let tasks = pipeline.tasks.len() as u32;
     let step = (best.used / STEPS).max(1);
     let (mut base, mut ready, mut capacity_qps) = (best.clone(), best, 0.0);

@@ -13,8 +13,8 @@ fn idle_workers_hold_fast_variants_that_take_nothing_of_the_planned_demand() {
     let allocator = Allocator::new(pipeline.clone(), AllocateOptions::default()).unwrap();
     let alone = allocator.allocate(20.0, 20).unwrap();
     let free = StandbyOptions {
-        rise: 10.0,
-        give_up: 0.0,
+        surge_factor: 10.0,
+        max_accuracy_loss: 0.0,
     };
     let ready = allocate_with_standby(&allocator, &pipeline, (20.0, 20), free).unwrap();
     assert!(alone.used < 20 && ready.used == 20);
@@ -44,14 +44,14 @@ proptest! {
 
     #[test]
     fn no_more_accuracy_is_given_up_than_allowed_and_no_capacity_lost(
-        demand in 5.0..400.0_f64, workers in 4..30_u32, rise in 1.0..4.0_f64, give_up in 0.0..0.1_f64, social: bool,
+        demand in 5.0..400.0_f64, workers in 4..30_u32, surge_factor in 1.0..4.0_f64, max_accuracy_loss in 0.0..0.1_f64, social: bool,
     ) {
         let pipeline = if social { stated_social() } else { stated() };
         let allocator = Allocator::new(pipeline.clone(), AllocateOptions::default()).unwrap();
         let best = allocator.allocate(demand, workers).unwrap();
-        let options = StandbyOptions { rise, give_up };
+        let options = StandbyOptions { surge_factor, max_accuracy_loss };
         let ready = allocate_with_standby(&allocator, &pipeline, (demand, workers), options).unwrap();
-        prop_assert!(ready.accuracy >= best.accuracy * (1.0 - give_up) - 1e-9);
+        prop_assert!(ready.accuracy >= best.accuracy * (1.0 - max_accuracy_loss) - 1e-9);
         prop_assert!(ready.used <= workers);
         let served = ready.served_qps;
         let balanced = ready.balance(&pipeline, served);

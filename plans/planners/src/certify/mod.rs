@@ -164,13 +164,13 @@ pub enum CertifyError {
         /// The accuracy asked for.
         accuracy: f64,
         /// A variant that is more accurate than the largest; `None` if the largest is the most accurate.
-        better: Option<Better>,
+        better: Option<MoreAccurateVariant>,
     },
 }
 
 /// A variant that is more accurate than the largest on the selection part: what the certification part says may not be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Better {
+pub struct MoreAccurateVariant {
     /// The variant.
     pub name: String,
     /// Its right answers.
@@ -181,7 +181,7 @@ pub struct Better {
     pub samples: usize,
 }
 
-impl Better {
+impl MoreAccurateVariant {
     fn of(selection: &Family) -> Option<Self> {
         let (best, last) = (selection.best(), selection.columns().len().checked_sub(1)?);
         let (right, largest) = (selection.right(best), selection.right(last));
@@ -198,10 +198,10 @@ impl Better {
 }
 
 /// What to do if not even the largest variant is accurate enough.
-fn remedy(better: Option<&Better>) -> String {
+fn remedy(better: Option<&MoreAccurateVariant>) -> String {
     match better {
         None => "ask for less, add a larger variant, or record more samples".to_owned(),
-        Some(Better {
+        Some(MoreAccurateVariant {
             name,
             right,
             largest,
@@ -284,7 +284,7 @@ fn certified_sequence(
     if (certification.samples() as u64) < needed {
         // More samples of such a variant would not prove it either.
         if judge.is_below_target() {
-            return Err(judge.out_of_reach(Better::of(&selection)));
+            return Err(judge.out_of_reach(MoreAccurateVariant::of(&selection)));
         }
         return Err(CertifyError::TooFewSamples {
             samples: family.samples(),
@@ -318,7 +318,7 @@ fn certified_sequence(
     tested.passed = passed.len();
     let last = passed
         .pop()
-        .ok_or_else(|| judge.out_of_reach(Better::of(&selection)))?;
+        .ok_or_else(|| judge.out_of_reach(MoreAccurateVariant::of(&selection)))?;
     Ok(Sequence {
         safer: passed,
         last,
@@ -442,7 +442,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn out_of_reach(&self, better: Option<Better>) -> CertifyError {
+    fn out_of_reach(&self, better: Option<MoreAccurateVariant>) -> CertifyError {
         CertifyError::OutOfReach {
             right: count(self.baseline) as usize,
             samples: self.baseline.len(),

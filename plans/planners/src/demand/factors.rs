@@ -13,9 +13,9 @@ use kaskade_policy::pipeline::Pipeline;
 #[serde(default, deny_unknown_fields)]
 pub struct FactorOptions {
     /// Requests of a variant before its observed factors replace the profiled ones.
-    pub least_requests: u64,
+    pub min_requests: u64,
     /// Weight of observations from before the last plan, in [0, 1); below 1, so that factors follow changes over a day.
-    pub memory: f64,
+    pub decay: f64,
     /// Smallest relative change of a factor that is applied.
     pub change: f64,
 }
@@ -23,8 +23,8 @@ pub struct FactorOptions {
 impl Default for FactorOptions {
     fn default() -> Self {
         Self {
-            least_requests: 100,
-            memory: 0.9,
+            min_requests: 100,
+            decay: 0.9,
             change: 0.05,
         }
     }
@@ -32,7 +32,7 @@ impl Default for FactorOptions {
 
 /// The workers' reports.
 #[derive(Debug, Clone)]
-pub struct FactorBook {
+pub struct FactorEstimator {
     options: FactorOptions,
     /// By replica: its variant, and its last totals. Totals, so that a heartbeat that is lost is made good by the next.
     replicas: BTreeMap<String, (String, Totals)>,
@@ -52,7 +52,7 @@ struct Counts {
     made: BTreeMap<String, f64>,
 }
 
-impl FactorBook {
+impl FactorEstimator {
     /// An empty book.
     pub fn new(options: FactorOptions) -> Self {
         Self {
@@ -65,7 +65,7 @@ impl FactorBook {
     /// Notes a heartbeat: since its start, `replica` of `variant` was given `requests` and made `made` of them, by child task.
     ///
     /// Totals that fall mean that the replica started anew, or runs another variant: they count from nothing.
-    pub fn heard(&mut self, replica: &str, variant: &str, requests: u64, made: &BTreeMap<String, u64>) {
+    pub fn record(&mut self, replica: &str, variant: &str, requests: u64, made: &BTreeMap<String, u64>) {
         let old = self.replicas.remove(replica);
         let old = old.filter(|(same, old)| same == variant && old.requests <= requests);
         let (_, old) = old.unwrap_or_default();
@@ -94,8 +94,7 @@ impl FactorBook {
         for task in &mut pipeline.tasks {
             for variant in &mut task.variants {
                 let seen = self.variants.get(&variant.name);
-                let Some(seen) = seen.filter(|seen| seen.requests >= self.options.least_requests as f64)
-                else {
+                let Some(seen) = seen.filter(|seen| seen.requests >= self.options.min_requests as f64) else {
                     continue;
                 };
                 let made = |child: &String| seen.made.get(child).copied().unwrap_or(0.0);
@@ -116,9 +115,9 @@ impl FactorBook {
             }
         }
         for counts in self.variants.values_mut() {
-            counts.requests *= self.options.memory;
+            counts.requests *= self.options.decay;
             for made in counts.made.values_mut() {
-                *made *= self.options.memory;
+                *made *= self.options.decay;
             }
         }
         changed

@@ -22,9 +22,9 @@ use kaskade_policy::run_time::OUTLIER;
 pub struct RunTimeOptions {
     /// Batches of a variant before its measured run times are used; until then, the profiled ones are scaled as those of the
     /// other variants were.
-    pub least_batches: u64,
+    pub min_batches: u64,
     /// Weight of measurements from before the last allocation, in [0, 1).
-    pub memory: f64,
+    pub decay: f64,
     /// Relative difference from the planned run times that triggers planning at once; smaller differences are noise.
     pub change: f64,
 }
@@ -32,8 +32,8 @@ pub struct RunTimeOptions {
 impl Default for RunTimeOptions {
     fn default() -> Self {
         Self {
-            least_batches: 20,
-            memory: 0.5,
+            min_batches: 20,
+            decay: 0.5,
             change: 0.25,
         }
     }
@@ -41,7 +41,7 @@ impl Default for RunTimeOptions {
 
 /// The workers' reports, beside the profile.
 #[derive(Debug, Clone)]
-pub struct RunTimeBook {
+pub struct RunTimeEstimator {
     options: RunTimeOptions,
     /// By variant.
     variants: BTreeMap<String, Measured>,
@@ -60,7 +60,7 @@ struct Measured {
     heard: bool,
 }
 
-impl RunTimeBook {
+impl RunTimeEstimator {
     /// A book of a pipeline as it was profiled.
     pub fn new(pipeline: &Pipeline, options: RunTimeOptions) -> Self {
         let variants = pipeline.tasks.iter().flat_map(|task| &task.variants);
@@ -97,7 +97,7 @@ impl RunTimeBook {
     }
 
     /// Notes what a variant has run since the last report.
-    pub fn heard(&mut self, variant: &str, ran: Ran) {
+    pub fn record(&mut self, variant: &str, ran: Ran) {
         if let Some(measured) = self.variants.get_mut(variant).filter(|_| ran.batches > 0) {
             measured.note(ran);
             measured.heard |= measured.is_enough(&self.options);
@@ -160,9 +160,9 @@ impl RunTimeBook {
             }
         }
         for measured in self.variants.values_mut() {
-            measured.batches *= self.options.memory;
-            measured.busy_us *= self.options.memory;
-            measured.profiled_us *= self.options.memory;
+            measured.batches *= self.options.decay;
+            measured.busy_us *= self.options.decay;
+            measured.profiled_us *= self.options.decay;
         }
         changed
     }
@@ -181,7 +181,7 @@ impl Measured {
     }
 
     fn is_enough(&self, options: &RunTimeOptions) -> bool {
-        self.batches >= options.least_batches.max(1) as f64
+        self.batches >= options.min_batches.max(1) as f64
     }
 
     /// The new factor of the profile if it differs from the planned one; `common` for a variant that has not run enough.
@@ -235,8 +235,8 @@ mod tests {
 
     const VARIANT: &str = "detect-x";
 
-    fn book() -> RunTimeBook {
-        RunTimeBook::new(&stated(), RunTimeOptions::default())
+    fn book() -> RunTimeEstimator {
+        RunTimeEstimator::new(&stated(), RunTimeOptions::default())
     }
 
     fn latencies(pipeline: &Pipeline, name: &str) -> Vec<f64> {
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn a_slower_machine_scales_all_sizes_alike_and_variants_that_have_not_run_too() {
         let (mut book, mut pipeline) = (book(), stated());
-        book.heard(VARIANT, ran(40, 2.5));
+        book.record(VARIANT, ran(40, 2.5));
         assert!(book.is_news() && book.apply(&mut pipeline));
         let names: Vec<String> = book.variants.keys().cloned().collect();
         assert!(names.len() > 2);
@@ -288,14 +288,14 @@ mod tests {
     #[test]
     fn a_family_is_corrected_by_the_same_measurements_as_a_pipeline() {
         let profile = stated().profile();
-        let mut book = RunTimeBook::of_profile(&profile, RunTimeOptions::default());
-        book.heard(VARIANT, ran(19, 2.5));
+        let mut book = RunTimeEstimator::of_profile(&profile, RunTimeOptions::default());
+        book.record(VARIANT, ran(19, 2.5));
         assert_eq!(
             book.corrected(&profile),
             (profile.clone(), false),
             "too few batches"
         );
-        book.heard(VARIANT, ran(40, 2.5));
+        book.record(VARIANT, ran(40, 2.5));
         let (corrected, changed) = book.corrected(&profile);
         assert!(changed && corrected.variants.len() == profile.variants.len());
         for (now, before) in corrected.variants.iter().zip(&profile.variants) {
@@ -319,10 +319,10 @@ mod tests {
             .find(|name| *name != VARIANT)
             .cloned()
             .unwrap();
-        book.heard(&other, ran_of(&other, 100, 1.0));
+        book.record(&other, ran_of(&other, 100, 1.0));
         book.apply(&mut pipeline);
         for _ in 0..10 {
-            book.heard(VARIANT, ran(100, 3.0));
+            book.record(VARIANT, ran(100, 3.0));
             book.apply(&mut pipeline);
         }
         assert!(are(&scales(&pipeline, VARIANT), 3.0));
@@ -335,12 +335,12 @@ mod tests {
     #[test]
     fn few_batches_noise_and_strangers_change_nothing() {
         let (mut book, mut pipeline) = (book(), stated());
-        book.heard(VARIANT, ran(19, 2.5));
-        book.heard("unknown", ran(100, 2.5));
-        book.heard(VARIANT, Ran::default());
+        book.record(VARIANT, ran(19, 2.5));
+        book.record("unknown", ran(100, 2.5));
+        book.record(VARIANT, Ran::default());
         assert!(!book.is_news() && !book.apply(&mut pipeline));
         let mut book = self::book();
-        book.heard(VARIANT, ran(100, 1.2));
+        book.record(VARIANT, ran(100, 1.2));
         assert!(!book.apply(&mut pipeline));
         assert_eq!(pipeline, stated());
     }
@@ -348,10 +348,10 @@ mod tests {
     #[test]
     fn what_was_slow_and_is_no_more_is_believed_again() {
         let (mut book, mut pipeline) = (book(), stated());
-        book.heard(VARIANT, ran(100, 3.0));
+        book.record(VARIANT, ran(100, 3.0));
         assert!(book.apply(&mut pipeline));
         for _ in 0..6 {
-            book.heard(VARIANT, ran(100, 1.0));
+            book.record(VARIANT, ran(100, 1.0));
             book.apply(&mut pipeline);
         }
         let now = scales(&pipeline, VARIANT)[0];
@@ -361,8 +361,8 @@ mod tests {
     #[test]
     fn a_process_that_was_stopped_says_nothing_of_its_model() {
         let (mut book, mut pipeline) = (book(), stated());
-        book.heard(VARIANT, ran(100, 1.0));
-        book.heard(VARIANT, ran(1, 10_000.0));
+        book.record(VARIANT, ran(100, 1.0));
+        book.record(VARIANT, ran(1, 10_000.0));
         assert!(!book.apply(&mut pipeline));
     }
 
@@ -380,7 +380,7 @@ mod tests {
             requests: 100,
             busy_us: (20.0 * busy) as u64,
         };
-        book.heard(VARIANT, ran);
+        book.record(VARIANT, ran);
         let measured = &book.variants[VARIANT];
         assert!((measured.busy_us / measured.profiled_us - 1.0).abs() < 1e-3);
     }

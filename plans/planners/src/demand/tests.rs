@@ -81,10 +81,10 @@ fn made(cars: u64, faces: u64) -> BTreeMap<String, u64> {
 
 #[test]
 fn factors_are_summed_over_the_replicas_of_a_variant() {
-    let mut book = FactorBook::new(FactorOptions::default());
-    book.heard("a", "detect-n", 60, &made(120, 60));
-    book.heard("a", "detect-n", 100, &made(220, 80));
-    book.heard("b", "detect-n", 100, &made(180, 120));
+    let mut book = FactorEstimator::new(FactorOptions::default());
+    book.record("a", "detect-n", 60, &made(120, 60));
+    book.record("a", "detect-n", 100, &made(220, 80));
+    book.record("b", "detect-n", 100, &made(180, 120));
     let mut pipeline = stated();
     assert!(book.apply(&mut pipeline));
     let variant = &pipeline.tasks[0].variants[0];
@@ -97,8 +97,8 @@ fn factors_are_summed_over_the_replicas_of_a_variant() {
 
 #[test]
 fn a_little_is_no_evidence() {
-    let mut book = FactorBook::new(FactorOptions::default());
-    book.heard("a", "detect-n", 99, &made(0, 0));
+    let mut book = FactorEstimator::new(FactorOptions::default());
+    book.record("a", "detect-n", 99, &made(0, 0));
     let mut pipeline = stated();
     assert!(!book.apply(&mut pipeline));
     assert_eq!(pipeline, stated());
@@ -106,11 +106,11 @@ fn a_little_is_no_evidence() {
 
 #[test]
 fn a_new_start_or_another_variant_counts_from_nothing() {
-    let mut book = FactorBook::new(FactorOptions::default());
-    book.heard("a", "detect-n", 1_000, &made(2_000, 500));
-    book.heard("a", "detect-n", 100, &made(200, 50));
-    book.heard("a", "detect-s", 200, &made(990, 110));
-    book.heard("b", "detect-n", 0, &made(0, 0));
+    let mut book = FactorEstimator::new(FactorOptions::default());
+    book.record("a", "detect-n", 1_000, &made(2_000, 500));
+    book.record("a", "detect-n", 100, &made(200, 50));
+    book.record("a", "detect-s", 200, &made(990, 110));
+    book.record("b", "detect-n", 0, &made(0, 0));
     book.gone("b");
     let mut pipeline = stated();
     book.apply(&mut pipeline);
@@ -119,8 +119,8 @@ fn a_new_start_or_another_variant_counts_from_nothing() {
 
 #[test]
 fn a_variant_that_finds_nothing_has_a_factor_of_nothing() {
-    let mut book = FactorBook::new(FactorOptions::default());
-    book.heard("a", "detect-n", 500, &made(0, 0));
+    let mut book = FactorEstimator::new(FactorOptions::default());
+    book.record("a", "detect-n", 500, &made(0, 0));
     let mut pipeline = stated();
     assert!(book.apply(&mut pipeline));
     pipeline.validate().unwrap();

@@ -16,7 +16,7 @@ use kaskade_policy::plan::{LoadRange, Slo};
 
 /// The first `min_queue` that holds, and its outcome at the upper end of the range.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Tuned {
+pub struct BatchingChoice {
     /// Requests that the first model waits for.
     pub min_queue: u32,
     /// Its outcome at the upper end of the range.
@@ -25,7 +25,7 @@ pub struct Tuned {
 
 /// A shortfall that no batching can correct.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Short {
+pub(super) struct Shortfall {
     pub(super) kind: ViolationKind,
     /// Whether more replicas could.
     pub(super) replicas_help: bool,
@@ -42,7 +42,7 @@ pub(super) fn tune<E: Evaluate>(
     evaluations: &mut EvaluationCache<'_, E>,
     balanced: &BalancedCascade<'_>,
     load: LoadRange,
-) -> Result<Result<Tuned, Short>, GearError> {
+) -> Result<Result<BatchingChoice, Shortfall>, GearError> {
     let slo_us = match evaluations.options.slo {
         Slo::Latency { p95_us } => Some(p95_us),
         Slo::Accuracy { .. } => None,
@@ -50,7 +50,7 @@ pub(super) fn tune<E: Evaluate>(
     if let Some(slo_us) = slo_us {
         let p95_us = without_load(evaluations, balanced);
         if p95_us > slo_us {
-            return Ok(Err(Short {
+            return Ok(Err(Shortfall {
                 kind: ViolationKind::Latency { p95_us, slo_us },
                 replicas_help: false,
             }));
@@ -71,7 +71,7 @@ pub(super) fn tune<E: Evaluate>(
         if holds(&outcome) && (min_queue == 1 || holds(&lower_end(evaluations, balanced, min_queue, load)?)) {
             outcome = evaluations.confirmed(balanced, min_queue, qps, outcome)?;
             if holds(&outcome) {
-                return Ok(Ok(Tuned { min_queue, outcome }));
+                return Ok(Ok(BatchingChoice { min_queue, outcome }));
             }
         }
         let better =
@@ -107,7 +107,7 @@ pub(super) fn tune<E: Evaluate>(
             utilisation: best.map_or(1.0, |best| best.utilisation),
         },
     };
-    Ok(Err(Short {
+    Ok(Err(Shortfall {
         kind,
         replicas_help: true,
     }))

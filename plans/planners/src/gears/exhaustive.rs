@@ -45,7 +45,7 @@ pub fn constrained(options: &GearOptions, cascades: u32) -> GearOptions {
 
 /// The outcome of every cascade in every range.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Landscape {
+pub struct CascadeOutcomes {
     /// The objective.
     pub slo: Slo,
     /// How much of the load is served under every range, summing to 1.
@@ -67,7 +67,7 @@ pub struct Assigned {
     pub p95_us: f64,
 }
 
-impl Landscape {
+impl CascadeOutcomes {
     /// Simulates every cascade in every range. `options` are [`constrained`] ones; the cascades are those that the planner would
     /// choose from.
     ///

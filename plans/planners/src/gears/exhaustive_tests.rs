@@ -54,7 +54,7 @@ fn the_planner_is_within_a_hundredth_of_the_best_and_ahead_of_chance() {
                 slo,
                 ..options.clone()
             };
-            let landscape = Landscape::new(&profile, &options, Fluid::new(&profile)).unwrap();
+            let landscape = CascadeOutcomes::new(&profile, &options, Fluid::new(&profile)).unwrap();
             let best = landscape.exhaustive().unwrap();
             let found = plan_gears_with(&profile, &options, Fluid::new(&profile), |_| {});
             let (Some(best), Ok(found)) = (&best, &found) else {
@@ -95,7 +95,7 @@ fn the_best_of_all_is_found() {
         slo: Slo::Latency { p95_us: 50_000 },
         ..options
     };
-    let landscape = Landscape::new(&profile, &options, Fluid::new(&profile)).unwrap();
+    let landscape = CascadeOutcomes::new(&profile, &options, Fluid::new(&profile)).unwrap();
     let best = landscape.exhaustive().unwrap().unwrap();
     assert_eq!(landscape.worth(&best.cascades).unwrap(), best);
     let sampled = random(&landscape, 20_000, 1).unwrap();
@@ -111,6 +111,6 @@ fn too_many_assignments_are_refused() {
         ranges: 12,
         ..options
     };
-    let landscape = Landscape::new(&profile, &options, Fluid::new(&profile)).unwrap();
+    let landscape = CascadeOutcomes::new(&profile, &options, Fluid::new(&profile)).unwrap();
     assert!(matches!(landscape.exhaustive(), Err(GearError::TooMany { .. })));
 }

@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 
 use super::assemble::Parts;
 use super::balance::{Group, HallBounds};
-use super::batching::{Tuned, tune};
+use super::batching::{BatchingChoice, tune};
 use super::evaluate::{Evaluate, Simulated};
 use super::evaluation_cache::{BalancedCascade, EvaluationCache};
 use super::guaranteed::guaranteed;
@@ -85,7 +85,7 @@ pub fn plan_gears_with(
 pub(super) struct Feasible {
     pub(super) cascades: Vec<Cascade>,
     pub(super) placement: Vec<Group>,
-    pub(super) tuned: Vec<Tuned>,
+    pub(super) tuned: Vec<BatchingChoice>,
 }
 
 /// A plan and the cascades that its ranges could choose from.
@@ -317,8 +317,8 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
         cascades: &[Cascade],
         placement: &[Group],
         first: Option<usize>,
-    ) -> Result<Result<Vec<Tuned>, (Named, bool)>, GearError> {
-        let mut tuned: Vec<Option<Tuned>> = vec![None; cascades.len()];
+    ) -> Result<Result<Vec<BatchingChoice>, (Named, bool)>, GearError> {
+        let mut tuned: Vec<Option<BatchingChoice>> = vec![None; cascades.len()];
         let rest = (0..cascades.len()).rev().filter(|range| Some(*range) != first);
         for range in first.into_iter().chain(rest) {
             let (Some(cascade), Some(slot)) = (cascades.get(range), tuned.get_mut(range)) else {
@@ -338,7 +338,7 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
         cascade: &Cascade,
         placement: &[Group],
         range: usize,
-    ) -> Result<Result<Tuned, (Named, bool)>, GearError> {
+    ) -> Result<Result<BatchingChoice, (Named, bool)>, GearError> {
         let load = self.scope.ranges.get(range).copied().unwrap_or(LoadRange::ALL);
         self.effort.batching += 1;
         let balanced = BalancedCascade::new(&self.evaluations.parts, cascade, placement)?;

@@ -3,11 +3,11 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::exhaustive::{Assigned, Landscape};
+use super::exhaustive::{Assigned, CascadeOutcomes};
 
 /// The best of so many random assignments. Each costs as many simulated gears as there are ranges, so a budget of `g` simulations
 /// buys `g / N` of them. `None` if none holds the objective.
-pub fn random(landscape: &Landscape, assignments: u64, seed: u64) -> Option<Assigned> {
+pub fn random(landscape: &CascadeOutcomes, assignments: u64, seed: u64) -> Option<Assigned> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut best: Option<Assigned> = None;
     for _ in 0..assignments {

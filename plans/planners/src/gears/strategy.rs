@@ -6,7 +6,7 @@ use kaskade_policy::profile::Profile;
 
 use super::assemble::Parts;
 use super::balance::Group;
-use super::batching::{Tuned, tune};
+use super::batching::{BatchingChoice, tune};
 use super::evaluate::{Evaluate, Outcome};
 use super::evaluation_cache::BalancedCascade;
 use super::mapping::Fleet;
@@ -26,7 +26,7 @@ pub struct Decision {
     /// The models on the devices, the same in all ranges.
     pub placement: Vec<Group>,
     /// The batching of every range.
-    pub batching: Vec<Tuned>,
+    pub batching: Vec<BatchingChoice>,
     /// The cascades that the ranges could choose from, ascending in accuracy.
     pub pareto_cascades: Vec<Cascade>,
 }
@@ -78,7 +78,7 @@ impl<E: Evaluate> Context<'_, E> {
         cascade: &Cascade,
         placement: &[Group],
         load: LoadRange,
-    ) -> Result<Option<Tuned>, GearError> {
+    ) -> Result<Option<BatchingChoice>, GearError> {
         let balanced = BalancedCascade::new(&self.parts, cascade, placement)?;
         Ok(tune(&mut self.planner.evaluations, &balanced, load)?.ok())
     }

@@ -37,7 +37,7 @@ impl Retention {
 
     /// Notes the state of an ingress: the epoch under which it admits, and the oldest of its requests in flight. One that is gone, or has no
     /// plan yet (`admits` is 0), needs nothing.
-    pub fn heard(&mut self, ingress: &str, admits: u64, oldest: u64, gone: bool, now: u64) {
+    pub fn record(&mut self, ingress: &str, admits: u64, oldest: u64, gone: bool, now: u64) {
         if gone || admits == 0 {
             self.ingresses.remove(ingress);
             return;
@@ -113,19 +113,19 @@ mod tests {
     fn an_epoch_stays_until_every_ingress_has_drained_it() {
         let mut retention = Retention::new(2 * MINUTE);
         retention.placed(1, 0);
-        retention.heard("a", 1, 1, false, 0);
-        retention.heard("b", 1, 1, false, 0);
+        retention.record("a", 1, 1, false, 0);
+        retention.record("b", 1, 1, false, 0);
         assert_eq!(kept(&mut retention, 2, 1), [1, 2], "2 is still being loaded");
         retention.placed(2, 2);
-        retention.heard("a", 2, 2, false, 3);
+        retention.record("a", 2, 2, false, 3);
         assert_eq!(kept(&mut retention, 2, 3), [1, 2], "b admits under 1");
-        retention.heard("b", 2, 1, false, 4);
+        retention.record("b", 2, 1, false, 4);
         assert_eq!(kept(&mut retention, 2, 4), [1, 2], "b has requests of 1");
         assert_eq!(
             (retention.admitted(), retention.admitted_everywhere()),
             (Some(2), Some(2))
         );
-        retention.heard("b", 2, 2, false, 5);
+        retention.record("b", 2, 2, false, 5);
         assert_eq!(kept(&mut retention, 2, 5), [2]);
         assert_eq!(retention.in_place(), 2);
     }
@@ -135,12 +135,12 @@ mod tests {
         let mut retention = Retention::new(2 * MINUTE);
         retention.placed(1, 0);
         retention.placed(2, 0);
-        retention.heard("a", 1, 1, false, 0);
-        retention.heard("b", 2, 2, false, INGRESS_SILENCE_US);
+        retention.record("a", 1, 1, false, 0);
+        retention.record("b", 2, 2, false, INGRESS_SILENCE_US);
         assert_eq!(kept(&mut retention, 2, INGRESS_SILENCE_US), [1, 2]);
         assert_eq!(kept(&mut retention, 2, INGRESS_SILENCE_US + 1), [2]);
         retention.placed(3, 0);
-        retention.heard("b", 2, 2, true, INGRESS_SILENCE_US + 2);
+        retention.record("b", 2, 2, true, INGRESS_SILENCE_US + 2);
         assert_eq!(
             kept(&mut retention, 3, INGRESS_SILENCE_US + 2),
             [2, 3],
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn an_ingress_without_a_plan_needs_nothing() {
         let mut retention = Retention::new(MINUTE);
-        retention.heard("a", 0, 0, false, 0);
+        retention.record("a", 0, 0, false, 0);
         assert_eq!(retention.admitted(), None);
     }
 
@@ -179,7 +179,7 @@ mod tests {
                 newest = newest.max(admits);
                 retention.placed(newest, now);
                 let oldest = oldest.min(admits);
-                retention.heard(&who.to_string(), admits, oldest, false, now);
+                retention.record(&who.to_string(), admits, oldest, false, now);
                 told.insert(who, (oldest, now));
                 let before: BTreeSet<u64> = retention.in_place.keys().copied().collect();
                 let kept = retention.keeps(newest, now);

@@ -30,7 +30,7 @@ impl Periods {
 
     /// Takes the arrivals since the last call. At the end of a period, returns the load to plan for, requests/s: the load of its
     /// busiest second, and no less than one request/s.
-    pub fn look(&mut self, arrivals: u64, now: u64) -> Option<f64> {
+    pub fn observe(&mut self, arrivals: u64, now: u64) -> Option<f64> {
         self.arrived += arrivals;
         let elapsed = now.saturating_sub(self.second);
         let over = now.saturating_sub(self.began) >= self.length;
@@ -56,7 +56,7 @@ mod tests {
         let mut periods = Periods::new(length_s * SECOND_US, 0);
         let seconds = (1..).zip(arrivals);
         seconds
-            .filter_map(|(second, arrivals)| periods.look(*arrivals, second * SECOND_US))
+            .filter_map(|(second, arrivals)| periods.observe(*arrivals, second * SECOND_US))
             .collect()
     }
 

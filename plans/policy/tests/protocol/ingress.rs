@@ -72,7 +72,7 @@ impl Ingress {
         };
         let id: Name = format!("in-{process}-{life:02}").into();
         let mut load = ArrivalCounter::new(now);
-        load.heard(&id, 0, now);
+        load.record(&id, 0, now);
         Self {
             id,
             ledger: Ledger::new(config),

@@ -113,7 +113,7 @@ pub(crate) enum Mail {
 pub(crate) enum Timer {
     Sweep,
     Tick,
-    Look,
+    Observation,
     Beat,
     State,
     Expire,

@@ -152,7 +152,7 @@ impl World {
         if index < self.scenario.ingresses {
             self.begin_timer(index, super::scenario::SWEEP_US, Timer::Sweep);
             self.begin_timer(index, super::ingress::TICK_US, Timer::Tick);
-            self.begin_timer(index, LOOK_PERIOD_US, Timer::Look);
+            self.begin_timer(index, LOOK_PERIOD_US, Timer::Observation);
             self.begin_timer(index, STATE_PERIOD_US, Timer::State);
         } else {
             self.begin_timer(index, LOOK_PERIOD_US, Timer::Expire);
@@ -217,7 +217,7 @@ impl World {
     }
 
     /// A message arrives.
-    pub(crate) fn hear(&mut self, to: usize, message: Message) {
+    pub(crate) fn record(&mut self, to: usize, message: Message) {
         match message {
             Message::Stage {
                 replica,
@@ -392,7 +392,7 @@ impl World {
         };
         let now = self.now;
         let process = &mut self.processes[to];
-        if process.states.hear(ingress, view, now) {
+        if process.states.record(ingress, view, now) {
             process.view.1 = process.states.reachability();
         }
     }
@@ -516,9 +516,9 @@ impl World {
     }
 
     /// Checks for silence. A process that is cut off from the broker hears no other, so it concludes nothing.
-    pub(crate) fn look(&mut self, of: usize) {
+    pub(crate) fn observe(&mut self, of: usize) {
         if self.now < STOP_US {
-            self.timer(of, LOOK_PERIOD_US, Timer::Look);
+            self.timer(of, LOOK_PERIOD_US, Timer::Observation);
         }
         let now = self.now;
         let process = &mut self.processes[of];

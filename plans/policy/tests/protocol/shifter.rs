@@ -101,7 +101,7 @@ impl World {
             return;
         };
         let (id, total) = (ingress.id.clone(), ingress.arrivals);
-        ingress.load.heard(&id, total, now);
+        ingress.load.record(&id, total, now);
         for to in 0..self.scenario.ingresses {
             if to != of && self.processes[to].up {
                 let message = Message::Load {
@@ -116,7 +116,7 @@ impl World {
     pub(crate) fn hear_load(&mut self, of: usize, from: &str, total: u64) {
         let now = self.now;
         if let Some(ingress) = &mut self.processes[of].ingress {
-            ingress.load.heard(from, total, now);
+            ingress.load.record(from, total, now);
         }
     }
 }

@@ -188,7 +188,7 @@ impl World {
         let now = self.now;
         if let Some(worker) = &mut self.processes[of].worker {
             let before = worker.retention.admitted_everywhere();
-            worker.retention.heard(ingress, admits, oldest, false, now);
+            worker.retention.record(ingress, admits, oldest, false, now);
             let changed = worker.retention.admitted_everywhere() != before;
             self.release(of);
             if changed {

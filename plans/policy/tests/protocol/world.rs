@@ -193,7 +193,7 @@ impl World {
         match timer {
             Timer::Sweep => self.sweep_timer(of),
             Timer::Tick => self.tick(of),
-            Timer::Look => self.look(of),
+            Timer::Observation => self.observe(of),
             Timer::Beat => self.beat(of),
             Timer::State => self.state(of),
             Timer::Expire => self.expire(of),
@@ -214,7 +214,7 @@ impl World {
         if there.paused_until > self.now {
             return self.at(there.paused_until, Event::Bus { to, message });
         }
-        self.hear(to, message);
+        self.record(to, message);
     }
 
     /// A client sends a request to one of the ingresses that listen, whichever the broker picks.

@@ -8,7 +8,7 @@ use kaskade_policy::run_time::RunTimeEstimate;
 
 use super::Engine;
 use crate::config::Change;
-use crate::control::Happening;
+use crate::control::IndexedReplicaEvent;
 use crate::events::{Event, NEVER, Task};
 use crate::fleet::Health;
 use crate::observer::{Loss, Observer, Tick};
@@ -34,7 +34,7 @@ impl<O: Observer> Engine<'_, O> {
         if is_tick {
             self.tick();
         } else {
-            self.look();
+            self.observe();
         }
     }
 
@@ -121,7 +121,7 @@ impl<O: Observer> Engine<'_, O> {
     }
 
     /// A replica is named by its id, which another plan may have given another variant meanwhile.
-    fn happen(&mut self, happening: Happening) {
+    fn happen(&mut self, happening: IndexedReplicaEvent) {
         let replicas = &self.world.replicas;
         let named = replicas.get(happening.replica as usize);
         let same = |(_, replica): &(u32, &KnownReplica)| named.is_some_and(|named| named.id == replica.id);

@@ -9,7 +9,7 @@ use kaskade_policy::plan::Plan;
 use super::Engine;
 use crate::compile::Compiled;
 use crate::config::SimError;
-use crate::controller::{Factor, Factors, Look, ReplicaLook, VariantRuns};
+use crate::controller::{Factor, Factors, Observation, ReplicaObservation, VariantRuns};
 use crate::events::Event;
 use crate::fleet::Health;
 use crate::observer::Observer;
@@ -18,7 +18,7 @@ use crate::report::{PLANS_KEPT, PlanChange};
 
 impl<O: Observer> Engine<'_, O> {
     /// Calls the controller with the state of the service, and adopts its plan.
-    pub(super) fn look(&mut self) {
+    pub(super) fn observe(&mut self) {
         let Some(mut replanning) = self.replanning.take() else {
             return;
         };
@@ -27,7 +27,7 @@ impl<O: Observer> Engine<'_, O> {
         let arrivals = self.report.requests - replanning.arrivals_before;
         replanning.arrivals_before = self.report.requests;
         let look = self.seen((&factors, &runs), arrivals, replanning.next.is_some());
-        let plan = replanning.controller.look(&look);
+        let plan = replanning.controller.observe(&look);
         self.replanning = Some(replanning);
         if let Some(plan) = plan
             && let Err(error) = self.take_up(plan)
@@ -44,7 +44,7 @@ impl<O: Observer> Engine<'_, O> {
         (factors, runs): (&Factors, &BTreeMap<u32, Ran>),
         arrivals: u64,
         loading: bool,
-    ) -> Look<'s> {
+    ) -> Observation<'s> {
         let (tasks, variants) = (&self.world.tasks, &self.world.variants);
         let factor = |((task, variant, child), (served, made))| {
             Some(Factor {
@@ -65,14 +65,14 @@ impl<O: Observer> Engine<'_, O> {
                 self.world.replicas.get(*number as usize)?,
                 self.fleet.replicas.get(*number as usize)?,
             );
-            Some(ReplicaLook {
+            Some(ReplicaObservation {
                 id: &known.id,
                 variant: variants.get(known.variant)?,
                 queue: state.queue.len(),
                 alive: state.health.believed_alive(),
             })
         };
-        Look {
+        Observation {
             at_us: self.now,
             arrivals,
             in_flight: self.in_flight,

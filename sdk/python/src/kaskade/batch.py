@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .errors import BadOutput, KaskadeError, ModelFailed, WrongInput
+from .errors import BadOutput, KaskadeError, ModelFailed, InvalidInput
 from .tensors import Array, as_array, datatype_of
 
 Inputs: TypeAlias = Mapping[str, Array]
@@ -51,15 +51,15 @@ def run_batch(function: BatchFunction, requests: Sequence[Mapping[str, Any]]) ->
     """Runs a batch; returns one outcome per request, in order. Never raises an `Exception`.
 
     Inputs that are no arrays (lists, numbers, texts, torch tensors) become arrays; Python floats become float32. A
-    request with wrong inputs ends with `WrongInput` and is not run. If the function raises, the batch is halved until
+    request with wrong inputs ends with `InvalidInput` and is not run. If the function raises, the batch is halved until
     the request that causes it stands alone.
     """
     outcomes: list[Outcome | None] = []
     prepared: list[Inputs] = []
     for inputs in requests:
         arrays = _input_arrays(inputs)
-        prepared.append({} if isinstance(arrays, WrongInput) else arrays)
-        outcomes.append(arrays if isinstance(arrays, WrongInput) else _check_inputs(function, arrays))
+        prepared.append({} if isinstance(arrays, InvalidInput) else arrays)
+        outcomes.append(arrays if isinstance(arrays, InvalidInput) else _check_inputs(function, arrays))
     groups: dict[Any, list[int]] = {}
     for index, inputs in enumerate(prepared):
         if outcomes[index] is None:
@@ -70,21 +70,21 @@ def run_batch(function: BatchFunction, requests: Sequence[Mapping[str, Any]]) ->
     return [outcome if outcome is not None else ModelFailed("the request was not run") for outcome in outcomes]
 
 
-def _input_arrays(inputs: Mapping[str, Any]) -> Inputs | WrongInput:
+def _input_arrays(inputs: Mapping[str, Any]) -> Inputs | InvalidInput:
     """Returns the inputs as arrays, or an error if one is a value that no tensor can hold."""
     if not isinstance(inputs, Mapping):
-        return WrongInput(f"a request is {type(inputs).__name__}; it must be a map of inputs by name")
+        return InvalidInput(f"a request is {type(inputs).__name__}; it must be a map of inputs by name")
     arrays = {}
     for name, value in inputs.items():
         if not isinstance(name, str):
-            return WrongInput(f"an input has the name {name!r}; it must be a text")
+            return InvalidInput(f"an input has the name {name!r}; it must be a text")
         try:
             arrays[name] = as_array(value)
             datatype_of(arrays[name])
         except KaskadeError as error:
-            return WrongInput(f"input `{name}`: {error.message}")
+            return InvalidInput(f"input `{name}`: {error.message}")
         except Exception as error:  # noqa: BLE001, whatever the value's own conversion raises
-            return WrongInput(f"input `{name}` is no array: {type(error).__name__}: {error}")
+            return InvalidInput(f"input `{name}` is no array: {type(error).__name__}: {error}")
     return arrays
 
 
@@ -98,21 +98,21 @@ def _check_inputs(function: BatchFunction, inputs: Inputs) -> KaskadeError | Non
     if function.arguments is not None:
         missing = [name for name in function.arguments if name not in inputs]
         if missing:
-            return WrongInput(f"input `{missing[0]}` is missing; the request has {_names(inputs)}")
+            return InvalidInput(f"input `{missing[0]}` is missing; the request has {_names(inputs)}")
         unknown = [name for name in inputs if name not in function.arguments]
         if unknown:
-            return WrongInput(f"input `{unknown[0]}` is unknown; the stage takes {_names(function.arguments)}")
+            return InvalidInput(f"input `{unknown[0]}` is unknown; the stage takes {_names(function.arguments)}")
     for name, (datatype, shape) in function.expected.items():
         array = inputs.get(name)
         if array is None:
-            return WrongInput(f"input `{name}` is missing; the request has {_names(inputs)}")
+            return InvalidInput(f"input `{name}` is missing; the request has {_names(inputs)}")
         if datatype_of(array) != datatype:
-            return WrongInput(f"input `{name}` is {datatype_of(array)}; the stage takes {datatype}")
+            return InvalidInput(f"input `{name}` is {datatype_of(array)}; the stage takes {datatype}")
         if shape is not None and not _fits(array.shape, shape):
-            return WrongInput(f"input `{name}` has shape {list(array.shape)}; the stage takes {list(shape)}")
+            return InvalidInput(f"input `{name}` has shape {list(array.shape)}; the stage takes {list(shape)}")
     for name, array in inputs.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            return WrongInput(f"input `{name}` holds NaN or an infinity")
+            return InvalidInput(f"input `{name}` holds NaN or an infinity")
     return None
 
 

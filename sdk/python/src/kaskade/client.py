@@ -28,7 +28,7 @@ from .errors import (
     TooLarge,
     Unavailable,
     UnknownApp,
-    WrongInput,
+    InvalidInput,
 )
 from .retry import Allowance, Latency, Loss, RetryPolicy
 from .subjects import App, check_request_id
@@ -83,7 +83,7 @@ class AsyncClient:
     ) -> AsyncClient:
         """Connects to an app. `broker` is a URL or a `Broker`; the default is `NATS_URL`, else the loopback.
 
-        `budget` is the time for a request that names none, seconds. Raises `BrokerAbsent`.
+        `budget` is the time for a request that names none, seconds. Raises `BrokerUnavailable`.
         """
         App(app)
         broker = Broker(broker) if isinstance(broker, str) else broker
@@ -176,7 +176,7 @@ class AsyncClient:
         """Tells the right answer to a request that was answered before: the number of a class or its name, or a text.
 
         Returns whether the answer was right; `None` if no ingress remembers the request within `timeout` seconds: it had
-        no id, was labelled before or is too old, or the app's plan is not certified. Raises `WrongInput` if the label cannot
+        no id, was labelled before or is too old, or the app's plan is not certified. Raises `InvalidInput` if the label cannot
         be compared with the answer, `UnknownApp` if no process serves the app, `Unavailable` if the connection breaks.
         """
         body = wire.encode_feedback(check_request_id(id), label)
@@ -197,7 +197,7 @@ class AsyncClient:
             raise self._no_responders()
         told = json.loads(message.data)
         if told.get("refused"):
-            raise WrongInput(f"the label of `{id}`: {told['refused']}")
+            raise InvalidInput(f"the label of `{id}`: {told['refused']}")
         return bool(told["right"])
 
     async def submit(

@@ -15,7 +15,7 @@ from typing import Any
 import nats.errors
 from nats.aio.client import Client as Nats
 
-from .errors import BrokerAbsent, BrokerTooOld
+from .errors import BrokerUnavailable, BrokerTooOld
 
 log = logging.getLogger("kaskade")
 
@@ -68,11 +68,11 @@ def _public_key(seed: Path) -> str:
     try:
         import nkeys
     except ImportError as error:
-        raise BrokerAbsent("an nkey needs the package `nkeys`: pip install 'kaskade[nkeys]'") from error
+        raise BrokerUnavailable("an nkey needs the package `nkeys`: pip install 'kaskade[nkeys]'") from error
     try:
         public: bytes = nkeys.from_seed(seed.read_bytes().strip()).public_key
     except nkeys.NkeysError as error:
-        raise BrokerAbsent(f"{seed} holds no seed of an nkey: {error}") from error
+        raise BrokerUnavailable(f"{seed} holds no seed of an nkey: {error}") from error
     return public.decode()
 
 
@@ -130,12 +130,12 @@ async def barrier(nc: Any, timeout: float = 5.0) -> None:
 async def connect(broker: Broker, name: str) -> Link:
     """Connects to a broker.
 
-    Raises `BrokerAbsent` if no server answers or the credentials are refused, `BrokerTooOld` before version 2.10.
+    Raises `BrokerUnavailable` if no server answers or the credentials are refused, `BrokerTooOld` before version 2.10.
     """
     try:
         options = broker.options()
     except (OSError, ValueError) as error:
-        raise BrokerAbsent(f"a file of the credentials cannot be read: {error}") from error
+        raise BrokerUnavailable(f"a file of the credentials cannot be read: {error}") from error
     nc: Any = Nats()
     link = Link(nc)
 
@@ -179,7 +179,7 @@ async def connect(broker: Broker, name: str) -> Link:
             raise refused.result()
         await connecting
     except (nats.errors.Error, OSError, asyncio.TimeoutError, ValueError) as error:
-        raise BrokerAbsent(f"no server answers at {', '.join(broker.servers())}: {error}") from error
+        raise BrokerUnavailable(f"no server answers at {', '.join(broker.servers())}: {error}") from error
     finally:
         connecting.cancel()
         refused.cancel()

@@ -36,7 +36,7 @@ class TooLarge(KaskadeError):
     code, status = "KSK0002", 413
 
 
-class WrongInput(KaskadeError):
+class InvalidInput(KaskadeError):
     """The inputs do not match the model's signature."""
 
     code, status = "KSK0003", 422
@@ -90,7 +90,7 @@ class NotCalibrated(KaskadeError):
     code, status = "KSK0011", 503
 
 
-class BrokerAbsent(KaskadeError):
+class BrokerUnavailable(KaskadeError):
     """No NATS server answers at that address."""
 
     code, status, retryable = "KSK0012", 503, True

@@ -68,7 +68,7 @@ class Stage:
     async def attach(self, broker: Broker | str = "", replica: str = "") -> Any:
         """Attaches the stage to the running app and returns the `Replica`, which `leave` detaches.
 
-        `replica` is its id; a plan that places a replica of this id lets ingresses address it. Raises `BrokerAbsent`.
+        `replica` is its id; a plan that places a replica of this id lets ingresses address it. Raises `BrokerUnavailable`.
         """
         from .replica import Replica
 

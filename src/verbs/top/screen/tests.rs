@@ -12,7 +12,7 @@ use kaskade_policy::remote::price::CostSource;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
-use super::super::feed::{IngressStats, Told};
+use super::super::feed::{Event, IngressStats};
 use super::super::view::View;
 use super::*;
 
@@ -83,8 +83,8 @@ fn view(small: usize, large: usize) -> View {
         name.clone_into(&mut gear.name);
     }
     let mut view = View::new("reviews");
-    view.take_at(at(0), Told::Plan(3, Box::new(plan)));
-    view.take_at(at(0), Told::Gear(GearShift { epoch: 3, gear: 1 }));
+    view.take_at(at(0), Event::Plan(3, Box::new(plan)));
+    view.take_at(at(0), Event::Gear(GearShift { epoch: 3, gear: 1 }));
     let shift = ShiftReport {
         epoch: 3,
         from: 0,
@@ -92,16 +92,16 @@ fn view(small: usize, large: usize) -> View {
         qps: 130.0,
         first_queue: 4,
     };
-    view.take_at(at(2), Told::Shifted(shift));
+    view.take_at(at(2), Event::Shifted(shift));
     let avoided = IngressState {
         ingress: "i".to_owned(),
         unavailable: vec!["large-1".to_owned()],
         ..IngressState::default()
     };
-    view.take_at(at(2), Told::Ingress(avoided));
+    view.take_at(at(2), Event::Ingress(avoided));
     for second in 1..=4 {
-        view.take_at(at(second), Told::Energy(energy(second)));
-        view.take_at(at(second), Told::Stats(stats(second)));
+        view.take_at(at(second), Event::Energy(energy(second)));
+        view.take_at(at(second), Event::Stats(stats(second)));
         for (worker, variant, count) in [("worker-a", "small", small), ("worker-b", "large", large)] {
             let replicas = (0..count).map(|number| ReplicaBeat {
                 id: format!("{variant}-{number}"),
@@ -117,7 +117,7 @@ fn view(small: usize, large: usize) -> View {
                 epoch: 3,
                 ..Beat::default()
             };
-            view.take_at(at(second), Told::Beat(beat));
+            view.take_at(at(second), Event::Beat(beat));
         }
         view.refresh_at(at(second));
     }
@@ -218,7 +218,7 @@ fn watched() -> View {
             },
         ],
     };
-    view.take_at(at(4), Told::Certificates(report));
+    view.take_at(at(4), Event::Certificates(report));
     for (second, found) in [
         (
             2,
@@ -236,7 +236,7 @@ fn watched() -> View {
             },
         ),
     ] {
-        view.take_at(at(second), Told::Finding(CertificateNotice { epoch: 3, found }));
+        view.take_at(at(second), Event::Finding(CertificateNotice { epoch: 3, found }));
     }
     view.refresh_at(at(5));
     view
@@ -251,7 +251,7 @@ fn certificates_are_shown_with_audits_and_findings() {
     assert!(text.contains(line), "{text}");
     // Another plan has another list.
     let (_, plan) = view.plan.clone().unwrap();
-    view.take_at(at(6), Told::Plan(4, Box::new(plan)));
+    view.take_at(at(6), Event::Plan(4, Box::new(plan)));
     assert!(view.findings.is_empty());
     let text = drawn(&self::view(2, 2), &mut page(4), 80, 24);
     assert!(text.contains("no certified cascades"), "{text}");

@@ -79,16 +79,16 @@ const WRONG: [Wrong; 6] = [
         || Ok(Bytes::from_static(b"\xdd\xff\xff\xff\xff")),
         Code::Malformed,
     ),
-    ("no inputs", || asked(Vec::new()), Code::WrongInput),
+    ("no inputs", || asked(Vec::new()), Code::InvalidInput),
     (
         "another shape",
         || asked(vec![Tensor::from_f32("x", &[3], &[0.0; 3])?]),
-        Code::WrongInput,
+        Code::InvalidInput,
     ),
     (
         "another name",
         || asked(vec![Tensor::from_f32("y", &[2], &[0.0; 2])?]),
-        Code::WrongInput,
+        Code::InvalidInput,
     ),
 ];
 
