@@ -82,7 +82,7 @@ pub struct RemoteRule {
     /// Requests of a replica under way at once; others wait.
     #[serde(default = "default_concurrency")]
     pub concurrency: NonZeroU32,
-    /// Longest time of one call. A request's budget ends it earlier.
+    /// Longest time of one call; of a stream, the longest pause. A request's budget ends it earlier.
     #[serde(default = "default_timeout")]
     pub timeout: Span,
     /// Repetitions of a failed call within the request's budget. The pauses follow the endpoint's `retry-after`.
