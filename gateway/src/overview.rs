@@ -117,7 +117,7 @@ impl Overview {
     }
 
     /// Returns the state of the app now.
-    pub fn look(&mut self, app: &str, now: Duration) -> AppSnapshot {
+    pub fn snapshot(&mut self, app: &str, now: Duration) -> AppSnapshot {
         self.energy.retain(|_, told| !told.silent(now));
         self.counts.retain(|_, told| !told.silent(now));
         self.beats.retain(|_, told| !told.silent(now));

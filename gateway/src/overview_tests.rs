@@ -70,7 +70,7 @@ fn money_is_known_only_if_that_of_every_request_is() {
             overview.energy(at(second), priced(priced(told, "small", 0), "large", unknown));
             overview.counts(at(second), "i", counted(10 * second, 10 * second));
         }
-        overview.look("app", at(3))
+        overview.snapshot("app", at(3))
     };
     let known = look(0);
     assert_eq!(known.money_source, Some(CostSource::Priced));
@@ -93,7 +93,7 @@ fn edges_and_latencies_are_those_of_the_window() {
         }
         overview.counts(at(second), "i", counted(10 * second, 10 * second));
     }
-    let look = overview.look("app", at(3));
+    let look = overview.snapshot("app", at(3));
     let edge = look.edges.first().unwrap();
     assert_eq!((edge.from.as_str(), edge.to.as_str()), ("small", "large"));
     assert!((edge.per_s - 6.0).abs() < 1e-9, "{edge:?}");
@@ -112,7 +112,7 @@ fn tokens_are_counted_by_second_and_by_joule_over_all_processes() {
             overview.energy(at(second), report(node, second as f64, &[("gpt", busy)]));
         }
     }
-    let look = overview.look("app", at(3));
+    let look = overview.snapshot("app", at(3));
     let row = look.models.first().unwrap();
     assert!((row.tokens_per_s - 100.0).abs() < 1e-9, "{row:?}");
     assert!((row.joules_per_token().unwrap() - 0.4).abs() < 1e-9, "{row:?}");
@@ -132,7 +132,7 @@ fn joules_per_request_include_idle_processes() {
     }
     overview.counts(at(1), "ingress", counted(0, 0));
     overview.counts(at(3), "ingress", counted(12, 10));
-    let look = overview.look("app", at(3));
+    let look = overview.snapshot("app", at(3));
     assert_eq!(look.watts, Some(40.0));
     assert_eq!(look.joules_per_request, Some(8.0));
     let rates = look.ingresses.unwrap();
@@ -155,7 +155,7 @@ fn one_unknown_power_makes_the_sum_unknown() {
         };
         overview.energy(at(second), unknown);
     }
-    let look = overview.look("app", at(2));
+    let look = overview.snapshot("app", at(2));
     assert_eq!(look.watts, None);
     assert_eq!(look.models[0].watts, None);
     assert_eq!(look.nodes.iter().filter(|node| node.watts.is_some()).count(), 1);
@@ -166,14 +166,14 @@ fn restarted_and_silent_processes_are_discarded() {
     let mut overview = Overview::default();
     overview.energy(at(1), report("worker", 100.0, &[("small", 50.0)]));
     overview.energy(at(2), report("worker", 0.5, &[("small", 0.1)]));
-    let look = overview.look("app", at(2));
+    let look = overview.snapshot("app", at(2));
     assert_eq!(look.nodes[0].watts, None, "one report says nothing of a rate");
     assert!(look.models.is_empty());
     overview.energy(at(3), report("worker", 1.5, &[("small", 0.6)]));
-    let look = overview.look("app", at(3));
+    let look = overview.snapshot("app", at(3));
     assert!((look.nodes[0].watts.unwrap() - 20.0).abs() < 1e-9);
     assert!((look.models[0].busy - 0.5).abs() < 1e-9);
-    assert!(overview.look("app", at(8)).nodes.is_empty());
+    assert!(overview.snapshot("app", at(8)).nodes.is_empty());
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn replicas_are_counted_by_their_beats() {
         overview.beat(at(1), beat);
     }
     overview.shifted(GearShift { epoch: 7, gear: 2 });
-    let look = overview.look("app", at(1));
+    let look = overview.snapshot("app", at(1));
     assert_eq!((look.epoch, look.gear), (7, Some(2)));
     assert_eq!((look.models[0].replicas, look.models[0].queue), (3, 3));
 }
@@ -211,7 +211,7 @@ fn rates_look_back_a_few_seconds_and_no_further() {
         let arrived = if second <= 10 { 0 } else { 100 * (second - 10) };
         overview.counts(at(second), "ingress", counted(arrived, arrived));
     }
-    let rate = overview.look("app", at(20)).ingresses.unwrap().arrived_per_s;
+    let rate = overview.snapshot("app", at(20)).ingresses.unwrap().arrived_per_s;
     assert!((rate - 100.0).abs() < 1e-9, "{rate}");
 }
 
@@ -228,7 +228,7 @@ fn what_was_found_about_another_plan_is_not_shown() {
         epoch: 3,
         ..WatchReport::default()
     });
-    assert!(overview.look("app", at(1)).certificates.is_some());
+    assert!(overview.snapshot("app", at(1)).certificates.is_some());
     overview.beat(at(2), beat(4));
-    assert_eq!(overview.look("app", at(2)).certificates, None);
+    assert_eq!(overview.snapshot("app", at(2)).certificates, None);
 }

@@ -79,7 +79,7 @@ impl FailureDetector {
     }
 
     /// Looks for replicas that fell silent.
-    pub(crate) fn look(&mut self, plans: &PlanVersions) {
+    pub(crate) fn check(&mut self, plans: &PlanVersions) {
         // Without a connection no heartbeat arrives; that is no evidence of a failure.
         if self.bus.client().connection_state() != State::Connected {
             return;
@@ -254,7 +254,7 @@ mod tests {
                     sequence,
                     ..Beat::default()
                 });
-                detector.look(&PlanVersions::new("unavailable"));
+                detector.check(&PlanVersions::new("unavailable"));
                 dispatcher.liveness(|liveness| {
                     let view = liveness.reachability();
                     assert!(liveness.alive("large") && !liveness.lost("large"));

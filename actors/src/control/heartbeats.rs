@@ -78,7 +78,7 @@ impl Heartbeats {
                 },
                 _ = looks.tick() => {
                     if let Some(detector) = &mut self.detector {
-                        detector.look(&plans);
+                        detector.check(&plans);
                     }
                 }
             }

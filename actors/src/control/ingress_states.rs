@@ -23,7 +23,7 @@ pub(crate) async fn follow(
     bus: &Bus,
     dispatcher: &Dispatcher,
     avoids: bool,
-    heard: impl Fn(IngressState) + 'static,
+    on_state: impl Fn(IngressState) + 'static,
 ) -> Result<(), BusError> {
     let states = IngressStates::default();
     if avoids {
@@ -35,7 +35,7 @@ pub(crate) async fn follow(
         .await?;
     // Only a round trip proves that the subscription is active.
     bus.control().barrier().await?;
-    let work = run(messages, states, dispatcher.clone(), avoids, heard);
+    let work = run(messages, states, dispatcher.clone(), avoids, on_state);
     dispatcher.supervisor().spawn("states of ingresses", work);
     Ok(())
 }
@@ -54,7 +54,7 @@ async fn run(
     mut states: IngressStates,
     dispatcher: Dispatcher,
     avoids: bool,
-    heard: impl Fn(IngressState),
+    on_state: impl Fn(IngressState),
 ) {
     let mut expiries = interval(Duration::from_micros(STATE_PERIOD_US));
     expiries.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -66,7 +66,7 @@ async fn run(
                 Some(Ok(state)) => {
                     let now = dispatcher.clock().now();
                     let changed = states.record(&state.ingress, view(&state), now);
-                    record(state);
+                    on_state(state);
                     changed
                 }
                 Some(Err(error)) => {

@@ -33,7 +33,7 @@ pub enum ReplanTrigger {
 
 impl ReplanTrigger {
     /// Interval at which the load is sampled.
-    fn look(&self) -> Duration {
+    fn observe(&self) -> Duration {
         match self {
             Self::Periodic(every) => LOOK.min(*every).max(SHORTEST),
             Self::Observing(every) => (*every).max(SHORTEST),
@@ -85,7 +85,7 @@ impl LoadListener {
         let mut schedule = Schedule::new(self.trigger, clock.now());
         let (mut fan_outs, mut runs) = (BTreeMap::new(), BTreeMap::new());
         let mut workers = LiveWorkers::default();
-        let mut looks = interval(self.trigger.look());
+        let mut looks = interval(self.trigger.observe());
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut silence = interval(Duration::from_micros(LOOK_PERIOD_US));
         silence.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -105,10 +105,10 @@ impl LoadListener {
                     }
                     None => return,
                 },
-                _ = silence.tick() => workers.look(clock.now()),
+                _ = silence.tick() => workers.observe(clock.now()),
                 _ = looks.tick() => {
                     let now = clock.now();
-                    if let Some(mut request) = schedule.look(load.take(now), now) {
+                    if let Some(mut request) = schedule.observe(load.take(now), now) {
                         request.fan_outs.clone_from(&fan_outs);
                         request.runs.clone_from(&runs);
                         if let Some(observed) = &mut request.observed {
@@ -123,7 +123,11 @@ impl LoadListener {
 }
 
 /// Stores the latest counters that a worker reported for its variants.
-fn hear<T: Clone>(told: &mut BTreeMap<String, BTreeMap<String, T>>, worker: &str, now: &BTreeMap<String, T>) {
+fn record<T: Clone>(
+    told: &mut BTreeMap<String, BTreeMap<String, T>>,
+    worker: &str,
+    now: &BTreeMap<String, T>,
+) {
     if now.is_empty() {
         told.remove(worker);
     } else {
@@ -143,7 +147,7 @@ impl LiveWorkers {
         }
     }
 
-    fn look(&mut self, now: u64) {
+    fn observe(&mut self, now: u64) {
         for lost in self.0.newly_lost(now) {
             tracing::debug!(worker = lost, "a worker fell silent");
         }
@@ -174,7 +178,7 @@ impl Schedule {
     }
 
     /// Takes the arrivals since the last sample; returns the plan request that is due, if any.
-    fn look(&mut self, arrivals: u64, now: u64) -> Option<PlanRequest> {
+    fn observe(&mut self, arrivals: u64, now: u64) -> Option<PlanRequest> {
         match self {
             Self::Looks(total) => {
                 *total += arrivals;
@@ -190,7 +194,7 @@ impl Schedule {
                 })
             }
             Self::Periods(periods) => Some(PlanRequest {
-                peak_qps: Some(periods.look(arrivals, now)?),
+                peak_qps: Some(periods.observe(arrivals, now)?),
                 reason: "end of the period".to_owned(),
                 ..PlanRequest::default()
             }),
@@ -212,7 +216,7 @@ mod tests {
         let observed: Vec<Option<Observation>> = [(3, 1), (0, 2), (4, 3)]
             .map(|(arrivals, second)| {
                 schedule
-                    .look(arrivals, second * SECOND)
+                    .observe(arrivals, second * SECOND)
                     .and_then(|request| request.observed)
             })
             .to_vec();
@@ -237,13 +241,13 @@ mod tests {
         workers.record(&beat("a"), 0);
         workers.record(&beat("b"), LOOK_PERIOD_US);
         for now in (0..=DETECTION_US).step_by(LOOK_PERIOD_US as usize) {
-            workers.look(now);
+            workers.observe(now);
         }
         assert_eq!(workers.alive(), ["a", "b"]);
-        workers.look(DETECTION_US + LOOK_PERIOD_US);
+        workers.observe(DETECTION_US + LOOK_PERIOD_US);
         assert_eq!(workers.alive(), ["b"]);
         for now in (DETECTION_US..=FORGOTTEN_US + DETECTION_US).step_by(LOOK_PERIOD_US as usize) {
-            workers.look(now);
+            workers.observe(now);
         }
         assert!(!workers.0.lost("a"), "it is forgotten");
     }
@@ -252,10 +256,10 @@ mod tests {
     fn a_period_requests_its_busiest_second_and_on_request_never_triggers() {
         let mut schedule = Schedule::new(ReplanTrigger::Periodic(Duration::from_secs(2)), 0);
         let asked: Vec<f64> = (1..=4)
-            .filter_map(|second| schedule.look(10 * second, second * SECOND)?.peak_qps)
+            .filter_map(|second| schedule.observe(10 * second, second * SECOND)?.peak_qps)
             .collect();
         assert_eq!(asked, [20.0, 40.0]);
         let mut schedule = Schedule::new(ReplanTrigger::OnRequest, 0);
-        assert!((1..100).all(|second| schedule.look(1, second * SECOND).is_none()));
+        assert!((1..100).all(|second| schedule.observe(1, second * SECOND).is_none()));
     }
 }

@@ -199,9 +199,9 @@ pub fn ingress_state(bytes: &Bytes) {
         gone: state.gone,
     };
     let mut states = IngressStates::default();
-    states.hear(&state.ingress, view.clone(), 0);
+    states.record(&state.ingress, view.clone(), 0);
     assert!(
-        !states.hear(&state.ingress, view, 1),
+        !states.record(&state.ingress, view, 1),
         "the same state changed the view"
     );
     let reachability = states.reachability();
@@ -218,10 +218,10 @@ pub fn load_count(bytes: &Bytes) {
         return;
     };
     let mut arrivals = ArrivalCounter::new(0);
-    arrivals.heard(&count.ingress, 0, 0);
-    arrivals.heard(&count.ingress, count.arrivals, 1);
+    arrivals.record(&count.ingress, 0, 0);
+    arrivals.record(&count.ingress, count.arrivals, 1);
     assert_eq!(arrivals.take(2), count.arrivals);
-    arrivals.heard(&count.ingress, count.arrivals / 2, 3);
+    arrivals.record(&count.ingress, count.arrivals / 2, 3);
     assert_eq!(arrivals.take(4), 0, "a late count was counted again");
 }
 

@@ -213,7 +213,7 @@ fn tick(watched: &Watched, times: &Times, before: &histogram::Counts) -> histogr
     let last = until_now.since(before);
     let mut state = watched.state();
     let now = state.begun.elapsed();
-    let look = state.overview.look(&watched.app, now);
+    let look = state.overview.snapshot(&watched.app, now);
     let point = Point {
         at_ms: now_ms(),
         arrived_per_s: look.ingresses.map_or(0.0, |rates| rates.arrived_per_s),

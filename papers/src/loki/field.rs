@@ -268,8 +268,8 @@ impl Watched {
 }
 
 impl Controller for Watched {
-    fn observe(&mut self, look: &Observation<'_>) -> Option<Plan> {
-        let plan = self.manager.observe(look);
+    fn decide(&mut self, look: &Observation<'_>) -> Option<Plan> {
+        let plan = self.manager.decide(look);
         self.note(look.at_us);
         plan
     }

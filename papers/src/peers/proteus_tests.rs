@@ -78,7 +78,7 @@ fn proteus_goes_by_what_arrives_at_every_task() {
     for second in 1..=12 {
         manager.observe(60, second * SECOND - 1);
         let made = [("car".to_owned(), 300), ("face".to_owned(), 3)].into();
-        manager.heard("detect-x", 60, &made, second * SECOND - 1);
+        manager.record("detect-x", 60, &made, second * SECOND - 1);
         manager.next(second * SECOND);
     }
     let counted = batch_of(&manager);

@@ -336,7 +336,7 @@ impl Manager {
 }
 
 impl Controller for Manager {
-    fn observe(&mut self, look: &Observation<'_>) -> Option<Plan> {
+    fn decide(&mut self, look: &Observation<'_>) -> Option<Plan> {
         self.observe(look.arrivals, look.at_us);
         // Factors come child by child, those of a variant together.
         let mut told: BTreeMap<&str, (u64, BTreeMap<String, u64>)> = BTreeMap::new();

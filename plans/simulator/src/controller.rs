@@ -24,7 +24,7 @@ use kaskade_policy::plan::Plan;
 /// force stays.
 pub trait Controller {
     /// Inspects the service, and returns another plan if there should be one.
-    fn observe(&mut self, look: &Observation<'_>) -> Option<Plan>;
+    fn decide(&mut self, look: &Observation<'_>) -> Option<Plan>;
 }
 
 /// The service as a controller observes it: the contents of heartbeats and the ingress's counts.

@@ -3,11 +3,11 @@
 use kaskade_actors::wire::WatchReport;
 use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::units;
-use kaskade_app::serving::overview::{Look, ModelRow, NodeRow};
+use kaskade_app::serving::overview::{AppSnapshot, ModelRow, NodeRow};
 
 use crate::verbs::money;
 
-pub(super) fn as_text(look: &Look) -> String {
+pub(super) fn as_text(look: &AppSnapshot) -> String {
     let gear = look
         .gear
         .map_or_else(String::new, |gear| format!(", gear {gear}"));

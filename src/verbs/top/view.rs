@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use kaskade_actors::wire::{Beat, CertificateNotice, DriftNotice, ShiftReport, WatchReport};
-use kaskade_app::serving::overview::{Look, Overview};
+use kaskade_app::serving::overview::{AppSnapshot, Overview};
 use kaskade_policy::plan::{Gear, Plan};
 
 use super::feed::Event;
@@ -75,7 +75,7 @@ pub(super) struct View {
     overview: Overview,
     beats: BTreeMap<String, (Duration, Beat)>,
     avoided: BTreeMap<String, BTreeSet<String>>,
-    pub(super) look: Look,
+    pub(super) look: AppSnapshot,
     pub(super) plan: Option<(u64, Plan)>,
     /// The newest gear shifts with their times, the newest last.
     pub(super) shifts: VecDeque<(Duration, ShiftReport)>,
@@ -98,7 +98,7 @@ impl View {
     pub(super) fn new(app: &str) -> Self {
         let mut overview = Overview::default();
         Self {
-            look: overview.look(app, Duration::ZERO),
+            look: overview.snapshot(app, Duration::ZERO),
             app: app.to_owned(),
             begun: Instant::now(),
             overview,
@@ -174,7 +174,7 @@ impl View {
     /// Computes what is shown at a time since the start.
     pub(super) fn refresh_at(&mut self, now: Duration) {
         self.now = now;
-        self.look = self.overview.look(&self.app, now);
+        self.look = self.overview.snapshot(&self.app, now);
         self.history.push_back(Point {
             arrived_per_s: self.look.ingresses.map_or(0.0, |rates| rates.arrived_per_s),
             gear: self.look.gear,

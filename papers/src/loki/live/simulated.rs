@@ -73,8 +73,8 @@ struct Counting {
 }
 
 impl Controller for Counting {
-    fn observe(&mut self, look: &Observation<'_>) -> Option<Plan> {
-        let plan = self.manager.observe(look);
+    fn decide(&mut self, look: &Observation<'_>) -> Option<Plan> {
+        let plan = self.manager.decide(look);
         self.used = plan.as_ref().map_or(self.used, |plan| plan.placement.len());
         self.counted.push((look.at_us, self.used));
         plan

@@ -27,7 +27,7 @@ impl<O: Observer> Engine<'_, O> {
         let arrivals = self.report.requests - replanning.arrivals_before;
         replanning.arrivals_before = self.report.requests;
         let look = self.seen((&factors, &runs), arrivals, replanning.next.is_some());
-        let plan = replanning.controller.observe(&look);
+        let plan = replanning.controller.decide(&look);
         self.replanning = Some(replanning);
         if let Some(plan) = plan
             && let Err(error) = self.take_up(plan)

@@ -30,7 +30,7 @@ impl Script {
 }
 
 impl Controller for Script {
-    fn observe(&mut self, look: &Observation<'_>) -> Option<Plan> {
+    fn decide(&mut self, look: &Observation<'_>) -> Option<Plan> {
         self.looks += 1;
         self.arrivals.push(look.arrivals);
         self.active.push(look.active_devices);
@@ -295,7 +295,7 @@ struct BySpeed {
 }
 
 impl Controller for BySpeed {
-    fn observe(&mut self, look: &Observation<'_>) -> Option<Plan> {
+    fn decide(&mut self, look: &Observation<'_>) -> Option<Plan> {
         let fast = look.arrivals > 300;
         if look.loading || fast == self.fast {
             return None;
