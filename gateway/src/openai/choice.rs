@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use kaskade_actors::wire::InferReply;
 use kaskade_models::Tensor;
-use kaskade_models::language::REASONING;
+use kaskade_models::language::{REASONING, REASONING_TOKENS};
 use serde_json::{Value, json};
 
 use super::sse::put;
@@ -31,6 +31,8 @@ pub(super) struct Choice {
     pub(super) text: String,
     /// What the model thought before; empty if it did not.
     pub(super) reasoning: String,
+    /// Number of tokens of it, if the model counts them.
+    pub(super) reasoning_tokens: Option<i64>,
     /// Its tokens, if the model lists them: their texts, or ids of a model without a tokenizer.
     pub(super) tokens: Vec<String>,
     /// Natural logarithms of the tokens' probabilities, if the model gives them.
@@ -90,6 +92,8 @@ impl Choice {
         Ok(Self {
             text,
             reasoning: text_of(reply, REASONING),
+            reasoning_tokens: output(REASONING_TOKENS)
+                .and_then(|count| count.to_i64().ok()?.first().copied()),
             tokens,
             top,
             logprobs,
@@ -241,6 +245,8 @@ fn finite(logprob: f64) -> f64 {
 pub(super) struct Usage {
     prompt: Option<i64>,
     completion: i64,
+    /// Tokens of reasoning, if a model counts them.
+    reasoning: Option<i64>,
     counted: bool,
     kaskade: Vec<Value>,
 }
@@ -267,6 +273,9 @@ impl Usage {
             self.counted = true;
         }
         self.completion = self.completion.saturating_add(choice.completion_tokens());
+        if let Some(reasoning) = choice.reasoning_tokens {
+            self.reasoning = Some(self.reasoning.unwrap_or(0).saturating_add(reasoning));
+        }
         self.kaskade.push(call.description(reply));
     }
 
@@ -274,11 +283,19 @@ impl Usage {
     /// how the request was answered, for several choices one entry each; it is a field of the usage, or of an answer without one.
     pub(super) fn write(&self, answer: &mut Value) {
         let usage = self.prompt.map(|prompt| {
-            json!({
+            let mut usage = json!({
                 "prompt_tokens": prompt,
                 "completion_tokens": self.completion,
                 "total_tokens": prompt.saturating_add(self.completion),
-            })
+            });
+            if let Some(reasoning) = self.reasoning {
+                put(
+                    &mut usage,
+                    "completion_tokens_details",
+                    json!({"reasoning_tokens": reasoning}),
+                );
+            }
+            usage
         });
         self.write_with(answer, usage);
     }
@@ -290,7 +307,7 @@ impl Usage {
                 "input_tokens": prompt,
                 "input_tokens_details": {"cached_tokens": 0},
                 "output_tokens": self.completion,
-                "output_tokens_details": {"reasoning_tokens": 0},
+                "output_tokens_details": {"reasoning_tokens": self.reasoning.unwrap_or(0)},
                 "total_tokens": prompt.saturating_add(self.completion),
             })
         });

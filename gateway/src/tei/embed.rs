@@ -77,7 +77,7 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
         let inputs = texts.iter().map(|text| asked.form.inputs(text));
         let replies = ask_all(&call, inputs.collect::<Result<_, Failure>>()?).await?;
         let value = vectors(&replies, &asked.form)?;
-        Ok(Answered::new(value, characters(texts), &replies))
+        Ok(Answered::new(&call, value, characters(texts), &replies))
     };
     respond(answered.await)
 }
@@ -123,7 +123,7 @@ pub(super) async fn compared(
             .sum::<f32>()
     };
     let cosines: Vec<f32> = others.iter().map(cosine).collect();
-    Ok(Answered::new(json!(cosines), characters(texts()), &replies))
+    Ok(Answered::new(call, json!(cosines), characters(texts()), &replies))
 }
 
 impl VectorForm {

@@ -119,7 +119,7 @@ async fn of_image(
 ) -> Result<Answered, Failure> {
     let replies = ask_all(call, vec![vec![image]]).await?;
     let value = predictions(call, &replies, true, raw_scores, parameters)?;
-    Ok(Answered::new(value, 0, &replies))
+    Ok(Answered::new(call, value, 0, &replies))
 }
 
 /// Answers with vectors if the app gives embeddings and no `logits`, and else with classes or entities.
@@ -140,7 +140,7 @@ async fn of_texts(call: &Call, texts: &Texts, asked: &Asked) -> Result<Answered,
     } else {
         predictions(call, &replies, single, asked.raw_scores, &asked.parameters)?
     };
-    Ok(Answered::new(value, characters(texts), &replies))
+    Ok(Answered::new(call, value, characters(texts), &replies))
 }
 
 async fn of_question(call: &Call, asked: &Question) -> Result<Answered, Failure> {
@@ -153,6 +153,7 @@ async fn of_question(call: &Call, asked: &Question) -> Result<Answered, Failure>
     let value = answers.collect::<Result<Value, Failure>>()?;
     let value = value.get(0).cloned().unwrap_or_default();
     Ok(Answered::new(
+        call,
         value,
         characters([&asked.question, &asked.context]),
         &replies,

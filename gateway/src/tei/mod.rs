@@ -12,7 +12,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::request::Parts;
-use axum::http::{Response, StatusCode};
+use axum::http::{HeaderMap, Response, StatusCode};
 use axum::routing::post;
 use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_models::{Tensor, tokens_of};
@@ -42,23 +42,34 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/similarity", post(embed::similarity))
 }
 
-/// An answer, with the headers of text-embeddings-inference that say how much was computed for it.
+/// An answer, with the headers of text-embeddings-inference that say how much was computed for it, and those that say how a single
+/// request was answered.
 struct Answered {
+    described: HeaderMap,
     value: Value,
     characters: usize,
     tokens: Option<u64>,
 }
 
 impl Answered {
-    fn new(value: Value, characters: usize, replies: &[InferReply]) -> Self {
-        let mut counts = replies.iter().map(|reply| tokens_of(&reply.outputs));
-        let tokens = counts.try_fold(0, |sum: u64, count| Some(sum.saturating_add(count?[0])));
+    fn new(call: &Call, value: Value, characters: usize, replies: &[InferReply]) -> Self {
+        let mut described = HeaderMap::new();
+        if let [reply] = replies {
+            call.describe(reply, &mut described);
+        }
         Self {
+            described,
             value,
             characters,
-            tokens,
+            tokens: tokens(replies),
         }
     }
+}
+
+/// Returns the number of tokens that the answers took; `None` if one does not count them.
+fn tokens(replies: &[InferReply]) -> Option<u64> {
+    let mut counts = replies.iter().map(|reply| tokens_of(&reply.outputs));
+    counts.try_fold(0, |sum: u64, count| Some(sum.saturating_add(count?[0])))
 }
 
 fn respond(result: Result<Answered, Failure>) -> Response<Body> {
@@ -68,6 +79,7 @@ fn respond(result: Result<Answered, Failure>) -> Response<Body> {
     };
     let mut response = json_response(StatusCode::OK, answered.value.to_string());
     let headers = response.headers_mut();
+    headers.extend(answered.described);
     headers.insert("x-compute-characters", answered.characters.into());
     if let Some(tokens) = answered.tokens {
         headers.insert("x-compute-tokens", tokens.into());

@@ -132,7 +132,7 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
         let replies = ask_all(&call, inputs.collect::<Result<_, Failure>>()?).await?;
         let value = predictions(&call, &replies, single, asked.raw_scores, &asked.parameters)?;
         let texts = sequences.iter().flat_map(Sequence::texts);
-        Ok(Answered::new(value, characters(texts), &replies))
+        Ok(Answered::new(&call, value, characters(texts), &replies))
     };
     respond(answered.await)
 }

@@ -11,7 +11,7 @@ use kaskade_models::Tensor;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Answered, MAX_TEXTS, ask_all, begin, characters, probabilities, respond, scores};
+use super::{Answered, MAX_TEXTS, ask_all, begin, characters, probabilities, respond, scores, tokens};
 use crate::api::Api;
 use crate::call::Call;
 use crate::failure::Failure;
@@ -73,7 +73,7 @@ pub(super) async fn texts(State(shared): State<Arc<Shared>>, request: Request) -
         let value = Value::from(ranks.collect::<Vec<_>>());
         // As text-embeddings-inference counts: the query once.
         let texts = std::iter::once(&asked.query).chain(&asked.texts);
-        Ok(Answered::new(value, characters(texts), &replies))
+        Ok(Answered::new(&call, value, characters(texts), &replies))
     };
     respond(answered.await)
 }
@@ -98,7 +98,7 @@ pub(super) async fn documents(State(shared): State<Arc<Shared>>, request: Reques
             }
         });
         let results: Vec<Value> = results.collect();
-        let tokens = Answered::new(Value::Null, 0, &replies).tokens;
+        let tokens = tokens(&replies);
         Ok(json!({
             "id": format!("rerank-{}", ids::unique_token()),
             "model": call.app.options.name,

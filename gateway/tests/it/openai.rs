@@ -82,6 +82,7 @@ impl Model for Shout {
             }
             if text.starts_with("think") {
                 outputs.push(Tensor::from_texts("reasoning", &["let me see"])?);
+                outputs.push(Tensor::from_i64("reasoning_tokens", &[1], &[3])?);
             }
             Ok(outputs)
         };
@@ -203,6 +204,7 @@ fn reasoning_comes_before_the_text_in_a_field_of_its_own() {
         (&message["reasoning_content"], &message["content"]),
         (&json!("let me see"), &json!("THINK"))
     );
+    assert_eq!(found["usage"]["completion_tokens_details"]["reasoning_tokens"], 3);
     asked["stream"] = json!(true);
     let chunks = events(&stand.post("/v1/chat/completions", &[], asked.to_string()).body);
     let deltas: Vec<&Value> = chunks.iter().map(|chunk| &chunk["choices"][0]["delta"]).collect();
@@ -250,8 +252,9 @@ fn embeddings_scores_and_ranks() {
     let asked = json!({"model": "app", "input": "a", "encoding_format": "base64"});
     let found = stand.post("/v1/embeddings", &[], asked.to_string()).json();
     assert_eq!(found["data"][0]["embedding"], "AABAQAAAgEA=");
-    let found = stand.post("/embed", &[], r#"{"inputs":"a"}"#).json();
-    assert_eq!(found, json!([[0.6_f32, 0.8_f32]]));
+    let answer = stand.post("/embed", &[], r#"{"inputs":"a"}"#);
+    assert_eq!(answer.json(), json!([[0.6_f32, 0.8_f32]]));
+    assert_eq!(answer.header("x-kaskade-variant"), Some("small"));
     let found = stand
         .post(
             "/predict",

@@ -26,7 +26,7 @@ use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::slice::Slice;
 use crate::runtime::tensor::Tensor;
 use answer::AnswerScanner;
-pub use answer::REASONING;
+pub use answer::{REASONING, REASONING_TOKENS};
 use inputs::bad_input;
 use partial_answer::PartialAnswer;
 use prompt::Prompts;

@@ -2,7 +2,7 @@
 
 use tokenizers::Tokenizer;
 
-use super::answer::{AnswerScanner, Parts, REASONING};
+use super::answer::{AnswerScanner, Parts, REASONING, REASONING_TOKENS};
 use super::inputs::bad_input;
 use super::prompt_outputs::prompt_outputs;
 use super::response_format::RESPONSE_FORMAT;
@@ -29,6 +29,8 @@ pub(super) struct PartialAnswer {
     pub(super) probabilities: Vec<f32>,
     /// The most probable tokens, with the logarithms of their probabilities, token by token.
     pub(super) top: Vec<(u32, f32)>,
+    /// Number of tokens of the reasoning.
+    pub(super) reasoning_tokens: i64,
     /// The smallest of the tokens so far, without those of the reasoning.
     pub(super) confidence: Option<f32>,
     /// The first token of the prompt, and the others with their probabilities, if the request wants them.
@@ -49,7 +51,9 @@ impl PartialAnswer {
             return parts;
         };
         self.top.extend(&event.top_logprobs);
-        if !(was_reasoning || self.scanner.is_reasoning()) {
+        if was_reasoning || self.scanner.is_reasoning() {
+            self.reasoning_tokens += 1;
+        } else {
             let confidence = self.confidence.unwrap_or(sampled.confidence);
             self.confidence = Some(confidence.min(sampled.confidence));
         }
@@ -92,6 +96,11 @@ impl PartialAnswer {
         }
         if !self.reasoning.is_empty() {
             outputs.push(Tensor::from_texts(REASONING, &[&self.reasoning])?);
+            outputs.push(Tensor::from_i64(
+                REASONING_TOKENS,
+                &[1],
+                &[self.reasoning_tokens],
+            )?);
         }
         if !calls.is_empty() {
             let calls: Vec<String> = calls.iter().map(ToolCall::json).collect();

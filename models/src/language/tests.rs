@@ -364,6 +364,7 @@ fn an_answer_that_ends_within_its_reasoning_has_no_text_and_no_confidence() {
         assert!(!reasoning.is_empty());
         assert_eq!(output(&answer, "text").to_texts().unwrap(), [""]);
         assert_eq!(output(&answer, "confidence").to_f32().unwrap(), [0.0]);
+        assert_eq!(output(&answer, REASONING_TOKENS).to_i64().unwrap(), [5]);
         assert_eq!(tokens(&answer).len(), 5);
     }
     // An answer of a format begins at once.

@@ -12,6 +12,9 @@ use reasoning::Marked;
 /// Name of the output that holds the reasoning of an answer.
 pub const REASONING: &str = "reasoning";
 
+/// Name of the output that counts the tokens of the reasoning.
+pub const REASONING_TOKENS: &str = "reasoning_tokens";
+
 /// How a model writes its reasoning. The chat template of its checkpoint shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReasoningSyntax {
