@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use kaskade_actors::plan::store::Past;
+use kaskade_actors::plan::store::HistoryEntry;
 use kaskade_app::config::App;
 use kaskade_app::config::scalar::Span;
 use kaskade_app::deploy::{DeployError, Deployment, Progress, Written};
@@ -129,8 +129,8 @@ struct Row {
     replicas: usize,
 }
 
-impl From<&Past> for Row {
-    fn from(past: &Past) -> Self {
+impl From<&HistoryEntry> for Row {
+    fn from(past: &HistoryEntry) -> Self {
         let plan = &past.stored.plan;
         Self {
             epoch: past.stored.epoch,
@@ -142,7 +142,7 @@ impl From<&Past> for Row {
     }
 }
 
-fn written_at(past: &Past) -> String {
+fn written_at(past: &HistoryEntry) -> String {
     humantime::format_rfc3339_seconds(past.written_at).to_string()
 }
 
