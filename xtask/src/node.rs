@@ -202,7 +202,7 @@ fn planner(after: Duration, limit: Duration) -> PlannerConfig {
     PlannerConfig {
         planning,
         limit,
-        on_drift: false,
+        replan_on_drift: false,
         trigger: ReplanTrigger::OnRequest,
     }
 }
