@@ -153,6 +153,11 @@ fn of_deploy(error: &DeployError) -> Option<Class> {
         DeployError::Bus(error) => Some(of_bus(error)),
         DeployError::Store(error) => Some(of_store(error)),
         DeployError::OtherApp { .. } | DeployError::NotLoaded { .. } => Some(Code::PlanRefused.into()),
+        // The same command is refused again, unlike that of a writer who was only second.
+        DeployError::NotExpected { .. } => Some(Class {
+            code: Code::StaleEpoch,
+            retryable: false,
+        }),
         DeployError::NoIngress { .. } | DeployError::NotAdmitted { .. } => Some(Code::Unavailable.into()),
         _ => None,
     }
@@ -252,6 +257,15 @@ mod tests {
         };
         assert_eq!(of(refused).exit(), 1);
         assert_eq!(of(ServingError::NeedsBroker).exit(), 1);
+        let expected = of(DeployError::NotExpected {
+            expected: 1,
+            newest: Some(5),
+        });
+        assert_eq!((expected.exit(), expected.code), (1, Some("KSK0016")));
+        assert!(
+            !expected.retryable && expected.message.contains("holds epoch 5"),
+            "{expected:?}"
+        );
         let plain = of(anyhow::anyhow!("no such file"));
         assert_eq!((plain.exit(), plain.code), (1, None));
     }
