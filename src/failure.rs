@@ -1,5 +1,7 @@
 //! Classification of errors: whether a retry may help, the exit code, and the JSON object for machines.
 
+use std::fmt;
+
 use clap::error::ErrorKind;
 use kaskade_actors::bus::BusError;
 use kaskade_actors::ingress::durable::DurableError;
@@ -20,6 +22,27 @@ const USAGE: u8 = 2;
 
 /// Exit code of a temporary failure: `EX_TEMPFAIL` of sysexits.h.
 const TEMPORARY: u8 = 75;
+
+/// Remedy of a wrong command line.
+const USAGE_HELP: &str = "`--help` prints the options of a command";
+
+/// A wrong command line that the parser accepts, or an environment variable with a value that is not valid.
+#[derive(Debug)]
+pub(crate) struct Usage(String);
+
+impl Usage {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self(message.into())
+    }
+}
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
 
 /// Error of a command, classified.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -45,6 +68,15 @@ struct Printed<'a> {
 impl Failure {
     /// Classifies the error of a command by the first typed error among its causes.
     pub(crate) fn of(error: &anyhow::Error) -> Self {
+        if error.chain().any(is_usage) {
+            return Self {
+                code: None,
+                message: in_one_line(error.as_ref()),
+                retryable: false,
+                help: Some(USAGE_HELP.to_owned()),
+                exit: USAGE,
+            };
+        }
         let class = error.chain().find_map(class);
         let retryable = class.is_some_and(|class| class.retryable);
         let code = class.map(|class| class.code);
@@ -69,7 +101,7 @@ impl Failure {
             code: None,
             message: problem.split_whitespace().collect::<Vec<_>>().join(" "),
             retryable: false,
-            help: Some("`--help` prints the options of a command".to_owned()),
+            help: Some(USAGE_HELP.to_owned()),
             exit: USAGE,
         })
     }
@@ -88,6 +120,11 @@ impl Failure {
     pub(crate) fn json(&self) -> String {
         serde_json::to_string(&Printed { error: self }).unwrap_or_else(|_| self.message.clone())
     }
+}
+
+/// Returns whether one error of a chain is of the command line.
+fn is_usage(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.is::<Usage>()
 }
 
 /// Code of an error, and whether a retry may help. They differ if the code covers causes of both kinds.
@@ -266,6 +303,8 @@ mod tests {
             !expected.retryable && expected.message.contains("holds epoch 5"),
             "{expected:?}"
         );
+        let usage = of(Usage::new("give a load"));
+        assert_eq!((usage.exit(), usage.code, usage.retryable), (2, None, false));
         let plain = of(anyhow::anyhow!("no such file"));
         assert_eq!((plain.exit(), plain.code), (1, None));
     }

@@ -82,8 +82,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli.verb,
         Err(error) => return refuse_usage(&error),
     };
-    log::init(json);
-    match run(&verb) {
+    match log::init(json).and_then(|()| run(&verb)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let failure = Failure::of(&error);
