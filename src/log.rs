@@ -77,7 +77,7 @@ mod tests {
             "info",
             "OFF",
             "warn,kaskade_actors=debug",
-            "kaskade_actors[request{id=1,app=2}]=trace",
+            "kaskade_actors[request{id=1}]=trace",
         ] {
             assert!(filter(valid).is_ok(), "{valid}");
         }
