@@ -10,6 +10,7 @@ use kaskade_actors::plan::store::StoreError;
 use kaskade_actors::{Code, Fault};
 use kaskade_app::deploy::DeployError;
 use kaskade_app::measure::channels::ChannelError;
+use kaskade_app::planning::PlanningError;
 use kaskade_app::report::in_one_line;
 use kaskade_app::serving::ServingError;
 use serde::Serialize;
@@ -125,6 +126,10 @@ impl Failure {
 /// Returns whether one error of a chain is of the command line.
 fn is_usage(error: &(dyn std::error::Error + 'static)) -> bool {
     error.is::<Usage>()
+        || matches!(
+            error.downcast_ref::<PlanningError>(),
+            Some(PlanningError::NoPipeline)
+        )
 }
 
 /// Code of an error, and whether a retry may help. They differ if the code covers causes of both kinds.
@@ -305,6 +310,7 @@ mod tests {
         );
         let usage = of(Usage::new("give a load"));
         assert_eq!((usage.exit(), usage.code, usage.retryable), (2, None, false));
+        assert_eq!(of(PlanningError::NoPipeline).exit(), 2);
         let plain = of(anyhow::anyhow!("no such file"));
         assert_eq!((plain.exit(), plain.code), (1, None));
     }

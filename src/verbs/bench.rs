@@ -24,6 +24,7 @@ use serde::Serialize;
 
 use super::target::{Target, TargetArgs};
 use crate::args::{Broker, Spacing};
+use crate::failure::Usage;
 use crate::output;
 
 /// Sends a load to an app and reports throughput, latency and errors: an open loop (`--rate`, `--trace`) sends requests when they
@@ -118,7 +119,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     ];
     ensure!(
         loads.iter().filter(|given| **given).count() == 1,
-        "give one load: `--rate`, `--trace` or `--concurrency`"
+        Usage::new("give one load: `--rate`, `--trace` or `--concurrency`")
     );
     let target = args.target.read(&args.broker)?;
     let samples = samples(&target, args)?;
