@@ -210,6 +210,28 @@ mod tests {
         assert_eq!(Failure::of_usage(&help), None);
     }
 
+    /// The usage of an error named one of several options as required.
+    #[test]
+    fn the_usage_of_an_error_names_every_choice() {
+        let error = |line: &str| {
+            let error = command().try_get_matches_from(line.split(' ')).unwrap_err();
+            error.to_string()
+        };
+        let cache = error("kaskade plan cache");
+        assert!(cache.contains("<--model <NAME>|--config <FILE>>"), "{cache}");
+        assert!(error("kaskade plan cache --model opt-30b --config c.json").contains("--config"));
+        let validate = error("kaskade validate");
+        assert!(validate.contains("--app <FILE>>"), "{validate}");
+        let parse = |line: &str| command().try_get_matches_from(line.split(' '));
+        for valid in [
+            "a.json",
+            "--app a.conf",
+            "a.json b.json --app a.conf --app b.conf",
+        ] {
+            assert!(parse(&format!("kaskade validate {valid}")).is_ok(), "{valid}");
+        }
+    }
+
     #[test]
     fn profile_needs_its_app_unless_a_subcommand_is_given() {
         let parse = |line: &str| command().try_get_matches_from(line.split(' '));

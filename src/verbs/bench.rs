@@ -35,12 +35,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     target: TargetArgs,
     /// Texts to send in turn, one per line [default: the test set in the app's file].
-    #[arg(
-        long,
-        value_name = "FILE",
-        conflicts_with = "tensors",
-        required_unless_present_any = ["app_file", "tensors"]
-    )]
+    #[arg(long, value_name = "FILE", conflicts_with = "tensors")]
     texts: Option<PathBuf>,
     /// Requests to send in turn, as Open Inference Protocol JSON, one object after the other.
     #[arg(long, value_name = "FILE")]
@@ -184,7 +179,7 @@ fn samples(target: &Target, args: &Args) -> anyhow::Result<Set> {
     }
     let app = target
         .app()
-        .context("there are no requests to send; give `--texts`, `--tensors` or `--app`")?;
+        .ok_or_else(|| Usage::new("there are no requests to send; give `--texts`, `--tensors` or `--app`"))?;
     let set = app.data.test.as_ref().or(app.data.validation.as_ref());
     let set = set.context("the app has no labelled set (`data.test`); give `--texts` or `--tensors`")?;
     Ok(Set::read(app, set)?)
