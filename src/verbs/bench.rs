@@ -53,9 +53,9 @@ pub(crate) struct Args {
     /// Length of the recorded part.
     #[arg(long, value_name = "TIME", default_value = "10s")]
     duration: Span,
-    /// Length of the load before the recorded part.
-    #[arg(long, value_name = "TIME", default_value = "1s")]
-    warm_up: Span,
+    /// Length of the load before the recorded part; `0s` records all of it.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = length_or_zero)]
+    warm_up: Duration,
     /// Deadline of every request [default: that of the app's file, otherwise 2s].
     #[arg(long, value_name = "TIME")]
     budget: Option<Span>,
@@ -91,6 +91,14 @@ struct Load {
     /// Closed loop: clients.
     #[arg(long, value_name = "CLIENTS", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     concurrency: Option<u32>,
+}
+
+/// Parses a length of time that may be zero.
+fn length_or_zero(text: &str) -> Result<Duration, String> {
+    if humantime::parse_duration(text).is_ok_and(|length| length.is_zero()) {
+        return Ok(Duration::ZERO);
+    }
+    text.parse::<Span>().map(Span::duration)
 }
 
 /// Results of a run.
@@ -249,7 +257,7 @@ async fn drive(
     questions: Arc<Questions>,
     record: Arc<Mutex<Record>>,
 ) -> anyhow::Result<Duration> {
-    let (warm_up, length) = (args.warm_up.duration(), args.duration.duration());
+    let (warm_up, length) = (args.warm_up, args.duration.duration());
     if let Some(clients) = args.load.concurrency {
         let until = Until::Elapsed(length);
         return Ok(drive::closed_loop(questions, clients as usize, until, warm_up, record).await);
@@ -348,6 +356,14 @@ fn as_text(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_load_needs_no_warm_up() {
+        assert_eq!(length_or_zero("0s"), Ok(Duration::ZERO));
+        assert_eq!(length_or_zero("2s"), Ok(Duration::from_secs(2)));
+        assert!(length_or_zero("1ns").unwrap_err().contains("microsecond"));
+        assert!(length_or_zero("soon").is_err());
+    }
 
     /// A run without an answer ended as one with answers does.
     #[test]
