@@ -13,6 +13,8 @@ use kaskade_app::serving::{self, Connection};
 use kaskade_planners::certify::{AccuracyTarget, CertifyOptions};
 use kaskade_policy::pipeline::Pipeline;
 
+use crate::failure::Usage;
+
 /// Connection to the broker.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Broker {
@@ -183,7 +185,9 @@ impl GuaranteeArgs {
         let options = target.map(CertifyOptions::new).or_else(of_app);
         ensure!(
             options.is_some() || self.confidence.is_none(),
-            "`--confidence` has nothing to certify: give `--max-loss` or `--min-accuracy`, or an app with `[guarantee]`"
+            Usage::new(
+                "`--confidence` has nothing to certify: give `--max-loss` or `--min-accuracy`, or an app with `[guarantee]`"
+            )
         );
         let confidence = self.confidence.or_else(|| Some(app?.guarantee?.confidence));
         Ok(options.map(|options| CertifyOptions {

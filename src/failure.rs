@@ -1,5 +1,7 @@
 //! Classification of errors: whether a retry may help, the exit code, and the JSON object for machines.
 
+use std::fmt;
+
 use clap::error::ErrorKind;
 use kaskade_actors::bus::BusError;
 use kaskade_actors::ingress::durable::DurableError;
@@ -8,6 +10,7 @@ use kaskade_actors::plan::store::StoreError;
 use kaskade_actors::{Code, Fault};
 use kaskade_app::deploy::DeployError;
 use kaskade_app::measure::channels::ChannelError;
+use kaskade_app::planning::PlanningError;
 use kaskade_app::report::in_one_line;
 use kaskade_app::serving::ServingError;
 use serde::Serialize;
@@ -20,6 +23,27 @@ const USAGE: u8 = 2;
 
 /// Exit code of a temporary failure: `EX_TEMPFAIL` of sysexits.h.
 const TEMPORARY: u8 = 75;
+
+/// Remedy of a wrong command line.
+const USAGE_HELP: &str = "`--help` prints the options of a command";
+
+/// A wrong command line that the parser accepts, or an environment variable with a value that is not valid.
+#[derive(Debug)]
+pub(crate) struct Usage(String);
+
+impl Usage {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self(message.into())
+    }
+}
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
 
 /// Error of a command, classified.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -45,6 +69,15 @@ struct Printed<'a> {
 impl Failure {
     /// Classifies the error of a command by the first typed error among its causes.
     pub(crate) fn of(error: &anyhow::Error) -> Self {
+        if error.chain().any(is_usage) {
+            return Self {
+                code: None,
+                message: in_one_line(error.as_ref()),
+                retryable: false,
+                help: Some(USAGE_HELP.to_owned()),
+                exit: USAGE,
+            };
+        }
         let class = error.chain().find_map(class);
         let retryable = class.is_some_and(|class| class.retryable);
         let code = class.map(|class| class.code);
@@ -69,7 +102,7 @@ impl Failure {
             code: None,
             message: problem.split_whitespace().collect::<Vec<_>>().join(" "),
             retryable: false,
-            help: Some("`--help` prints the options of a command".to_owned()),
+            help: Some(USAGE_HELP.to_owned()),
             exit: USAGE,
         })
     }
@@ -88,6 +121,15 @@ impl Failure {
     pub(crate) fn json(&self) -> String {
         serde_json::to_string(&Printed { error: self }).unwrap_or_else(|_| self.message.clone())
     }
+}
+
+/// Returns whether one error of a chain is of the command line.
+fn is_usage(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.is::<Usage>()
+        || matches!(
+            error.downcast_ref::<PlanningError>(),
+            Some(PlanningError::NoPipeline)
+        )
 }
 
 /// Code of an error, and whether a retry may help. They differ if the code covers causes of both kinds.
@@ -153,6 +195,11 @@ fn of_deploy(error: &DeployError) -> Option<Class> {
         DeployError::Bus(error) => Some(of_bus(error)),
         DeployError::Store(error) => Some(of_store(error)),
         DeployError::OtherApp { .. } | DeployError::NotLoaded { .. } => Some(Code::PlanRefused.into()),
+        // The same command is refused again, unlike that of a writer who was only second.
+        DeployError::NotExpected { .. } => Some(Class {
+            code: Code::StaleEpoch,
+            retryable: false,
+        }),
         DeployError::NoIngress { .. } | DeployError::NotAdmitted { .. } => Some(Code::Unavailable.into()),
         _ => None,
     }
@@ -252,6 +299,18 @@ mod tests {
         };
         assert_eq!(of(refused).exit(), 1);
         assert_eq!(of(ServingError::NeedsBroker).exit(), 1);
+        let expected = of(DeployError::NotExpected {
+            expected: 1,
+            newest: Some(5),
+        });
+        assert_eq!((expected.exit(), expected.code), (1, Some("KSK0016")));
+        assert!(
+            !expected.retryable && expected.message.contains("holds epoch 5"),
+            "{expected:?}"
+        );
+        let usage = of(Usage::new("give a load"));
+        assert_eq!((usage.exit(), usage.code, usage.retryable), (2, None, false));
+        assert_eq!(of(PlanningError::NoPipeline).exit(), 2);
         let plain = of(anyhow::anyhow!("no such file"));
         assert_eq!((plain.exit(), plain.code), (1, None));
     }

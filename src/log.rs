@@ -3,24 +3,90 @@
 use std::io::IsTerminal as _;
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::failure::Usage;
 
 /// Starts logging: warnings and errors by default, otherwise as the filter in `KASKADE_LOG` says (`info`,
 /// `kaskade_actors=debug`). `KASKADE_LOG_FORMAT=json` makes log lines JSON. With `--json` nothing is logged by default: what reads standard
 /// error expects the error alone.
-pub(crate) fn init(json: bool) {
-    let filter = std::env::var("KASKADE_LOG")
-        .ok()
-        .filter(|filter| !filter.is_empty())
-        .and_then(|filter| EnvFilter::try_new(filter).ok())
-        .unwrap_or_else(|| EnvFilter::new(if json { "off" } else { "warn" }));
+///
+/// # Errors
+/// When a variable has a value that is not valid.
+pub(crate) fn init(json: bool) -> anyhow::Result<()> {
+    let filter = match variable("KASKADE_LOG") {
+        Some(text) => filter(&text)?,
+        None => EnvFilter::new(if json { "off" } else { "warn" }),
+    };
+    let lines_are_json = match variable("KASKADE_LOG_FORMAT") {
+        Some(text) => is_json(&text)?,
+        None => false,
+    };
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
     // Initialisation fails only if a subscriber is already set; that one stays.
-    let _ = if std::env::var("KASKADE_LOG_FORMAT").is_ok_and(|format| format == "json") {
+    let _ = if lines_are_json {
         builder.json().try_init()
     } else {
         builder.try_init()
     };
+    Ok(())
+}
+
+/// Returns the value of an environment variable; `None` if it is unset or empty.
+fn variable(name: &str) -> Option<String> {
+    let value = std::env::var_os(name)?.to_string_lossy().into_owned();
+    (!value.is_empty()).then_some(value)
+}
+
+/// Parses `KASKADE_LOG`. A single word is a level: the parser would take another one for the name of a module, and log nothing.
+fn filter(text: &str) -> Result<EnvFilter, Usage> {
+    let is_level = |part: &str| part.trim().parse::<LevelFilter>().is_ok();
+    // Commas may also stand between the fields of a span, in brackets.
+    let is_known = |part: &str| part.contains(['=', '[', ']', '{', '}']) || is_level(part);
+    let parsed = text.split(',').all(is_known).then(|| EnvFilter::try_new(text));
+    match parsed {
+        Some(Ok(filter)) => Ok(filter),
+        _ => Err(Usage::new(format!(
+            "KASKADE_LOG: `{text}` is not a filter of the log; use `error`, `warn`, `info`, `debug`, `trace` or `off`, for single modules \
+             `kaskade_actors=debug`, and commas between several"
+        ))),
+    }
+}
+
+/// Parses `KASKADE_LOG_FORMAT`.
+fn is_json(text: &str) -> Result<bool, Usage> {
+    if text == "json" {
+        return Ok(true);
+    }
+    Err(Usage::new(format!(
+        "KASKADE_LOG_FORMAT: `{text}` is not a format of the log; use `json`, or unset it for lines of text"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is not valid was ignored.
+    #[test]
+    fn settings_of_the_log_that_are_not_valid_are_refused() {
+        for valid in [
+            "info",
+            "OFF",
+            "warn,kaskade_actors=debug",
+            "kaskade_actors[request{id=1}]=trace",
+        ] {
+            assert!(filter(valid).is_ok(), "{valid}");
+        }
+        for wrong in ["verbose", "warning", "kaskade_actors=loud", "info,debugg"] {
+            let error = filter(wrong).unwrap_err().to_string();
+            assert!(error.contains(wrong) && error.contains("`info`"), "{error}");
+        }
+        assert!(is_json("json").unwrap());
+        let error = is_json("yaml").unwrap_err().to_string();
+        assert!(error.contains("`yaml`") && error.contains("`json`"), "{error}");
+    }
 }

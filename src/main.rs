@@ -82,8 +82,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli.verb,
         Err(error) => return refuse_usage(&error),
     };
-    log::init(json);
-    match run(&verb) {
+    match log::init(json).and_then(|()| run(&verb)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let failure = Failure::of(&error);
@@ -209,6 +208,28 @@ mod tests {
         assert!(failure.message().contains("poem"), "{failure:?}");
         let help = command().try_get_matches_from(["kaskade", "--help"]).unwrap_err();
         assert_eq!(Failure::of_usage(&help), None);
+    }
+
+    /// The usage of an error named one of several options as required.
+    #[test]
+    fn the_usage_of_an_error_names_every_choice() {
+        let error = |line: &str| {
+            let error = command().try_get_matches_from(line.split(' ')).unwrap_err();
+            error.to_string()
+        };
+        let cache = error("kaskade plan cache");
+        assert!(cache.contains("<--model <NAME>|--config <FILE>>"), "{cache}");
+        assert!(error("kaskade plan cache --model opt-30b --config c.json").contains("--config"));
+        let validate = error("kaskade validate");
+        assert!(validate.contains("--app <FILE>>"), "{validate}");
+        let parse = |line: &str| command().try_get_matches_from(line.split(' '));
+        for valid in [
+            "a.json",
+            "--app a.conf",
+            "a.json b.json --app a.conf --app b.conf",
+        ] {
+            assert!(parse(&format!("kaskade validate {valid}")).is_ok(), "{valid}");
+        }
     }
 
     #[test]

@@ -48,6 +48,17 @@ pub enum DeployError {
         /// The app.
         app: String,
     },
+    /// Another epoch is stored than the one that the writer expects. The same attempt is refused again.
+    #[error(
+        "{}, and not epoch {expected}: read the stored plan, redo the change on it, and expect its epoch",
+        newest_text(*.newest)
+    )]
+    NotExpected {
+        /// The epoch that the writer expects.
+        expected: u64,
+        /// The newest epoch; `None` if no plan is stored.
+        newest: Option<u64>,
+    },
     /// The epoch is not in the history.
     #[error("epoch {epoch} is not in the plan store; it holds {held:?}")]
     NoSuchEpoch {
@@ -90,6 +101,13 @@ pub enum DeployError {
         /// The ingresses that are missing.
         behind: Vec<Behind>,
     },
+}
+
+fn newest_text(newest: Option<u64>) -> String {
+    newest.map_or_else(
+        || "the plan store is empty".to_owned(),
+        |epoch| format!("the plan store holds epoch {epoch}"),
+    )
 }
 
 fn replicas_text(failed: &BTreeMap<String, Vec<String>>) -> String {
@@ -177,8 +195,8 @@ impl Deployment {
     /// epoch. The epoch is above every one in use, which takes half a second to listen for.
     ///
     /// # Errors
-    /// [`DeployError::OtherApp`]; [`StoreError::Stale`] if another epoch than `expect` is stored, or another writer was first; what the
-    /// broker says.
+    /// [`DeployError::OtherApp`]; [`DeployError::NotExpected`] if another epoch than `expect` is stored; [`StoreError::Stale`] if another
+    /// writer was first; what the broker says.
     pub async fn apply(&self, plan: &Plan, expect: Option<u64>) -> Result<Written, DeployError> {
         if plan.app != self.app.name() {
             return Err(DeployError::OtherApp {
@@ -193,11 +211,10 @@ impl Deployment {
             Err(error) => return Err(error.into()),
         };
         if let Some(expected) = expect.filter(|expected| Some(*expected) != replaced) {
-            return Err(StoreError::Stale {
-                expected: Some(expected),
+            return Err(DeployError::NotExpected {
+                expected,
                 newest: replaced,
-            }
-            .into());
+            });
         }
         let known = self.newest_in_use().await?;
         let epoch = self.store.put_above(plan, replaced, known).await?;
@@ -245,7 +262,15 @@ impl Deployment {
             let differs = earlier.find(|past| Some(&past.stored.plan) != running.as_ref());
             differs.ok_or(DeployError::NothingEarlier)?
         };
-        let written = self.apply(&older.stored.plan, Some(newest)).await?;
+        let written = self.apply(&older.stored.plan, Some(newest)).await;
+        let written = written.map_err(|error| match error {
+            // Another writer was first since the newest epoch was read; a second attempt reads it again.
+            DeployError::NotExpected { expected, newest } => DeployError::Store(StoreError::Stale {
+                expected: Some(expected),
+                newest,
+            }),
+            error => error,
+        })?;
         Ok((older.stored.epoch, written))
     }
 

@@ -12,6 +12,7 @@ use kaskade_actors::ops::permissions::{Permissions, Role, permissions};
 use kaskade_actors::subjects::inbox_prefix;
 use kaskade_actors::subjects::{App, SubjectError};
 use nkeys::{KeyPair, KeyPairType};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::report::{WriteError, write_file};
@@ -79,7 +80,7 @@ pub struct Account {
 }
 
 /// Certificates, as paths on the machine of the server.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Tls {
     /// The server's certificate.
     pub cert: PathBuf,

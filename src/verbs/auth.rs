@@ -1,9 +1,10 @@
 //! `kaskade auth init`: users of the broker and their permissions.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use kaskade_actors::ops::permissions::Role;
 use kaskade_actors::subjects::App;
 use kaskade_app::config::scalar::Token;
@@ -11,6 +12,7 @@ use kaskade_app::keys::{self, Account, Tls, User};
 use kaskade_app::report::progress::say;
 use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::write_file;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::output;
@@ -20,7 +22,8 @@ use crate::output;
 pub(crate) enum Auth {
     /// Creates an nkey seed per role, and the nats-server configuration with the permissions of each role.
     ///
-    /// A second run keeps existing seeds and writes the configuration again.
+    /// A second run keeps existing seeds and the options of earlier runs, which `DIR/server/options.json` holds, and writes the
+    /// configuration again. Options that it states are added.
     Init(Args),
 }
 
@@ -65,8 +68,12 @@ pub(crate) struct Args {
 /// Folder with the configuration of the servers.
 const SERVER: &str = "server";
 
+/// File of the options of earlier runs, in the folder [`SERVER`].
+const OPTIONS: &str = "options.json";
+
 /// User of a custom actor.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Actor {
     name: Token,
     stages: Vec<Token>,
@@ -86,10 +93,91 @@ impl FromStr for Actor {
     }
 }
 
+/// Options that decide which users there are. They are kept in a file, so that a later run removes no user and no TLS because it does not
+/// state them.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Options {
+    app: Token,
+    #[serde(default)]
+    tenants: Vec<Token>,
+    #[serde(default)]
+    actors: Vec<Actor>,
+    #[serde(default)]
+    all: bool,
+    #[serde(default)]
+    tls: Option<Tls>,
+}
+
+impl Options {
+    /// Returns the options of the command line, together with those of earlier runs in `path`.
+    ///
+    /// # Errors
+    /// When the folder is another app's, or tenants are stated for a folder that has users without a tenant.
+    fn read(args: &Args, path: &Path) -> anyhow::Result<Self> {
+        let tls = args.tls_cert.clone().zip(args.tls_key.clone());
+        let tls = tls.map(|(cert, key)| Tls {
+            cert,
+            key,
+            ca: args.tls_ca.clone(),
+        });
+        let Some(mut kept) = Self::kept(path)? else {
+            return Ok(Self {
+                app: args.app.clone(),
+                tenants: args.tenants.clone(),
+                actors: args.actors.clone(),
+                all: args.all,
+                tls,
+            });
+        };
+        ensure!(
+            kept.app == args.app,
+            "{} holds the users of app `{}`, not of `{}`; give each app a folder of its own",
+            args.out.display(),
+            kept.app,
+            args.app
+        );
+        ensure!(
+            args.tenants.is_empty() || !kept.tenants.is_empty(),
+            "{} holds users without a tenant, which `--tenant` would remove; give the tenants another folder",
+            args.out.display()
+        );
+        for tenant in &args.tenants {
+            if !kept.tenants.contains(tenant) {
+                kept.tenants.push(tenant.clone());
+            }
+        }
+        // The stages of an actor that is stated again are replaced.
+        let is_stated = |actor: &Actor| args.actors.iter().any(|stated| stated.name == actor.name);
+        kept.actors.retain(|actor| !is_stated(actor));
+        kept.actors.extend(args.actors.iter().cloned());
+        kept.all |= args.all;
+        kept.tls = tls.or(kept.tls);
+        Ok(kept)
+    }
+
+    /// Returns the options of earlier runs; `None` if there are none.
+    fn kept(path: &Path) -> anyhow::Result<Option<Self>> {
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => {
+                return Err(error).with_context(|| format!("{} cannot be read", path.display()));
+            }
+        };
+        let kept: Self = serde_json::from_str(&text)
+            .with_context(|| format!("{} does not hold options of `auth init`", path.display()))?;
+        Ok(Some(kept))
+    }
+}
+
 /// Writes seeds and configuration.
 pub(crate) fn run(Auth::Init(args): &Auth) -> anyhow::Result<()> {
     let app = App::new(args.app.as_str())?;
-    let users = users(args)?;
+    let folder = args.out.join(SERVER);
+    let kept = folder.join(OPTIONS);
+    let options = Options::read(args, &kept)?;
+    let users = users(&options)?;
     for user in &args.rotate {
         ensure!(
             users.iter().any(|(name, _)| name == user.as_str()),
@@ -97,31 +185,26 @@ pub(crate) fn run(Auth::Init(args): &Auth) -> anyhow::Result<()> {
             users.iter().map(|(name, _)| name).collect::<Vec<_>>()
         );
     }
-    let accounts = if args.tenants.is_empty() {
+    let accounts = if options.tenants.is_empty() {
         vec![account(args, args.app.as_str(), &args.out, &users)?]
     } else {
         let tenant = |name: &Token| account(args, name.as_str(), &args.out.join(name.as_str()), &users);
         ensure!(
-            args.tenants.iter().all(|name| name.as_str() != SERVER),
+            options.tenants.iter().all(|name| name.as_str() != SERVER),
             "`{SERVER}` is taken; give the tenant another name"
         );
-        args.tenants.iter().map(tenant).collect::<Result<_, _>>()?
+        options.tenants.iter().map(tenant).collect::<Result<_, _>>()?
     };
-    let tls = args.tls_cert.clone().zip(args.tls_key.clone());
-    let tls = tls.map(|(cert, key)| Tls {
-        cert,
-        key,
-        ca: args.tls_ca.clone(),
-    });
-    let rules = keys::configuration(&app, &accounts, tls.as_ref())?;
-    let folder = args.out.join(SERVER);
+    let rules = keys::configuration(&app, &accounts, options.tls.as_ref())?;
+    // First: a run that ends between both files must not be forgotten by the next one.
+    write_file(&kept, &format!("{}\n", serde_json::to_string_pretty(&options)?))?;
     write_file(&folder.join("auth.conf"), &rules)?;
     if !args.routes.is_empty() {
         keys::cluster(&folder, &args.routes)?;
     }
     let server = folder.join("nats-server.conf");
     write_file(&server, &whole(&folder)?)?;
-    print(args, &accounts)?;
+    print(args, &options, &accounts)?;
     say(&format!(
         "start the broker by `nats-server --config {}`",
         server.display()
@@ -130,12 +213,12 @@ pub(crate) fn run(Auth::Init(args): &Auth) -> anyhow::Result<()> {
 }
 
 /// Returns name and role of the users of an account.
-fn users(args: &Args) -> anyhow::Result<Vec<(String, Role)>> {
+fn users(options: &Options) -> anyhow::Result<Vec<(String, Role)>> {
     let mut users = keys::roles();
-    if args.all {
+    if options.all {
         users.push(("all".to_owned(), Role::All));
     }
-    for Actor { name, stages } in &args.actors {
+    for Actor { name, stages } in &options.actors {
         ensure!(
             name.as_str() != SERVER && users.iter().all(|(known, _)| known != name.as_str()),
             "`{name}` is taken; give the actor another name"
@@ -175,9 +258,9 @@ fn whole(out: &Path) -> anyhow::Result<String> {
 }
 
 /// Prints the users with their public keys and the paths of their seeds, never the seeds.
-fn print(args: &Args, accounts: &[Account]) -> anyhow::Result<()> {
+fn print(args: &Args, options: &Options, accounts: &[Account]) -> anyhow::Result<()> {
     let folder = |account: &Account| {
-        if args.tenants.is_empty() {
+        if options.tenants.is_empty() {
             args.out.clone()
         } else {
             args.out.join(&account.name)
@@ -199,4 +282,100 @@ fn print(args: &Args, accounts: &[Account]) -> anyhow::Result<()> {
     }
     let heads = ["account", "user", "seed in", "public key"].map(|head| (head, Align::Left));
     output::print(&table(heads, rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(app: &str, out: &Path) -> Args {
+        Args {
+            app: app.parse().unwrap(),
+            out: out.to_owned(),
+            tenants: Vec::new(),
+            actors: Vec::new(),
+            rotate: Vec::new(),
+            tls_cert: None,
+            tls_key: None,
+            tls_ca: None,
+            all: false,
+            routes: Vec::new(),
+            json: false,
+        }
+    }
+
+    /// A rotation turned TLS off and removed the users `all` and of actors.
+    #[test]
+    fn a_rotation_keeps_all_users_and_tls() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("auth");
+        let conf = || std::fs::read_to_string(out.join("server/auth.conf")).unwrap();
+        let first = Args {
+            actors: vec!["critic=round".parse().unwrap()],
+            tls_cert: Some("cert.pem".into()),
+            tls_key: Some("key.pem".into()),
+            all: true,
+            ..args("reviews", &out)
+        };
+        run(&Auth::Init(first)).unwrap();
+        let before = conf();
+        run(&Auth::Init(args("reviews", &out))).unwrap();
+        assert_eq!(conf(), before);
+        let rotation = Args {
+            rotate: vec!["worker".parse().unwrap()],
+            ..args("reviews", &out)
+        };
+        run(&Auth::Init(rotation)).unwrap();
+        for kept in ["# all", "# critic", "cert_file"] {
+            assert!(conf().contains(kept), "{kept} is not in\n{}", conf());
+        }
+        assert_ne!(conf(), before);
+        let second = Args {
+            actors: vec!["judge=round".parse().unwrap()],
+            ..args("reviews", &out)
+        };
+        run(&Auth::Init(second)).unwrap();
+        for kept in ["# all", "# critic", "# judge", "cert_file"] {
+            assert!(conf().contains(kept), "{kept} is not in\n{}", conf());
+        }
+    }
+
+    #[test]
+    fn the_tenants_of_a_folder_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("auth");
+        let with = |tenants: &[&str]| Args {
+            tenants: tenants.iter().map(|name| name.parse().unwrap()).collect(),
+            ..args("reviews", &out)
+        };
+        for tenants in [&["blue"][..], &[], &["green", "blue"]] {
+            run(&Auth::Init(with(tenants))).unwrap();
+        }
+        let conf = std::fs::read_to_string(out.join("server/auth.conf")).unwrap();
+        assert_eq!(conf.matches("jetstream: enabled").count(), 2, "{conf}");
+        assert!(!conf.contains("\"reviews\""), "{conf}");
+        let plain = folder.path().join("plain");
+        run(&Auth::Init(args("reviews", &plain))).unwrap();
+        let added = Args {
+            tenants: vec!["blue".parse().unwrap()],
+            ..args("reviews", &plain)
+        };
+        let error = run(&Auth::Init(added)).unwrap_err().to_string();
+        assert!(error.contains("without a tenant"), "{error}");
+    }
+
+    /// The folder became the other app's, with the same keys.
+    #[test]
+    fn the_folder_of_another_app_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("auth");
+        run(&Auth::Init(args("reviews", &out))).unwrap();
+        let error = run(&Auth::Init(args("other", &out))).unwrap_err().to_string();
+        assert!(error.contains("app `reviews`, not of `other`"), "{error}");
+        let conf = std::fs::read_to_string(out.join("server/auth.conf")).unwrap();
+        assert!(
+            conf.contains("app `reviews`") && !conf.contains("app `other`"),
+            "{conf}"
+        );
+    }
 }

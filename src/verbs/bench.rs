@@ -24,6 +24,7 @@ use serde::Serialize;
 
 use super::target::{Target, TargetArgs};
 use crate::args::{Broker, Spacing};
+use crate::failure::Usage;
 use crate::output;
 
 /// Sends a load to an app and reports throughput, latency and errors: an open loop (`--rate`, `--trace`) sends requests when they
@@ -34,12 +35,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     target: TargetArgs,
     /// Texts to send in turn, one per line [default: the test set in the app's file].
-    #[arg(
-        long,
-        value_name = "FILE",
-        conflicts_with = "tensors",
-        required_unless_present_any = ["app_file", "tensors"]
-    )]
+    #[arg(long, value_name = "FILE", conflicts_with = "tensors")]
     texts: Option<PathBuf>,
     /// Requests to send in turn, as Open Inference Protocol JSON, one object after the other.
     #[arg(long, value_name = "FILE")]
@@ -57,9 +53,9 @@ pub(crate) struct Args {
     /// Length of the recorded part.
     #[arg(long, value_name = "TIME", default_value = "10s")]
     duration: Span,
-    /// Length of the load before the recorded part.
-    #[arg(long, value_name = "TIME", default_value = "1s")]
-    warm_up: Span,
+    /// Length of the load before the recorded part; `0s` records all of it.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = length_or_zero)]
+    warm_up: Duration,
     /// Deadline of every request [default: that of the app's file, otherwise 2s].
     #[arg(long, value_name = "TIME")]
     budget: Option<Span>,
@@ -97,6 +93,14 @@ struct Load {
     concurrency: Option<u32>,
 }
 
+/// Parses a length of time that may be zero.
+fn length_or_zero(text: &str) -> Result<Duration, String> {
+    if humantime::parse_duration(text).is_ok_and(|length| length.is_zero()) {
+        return Ok(Duration::ZERO);
+    }
+    text.parse::<Span>().map(Span::duration)
+}
+
 /// Results of a run.
 #[derive(Debug, Serialize)]
 struct Report {
@@ -118,7 +122,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     ];
     ensure!(
         loads.iter().filter(|given| **given).count() == 1,
-        "give one load: `--rate`, `--trace` or `--concurrency`"
+        Usage::new("give one load: `--rate`, `--trace` or `--concurrency`")
     );
     let target = args.target.read(&args.broker)?;
     let samples = samples(&target, args)?;
@@ -183,7 +187,7 @@ fn samples(target: &Target, args: &Args) -> anyhow::Result<Set> {
     }
     let app = target
         .app()
-        .context("there are no requests to send; give `--texts`, `--tensors` or `--app`")?;
+        .ok_or_else(|| Usage::new("there are no requests to send; give `--texts`, `--tensors` or `--app`"))?;
     let set = app.data.test.as_ref().or(app.data.validation.as_ref());
     let set = set.context("the app has no labelled set (`data.test`); give `--texts` or `--tensors`")?;
     Ok(Set::read(app, set)?)
@@ -253,7 +257,7 @@ async fn drive(
     questions: Arc<Questions>,
     record: Arc<Mutex<Record>>,
 ) -> anyhow::Result<Duration> {
-    let (warm_up, length) = (args.warm_up.duration(), args.duration.duration());
+    let (warm_up, length) = (args.warm_up, args.duration.duration());
     if let Some(clients) = args.load.concurrency {
         let until = Until::Elapsed(length);
         return Ok(drive::closed_loop(questions, clients as usize, until, warm_up, record).await);
@@ -352,6 +356,14 @@ fn as_text(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_load_needs_no_warm_up() {
+        assert_eq!(length_or_zero("0s"), Ok(Duration::ZERO));
+        assert_eq!(length_or_zero("2s"), Ok(Duration::from_secs(2)));
+        assert!(length_or_zero("1ns").unwrap_err().contains("microsecond"));
+        assert!(length_or_zero("soon").is_err());
+    }
 
     /// A run without an answer ended as one with answers does.
     #[test]

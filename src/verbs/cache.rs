@@ -21,12 +21,8 @@ use crate::output;
 /// given machine, by default the paper's.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Built-in model: opt-6.7b, opt-13b, opt-30b or opt-66b.
-    #[arg(long, value_name = "NAME", value_parser = named, required_unless_present = "config", conflicts_with = "config")]
-    model: Option<Shape>,
-    /// `config.json` of a Hugging Face directory: OPT, GPT-2, GPT-J or Llama.
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    chosen: Chosen,
     /// Requests in one batch.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4_096))]
     requests: u32,
@@ -44,6 +40,18 @@ pub(crate) struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// The model; exactly one of the two.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct Chosen {
+    /// Built-in model: opt-6.7b, opt-13b, opt-30b or opt-66b.
+    #[arg(long, value_name = "NAME", value_parser = named)]
+    model: Option<Shape>,
+    /// `config.json` of a Hugging Face directory: OPT, GPT-2, GPT-J or Llama.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
 }
 
 /// The machine.
@@ -150,7 +158,7 @@ impl Planned {
 
 /// Plans and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let shape = shape(args)?;
+    let shape = shape(&args.chosen)?;
     let hardware = hardware(&args.stated);
     let load = Load {
         requests: args.requests as usize,
@@ -188,9 +196,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     output::print(&as_text(&found))
 }
 
-fn shape(args: &Args) -> anyhow::Result<Shape> {
-    let Some(path) = &args.config else {
-        return args
+fn shape(chosen: &Chosen) -> anyhow::Result<Shape> {
+    let Some(path) = &chosen.config else {
+        return chosen
             .model
             .clone()
             .context("name a model by `--model` or `--config`");

@@ -3,7 +3,7 @@
 use std::iter::once;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use kaskade_app::charts::panels;
 use kaskade_app::config::guarantee::Share;
 use kaskade_app::config::scalar::{Size, Span};
@@ -20,6 +20,7 @@ use kaskade_simulator::trace::Trace;
 use serde::Serialize;
 
 use crate::args::{GearPolicy, GuaranteeArgs, Overwrite};
+use crate::failure::Usage;
 use crate::output;
 
 /// Plans gears (CascadeServe): a cascade and its batching for each range of load.
@@ -149,7 +150,8 @@ fn options(args: &Args, profile: &Profile, app: Option<&App>) -> anyhow::Result<
     let trace = args.trace.read()?;
     let peak = trace.as_ref().map(|trace| trace.statistics().peak_qps);
     let qps_max = args.rate.or(peak);
-    let qps_max = qps_max.context("give the highest load: `--rate`, or `--trace` with the expected load")?;
+    let qps_max = qps_max
+        .ok_or_else(|| Usage::new("give the highest load: `--rate`, or `--trace` with the expected load"))?;
     let slo = match (args.slo_p95, args.slo_accuracy, app) {
         (Some(limit), ..) => latency(limit),
         (None, Some(at_least), _) => Slo::Accuracy {
@@ -157,7 +159,8 @@ fn options(args: &Args, profile: &Profile, app: Option<&App>) -> anyhow::Result<
         },
         (None, None, Some(app)) => gears::objective(app)?,
         (None, None, None) => {
-            anyhow::bail!("give an objective: `--slo-p95`, `--slo-accuracy`, or an app that has one")
+            let missing = "give an objective: `--slo-p95`, `--slo-accuracy`, or an app that has one";
+            return Err(Usage::new(missing).into());
         }
     };
     let memory = args.memory.bytes();

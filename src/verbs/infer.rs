@@ -50,26 +50,33 @@ pub(crate) struct Args {
     broker: Broker,
 }
 
+/// Inputs that are no text. An option of a text conflicts with each: clap does not ask for an argument that an option requires if it
+/// conflicts with one that is given.
+const NOT_TEXT: [&str; 4] = ["index", "tensors", "query", "image"];
+
+/// Inputs that are no query.
+const NOT_QUERY: [&str; 4] = ["index", "tensors", "text", "image"];
+
 /// The inputs of a request.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Asked {
     #[command(flatten)]
     question: Question,
     /// A second text, such as the context of a question.
-    #[arg(long, requires = "text")]
+    #[arg(long, requires = "text", conflicts_with_all = NOT_TEXT)]
     text_pair: Option<String>,
     /// A passage to rank for `--query`; repeated for each.
-    #[arg(long = "passage", value_name = "TEXT", requires = "query")]
+    #[arg(long = "passage", value_name = "TEXT", requires = "query", conflicts_with_all = NOT_QUERY)]
     passages: Vec<String>,
     /// How a token classifier finds entities: `none`, `simple`, `first`, `average` or `max` [default: that of the service].
-    #[arg(long, value_name = "NAME", requires = "text")]
+    #[arg(long, value_name = "NAME", requires = "text", conflicts_with_all = NOT_TEXT)]
     aggregation_strategy: Option<String>,
     /// Prompt of an embedding model that is put in front of the text, such as `query`, by its name in
     /// `config_sentence_transformers.json` [default: that of the model].
-    #[arg(long, value_name = "NAME", requires = "text")]
+    #[arg(long, value_name = "NAME", requires = "text", conflicts_with_all = NOT_TEXT)]
     prompt_name: Option<String>,
     /// Most tokens of a language model's answer [default: that of the service].
-    #[arg(long, value_name = "N", requires = "text")]
+    #[arg(long, value_name = "N", requires = "text", conflicts_with_all = NOT_TEXT)]
     max_tokens: Option<NonZeroU32>,
 }
 
@@ -389,6 +396,33 @@ mod tests {
     use kaskade_policy::remote::price::{Cost, CostSource};
 
     use super::*;
+
+    /// An option of other inputs than those that are given was ignored.
+    #[test]
+    fn an_option_of_other_inputs_is_wrong_usage() {
+        let parse = |verb: &str, line: &str| {
+            let words = ["kaskade", verb, "chat"].into_iter().chain(line.split(' '));
+            crate::command().try_get_matches_from(words)
+        };
+        for line in [
+            "--text a --passage b",
+            "--query a --passage b --text-pair c",
+            "--index 0 --max-tokens 3",
+            "--tensors a.json --prompt-name q",
+            "--image a.png --aggregation-strategy first",
+            "--index 0 --passage b",
+        ] {
+            assert!(parse("infer", line).is_err(), "{line}");
+        }
+        for line in [
+            "--text a --text-pair b --max-tokens 3 --prompt-name q --aggregation-strategy first",
+            "--query a --passage b --passage c",
+            "--image a.png",
+        ] {
+            assert!(parse("infer", line).is_ok(), "{line}");
+        }
+        assert!(parse("submit", "--index 0 --max-tokens 3").is_err());
+    }
 
     #[test]
     fn a_reply_shows_its_numbers_and_what_each_stage_cost() {

@@ -14,6 +14,7 @@ use kaskade_planners::thresholds::{Minimise, NonInferiorityTest};
 use serde::Serialize;
 
 use crate::args::{GuaranteeArgs, Overwrite};
+use crate::failure::Usage;
 use crate::output;
 
 /// Plans a cascade, gears, a pipeline, a placement or a cache, and deploys plans.
@@ -153,7 +154,7 @@ pub(crate) fn cascade(args: &Cascade) -> anyhow::Result<()> {
     let profile = read_profile(&args.profile)?;
     ensure!(
         args.thresholds.is_empty() || args.objective == Some(Aim::Thresholds),
-        "`--thresholds` needs `--objective thresholds`"
+        Usage::new("`--thresholds` needs `--objective thresholds`")
     );
     let mut search = planning::cascade(&profile)
         .objective(args.objective(app.as_ref())?)

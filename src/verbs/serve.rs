@@ -17,6 +17,7 @@ use kaskade_app::serving::{self, DEFAULT_ADDRESS, Service, gateway, telemetry};
 use kaskade_gateway::Gateway;
 
 use crate::args::{Broker, Role};
+use crate::failure::Usage;
 
 /// Serves an app: its ingress, its replicas, its planner, or all of them. On SIGTERM or Ctrl-C it accepts no more requests, answers
 /// those in flight, and ends.
@@ -61,7 +62,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     connection.listen = args.listen.map(Address::socket);
     ensure!(
         args.role == Role::All || connection.url(&app).is_some(),
-        "a process that serves a part of an app needs a nats-server that the other processes reach: give `--nats URL`"
+        Usage::new(
+            "a process that serves a part of an app needs a nats-server that the other processes reach: give `--nats URL`"
+        )
     );
     if connection.url(&app).is_none() {
         connection.listen.get_or_insert(DEFAULT_ADDRESS);
@@ -205,7 +208,7 @@ fn front(app: &App, args: &Args) -> anyhow::Result<Option<Front>> {
     let Some(address) = args.http.or(app.http.map(|http| http.address)) else {
         ensure!(
             args.role != Role::Gateway,
-            "a gateway needs an address: give `--http ADDRESS`, such as `--http 127.0.0.1:8080`"
+            Usage::new("a gateway needs an address: give `--http ADDRESS`, such as `--http 127.0.0.1:8080`")
         );
         return Ok(None);
     };

@@ -20,12 +20,8 @@ use crate::output;
 /// opened, but their weights are read only with `--load`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Files to check: TOML of apps, JSON of plans and profiles, either of pipelines.
-    #[arg(required_unless_present = "apps")]
-    files: Vec<PathBuf>,
-    /// TOML file of an app to check, whatever its name ends in.
-    #[arg(long = "app", id = "apps", value_name = "FILE")]
-    apps: Vec<PathBuf>,
+    #[command(flatten)]
+    named: Named,
     /// Load every variant of the apps too, one after the other: finds what only loading shows, such as missing tensors and
     /// settings of a checkpoint that are not supported.
     #[arg(long)]
@@ -33,6 +29,17 @@ pub(crate) struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// The files; at least one.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = true)]
+struct Named {
+    /// Files to check: TOML of apps, JSON of plans and profiles, either of pipelines.
+    files: Vec<PathBuf>,
+    /// TOML file of an app to check, whatever its name ends in.
+    #[arg(long = "app", id = "apps", value_name = "FILE")]
+    apps: Vec<PathBuf>,
 }
 
 /// Result of one file.
@@ -45,8 +52,9 @@ struct Finding {
 
 /// Checks and prints every file, and fails if one has a problem.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let files = args.files.iter().map(|file| check(file, args.load));
+    let files = args.named.files.iter().map(|file| check(file, args.load));
     let apps = args
+        .named
         .apps
         .iter()
         .map(|file| finding(file, ("app", check_app(file, args.load))));

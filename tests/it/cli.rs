@@ -32,6 +32,19 @@ fn a_wrong_command_line_is_a_usage_error() {
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(text(&output.stderr).contains("--help"), "{args:?}");
     }
+    for (args, missing) in [
+        (&["bench", "--app", DIGITS][..], "--rate"),
+        (&["serve", "--app", DIGITS, "--role", "worker"][..], "--nats"),
+        (&["plan", "pipeline", "--rate", "10"][..], "--pipeline"),
+    ] {
+        let message = text(&kaskade(here(), args).stderr);
+        assert_eq!(
+            kaskade(here(), args).status.code(),
+            Some(2),
+            "{args:?}: {message}"
+        );
+        assert!(message.contains(missing), "{args:?}: {message}");
+    }
 }
 
 #[test]

@@ -261,7 +261,7 @@ fn an_unreachable_broker_and_an_unserved_app_are_named() {
     );
     let alone = kaskade(ROOT, &["serve", "--app", &app, "--role", "worker"]);
     let message = text(&alone.stderr);
-    assert_eq!(alone.status.code(), Some(1), "{message}");
+    assert_eq!(alone.status.code(), Some(2), "{message}");
     assert!(message.contains("--nats"), "{message}");
     let (_served, url) = serve(&app);
     let other = std::fs::read_to_string(&app)

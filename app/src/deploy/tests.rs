@@ -46,7 +46,13 @@ async fn a_plan_is_applied_read_and_rolled_back() {
     let second = deployment.apply(&plan("second"), Some(1)).await.unwrap();
     assert_eq!((second.epoch, second.replaced), (2, Some(1)));
     let stale = deployment.apply(&plan("late"), Some(1)).await;
-    assert!(matches!(stale, Err(DeployError::Store(StoreError::Stale { .. }))));
+    assert!(matches!(
+        stale,
+        Err(DeployError::NotExpected {
+            expected: 1,
+            newest: Some(2)
+        })
+    ));
     assert_eq!(deployment.get(None).await.unwrap().stored.plan.made_by, "second");
     let (back_to, third) = deployment.roll_back(None).await.unwrap();
     assert_eq!((back_to, third.epoch), (1, 3));

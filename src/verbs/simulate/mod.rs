@@ -21,6 +21,7 @@ use kaskade_simulator::{Bucket, Power, Report, SimConfig, Simulator, Timeline};
 use serde::Serialize;
 
 use crate::args::{Overwrite, PipelineArgs, Spacing};
+use crate::failure::Usage;
 use crate::output;
 
 /// Transfer time from one stage to the next if none was measured, microseconds.
@@ -201,7 +202,9 @@ fn load(args: &Args) -> anyhow::Result<Trace> {
         check_length(trace.rates().iter().sum(), trace.seconds(), "`--trace`")?;
         return Ok(trace);
     }
-    let rate = args.rate.context("give a load: `--rate` or `--trace`")?;
+    let rate = args
+        .rate
+        .ok_or_else(|| Usage::new("give a load: `--rate` or `--trace`"))?;
     let seconds = whole_seconds(args.duration.duration())?;
     check_length(rate * seconds as f64, seconds, "`--rate` times `--duration`")?;
     Ok(Trace::constant(rate, seconds)?)
