@@ -47,6 +47,18 @@ impl Record {
     }
 }
 
+/// Returns the column of this name, or the only one whose name differs in case alone: `Text`.
+pub(super) fn column<'a>(values: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
+    if let Some((exact, _)) = values.get_key_value(name) {
+        return Some(exact);
+    }
+    let mut alike = values.keys().filter(|key| key.eq_ignore_ascii_case(name));
+    match (alike.next(), alike.next()) {
+        (Some(only), None) => Some(only),
+        _ => None,
+    }
+}
+
 /// Calls `visit` with one record after the other, until it breaks or the file ends.
 ///
 /// # Errors
