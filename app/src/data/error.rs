@@ -125,6 +125,11 @@ pub enum DataError {
         /// The column.
         column: String,
     },
+    /// A label that the task needs is empty.
+    #[error(
+        "the label is empty; write one, or leave the record out (a set for `profile --judge` needs no labels)"
+    )]
+    EmptyLabel,
     /// The model has no class of this name.
     #[error("`{label}` is no class: {}", known_classes(known))]
     UnknownLabel {

@@ -152,6 +152,7 @@ fn what_is_wrong_is_named_with_file_and_line() {
             "",
             "line 3: there is no class 2",
         ),
+        ("a.csv", "text,label\na,0\nb,\n", "", "line 3: the label is empty"),
         (
             "a.csv",
             "words,label\na,0\n",
