@@ -91,6 +91,16 @@ pub enum DataError {
     /// A file of columns is malformed.
     #[error("it is not valid CSV")]
     Csv(#[source] csv::Error),
+    /// A record of a file of columns has another number of columns than the header.
+    #[error("the number of its columns is {found}, that of the header {expected}; {}", about_quotes(*lines))]
+    UnequalColumns {
+        /// Its columns.
+        found: u64,
+        /// Columns of the header.
+        expected: u64,
+        /// Line ends within its texts.
+        lines: usize,
+    },
     /// A text of a tab-separated file goes on in the next line.
     #[error(
         "a text begins with a quotation mark that ends {lines} lines later, so that these lines are one record; double the quotation marks of a \
@@ -125,6 +135,11 @@ pub enum DataError {
         /// The column.
         column: String,
     },
+    /// A label that the task needs is empty.
+    #[error(
+        "the label is empty; write one, or leave the record out (a set for `profile --judge` needs no labels)"
+    )]
+    EmptyLabel,
     /// The model has no class of this name.
     #[error("`{label}` is no class: {}", known_classes(known))]
     UnknownLabel {
@@ -284,6 +299,18 @@ fn listed(names: &[String]) -> String {
         0 => "nothing".to_owned(),
         all if all > MOST => format!("{}, ... ({all} in all)", shown.join(", ")),
         _ => shown.join(", "),
+    }
+}
+
+/// Says what is probably wrong with the quotation marks of a record with so many line ends in its texts.
+fn about_quotes(lines: usize) -> String {
+    match lines {
+        0 => "put a text that holds the separator between quotation marks".to_owned(),
+        _ => format!(
+            "a text in it goes on for {} lines, because a quotation mark begins it and none ends it: add the mark, or double one that is part \
+             of the text",
+            lines + 1
+        ),
     }
 }
 

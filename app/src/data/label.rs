@@ -223,7 +223,7 @@ impl LabelReader {
     /// Returns what a written label means to the model.
     ///
     /// # Errors
-    /// [`DataError::UnknownLabel`], [`DataError::LabelRange`] or [`DataError::LabelForm`].
+    /// [`DataError::UnknownLabel`], [`DataError::EmptyLabel`], [`DataError::LabelRange`] or [`DataError::LabelForm`].
     pub(super) fn read(&self, written: &Value) -> Result<Label, DataError> {
         match self.task {
             Task::Classification => self.class(written).map(Label::Class),
@@ -276,6 +276,9 @@ impl LabelReader {
     fn named(&self, name: &str) -> Result<usize, DataError> {
         if let Some(class) = self.classes.get(name) {
             return Ok(*class);
+        }
+        if name.is_empty() {
+            return Err(DataError::EmptyLabel);
         }
         let number = name.parse().ok();
         let number = number.or_else(|| name.parse().ok().and_then(whole));
@@ -482,6 +485,7 @@ mod tests {
             (json!("0.5"), "NEGATIVE, POSITIVE, 1"),
             (json!("inf"), "NEGATIVE, POSITIVE, 1"),
             (json!(null), "a number from 0"),
+            (json!(" "), "the label is empty"),
             (json!([0]), "a number from 0"),
         ] {
             let error = reader.read(&written).unwrap_err().to_string();

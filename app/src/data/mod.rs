@@ -285,6 +285,9 @@ fn parse_line(line: &str, labels: &LabelReader) -> Result<(Inputs, Label), DataE
     let label = if labels.ignored() || (!labels.required() && label.trim().is_empty()) {
         Label::Unknown
     } else {
+        if label.trim().is_empty() {
+            return Err(DataError::EmptyLabel);
+        }
         let class = label.trim().parse().map_err(|_| DataError::Label {
             label: label.to_owned(),
         })?;
@@ -416,6 +419,7 @@ mod tests {
             ("a\t0\nlonely\n", "line 2: has 1 columns"),
             ("sentence\tlabel\n", "`label` is no label"),
             ("sentence\tlabel\n", "`skip = 1`"),
+            ("a\t\n", "line 1: the label is empty"),
             ("", "no samples"),
         ] {
             let error = in_one_line(&read(lines, "").unwrap_err());

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::folder::{Split, interleaved, is_image};
 use super::label::{Label, LabelReader};
-use super::records::{self, Record};
+use super::records::{self, Record, column};
 use super::{DataError, Origins, Samples, ranked, tagged};
 use crate::config::records::{Columns, Folder, Records};
 
@@ -53,7 +53,12 @@ impl Chosen {
     /// # Errors
     /// [`DataError::NoColumn`] if there is nothing to send, or no label where one is needed.
     fn of(columns: &Columns, values: &Map<String, Value>, labels: &LabelReader) -> Result<Self, DataError> {
-        let usual = |names: &[&str]| names.iter().find_map(|name| column(values, name));
+        let usual = |names: &[&str]| {
+            names
+                .iter()
+                .find_map(|name| column(values, name))
+                .map(str::to_owned)
+        };
         let missing = |what: &'static str| DataError::NoColumn {
             what,
             found: values.keys().cloned().collect(),
@@ -62,7 +67,7 @@ impl Chosen {
         if label.is_none() && labels.required() {
             return Err(missing("label"));
         }
-        let image = columns.image.clone().or_else(|| {
+        let image = configured(columns.image.as_ref(), values).or_else(|| {
             if columns.text.is_none() {
                 usual(&IMAGES)
             } else {
@@ -74,8 +79,11 @@ impl Chosen {
             .find_map(|(text, pair)| column(values, text).zip(column(values, pair)));
         let (text, text_pair) = match (&columns.text, &columns.text_pair, pair) {
             (None, None, _) if image.is_some() => (None, None),
-            (None, None, Some((text, pair))) => (Some(text), Some(pair)),
-            (text, pair, _) => (text.clone().or_else(|| usual(&TEXTS)), pair.clone()),
+            (None, None, Some((text, pair))) => (Some(text.to_owned()), Some(pair.to_owned())),
+            (text, pair, _) => (
+                configured(text.as_ref(), values).or_else(|| usual(&TEXTS)),
+                configured(pair.as_ref(), values),
+            ),
         };
         if text.is_none() && image.is_none() {
             return Err(missing("text"));
@@ -112,20 +120,18 @@ impl Chosen {
 
 /// Returns the column of the right answer.
 fn label_column(columns: &Columns, values: &Map<String, Value>) -> Option<String> {
-    let usual = || LABELS.iter().find_map(|name| column(values, name));
-    columns.label.clone().or_else(usual)
+    let usual = || {
+        LABELS
+            .iter()
+            .find_map(|name| column(values, name))
+            .map(str::to_owned)
+    };
+    configured(columns.label.as_ref(), values).or_else(usual)
 }
 
-/// Returns the column of this name, or the only one whose name differs in case alone: `Text`.
-fn column(values: &Map<String, Value>, name: &str) -> Option<String> {
-    if values.contains_key(name) {
-        return Some(name.to_owned());
-    }
-    let mut alike = values.keys().filter(|key| key.eq_ignore_ascii_case(name));
-    match (alike.next(), alike.next()) {
-        (Some(only), None) => Some(only.clone()),
-        _ => None,
-    }
+/// Returns the column of a configured name as the record writes it; the name itself if there is none, for the error that names it.
+fn configured(name: Option<&String>, values: &Map<String, Value>) -> Option<String> {
+    name.map(|name| column(values, name).unwrap_or(name).to_owned())
 }
 
 fn value<'a>(values: &'a Map<String, Value>, column: &str) -> Result<&'a Value, DataError> {

@@ -5,6 +5,7 @@ use kaskade_policy::confidence::deferral::number_of_text;
 use serde_json::{Map, Value};
 
 use super::label::LabelReader;
+use super::records::column;
 use super::{DataError, Label};
 use crate::config::records::Columns;
 use crate::ranker::{PASSAGES, QUERY};
@@ -66,10 +67,10 @@ fn passages<'a>(
 ) -> Result<Vec<(&'a str, bool)>, DataError> {
     let split = SPLIT
         .iter()
-        .find(|(one, other)| values.contains_key(*one) && values.contains_key(*other));
+        .find_map(|(one, other)| column(values, one).zip(column(values, other)));
     if let (None, Some((positive, negative))) = (&columns.passages, split) {
         let mut all = Vec::new();
-        for (column, relevant) in [(*positive, true), (*negative, false)] {
+        for (column, relevant) in [(positive, true), (negative, false)] {
             let texts = texts(values, column)?;
             all.extend(texts.into_iter().map(|text| (text, relevant)));
         }
@@ -93,18 +94,17 @@ fn passages<'a>(
         .collect())
 }
 
-/// The configured column, or the first usual one.
+/// The configured column, or the first usual one, as the record writes its name.
 pub(super) fn chosen<'a>(
-    values: &Map<String, Value>,
-    configured: Option<&'a str>,
-    usual: &[&'a str],
+    values: &'a Map<String, Value>,
+    configured: Option<&str>,
+    usual: &[&str],
     what: &'static str,
 ) -> Result<&'a str, DataError> {
-    let mut names = configured.into_iter().chain(usual.iter().copied());
     // A configured column is not replaced by a usual one.
     let name = match configured {
-        Some(name) => values.contains_key(name).then_some(name),
-        None => names.find(|name| values.contains_key(*name)),
+        Some(name) => column(values, name),
+        None => usual.iter().find_map(|name| column(values, name)),
     };
     name.ok_or_else(|| DataError::NoColumn {
         what,
@@ -174,6 +174,12 @@ mod tests {
         let split = record(&json!({"query": "q", "positive": "yes", "negative": ["no", "never"]})).unwrap();
         let listed = record(&json!({"query": "q", "passages": ["never", "yes", "no"], "label": 1})).unwrap();
         assert_eq!(split, listed);
+        for cased in [
+            json!({"Query": "q", "Positive": "yes", "NEGATIVE": ["no", "never"]}),
+            json!({"QUERY": "q", "Passages": ["never", "yes", "no"], "Label": 1}),
+        ] {
+            assert_eq!(record(&cased).unwrap(), split, "{cased}");
+        }
         assert_eq!(split.0[0].name, "query");
         assert_eq!(split.0[1].shape, [3]);
         assert_eq!(relevant(&split), ["yes"]);

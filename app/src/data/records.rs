@@ -47,6 +47,18 @@ impl Record {
     }
 }
 
+/// Returns the column of this name, or the only one whose name differs in case alone: `Text`.
+pub(super) fn column<'a>(values: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
+    if let Some((exact, _)) = values.get_key_value(name) {
+        return Some(exact);
+    }
+    let mut alike = values.keys().filter(|key| key.eq_ignore_ascii_case(name));
+    match (alike.next(), alike.next()) {
+        (Some(only), None) => Some(only),
+        _ => None,
+    }
+}
+
 /// Calls `visit` with one record after the other, until it breaks or the file ends.
 ///
 /// # Errors
@@ -98,6 +110,25 @@ fn malformed(error: csv::Error) -> DataError {
         csv::ErrorKind::Utf8 { .. } => DataError::NotUtf8,
         _ => DataError::Csv(error),
     }
+}
+
+/// Names what is wrong with a record of a file of columns, as far as it was read.
+fn malformed_record(error: csv::Error, record: &csv::StringRecord) -> DataError {
+    match error.kind() {
+        csv::ErrorKind::UnequalLengths {
+            expected_len, len, ..
+        } => DataError::UnequalColumns {
+            found: *len,
+            expected: *expected_len,
+            lines: line_ends(record),
+        },
+        _ => malformed(error),
+    }
+}
+
+/// Returns the number of line ends in the texts of a record.
+fn line_ends(record: &csv::StringRecord) -> usize {
+    record.iter().map(|value| value.matches('\n').count()).sum()
 }
 
 fn json_lines(
@@ -155,17 +186,15 @@ fn separated(
     let line_at = |line: u64| usize::try_from(line + late).unwrap_or(usize::MAX);
     loop {
         let before = line_at(reader.position().line());
-        if !reader
-            .read_record(&mut record)
-            .map_err(|error| malformed(error).at(before))?
-        {
+        let read = reader.read_record(&mut record);
+        if !read.map_err(|error| malformed_record(error, &record).at(before))? {
             return Ok(ControlFlow::Continue(()));
         }
         let line = record
             .position()
             .map_or(before, |position| line_at(position.line()));
         // Many tab-separated files do not quote: there, a mark that begins a text is part of it, and the next one is lines away.
-        let lines: usize = record.iter().map(|value| value.matches('\n').count()).sum();
+        let lines = line_ends(&record);
         if separator == b'\t' && lines > 0 {
             return Err(DataError::OpenQuote { lines }.at(line));
         }
@@ -279,7 +308,16 @@ mod tests {
             ("a.jsonl", &b"{\"a\": 1}\n{\"a\": }\n"[..], "line 2"),
             ("a.json", b"[\n{\"a\": 1}]", "one JSON object per line"),
             ("a.jsonl", b"{\n\"a\": 1}", "one JSON object per line"),
-            ("a.csv", b"a,b\n1,2\n3\n", "line 3"),
+            (
+                "a.csv",
+                b"a,b\n1,2\n3\n",
+                "line 3: the number of its columns is 1, that of the header 2",
+            ),
+            (
+                "a.csv",
+                b"text,label\n\"good,1\nbad,0\n",
+                "goes on for 3 lines, because a quotation mark begins it",
+            ),
             ("a.csv", b"a,b\n1,\xff\n", "line 2"),
             // Three samples of a file without quoting were read as one.
             (

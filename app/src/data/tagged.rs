@@ -191,6 +191,11 @@ mod tests {
                 json!({"words": words, "tags": ["B-PER", "I-PER", "O", "O", "I-LOC"]}),
                 "",
             ),
+            (json!({"Tokens": words, "NER_tags": [1, 2, 0, 0, 3]}), ""),
+            (
+                json!({"W": words, "T": [2, 2, 0, 0, 4], "text": "x"}),
+                "text = 'w'\nlabel = 't'",
+            ),
             (json!({"text": text, "entities": entities}), ""),
             (
                 json!({"w": words, "t": [2, 2, 0, 0, 4], "text": "x"}),

@@ -545,6 +545,28 @@ fn a_checkpoint_without_a_tokenizer_takes_only_ids() {
 }
 
 #[test]
+fn a_pair_is_refused_by_a_model_of_one_token_type() {
+    let fixture = fixture("bert-classification");
+    let name = "bert.embeddings.token_type_embeddings.weight";
+    let weights = edited(&fixture, |tensors| {
+        let (_, _, shape, data) = tensors.iter_mut().find(|tensor| tensor.0 == name).unwrap();
+        data.truncate(data.len() / shape[0]);
+        shape[0] = 1;
+    });
+    let config = config_with(&fixture, "type_vocab_size", serde_json::json!(1));
+    let mut model = load_parts(&fixture, &config, weights).unwrap().model;
+    let one = vec![text("text", "the sea")];
+    let pair = vec![text("text", "the sea"), text("text_pair", "is deep")];
+    let mut answers = model.run(&[one, pair]);
+    let refused = answers.remove(1).unwrap_err().to_string();
+    assert!(
+        refused.contains("`text_pair`") && refused.contains("reads one text, not two"),
+        "{refused}"
+    );
+    assert!(answers.remove(0).is_ok());
+}
+
+#[test]
 fn pixels_of_a_wrong_shape_fail_alone() {
     let mut model = load_fixture("vit").model;
     let image = |shape: &[usize], value: f32| {

@@ -363,6 +363,13 @@ impl TextReader {
             }
             Ok(values.iter().map(|value| i64::from(*value)).collect::<Vec<_>>())
         };
+        let is_typed = |kind: &u32| (*kind as usize) < self.limits.types;
+        if second.is_some() && self.typed && !encoding.get_type_ids().iter().all(is_typed) {
+            return Err(bad(
+                "text_pair",
+                "this model reads one text, not two; leave it out",
+            ));
+        }
         let ids = column(encoding.get_ids(), self.limits.vocabulary)?;
         if ids.is_empty() || ids.len() > self.limits.context {
             return Err(bad(name, format!("the tokenizer returned {} tokens", ids.len())));

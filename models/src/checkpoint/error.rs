@@ -88,6 +88,19 @@ pub enum LoadError {
         /// The supported architectures.
         known: Vec<&'static str>,
     },
+    /// A language model is needed, and the checkpoint is none.
+    #[error(
+        "`{file}` names the architecture `{found}`, which is {kind}, not a language model; such models answer by `kaskade serve` and \
+         `kaskade infer`"
+    )]
+    NoLanguageModel {
+        /// The file.
+        file: String,
+        /// The architecture in the file.
+        found: String,
+        /// What the architecture is.
+        kind: &'static str,
+    },
     /// The weights are not a well-formed safetensors file.
     #[error("`{file}` is not a valid safetensors file: {reason}; download or save it again")]
     BadWeights {

@@ -52,6 +52,14 @@ impl Found {
     }
 }
 
+/// Ends of the names of classes that are no language models, and what these are.
+const OTHER_KINDS: [(&str, &str); 4] = [
+    ("ForSequenceClassification", "a classifier"),
+    ("ForImageClassification", "a classifier"),
+    ("ForTokenClassification", "a token classifier"),
+    ("ForQuestionAnswering", "a model of questions about a text"),
+];
+
 /// The output layer of a sequence classifier.
 pub(crate) const SCORE: &str = "score.weight";
 
@@ -332,12 +340,25 @@ fn inside(multimodal: &'static Multimodal, config: &Config) -> Result<Found, Loa
 
 /// Finds the family of a checkpoint that generates text.
 fn generator(checkpoint: &Checkpoint) -> Result<Found, LoadError> {
-    match of_checkpoint(checkpoint)? {
-        Some(found) if found.task == DecoderTask::Generation => Ok(found),
-        Some(found) => Err(LoadError::NotServed {
-            name: checkpoint.name.clone(),
-            reason: format!("`{}` does not generate text", found.name()),
-        }),
-        None => Err(checkpoint.config.unknown_architecture(supported())),
-    }
+    let (class, kind) = match of_checkpoint(checkpoint)? {
+        Some(found) => match found.task {
+            DecoderTask::Generation => return Ok(found),
+            DecoderTask::Classification => (found.name().to_owned(), "a classifier"),
+            DecoderTask::TokenClassification => (found.name().to_owned(), "a token classifier"),
+            DecoderTask::Embedding => (found.name().to_owned(), "a model of embeddings"),
+        },
+        None => {
+            let class = checkpoint.config.class()?.unwrap_or_default();
+            let other = OTHER_KINDS.iter().find(|(ending, _)| class.ends_with(*ending));
+            let Some((_, kind)) = other else {
+                return Err(checkpoint.config.unknown_architecture(supported()));
+            };
+            (class, *kind)
+        }
+    };
+    Err(LoadError::NoLanguageModel {
+        file: checkpoint.config.file().to_owned(),
+        found: class,
+        kind,
+    })
 }

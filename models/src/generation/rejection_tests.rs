@@ -21,7 +21,7 @@ const fn wrong(
 
 const T5: [&str; 2] = ["t5", "config.json"];
 
-const WRONG: [Wrong; 29] = [
+const WRONG: [Wrong; 30] = [
     wrong(GPT2, "GPT2LMHeadModel", "Gpt9", "GPT2Model"),
     // Of the same type, but with another head.
     wrong(
@@ -34,13 +34,13 @@ const WRONG: [Wrong; 29] = [
         LLAMA,
         "LlamaForCausalLM",
         "LlamaForSequenceClassification",
-        "`LlamaForSequenceClassification` does not generate text",
+        "`LlamaForSequenceClassification`, which is a classifier, not a language model",
     ),
     wrong(
         LLAMA,
         "LlamaForCausalLM",
         "LlamaForTokenClassification",
-        "`LlamaForTokenClassification` does not generate text",
+        "`LlamaForTokenClassification`, which is a token classifier, not",
     ),
     wrong(
         T5,
@@ -81,6 +81,12 @@ const WRONG: [Wrong; 29] = [
         "below the vocabulary size of 96",
     ),
     wrong(GPT2, "GPT2LMHeadModel", "Gpt9", "of similar names are"),
+    wrong(
+        GPT2,
+        "GPT2LMHeadModel",
+        "BertForSequenceClassification",
+        "`BertForSequenceClassification`, which is a classifier, not a language model",
+    ),
     wrong(
         GPT2,
         "\"n_embd\": 24",

@@ -5,7 +5,7 @@ use kaskade_policy::hybrid_cache::{Refused, Scheduler};
 use super::detokenizer::Detokenizer;
 use super::engine::{Engine, held_context, limits, space};
 use super::error::EngineError;
-use super::sampling::{Sampler, Sampling};
+use super::sampling::{Sampler, Sampling, SamplingError};
 use super::sequence::Sequence;
 use crate::ops::Ops;
 
@@ -21,6 +21,7 @@ impl<M: Ops> Engine<M> {
             return Err(EngineError::NoTokenizer);
         }
         self.check_tokens(&prompt)?;
+        self.check_biases(&sampling)?;
         if self.sequences.contains_key(&request) {
             return Err(Refused::Twice { request }.into());
         }
@@ -94,6 +95,15 @@ impl<M: Ops> Engine<M> {
         let last = self.decoder.model_config.vocabulary.saturating_sub(1);
         match tokens.iter().find(|token| **token as usize > last) {
             Some(token) => Err(EngineError::Token { token: *token, last }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_biases(&self, sampling: &Sampling) -> Result<(), SamplingError> {
+        let last = self.decoder.model_config.vocabulary.saturating_sub(1);
+        let mut biased = sampling.logit_bias.iter().map(|(token, _)| *token);
+        match biased.find(|token| *token as usize > last) {
+            Some(token) => Err(SamplingError::BiasedToken { token, last }),
             None => Ok(()),
         }
     }

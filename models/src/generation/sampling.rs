@@ -103,6 +103,14 @@ pub enum SamplingError {
     /// The bias of a token is not a number from -100 to 100.
     #[error("the bias {1} of token {0} is invalid; use -100 to 100")]
     LogitBias(u32, f32),
+    /// The token with a bias is not in the vocabulary.
+    #[error("token {token} is not in this model's vocabulary, 0..={last}")]
+    BiasedToken {
+        /// The token.
+        token: u32,
+        /// The last token of the vocabulary.
+        last: usize,
+    },
     /// An empty stop text would end every answer at once.
     #[error("a stop text is empty; remove it")]
     EmptyStop,
@@ -139,7 +147,7 @@ impl SamplingError {
             Self::TopP(_) => "top_p",
             Self::MinP(_) => "min_p",
             Self::Penalty(name, _) | Self::TopLogprobs(name, _) => name,
-            Self::LogitBias(..) => "logit_bias",
+            Self::LogitBias(..) | Self::BiasedToken { .. } => "logit_bias",
             Self::EmptyStop => "stop",
         }
     }

@@ -416,6 +416,14 @@ fn invalid_requests_are_rejected_and_leave_nothing() {
         rejected(vec![1, 50], greedy(1)).to_string(),
         "token 50 is not in this model's vocabulary, 0..=49"
     );
+    let biased = Sampling {
+        logit_bias: vec![(49, 1.0), (50, 1.0)],
+        ..greedy(1)
+    };
+    assert_eq!(
+        rejected(vec![1], biased).to_string(),
+        "token 50 is not in this model's vocabulary, 0..=49"
+    );
     assert!(matches!(rejected(vec![1], greedy(0)), EngineError::Sampling(_)));
     let stopping = Sampling {
         stop: vec!["END".into()],

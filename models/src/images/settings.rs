@@ -209,7 +209,10 @@ pub(super) struct Settings {
 
 /// A size in the forms that transformers has written.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "it must be a number, [height, width], {\"height\": .., \"width\": ..} or {\"shortest_edge\": ..}"
+)]
 enum Written {
     Side(usize),
     Sides([usize; 2]),
@@ -225,7 +228,10 @@ enum Written {
 
 /// One value for all channels, or one each.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "it must be a number, or a list of one number per channel"
+)]
 enum PerChannel {
     All(f64),
     Each(Vec<f64>),

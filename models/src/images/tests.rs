@@ -201,6 +201,8 @@ fn unsupported_steps_and_sizes_are_refused_when_loading() {
         ),
         ("size", json!({"longest_edge": 12}), "are supported"),
         ("size", json!({"height": 12}), "must have `height` and `width`"),
+        ("size", json!("224"), "it must be a number, [height, width]"),
+        ("image_mean", json!("none"), "a list of one number per channel"),
         ("size", json!(0), "from 1 to 65535"),
         ("size", json!({"height": 100_000, "width": 8}), "from 1 to 65535"),
         ("resample", json!(9), "PIL's filters"),

@@ -44,6 +44,14 @@ fn usual_columns_are_found_and_others_configured() {
         (vec!["a".to_owned()], vec!["b".to_owned()])
     );
     assert_eq!(pair.labels, [Label::Class(1)]);
+    let configured = "columns = { text = 'body', text_pair = 'title', label = 'kind' }";
+    let csv = "BODY,Title,Kind\na,b,1\n";
+    let named = records("a.csv", csv, configured, Task::Classification).unwrap();
+    assert_eq!(
+        (texts(&named, 0), texts(&named, 1)),
+        (texts(&pair, 0), texts(&pair, 1))
+    );
+    assert_eq!(named.labels, pair.labels);
     let cased = records("a.csv", "Id,Text,LABEL\n1,a,1\n", "", Task::Classification).unwrap();
     assert_eq!(
         (texts(&cased, 0), &cased.labels[..]),
@@ -144,6 +152,7 @@ fn what_is_wrong_is_named_with_file_and_line() {
             "",
             "line 3: there is no class 2",
         ),
+        ("a.csv", "text,label\na,0\nb,\n", "", "line 3: the label is empty"),
         (
             "a.csv",
             "words,label\na,0\n",

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
-use llguidance::api::{StopReason, TopLevelGrammar};
+use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
@@ -152,12 +152,19 @@ fn matcher(factory: &ParserFactory, grammar: &Grammar) -> Result<Matcher, String
     let mut matcher = Matcher::new(factory.create_parser(top_level(grammar)?));
     // A grammar that is malformed, or that no text matches, has no first token.
     if let Err(error) = matcher.compute_mask() {
-        return Err(match matcher.stop_reason() {
-            StopReason::NoExtensionBias => "no text of this model's vocabulary matches it".to_owned(),
-            _ => error.to_string(),
-        });
+        return Err(reason(&error.to_string()));
     }
     Ok(matcher)
+}
+
+/// Returns a message of llguidance as a reason. A matcher that failed no longer states why it stopped, so that the message alone says
+/// that no token may come next.
+fn reason(message: &str) -> String {
+    let message = message.trim_end().trim_end_matches("<non-verbose/>").trim_end();
+    if message == "NoExtensionBias" {
+        return "no text of this model's vocabulary matches it".to_owned();
+    }
+    message.to_owned()
 }
 
 /// Returns the text by which a compiled grammar is found. Two schemas are equal whatever the order of their keys, and answers have
@@ -206,7 +213,8 @@ impl Constraint {
     /// The reason, if the grammar takes too much time or memory here.
     pub(super) fn allowed(&mut self) -> Result<AllowedTokens, String> {
         let mask = self.0.compute_mask_or_eos();
-        mask.map(AllowedTokens).map_err(|error| error.to_string())
+        mask.map(AllowedTokens)
+            .map_err(|error| reason(&error.to_string()))
     }
 
     /// Takes the next token. Returns whether the answer is complete and nothing can follow.
@@ -214,7 +222,8 @@ impl Constraint {
     /// # Errors
     /// The reason, if the token is not allowed.
     pub(super) fn push(&mut self, token: u32) -> Result<bool, String> {
-        self.0.consume_token(token).map_err(|error| error.to_string())?;
+        let taken = self.0.consume_token(token);
+        taken.map_err(|error| reason(&error.to_string()))?;
         Ok(self.0.is_stopped())
     }
 }

@@ -24,7 +24,12 @@ fn byte_level() -> Tokenizer {
 fn sentence_piece() -> Tokenizer {
     let bytes = (0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>"));
     let pieces = ["▁", "a", "▁good", "b", "{\"", "\":", "▁\"", "Zü", "99"].map(ToOwned::to_owned);
-    let tokens = std::iter::once("</s>".to_owned()).chain(bytes).chain(pieces);
+    tokenizer_of(bytes.chain(pieces))
+}
+
+/// A tokenizer of an end-of-sequence token and these pieces.
+fn tokenizer_of(pieces: impl Iterator<Item = String>) -> Tokenizer {
+    let tokens = std::iter::once("</s>".to_owned()).chain(pieces);
     let vocabulary: serde_json::Map<String, Value> = tokens
         .zip(0..)
         .map(|(token, id)| (token, Value::from(id)))
@@ -71,6 +76,17 @@ fn answer(tokenizer: &Tokenizer, grammars: &Grammars, grammar: &Grammar, seed: u
         }
     }
     None
+}
+
+#[test]
+fn a_grammar_that_the_vocabulary_cannot_write_is_refused() {
+    let tokenizer = tokenizer_of(["▁", "a"].map(ToOwned::to_owned).into_iter());
+    let grammars = Grammars::new(3, vec![END]);
+    let compiled = |regex: &str| grammars.compile(&tokenizer, &Grammar::Regex(regex.to_owned()));
+    assert_eq!(compiled("a+"), Ok(()));
+    let refused = compiled("[0-9]+").unwrap_err();
+    assert_eq!(refused, "no text of this model's vocabulary matches it");
+    assert_eq!(reason("too many states\n<non-verbose/>"), "too many states");
 }
 
 #[test]
