@@ -153,6 +153,10 @@ fn a_served_app_replans_on_request_and_keeps_its_plan_on_failure() {
     let refused = replan("1000000000");
     let said = text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("no new plan") && said.contains("more devices"),
+        "{said}"
+    );
     let report: Value = serde_json::from_slice(&refused.stdout).unwrap();
     assert_eq!(report["outcome"], "refused");
     assert!(
