@@ -196,6 +196,19 @@ fn a_restarted_planner_keeps_the_stored_plan() {
     assert_eq!(replan(), unchanged);
 }
 
+/// It was shown as an app without load.
+#[test]
+fn top_of_an_app_that_nothing_serves_fails() {
+    let nats = NatsServer::start(NatsOptions::jetstream());
+    let url = nats.url();
+    let top = ["top", "nosuch", "--nats", &url, "--count", "1", "--json"];
+    let message = refusal(&kaskade(ROOT, &top));
+    assert!(
+        message.contains("KSK0004") && message.contains("nosuch"),
+        "{message}"
+    );
+}
+
 #[test]
 fn a_missing_planner_is_named() {
     let folder = tempfile::tempdir().unwrap();
