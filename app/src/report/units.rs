@@ -43,7 +43,7 @@ pub fn count(n: u64) -> String {
 }
 
 /// A number of things: `1 gear`, `2 gears`.
-pub fn counted<N: fmt::Display + PartialEq + From<u8>>(n: N, one: &str, many: &str) -> String {
+pub fn counted<N: Copy + fmt::Display + PartialEq + From<u8>>(n: N, one: &str, many: &str) -> String {
     let noun = if n == N::from(1) { one } else { many };
     format!("{n} {noun}")
 }
