@@ -181,7 +181,8 @@ fn idle(plan: &Plan, worker: &str) -> Option<String> {
     }
     let named: Vec<&str> = named.into_iter().collect();
     Some(format!(
-        "warning: the plan places nothing on worker `{worker}`, only on `{}`: apply a plan for this worker (`kaskade plan apply`), or start          the process as one of those (`--worker`)",
+        "warning: the plan places nothing on worker `{worker}`, only on `{}`: apply a plan for this worker (`kaskade plan apply`), or start \
+         the process as one of those (`--worker`)",
         named.join("`, `")
     ))
 }
