@@ -130,7 +130,17 @@ fn run(verb: &Verb) -> anyhow::Result<()> {
 
 /// Returns the whole command line, with its verbs in groups.
 pub(crate) fn command() -> clap::Command {
-    help::grouped(Cli::command())
+    with_negative_numbers(help::grouped(Cli::command()))
+}
+
+/// Makes options take negative numbers, so that their own message names the range; clap would take the number for an option and propose
+/// `--`.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|arg| {
+        let takes_values = arg.get_action().takes_values();
+        arg.allow_negative_numbers(takes_values)
+    });
+    command.mut_subcommands(with_negative_numbers)
 }
 
 /// Makes flags ignore those environment variables of theirs that `is_empty` names: an empty value is as if unset, as in a deployment
@@ -208,6 +218,23 @@ mod tests {
         assert!(failure.message().contains("poem"), "{failure:?}");
         let help = command().try_get_matches_from(["kaskade", "--help"]).unwrap_err();
         assert_eq!(Failure::of_usage(&help), None);
+    }
+
+    /// The message was clap's hint about `--`.
+    #[test]
+    fn a_negative_number_is_refused_with_the_range() {
+        for (line, range) in [
+            ("kaskade bench a --texts t.txt --rate -1", "-1 is not above zero"),
+            (
+                "kaskade plan gears --profile p.json --rate -0.5",
+                "-0.5 is not above zero",
+            ),
+            ("kaskade bench a --texts t.txt --concurrency -1", "-1 is not in 1"),
+        ] {
+            let error = command().try_get_matches_from(line.split(' ')).unwrap_err();
+            let error = error.to_string();
+            assert!(error.contains(range) && !error.contains("'-- -"), "{error}");
+        }
     }
 
     /// The usage of an error named one of several options as required.

@@ -11,6 +11,7 @@ use kaskade_app::planning::initial;
 use kaskade_app::report;
 use kaskade_app::report::progress::say;
 use kaskade_app::report::table::{Align, table};
+use kaskade_app::report::units;
 use kaskade_app::serving;
 use kaskade_policy::plan::Plan;
 use serde::Serialize;
@@ -290,16 +291,17 @@ fn stored(written: Written, older: Option<u64>) -> String {
 /// Returns a line about the ingresses that are missing.
 fn missing(epoch: u64, progress: &Progress) -> String {
     if progress.behind.is_empty() {
-        return format!("{} ingresses admit epoch {epoch} so far", progress.ingresses);
+        let ingresses = units::counted(progress.ingresses, "ingress admits", "ingresses admit");
+        return format!("{ingresses} epoch {epoch} so far");
     }
     let behind = progress.behind.iter();
     let behind: Vec<String> = behind
         .map(|one| format!("{} (epoch {})", one.ingress, one.admits))
         .collect();
     format!(
-        "waiting for {} of {} ingresses: {}",
+        "waiting for {} of {}: {}",
         behind.len(),
-        progress.ingresses,
+        units::counted(progress.ingresses, "ingress", "ingresses"),
         behind.join(", ")
     )
 }
@@ -324,6 +326,11 @@ mod tests {
             missing(8, &progress),
             "waiting for 1 of 3 ingresses: i-2 (epoch 7)"
         );
+        let alone = Progress {
+            ingresses: 1,
+            behind: Vec::new(),
+        };
+        assert_eq!(missing(8, &alone), "1 ingress admits epoch 8 so far");
     }
 
     #[test]

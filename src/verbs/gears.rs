@@ -13,6 +13,7 @@ use kaskade_app::planning::read_profile;
 use kaskade_app::planning::{gears, initial};
 use kaskade_app::report;
 use kaskade_app::report::progress::{Progress, say};
+use kaskade_app::report::units;
 use kaskade_planners::gears::{DeviceSpec, GearOptions, GearPlan, Prior, Weighing, plan_gears};
 use kaskade_policy::plan::Slo;
 use kaskade_policy::profile::Profile;
@@ -226,6 +227,6 @@ fn plan(profile: &Profile, options: &GearOptions, args: &Args) -> anyhow::Result
         }
     })?;
     progress.advance(u64::from(options.ranges));
-    progress.end(&format!("{} gears", planned.plan.gears.len()));
+    progress.end(&units::counted(planned.plan.gears.len(), "gear", "gears"));
     Ok(planned)
 }

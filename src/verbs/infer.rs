@@ -124,21 +124,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         if args.stream {
             let mut shown = false;
             let part = |part: InferReply| {
-                shown = true;
-                show(&part);
+                shown |= show(&part);
             };
             let reply = client.stream(inputs, part).await;
             if shown {
                 output::print("")?;
             }
-            return anyhow::Ok(reply?);
+            return anyhow::Ok((reply?, shown));
         }
-        anyhow::Ok(client.ask(inputs).await?)
+        anyhow::Ok((client.ask(inputs).await?, false))
     });
     if let Some(service) = service {
         service.stop();
     }
-    report_on(&reply?, label.as_ref(), args.json)
+    let (reply, shown) = reply?;
+    if shown {
+        return output::print(&as_text(&reply, label.as_ref(), true));
+    }
+    report_on(&reply, label.as_ref(), args.json)
 }
 
 /// Prints a reply, and the right answer if it is known.
@@ -146,16 +149,19 @@ pub(crate) fn report_on(reply: &InferReply, label: Option<&Expected>, json: bool
     if json {
         return output::print_json(&as_json(reply, label)?);
     }
-    output::print(&as_text(reply, label))
+    output::print(&as_text(reply, label, false))
 }
 
-/// Prints a piece of an answer. If standard output is closed, the request continues.
-fn show(part: &InferReply) {
+/// Prints a piece of an answer, and returns whether it has a text. If standard output is closed, the request continues.
+fn show(part: &InferReply) -> bool {
     let texts = part.outputs.iter().filter(|output| output.name == "text");
     let mut out = std::io::stdout().lock();
+    let mut shown = false;
     for text in texts.filter_map(|text| text.to_texts().ok()).flatten() {
+        shown = true;
         let _ = write!(out, "{text}").and_then(|()| out.flush());
     }
+    shown
 }
 
 /// Starts the whole app in this process, with the plan of its file.
@@ -257,8 +263,8 @@ fn as_json(reply: &InferReply, label: Option<&Expected>) -> anyhow::Result<serde
     Ok(value)
 }
 
-/// Formats a reply for people.
-fn as_text(reply: &InferReply, label: Option<&Expected>) -> String {
+/// Formats a reply for people; without its text if that is `shown` already.
+fn as_text(reply: &InferReply, label: Option<&Expected>, shown: bool) -> String {
     let mut lines = Vec::new();
     let found = entities::of_outputs(&reply.outputs).ok().flatten();
     if let Some(found) = &found {
@@ -278,14 +284,20 @@ fn as_text(reply: &InferReply, label: Option<&Expected>) -> String {
             _ => "",
         };
         // Entities are listed already.
-        lines.push(match (found.is_some(), label) {
+        let is_shown = shown && matches!(answer, Label::Text(_));
+        lines.push(match (found.is_some() || is_shown, label) {
             (true, None) => String::new(),
+            (true, Some(_)) if is_shown => format!("the answer above{verdict}"),
             (true, Some(_)) => format!("{answer}{verdict}"),
             _ => format!("{what}{answer}{verdict}"),
         });
         lines.retain(|line| !line.is_empty());
     }
-    for output in &reply.outputs {
+    for output in reply
+        .outputs
+        .iter()
+        .filter(|output| !shown || output.name != "text")
+    {
         lines.push(format!(
             "{} {} {:?}: {}",
             output.name,
@@ -445,7 +457,7 @@ mod tests {
             hops: vec![hop("small", Some(0.0)), hop("large", Some(0.0018))],
             ..InferReply::default()
         };
-        let text = as_text(&reply, None);
+        let text = as_text(&reply, None, false);
         for shown in ["[100, 40]", "[0.0018]", "0 (priced)", "0.00180 (priced)"] {
             assert!(text.contains(shown), "{shown}: {text}");
         }
@@ -461,7 +473,7 @@ mod tests {
             label: Label::text("4-7 LOC"),
             grading: Grading::default(),
         };
-        let text = as_text(&entities, Some(&expected));
+        let text = as_text(&entities, Some(&expected), false);
         for shown in ["PER", "4-7", "eva", "but it is \"4-7 LOC\""] {
             assert!(text.contains(shown), "{shown}: {text}");
         }
@@ -469,6 +481,27 @@ mod tests {
             hops: vec![hop("small", None)],
             ..reply
         };
-        assert!(!as_text(&unpriced, None).contains("money"));
+        assert!(!as_text(&unpriced, None, false).contains("money"));
+    }
+
+    /// The text of a stream was printed three times.
+    #[test]
+    fn a_text_that_was_streamed_is_not_in_the_report() {
+        let reply = InferReply {
+            outputs: vec![
+                Tensor::from_texts("text", &["be, that"]).unwrap(),
+                Tensor::from_i64("usage", &[2], &[4, 2]).unwrap(),
+            ],
+            ..InferReply::default()
+        };
+        assert_eq!(as_text(&reply, None, false).matches("be, that").count(), 2);
+        let text = as_text(&reply, None, true);
+        assert!(!text.contains("be, that") && text.contains("usage"), "{text}");
+        let expected = Expected {
+            label: Label::text("be, that"),
+            grading: Grading::default(),
+        };
+        let text = as_text(&reply, Some(&expected), true);
+        assert!(text.contains("the answer above, which is right"), "{text}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, ensure};
 use kaskade_actors::bus::Bus;
 use kaskade_actors::subjects;
 use kaskade_actors::wire::{Message as _, PlanReport, PlanRequest};
@@ -54,15 +54,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let limit = planner.map_or(DEFAULT_LIMIT, |planner| planner.limit.duration());
     let wait = args.wait.map_or(limit + MARGIN, Span::duration);
     let report = serving::runtime()?.block_on(ask(&target, &request, wait))?;
+    let is_planned = matches!(report, PlanReport::Adopted { .. } | PlanReport::Unchanged { .. });
     if args.json {
         output::print_json(&report)?;
-    } else {
-        output::print(&as_text(&report))?;
+    } else if is_planned {
+        output::print(&report.to_string())?;
     }
-    match report {
-        PlanReport::Adopted { .. } | PlanReport::Unchanged { .. } => Ok(()),
-        _ => bail!("the plan is unchanged"),
-    }
+    ensure!(is_planned, "{report}");
+    Ok(())
 }
 
 async fn ask(target: &Target, request: &PlanRequest, wait: Duration) -> anyhow::Result<PlanReport> {
@@ -77,25 +76,4 @@ async fn ask(target: &Target, request: &PlanRequest, wait: Duration) -> anyhow::
         })?;
     bus.close().await;
     Ok(PlanReport::decode(&reply.payload)?)
-}
-
-fn as_text(report: &PlanReport) -> String {
-    match report {
-        PlanReport::Adopted { epoch } => format!("a new plan is running, epoch {epoch}"),
-        PlanReport::Unchanged { epoch } => {
-            format!("the running plan, epoch {epoch}, is still the best one")
-        }
-        PlanReport::Refused { reason } => format!("no new plan: {reason}"),
-        PlanReport::Crashed => "no new plan: the planner crashed; its log says where".to_owned(),
-        PlanReport::TimedOut { limit_ms } => {
-            format!("no new plan: not done within {limit_ms} ms; raise `planner.limit` or plan fewer ranges")
-        }
-        PlanReport::Stale { newest } => format!(
-            "no new plan: another one was stored first{}",
-            newest.map_or_else(String::new, |epoch| format!(", epoch {epoch}"))
-        ),
-        PlanReport::Busy => {
-            "no new plan: the planner is busy with another request; ask again later".to_owned()
-        }
-    }
 }

@@ -1,5 +1,6 @@
 //! `kaskade serve`: serves an app until it is stopped.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,7 @@ use kaskade_app::report::progress::say;
 use kaskade_app::serving::service::worker_of;
 use kaskade_app::serving::{self, DEFAULT_ADDRESS, Service, gateway, telemetry};
 use kaskade_gateway::Gateway;
+use kaskade_policy::plan::Plan;
 
 use crate::args::{Broker, Role};
 use crate::failure::Usage;
@@ -79,7 +81,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         "{}: has no `[planner]` to run; `kaskade schema app` prints what that may hold",
         args.app.display()
     );
-    worker_of(&app, args.role.into(), args.worker.clone())?;
+    let worker = worker_of(&app, args.role.into(), args.worker.clone())?;
     let bus = connection.serve(&app, "serve")?;
     let front = front(&app, args)?;
     // Dropped at the end of this function: what waits is sent then.
@@ -120,6 +122,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         service.url(),
         running(&service)
     ));
+    let newest = service.node().plans().newest();
+    let works = matches!(args.role, Role::All | Role::Worker);
+    if let Some(warning) = newest
+        .filter(|_| works)
+        .and_then(|version| idle(&version.plan, &worker))
+    {
+        say(&warning);
+    }
     if matches!(args.role, Role::All | Role::Ingress) {
         say(&how_to_ask(&app, service.url()));
     }
@@ -157,6 +167,24 @@ fn running(service: &Service) -> String {
         Some((version, _)) => format!("plan {} (epoch {})", version.plan.made_by, version.epoch),
         None => "waiting for a plan in the plan store".to_owned(),
     }
+}
+
+/// Returns a warning if the plan places no replica on this worker, but some on others; `worker` is empty in a process without one.
+fn idle(plan: &Plan, worker: &str) -> Option<String> {
+    let named: BTreeSet<&str> = plan
+        .placement
+        .iter()
+        .map(|replica| replica.worker.as_str())
+        .collect();
+    if worker.is_empty() || named.is_empty() || named.contains(worker) {
+        return None;
+    }
+    let named: Vec<&str> = named.into_iter().collect();
+    Some(format!(
+        "warning: the plan places nothing on worker `{worker}`, only on `{}`: apply a plan for this worker (`kaskade plan apply`), or start \
+         the process as one of those (`--worker`)",
+        named.join("`, `")
+    ))
 }
 
 /// Whether a checkpoint has a tokenizer: a network without one takes tensors alone.
@@ -263,6 +291,18 @@ fn gateway_alone(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_worker_that_the_plan_leaves_out_is_told() {
+        let plan = Plan::cascade("a").stage("s", "one").worker("w1").build().unwrap();
+        assert_eq!(idle(&plan, "w1"), None);
+        assert_eq!(idle(&plan, ""), None);
+        let warning = idle(&plan, "local").unwrap();
+        assert!(
+            warning.contains("worker `local`") && warning.contains("`w1`"),
+            "{warning}"
+        );
+    }
 
     #[test]
     fn an_app_is_asked_for_what_its_models_take() {

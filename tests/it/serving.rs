@@ -153,6 +153,10 @@ fn a_served_app_replans_on_request_and_keeps_its_plan_on_failure() {
     let refused = replan("1000000000");
     let said = text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("no new plan") && said.contains("more devices"),
+        "{said}"
+    );
     let report: Value = serde_json::from_slice(&refused.stdout).unwrap();
     assert_eq!(report["outcome"], "refused");
     assert!(
@@ -190,6 +194,19 @@ fn a_restarted_planner_keeps_the_stored_plan() {
     let _again = start("planner");
     let unchanged = serde_json::json!({"outcome": "unchanged", "epoch": adopted.get("epoch")});
     assert_eq!(replan(), unchanged);
+}
+
+/// It was shown as an app without load.
+#[test]
+fn top_of_an_app_that_nothing_serves_fails() {
+    let nats = NatsServer::start(NatsOptions::jetstream());
+    let url = nats.url();
+    let top = ["top", "nosuch", "--nats", &url, "--count", "1", "--json"];
+    let message = refusal(&kaskade(ROOT, &top));
+    assert!(
+        message.contains("KSK0004") && message.contains("nosuch"),
+        "{message}"
+    );
 }
 
 #[test]

@@ -201,7 +201,7 @@ impl Handler<MakePlan> for Planner {
                 PlanReport::Unchanged { epoch } => {
                     tracing::debug!(epoch, "planning returned the running plan");
                 }
-                other => tracing::error!(report = ?other, "planning failed; the running plan stays"),
+                failed => tracing::error!("{failed}"),
             }
             if let Ok(subject) = dispatcher.app().event(PLANNED) {
                 say(&dispatcher, subject, &report);

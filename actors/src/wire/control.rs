@@ -1,6 +1,7 @@
 //! Messages about gears, load and plans.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -143,6 +144,28 @@ pub enum PlanReport {
     },
     /// The planner is already planning.
     Busy,
+}
+
+impl fmt::Display for PlanReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Adopted { epoch } => write!(f, "a new plan is running, epoch {epoch}"),
+            Self::Unchanged { epoch } => write!(f, "the running plan, epoch {epoch}, is still the best one"),
+            Self::Refused { reason } => write!(f, "no new plan: {reason}"),
+            Self::Crashed => f.write_str("no new plan: the planner crashed; its log says where"),
+            Self::TimedOut { limit_ms } => write!(
+                f,
+                "no new plan: not done within {limit_ms} ms; raise `planner.limit` or plan fewer ranges"
+            ),
+            Self::Stale { newest: Some(epoch) } => {
+                write!(f, "no new plan: another one was stored first, epoch {epoch}")
+            }
+            Self::Stale { newest: None } => f.write_str("no new plan: another one was stored first"),
+            Self::Busy => {
+                f.write_str("no new plan: the planner is busy with another request; ask again later")
+            }
+        }
+    }
 }
 
 impl Message for PlanReport {

@@ -103,7 +103,10 @@ pub fn profile(profile: &Profile) -> String {
     );
     let note = notes::remarks(profile);
     format!(
-        "{} on {}: {} validation samples, energy {}\n{table}{note}",
-        profile.app, profile.device, profile.samples, profile.energy_source
+        "{} on {}: {}, energy {}\n{table}{note}",
+        profile.app,
+        profile.device,
+        units::counted(profile.samples, "validation sample", "validation samples"),
+        profile.energy_source
     )
 }

@@ -227,12 +227,16 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
     );
     let mut parts = vec![
         format!(
-            "{}: {}, from {} validation samples on {}, energy {}",
-            planned.plan.app, planned.plan.made_by, profile.samples, profile.device, profile.energy_source
+            "{}: {}, from {} on {}, energy {}",
+            planned.plan.app,
+            planned.plan.made_by,
+            units::counted(profile.samples, "validation sample", "validation samples"),
+            profile.device,
+            profile.energy_source
         ),
         format!(
-            "\nfrontier: {} cascades, {kind}\n{}",
-            planned.frontier.points.len(),
+            "\nfrontier: {}, {kind}\n{}",
+            units::counted(planned.frontier.points.len(), "cascade", "cascades"),
             frontier_table(profile, planned)
         ),
         format!("\nplan\n{}", stage_table(planned)),

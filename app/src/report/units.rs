@@ -1,5 +1,7 @@
 //! Numbers as people read them.
 
+use std::fmt;
+
 use kaskade_policy::profile::Profile;
 use kaskade_policy::remote::price::CostSource;
 
@@ -38,6 +40,12 @@ pub fn count(n: u64) -> String {
         .chain(groups)
         .collect::<Vec<_>>()
         .join(" ")
+}
+
+/// A number of things: `1 gear`, `2 gears`.
+pub fn counted<N: Copy + fmt::Display + PartialEq + From<u8>>(n: N, one: &str, many: &str) -> String {
+    let noun = if n == N::from(1) { one } else { many };
+    format!("{n} {noun}")
 }
 
 /// A ratio: `6.2x`, or a dash if it is undefined.
@@ -103,6 +111,13 @@ pub(crate) fn money_sources(profile: &Profile) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_thing_is_singular() {
+        assert_eq!(counted(1_usize, "gear", "gears"), "1 gear");
+        assert_eq!(counted(0_u64, "gear", "gears"), "0 gears");
+        assert_eq!(counted(2_u32, "ingress", "ingresses"), "2 ingresses");
+    }
 
     #[test]
     fn numbers_keep_three_digits_and_their_prefix() {

@@ -168,7 +168,7 @@ pub enum PlanError {
     Profile(#[from] FamilyError),
     /// The thresholds do not fit the family.
     #[error(
-        "{found} thresholds are given, and {expected} are needed: one in [0, 1] for each variant but the last, in their order"
+        "the number of thresholds is {found} and must be {expected}: one in [0, 1] for each variant but the last, in their order"
     )]
     Thresholds {
         /// The number.

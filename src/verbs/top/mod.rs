@@ -19,6 +19,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use anyhow::ensure;
+use kaskade_actors::{Code, Fault};
 use kaskade_app::config::scalar::Span;
 use kaskade_app::serving;
 
@@ -32,6 +33,9 @@ use crate::output;
 
 /// First refreshes, which are not shown: a rate needs two reports, and the ingresses are asked at every refresh.
 const WARM_UP: u32 = 2;
+
+/// Time without any message of the app after which it counts as absent: its processes send ten heartbeats per second.
+const ABSENT: Duration = Duration::from_secs(3);
 
 /// Shows what a running app does: requests per second, latency, the wiring with its thresholds and the share of every edge,
 /// joules and money per request with idle processes included, and the load, queue and power of every variant and replica.
@@ -82,14 +86,25 @@ async fn watch(target: &Target, args: &Args) -> anyhow::Result<()> {
     } else {
         Shown::Screen(Box::new(Terminal::open()?))
     };
+    // A dashboard stays: the app may start while it is open.
+    let on_screen = matches!(shown, Shown::Screen(_));
+    let mut is_there = false;
+    let deadline = tokio::time::Instant::now() + ABSENT;
     let mut period = tokio::time::interval(args.every.duration());
     let mut refreshes = 0_u32;
     loop {
         tokio::select! {
             told = feed.next() => match told {
-                Some(told) => view.take(told),
+                Some(told) => {
+                    is_there = true;
+                    view.take(told);
+                }
                 None => return Ok(()),
             },
+            () = tokio::time::sleep_until(deadline), if !is_there && !on_screen => {
+                feed.close().await;
+                return Err(absent(target.name()).into());
+            }
             key = key(&mut shown) => {
                 let Shown::Screen(terminal) = &mut shown else { continue };
                 match key {
@@ -99,8 +114,12 @@ async fn watch(target: &Target, args: &Args) -> anyhow::Result<()> {
                 terminal.draw(&view)?;
             }
             _ = period.tick() => {
+                if !is_there && !on_screen && refreshes >= WARM_UP {
+                    feed.ask().await?;
+                    continue;
+                }
                 view.refresh();
-                if refreshes > WARM_UP || matches!(shown, Shown::Screen(_)) {
+                if refreshes > WARM_UP || on_screen {
                     show(&view, &mut shown)?;
                 }
                 if args.count.is_some_and(|count| refreshes >= count.get().saturating_add(WARM_UP)) {
@@ -114,6 +133,12 @@ async fn watch(target: &Target, args: &Args) -> anyhow::Result<()> {
     drop(shown);
     feed.close().await;
     Ok(())
+}
+
+/// The fault of an app of which nothing is heard and no plan is stored.
+fn absent(app: &str) -> Fault {
+    let message = format!("no process serves app `{app}` on this broker; start it, or correct the name");
+    Fault::new(Code::UnknownApp, message)
 }
 
 /// The next key; never without a screen.

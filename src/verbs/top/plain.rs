@@ -15,19 +15,20 @@ pub(super) fn as_text(look: &AppSnapshot) -> String {
         || "no ingress reports".to_owned(),
         |rates| {
             format!(
-                "{:.1} requests/s, {:.1} answered/s in {} on average, {:.1} errors/s, {:.1} retries/s",
+                "{:.1} requests/s, {:.1} answered/s{}, {:.1} errors/s, {:.1} retries/s",
                 rates.arrived_per_s,
                 rates.answered_per_s,
-                rates
-                    .mean_latency_s
-                    .map_or_else(|| "-".to_owned(), units::seconds),
+                rates.mean_latency_s.map_or_else(String::new, |mean| format!(
+                    " in {} on average",
+                    units::seconds(mean)
+                )),
                 rates.errors_per_s,
                 rates.retried_per_s,
             )
         },
     );
     format!(
-        "{} · epoch {}{gear}\n{ingresses}\n{} and money {} per request, {} over all processes, idle ones included\n{}\n{}\n\n{}{}",
+        "{} · epoch {}{gear}\n{ingresses}\nenergy {} and money {} per request, {} over all processes, idle ones included\n{}\n{}\n\n{}{}",
         look.app,
         look.epoch,
         units::joules(look.joules_per_request),
