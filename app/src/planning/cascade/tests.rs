@@ -134,8 +134,14 @@ fn a_certificate_from_repeated_samples_is_remarked() {
     for (repeats, warned) in [(None, false), (Some(12), false), (Some(13), true)] {
         profile.repeats = repeats;
         let planned = planned(&profile, certified());
-        assert!(planned.plan.certificate.is_some());
-        assert_eq!(as_text(&profile, &planned).contains(note), warned, "{repeats:?}");
+        let certificate = planned.plan.certificate.as_ref().unwrap();
+        let text = as_text(&profile, &planned);
+        assert_eq!(text.contains(note), warned, "{repeats:?}");
+        let expected = format!(
+            "expected, on the {} samples that it was not chosen on: ",
+            certificate.samples
+        );
+        assert!(text.contains(&expected), "{text}");
     }
     let text = as_text(&profile, &planned(&profile, Objective::Ap));
     assert!(!text.contains(note), "nothing is certified");
