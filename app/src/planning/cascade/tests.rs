@@ -122,6 +122,15 @@ fn an_order_that_looks_reversed_is_remarked() {
     assert!(!text::profile(&profile).contains("reversed"));
 }
 
+#[test]
+fn few_samples_are_remarked() {
+    let mut profile = profile(true);
+    let note = "on so few validation samples (30) may be off by 18 points";
+    assert!(!notes::remarks_on_plan(&profile, false).contains("so few"));
+    profile.samples = 30;
+    assert!(notes::remarks_on_plan(&profile, false).contains(note));
+}
+
 /// The warning of `profile` was not in the file, and a certificate counts every repeat as a draw.
 #[test]
 fn a_certificate_from_repeated_samples_is_remarked() {
