@@ -376,6 +376,12 @@ pub enum ModelError {
         /// The reason.
         reason: String,
     },
+    /// The endpoint behind the model was not called, because a limit of spending would be exceeded.
+    #[error("the endpoint was not called: {reason}")]
+    SpendLimit {
+        /// The reason.
+        reason: String,
+    },
     /// The budget of the request ended before the endpoint behind the model had answered.
     #[error("the budget ended before the endpoint had answered: {reason}")]
     Late {
