@@ -258,6 +258,8 @@ fn explain_knows_every_code_and_refuses_others() {
     let output = kaskade(here(), &["explain", "ksk0007"]);
     assert!(output.status.success());
     assert!(text(&output.stdout).starts_with("KSK0007 "));
+    let by_number = kaskade(here(), &["explain", "7"]);
+    assert_eq!(by_number.stdout, output.stdout);
     let all = kaskade(here(), &["explain", "--json"]);
     let all: serde_json::Value = serde_json::from_slice(&all.stdout).unwrap();
     assert_eq!(all.as_array().unwrap().len(), kaskade_actors::Code::ALL.len());
