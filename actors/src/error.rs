@@ -262,7 +262,7 @@ impl From<ModelError> for Fault {
             ModelError::Failed { .. } => Code::ModelFailed,
             ModelError::BadOutput { .. } => Code::BadOutput,
             ModelError::Unavailable { .. } => Code::EndpointUnavailable,
-            ModelError::Refused { .. } => Code::EndpointRefused,
+            ModelError::Refused { .. } | ModelError::SpendLimit { .. } => Code::EndpointRefused,
             ModelError::Late { .. } => Code::Expired,
             ModelError::TooLong { .. } => Code::TooLong,
             _ => Code::InvalidInput,

@@ -212,6 +212,7 @@ impl From<CallError> for ModelError {
         let reason = error.to_string();
         match error {
             CallError::Malformed { .. } | CallError::Useless { .. } => Self::BadOutput { reason },
+            CallError::SpendLimit(_) => Self::SpendLimit { reason },
             error if error.is_too_long() => Self::TooLong { reason },
             error if error.is_invalid_request() => Self::BadInput {
                 name: "request".to_owned(),

@@ -12,7 +12,7 @@ use crate::output;
 /// Without a code, it lists all codes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Error code, such as `KSK0007` [default: all codes].
+    /// Error code, such as `KSK0007`, or its number [default: all codes].
     code: Option<String>,
     /// Print JSON.
     #[arg(long)]
@@ -24,13 +24,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let Some(asked) = &args.code else {
         return list(args.json);
     };
-    let code = Code::from_id(&asked.to_ascii_uppercase()).with_context(|| {
+    let code = Code::from_id(&id_of(asked)).with_context(|| {
         format!("`{asked}` is not an error code of this version; `kaskade explain` lists them all")
     })?;
     if args.json {
         return output::print_json(&as_json(code));
     }
     output::print(&format!("{} {}\n\n{}", code.id(), code.title(), code.explain()))
+}
+
+/// Returns the code that is asked for, of which the number alone may be given: `7`, `0007`.
+fn id_of(asked: &str) -> String {
+    match asked.parse::<u32>() {
+        Ok(number) => format!("KSK{number:04}"),
+        Err(_) => asked.to_ascii_uppercase(),
+    }
 }
 
 fn list(json: bool) -> anyhow::Result<()> {

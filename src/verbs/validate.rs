@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
+use kaskade::models::Loaded;
 use kaskade_app::config::{App, ConfigError};
+use kaskade_app::data::{DataError, Samples};
 use kaskade_app::family::{Classes, Family, Member};
 use kaskade_app::planning::{initial, pipelines};
 use kaskade_app::report::in_one_line;
@@ -22,8 +24,9 @@ use crate::output;
 pub(crate) struct Args {
     #[command(flatten)]
     named: Named,
-    /// Load every variant of the apps too, one after the other: finds what only loading shows, such as missing tensors and
-    /// settings of a checkpoint that are not supported.
+    /// Load every variant of the apps too, one after the other, and read the validation and the test set for it: finds what only loading
+    /// shows, such as missing tensors, settings of a checkpoint that are not supported, and samples that a variant does not take. Labels may
+    /// be missing, and sets in the folder of an unset variable are left out.
     #[arg(long)]
     load: bool,
     /// Print JSON.
@@ -41,6 +44,9 @@ struct Named {
     #[arg(long = "app", id = "apps", value_name = "FILE")]
     apps: Vec<PathBuf>,
 }
+
+/// Beginning of a problem with a data set: the table of the app's file.
+const DATA: &str = "data.";
 
 /// Result of one file.
 #[derive(Debug, Serialize)]
@@ -132,22 +138,55 @@ fn check_variants(app: &App, load: bool) -> Vec<String> {
     let members = Family::of(app).members;
     // The tasks of a pipeline have classes of their own.
     let mut classes = app.pipeline.is_none().then(Classes::default);
-    let mut problem = |member: &Member| {
-        let reason = if load {
-            match member.load(member.device) {
-                Ok(loaded) => {
-                    let checked = classes.as_mut()?.check(&member.name, &loaded.info);
-                    checked.err()?.to_string()
-                }
-                Err(error) => in_one_line(&error),
-            }
+    let mut problems: Vec<String> = Vec::new();
+    for member in members.iter().filter(|member| !member.is_attached()) {
+        let reasons = if load {
+            check_loaded(app, member, classes.as_mut())
         } else {
-            in_one_line(&member.open().err()?)
+            let opened = member.open().err();
+            opened.map(|error| in_one_line(&error)).into_iter().collect()
         };
-        Some(format!("variant `{}`: {reason}", member.name))
+        for reason in reasons {
+            // A file that cannot be read is one problem, not one of every variant.
+            let is_known = |known: &String| reason.starts_with(DATA) && known.ends_with(&reason);
+            if !problems.iter().any(is_known) {
+                problems.push(format!("variant `{}`: {reason}", member.name));
+            }
+        }
+    }
+    problems
+}
+
+/// Loads a variant, and returns why it cannot be served or measured. The tasks of a pipeline have no `classes` in common and no samples of
+/// their own.
+fn check_loaded(app: &App, member: &Member, classes: Option<&mut Classes>) -> Vec<String> {
+    let loaded = match member.load(member.device) {
+        Ok(loaded) => loaded,
+        Err(error) => return vec![in_one_line(&error)],
     };
-    let members = members.iter().filter(|member| !member.is_attached());
-    members.filter_map(&mut problem).collect()
+    let Some(classes) = classes else {
+        return Vec::new();
+    };
+    match classes.check(&member.name, &loaded.info) {
+        Ok(()) => check_data(app, &loaded),
+        Err(error) => vec![error.to_string()],
+    }
+}
+
+/// Reads the data sets of an app for a model, and returns why some cannot be used. A set in the folder of an unset variable is left out.
+fn check_data(app: &App, loaded: &Loaded) -> Vec<String> {
+    let sets = [("validation", &app.data.validation), ("test", &app.data.test)];
+    let mut problems = Vec::new();
+    for (name, set) in sets {
+        let Some(set) = set else {
+            continue;
+        };
+        match Samples::read_labelled_or_not(set, loaded) {
+            Ok(_) | Err(DataError::UnsetVariable { .. }) => {}
+            Err(error) => problems.push(format!("{DATA}{name}: {}", in_one_line(&error))),
+        }
+    }
+    problems
 }
 
 /// Whether a TOML file has the tasks of a pipeline at its top, where an app has none.

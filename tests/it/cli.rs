@@ -199,6 +199,51 @@ fn validate_finds_what_only_loading_shows() {
 }
 
 #[test]
+fn validate_reads_the_samples_for_every_variant() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = here().join("models/fixtures/bert-classification");
+    let app = ["small", "large"].map(|name| format!("[[variants]]\nname = \"{name}\"\ndir = \"{name}\"\n"));
+    for name in ["small", "large"] {
+        let dir = folder.path().join(name);
+        std::fs::create_dir(&dir).unwrap();
+        for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+            std::fs::copy(fixture.join(file), dir.join(file)).unwrap();
+        }
+    }
+    let app = format!(
+        "name = \"a\"\ntask = \"classification\"\nplan = {{ single = \"small\" }}\n{}[data.validation.records]\nfile = \"a.csv\"\n",
+        app.concat()
+    );
+    std::fs::write(folder.path().join("app.toml"), app).unwrap();
+    let validate = |csv: &str| {
+        std::fs::write(folder.path().join("a.csv"), csv).unwrap();
+        kaskade(folder.path(), &["validate", "app.toml", "--load"])
+    };
+    assert!(validate("text,label\nthe sea,positive\n").status.success());
+    for (csv, problem) in [
+        ("text,label\n", "there are no samples in it"),
+        ("words,label\nthe sea,1\n", "no column for the text"),
+        ("text,label\nthe sea,3\n", "there is no class 3"),
+    ] {
+        let output = validate(csv);
+        assert_eq!(output.status.code(), Some(1), "{csv}");
+        let said = text(&output.stdout);
+        assert!(
+            said.contains("data.validation: ") && said.contains(problem),
+            "{said}"
+        );
+        assert_eq!(said.trim().lines().count(), 1, "the file is one problem: {said}");
+    }
+    std::fs::remove_file(folder.path().join("large/tokenizer.json")).unwrap();
+    let said = text(&validate("text,label\nthe sea,1\n").stdout);
+    assert!(
+        said.contains("variant `large`: data.validation") && said.contains("tokenizer"),
+        "{said}"
+    );
+    assert!(!said.contains("variant `small`"), "{said}");
+}
+
+#[test]
 fn the_compose_plan_serves_the_gpu_worker_on_cuda() {
     let plan = std::fs::read_to_string(here().join("examples/compose/plan.json")).unwrap();
     let plan = kaskade_policy::plan::Plan::from_json(&plan).unwrap();
@@ -226,6 +271,8 @@ fn explain_knows_every_code_and_refuses_others() {
     let output = kaskade(here(), &["explain", "ksk0007"]);
     assert!(output.status.success());
     assert!(text(&output.stdout).starts_with("KSK0007 "));
+    let by_number = kaskade(here(), &["explain", "7"]);
+    assert_eq!(by_number.stdout, output.stdout);
     let all = kaskade(here(), &["explain", "--json"]);
     let all: serde_json::Value = serde_json::from_slice(&all.stdout).unwrap();
     assert_eq!(all.as_array().unwrap().len(), kaskade_actors::Code::ALL.len());

@@ -42,7 +42,7 @@ mod tests {
 
     impl Model for Limited {
         fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
-            let refused = || ModelError::Refused {
+            let refused = || ModelError::SpendLimit {
                 reason: "the limit of spending is reached".to_owned(),
             };
             let answer = |(place, _): (usize, &Inputs)| {

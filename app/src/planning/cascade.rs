@@ -212,8 +212,18 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
     } else {
         "as far as the search went"
     };
+    // The frontier is of all samples, and its accuracies therefore others.
+    let held_out = match (&planned.plan.certificate, planned.certification) {
+        (Some(certificate), Some(_)) => {
+            format!(
+                ", on the {} samples that it was not chosen on",
+                certificate.samples
+            )
+        }
+        _ => String::new(),
+    };
     let expected = format!(
-        "expected: {} right at {} per request, {:.2} models asked; {} alone: {} right at {}, {} as much",
+        "expected{held_out}: {} right at {} per request, {:.2} models asked; {} alone: {} right at {}, {} as much",
         units::percent(estimates.accuracy),
         cost(estimates.energy_j),
         estimates.hops,

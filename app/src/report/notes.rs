@@ -12,6 +12,9 @@ const CHEAPER: f64 = 0.5;
 /// Share of repeated samples from which a certificate says less than it claims.
 const REPEATED: f64 = 0.05;
 
+/// Number of validation samples below which nothing about accuracy is sure.
+const FEW: usize = 200;
+
 /// Standard errors by which a variant must be better than the largest one.
 const SURE: f64 = 2.0;
 
@@ -83,7 +86,19 @@ pub(crate) fn remarks(profile: &Profile) -> String {
 /// Returns the remarks on a profile and on what is certified from it, likewise.
 pub(crate) fn remarks_on_plan(profile: &Profile, certified: bool) -> String {
     let repeated = repeated_samples(profile).filter(|_| certified);
-    remarks(profile) + &lines([repeated])
+    remarks(profile) + &lines([few_samples(profile), repeated])
+}
+
+/// Returns that a plan is made from few samples, with how far an accuracy may be off: half the widest interval of 95 %.
+fn few_samples(profile: &Profile) -> Option<String> {
+    let samples = profile.samples;
+    (samples < FEW).then(|| {
+        let points = 98.0 / (samples.max(1) as f64).sqrt();
+        format!(
+            "note: an accuracy that is measured on so few validation samples ({samples}) may be off by {points:.0} points; choose thresholds on \
+             about a thousand, and prove a bound on the loss on several thousand"
+        )
+    })
 }
 
 fn lines<const N: usize>(remarks: [Option<String>; N]) -> String {

@@ -305,6 +305,16 @@ impl std::fmt::Display for Extent {
     }
 }
 
+/// What a model with inputs of these names is, as far as they tell.
+fn kind_of(inputs: &[String]) -> &'static str {
+    let takes = |name: &str| inputs.iter().any(|input| input == name);
+    if takes("max_tokens") {
+        "language model"
+    } else {
+        "model"
+    }
+}
+
 /// Why a model did not answer a request.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -313,7 +323,7 @@ pub enum ModelError {
     #[error(transparent)]
     Tensor(#[from] TensorError),
     /// A required input is missing.
-    #[error("input `{name}` is missing; this model takes {expected:?}")]
+    #[error("input `{name}` is missing; this model takes {}", expected.join(", "))]
     MissingInput {
         /// The input.
         name: String,
@@ -321,7 +331,7 @@ pub enum ModelError {
         expected: Vec<String>,
     },
     /// An input that the model does not take.
-    #[error("input `{name}` is unknown; this model takes {expected:?}")]
+    #[error("input `{name}` is unknown; this {} takes {}", kind_of(expected), expected.join(", "))]
     UnknownInput {
         /// The input.
         name: String,
@@ -373,6 +383,12 @@ pub enum ModelError {
     /// The endpoint behind the model refuses the request, its key or its user for good.
     #[error("the endpoint refused the request: {reason}")]
     Refused {
+        /// The reason.
+        reason: String,
+    },
+    /// The endpoint behind the model was not called, because a limit of spending would be exceeded.
+    #[error("the endpoint was not called: {reason}")]
+    SpendLimit {
         /// The reason.
         reason: String,
     },
@@ -458,6 +474,14 @@ mod tests {
             check(&[image(&[2, 3]), other]),
             ModelError::UnknownInput { .. }
         ));
+        assert_eq!(
+            check(&[image(&[2, 3]), Tensor::from_f32("text", &[1], &[0.0]).unwrap()]).to_string(),
+            "input `text` is unknown; this model takes image, weight"
+        );
+        assert_eq!(
+            kind_of(&["text".to_owned(), "max_tokens".to_owned()]),
+            "language model"
+        );
         let nan = Tensor::from_f32("image", &[2, 1], &[0.0, f32::NAN]).unwrap();
         assert!(matches!(
             check(&[nan]),

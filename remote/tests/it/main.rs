@@ -576,7 +576,7 @@ fn recorded_answers_are_not_paid_again_and_the_limit_holds() {
     assert!(paid > 0 && paid < 10 && paid as f64 * 5.0 <= 160.0, "{paid}");
     let refused = answers.iter().find_map(|answer| answer.as_ref().err()).unwrap();
     assert!(
-        matches!(refused, ModelError::Refused { reason } if reason.contains("limit of spending") && reason.contains("would take")),
+        matches!(refused, ModelError::SpendLimit { reason } if reason.contains("limit of spending") && reason.contains("would take")),
         "{refused}"
     );
     let left = format!("the remaining {} calls", requests.len() - paid);

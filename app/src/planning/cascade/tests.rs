@@ -122,6 +122,15 @@ fn an_order_that_looks_reversed_is_remarked() {
     assert!(!text::profile(&profile).contains("reversed"));
 }
 
+#[test]
+fn few_samples_are_remarked() {
+    let mut profile = profile(true);
+    let note = "on so few validation samples (30) may be off by 18 points";
+    assert!(!notes::remarks_on_plan(&profile, false).contains("so few"));
+    profile.samples = 30;
+    assert!(notes::remarks_on_plan(&profile, false).contains(note));
+}
+
 /// The warning of `profile` was not in the file, and a certificate counts every repeat as a draw.
 #[test]
 fn a_certificate_from_repeated_samples_is_remarked() {
@@ -134,8 +143,14 @@ fn a_certificate_from_repeated_samples_is_remarked() {
     for (repeats, warned) in [(None, false), (Some(12), false), (Some(13), true)] {
         profile.repeats = repeats;
         let planned = planned(&profile, certified());
-        assert!(planned.plan.certificate.is_some());
-        assert_eq!(as_text(&profile, &planned).contains(note), warned, "{repeats:?}");
+        let certificate = planned.plan.certificate.as_ref().unwrap();
+        let text = as_text(&profile, &planned);
+        assert_eq!(text.contains(note), warned, "{repeats:?}");
+        let expected = format!(
+            "expected, on the {} samples that it was not chosen on: ",
+            certificate.samples
+        );
+        assert!(text.contains(&expected), "{text}");
     }
     let text = as_text(&profile, &planned(&profile, Objective::Ap));
     assert!(!text.contains(note), "nothing is certified");

@@ -20,7 +20,8 @@ pub struct Allocation {
     pub workers: u32,
     /// Workers in use.
     pub used: u32,
-    /// Expected system accuracy of what is served, in [0, 1]: the mean over the sinks of each sink's paths (§4.1).
+    /// Expected system accuracy of what is served, in [0, 1]: the unweighted mean over the sinks of each sink's
+    /// paths (§4.1). A share of right answers by request differs, because it weighs each sink by its requests.
     pub accuracy: f64,
     /// Proven upper bound of the accuracy with these workers and the variants that the policy allows. Under hardware scaling, the
     /// accuracy of the most accurate variants.
