@@ -141,7 +141,7 @@ fn as_text(pipeline: &Pipeline, allocation: &Allocation) -> String {
         Scaling::Overload => "overload: the cluster is too small for the rest",
     };
     format!(
-        "{}: {:.0} of {:.0} requests/s within {} ms: {scaling}\n{instances}\n{} of {} workers, accuracy {} (at most {}, proven)",
+        "{}: {:.0} of {:.0} requests/s within {} ms: {scaling}\n{instances}\n{} of {} workers, accuracy {} (mean over sinks; at most {}, proven)",
         pipeline.name,
         allocation.served_qps,
         allocation.demand_qps,
