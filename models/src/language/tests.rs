@@ -368,7 +368,7 @@ fn an_answer_that_ends_within_its_reasoning_has_no_text_and_no_confidence() {
         assert_eq!(tokens(&answer).len(), 5);
     }
     // An answer of a format begins at once.
-    let format = Tensor::from_texts("response_format", &[r#"{"type": "choice", "choices": ["a b"]}"#]);
+    let format = Tensor::from_texts("response_format", &[r#"{"type": "choice", "choice": ["a b"]}"#]);
     for answer in ask(&mut model, vec![chat, format.unwrap()]) {
         assert!(answer.iter().all(|output| output.name != REASONING));
         assert_eq!(output(&answer, "text").to_texts().unwrap(), ["a b"]);
