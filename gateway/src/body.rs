@@ -2,11 +2,9 @@
 
 use std::future::poll_fn;
 use std::io::{Read, Write as _};
-use std::sync::Arc;
 use std::task::Poll;
 
 use axum::body::{Body, HttpBody as _};
-use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Response, header};
 use bytes::Bytes;
 use flate2::Compression;
@@ -16,11 +14,8 @@ use futures::{Stream, StreamExt as _};
 use kaskade_actors::{Code, Fault};
 use tokio::time::{Instant, timeout_at};
 
-use crate::arriving::take_room;
 use crate::config::Limits;
 use crate::failure::Failure;
-use crate::permits::Permits;
-use crate::shared::Shared;
 
 /// A compression of HTTP bodies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,22 +152,11 @@ fn too_large(limit: usize) -> Failure {
     Fault::new(Code::TooLarge, message).into()
 }
 
-/// Reads a request's body, decompressed, within the limits of the gateway. The bytes of a compressed one count for its limit too.
+/// Reads a request's body, decompressed, within the limits of the gateway. `count` is told of what a compressed one becomes.
 ///
 /// # Errors
 /// `KSK0002` for one that is too large, `KSK0006` for one that finds no room beside others, 408 for one that stops arriving, `KSK0001` for one that ends early or has another coding.
-pub(crate) async fn read(shared: &Shared, parts: &Parts, body: Body) -> Result<Bytes, Failure> {
-    let room = Arc::clone(&shared.bodies);
-    let permits = parts.extensions.get::<Permits>().cloned();
-    let count = move |bytes| {
-        permits
-            .as_ref()
-            .map_or(Ok(()), |permits| take_room(&room, permits, bytes))
-    };
-    read_counted(&parts.headers, body, &shared.limits, count).await
-}
-
-async fn read_counted(
+pub(crate) async fn read(
     headers: &HeaderMap,
     body: Body,
     limits: &Limits,
@@ -293,7 +277,7 @@ mod tests {
     }
 
     async fn read(headers: &HeaderMap, body: Body, limits: &Limits) -> Result<Bytes, Failure> {
-        read_counted(headers, body, limits, |_| Ok(())).await
+        super::read(headers, body, limits, |_| Ok(())).await
     }
 
     #[tokio::test]
@@ -307,7 +291,7 @@ mod tests {
             *left = left.checked_sub(bytes).ok_or_else(|| Failure::full("no room"))?;
             Ok(())
         };
-        let refused = read_counted(&headers, Body::from(packed), &at_most(8 << 20), count).await;
+        let refused = super::read(&headers, Body::from(packed), &at_most(8 << 20), count).await;
         assert_eq!(refused.unwrap_err().code, "KSK0006");
     }
 

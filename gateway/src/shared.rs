@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
+use axum::body::{Body, Bytes};
+use axum::http::request::Parts;
 use kaskade_actors::Client;
 use kaskade_actors::bus::Bus;
 use kaskade_actors::ops::health::Health;
@@ -11,9 +13,11 @@ use kaskade_actors::wire::{InferReply, InferRequest, MAX_TENSORS};
 use kaskade_models::{Datatype, Tensor};
 use tokio::sync::{Semaphore, watch};
 
+use crate::arriving::take_room;
+use crate::body;
 use crate::config::{AppOptions, Limits};
 use crate::failure::Failure;
-use crate::permits::InProgress;
+use crate::permits::{InProgress, Permits};
 use crate::tenant::Tenant;
 use crate::times::Times;
 use crate::watch::Watched;
@@ -47,6 +51,21 @@ impl Shared {
             apps: RwLock::default(),
             limits,
         }
+    }
+
+    /// Reads a request's body, decompressed, within the limits of the gateway. What a compressed one becomes counts for them too.
+    ///
+    /// # Errors
+    /// As [`body::read`].
+    pub(crate) async fn read_body(&self, parts: &Parts, body: Body) -> Result<Bytes, Failure> {
+        let room = Arc::clone(&self.bodies);
+        let permits = parts.extensions.get::<Permits>().cloned();
+        let count = move |bytes| {
+            permits
+                .as_ref()
+                .map_or(Ok(()), |permits| take_room(&room, permits, bytes))
+        };
+        body::read(&parts.headers, body, &self.limits, count).await
     }
 
     /// Adds an app, and returns it.

@@ -129,7 +129,7 @@ fn each_sample_is_paid_for_once_and_the_plan_is_the_cheapest() {
         .unwrap();
     assert_eq!(planned.estimates.basis, CostBasis::Money);
     assert!(planned.estimates.energy_j <= money.per_request);
-    assert!(planning::cascade::as_text(&profile, &planned).contains("0.001020"));
+    assert!(planning::cascade::as_text(&profile, &planned).contains("0.00102 "));
 }
 
 #[test]

@@ -313,7 +313,7 @@ fn refused_and_broken_answers_are_typed_errors() {
         assert_eq!(broken.unwrap_err().code, Code::BadOutput, "its confidence is NaN");
         let mut odd = asking("a", None);
         odd.parameters.insert("stream".into(), "perhaps".into());
-        let odd = client.ask(&odd, HeaderMap::new(), BUDGET).await;
+        let odd = client.stream(odd, HeaderMap::new(), BUDGET, |_| ()).await;
         assert_eq!(odd.unwrap_err().code, Code::Malformed);
     });
     node.stop();

@@ -24,7 +24,7 @@ fn a_served_app_is_live_and_ready_and_has_metrics() {
             Some("503") => {
                 // The gateway of the process hears its first heartbeat a little later.
                 assert!(
-                    body.starts_with("starting") || body.starts_with("no process"),
+                    body.starts_with("starting") || body.starts_with("no heartbeat"),
                     "{body}"
                 );
                 false

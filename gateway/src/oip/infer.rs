@@ -138,7 +138,7 @@ pub(crate) fn alone(app: Arc<Served>, version: &str) -> Result<Arc<Served>, Fail
 
 async fn infer(shared: &Shared, app: Arc<Served>, request: Request) -> Result<Response<Body>, Failure> {
     let (parts, body) = request.into_parts();
-    let body = body::read(shared, &parts, body).await?;
+    let body = shared.read_body(&parts, body).await?;
     let header = parts.headers.get(&HEADER_LENGTH).cloned();
     let read = move |body: &Bytes| read(body, header.as_ref().map(HeaderValue::as_bytes));
     let (asked, mut wanted) = body::process(body, read).await?;

@@ -11,7 +11,6 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{answer, json_response};
-use crate::body;
 use crate::failure::Failure;
 use crate::fields::{self, or_default};
 use crate::health::not_ready;
@@ -72,7 +71,7 @@ struct Index {
 pub(super) async fn index(State(shared): Apps, request: Request) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let asked = async {
-        let body = body::read(&shared, &parts, body).await?;
+        let body = shared.read_body(&parts, body).await?;
         if body.trim_ascii().is_empty() {
             return Ok(Index::default());
         }

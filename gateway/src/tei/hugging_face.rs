@@ -64,7 +64,7 @@ struct Question {
 pub(super) async fn root(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
     let answered = async {
         let (parts, body) = request.into_parts();
-        let body = body::read(&shared, &parts, body).await?;
+        let body = shared.read_body(&parts, body).await?;
         let call = call(&shared, &parts, None)?;
         if is_image(&parts, &body) {
             return of_image(&call, image_file(&body)?, false, &Parameters::default()).await;

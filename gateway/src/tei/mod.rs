@@ -99,7 +99,7 @@ async fn begin<T: DeserializeOwned + Send + 'static>(
     model: impl FnOnce(&T) -> Option<&str>,
 ) -> Result<(Call, T), Failure> {
     let (parts, body) = request.into_parts();
-    let body = body::read(shared, &parts, body).await?;
+    let body = shared.read_body(&parts, body).await?;
     let asked: T = body::process(body, |body| fields::read(body)).await?;
     Ok((call(shared, &parts, model(&asked))?, asked))
 }

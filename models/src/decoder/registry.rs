@@ -340,21 +340,21 @@ fn inside(multimodal: &'static Multimodal, config: &Config) -> Result<Found, Loa
 
 /// Finds the family of a checkpoint that generates text.
 fn generator(checkpoint: &Checkpoint) -> Result<Found, LoadError> {
-    let (class, kind) = match of_checkpoint(checkpoint)? {
-        Some(found) => match found.task {
+    let (class, kind) = if let Some(found) = of_checkpoint(checkpoint)? {
+        let kind = match found.task {
             DecoderTask::Generation => return Ok(found),
-            DecoderTask::Classification => (found.name().to_owned(), "a classifier"),
-            DecoderTask::TokenClassification => (found.name().to_owned(), "a token classifier"),
-            DecoderTask::Embedding => (found.name().to_owned(), "a model of embeddings"),
-        },
-        None => {
-            let class = checkpoint.config.class()?.unwrap_or_default();
-            let other = OTHER_KINDS.iter().find(|(ending, _)| class.ends_with(*ending));
-            let Some((_, kind)) = other else {
-                return Err(checkpoint.config.unknown_architecture(supported()));
-            };
-            (class, *kind)
-        }
+            DecoderTask::Classification => "a classifier",
+            DecoderTask::TokenClassification => "a token classifier",
+            DecoderTask::Embedding => "a model of embeddings",
+        };
+        (found.name().to_owned(), kind)
+    } else {
+        let class = checkpoint.config.class()?.unwrap_or_default();
+        let other = OTHER_KINDS.iter().find(|(ending, _)| class.ends_with(*ending));
+        let Some((_, kind)) = other else {
+            return Err(checkpoint.config.unknown_architecture(supported()));
+        };
+        (class, *kind)
     };
     Err(LoadError::NoLanguageModel {
         file: checkpoint.config.file().to_owned(),

@@ -227,7 +227,7 @@ fn tokens_of_the_prompt_have_the_probabilities_that_a_forward_pass_gives_them() 
         let expected = f64::from(row[*token as usize]) - sum.ln();
         assert!((f64::from(logprobs[place]) - expected).abs() < 1e-4, "{place}");
         let best = (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap();
-        assert_eq!(top.to_i64().unwrap()[2 * place], best as i64);
+        assert_eq!(top.to_i64().unwrap()[2 * place], i64::try_from(best).unwrap());
         assert!(top_logprobs[2 * place] >= logprobs[place]);
     }
     let names = |answer: &Outputs| {

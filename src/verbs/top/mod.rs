@@ -23,7 +23,7 @@ use kaskade_actors::{Code, Fault};
 use kaskade_app::config::scalar::Span;
 use kaskade_app::serving;
 
-use self::feed::Feed;
+use self::feed::{Event, Feed};
 use self::screen::Key;
 use self::terminal::Terminal;
 use self::view::View;
@@ -96,7 +96,8 @@ async fn watch(target: &Target, args: &Args) -> anyhow::Result<()> {
         tokio::select! {
             told = feed.next() => match told {
                 Some(told) => {
-                    is_there = true;
+                    // The broker's word that nobody answers is no message of the app.
+                    is_there |= !matches!(told, Event::Nothing);
                     view.take(told);
                 }
                 None => return Ok(()),

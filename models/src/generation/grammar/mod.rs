@@ -222,8 +222,8 @@ impl Constraint {
     /// # Errors
     /// The reason, if the token is not allowed.
     pub(super) fn push(&mut self, token: u32) -> Result<bool, String> {
-        let taken = self.0.consume_token(token);
-        taken.map_err(|error| reason(&error.to_string()))?;
+        let result = self.0.consume_token(token);
+        result.map_err(|error| reason(&error.to_string()))?;
         Ok(self.0.is_stopped())
     }
 }
