@@ -278,11 +278,11 @@ impl Call {
 
 /// Returns the budget that the header `x-kaskade-budget-ms` states.
 fn budget(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
-    let Some(milliseconds) = number(headers, &header_names::BUDGET) else {
+    let Some(milliseconds) = text(headers, &header_names::BUDGET) else {
         return Ok(None);
     };
-    let seconds = milliseconds.map(|value| value / 1e3).filter(|value| *value > 0.0);
-    let budget = seconds.and_then(|value| Duration::try_from_secs_f64(value).ok());
+    let budget = seconds(milliseconds).map(|seconds| seconds / 1e3);
+    let budget = budget.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     budget.map(Some).ok_or_else(|| {
         Failure::malformed("header x-kaskade-budget-ms must be a number of milliseconds above zero")
     })
@@ -290,17 +290,18 @@ fn budget(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
 
 /// Returns the timeout of one read that OpenAI's clients announce.
 fn announced_timeout(headers: &HeaderMap) -> Option<Duration> {
-    let announced = header_names::TIMEOUTS
-        .iter()
-        .find_map(|name| number(headers, name));
-    let seconds = announced.flatten().filter(|value| *value > 0.0)?;
-    Duration::try_from_secs_f64(seconds).ok()
+    let announced = header_names::TIMEOUTS.iter().find_map(|name| text(headers, name));
+    Duration::try_from_secs_f64(seconds(announced?)?).ok()
 }
 
-/// Returns the number in a header; `Some(None)` if it is not one.
-fn number(headers: &HeaderMap, name: &HeaderName) -> Option<Option<f64>> {
-    let value = headers.get(name)?;
-    Some(value.to_str().ok().and_then(|text| text.parse().ok()))
+/// Returns the text of a header; an empty one if it is not text.
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name).map(|value| value.to_str().unwrap_or_default())
+}
+
+/// Returns a number above zero.
+fn seconds(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|number| *number > 0.0)
 }
 
 /// Returns the deadline of a gRPC call: at most eight digits and a unit.

@@ -263,7 +263,6 @@ fn merged<const N: usize>(objects: [Value; N]) -> Value {
 /// The schemas of a rerank in the form of Cohere and Jina.
 fn rerank_schemas() -> Value {
     let text = json!({"type": "string"});
-    let object = |required: &[&str], properties: Value| json!({"type": "object", "required": required, "properties": properties});
     json!({
         "RerankDocuments": object(&["query", "documents"], json!({
             "model": {"type": ["string", "null"]}, "query": text,
@@ -282,7 +281,6 @@ fn rerank_schemas() -> Value {
 fn schemas() -> Value {
     let text = json!({"type": "string"});
     let texts = json!({"anyOf": [text, {"type": "array", "items": text, "minItems": 1, "maxItems": 2048}]});
-    let object = |required: &[&str], properties: Value| json!({"type": "object", "required": required, "properties": properties});
     let shape = json!({"type": "array", "items": {"type": "integer", "minimum": 0}, "maxItems": 16});
     let datatype = json!({"enum": kaskade_models::Datatype::ALL.map(kaskade_models::Datatype::name)});
     let message = object(
@@ -311,7 +309,7 @@ fn schemas() -> Value {
         properties
     };
     let tokens = json!({"type": "array", "items": {"type": "integer"}, "minItems": 1});
-    json!({
+    let mut all = json!({
         "OipError": object(&["error"], json!({"error": text})),
         "TeiError": object(&["error", "error_type"], json!({"error": text, "error_type": text})),
         "OpenAiError": object(&["error"], json!({"error": object(&["message", "type", "param", "code"], json!({
@@ -365,6 +363,16 @@ fn schemas() -> Value {
         "Embeddings": object(&["input"], json!({
             "model": {"type": ["string", "null"]}, "input": texts, "encoding_format": {"enum": ["float", "base64", null]},
         })),
+    });
+    if let (Some(all), Value::Object(own)) = (all.as_object_mut(), tei_schemas(&text, &texts)) {
+        all.extend(own);
+    }
+    all
+}
+
+/// The schemas of text-embeddings-inference.
+fn tei_schemas(text: &Value, texts: &Value) -> Value {
+    json!({
         "Predict": object(&["inputs"], json!({
             "inputs": texts, "raw_scores": {"type": "boolean"},
             "parameters": object(&[], json!({
@@ -385,6 +393,15 @@ fn schemas() -> Value {
             "source_sentence": text, "sentences": {"type": "array", "items": text, "minItems": 1, "maxItems": 2047},
         }))})),
     })
+}
+
+/// The schema of an object.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the properties are written where they are passed"
+)]
+fn object(required: &[&str], properties: Value) -> Value {
+    json!({"type": "object", "required": required, "properties": properties})
 }
 
 #[cfg(test)]

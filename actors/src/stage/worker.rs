@@ -462,12 +462,12 @@ mod tests {
             let attempts = AtomicU32::new(0);
             let (let_load, may_load) = mpsc::channel();
             let may_load = Mutex::new(may_load);
-            let loader = move |_: &Replica| match attempts.fetch_add(1, Ordering::Relaxed) {
-                0..2 => Err("no memory".to_owned()),
-                _ => {
-                    may_load.lock().unwrap().recv().unwrap();
-                    Ok(Box::new(Silent) as Box<dyn Model>)
+            let loader = move |_: &Replica| {
+                if attempts.fetch_add(1, Ordering::Relaxed) < 2 {
+                    return Err("no memory".to_owned());
                 }
+                may_load.lock().unwrap().recv().unwrap();
+                Ok(Box::new(Silent) as Box<dyn Model>)
             };
             let (mut worker, mut readiness) = Worker::new(config(), shared, Arc::new(loader));
             worker.load_retry = LoadRetry {

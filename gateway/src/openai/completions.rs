@@ -236,13 +236,7 @@ async fn complete(shared: &Shared, request: Request) -> Result<Response<Body>, F
         }
         let echo = match &choice.prompt {
             Some(prompt) => prompt.tokens.concat(),
-            None if described => {
-                let message = format!(
-                    "`{}`, which answered, does not describe the tokens of prompts; send a text without `logprobs`",
-                    reply.variant
-                );
-                return Err(Failure::param("echo", message));
-            }
+            None if described => return Err(undescribed(reply)),
             None => asked.echo.clone(),
         };
         usage.add(&call, reply, &choice, asked.prompt_tokens, asked.first);
@@ -267,4 +261,13 @@ async fn complete(shared: &Shared, request: Request) -> Result<Response<Body>, F
         call.describe(reply, response.headers_mut());
     }
     Ok(response)
+}
+
+/// The failure of an echo for which a variant gives no tokens.
+fn undescribed(reply: &InferReply) -> Failure {
+    let message = format!(
+        "`{}`, which answered, does not describe the tokens of prompts; send a text without `logprobs`",
+        reply.variant
+    );
+    Failure::param("echo", message)
 }

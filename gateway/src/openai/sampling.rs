@@ -197,12 +197,11 @@ impl Common {
     pub(super) fn of_choice(&self, inputs: &[Tensor], choice: u32) -> Result<Vec<Tensor>, Failure> {
         // Choices of one seed would be the same, and so would answers to the same request.
         let is_sampled = self.choices() > 1 || self.temperature.is_some_and(|temperature| temperature > 0.0);
-        let (name, seed) = match self.seed {
-            Some(seed) => ("seed", Some(seed.wrapping_add(choice.into()))),
-            None => {
-                let random = i64::try_from(kaskade_actors::ids::unique() >> 1).ok();
-                (DEFAULT_SEED, random.filter(|_| is_sampled))
-            }
+        let (name, seed) = if let Some(seed) = self.seed {
+            ("seed", Some(seed.wrapping_add(choice.into())))
+        } else {
+            let random = i64::try_from(kaskade_actors::ids::unique() >> 1).ok();
+            (DEFAULT_SEED, random.filter(|_| is_sampled))
         };
         let seed = seed
             .map(|seed| Tensor::from_i64(name, &[1], &[seed]))

@@ -18,8 +18,11 @@ pub(super) struct Logprobs {
     #[serde(default, rename = "token_logprobs")]
     of_tokens: Option<Vec<Option<f64>>>,
     #[serde(default, rename = "top_logprobs")]
-    most_probable: Option<Vec<Option<BTreeMap<String, Option<f64>>>>>,
+    most_probable: Option<Vec<Option<StatedTop>>>,
 }
+
+/// The most probable tokens of a place; a log probability that is null is unknown.
+type StatedTop = BTreeMap<String, Option<f64>>;
 
 /// One token as the endpoint states it. A log probability that is null is unknown.
 #[derive(Debug, Clone, Deserialize)]
