@@ -59,12 +59,11 @@ impl std::fmt::Display for Label {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Class(class) => write!(f, "{class}"),
-            Self::Text(text) => write!(f, "{text:?}"),
+            Self::Text(text) | Self::Span { text: Some(text), .. } => write!(f, "{text:?}"),
             Self::Classes(classes) => write!(f, "{classes:?}"),
             Self::Texts(texts) => write!(f, "{texts:?}"),
             Self::AnyOf(classes) => write!(f, "one of {classes:?}"),
             Self::Unknown => f.write_str("unknown"),
-            Self::Span { text: Some(text), .. } => write!(f, "{text:?}"),
             Self::Span { start, end, .. } => write!(f, "tokens {start} to {end}"),
         }
     }
@@ -400,7 +399,7 @@ fn texts(written: &Value) -> Option<Label> {
     }
 }
 
-/// Returns a list as Python prints it, and pandas therefore writes it to CSV: `['joy', "don't"]`, of NumPy `[1 0 1]`.
+/// Returns a list as Python prints it, and pandas therefore writes it to CSV: `['joy', "don't"]`, of `NumPy` `[1 0 1]`.
 fn python_list(text: &str) -> Option<Vec<Value>> {
     let mut rest = text.trim().strip_prefix('[')?.strip_suffix(']')?;
     let mut listed = Vec::new();

@@ -288,7 +288,7 @@ fn or_left_out<T>(what: &str, measured: Result<T, impl Into<AnyError>>) -> Optio
             say(&format!(
                 "profile: {what} is left out: {}",
                 in_one_line(error.as_ref())
-            ))
+            ));
         })
         .ok()
 }

@@ -124,7 +124,7 @@ fn records_for_a_judge_may_lack_a_label_each() {
     let ranked = "{\"query\": \"a\", \"passages\": [\"b\", \"c\"], \"label\": null}\n";
     assert_eq!(
         read("a.jsonl", ranked, LabelUse::Reference, Task::Ranking).unwrap(),
-        [none.clone()]
+        std::slice::from_ref(&none)
     );
     let tagged = "{\"text\": \"a\", \"entities\": null}\n";
     let tags = Task::TokenClassification;
