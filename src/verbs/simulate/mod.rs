@@ -352,7 +352,7 @@ mod tests {
     /// 1.5 s were simulated as 2.
     #[test]
     fn the_length_of_a_load_is_in_seconds() {
-        assert_eq!(whole_seconds(Duration::from_secs(60)).unwrap(), 60);
+        assert_eq!(whole_seconds(Duration::from_mins(1)).unwrap(), 60);
         for length in [0, 400, 1_500] {
             let error = whole_seconds(Duration::from_millis(length)).unwrap_err();
             assert!(error.to_string().contains("whole number of seconds"), "{error}");
