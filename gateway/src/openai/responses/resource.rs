@@ -104,8 +104,9 @@ impl Resource {
             "truncation": "disabled",
             "parallel_tool_calls": self.structured.parallel(),
             "text": {"format": self.structured.response_format()},
-            "temperature": self.temperature,
-            "top_p": self.top_p,
+            // The interface demands numbers.
+            "temperature": self.temperature.unwrap_or(1.0),
+            "top_p": self.top_p.unwrap_or(1.0),
             "presence_penalty": self.penalties[0],
             "frequency_penalty": self.penalties[1],
             "top_logprobs": 0,
