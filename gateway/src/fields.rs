@@ -10,7 +10,7 @@ use crate::failure::Failure;
 /// Largest body in which the wrong field is searched, bytes: it is read once for each field.
 const MAX_SEARCHED: usize = 64 << 10;
 
-/// Most JSON values of a body. A value of two bytes, in a field that nobody knows, takes a hundred bytes while the body is read.
+/// Most JSON values of a body. A value of two bytes, in a field that is unknown, takes a hundred bytes while the body is read.
 const MAX_VALUES: usize = 4 << 20;
 
 /// Most fields that are searched.

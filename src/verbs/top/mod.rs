@@ -96,7 +96,7 @@ async fn watch(target: &Target, args: &Args) -> anyhow::Result<()> {
         tokio::select! {
             told = feed.next() => match told {
                 Some(told) => {
-                    // The broker's word that nobody answers is no message of the app.
+                    // The broker reports "no responders" in the same inbox; that is not a message of the app.
                     is_there |= !matches!(told, Event::Nothing);
                     view.take(told);
                 }
