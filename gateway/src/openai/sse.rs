@@ -140,7 +140,11 @@ impl Answer for Events {
             Piece::Part(reply) => {
                 self.of_stage(index, &reply.stage);
                 self.reasoning(index, &text_of(&reply, REASONING));
-                let tokens = Choice::read(&reply).ok().filter(|_| self.head.logprobs);
+                let tokens = if self.head.logprobs {
+                    Choice::read(&reply).ok()
+                } else {
+                    None
+                };
                 let logprobs = tokens.and_then(|tokens| self.logprobs(index, &tokens));
                 self.text(index, &text_of(&reply, "text"), logprobs.as_ref());
             }
