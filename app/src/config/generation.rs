@@ -39,6 +39,14 @@ pub struct GenerationRule {
     /// `generation_config.json`, else 1].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repetition_penalty: Option<Positive>,
+    /// Beams of a beam search, for answers that are not sampled; 1 is greedy search [default: that of
+    /// `generation_config.json`, else 1]. The answer comes as a whole, at its end. A search takes the place of as many requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_beams: Option<NonZeroU32>,
+    /// Exponent of the length by which the score of a beam is divided; above 0 favours longer answers [default: that of
+    /// `generation_config.json`, else 1].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub length_penalty: Option<f64>,
     /// Seed of the sampling [default: a hash of the prompt].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
@@ -70,6 +78,8 @@ impl Default for GenerationRule {
             top_p: None,
             min_p: None,
             repetition_penalty: None,
+            num_beams: None,
+            length_penalty: None,
             seed: None,
             stop: Vec::new(),
             response_format: None,
@@ -92,6 +102,8 @@ impl From<&GenerationRule> for Generation {
                 top_p: rule.top_p.map(|top_p| top_p.get() as f32),
                 min_p: rule.min_p.map(|min_p| min_p.get() as f32),
                 repetition_penalty: rule.repetition_penalty.map(|penalty| penalty.get() as f32),
+                num_beams: rule.num_beams.map(|beams| size(beams.get())),
+                length_penalty: rule.length_penalty.map(|penalty| penalty as f32),
                 seed: rule.seed,
                 stop: (!rule.stop.is_empty()).then(|| rule.stop.clone()),
                 grammar: rule.grammar().ok().flatten().map(Arc::new),

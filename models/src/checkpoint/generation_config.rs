@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
 use super::token_rules::TokenRules;
 use super::{Config, LoadError, MAX_CONFIG, read_capped};
 
@@ -22,6 +25,12 @@ pub struct GenerationConfig {
     pub min_p: Option<f32>,
     /// Penalty for tokens that the text already has.
     pub repetition_penalty: Option<f32>,
+    /// Beams of a beam search, if not sampled.
+    pub num_beams: Option<usize>,
+    /// Exponent of the length in the score of a beam.
+    pub length_penalty: Option<f32>,
+    /// When a beam search ends: `true`, `false` or `"never"`.
+    pub early_stopping: Option<EarlyStopping>,
     /// Maximum tokens of an answer.
     pub max_new_tokens: Option<usize>,
     /// Maximum tokens of an encoder-decoder's answer, its start token included, if there is no `max_new_tokens`.
@@ -30,6 +39,37 @@ pub struct GenerationConfig {
     pub decoder_start_token_id: Option<u32>,
     /// Rules for the tokens of an answer.
     pub rules: TokenRules,
+}
+
+/// When a beam search ends, once it has as many ended answers as beams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EarlyStopping {
+    /// At once: `true`.
+    Yes,
+    /// When the best running beam, at its present length, is not better than the worst ended answer: `false`.
+    #[default]
+    No,
+    /// When no running beam can become better than the worst ended answer, whatever its length: `"never"`.
+    Never,
+}
+
+impl<'de> Deserialize<'de> for EarlyStopping {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Value {
+            Flag(bool),
+            Text(String),
+        }
+        match Value::deserialize(deserializer)? {
+            Value::Flag(true) => Ok(Self::Yes),
+            Value::Flag(false) => Ok(Self::No),
+            Value::Text(text) if text == "never" => Ok(Self::Never),
+            Value::Text(text) => Err(D::Error::custom(format!(
+                "early_stopping is `{text}`; use true, false or \"never\""
+            ))),
+        }
+    }
 }
 
 impl GenerationConfig {
@@ -54,6 +94,9 @@ impl GenerationConfig {
     /// As [`GenerationConfig::open`].
     pub(super) fn of_config(config: &Config) -> Result<Self, LoadError> {
         Ok(Self {
+            num_beams: config.optional("num_beams")?,
+            length_penalty: config.optional("length_penalty")?,
+            early_stopping: config.optional("early_stopping")?,
             max_length: config.optional("max_length")?,
             rules: TokenRules::read(config)?,
             ..Self::default()
@@ -69,6 +112,9 @@ impl GenerationConfig {
             top_p: config.optional("top_p")?,
             min_p: config.optional("min_p")?,
             repetition_penalty: config.optional("repetition_penalty")?,
+            num_beams: config.optional("num_beams")?,
+            length_penalty: config.optional("length_penalty")?,
+            early_stopping: config.optional("early_stopping")?,
             max_new_tokens: config.optional("max_new_tokens")?,
             max_length: config.optional("max_length")?,
             decoder_start_token_id: config.optional("decoder_start_token_id")?,
@@ -90,7 +136,7 @@ pub(crate) fn eos_token_ids(config: &Config) -> Result<Option<Vec<u32>>, LoadErr
 /// # Errors
 /// [`LoadError::BadKey`].
 pub(super) fn token_ids(config: &Config, key: &str) -> Result<Option<Vec<u32>>, LoadError> {
-    #[derive(serde::Deserialize)]
+    #[derive(Deserialize)]
     #[serde(untagged)]
     enum Ends {
         One(u32),

@@ -28,7 +28,7 @@ pub use error::LoadError;
 use files::{
     MAX_CONFIG, MAX_INDEX, MAX_TOKENIZER, open, open_weights, optional_config, read_capped, read_config,
 };
-pub use generation_config::GenerationConfig;
+pub use generation_config::{EarlyStopping, GenerationConfig};
 pub use sentence::SentenceModules;
 pub use token_rules::TokenRules;
 pub(crate) use weights::transposed;

@@ -6,10 +6,10 @@
 use std::ops::Range;
 use std::sync::{PoisonError, RwLock};
 
-use kaskade_policy::hybrid_cache::{Block, BlockCounts, Capacity, Kind, Place};
+use kaskade_policy::hybrid_cache::{Block, BlockCopy, BlockCounts, Capacity, Kind, Place};
 
 use crate::decoder::weights::{LayerWeights, ModelConfig};
-use crate::ops::{Ops, OpsError};
+use crate::ops::{Ops, OpsError, Span};
 
 /// Part of a request's tokens. The block table begins with the source, if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -248,6 +248,11 @@ impl<M: Ops> DeviceCache<M> {
         Some((pool.as_ref()?, self.first_row(block)))
     }
 
+    /// Number of layers.
+    pub(super) fn layers(&self) -> usize {
+        self.layers.len()
+    }
+
     fn first_row(&self, block: Block) -> usize {
         block.number * self.widths.block_tokens
     }
@@ -330,6 +335,53 @@ pub(super) fn store<'a, M: Ops>(
     device.write(ops, layer, Kind::Act, act, &act_rows);
     device.write(ops, layer, Kind::Kv, kv, &kv_rows);
     Ok(bytes)
+}
+
+/// Copies the entries of a block in one layer.
+///
+/// # Errors
+/// [`OpsError`] from the device.
+pub(super) fn copy_block<M: Ops>(
+    ops: &M,
+    host: &HostCache,
+    device: &mut DeviceCache<M>,
+    layer: usize,
+    copy: &BlockCopy,
+) -> Result<(), OpsError> {
+    let BlockCopy { from, to, tokens } = *copy;
+    let width = host.width(from.kind, layer);
+    let entries = match from.place {
+        Place::Device => {
+            let Some((matrix, first)) = device.block(layer, from) else {
+                return Ok(()); // The layer has no attention.
+            };
+            let span = Span {
+                matrix,
+                from: first,
+                count: tokens,
+            };
+            ops.gather(&[span], width)
+        }
+        Place::Host => {
+            let slice = BlockSlice {
+                block: from,
+                part: Segment::Target,
+                from: 0,
+                tokens,
+                position: 0,
+            };
+            ops.upload(host.copy(layer, from.kind, &[slice], Vec::new()), width)
+        }
+    };
+    match to.place {
+        Place::Device => {
+            let first = device.first_row(to);
+            let rows: Vec<(usize, usize)> = (0..tokens).map(|token| (token, first + token)).collect();
+            device.write(ops, layer, to.kind, &entries, &rows);
+        }
+        Place::Host => host.write(layer, to, 0, &ops.values(&entries)?),
+    }
+    Ok(())
 }
 
 #[cfg(test)]

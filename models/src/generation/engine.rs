@@ -6,6 +6,8 @@ use std::sync::Arc;
 use kaskade_policy::hybrid_cache::{BlockSpace, Costs, Limits, Policy, Scheduler, Traffic};
 use tokenizers::Tokenizer;
 
+use super::beam_search::BeamSearch;
+use super::beams::FIRST_BEAM;
 use super::block_cache::{DeviceCache, EntryWidths, HostCache, LayerEntries};
 use super::config::{Caching, DeviceMemory, EngineConfig, OutOfMemory};
 use super::encoder::DeviceEncoder;
@@ -39,6 +41,20 @@ pub struct Event {
     pub prompt: Vec<PromptToken>,
     /// Why the answer ended, if it did.
     pub finish_reason: Option<FinishReason>,
+}
+
+impl Event {
+    /// The end of a request without a token.
+    pub(super) fn ended(request: u64, reason: FinishReason) -> Self {
+        Self {
+            request,
+            sampled: None,
+            text: String::new(),
+            top_logprobs: Vec::new(),
+            prompt: Vec::new(),
+            finish_reason: Some(reason),
+        }
+    }
 }
 
 /// Why an answer ended.
@@ -130,7 +146,12 @@ pub struct Engine<M: Ops> {
     pub(super) buffers: Vec<Buffer>,
     /// Links to the device, and back.
     pub(super) links: [Arc<Link>; 2],
+    /// By their numbers. Those of beams are none of requests.
     pub(super) sequences: BTreeMap<u64, Sequence>,
+    /// Beam searches by request.
+    pub(super) searches: BTreeMap<u64, BeamSearch>,
+    /// Number of the next beam's sequence.
+    pub(super) next_beam: u64,
     /// Sizes of the states of the decoder's layers, elements; empty if no layer has a recurrence.
     pub(super) state_sizes: Vec<usize>,
     pub(super) cancelled: BTreeSet<u64>,
@@ -221,6 +242,8 @@ impl<M: Ops> Engine<M> {
             buffers: Vec::new(),
             links: [link(), link()],
             sequences: BTreeMap::new(),
+            searches: BTreeMap::new(),
+            next_beam: FIRST_BEAM,
             state_sizes,
             cancelled: BTreeSet::new(),
             decoder,
@@ -260,13 +283,14 @@ impl<M: Ops> Engine<M> {
         self.encoder.is_none()
     }
 
-    /// Maximum tokens of an answer to a prompt of so many tokens; 0 if the prompt is too long.
-    pub(crate) fn longest_answer(&self, prompt: usize) -> usize {
-        let held = self
-            .space
-            .capacity()
-            .total()
-            .saturating_mul(self.space.block_tokens());
+    /// Maximum tokens of an answer of so many beams to a prompt of so many tokens; 0 if the prompt is too long.
+    pub(crate) fn longest_answer(&self, prompt: usize, beams: usize) -> usize {
+        let block_tokens = self.space.block_tokens();
+        let blocks = self.space.capacity().total();
+        // Beams share the blocks that the prompt fills.
+        let shared = prompt / block_tokens;
+        let own = blocks.saturating_sub(shared) / beams.max(1);
+        let held = (shared + own).saturating_mul(block_tokens);
         // The last token of an answer is not cached; an encoder's prompt is, but is no part of the context.
         let cached = match self.config.caching {
             Caching::Tokens => usize::MAX,

@@ -16,6 +16,8 @@
 //! | `block_cache`, `cached_context` | storage of blocks, and the cached tokens of a mini-batch |
 //! | `transfer`, `link` | the transfer thread, and the link to the device, which can be throttled on the CPU |
 //! | [`config`], `memory_plan`, `cost_sampling` | configuration, planning it from memory limits, and measuring costs |
+//! | `answers` | the tokens, texts and ends of answers |
+//! | `beam_search`, `beams` | beam search, and its sequences and blocks |
 //! | `sampling`, `sampling_options`, `penalties`, `draw` | the next token, and its parameters |
 //! | `grammar` | grammars that answers must match |
 //! | `prompt_logprobs` | probabilities of the tokens of a prompt |
@@ -24,6 +26,9 @@
 //! | `token_layers` | what tokens bring for each layer |
 //! | `slice` | a slice of a decoder's layers, for models over several workers |
 
+mod answers;
+pub(crate) mod beam_search;
+mod beams;
 mod block_cache;
 mod cached_context;
 pub mod config;
@@ -60,10 +65,12 @@ mod token_layers;
 mod token_rules;
 mod transfer;
 
+pub use crate::checkpoint::EarlyStopping;
 pub use crate::decoder::model_config::ModelConfig;
 pub use crate::decoder::registry::{architecture, read_decoder};
 pub use crate::decoder::weights::Decoder;
 pub use crate::ops::cpu::Cpu;
+pub use beam_search::BeamOptions;
 pub use config::{Caching, DeviceMemory, EngineConfig, OutOfMemory};
 pub use cost_sampling::{MeasuredCosts, Workload};
 pub use detokenizer::tokenizer_of;
@@ -77,6 +84,8 @@ pub use sampling::{MAX_TOP_LOGPROBS, SampledToken, Sampling, SamplingError};
 pub use sampling_options::SamplingOptions;
 pub use tokenizers::Tokenizer;
 
+#[cfg(test)]
+mod beam_tests;
 #[cfg(all(test, feature = "burn"))]
 mod burn_tests;
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use kaskade_policy::hybrid_cache::{Refused, Scheduler};
 
+use super::beam_search::BeamSearch;
 use super::detokenizer::Detokenizer;
 use super::engine::{Engine, held_context, limits, space};
 use super::error::EngineError;
@@ -44,8 +45,13 @@ impl<M: Ops> Engine<M> {
         // The first token of an answer replaces its last, which is not cached.
         let answer = sampling.max_tokens - usize::from(source > 0);
         self.scheduler
-            .submit(request, tokens.len(), answer, &self.space)?;
+            .submit_beams(request, sampling.beam.beams, tokens.len(), answer, &self.space)?;
+        if sampling.beam.beams > 1 {
+            let search = BeamSearch::new(sampling.beam, sampling.max_tokens, request);
+            self.searches.insert(request, search);
+        }
         let sequence = Sequence {
+            request,
             prompt: tokens.len(),
             tokens,
             source,
@@ -115,11 +121,20 @@ impl<M: Ops> Engine<M> {
         self.space = space(&self.config);
         self.prefetched = None;
         self.sequences.clear();
+        self.searches.clear();
         self.cancelled.clear();
     }
 
     pub(super) fn end(&mut self, request: u64) {
         self.scheduler.end(request, &mut self.space);
+        for beam in self
+            .searches
+            .remove(&request)
+            .into_iter()
+            .flat_map(|search| search.running)
+        {
+            self.sequences.remove(&beam.id);
+        }
         self.sequences.remove(&request);
         self.cancelled.remove(&request);
     }

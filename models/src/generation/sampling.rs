@@ -8,9 +8,10 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use thiserror::Error;
 
+use super::beam_search::BeamOptions;
 use super::draw::draw;
 use super::grammar::{AllowedTokens, Grammar};
-use super::penalties::changed_logits;
+use super::penalties::{changed_logits, log_of_sum};
 use super::token_rules::{self, TextSoFar};
 use crate::checkpoint::TokenRules;
 use crate::ops::elementwise::exp_of_negative;
@@ -53,6 +54,8 @@ pub struct Sampling {
     pub grammar: Option<Arc<Grammar>>,
     /// Whether special tokens are part of the answer's text, by their names.
     pub special_tokens: bool,
+    /// Beam search. With several beams the answer comes as a whole, at its end.
+    pub beam: BeamOptions,
 }
 
 impl Default for Sampling {
@@ -75,6 +78,7 @@ impl Default for Sampling {
             logit_bias: Vec::new(),
             grammar: None,
             special_tokens: false,
+            beam: BeamOptions::default(),
         }
     }
 }
@@ -111,6 +115,15 @@ pub enum SamplingError {
         /// The last token of the vocabulary.
         last: usize,
     },
+    /// There are no beams, or too many.
+    #[error("num_beams {0} is invalid; use 1 (no beam search) to {MAX_BEAMS}")]
+    Beams(usize),
+    /// Beam search does not go together with another parameter.
+    #[error("num_beams is above 1, which does not go together with {0}; leave one of them out")]
+    BeamsWith(&'static str),
+    /// The length penalty is not a number.
+    #[error("length_penalty {0} is invalid; use a finite number, above 0 for longer answers")]
+    LengthPenalty(f32),
     /// An empty stop text would end every answer at once.
     #[error("a stop text is empty; remove it")]
     EmptyStop,
@@ -135,6 +148,9 @@ pub struct SampledToken {
 /// Maximum of [`Sampling::top_logprobs`], as in the API of `OpenAI`.
 pub const MAX_TOP_LOGPROBS: usize = 20;
 
+/// Maximum of [`BeamOptions::beams`].
+const MAX_BEAMS: usize = 64;
+
 /// Number of most probable tokens that a token's confidence is computed from.
 pub(crate) const CONFIDENCE_TOP_K: u32 = 10;
 
@@ -148,6 +164,8 @@ impl SamplingError {
             Self::MinP(_) => "min_p",
             Self::Penalty(name, _) | Self::TopLogprobs(name, _) => name,
             Self::LogitBias(..) | Self::BiasedToken { .. } => "logit_bias",
+            Self::Beams(_) | Self::BeamsWith(_) => "num_beams",
+            Self::LengthPenalty(_) => "length_penalty",
             Self::EmptyStop => "stop",
         }
     }
@@ -197,6 +215,21 @@ impl Sampling {
         if let Some((token, bias)) = biases.find(|(_, bias)| !(-100.0..=100.0).contains(bias)) {
             return Err(SamplingError::LogitBias(*token, *bias));
         }
+        if !(1..=MAX_BEAMS).contains(&self.beam.beams) {
+            return Err(SamplingError::Beams(self.beam.beams));
+        }
+        if !self.beam.length_penalty.is_finite() {
+            return Err(SamplingError::LengthPenalty(self.beam.length_penalty));
+        }
+        if self.beam.beams > 1 {
+            let others = [
+                ("a temperature above 0", self.temperature > 0.0),
+                ("a format or tools", self.grammar.is_some()),
+            ];
+            if let Some((other, _)) = others.iter().find(|(_, is_stated)| *is_stated) {
+                return Err(SamplingError::BeamsWith(other));
+            }
+        }
         if self.stop.iter().any(String::is_empty) {
             return Err(SamplingError::EmptyStop);
         }
@@ -238,28 +271,10 @@ impl Sampler {
         text: &TextSoFar<'_>,
         allowed: Option<&AllowedTokens>,
     ) -> Option<SampledToken> {
-        let infinite = logits.iter().filter(|logit| !logit.is_finite());
-        if infinite.count() > 0 {
+        if logits.iter().any(|logit| !logit.is_finite()) {
             return None;
         }
-        let mut changed = changed_logits(logits, sampling, text.prompt, text.answer);
-        if *rules != TokenRules::default() {
-            let changed = changed.get_or_insert_with(|| logits.to_vec());
-            token_rules::apply(rules, changed, text, sampling.max_tokens);
-        }
-        if text.answer.len() < sampling.min_tokens {
-            let values = changed.get_or_insert_with(|| logits.to_vec());
-            token_rules::forbid(values, text.ends);
-        }
-        if let Some(allowed) = allowed {
-            let values = changed.get_or_insert_with(|| logits.to_vec());
-            forbid_others(values, allowed);
-            // What the rules forbid is all that the grammar allows: the grammar decides.
-            if largest(values) == f32::NEG_INFINITY {
-                values.copy_from_slice(logits);
-                forbid_others(values, allowed);
-            }
-        }
+        let changed = candidates(logits, sampling, rules, text, allowed);
         let candidates = changed.as_deref().unwrap_or(logits);
         let preferred = self::best(candidates)?;
         let token = if sampling.temperature > 0.0 {
@@ -267,25 +282,80 @@ impl Sampler {
         } else {
             preferred
         };
-        let (chosen, most) = (*logits.get(token)?, largest(logits));
-        let total = Arch::new().dispatch(Weights { logits, most });
-        let (before, after) = logits.split_at_checked(token).unwrap_or_default();
-        let other = largest(before).max(largest(after.get(1..).unwrap_or_default()));
-        let probability = |logit: f32| (logit - most).exp() / total;
-        Some(SampledToken {
-            token: u32::try_from(token).ok()?,
-            probability: probability(chosen),
-            margin: probability(chosen) - probability(other),
-            confidence: match allowed {
-                None => confidence(logits),
-                Some(allowed) => {
-                    let logits = logits.iter().enumerate();
-                    let among = logits.filter(|(token, _)| allowed.contains(*token));
-                    confidence(&among.map(|(_, logit)| *logit).collect::<Vec<f32>>())
-                }
-            },
-        })
+        describe(logits, token, allowed)
     }
+}
+
+/// Returns the logits, or the logarithms of probabilities, with penalties, biases, rules and grammar; `None` if there are
+/// none of these.
+fn candidates(
+    logits: &[f32],
+    sampling: &Sampling,
+    rules: &TokenRules,
+    text: &TextSoFar<'_>,
+    allowed: Option<&AllowedTokens>,
+) -> Option<Vec<f32>> {
+    let mut changed = changed_logits(logits, sampling, text.prompt, text.answer);
+    if *rules != TokenRules::default() {
+        let changed = changed.get_or_insert_with(|| logits.to_vec());
+        token_rules::apply(rules, changed, text, sampling.max_tokens);
+    }
+    if text.answer.len() < sampling.min_tokens {
+        let values = changed.get_or_insert_with(|| logits.to_vec());
+        token_rules::forbid(values, text.ends);
+    }
+    if let Some(allowed) = allowed {
+        let values = changed.get_or_insert_with(|| logits.to_vec());
+        forbid_others(values, allowed);
+        // What the rules forbid is all that the grammar allows: the grammar decides.
+        if largest(values) == f32::NEG_INFINITY {
+            values.copy_from_slice(logits);
+            forbid_others(values, allowed);
+        }
+    }
+    changed
+}
+
+/// Returns the logarithms of the probabilities of the next token, to which penalties, biases and rules are applied as in
+/// the beam search of transformers; `None` if a logit is not finite or there are none.
+pub(super) fn log_probs(
+    logits: &[f32],
+    sampling: &Sampling,
+    rules: &TokenRules,
+    text: &TextSoFar<'_>,
+) -> Option<Vec<f32>> {
+    if logits.is_empty() || logits.iter().any(|logit| !logit.is_finite()) {
+        return None;
+    }
+    let total = log_of_sum(logits) as f32;
+    let log_probs: Vec<f32> = logits.iter().map(|logit| logit - total).collect();
+    Some(candidates(&log_probs, sampling, rules, text, None).unwrap_or(log_probs))
+}
+
+/// Returns a token with its probabilities; `None` if there is no such token. The logits are finite.
+pub(super) fn describe(
+    logits: &[f32],
+    token: usize,
+    allowed: Option<&AllowedTokens>,
+) -> Option<SampledToken> {
+    let (chosen, most) = (*logits.get(token)?, largest(logits));
+    let total = Arch::new().dispatch(Weights { logits, most });
+    let (before, after) = logits.split_at_checked(token).unwrap_or_default();
+    let other = largest(before).max(largest(after.get(1..).unwrap_or_default()));
+    let probability = |logit: f32| (logit - most).exp() / total;
+    Some(SampledToken {
+        token: u32::try_from(token).ok()?,
+        probability: probability(chosen),
+        margin: probability(chosen) - probability(other),
+        confidence: match allowed {
+            None => confidence(logits),
+            Some(allowed) => {
+                let logits = logits.iter().enumerate();
+                let among = logits.filter(|(token, _)| allowed.contains(*token));
+                confidence(&among.map(|(_, logit)| *logit).collect::<Vec<f32>>())
+            }
+        },
+    })
 }
 
 /// Sets the logits of tokens that are not allowed to negative infinity.

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use super::beam_search::BeamOptions;
 use super::grammar::Grammar;
 use super::sampling::Sampling;
-use crate::checkpoint::GenerationConfig;
+use crate::checkpoint::{EarlyStopping, GenerationConfig};
 
 /// Sampling parameters that a request, an app or a checkpoint states; the fields are those of [`Sampling`].
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -41,6 +42,12 @@ pub struct SamplingOptions {
     pub logit_bias: Option<Vec<(u32, f32)>>,
     /// What the answer must match.
     pub grammar: Option<Arc<Grammar>>,
+    /// Beams of a beam search.
+    pub num_beams: Option<usize>,
+    /// Exponent of the length in the score of a beam.
+    pub length_penalty: Option<f32>,
+    /// When a beam search ends.
+    pub early_stopping: Option<EarlyStopping>,
 }
 
 impl SamplingOptions {
@@ -64,6 +71,9 @@ impl SamplingOptions {
             ignore_eos: self.ignore_eos.or(other.ignore_eos),
             logit_bias: self.logit_bias.clone().or_else(|| other.logit_bias.clone()),
             grammar: self.grammar.clone().or_else(|| other.grammar.clone()),
+            num_beams: self.num_beams.or(other.num_beams),
+            length_penalty: self.length_penalty.or(other.length_penalty),
+            early_stopping: self.early_stopping.or(other.early_stopping),
         }
     }
 
@@ -88,12 +98,17 @@ impl SamplingOptions {
             logit_bias: self.logit_bias.unwrap_or_default(),
             grammar: self.grammar,
             special_tokens: greedy.special_tokens,
+            beam: BeamOptions {
+                beams: self.num_beams.unwrap_or(greedy.beam.beams),
+                length_penalty: self.length_penalty.unwrap_or(greedy.beam.length_penalty),
+                early_stopping: self.early_stopping.unwrap_or(greedy.beam.early_stopping),
+            },
         }
     }
 }
 
 impl From<&GenerationConfig> for SamplingOptions {
-    /// Without `do_sample` a checkpoint's answers are greedy, as in transformers.
+    /// Without `do_sample` a checkpoint's answers are greedy, or those of a beam search, as in transformers.
     fn from(config: &GenerationConfig) -> Self {
         let sampled = Self {
             temperature: Some(config.temperature.unwrap_or(1.0)),
@@ -102,14 +117,16 @@ impl From<&GenerationConfig> for SamplingOptions {
             min_p: config.min_p,
             ..Self::default()
         };
+        let searched = Self {
+            num_beams: config.num_beams,
+            length_penalty: config.length_penalty,
+            early_stopping: config.early_stopping,
+            ..Self::default()
+        };
         Self {
             max_tokens: config.max_new_tokens,
             repetition_penalty: config.repetition_penalty,
-            ..if config.do_sample {
-                sampled
-            } else {
-                Self::default()
-            }
+            ..if config.do_sample { sampled } else { searched }
         }
     }
 }

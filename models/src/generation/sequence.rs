@@ -5,8 +5,10 @@ use super::grammar::Constraint;
 use super::recurrent::RecurrentState;
 use super::sampling::{Sampler, Sampling};
 
-/// A waiting or running request.
+/// A waiting or running request, or a beam of one.
 pub(super) struct Sequence {
+    /// The request; a sequence of another number is a beam of it.
+    pub(super) request: u64,
     /// Prompt and answer, in the order of the block table. The answer of an encoder-decoder begins with the encoder's
     /// start token.
     pub(super) tokens: Vec<u32>,
@@ -21,4 +23,37 @@ pub(super) struct Sequence {
     pub(super) answer: Detokenizer,
     /// How far the answer has got in its grammar.
     pub(super) constraint: Option<Constraint>,
+}
+
+impl Sequence {
+    /// A further beam with the tokens and the states of this one. Beams have no grammar.
+    pub(super) fn fork(&self) -> Self {
+        Self {
+            tokens: self.tokens.clone(),
+            state: self.state.clone(),
+            sampling: self.sampling.clone(),
+            sampler: self.sampler.clone(),
+            answer: self.answer.clone(),
+            constraint: None,
+            ..*self
+        }
+    }
+
+    /// Forgets the answer.
+    pub(super) fn restart(&mut self) {
+        self.tokens.truncate(self.prompt);
+        self.state = None;
+    }
+
+    /// The tokens that an encoder has read, those that the decoder has read, and those of the answer.
+    pub(super) fn parts(&self) -> [&[u32]; 3] {
+        parts(&self.tokens, self.source, self.prompt)
+    }
+}
+
+/// Separates the tokens that an encoder has read, those that the decoder has read, and those of the answer.
+pub(super) fn parts(tokens: &[u32], source: usize, prompt: usize) -> [&[u32]; 3] {
+    let (prompt, answer) = tokens.split_at_checked(prompt).unwrap_or_default();
+    let (source, prompt) = prompt.split_at_checked(source).unwrap_or_default();
+    [source, prompt, answer]
 }

@@ -1,4 +1,4 @@
-//! One step: scheduling, the forward pass in mini-batches, sampling.
+//! One step: scheduling, and the forward pass in mini-batches.
 
 use std::time::Instant;
 
@@ -13,12 +13,8 @@ use super::config::Caching;
 use super::engine::{Engine, Event, FinishReason, StepReport};
 use super::error::EngineError;
 use super::forward_pass::{ForwardPass, MiniBatch};
-use super::grammar::Constraint;
-use super::penalties::top_logprobs;
 use super::recurrent::RecurrentState;
-use super::sampling::SampledToken;
-use super::token_rules::TextSoFar;
-use crate::ops::{Ops, OpsError, Span};
+use crate::ops::{Ops, OpsError};
 
 impl<M: Ops> Engine<M> {
     /// Runs one step; does nothing without requests.
@@ -31,22 +27,13 @@ impl<M: Ops> Engine<M> {
         let mut report = StepReport::default();
         for request in std::mem::take(&mut self.cancelled) {
             self.end(request);
-            report.events.push(Event {
-                request,
-                sampled: None,
-                text: String::new(),
-                top_logprobs: Vec::new(),
-                prompt: Vec::new(),
-                finish_reason: Some(FinishReason::Cancelled),
-            });
+            report.events.push(Event::ended(request, FinishReason::Cancelled));
         }
         let step = self.scheduler.step(&mut self.space);
         report.prefilled = step.prefill.len();
         report.preempted = step.preempted.len();
         for request in &step.preempted {
-            if let Some(sequence) = self.sequences.get_mut(request) {
-                sequence.state = None;
-            }
+            self.preempted(*request);
         }
         let prefill = !step.prefill.is_empty();
         let requests = if prefill { step.prefill } else { step.decode };
@@ -63,8 +50,7 @@ impl<M: Ops> Engine<M> {
             let [to_device, _] = &self.links;
             let busy_before_s = to_device.busy_s();
             let waited = self.run_layers(&mut batches, &mut report.traffic)?;
-            let answers = self.answer(&mut batches)?;
-            report.events.extend(answers);
+            self.answer(&mut batches, &mut report)?;
             let [to_device, back] = &self.links;
             let drained = Instant::now();
             back.drain();
@@ -285,7 +271,7 @@ impl<M: Ops> Engine<M> {
     }
 
     /// Moves the states after the new tokens to their requests.
-    fn keep_states(&mut self, batches: &mut [MiniBatch<M>]) {
+    pub(super) fn keep_states(&mut self, batches: &mut [MiniBatch<M>]) {
         if self.state_sizes.is_empty() || self.config.caching == Caching::Tokens {
             return;
         }
@@ -351,124 +337,6 @@ impl<M: Ops> Engine<M> {
             row
         });
         Ok(capped.collect())
-    }
-
-    /// Samples one token for every request of a step, from its last row.
-    fn answer(&mut self, batches: &mut [MiniBatch<M>]) -> Result<Vec<Event>, EngineError> {
-        let (mut requests, mut last_rows) = (Vec::new(), Vec::new());
-        for batch in &*batches {
-            let mut next = 0;
-            for entry in &batch.entries {
-                next += entry.new;
-                requests.push(entry.request);
-                last_rows.push(Span {
-                    matrix: &batch.x,
-                    from: next.saturating_sub(1),
-                    count: 1,
-                });
-            }
-        }
-        let rows = self.logits(&self.ops.gather(&last_rows, self.decoder.model_config.width))?;
-        let mut prompts = self.prompt_logprobs(batches)?;
-        self.keep_states(batches);
-        let answers = requests.into_iter().zip(rows);
-        Ok(answers
-            .filter_map(|(request, logits)| {
-                let prompt = prompts.remove(&request).unwrap_or_default();
-                let event = self.extend(request, &logits)?;
-                Some(Event { prompt, ..event })
-            })
-            .collect())
-    }
-
-    fn extend(&mut self, request: u64, logits: &[f32]) -> Option<Event> {
-        let sequence = self.sequences.get_mut(&request)?;
-        let (prompt, answer) = sequence
-            .tokens
-            .split_at_checked(sequence.prompt)
-            .unwrap_or_default();
-        let (source, prompt) = prompt.split_at_checked(sequence.source).unwrap_or_default();
-        let model_config = &self.decoder.model_config;
-        let text = TextSoFar {
-            source,
-            prompt,
-            answer,
-            ends: &model_config.eos_token_ids,
-        };
-        let allowed = match sequence.constraint.as_mut().map(Constraint::allowed).transpose() {
-            Ok(allowed) => allowed,
-            Err(reason) => return Some(self.leave_grammar(request, &reason)),
-        };
-        let sampled = sequence.sampler.sample(
-            logits,
-            &sequence.sampling,
-            &model_config.rules,
-            &text,
-            allowed.as_ref(),
-        );
-        let top_logprobs =
-            sampled.map_or_else(Vec::new, |_| top_logprobs(logits, sequence.sampling.top_logprobs));
-        let (mut text, mut finish_reason) = (String::new(), None);
-        match sampled {
-            None => finish_reason = Some(FinishReason::NotFinite),
-            Some(SampledToken { token, .. }) => {
-                let is_eos = model_config.eos_token_ids.contains(&token)
-                    && (!sequence.sampling.ignore_eos || sequence.constraint.is_some());
-                let constraint = sequence.constraint.as_mut().filter(|_| !is_eos);
-                let complete = match constraint.map(|constraint| constraint.push(token)).transpose() {
-                    Ok(complete) => complete.unwrap_or(false),
-                    Err(reason) => return Some(self.leave_grammar(request, &reason)),
-                };
-                sequence.tokens.push(token);
-                if is_eos {
-                    finish_reason = Some(FinishReason::Token);
-                } else if let Some(tokenizer) = &self.tokenizer {
-                    let (certain, stopped) = sequence.answer.push(token, tokenizer, &sequence.sampling.stop);
-                    text = certain;
-                    finish_reason = stopped.then_some(FinishReason::Stop);
-                }
-                if complete {
-                    finish_reason.get_or_insert(FinishReason::Token);
-                }
-                let length = sequence.tokens.len() - sequence.prompt;
-                if finish_reason.is_none() && length >= sequence.sampling.max_tokens {
-                    finish_reason = Some(FinishReason::Length);
-                }
-            }
-        }
-        if finish_reason.is_some_and(|finish_reason| finish_reason != FinishReason::Stop) {
-            text.push_str(&sequence.answer.finish());
-        }
-        match finish_reason {
-            Some(_) => self.end(request),
-            None => self.scheduler.extend(request),
-        }
-        Some(Event {
-            request,
-            sampled,
-            text,
-            top_logprobs,
-            prompt: Vec::new(),
-            finish_reason,
-        })
-    }
-
-    /// Ends a request whose grammar could not be followed any further.
-    fn leave_grammar(&mut self, request: u64, reason: &str) -> Event {
-        tracing::warn!(reason, "a grammar could not be followed");
-        let sequence = self.sequences.get(&request);
-        if let Some(grammar) = sequence.and_then(|sequence| sequence.sampling.grammar.as_deref()) {
-            self.grammars.forget(grammar);
-        }
-        self.end(request);
-        Event {
-            request,
-            sampled: None,
-            text: String::new(),
-            top_logprobs: Vec::new(),
-            prompt: Vec::new(),
-            finish_reason: Some(FinishReason::Grammar),
-        }
     }
 }
 

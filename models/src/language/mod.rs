@@ -110,6 +110,13 @@ impl<M: Ops + Clone> LanguageModel<M> {
         let sampling = generation.sampling.or(&stated);
         let checked = sampling.clone().sampling(0).check();
         checked.map_err(|error| rejected(error.to_string()))?;
+        let beams = sampling.num_beams.unwrap_or(1);
+        if beams > generation.requests {
+            return Err(rejected(format!(
+                "a beam search of {beams} beams takes the place of {beams} requests, and `requests` is {}; raise it, or set `num_beams = 1`",
+                generation.requests
+            )));
+        }
         let config = configure(ops.clone(), &mut decoder, generation).map_err(rejected)?;
         let engine = Engine::new(ops, decoder, prompts.tokenizer.clone(), config);
         let model = Self {
@@ -139,6 +146,7 @@ impl<M: Ops> LanguageModel<M> {
         } else if own.grammar.is_some() && tools.is_some() {
             return Err(bad_input(response_format::RESPONSE_FORMAT, FORMAT_BESIDE_TOOLS));
         }
+        let beams_stated = own.num_beams.is_some();
         let has_stops = own.stop.is_some();
         let is_constrained = own.grammar.is_some();
         let stated = own.max_tokens.is_some();
@@ -147,6 +155,10 @@ impl<M: Ops> LanguageModel<M> {
         if tools.is_some() && !is_constrained {
             // The app's own format has no calls.
             sampling.grammar = None;
+        }
+        // The default of app or checkpoint is for answers that a search can find.
+        if !beams_stated && (sampling.temperature > 0.0 || sampling.grammar.is_some()) {
+            sampling.beam.beams = 1;
         }
         // An answer of a format ends by itself, and the app's stop texts may occur in it.
         if sampling.grammar.is_some() && !has_stops {
@@ -158,7 +170,7 @@ impl<M: Ops> LanguageModel<M> {
             if is_chat && self.sampling.max_tokens.is_none() {
                 sampling.max_tokens = MAX_CHAT_TOKENS;
             }
-            let left = self.engine.longest_answer(prompt.len());
+            let left = self.engine.longest_answer(prompt.len(), sampling.beam.beams);
             sampling.max_tokens = sampling.max_tokens.min(left.max(1));
         }
         Ok(sampling)
@@ -264,6 +276,7 @@ impl<M: Ops> Continuous for LanguageModel<M> {
                         reason: error.to_string(),
                     }
                 }
+                EngineError::Refused(Refused::Beams { .. }) => bad_input("num_beams", error.to_string()),
                 EngineError::Refused(_) | EngineError::Prompt { .. } | EngineError::Token { .. } => {
                     bad_input(prompt::name_of(inputs), error.to_string())
                 }
@@ -310,6 +323,7 @@ impl<M: Ops> Model for LanguageModel<M> {
         let mut inputs = self.prompts.inputs(self.engine.longest_prompt());
         inputs.extend(request::sampling_inputs(self.prompts.tokenizer.is_some()));
         inputs.push(request::prompt_logprobs_input());
+        inputs.extend(request::beam_inputs());
         Signature { inputs }
     }
 

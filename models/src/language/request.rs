@@ -11,7 +11,7 @@ pub use super::inputs::only_text;
 use super::response_format::{RESPONSE_FORMAT, response_format};
 use super::tools::{TOOL_CHOICE, TOOLS};
 pub use crate::checkpoint::chat_template::Message;
-use crate::generation::SamplingOptions;
+use crate::generation::{EarlyStopping, SamplingOptions};
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError};
 use crate::runtime::tensor::{Datatype, Tensor};
 
@@ -97,6 +97,16 @@ pub fn sampling_inputs(tokenizer: bool) -> Vec<InputSpec> {
     inputs
 }
 
+/// The inputs of beam search, which models behind endpoints and partitions do not have.
+pub fn beam_inputs() -> Vec<InputSpec> {
+    let one = |name, datatype| InputSpec::optional(name, datatype, vec![Extent::Exactly(1)]);
+    vec![
+        one("num_beams", Datatype::I64),
+        one("length_penalty", Datatype::F32),
+        one("early_stopping", Datatype::Bool),
+    ]
+}
+
 /// The input [`PROMPT_LOGPROBS`], which models behind endpoints and partitions do not have.
 pub fn prompt_logprobs_input() -> InputSpec {
     InputSpec::optional(PROMPT_LOGPROBS, Datatype::I64, vec![Extent::Exactly(1)])
@@ -123,6 +133,14 @@ pub fn sampling_options(inputs: &Inputs) -> Result<SamplingOptions, ModelError> 
             "repetition_penalty" => options.repetition_penalty = Some(float()?),
             "presence_penalty" => options.presence_penalty = Some(float()?),
             "frequency_penalty" => options.frequency_penalty = Some(float()?),
+            "num_beams" => options.num_beams = Some(non_negative(input)?),
+            "length_penalty" => options.length_penalty = Some(float()?),
+            "early_stopping" => {
+                options.early_stopping = Some(match flag(input)? {
+                    true => EarlyStopping::Yes,
+                    false => EarlyStopping::No,
+                });
+            }
             "ignore_eos" => options.ignore_eos = Some(flag(input)?),
             "stop" => {
                 options.stop = Some(input.to_texts()?.into_iter().map(ToOwned::to_owned).collect());

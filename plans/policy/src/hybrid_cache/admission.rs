@@ -5,6 +5,9 @@
 //! its blocks back, keeps its tokens, and waits at its old place until its context is prefilled again. The earliest arrival is
 //! thus never preempted, and since a request that could not run alone is refused on arrival, it always ends: no request
 //! starves.
+//!
+//! A beam search is one request with a table per beam: its beams run in the same steps, and are preempted together. It then
+//! begins again with its prompt.
 
 use std::collections::BTreeMap;
 
@@ -56,6 +59,16 @@ pub enum Refused {
         /// All there are.
         capacity: usize,
     },
+    /// It has more beams than requests may run.
+    #[error(
+        "a beam search of {beams} beams takes the place of as many requests, and {requests} run at a time; use fewer beams or allow more requests"
+    )]
+    Beams {
+        /// Its beams.
+        beams: usize,
+        /// Requests that run at a time.
+        requests: usize,
+    },
     /// There is a request of that number already.
     #[error("request {request} is here already")]
     Twice {
@@ -69,20 +82,35 @@ pub enum Refused {
 pub struct Step {
     /// Requests whose whole context is computed, by arrival; then none decodes.
     pub prefill: Vec<u64>,
-    /// Requests that get one more token, by arrival.
+    /// Requests that get one more token, by arrival; of a beam search the tables of all beams.
     pub decode: Vec<u64>,
     /// Requests that made room, for the record.
     pub preempted: Vec<u64>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Request {
     /// Its place in the order of arrival.
     arrival: u64,
-    /// Tokens so far, prompt and answer.
+    /// Tokens so far, prompt and answer; of a beam search those of each beam.
     tokens: usize,
+    /// Tokens of the prompt.
+    prompt: usize,
     /// Most tokens it can come to.
     most: usize,
+    /// Beams that it may have.
+    beams: usize,
+    /// Tables of its beams but the first, whose table has the number of the request.
+    others: Vec<u64>,
+}
+
+impl Request {
+    /// The blocks it can come to: beams share those that the prompt fills.
+    fn most_blocks(&self, space: &BlockSpace) -> usize {
+        let most = space.blocks_for(self.most);
+        let shared = (self.prompt / space.block_tokens()).min(most);
+        shared + self.beams * (most - shared)
+    }
 }
 
 /// The order of service. The tables lie in a [`BlockSpace`] that the caller owns.
@@ -119,6 +147,21 @@ impl Scheduler {
         answer: usize,
         space: &BlockSpace,
     ) -> Result<(), Refused> {
+        self.submit_beams(request, 1, prompt, answer, space)
+    }
+
+    /// Takes a beam search of up to `beams` beams (at least 1), of which each may come to `answer` tokens.
+    ///
+    /// # Errors
+    /// [`Refused`] for one that could never run.
+    pub fn submit_beams(
+        &mut self,
+        request: u64,
+        beams: usize,
+        prompt: usize,
+        answer: usize,
+        space: &BlockSpace,
+    ) -> Result<(), Refused> {
         let (most, context) = (prompt.saturating_add(answer), self.limits.context);
         if prompt == 0 {
             return Err(Refused::Empty);
@@ -130,7 +173,19 @@ impl Scheduler {
                 context,
             });
         }
-        let blocks = space.blocks_for(most);
+        let requests = self.limits.requests.max(1);
+        if beams > requests {
+            return Err(Refused::Beams { beams, requests });
+        }
+        let taken = Request {
+            arrival: self.arrivals,
+            tokens: prompt,
+            prompt,
+            most,
+            beams: beams.max(1),
+            others: Vec::new(),
+        };
+        let blocks = taken.most_blocks(space);
         let capacity = space
             .capacity()
             .total()
@@ -145,17 +200,9 @@ impl Scheduler {
         if self.requests.contains_key(&request) {
             return Err(Refused::Twice { request });
         }
-        let arrival = self.arrivals;
         self.arrivals += 1;
-        self.waiting.insert(arrival, request);
-        self.requests.insert(
-            request,
-            Request {
-                arrival,
-                tokens: prompt,
-                most,
-            },
-        );
+        self.waiting.insert(taken.arrival, request);
+        self.requests.insert(request, taken);
         Ok(())
     }
 
@@ -190,12 +237,33 @@ impl Scheduler {
         }
     }
 
+    /// The tables of a beam search's beams, but that of the first, are now these. The caller has forked and released
+    /// them.
+    pub fn set_beams(&mut self, request: u64, others: Vec<u64>) {
+        if let Some(request) = self.requests.get_mut(&request) {
+            request.others = others;
+        }
+    }
+
+    /// Makes room for another beam of `request`: the latest arrival that runs, which may be `request` itself, gives its
+    /// blocks back and waits again. `None` if `request` runs alone.
+    pub fn make_room(&mut self, request: u64, space: &mut BlockSpace) -> Option<u64> {
+        let runs_alone = self.running.values().all(|running| *running == request);
+        if runs_alone {
+            return None;
+        }
+        self.preempt_latest(space)
+    }
+
     /// A request has ended or was cancelled: it leaves, and its blocks are free. Whether it was there.
     pub fn end(&mut self, request: u64, space: &mut BlockSpace) -> bool {
         space.release(request);
         let Some(known) = self.requests.remove(&request) else {
             return false;
         };
+        for beam in &known.others {
+            space.release(*beam);
+        }
         self.waiting.remove(&known.arrival);
         self.running.remove(&known.arrival);
         true
@@ -205,21 +273,22 @@ impl Scheduler {
         let mut admitted = Vec::new();
         let mut tokens = 0;
         while let Some((&arrival, &id)) = self.waiting.first_key_value() {
-            let Some(request) = self.requests.get(&id).copied() else {
+            let Some(request) = self.requests.get(&id) else {
                 self.waiting.remove(&arrival);
                 continue;
             };
-            let too_many = self.running.len() >= self.limits.requests.max(1);
+            let too_many = self.running_tables() + request.beams > self.limits.requests.max(1);
             let too_long = !admitted.is_empty() && tokens + request.tokens > self.limits.prefill_tokens;
-            if too_many || too_long || !self.has_room(&request, id, space) {
+            if too_many || too_long || !self.has_room(request, id, space) {
                 break;
             }
-            if space.reserve(id, request.tokens).is_err() {
+            let prefilled = request.tokens;
+            if space.reserve(id, prefilled).is_err() {
                 break;
             }
             self.waiting.remove(&arrival);
             self.running.insert(arrival, id);
-            tokens += request.tokens;
+            tokens += prefilled;
             admitted.push(id);
         }
         admitted
@@ -230,15 +299,37 @@ impl Scheduler {
     fn has_room(&self, request: &Request, id: u64, space: &BlockSpace) -> bool {
         if let Some(bound) = self.limits.blocks_at_once {
             let running = self.running.values().filter_map(|id| self.requests.get(id));
-            let promised: usize = running.map(|running| space.blocks_for(running.most)).sum();
-            return promised + space.blocks_for(request.most) <= bound.min(space.capacity().total());
+            let promised: usize = running.map(|running| running.most_blocks(space)).sum();
+            return promised + request.most_blocks(space) <= bound.min(space.capacity().total());
         }
-        let reserve = match self.running.len() {
+        let reserve = match self.running_tables() {
             _ if space.blocks_for(1) == 0 => 0,
             0 => 0,
-            running => running + 1,
+            running => running + request.beams,
         };
         space.lacking(id, request.tokens) + reserve <= space.free()
+    }
+
+    /// Tables that running requests may have.
+    fn running_tables(&self) -> usize {
+        let running = self.running.values().filter_map(|id| self.requests.get(id));
+        running.map(|request| request.beams).sum()
+    }
+
+    /// The latest arrival that runs gives its blocks back and waits again.
+    fn preempt_latest(&mut self, space: &mut BlockSpace) -> Option<u64> {
+        let (latest, victim) = self.running.pop_last()?;
+        self.waiting.insert(latest, victim);
+        space.release(victim);
+        if let Some(request) = self.requests.get_mut(&victim) {
+            for beam in request.others.drain(..) {
+                space.release(beam);
+            }
+            if request.beams > 1 {
+                request.tokens = request.prompt;
+            }
+        }
+        Some(victim)
     }
 
     fn decode(&mut self, space: &mut BlockSpace) -> Step {
@@ -248,21 +339,27 @@ impl Scheduler {
             if !self.running.contains_key(&arrival) {
                 continue; // It made room for an earlier one.
             }
-            let tokens = self.requests.get(&id).map_or(0, |request| request.tokens);
-            while space.reserve(id, tokens).is_err() {
-                let Some((&latest, &victim)) = self.running.last_key_value() else {
-                    break;
-                };
-                self.running.remove(&latest);
-                self.waiting.insert(latest, victim);
-                space.release(victim);
-                step.preempted.push(victim);
-                if victim == id {
+            let Some(request) = self.requests.get(&id) else {
+                continue;
+            };
+            let (tokens, mut tables) = (request.tokens, vec![id]);
+            tables.extend(&request.others);
+            for table in &tables {
+                while space.reserve(*table, tokens).is_err() {
+                    let Some(victim) = self.preempt_latest(space) else {
+                        break;
+                    };
+                    step.preempted.push(victim);
+                    if victim == id {
+                        break;
+                    }
+                }
+                if !self.running.contains_key(&arrival) {
                     break;
                 }
             }
             if self.running.contains_key(&arrival) {
-                step.decode.push(id);
+                step.decode.extend(tables);
             }
         }
         step

@@ -94,6 +94,58 @@ fn engines_without_mini_batches_run_what_the_buffers_hold() {
     ));
 }
 
+#[test]
+fn a_beam_search_counts_its_beams_and_begins_again_when_it_makes_room() {
+    let (mut scheduler, mut space) = (Scheduler::new(LIMITS), space(10));
+    let refused = scheduler.submit_beams(0, 9, 4, 4, &space).unwrap_err();
+    assert_eq!(
+        refused,
+        Refused::Beams {
+            beams: 9,
+            requests: 8
+        }
+    );
+    // Two blocks of the prompt are shared; each of four beams has two of its own at most, and two more of eight do not fit.
+    scheduler.submit_beams(0, 4, 8, 8, &space).unwrap();
+    let refused = scheduler.submit_beams(1, 4, 8, 9, &space).unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            Refused::Cache {
+                blocks: 14,
+                capacity: 10,
+                ..
+            }
+        ),
+        "{refused}"
+    );
+    scheduler.submit(1, 4, 8, &space).unwrap();
+    scheduler.submit_beams(2, 4, 4, 4, &space).unwrap();
+    assert_eq!(
+        scheduler.step(&mut space).prefill,
+        [0],
+        "the reserve is one block per beam"
+    );
+    assert!(scheduler.end(0, &mut space) && scheduler.end(1, &mut space));
+
+    scheduler.submit(3, 4, 28, &space).unwrap();
+    assert_eq!(scheduler.step(&mut space).prefill, [2]);
+    for beam in [100, 101] {
+        space.fork(2, beam, 4).unwrap();
+    }
+    scheduler.set_beams(2, vec![100, 101]);
+    scheduler.extend(2);
+    // Beams run in the same step.
+    let step = scheduler.step(&mut space);
+    assert!(step.prefill == [3] || step.decode == [2, 100, 101], "{step:?}");
+    assert_eq!(scheduler.step(&mut space).decode.first(), Some(&2));
+    assert_eq!(scheduler.make_room(2, &mut space), Some(3), "the latest arrival");
+    assert_eq!(scheduler.make_room(2, &mut space), None, "it runs alone");
+    assert!(scheduler.end(2, &mut space));
+    assert!(scheduler.end(3, &mut space));
+    assert_eq!((space.free(), space.holders()), (10, 0));
+}
+
 /// One request of the property: when it comes, its prompt, its answer, and whether it is cancelled, after how many steps.
 type Life = (usize, usize, usize, Option<usize>);
 

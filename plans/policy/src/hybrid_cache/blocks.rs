@@ -3,6 +3,9 @@
 //! Every request has one table of logical blocks; an entry holds the kind of the block, its location and its physical block.
 //! New blocks keep the request at the ratio of ACT to KV blocks that the allocation chose (equation 11). If a pool is
 //! empty, another supplies the block: running a request takes precedence over the ratio.
+//!
+//! Tables of a beam search share the blocks of what their answers have in common. A shared block is full, so that none of
+//! its holders writes to it.
 
 use std::collections::BTreeMap;
 
@@ -167,7 +170,20 @@ pub struct BlockSpace {
     shares: Option<Shares>,
     pools: [Pool; 4],
     tables: BTreeMap<u64, Table>,
+    /// Blocks of several tables, with the number of tables beyond the first.
+    shared: BTreeMap<Block, usize>,
     begun: u64,
+}
+
+/// A block whose content a new table needs in a block of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockCopy {
+    /// The block to read.
+    pub from: Block,
+    /// The block to write, of the same kind.
+    pub to: Block,
+    /// Tokens to copy, the first of the block.
+    pub tokens: usize,
 }
 
 /// The golden ratio's fraction: its multiples spread evenly over [0, 1) however many there are.
@@ -203,6 +219,7 @@ impl BlockSpace {
                 fresh: 0..size,
             }),
             tables: BTreeMap::new(),
+            shared: BTreeMap::new(),
             begun: 0,
         }
     }
@@ -291,16 +308,65 @@ impl BlockSpace {
         Ok(())
     }
 
-    /// Takes all of a request's blocks back; how many there were.
+    /// Takes all of a request's blocks back, but those that other tables share; how many its table had.
     pub fn release(&mut self, request: u64) -> usize {
         let Some(table) = self.tables.remove(&request) else {
             return 0;
         };
         let count = table.blocks.len();
         for block in table.blocks {
-            self.pool(block.kind, block.place).returned.push(block.number);
+            match self.shared.get_mut(&block) {
+                Some(others) if *others > 1 => *others -= 1,
+                Some(_) => {
+                    self.shared.remove(&block);
+                }
+                None => self.pool(block.kind, block.place).returned.push(block.number),
+            }
         }
         count
+    }
+
+    /// Gives the table of `from` to `to`, which has none.
+    pub fn rename(&mut self, from: u64, to: u64) {
+        if let Some(table) = self.tables.remove(&from) {
+            self.tables.insert(to, table);
+        }
+    }
+
+    /// Gives `to`, which has no blocks, a table for the first `tokens` tokens of `from`. It shares the blocks that these
+    /// tokens fill. A last block that they do not fill is another one of the same kind; the copy that it needs is
+    /// returned.
+    ///
+    /// # Errors
+    /// [`Full`] if no block of that kind is free; then `to` gets none.
+    pub fn fork(&mut self, from: u64, to: u64, tokens: usize) -> Result<Option<BlockCopy>, Full> {
+        let Some(source) = self.tables.get(&from) else {
+            return Ok(None);
+        };
+        let (full, rest) = (tokens / self.block_tokens, tokens % self.block_tokens);
+        let shared = source.blocks.get(..full).unwrap_or(&source.blocks).to_vec();
+        let partial = source.blocks.get(full).copied().filter(|_| rest > 0);
+        let copy = partial.map(|from| {
+            let to = self.take_of_kind(from);
+            to.map(|to| BlockCopy {
+                from,
+                to,
+                tokens: rest,
+            })
+        });
+        let Some(copy) = copy.map_or(Some(None), |copy| copy.map(Some)) else {
+            return Err(Full { wanted: 1, free: 0 });
+        };
+        let mut table = self.begin();
+        for block in shared {
+            *self.shared.entry(block).or_default() += 1;
+            table.push(block);
+        }
+        if let Some(copy) = copy {
+            table.push(copy.to);
+        }
+        self.tables.insert(to, table);
+        Ok(copy)
     }
 
     fn begin(&mut self) -> Table {
@@ -334,6 +400,22 @@ impl BlockSpace {
         places.into_iter().flatten().find_map(|(kind, place)| {
             let number = self.pool(kind, place).take()?;
             Some(Block { kind, place, number })
+        })
+    }
+
+    /// A block of the kind of `like`, in its place if there is room, else in the other.
+    fn take_of_kind(&mut self, like: Block) -> Option<Block> {
+        let other = match like.place {
+            Place::Device => Place::Host,
+            Place::Host => Place::Device,
+        };
+        [like.place, other].into_iter().find_map(|place| {
+            let number = self.pool(like.kind, place).take()?;
+            Some(Block {
+                place,
+                number,
+                ..like
+            })
         })
     }
 

@@ -103,25 +103,60 @@ fn without_a_cache_nothing_is_taken() {
 enum Act {
     Reserve(u64, usize),
     Release(u64),
+    /// From, to, and the tokens that they share.
+    Fork(u64, u64, usize),
+    Rename(u64, u64),
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
     let act = prop_oneof![
         4 => (0..12_u64, 0..120_usize).prop_map(|(request, tokens)| Act::Reserve(request, tokens)),
         1 => (0..12_u64).prop_map(Act::Release),
+        2 => (0..12_u64, 0..12_u64, 0..120_usize).prop_map(|(from, to, tokens)| Act::Fork(from, to, tokens)),
+        1 => (0..12_u64, 0..12_u64).prop_map(|(from, to)| Act::Rename(from, to)),
     ];
     prop::collection::vec(act, 0..80)
 }
 
 proptest! {
-    /// No block has two owners, none is lost, and all come back.
+    /// Only blocks that a fork shares have several owners, none is lost, and all come back.
     #[test]
     fn blocks_are_conserved(acts in acts(), device in (0..9_usize, 0..9_usize), host in (0..40_usize, 0..40_usize), share in 0.0..=1.0) {
         let mix = |(act, kv)| BlockCounts { act, kv };
         let mut space = space(mix(device), mix(host), share);
         let all = space.capacity().total();
+        // Tokens of each table; as many of its blocks as forks may share.
+        let mut shared: BTreeSet<Block> = BTreeSet::new();
         for act in acts {
             match act {
+                Act::Fork(from, to, tokens) => {
+                    if from == to || !space.table(to).is_empty() { continue; }
+                    let (full, rest) = (tokens / 4, tokens % 4);
+                    let source = space.table(from).to_vec();
+                    let free = space.free();
+                    match space.fork(from, to, tokens) {
+                        Ok(copy) => {
+                            let table = space.table(to);
+                            let common = &source[..full.min(source.len())];
+                            prop_assert!(table.starts_with(common));
+                            shared.extend(common);
+                            prop_assert_eq!(copy.is_some(), rest > 0 && full < source.len());
+                            prop_assert_eq!(table.len(), common.len() + usize::from(copy.is_some()));
+                            if let Some(copy) = copy {
+                                prop_assert_eq!((copy.from, Some(&copy.to), copy.tokens), (source[full], table.last(), rest));
+                                prop_assert!(copy.from.kind == copy.to.kind && copy.from != copy.to);
+                            }
+                        }
+                        Err(_) => prop_assert_eq!((space.free(), space.table(to).len()), (free, 0)),
+                    }
+                }
+                Act::Rename(from, to) => {
+                    if from != to && space.table(to).is_empty() {
+                        let table = space.table(from).to_vec();
+                        space.rename(from, to);
+                        prop_assert_eq!((space.table(from).len(), space.table(to)), (0, &table[..]));
+                    }
+                }
                 Act::Reserve(request, tokens) => {
                     let before = (space.free(), space.table(request).to_vec());
                     let fits = space.lacking(request, tokens) <= space.free();
@@ -136,8 +171,13 @@ proptest! {
                 Act::Release(request) => { space.release(request); }
             }
             let owned: Vec<Block> = (0..12).flat_map(|request| space.table(request).to_vec()).collect();
-            prop_assert_eq!(owned.iter().collect::<BTreeSet<_>>().len(), owned.len());
-            prop_assert_eq!(owned.len() + space.free(), all);
+            let distinct: BTreeSet<Block> = owned.iter().copied().collect();
+            let several = distinct.iter().filter(|block| owned.iter().filter(|other| other == block).count() > 1);
+            for block in several {
+                prop_assert!(shared.contains(block), "{block:?} has two owners without a fork");
+            }
+            prop_assert_eq!(distinct.len() + space.free(), all);
+            shared.retain(|block| distinct.contains(block));
         }
         for request in 0..12 { space.release(request); }
         prop_assert_eq!((space.free(), space.holders()), (all, 0));

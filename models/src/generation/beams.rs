@@ -1,0 +1,265 @@
+//! The sequences and the cache blocks of beam searches.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kaskade_policy::hybrid_cache::BlockCopy;
+
+use super::beam_search::{AnswerToken, Beam, Continuation};
+use super::block_cache::copy_block;
+use super::engine::{Engine, Event, FinishReason};
+use super::error::EngineError;
+use super::penalties::top_logprobs;
+use super::sampling::{describe, log_probs};
+use super::token_rules::TextSoFar;
+use crate::ops::{Ops, OpsError};
+
+/// Number of the first beam's sequence; requests have smaller numbers, or those of batches from `1 << 63`.
+pub(super) const FIRST_BEAM: u64 = 1 << 62;
+
+impl<M: Ops> Engine<M> {
+    /// A request lost its blocks: its states are computed again, and a beam search begins again.
+    pub(super) fn preempted(&mut self, request: u64) {
+        if let Some(search) = self.searches.get_mut(&request) {
+            let beams = std::mem::take(&mut search.running);
+            search.restart(request);
+            for beam in beams.iter().filter(|beam| beam.id != request) {
+                self.sequences.remove(&beam.id);
+            }
+            if let Some(sequence) = self.sequences.get_mut(&request) {
+                sequence.restart();
+            }
+        } else if let Some(sequence) = self.sequences.get_mut(&request) {
+            sequence.state = None;
+        }
+    }
+
+    /// Continues a search by a token for each of its beams. `rows` are the logits by sequence. Returns the events of the
+    /// whole answer if the search ends. Adds requests that had to make room to `preempted`.
+    pub(super) fn continue_search(
+        &mut self,
+        request: u64,
+        rows: &BTreeMap<u64, Vec<f32>>,
+        preempted: &mut BTreeSet<u64>,
+    ) -> Result<Vec<Event>, EngineError> {
+        let Some(search) = self.searches.get(&request) else {
+            return Ok(Vec::new());
+        };
+        let beams = search.running.iter().map(|beam| {
+            let logits = rows.get(&beam.id)?;
+            Some((logits.as_slice(), self.log_probs(beam.id, logits)?))
+        });
+        let Some(beams) = beams.collect::<Option<Vec<(&[f32], Vec<f32>)>>>() else {
+            self.end(request);
+            return Ok(vec![Event::ended(request, FinishReason::NotFinite)]);
+        };
+        let (logits, log_probs): (Vec<&[f32]>, Vec<Vec<f32>>) = beams.into_iter().unzip();
+        let sampling = self.sequences.get(&request).map(|sequence| &sequence.sampling);
+        let count = sampling.map_or(0, |sampling| sampling.top_logprobs);
+        let ends = match sampling.is_some_and(|sampling| sampling.ignore_eos) {
+            true => Vec::new(),
+            false => self.decoder.model_config.eos_token_ids.clone(),
+        };
+        let token_of = |beam: usize, token: u32| {
+            let logits = logits.get(beam)?;
+            Some(AnswerToken {
+                sampled: describe(logits, token as usize, None)?,
+                top_logprobs: top_logprobs(logits, count),
+            })
+        };
+        let Some(search) = self.searches.get_mut(&request) else {
+            return Ok(Vec::new());
+        };
+        let next = search.advance(&log_probs, &ends, token_of);
+        if next.is_empty() {
+            return Ok(self.finish_search(request));
+        }
+        let running = search.running.clone();
+        let tokens = next.into_iter().filter_map(|next| {
+            let token = token_of(next.beam, next.token)?;
+            Some((next, token))
+        });
+        self.set_beams(request, &running, tokens.collect(), preempted)?;
+        Ok(Vec::new())
+    }
+
+    /// The logarithms of the probabilities of a beam's next token; `None` if a logit is not finite.
+    fn log_probs(&self, beam: u64, logits: &[f32]) -> Option<Vec<f32>> {
+        let sequence = self.sequences.get(&beam)?;
+        let [source, prompt, answer] = sequence.parts();
+        let model_config = &self.decoder.model_config;
+        let text = TextSoFar {
+            source,
+            prompt,
+            answer,
+            ends: &model_config.eos_token_ids,
+        };
+        log_probs(logits, &sequence.sampling, &model_config.rules, &text)
+    }
+
+    /// Ends a search. Returns an event for each token of the best answer.
+    fn finish_search(&mut self, request: u64) -> Vec<Event> {
+        let answer = self.searches.get(&request).cloned();
+        let answer = answer.and_then(super::beam_search::BeamSearch::answer);
+        let mut events: Vec<Event> = Vec::new();
+        if let Some(sequence) = self.sequences.get_mut(&request) {
+            sequence.restart();
+        }
+        for token in answer.into_iter().flatten() {
+            events.extend(self.accept(request, token.sampled, token.top_logprobs));
+            if events.last().is_some_and(|event| event.finish_reason.is_some()) {
+                break;
+            }
+        }
+        if events.last().is_none_or(|event| event.finish_reason.is_none()) {
+            events.push(Event::ended(request, FinishReason::NotFinite));
+        }
+        self.end(request);
+        events
+    }
+
+    /// Continues the beams: each of `next` extends one of `running`. The first one that extends a beam takes over its
+    /// sequence and its blocks; others get a sequence of their own, with a fork of the blocks.
+    fn set_beams(
+        &mut self,
+        request: u64,
+        running: &[Beam],
+        next: Vec<(Continuation, AnswerToken)>,
+        preempted: &mut BTreeSet<u64>,
+    ) -> Result<(), EngineError> {
+        let parents: BTreeSet<usize> = next.iter().map(|(next, _)| next.beam).collect();
+        let dropped = running
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| !parents.contains(index));
+        let mut free: Vec<u64> = dropped.map(|(_, beam)| beam.id).collect();
+        for beam in &free {
+            self.space.release(*beam);
+        }
+        // The first table has the number of the request: another beam takes it over if its own is dropped.
+        let mut ids: Vec<u64> = running.iter().map(|beam| beam.id).collect();
+        if let Some(place) = free.iter().position(|id| *id == request)
+            && let Some(heir) = parents.first().and_then(|parent| ids.get_mut(*parent))
+            && let Some(freed) = free.get_mut(place)
+        {
+            *freed = std::mem::replace(heir, request);
+            self.space.rename(*freed, request);
+            if let Some(sequence) = self.sequences.remove(freed) {
+                self.sequences.insert(request, sequence);
+            }
+        }
+        let mut beams: Vec<Beam> = Vec::new();
+        let mut forks = Vec::new();
+        let mut taken = BTreeSet::new();
+        for (next, token) in next {
+            let Some((parent, id)) = running.get(next.beam).zip(ids.get(next.beam)) else {
+                continue;
+            };
+            let mut answer = parent.answer.clone();
+            answer.push(token);
+            let beam = Beam {
+                id: *id,
+                score: next.score,
+                answer,
+            };
+            if taken.insert(*id) {
+                beams.push(beam);
+            } else {
+                forks.push(beam);
+            }
+        }
+        self.tell_scheduler(request, &beams);
+        for fork in forks {
+            let id = free.pop().unwrap_or_else(|| self.next_beam_id());
+            match self.fork(request, fork.id, id, preempted)? {
+                Forked::Done => beams.push(Beam { id, ..fork }),
+                Forked::NoRoom => free.push(id),
+                Forked::Preempted => {
+                    let forked = beams.iter().map(|beam| beam.id).filter(|id| *id != request);
+                    for id in forked.chain(free) {
+                        self.sequences.remove(&id);
+                    }
+                    return Ok(());
+                }
+            }
+            self.tell_scheduler(request, &beams);
+        }
+        for id in free {
+            self.sequences.remove(&id);
+        }
+        for beam in &beams {
+            let token = beam.answer.last().map(|token| token.sampled.token);
+            if let Some(sequence) = self.sequences.get_mut(&beam.id) {
+                sequence.tokens.extend(token);
+            }
+        }
+        beams.sort_by(|a, b| b.score.total_cmp(&a.score));
+        if let Some(search) = self.searches.get_mut(&request) {
+            search.running = beams;
+        }
+        self.scheduler.extend(request);
+        Ok(())
+    }
+
+    fn tell_scheduler(&mut self, request: u64, beams: &[Beam]) {
+        let others = beams.iter().map(|beam| beam.id).filter(|id| *id != request);
+        self.scheduler.set_beams(request, others.collect());
+    }
+
+    fn next_beam_id(&mut self) -> u64 {
+        while self.sequences.contains_key(&self.next_beam) {
+            self.next_beam += 1;
+        }
+        self.next_beam += 1;
+        self.next_beam - 1
+    }
+
+    /// Gives the sequence `to` the tokens and blocks of `from`. Later requests make room for it; if there are none, the
+    /// request waits for earlier ones; if it runs alone, and no block of the kind that it needs is free, it goes on
+    /// without this beam.
+    fn fork(
+        &mut self,
+        request: u64,
+        from: u64,
+        to: u64,
+        preempted: &mut BTreeSet<u64>,
+    ) -> Result<Forked, EngineError> {
+        let Some(sequence) = self.sequences.get(&from).map(super::sequence::Sequence::fork) else {
+            return Ok(Forked::NoRoom);
+        };
+        let cached = sequence.tokens.len();
+        let copy = loop {
+            if let Ok(copy) = self.space.fork(from, to, cached) {
+                break copy;
+            }
+            let Some(victim) = self.scheduler.make_room(request, &mut self.space) else {
+                return Ok(Forked::NoRoom);
+            };
+            preempted.insert(victim);
+            self.preempted(victim);
+            if victim == request {
+                return Ok(Forked::Preempted);
+            }
+        };
+        if let Some(copy) = copy {
+            self.copy(&copy)?;
+        }
+        self.sequences.insert(to, sequence);
+        Ok(Forked::Done)
+    }
+
+    fn copy(&mut self, copy: &BlockCopy) -> Result<(), OpsError> {
+        for layer in 0..self.device.layers() {
+            copy_block(&self.ops, &self.host, &mut self.device, layer, copy)?;
+        }
+        Ok(())
+    }
+}
+
+/// What came of a fork.
+enum Forked {
+    Done,
+    /// There is no block for it, and no other request.
+    NoRoom,
+    /// The request itself was preempted.
+    Preempted,
+}
