@@ -1,5 +1,7 @@
 use std::path::Path;
 
+use kaskade_policy::hybrid_cache::Kind;
+
 use super::*;
 use crate::generation::Cpu;
 
@@ -67,6 +69,36 @@ fn the_cache_is_a_bound() {
         generation.max_model_len = Some(33);
     });
     assert!(long.contains("too few for max_model_len = 33"), "{long}");
+}
+
+#[test]
+fn the_cache_is_a_bound_in_host_memory_too() {
+    for (name, layers) in [("gpt2", 2), ("llama", 3)] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
+        let generation = Generation {
+            cache_bytes: 20 * BLOCK_BYTES,
+            device_bytes: Some(1 << 30),
+            ..Generation::default()
+        };
+        let checkpoint = Checkpoint::open(&folder).unwrap();
+        let (mut model, _) = LanguageModel::new(Cpu, checkpoint, &generation).unwrap();
+        let config = model.engine.config().clone();
+        let bytes = |kind| {
+            let decoder = model.engine.model_config();
+            crate::generation::config::block_bytes(decoder, layers, config.block_tokens, kind)
+        };
+        let host = config.capacity.host;
+        let taken = host.act as u64 * bytes(Kind::Act) + host.kv as u64 * bytes(Kind::Kv);
+        assert!(taken <= generation.cache_bytes, "{name}: {host:?} take {taken}");
+        assert!(host.total() > 5, "{name}: {host:?}");
+        // The longest request that is accepted is answered.
+        let context = model.engine.model_config().context;
+        let ids = Tensor::from_i64("input_ids", &[context - 2], &vec![3; context - 2]).unwrap();
+        let answered = model
+            .run(&[vec![ids, number("max_tokens", 2), number("min_tokens", 2)]])
+            .remove(0);
+        assert_eq!(tokens(&answered.unwrap()).len(), 2, "{name}");
+    }
 }
 
 #[test]
