@@ -57,6 +57,7 @@ impl<M: Ops> Engine<M> {
                 Detokenizer::default()
             },
             sampling,
+            is_cached: false,
             constraint,
         };
         self.sequences.insert(request, sequence);

@@ -14,6 +14,8 @@ pub(super) struct Sequence {
     pub(super) source: usize,
     /// Tokens before the first generated one.
     pub(super) prompt: usize,
+    /// Whether a step has cached all tokens but the last; one that fails has not, whatever the scheduler takes the request for.
+    pub(super) is_cached: bool,
     /// States of the recurrences after all tokens but the last; `None` if they must be computed from all tokens.
     pub(super) state: Option<RecurrentState>,
     pub(super) sampling: Sampling,

@@ -45,6 +45,7 @@ impl<M: Ops> Engine<M> {
         report.preempted = step.preempted.len();
         for request in &step.preempted {
             if let Some(sequence) = self.sequences.get_mut(request) {
+                sequence.is_cached = false;
                 sequence.state = None;
             }
         }
@@ -170,8 +171,8 @@ impl<M: Ops> Engine<M> {
     fn entry_of(&self, request: u64, prefill: bool) -> Option<BatchEntry> {
         let sequence = self.sequences.get(&request)?;
         let (tokens, source) = (sequence.tokens.len(), sequence.source);
-        // States are lost with a preemption or a step that failed.
-        let lost = !self.state_sizes.is_empty() && sequence.state.is_none();
+        // States are lost with a preemption or a step that failed, and a prefill that failed cached nothing.
+        let lost = !sequence.is_cached || !self.state_sizes.is_empty() && sequence.state.is_none();
         let cached = if prefill || lost || self.config.caching == Caching::Tokens {
             0
         } else {
@@ -383,6 +384,7 @@ impl<M: Ops> Engine<M> {
 
     fn extend(&mut self, request: u64, logits: &[f32]) -> Option<Event> {
         let sequence = self.sequences.get_mut(&request)?;
+        sequence.is_cached = true;
         let (prompt, answer) = sequence
             .tokens
             .split_at_checked(sequence.prompt)
