@@ -45,19 +45,23 @@ impl<M: Ops> Engine<M> {
         let answer = sampling.max_tokens - usize::from(source > 0);
         self.scheduler
             .submit(request, tokens.len(), answer, &self.space)?;
+        let mut detokenizer = Detokenizer::new(sampling.special_tokens);
+        if let Some(tokenizer) = self
+            .tokenizer
+            .as_ref()
+            .filter(|_| source == 0 && !sampling.begins_text)
+        {
+            detokenizer = detokenizer.behind(&tokens, tokenizer);
+        }
         let sequence = Sequence {
             prompt: tokens.len(),
             tokens,
             source,
+            is_cached: false,
             state: None,
             sampler: Sampler::new(sampling.seed),
-            answer: if sampling.special_tokens {
-                Detokenizer::with_special_tokens()
-            } else {
-                Detokenizer::default()
-            },
+            answer: detokenizer,
             sampling,
-            is_cached: false,
             constraint,
         };
         self.sequences.insert(request, sequence);

@@ -92,6 +92,7 @@ impl SamplingOptions {
     }
 }
 
+            begins_text: greedy.begins_text,
 impl From<&GenerationConfig> for SamplingOptions {
     /// Without `do_sample` a checkpoint's answers are greedy, as in transformers.
     fn from(config: &GenerationConfig) -> Self {

@@ -422,24 +422,31 @@ impl<M: Ops> Engine<M> {
                     Err(reason) => return Some(self.leave_grammar(request, &reason)),
                 };
                 sequence.tokens.push(token);
+                let length = sequence.tokens.len() - sequence.prompt;
                 if is_eos {
                     finish_reason = Some(FinishReason::Token);
                 } else if let Some(tokenizer) = &self.tokenizer {
-                    let (certain, stopped) = sequence.answer.push(token, tokenizer, &sequence.sampling.stop);
+                    let stop = if length > sequence.sampling.min_tokens {
+                        sequence.sampling.stop.as_slice()
+                    } else {
+                        &[]
+                    };
+                    let (certain, stopped) = sequence.answer.push(token, tokenizer, stop);
                     text = certain;
                     finish_reason = stopped.then_some(FinishReason::Stop);
                 }
                 if complete {
                     finish_reason.get_or_insert(FinishReason::Token);
                 }
-                let length = sequence.tokens.len() - sequence.prompt;
                 if finish_reason.is_none() && length >= sequence.sampling.max_tokens {
                     finish_reason = Some(FinishReason::Length);
                 }
             }
         }
-        if finish_reason.is_some_and(|finish_reason| finish_reason != FinishReason::Stop) {
-            text.push_str(&sequence.answer.finish());
+        if finish_reason.is_some_and(|finish_reason| finish_reason != FinishReason::Stop)
+            && let Some(tokenizer) = &self.tokenizer
+        {
+            text.push_str(&sequence.answer.finish(tokenizer));
         }
         match finish_reason {
             Some(_) => self.end(request),

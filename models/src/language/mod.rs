@@ -163,6 +163,7 @@ impl<M: Ops> LanguageModel<M> {
         }
         Ok(sampling)
     }
+        sampling.begins_text = is_chat;
 
     /// Returns what separates the parts of an answer to a prompt. An answer of a grammar begins at once, without reasoning.
     fn scanner(
@@ -251,7 +252,10 @@ impl<M: Ops> Continuous for LanguageModel<M> {
         let answer = PartialAnswer {
             prompt_tokens: Some(prompt.len()),
             token_texts: inputs.iter().any(|input| input.name == "top_logprobs"),
-            previous: prompt.last().copied().filter(|_| self.engine.continues_prompt()),
+            previous: prompt
+                .last()
+                .copied()
+                .filter(|_| self.engine.continues_prompt() && !is_chat),
             scanner: self.scanner(&prompt, &sampling, tools.as_ref(), is_chat),
             prompt: wanted.map(|first| (first, Vec::new())),
             ..PartialAnswer::default()

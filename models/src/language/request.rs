@@ -136,6 +136,12 @@ pub fn sampling_options(inputs: &Inputs) -> Result<SamplingOptions, ModelError> 
 }
 
 /// Returns the [`DEFAULT_SEED`] of a request.
+    if let (Some(least), Some(most)) = (options.min_tokens, options.max_tokens)
+        && least > most
+    {
+        let reason = format!("{least} is above max_tokens {most}; lower it");
+        return Err(bad_input("min_tokens", reason));
+    }
 ///
 /// # Errors
 /// [`ModelError`], naming the input.

@@ -124,7 +124,7 @@ impl<M: Ops> LanguageSlice<M> {
         Ok(logits.iter().map(|logits| self.answer(logits)).collect())
     }
 
-    /// Returns the most probable next token as an answer.
+    /// Returns the most probable next token as an answer. Clients append its text to the prompt, which the last slice does not know.
     fn answer(&self, logits: &[f32]) -> Result<Outputs, ModelError> {
         let mut answer = PartialAnswer::default();
         let Some(sampled) = sampling::greedy(logits) else {
@@ -133,8 +133,7 @@ impl<M: Ops> LanguageSlice<M> {
         let is_eos = self.layers.model_config().eos_token_ids.contains(&sampled.token);
         let mut text = String::new();
         if let Some(tokenizer) = self.prompts.tokenizer.as_ref().filter(|_| !is_eos) {
-            let mut growing = detokenizer::Detokenizer::default();
-            text = growing.push(sampled.token, tokenizer, &[]).0 + &growing.finish();
+            text = detokenizer::appended_text(tokenizer, sampled.token);
         }
         let end = if is_eos {
             FinishReason::Token
