@@ -263,12 +263,11 @@ impl<M: Ops> Continuous for LanguageModel<M> {
         self.engine
             .submit(number, prompt, sampling)
             .map_err(|error| match error {
-                EngineError::Refused(Refused::Context { .. } | Refused::Cache { .. }) => {
-                    ModelError::TooLong {
-                        reason: error.to_string(),
-                    }
-                }
-                EngineError::Refused(_) | EngineError::Prompt { .. } | EngineError::Token { .. } => {
+                EngineError::Refused(Refused::Context { .. } | Refused::Cache { .. })
+                | EngineError::Prompt { .. } => ModelError::TooLong {
+                    reason: error.to_string(),
+                },
+                EngineError::Refused(_) | EngineError::Token { .. } => {
                     bad_input(prompt::name_of(inputs), error.to_string())
                 }
                 EngineError::Sampling(ref reason) => bad_input(reason.input(), error.to_string()),

@@ -24,7 +24,7 @@ pub(super) fn prepared_inputs(context: usize) -> Vec<InputSpec> {
     vec![InputSpec::optional(
         CHAT_IDS,
         Datatype::I64,
-        vec![Extent::UpTo(context)],
+        vec![Extent::Tokens(context)],
     )]
 }
 
@@ -84,7 +84,7 @@ impl Prompts {
         if self.tokenizer.is_some() {
             return request::prompt_inputs(context);
         }
-        let ids = vec![Extent::UpTo(context)];
+        let ids = vec![Extent::Tokens(context)];
         vec![InputSpec::required("input_ids", Datatype::I64, ids)]
     }
 

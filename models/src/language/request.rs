@@ -62,7 +62,7 @@ struct Part {
 /// The inputs for a prompt as a text, as messages, or as at most `context` tokens. A request must have exactly one of them.
 pub fn prompt_inputs(context: usize) -> Vec<InputSpec> {
     let text = |name| InputSpec::optional(name, Datatype::Bytes, vec![Extent::Exactly(1)]);
-    let ids = InputSpec::optional("input_ids", Datatype::I64, vec![Extent::UpTo(context)]);
+    let ids = InputSpec::optional("input_ids", Datatype::I64, vec![Extent::Tokens(context)]);
     vec![text("text"), text("messages"), ids]
 }
 

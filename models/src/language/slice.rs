@@ -71,12 +71,13 @@ impl<M: Ops> LanguageSlice<M> {
         let model_config = self.layers.model_config();
         let name = inputs.first().map_or("text", |input| input.name.as_str());
         if tokens.len() > model_config.context {
-            let reason = format!(
-                "it has {} tokens; this model takes at most {}",
-                tokens.len(),
-                model_config.context
-            );
-            return Err(bad_input(name, reason));
+            return Err(ModelError::TooLong {
+                reason: format!(
+                    "`{name}` has {} tokens; this model takes at most {}",
+                    tokens.len(),
+                    model_config.context
+                ),
+            });
         }
         match tokens
             .iter()

@@ -137,7 +137,10 @@ fn requests_beyond_max_model_len_are_refused() {
             .remove(0)
     };
     assert_eq!(tokens(&ask(12, 8).unwrap()).len(), 8);
-    assert!(ask(12, 9).is_err() && ask(21, 1).is_err());
+    for (count, answer) in [(12, 9), (21, 1)] {
+        let refused = ask(count, answer).unwrap_err();
+        assert!(matches!(refused, ModelError::TooLong { .. }), "{refused}");
+    }
 }
 
 #[test]
@@ -512,7 +515,7 @@ fn an_encoder_decoder_answers_too() {
     let longest = model.engine.longest_prompt();
     let rejected = model.run(&[vec![ids(&vec![1; longest + 1])]]).remove(0);
     assert!(
-        matches!(rejected, Err(ModelError::WrongShape { .. })),
+        matches!(rejected, Err(ModelError::TooLong { .. })),
         "{rejected:?}"
     );
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+pub use crate::runtime::extent::Extent;
 use crate::runtime::tensor::{Datatype, Tensor, TensorError};
 
 /// Inputs of one request, without a batch dimension.
@@ -171,14 +172,14 @@ impl InputSpec {
     }
 }
 
-/// Allowed sizes of one dimension.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
-    /// Exactly this size.
-    Exactly(usize),
-    /// Any size from 1 to this, such as a sequence length.
-    UpTo(usize),
-}
+/// Input that holds the seed of a request for which neither the request nor the app states one. Models behind endpoints choose their own.
+pub const DEFAULT_SEED: &str = "default_seed";
+
+/// Input that holds the temperature of a request for which neither the request, nor the app, nor the checkpoint states one.
+pub const DEFAULT_TEMPERATURE: &str = "default_temperature";
+
+/// Inputs that the gateway adds to requests of language models. Models that do not sample ignore them.
+const DEFAULTS: [&str; 2] = [DEFAULT_SEED, DEFAULT_TEMPERATURE];
 
 /// Why a text is refused by a model that takes the tokens of one.
 pub(crate) const NO_TOKENIZER: &str = "this checkpoint has no tokenizer.json, and no files that a known tokenizer is built from \
@@ -272,13 +273,20 @@ impl InputSpec {
         }
         let fits = input.shape.len() == self.shape.len()
             && input
+        if let ([Extent::Tokens(limit)], [tokens]) = (self.shape.as_slice(), input.shape.as_slice())
+            && tokens > limit
+        {
+            return Err(ModelError::TooLong {
+                reason: format!(
+                    "`{}` has {tokens} tokens and this model takes {limit} at most; shorten it",
+                    self.name
+                ),
+            });
+        }
                 .shape
                 .iter()
                 .zip(&self.shape)
-                .all(|(actual, extent)| match extent {
-                    Extent::Exactly(expected) => actual == expected,
-                    Extent::UpTo(limit) => (1..=*limit).contains(actual),
-                });
+                .all(|(actual, extent)| extent.holds(*actual));
         if !fits {
             return Err(ModelError::WrongShape {
                 name: input.name.clone(),
@@ -293,15 +301,6 @@ impl InputSpec {
         }
         input.check_finite()?;
         Ok(())
-    }
-}
-
-impl std::fmt::Display for Extent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Exactly(extent) => write!(f, "{extent}"),
-            Self::UpTo(limit) => write!(f, "1..={limit}"),
-        }
     }
 }
 
