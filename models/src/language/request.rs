@@ -10,7 +10,7 @@ use super::inputs::bad_input;
 pub use super::inputs::only_text;
 use super::response_format::{RESPONSE_FORMAT, response_format};
 use super::tools::{TOOL_CHOICE, TOOLS};
-pub use crate::checkpoint::chat_template::Message;
+pub use crate::checkpoint::chat_template::{Content, Message};
 use crate::generation::SamplingOptions;
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError};
 use crate::runtime::tensor::{Datatype, Tensor};
@@ -38,7 +38,7 @@ pub(super) const PROMPTS: [&str; 3] = ["text", "messages", "input_ids"];
 struct RawMessage {
     role: String,
     #[serde(default)]
-    content: Option<Content>,
+    content: Option<RawContent>,
     #[serde(flatten)]
     further: Map<String, Value>,
 }
@@ -46,7 +46,7 @@ struct RawMessage {
 /// Content of a message: a text, or parts.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Content {
+enum RawContent {
     Text(String),
     Parts(Vec<Part>),
 }
@@ -205,8 +205,7 @@ pub fn template_variables(inputs: &Inputs) -> Result<Map<String, Value>, ModelEr
     variables.map_err(|error| bad_input(TEMPLATE_VARIABLES, format!("it is no JSON object: {error}")))
 }
 
-/// Returns the messages of a chat, a JSON array of `{role, content}` and what else a template reads. The parts of a content are
-/// joined.
+/// Returns the messages of a chat, a JSON array of `{role, content}` and what else a template reads.
 ///
 /// # Errors
 /// [`ModelError::BadInput`] if there are none, or for a part that is no text.
@@ -219,9 +218,9 @@ pub fn messages(input: &Tensor) -> Result<Vec<Message>, ModelError> {
     }
     let messages = raw.into_iter().map(|message| {
         let content = match message.content {
-            None => String::new(),
-            Some(Content::Text(text)) => text,
-            Some(Content::Parts(parts)) => {
+            None => Content::None,
+            Some(RawContent::Text(text)) => Content::Text(text),
+            Some(RawContent::Parts(parts)) => {
                 let texts = parts.into_iter().map(|part| match part.text {
                     Some(text) if part.kind == "text" => Ok(text),
                     _ => Err(rejected(format!(
@@ -229,7 +228,7 @@ pub fn messages(input: &Tensor) -> Result<Vec<Message>, ModelError> {
                         part.kind
                     ))),
                 });
-                texts.collect::<Result<Vec<String>, _>>()?.concat()
+                Content::Parts(texts.collect::<Result<_, _>>()?)
             }
         };
         Ok(Message {

@@ -14,6 +14,7 @@ use kaskade_models::Tensor;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::chat::content_of;
 use super::choice::{Choice, Usage, unix_seconds};
 use super::completions::begin;
 use super::sampling::{Common, NO_TOKEN};
@@ -188,12 +189,12 @@ fn add(messages: &mut Vec<Value>, item: &Value) -> Result<(), Failure> {
                     Some(calls) => calls.push(call),
                     None => put(last, "tool_calls", json!([call])),
                 },
-                None => messages.push(json!({"role": "assistant", "content": "", "tool_calls": [call]})),
+                None => messages.push(json!({"role": "assistant", "content": null, "tool_calls": [call]})),
             }
         }
         "function_call_output" => {
             let content = match item.get("output") {
-                Some(Value::String(output)) => output.clone(),
+                Some(Value::String(output)) => output.clone().into(),
                 Some(parts @ Value::Array(_)) => content(Some(parts))?,
                 _ => return Err(refuse("the `output` of a function is a text or a list of parts")),
             };
@@ -222,11 +223,11 @@ fn message(item: &Value) -> Result<Value, Failure> {
     Ok(json!({"role": role, "content": content}))
 }
 
-/// Returns the text of a content.
-fn content(content: Option<&Value>) -> Result<String, Failure> {
+/// Returns a content as chats have it.
+fn content(content: Option<&Value>) -> Result<Value, Failure> {
     let refuse = |reason: &str| Failure::param("input", reason);
     match content {
-        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::String(text)) => Ok(text.clone().into()),
         Some(Value::Array(parts)) => {
             let texts = parts.iter().map(|part| {
                 let kind = part.get("type").and_then(Value::as_str);
@@ -236,7 +237,7 @@ fn content(content: Option<&Value>) -> Result<String, Failure> {
                     refuse("only parts of the types `input_text` and `output_text` are supported")
                 })
             });
-            texts.collect()
+            Ok(content_of(texts.collect::<Result<_, _>>()?))
         }
         _ => Err(refuse("the `content` of a message is a text or a list of parts")),
     }
@@ -268,7 +269,7 @@ mod tests {
             json!([
                 {"role": "system", "content": "be brief"},
                 {"role": "system", "content": "be kind"},
-                {"role": "user", "content": "ab"},
+                {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
                 {"role": "assistant", "content": "c"},
             ])
         );
@@ -284,7 +285,7 @@ mod tests {
             asked_of(called).as_array().unwrap()[1..],
             [
                 json!({"role": "user", "content": "go"}),
-                json!({"role": "assistant", "content": "", "tool_calls": [call, call]}),
+                json!({"role": "assistant", "content": null, "tool_calls": [call, call]}),
                 json!({"role": "tool", "tool_call_id": "1", "content": "7"}),
             ]
         );
@@ -324,7 +325,8 @@ mod tests {
             let asked = asked(json!({"input": input})).unwrap();
             assert_eq!(asked.messages().unwrap_err().param.as_deref(), Some("input"));
         }
-        let fine = json!({"input": "x", "previous_response_id": null, "background": false, "text": {"format": {"type": "text"}}});
-        assert!(asked(fine).is_ok());
+        let fine = json!({"input": "x", "previous_response_id": null, "background": false, "text": {"format": {"type": "text"}},
+            "truncation": "disabled", "top_logprobs": 0, "include": ["reasoning.encrypted_content"], "reasoning": {"effort": "high"}});
+        assert_eq!(asked(fine).unwrap().common.reasoning_effort(), Some("high"));
     }
 }
