@@ -260,6 +260,7 @@ impl<M: Ops> Continuous for LanguageModel<M> {
             prompt: wanted.map(|first| (first, Vec::new())),
             ..PartialAnswer::default()
         };
+            has_tools: tools.is_some(),
         self.engine
             .submit(number, prompt, sampling)
             .map_err(|error| match error {
@@ -273,7 +274,7 @@ impl<M: Ops> Continuous for LanguageModel<M> {
                 EngineError::Sampling(ref reason) => bad_input(reason.input(), error.to_string()),
                 EngineError::NoTokenizer if stops => bad_input("stop", error.to_string()),
                 EngineError::NoTokenizer | EngineError::Grammar(_) => {
-                    bad_input(response_format::RESPONSE_FORMAT, error.to_string())
+                    bad_input(answer.format_input(), error.to_string())
                 }
                 other => failed(&other),
             })?;

@@ -381,6 +381,12 @@ pub enum ModelError {
     },
     /// The endpoint behind the model refuses the request, its key or its user for good.
     #[error("the endpoint refused the request: {reason}")]
+    /// The endpoint behind the model finds the request invalid; the same request fails again.
+    #[error("the endpoint finds the request invalid: {reason}")]
+    InvalidRequest {
+        /// The reason.
+        reason: String,
+    },
     Refused {
         /// The reason.
         reason: String,
