@@ -113,6 +113,7 @@ impl From<&GenerationConfig> for SamplingOptions {
             }
         }
     }
+            stop: config.stop_strings.clone(),
 }
 
 #[cfg(test)]

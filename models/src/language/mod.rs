@@ -98,6 +98,10 @@ impl<M: Ops + Clone> LanguageModel<M> {
         let mut stated = SamplingOptions::from(&checkpoint.generation);
         let max_length = checkpoint.generation.max_length;
         let (mut decoder, totals) = registry::read_with_totals(checkpoint)?;
+        prompts.add_end(&mut decoder.model_config, &name);
+        if prompts.tokenizer.is_none() {
+            stated.stop = None;
+        }
         if decoder.encoder.is_some() {
             // The start token is one of them.
             let max_tokens = max_length.map(|length| length.saturating_sub(1).max(1));

@@ -9,6 +9,7 @@ use super::response_format::response_format;
 use super::tools::{Syntax, TOOLS, Tools};
 use crate::checkpoint::{ChatTemplate, Checkpoint, LoadError, TemplateError};
 use crate::generation::detokenizer;
+use crate::generation::{ModelConfig, detokenizer};
 use crate::generation::grammar::Grammars;
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, NO_TOKENIZER};
 use crate::runtime::tensor::{Datatype, Tensor};
@@ -53,6 +54,8 @@ pub(super) struct Prompts {
     /// How answers of chats are reasoned, if the template shows it.
     pub(super) reasoning: Option<ReasoningSyntax>,
     /// The token that begins a text.
+    /// The token that ends a text.
+    eos: Option<u32>,
     bos: Option<u32>,
 }
 
@@ -65,20 +68,36 @@ impl Prompts {
         let tokenizer = checkpoint.tokenizer.take();
         let tokenizer = tokenizer.as_ref().map(detokenizer::tokenizer).transpose()?;
         let chat = std::mem::take(&mut checkpoint.chat);
-        let bos = tokenizer
-            .as_ref()
-            .zip(chat.special.bos_token.as_deref())
-            .and_then(|(tokenizer, bos)| tokenizer.token_to_id(bos));
+        let id = |token: &Option<String>| {
+            let named = tokenizer.as_ref().zip(token.as_deref());
+            named.and_then(|(tokenizer, token)| tokenizer.token_to_id(token))
+        };
+        let (bos, eos) = (id(&chat.special.bos_token), id(&chat.special.eos_token));
         let reasoning = chat.source_with_tools().and_then(ReasoningSyntax::of_template);
         Ok(Self {
             tokenizer,
             chat,
             reasoning,
+            eos,
             bos,
         })
     }
 
-    /// The inputs for a prompt of at most `context` tokens: `text` and `messages` if there is a tokenizer, and
+    /// Adds the tokenizer's end-of-sequence token to those of the model, as vLLM does: a checkpoint that was trained for chats may state it
+    /// there alone.
+    pub(super) fn add_end(&self, model_config: &mut ModelConfig, name: &str) {
+        let ends = &mut model_config.eos_token_ids;
+        let known = self.eos.filter(|eos| (*eos as usize) < model_config.vocabulary);
+        ends.extend(known.filter(|eos| !ends.contains(eos)));
+        if ends.is_empty() {
+            tracing::warn!(
+                checkpoint = name,
+                "no token ends an answer, so each has the maximum of tokens; state `eos_token_id` in generation_config.json"
+            );
+        }
+    }
+
+    /// The inputs for a prompt of at most `context` tokens: `text`, `messages` and how they become tokens if there is a tokenizer, and
     /// `input_ids`.
     pub(super) fn inputs(&self, context: usize) -> Vec<InputSpec> {
         if self.tokenizer.is_some() {

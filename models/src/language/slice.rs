@@ -39,7 +39,8 @@ pub(super) fn load(
 ) -> Result<(Box<dyn Model>, WeightTotals), LoadError> {
     let prompts = Prompts::take(&mut checkpoint)?;
     let name = checkpoint.name.clone();
-    let (decoder, totals) = registry::read_slice(checkpoint, slice)?;
+    let (mut decoder, totals) = registry::read_slice(checkpoint, slice)?;
+    prompts.add_end(&mut decoder.model_config, &name);
     if decoder.model_config.rules != TokenRules::default() {
         return Err(LoadError::NotServed {
             name,
