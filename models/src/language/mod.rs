@@ -147,7 +147,12 @@ impl<M: Ops> LanguageModel<M> {
         let is_constrained = own.grammar.is_some();
         let stated = own.max_tokens.is_some();
         let seed = request::default_seed(inputs)?.unwrap_or_else(|| seed_of(prompt));
-        let mut sampling = own.or(&self.sampling).sampling(seed);
+        let mut merged = own.or(&self.sampling);
+        if merged.temperature.is_none() {
+            // Greedy search would ignore which tokens a request wants to sample from.
+            merged.temperature = request::default_temperature(inputs)?.or(own.truncates().then_some(1.0));
+        }
+        let mut sampling = merged.sampling(seed);
         if tools.is_some() && !is_constrained {
             // The app's own format has no calls.
             sampling.grammar = None;
@@ -158,6 +163,7 @@ impl<M: Ops> LanguageModel<M> {
         }
         // Marks of calls and of reasoning may be special tokens.
         sampling.special_tokens = tools.is_some() || is_chat && self.prompts.reasoning.is_some();
+        sampling.begins_text = is_chat;
         if !stated {
             if is_chat && self.sampling.max_tokens.is_none() {
                 sampling.max_tokens = MAX_CHAT_TOKENS;
@@ -167,7 +173,6 @@ impl<M: Ops> LanguageModel<M> {
         }
         Ok(sampling)
     }
-        sampling.begins_text = is_chat;
 
     /// Returns what separates the parts of an answer to a prompt. An answer of a grammar begins at once, without reasoning.
     fn scanner(
@@ -255,6 +260,7 @@ impl<M: Ops> Continuous for LanguageModel<M> {
             .filter(|_| sampling.prompt_logprobs.is_some());
         let answer = PartialAnswer {
             prompt_tokens: Some(prompt.len()),
+            has_tools: tools.is_some(),
             token_texts: inputs.iter().any(|input| input.name == "top_logprobs"),
             previous: prompt
                 .last()
@@ -264,7 +270,6 @@ impl<M: Ops> Continuous for LanguageModel<M> {
             prompt: wanted.map(|first| (first, Vec::new())),
             ..PartialAnswer::default()
         };
-            has_tools: tools.is_some(),
         self.engine
             .submit(number, prompt, sampling)
             .map_err(|error| match error {
@@ -372,6 +377,8 @@ fn failed(error: &EngineError) -> ModelError {
     }
 }
 
+#[cfg(test)]
+mod default_tests;
 #[cfg(test)]
 mod format_tests;
 #[cfg(test)]

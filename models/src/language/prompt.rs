@@ -8,9 +8,8 @@ use super::request;
 use super::response_format::response_format;
 use super::tools::{Syntax, TOOLS, Tools};
 use crate::checkpoint::{ChatTemplate, Checkpoint, LoadError, TemplateError};
-use crate::generation::detokenizer;
-use crate::generation::{ModelConfig, detokenizer};
 use crate::generation::grammar::Grammars;
+use crate::generation::{ModelConfig, detokenizer};
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, NO_TOKENIZER};
 use crate::runtime::tensor::{Datatype, Tensor};
 
@@ -54,9 +53,9 @@ pub(super) struct Prompts {
     /// How answers of chats are reasoned, if the template shows it.
     pub(super) reasoning: Option<ReasoningSyntax>,
     /// The token that begins a text.
+    bos: Option<u32>,
     /// The token that ends a text.
     eos: Option<u32>,
-    bos: Option<u32>,
 }
 
 impl Prompts {
@@ -78,8 +77,8 @@ impl Prompts {
             tokenizer,
             chat,
             reasoning,
-            eos,
             bos,
+            eos,
         })
     }
 
@@ -101,7 +100,14 @@ impl Prompts {
     /// `input_ids`.
     pub(super) fn inputs(&self, context: usize) -> Vec<InputSpec> {
         if self.tokenizer.is_some() {
-            return request::prompt_inputs(context);
+            let mut inputs = request::prompt_inputs(context);
+            let one = vec![Extent::Exactly(1)];
+            inputs.push(InputSpec::optional(
+                request::ADD_SPECIAL_TOKENS,
+                Datatype::Bool,
+                one,
+            ));
+            return inputs;
         }
         let ids = vec![Extent::Tokens(context)];
         vec![InputSpec::required("input_ids", Datatype::I64, ids)]
@@ -124,9 +130,13 @@ impl Prompts {
             "messages" => {
                 let rendered = self.rendered(input, inputs)?;
                 // The template writes the special tokens itself.
-                self.encode(input, &rendered, false)
+                let adds = request::add_special_tokens(inputs)?.unwrap_or(false);
+                self.encode(input, &rendered, adds)
             }
-            _ => self.encode(input, only_text(input)?, true),
+            _ => {
+                let adds = request::add_special_tokens(inputs)?.unwrap_or(true);
+                self.encode(input, only_text(input)?, adds)
+            }
         }
     }
 
@@ -200,7 +210,8 @@ impl Prompts {
             .map_err(|error| bad_input(&input.name, format!("the tokenizer failed: {error}")))?;
         let mut tokens = encoding.get_ids().to_vec();
         // A text that a client rendered by a chat template begins with the token that the tokenizer adds.
-        if let (Some(bos), [first, second, ..]) = (self.bos, tokens.as_slice())
+        if special
+            && let (Some(bos), [first, second, ..]) = (self.bos, tokens.as_slice())
             && *first == bos
             && *second == bos
         {

@@ -12,6 +12,7 @@ use super::response_format::{RESPONSE_FORMAT, response_format};
 use super::tools::{TOOL_CHOICE, TOOLS};
 pub use crate::checkpoint::chat_template::{Content, Message};
 use crate::generation::SamplingOptions;
+pub use crate::runtime::model::{DEFAULT_SEED, DEFAULT_TEMPERATURE};
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError};
 use crate::runtime::tensor::{Datatype, Tensor};
 
@@ -24,8 +25,11 @@ const MAX_BIASES: usize = 1024;
 /// Input that holds variables of the chat template, a JSON object, such as `{"enable_thinking": false}`.
 pub const TEMPLATE_VARIABLES: &str = "chat_template_kwargs";
 
-/// Input that holds the seed of a request for which neither the request nor the app states one. Models behind endpoints choose their own.
-pub const DEFAULT_SEED: &str = "default_seed";
+/// Input that says whether the tokenizer adds its special tokens to the prompt: without it to a text, but not to a chat.
+pub const ADD_SPECIAL_TOKENS: &str = "add_special_tokens";
+
+/// Variable of chat templates that says how much a model reasons.
+pub const REASONING_EFFORT: &str = "reasoning_effort";
 
 /// Input that asks for the probabilities of the prompt's tokens, and for so many most probable tokens at each place.
 pub const PROMPT_LOGPROBS: &str = "prompt_logprobs";
@@ -82,13 +86,14 @@ pub fn sampling_inputs(tokenizer: bool) -> Vec<InputSpec> {
         one("top_p", Datatype::F32),
         one("seed", Datatype::I64),
         one(DEFAULT_SEED, Datatype::I64),
+        one(DEFAULT_TEMPERATURE, Datatype::F32),
         one("ignore_eos", Datatype::Bool),
     ];
     let biases = || vec![Extent::UpTo(MAX_BIASES)];
     inputs.push(InputSpec::optional("logit_bias", Datatype::F32, biases()));
     inputs.push(InputSpec::optional("logit_bias_tokens", Datatype::I64, biases()));
     if tokenizer {
-        let texts = vec![Extent::UpTo(MAX_STOP_TEXTS)];
+        let texts = vec![Extent::AtMost(MAX_STOP_TEXTS)];
         inputs.push(InputSpec::optional("stop", Datatype::Bytes, texts));
         for name in [RESPONSE_FORMAT, TOOLS, TOOL_CHOICE, TEMPLATE_VARIABLES] {
             inputs.push(one(name, Datatype::Bytes));
@@ -131,17 +136,36 @@ pub fn sampling_options(inputs: &Inputs) -> Result<SamplingOptions, ModelError> 
             _ => {}
         }
     }
-    options.grammar = response_format(inputs)?.map(Arc::new);
-    Ok(options)
-}
-
-/// Returns the [`DEFAULT_SEED`] of a request.
     if let (Some(least), Some(most)) = (options.min_tokens, options.max_tokens)
         && least > most
     {
         let reason = format!("{least} is above max_tokens {most}; lower it");
         return Err(bad_input("min_tokens", reason));
     }
+    options.grammar = response_format(inputs)?.map(Arc::new);
+    Ok(options)
+}
+
+/// Returns the [`DEFAULT_TEMPERATURE`] of a request.
+///
+/// # Errors
+/// [`ModelError`], naming the input.
+pub fn default_temperature(inputs: &Inputs) -> Result<Option<f32>, ModelError> {
+    let temperature = inputs.iter().find(|input| input.name == DEFAULT_TEMPERATURE);
+    let value = |temperature: &Tensor| scalar(temperature, &temperature.to_f32()?);
+    temperature.map(value).transpose()
+}
+
+/// Returns the [`ADD_SPECIAL_TOKENS`] of a request.
+///
+/// # Errors
+/// [`ModelError`], naming the input.
+pub fn add_special_tokens(inputs: &Inputs) -> Result<Option<bool>, ModelError> {
+    let input = inputs.iter().find(|input| input.name == ADD_SPECIAL_TOKENS);
+    input.map(flag).transpose()
+}
+
+/// Returns the [`DEFAULT_SEED`] of a request.
 ///
 /// # Errors
 /// [`ModelError`], naming the input.

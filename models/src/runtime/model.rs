@@ -187,7 +187,8 @@ pub(crate) const NO_TOKENIZER: &str = "this checkpoint has no tokenizer.json, an
      AutoTokenizer.from_pretrained(NAME).save_pretrained(DIRECTORY). Or send `input_ids`";
 
 impl Signature {
-    /// Checks that the inputs are known and complete, match in type and shape, and are finite.
+    /// Checks that the inputs are known and complete, match in type and shape, and are finite. The inputs [`DEFAULT_SEED`] and
+    /// [`DEFAULT_TEMPERATURE`] are known to all models, which may ignore them.
     ///
     /// # Errors
     /// The first [`ModelError`] found, naming the input.
@@ -197,6 +198,7 @@ impl Signature {
         }
         if let Some(unknown) = inputs
             .iter()
+            .filter(|input| !DEFAULTS.contains(&input.name.as_str()))
             .find(|input| !self.inputs.iter().any(|spec| spec.name == input.name))
         {
             let names = self.names();
@@ -271,8 +273,6 @@ impl InputSpec {
             }
             .into());
         }
-        let fits = input.shape.len() == self.shape.len()
-            && input
         if let ([Extent::Tokens(limit)], [tokens]) = (self.shape.as_slice(), input.shape.as_slice())
             && tokens > limit
         {
@@ -283,6 +283,8 @@ impl InputSpec {
                 ),
             });
         }
+        let fits = input.shape.len() == self.shape.len()
+            && input
                 .shape
                 .iter()
                 .zip(&self.shape)
@@ -379,14 +381,14 @@ pub enum ModelError {
         /// The reason.
         reason: String,
     },
-    /// The endpoint behind the model refuses the request, its key or its user for good.
-    #[error("the endpoint refused the request: {reason}")]
     /// The endpoint behind the model finds the request invalid; the same request fails again.
     #[error("the endpoint finds the request invalid: {reason}")]
     InvalidRequest {
         /// The reason.
         reason: String,
     },
+    /// The endpoint behind the model refuses the request, its key or its user for good.
+    #[error("the endpoint refused the request: {reason}")]
     Refused {
         /// The reason.
         reason: String,
@@ -428,6 +430,8 @@ mod tests {
     fn matching_inputs_pass() {
         let image = Tensor::from_f32("image", &[2, 3], &[0.0; 6]).unwrap();
         assert_eq!(signature().check(std::slice::from_ref(&image)), Ok(()));
+        let seed = Tensor::from_i64("default_seed", &[1], &[3]).unwrap();
+        assert_eq!(signature().check(&[image.clone(), seed]), Ok(()), "ignored");
         let weight = |shape: &[usize]| Tensor::from_f32("weight", shape, &vec![0.0; shape[0]]).unwrap();
         assert_eq!(signature().check(&[image.clone(), weight(&[1])]), Ok(()));
         assert!(matches!(

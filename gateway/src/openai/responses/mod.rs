@@ -45,8 +45,22 @@ struct Asked {
     prompt: Option<Value>,
     #[serde(default)]
     background: Option<bool>,
+    #[serde(default)]
+    reasoning: Option<Reasoning>,
+    #[serde(default)]
+    truncation: Option<String>,
+    #[serde(default)]
+    top_logprobs: Option<u32>,
+    #[serde(default)]
+    include: Option<Vec<String>>,
     #[serde(flatten)]
     common: Common,
+}
+
+#[derive(Deserialize)]
+struct Reasoning {
+    #[serde(default)]
+    effort: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -82,6 +96,7 @@ async fn respond(shared: &Shared, request: Request) -> Result<Response<Body>, Fa
         temperature: asked.common.temperature(),
         top_p: asked.common.top_p(),
         penalties: asked.common.penalties(),
+        effort: asked.common.reasoning_effort().map(ToOwned::to_owned),
         metadata: asked.metadata.unwrap_or_default(),
         structured: asked.common.structured,
     };
@@ -126,6 +141,9 @@ impl Asked {
                 "responses are not stored here; wait for the answer, or submit a durable request over NATS",
             ));
         }
+        self.refuse_others()?;
+        let effort = self.reasoning.take().and_then(|reasoning| reasoning.effort);
+        self.common.set_reasoning_effort(effort);
         let format = self
             .text
             .as_mut()
@@ -143,6 +161,24 @@ impl Asked {
             return Err(Failure::param("n", "a response has one output"));
         }
         Ok(self)
+    }
+
+    /// Refuses fields that are not supported and change the answer.
+    fn refuse_others(&self) -> Result<(), Failure> {
+        let truncates = self.truncation.as_ref();
+        if truncates.is_some_and(|truncation| truncation != "disabled") {
+            let reason = "conversations are not truncated here; leave `truncation` out";
+            return Err(Failure::param("truncation", reason));
+        }
+        let reason = "responses have no log-probabilities here; ask for a chat completion";
+        if self.top_logprobs.is_some_and(|top| top > 0) {
+            return Err(Failure::param("top_logprobs", reason));
+        }
+        let mut included = self.include.iter().flatten();
+        if included.any(|included| included == "message.output_text.logprobs") {
+            return Err(Failure::param("include", reason));
+        }
+        Ok(())
     }
 
     /// Returns the conversation as a JSON array of `{role, content}`, with calls of tools and their results.
@@ -304,6 +340,12 @@ mod tests {
             (json!({"input": "x", "prompt": {"id": "p"}}), "prompt"),
             (json!({"input": "x", "max_output_tokens": 0}), "max_output_tokens"),
             (json!({"input": "x", "n": 2}), "n"),
+            (json!({"input": "x", "truncation": "auto"}), "truncation"),
+            (json!({"input": "x", "top_logprobs": 2}), "top_logprobs"),
+            (
+                json!({"input": "x", "include": ["message.output_text.logprobs"]}),
+                "include",
+            ),
         ] {
             assert_eq!(
                 asked(body.clone())
