@@ -469,9 +469,9 @@ mod tests {
         let asked = common(r#"{"n":2,"guided_json":{"type":"object"}}"#);
         let inputs = asked.inputs(None).unwrap();
         let choices = [0, 1].map(|choice| asked.of_choice(&inputs, choice).unwrap());
-        let at = choices.each_ref().map(|inputs| inputs[0].data.as_ptr());
-        assert_eq!((choices[0].len(), at[0]), (2, at[1]));
-        assert_ne!(choices[0][1], choices[1][1], "their seeds differ");
+        let at = choices.each_ref().map(|inputs| inputs[1].data.as_ptr());
+        assert_eq!((choices[0].len(), at[0]), (3, at[1]));
+        assert_ne!(choices[0][2], choices[1][2], "their seeds differ");
     }
 
     #[test]

@@ -284,7 +284,7 @@ mod tests {
         assert!(Asked::read(&both.to_vec()).is_err());
         assert_eq!(
             asked("messages", CONVERSATION).to_text().unwrap(),
-            "system: Be brief.\nuser: Who is it?\nassistant: Tom.\nuser: Why?"
+            "system: Be brief.\nuser: Who \nis it?\nassistant: Tom.\nuser: Why?"
         );
     }
 }
