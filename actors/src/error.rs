@@ -265,6 +265,7 @@ impl From<ModelError> for Fault {
             ModelError::Refused { .. } | ModelError::SpendLimit { .. } => Code::EndpointRefused,
             ModelError::Late { .. } => Code::Expired,
             ModelError::TooLong { .. } => Code::TooLong,
+            // With `InvalidRequest`: what an endpoint finds invalid.
             _ => Code::InvalidInput,
         };
         Self::new(code, error.to_string())

@@ -76,7 +76,7 @@ fn example(input: &InputSpec, sequence: usize) -> Result<Tensor, ModelError> {
         .iter()
         .map(|extent| match extent {
             Extent::Exactly(extent) => *extent,
-            Extent::UpTo(limit) => sequence.min(*limit),
+            Extent::UpTo(limit) | Extent::AtMost(limit) | Extent::Tokens(limit) => sequence.min(*limit),
         })
         .collect();
     let elements: usize = shape.iter().product();

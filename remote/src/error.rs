@@ -214,10 +214,7 @@ impl From<CallError> for ModelError {
             CallError::Malformed { .. } | CallError::Useless { .. } => Self::BadOutput { reason },
             CallError::SpendLimit(_) => Self::SpendLimit { reason },
             error if error.is_too_long() => Self::TooLong { reason },
-            error if error.is_invalid_request() => Self::BadInput {
-                name: "request".to_owned(),
-                reason: format!("the endpoint finds it invalid: {reason}"),
-            },
+            error if error.is_invalid_request() => Self::InvalidRequest { reason },
             error if error.retryable() => Self::Unavailable { reason },
             _ => Self::Refused { reason },
         }
@@ -308,7 +305,10 @@ mod tests {
         }
         for status in [400, 413, 422] {
             let error = of(status, "Invalid schema for response_format");
-            assert!(matches!(error, ModelError::BadInput { .. }), "{status}: {error}");
+            assert!(
+                matches!(error, ModelError::InvalidRequest { .. }),
+                "{status}: {error}"
+            );
         }
         for status in [401, 403, 404] {
             let error = of(status, "no such model");

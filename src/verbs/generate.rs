@@ -293,6 +293,7 @@ fn configure<M: Ops>(
         link: args.offload.link.map(|link| link.bytes() as f64),
         requests,
         tokens,
+        cache_bytes: None,
     };
     let fitted = while_saying("measuring the device and the link to it", false, || {
         EngineConfig::plan(ops, decoder, &bounds)

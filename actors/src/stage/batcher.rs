@@ -233,7 +233,7 @@ impl Handler<Delivery> for Batcher {
         #[cfg(test)]
         self.guard.panic_if_scripted();
         if let Err(error) = self.signature.check(&delivery.request.inputs) {
-            return delivery.fail(Fault::new(Code::InvalidInput, error.to_string()));
+            return delivery.fail(Fault::from(error));
         }
         // What a later task of its path needs is no time of this one.
         let (request, version) = (&delivery.request, self.plans.at(delivery.request.epoch));

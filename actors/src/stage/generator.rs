@@ -207,7 +207,7 @@ impl Handler<Delivery> for Generator {
         #[cfg(test)]
         self.guard.panic_if_scripted();
         if let Err(error) = self.signature.check(&delivery.request.inputs) {
-            return delivery.fail(Fault::new(Code::InvalidInput, error.to_string()));
+            return delivery.fail(Fault::from(error));
         }
         let now = self.parts.clock.now();
         let is_final = self.is_final_stage(&delivery);

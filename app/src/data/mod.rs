@@ -328,7 +328,7 @@ fn natural_shape(input: &InputSpec, height: usize, width: usize) -> Vec<usize> {
         .iter()
         .map(|extent| match extent {
             Extent::Exactly(extent) => Some(*extent),
-            Extent::UpTo(_) => None,
+            Extent::UpTo(_) | Extent::AtMost(_) | Extent::Tokens(_) => None,
         })
         .collect();
     exact

@@ -142,7 +142,7 @@ pub(crate) fn tensors(app: &Served) -> (Vec<TensorInfo>, Vec<TensorInfo>) {
                 .iter()
                 .map(|extent| match extent {
                     Extent::Exactly(size) => i64::try_from(*size).unwrap_or(-1),
-                    Extent::UpTo(_) => -1,
+                    Extent::UpTo(_) | Extent::AtMost(_) | Extent::Tokens(_) => -1,
                 })
                 .collect(),
         })

@@ -146,8 +146,8 @@ async fn chat(shared: &Shared, request: Request) -> Result<Response<Body>, Failu
     Ok(response)
 }
 
-/// Returns the messages as a JSON array of `{role, content}`, content a text, with `tool_calls`, `tool_call_id`, `name` and
-/// `reasoning_content` where they have them.
+/// Returns the messages as a JSON array of `{role, content}`, with `tool_calls`, `tool_call_id`, `name` and `reasoning_content` where
+/// they have them. A content is a text, a list of several texts as parts, or null beside calls.
 fn messages(messages: Vec<Message>) -> Result<String, Failure> {
     if messages.is_empty() {
         return Err(Failure::param("messages", "send at least one message"));
@@ -157,10 +157,12 @@ fn messages(messages: Vec<Message>) -> Result<String, Failure> {
             let reason = "`function_call` and the role `function` are not supported; send `tool_calls` and the role `tool`";
             return Err(Failure::param("messages", reason));
         }
+        let calls = message.tool_calls.filter(|calls| !calls.is_empty());
         let content = match message.content {
-            Content::Text(text) => text,
-            Content::Empty => String::new(),
-            Content::Parts(parts) => texts(&parts)?,
+            Content::Text(text) => text.into(),
+            Content::Empty if calls.is_some() => Value::Null,
+            Content::Empty => String::new().into(),
+            Content::Parts(parts) => content_of(texts(&parts)?),
         };
         // Chat templates know the older name.
         let role = match message.role.as_str() {
@@ -168,7 +170,7 @@ fn messages(messages: Vec<Message>) -> Result<String, Failure> {
             role => role,
         };
         let mut written = json!({"role": role, "content": content});
-        if let Some(calls) = message.tool_calls.filter(|calls| !calls.is_empty()) {
+        if let Some(calls) = calls {
             put(&mut written, "tool_calls", calls.into());
         }
         for (field, value) in [
@@ -186,7 +188,19 @@ fn messages(messages: Vec<Message>) -> Result<String, Failure> {
     Ok(Value::from(messages).to_string())
 }
 
-fn texts(parts: &[Value]) -> Result<String, Failure> {
+/// Returns the content of a message of several parts, whose chat template may read them; one part is a text.
+pub(super) fn content_of(texts: Vec<&str>) -> Value {
+    match texts.as_slice() {
+        [] => String::new().into(),
+        [text] => (*text).into(),
+        texts => texts
+            .iter()
+            .map(|text| json!({"type": "text", "text": text}))
+            .collect(),
+    }
+}
+
+fn texts(parts: &[Value]) -> Result<Vec<&str>, Failure> {
     let texts = parts.iter().map(|part| {
         let is_text = part.get("type").and_then(Value::as_str) == Some("text");
         let text = part.get("text").and_then(Value::as_str).filter(|_| is_text);
@@ -212,7 +226,8 @@ mod tests {
             value[0],
             json!({"role": "system", "content": "be brief", "name": "x"})
         );
-        assert_eq!(value[1], json!({"role": "user", "content": "ab"}));
+        let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
+        assert_eq!(value[1], json!({"role": "user", "content": parts}));
         assert!(messages(Vec::new()).is_err());
     }
 
@@ -230,7 +245,8 @@ mod tests {
         assert!(read(plain).is_ok());
         let call = json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}});
         for message in [
-            json!({"role": "assistant", "content": "", "tool_calls": [call], "reasoning_content": "x"}),
+            json!({"role": "assistant", "content": null, "tool_calls": [call], "reasoning_content": "x"}),
+            json!({"role": "assistant", "content": "", "tool_calls": [call]}),
             json!({"role": "tool", "content": "7", "tool_call_id": "1"}),
         ] {
             let text = read(message.clone()).unwrap();

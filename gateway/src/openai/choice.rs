@@ -1,5 +1,6 @@
 //! Choices of an answer, and its usage, from replies of a language model.
 
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use kaskade_actors::wire::InferReply;
@@ -156,7 +157,7 @@ impl Choice {
     }
 
     /// Returns the log-probabilities as completions have them: of the prompt, if it was asked for, and of the answer. The first token of
-    /// a prompt has none. Offsets count characters of both, from `at`.
+    /// a prompt has none. The most probable tokens at each place include the one that is there. Offsets count characters of both, from `at`.
     pub(super) fn completion_logprobs(&self, mut at: usize) -> Value {
         let prompt = self.prompt.as_ref();
         let first = || prompt.map(|_| Value::Null).into_iter();
@@ -169,20 +170,20 @@ impl Choice {
         });
         let offsets: Vec<usize> = offsets.collect();
         let logprobs = prompt.map_or(&[][..], |prompt| &prompt.logprobs);
-        let logprobs = logprobs.iter().chain(&self.logprobs);
-        let logprobs = first().chain(logprobs.map(|logprob| finite(*logprob).into()));
         let top = prompt.map_or(&[][..], |prompt| &prompt.top);
-        let has_top = !(top.is_empty() && self.top.is_empty());
-        let top = top.iter().chain(&self.top).map(|place| {
-            let named = place
-                .iter()
-                .map(|(token, logprob)| (token.clone(), json!(finite(*logprob))));
-            Value::Object(named.collect())
-        });
+        let later = tokens.iter().skip(first().count());
+        let top = padded(top, logprobs.len()).chain(padded(&self.top, self.logprobs.len()));
+        let logprobs: Vec<f64> = logprobs.iter().chain(&self.logprobs).copied().collect();
+        let top = later
+            .zip(&logprobs)
+            .zip(top)
+            .map(|((token, logprob), top)| by_name(token, *logprob, top));
+        let top: Vec<Value> = first().chain(top).collect();
+        let logprobs = first().chain(logprobs.iter().map(|logprob| finite(*logprob).into()));
         json!({
             "tokens": tokens,
             "token_logprobs": logprobs.collect::<Vec<Value>>(),
-            "top_logprobs": has_top.then(|| first().chain(top).collect::<Vec<Value>>()),
+            "top_logprobs": top,
             "text_offset": offsets,
         })
     }
@@ -219,6 +220,30 @@ fn top(tokens: &Tensor, logprobs: &Tensor) -> Vec<Vec<(String, f64)>> {
                 .collect()
         })
         .collect()
+}
+
+/// Returns the most probable tokens of `count` places, none where they are not known.
+fn padded(top: &[Vec<(String, f64)>], count: usize) -> impl Iterator<Item = &[(String, f64)]> {
+    let places = top.iter().map(Vec::as_slice);
+    places.chain(std::iter::repeat(&[][..])).take(count)
+}
+
+/// Returns a token and the most probable ones at its place by their names. Of tokens with one name, such as parts of characters, the most
+/// probable counts.
+fn by_name(token: &str, logprob: f64, top: &[(String, f64)]) -> Value {
+    let mut named: BTreeMap<&str, f64> = BTreeMap::new();
+    for (name, logprob) in top
+        .iter()
+        .map(|(name, logprob)| (name.as_str(), *logprob))
+        .chain([(token, logprob)])
+    {
+        let most = named.entry(name).or_insert(logprob);
+        *most = most.max(logprob);
+    }
+    let named = named
+        .into_iter()
+        .map(|(name, logprob)| (name.to_owned(), json!(finite(logprob))));
+    Value::Object(named.collect())
 }
 
 /// Returns the bytes of a token's text; `None` if it is a part of a character.
@@ -355,4 +380,34 @@ pub(super) fn unix_seconds() -> u64 {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_probable_tokens_of_a_completion_include_the_one_that_is_there() {
+        let one = |token: &str, logprob: f64| (token.to_owned(), logprob);
+        let top = |choice: &Choice| choice.completion_logprobs(0)["top_logprobs"].clone();
+        let mut choice = Choice {
+            tokens: vec!["b".into(), "\u{fffd}".into()],
+            logprobs: vec![-2.0, -0.1],
+            top: vec![
+                vec![one("a", -0.5)],
+                vec![one("\u{fffd}", -0.1), one("\u{fffd}", -3.0)],
+            ],
+            ..Choice::default()
+        };
+        assert_eq!(top(&choice), json!([{"a": -0.5, "b": -2.0}, {"\u{fffd}": -0.1}]));
+        choice.top.clear();
+        assert_eq!(top(&choice), json!([{"b": -2.0}, {"\u{fffd}": -0.1}]));
+        choice.prompt = Some(Prompt {
+            tokens: vec!["x".into(), "y".into()],
+            logprobs: vec![-1.0],
+            top: vec![vec![one("z", -0.25)]],
+        });
+        let expected = json!([null, {"y": -1.0, "z": -0.25}, {"b": -2.0}, {"\u{fffd}": -0.1}]);
+        assert_eq!(top(&choice), expected);
+    }
 }

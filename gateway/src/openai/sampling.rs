@@ -1,6 +1,9 @@
 //! Fields that chat and completions share, as inputs of a language model.
 
-use kaskade_models::language::request::{DEFAULT_SEED, TEMPLATE_VARIABLES, sampling_options};
+use kaskade_models::language::request::{
+    ADD_SPECIAL_TOKENS, DEFAULT_SEED, DEFAULT_TEMPERATURE, REASONING_EFFORT, TEMPLATE_VARIABLES,
+    sampling_options,
+};
 use kaskade_models::{Datatype, Tensor};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -45,7 +48,13 @@ pub(super) struct Common {
     modalities: Option<Vec<String>>,
     /// Variables of the chat template.
     chat_template_kwargs: Option<Map<String, Value>>,
+    /// One of them: how much the model reasons.
+    reasoning_effort: Option<String>,
+    add_special_tokens: Option<bool>,
     // Fields of vLLM that are not supported and change the answer.
+    documents: Option<Vec<Value>>,
+    skip_special_tokens: Option<bool>,
+    prompt_logprobs: Option<Value>,
     add_generation_prompt: Option<bool>,
     continue_final_message: Option<bool>,
     use_beam_search: Option<bool>,
@@ -97,13 +106,26 @@ impl Common {
                 return Err(Failure::param(param, NO_TOKEN));
             }
         }
+        if self.top_k.is_some_and(|top| top < -1) {
+            return Err(Failure::param(
+                "top_k",
+                "`top_k` must be at least 1, or 0 or -1 for all tokens",
+            ));
+        }
+        if self.min_tokens.is_some_and(|least| least < 0) {
+            return Err(Failure::param("min_tokens", "`min_tokens` must be at least 0"));
+        }
         Ok(())
     }
 
     /// Refuses fields of other servers that are not supported and change the answer.
     fn refuse_others(&self) -> Result<(), Failure> {
-        let listed = |tokens: &Option<Vec<Value>>| tokens.as_ref().is_some_and(|tokens| !tokens.is_empty());
+        let listed = |values: &Option<Vec<Value>>| values.as_ref().is_some_and(|values| !values.is_empty());
+        let stated = |value: &Option<Value>| value.as_ref().is_some_and(|value| !value.is_null());
         let refused = [
+            ("documents", listed(&self.documents)),
+            ("skip_special_tokens", self.skip_special_tokens == Some(false)),
+            ("prompt_logprobs", stated(&self.prompt_logprobs)),
             ("add_generation_prompt", self.add_generation_prompt == Some(false)),
             (
                 "continue_final_message",
@@ -114,18 +136,8 @@ impl Common {
                 "include_stop_str_in_output",
                 self.include_stop_str_in_output == Some(true),
             ),
-            (
-                "chat_template",
-                self.chat_template
-                    .as_ref()
-                    .is_some_and(|template| !template.is_null()),
-            ),
-            (
-                "truncate_prompt_tokens",
-                self.truncate_prompt_tokens
-                    .as_ref()
-                    .is_some_and(|most| !most.is_null()),
-            ),
+            ("chat_template", stated(&self.chat_template)),
+            ("truncate_prompt_tokens", stated(&self.truncate_prompt_tokens)),
             ("stop_token_ids", listed(&self.stop_token_ids)),
             ("bad_words", listed(&self.bad_words)),
             ("allowed_token_ids", listed(&self.allowed_token_ids)),
@@ -153,6 +165,16 @@ impl Common {
     pub(super) fn set_max_tokens(&mut self, most: Option<i64>) {
         self.max_completion_tokens = most;
         self.max_tokens = None;
+    }
+
+    /// Sets how much the model reasons.
+    pub(super) fn set_reasoning_effort(&mut self, effort: Option<String>) {
+        self.reasoning_effort = effort.or(self.reasoning_effort.take());
+    }
+
+    /// How much the model reasons, if the request says so.
+    pub(super) fn reasoning_effort(&self) -> Option<&str> {
+        self.reasoning_effort.as_deref()
     }
 
     pub(super) const fn temperature(&self) -> Option<f32> {
@@ -190,18 +212,19 @@ impl Common {
         biases.collect()
     }
 
-    /// Returns the inputs of one choice: those of all choices, whose data they share, and its seed.
+    /// Returns the inputs of one choice: those of all choices, whose data they share, and its seed. A request that states none gets
+    /// different answers where the model samples.
     ///
     /// # Errors
     /// Those of a tensor.
     pub(super) fn of_choice(&self, inputs: &[Tensor], choice: u32) -> Result<Vec<Tensor>, Failure> {
-        // Choices of one seed would be the same, and so would answers to the same request.
-        let is_sampled = self.choices() > 1 || self.temperature.is_some_and(|temperature| temperature > 0.0);
         let (name, seed) = if let Some(seed) = self.seed {
             ("seed", Some(seed.wrapping_add(choice.into())))
         } else {
+            // The app or the checkpoint may state a temperature.
+            let is_greedy = self.temperature.is_some_and(|temperature| temperature <= 0.0);
             let random = i64::try_from(kaskade_actors::ids::unique() >> 1).ok();
-            (DEFAULT_SEED, random.filter(|_| is_sampled))
+            (DEFAULT_SEED, random.filter(|_| !is_greedy))
         };
         let seed = seed
             .map(|seed| Tensor::from_i64(name, &[1], &[seed]))
@@ -225,7 +248,8 @@ impl Common {
         integer("max_tokens", self.max_completion_tokens.or(self.max_tokens))?;
         integer("min_tokens", self.min_tokens.filter(|least| *least > 0))?;
         integer("top_logprobs", top.map(i64::from))?;
-        integer("top_k", self.top_k.filter(|top| *top >= 0))?;
+        // vLLM's -1 is all tokens.
+        integer("top_k", self.top_k.map(|top| top.max(0)))?;
         for (name, value) in [
             ("temperature", self.temperature),
             ("top_p", self.top_p),
@@ -238,26 +262,28 @@ impl Common {
                 inputs.push(Tensor::from_f32(name, &[1], &[value])?);
             }
         }
-        if self.ignore_eos == Some(true) {
-            inputs.push(Tensor {
-                name: "ignore_eos".to_owned(),
-                shape: vec![1],
-                datatype: Datatype::Bool,
-                data: vec![1].into(),
-            });
+        if self.temperature.is_none() && self.choices() > 1 {
+            // Choices by greedy search would be the same.
+            inputs.push(Tensor::from_f32(DEFAULT_TEMPERATURE, &[1], &[1.0])?);
         }
-        let stops: Vec<&str> = match &self.stop {
-            None => Vec::new(),
-            Some(Stop::One(stop)) => vec![stop],
-            Some(Stop::Many(stops)) => stops.iter().map(String::as_str).collect(),
-        };
-        if stops.len() > MAX_STOPS {
-            return Err(Failure::param(
-                "stop",
-                format!("at most {MAX_STOPS} stop texts are supported"),
-            ));
+        for (name, value) in [
+            ("ignore_eos", self.ignore_eos.filter(|ignores| *ignores)),
+            (ADD_SPECIAL_TOKENS, self.add_special_tokens),
+        ] {
+            inputs.extend(value.map(|value| flag(name, value)));
         }
-        if !stops.is_empty() {
+        // An empty list leaves out the stop texts of the app.
+        let stops = self.stop.as_ref().map(|stop| match stop {
+            Stop::One(stop) => vec![stop.as_str()],
+            Stop::Many(stops) => stops.iter().map(String::as_str).collect(),
+        });
+        if let Some(stops) = stops {
+            if stops.len() > MAX_STOPS {
+                return Err(Failure::param(
+                    "stop",
+                    format!("at most {MAX_STOPS} stop texts are supported"),
+                ));
+            }
             inputs.push(Tensor::from_texts("stop", &stops)?);
         }
         let (tokens, biases) = self.biases()?;
@@ -265,12 +291,13 @@ impl Common {
             inputs.push(Tensor::from_i64("logit_bias_tokens", &[tokens.len()], &tokens)?);
             inputs.push(Tensor::from_f32("logit_bias", &[biases.len()], &biases)?);
         }
-        let variables = self
-            .chat_template_kwargs
-            .as_ref()
-            .filter(|variables| !variables.is_empty());
-        if let Some(variables) = variables {
-            let variables = Value::from(variables.clone()).to_string();
+        let mut variables = self.chat_template_kwargs.clone().unwrap_or_default();
+        if let Some(effort) = &self.reasoning_effort {
+            let variable = variables.entry(REASONING_EFFORT);
+            variable.or_insert_with(|| effort.as_str().into());
+        }
+        if !variables.is_empty() {
+            let variables = Value::from(variables).to_string();
             inputs.push(Tensor::from_texts(TEMPLATE_VARIABLES, &[&variables])?);
         }
         let options = sampling_options(&inputs).map_err(malformed)?;
@@ -283,6 +310,15 @@ impl Common {
         }
         inputs.extend(self.structured.inputs()?);
         Ok(inputs)
+    }
+}
+
+fn flag(name: &str, value: bool) -> Tensor {
+    Tensor {
+        name: name.to_owned(),
+        shape: vec![1],
+        datatype: Datatype::Bool,
+        data: vec![u8::from(value)].into(),
     }
 }
 
@@ -317,6 +353,42 @@ mod tests {
     }
 
     #[test]
+    fn neutral_values_replace_those_of_the_app() {
+        let inputs = common(r#"{"top_k":-1,"stop":[],"add_special_tokens":false}"#)
+            .inputs(None)
+            .unwrap();
+        let find = |name: &str| inputs.iter().find(|input| input.name == name).unwrap();
+        assert_eq!(find("top_k").to_i64().unwrap(), [0]);
+        assert!(find("stop").to_texts().unwrap().is_empty());
+        assert_eq!(find(ADD_SPECIAL_TOKENS).data.as_ref(), [0]);
+    }
+
+    #[test]
+    fn the_effort_of_reasoning_is_a_variable_of_the_chat_template() {
+        let variables = |json: &str| {
+            let inputs = common(json).inputs(None).unwrap();
+            let found = inputs.iter().find(|input| input.name == TEMPLATE_VARIABLES);
+            found.map(|found| found.to_texts().unwrap().concat())
+        };
+        let own = r#"{"reasoning_effort":"high","chat_template_kwargs":{"reasoning_effort":"low"}}"#;
+        assert_eq!(variables(own).unwrap(), r#"{"reasoning_effort":"low"}"#);
+        let stated = variables(r#"{"reasoning_effort":"high"}"#);
+        assert_eq!(stated.unwrap(), r#"{"reasoning_effort":"high"}"#);
+        assert_eq!(variables(r#"{"reasoning_effort":null}"#), None);
+    }
+
+    #[test]
+    fn several_choices_are_sampled_unless_something_states_a_temperature() {
+        let has_default = |json: &str| {
+            let inputs = common(json).inputs(None).unwrap();
+            inputs.iter().any(|input| input.name == DEFAULT_TEMPERATURE)
+        };
+        assert!(has_default(r#"{"n":2}"#));
+        assert!(!has_default(r#"{"n":1}"#));
+        assert!(!has_default(r#"{"n":2,"temperature":0}"#));
+    }
+
+    #[test]
     fn what_would_be_answered_wrongly_is_refused() {
         for (json, param) in [
             (r#"{"modalities":["text","audio"]}"#, "modalities"),
@@ -324,6 +396,11 @@ mod tests {
             (r#"{"continue_final_message":true}"#, "continue_final_message"),
             (r#"{"chat_template":"x"}"#, "chat_template"),
             (r#"{"n":0}"#, "n"),
+            (r#"{"top_k":-2}"#, "top_k"),
+            (r#"{"min_tokens":-1}"#, "min_tokens"),
+            (r#"{"documents":[{"text":"x"}]}"#, "documents"),
+            (r#"{"skip_special_tokens":false}"#, "skip_special_tokens"),
+            (r#"{"prompt_logprobs":1}"#, "prompt_logprobs"),
             (r#"{"max_tokens":0}"#, "max_tokens"),
             (
                 r#"{"max_tokens":5,"max_completion_tokens":0}"#,
@@ -335,7 +412,8 @@ mod tests {
         assert!(
             common(
                 r#"{"tools":[],"functions":null,"tool_choice":"auto","logit_bias":{},"modalities":["text"],
-                "response_format":{"type":"text"},"n":null,"stop_token_ids":[],"use_beam_search":false,"add_generation_prompt":true}"#
+                "response_format":{"type":"text"},"n":null,"stop_token_ids":[],"use_beam_search":false,"add_generation_prompt":true,
+                "documents":[],"skip_special_tokens":true,"prompt_logprobs":null,"top_k":-1}"#
             )
             .check()
             .is_ok()
@@ -351,6 +429,7 @@ mod tests {
             (r#"{"repetition_penalty":0}"#, "repetition_penalty"),
             (r#"{"presence_penalty":3}"#, "presence_penalty"),
             (r#"{"stop":""}"#, "stop"),
+            (r#"{"min_tokens":9,"max_tokens":8}"#, "min_tokens"),
         ] {
             let refused = common(json).inputs(None).unwrap_err();
             assert_eq!(
@@ -380,7 +459,8 @@ mod tests {
             Some(("seed".to_owned(), vec![5]))
         );
         assert_eq!(seed(r#"{"temperature":0}"#), None);
-        assert_eq!(seed("{}"), None);
+        assert_eq!(seed("{}").unwrap().0, DEFAULT_SEED, "the checkpoint may sample");
+        assert_ne!(seed("{}"), seed("{}"));
     }
 
     /// A body that asks for 128 choices would otherwise be held 128 times.
@@ -389,9 +469,9 @@ mod tests {
         let asked = common(r#"{"n":2,"guided_json":{"type":"object"}}"#);
         let inputs = asked.inputs(None).unwrap();
         let choices = [0, 1].map(|choice| asked.of_choice(&inputs, choice).unwrap());
-        let at = choices.each_ref().map(|inputs| inputs[0].data.as_ptr());
-        assert_eq!((choices[0].len(), at[0]), (2, at[1]));
-        assert_ne!(choices[0][1], choices[1][1], "their seeds differ");
+        let at = choices.each_ref().map(|inputs| inputs[1].data.as_ptr());
+        assert_eq!((choices[0].len(), at[0]), (3, at[1]));
+        assert_ne!(choices[0][2], choices[1][2], "their seeds differ");
     }
 
     #[test]

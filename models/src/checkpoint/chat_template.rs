@@ -2,9 +2,11 @@
 //!
 //! The template is `chat_template.jinja`, or `chat_template` in `chat_template.json`, `processor_config.json` or
 //! `tokenizer_config.json`: a text, or a list of named templates, of which `default` is used. A template that reads a list of
-//! parts, as those of models that also read images do, gets the text of a message as its only part. `strftime_now` is defined
-//! only for templates that do not ask whether it is, so that others give the same prompt for the same messages on every day.
+//! parts, as those of models that also read images do, gets the text of a message as its only part; another one gets several parts
+//! as a text, one a line. `strftime_now` is defined only for templates that do not ask whether it is, so that others give the same
+//! prompt for the same messages on every day.
 
+use std::borrow::Cow;
 use std::io::Write;
 use std::path::Path;
 
@@ -22,6 +24,8 @@ use super::{Config, LoadError, MAX_CONFIG, read_capped};
 const NAME: &str = "chat_template";
 /// Maximum instructions of a rendering.
 const FUEL: u64 = 2_000_000;
+/// Key of a message that holds calls of tools.
+const CALLS: &str = "tool_calls";
 /// A text that no template has.
 const PROBE: &str = "kaskade probe";
 
@@ -30,10 +34,50 @@ const PROBE: &str = "kaskade probe";
 pub struct Message {
     /// Who speaks: `system`, `user`, `assistant`, `tool`, or what the template knows.
     pub role: String,
-    /// The text.
-    pub content: String,
+    /// The text, or its parts.
+    pub content: Content,
     /// What else the template may read, such as `tool_calls`, `tool_call_id` and `name`.
     pub further: serde_json::Map<String, serde_json::Value>,
+}
+
+/// Content of a message.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Content {
+    /// There is none: the message has calls of tools only.
+    #[default]
+    None,
+    /// A text.
+    Text(String),
+    /// Texts that a client sent as parts.
+    Parts(Vec<String>),
+}
+
+impl Content {
+    /// Returns the text, with a line break between two parts, as vLLM has it; empty if there is none.
+    pub fn text(&self) -> Cow<'_, str> {
+        match self {
+            Self::None => Cow::Borrowed(""),
+            Self::Text(text) => Cow::Borrowed(text),
+            Self::Parts(parts) => Cow::Owned(parts.join("\n")),
+        }
+    }
+
+    /// Returns what a template reads.
+    fn value(&self, by_parts: bool, knows_none: bool) -> Value {
+        let part = |text: &str| context! { type => "text", text };
+        match self {
+            Self::None if knows_none => Value::from(()),
+            Self::Parts(parts) if by_parts => parts.iter().map(|text| part(text)).collect(),
+            content if by_parts => Value::from(vec![part(&content.text())]),
+            content => Value::from(content.text().as_ref()),
+        }
+    }
+}
+
+impl<T: Into<String>> From<T> for Content {
+    fn from(text: T) -> Self {
+        Self::Text(text.into())
+    }
 }
 
 /// Why messages gave no prompt.
@@ -135,7 +179,7 @@ impl ChatTemplate {
     fn shows_probe(&self) -> bool {
         let message = Message {
             role: "user".to_owned(),
-            content: PROBE.to_owned(),
+            content: PROBE.into(),
             ..Message::default()
         };
         self.render(&[message], &[], &serde_json::Map::new())
@@ -148,6 +192,7 @@ impl ChatTemplate {
     }
 
     /// Renders the prompt for the answer to messages, with tools as the API of `OpenAI` has them and further variables of the template.
+    /// Arguments of earlier calls are objects, or texts for a template that fails with objects.
     ///
     /// # Errors
     /// `TemplateError` without a template, if it fails, or if it does not write the name of the last tool.
@@ -156,6 +201,24 @@ impl ChatTemplate {
         messages: &[Message],
         tools: &[serde_json::Value],
         variables: &serde_json::Map<String, serde_json::Value>,
+    ) -> Result<String, TemplateError> {
+        let rendered = self.rendered(messages, tools, variables, true);
+        let has_calls = || messages.iter().any(|message| message.further.contains_key(CALLS));
+        match rendered {
+            Err(TemplateError::Failed(reason)) if has_calls() => self
+                .rendered(messages, tools, variables, false)
+                .map_err(|_| TemplateError::Failed(reason)),
+            rendered => rendered,
+        }
+    }
+
+    /// Renders the prompt. `objects` says whether arguments of calls are objects, or texts.
+    fn rendered(
+        &self,
+        messages: &[Message],
+        tools: &[serde_json::Value],
+        variables: &serde_json::Map<String, serde_json::Value>,
+        objects: bool,
     ) -> Result<String, TemplateError> {
         let source = match tools {
             [] => self.source.as_deref(),
@@ -184,19 +247,16 @@ impl ChatTemplate {
             pad_token,
         } = &self.special;
         let known = |token: &Option<String>| token.as_ref().map_or(Value::UNDEFINED, Value::from);
-        let body = |message: &Message| {
-            if self.by_parts {
-                Value::from(vec![context! { type => "text", text => message.content }])
-            } else {
-                Value::from(message.content.as_str())
-            }
-        };
+        let knows_none = asks_for_none(source);
         let messages = messages.iter().map(|message| {
             let further = message.further.iter();
-            let further = further.map(|(key, value)| (key.clone(), further_value(key, value)));
+            let further = further.map(|(key, value)| (key.clone(), further_value(key, value, objects)));
             let own = [
                 ("role".to_owned(), Value::from(message.role.as_str())),
-                ("content".to_owned(), body(message)),
+                (
+                    "content".to_owned(),
+                    message.content.value(self.by_parts, knows_none),
+                ),
             ];
             own.into_iter().chain(further).collect::<Value>()
         });
@@ -227,10 +287,24 @@ impl ChatTemplate {
     }
 }
 
-/// Returns what a template reads of a message. Arguments of calls are texts of JSON in the API of `OpenAI`, and objects for
+/// Whether a template asks if the content of a message is none; another one may write the word.
+fn asks_for_none(source: &str) -> bool {
+    let tests = source.match_indices(" is ").filter(|(at, test)| {
+        let after = source.get(at + test.len()..).unwrap_or_default();
+        after.starts_with("none") || after.starts_with("not none")
+    });
+    let mut before = tests.filter_map(|(at, _)| source.get(..at));
+    before.any(|before| {
+        ["content", "content']", "content\"]"]
+            .iter()
+            .any(|name| before.ends_with(name))
+    })
+}
+
+/// Returns what a template reads of a message. Arguments of calls are texts of JSON in the API of `OpenAI`, and `objects` for most
 /// templates, as for those of transformers.
-fn further_value(key: &str, value: &serde_json::Value) -> Value {
-    if key != "tool_calls" {
+fn further_value(key: &str, value: &serde_json::Value, objects: bool) -> Value {
+    if key != CALLS || !objects {
         return Value::from_serialize(value);
     }
     let mut calls = value.clone();

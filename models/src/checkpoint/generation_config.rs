@@ -31,6 +31,8 @@ pub struct GenerationConfig {
     pub length_penalty: Option<f32>,
     /// When a beam search ends: `true`, `false` or `"never"`.
     pub early_stopping: Option<EarlyStopping>,
+    /// Texts that end an answer.
+    pub stop_strings: Option<Vec<String>>,
     /// Maximum tokens of an answer.
     pub max_new_tokens: Option<usize>,
     /// Maximum tokens of an encoder-decoder's answer, its start token included, if there is no `max_new_tokens`.
@@ -88,25 +90,27 @@ impl GenerationConfig {
         )?)
     }
 
-    /// Reads the rules and the limit that files without a `generation_config.json` have in `config.json`.
+    /// Reads what checkpoints without a `generation_config.json` have in `config.json`, without the tokens, which the decoder reads there.
     ///
     /// # Errors
     /// As [`GenerationConfig::open`].
     pub(super) fn of_config(config: &Config) -> Result<Self, LoadError> {
         Ok(Self {
-            num_beams: config.optional("num_beams")?,
-            length_penalty: config.optional("length_penalty")?,
-            early_stopping: config.optional("early_stopping")?,
-            max_length: config.optional("max_length")?,
-            rules: TokenRules::read(config)?,
-            ..Self::default()
+            eos_token_ids: None,
+            decoder_start_token_id: None,
+            ..Self::parse(config)?
         })
     }
 
     fn parse(config: &Config) -> Result<Self, LoadError> {
+        let do_sample = config.optional("do_sample")?.unwrap_or(false);
+        for (key, value) in ignored(config, do_sample)? {
+            tracing::warn!(file = config.file(), key, %value, "this rule of sampling is not supported and has no effect");
+        }
         Ok(Self {
             eos_token_ids: eos_token_ids(config)?,
-            do_sample: config.optional("do_sample")?.unwrap_or(false),
+            do_sample,
+            stop_strings: stop_strings(config)?,
             temperature: config.optional("temperature")?,
             top_k: config.optional("top_k")?,
             top_p: config.optional("top_p")?,
@@ -121,6 +125,39 @@ impl GenerationConfig {
             rules: TokenRules::read(config)?,
         })
     }
+}
+
+/// Keys that change which tokens are sampled and are not implemented, with the number that has no effect.
+const IGNORED: [(&str, Option<f64>); 4] = [
+    ("typical_p", Some(1.0)),
+    ("epsilon_cutoff", Some(0.0)),
+    ("eta_cutoff", Some(0.0)),
+    ("top_h", None),
+];
+
+/// Returns the keys that are not implemented and would change answers, with their values.
+fn ignored(config: &Config, do_sample: bool) -> Result<Vec<(&'static str, serde_json::Value)>, LoadError> {
+    let mut found = Vec::new();
+    for (key, neutral) in IGNORED {
+        let stated = config.optional::<serde_json::Value>(key)?;
+        let stated = stated.filter(|value| do_sample && (neutral.is_none() || value.as_f64() != neutral));
+        found.extend(stated.map(|value| (key, value)));
+    }
+    Ok(found)
+}
+
+/// Reads `stop_strings`, one or several.
+fn stop_strings(config: &Config) -> Result<Option<Vec<String>>, LoadError> {
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Stops {
+        One(String),
+        Several(Vec<String>),
+    }
+    Ok(config.optional("stop_strings")?.map(|stops| match stops {
+        Stops::One(stop) => vec![stop],
+        Stops::Several(stops) => stops,
+    }))
 }
 
 /// Reads `eos_token_id`, one or several; `None` if the key is missing.
@@ -172,8 +209,24 @@ mod tests {
         assert_eq!(read.unwrap(), expected);
         let error = parse(r#"{"eos_token_id": "end"}"#).unwrap_err().to_string();
         assert!(error.contains("`eos_token_id`"), "{error}");
-        let config = Config::parse("config.json", br#"{"min_length": 9, "max_length": 20}"#).unwrap();
+        let json = br#"{"min_length": 9, "max_length": 20, "do_sample": true, "top_k": 5, "eos_token_id": 3, "stop_strings": "END"}"#;
+        let config = Config::parse("config.json", json).unwrap();
         let nowhere = GenerationConfig::open(Path::new("/nonexistent"), &config).unwrap();
         assert_eq!((nowhere.rules.min_length, nowhere.max_length), (9, Some(20)));
+        assert_eq!((nowhere.do_sample, nowhere.top_k), (true, Some(5)));
+        assert_eq!(nowhere.eos_token_ids, None);
+        assert_eq!(nowhere.stop_strings, Some(vec!["END".to_owned()]));
+    }
+
+    #[test]
+    fn rules_of_sampling_that_are_not_implemented_are_found_where_they_apply() {
+        let found = |json: &str, do_sample| {
+            let config = Config::parse("generation_config.json", json.as_bytes()).unwrap();
+            let found = ignored(&config, do_sample).unwrap().into_iter();
+            found.map(|(key, _)| key).collect::<Vec<_>>()
+        };
+        let json = r#"{"typical_p": 0.5, "epsilon_cutoff": 0.0, "top_h": 0.4, "eta_cutoff": null}"#;
+        assert_eq!(found(json, true), ["typical_p", "top_h"]);
+        assert!(found(json, false).is_empty());
     }
 }

@@ -64,6 +64,7 @@ impl<M: Ops> Engine<M> {
     /// Samples the next token of a request.
     fn extend(&mut self, request: u64, logits: &[f32]) -> Option<Event> {
         let sequence = self.sequences.get_mut(&request)?;
+        sequence.is_cached = true;
         let allowed = match sequence.constraint.as_mut().map(Constraint::allowed).transpose() {
             Ok(allowed) => allowed,
             Err(reason) => return Some(self.leave_grammar(request, &reason)),
@@ -114,22 +115,29 @@ impl<M: Ops> Engine<M> {
             Err(reason) => return Some(self.leave_grammar(request, &reason)),
         };
         sequence.tokens.push(token);
+        let length = sequence.tokens.len() - sequence.prompt;
         if is_eos {
             finish_reason = Some(FinishReason::Token);
         } else if let Some(tokenizer) = &self.tokenizer {
-            let (certain, stopped) = sequence.answer.push(token, tokenizer, &sequence.sampling.stop);
+            let stop = if length > sequence.sampling.min_tokens {
+                sequence.sampling.stop.as_slice()
+            } else {
+                &[]
+            };
+            let (certain, stopped) = sequence.answer.push(token, tokenizer, stop);
             text = certain;
             finish_reason = stopped.then_some(FinishReason::Stop);
         }
         if complete {
             finish_reason.get_or_insert(FinishReason::Token);
         }
-        let length = sequence.tokens.len() - sequence.prompt;
         if finish_reason.is_none() && length >= sequence.sampling.max_tokens {
             finish_reason = Some(FinishReason::Length);
         }
-        if finish_reason.is_some_and(|finish_reason| finish_reason != FinishReason::Stop) {
-            text.push_str(&sequence.answer.finish());
+        if finish_reason.is_some_and(|finish_reason| finish_reason != FinishReason::Stop)
+            && let Some(tokenizer) = &self.tokenizer
+        {
+            text.push_str(&sequence.answer.finish(tokenizer));
         }
         Some(Event {
             request,

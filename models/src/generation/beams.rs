@@ -29,6 +29,7 @@ impl<M: Ops> Engine<M> {
                 sequence.restart();
             }
         } else if let Some(sequence) = self.sequences.get_mut(&request) {
+            sequence.is_cached = false;
             sequence.state = None;
         }
     }
@@ -44,6 +45,11 @@ impl<M: Ops> Engine<M> {
         let Some(search) = self.searches.get(&request) else {
             return Ok(Vec::new());
         };
+        for beam in &search.running {
+            if let Some(sequence) = self.sequences.get_mut(&beam.id) {
+                sequence.is_cached = true;
+            }
+        }
         let beams = search.running.iter().map(|beam| {
             let logits = rows.get(&beam.id)?;
             Some((logits.as_slice(), self.log_probs(beam.id, logits)?))
@@ -78,8 +84,13 @@ impl<M: Ops> Engine<M> {
             let token = token_of(next.beam, next.token)?;
             Some((next, token))
         });
-        self.set_beams(request, &running, tokens.collect(), preempted)?;
-        Ok(Vec::new())
+        let set = self.set_beams(request, &running, tokens.collect(), preempted);
+        if set.is_err() {
+            // Some beams have their next token and some have not.
+            self.scheduler.preempt(request, &mut self.space);
+            self.preempted(request);
+        }
+        set.map(|()| Vec::new())
     }
 
     /// The logarithms of the probabilities of a beam's next token; `None` if a logit is not finite.

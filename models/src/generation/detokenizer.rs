@@ -36,6 +36,12 @@ pub(crate) fn tokenizer(file: &TokenizerFile) -> Result<Tokenizer, LoadError> {
     Ok(tokenizer)
 }
 
+/// Tokens of an incomplete character at most, whose first bytes may still be followed by others: a character has four bytes.
+const MAX_INCOMPLETE_TOKENS: usize = 3;
+
+/// Tokens at the end of a prompt that are decoded together with an answer that continues it. Their last character is complete.
+const PROMPT_TOKENS: usize = 6;
+
 /// Turns the tokens of an answer into text. It holds back text that may be the beginning of a stop text, and incomplete
 /// characters.
 #[derive(Debug, Clone, Default)]
@@ -43,9 +49,9 @@ pub(crate) struct Detokenizer {
     tokens: Vec<u32>,
     /// First token that is decoded together with the next one: a token's text depends on its neighbours. It begins a character.
     window_start: usize,
-    /// First token whose text is not yet part of `text`.
+    /// First token whose text is not yet part of `text`, or not all of it.
     pending: usize,
-    /// Bytes of the text before it that the window has.
+    /// Bytes of the window's text that are part of `text`, or of the prompt.
     decoded_bytes: usize,
     text: String,
     /// Bytes of `text` that were returned.
@@ -55,44 +61,80 @@ pub(crate) struct Detokenizer {
 }
 
 impl Detokenizer {
-    /// Creates one that also writes special tokens, by their names.
-    pub(crate) fn with_special_tokens() -> Self {
+    /// Creates one for an answer whose text has special tokens, by their names, or not.
+    pub(crate) fn new(special_tokens: bool) -> Self {
         Self {
-            special_tokens: true,
+            special_tokens,
             ..Self::default()
         }
     }
 
-    /// Adds a token. Returns the new text, and whether a stop text ended the answer.
+    /// Decodes the answer behind the end of its prompt. Decoders of some tokenizers strip the space before the first token of a text,
+    /// which an answer does not begin.
+    #[must_use]
+    pub(crate) fn behind(mut self, prompt: &[u32], tokenizer: &Tokenizer) -> Self {
+        let end = prompt.len().saturating_sub(PROMPT_TOKENS);
+        self.tokens = prompt.get(end..).unwrap_or_default().to_vec();
+        self.pending = self.tokens.len();
+        let text = self.decoded(tokenizer, 0);
+        // The answer may complete a character of the prompt.
+        self.decoded_bytes = text.trim_end_matches(char::REPLACEMENT_CHARACTER).len();
+        self
+    }
+
+    /// Adds a token. Returns the new text, and whether a stop text ended the answer. Stop texts are looked for in the text that was not
+    /// returned before.
     pub(crate) fn push(&mut self, token: u32, tokenizer: &Tokenizer, stop: &[String]) -> (String, bool) {
         self.tokens.push(token);
-        let decode = |tokens: &[u32]| tokenizer.decode(tokens, !self.special_tokens).unwrap_or_default();
-        let decoded = decode(self.tokens.get(self.window_start..).unwrap_or_default());
-        // An incomplete character is decoded as a replacement character; the next token completes it.
-        if decoded.ends_with('\u{fffd}') {
-            return (String::new(), false);
-        }
-        if let Some(new) = decoded.get(self.decoded_bytes..) {
+        let decoded = self.decoded(tokenizer, self.window_start);
+        let complete = decoded.trim_end_matches(char::REPLACEMENT_CHARACTER);
+        let is_complete = complete.len() == decoded.len();
+        if is_complete || self.tokens.len() - self.pending > MAX_INCOMPLETE_TOKENS {
+            self.take(&decoded, tokenizer);
+        } else if let Some(new) = complete.get(self.decoded_bytes..) {
+            // An incomplete character is decoded as replacement characters; the next token may complete it.
             self.text.push_str(new);
+            self.decoded_bytes = complete.len();
+        }
+        let new = self.text.get(self.emitted..).unwrap_or_default();
+        if let Some(end) = stop.iter().filter_map(|stop| new.find(stop.as_str())).min() {
+            let end = self.emitted + end;
+            self.text.truncate(end);
+            self.pending = self.tokens.len();
+            return (self.emit(end), true);
+        }
+        let held = stop.iter().map(|stop| stop_prefix_len(new, stop)).max();
+        (self.emit(self.text.len() - held.unwrap_or_default()), false)
+    }
+
+    /// Returns the text held back, when the answer has ended. A character that stays incomplete is one of replacement.
+    pub(crate) fn finish(&mut self, tokenizer: &Tokenizer) -> String {
+        if self.pending < self.tokens.len() {
+            let decoded = self.decoded(tokenizer, self.window_start);
+            self.take(&decoded, tokenizer);
+        }
+        self.emit(self.text.len())
+    }
+
+    /// Adds what is new in the window's text, and moves the window.
+    fn take(&mut self, decoded: &str, tokenizer: &Tokenizer) {
+        match decoded.get(self.decoded_bytes..) {
+            Some(new) => self.text.push_str(new),
+            // Some decoders make replacement characters of all bytes beside a wrong one.
+            None => {
+                let new = self.decoded(tokenizer, self.pending);
+                self.text.push_str(&new);
+            }
         }
         // Tokens may be single bytes of a character, so all tokens of the newest text stay in the window.
         self.window_start = std::mem::replace(&mut self.pending, self.tokens.len());
-        self.decoded_bytes = decode(self.tokens.get(self.window_start..).unwrap_or_default()).len();
-        if let Some(end) = stop.iter().filter_map(|stop| self.text.find(stop.as_str())).min() {
-            self.text.truncate(end);
-            return (self.emit(end), true);
-        }
-        let held = stop
-            .iter()
-            .map(|stop| stop_prefix_len(&self.text, stop))
-            .max()
-            .unwrap_or_default();
-        (self.emit(self.text.len() - held), false)
+        self.decoded_bytes = self.decoded(tokenizer, self.window_start).len();
     }
 
-    /// Returns the text held back, when the answer has ended.
-    pub(crate) fn finish(&mut self) -> String {
-        self.emit(self.text.len())
+    /// Returns the text of the tokens from place `from` on.
+    fn decoded(&self, tokenizer: &Tokenizer, from: usize) -> String {
+        let tokens = self.tokens.get(from..).unwrap_or_default();
+        tokenizer.decode(tokens, !self.special_tokens).unwrap_or_default()
     }
 
     fn emit(&mut self, until: usize) -> String {
@@ -105,7 +147,16 @@ impl Detokenizer {
 /// Returns the text that a token adds after another one; special tokens by their names. A part of a character is a replacement
 /// character.
 pub(crate) fn token_text(tokenizer: &Tokenizer, previous: Option<u32>, token: u32) -> String {
-    let decode = |tokens: &[u32]| tokenizer.decode(tokens, false).unwrap_or_default();
+    text_behind(tokenizer, previous, token, true)
+}
+
+/// Returns the text that a token adds to any text, without special tokens.
+pub(crate) fn appended_text(tokenizer: &Tokenizer, token: u32) -> String {
+    text_behind(tokenizer, Some(token), token, false)
+}
+
+fn text_behind(tokenizer: &Tokenizer, previous: Option<u32>, token: u32, special_tokens: bool) -> String {
+    let decode = |tokens: &[u32]| tokenizer.decode(tokens, !special_tokens).unwrap_or_default();
     // Decoders of some tokenizers strip the space before the first token, so it is decoded behind another one.
     let behind = previous.and_then(|previous| {
         let both = decode(&[previous, token]);
@@ -158,7 +209,7 @@ mod tests {
                 return (emitted, true);
             }
         }
-        emitted.push(answer.finish());
+        emitted.push(answer.finish(&tokenizer));
         assert_eq!(emitted.concat(), answer.text[..answer.emitted]);
         (emitted, false)
     }
@@ -194,19 +245,96 @@ mod tests {
         assert_eq!(token_text(&tokenizer, None, tokens[0]), "\u{fffd}");
     }
 
-    #[test]
-    fn characters_of_single_bytes_follow_each_other() {
+    /// A tokenizer as SentencePiece's are: token `byte` is that byte, 256 is `▁a`, 257 is `▁b`.
+    fn sentence_piece() -> Tokenizer {
         let bytes = (0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>"));
+        let words = ["\u{2581}a", "\u{2581}b"].map(ToOwned::to_owned);
         let vocabulary: serde_json::Map<String, serde_json::Value> = bytes
+            .chain(words)
             .zip(0..)
             .map(|(token, id)| (token, serde_json::Value::from(id)))
             .collect();
+        let decoders = serde_json::json!([
+            {"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "},
+            {"type": "ByteFallback"},
+            {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+        ]);
         let json = serde_json::json!({
             "version": "1.0",
-            "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
+            "decoder": {"type": "Sequence", "decoders": decoders},
             "model": {"type": "BPE", "vocab": vocabulary, "merges": [], "byte_fallback": true},
         });
-        let tokenizer = Tokenizer::from_bytes(json.to_string()).unwrap();
+        Tokenizer::from_bytes(json.to_string()).unwrap()
+    }
+
+    /// The text of an answer, without stop texts.
+    fn written(mut answer: Detokenizer, tokens: impl IntoIterator<Item = u32>) -> String {
+        let tokenizer = sentence_piece();
+        let pushed = tokens
+            .into_iter()
+            .map(|token| answer.push(token, &tokenizer, &[]).0);
+        let text: String = pushed.collect();
+        text + &answer.finish(&tokenizer)
+    }
+
+    #[test]
+    fn an_answer_behind_its_prompt_keeps_the_space_before_its_first_word() {
+        let tokenizer = sentence_piece();
+        let behind = |prompt: &[u32]| Detokenizer::default().behind(prompt, &tokenizer);
+        assert_eq!(written(behind(&[256]), [257, 256]), " b a");
+        let texts = token_text(&tokenizer, Some(256), 257) + &token_text(&tokenizer, Some(257), 256);
+        assert_eq!(texts, " b a");
+        assert_eq!(appended_text(&tokenizer, 257), " b");
+        assert_eq!(appended_text(&tokenizer, 0x80), "\u{fffd}");
+        assert_eq!(written(behind(&[257; 20]), [257]), " b");
+        assert_eq!(
+            written(Detokenizer::default(), [257, 256]),
+            "b a",
+            "a text of its own"
+        );
+        let snow = "\u{96ea}".bytes().map(u32::from).collect::<Vec<_>>();
+        assert_eq!(written(behind(&snow[..2]), [snow[2], 256]), "\u{96ea} a");
+    }
+
+    #[test]
+    fn bytes_that_are_no_character_are_neither_held_nor_lost() {
+        let tokenizer = sentence_piece();
+        let mut answer = Detokenizer::default();
+        let mut text = String::new();
+        for _ in 0..1_000 {
+            text += &answer.push(0x80, &tokenizer, &[]).0;
+            assert!(answer.tokens.len() - answer.window_start <= 2 * (MAX_INCOMPLETE_TOKENS + 1));
+        }
+        text += &answer.finish(&tokenizer);
+        assert_eq!(text, "\u{fffd}".repeat(1_000));
+        assert_eq!(
+            written(Detokenizer::default(), [0xc3]),
+            "\u{fffd}",
+            "the first of two"
+        );
+        assert_eq!(written(Detokenizer::default(), [0xc3, 0xbc, 0x80]), "ü\u{fffd}");
+        // A stop text before a character is found with it.
+        let (mut answer, stop) = (Detokenizer::default(), ["x".to_owned()]);
+        assert_eq!(
+            answer.push(u32::from(b'x'), &tokenizer, &stop),
+            (String::new(), true)
+        );
+    }
+
+    #[test]
+    fn text_that_was_returned_ends_no_answer() {
+        let (tokenizer, stop) = (sentence_piece(), [" a".to_owned()]);
+        let mut answer = Detokenizer::default();
+        assert_eq!(answer.push(257, &tokenizer, &[]), ("b".to_owned(), false));
+        assert_eq!(answer.push(256, &tokenizer, &[]), (" a".to_owned(), false));
+        assert_eq!(answer.push(257, &tokenizer, &stop), (" b".to_owned(), false));
+        assert_eq!(answer.push(256, &tokenizer, &stop), (String::new(), true));
+    }
+
+    #[test]
+    fn characters_of_single_bytes_follow_each_other() {
+        let tokenizer = sentence_piece();
         let (mut answer, text) = (Detokenizer::default(), "Zürich 雪🙂 ok");
         let streamed: Vec<String> = text
             .bytes()

@@ -24,6 +24,8 @@ pub struct MemoryLimits {
     pub requests: usize,
     /// Maximum tokens of all running requests, prompts and answers.
     pub tokens: usize,
+    /// Maximum bytes of a cache in host memory: it may hold fewer tokens than `tokens`. `None`: so many of any mixture.
+    pub cache_bytes: Option<u64>,
 }
 
 /// A planned configuration.
@@ -77,7 +79,6 @@ impl EngineConfig {
         let resident = usize::try_from(left / probe.largest_layer_bytes().max(1)).unwrap_or(usize::MAX);
         // An encoder's layers are not larger than those of its decoder.
         config.resident_layers = resident.min(decoder.depth());
-        // Host memory is sized for any mixture; only the mixture is planned.
         config.capacity.host = either;
         let (act, unmeasured) = match memory_limits.caching {
             Caching::Hybrid => mixture(&mut config, &probe, decoder.attention_layers(), memory_limits)?,
@@ -85,7 +86,28 @@ impl EngineConfig {
             Caching::Kv | Caching::Tokens => (0.0, None),
         };
         config.shares = Shares::device_first(act);
+        if let Some(bytes) = memory_limits.cache_bytes {
+            let layers = decoder.attention_layers();
+            let each = |kind| block_bytes(&decoder.model_config, layers, config.block_tokens, kind);
+            config.capacity.host = blocks_within(bytes, blocks, act, each(Kind::Act), each(Kind::Kv));
+        }
         Ok(MemoryPlan { config, unmeasured })
+    }
+}
+
+/// Returns `blocks` blocks, or as many as `bytes` hold, of which the share `act` are ACT blocks.
+fn blocks_within(bytes: u64, blocks: usize, act: f64, act_bytes: u64, kv_bytes: u64) -> BlockCounts {
+    let held = |bytes: u64, each: u64| {
+        let held = bytes.checked_div(each);
+        held.map_or(usize::MAX, |held| usize::try_from(held).unwrap_or(usize::MAX))
+    };
+    let mean = act * act_bytes as f64 + (1.0 - act) * kv_bytes as f64;
+    let blocks = blocks.min(held(bytes, mean.ceil() as u64));
+    let acts = ((blocks as f64 * act).round() as usize).min(held(bytes, act_bytes));
+    let left = bytes.saturating_sub((acts as u64).saturating_mul(act_bytes));
+    BlockCounts {
+        act: acts,
+        kv: (blocks - acts.min(blocks)).min(held(left, kv_bytes)),
     }
 }
 
@@ -179,7 +201,24 @@ mod tests {
             link: Some(1e9),
             requests: 2,
             tokens: 96,
+            cache_bytes: None,
         }
+    }
+
+    #[test]
+    fn blocks_of_both_kinds_are_within_the_bound() {
+        for act in [0.0, 0.3, 0.5, 1.0] {
+            for (bytes, act_bytes, kv_bytes) in [(1_000, 16, 8), (1_000, 8, 16), (7, 16, 8), (1_000, 7, 9)] {
+                let counts = blocks_within(bytes, 100, act, act_bytes, kv_bytes);
+                let taken = counts.act as u64 * act_bytes + counts.kv as u64 * kv_bytes;
+                assert!(taken <= bytes && counts.total() <= 100, "{act}: {counts:?}");
+                let larger = act_bytes.max(kv_bytes);
+                let least = usize::try_from(bytes / larger).unwrap().min(100);
+                assert!(counts.total() + 1 >= least, "{act}: {counts:?}");
+            }
+        }
+        let all = BlockCounts { act: 0, kv: 9 };
+        assert_eq!(blocks_within(0, 9, 0.0, 0, 0), all, "a model without attentions");
     }
 
     fn generated(config: EngineConfig) -> Vec<u32> {

@@ -91,6 +91,8 @@ mod burn_tests;
 #[cfg(test)]
 mod encoder_tests;
 #[cfg(test)]
+mod failure_tests;
+#[cfg(test)]
 mod gguf_tests;
 #[cfg(test)]
 mod learning_tests;

@@ -1,12 +1,12 @@
 //! Penalties for repeated tokens and biases, applied to logits before a token is sampled.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::sampling::Sampling;
 
 /// Lowers the logits of tokens that the text has: `repetition_penalty` by a factor, for prompt and answer (Keskar et al.
-/// 2019, "CTRL"), `presence_penalty` and `frequency_penalty` by a difference, for the answer, as in the API of `OpenAI`. Adds
-/// `logit_bias`. Returns `None` if there is nothing to change.
+/// 2019, "CTRL"), then `presence_penalty` and `frequency_penalty` by a difference, for the answer, as in the API of `OpenAI`; the
+/// order is vLLM's. Adds `logit_bias`. Returns `None` if there is nothing to change.
 pub(super) fn changed_logits(
     logits: &[f32],
     sampling: &Sampling,
@@ -28,27 +28,25 @@ pub(super) fn changed_logits(
             *logit = of(*logit);
         }
     };
-    let mut seen: BTreeMap<u32, usize> = BTreeMap::new();
-    for token in answer {
-        *seen.entry(*token).or_default() += 1;
-    }
-    if counts {
-        for (token, count) in &seen {
-            change(*token, &|logit| logit - presence - frequency * *count as f32);
-        }
-    }
     if repeats {
-        for token in prompt {
-            seen.entry(*token).or_default();
-        }
-        for token in seen.keys() {
-            change(*token, &|logit| {
+        let tokens: BTreeSet<u32> = prompt.iter().chain(answer).copied().collect();
+        for token in tokens {
+            change(token, &|logit| {
                 if logit > 0.0 {
                     logit / repetition
                 } else {
                     logit * repetition
                 }
             });
+        }
+    }
+    if counts {
+        let mut seen: BTreeMap<u32, usize> = BTreeMap::new();
+        for token in answer {
+            *seen.entry(*token).or_default() += 1;
+        }
+        for (token, count) in seen {
+            change(token, &|logit| logit - presence - frequency * count as f32);
         }
     }
     for (token, bias) in &sampling.logit_bias {
@@ -115,6 +113,12 @@ mod tests {
         };
         let changed = changed_logits(&logits, &counted, &[0], &[2, 2, 3]).unwrap();
         assert_eq!(changed, [2.0, -2.0, 3.0, 0.25]);
+        let both = Sampling {
+            repetition_penalty: 2.0,
+            ..counted
+        };
+        let changed = changed_logits(&logits, &both, &[], &[0, 3]).unwrap();
+        assert_eq!(changed, [0.25, -2.0, 4.0, -0.25], "repetition first, as in vLLM");
         let biased = Sampling {
             logit_bias: vec![(1, 5.0), (3, -100.0), (9, 1.0)],
             ..Sampling::default()

@@ -50,18 +50,23 @@ impl<M: Ops> Engine<M> {
             let search = BeamSearch::new(sampling.beam, sampling.max_tokens, request);
             self.searches.insert(request, search);
         }
+        let mut detokenizer = Detokenizer::new(sampling.special_tokens);
+        if let Some(tokenizer) = self
+            .tokenizer
+            .as_ref()
+            .filter(|_| source == 0 && !sampling.begins_text)
+        {
+            detokenizer = detokenizer.behind(&tokens, tokenizer);
+        }
         let sequence = Sequence {
             request,
             prompt: tokens.len(),
             tokens,
             source,
+            is_cached: false,
             state: None,
             sampler: Sampler::new(sampling.seed),
-            answer: if sampling.special_tokens {
-                Detokenizer::with_special_tokens()
-            } else {
-                Detokenizer::default()
-            },
+            answer: detokenizer,
             sampling,
             constraint,
         };

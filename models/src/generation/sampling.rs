@@ -48,6 +48,9 @@ pub struct Sampling {
     pub prompt_logprobs: Option<usize>,
     /// Whether end-of-sequence tokens do not end the answer.
     pub ignore_eos: bool,
+    /// Whether the answer is a text of its own, as that to a chat: a tokenizer may strip the space before its first word. Otherwise it
+    /// continues the prompt.
+    pub begins_text: bool,
     /// Added to the logits of tokens, from -100 to 100.
     pub logit_bias: Vec<(u32, f32)>,
     /// What the answer must match; it needs a tokenizer.
@@ -75,6 +78,7 @@ impl Default for Sampling {
             top_logprobs: 0,
             prompt_logprobs: None,
             ignore_eos: false,
+            begins_text: false,
             logit_bias: Vec::new(),
             grammar: None,
             special_tokens: false,

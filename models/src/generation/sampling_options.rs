@@ -77,6 +77,13 @@ impl SamplingOptions {
         }
     }
 
+    /// Whether they state which tokens to sample from: a `top_k`, `top_p` or `min_p` that leaves some out.
+    pub fn truncates(&self) -> bool {
+        self.top_k.is_some_and(|top| top > 0)
+            || self.top_p.is_some_and(|top| top < 1.0)
+            || self.min_p.is_some_and(|least| least > 0.0)
+    }
+
     /// Returns the parameters, with those of greedy search and the seed `seed` for missing ones.
     pub fn sampling(self, seed: u64) -> Sampling {
         let greedy = Sampling::default();
@@ -95,6 +102,7 @@ impl SamplingOptions {
             top_logprobs: self.top_logprobs.unwrap_or(greedy.top_logprobs),
             prompt_logprobs: self.prompt_logprobs,
             ignore_eos: self.ignore_eos.unwrap_or(greedy.ignore_eos),
+            begins_text: greedy.begins_text,
             logit_bias: self.logit_bias.unwrap_or_default(),
             grammar: self.grammar,
             special_tokens: greedy.special_tokens,
@@ -126,6 +134,7 @@ impl From<&GenerationConfig> for SamplingOptions {
         Self {
             max_tokens: config.max_new_tokens,
             repetition_penalty: config.repetition_penalty,
+            stop: config.stop_strings.clone(),
             ..if config.do_sample { sampled } else { searched }
         }
     }

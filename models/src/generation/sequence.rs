@@ -16,6 +16,8 @@ pub(super) struct Sequence {
     pub(super) source: usize,
     /// Tokens before the first generated one.
     pub(super) prompt: usize,
+    /// Whether a step has cached all tokens but the last; one that fails has not, whatever the scheduler takes the request for.
+    pub(super) is_cached: bool,
     /// States of the recurrences after all tokens but the last; `None` if they must be computed from all tokens.
     pub(super) state: Option<RecurrentState>,
     pub(super) sampling: Sampling,
@@ -42,6 +44,7 @@ impl Sequence {
     /// Forgets the answer.
     pub(super) fn restart(&mut self) {
         self.tokens.truncate(self.prompt);
+        self.is_cached = false;
         self.state = None;
     }
 

@@ -156,8 +156,8 @@ impl<M: Ops> Engine<M> {
     fn entry_of(&self, request: u64, prefill: bool) -> Option<BatchEntry> {
         let sequence = self.sequences.get(&request)?;
         let (tokens, source) = (sequence.tokens.len(), sequence.source);
-        // States are lost with a preemption or a step that failed.
-        let lost = !self.state_sizes.is_empty() && sequence.state.is_none();
+        // States are lost with a preemption or a step that failed, and a prefill that failed cached nothing.
+        let lost = !sequence.is_cached || !self.state_sizes.is_empty() && sequence.state.is_none();
         let cached = if prefill || lost || self.config.caching == Caching::Tokens {
             0
         } else {

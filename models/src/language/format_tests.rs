@@ -144,6 +144,20 @@ fn required_tools_are_called() {
 }
 
 #[test]
+fn tools_whose_calls_cannot_be_written_are_named() {
+    let mut model = model_of_bytes(|_| ());
+    let tool = r#"[{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "required": ["a"],
+        "properties": {"a": {"type": "string", "pattern": "(?=x)y"}}}}}]"#;
+    let inputs = [("text", "to be"), ("tools", tool), ("tool_choice", "required")];
+    let inputs = inputs.map(|(name, value)| Tensor::from_texts(name, &[value]).unwrap());
+    let refused = answered(&mut model, inputs.to_vec()).unwrap_err();
+    assert!(
+        matches!(&refused, ModelError::BadInput { name, .. } if name == "tools"),
+        "{refused}"
+    );
+}
+
+#[test]
 fn an_answer_has_its_minimum_of_tokens() {
     let mut model = model(|generation| generation.sampling.max_tokens = Some(8));
     let end = i64::from(model.engine.model_config().eos_token_ids[0]);

@@ -98,6 +98,10 @@ impl<M: Ops + Clone> LanguageModel<M> {
         let mut stated = SamplingOptions::from(&checkpoint.generation);
         let max_length = checkpoint.generation.max_length;
         let (mut decoder, totals) = registry::read_with_totals(checkpoint)?;
+        prompts.add_end(&mut decoder.model_config, &name);
+        if prompts.tokenizer.is_none() {
+            stated.stop = None;
+        }
         if decoder.encoder.is_some() {
             // The start token is one of them.
             let max_tokens = max_length.map(|length| length.saturating_sub(1).max(1));
@@ -151,7 +155,12 @@ impl<M: Ops> LanguageModel<M> {
         let is_constrained = own.grammar.is_some();
         let stated = own.max_tokens.is_some();
         let seed = request::default_seed(inputs)?.unwrap_or_else(|| seed_of(prompt));
-        let mut sampling = own.or(&self.sampling).sampling(seed);
+        let mut merged = own.or(&self.sampling);
+        if merged.temperature.is_none() {
+            // Greedy search would ignore which tokens a request wants to sample from.
+            merged.temperature = request::default_temperature(inputs)?.or(own.truncates().then_some(1.0));
+        }
+        let mut sampling = merged.sampling(seed);
         if tools.is_some() && !is_constrained {
             // The app's own format has no calls.
             sampling.grammar = None;
@@ -166,6 +175,7 @@ impl<M: Ops> LanguageModel<M> {
         }
         // Marks of calls and of reasoning may be special tokens.
         sampling.special_tokens = tools.is_some() || is_chat && self.prompts.reasoning.is_some();
+        sampling.begins_text = is_chat;
         if !stated {
             if is_chat && self.sampling.max_tokens.is_none() {
                 sampling.max_tokens = MAX_CHAT_TOKENS;
@@ -262,8 +272,12 @@ impl<M: Ops> Continuous for LanguageModel<M> {
             .filter(|_| sampling.prompt_logprobs.is_some());
         let answer = PartialAnswer {
             prompt_tokens: Some(prompt.len()),
+            has_tools: tools.is_some(),
             token_texts: inputs.iter().any(|input| input.name == "top_logprobs"),
-            previous: prompt.last().copied().filter(|_| self.engine.continues_prompt()),
+            previous: prompt
+                .last()
+                .copied()
+                .filter(|_| self.engine.continues_prompt() && !is_chat),
             scanner: self.scanner(&prompt, &sampling, tools.as_ref(), is_chat),
             prompt: wanted.map(|first| (first, Vec::new())),
             ..PartialAnswer::default()
@@ -271,19 +285,18 @@ impl<M: Ops> Continuous for LanguageModel<M> {
         self.engine
             .submit(number, prompt, sampling)
             .map_err(|error| match error {
-                EngineError::Refused(Refused::Context { .. } | Refused::Cache { .. }) => {
-                    ModelError::TooLong {
-                        reason: error.to_string(),
-                    }
-                }
+                EngineError::Refused(Refused::Context { .. } | Refused::Cache { .. })
+                | EngineError::Prompt { .. } => ModelError::TooLong {
+                    reason: error.to_string(),
+                },
                 EngineError::Refused(Refused::Beams { .. }) => bad_input("num_beams", error.to_string()),
-                EngineError::Refused(_) | EngineError::Prompt { .. } | EngineError::Token { .. } => {
+                EngineError::Refused(_) | EngineError::Token { .. } => {
                     bad_input(prompt::name_of(inputs), error.to_string())
                 }
                 EngineError::Sampling(ref reason) => bad_input(reason.input(), error.to_string()),
                 EngineError::NoTokenizer if stops => bad_input("stop", error.to_string()),
                 EngineError::NoTokenizer | EngineError::Grammar(_) => {
-                    bad_input(response_format::RESPONSE_FORMAT, error.to_string())
+                    bad_input(answer.format_input(), error.to_string())
                 }
                 other => failed(&other),
             })?;
@@ -378,6 +391,8 @@ fn failed(error: &EngineError) -> ModelError {
     }
 }
 
+#[cfg(test)]
+mod default_tests;
 #[cfg(test)]
 mod format_tests;
 #[cfg(test)]

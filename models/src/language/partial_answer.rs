@@ -6,7 +6,7 @@ use super::answer::{AnswerScanner, Parts, REASONING, REASONING_TOKENS};
 use super::inputs::bad_input;
 use super::prompt_outputs::prompt_outputs;
 use super::response_format::RESPONSE_FORMAT;
-use super::tools::{TOOL_CALLS, ToolCall};
+use super::tools::{TOOL_CALLS, TOOLS, ToolCall};
 use crate::generation::{Event, FinishReason, PromptToken, detokenizer};
 use crate::runtime::model::{ModelError, Outputs};
 use crate::runtime::tensor::{Tensor, TensorError};
@@ -17,6 +17,8 @@ use crate::runtime::usage::usage;
 pub(super) struct PartialAnswer {
     /// Tokens of the whole prompt; a partition does not know them.
     pub(super) prompt_tokens: Option<usize>,
+    /// Whether the request has tools, which then are what a grammar follows from.
+    pub(super) has_tools: bool,
     /// Whether the texts of the tokens are part of the answer.
     pub(super) token_texts: bool,
     /// Token before the answer, if the answer continues the prompt.
@@ -83,7 +85,7 @@ impl PartialAnswer {
             }
             FinishReason::Grammar => {
                 let reason = "it takes too much time to follow; use a simpler schema or grammar";
-                return Err(bad_input(RESPONSE_FORMAT, reason));
+                return Err(bad_input(self.format_input(), reason));
             }
         };
         let is_cut = end == FinishReason::Length;
@@ -122,6 +124,11 @@ impl PartialAnswer {
 }
 
 impl PartialAnswer {
+    /// Name of the input that the answer's grammar follows from.
+    pub(super) fn format_input(&self) -> &'static str {
+        if self.has_tools { TOOLS } else { RESPONSE_FORMAT }
+    }
+
     /// Number of most probable tokens that are reported for each token of the answer; `None` for none.
     fn top_of_each(&self) -> Option<usize> {
         let each = self.top.len().checked_div(self.tokens.len());

@@ -8,8 +8,8 @@ use super::request;
 use super::response_format::response_format;
 use super::tools::{Syntax, TOOLS, Tools};
 use crate::checkpoint::{ChatTemplate, Checkpoint, LoadError, TemplateError};
-use crate::generation::detokenizer;
 use crate::generation::grammar::Grammars;
+use crate::generation::{ModelConfig, detokenizer};
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, NO_TOKENIZER};
 use crate::runtime::tensor::{Datatype, Tensor};
 
@@ -24,7 +24,7 @@ pub(super) fn prepared_inputs(context: usize) -> Vec<InputSpec> {
     vec![InputSpec::optional(
         CHAT_IDS,
         Datatype::I64,
-        vec![Extent::UpTo(context)],
+        vec![Extent::Tokens(context)],
     )]
 }
 
@@ -54,6 +54,8 @@ pub(super) struct Prompts {
     pub(super) reasoning: Option<ReasoningSyntax>,
     /// The token that begins a text.
     bos: Option<u32>,
+    /// The token that ends a text.
+    eos: Option<u32>,
 }
 
 impl Prompts {
@@ -65,26 +67,49 @@ impl Prompts {
         let tokenizer = checkpoint.tokenizer.take();
         let tokenizer = tokenizer.as_ref().map(detokenizer::tokenizer).transpose()?;
         let chat = std::mem::take(&mut checkpoint.chat);
-        let bos = tokenizer
-            .as_ref()
-            .zip(chat.special.bos_token.as_deref())
-            .and_then(|(tokenizer, bos)| tokenizer.token_to_id(bos));
+        let id = |token: &Option<String>| {
+            let named = tokenizer.as_ref().zip(token.as_deref());
+            named.and_then(|(tokenizer, token)| tokenizer.token_to_id(token))
+        };
+        let (bos, eos) = (id(&chat.special.bos_token), id(&chat.special.eos_token));
         let reasoning = chat.source_with_tools().and_then(ReasoningSyntax::of_template);
         Ok(Self {
             tokenizer,
             chat,
             reasoning,
             bos,
+            eos,
         })
     }
 
-    /// The inputs for a prompt of at most `context` tokens: `text` and `messages` if there is a tokenizer, and
+    /// Adds the tokenizer's end-of-sequence token to those of the model, as vLLM does: a checkpoint that was trained for chats may state it
+    /// there alone.
+    pub(super) fn add_end(&self, model_config: &mut ModelConfig, name: &str) {
+        let ends = &mut model_config.eos_token_ids;
+        let known = self.eos.filter(|eos| (*eos as usize) < model_config.vocabulary);
+        ends.extend(known.filter(|eos| !ends.contains(eos)));
+        if ends.is_empty() {
+            tracing::warn!(
+                checkpoint = name,
+                "no token ends an answer, so each has the maximum of tokens; state `eos_token_id` in generation_config.json"
+            );
+        }
+    }
+
+    /// The inputs for a prompt of at most `context` tokens: `text`, `messages` and how they become tokens if there is a tokenizer, and
     /// `input_ids`.
     pub(super) fn inputs(&self, context: usize) -> Vec<InputSpec> {
         if self.tokenizer.is_some() {
-            return request::prompt_inputs(context);
+            let mut inputs = request::prompt_inputs(context);
+            let one = vec![Extent::Exactly(1)];
+            inputs.push(InputSpec::optional(
+                request::ADD_SPECIAL_TOKENS,
+                Datatype::Bool,
+                one,
+            ));
+            return inputs;
         }
-        let ids = vec![Extent::UpTo(context)];
+        let ids = vec![Extent::Tokens(context)];
         vec![InputSpec::required("input_ids", Datatype::I64, ids)]
     }
 
@@ -105,9 +130,13 @@ impl Prompts {
             "messages" => {
                 let rendered = self.rendered(input, inputs)?;
                 // The template writes the special tokens itself.
-                self.encode(input, &rendered, false)
+                let adds = request::add_special_tokens(inputs)?.unwrap_or(false);
+                self.encode(input, &rendered, adds)
             }
-            _ => self.encode(input, only_text(input)?, true),
+            _ => {
+                let adds = request::add_special_tokens(inputs)?.unwrap_or(true);
+                self.encode(input, only_text(input)?, adds)
+            }
         }
     }
 
@@ -181,7 +210,8 @@ impl Prompts {
             .map_err(|error| bad_input(&input.name, format!("the tokenizer failed: {error}")))?;
         let mut tokens = encoding.get_ids().to_vec();
         // A text that a client rendered by a chat template begins with the token that the tokenizer adds.
-        if let (Some(bos), [first, second, ..]) = (self.bos, tokens.as_slice())
+        if special
+            && let (Some(bos), [first, second, ..]) = (self.bos, tokens.as_slice())
             && *first == bos
             && *second == bos
         {

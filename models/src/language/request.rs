@@ -10,8 +10,9 @@ use super::inputs::bad_input;
 pub use super::inputs::only_text;
 use super::response_format::{RESPONSE_FORMAT, response_format};
 use super::tools::{TOOL_CHOICE, TOOLS};
-pub use crate::checkpoint::chat_template::Message;
+pub use crate::checkpoint::chat_template::{Content, Message};
 use crate::generation::{EarlyStopping, SamplingOptions};
+pub use crate::runtime::model::{DEFAULT_SEED, DEFAULT_TEMPERATURE};
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError};
 use crate::runtime::tensor::{Datatype, Tensor};
 
@@ -24,8 +25,11 @@ const MAX_BIASES: usize = 1024;
 /// Input that holds variables of the chat template, a JSON object, such as `{"enable_thinking": false}`.
 pub const TEMPLATE_VARIABLES: &str = "chat_template_kwargs";
 
-/// Input that holds the seed of a request for which neither the request nor the app states one. Models behind endpoints choose their own.
-pub const DEFAULT_SEED: &str = "default_seed";
+/// Input that says whether the tokenizer adds its special tokens to the prompt: without it to a text, but not to a chat.
+pub const ADD_SPECIAL_TOKENS: &str = "add_special_tokens";
+
+/// Variable of chat templates that says how much a model reasons.
+pub const REASONING_EFFORT: &str = "reasoning_effort";
 
 /// Input that asks for the probabilities of the prompt's tokens, and for so many most probable tokens at each place.
 pub const PROMPT_LOGPROBS: &str = "prompt_logprobs";
@@ -38,7 +42,7 @@ pub(super) const PROMPTS: [&str; 3] = ["text", "messages", "input_ids"];
 struct RawMessage {
     role: String,
     #[serde(default)]
-    content: Option<Content>,
+    content: Option<RawContent>,
     #[serde(flatten)]
     further: Map<String, Value>,
 }
@@ -46,7 +50,7 @@ struct RawMessage {
 /// Content of a message: a text, or parts.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Content {
+enum RawContent {
     Text(String),
     Parts(Vec<Part>),
 }
@@ -62,7 +66,7 @@ struct Part {
 /// The inputs for a prompt as a text, as messages, or as at most `context` tokens. A request must have exactly one of them.
 pub fn prompt_inputs(context: usize) -> Vec<InputSpec> {
     let text = |name| InputSpec::optional(name, Datatype::Bytes, vec![Extent::Exactly(1)]);
-    let ids = InputSpec::optional("input_ids", Datatype::I64, vec![Extent::UpTo(context)]);
+    let ids = InputSpec::optional("input_ids", Datatype::I64, vec![Extent::Tokens(context)]);
     vec![text("text"), text("messages"), ids]
 }
 
@@ -82,13 +86,14 @@ pub fn sampling_inputs(tokenizer: bool) -> Vec<InputSpec> {
         one("top_p", Datatype::F32),
         one("seed", Datatype::I64),
         one(DEFAULT_SEED, Datatype::I64),
+        one(DEFAULT_TEMPERATURE, Datatype::F32),
         one("ignore_eos", Datatype::Bool),
     ];
     let biases = || vec![Extent::UpTo(MAX_BIASES)];
     inputs.push(InputSpec::optional("logit_bias", Datatype::F32, biases()));
     inputs.push(InputSpec::optional("logit_bias_tokens", Datatype::I64, biases()));
     if tokenizer {
-        let texts = vec![Extent::UpTo(MAX_STOP_TEXTS)];
+        let texts = vec![Extent::AtMost(MAX_STOP_TEXTS)];
         inputs.push(InputSpec::optional("stop", Datatype::Bytes, texts));
         for name in [RESPONSE_FORMAT, TOOLS, TOOL_CHOICE, TEMPLATE_VARIABLES] {
             inputs.push(one(name, Datatype::Bytes));
@@ -149,8 +154,33 @@ pub fn sampling_options(inputs: &Inputs) -> Result<SamplingOptions, ModelError> 
             _ => {}
         }
     }
+    if let (Some(least), Some(most)) = (options.min_tokens, options.max_tokens)
+        && least > most
+    {
+        let reason = format!("{least} is above max_tokens {most}; lower it");
+        return Err(bad_input("min_tokens", reason));
+    }
     options.grammar = response_format(inputs)?.map(Arc::new);
     Ok(options)
+}
+
+/// Returns the [`DEFAULT_TEMPERATURE`] of a request.
+///
+/// # Errors
+/// [`ModelError`], naming the input.
+pub fn default_temperature(inputs: &Inputs) -> Result<Option<f32>, ModelError> {
+    let temperature = inputs.iter().find(|input| input.name == DEFAULT_TEMPERATURE);
+    let value = |temperature: &Tensor| scalar(temperature, &temperature.to_f32()?);
+    temperature.map(value).transpose()
+}
+
+/// Returns the [`ADD_SPECIAL_TOKENS`] of a request.
+///
+/// # Errors
+/// [`ModelError`], naming the input.
+pub fn add_special_tokens(inputs: &Inputs) -> Result<Option<bool>, ModelError> {
+    let input = inputs.iter().find(|input| input.name == ADD_SPECIAL_TOKENS);
+    input.map(flag).transpose()
 }
 
 /// Returns the [`DEFAULT_SEED`] of a request.
@@ -217,8 +247,7 @@ pub fn template_variables(inputs: &Inputs) -> Result<Map<String, Value>, ModelEr
     variables.map_err(|error| bad_input(TEMPLATE_VARIABLES, format!("it is no JSON object: {error}")))
 }
 
-/// Returns the messages of a chat, a JSON array of `{role, content}` and what else a template reads. The parts of a content are
-/// joined.
+/// Returns the messages of a chat, a JSON array of `{role, content}` and what else a template reads.
 ///
 /// # Errors
 /// [`ModelError::BadInput`] if there are none, or for a part that is no text.
@@ -231,9 +260,9 @@ pub fn messages(input: &Tensor) -> Result<Vec<Message>, ModelError> {
     }
     let messages = raw.into_iter().map(|message| {
         let content = match message.content {
-            None => String::new(),
-            Some(Content::Text(text)) => text,
-            Some(Content::Parts(parts)) => {
+            None => Content::None,
+            Some(RawContent::Text(text)) => Content::Text(text),
+            Some(RawContent::Parts(parts)) => {
                 let texts = parts.into_iter().map(|part| match part.text {
                     Some(text) if part.kind == "text" => Ok(text),
                     _ => Err(rejected(format!(
@@ -241,7 +270,7 @@ pub fn messages(input: &Tensor) -> Result<Vec<Message>, ModelError> {
                         part.kind
                     ))),
                 });
-                texts.collect::<Result<Vec<String>, _>>()?.concat()
+                Content::Parts(texts.collect::<Result<_, _>>()?)
             }
         };
         Ok(Message {

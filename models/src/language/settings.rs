@@ -59,25 +59,25 @@ pub(super) fn configure<M: Ops>(
     let blocks = usize::try_from(left / block_bytes.max(1)).unwrap_or(usize::MAX);
     let held = blocks.saturating_mul(block);
     let stated = generation.max_model_len;
-    if held < stated.unwrap_or(1) {
+    let too_few = |held: usize| {
         let wanted = stated.map_or_else(
             || "one block".into(),
             |tokens| format!("max_model_len = {tokens}"),
         );
-        return Err(format!(
-            "a cache of {left} bytes holds {held} tokens ({block_bytes} bytes for every {block}), too few for {wanted}"
-        ));
-    }
-    let limit = stated.unwrap_or(usize::MAX).min(held);
-    // The cache holds the encoder's prompt followed by the answer.
-    let answer = match &mut decoder.encoder {
-        None => 0,
-        Some(encoder) => {
-            encoder.context = encoder.context.min(limit);
-            generation.sampling.max_tokens.unwrap_or_default()
-        }
+        format!(
+            "a cache of {left} bytes holds {held} tokens ({block_bytes} bytes of keys and values for every {block}), too few for {wanted}; \
+             set a larger `cache`"
+        )
     };
-    decoder.model_config.context = decoder.model_config.context.min(limit);
+    if held < stated.unwrap_or(1) {
+        return Err(too_few(held));
+    }
+    limit_context(decoder, stated.unwrap_or(usize::MAX).min(held));
+    // The cache holds the encoder's prompt followed by the answer.
+    let answer = match &decoder.encoder {
+        None => 0,
+        Some(_) => generation.sampling.max_tokens.unwrap_or_default(),
+    };
     let context = decoder
         .longest_prompt()
         .saturating_add(answer)
@@ -89,9 +89,24 @@ pub(super) fn configure<M: Ops>(
         link: None,
         requests,
         tokens: held.min(requests.saturating_mul(context)),
+        cache_bytes: Some(left),
     };
-    let plan = EngineConfig::plan(ops, decoder, &memory_limits);
-    plan.map(|plan| plan.config).map_err(|error| error.to_string())
+    let plan = EngineConfig::plan(ops, decoder, &memory_limits).map_err(|error| error.to_string())?;
+    // Blocks of activations may be larger than those of keys and values.
+    let held = plan.config.capacity.total().saturating_mul(block);
+    if held < stated.unwrap_or(1).min(decoder.longest_prompt()) {
+        return Err(too_few(held));
+    }
+    limit_context(decoder, held);
+    Ok(plan.config)
+}
+
+/// Lowers the context of a decoder, and of its encoder.
+fn limit_context(decoder: &mut Decoder, limit: usize) {
+    decoder.model_config.context = decoder.model_config.context.min(limit);
+    if let Some(encoder) = &mut decoder.encoder {
+        encoder.context = encoder.context.min(limit);
+    }
 }
 
 /// Returns the maximum of running requests: as many as the settings say, but recurrent states may take half of the cache's

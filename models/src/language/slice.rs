@@ -39,7 +39,8 @@ pub(super) fn load(
 ) -> Result<(Box<dyn Model>, WeightTotals), LoadError> {
     let prompts = Prompts::take(&mut checkpoint)?;
     let name = checkpoint.name.clone();
-    let (decoder, totals) = registry::read_slice(checkpoint, slice)?;
+    let (mut decoder, totals) = registry::read_slice(checkpoint, slice)?;
+    prompts.add_end(&mut decoder.model_config, &name);
     if decoder.model_config.rules != TokenRules::default() {
         return Err(LoadError::NotServed {
             name,
@@ -71,12 +72,13 @@ impl<M: Ops> LanguageSlice<M> {
         let model_config = self.layers.model_config();
         let name = inputs.first().map_or("text", |input| input.name.as_str());
         if tokens.len() > model_config.context {
-            let reason = format!(
-                "it has {} tokens; this model takes at most {}",
-                tokens.len(),
-                model_config.context
-            );
-            return Err(bad_input(name, reason));
+            return Err(ModelError::TooLong {
+                reason: format!(
+                    "`{name}` has {} tokens; this model takes at most {}",
+                    tokens.len(),
+                    model_config.context
+                ),
+            });
         }
         match tokens
             .iter()
@@ -124,7 +126,7 @@ impl<M: Ops> LanguageSlice<M> {
         Ok(logits.iter().map(|logits| self.answer(logits)).collect())
     }
 
-    /// Returns the most probable next token as an answer.
+    /// Returns the most probable next token as an answer. Clients append its text to the prompt, which the last slice does not know.
     fn answer(&self, logits: &[f32]) -> Result<Outputs, ModelError> {
         let mut answer = PartialAnswer::default();
         let Some(sampled) = sampling::greedy(logits) else {
@@ -133,8 +135,7 @@ impl<M: Ops> LanguageSlice<M> {
         let is_eos = self.layers.model_config().eos_token_ids.contains(&sampled.token);
         let mut text = String::new();
         if let Some(tokenizer) = self.prompts.tokenizer.as_ref().filter(|_| !is_eos) {
-            let mut growing = detokenizer::Detokenizer::default();
-            text = growing.push(sampled.token, tokenizer, &[]).0 + &growing.finish();
+            text = detokenizer::appended_text(tokenizer, sampled.token);
         }
         let end = if is_eos {
             FinishReason::Token

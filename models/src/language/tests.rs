@@ -1,5 +1,7 @@
 use std::path::Path;
 
+use kaskade_policy::hybrid_cache::Kind;
+
 use super::*;
 use crate::generation::Cpu;
 
@@ -70,6 +72,36 @@ fn the_cache_is_a_bound() {
 }
 
 #[test]
+fn the_cache_is_a_bound_in_host_memory_too() {
+    for (name, layers) in [("gpt2", 2), ("llama", 3)] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
+        let generation = Generation {
+            cache_bytes: 20 * BLOCK_BYTES,
+            device_bytes: Some(1 << 30),
+            ..Generation::default()
+        };
+        let checkpoint = Checkpoint::open(&folder).unwrap();
+        let (mut model, _) = LanguageModel::new(Cpu, checkpoint, &generation).unwrap();
+        let config = model.engine.config().clone();
+        let bytes = |kind| {
+            let decoder = model.engine.model_config();
+            crate::generation::config::block_bytes(decoder, layers, config.block_tokens, kind)
+        };
+        let host = config.capacity.host;
+        let taken = host.act as u64 * bytes(Kind::Act) + host.kv as u64 * bytes(Kind::Kv);
+        assert!(taken <= generation.cache_bytes, "{name}: {host:?} take {taken}");
+        assert!(host.total() > 5, "{name}: {host:?}");
+        // The longest request that is accepted is answered.
+        let context = model.engine.model_config().context;
+        let ids = Tensor::from_i64("input_ids", &[context - 2], &vec![3; context - 2]).unwrap();
+        let answered = model
+            .run(&[vec![ids, number("max_tokens", 2), number("min_tokens", 2)]])
+            .remove(0);
+        assert_eq!(tokens(&answered.unwrap()).len(), 2, "{name}");
+    }
+}
+
+#[test]
 fn recurrent_states_count_in_the_cache() {
     let load = |generation: &Generation| {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/lfm2");
@@ -105,7 +137,10 @@ fn requests_beyond_max_model_len_are_refused() {
             .remove(0)
     };
     assert_eq!(tokens(&ask(12, 8).unwrap()).len(), 8);
-    assert!(ask(12, 9).is_err() && ask(21, 1).is_err());
+    for (count, answer) in [(12, 9), (21, 1)] {
+        let refused = ask(count, answer).unwrap_err();
+        assert!(matches!(refused, ModelError::TooLong { .. }), "{refused}");
+    }
 }
 
 #[test]
@@ -278,7 +313,7 @@ fn an_answer_goes_on_after_the_end_of_sequence_if_the_request_ignores_it() {
 }
 
 /// A copy of the checkpoint with more files.
-fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
+pub(super) fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/gpt2");
     for name in ["config.json", "model.safetensors", "tokenizer.json"] {
@@ -290,7 +325,7 @@ fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
     dir
 }
 
-fn of(dir: &tempfile::TempDir) -> LanguageModel<Cpu> {
+pub(super) fn of(dir: &tempfile::TempDir) -> LanguageModel<Cpu> {
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
     LanguageModel::new(Cpu, checkpoint, &Generation::default())
         .unwrap()
@@ -309,7 +344,7 @@ fn messages_are_rendered_by_the_chat_template() {
         let input = Tensor::from_texts(name, &[value]).unwrap();
         model.run(&[vec![input]]).remove(0)
     };
-    let chat = r#"[{"role": "user", "content": [{"type": "text", "text": "the "}, {"type": "text", "text": "one"}]}]"#;
+    let chat = r#"[{"role": "user", "content": [{"type": "text", "text": "the one"}]}]"#;
     let answered = tokens(&ask("messages", chat).unwrap());
     let of_text = tokens(&ask("text", "</s>u the one").unwrap());
     assert_eq!(answered[..64], of_text, "64 tokens are the default of a text");
@@ -411,11 +446,13 @@ fn parts_of_an_answer_describe_their_tokens() {
     }
 }
 
+/// The tokenizer adds the token that begins a text.
+pub(super) const BEGINNING: &str = r#""post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"</s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],"pair":[{"Sequence":{"id":"A","type_id":0}},{"Sequence":{"id":"B","type_id":1}}],"special_tokens":{"</s>":{"id":"</s>","ids":[0],"tokens":["</s>"]}}}"#;
+
 #[test]
 fn a_text_gets_one_token_of_beginning() {
     let json = std::fs::read_to_string(directory(&[]).path().join("tokenizer.json")).unwrap();
-    let processor = r#""post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"</s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],"pair":[{"Sequence":{"id":"A","type_id":0}},{"Sequence":{"id":"B","type_id":1}}],"special_tokens":{"</s>":{"id":"</s>","ids":[0],"tokens":["</s>"]}}}"#;
-    let json = json.replace(r#""post_processor":null"#, processor);
+    let json = json.replace(r#""post_processor":null"#, BEGINNING);
     let config = ("tokenizer_config.json", r#"{"bos_token": "</s>"}"#);
     let model = of(&directory(&[("tokenizer.json", &json), config]));
     let ids = |text: &str| {
@@ -480,7 +517,7 @@ fn an_encoder_decoder_answers_too() {
     let longest = model.engine.longest_prompt();
     let rejected = model.run(&[vec![ids(&vec![1; longest + 1])]]).remove(0);
     assert!(
-        matches!(rejected, Err(ModelError::WrongShape { .. })),
+        matches!(rejected, Err(ModelError::TooLong { .. })),
         "{rejected:?}"
     );
 }

@@ -5,6 +5,7 @@ pub(crate) mod batch;
 pub(crate) mod cores;
 pub(crate) mod datatype;
 pub(crate) mod executor;
+pub(crate) mod extent;
 pub(crate) mod hidden_states;
 pub(crate) mod loaded;
 pub(crate) mod model;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+pub use crate::runtime::extent::Extent;
 use crate::runtime::tensor::{Datatype, Tensor, TensorError};
 
 /// Inputs of one request, without a batch dimension.
@@ -171,14 +172,14 @@ impl InputSpec {
     }
 }
 
-/// Allowed sizes of one dimension.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
-    /// Exactly this size.
-    Exactly(usize),
-    /// Any size from 1 to this, such as a sequence length.
-    UpTo(usize),
-}
+/// Input that holds the seed of a request for which neither the request nor the app states one. Models behind endpoints choose their own.
+pub const DEFAULT_SEED: &str = "default_seed";
+
+/// Input that holds the temperature of a request for which neither the request, nor the app, nor the checkpoint states one.
+pub const DEFAULT_TEMPERATURE: &str = "default_temperature";
+
+/// Inputs that the gateway adds to requests of language models. Models that do not sample ignore them.
+const DEFAULTS: [&str; 2] = [DEFAULT_SEED, DEFAULT_TEMPERATURE];
 
 /// Why a text is refused by a model that takes the tokens of one.
 pub(crate) const NO_TOKENIZER: &str = "this checkpoint has no tokenizer.json, and no files that a known tokenizer is built from \
@@ -186,7 +187,8 @@ pub(crate) const NO_TOKENIZER: &str = "this checkpoint has no tokenizer.json, an
      AutoTokenizer.from_pretrained(NAME).save_pretrained(DIRECTORY). Or send `input_ids`";
 
 impl Signature {
-    /// Checks that the inputs are known and complete, match in type and shape, and are finite.
+    /// Checks that the inputs are known and complete, match in type and shape, and are finite. The inputs [`DEFAULT_SEED`] and
+    /// [`DEFAULT_TEMPERATURE`] are known to all models, which may ignore them.
     ///
     /// # Errors
     /// The first [`ModelError`] found, naming the input.
@@ -196,6 +198,7 @@ impl Signature {
         }
         if let Some(unknown) = inputs
             .iter()
+            .filter(|input| !DEFAULTS.contains(&input.name.as_str()))
             .find(|input| !self.inputs.iter().any(|spec| spec.name == input.name))
         {
             let names = self.names();
@@ -270,15 +273,22 @@ impl InputSpec {
             }
             .into());
         }
+        if let ([Extent::Tokens(limit)], [tokens]) = (self.shape.as_slice(), input.shape.as_slice())
+            && tokens > limit
+        {
+            return Err(ModelError::TooLong {
+                reason: format!(
+                    "`{}` has {tokens} tokens and this model takes {limit} at most; shorten it",
+                    self.name
+                ),
+            });
+        }
         let fits = input.shape.len() == self.shape.len()
             && input
                 .shape
                 .iter()
                 .zip(&self.shape)
-                .all(|(actual, extent)| match extent {
-                    Extent::Exactly(expected) => actual == expected,
-                    Extent::UpTo(limit) => (1..=*limit).contains(actual),
-                });
+                .all(|(actual, extent)| extent.holds(*actual));
         if !fits {
             return Err(ModelError::WrongShape {
                 name: input.name.clone(),
@@ -293,15 +303,6 @@ impl InputSpec {
         }
         input.check_finite()?;
         Ok(())
-    }
-}
-
-impl std::fmt::Display for Extent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Exactly(extent) => write!(f, "{extent}"),
-            Self::UpTo(limit) => write!(f, "1..={limit}"),
-        }
     }
 }
 
@@ -380,6 +381,12 @@ pub enum ModelError {
         /// The reason.
         reason: String,
     },
+    /// The endpoint behind the model finds the request invalid; the same request fails again.
+    #[error("the endpoint finds the request invalid: {reason}")]
+    InvalidRequest {
+        /// The reason.
+        reason: String,
+    },
     /// The endpoint behind the model refuses the request, its key or its user for good.
     #[error("the endpoint refused the request: {reason}")]
     Refused {
@@ -423,6 +430,8 @@ mod tests {
     fn matching_inputs_pass() {
         let image = Tensor::from_f32("image", &[2, 3], &[0.0; 6]).unwrap();
         assert_eq!(signature().check(std::slice::from_ref(&image)), Ok(()));
+        let seed = Tensor::from_i64("default_seed", &[1], &[3]).unwrap();
+        assert_eq!(signature().check(&[image.clone(), seed]), Ok(()), "ignored");
         let weight = |shape: &[usize]| Tensor::from_f32("weight", shape, &vec![0.0; shape[0]]).unwrap();
         assert_eq!(signature().check(&[image.clone(), weight(&[1])]), Ok(()));
         assert!(matches!(

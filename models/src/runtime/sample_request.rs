@@ -78,7 +78,7 @@ pub fn sample_request(signature: &Signature, size: SampleSize) -> Result<Inputs,
 impl Extent {
     const fn most(&self) -> usize {
         match self {
-            Self::Exactly(size) | Self::UpTo(size) => *size,
+            Self::Exactly(size) | Self::UpTo(size) | Self::AtMost(size) | Self::Tokens(size) => *size,
         }
     }
 }
@@ -89,7 +89,7 @@ fn input(spec: &InputSpec, size: SampleSize) -> Result<Tensor, SampleError> {
         .iter()
         .map(|extent| match extent {
             Extent::Exactly(exactly) => *exactly,
-            Extent::UpTo(most) => size.elements.min(*most),
+            Extent::UpTo(most) | Extent::AtMost(most) | Extent::Tokens(most) => size.elements.min(*most),
         })
         .collect();
     let elements = shape.iter().product();

@@ -1,8 +1,8 @@
 //! What a request asks: a text, the messages of a chat, or tokens, in the form that an endpoint takes.
 
-use kaskade_models::language::request::{self, Message};
+use kaskade_models::language::request::{self, Content, Message};
 use kaskade_models::{Inputs, ModelError};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::bad;
 use crate::endpoint::{Chat, Style, TEXT};
@@ -49,11 +49,11 @@ impl Asked {
         match self {
             Self::Text(text) => Ok(text.clone()),
             Self::Messages(messages) => Ok(match messages.as_slice() {
-                [only] => only.content.clone(),
+                [only] => only.content.text().into_owned(),
                 several => {
                     let lines = several
                         .iter()
-                        .map(|message| format!("{}: {}", message.role, message.content));
+                        .map(|message| format!("{}: {}", message.role, message.content.text()));
                     lines.collect::<Vec<_>>().join("\n")
                 }
             }),
@@ -89,19 +89,25 @@ impl Asked {
         if chat.prompt != TEXT {
             let last = messages.iter_mut().rfind(|message| message.role == USER);
             let last = last.ok_or_else(|| bad("messages", "there is no message of the user"))?;
-            last.content = chat.prompt.replace(TEXT, &last.content);
+            last.content = chat.prompt.replace(TEXT, &last.content.text()).into();
         }
         if let Some(system) = &chat.system {
             match messages.first_mut() {
                 Some(first) if is_instruction(first) => {
-                    first.content = format!("{system}\n\n{}", first.content);
+                    first.content = format!("{system}\n\n{}", first.content.text()).into();
                 }
                 _ => messages.insert(0, message("system", system.clone())),
             }
         }
         let messages = messages.into_iter().map(|message| {
             let mut written = message.further;
-            let content = Value::from(message.content);
+            let content = match message.content {
+                Content::Parts(parts) => parts
+                    .into_iter()
+                    .map(|text| json!({"type": "text", "text": text}))
+                    .collect(),
+                content => Value::from(content.text()),
+            };
             written.insert("role".to_owned(), message.role.into());
             written.insert("content".to_owned(), content);
             Value::Object(written)
@@ -138,8 +144,8 @@ fn only_question(mut messages: Vec<Message>) -> Result<(Vec<String>, String), Mo
     let last = messages.pop().filter(|last| last.role == USER);
     match last {
         Some(last) if messages.iter().all(is_instruction) => {
-            let instructions = messages.into_iter().map(|message| message.content);
-            Ok((instructions.collect(), last.content))
+            let text = |message: Message| message.content.text().into_owned();
+            Ok((messages.into_iter().map(text).collect(), text(last)))
         }
         _ => Err(bad(
             "messages",
@@ -156,7 +162,7 @@ fn is_instruction(message: &Message) -> bool {
 fn message(role: &str, content: String) -> Message {
     Message {
         role: role.to_owned(),
-        content,
+        content: content.into(),
         ..Message::default()
     }
 }
@@ -164,7 +170,6 @@ fn message(role: &str, content: String) -> Message {
 #[cfg(test)]
 mod tests {
     use kaskade_models::Tensor;
-    use serde_json::json;
 
     use super::*;
     use crate::endpoint::ChatTask;
@@ -189,7 +194,7 @@ mod tests {
     fn messages_stay_messages_with_the_variants_instructions_first() {
         let (name, found) = asked("messages", CONVERSATION).field(&bare(Style::Chat)).unwrap();
         let expected = json!([
-            {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who is it?"},
+            {"role": "system", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "Who "}, {"type": "text", "text": "is it?"}]},
             {"role": "assistant", "content": "Tom."}, {"role": "user", "content": "Why?"},
         ]);
         assert_eq!((name, &found), ("messages", &expected));
@@ -204,7 +209,7 @@ mod tests {
             json!({"role": "system", "content": "Be kind.\n\nBe brief."})
         );
         assert_eq!(
-            found[1]["content"], "Who is it?",
+            found[1]["content"][1]["text"], "is it?",
             "only the last question is put into the prompt"
         );
         assert_eq!(found[3]["content"], "Answer: Why?");
@@ -279,7 +284,7 @@ mod tests {
         assert!(Asked::read(&both.to_vec()).is_err());
         assert_eq!(
             asked("messages", CONVERSATION).to_text().unwrap(),
-            "system: Be brief.\nuser: Who is it?\nassistant: Tom.\nuser: Why?"
+            "system: Be brief.\nuser: Who \nis it?\nassistant: Tom.\nuser: Why?"
         );
     }
 }

@@ -14,6 +14,8 @@ const MAX_COMPLETION_LOGPROBS: usize = 5;
 /// Sampling of one request.
 pub(super) struct Sampling {
     options: SamplingOptions,
+    /// Temperature of a request for which nothing states one.
+    default_temperature: f32,
     /// Most tokens of an answer.
     pub max_tokens: u32,
     /// Most probable tokens that the request wants to see beside the log-probabilities of its tokens; `None` without these.
@@ -26,10 +28,15 @@ impl Sampling {
     /// # Errors
     /// [`ModelError`], naming the input, for options that a local model would refuse too.
     pub(super) fn of(chat: &Chat, inputs: &Inputs) -> Result<Self, ModelError> {
-        let own = match chat.task {
-            ChatTask::Generate => request::sampling_options(inputs)?,
-            ChatTask::Classify { .. } => SamplingOptions::default(),
+        let (own, default_temperature) = match chat.task {
+            ChatTask::Generate => (
+                request::sampling_options(inputs)?,
+                request::default_temperature(inputs)?,
+            ),
+            ChatTask::Classify { .. } => (SamplingOptions::default(), None),
         };
+        // As of a local model, which would ignore what to sample from.
+        let sampled = own.truncates().then_some(1.0);
         let options = own.or(&chat.sampling);
         let resolved = options.clone().sampling(0);
         resolved
@@ -38,6 +45,7 @@ impl Sampling {
         Ok(Self {
             max_tokens: u32::try_from(resolved.max_tokens).unwrap_or(u32::MAX),
             top_logprobs: options.top_logprobs,
+            default_temperature: default_temperature.or(sampled).unwrap_or_default(),
             options,
         })
     }
@@ -57,7 +65,9 @@ impl Sampling {
         };
         let temperature = match chat.confidence {
             Confidence::Agreement { temperature, .. } => temperature,
-            Confidence::Logprobs | Confidence::Judge(_) => decimal(options.temperature.unwrap_or_default()),
+            Confidence::Logprobs | Confidence::Judge(_) => {
+                decimal(options.temperature.unwrap_or(self.default_temperature))
+            }
         };
         set("temperature", Some(temperature.into()));
         set("max_tokens", Some(self.max_tokens.into()));
@@ -169,6 +179,7 @@ mod tests {
             "tool_choice",
             "chat_template_kwargs",
             "default_seed",
+            "default_temperature",
         ];
         let known: Vec<String> = request::sampling_inputs(true)
             .into_iter()
@@ -200,6 +211,10 @@ mod tests {
         assert_eq!(written(&bare, &Vec::new()).unwrap().get("logprobs"), None);
         let least = json!({"max_tokens": 8, "temperature": 0.0, "logprobs": true, "top_logprobs": 5});
         assert_eq!(written(&chat, &Vec::new()).unwrap(), least);
+        // As of local models, what is sampled from, or several choices.
+        for input in [float("top_p", 0.9), float("default_temperature", 1.0)] {
+            assert_eq!(written(&chat, &vec![input]).unwrap()["temperature"], json!(1.0));
+        }
     }
 
     #[test]

@@ -43,7 +43,13 @@ pub(super) fn write(chat: &Chat, inputs: &Inputs, body: &mut Map<String, Value>)
             _ => drop(body.insert(RESPONSE_FORMAT.to_owned(), nested(format))),
         }
     }
-    let variables = request::template_variables(inputs)?;
+    let mut variables = request::template_variables(inputs)?;
+    // The API has a field for this one.
+    if chat.style == Style::Chat
+        && let Some(effort) = variables.remove(request::REASONING_EFFORT)
+    {
+        body.insert(request::REASONING_EFFORT.to_owned(), effort);
+    }
     if !variables.is_empty() {
         body.insert(request::TEMPLATE_VARIABLES.to_owned(), variables.into());
     }

@@ -14,6 +14,7 @@ use kaskade_models::Tensor;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::chat::content_of;
 use super::choice::{Choice, Usage, unix_seconds};
 use super::completions::begin;
 use super::sampling::{Common, NO_TOKEN};
@@ -44,8 +45,22 @@ struct Asked {
     prompt: Option<Value>,
     #[serde(default)]
     background: Option<bool>,
+    #[serde(default)]
+    reasoning: Option<Reasoning>,
+    #[serde(default)]
+    truncation: Option<String>,
+    #[serde(default)]
+    top_logprobs: Option<u32>,
+    #[serde(default)]
+    include: Option<Vec<String>>,
     #[serde(flatten)]
     common: Common,
+}
+
+#[derive(Deserialize)]
+struct Reasoning {
+    #[serde(default)]
+    effort: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -81,6 +96,7 @@ async fn respond(shared: &Shared, request: Request) -> Result<Response<Body>, Fa
         temperature: asked.common.temperature(),
         top_p: asked.common.top_p(),
         penalties: asked.common.penalties(),
+        effort: asked.common.reasoning_effort().map(ToOwned::to_owned),
         metadata: asked.metadata.unwrap_or_default(),
         structured: asked.common.structured,
     };
@@ -125,6 +141,9 @@ impl Asked {
                 "responses are not stored here; wait for the answer, or submit a durable request over NATS",
             ));
         }
+        self.refuse_others()?;
+        let effort = self.reasoning.take().and_then(|reasoning| reasoning.effort);
+        self.common.set_reasoning_effort(effort);
         let format = self
             .text
             .as_mut()
@@ -142,6 +161,24 @@ impl Asked {
             return Err(Failure::param("n", "a response has one output"));
         }
         Ok(self)
+    }
+
+    /// Refuses fields that are not supported and change the answer.
+    fn refuse_others(&self) -> Result<(), Failure> {
+        let truncates = self.truncation.as_ref();
+        if truncates.is_some_and(|truncation| truncation != "disabled") {
+            let reason = "conversations are not truncated here; leave `truncation` out";
+            return Err(Failure::param("truncation", reason));
+        }
+        let reason = "responses have no log-probabilities here; ask for a chat completion";
+        if self.top_logprobs.is_some_and(|top| top > 0) {
+            return Err(Failure::param("top_logprobs", reason));
+        }
+        let mut included = self.include.iter().flatten();
+        if included.any(|included| included == "message.output_text.logprobs") {
+            return Err(Failure::param("include", reason));
+        }
+        Ok(())
     }
 
     /// Returns the conversation as a JSON array of `{role, content}`, with calls of tools and their results.
@@ -188,12 +225,12 @@ fn add(messages: &mut Vec<Value>, item: &Value) -> Result<(), Failure> {
                     Some(calls) => calls.push(call),
                     None => put(last, "tool_calls", json!([call])),
                 },
-                None => messages.push(json!({"role": "assistant", "content": "", "tool_calls": [call]})),
+                None => messages.push(json!({"role": "assistant", "content": null, "tool_calls": [call]})),
             }
         }
         "function_call_output" => {
             let content = match item.get("output") {
-                Some(Value::String(output)) => output.clone(),
+                Some(Value::String(output)) => output.clone().into(),
                 Some(parts @ Value::Array(_)) => content(Some(parts))?,
                 _ => return Err(refuse("the `output` of a function is a text or a list of parts")),
             };
@@ -222,11 +259,11 @@ fn message(item: &Value) -> Result<Value, Failure> {
     Ok(json!({"role": role, "content": content}))
 }
 
-/// Returns the text of a content.
-fn content(content: Option<&Value>) -> Result<String, Failure> {
+/// Returns a content as chats have it.
+fn content(content: Option<&Value>) -> Result<Value, Failure> {
     let refuse = |reason: &str| Failure::param("input", reason);
     match content {
-        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::String(text)) => Ok(text.clone().into()),
         Some(Value::Array(parts)) => {
             let texts = parts.iter().map(|part| {
                 let kind = part.get("type").and_then(Value::as_str);
@@ -236,7 +273,7 @@ fn content(content: Option<&Value>) -> Result<String, Failure> {
                     refuse("only parts of the types `input_text` and `output_text` are supported")
                 })
             });
-            texts.collect()
+            Ok(content_of(texts.collect::<Result<_, _>>()?))
         }
         _ => Err(refuse("the `content` of a message is a text or a list of parts")),
     }
@@ -268,7 +305,7 @@ mod tests {
             json!([
                 {"role": "system", "content": "be brief"},
                 {"role": "system", "content": "be kind"},
-                {"role": "user", "content": "ab"},
+                {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
                 {"role": "assistant", "content": "c"},
             ])
         );
@@ -284,7 +321,7 @@ mod tests {
             asked_of(called).as_array().unwrap()[1..],
             [
                 json!({"role": "user", "content": "go"}),
-                json!({"role": "assistant", "content": "", "tool_calls": [call, call]}),
+                json!({"role": "assistant", "content": null, "tool_calls": [call, call]}),
                 json!({"role": "tool", "tool_call_id": "1", "content": "7"}),
             ]
         );
@@ -303,6 +340,12 @@ mod tests {
             (json!({"input": "x", "prompt": {"id": "p"}}), "prompt"),
             (json!({"input": "x", "max_output_tokens": 0}), "max_output_tokens"),
             (json!({"input": "x", "n": 2}), "n"),
+            (json!({"input": "x", "truncation": "auto"}), "truncation"),
+            (json!({"input": "x", "top_logprobs": 2}), "top_logprobs"),
+            (
+                json!({"input": "x", "include": ["message.output_text.logprobs"]}),
+                "include",
+            ),
         ] {
             assert_eq!(
                 asked(body.clone())
@@ -324,7 +367,8 @@ mod tests {
             let asked = asked(json!({"input": input})).unwrap();
             assert_eq!(asked.messages().unwrap_err().param.as_deref(), Some("input"));
         }
-        let fine = json!({"input": "x", "previous_response_id": null, "background": false, "text": {"format": {"type": "text"}}});
-        assert!(asked(fine).is_ok());
+        let fine = json!({"input": "x", "previous_response_id": null, "background": false, "text": {"format": {"type": "text"}},
+            "truncation": "disabled", "top_logprobs": 0, "include": ["reasoning.encrypted_content"], "reasoning": {"effort": "high"}});
+        assert_eq!(asked(fine).unwrap().common.reasoning_effort(), Some("high"));
     }
 }

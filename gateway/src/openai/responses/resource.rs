@@ -21,6 +21,8 @@ pub(super) struct Resource {
     pub(super) top_p: Option<f32>,
     /// For presence and frequency.
     pub(super) penalties: [f32; 2],
+    /// How much the model reasons, if the request says so.
+    pub(super) effort: Option<String>,
     pub(super) metadata: Map<String, Value>,
     pub(super) structured: FormatAndTools,
 }
@@ -110,7 +112,7 @@ impl Resource {
             "presence_penalty": self.penalties[0],
             "frequency_penalty": self.penalties[1],
             "top_logprobs": 0,
-            "reasoning": {"effort": null, "summary": null},
+            "reasoning": {"effort": self.effort, "summary": null},
             "usage": null,
             "max_output_tokens": self.max_output_tokens,
             "max_tool_calls": null,

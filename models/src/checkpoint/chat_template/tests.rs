@@ -49,7 +49,7 @@ fn renderings_equal_those_of_transformers() {
             };
             Message {
                 role: text("role"),
-                content: text("content"),
+                content: text("content").into(),
                 further,
             }
         });
@@ -91,6 +91,53 @@ fn the_template_is_found_where_transformers_writes_it() {
     ];
     assert_eq!(render(&processor).unwrap(), "processor");
     assert!(matches!(render(&[]), Err(TemplateError::Missing)));
+}
+
+/// What DeepSeek's templates have, shortened.
+#[test]
+fn arguments_are_texts_for_templates_that_join_them() {
+    let source = "{% for m in messages %}{% if m['content'] is none %}{% for call in m['tool_calls'] %}\
+        <call>{{ call['function']['name'] + '(' + call['function']['arguments'] + ')' }}{% endfor %}\
+        {% else %}[{{ m['content'] }}]{% endif %}{% endfor %}";
+    let template = ChatTemplate::new(Some(source.into()), SpecialTokens::default());
+    let call = |arguments: &str| {
+        let calls =
+            serde_json::json!([{"type": "function", "function": {"name": "f", "arguments": arguments}}]);
+        Message {
+            role: "assistant".into(),
+            content: Content::None,
+            further: [(CALLS.to_owned(), calls)].into_iter().collect(),
+        }
+    };
+    let none = serde_json::Map::new();
+    let messages = [message("user", "go"), call(r#"{"a": 1,"b":2}"#)];
+    let rendered = template.render(&messages, &[], &none).unwrap();
+    assert_eq!(rendered, r#"[go]<call>f({"a": 1,"b":2})"#);
+    let other =
+        "{% for m in messages %}{{ m.content }}{% if m.tool_calls is not none %}.{% endif %}{% endfor %}";
+    let other = ChatTemplate::new(Some(other.into()), SpecialTokens::default());
+    assert_eq!(
+        other.render(&messages, &[], &none).unwrap(),
+        "go..",
+        "a template that does not ask gets a text"
+    );
+}
+
+#[test]
+fn parts_of_a_message_stay_parts_or_become_lines() {
+    let parts = Message {
+        role: "user".into(),
+        content: Content::Parts(vec!["Summarise:".into(), "Cats sleep.".into()]),
+        ..Message::default()
+    };
+    let render = |source: &str| {
+        let template = ChatTemplate::new(Some(source.into()), SpecialTokens::default());
+        let rendered = template.render(std::slice::from_ref(&parts), &[], &serde_json::Map::new());
+        rendered.unwrap()
+    };
+    assert_eq!(render("{{ messages[0].content }}"), "Summarise:\nCats sleep.");
+    let by_parts = "{% for part in messages[0].content %}<{{ part.text }}>{% endfor %}";
+    assert_eq!(render(by_parts), "<Summarise:><Cats sleep.>");
 }
 
 #[test]

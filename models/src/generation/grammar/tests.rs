@@ -72,7 +72,7 @@ fn answer(tokenizer: &Tokenizer, grammars: &Grammars, grammar: &Grammar, seed: u
             text += &written.push(drawn.token, tokenizer, &[]).0;
         }
         if complete {
-            return Some(text + &written.finish());
+            return Some(text + &written.finish(tokenizer));
         }
     }
     None

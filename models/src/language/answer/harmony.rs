@@ -17,6 +17,9 @@ const START: &str = "<|start|>";
 /// Marks after the text of a message. The last one of an answer ends it, and is no part of its text.
 const ENDS: [&str; 4] = ["<|end|>", "<|call|>", "<|return|>", START];
 
+/// How the header of the first message may begin.
+const HEADERS: [&str; 3] = [CHANNEL, START, "to="];
+
 /// What functions are called as.
 const FUNCTIONS: &str = "functions.";
 
@@ -65,14 +68,13 @@ impl Harmony {
             match &self.state {
                 State::Start => {
                     let begun = self.held.trim_start();
-                    let may_be_header = [CHANNEL, START, "to="]
-                        .into_iter()
-                        .any(|mark| begun.starts_with(mark) || mark.starts_with(begun));
-                    self.state = match may_be_header {
-                        true if begun.is_empty() => return parts,
-                        true => State::Header,
-                        false => State::Plain,
-                    };
+                    if HEADERS.into_iter().any(|mark| begun.starts_with(mark)) {
+                        self.state = State::Header;
+                    } else if HEADERS.into_iter().any(|mark| mark.starts_with(begun)) {
+                        return parts;
+                    } else {
+                        self.state = State::Plain;
+                    }
                 }
                 State::Header => {
                     let Some((header, rest)) = self.held.split_once(MESSAGE) else {

@@ -62,6 +62,9 @@ const ANSWERS: &[(&str, bool, &str, &str, &str, bool)] = &[
     // What is not offered, or no JSON, is text.
     (HARMONY, false, "<|channel|>commentary to=functions.other<|message|>{\"city\":1}", "", "{\"city\":1}", false),
     (HARMONY, false, "<|channel|>commentary to=functions.weather<|message|>{\"city\"", "", "{\"city\"", false),
+    (HARMONY, false, "to be or not", "", "to be or not", false),
+    (HARMONY, false, "<html>", "", "<html>", false),
+    (HARMONY, false, " t", "", " t", false),
     (HARMONY, false, "no messages < at all", "", "no messages < at all", false),
     (HARMONY, false, "<|channel|>analysis<|message|>cut of", "cut of", "", false),
 ];

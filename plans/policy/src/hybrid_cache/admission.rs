@@ -318,18 +318,27 @@ impl Scheduler {
 
     /// The latest arrival that runs gives its blocks back and waits again.
     fn preempt_latest(&mut self, space: &mut BlockSpace) -> Option<u64> {
-        let (latest, victim) = self.running.pop_last()?;
-        self.waiting.insert(latest, victim);
-        space.release(victim);
-        if let Some(request) = self.requests.get_mut(&victim) {
-            for beam in request.others.drain(..) {
-                space.release(beam);
-            }
-            if request.beams > 1 {
-                request.tokens = request.prompt;
-            }
+        let (_, latest) = self.running.last_key_value()?;
+        let latest = *latest;
+        self.preempt(latest, space);
+        Some(latest)
+    }
+
+    /// A running request gives its blocks back and waits again at its place.
+    pub fn preempt(&mut self, request: u64, space: &mut BlockSpace) {
+        let Some(known) = self.requests.get_mut(&request) else {
+            return;
+        };
+        if self.running.remove(&known.arrival).is_some() {
+            self.waiting.insert(known.arrival, request);
         }
-        Some(victim)
+        space.release(request);
+        for beam in known.others.drain(..) {
+            space.release(beam);
+        }
+        if known.beams > 1 {
+            known.tokens = known.prompt;
+        }
     }
 
     fn decode(&mut self, space: &mut BlockSpace) -> Step {
