@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -416,7 +417,51 @@ class ReplicaTest(unittest.IsolatedAsyncioTestCase):
         await self.send(1)
         await asyncio.wait_for(replica.failed.wait(), BUDGET)
         self.assertTrue(all(task.done() or task.cancelling() for task in replica._tasks))
-        await replica._link.close()
+        self.assertEqual((await self.result())["error"]["code"], "KSK0007", "what ran is answered")
+        for to in ("stage.double", "replica.r1"):
+            with self.assertRaises(nats.errors.NoRespondersError):
+                await self.ingress.request(f"kaskade.fake.{to}", b"", timeout=BUDGET)
+        began = time.monotonic()
+        self.assertTrue(await replica.leave(grace=BUDGET))
+        self.assertLess(time.monotonic() - began, BUDGET / 2)
+
+    async def test_a_replica_that_fails_answers_what_waits(self) -> None:
+        replica = await double(max_wait=60.0, min_queue=10).attach(self.server.url, "r1")
+        for request in (1, 2):
+            await self.send(request)
+        while len(replica._queue) < 2:
+            await asyncio.sleep(0.01)
+        with unittest.mock.patch.object(replica._queue, "poll", side_effect=RuntimeError):
+            await self.send(3)
+            answers = {done["id"]: done["error"]["code"] for done in [await self.result() for _ in range(3)]}
+        self.assertEqual(answers, dict.fromkeys((1, 2, 3), "KSK0007"))
+        await replica.leave()
+
+    async def test_a_server_that_restarts_during_a_leave_renews_no_subscription(self) -> None:
+        gate = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        @kaskade.stage("fake", "double")
+        def held(x: np.ndarray) -> np.ndarray:
+            asyncio.run_coroutine_threadsafe(gate.wait(), loop).result(BUDGET)
+            return x
+
+        replica = await held.attach(self.server.url, "r1")
+        await self.send(1)
+        while not replica._running:
+            await asyncio.sleep(0.01)
+        leaving = asyncio.create_task(replica.leave(grace=BUDGET))
+        while not replica._draining:
+            await asyncio.sleep(0.01)
+        losses = replica._link.losses
+        await asyncio.to_thread(self.server.restart)
+        while replica._link.losses == losses or not replica._link.up.is_set() or not self.ingress.is_connected:
+            await asyncio.sleep(0.01)
+        for to in ("stage.double", "replica.r1"):
+            with self.assertRaises(nats.errors.NoRespondersError):
+                await self.ingress.request(f"kaskade.fake.{to}", b"", timeout=BUDGET)
+        gate.set()
+        self.assertTrue(await leaving)
 
     async def test_heartbeats_go_on_during_a_batch(self) -> None:
         @kaskade.stage("fake", "double")

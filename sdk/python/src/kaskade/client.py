@@ -100,9 +100,11 @@ class AsyncClient:
     async def close(self) -> None:
         """Closes the connection. Requests in progress fail with `Unavailable`."""
         self._closed = True
-        await self._link.close()
         for queue in self._waiting.values():
-            queue.put_nowait(Unavailable("the client was closed"))
+            queue.put_nowait(self._ended())
+        await self._link.close()
+        # Requests that wait for the connection go on, and fail when they are published.
+        self._link.up.set()
 
     async def infer(
         self,
@@ -246,6 +248,8 @@ class AsyncClient:
             try:
                 reply = await self.result(id)
             except (Unavailable, Overloaded):
+                if self._closed:
+                    raise
                 # The server may come back; the wait is bounded anyway.
                 reply = None
             if reply is not None:
@@ -464,6 +468,8 @@ class AsyncClient:
         return body
 
     async def _publish(self, subject: str, body: bytes, reply: str, headers: dict[str, str]) -> None:
+        if self._closed:
+            raise self._ended()
         try:
             await self._link.nc.publish(subject, body, reply=reply, headers=headers)
         except nats.errors.Error as error:
@@ -493,6 +499,9 @@ class AsyncClient:
     def _lost(self) -> None:
         for queue in self._waiting.values():
             queue.put_nowait(Loss.CONNECTION)
+
+    def _ended(self) -> Unavailable:
+        return Unavailable("the client was closed")
 
     def _no_responders(self) -> UnknownApp:
         return UnknownApp(f"no process serves app `{self.app.name}` on this broker; start it, or correct the name")

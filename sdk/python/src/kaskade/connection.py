@@ -104,9 +104,14 @@ class Link:
 
         nats-py's `drain` forgets the subscription when its PING is answered, which overtakes the UNSUB.
         """
-        await self.nc._send_unsubscribe(subscription._id)
-        await self.barrier()
-        await subscription._pending_queue.join()
+        try:
+            await self.nc._send_unsubscribe(subscription._id)
+            await self.barrier()
+            await subscription._pending_queue.join()
+        finally:
+            # nats-py subscribes again after a reconnect to what it has not forgotten.
+            subscription._stop_processing()
+            self.nc._remove_sub(subscription._id)
 
     async def close(self) -> None:
         """Sends what is buffered and closes the connection."""
@@ -115,6 +120,9 @@ class Link:
                 await self.barrier(2.0)
         except (nats.errors.Error, OSError, asyncio.TimeoutError):
             pass
+        if not self.up.is_set():
+            # nats-py would write it to the lost connection, fail, and leave its tasks behind.
+            self.nc._pending, self.nc._pending_data_size = [], 0
         await self.nc.close()
 
 
