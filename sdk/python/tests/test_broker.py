@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -534,6 +535,23 @@ class ReplicaTest(unittest.IsolatedAsyncioTestCase):
 class StandaloneStageTest(unittest.IsolatedAsyncioTestCase):
     """The stage of examples/python_client, which uses nats-py alone."""
 
+    async def test_padding_is_ignored_and_the_branch_of_a_pipeline_copied(self) -> None:
+        server = NatsServer(NATS)
+        self.addCleanup(server.__exit__, None, None, None)
+        asking = await nats.connect(server.url)
+        self.addAsyncCleanup(asking.close)
+        script = str(REPOSITORY / "examples/python_client/stage.py")
+        with Process([sys.executable, script, server.url, "fake", "double"]) as stage:
+            await asyncio.to_thread(stage.wait_for, "ready")
+            await asking.publish("kaskade.fake.stage.double", b"", headers={wire.PADDING: "1"})
+            request = {"id": 1, "stage": "double", "inputs": tensors.encode_all({"x": [1.0]})}
+            for more in ({}, {"branch": [["classify", 3]]}):
+                message = await asking.request("kaskade.fake.stage.double", wire.pack(request | more), timeout=BUDGET)
+                done = wire.unpack(message.data)
+                self.assertEqual({key for key in done if key not in ("outputs", "confidence")}, {"id", "stage", *more})
+                self.assertEqual(done.get("branch"), more.get("branch"))
+            self.assertEqual(stage.output(), "ready\n")
+
     async def test_what_the_server_sent_before_it_left_is_answered(self) -> None:
         server = NatsServer(NATS)
         self.addCleanup(server.__exit__, None, None, None)
@@ -569,6 +587,48 @@ class StandaloneStageTest(unittest.IsolatedAsyncioTestCase):
             while sent["requests"]:
                 await asyncio.wait_for(replies.get(), BUDGET)
                 sent["requests"] -= 1
+
+
+@needs_nats
+class StandaloneClientTest(unittest.IsolatedAsyncioTestCase):
+    """The client of examples/python_client, which uses nats-py alone."""
+
+    async def asyncSetUp(self) -> None:
+        spec = importlib.util.spec_from_file_location("client", REPOSITORY / "examples/python_client/client.py")
+        self.client = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self.client)
+        self.server = NatsServer(NATS)
+        self.addCleanup(self.server.__exit__, None, None, None)
+        self.connection = await nats.connect(self.server.url)
+        self.addAsyncCleanup(self.connection.close)
+
+    async def test_it_retries_what_the_service_calls_retryable(self) -> None:
+        for code in sorted(self.client.RETRYABLE):
+            self.assertTrue(errors.BY_CODE[code].retryable)
+            seen = []
+
+            async def serve(message: Any, code: str = code, seen: list[Any] = seen) -> None:
+                seen.append(message)
+                await (fault(message, code) if len(seen) == 1 else message.respond(answer()))
+
+            async with ingress(self.server.url, serve):
+                await self.client.infer(self.connection, "fake", [], BUDGET)
+            self.assertEqual(len(seen), 2, code)
+        # What a service may answer to a request; the others are the client's own, or of plans.
+        own = {"KSK0012", "KSK0016", "KSK0022"}
+        retryable = {code for code, kind in errors.BY_CODE.items() if kind.retryable}
+        self.assertEqual(self.client.RETRYABLE, retryable - own)
+
+    async def test_a_connection_that_breaks_at_the_end_of_the_budget_is_its_error(self) -> None:
+        budgets = []
+
+        async def attempt(_connection: Any, _app: str, _body: bytes, _id: str, left: float) -> None:
+            budgets.append(left)
+            raise self.client.Disconnected
+
+        with unittest.mock.patch.object(self.client, "attempt", attempt), self.assertRaises(self.client.Disconnected):
+            await self.client.infer(self.connection, "fake", [], 0.05)
+        self.assertGreater(min(budgets), 0.0)
 
 
 @needs_nats
