@@ -208,7 +208,7 @@ class ClientTest(unittest.IsolatedAsyncioTestCase):
             await client.close()
             with self.assertRaises(errors.Unavailable):
                 await asyncio.wait_for(asked, BUDGET / 2)
-            self.assertEqual(client._waiting, {})
+            self.assertEqual(client._inbox.waiting, {})
 
     async def test_parts_are_streamed_and_leaving_early_cancels(self) -> None:
         async def serve(message: Any) -> None:
@@ -230,6 +230,16 @@ class ClientTest(unittest.IsolatedAsyncioTestCase):
                 break
             await left.aclose()
             self.assertEqual((await cancelled.get()).headers[wire.REQUEST_ID], "left")
+
+    async def test_a_stream_may_be_optimistic(self) -> None:
+        async def serve(message: Any) -> None:
+            await message.respond(answer(id=wire.unpack(message.data)["parameters"]["stream"]))
+
+        async with ingress(self.server.url, serve):
+            client = await self.client()
+            asked = [[reply.id async for reply in client.stream({}, parameters=parameters)]
+                     for parameters in (None, {"stream": "optimistic"})]
+        self.assertEqual(asked, [["true"], ["optimistic"]])
 
     async def test_the_parameter_stream_makes_no_part_the_answer(self) -> None:
         async def serve(message: Any) -> None:
@@ -260,7 +270,7 @@ class ClientTest(unittest.IsolatedAsyncioTestCase):
                 await asyncio.wait_for(client.infer({}, id="late"), 0.05)
             message = await asyncio.wait_for(cancelled.get(), BUDGET)
             self.assertEqual(message.headers[wire.REQUEST_ID], "late")
-            self.assertEqual(client._waiting, {})
+            self.assertEqual(client._inbox.waiting, {})
 
     async def test_a_task_that_is_cancelled_without_a_connection_ends(self) -> None:
         seen: asyncio.Queue[Any] = asyncio.Queue()
@@ -304,6 +314,25 @@ class ClientTest(unittest.IsolatedAsyncioTestCase):
             await client.submit({})
         with self.assertRaises(errors.NotDurable):
             await client.result("order-1")
+
+
+@needs_nats
+class PermissionsTest(unittest.IsolatedAsyncioTestCase):
+    async def test_a_client_without_a_permission_is_told_at_once_what_the_server_refuses(self) -> None:
+        may = {"a": {"publish": {"deny": ["kaskade.Fake.>", "$JS.>"]}}, "b": {"subscribe": {"deny": ["_INBOX.>"]}}}
+        users = ", ".join(f"{{ user: {name}, password: {name}, permissions: {json.dumps(of)} }}" for name, of in may.items())
+        server = NatsServer(NATS, extra=f"authorization {{ users: [ {users} ] }}")
+        self.addCleanup(server.__exit__, None, None, None)
+        for user, named in (("a", "kaskade.fake."), ("b", "_inbox.")):
+            url = server.url.replace("nats://", f"nats://{user}:{user}@")
+            client = await kaskade.AsyncClient.connect("Fake", url, budget=BUDGET)
+            began = time.monotonic()
+            for _ in range(2):
+                for work in (client.infer({}), anext(client.stream({})), client.submit({}), client.feedback("a", 1, BUDGET)):
+                    with self.assertRaisesRegex(errors.NotPermitted, named):
+                        await work
+            self.assertLess(time.monotonic() - began, BUDGET / 2)
+            await client.close()
 
 
 @needs_nats

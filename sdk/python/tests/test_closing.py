@@ -79,7 +79,7 @@ class Closed(unittest.IsolatedAsyncioTestCase):
         while client._link.up.is_set():
             await asyncio.sleep(0.01)
         asked = [asyncio.create_task(work) for work in (client.infer({}), client.submit({}), client.wait("order-1", 60.0))]
-        while len(client._waiting) < len(asked):
+        while len(client._inbox.waiting) < len(asked):
             await asyncio.sleep(0.01)
         began = time.monotonic()
         await client.close()

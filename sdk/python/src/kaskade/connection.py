@@ -86,6 +86,8 @@ class Link:
         self.losses = 0
         self.on_lost: list[Callable[[], None]] = []
         self.on_returned: list[Callable[[], None]] = []
+        self.on_refused: list[Callable[[str], None]] = []
+        """Called with the server's text about a subject that the user may not publish or subscribe to."""
 
     @property
     def payload_limit(self) -> int:
@@ -164,6 +166,10 @@ async def connect(broker: Broker, name: str) -> Link:
         log.debug("the connection to the broker: %s", error or type(error).__name__)
         if isinstance(error, ssl.SSLError) and not refused.done():
             refused.set_result(error)
+        if "permissions violation" in str(error):
+            log.warning("the broker refuses what this user may not do: %s", error)
+            for callback in link.on_refused:
+                callback(str(error))
 
     connecting = asyncio.ensure_future(
         nc.connect(
